@@ -1,0 +1,51 @@
+# Compiler settings and the libraries from the system, gathered in the target `hocket_flags`.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release or Debug" FORCE)
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # The sloppiness is what ccache asks for to cache files that use a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(ZLIB REQUIRED)
+find_library(HOCKET_ZSTD_LIBRARY zstd REQUIRED)
+find_library(HOCKET_PCRE2_LIBRARY pcre2-8 REQUIRED)
+find_library(HOCKET_LZMA_LIBRARY lzma REQUIRED)
+find_path(HOCKET_XXHASH_INCLUDE xxhash.h REQUIRED)
+
+add_library(hocket_flags INTERFACE)
+target_include_directories(hocket_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(hocket_flags INTERFACE -Wall -Wextra -fno-math-errno)
+target_compile_definitions(hocket_flags INTERFACE HOCKET_VERSION="${PROJECT_VERSION}")
+set(hocket_yaml yaml-cpp)  # the name of 0.7 (Debian 12); 0.8 (Ubuntu 24.04) has the other
+if(TARGET yaml-cpp::yaml-cpp)
+  set(hocket_yaml yaml-cpp::yaml-cpp)
+endif()
+target_link_libraries(hocket_flags INTERFACE fmt::fmt ${hocket_yaml} nlohmann_json::nlohmann_json
+  CLI11::CLI11 ZLIB::ZLIB ${HOCKET_ZSTD_LIBRARY} ${HOCKET_PCRE2_LIBRARY} ${HOCKET_LZMA_LIBRARY}
+  Threads::Threads ${CMAKE_DL_LIBS})
+if(HOCKET_WERROR)
+  target_compile_options(hocket_flags INTERFACE -Werror)
+endif()
+if(HOCKET_SANITIZE)
+  target_compile_options(hocket_flags INTERFACE -fsanitize=${HOCKET_SANITIZE}
+    -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(hocket_flags INTERFACE -fsanitize=${HOCKET_SANITIZE})
+endif()

@@ -1,0 +1,60 @@
+# hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [TORCH] [APP]
+#               [SIM <file>...])
+#   Makes the OBJECT library hocket_<folder> from src/<folder>/**/*.cc. A folder without sources is
+#   skipped. With TORCH the sources become part of the one shared library hocket_torch instead.
+#   With APP the folder is left out of builds with HOCKET_SIM_ONLY, except for the files named after
+#   SIM. DEPENDS must name modules declared above it: a row sees only the rows above.
+# hocket_executable(<name> <source>...)
+#   An executable with every torch-free object; it exports its symbols to hocket_torch.
+# hocket_benchmarks()
+#   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any.
+
+set(HOCKET_DECLARED "" CACHE INTERNAL "")
+set(HOCKET_OBJECTS "" CACHE INTERNAL "")
+
+function(hocket_module name)
+  cmake_parse_arguments(ARG "TORCH;APP" "" "DEPENDS;EXCLUDE;SIM" ${ARGN})
+  foreach(dep ${ARG_DEPENDS})
+    if(NOT dep IN_LIST HOCKET_DECLARED)
+      message(FATAL_ERROR "module ${name} depends on ${dep}, which is not declared above it")
+    endif()
+  endforeach()
+  set(HOCKET_DECLARED ${HOCKET_DECLARED} ${name} CACHE INTERNAL "")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
+  foreach(part ${ARG_EXCLUDE})
+    list(FILTER sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/src/${name}/${part}(/|$)")
+  endforeach()
+  if(ARG_APP AND HOCKET_SIM_ONLY)
+    list(TRANSFORM ARG_SIM PREPEND ${CMAKE_SOURCE_DIR}/src/${name}/ OUTPUT_VARIABLE sources)
+  endif()
+  if(NOT sources)
+    return()
+  endif()
+  if(ARG_TORCH)
+    if(HOCKET_TORCH)
+      target_sources(hocket_torch PRIVATE ${sources})
+    endif()
+    return()
+  endif()
+  add_library(hocket_${name} OBJECT ${sources})
+  target_link_libraries(hocket_${name} PUBLIC hocket_flags)
+  set(HOCKET_OBJECTS ${HOCKET_OBJECTS} hocket_${name} CACHE INTERNAL "")
+endfunction()
+
+function(hocket_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} hocket_flags)
+  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
+  if(HOCKET_TORCH)
+    add_dependencies(${name} hocket_torch)
+  endif()
+endfunction()
+
+function(hocket_benchmarks)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/*_bench.cc)
+  if(sources)
+    find_package(benchmark REQUIRED)
+    hocket_executable(hocket_bench ${sources})
+    target_link_libraries(hocket_bench PRIVATE benchmark::benchmark benchmark::benchmark_main)
+  endif()
+endfunction()

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "autodiff/autodiff.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "ops/build.h"
+#include "ops/op.h"
+
+namespace hocket::autodiff {
+
+using graph::Graph;
+using graph::kNone;
+using graph::NodeId;
+using graph::Phase;
+using graph::TensorId;
+using graph::TensorKind;
+
+namespace {
+
+/// grad_out of a loss: the seed 1, which loss ops know by themselves.
+constexpr TensorId kSeed = -2;
+
+class Differentiator {
+ public:
+  explicit Differentiator(Graph& graph) : graph_(graph) {
+    size_t n = graph.tensors.size();
+    wanted_.assign(n, false);
+    grad_.assign(n, kNone);
+    contributions_.resize(n);
+    for (size_t i = 0; i < n; ++i) wanted_[i] = graph.tensors[i].kind == TensorKind::param;
+    for (const graph::Node& node : graph.nodes) {
+      bool any = std::any_of(node.in.begin(), node.in.end(),
+                             [&](TensorId id) { return wanted_[static_cast<size_t>(id)]; });
+      // Integer outputs (routes, counts) carry no gradient.
+      for (TensorId id : node.out)
+        wanted_[static_cast<size_t>(id)] =
+            any && graph::is_floating(graph.tensor(id).type.dtype);
+    }
+    for (TensorId loss : graph.losses) grad_[static_cast<size_t>(loss)] = kSeed;
+  }
+
+  void run();
+
+ private:
+  friend class Context;
+  Graph& graph_;
+  std::vector<bool> wanted_;
+  std::vector<TensorId> grad_;
+  std::vector<std::vector<TensorId>> contributions_;  // parameters only
+};
+
+class Context : public ops::GradContext {
+ public:
+  Context(Differentiator& d, const graph::Node& node) : d_(d), node_(node) {}
+  const graph::Node& node() const override { return node_; }
+  const graph::Tensor& tensor(TensorId id) const override { return d_.graph_.tensor(id); }
+  TensorId grad_out(int i) const override { return d_.grad_[out(i)]; }
+  bool needs(int i) const override { return d_.wanted_[in(i)]; }
+
+  std::vector<TensorId> emit(std::string op, graph::Attrs attrs,
+                             std::vector<TensorId> inputs) override {
+    for (TensorId id : inputs)
+      if (id < 0) fail("autodiff", "{} of {} lacks a gradient that it needs", op, node_.op);
+    std::string name = "d." + tensor(node_.out[0]).name + "/" + op;
+    auto outs = ops::apply(d_.graph_, std::move(op), std::move(attrs), std::move(inputs),
+                           std::move(name), node_.layer, Phase::backward);
+    d_.wanted_.resize(d_.graph_.tensors.size(), false);
+    d_.grad_.resize(d_.graph_.tensors.size(), kNone);
+    return outs;
+  }
+
+  std::vector<TensorId> emit_grad(std::string op, graph::Attrs attrs, std::vector<TensorId> inputs,
+                                  int input, int o) override {
+    bool can = ops::find(op).accumulates >> o & 1;
+    TensorId sum = is_param(input) ? kNone : d_.grad_[in(input)];
+    auto outs = emit(std::move(op), std::move(attrs), std::move(inputs));
+    if (can && sum >= 0) {
+      graph::Node& made = d_.graph_.nodes.back();
+      made.accumulate = 1u << o;
+      made.in.push_back(sum);
+      d_.grad_[in(input)] = outs[static_cast<size_t>(o)];
+    } else {
+      add_grad(input, outs[static_cast<size_t>(o)]);
+    }
+    return outs;
+  }
+
+  void add_grad(int i, TensorId grad) override {
+    if (!needs(i)) return;
+    if (is_param(i)) {
+      d_.contributions_[in(i)].push_back(grad);
+      return;
+    }
+    TensorId& sum = d_.grad_[in(i)];
+    if (sum == kNone) {
+      sum = grad;
+    } else {
+      TensorId other = sum;
+      TensorId total = emit("add", {}, {other, grad})[0];
+      d_.grad_[in(i)] = total;
+    }
+  }
+
+ private:
+  size_t in(int i) const { return static_cast<size_t>(node_.in[static_cast<size_t>(i)]); }
+  size_t out(int i) const { return static_cast<size_t>(node_.out[static_cast<size_t>(i)]); }
+  bool is_param(int i) const {
+    return tensor(node_.in[static_cast<size_t>(i)]).kind == TensorKind::param;
+  }
+
+  Differentiator& d_;
+  const graph::Node node_;  // a copy: emitting moves the vector
+};
+
+void Differentiator::run() {
+  NodeId forward = static_cast<NodeId>(graph_.nodes.size());
+  for (NodeId id = forward; id-- > 0;) {
+    const graph::Node& node = graph_.nodes[static_cast<size_t>(id)];
+    bool reached = std::any_of(node.out.begin(), node.out.end(), [&](TensorId t) {
+      return grad_[static_cast<size_t>(t)] != kNone && wanted_[static_cast<size_t>(t)];
+    });
+    if (!reached) continue;
+    const ops::Op& op = ops::find(node.op);
+    if (!op.grad) fail("autodiff", "{} has no gradient", node.op);
+    Context context(*this, node);
+    op.grad(context);
+  }
+  for (size_t i = 0; i < contributions_.size(); ++i) {
+    const auto& uses = contributions_[i];
+    if (uses.empty()) continue;
+    graph_.grads.push_back({static_cast<TensorId>(i), uses});
+    for (size_t k = 0; k < uses.size(); ++k)
+      graph_.tensors[static_cast<size_t>(uses[k])].name =
+          "grad." + graph_.tensors[i].name + (uses.size() > 1 ? "#" + std::to_string(k) : "");
+  }
+}
+
+/// Sum of a parameter's contributions, in the order of use, as optimizer-phase nodes.
+TensorId total(Graph& graph, const graph::ParamGrad& grad) {
+  TensorId sum = grad.contributions[0];
+  const std::string name = graph.tensor(grad.param).name;
+  for (size_t i = 1; i < grad.contributions.size(); ++i)
+    sum = ops::apply(graph, "add", {}, {sum, grad.contributions[i]}, "grad." + name,
+                     graph.tensor(grad.param).layer, Phase::optimizer)[0];
+  return sum;
+}
+
+std::vector<graph::ParamGrad> grads_by_name(const Graph& graph) {
+  std::vector<graph::ParamGrad> list = graph.grads;
+  std::sort(list.begin(), list.end(), [&](const auto& a, const auto& b) {
+    return graph.tensor(a.param).name < graph.tensor(b.param).name;
+  });
+  return list;
+}
+
+}  // namespace
+
+void differentiate(Graph& graph) {
+  if (graph.losses.empty()) fail("autodiff", "the graph has no loss");
+  Differentiator(graph).run();
+}
+
+void append_adamw(Graph& graph, const AdamWConfig& config) {
+  std::vector<graph::ParamGrad> grads = grads_by_name(graph);
+  if (grads.empty()) fail("autodiff", "no parameter has a gradient");
+  std::vector<TensorId> sums, squares;
+  for (const auto& g : grads) {
+    sums.push_back(total(graph, g));
+    squares.push_back(ops::apply(graph, "sumsq", {}, {sums.back()},
+                                 "sumsq." + graph.tensor(g.param).name,
+                                 graph.tensor(g.param).layer, Phase::optimizer)[0]);
+  }
+  auto clip = ops::apply(graph, "clip_coef", {{"max_norm", config.max_norm}}, squares, "clip_coef",
+                         graph::kEveryStage, Phase::optimizer);
+  graph.tensors[static_cast<size_t>(clip[1])].name = "grad_norm";
+  graph.outputs.push_back(clip[1]);
+  TensorId hyper = graph.input("hyper", {graph::DType::f64, {3}}, true);
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const graph::Tensor param = graph.tensor(grads[i].param);
+    auto state = [&](const char* prefix) {
+      graph::Tensor t = param;
+      t.name = prefix + param.name;
+      t.kind = TensorKind::state;
+      t.init = {graph::Init::Kind::constant, 0.0};
+      return graph.add_tensor(t);
+    };
+    TensorId m = state("exp_avg."), v = state("exp_avg_sq.");
+    graph::Attrs attrs{{"beta1", config.beta1},
+                       {"beta2", config.beta2},
+                       {"eps", config.eps},
+                       {"weight_decay", param.type.dims.size() > 1 ? config.weight_decay : 0.0}};
+    ops::apply(graph, "adamw", attrs, {grads[i].param, sums[i], m, v, clip[0], hyper},
+               "adamw." + param.name, param.layer, Phase::optimizer);
+  }
+}
+
+void append_grad_outputs(Graph& graph) {
+  for (const auto& g : grads_by_name(graph)) graph.outputs.push_back(total(graph, g));
+}
+
+}  // namespace hocket::autodiff

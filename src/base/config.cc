@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/config_print.h"
+#include "base/config_tree.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+
+namespace hocket {
+namespace {
+
+using Json = nlohmann::json;
+using Kind = ConfigNode::Kind;
+
+template <class T>
+struct TypeOf {
+  using type = T;
+  static constexpr bool optional = false;
+};
+template <class T>
+struct TypeOf<std::optional<T>> {
+  using type = T;
+  static constexpr bool optional = true;
+};
+
+Json raw_json(const ConfigNode& node) {
+  switch (node.kind) {
+    case Kind::null:
+      return nullptr;
+    case Kind::list: {
+      Json out = Json::array();
+      for (const ConfigNode& item : node.items) out.push_back(raw_json(item));
+      return out;
+    }
+    case Kind::map: {
+      Json out = Json::object();
+      for (size_t i = 0; i < node.keys.size(); ++i) out[node.keys[i]] = raw_json(node.items[i]);
+      return out;
+    }
+    case Kind::scalar:
+      break;
+  }
+  if (!node.quoted) {
+    int64_t integer = 0;
+    double number = 0;
+    if (node.text == "true") return true;
+    if (node.text == "false") return false;
+    if (parse_int(node.text, &integer)) return integer;
+    if (parse_double(node.text, &number)) return number;
+  }
+  return node.text;
+}
+
+void collect_paths(const Fields& fields, const std::string& prefix, std::vector<std::string>* out) {
+  for (const Field& field : fields.list()) {
+    out->push_back(prefix + field.name);
+    if (const auto* nested = std::get_if<std::shared_ptr<Fields>>(&field.target)) {
+      collect_paths(**nested, prefix + field.name + ".", out);
+    }
+  }
+}
+
+}  // namespace
+
+Field& Fields::add(std::string_view name, std::string_view help, FieldTarget target) {
+  for (const Field& field : list_) {
+    HOCKET_CHECK(field.name != name, "config key '{}' is named twice", name);
+  }
+  Field field;
+  field.name = name;
+  field.help = help;
+  field.target = std::move(target);
+  list_.push_back(std::move(field));
+  return list_.back();
+}
+
+/// Walks the fields and the tree together; fills the members and what ResolvedConfig remembers.
+class ConfigReader {
+ public:
+  explicit ConfigReader(const Fields& root) { collect_paths(root, "", &all_paths_); }
+
+  ResolvedConfig run(const Fields& fields, const ConfigNode& tree) {
+    out_.tree_ = std::make_shared<const Json>(section(fields, &tree, "", 0, tree.where));
+    return std::move(out_);
+  }
+
+ private:
+  static std::string short_origin(const ConfigNode* node) {
+    if (node == nullptr) return "default";
+    return node->where.rfind("--set", 0) == 0 ? "--set" : node->where;
+  }
+
+  [[noreturn]] void wrong(const ConfigNode& node, const std::string& path,
+                          const std::string& expected) const {
+    const char* const kinds[] = {"null", "", "a list", "a section"};
+    const std::string got =
+        node.kind == Kind::scalar ? quote(node.text) : kinds[static_cast<int>(node.kind)];
+    fail(node.where, "{} is {}; expected {}", path, got, expected);
+  }
+
+  void check_known(const Fields& fields, const ConfigNode& node, const std::string& prefix) const {
+    std::vector<std::string> known;
+    for (const Field& field : fields.list()) known.push_back(field.name);
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      const std::string& key = node.keys[i];
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      std::string close = nearest(key, known);
+      if (!close.empty()) close = prefix + close;
+      // The right name in another section is a better guess than a similar one in this.
+      for (const std::string& path : all_paths_) {
+        const size_t dot = path.rfind('.');
+        if (path.substr(dot == std::string::npos ? 0 : dot + 1) == key) close = path;
+      }
+      fail(node.items[i].where, "unknown key {}; expected {}", quote(prefix + key),
+           close.empty() ? "one of " + join(known, ", ") : "'" + close + "'");
+    }
+  }
+
+  Json section(const Fields& fields, const ConfigNode* node, const std::string& prefix, int indent,
+               const std::string& where) {
+    if (node != nullptr && node->kind != Kind::map && node->kind != Kind::null) {
+      const std::string name = prefix.empty() ? "the file" : prefix.substr(0, prefix.size() - 1);
+      wrong(*node, name, "a section with keys");
+    }
+    if (node != nullptr) check_known(fields, *node, prefix);
+    Json out = Json::object();
+    for (const Field& field : fields.list()) {
+      const ConfigNode* value = node == nullptr ? nullptr : node->find(field.name);
+      const std::string path = prefix + field.name;
+      if (value == nullptr && field.must_be_set) {
+        fail(where, "key '{}' is missing; expected {} ({})", path, type_text(field), field.help);
+      }
+      out_.origins_[path] = short_origin(value);
+      out[field.name] = std::visit(
+          [&](const auto& target) { return read(field, target, value, path, indent, where); },
+          field.target);
+    }
+    return out;
+  }
+
+  void line(int indent, const std::string& text, const std::string& origin) {
+    out_.lines_.push_back({std::string(static_cast<size_t>(indent), ' ') + text, origin});
+  }
+
+  Json leaf(const Field& field, const std::string& path, int indent, Json json) {
+    const std::string& origin = out_.origins_[path];
+    const std::string yaml = value_text(field);
+    line(indent, field.name + ": " + yaml, origin);
+    out_.entries_.push_back({path, yaml, origin, field.help});
+    return json;
+  }
+
+  Json read(const Field& field, const std::shared_ptr<Fields>& nested, const ConfigNode* node,
+            const std::string& path, int indent, const std::string& where) {
+    line(indent, field.name + (nested->list().empty() ? ": {}" : ":"), "");
+    return section(*nested, node, path + ".", indent + 2, node == nullptr ? where : node->where);
+  }
+
+  Json read(const Field& field, const FieldList& list, const ConfigNode* node,
+            const std::string& path, int indent, const std::string& where) {
+    if (node != nullptr) {
+      if (node->kind != Kind::list && node->kind != Kind::null) {
+        wrong(*node, path, type_text(field));
+      }
+      list.resize(0);  // elements start from their defaults, not from those of the default list
+      list.resize(node->items.size());
+    }
+    if (list.size() == 0) return leaf(field, path, indent, Json::array());
+    line(indent, field.name + ":", "");
+    Json out = Json::array();
+    for (size_t i = 0; i < list.size(); ++i) {
+      const size_t first = out_.lines_.size();
+      const ConfigNode* item = node == nullptr ? nullptr : &node->items[i];
+      out.push_back(section(list.at(i), item, fmt::format("{}.{}.", path, i), indent + 4,
+                            item == nullptr ? where : item->where));
+      if (out_.lines_.size() == first) line(indent + 4, "{}", "");
+      out_.lines_[first].text[static_cast<size_t>(indent) + 2] = '-';
+    }
+    return out;
+  }
+
+  template <class T>
+  Json read(const Field& field, T* target, const ConfigNode* node, const std::string& path,
+            int indent, const std::string&) {
+    using Value = typename TypeOf<T>::type;
+    if (node != nullptr) {
+      if constexpr (TypeOf<T>::optional) {
+        if (node->kind == Kind::null) {
+          *target = std::nullopt;
+        } else {
+          Value value{};
+          assign(field, *node, path, &value);
+          *target = std::move(value);
+        }
+      } else {
+        assign(field, *node, path, target);
+      }
+    }
+    if constexpr (TypeOf<T>::optional) {
+      if (!target->has_value()) return leaf(field, path, indent, nullptr);
+      return leaf(field, path, indent, **target);
+    } else {
+      return leaf(field, path, indent, *target);
+    }
+  }
+
+  static const std::string& scalar(const Field& field, const ConfigNode& node,
+                                   const std::string& path, const ConfigReader& self) {
+    if (node.kind != Kind::scalar) self.wrong(node, path, type_text(field));
+    return node.text;
+  }
+
+  void assign(const Field& field, const ConfigNode& node, const std::string& path, bool* out) {
+    const std::string& text = scalar(field, node, path, *this);
+    if (node.quoted || (text != "true" && text != "false")) wrong(node, path, "true or false");
+    *out = text == "true";
+  }
+
+  double number(const Field& field, const ConfigNode& node, const std::string& path,
+                const char* plain) {
+    const std::string& text = scalar(field, node, path, *this);
+    double value = 0;
+    const std::string expected = field.unit_of == Unit::none ? plain : unit_examples(field.unit_of);
+    if (node.quoted || !parse_quantity(text, field.unit_of, &value)) wrong(node, path, expected);
+    if ((field.least && value < *field.least) || (field.most && value > *field.most)) {
+      wrong(node, path, range_text(field));
+    }
+    return value;
+  }
+
+  void assign(const Field& field, const ConfigNode& node, const std::string& path, double* out) {
+    *out = number(field, node, path, "a number");
+  }
+
+  void assign(const Field& field, const ConfigNode& node, const std::string& path, int64_t* out) {
+    const double value = number(field, node, path, "an integer");
+    int64_t whole = 0;
+    if (parse_int(trim(node.text), &whole)) {
+      *out = whole;
+    } else if (field.unit_of != Unit::none && std::fabs(value) < 0x1p62) {
+      *out = std::llround(value);
+    } else {
+      wrong(node, path, "an integer");
+    }
+  }
+
+  void assign(const Field& field, const ConfigNode& node, const std::string& path,
+              std::string* out) {
+    const std::string& text = scalar(field, node, path, *this);
+    const std::vector<std::string>& allowed = field.allowed;
+    if (!allowed.empty() && std::find(allowed.begin(), allowed.end(), text) == allowed.end()) {
+      const std::string close = nearest(text, allowed);
+      wrong(node, path, type_text(field) + (close.empty() ? "" : "; try '" + close + "'"));
+    }
+    *out = text;
+  }
+
+  // A single value stands for a list of one.
+  template <class T>
+  void assign(const Field& field, const ConfigNode& node, const std::string& path,
+              std::vector<T>* out) {
+    std::vector<T> values;
+    if (node.kind == Kind::list) {
+      for (size_t i = 0; i < node.items.size(); ++i) {
+        values.emplace_back();
+        assign(field, node.items[i], fmt::format("{}[{}]", path, i), &values.back());
+      }
+    } else if (node.kind == Kind::scalar) {
+      values.emplace_back();
+      assign(field, node, path, &values.back());
+    } else {
+      wrong(node, path, type_text(field));
+    }
+    *out = std::move(values);
+  }
+
+  void assign(const Field& field, const ConfigNode& node, const std::string& path,
+              std::map<std::string, std::string>* out) {
+    if (node.kind != Kind::map) wrong(node, path, type_text(field));
+    std::map<std::string, std::string> values;
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      const std::string& key = node.keys[i];
+      values[key] = scalar(field, node.items[i], path + "." + key, *this);
+    }
+    *out = std::move(values);
+  }
+
+  void assign(const Field&, const ConfigNode& node, const std::string&, Json* out) {
+    *out = raw_json(node);
+  }
+
+  std::vector<std::string> all_paths_;
+  ResolvedConfig out_;
+};
+
+std::string ResolvedConfig::origin(const std::string& path) const {
+  const auto it = origins_.find(path);
+  HOCKET_CHECK(it != origins_.end(), "no config key '{}'", path);
+  return it->second;
+}
+
+Json ResolvedConfig::to_json() const { return *tree_; }
+
+std::string read_config_text(const std::string& path) { return read_file(path, 4 << 20); }
+
+ResolvedConfig read_config(const Fields& fields, std::string_view text, const std::string& name,
+                           const std::vector<std::string>& overrides) {
+  if (!is_utf8(text)) fail(name, "not valid UTF-8; expected YAML text");
+  for (const std::string& assignment : overrides) {
+    if (!is_utf8(assignment)) fail("--set " + quote(assignment), "not valid UTF-8");
+  }
+  ConfigNode tree = parse_config_tree(text, name);
+  if (tree.kind != Kind::map) fail(name, "expected keys with values, such as 'train:'");
+  for (const std::string& assignment : overrides) apply_override(&tree, assignment);
+  return ConfigReader(fields).run(fields, tree);
+}
+
+}  // namespace hocket

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Strict configuration: one YAML file (run.yaml, cluster files) read into structs. A struct names
+// its keys once, and reading, printing, overriding and documenting follow from that:
+//
+//   struct TrainConfig {
+//     int64_t steps = 1000;
+//     double peak_lr = 3e-4;
+//     void fields(Fields& v) {
+//       v("steps", steps, "optimizer steps").min(1);
+//       v("peak_lr", peak_lr, "learning rate after warm-up").min(0);
+//     }
+//   };
+//   RunConfig run;
+//   ResolvedConfig resolved = read_config(run, "run.yaml", {"train.steps=20"});
+//
+// Unknown, doubled, missing and ill-typed keys are errors that give file and line, the key, and the
+// nearest known key.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/units.h"
+
+namespace hocket {
+
+class Fields;
+
+template <class T>
+concept HasFields = requires(T& t, Fields& v) {
+  t.fields(v);
+};
+
+/// A list of structs: `sources: [{path: a, weight: 2}, {path: b}]`.
+struct FieldList {
+  std::function<void(size_t)> resize;
+  std::function<size_t()> size;
+  std::function<Fields(size_t)> at;
+};
+
+/// Where a key's value lives. Optionals are null when the key is absent or `null`.
+using FieldTarget =
+    std::variant<bool*, int64_t*, double*, std::string*, std::optional<bool>*,
+                 std::optional<int64_t>*, std::optional<double>*, std::optional<std::string>*,
+                 std::vector<int64_t>*, std::vector<double>*, std::vector<std::string>*,
+                 std::map<std::string, std::string>*, nlohmann::json*, std::shared_ptr<Fields>,
+                 FieldList>;
+
+/// One key of a struct. The setters narrow what it accepts and are chained where it is named.
+struct Field {
+  std::string name;
+  std::string help;
+  FieldTarget target;
+  Unit unit_of = Unit::none;
+  std::vector<std::string> allowed;
+  std::optional<double> least, most;
+  bool must_be_set = false;
+
+  /// Numbers carry this unit: `400Gbit/s`. An int64 holds it rounded to whole base units.
+  Field& unit(Unit u) { return unit_of = u, *this; }
+  /// A string that is one of these.
+  Field& one_of(std::vector<std::string> values) { return allowed = std::move(values), *this; }
+  Field& min(double v) { return least = v, *this; }
+  Field& max(double v) { return most = v, *this; }
+  Field& required() { return must_be_set = true, *this; }
+};
+
+/// The keys of a struct, in the order in which it names them.
+class Fields {
+ public:
+  /// Adds a key. `member` is a bool, int64_t, double, std::string, an optional of these, a vector
+  /// of int64_t, double or std::string, a map of strings, a nlohmann::json (any YAML below it, as
+  /// it is), a struct with fields(), or a vector of such.
+  template <class T>
+  Field& operator()(std::string_view name, T& member, std::string_view help) {
+    return add(name, help, target_of(member));
+  }
+  const std::vector<Field>& list() const { return list_; }
+
+ private:
+  Field& add(std::string_view name, std::string_view help, FieldTarget target);
+
+  template <class T>
+  static FieldTarget target_of(T& member) {
+    if constexpr (HasFields<T>) {
+      auto nested = std::make_shared<Fields>();
+      member.fields(*nested);
+      return nested;
+    } else {
+      return &member;
+    }
+  }
+  template <HasFields T>
+  static FieldTarget target_of(std::vector<T>& member) {
+    return FieldList{[&member](size_t n) { member.resize(n); }, [&member] { return member.size(); },
+                     [&member](size_t i) {
+                       Fields f;
+                       member[i].fields(f);
+                       return f;
+                     }};
+  }
+
+  std::vector<Field> list_;
+};
+
+/// What reading yielded: every key with its value and where that came from.
+class ResolvedConfig {
+ public:
+  struct Entry {
+    std::string path;    ///< "plan.pp", "data.sources.0.weight"
+    std::string value;   ///< as YAML
+    std::string origin;  ///< "default", "run.yaml:12" or "--set"
+    std::string help;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+  /// Where the value of a key, or of the section, came from: for the `where` of later errors.
+  std::string origin(const std::string& path) const;
+  bool is_default(const std::string& path) const { return origin(path) == "default"; }
+  /// YAML that reads back to the same values; with `# origin` behind each line if asked.
+  std::string to_yaml(bool with_origins = false) const;
+  /// The same as a JSON object; quantities as plain numbers in base units.
+  nlohmann::json to_json() const;
+
+ private:
+  friend class ConfigReader;
+  struct Line {
+    std::string text;
+    std::string origin;  // empty for sections
+  };
+  std::vector<Entry> entries_;
+  std::vector<Line> lines_;
+  std::map<std::string, std::string> origins_;
+  std::shared_ptr<const nlohmann::json> tree_;
+};
+
+/// Reads `text` (named `name` in errors) into `fields`, after applying the overrides "a.b=value".
+ResolvedConfig read_config(const Fields& fields, std::string_view text, const std::string& name,
+                           const std::vector<std::string>& overrides);
+
+/// The text of a configuration file; Error if it cannot be read or is longer than 4 MiB.
+std::string read_config_text(const std::string& path);
+
+/// Reads a file into a struct with fields(). Error for anything that is not exactly right.
+template <HasFields T>
+ResolvedConfig read_config(T& config, const std::string& path,
+                           const std::vector<std::string>& overrides = {}) {
+  Fields fields;
+  config.fields(fields);
+  return read_config(fields, read_config_text(path), path, overrides);
+}
+
+/// The same for text that is already here.
+template <HasFields T>
+ResolvedConfig parse_config(T& config, std::string_view text, const std::string& name,
+                            const std::vector<std::string>& overrides = {}) {
+  Fields fields;
+  config.fields(fields);
+  return read_config(fields, text, name, overrides);
+}
+
+/// Every key as a Markdown table: key, type, default, meaning. The defaults are those in `fields`.
+std::string document_config(const Fields& fields);
+
+}  // namespace hocket

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// How configuration keys and values are shown in errors, in the resolved config and in the docs.
+#pragma once
+
+#include <string>
+
+#include "base/config.h"
+
+namespace hocket {
+
+/// What the key accepts, for errors and docs: "an integer", "one of a, b", "a list of strings".
+std::string type_text(const Field& field);
+
+/// The range of a key with least or most: "at least 1".
+std::string range_text(const Field& field);
+
+/// The value that the key holds now as YAML in one line; an empty list of sections is "[]".
+std::string value_text(const Field& field);
+
+}  // namespace hocket

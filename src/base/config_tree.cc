@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/config_tree.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket {
+namespace {
+
+constexpr int kMaxNodes = 100'000;
+constexpr int kMaxDepth = 64;
+
+std::string at_line(const std::string& name, const YAML::Mark& mark, const std::string& otherwise) {
+  return mark.is_null() ? otherwise : fmt::format("{}:{}", name, mark.line + 1);
+}
+
+ConfigNode convert(const YAML::Node& node, const std::string& name, const std::string& where,
+                   int depth, int* budget) {
+  if (--*budget < 0 || depth > kMaxDepth) {
+    fail(where,
+         "too large; expected at most {} values, {} levels deep (aliases counted as often "
+         "as they are used)",
+         kMaxNodes, kMaxDepth);
+  }
+  ConfigNode out;
+  out.where = where;
+  switch (node.Type()) {
+    case YAML::NodeType::Undefined:
+    case YAML::NodeType::Null:
+      break;
+    case YAML::NodeType::Scalar:
+      out.kind = ConfigNode::Kind::scalar;
+      out.text = node.Scalar();
+      out.quoted = node.Tag() == "!";
+      if (!out.quoted && (out.text.empty() || out.text == "~" || out.text == "null")) {
+        out.kind = ConfigNode::Kind::null;
+      }
+      break;
+    case YAML::NodeType::Sequence:
+      out.kind = ConfigNode::Kind::list;
+      for (const YAML::Node& item : node) {
+        out.items.push_back(
+            convert(item, name, at_line(name, item.Mark(), where), depth + 1, budget));
+      }
+      break;
+    case YAML::NodeType::Map:
+      out.kind = ConfigNode::Kind::map;
+      for (const auto& entry : node) {
+        const std::string line = at_line(name, entry.first.Mark(), where);
+        if (!entry.first.IsScalar()) fail(line, "a key is not a plain name");
+        const std::string& key = entry.first.Scalar();
+        if (out.find(key) != nullptr) {
+          fail(line, "key '{}' is given twice; the first is at {}", key, out.find(key)->where);
+        }
+        out.keys.push_back(key);
+        out.items.push_back(convert(entry.second, name, line, depth + 1, budget));
+      }
+      break;
+  }
+  return out;
+}
+
+void set_where(ConfigNode* node, const std::string& where) {
+  node->where = where;
+  for (ConfigNode& item : node->items) set_where(&item, where);
+}
+
+}  // namespace
+
+const ConfigNode* ConfigNode::find(std::string_view key) const {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] == key) return &items[i];
+  }
+  return nullptr;
+}
+
+ConfigNode parse_config_tree(std::string_view text, const std::string& name) {
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
+    if (documents.size() > 1) fail(name, "got {} YAML documents; expected one", documents.size());
+    ConfigNode root;
+    int budget = kMaxNodes;
+    if (!documents.empty()) root = convert(documents[0], name, name, 0, &budget);
+    if (root.kind == ConfigNode::Kind::null) root.kind = ConfigNode::Kind::map;
+    root.where = name;
+    return root;
+  } catch (const YAML::Exception& e) {
+    fail(at_line(name, e.mark, name), "not valid YAML: {}", e.msg);
+  }
+}
+
+void apply_override(ConfigNode* root, const std::string& assignment) {
+  const std::string where = "--set " + assignment;
+  const size_t equals = assignment.find('=');
+  const std::string path(trim(std::string_view(assignment).substr(0, equals)));
+  if (equals == std::string::npos || path.empty()) {
+    fail(where, "expected key=value, such as train.steps=100");
+  }
+  ConfigNode value;
+  const std::string text(trim(std::string_view(assignment).substr(equals + 1)));
+  if (!text.empty() && std::string_view("[{'\"").find(text[0]) != std::string_view::npos) {
+    value = parse_config_tree(text, where);
+  } else if (text != "null" && text != "~") {
+    value.kind = ConfigNode::Kind::scalar;
+    value.text = text;
+    value.quoted = text.empty();
+  }
+  set_where(&value, where);
+
+  ConfigNode* node = root;
+  std::string walked;
+  for (const std::string& part : split(path, '.')) {
+    if (part.empty()) fail(where, "empty name in the path {}", quote(path));
+    if (node->kind == ConfigNode::Kind::null) {
+      node->kind = ConfigNode::Kind::map;
+      node->where = where;
+    }
+    if (node->kind == ConfigNode::Kind::list) {
+      int64_t index = 0;
+      const auto count = static_cast<int64_t>(node->items.size());
+      if (!parse_int(part, &index) || index < 0 || index >= count) {
+        fail(where, "{} is a list of {}; got {}; expected an index below that", walked, count,
+             quote(part));
+      }
+      node = &node->items[static_cast<size_t>(index)];
+    } else if (node->kind == ConfigNode::Kind::map) {
+      if (node->find(part) == nullptr) {
+        node->keys.push_back(part);
+        node->items.emplace_back();
+      }
+      node = const_cast<ConfigNode*>(node->find(part));
+    } else {
+      fail(where, "{} is a value ({}) and has no keys", walked, node->where);
+    }
+    walked += walked.empty() ? part : "." + part;
+  }
+  *node = std::move(value);
+}
+
+}  // namespace hocket

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one exception type and the one invariant check of Hocket.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace hocket {
+
+/// What a user, a file or the network can cause. The text reads
+/// `[where] what; got X; expected Y; try Z`. `kInput` ends a command with exit code 2
+/// (bad input), `kRun` with 1 (a run that failed).
+class Error : public std::runtime_error {
+ public:
+  enum class Kind { kInput, kRun };
+  Error(Kind kind, std::string_view where, std::string_view what)
+      : std::runtime_error(fmt::format("[{}] {}", where, what)), kind_(kind) {}
+  Kind kind() const { return kind_; }
+  int exit_code() const { return kind_ == Kind::kInput ? 2 : 1; }
+
+ private:
+  Kind kind_;
+};
+
+/// Throws an `Error` for bad input (exit code 2): `fail("safetensors", "header is {} bytes", n)`.
+template <typename... Args>
+[[noreturn]] void fail(std::string_view where, fmt::format_string<Args...> what, Args&&... args) {
+  throw Error(Error::Kind::kInput, where, fmt::format(what, std::forward<Args>(args)...));
+}
+
+/// Throws an `Error` for a run that failed (exit code 1).
+template <typename... Args>
+[[noreturn]] void fail_run(std::string_view where, fmt::format_string<Args...> what,
+                           Args&&... args) {
+  throw Error(Error::Kind::kRun, where, fmt::format(what, std::forward<Args>(args)...));
+}
+
+[[noreturn]] void check_failed(const char* file, int line, const char* cond,
+                               const std::string& what);
+
+}  // namespace hocket
+
+/// A broken invariant of our own code: prints where and aborts with a std::logic_error.
+#define HOCKET_CHECK(cond, ...)                                                      \
+  do {                                                                               \
+    if (!(cond)) [[unlikely]]                                                        \
+      ::hocket::check_failed(__FILE__, __LINE__, #cond, ::fmt::format(__VA_ARGS__)); \
+  } while (0)

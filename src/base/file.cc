@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket {
+namespace {
+
+constexpr size_t kBufferBytes = 256 * 1024;
+constexpr std::string_view kTemporaryMark = ".hocket-tmp-";
+
+std::atomic<bool> fault_armed{false};
+std::atomic<int> fault_op{0}, fault_nth{0}, fault_error{0}, fault_seen{0};
+
+// The errno that a test wants this operation to fail with, or 0.
+int injected(FileFaults::Op op) {
+  if (!fault_armed.load(std::memory_order_acquire)) return 0;
+  if (fault_op.load() != static_cast<int>(op)) return 0;
+  return fault_seen.fetch_add(1) + 1 >= fault_nth.load() ? fault_error.load() : 0;
+}
+
+std::string error_text(int error) { return std::generic_category().message(error); }
+
+// A place that cannot be written at all is the user's to change; anything later is a failed run.
+[[noreturn]] void fail_io(const std::string& path, const char* doing, int error) {
+  const bool input = error == ENOENT || error == EACCES || error == EPERM || error == ENOTDIR ||
+                     error == EISDIR || error == EROFS || error == ENAMETOOLONG ||
+                     error == EEXIST || error == ENOTEMPTY;
+  const char* advice =
+      error == ENOSPC || error == EDQUOT ? "; try another folder, or make room" : "";
+  throw Error(input ? Error::Kind::kInput : Error::Kind::kRun, path,
+              fmt::format("{} failed: {}{}", doing, error_text(error), advice));
+}
+
+int open_retry(const char* path, int flags, mode_t mode = 0) {
+  int fd;
+  do {
+    fd = ::open(path, flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+int sync_fd(int fd) {
+  if (const int error = injected(FileFaults::Op::sync)) return error;
+  return ::fsync(fd) == 0 ? 0 : errno;
+}
+
+int rename_path(const std::string& from, const std::string& to) {
+  if (const int error = injected(FileFaults::Op::rename)) return error;
+  return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
+}
+
+// Opens an existing regular file for reading and yields its size.
+int open_for_read(const std::string& path, int64_t* size) {
+  const int fd = open_retry(path.c_str(), O_RDONLY);
+  if (fd < 0) fail(path, "cannot be opened: {}", error_text(errno));
+  struct stat st {};
+  if (::fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
+    const int error = S_ISDIR(st.st_mode) ? EISDIR : errno;
+    ::close(fd);
+    fail(path, "cannot be read: {}", error_text(error));
+  }
+  *size = S_ISREG(st.st_mode) ? st.st_size : -1;
+  return fd;
+}
+
+bool has_wildcard(std::string_view text) {
+  return text.find_first_of("*?[") != std::string_view::npos;
+}
+
+bool is_link(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
+}
+
+bool is_regular(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
+}
+
+std::vector<std::string> names_in(const std::string& path, bool* ok) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
+  *ok = dir != nullptr;
+  if (!*ok) return names;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// `base` is "" for the current folder and otherwise ends with a slash.
+void glob_from(const std::string& base, const std::vector<std::string>& parts, size_t at,
+               std::vector<std::string>* out) {
+  const std::string& part = parts[at];
+  const bool last = at + 1 == parts.size();
+  if (part != "**" && !has_wildcard(part)) {
+    const std::string path = base + part;
+    if (last) {
+      if (is_regular(path)) out->push_back(path);
+    } else {
+      glob_from(path + "/", parts, at + 1, out);
+    }
+    return;
+  }
+  if (part == "**" && !last) glob_from(base, parts, at + 1, out);
+  bool ok = false;
+  for (const std::string& name : names_in(base.empty() ? "." : base, &ok)) {
+    const std::string path = base + name;
+    if (part == "**") {
+      if (name[0] == '.') continue;
+      if (is_directory(path)) {
+        if (!is_link(path)) glob_from(path + "/", parts, at, out);
+      } else if (last && is_regular(path)) {
+        out->push_back(path);
+      }
+    } else if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) {
+      if (last) {
+        if (is_regular(path)) out->push_back(path);
+      } else if (is_directory(path)) {
+        glob_from(path + "/", parts, at + 1, out);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, int64_t max_bytes) {
+  int64_t size = 0;
+  const Fd fd(open_for_read(path, &size));
+  if (size > max_bytes)
+    fail(path, "file too long; got {} bytes; expected at most {}", size, max_bytes);
+  std::string out;
+  // Pipes and /proc have no size: read until the end, whatever the size said.
+  out.resize(static_cast<size_t>(size > 0 ? size : 65536));
+  size_t filled = 0;
+  for (;;) {
+    if (filled == out.size()) out.resize(out.size() + 65536);
+    const ssize_t got = ::read(fd.get(), out.data() + filled, out.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path, "cannot be read: {}", error_text(errno));
+    if (got == 0) break;
+    filled += static_cast<size_t>(got);
+    if (static_cast<int64_t>(filled) > max_bytes) {
+      fail(path, "file too long; got more than {} bytes; expected at most that", max_bytes);
+    }
+  }
+  out.resize(filled);
+  return out;
+}
+
+FileWriter::FileWriter(const std::string& path, Mode mode, const std::string& shown)
+    : shown_(shown.empty() ? path : shown) {
+  int error = injected(FileFaults::Op::open);
+  if (error == 0) {
+    fd_ = open_retry(path.c_str(), O_WRONLY | O_CREAT | (mode == Mode::append ? O_APPEND : O_TRUNC),
+                     0666);
+    if (fd_ < 0) error = errno;
+  }
+  if (error != 0) fail_io(shown_, "opening it for writing", error);
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void FileWriter::put(const char* data, size_t bytes) {
+  HOCKET_CHECK(fd_ >= 0, "{} is closed", shown_);
+  while (bytes > 0) {
+    if (const int error = injected(FileFaults::Op::write)) fail_io(shown_, "writing", error);
+    // One call moves at most 2 GiB on Linux; smaller pieces keep a signal's delay short.
+    const ssize_t done = ::write(fd_, data, std::min(bytes, size_t{64} << 20));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail_io(shown_, "writing", errno);
+    data += done;
+    bytes -= static_cast<size_t>(done);
+  }
+}
+
+void FileWriter::write(const void* data, size_t bytes) {
+  written_ += static_cast<int64_t>(bytes);
+  if (buffer_.size() + bytes <= kBufferBytes) {
+    buffer_.append(static_cast<const char*>(data), bytes);
+    return;
+  }
+  flush();
+  if (bytes >= kBufferBytes) {
+    put(static_cast<const char*>(data), bytes);
+  } else {
+    buffer_.assign(static_cast<const char*>(data), bytes);
+  }
+}
+
+void FileWriter::flush() {
+  if (buffer_.empty()) return;
+  const std::string pending = std::exchange(buffer_, std::string());
+  put(pending.data(), pending.size());
+}
+
+void FileWriter::sync() {
+  flush();
+  if (const int error = sync_fd(fd_)) fail_io(shown_, "syncing", error);
+}
+
+void FileWriter::close() {
+  if (fd_ < 0) return;
+  flush();
+  const int fd = std::exchange(fd_, -1);
+  if (::close(fd) != 0 && errno != EINTR) fail_io(shown_, "closing", errno);
+}
+
+void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer) {
+  static std::atomic<int> counter{0};
+  const std::string temporary =
+      fmt::format("{}{}{}-{}", path, kTemporaryMark, ::getpid(), counter.fetch_add(1));
+  try {
+    FileWriter file(temporary, FileWriter::Mode::create, path);
+    writer(file);
+    file.sync();
+    file.close();
+    if (const int error = rename_path(temporary, path)) fail_io(path, "renaming into place", error);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  sync_dir(parent_path(path));
+}
+
+void write_file_atomic(const std::string& path, std::string_view bytes) {
+  write_file_atomic(path, [bytes](FileWriter& file) { file.write(bytes); });
+}
+
+bool is_temporary_name(std::string_view name) {
+  return name.find(kTemporaryMark) != std::string_view::npos;
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  int64_t size = 0;
+  const Fd fd(open_for_read(path, &size));
+  if (size < 0) fail(path, "cannot be mapped; expected a regular file");
+  size_ = static_cast<size_t>(size);
+  if (size_ == 0) return;
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) fail(path, "cannot be mapped ({} bytes): {}", size_, error_text(errno));
+  data_ = static_cast<const char*>(data);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+bool file_exists(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0;
+}
+
+bool is_directory(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int64_t file_size(const std::string& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) fail(path, "cannot be read: {}", error_text(errno));
+  return st.st_size;
+}
+
+void make_dirs(const std::string& path) {
+  if (path.empty() || is_directory(path)) return;
+  const std::string parent = parent_path(path);
+  if (parent != path) make_dirs(parent);
+  // Another process may make it first.
+  if (::mkdir(path.c_str(), 0777) != 0 && !(errno == EEXIST && is_directory(path))) {
+    fail_io(path, "making the folder", errno);
+  }
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "removing", errno);
+}
+
+void remove_tree(const std::string& path) {
+  if (!is_directory(path) || is_link(path)) {
+    remove_file(path);
+    return;
+  }
+  for (const std::string& name : list_dir(path)) remove_tree(path + "/" + name);
+  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "removing", errno);
+}
+
+void truncate_file(const std::string& path, int64_t bytes) {
+  if (::truncate(path.c_str(), bytes) != 0) fail_io(path, "truncating", errno);
+}
+
+void rename_durable(const std::string& from, const std::string& to) {
+  if (const int error = rename_path(from, to)) fail_io(to, "renaming into place", error);
+  sync_dir(parent_path(to));
+}
+
+void sync_dir(const std::string& path) {
+  const Fd fd(open_retry(path.c_str(), O_RDONLY | O_DIRECTORY));
+  if (fd.get() < 0) fail_io(path, "opening the folder", errno);
+  const int error = sync_fd(fd.get());
+  // Some network file systems do not sync folders; the rename itself is done by then.
+  if (error != 0 && error != EINVAL) fail_io(path, "syncing the folder", error);
+}
+
+std::vector<std::string> list_dir(const std::string& path) {
+  bool ok = false;
+  std::vector<std::string> names = names_in(path, &ok);
+  if (!ok) fail(path, "cannot be listed: {}", error_text(errno));
+  return names;
+}
+
+std::string join_path(const std::string& folder, const std::string& name) {
+  if (folder.empty() || (!name.empty() && name[0] == '/')) return name;
+  return folder.back() == '/' ? folder + name : folder + "/" + name;
+}
+
+std::string parent_path(const std::string& path) {
+  const size_t end = path.find_last_not_of('/');
+  if (end == std::string::npos) return path.empty() ? "." : "/";
+  const size_t slash = path.find_last_of('/', end);
+  if (slash == std::string::npos) return ".";
+  const size_t last = path.find_last_not_of('/', slash);
+  return last == std::string::npos ? "/" : path.substr(0, last + 1);
+}
+
+std::string file_name(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+std::vector<std::string> list_glob(const std::string& pattern) {
+  std::vector<std::string> parts, out;
+  for (std::string& part : split(pattern, '/')) {
+    if (!part.empty() && !(part == "**" && !parts.empty() && parts.back() == "**")) {
+      parts.push_back(std::move(part));
+    }
+  }
+  if (parts.empty()) return out;
+  glob_from(pattern[0] == '/' ? "/" : "", parts, 0, &out);
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+FileFaults::FileFaults(Op op, int nth, int error) {
+  HOCKET_CHECK(!fault_armed.load(), "one FileFaults at a time");
+  fault_op = static_cast<int>(op);
+  fault_nth = nth;
+  fault_error = error;
+  fault_seen = 0;
+  fault_armed.store(true, std::memory_order_release);
+}
+
+FileFaults::~FileFaults() { fault_armed.store(false); }
+
+int FileFaults::seen() const { return fault_seen.load(); }
+
+}  // namespace hocket

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files: whole-file reads, atomic writes that survive a crash or a full disk, read-only mappings,
+// globs. Everything that writes goes through here, so that tests can make any write fail
+// (`FileFaults`). Reading errors and unwritable places are bad input; a write that fails half-way
+// (disk full, I/O error) is a failed run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hocket {
+
+/// The whole file. Error: absent, a directory, unreadable, longer than `max_bytes`.
+std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 40);
+
+/// A file being written, buffered. Every failure is an Error that names the path and the cause.
+class FileWriter {
+ public:
+  enum class Mode { create, append };
+  /// `shown` is the name used in errors (the final name while a temporary is written).
+  FileWriter(const std::string& path, Mode mode, const std::string& shown = "");
+  /// Closes without reporting; call close() to know that all was written.
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void write(const void* data, size_t bytes);
+  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  /// Bytes written so far through this object.
+  int64_t written() const { return written_; }
+  /// Hands what is buffered to the system.
+  void flush();
+  /// Flushes and waits until it is on the disk.
+  void sync();
+  void close();
+
+ private:
+  void put(const char* data, size_t bytes);
+
+  int fd_ = -1;
+  std::string shown_;
+  std::string buffer_;
+  int64_t written_ = 0;
+};
+
+/// Writes to a temporary name in the same folder, syncs, renames over `path` and syncs the folder.
+/// On any error, also one thrown by `writer`, the temporary is removed and `path` is as before.
+void write_file_atomic(const std::string& path, std::string_view bytes);
+void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer);
+
+/// True for names that write_file_atomic leaves behind if the process is killed.
+bool is_temporary_name(std::string_view name);
+
+/// A file mapped read-only; empty files are legal. The pages come from the disk as they are
+/// touched.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  const char* data() const { return data_; }
+  size_t size() const { return size_; }
+  std::string_view bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  const char* data_ = nullptr;
+  size_t size_ = 0;
+  std::string path_;
+};
+
+bool file_exists(const std::string& path);  ///< a file, folder or anything else
+bool is_directory(const std::string& path);
+int64_t file_size(const std::string& path);  ///< Error if absent
+void make_dirs(const std::string& path);     ///< with parents; fine if it is there
+void remove_file(const std::string& path);   ///< fine if it is not there
+void remove_tree(const std::string& path);   ///< folder with all in it; fine if it is not there
+void truncate_file(const std::string& path, int64_t bytes);
+/// Renames a file or folder and syncs the folder that holds it. `to` must not be a non-empty
+/// folder.
+void rename_durable(const std::string& from, const std::string& to);
+void sync_dir(const std::string& path);
+/// Names in a folder, sorted, without `.` and `..`.
+std::vector<std::string> list_dir(const std::string& path);
+/// "a/b" + "c" → "a/b/c"; an absolute `name` stands alone.
+std::string join_path(const std::string& folder, const std::string& name);
+std::string parent_path(const std::string& path);  ///< "." for a bare name
+std::string file_name(const std::string& path);    ///< what follows the last slash
+
+/// Regular files that match, sorted by bytes, each once. `*`, `?` and `[...]` match within one name
+/// and never a leading dot; `**` alone between slashes matches any number of folders (links to
+/// folders are not followed there). A pattern without wildcards yields the file itself if it
+/// exists.
+std::vector<std::string> list_glob(const std::string& pattern);
+
+/// Test seam: while it lives, the n-th operation of one kind (1 is the next one, counted over all
+/// threads) fails with `error` (an errno value) and so do all later ones of that kind.
+class FileFaults {
+ public:
+  enum class Op { open, write, sync, rename };
+  FileFaults(Op op, int nth, int error);
+  ~FileFaults();
+  FileFaults(const FileFaults&) = delete;
+  FileFaults& operator=(const FileFaults&) = delete;
+  /// Operations of that kind seen so far.
+  int seen() const;
+};
+
+}  // namespace hocket

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+
+namespace hocket {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string position(std::string_view text, size_t offset) {
+  offset = std::min(offset, text.size());
+  int line = 1;
+  size_t start = 0;
+  for (size_t i = 0; i < offset; ++i) {
+    if (text[i] == '\n') {
+      ++line;
+      start = i + 1;
+    }
+  }
+  return fmt::format("line {}, column {}", line, offset - start + 1);
+}
+
+// Builds the document and stops at the first breach of a limit.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  explicit Builder(int max_depth) : max_depth_(max_depth) {}
+
+  Json root;
+  std::string error;
+  size_t error_at = SIZE_MAX;
+
+  bool null() override { return value(Json(nullptr)); }
+  bool boolean(bool v) override { return value(Json(v)); }
+  bool number_integer(number_integer_t v) override { return value(Json(v)); }
+  bool number_unsigned(number_unsigned_t v) override { return value(Json(v)); }
+  bool number_float(number_float_t v, const string_t&) override { return value(Json(v)); }
+  bool string(string_t& v) override { return value(Json(std::move(v))); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    if (stack_.back()->contains(name)) {
+      error = fmt::format("key {} appears twice in one object", quote(name));
+      return false;
+    }
+    key_ = std::move(name);
+    return true;
+  }
+  bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& e) override {
+    const std::string_view what = e.what();
+    const size_t skip = what.find(": ");
+    error = skip == std::string_view::npos ? what : what.substr(skip + 2);
+    for (const std::string_view drop :
+         {"syntax error while parsing value - ", "syntax error while parsing object key - ",
+          "syntax error while parsing object separator - ", "syntax error while parsing object - ",
+          "syntax error while parsing array - ", "syntax error - "}) {
+      if (error.compare(0, drop.size(), drop) == 0) error.erase(0, drop.size());
+    }
+    error_at = at == 0 ? 0 : at - 1;
+    return false;
+  }
+
+ private:
+  Json* place(Json&& v) {
+    if (stack_.empty()) {
+      root = std::move(v);
+      return &root;
+    }
+    Json& top = *stack_.back();
+    if (top.is_array()) {
+      top.push_back(std::move(v));
+      return &top.back();
+    }
+    return &(top[key_] = std::move(v));
+  }
+  bool value(Json&& v) {
+    place(std::move(v));
+    return true;
+  }
+  bool open(Json&& v) {
+    if (static_cast<int>(stack_.size()) >= max_depth_) {
+      error = fmt::format("nested too deep; expected at most {} levels", max_depth_);
+      return false;
+    }
+    stack_.push_back(place(std::move(v)));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  int max_depth_;
+  std::vector<Json*> stack_;
+  std::string key_;
+};
+
+std::string shown(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  if (value.is_string()) return quote(value.get_ref<const std::string&>());
+  return value.dump();
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  if (static_cast<int64_t>(text.size()) > limits.max_bytes) {
+    fail(where, "JSON too long; got {} bytes; expected at most {}", text.size(), limits.max_bytes);
+  }
+  Builder builder(limits.max_depth);
+  bool good = false;
+  try {
+    good = Json::sax_parse(text.begin(), text.end(), &builder);
+  } catch (const nlohmann::detail::exception& e) {
+    builder.error = e.what();
+  }
+  if (!good) {
+    const std::string at =
+        builder.error_at != SIZE_MAX ? position(text, builder.error_at) + ": " : "";
+    fail(where, "not valid JSON; {}{}", at, builder.error);
+  }
+  return std::move(builder.root);
+}
+
+Json read_json(const std::string& path, const JsonLimits& limits) {
+  return parse_json(read_file(path, limits.max_bytes), path, limits);
+}
+
+JsonView::JsonView(const Json& value, std::string where) : JsonView(value, std::move(where), "") {}
+JsonView::JsonView(const Json& value, std::string where, std::string path)
+    : value_(&value), where_(std::move(where)), path_(std::move(path)) {}
+
+void JsonView::fail(const std::string& what) const {
+  hocket::fail(where_, "{} {}", path_.empty() ? "the document" : path_, what);
+}
+
+void JsonView::wrong_type(const char* expected) const {
+  fail(fmt::format("is {}; expected {}", shown(*value_), expected));
+}
+
+bool JsonView::has(std::string_view key) const {
+  if (!value_->is_object()) wrong_type("an object");
+  const auto it = value_->find(std::string(key));
+  return it != value_->end() && !it->is_null();
+}
+
+JsonView JsonView::at(std::string_view key) const {
+  if (!value_->is_object()) wrong_type("an object");
+  const std::string name(key);
+  const std::string path = path_.empty() ? name : path_ + "." + name;
+  const auto it = value_->find(name);
+  if (it == value_->end() || it->is_null()) {
+    const std::string close = nearest(key, keys());
+    hocket::fail(where_, "{} is {}{}", path, it == value_->end() ? "missing" : "null",
+                 close.empty() || close == name ? "" : fmt::format("; there is '{}'", close));
+  }
+  return {*it, where_, path};
+}
+
+JsonView JsonView::at(size_t index) const {
+  if (!value_->is_array()) wrong_type("an array");
+  if (index >= value_->size()) {
+    fail(fmt::format("has {} elements; expected more than {}", value_->size(), index));
+  }
+  return {(*value_)[index], where_, fmt::format("{}[{}]", path_, index)};
+}
+
+size_t JsonView::size() const {
+  if (!value_->is_structured()) wrong_type("an array or object");
+  return value_->size();
+}
+
+std::vector<std::string> JsonView::keys() const {
+  if (!value_->is_object()) wrong_type("an object");
+  std::vector<std::string> out;
+  for (auto it = value_->begin(); it != value_->end(); ++it) out.push_back(it.key());
+  return out;
+}
+
+bool JsonView::is_object() const { return value_->is_object(); }
+bool JsonView::is_array() const { return value_->is_array(); }
+bool JsonView::is_string() const { return value_->is_string(); }
+bool JsonView::is_number() const { return value_->is_number(); }
+bool JsonView::is_bool() const { return value_->is_boolean(); }
+bool JsonView::is_null() const { return value_->is_null(); }
+
+bool JsonView::as_bool() const {
+  if (!value_->is_boolean()) wrong_type("true or false");
+  return value_->get<bool>();
+}
+
+int64_t JsonView::as_int() const {
+  if (value_->is_number_unsigned()) {
+    const auto v = value_->get<uint64_t>();
+    if (v > static_cast<uint64_t>(INT64_MAX)) wrong_type("an integer below 2^63");
+    return static_cast<int64_t>(v);
+  }
+  if (value_->is_number_integer()) return value_->get<int64_t>();
+  if (value_->is_number_float()) {
+    const double v = value_->get<double>();
+    if (v == std::floor(v) && std::fabs(v) <= 0x1p53) return static_cast<int64_t>(v);
+  }
+  wrong_type("an integer");
+}
+
+double JsonView::as_double() const {
+  if (!value_->is_number()) wrong_type("a number");
+  return value_->get<double>();
+}
+
+const std::string& JsonView::as_string() const {
+  if (!value_->is_string()) wrong_type("a string");
+  return value_->get_ref<const std::string&>();
+}
+
+std::vector<int64_t> JsonView::as_ints() const {
+  if (!value_->is_array()) wrong_type("an array of integers");
+  std::vector<int64_t> out;
+  out.reserve(value_->size());
+  for (size_t i = 0; i < value_->size(); ++i) out.push_back(at(i).as_int());
+  return out;
+}
+
+std::vector<std::string> JsonView::as_strings() const {
+  if (!value_->is_array()) wrong_type("an array of strings");
+  std::vector<std::string> out;
+  out.reserve(value_->size());
+  for (size_t i = 0; i < value_->size(); ++i) out.push_back(at(i).as_string());
+  return out;
+}
+
+bool JsonView::get_bool(std::string_view key, bool otherwise) const {
+  return has(key) ? at(key).as_bool() : otherwise;
+}
+int64_t JsonView::get_int(std::string_view key, int64_t otherwise) const {
+  return has(key) ? at(key).as_int() : otherwise;
+}
+double JsonView::get_double(std::string_view key, double otherwise) const {
+  return has(key) ? at(key).as_double() : otherwise;
+}
+std::string JsonView::get_string(std::string_view key, const std::string& otherwise) const {
+  return has(key) ? at(key).as_string() : otherwise;
+}
+
+}  // namespace hocket

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages to standard error, with a level and the rank of the calling thread, and the one-line
+// progress display that long work rewrites on a terminal and prints now and then elsewhere.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace hocket {
+
+enum class LogLevel : uint8_t { debug, info, warning, error };
+
+/// Messages below it are dropped. Starts as HOCKET_LOG (debug, info, warning or error), else info.
+void set_log_level(LogLevel level);
+LogLevel log_level();
+
+/// Rank shown by messages of this thread: "[rank 3] ..."; -1 (the start) shows none.
+void set_log_rank(int rank);
+
+/// Where whole lines (without the line end) go instead of standard error; empty goes back. Tests.
+void set_log_sink(std::function<void(LogLevel, const std::string&)> sink);
+
+/// One line; safe from any thread, never interleaved, steps around a live progress line.
+void log_line(LogLevel level, std::string_view text);
+
+template <typename... Args>
+void log_message(LogLevel level, fmt::format_string<Args...> text, Args&&... args) {
+  if (level >= log_level()) log_line(level, fmt::format(text, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> text, Args&&... args) {
+  log_message(LogLevel::debug, text, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> text, Args&&... args) {
+  log_message(LogLevel::info, text, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> text, Args&&... args) {
+  log_message(LogLevel::warning, text, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> text, Args&&... args) {
+  log_message(LogLevel::error, text, std::forward<Args>(args)...);
+}
+
+/// One line that says how far the work is. On a terminal it is rewritten in place (at most ten
+/// times a second, cut to the terminal's width); elsewhere it is printed as a plain line: the first
+/// one, then one per `plain_interval_s`, and the last. One at a time may be live.
+class Progress {
+ public:
+  struct Options {
+    int fd = 2;
+    double plain_interval_s = 10;
+    int terminal = -1;                        ///< 1 or 0 forces; -1 asks the system about `fd`
+    int width = 0;                            ///< columns; 0 asks the system
+    std::function<double()> clock = nullptr;  ///< seconds; null: the steady clock
+  };
+  explicit Progress(Options options);
+  Progress() : Progress(Options()) {}
+  ~Progress();  ///< finish()
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  /// The state now; shown if it is time to.
+  void update(const std::string& text);
+  /// A line that stays, above the progress line.
+  void print(const std::string& line);
+  /// Shows the last state, if it was not shown, and ends the line.
+  void finish();
+
+ private:
+  friend void log_line(LogLevel, std::string_view);
+  void show_locked(bool force);
+  void clear_locked();
+
+  Options options_;
+  bool terminal_ = false;
+  bool on_screen_ = false;  // the cursor stands behind a rewritable line
+  bool pending_ = false;    // last_ was not shown yet
+  bool shown_any_ = false;
+  double shown_at_ = 0;
+  std::string last_;
+};
+
+}  // namespace hocket

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The static check: refuses a program that is malformed, can deadlock, races, reads memory that was
+// overwritten, exceeds its memory, or does not compute the single-device graph; says which task,
+// which ranks, why, and what to change. What a task computes is derived from what it does (op,
+// attributes, buffers read and written, groups, messages); origin labels are never read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "graph/graph.h"
+#include "program/program.h"
+
+namespace hocket::check {
+
+struct TaskRef {
+  int32_t cls = -1;
+  int32_t task = -1;
+  bool operator==(const TaskRef&) const = default;
+  auto operator<=>(const TaskRef&) const = default;
+};
+
+/// Structure: ids, types, lanes. Order: deadlock, unmatched messages, races. Memory: overlaps of
+/// the arena, budget. Value: the result is not that of the single-device graph.
+enum class ProblemClass : uint8_t { structure, order, memory, value };
+const char* to_string(ProblemClass c);
+
+struct Problem {
+  std::string rule;  ///< name in docs/check.md: "types-agree", "race", "not-in-graph"
+  ProblemClass problem_class = ProblemClass::structure;
+  TaskRef task;                  ///< where to look first; task < 0: the class as a whole
+  std::vector<TaskRef> related;  ///< other tasks that take part, most telling first
+  std::vector<int32_t> ranks;    ///< ranks concerned
+  std::string text;              ///< which task, and why
+  std::string fix;               ///< what to change
+};
+
+/// One statement that holds for every run of the program, and the rule that showed it.
+struct Claim {
+  std::string what;
+  std::string rule;
+};
+
+struct LiveBuffer {
+  int32_t buffer = -1;
+  int64_t bytes = 0;
+  std::string what;  ///< "f32[512,2048], written by linear L3 mb2 fwd (task 118)"
+};
+
+/// Memory of one rank of a class, in bytes. Peak = persistent + inputs and outputs + arena used.
+struct ClassMemory {
+  int32_t cls = 0;
+  int64_t arena_planned = 0;  ///< RankClass::arena_bytes
+  int64_t arena_used = 0;     ///< highest end of a step buffer or workspace, from their offsets
+  int64_t persistent = 0;
+  int64_t host_io = 0;  ///< input and output buffers
+  int64_t peak = 0;
+  TaskRef peak_task;                ///< while it runs, the most bytes are alive
+  std::vector<LiveBuffer> largest;  ///< alive then, largest first (only when over budget)
+};
+
+struct CheckOptions {
+  int64_t memory_budget = 0;  ///< bytes per rank; 0: not compared
+  int max_problems = 20;      ///< problems kept in the verdict; all are counted
+};
+
+struct Verdict {
+  int64_t num_problems = 0;
+  std::vector<Problem> problems;
+  std::vector<Claim> proved;             ///< empty when something was refused
+  std::vector<std::string> assumptions;  ///< what the proof takes for granted
+  std::vector<std::string> outside;      ///< what it says nothing about
+  std::vector<ClassMemory> memory;
+  int64_t num_tasks = 0, num_buffers = 0, num_messages = 0, num_collectives = 0;
+  int64_t num_applications = 0;  ///< distinct op applications of the single-device step
+  double seconds = 0;
+  Hash128 program_hash;
+  bool ok() const { return num_problems == 0; }
+};
+
+/// Checks programs against one single-device graph; the step of the graph is interpreted once.
+class Checker {
+ public:
+  /// `num_micro_batches`: forward and backward nodes run this often, optimizer nodes once.
+  Checker(const graph::Graph& reference, int32_t num_micro_batches);
+  ~Checker();
+  Checker(const Checker&) = delete;
+  Checker& operator=(const Checker&) = delete;
+  /// Never throws for a bad program: everything found is in the verdict.
+  Verdict check(const program::Program& program, const CheckOptions& options = {});
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Structure, order, memory, and equality with `reference`.
+Verdict check(const program::Program& program, const graph::Graph& reference,
+              const CheckOptions& options = {});
+
+/// Structure, order and memory of a program whose graph is not at hand.
+Verdict check_structure(const program::Program& program, const CheckOptions& options = {});
+
+/// Hash of everything that decides what the program does; independent of labels (origin, logical,
+/// layouts of step buffers, segments, configuration text).
+Hash128 program_hash(const program::Program& program);
+
+/// What was found, for people: refused (each problem with its fix), or proved, by which rule, under
+/// which assumptions, and what lies outside.
+std::string to_text(const Verdict& verdict);
+
+/// The certificate: the same as JSON, with the program's hash.
+std::string to_json(const Verdict& verdict);
+
+}  // namespace hocket::check

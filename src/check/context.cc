@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/context.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hocket::check {
+namespace {
+
+using program::Lane;
+
+constexpr uint32_t bit(Lane lane) { return 1u << static_cast<int>(lane); }
+
+OpClass class_of(std::string_view op) {
+  if (op == "all_reduce") return OpClass::all_reduce;
+  if (op == "all_gather") return OpClass::all_gather;
+  if (op == "reduce_scatter") return OpClass::reduce_scatter;
+  if (op == "size_exchange") return OpClass::size_exchange;
+  if (op == "all_to_all") return OpClass::all_to_all;
+  if (op == "send") return OpClass::send;
+  if (op == "recv") return OpClass::recv;
+  if (!ops::find_or_null(op)) return OpClass::unknown;
+  switch (meaning_of(op)) {
+    case Meaning::sum:
+      return OpClass::add;
+    case Meaning::identity:
+      return OpClass::copy;
+    case Meaning::empty:
+      return OpClass::zero;
+    case Meaning::application:
+      break;
+  }
+  return OpClass::compute;
+}
+
+uint32_t lanes_of(OpClass c) {
+  switch (c) {
+    case OpClass::send:
+      return bit(Lane::intra) | bit(Lane::inter);
+    case OpClass::recv:
+      return bit(Lane::intra_rx) | bit(Lane::inter_rx);
+    case OpClass::copy:
+    case OpClass::zero:
+      return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host);
+    default:
+      break;
+  }
+  return is_local(c) ? bit(Lane::compute) : bit(Lane::intra) | bit(Lane::inter);
+}
+
+}  // namespace
+
+LayoutId Layouts::intern(Layout layout) {
+  for (size_t a = 0; a < kMaxAxes; ++a)
+    if (a >= mesh_.axes.size() || mesh_.axes[a].size <= 1) layout.on[a] = Placement::replicate();
+  uint64_t key = 0;
+  for (const Placement& p : layout.on) key = key << 8 | static_cast<uint8_t>(p.code);
+  auto [it, made] = index_.emplace(key, static_cast<LayoutId>(layouts_.size()));
+  if (made) layouts_.push_back(layout);
+  return it->second;
+}
+
+std::string Layouts::text(LayoutId id) const {
+  return id == kAnyLayout ? "any" : graph::to_string((*this)[id], mesh_);
+}
+
+void Problems::add(Problem problem) {
+  ++count;
+  if (!full()) list.push_back(std::move(problem));
+}
+
+Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& k, Problems& pr)
+    : program(p), options(o), types(t), keys(k), problems(pr), layouts(p.mesh) {
+  pp_axis = p.mesh.axis("pp");
+  for (const program::Kind& kind : p.kinds) {
+    KindInfo info;
+    info.op_class = class_of(kind.op);
+    info.lanes = lanes_of(info.op_class);
+    if (is_local(info.op_class)) {
+      info.rules = ops::find_or_null(kind.op);
+      info.key = keys.intern(kind.op, kind.attrs);
+    }
+    for (const auto& type : kind.in) info.in.push_back(types.intern(type));
+    for (const auto& type : kind.out) info.out.push_back(types.intern(type));
+    info.shares.assign(kind.out.size(), -1);
+    if (info.op_class == OpClass::all_reduce)
+      for (size_t i = 0; i < kind.out.size(); ++i) info.shares[i] = static_cast<int16_t>(i);
+    if (info.rules)
+      for (auto [in, out] : info.rules->inplace)
+        if (static_cast<size_t>(out) < kind.out.size())
+          info.shares[static_cast<size_t>(out)] = static_cast<int16_t>(in);
+    kinds.push_back(std::move(info));
+  }
+  for (const program::Group& group : p.groups) {
+    GroupInfo info;
+    for (int32_t a : group.axes) {
+      if (a < 0 || a >= static_cast<int32_t>(p.mesh.axes.size())) continue;
+      if (a == pp_axis) {
+        info.classes = group.members;
+        if (info.classes.empty())
+          for (size_t c = 0; c < p.classes.size(); ++c)
+            info.classes.push_back(static_cast<int32_t>(c));
+        info.crosses_stages = info.classes.size() > 1;
+      } else if (p.mesh.axes[static_cast<size_t>(a)].size > 1) {
+        info.axes.push_back(a);
+      }
+    }
+    groups.push_back(std::move(info));
+  }
+  for (const RankClass& c : p.classes) {
+    planned = planned || c.arena_bytes > 0;
+    for (const program::Buffer& b : c.buffers)
+      planned = planned || (b.kind == BufferKind::step && b.offset != program::kNone);
+  }
+}
+
+void Context::place() {
+  size_t total = 0;
+  for (const RankClass& c : program.classes) total += c.tasks.size();
+  position.resize(total);
+  task_class.resize(total);
+  lane_of.resize(total);
+  lanes.resize(program.classes.size());
+  buffer_type.resize(program.classes.size());
+  int32_t next = 0;
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    first_task.push_back(next);
+    const RankClass& cls = program.classes[c];
+    for (size_t t = 0; t < cls.tasks.size(); ++t, ++next) {
+      auto& lane = lanes[c][static_cast<size_t>(cls.tasks[t].lane)];
+      position[static_cast<size_t>(next)] = static_cast<int32_t>(lane.size());
+      task_class[static_cast<size_t>(next)] = static_cast<int32_t>(c);
+      lane_of[static_cast<size_t>(next)] = static_cast<uint8_t>(cls.tasks[t].lane);
+      lane.push_back(static_cast<TaskId>(t));
+    }
+    buffer_type[c].reserve(cls.buffers.size());
+    for (const program::Buffer& b : cls.buffers) buffer_type[c].push_back(types.intern(b.type));
+  }
+}
+
+std::string Context::ranks_text(int32_t cls) const {
+  const std::vector<int32_t> ranks = program.ranks_of(cls);
+  if (ranks.empty()) return "no ranks";
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  const bool dense = ranks.back() - ranks.front() + 1 == static_cast<int32_t>(ranks.size());
+  if (dense) return fmt::format("ranks {}-{}", ranks.front(), ranks.back());
+  std::string text = "ranks ";
+  for (size_t i = 0; i < ranks.size() && i < 8; ++i)
+    text += fmt::format("{}{}", i ? "," : "", ranks[i]);
+  return ranks.size() > 8 ? text + ",.." : text;
+}
+
+std::vector<TaskRef> Context::users(int32_t cls, BufferId b, size_t at_most) const {
+  std::vector<TaskRef> list;
+  const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
+  for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i)
+    for (const auto* operands : {&tasks[i].in, &tasks[i].out})
+      if (std::find(operands->begin(), operands->end(), b) != operands->end()) {
+        list.push_back({cls, static_cast<int32_t>(i)});
+        break;
+      }
+  return list;
+}
+
+std::string Context::name(TaskRef r) const {
+  if (r.cls < 0) return "the program";
+  if (r.task < 0) return fmt::format("class {} ({})", r.cls, ranks_text(r.cls));
+  std::string text = program::task_name(program, r.cls, r.task);
+  if (program.classes.size() > 1) text += fmt::format(" of class {}", r.cls);
+  return text;
+}
+
+std::string Context::buffer_name(int32_t cls, BufferId b) const {
+  const program::Buffer& buffer =
+      program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(b)];
+  if (buffer.kind == BufferKind::step)
+    return fmt::format("buffer {} ({})", b, graph::to_string(buffer.type));
+  std::string text = fmt::format("{} '{}'", program::to_string(buffer.kind), buffer.name);
+  if (buffer.micro_batch >= 0) text += fmt::format(" of micro-batch {}", buffer.micro_batch);
+  return text;
+}
+
+void Context::report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
+                     std::string text, std::string fix) {
+  if (problems.full()) {
+    ++problems.count;
+    return;
+  }
+  Problem p;
+  p.rule = rule;
+  p.problem_class = c;
+  p.task = task;
+  for (const TaskRef& r : related)
+    if (!(r == task) && std::find(p.related.begin(), p.related.end(), r) == p.related.end())
+      p.related.push_back(r);
+  if (task.cls >= 0 && static_cast<size_t>(task.cls) < program.classes.size())
+    p.ranks = program.ranks_of(task.cls);
+  for (const TaskRef& r : p.related)
+    if (r.cls != task.cls)
+      for (int32_t rank : program.ranks_of(r.cls)) p.ranks.push_back(rank);
+  std::sort(p.ranks.begin(), p.ranks.end());
+  p.ranks.erase(std::unique(p.ranks.begin(), p.ranks.end()), p.ranks.end());
+  p.text = std::move(text);
+  p.fix = std::move(fix);
+  problems.add(std::move(p));
+}
+
+}  // namespace hocket::check

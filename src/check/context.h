@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of the check share about one program: kinds with their rules looked up, interned
+// types and layouts, groups as sets of axes, where each task stands in its lane, and the list of
+// problems found so far.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "check/check.h"
+#include "check/reference.h"
+#include "check/terms.h"
+
+namespace hocket::check {
+
+using graph::kMaxAxes;
+using graph::Layout;
+using graph::Placement;
+using program::BufferId;
+using program::BufferKind;
+using program::Program;
+using program::RankClass;
+using program::Task;
+using program::TaskId;
+
+enum class OpClass : uint8_t {
+  compute,
+  add,
+  copy,
+  zero,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  size_exchange,
+  all_to_all,
+  send,
+  recv,
+  unknown,
+};
+inline bool is_collective(OpClass c) {
+  return c >= OpClass::all_reduce && c <= OpClass::all_to_all;
+}
+inline bool is_message(OpClass c) { return c == OpClass::send || c == OpClass::recv; }
+inline bool is_local(OpClass c) { return c < OpClass::all_reduce; }
+
+struct KindInfo {
+  OpClass op_class = OpClass::unknown;
+  const ops::Op* rules = nullptr;  ///< local ops
+  int32_t key = -1;                ///< OpKeys of the reference
+  uint32_t lanes = 0;              ///< bit per allowed lane
+  std::vector<TypeId> in, out;     ///< local types
+  std::vector<int16_t> shares;     ///< by output: input that it updates in place, -1
+};
+
+struct GroupInfo {
+  std::vector<int32_t> axes;     ///< of more than one rank, without pp
+  bool crosses_stages = false;   ///< more than one class takes part
+  std::vector<int32_t> classes;  ///< taking part, if it crosses stages
+};
+
+using LayoutId = int16_t;
+inline constexpr LayoutId kAnyLayout = -1;  ///< of zero: fits every layout
+
+/// Interned layouts; placements on axes of one rank read as replicated.
+class Layouts {
+ public:
+  explicit Layouts(const graph::Mesh& mesh) : mesh_(mesh) {}
+  LayoutId intern(Layout layout);
+  const Layout& operator[](LayoutId id) const { return layouts_[static_cast<size_t>(id)]; }
+  std::string text(LayoutId id) const;
+
+ private:
+  const graph::Mesh& mesh_;
+  std::vector<Layout> layouts_;
+  std::unordered_map<uint64_t, LayoutId> index_;
+};
+
+/// Where the problems go. `limit` of them are kept, all are counted.
+struct Problems {
+  int limit = 20;
+  int64_t count = 0;
+  std::vector<Problem> list;
+  bool full() const { return static_cast<int>(list.size()) >= limit; }
+  void add(Problem problem);
+};
+
+struct Context {
+  Context(const Program& program, const CheckOptions& options, TypeTable& types, OpKeys& keys,
+          Problems& problems);
+
+  const Program& program;
+  const CheckOptions& options;
+  TypeTable& types;
+  OpKeys& keys;
+  Problems& problems;
+  Layouts layouts;
+  std::vector<KindInfo> kinds;
+  std::vector<GroupInfo> groups;
+  int32_t pp_axis = -1;
+  bool planned = false;  ///< step buffers have offsets
+
+  // Filled by `place` once ids are known to be in range. A task is addressed by its global index.
+  void place();
+  std::vector<int32_t> first_task;                                         ///< by class
+  std::vector<int32_t> task_class;                                         ///< by global task
+  std::vector<int32_t> position;                                           ///< in its lane
+  std::vector<uint8_t> lane_of;                                            ///< by global task
+  std::vector<std::array<std::vector<TaskId>, program::kNumLanes>> lanes;  ///< by class
+  std::vector<std::vector<TypeId>> buffer_type;                            ///< by class, buffer
+
+  int32_t global(int32_t cls, TaskId task) const {
+    return first_task[static_cast<size_t>(cls)] + task;
+  }
+  TaskRef ref(int32_t global_task) const {
+    const int32_t cls = task_class[static_cast<size_t>(global_task)];
+    return {cls, global_task - first_task[static_cast<size_t>(cls)]};
+  }
+  const Task& task(TaskRef r) const {
+    return program.classes[static_cast<size_t>(r.cls)].tasks[static_cast<size_t>(r.task)];
+  }
+  const KindInfo& kind(const Task& t) const { return kinds[static_cast<size_t>(t.kind)]; }
+  /// "linear L3 mb2 fwd (task 118) of class 1 (ranks 4-7)".
+  std::string name(TaskRef r) const;
+  /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
+  std::string buffer_name(int32_t cls, BufferId b) const;
+  std::string ranks_text(int32_t cls) const;
+  /// First tasks that read or write the buffer (a scan: for messages only).
+  std::vector<TaskRef> users(int32_t cls, BufferId b, size_t at_most = 4) const;
+  void report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
+              std::string text, std::string fix);
+};
+
+}  // namespace hocket::check

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Localisation: which task made a value that the single-device step does not contain, what it
+// should have computed, and which terms of a sum are missing or double. Runs only once something is
+// refused. Coordinates of tasks (micro-batch, layer) are used here to choose the most telling of
+// several explanations; the verdict itself does not depend on them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "check/values.h"
+
+namespace hocket::check {
+namespace {
+
+constexpr int kMaxTerms = 3;
+
+std::string coordinates(const graph::Node& node, int32_t micro_batch) {
+  std::string text;
+  if (node.layer >= 0) text += fmt::format(" L{}", node.layer);
+  if (micro_batch >= 0) text += fmt::format(" mb{}", micro_batch);
+  return text;
+}
+
+}  // namespace
+
+std::string Values::describe(ExprId e) const {
+  if (e == kUnwritten) return "nothing";
+  if (e == kUnknown) return "something already refused";
+  if (e == kZero) return "zero";
+  const Expr& x = ref_.terms[e];
+  const graph::Graph& g = ref_.graph();
+  switch (x.kind) {
+    case Expr::Kind::tensor:
+      return fmt::format("'{}' as it was before the step", g.tensor(x.a).name);
+    case Expr::Kind::input:
+      return x.b < 0 ? fmt::format("input '{}'", g.tensor(x.a).name)
+                     : fmt::format("input '{}' of mb{}", g.tensor(x.a).name, x.b);
+    case Expr::Kind::sizes:
+      return "row counts of an exchange";
+    case Expr::Kind::sum: {
+      const std::vector<ExprId> terms = ref_.terms.terms_of(e);
+      std::string text = fmt::format("a sum of {} terms (", terms.size());
+      for (size_t i = 0; i < terms.size() && i < 2; ++i)
+        text += (i ? ", " : "") + describe(terms[i]);
+      return text + (terms.size() > 2 ? ", ...)" : ")");
+    }
+    case Expr::Kind::output:
+      break;
+  }
+  const Application& a = ref_.terms.app(x.a);
+  const graph::Node& node = g.nodes[static_cast<size_t>(a.node)];
+  const std::string& name = g.tensor(node.out[static_cast<size_t>(x.b)]).name;
+  return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, a.micro_batch),
+                     a.num_out > 1 ? fmt::format(" output {}", x.b) : "", name);
+}
+
+/// Tasks that computed the application behind a term (first few).
+std::vector<TaskRef> Values::makers(ExprId e) const {
+  std::vector<TaskRef> list;
+  if (e < 0 || ref_.terms[e].kind != Expr::Kind::output) return list;
+  for (size_t i = 0; i < made_.size() && list.size() < 4; ++i)
+    if (made_[i] == ref_.terms[e].a) list.push_back(ctx_.ref(static_cast<int32_t>(i)));
+  return list;
+}
+
+/// "lacks x, y; has z twice", with the tasks that made the surplus, or those that read what the
+/// missing terms are made of.
+std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const {
+  std::map<ExprId, int> count;
+  for (ExprId e : ref_.terms.terms_of(want)) ++count[e];
+  for (ExprId e : ref_.terms.terms_of(got)) --count[e];
+  std::string missing, extra;
+  int num_missing = 0, num_extra = 0;
+  for (auto [e, n] : count) {
+    if (n == 0) continue;
+    std::string& list = n > 0 ? missing : extra;
+    int& seen = n > 0 ? num_missing : num_extra;
+    if (++seen <= kMaxTerms) {
+      list += (seen > 1 ? ", " : "") + describe(e);
+      if (who) {
+        auto from = makers(e);
+        who->insert(who->end(), from.begin(), from.end());
+      }
+    }
+  }
+  std::string text;
+  if (num_missing) text += fmt::format("lacks {}", missing);
+  if (num_missing > kMaxTerms) text += fmt::format(" and {} more", num_missing - kMaxTerms);
+  if (num_extra) text += fmt::format("{}has {} too often", num_missing ? "; " : "", extra);
+  if (num_extra > kMaxTerms) text += fmt::format(" (and {} more)", num_extra - kMaxTerms);
+  return text;
+}
+
+/// The application of the single-device step that this task most likely should be.
+AppId Values::closest(const Task& t, const KindInfo& k) const {
+  std::vector<ExprId> got;
+  for (size_t i = 0; i < t.in.size(); ++i) got.push_back(exprs_[i]);
+  AppId best = -1;
+  int best_score = -1, budget = 200000;  // terms of sums looked at
+  std::vector<std::vector<ExprId>> parts;
+  for (ExprId e : got)
+    parts.push_back(ref_.terms.count(e) > 1 ? ref_.terms.terms_of(e) : std::vector<ExprId>{e});
+  const std::string& op = ref_.keys[k.key].op;
+  for (AppId a = 0; a < ref_.terms.num_apps(); ++a) {
+    const Application& app = ref_.terms.app(a);
+    if (app.num_in != static_cast<int32_t>(got.size())) continue;
+    const bool same_key = app.key == k.key;
+    if (!same_key && ref_.keys[app.key].op != op) continue;
+    int score = same_key ? 2 : 0;
+    const auto in = ref_.terms.inputs(a);
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (in[i] == got[i]) {
+        score += 4;
+      } else if ((parts[i].size() > 1 || ref_.terms.count(in[i]) > 1) && budget > 0) {
+        // Sums that share terms are akin.
+        const std::vector<ExprId> want = ref_.terms.terms_of(in[i]);
+        budget -= static_cast<int>(want.size());
+        for (size_t k = 0; k < parts[i].size() && k < 8; ++k)
+          if (std::binary_search(want.begin(), want.end(), parts[i][k])) {
+            score += 3;
+            break;
+          }
+      }
+    }
+    const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+    if (app.micro_batch == t.micro_batch) score += 2;
+    if (node.layer == t.layer) score += 2;
+    if (score > best_score) {
+      best_score = score;
+      best = a;
+    }
+  }
+  return best;
+}
+
+/// Walks back from a refused task over what wrote its inputs: the earliest task that computes a
+/// different micro-batch or layer than its own coordinates say.
+TaskRef Values::misplaced_ancestor(TaskRef ref) const {
+  std::vector<TaskRef> queue{ref};
+  std::set<TaskRef> seen{ref};
+  TaskRef found;
+  for (size_t head = 0; head < queue.size() && queue.size() < 256; ++head) {
+    const TaskRef at = queue[head];
+    const Task& t = ctx_.task(at);
+    const AppId a = made_[static_cast<size_t>(ctx_.global(at.cls, at.task))];
+    if (a >= 0 && !(at == ref)) {
+      const Application& app = ref_.terms.app(a);
+      const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+      const bool mb =
+          t.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != t.micro_batch;
+      const bool layer = t.layer >= 0 && node.layer >= 0 && node.layer != t.layer;
+      // Equal applications in other places (same inputs) carry the coordinates of the first only.
+      if (mb || layer)
+        found = at;
+      else
+        continue;
+    }
+    for (BufferId b : t.in) {
+      const int32_t w = hazards_.writer(at.cls, b, ctx_.global(at.cls, at.task));
+      if (w < 0) continue;
+      const TaskRef from = ctx_.ref(w);
+      if (seen.insert(from).second) queue.push_back(from);
+    }
+  }
+  return found;
+}
+
+void Values::explain_unknown(TaskRef ref) {
+  const Task& t = ctx_.task(ref);
+  const KindInfo& k = ctx_.kind(t);
+  std::vector<TaskRef> related;
+  std::string text = ctx_.name(ref) + " computes what the single-device step does not contain";
+  std::string fix = "let the task read what the graph's op reads";
+  const AppId want = closest(t, k);
+  if (want < 0) {
+    text += fmt::format(": the graph has no {} with {} inputs", ref_.keys[k.key].op, t.in.size());
+    ctx_.report("not-in-graph", ProblemClass::value, ref, {}, text, "remove the task");
+    return;
+  }
+  const std::vector<ExprId> got = exprs_;
+  const Application app = ref_.terms.app(want);
+  const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+  text += fmt::format("; the nearest in the graph is {}{} (node {})", node.op,
+                      coordinates(node, app.micro_batch), app.node);
+  if (app.key != k.key) {
+    text +=
+        fmt::format(": attributes are {}; expected {}", graph::to_string(ref_.keys[k.key].attrs),
+                    graph::to_string(ref_.keys[app.key].attrs));
+    fix = "give the task the attributes of the graph's op";
+  }
+  const auto in = ref_.terms.inputs(want);
+  for (size_t i = 0; i < t.in.size(); ++i) {
+    if (in[i] == got[i]) continue;
+    const int32_t w = hazards_.writer(ref.cls, t.in[i], ctx_.global(ref.cls, ref.task));
+    if (w >= 0) related.push_back(ctx_.ref(w));
+    text += fmt::format("; input {}, {}, ", i, ctx_.buffer_name(ref.cls, t.in[i]));
+    const bool sums = ref_.terms.count(in[i]) != 1 || ref_.terms.count(got[i]) != 1;
+    const bool akin = ref_.terms[in[i]].type == ref_.terms[got[i]].type || got[i] == kZero;
+    if (sums && akin)
+      text += "is an incomplete or wrong sum: " + difference(in[i], got[i], &related);
+    else
+      text += fmt::format("holds {}; expected {}", describe(got[i]), describe(in[i]));
+    if (w >= 0) text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
+  }
+  if (const TaskRef cause = misplaced_ancestor(ref); cause.cls >= 0) {
+    const AppId a = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
+    text += fmt::format("; it goes back to {}, which computes {}", ctx_.name(cause),
+                        describe(ref_.terms.output(a, 0)));
+    related.insert(related.begin(), ref);
+    ctx_.report("not-in-graph", ProblemClass::value, cause, related, text, fix);
+    return;
+  }
+  ctx_.report("not-in-graph", ProblemClass::value, ref, related, text, fix);
+}
+
+void Values::explain_layout(TaskRef ref, const Signature& s) {
+  const Task& t = ctx_.task(ref);
+  const std::string& axis = ctx_.program.mesh.axes[static_cast<size_t>(s.bad_axis)].name;
+  std::vector<TaskRef> related;
+  std::string text = fmt::format(
+      "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
+  bool partial = false, split = false;
+  for (size_t i = 0; i < t.in.size(); ++i) {
+    const Placement p = ctx_.layouts[s.in[i]].on[static_cast<size_t>(s.bad_axis)];
+    partial |= p.is_partial();
+    split |= p.is_split();
+    text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, t.in[i]),
+                        ctx_.layouts.text(s.in[i]));
+    const int32_t w = hazards_.writer(ref.cls, t.in[i], ctx_.global(ref.cls, ref.task));
+    if (w >= 0) {
+      text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
+      if (p.is_partial())
+        related.insert(related.begin(), ctx_.ref(w));
+      else
+        related.push_back(ctx_.ref(w));
+    }
+  }
+  ctx_.report(
+      "layout-legal", ProblemClass::value, ref, related, text,
+      partial ? fmt::format("all_reduce or reduce_scatter the partial input over {} first", axis)
+      : split ? fmt::format("gather over {} first, or split the other inputs alike", axis)
+              : "bring the inputs to layouts that the op's rule lists");
+}
+
+void Values::explain_final(int32_t cls, BufferId b, ExprId want, ExprId got) {
+  std::vector<TaskRef> related;
+  const int32_t w = hazards_.writer(cls, b);
+  TaskRef task{cls, -1};
+  if (w >= 0) task = ctx_.ref(w);
+  std::string text = fmt::format("{} of class {} ({}) ends the step with ",
+                                 ctx_.buffer_name(cls, b), cls, ctx_.ranks_text(cls));
+  if (w < 0)
+    text += "no task having written it; expected " + describe(want);
+  else if (got >= 0 && ref_.terms[got].type == ref_.terms[want].type)
+    text += "a wrong value: it " + difference(want, got, &related);
+  else
+    text += fmt::format("{}; expected {}", describe(got), describe(want));
+  // Tasks that hold the inputs of what is missing are next to the task that is.
+  for (ExprId e : ref_.terms.terms_of(want)) {
+    if (ref_.terms[e].kind != Expr::Kind::output || !makers(e).empty()) continue;
+    text += fmt::format("; no task computes {}", describe(e));
+    for (ExprId in : ref_.terms.inputs(ref_.terms[e].a)) {
+      for (ExprId part : ref_.terms.terms_of(in)) {
+        auto from = makers(part);
+        related.insert(related.end(), from.begin(), from.end());
+        if (related.size() > 16) break;
+      }
+    }
+    break;
+  }
+  if (w >= 0) text += "; last written by " + ctx_.name(task);
+  ctx_.report("final-value", ProblemClass::value, task, related, text,
+              "add or correct the task that the graph has and the program lacks");
+}
+
+}  // namespace hocket::check

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/reference.h"
+
+#include "base/error.h"
+
+namespace hocket::check {
+
+using graph::Node;
+using graph::Phase;
+using graph::TensorKind;
+
+Meaning meaning_of(std::string_view op) {
+  if (op == "add") return Meaning::sum;
+  if (op == "copy") return Meaning::identity;
+  if (op == "zero") return Meaning::empty;
+  return Meaning::application;
+}
+
+Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
+    : graph_(&graph), num_micro_batches_(num_micro_batches) {
+  prepare();
+  terms.reserve(graph.nodes.size() * static_cast<size_t>(num_micro_batches));
+  for (size_t t = 0; t < graph.tensors.size(); ++t)
+    if (graph.tensors[t].kind == TensorKind::param || graph.tensors[t].kind == TensorKind::state)
+      value_[t] = terms.tensor(static_cast<int32_t>(t), type_of[t]);
+  for (int32_t mb = 0; mb < num_micro_batches; ++mb) {
+    for (const Step& step : steps_)
+      if (!step.optimizer) run_node(step, mb);
+    for (size_t t = 0; t < value_.size(); ++t) {
+      if (wanted_[t] && value_[t] >= 0)
+        total_[t] = mb == 0 ? value_[t] : terms.sum(total_[t], value_[t]);
+      if (wants_each_[t]) each_[static_cast<size_t>(each_index_[t])].push_back(value_[t]);
+    }
+  }
+  for (const Step& step : steps_)
+    if (step.optimizer) run_node(step, -1);
+}
+
+void Reference::prepare() {
+  const graph::Graph& g = *graph_;
+  const size_t n = g.tensors.size();
+  value_.assign(n, kUnwritten);
+  total_.assign(n, kUnwritten);
+  grad_of_.assign(n, -1);
+  each_index_.assign(n, -1);
+  per_mb_.assign(n, false);
+  wanted_.assign(n, false);
+  updated_.assign(n, false);
+  wants_each_.assign(n, false);
+  for (size_t t = 0; t < n; ++t) {
+    type_of.push_back(types.intern(g.tensors[t].type));
+    by_name_.emplace(g.tensors[t].name, static_cast<int32_t>(t));
+  }
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& node = g.nodes[i];
+    Step s;
+    s.node = static_cast<int32_t>(i);
+    s.optimizer = node.phase == Phase::optimizer;
+    s.key = keys.intern(node.op, node.attrs);
+    s.meaning = meaning_of(node.op);
+    const ops::Op* op = keys[s.key].rules;
+    if (!op) fail("check", "graph node {} has the unknown op '{}'", i, node.op);
+    s.in = node.in;
+    s.out = node.out;
+    s.accumulators.assign(node.out.size(), -1);
+    size_t accumulators = 0;
+    for (size_t o = 0; o < node.out.size(); ++o) accumulators += node.accumulate >> o & 1;
+    size_t next = node.in.size() - accumulators;
+    for (size_t o = 0; o < node.out.size(); ++o)
+      if (node.accumulate >> o & 1) s.accumulators[o] = node.in[next++];
+    s.in.resize(node.in.size() - accumulators);
+    s.updates.assign(node.out.size(), -1);
+    for (auto [in, out] : op->inplace) {
+      const size_t a = static_cast<size_t>(in), b = static_cast<size_t>(out);
+      if (a >= s.in.size() || b >= s.out.size()) continue;
+      const TensorKind kind = g.tensor(s.in[a]).kind;
+      if (kind == TensorKind::param || kind == TensorKind::state) {
+        s.updates[b] = s.in[a];
+        updated_[static_cast<size_t>(s.in[a])] = true;
+      }
+    }
+    for (int32_t t : node.out) {
+      s.out_types.push_back(type_of[static_cast<size_t>(t)]);
+      per_mb_[static_cast<size_t>(t)] = !s.optimizer;
+      s.routed = s.routed || g.tensor(t).type.routed();
+    }
+    if (s.optimizer)
+      for (int32_t t : node.in)
+        if (per_mb_[static_cast<size_t>(t)]) wanted_[static_cast<size_t>(t)] = true;
+    steps_.push_back(std::move(s));
+  }
+  summed_.assign(n, false);
+  for (int32_t t : g.losses) summed_[static_cast<size_t>(t)] = true;
+  for (const graph::ParamGrad& grad : g.grads)
+    for (int32_t t : grad.contributions) summed_[static_cast<size_t>(t)] = true;
+  for (const auto* list : {&g.losses, &g.outputs}) {
+    for (int32_t t : *list) {
+      const size_t i = static_cast<size_t>(t);
+      if (!per_mb_[i] || wants_each_[i]) continue;
+      wants_each_[i] = wanted_[i] = true;
+      each_index_[i] = static_cast<int32_t>(each_.size());
+      each_.emplace_back();
+    }
+  }
+  // The first contribution stands for the whole gradient where the optimizer reads it.
+  for (size_t i = 0; i < g.grads.size(); ++i) {
+    const auto& list = g.grads[i].contributions;
+    if (list.empty() || !wanted_[static_cast<size_t>(list[0])]) continue;
+    bool added = false;  // unless the graph adds the others itself
+    for (size_t k = 1; k < list.size(); ++k) added |= wanted_[static_cast<size_t>(list[k])];
+    if (added) continue;
+    grad_of_[static_cast<size_t>(list[0])] = static_cast<int32_t>(i);
+    for (int32_t t : list) wanted_[static_cast<size_t>(t)] = true;
+  }
+}
+
+ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
+  const size_t t = static_cast<size_t>(tensor);
+  const graph::Tensor& info = graph_->tensors[t];
+  if (info.kind == TensorKind::input)
+    return terms.input(tensor, info.per_step ? -1 : micro_batch, type_of[t]);
+  ExprId e = value_[t];
+  if (step.optimizer && per_mb_[t]) {
+    if (grad_of_[t] >= 0) {
+      e = kZero;
+      for (int32_t c : graph_->grads[static_cast<size_t>(grad_of_[t])].contributions)
+        if (const ExprId part = total_[static_cast<size_t>(c)]; part >= 0) e = terms.sum(e, part);
+    } else {
+      e = total_[t];
+    }
+  }
+  if (e < 0)
+    fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
+         graph_->nodes[static_cast<size_t>(step.node)].op, info.name);
+  return e;
+}
+
+void Reference::run_node(const Step& step, int32_t micro_batch) {
+  scratch_.clear();
+  for (int32_t t : step.in) scratch_.push_back(read(t, step, micro_batch));
+  ExprId single = kZero;
+  AppId app = -1;
+  switch (step.meaning) {
+    case Meaning::empty:
+      break;
+    case Meaning::identity:
+      single = scratch_[0];
+      break;
+    case Meaning::sum:
+      for (ExprId e : scratch_) single = terms.sum(single, e);
+      break;
+    case Meaning::application: {
+      bool made = false;
+      app = terms.apply(step.key, scratch_, step.out_types, &made);
+      if (!made) break;
+      AppId route = -1;
+      if (step.routed) {
+        for (ExprId e : scratch_) {
+          if (terms[e].kind == Expr::Kind::sum && e != kZero) e = terms.terms_of(e)[0];
+          if (terms[e].kind != Expr::Kind::output) continue;
+          const Application& from = terms.app(terms[e].a);
+          if (from.route >= 0 && types[terms[e].type].routed()) route = from.route;
+          if (route < 0 && keys[from.key].op == "route_plan") route = terms[e].a;
+        }
+      }
+      Application& a = terms.app(app);
+      a.node = step.node;
+      a.micro_batch = micro_batch;
+      a.route = route;
+      break;
+    }
+  }
+  for (size_t o = 0; o < step.out.size(); ++o) {
+    ExprId e = app >= 0 ? terms.output(app, static_cast<int32_t>(o)) : single;
+    if (step.accumulators[o] >= 0) e = terms.sum(read(step.accumulators[o], step, micro_batch), e);
+    value_[static_cast<size_t>(step.out[o])] = e;
+    if (step.updates[o] >= 0) value_[static_cast<size_t>(step.updates[o])] = e;
+  }
+}
+
+int32_t Reference::find(std::string_view name) const {
+  auto it = by_name_.find(name);
+  return it == by_name_.end() ? -1 : it->second;
+}
+
+ExprId Reference::value(int32_t tensor, int32_t micro_batch) const {
+  const size_t t = static_cast<size_t>(tensor);
+  if (!per_mb_[t]) return micro_batch < 0 ? value_[t] : kUnwritten;
+  if (micro_batch < 0) return summed_[t] ? total_[t] : kUnwritten;
+  if (each_index_[t] < 0 || micro_batch >= num_micro_batches_) return kUnwritten;
+  return each_[static_cast<size_t>(each_index_[t])][static_cast<size_t>(micro_batch)];
+}
+
+}  // namespace hocket::check

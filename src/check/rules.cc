@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace hocket::check {
+
+using program::Buffer;
+using program::Kind;
+using program::kNone;
+
+/// Positive dims, and a size that no sum of a few overflows.
+static bool sane(const graph::TensorType& t) {
+  double bytes = 8.0 * std::max(t.top_k, 1);
+  for (int64_t d : t.dims) {
+    if (d <= 0) return false;
+    bytes *= static_cast<double>(d);
+  }
+  return bytes < 1e17 && t.top_k >= 0 && (!t.routed() || t.dims.size() >= 2);
+}
+
+static std::string types_text(const std::vector<graph::TensorType>& list) {
+  std::string text;
+  for (const auto& t : list) text += (text.empty() ? "" : ", ") + graph::to_string(t);
+  return "(" + text + ")";
+}
+
+// --- kinds: what tasks of the same shape share ---------------------------------------------------
+
+static std::string kind_types_differ(const Kind& k, const KindInfo& info) {
+  const size_t in = k.in.size(), out = k.out.size();
+  auto arity = [&](size_t want_in, size_t want_out) -> std::string {
+    if (in == want_in && out == want_out) return "";
+    return fmt::format("{} has {} inputs and {} outputs; expected {} and {}", k.op, in, out,
+                       want_in, want_out);
+  };
+  switch (info.op_class) {
+    case OpClass::unknown:
+      return fmt::format("unknown op '{}'", k.op);
+    case OpClass::all_reduce:
+      if (in == 0 || in != out) return arity(std::max<size_t>(in, 1), std::max<size_t>(in, 1));
+      return k.in == k.out ? ""
+                           : fmt::format("all_reduce {} -> {}: types differ", types_text(k.in),
+                                         types_text(k.out));
+    case OpClass::all_gather:
+    case OpClass::reduce_scatter:
+      if (std::string e = arity(1, 1); !e.empty()) return e;
+      if (in_range(k.attrs.i("dim"), k.in[0].dims.size()) && !k.in[0].routed()) return "";
+      return fmt::format("{} along dim {} of {}", k.op, k.attrs.i("dim"), to_string(k.in[0]));
+    case OpClass::size_exchange:
+      return arity(1, 2);
+    case OpClass::all_to_all:
+      if (std::string e = arity(2, 1); !e.empty()) return e;
+      if (k.attrs.i("from") + k.attrs.i("to") == 1 && in_range(k.attrs.i("from"), 2) &&
+          k.in[0].routed() && k.out[0].routed())
+        return "";
+      return "all_to_all goes from 0 to 1 or from 1 to 0, on routed tensors";
+    case OpClass::send:
+      return arity(1, 0);
+    case OpClass::recv:
+      return arity(0, 1);
+    default:
+      break;
+  }
+  const std::vector<graph::TensorType> out_types = info.rules->infer(k.attrs, k.in);
+  if (out_types == k.out) return "";
+  return fmt::format("{}{} on {} gives {}; the kind says {}", k.op, graph::to_string(k.attrs),
+                     types_text(k.in), types_text(out_types), types_text(k.out));
+}
+
+const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
+  static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
+      {"known-op", "every op is one of src/ops or a communication op",
+       "use an op of src/ops/ops.inc or a communication op",
+       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
+         return info.op_class == OpClass::unknown ? fmt::format("unknown op '{}'", k.op) : "";
+       }},
+      {"types-sane", "dimensions are positive, and sizes are of this world",
+       "correct the types of the kind",
+       [](const Context&, const Kind& k, const KindInfo&) -> std::string {
+         for (const auto* list : {&k.in, &k.out})
+           for (const auto& t : *list)
+             if (!sane(t)) return fmt::format("{} has an operand of type {}", k.op, to_string(t));
+         return "";
+       }},
+      {"types-follow",
+       "output types are those that the op's rule infers from the local input types",
+       "correct the types of the kind or the op and attributes it names",
+       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
+         if (info.op_class == OpClass::unknown) return "";
+         try {
+           return kind_types_differ(k, info);
+         } catch (const std::exception& e) {
+           return e.what();
+         }
+       }},
+      {"workspace-declared", "a kernel's workspace is at least what its op declares",
+       "give the kind the workspace of ops::Op::cost",
+       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
+         if (k.workspace < 0) return fmt::format("workspace is {} bytes", k.workspace);
+         if (!info.rules || !info.rules->cost) return "";
+         try {
+           const int64_t want = info.rules->cost(k.attrs, k.in, k.out).workspace;
+           if (k.workspace >= want) return "";
+           return fmt::format("workspace is {} bytes; {} needs {}", k.workspace, k.op, want);
+         } catch (const std::exception&) {
+           return "";  // types-follow says why
+         }
+       }},
+  };
+  return rules;
+}
+
+// --- groups, buffers, classes --------------------------------------------------------------------
+
+const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
+  static const std::vector<Rule<const program::Group&, size_t>> rules = {
+      {"group-axes", "a group names mesh axes once each, and stages only along pp",
+       "list the axes of the group in mesh order, and existing stages as members",
+       [](const Context& ctx, const program::Group& g, size_t) -> std::string {
+         bool pp = false;
+         for (size_t i = 0; i < g.axes.size(); ++i) {
+           if (!in_range(g.axes[i], ctx.program.mesh.axes.size()))
+             return fmt::format("axis {} does not exist", g.axes[i]);
+           if (i && g.axes[i] <= g.axes[i - 1]) return "axes are not in mesh order";
+           pp = pp || g.axes[i] == ctx.pp_axis;
+         }
+         if (!pp && !g.members.empty()) return "has members but not the axis pp";
+         for (size_t i = 0; i < g.members.size(); ++i) {
+           if (!in_range(g.members[i], ctx.program.classes.size()))
+             return fmt::format("member stage {} does not exist", g.members[i]);
+           if (i && g.members[i] <= g.members[i - 1]) return "members are not in ascending order";
+         }
+         return "";
+       }},
+      {"group-once", "no two groups are the same", "intern groups with Program::intern",
+       [](const Context& ctx, const program::Group& g, size_t index) -> std::string {
+         for (size_t i = 0; i < index; ++i)
+           if (ctx.program.groups[i] == g) return fmt::format("is the same as group {}", i);
+         return "";
+       }},
+  };
+  return rules;
+}
+
+const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
+  static const std::vector<Rule<const RankClass&, size_t>> rules = {
+      {"class-is-stage", "there is one rank class per pipeline stage, in order",
+       "make classes[i].stage == i and as many classes as the mesh has stages",
+       [](const Context& ctx, const RankClass& c, size_t index) -> std::string {
+         const int32_t want = ctx.program.mesh.extent("pp");
+         if (static_cast<int32_t>(ctx.program.classes.size()) != want)
+           return fmt::format("the program has {} classes for {} pipeline stages",
+                              ctx.program.classes.size(), want);
+         if (c.stage == static_cast<int32_t>(index)) return "";
+         return fmt::format("class {} says it is stage {}", index, c.stage);
+       }},
+  };
+  return rules;
+}
+
+const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
+  static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
+      {"buffer-type", "dimensions are positive and a ragged buffer expects at most its bound",
+       "correct the type or expected_bytes",
+       [](const Context&, const RankClass&, const Buffer& b) -> std::string {
+         if (!sane(b.type)) return fmt::format("has the type {}", graph::to_string(b.type));
+         if (b.expected_bytes != kNone &&
+             (b.expected_bytes < 0 || b.expected_bytes > b.type.bytes()))
+           return fmt::format("expects {} bytes of {}", b.expected_bytes, b.type.bytes());
+         return "";
+       }},
+      {"arena-bounds",
+       "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
+       "run the memory plan after the last change of buffers",
+       [](const Context& ctx, const RankClass& c, const Buffer& b) -> std::string {
+         if (b.kind != BufferKind::step)
+           return b.offset == kNone ? "" : "is named but has an arena offset";
+         if (!ctx.planned) return "";
+         if (b.offset == kNone) return "";  // read or written: task rule buffer-planned
+         if (b.offset < 0 || b.offset % 64 != 0 || b.offset > c.arena_bytes)
+           return fmt::format("has the offset {}, not a multiple of 64 in the arena", b.offset);
+         if (b.offset + b.type.bytes() > c.arena_bytes)
+           return fmt::format("ends at {}, beyond the arena of {} bytes", b.offset + b.type.bytes(),
+                              c.arena_bytes);
+         return "";
+       }},
+      {"host-contract", "named buffers have a name and a layout; only outputs may be partial",
+       "name the tensor and give the layout that the host writes or reads",
+       [](const Context& ctx, const RankClass&, const Buffer& b) -> std::string {
+         if (b.kind == BufferKind::step) return "";
+         if (b.name.empty()) return "has no name";
+         const size_t rank = b.type.dims.size();
+         for (size_t a = 0; a < kMaxAxes; ++a) {
+           const Placement p = b.layout.on[a];
+           const bool real = a < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[a].size > 1;
+           if (!real || p.is_replicate()) continue;
+           if (p.is_partial() && b.kind == BufferKind::output) continue;  // the host adds the parts
+           if (p.is_partial())
+             return fmt::format("'{}' is partial over {}", b.name, ctx.program.mesh.axes[a].name);
+           if (static_cast<int32_t>(a) == ctx.pp_axis || !in_range(p.dim(), rank))
+             return fmt::format("'{}' is split in a way that its type does not allow", b.name);
+         }
+         return "";
+       }},
+  };
+  return rules;
+}
+
+// --- tasks ---------------------------------------------------------------------------------------
+
+/// True if output o may lie in the buffer of input i.
+static bool may_share(const KindInfo& k, size_t i, size_t o) {
+  return k.shares[o] == static_cast<int16_t>(i);
+}
+/// An all-reduce may also write elsewhere, where the partial value is still read.
+static bool must_share(const KindInfo& k, size_t i, size_t o) {
+  return may_share(k, i, o) && k.op_class != OpClass::all_reduce;
+}
+
+const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
+  static const std::vector<Rule<int32_t, const RankClass&, const Task&>> rules = {
+      {"operand-types", "a task has the buffers that its kind says, with the types it says",
+       "give the task buffers of these types, or the kind the types of these buffers",
+       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
+         const KindInfo& k = ctx.kind(t);
+         if (t.in.size() != k.in.size() || t.out.size() != k.out.size())
+           return fmt::format("has {} inputs and {} outputs; its kind has {} and {}", t.in.size(),
+                              t.out.size(), k.in.size(), k.out.size());
+         const auto& types = ctx.buffer_type[static_cast<size_t>(cls)];
+         for (int side = 0; side < 2; ++side) {
+           const auto& list = side ? t.out : t.in;
+           const auto& want = side ? k.out : k.in;
+           for (size_t i = 0; i < list.size(); ++i)
+             if (types[static_cast<size_t>(list[i])] != want[i])
+               return fmt::format("{} {} is {}; expected {}", side ? "output" : "input", i,
+                                  ctx.buffer_name(cls, list[i]),
+                                  graph::to_string(ctx.types[want[i]]));
+         }
+         return "";
+       }},
+      {"deps-earlier", "dependencies name earlier tasks of the same class",
+       "list the tasks in an order that respects their dependencies",
+       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& t) -> std::string {
+         const TaskId self = static_cast<TaskId>(&t - c.tasks.data());
+         for (TaskId d : t.deps)
+           if (d >= self)
+             return fmt::format("depends on {}, which comes later", ctx.name({cls, d}));
+         return "";
+       }},
+      {"lane-fits",
+       "kernels run in compute, collectives and sends in intra or inter, receives in "
+       "the _rx lane",
+       "put the task in the lane of its resource",
+       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
+         if (ctx.kind(t).lanes >> static_cast<int>(t.lane) & 1) return "";
+         return fmt::format("is in the lane {}", program::to_string(t.lane));
+       }},
+      {"group-fits", "a collective has a group, nothing else has one",
+       "give collectives the group of the axes they reduce or exchange over",
+       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
+         const bool wants = is_collective(ctx.kind(t).op_class);
+         if (wants != (t.group != kNone)) return wants ? "has no group" : "has a group";
+         if (!wants) return "";
+         const auto& members = ctx.program.groups[static_cast<size_t>(t.group)].members;
+         if (members.empty() || std::binary_search(members.begin(), members.end(), cls)) return "";
+         return fmt::format("is in class {}, which is not a member of its group", cls);
+       }},
+      {"peer-exists", "a message goes along an axis to another rank of the mesh",
+       "set peer_axis and peer to the offset of an existing rank",
+       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
+         const bool wants = is_message(ctx.kind(t).op_class);
+         if (wants != (t.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
+         if (!wants) return "";
+         const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
+         if (t.peer == 0 || t.peer <= -n || t.peer >= n)
+           return fmt::format("has its peer at offset {} on an axis of {}", t.peer, n);
+         if (t.peer_axis == ctx.pp_axis && !in_range(cls + t.peer, ctx.program.classes.size()))
+           return fmt::format("has its peer at stage {}, which does not exist", cls + t.peer);
+         return "";
+       }},
+      {"accumulate-allowed", "only outputs that the op can add to are accumulated",
+       "accumulate in a separate add, or add the output to Op::accumulates",
+       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
+         if (!t.accumulate) return "";
+         const KindInfo& k = ctx.kind(t);
+         if (k.rules && (t.accumulate & ~k.rules->accumulates) == 0) return "";
+         return fmt::format("accumulates into outputs 0x{:x}, which its op can't", t.accumulate);
+       }},
+      {"in-place-declared",
+       "an output lies in the buffer of an input exactly where the op declares "
+       "an update in place",
+       "use a buffer of its own for the output",
+       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
+         const KindInfo& k = ctx.kind(t);
+         for (size_t o = 0; o < t.out.size(); ++o) {
+           for (size_t i = 0; i < t.in.size(); ++i) {
+             if (t.in[i] == t.out[o] && !may_share(k, i, o))
+               return fmt::format("writes output {} over its input {}", o, i);
+             if (must_share(k, i, o) && t.in[i] != t.out[o])
+               return fmt::format("must update input {} in place but writes another buffer", i);
+           }
+           for (size_t p = 0; p < o; ++p)
+             if (t.out[p] == t.out[o])
+               return fmt::format("writes outputs {} and {} to one buffer", p, o);
+         }
+         return "";
+       }},
+      {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
+       [](const Context&, int32_t, const RankClass& c, const Task& t) -> std::string {
+         for (BufferId b : t.out)
+           if (c.buffers[static_cast<size_t>(b)].kind == BufferKind::input)
+             return fmt::format("writes the input '{}'", c.buffers[static_cast<size_t>(b)].name);
+         return "";
+       }},
+      {"buffer-planned", "every step buffer that is used has a place in the arena",
+       "run the memory plan after the last change of tasks",
+       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& t) -> std::string {
+         if (!ctx.planned) return "";
+         for (const auto* list : {&t.in, &t.out})
+           for (BufferId b : *list) {
+             const Buffer& buffer = c.buffers[static_cast<size_t>(b)];
+             if (buffer.kind == BufferKind::step && buffer.offset == kNone)
+               return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, b));
+           }
+         return "";
+       }},
+  };
+  return rules;
+}
+
+}  // namespace hocket::check

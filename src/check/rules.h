@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The structural rules as data: what a well-formed kind, group, class, buffer and task looks like.
+// To add a rule, add a row in rules.cc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "check/context.h"
+
+namespace hocket::check {
+
+/// A predicate gives "" when the rule holds, else what is wrong.
+template <typename... Args>
+struct Rule {
+  const char* name;
+  const char* says;
+  const char* fix;
+  std::string (*wrong)(const Context&, Args...);
+};
+
+inline bool in_range(int64_t i, size_t n) { return i >= 0 && static_cast<size_t>(i) < n; }
+
+const std::vector<Rule<const program::Kind&, const KindInfo&>>& kind_rules();
+const std::vector<Rule<const program::Group&, size_t>>& group_rules();
+const std::vector<Rule<const RankClass&, size_t>>& class_rules();
+const std::vector<Rule<const RankClass&, const program::Buffer&>>& buffer_rules();
+/// Ids are in range when these are applied, and Context::place was called.
+const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules();
+
+}  // namespace hocket::check

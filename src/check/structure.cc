@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/structure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "check/rules.h"
+
+namespace hocket::check {
+namespace {
+
+using program::kNone;
+
+std::string bad_ids(const Context& ctx, const RankClass& c, const Task& t) {
+  if (!in_range(t.kind, ctx.program.kinds.size())) return fmt::format("kind {}", t.kind);
+  if (static_cast<int>(t.lane) >= program::kNumLanes)
+    return fmt::format("lane {}", static_cast<int>(t.lane));
+  for (const auto* list : {&t.in, &t.out})
+    for (BufferId b : *list)
+      if (!in_range(b, c.buffers.size())) return fmt::format("buffer {}", b);
+  for (TaskId d : t.deps)
+    if (!in_range(d, c.tasks.size())) return fmt::format("dependency on task {}", d);
+  if (t.group != kNone && !in_range(t.group, ctx.program.groups.size()))
+    return fmt::format("group {}", t.group);
+  if (t.peer_axis != kNone && !in_range(t.peer_axis, ctx.program.mesh.axes.size()))
+    return fmt::format("peer axis {}", t.peer_axis);
+  return "";
+}
+
+std::string bad_workspace(const Context& ctx, const RankClass& c, size_t t) {
+  if (!ctx.planned) return "";
+  const int64_t bytes = ctx.program.kind(c.tasks[t]).workspace;
+  const int64_t offset = c.task_workspace.empty() ? kNone : c.task_workspace[t];
+  if (bytes == 0) return "";
+  if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
+  if (offset < 0 || offset % 64 != 0 || offset > c.arena_bytes || bytes > c.arena_bytes)
+    return fmt::format("has {} bytes of workspace at {}, not a multiple of 64 in the arena", bytes,
+                       offset);
+  if (offset + bytes > c.arena_bytes)
+    return fmt::format("has a workspace that ends at {}, beyond the arena of {} bytes",
+                       offset + bytes, c.arena_bytes);
+  return "";
+}
+
+constexpr RuleInfo kIdsRule{"ids-in-range", "every id names something that exists"};
+constexpr RuleInfo kOnceRule{"named-once",
+                             "a class holds each named tensor (of a micro-batch) in one buffer"};
+constexpr RuleInfo kWorkspaceRule{"workspace-planned",
+                                  "the workspace of a task lies in the arena, at a multiple of 64"};
+
+/// Pairs of buffers of a class that hold one named tensor.
+std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& c) {
+  std::vector<std::tuple<std::string_view, BufferKind, int32_t, BufferId>> names;
+  for (size_t b = 0; b < c.buffers.size(); ++b)
+    if (c.buffers[b].kind != BufferKind::step)
+      names.emplace_back(c.buffers[b].name, c.buffers[b].kind, c.buffers[b].micro_batch,
+                         static_cast<BufferId>(b));
+  std::sort(names.begin(), names.end());
+  std::vector<std::pair<BufferId, BufferId>> twice;
+  auto key = [](const auto& n) { return std::tie(std::get<0>(n), std::get<1>(n), std::get<2>(n)); };
+  for (size_t i = 1; i < names.size(); ++i)
+    if (key(names[i]) == key(names[i - 1]))
+      twice.push_back({std::get<3>(names[i - 1]), std::get<3>(names[i])});
+  return twice;
+}
+
+/// First task of a kind or group, to have something to name.
+TaskRef user_of(const Context& ctx, const auto& uses) {
+  for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
+    const auto& tasks = ctx.program.classes[c].tasks;
+    for (size_t t = 0; t < tasks.size(); ++t)
+      if (uses(c, tasks[t])) return {static_cast<int32_t>(c), static_cast<int32_t>(t)};
+  }
+  return {};
+}
+
+void refuse(Context& ctx, const char* rule, TaskRef task, std::vector<TaskRef> related,
+            const std::string& subject, const std::string& wrong, const char* fix) {
+  ctx.report(rule, ProblemClass::structure, task, std::move(related), subject + " " + wrong, fix);
+}
+
+}  // namespace
+
+std::vector<RuleInfo> structural_rules() {
+  std::vector<RuleInfo> list{kIdsRule};
+  for (const auto& r : kind_rules()) list.push_back({r.name, r.says});
+  for (const auto& r : group_rules()) list.push_back({r.name, r.says});
+  for (const auto& r : class_rules()) list.push_back({r.name, r.says});
+  for (const auto& r : buffer_rules()) list.push_back({r.name, r.says});
+  for (const auto& r : task_rules()) list.push_back({r.name, r.says});
+  list.push_back(kOnceRule);
+  list.push_back(kWorkspaceRule);
+  return list;
+}
+
+bool check_rules(Context& ctx) {
+  const Program& p = ctx.program;
+  const int64_t before = ctx.problems.count;
+  const size_t num_axes = p.mesh.axes.size();
+  double ranks = 1;
+  for (const graph::Axis& a : p.mesh.axes) ranks *= a.size < 1 ? 1e9 : a.size;
+  if (num_axes > kMaxAxes || ranks > 1 << 24 || p.num_micro_batches < 1) {
+    refuse(ctx, kIdsRule.name, {}, {}, "the mesh",
+           "has too many axes, an empty one, or too many ranks, "
+           "or there is no micro-batch",
+           "use at most 6 axes of at least one rank");
+    return false;
+  }
+  for (size_t i = 0; i < p.classes.size(); ++i)
+    for (const auto& r : class_rules())
+      if (std::string e = r.wrong(ctx, p.classes[i], i); !e.empty())
+        refuse(ctx, r.name, {}, {}, fmt::format("class {}:", i), e, r.fix);
+  if (ctx.problems.count != before) return false;
+
+  for (size_t c = 0; c < p.classes.size(); ++c) {
+    const RankClass& cls = p.classes[c];
+    if (!cls.task_workspace.empty() && cls.task_workspace.size() != cls.tasks.size())
+      refuse(ctx, kIdsRule.name, {}, {}, fmt::format("class {}", c),
+             "does not give every task a workspace offset", "run the memory plan again");
+    for (size_t t = 0; t < cls.tasks.size(); ++t)
+      if (std::string e = bad_ids(ctx, cls, cls.tasks[t]); !e.empty())
+        refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(t)}, {},
+               fmt::format("task {} of class {}", t, c), "names a non-existing " + e,
+               "name something that exists");
+  }
+  if (ctx.problems.count != before) return false;
+  ctx.place();
+
+  for (size_t i = 0; i < p.kinds.size(); ++i) {
+    for (const auto& r : kind_rules()) {
+      std::string e = r.wrong(ctx, p.kinds[i], ctx.kinds[i]);
+      if (e.empty()) continue;
+      const TaskRef user =
+          user_of(ctx, [&](size_t, const Task& t) { return t.kind == static_cast<int32_t>(i); });
+      if (user.cls < 0) break;  // no task has this kind
+      refuse(ctx, r.name, user, {}, ctx.name(user) + ":", e, r.fix);
+      break;
+    }
+  }
+  for (size_t i = 0; i < p.groups.size(); ++i) {
+    for (const auto& r : group_rules()) {
+      std::string e = r.wrong(ctx, p.groups[i], i);
+      if (e.empty()) continue;
+      const TaskRef user =
+          user_of(ctx, [&](size_t, const Task& t) { return t.group == static_cast<int32_t>(i); });
+      if (user.cls < 0) break;
+      refuse(ctx, r.name, user, {}, fmt::format("group {} of {}", i, ctx.name(user)), e, r.fix);
+      break;
+    }
+  }
+  if (ctx.problems.count != before) return false;
+
+  for (size_t c = 0; c < p.classes.size(); ++c) {
+    const RankClass& cls = p.classes[c];
+    const int32_t ci = static_cast<int32_t>(c);
+    for (size_t b = 0; b < cls.buffers.size(); ++b) {
+      for (const auto& r : buffer_rules()) {
+        std::string e = r.wrong(ctx, cls, cls.buffers[b]);
+        if (e.empty()) continue;
+        const int32_t bi = static_cast<int32_t>(b);
+        const std::vector<TaskRef> users = ctx.users(ci, bi);
+        const TaskRef user = users.empty() ? TaskRef{ci, -1} : users[0];
+        refuse(ctx, r.name, user, users,
+               fmt::format("{}: {}", ctx.name(user), ctx.buffer_name(ci, bi)), e, r.fix);
+      }
+    }
+    for (auto [a, b] : named_twice(cls)) {
+      std::vector<TaskRef> users = ctx.users(ci, a), others = ctx.users(ci, b);
+      users.insert(users.begin() + (users.empty() ? 0 : 1), others.begin(), others.end());
+      refuse(ctx, kOnceRule.name, users.empty() ? TaskRef{ci, -1} : users[0], users,
+             fmt::format("class {}: {}", c, ctx.buffer_name(ci, a)), "has two buffers",
+             "let all tasks use one buffer");
+    }
+    for (size_t t = 0; t < cls.tasks.size(); ++t) {
+      const TaskRef ref{ci, static_cast<int32_t>(t)};
+      for (const auto& r : task_rules()) {
+        std::string e = r.wrong(ctx, ci, cls, cls.tasks[t]);
+        if (e.empty()) continue;
+        refuse(ctx, r.name, ref, {}, ctx.name(ref), e, r.fix);
+        break;
+      }
+      if (std::string e = bad_workspace(ctx, cls, t); !e.empty())
+        refuse(ctx, kWorkspaceRule.name, ref, {}, ctx.name(ref), e,
+               "run the memory plan after the last change of tasks");
+    }
+  }
+  return ctx.problems.count == before;
+}
+
+}  // namespace hocket::check

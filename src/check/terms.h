@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hash-consed terms over a logical graph: what a value *is*, apart from how it is laid out.
+//   leaf          a persistent tensor before the step, or an input of one micro-batch
+//   output        output i of an application of (op, attributes) to terms
+//   sum           a multiset of non-sum terms; order of addition plays no role
+//   sizes         row counts per pair of ranks, from an exchange that belongs to one routing
+// Applications are compared exactly. Sums are compared by count and by the sum of 128-bit hashes of
+// their terms (a wrong match has probability ~ 2^-128).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "graph/tensor_type.h"
+#include "ops/op.h"
+
+namespace hocket::check {
+
+using ExprId = int32_t;
+using TypeId = int32_t;
+using AppId = int32_t;
+inline constexpr ExprId kZero = 0;        ///< the empty sum
+inline constexpr ExprId kUnwritten = -1;  ///< no value yet
+inline constexpr ExprId kUnknown = -2;    ///< follows from something already refused
+
+/// Interned tensor types.
+class TypeTable {
+ public:
+  TypeId intern(const graph::TensorType& type);
+  const graph::TensorType& operator[](TypeId id) const { return types_[static_cast<size_t>(id)]; }
+
+ private:
+  void grow();
+  std::vector<graph::TensorType> types_;
+  std::vector<uint64_t> hashes_;
+  std::vector<TypeId> slots_;
+};
+
+/// Interned (op, attributes).
+struct OpKey {
+  std::string op;
+  graph::Attrs attrs;
+  const ops::Op* rules = nullptr;  ///< null: no such op
+};
+class OpKeys {
+ public:
+  int32_t intern(std::string_view op, const graph::Attrs& attrs);
+  const OpKey& operator[](int32_t id) const { return keys_[static_cast<size_t>(id)]; }
+  size_t size() const { return keys_.size(); }
+
+ private:
+  std::map<std::string, int32_t, std::less<>> index_;
+  std::vector<OpKey> keys_;
+};
+
+struct Application {
+  int32_t key = 0;       ///< OpKeys
+  int32_t first_in = 0;  ///< index into Terms::inputs
+  int32_t num_in = 0;
+  ExprId first_out = 0;  ///< outputs have consecutive ids
+  int32_t num_out = 0;
+  int32_t node = -1;  ///< graph node that made it first
+  int32_t micro_batch = -1;
+  AppId route = -1;  ///< of routed outputs: the route_plan application that placed the rows
+};
+
+struct Expr {
+  enum class Kind : uint8_t { sum, tensor, input, output, sizes } kind = Kind::sum;
+  int32_t a = -1;  ///< tensor, input: graph tensor; output: application; sum: a part; sizes: route
+  int32_t b = -1;  ///< input: micro-batch; output: index; sum: the other part; sizes: mesh axis
+  TypeId type = -1;   ///< logical type
+  int32_t count = 0;  ///< sum: number of terms
+};
+
+class Terms {
+ public:
+  Terms();
+  /// Makes room for about this many applications.
+  void reserve(size_t apps);
+  ExprId tensor(int32_t tensor, TypeId type);  ///< a persistent tensor's old value
+  ExprId input(int32_t tensor, int32_t micro_batch, TypeId type);
+  ExprId sizes(AppId route, int32_t axis);
+  /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
+  AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
+  AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
+  ExprId sum(ExprId a, ExprId b);                             ///< multiset union
+
+  ExprId output(AppId app, int32_t i) const {
+    return apps_[static_cast<size_t>(app)].first_out + i;
+  }
+  const Expr& operator[](ExprId id) const { return exprs_[static_cast<size_t>(id)]; }
+  Application& app(AppId id) { return apps_[static_cast<size_t>(id)]; }
+  const Application& app(AppId id) const { return apps_[static_cast<size_t>(id)]; }
+  std::span<const ExprId> inputs(AppId id) const;
+  int32_t num_apps() const { return static_cast<int32_t>(apps_.size()); }
+  /// Terms of a sum with multiplicity, sorted; a non-sum is its own single term.
+  std::vector<ExprId> terms_of(ExprId id) const;
+  /// Number of terms: 0 for zero, 1 for a non-sum.
+  int32_t count(ExprId id) const;
+
+ private:
+  /// Open addressing; the tag (other bits of the hash) spares most look-ups of the entry.
+  struct Slot {
+    uint32_t tag = 0;
+    int32_t id = -1;
+  };
+  Hash128 hash_of(ExprId id, uint64_t* total) const;
+  AppId find(int32_t key, std::span<const ExprId> in, uint64_t hash) const;
+  void insert(std::vector<Slot>& slots, uint64_t hash, int32_t id);
+  void resize_apps(size_t slots);
+  void resize_sums(size_t slots);
+  std::vector<Expr> exprs_;
+  std::vector<Application> apps_;
+  std::vector<ExprId> in_pool_;
+  std::vector<Slot> app_slots_;
+  struct Sum {
+    Hash128 hash;
+    uint64_t total;  ///< of the ids of its terms
+    ExprId id;
+  };
+  static uint64_t place(const Sum& s, int32_t count);
+  std::vector<Sum> sums_;
+  std::vector<Slot> sum_slots_;
+  std::vector<int32_t> sum_index_;  ///< by ExprId: index into sums_, -1 for other kinds
+  std::map<std::array<int32_t, 3>, ExprId> leaves_;
+};
+
+}  // namespace hocket::check

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace hocket::check {
+
+Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
+    : ctx_(ctx), ref_(reference), hazards_(hazards) {
+  signatures_.resize(ctx.kinds.size());
+  made_.assign(ctx.position.size(), -1);
+  const LayoutId replicated = ctx.layouts.intern({});
+  for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
+    const RankClass& cls = ctx.program.classes[c];
+    const int32_t ci = static_cast<int32_t>(c);
+    std::vector<Value> values(cls.buffers.size(), Value{kUnwritten, replicated});
+    for (size_t i = 0; i < cls.buffers.size(); ++i) {
+      const program::Buffer& b = cls.buffers[i];
+      if (b.kind == BufferKind::step) continue;
+      Value& v = values[i];
+      v.layout = ctx.layouts.intern(b.layout);
+      const int32_t bi = static_cast<int32_t>(i);
+      const int32_t t = reference.find(b.name);
+      const auto* info = t < 0 ? nullptr : &reference.graph().tensor(t);
+      const char* wrong = nullptr;
+      const bool persistent = info && (info->kind == graph::TensorKind::param ||
+                                       info->kind == graph::TensorKind::state);
+      const bool input = info && info->kind == graph::TensorKind::input;
+      if (!info)
+        wrong = "is not a tensor of the single-device graph";
+      else if (b.kind == BufferKind::persistent && !persistent)
+        wrong = "is not a parameter or state of the single-device graph";
+      else if (b.kind == BufferKind::input && !input)
+        wrong = "is not an input of the single-device graph";
+      else if (input && (info->per_step
+                             ? b.micro_batch != program::kNone
+                             : b.micro_batch < 0 || b.micro_batch >= reference.num_micro_batches()))
+        wrong = "names a micro-batch that does not exist";
+      const TypeId logical = t < 0 ? -1 : reference.type_of[static_cast<size_t>(t)];
+      if (!wrong) {
+        bool same = false;
+        try {
+          same = ctx.types.intern(graph::local_type(ctx.types[logical], ctx.layouts[v.layout],
+                                                    ctx.program.mesh)) == ctx.buffer_type[c][i];
+        } catch (const Error&) {
+        }
+        if (!same) wrong = "is not the local part of the logical tensor under its layout";
+      }
+      if (wrong) {
+        const std::vector<TaskRef> users = ctx.users(ci, bi);
+        ctx.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{ci, -1} : users[0],
+                   users,
+                   fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(ci, bi), c,
+                               graph::to_string(b.type), ctx.layouts.text(v.layout), wrong),
+                   "name a tensor of the graph, with the type that its layout gives it");
+        v.expr = kUnknown;
+      } else if (persistent) {
+        v.expr = reference.terms.tensor(t, logical);
+      } else if (input) {
+        v.expr = reference.terms.input(t, b.micro_batch, logical);
+      }
+    }
+    values_.push_back(std::move(values));
+  }
+}
+
+void Values::lose_outputs(int32_t cls, const Task& t) {
+  for (BufferId b : t.out) lose(cls, b);
+}
+
+void Values::refuse(const char* rule, TaskRef ref, BufferId b, const std::string& why,
+                    const char* fix) {
+  std::vector<TaskRef> related;
+  std::string text = ctx_.name(ref);
+  if (b >= 0) {
+    const int32_t w = hazards_.writer(ref.cls, b, ctx_.global(ref.cls, ref.task));
+    if (w >= 0) related.push_back(ctx_.ref(w));
+    const Value& v = at(ref.cls, b);
+    text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, b), describe(v.expr),
+                        ctx_.layouts.text(v.layout));
+    if (w >= 0) text += ", written by " + ctx_.name(ctx_.ref(w));
+  }
+  ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix);
+}
+
+/// True if `expr` laid out by `layout` has the local type `local`.
+bool Values::fits(ExprId expr, LayoutId layout, TypeId local) {
+  const TypeId logical = ref_.terms[expr].type;
+  if (logical < 0 || layout == kAnyLayout) return true;
+  try {
+    return ctx_.types.intern(graph::local_type(ctx_.types[logical], ctx_.layouts[layout],
+                                               ctx_.program.mesh)) == local;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout,
+                 Signature* memo, TaskRef ref) {
+  const KindInfo& k = ctx_.kind(t);
+  const TypeId logical = ref_.terms[expr].type;
+  if (!memo || memo->logical[o] != logical) {
+    if (!fits(expr, layout, k.out[o])) {
+      ctx_.report(
+          "local-size", ProblemClass::value, ref, {},
+          fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
+                      ctx_.name(ref), describe(expr), graph::to_string(ctx_.types[k.out[o]]),
+                      ctx_.layouts.text(layout), graph::to_string(ctx_.types[logical])),
+          "give the task the local types that its layout implies");
+      lose(cls, t.out[o]);
+      return;
+    }
+    if (memo) memo->logical[o] = logical;
+  }
+  Value& v = at(cls, t.out[o]);
+  if (t.accumulate >> o & 1) {
+    if (v.expr < 0) {
+      v.expr = kUnknown;
+      return;
+    }
+    if (v.layout != layout && v.layout != kAnyLayout) {
+      refuse("sum-layout", ref, t.out[o],
+             fmt::format("it would add a value of layout {}", ctx_.layouts.text(layout)),
+             "reduce both to one layout before adding");
+      v.expr = kUnknown;
+      return;
+    }
+    if (v.expr != kZero && ref_.terms[v.expr].type != logical) {
+      refuse("sum-type", ref, t.out[o], "it would add " + describe(expr),
+             "accumulate into the buffer of the same tensor");
+      v.expr = kUnknown;
+      return;
+    }
+    v = {ref_.terms.sum(v.expr, expr), layout};
+    return;
+  }
+  v = {expr, layout};
+}
+
+Values::Signature& Values::signature(const Task& t, const KindInfo& k) {
+  auto& list = signatures_[static_cast<size_t>(t.kind)];
+  for (Signature& s : list)
+    if (s.in == ins_) return s;
+  Signature s;
+  s.in = ins_;
+  const program::Kind& kind = ctx_.program.kind(t);
+  const size_t n = kind.in.size(), m = kind.out.size();
+  std::vector<Layout> out(m);
+  std::vector<Placement> in_axis(n), out_axis(m);
+  for (size_t a = 0; a < ctx_.program.mesh.axes.size() && s.bad_axis < 0; ++a) {
+    if (ctx_.program.mesh.axes[a].size <= 1) continue;
+    for (size_t i = 0; i < n; ++i) in_axis[i] = ctx_.layouts[ins_[i]].on[a];
+    bool legal = false;
+    try {
+      legal = ops::propagate(*k.rules, kind.in, kind.out, in_axis, out_axis);
+    } catch (const Error&) {
+    }
+    if (!legal) s.bad_axis = static_cast<int32_t>(a);
+    for (size_t i = 0; i < m; ++i) out[i].on[a] = out_axis[i];
+  }
+  for (const Layout& l : out) s.out.push_back(ctx_.layouts.intern(l));
+  s.logical.assign(m, -1);
+  list.push_back(std::move(s));
+  return list.back();
+}
+
+void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k) {
+  exprs_.clear();
+  ins_.clear();
+  bool known = true;
+  for (BufferId b : t.in) {
+    const Value& v = at(cls, b);
+    known = known && v.expr >= 0;
+    exprs_.push_back(v.expr);
+    ins_.push_back(v.layout);
+  }
+  if (!known) return lose_outputs(cls, t);
+  const TaskRef ref{cls, task};
+  if (k.op_class == OpClass::zero) return set(cls, t, 0, kZero, kAnyLayout, nullptr, ref);
+  if (k.op_class == OpClass::copy) return set(cls, t, 0, exprs_[0], ins_[0], nullptr, ref);
+  if (k.op_class == OpClass::add) {
+    for (size_t i = 0; i < ins_.size(); ++i)
+      if (ins_[i] == kAnyLayout) return set(cls, t, 0, exprs_[1 - i], ins_[1 - i], nullptr, ref);
+  }
+  for (LayoutId& l : ins_)
+    if (l == kAnyLayout) l = ctx_.layouts.intern({});
+  Signature& s = signature(t, k);
+  if (s.bad_axis >= 0) {
+    explain_layout(ref, s);
+    return lose_outputs(cls, t);
+  }
+  if (k.op_class == OpClass::add) {
+    if (ref_.terms[exprs_[0]].type != ref_.terms[exprs_[1]].type) {
+      refuse("sum-type", ref, t.in[1], "it would be added to " + describe(exprs_[0]),
+             "add values of the same tensor type");
+      return lose_outputs(cls, t);
+    }
+    return set(cls, t, 0, ref_.terms.sum(exprs_[0], exprs_[1]), s.out[0], &s, ref);
+  }
+  const AppId app = ref_.terms.find(k.key, exprs_);
+  made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
+  if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(t.out.size())) {
+    explain_unknown(ref);
+    return lose_outputs(cls, t);
+  }
+  for (size_t o = 0; o < t.out.size(); ++o)
+    set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
+}
+
+void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
+  const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
+  const KindInfo& k = ctx_.kind(t);
+  if (is_local(k.op_class)) return compute(cls, task, t, k);
+  if (k.op_class == OpClass::send) {
+    Value v = at(cls, t.in[0]);
+    if (v.expr < 0) v.expr = kUnknown;
+    if (v.expr >= 0 && t.peer_axis != ctx_.pp_axis && v.layout != kAnyLayout &&
+        !ctx_.layouts[v.layout][t.peer_axis].is_replicate()) {
+      refuse("message-layout", {cls, task}, t.in[0],
+             fmt::format("ranks along {} hold different parts",
+                         ctx_.program.mesh.axes[static_cast<size_t>(t.peer_axis)].name),
+             "send only what is replicated along the axis of the message");
+      v.expr = kUnknown;
+    }
+    sent_[global] = v;
+    return;
+  }
+  if (k.op_class == OpClass::recv) {
+    auto it = sender < 0 ? sent_.end() : sent_.find(sender);
+    if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, t);
+    const Value v = it->second;
+    sent_.erase(it);
+    return set(cls, t, 0, v.expr, v.layout, nullptr, {cls, task});
+  }
+  collective(cls, task, t, k);
+}
+
+void Values::finish() {
+  const graph::Graph& g = ref_.graph();
+  std::vector<uint8_t> kept(g.tensors.size(), 0);
+  std::set<std::pair<int32_t, int32_t>> parts;  // outputs kept per micro-batch
+  for (size_t c = 0; c < values_.size(); ++c) {
+    const auto& buffers = ctx_.program.classes[c].buffers;
+    const int32_t ci = static_cast<int32_t>(c);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const program::Buffer& b = buffers[i];
+      if (b.kind != BufferKind::persistent && b.kind != BufferKind::output) continue;
+      const int32_t t = ref_.find(b.name);
+      if (t < 0) continue;  // named-tensor
+      if (b.kind == BufferKind::output && b.micro_batch >= 0)
+        parts.insert({t, b.micro_batch});
+      else
+        kept[static_cast<size_t>(t)] = 1;
+      const Value& v = values_[c][i];
+      if (v.expr == kUnknown) continue;
+      const int32_t bi = static_cast<int32_t>(i);
+      const ExprId want = ref_.value(t, b.kind == BufferKind::output ? b.micro_batch : -1);
+      if (want < 0) {
+        const std::vector<TaskRef> users = ctx_.users(ci, bi);
+        ctx_.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{ci, -1} : users[0],
+                    users,
+                    fmt::format("{} of class {}: the graph has no such value after the step",
+                                ctx_.buffer_name(ci, bi), c),
+                    "let outputs name a loss or an output of the graph");
+        continue;
+      }
+      if (v.expr != want) {
+        explain_final(ci, bi, want, v.expr);
+        continue;
+      }
+      const LayoutId declared = ctx_.layouts.intern(b.layout);
+      if (v.layout == declared || v.layout == kAnyLayout) continue;
+      const int32_t w = hazards_.writer(ci, bi);
+      const TaskRef at = w >= 0 ? ctx_.ref(w) : TaskRef{ci, -1};
+      ctx_.report("final-layout", ProblemClass::value, at, {},
+                  fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
+                              ctx_.buffer_name(ci, bi), ctx_.layouts.text(v.layout),
+                              ctx_.layouts.text(declared)),
+                  "reduce or gather it before the step ends, or declare the layout it has");
+    }
+  }
+  std::vector<int32_t> wanted;
+  for (size_t t = 0; t < g.tensors.size(); ++t)
+    if (ref_.updated(static_cast<int32_t>(t))) wanted.push_back(static_cast<int32_t>(t));
+  wanted.insert(wanted.end(), g.losses.begin(), g.losses.end());
+  wanted.insert(wanted.end(), g.outputs.begin(), g.outputs.end());
+  for (int32_t t : wanted) {
+    bool each = ref_.per_micro_batch(t);
+    for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb)
+      each = parts.contains({t, mb});
+    if (each || kept[static_cast<size_t>(t)]++) continue;
+    ctx_.report(
+        "result-missing", ProblemClass::value, {}, {},
+        fmt::format("no class keeps '{}', which the single-device step computes", g.tensor(t).name),
+        "add a persistent or output buffer of this name and the tasks that fill it");
+  }
+}
+
+}  // namespace hocket::check

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Abstract interpretation of the tasks: every buffer holds (term, layout). Compute tasks make terms
+// and move layouts by their op's rule; communication moves layouts and keeps terms. A computed term
+// that the single-device step does not contain is refused where it is made.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "check/context.h"
+#include "check/hazards.h"
+
+namespace hocket::check {
+
+struct Value {
+  ExprId expr = kUnwritten;
+  LayoutId layout = 0;
+};
+
+class Values {
+ public:
+  Values(Context& ctx, Reference& reference, const Hazards& hazards);
+
+  /// A task that no other class waits for: local ops, collectives inside a class, messages.
+  /// `sender`: for recv, the global task of the matching send (already stepped), or -1.
+  void step(int32_t cls, TaskId task, int32_t global, int32_t sender);
+  /// One collective that crosses stages, with its task in each class.
+  void meet(std::span<const TaskRef> tasks);
+  /// The content of this buffer follows from something already refused.
+  void lose(int32_t cls, BufferId b) { at(cls, b).expr = kUnknown; }
+  /// After the last task: named buffers hold what the single-device step leaves in them.
+  void finish();
+
+ private:
+  /// Output layouts of a kind for input layouts, worked out once.
+  struct Signature {
+    std::vector<LayoutId> in, out;
+    std::vector<TypeId> logical;  ///< by output: logical type last found to fit, -1
+    int32_t bad_axis = -1;        ///< no legal signature on this axis
+  };
+
+  Value& at(int32_t cls, BufferId b) {
+    return values_[static_cast<size_t>(cls)][static_cast<size_t>(b)];
+  }
+  void set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout, Signature* memo,
+           TaskRef ref);
+  void lose_outputs(int32_t cls, const Task& t);
+  Signature& signature(const Task& t, const KindInfo& k);
+  bool fits(ExprId expr, LayoutId layout, TypeId local);
+  void compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
+  void collective(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
+
+  // Layout changes of the collectives: false (and reported) if the value does not allow them.
+  bool reduce(TaskRef ref, const GroupInfo& g, size_t operand, Value* v);
+  bool gather(TaskRef ref, const GroupInfo& g, int32_t dim, Value* v);
+  bool scatter(TaskRef ref, const GroupInfo& g, int32_t dim, Value* v);
+  bool innermost(const Layout& l, int32_t axis, int32_t dim) const;
+  bool local_index(ExprId e) const;
+  void refuse(const char* rule, TaskRef ref, BufferId b, const std::string& why, const char* fix);
+
+  // Localisation (explain.cc).
+  void explain_unknown(TaskRef ref);
+  void explain_layout(TaskRef ref, const Signature& s);
+  void explain_final(int32_t cls, BufferId b, ExprId want, ExprId got);
+  std::string describe(ExprId e) const;
+  std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
+  std::vector<TaskRef> makers(ExprId e) const;
+  TaskRef misplaced_ancestor(TaskRef ref) const;
+  AppId closest(const Task& t, const KindInfo& k) const;
+
+  Context& ctx_;
+  Reference& ref_;
+  const Hazards& hazards_;
+  std::vector<std::vector<Value>> values_;
+  std::vector<std::vector<Signature>> signatures_;  ///< by kind
+  std::vector<AppId> made_;                         ///< by global task: application computed, -1
+  std::map<int32_t, Value> sent_;                   ///< by global task of the send
+  std::vector<ExprId> exprs_;
+  std::vector<LayoutId> ins_;
+};
+
+}  // namespace hocket::check

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/model_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket::checkpoint {
+
+using graph::DType;
+using models::ParamWeights;
+using models::WeightForm;
+using models::WeightSlice;
+
+namespace {
+
+constexpr std::string_view kPrefix = "model.";
+constexpr int64_t kCompareElements = 1 << 16;
+
+// A model without head saves the same names without "model." before them.
+std::string bare_name(const std::string& name) {
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+}
+
+// "a, b, c and 5 more"
+std::string some(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) shown.push_back(quote(names[i]));
+  std::string text = join(shown, ", ");
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+}  // namespace
+
+ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config)
+    : file_(path), params_(models::weight_map(config)) {
+  const std::vector<std::string> names = file_.names();
+  const bool bare = std::none_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.starts_with(kPrefix);
+  });
+  std::vector<std::string> missing;
+  for (const ParamWeights& param : params_) match(param, bare, missing);
+  if (!missing.empty())
+    fail(path, "{} of the model's tensors missing: {}; expected the weights of this config.json",
+         missing.size() == 1 ? "1" : fmt::format("{}", missing.size()), some(missing));
+
+  std::set<std::string, std::less<>> known;
+  for (const auto& [param, place] : places_) {
+    for (const WeightSlice& s : place.form) known.insert(s.name);
+    for (const WeightSlice& s : place.aliases) known.insert(s.name);
+  }
+  std::vector<std::string> extra;
+  for (const std::string& name : names)
+    if (!known.contains(name) && !models::is_ignored_weight(name)) extra.push_back(name);
+  if (!extra.empty())
+    fail(path, "holds {} tensor{} that a {} of this config.json has no place for: {}", extra.size(),
+         extra.size() == 1 ? "" : "s", config.family, some(extra));
+}
+
+void ModelWeights::check_shape(const WeightSlice& slice) const {
+  const Safetensors::Entry e = file_.find(slice.name);
+  if (e.tensor->dims != slice.dims)
+    fail(e.file->path(), "tensor {} has shape [{}]; expected [{}] by the config.json",
+         quote(slice.name), fmt::join(e.tensor->dims, ","), fmt::join(slice.dims, ","));
+}
+
+void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::string>& missing) {
+  const auto named = [bare](WeightForm form) {
+    for (WeightSlice& s : form)
+      if (bare) s.name = bare_name(s.name);
+    return form;
+  };
+  const auto absent = [this](const WeightSlice& s) { return file_.find(s.name).tensor == nullptr; };
+  Place place;
+  place.numel = 1;
+  for (int64_t d : param.dims) place.numel *= d;
+  for (const WeightForm& form : param.forms) {
+    place.form = named(form);
+    if (std::none_of(place.form.begin(), place.form.end(), absent)) break;
+    place.form.clear();
+  }
+  if (place.form.empty()) {
+    for (const WeightSlice& s : named(param.forms[0]))
+      if (absent(s)) missing.push_back(s.name);
+    return;
+  }
+  for (const WeightSlice& s : named(param.aliases))
+    if (!absent(s)) place.aliases.push_back(s);
+  for (const WeightSlice& s : place.form) check_shape(s);
+  for (const WeightSlice& s : place.aliases) check_shape(s);
+  places_.emplace(param.param, std::move(place));
+}
+
+const ModelWeights::Place& ModelWeights::place(std::string_view param) const {
+  const auto it = places_.find(param);
+  HOCKET_CHECK(it != places_.end(), "the model has no parameter '{}'", param);
+  return it->second;
+}
+
+std::vector<WeightSlice> ModelWeights::slices(std::string_view param) const {
+  const Place& p = place(param);
+  std::vector<WeightSlice> list = p.form;
+  list.insert(list.end(), p.aliases.begin(), p.aliases.end());
+  return list;
+}
+
+void ModelWeights::load_range(std::string_view param, int64_t first, int64_t count, DType dtype,
+                              void* dst) const {
+  const Place& p = place(param);
+  HOCKET_CHECK(first >= 0 && count >= 0 && first <= p.numel - count, "{}: elements {} + {} of {}",
+               param, first, count, p.numel);
+  const int64_t size = graph::size_of(dtype), end = first + count;
+  // Slices lie in order of offset and cover the parameter.
+  auto it = std::upper_bound(p.form.begin(), p.form.end(), first,
+                             [](int64_t at, const WeightSlice& s) { return at < s.offset; });
+  for (it = it == p.form.begin() ? it : it - 1; it != p.form.end() && it->offset < end; ++it) {
+    const int64_t from = std::max(first, it->offset);
+    const int64_t to = std::min(end, it->offset + it->numel());
+    if (to <= from) continue;
+    const Safetensors::Entry e = file_.find(it->name);
+    e.file->read(*e.tensor, from - it->offset, to - from, dtype,
+                 static_cast<char*>(dst) + (from - first) * size);
+  }
+}
+
+void ModelWeights::load_param(std::string_view param, DType dtype, void* dst) const {
+  const Place& p = place(param);
+  load_range(param, 0, p.numel, dtype, dst);
+  const int64_t size = graph::size_of(dtype);
+  std::vector<char> copy;
+  for (const WeightSlice& alias : p.aliases) {
+    const Safetensors::Entry e = file_.find(alias.name);
+    copy.resize(static_cast<size_t>(kCompareElements * size));
+    for (int64_t at = 0; at < alias.numel(); at += kCompareElements) {
+      const int64_t n = std::min(kCompareElements, alias.numel() - at);
+      e.file->read(*e.tensor, at, n, dtype, copy.data());
+      const char* ours = static_cast<const char*>(dst) + (alias.offset + at) * size;
+      if (std::memcmp(copy.data(), ours, static_cast<size_t>(n * size)) != 0)
+        fail(e.file->path(),
+             "tensor {} differs from {}; expected the same values: tie_word_embeddings is true",
+             quote(alias.name), quote(p.form[0].name));
+    }
+  }
+}
+
+std::vector<NamedTensor> to_slices(const NamedTensor& whole,
+                                   const std::vector<WeightSlice>& slices) {
+  const int64_t size = graph::size_of(whole.type.dtype);
+  std::vector<NamedTensor> list;
+  for (const WeightSlice& s : slices) {
+    HOCKET_CHECK(s.offset + s.numel() <= whole.type.numel(), "{} does not fit into {}", s.name,
+                 whole.name);
+    NamedTensor t{s.name, {whole.type.dtype, s.dims}};
+    if (whole.data != nullptr) {
+      t.data = static_cast<const char*>(whole.data) + s.offset * size;
+    } else {
+      t.read = [read = whole.read, offset = s.offset](int64_t first, int64_t count, void* dst) {
+        read(offset + first, count, dst);
+      };
+    }
+    list.push_back(std::move(t));
+  }
+  return list;
+}
+
+std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
+                                   const std::vector<NamedTensor>& params) {
+  std::map<std::string_view, const NamedTensor*> by_name;
+  for (const NamedTensor& p : params)
+    HOCKET_CHECK(by_name.emplace(p.name, &p).second, "parameter {} is given twice", p.name);
+  std::vector<NamedTensor> list;
+  for (const ParamWeights& w : models::weight_map(config)) {
+    const auto it = by_name.find(w.param);
+    HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", w.param);
+    HOCKET_CHECK(it->second->type.dims == w.dims, "parameter {} has type {}", w.param,
+                 graph::to_string(it->second->type));
+    for (NamedTensor& t : to_slices(*it->second, w.forms[0])) list.push_back(std::move(t));
+    by_name.erase(it);
+  }
+  HOCKET_CHECK(by_name.empty(), "the model has no parameter {}", by_name.begin()->first);
+  return list;
+}
+
+}  // namespace hocket::checkpoint

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/resolve.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+
+namespace hocket::checkpoint {
+namespace {
+
+constexpr const char* kConfigFile = "config.json";
+constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 30;
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Folders that may hold models--org--name, in the order of huggingface_hub.
+std::vector<std::string> hub_caches() {
+  if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) return {cache};
+  std::string home = environment("HF_HOME");
+  if (home.empty()) {
+    const std::string xdg = environment("XDG_CACHE_HOME");
+    home = join_path(xdg.empty() ? join_path(environment("HOME"), ".cache") : xdg, "huggingface");
+  }
+  return {join_path(home, "hub"), home};
+}
+
+/// "name" or "org/name" of the hub's alphabet.
+bool is_hub_id(const std::string& text) {
+  const std::vector<std::string> parts = split(text, '/');
+  if (parts.size() > 2 || text.size() > 200) return false;
+  return std::all_of(parts.begin(), parts.end(), [](const std::string& part) {
+    return !part.empty() && part[0] != '.' && part.find("..") == part.npos &&
+           std::all_of(part.begin(), part.end(), [](char c) {
+             return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                    c == '-' || c == '_' || c == '.';
+           });
+  });
+}
+
+int64_t modified(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0 ? static_cast<int64_t>(st.st_mtime) : 0;
+}
+
+/// The snapshot that refs/main names, else the newest; "" if the cache does not hold the model.
+std::string find_snapshot(const std::string& id) {
+  std::string folder_name = "models--" + id;
+  if (const size_t slash = folder_name.find('/'); slash != std::string::npos)
+    folder_name.replace(slash, 1, "--");
+  for (const std::string& cache : hub_caches()) {
+    const std::string folder = join_path(cache, folder_name);
+    const std::string snapshots = join_path(folder, "snapshots");
+    if (!is_directory(snapshots)) continue;
+    const std::string ref = join_path(folder, "refs/main");
+    if (file_exists(ref)) {
+      const std::string hash(trim(read_file(ref, 4096)));
+      const std::string path = join_path(snapshots, hash);
+      if (is_hub_id(hash) && hash.find('/') == hash.npos &&
+          file_exists(join_path(path, kConfigFile)))
+        return path;
+    }
+    std::string newest;
+    for (const std::string& name : list_dir(snapshots)) {
+      const std::string path = join_path(snapshots, name);
+      if (!file_exists(join_path(path, kConfigFile))) continue;
+      if (newest.empty() || modified(path) > modified(newest)) newest = path;
+    }
+    if (!newest.empty()) return newest;
+  }
+  return "";
+}
+
+ModelLocation at_folder(const std::string& folder) {
+  ModelLocation at;
+  at.folder = folder;
+  at.config_file = join_path(folder, kConfigFile);
+  at.is_checkpoint = file_exists(join_path(folder, "run.json"));
+  at.has_weights = has_safetensors(folder);
+  return at;
+}
+
+ModelLocation find_model(const std::string& model) {
+  if (is_directory(model)) {
+    if (file_exists(join_path(model, kConfigFile))) return at_folder(model);
+    for (const std::string& run : {model, join_path(model, "checkpoints")})
+      if (const auto newest = latest_checkpoint(run)) return at_folder(*newest);
+    fail(model, "no config.json and no checkpoint; expected a Hugging Face folder, a checkpoint or a "
+         "run's folder");
+  }
+  if (file_exists(model)) {
+    if (!model.ends_with(".json"))
+      fail(model, "not a model; expected a folder with config.json, or a config.json");
+    ModelLocation at = at_folder(parent_path(model));
+    at.config_file = model;
+    at.has_weights = at.has_weights && file_name(model) == kConfigFile;
+    return at;
+  }
+  if (!is_hub_id(model))
+    fail(model, "no such file or folder; expected a Hugging Face folder, a checkpoint, a "
+         "config.json or a hub id");
+  const std::string snapshot = find_snapshot(model);
+  if (snapshot.empty())
+    fail(model, "neither a folder here nor in the Hugging Face cache; nothing is downloaded by "
+         "itself; try: hf download {}", model);
+  return at_folder(snapshot);
+}
+
+/// Text of the added token with this id in a tokenizer.json; "" if there is none.
+std::string token_text(const JsonView& tokenizer, int64_t id) {
+  if (!tokenizer.has("added_tokens")) return "";
+  const JsonView tokens = tokenizer.at("added_tokens");
+  for (size_t i = 0; i < tokens.size(); ++i)
+    if (tokens.at(i).get_int("id") == id) return tokens.at(i).get_string("content");
+  return "";
+}
+
+}  // namespace
+
+ModelLocation resolve_model(const std::string& model, bool need_weights) {
+  ModelLocation at = find_model(model);
+  if (need_weights && !at.has_weights)
+    fail(at.folder, "no model.safetensors and no model.safetensors.index.json; expected weights in "
+         "safetensors form");
+  return at;
+}
+
+std::map<std::string, std::string> tokenizer_files(const std::string& path,
+                                                   const models::ModelConfig& config) {
+  const bool folder = is_directory(path);
+  const std::string file = folder ? join_path(path, "tokenizer.json") : path;
+  std::map<std::string, std::string> files;
+  const std::string& text = files["tokenizer.json"] = read_file(file, kMaxTokenizerBytes);
+  const nlohmann::json object = parse_json(text, file, {.max_bytes = kMaxTokenizerBytes});
+  for (const char* name :
+       {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
+    const std::string beside = join_path(parent_path(file), name);
+    if (file_exists(beside)) files[name] = read_file(beside, kMaxTokenizerBytes);
+  }
+  if (!files.contains("tokenizer_config.json")) {
+    nlohmann::json made = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                           {"clean_up_tokenization_spaces", false},
+                           {"model_max_length", config.max_position}};
+    if (!config.eos_token_ids.empty()) {
+      const std::string eos = token_text(JsonView(object, file), config.eos_token_ids[0]);
+      if (!eos.empty()) made["eos_token"] = eos;
+    }
+    files["tokenizer_config.json"] = made.dump(2) + "\n";
+  }
+  return files;
+}
+
+}  // namespace hocket::checkpoint

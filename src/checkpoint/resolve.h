@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// MODEL of the command line → files: a Hugging Face folder, one of our checkpoints or run folders, a
+// config.json, or a hub id in the local cache. Nothing is ever downloaded.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "models/config.h"
+
+namespace hocket::checkpoint {
+
+struct ModelLocation {
+  std::string folder;       ///< holds the weights, if there are any
+  std::string config_file;  ///< a config.json
+  bool is_checkpoint = false;  ///< one of ours: run.json is there
+  bool has_weights = false;
+};
+
+/// `model`: a folder with config.json, a run folder (its newest complete checkpoint, also of its
+/// subfolder `checkpoints`), a path of a config.json, or "org/name" in the cache under HF_HUB_CACHE,
+/// HF_HOME or ~/.cache/huggingface. Error: nothing there (for a hub id with the `hf download` line
+/// to run); with `need_weights`, no safetensors.
+ModelLocation resolve_model(const std::string& model, bool need_weights = true);
+
+/// Files that let transformers' AutoTokenizer open a checkpoint: tokenizer.json of `path` (that file
+/// or its folder), the tokenizer_config.json and others beside it; a tokenizer_config.json is made
+/// up if there is none. `config` gives the end-of-text token. Error: absent or not JSON.
+std::map<std::string, std::string> tokenizer_files(const std::string& path,
+                                                   const models::ModelConfig& config);
+
+}  // namespace hocket::checkpoint

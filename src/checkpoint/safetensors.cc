@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/safetensors_header.h"
+
+namespace hocket::checkpoint {
+
+using graph::DType;
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+
+namespace {
+
+constexpr int64_t kMaxIndexBytes = 100'000'000;
+constexpr int64_t kChunkBytes = int64_t{1} << 20;
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+double widen(float x) { return x; }
+double widen(double x) { return x; }
+double widen(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+double widen(F16 x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000) << 16;
+  uint32_t exponent = (x.bits >> 10) & 31, mantissa = x.bits & 0x3ff;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+// One rounding, to nearest even, whatever the source: via float a double would be rounded twice.
+Bf16 to_bf16(double x) {
+  float f = static_cast<float>(x);
+  if (f != f) return {static_cast<uint16_t>(std::bit_cast<uint32_t>(f) >> 16 | 0x40)};
+  uint32_t bits = std::bit_cast<uint32_t>(f);
+  // Rounding to odd keeps what the first rounding lost.
+  if (static_cast<double>(f) != x && !(bits & 1)) {
+    const bool away = (static_cast<double>(f) > x) == (x > 0);
+    if ((bits & 0x7fffffff) == 0x7f800000) return {static_cast<uint16_t>(bits >> 16)};
+    bits = away ? bits - 1 : bits + 1;
+  }
+  bits += 0x7fff + (bits >> 16 & 1);
+  return {static_cast<uint16_t>(bits >> 16)};
+}
+
+template <typename To>
+To narrow(double x) {
+  if constexpr (std::is_same_v<To, Bf16>)
+    return to_bf16(x);
+  else
+    return static_cast<To>(x);
+}
+
+template <typename From, typename To>
+void convert_floats(const char* src, int64_t count, void* dst) {
+  auto* out = static_cast<To*>(dst);
+  if constexpr (std::is_same_v<From, To>) {
+    std::memcpy(out, src, static_cast<size_t>(count) * sizeof(To));
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    From value;  // the file's data need not be aligned
+    std::memcpy(&value, src + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
+    out[i] = narrow<To>(widen(value));
+  }
+}
+
+template <typename From, typename To>
+bool convert_integers(const char* src, int64_t count, void* dst) {
+  auto* out = static_cast<To*>(dst);
+  for (int64_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, src + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
+    const auto wide = static_cast<int64_t>(value);
+    if (wide < std::numeric_limits<To>::min() || wide > std::numeric_limits<To>::max())
+      return false;
+    out[i] = static_cast<To>(wide);
+  }
+  return true;
+}
+
+template <typename To>
+bool read_floats(StoredType type, const char* src, int64_t count, void* dst) {
+  switch (type) {
+    case StoredType::f32: return convert_floats<float, To>(src, count, dst), true;
+    case StoredType::f64: return convert_floats<double, To>(src, count, dst), true;
+    case StoredType::bf16: return convert_floats<Bf16, To>(src, count, dst), true;
+    case StoredType::f16: return convert_floats<F16, To>(src, count, dst), true;
+    default: return false;
+  }
+}
+
+enum class Outcome { ok, wrong_type, out_of_range };
+
+template <typename To>
+Outcome read_integers(StoredType type, const char* src, int64_t count, void* dst) {
+  bool fits = false;
+  switch (type) {
+    case StoredType::i64: fits = convert_integers<int64_t, To>(src, count, dst); break;
+    case StoredType::i32: fits = convert_integers<int32_t, To>(src, count, dst); break;
+    case StoredType::u8:
+    case StoredType::boolean: fits = convert_integers<uint8_t, To>(src, count, dst); break;
+    default: return Outcome::wrong_type;
+  }
+  return fits ? Outcome::ok : Outcome::out_of_range;
+}
+
+}  // namespace
+
+StoredType stored_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return StoredType::f32;
+    case DType::f64: return StoredType::f64;
+    case DType::bf16: return StoredType::bf16;
+    case DType::i32: return StoredType::i32;
+    case DType::i64: return StoredType::i64;
+  }
+  HOCKET_CHECK(false, "dtype {}", static_cast<int>(dtype));
+  return StoredType::f32;
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  Header header = parse_header(file_.bytes(), path);
+  tensors_ = std::move(header.tensors);
+  metadata_ = std::move(header.metadata);
+  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
+}
+
+const StoredTensor* SafetensorsFile::find(std::string_view name) const {
+  auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &tensors_[it->second];
+}
+
+void SafetensorsFile::read(const StoredTensor& tensor, int64_t first, int64_t count, DType dtype,
+                           void* dst) const {
+  HOCKET_CHECK(first >= 0 && count >= 0 && first <= tensor.numel - count,
+               "{}: elements {} + {} of {}", tensor.name, first, count, tensor.numel);
+  if (count == 0) return;
+  const char* src = data(tensor) + first * size_of(tensor.type);
+  Outcome outcome = Outcome::wrong_type;
+  const auto as = [](bool ok) { return ok ? Outcome::ok : Outcome::wrong_type; };
+  switch (dtype) {
+    case DType::f32: outcome = as(read_floats<float>(tensor.type, src, count, dst)); break;
+    case DType::f64: outcome = as(read_floats<double>(tensor.type, src, count, dst)); break;
+    case DType::bf16: outcome = as(read_floats<Bf16>(tensor.type, src, count, dst)); break;
+    case DType::i32: outcome = read_integers<int32_t>(tensor.type, src, count, dst); break;
+    case DType::i64: outcome = read_integers<int64_t>(tensor.type, src, count, dst); break;
+  }
+  if (outcome == Outcome::wrong_type)
+    fail(path(), "tensor {} is stored as {}; expected {}", quote(tensor.name),
+         to_string(tensor.type),
+         graph::is_floating(dtype) ? "F32, F64, BF16 or F16" : "I64, I32, U8 or BOOL");
+  if (outcome == Outcome::out_of_range)
+    fail(path(), "tensor {} has a value beyond the range of {}", quote(tensor.name),
+         graph::to_string(dtype));
+}
+
+bool has_safetensors(const std::string& folder) {
+  return file_exists(join_path(folder, kModelFile)) || file_exists(join_path(folder, kIndexFile));
+}
+
+void Safetensors::add_file(const std::string& path) {
+  files_.push_back(std::make_unique<SafetensorsFile>(path));
+  const SafetensorsFile& file = *files_.back();
+  for (const StoredTensor& t : file.tensors()) {
+    const auto [it, fresh] = entries_.emplace(t.name, Entry{&file, &t});
+    if (!fresh)
+      fail(path, "tensor {} is also in {}; expected it once", quote(t.name), it->second.file->path());
+  }
+}
+
+Safetensors::Safetensors(const std::string& path) : path_(path) {
+  std::string index = path;
+  if (is_directory(path)) {
+    const std::string single = join_path(path, kModelFile);
+    index = join_path(path, kIndexFile);
+    if (file_exists(single)) {
+      add_file(single);
+      return;
+    }
+    if (!file_exists(index))
+      fail(path, "no {} and no {}; expected weights in safetensors form", kModelFile, kIndexFile);
+  } else if (!path.ends_with(".json")) {
+    add_file(path);
+    return;
+  }
+  const nlohmann::json object = read_json(index, {.max_depth = 8, .max_bytes = kMaxIndexBytes});
+  const JsonView map = JsonView(object, index).at("weight_map");
+  if (!map.is_object()) map.fail("is no object; expected one from tensor names to files");
+  std::vector<std::string> shards;
+  for (const auto& [name, file] : map.json().items()) {
+    if (!file.is_string()) fail(index, "weight_map {} is no file name", quote(name));
+    const auto& shard = file.get_ref<const std::string&>();
+    // A shard lies beside its index; nothing in the file may point elsewhere.
+    if (shard.empty() || shard.find('/') != shard.npos || shard.find('\0') != shard.npos ||
+        shard[0] == '.')
+      fail(index, "weight_map {} names {}; expected a file of the same folder", quote(name),
+           quote(shard));
+    shards.push_back(shard);
+  }
+  std::sort(shards.begin(), shards.end());
+  shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
+  for (const std::string& shard : shards) {
+    const std::string file = join_path(parent_path(index), shard);
+    if (!file_exists(file))
+      fail(index, "names {}, which is not there; expected all {} shards in one folder",
+           quote(shard), shards.size());
+    add_file(file);
+  }
+  for (const auto& [name, file] : map.json().items()) {
+    const Entry entry = find(name);
+    const std::string expected = join_path(parent_path(index), file.get<std::string>());
+    if (entry.file == nullptr || entry.file->path() != expected)
+      fail(index, "says that {} holds tensor {}; it does not", expected, quote(name));
+  }
+}
+
+Safetensors::Entry Safetensors::find(std::string_view name) const {
+  auto it = entries_.find(name);
+  return it == entries_.end() ? Entry{} : it->second;
+}
+
+std::vector<std::string> Safetensors::names() const {
+  std::vector<std::string> list;
+  for (const auto& item : entries_) list.push_back(item.first);
+  return list;
+}
+
+void Safetensors::read(std::string_view name, DType dtype, int64_t numel, void* dst) const {
+  const Entry e = find(name);
+  if (e.file == nullptr) fail(path_, "tensor {} is missing", quote(name));
+  if (e.tensor->numel != numel)
+    fail(e.file->path(), "tensor {} has {} elements; expected {}", quote(name), e.tensor->numel,
+         numel);
+  e.file->read(*e.tensor, 0, numel, dtype, dst);
+}
+
+int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
+                          std::map<std::string, std::string> metadata) {
+  std::vector<const NamedTensor*> order;
+  for (const NamedTensor& t : tensors) order.push_back(&t);
+  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    const int64_t x = graph::size_of(a->type.dtype), y = graph::size_of(b->type.dtype);
+    return x != y ? x > y : a->name < b->name;
+  });
+  metadata.emplace("format", "pt");
+  nlohmann::ordered_json header;
+  header["__metadata__"] = metadata;
+  // As text, entry by entry: a JSON object that keeps its order searches it for every key.
+  std::string text = header.dump();
+  text.pop_back();
+  int64_t offset = 0;
+  std::set<std::string_view> names;
+  for (const NamedTensor* t : order) {
+    HOCKET_CHECK(names.insert(t->name).second, "tensor {} is given twice", t->name);
+    int64_t bytes = graph::size_of(t->type.dtype);
+    for (int64_t d : t->type.dims) bytes *= d;
+    text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                        nlohmann::json(t->name).dump(), to_string(stored_type(t->type.dtype)),
+                        fmt::join(t->type.dims, ","), offset, offset + bytes);
+    offset += bytes;
+  }
+  text += '}';
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const int64_t before = out.written();
+  const uint64_t length = text.size();
+  out.write(&length, sizeof length);
+  out.write(text);
+  std::string chunk;
+  for (const NamedTensor* t : order) {
+    const int64_t size = graph::size_of(t->type.dtype);
+    int64_t count = 1;
+    for (int64_t d : t->type.dims) count *= d;
+    if (t->data != nullptr || count == 0) {
+      out.write(t->data, static_cast<size_t>(count * size));
+      continue;
+    }
+    HOCKET_CHECK(t->read != nullptr, "tensor {} has no data", t->name);
+    const int64_t step = kChunkBytes / size;
+    chunk.resize(static_cast<size_t>(kChunkBytes));
+    for (int64_t first = 0; first < count; first += step) {
+      const int64_t n = std::min(step, count - first);
+      t->read(first, n, chunk.data());
+      out.write(chunk.data(), static_cast<size_t>(n * size));
+    }
+  }
+  return out.written() - before;
+}
+
+void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                      std::map<std::string, std::string> metadata) {
+  write_file_atomic(path, [&](FileWriter& out) { write_safetensors(out, tensors, metadata); });
+}
+
+}  // namespace hocket::checkpoint

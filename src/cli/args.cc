@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/args.h"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket::cli {
+
+Args::Args(std::string name) : name_(std::move(name)) {}
+Args::~Args() = default;
+
+void Args::about(std::string summary, std::string text) {
+  summary_ = std::move(summary);
+  text_ = std::move(text);
+}
+
+namespace {
+
+std::string default_of(const Target& target) {
+  struct Shown {
+    std::string operator()(const bool*) const { return ""; }
+    std::string operator()(const std::string* v) const { return *v; }
+    std::string operator()(const int64_t* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const double* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const std::optional<int64_t>*) const { return ""; }
+    std::string operator()(const std::optional<double>*) const { return ""; }
+    std::string operator()(const std::vector<std::string>* v) const { return join(*v, ","); }
+  };
+  return std::visit(Shown(), target);
+}
+
+}  // namespace
+
+void Args::positional(std::string name, std::string* value, std::string help, bool required) {
+  positionals_.push_back(std::make_unique<Option>(
+      Option{"", std::move(name), value, std::move(help), default_of(value), required, {}, false}));
+}
+
+void Args::positional(std::string name, std::vector<std::string>* values, std::string help,
+                      bool required) {
+  positionals_.push_back(std::make_unique<Option>(
+      Option{"", std::move(name), values, std::move(help), "", required, {}, false}));
+}
+
+void Args::option(std::string flag, std::string value_name, Target target, std::string help) {
+  std::string shown = default_of(target);
+  options_.push_back(std::make_unique<Option>(Option{std::move(flag), std::move(value_name), target,
+                                                     std::move(help), std::move(shown), false, {},
+                                                     false}));
+}
+
+void Args::flag(std::string flag, bool* value, std::string help) {
+  option(std::move(flag), "", value, std::move(help));
+}
+
+void Args::example(std::string command, std::string what) {
+  examples_.push_back({std::move(command), std::move(what)});
+}
+
+Args& Args::sub(std::string name) {
+  subs_.push_back(std::make_unique<Args>(name_ + " " + name));
+  return *subs_.back();
+}
+
+void Args::convert(Option& o) const {
+  if (!o.seen) {
+    if (o.required)
+      fail("hocket " + name_, "{} is missing; {}; try: hocket {} --help", o.value_name, o.help, name_);
+    return;
+  }
+  const std::string shown = o.flag.empty() ? o.value_name : o.flag;
+  auto integer = [&] {
+    int64_t v = 0;
+    if (!parse_int(o.given.back(), &v))
+      fail("hocket " + name_, "{} is {}; expected an integer", shown, quote(o.given.back()));
+    return v;
+  };
+  auto number = [&] {
+    double v = 0;
+    if (!parse_double(o.given.back(), &v))
+      fail("hocket " + name_, "{} is {}; expected a number", shown, quote(o.given.back()));
+    return v;
+  };
+  if (o.given.size() > 1 && !std::holds_alternative<std::vector<std::string>*>(o.target)) {
+    if (o.flag.empty()) unknown(o.given[1]);
+    fail("hocket " + name_, "{} is given {} times; expected once", shown, o.given.size());
+  }
+  if (auto* p = std::get_if<bool*>(&o.target)) **p = true;
+  else if (auto* p = std::get_if<std::string*>(&o.target)) **p = o.given.back();
+  else if (auto* p = std::get_if<int64_t*>(&o.target)) **p = integer();
+  else if (auto* p = std::get_if<double*>(&o.target)) **p = number();
+  else if (auto* p = std::get_if<std::optional<int64_t>*>(&o.target)) **p = integer();
+  else if (auto* p = std::get_if<std::optional<double>*>(&o.target)) **p = number();
+  else **std::get_if<std::vector<std::string>*>(&o.target) = o.given;
+}
+
+void Args::unknown(const std::string& word) const {
+  std::vector<std::string> flags = {"--help"};
+  for (const auto& o : options_) flags.push_back(o->flag);
+  const std::string bare = word.substr(0, word.find('='));
+  if (bare.rfind('-', 0) != 0)
+    fail("hocket " + name_, "unexpected argument {}; try: hocket {} --help", quote(word), name_);
+  const std::string near = nearest(bare, flags);
+  fail("hocket " + name_, "unknown option {}; {}", quote(bare),
+       near.empty() ? fmt::format("the options are {}", join(flags, ", "))
+                    : fmt::format("did you mean {}?", near));
+}
+
+void Args::refuse_unknown(const std::vector<std::string>& words) const {
+  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    const std::string& word = words[i];
+    // "-" and negative numbers are values.
+    if (word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9')) continue;
+    if (word == "--help" || word == "-h") return;
+    const size_t equals = word.find('=');
+    const auto option = std::find_if(options_.begin(), options_.end(), [&](const auto& o) {
+      return o->flag == word.substr(0, equals);
+    });
+    if (option == options_.end()) unknown(word);
+    const bool takes_value = !std::holds_alternative<bool*>((*option)->target);
+    if (!takes_value && equals != std::string::npos)
+      fail("hocket " + name_, "{} takes no value; got {}", (*option)->flag, quote(word));
+    if (takes_value && equals == std::string::npos && ++i == words.size())
+      fail("hocket " + name_, "{} needs a value ({}); {}", word, (*option)->value_name,
+           (*option)->help);
+  }
+}
+
+int Args::call(const std::vector<std::string>& words) {
+  if (!subs_.empty()) {
+    std::vector<std::string> names;
+    for (const auto& s : subs_) {
+      names.push_back(s->name_.substr(name_.size() + 1));
+      if (!words.empty() && words[0] == names.back())
+        return s->call({words.begin() + 1, words.end()});
+    }
+    if (words.empty() || words[0] == "--help" || words[0] == "-h") {
+      fmt::print("{}", help());
+      return words.empty() ? 2 : 0;
+    }
+    const std::string near = nearest(words[0], names);
+    fail("hocket " + name_, "unknown command {}; expected one of {}{}", quote(words[0]),
+         join(names, ", "), near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  }
+
+  refuse_unknown(words);
+  CLI::App app;
+  app.set_help_flag("", "");
+  bool help_wanted = false;
+  app.add_flag("-h,--help", help_wanted, "");
+  app.allow_extras();
+  std::vector<std::pair<Option*, CLI::Option*>> known;
+  for (auto& o : options_) {
+    CLI::Option* c = nullptr;
+    if (std::holds_alternative<bool*>(o->target))
+      c = app.add_flag(o->flag);
+    else
+      c = app.add_option(o->flag, o->given)->expected(1)->allow_extra_args(false);
+    known.push_back({o.get(), c->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)});
+  }
+  HOCKET_CHECK(positionals_.size() <= 1, "{}: a second positional gets nothing", name_);
+  for (auto& o : positionals_) {
+    // One too many is noticed by convert().
+    known.push_back({o.get(), app.add_option(o->value_name, o->given)->expected(0, 1 << 20)});
+  }
+  try {
+    // CLI11 takes the words in reverse.
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const CLI::ParseError& e) {
+    fail("hocket " + name_, "{}; try: hocket {} --help", e.what(), name_);
+  }
+  if (help_wanted) {
+    fmt::print("{}", help());
+    return 0;
+  }
+  if (const std::vector<std::string> extra = app.remaining(); !extra.empty()) unknown(extra[0]);
+  for (auto& [option, c] : known) {
+    option->seen = c->count() > 0;
+    convert(*option);
+  }
+  return body_();
+}
+
+std::string wrap(const std::string& text, size_t indent, size_t width) {
+  std::string out;
+  for (const std::string& paragraph : split(text, '\n')) {
+    std::string line(indent, ' ');
+    // A line that begins with a blank is shown as it is.
+    if (!paragraph.empty() && paragraph[0] == ' ') {
+      out += line + paragraph + "\n";
+      continue;
+    }
+    bool empty = true;
+    for (const std::string& word : split(paragraph, ' ')) {
+      if (!empty && line.size() + 1 + word.size() > width) {
+        out += line + "\n";
+        line = std::string(indent, ' ');
+        empty = true;
+      }
+      line += (empty ? "" : " ") + word;
+      empty = false;
+    }
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    out += line + "\n";
+  }
+  return out;
+}
+
+std::string Args::usage() const {
+  std::string text = "hocket " + name_;
+  if (!subs_.empty()) return text + " COMMAND ...";
+  for (const auto& p : positionals_) {
+    std::string shown = p->value_name;
+    if (std::holds_alternative<std::vector<std::string>*>(p->target)) shown += "...";
+    text += p->required ? " " + shown : " [" + shown + "]";
+  }
+  return text + (options_.empty() ? "" : " [options]");
+}
+
+std::string Args::help() const {
+  constexpr size_t kColumn = 26;
+  std::string out = fmt::format("hocket {}: {}\n\nusage: {}\n", name_, summary_, usage());
+  if (!text_.empty()) out += "\n" + wrap(text_, 0);
+  auto row = [&](const std::string& left, const std::string& right) {
+    std::string body = wrap(right, kColumn);
+    if (left.size() + 3 <= kColumn)
+      out += "  " + left + body.substr(left.size() + 2);
+    else
+      out += "  " + left + "\n" + body;
+  };
+  if (!subs_.empty()) {
+    out += "\ncommands\n";
+    for (const auto& s : subs_) row(s->name_.substr(name_.size() + 1), s->summary_);
+  } else {
+    if (!positionals_.empty()) out += "\narguments\n";
+    for (const auto& p : positionals_) row(p->value_name, p->help);
+    out += "\noptions\n";
+    for (const auto& o : options_)
+      row(o->value_name.empty() ? o->flag : o->flag + " " + o->value_name,
+          o->shown_default.empty() ? o->help : o->help + " [" + o->shown_default + "]");
+    row("--help", "this text");
+  }
+  if (!examples_.empty()) out += "\nexamples\n";
+  for (const Example& e : examples_) out += fmt::format("  {}\n{}", e.command, wrap(e.what, 6));
+  if (!subs_.empty())
+    out += fmt::format("\n`hocket {} COMMAND --help` says more about each.\n", name_);
+  return out;
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of one verb: options are named once, with their help, and parsing (CLI11),
+// conversion, errors and --help follow. CLI11 is seen by args.cc alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace hocket::cli {
+
+struct Example {
+  std::string command, what;
+};
+
+/// Where an option's value goes. A vector takes the option as often as it is given.
+using Target = std::variant<bool*, std::string*, int64_t*, double*, std::optional<int64_t>*,
+                            std::optional<double>*, std::vector<std::string>*>;
+
+/// One verb, or one subcommand of a verb.
+class Args {
+ public:
+  explicit Args(std::string name);  ///< "check", "data prepare"
+  ~Args();
+  Args(const Args&) = delete;
+  Args& operator=(const Args&) = delete;
+
+  /// What the command does, for people who use it for the first time.
+  void about(std::string summary, std::string text);
+  /// RUN, MODEL: what is no option; at most one of these. A vector takes any number of words.
+  void positional(std::string name, std::string* value, std::string help, bool required = true);
+  void positional(std::string name, std::vector<std::string>* values, std::string help,
+                  bool required = true);
+  /// `flag` with dashes; `value_name` is shown in the help ("N", "FILE"). Defaults are those that the
+  /// targets hold now.
+  void option(std::string flag, std::string value_name, Target target, std::string help);
+  void flag(std::string flag, bool* value, std::string help);
+  void example(std::string command, std::string what);
+  /// What the command returns as exit code.
+  void run(std::function<int()> body) { body_ = std::move(body); }
+  /// A command below this one; if there is any, one of them must be given.
+  Args& sub(std::string name);
+
+  /// Parses the words behind the name and runs. Error (exit code 2) for what does not fit, with the
+  /// nearest option. `--help` prints help() and returns 0.
+  int call(const std::vector<std::string>& words);
+  std::string help() const;
+
+  const std::string& name() const { return name_; }
+  const std::string& summary() const { return summary_; }
+  const std::vector<Example>& examples() const { return examples_; }
+  const std::vector<std::unique_ptr<Args>>& subs() const { return subs_; }
+
+ private:
+  struct Option {
+    std::string flag;  ///< empty for positionals
+    std::string value_name;
+    Target target;
+    std::string help, shown_default;
+    bool required = false;
+    std::vector<std::string> given;
+    bool seen = false;
+  };
+  void convert(Option& option) const;
+  void refuse_unknown(const std::vector<std::string>& words) const;
+  [[noreturn]] void unknown(const std::string& word) const;
+  std::string usage() const;
+
+  std::string name_, summary_, text_;
+  std::vector<std::unique_ptr<Option>> positionals_, options_;
+  std::vector<Example> examples_;
+  std::vector<std::unique_ptr<Args>> subs_;
+  std::function<int()> body_;
+};
+
+/// `text` cut into lines of at most `width`, each after `indent` blanks; line ends in it are kept.
+std::string wrap(const std::string& text, size_t indent, size_t width = 96);
+
+}  // namespace hocket::cli

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket check
+#include <fmt/core.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "check/check.h"
+#include "check/mutate.h"
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+#include "train/describe.h"
+
+namespace hocket::cli {
+namespace {
+
+const char* name_of(check::Localisation l) {
+  constexpr const char* kNames[] = {"accepted", "exact", "near", "missed"};
+  return kNames[static_cast<int>(l)];
+}
+
+/// `count` random faults, one at a time, and what the check says to each.
+int mutants(const train::Compiled& compiled, const check::CheckOptions& options, int64_t count,
+            int64_t seed, bool json) {
+  check::Checker checker(compiled.reference, compiled.program.num_micro_batches);
+  if (const check::Verdict v = checker.check(compiled.program, options); !v.ok())
+    fail("hocket check", "the program itself is refused; expected a good one to change\n{}",
+         check::to_text(v));
+  nlohmann::json list = nlohmann::json::array();
+  std::map<std::string, std::map<std::string, int64_t>> table;
+  std::map<std::string, int64_t> total;
+  for (int64_t i = 0; i < count; ++i) {
+    program::Program mutant = compiled.program;
+    check::Mutation mutation;
+    const uint64_t s = static_cast<uint64_t>(seed + i);
+    if (!check::mutate(mutant, s, &mutation)) continue;
+    const check::Verdict verdict = checker.check(mutant, options);
+    const std::string how = name_of(check::localise(mutation, verdict));
+    ++table[mutation.kind][how];
+    ++total[how];
+    const std::string said = verdict.ok() ? "" : verdict.problems[0].text;
+    if (json)
+      list.push_back({{"seed", s}, {"kind", mutation.kind}, {"change", mutation.text},
+                      {"verdict", how}, {"said", said}});
+    else if (how == "accepted" || how == "missed")
+      fmt::print("seed {}: {}, {}: {}{}\n", s, how, mutation.kind, mutation.text,
+                 said.empty() ? "" : "\n  said: " + said);
+  }
+  if (json) {
+    fmt::print("{}\n", nlohmann::json{{"mutants", list}, {"total", total}}.dump(2));
+    return 0;
+  }
+  fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", "fault", "exact", "near", "missed", "accepted");
+  for (auto& [kind, row] : table)
+    fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", kind, row["exact"], row["near"], row["missed"],
+               row["accepted"]);
+  fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", "all", total["exact"], total["near"], total["missed"],
+             total["accepted"]);
+  fmt::print("exact: the first problem names the changed task; near: one directly connected to it;\n"
+             "accepted: the change is harmless, or the check has a hole (tests/check runs these)\n");
+  return 0;
+}
+
+}  // namespace
+
+void verb_check(Args& args) {
+  struct Options {
+    std::string run, budget;
+    std::vector<std::string> set;
+    bool json = false;
+    int64_t mutants = 0, seed = 1;
+  };
+  auto o = std::make_shared<Options>();
+  args.about("prove that a run's program is right, before it costs anything",
+             "Shapes and layouts agree; every collective is seen by all members of its group in one "
+             "order; sends are matched; nothing can deadlock or race; memory is enough; and the "
+             "program computes the single-device graph. A refusal names the task, the ranks, why, "
+             "and what to change, and ends with exit code 2. Needs only a config.json: no weights, "
+             "no data, no LibTorch. docs/check.md lists the rules.");
+  args.positional("RUN", &o->run,
+                  "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
+                  "rank, see --set)");
+  add_set(args, &o->set);
+  args.flag("--json", &o->json, "the certificate: what was proved, by which rule, with the "
+                                "program's hash");
+  args.option("--memory-budget", "BYTES", &o->budget,
+              "memory of a rank, e.g. 80GiB; default: cluster.memory_budget");
+  args.option("--mutate", "N", &o->mutants,
+              "instead: put one random fault into the program, N times, and say which are refused");
+  args.option("--seed", "S", &o->seed, "of the first of these faults");
+  args.example("hocket check configs/quickstart.yaml --set plan.dp=2 --set plan.ep=2 "
+               "--set plan.micro_batch=2",
+               "two data-parallel ranks that share the experts");
+  args.example("hocket check configs/qwen3-30b-a3b.yaml --memory-budget 80GiB",
+               "a 30 B mixture of experts on 512 ranks");
+  args.example("hocket check configs/quickstart.yaml --mutate 20", "does it notice faults?");
+  args.run([o] {
+    const Source source = read_source(o->run, o->set, true);
+    check::CheckOptions options;
+    if (!o->budget.empty())
+      options.memory_budget = static_cast<int64_t>(
+          parse_quantity(o->budget, Unit::bytes, "hocket check --memory-budget"));
+    else if (source.run.config.cluster.memory_budget)
+      options.memory_budget = static_cast<int64_t>(*source.run.config.cluster.memory_budget);
+    if (options.memory_budget < 0) fail("hocket check", "--memory-budget is negative");
+    const train::Compiled compiled = source.compile();
+    if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
+    const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
+    if (o->json)
+      fmt::print("{}\n", check::to_json(verdict));
+    else
+      fmt::print("model    {}\nplan     {}\n{}", train::describe(source.run.model),
+                 train::describe(source.run), check::to_text(verdict));
+    return verdict.ok() ? 0 : 2;
+  });
+}
+
+}  // namespace hocket::cli

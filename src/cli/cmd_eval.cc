@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket eval
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/model_weights.h"
+#include "checkpoint/resolve.h"
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+#include "train/evaluate.h"
+
+namespace hocket::cli {
+namespace {
+
+using Lists = std::vector<std::vector<int32_t>>;
+
+/// The run's parameters on all ranks.
+void load(const train::Run& run, train::Stores& stores) {
+  stores.resize(static_cast<size_t>(run.plan.world()));
+  train::CompileOptions how;
+  how.purpose = train::Purpose::logits;
+  how.num_micro_batches = 1;
+  train::load_weights(run.config.model.path, run, train::compile(run, how), stores);
+}
+
+/// Mean next-token loss of the lists, from their logits; nan without a next token.
+double mean_loss(const Lists& ids, const std::vector<std::vector<float>>& logits, size_t vocab) {
+  double sum = 0;
+  int64_t count = 0;
+  for (size_t i = 0; i < ids.size(); ++i)
+    for (size_t t = 0; t + 1 < ids[i].size(); ++t, ++count) {
+      const float* row = logits[i].data() + t * vocab;
+      double top = row[0], total = 0;
+      for (size_t v = 1; v < vocab; ++v) top = std::max(top, static_cast<double>(row[v]));
+      for (size_t v = 0; v < vocab; ++v) total += std::exp(row[v] - top);
+      sum += top + std::log(total) - row[ids[i][t + 1]];
+    }
+  return count > 0 ? sum / static_cast<double>(count) : std::nan("");
+}
+
+void save_logits(const std::string& path, const Lists& ids,
+                 const std::vector<std::vector<float>>& logits, int64_t vocab) {
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (size_t i = 0; i < logits.size(); ++i)
+    tensors.push_back({fmt::format("logits.{}", i),
+                       {graph::DType::f32, {static_cast<int64_t>(ids[i].size()), vocab}, 0},
+                       logits[i].data()});
+  checkpoint::save_safetensors(path, tensors);
+}
+
+void save_grads(const std::string& path, const train::Run& run, const train::Gradients& g) {
+  const checkpoint::ModelWeights weights(run.config.model.path, run.model);
+  std::vector<checkpoint::NamedTensor> tensors;
+  for (const auto& [param, bytes] : g.grads)
+    for (auto& slice : checkpoint::to_slices({param.name, param.type, bytes.data()},
+                                             weights.slices(param.name)))
+      tensors.push_back(std::move(slice));
+  checkpoint::save_safetensors(path, tensors);
+}
+
+struct Options {
+  std::string model, ids, logits, grads, data, dtype = "f32";
+  std::vector<std::string> set;
+  int64_t sequences = 0;
+  bool json = false;
+};
+
+int on_ids(const Options& o, const train::Run& run) {
+  const Lists ids = train::read_ids(o.ids, run.model.vocab_size);
+  auto backend = runtime::load_torch_backend();
+  train::Stores stores;
+  load(run, stores);
+  const auto logits = train::logits_of(run, ids, backend, stores);
+  double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
+  if (!o.logits.empty()) save_logits(o.logits, ids, logits, run.model.vocab_size);
+  if (!o.grads.empty()) {
+    const train::Gradients g = train::gradients_of(run, ids, backend, stores);
+    loss = g.loss;
+    save_grads(o.grads, run, g);
+  }
+  int64_t tokens = 0;
+  for (const auto& list : ids) tokens += static_cast<int64_t>(list.size());
+  if (o.json) {
+    nlohmann::json j = {{"lists", ids.size()}, {"tokens", tokens}, {"loss", nullptr}};
+    if (!std::isnan(loss)) j["loss"] = loss;
+    if (!o.logits.empty()) j["logits"] = o.logits;
+    if (!o.grads.empty()) j["grads"] = o.grads;
+    fmt::print("{}\n", j.dump());
+    return 0;
+  }
+  fmt::print("{} lists, {} tokens", ids.size(), tokens);
+  if (!std::isnan(loss)) fmt::print(", mean next-token loss {:.6f}", loss);
+  fmt::print("\n");
+  for (const std::string* path : {&o.logits, &o.grads})
+    if (!path->empty()) fmt::print("wrote {}\n", *path);
+  return 0;
+}
+
+int on_data(const Options& o, const train::Run& run) {
+  if (o.sequences < 0) fail("hocket eval", "--sequences is negative");
+  const data::Dataset dataset(run.config.data.dir);
+  if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
+    fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
+         dataset.tokenizer().vocab_size(), run.model.vocab_size);
+  auto backend = runtime::load_torch_backend();
+  train::Stores stores;
+  load(run, stores);
+  train::Evaluator evaluator(run, dataset, backend, stores);
+  Progress progress;
+  const train::HeldOut h = evaluator.run(o.sequences, [&](int64_t done, int64_t total) {
+    progress.update(fmt::format("evaluation {}/{} sequences", done, total));
+  });
+  progress.finish();
+  if (o.json)
+    fmt::print("{}\n", nlohmann::json{{"eval/loss", h.loss()},
+                                      {"eval/bits_per_byte", h.bits_per_byte()},
+                                      {"targets", h.targets},
+                                      {"bytes", h.bytes},
+                                      {"data", dataset.folder()}}.dump());
+  else
+    fmt::print("{}: loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes held out)\n", dataset.folder(),
+               h.loss(), h.bits_per_byte(), h.targets, h.bytes);
+  return 0;
+}
+
+}  // namespace
+
+void verb_eval(Args& args) {
+  auto o = std::make_shared<Options>();
+  args.about("held-out loss of a model, or its logits and gradients for comparison",
+             "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "
+             "checkpoint of ours the folder that it was trained on is the default.\n"
+             "With --ids: runs lists of token ids, e.g. [[1, 2, 3], [4, 5]], each a document of its "
+             "own. --save-logits writes the tensors logits.0, logits.1, ... [tokens, vocabulary] in "
+             "fp32; --save-grads the gradients of the mean next-token loss over all lists, under the "
+             "names that the model's own safetensors use.");
+  args.positional("MODEL", &o->model,
+                  "a Hugging Face folder, a checkpoint or run folder of ours, or a hub id in the "
+                  "local cache");
+  add_set(args, &o->set);
+  args.option("--ids", "FILE", &o->ids, "ids.json: a list of token lists");
+  args.option("--save-logits", "FILE", &o->logits, "with --ids: a .safetensors to write");
+  args.option("--save-grads", "FILE", &o->grads, "with --ids: a .safetensors to write");
+  args.option("--data", "DIR", &o->data, "a folder made by `hocket data prepare`");
+  args.option("--sequences", "N", &o->sequences,
+              "with --data: only so many sequences, spread evenly; 0: all");
+  args.option("--dtype", "TYPE", &o->dtype, "arithmetic: f32 or f64");
+  args.flag("--json", &o->json, "one JSON object");
+  args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
+  args.example("hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "
+               "--save-grads grads.safetensors",
+               "to compare with another implementation");
+  args.example("hocket eval runs/quickstart --ids ids.json --save-logits l2.safetensors "
+               "--set plan.dp=2",
+               "the same on two ranks");
+  args.run([o] {
+    if (o->ids.empty() && (!o->logits.empty() || !o->grads.empty()))
+      fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
+    if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
+    std::vector<std::string> set = o->set;
+    if (!o->data.empty()) set.push_back("data.dir=" + o->data);
+    const train::Run run = model_run(o->model, o->dtype, set);
+    if (!o->ids.empty()) return on_ids(*o, run);
+    if (run.config.data.dir.empty())
+      fail("hocket eval", "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
+           "--ids FILE");
+    return on_data(*o, run);
+  });
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket generate
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "checkpoint/model_weights.h"
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+#include "data/tokenizer.h"
+#include "train/sample.h"
+
+namespace hocket::cli {
+namespace {
+
+std::string read_stdin() {
+  std::string text;
+  char buffer[4096];
+  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
+  return text;
+}
+
+}  // namespace
+
+void verb_generate(Args& args) {
+  struct Options {
+    std::string model, prompt, tokenizer;
+    std::vector<std::string> set;
+    int64_t seed = 1;
+    train::GenerateOptions how;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  args.about("continue a prompt, token by token",
+             "Prints the prompt and what the model adds, as it comes. One rank with a key-value "
+             "cache. The same seed gives the same text everywhere.");
+  args.positional("MODEL", &o->model,
+                  "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
+                  "a hub id in the local cache");
+  args.option("--prompt", "TEXT", &o->prompt, "what to continue; -: read standard input");
+  args.option("--max-new-tokens", "N", &o->how.max_new_tokens, "stop after so many tokens");
+  args.option("--temperature", "T", &o->how.temperature, "0: always the most likely token");
+  args.option("--top-k", "K", &o->how.top_k, "only the K most likely tokens; 0: all");
+  args.option("--top-p", "P", &o->how.top_p, "only the most likely tokens that make up this share");
+  args.option("--seed", "S", &o->seed, "of the random choices");
+  args.option("--tokenizer", "FILE", &o->tokenizer, "default: tokenizer.json beside the model");
+  add_set(args, &o->set);
+  args.flag("--json", &o->json, "{\"prompt\": ..., \"text\": ...} at the end instead of a stream");
+  args.example("hocket generate runs/quickstart --prompt 'template <typename T> class '",
+               "more C++ from the quickstart's model");
+  args.example("hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
+               "--max-new-tokens 20",
+               "the most likely continuation");
+  args.run([o] {
+    train::GenerateOptions& how = o->how;
+    auto range = [](const char* what, double v, double least, double most) {
+      if (v < least || v > most)
+        fail("hocket generate", "{} is {}; expected {} to {}", what, v, least, most);
+    };
+    range("--max-new-tokens", static_cast<double>(how.max_new_tokens), 1, 1e7);
+    range("--temperature", how.temperature, 0, 100);
+    range("--top-k", static_cast<double>(how.top_k), 0, 1e9);
+    range("--top-p", how.top_p, 0, 1);
+    const train::Run run = model_run(o->model, "f32", o->set);
+    const std::string& folder = run.config.model.path;
+    const std::string file = o->tokenizer.empty() ? join_path(folder, "tokenizer.json") : o->tokenizer;
+    if (!file_exists(file))
+      fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
+    const data::Tokenizer tokenizer = data::Tokenizer::load(file);
+    const checkpoint::ModelWeights weights(folder, run.model);
+    how.prompt = o->prompt == "-" ? read_stdin() : o->prompt;
+    how.seed = static_cast<uint64_t>(o->seed);
+    auto backend = runtime::load_torch_backend();
+    if (!o->json) {
+      fmt::print("{}", how.prompt);
+      std::fflush(stdout);
+      how.on_text = [](const std::string& text) {
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
+      };
+    }
+    const std::string text = train::generate(
+        run, tokenizer, backend,
+        [&](const graph::Tensor& t, int64_t begin, int64_t count, void* to) {
+          weights.load_range(t.name, begin, count, t.type.dtype, to);
+        },
+        how);
+    if (o->json)
+      fmt::print("{}\n", nlohmann::json{{"prompt", how.prompt}, {"text", text}}.dump(
+                             -1, ' ', false, nlohmann::json::error_handler_t::replace));
+    else
+      fmt::print("\n");
+    return 0;
+  });
+}
+
+}  // namespace hocket::cli

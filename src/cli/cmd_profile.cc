@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket profile
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+#include "train/profiler.h"
+
+namespace hocket::cli {
+
+void verb_profile(Args& args) {
+  struct Options {
+    std::string run, out = "profile.json";
+    std::vector<std::string> set;
+    double seconds = 1.5;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  args.about("time this machine's tasks, so that predictions are calibrated",
+             "Times every distinct task of the run's program alone, with the inputs that it has in a "
+             "real step, and the links between local ranks. `simulate --profile` and cluster.profile "
+             "take the file; tasks of other sizes are interpolated from it. `train` does this by "
+             "itself before its first step. Run it on an idle machine.");
+  args.positional("RUN", &o->run, "a run.yaml, the text of a program, or a MODEL");
+  add_set(args, &o->set);
+  args.option("--out", "FILE", &o->out, "where the timings go");
+  args.option("--seconds", "S", &o->seconds, "the tasks of each stage are run through at least this long");
+  args.flag("--json", &o->json, "print the timings as well");
+  args.example("hocket profile configs/quickstart.yaml --out profile.json", "then:");
+  args.example("hocket simulate configs/quickstart.yaml --profile profile.json",
+               "a prediction from timed tasks");
+  args.run([o] {
+    if (o->seconds < 0) fail("hocket profile", "--seconds is negative");
+    const Source source = read_source(o->run, o->set, true);
+    const train::Compiled compiled = source.compile();
+    Progress progress;
+    train::ProfileOptions how;
+    how.seconds = o->seconds;
+    how.progress = [&](int64_t done, int64_t total, const std::string& what) {
+      progress.update(fmt::format("timing tasks {}/{} ({})", done, total, what));
+    };
+    const cost::Profile profile =
+        train::profile(source.run, compiled, runtime::load_torch_backend(), how);
+    progress.finish();
+    const std::string text = cost::to_json(profile);
+    write_file_atomic(o->out, text);
+    if (o->json) {
+      fmt::print("{}\n", text);
+      return 0;
+    }
+    // The tasks that a step spends most in.
+    std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
+    int64_t total = 0;
+    for (const cost::ProfileTarget& t : cost::distinct_tasks(compiled.program))
+      for (const cost::TimedTask& task : profile.tasks)
+        if (task.key == t.key) {
+          by_time.push_back({t.count * task.ns, &task});
+          total += t.count * task.ns;
+        }
+    std::sort(by_time.begin(), by_time.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first > b.first : a.second->key < b.second->key;
+    });
+    for (size_t i = 0; i < std::min<size_t>(8, by_time.size()); ++i) {
+      const cost::TimedTask& t = *by_time[i].second;
+      fmt::print("{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
+                 100.0 * static_cast<double>(by_time[i].first) / static_cast<double>(std::max<int64_t>(total, 1)),
+                 human_time(static_cast<double>(t.ns) * 1e-9),
+                 t.flops / static_cast<double>(std::max<int64_t>(t.ns, 1)), t.key.substr(0, 90));
+    }
+    fmt::print("{} distinct tasks timed; wrote {}\n", profile.tasks.size(), o->out);
+    return 0;
+  });
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket train
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/inputs.h"
+#include "cli/verbs.h"
+#include "train/trainer.h"
+
+namespace hocket::cli {
+
+void verb_train(Args& args) {
+  struct Options {
+    std::string run;
+    std::vector<std::string> set;
+    bool print_config = false, print_keys = false, json = false;
+  };
+  auto o = std::make_shared<Options>();
+  args.about("train a model as run.yaml says, or go on where it stopped",
+             "Shows the model, the plan, the static check's verdict and the predicted step time and "
+             "memory; then trains. While it runs: step, loss, tokens/s, FLOP/s, expert balance, "
+             "predicted beside measured step time. Into output.dir go metrics.jsonl, checkpoints "
+             "that transformers opens, a trace that Perfetto opens, and report.html.\n"
+             "Ctrl-C saves a checkpoint and ends; the same command continues from the newest one, "
+             "bit for bit. All ranks are threads of this process.");
+  args.positional("RUN", &o->run, "a run.yaml, or the text of a program (`hocket graph`)", false);
+  add_set(args, &o->set);
+  args.flag("--print-config", &o->print_config,
+            "print every resolved value and where it came from, and end");
+  args.flag("--print-keys", &o->print_keys,
+            "print every key of a run.yaml with type, default and meaning, and end");
+  args.flag("--json", &o->json, "with --print-config: as JSON");
+  args.example("hocket train configs/quickstart.yaml", "what `make quickstart` trains");
+  args.example("hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
+               "--set plan.micro_batch=1 --set output.dir=runs/four --set train.steps=20 "
+               "--set train.minutes=0",
+               "the same model on 4 local ranks: 2 pipeline stages of 2 data-parallel ranks");
+  args.example("hocket train configs/quickstart.yaml --print-config", "what the file resolves to");
+  args.run([o] {
+    if (o->print_keys) {
+      train::RunConfig defaults;
+      Fields fields;
+      defaults.fields(fields);
+      fmt::print("{}", document_config(fields));
+      return 0;
+    }
+    if (o->run.empty()) fail("hocket train", "RUN is missing: a run.yaml; try: hocket train --help");
+    const Source source = read_source(o->run, o->set);
+    if (o->print_config) {
+      fmt::print("{}", o->json ? source.run.resolved.to_json().dump(2) + "\n"
+                               : source.run.resolved.to_yaml(true));
+      return 0;
+    }
+    if (o->json) fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
+    train::train(source.run, {source.program_text, command_line()});
+    return 0;
+  });
+}
+
+}  // namespace hocket::cli

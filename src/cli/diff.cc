@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// Differences of programs and graphs. Ids of buffers, tensors and kinds shift with every rewrite, so
+// a task is compared by what it is: op, operand types, lane, phase, layer, micro-batch, peer and
+// group. The order is compared by the shortest edit script (Myers, "An O(ND) Difference Algorithm
+// and Its Variations", Algorithmica 1, 1986).
+#include "cli/diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "graph/graph.h"
+#include "program/program.h"
+
+namespace hocket::cli {
+namespace {
+
+/// A list of tasks (one rank class) or nodes, ready to be compared.
+struct Listing {
+  std::string name;                ///< "stage 0"
+  std::vector<std::string> kinds;  ///< per entry: op and types
+  std::vector<std::string> lines;  ///< per entry: all that identifies it
+  std::vector<std::pair<std::string, std::string>> facts;
+};
+
+std::string types_of(const std::vector<graph::TensorType>& in,
+                     const std::vector<graph::TensorType>& out) {
+  std::string text = "(";
+  for (const auto& t : in) text += (text.size() > 1 ? ", " : "") + to_string(t);
+  text += ") ->";
+  for (const auto& t : out) text += " " + to_string(t);
+  return text;
+}
+
+std::vector<Listing> list(const program::Program& p) {
+  std::vector<std::string> kinds;
+  for (const program::Kind& k : p.kinds)
+    kinds.push_back(fmt::format("{}{} {}", k.op, to_string(k.attrs), types_of(k.in, k.out)));
+  std::vector<Listing> result;
+  for (size_t c = 0; c < p.classes.size(); ++c) {
+    const program::RankClass& cls = p.classes[c];
+    Listing l;
+    l.name = fmt::format("stage {}", cls.stage);
+    size_t deps = 0;
+    for (const program::Task& t : cls.tasks) {
+      const std::string& kind = kinds[static_cast<size_t>(t.kind)];
+      std::string line = fmt::format("{} {} {} mb{} L{}{}{}", kind, to_string(t.lane),
+                                     to_string(t.phase), t.micro_batch, t.layer,
+                                     t.recompute ? " recompute" : "", t.accumulate ? " +=" : "");
+      if (t.group != program::kNone) {
+        const program::Group& g = p.groups[static_cast<size_t>(t.group)];
+        std::vector<std::string> axes;
+        for (int32_t a : g.axes) axes.push_back(p.mesh.axes[static_cast<size_t>(a)].name);
+        line += " over " + join(axes, "x");
+      }
+      if (t.peer_axis != program::kNone) line += fmt::format(" peer {:+}", t.peer);
+      deps += t.deps.size();
+      l.kinds.push_back(kind);
+      l.lines.push_back(std::move(line));
+    }
+    l.facts = {{"tasks", fmt::format("{}", cls.tasks.size())},
+               {"buffers", fmt::format("{}", cls.buffers.size())},
+               {"dependencies between lanes", fmt::format("{}", deps)},
+               {"arena", human_bytes(static_cast<double>(cls.arena_bytes))},
+               {"persistent", human_bytes(static_cast<double>(cls.persistent_bytes))}};
+    result.push_back(std::move(l));
+  }
+  return result;
+}
+
+std::vector<Listing> list(const graph::Graph& g) {
+  Listing l;
+  l.name = "graph";
+  for (const graph::Node& n : g.nodes) {
+    std::vector<graph::TensorType> in, out;
+    std::string names;
+    for (auto id : n.in) in.push_back(g.tensor(id).type), names += " " + g.tensor(id).name;
+    for (auto id : n.out) out.push_back(g.tensor(id).type);
+    const std::string kind = fmt::format("{}{} {}", n.op, to_string(n.attrs), types_of(in, out));
+    l.kinds.push_back(kind);
+    l.lines.push_back(fmt::format("{} {} L{}{}{} of{}", kind, to_string(n.phase), n.layer,
+                                  n.recompute ? " recompute" : "", n.accumulate ? " +=" : "", names));
+  }
+  l.facts = {{"nodes", fmt::format("{}", g.nodes.size())},
+             {"tensors", fmt::format("{}", g.tensors.size())},
+             {"parameters with a gradient", fmt::format("{}", g.grads.size())}};
+  return {std::move(l)};
+}
+
+/// Entries of `a` that were taken away (-) and of `b` that were added (+), in order.
+struct Edit {
+  char sign;
+  size_t index;
+};
+
+/// Myers' greedy algorithm, up to `most` edits; nothing if there are more.
+std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<int>& b, int most,
+                                 bool* complete) {
+  const int n = static_cast<int>(a.size()), m = static_cast<int>(b.size());
+  const int limit = std::min(most, n + m);
+  std::vector<int> v(static_cast<size_t>(2 * limit + 3), 0);
+  auto at = [&](std::vector<int>& x, int k) -> int& { return x[static_cast<size_t>(k + limit + 1)]; };
+  std::vector<std::vector<int>> trace;
+  int d = 0;
+  bool found = false;
+  for (; d <= limit && !found; ++d) {
+    trace.push_back(v);
+    for (int k = -d; k <= d; k += 2) {
+      int x = k == -d || (k != d && at(v, k - 1) < at(v, k + 1)) ? at(v, k + 1) : at(v, k - 1) + 1;
+      while (x < n && x - k < m && a[static_cast<size_t>(x)] == b[static_cast<size_t>(x - k)]) ++x;
+      at(v, k) = x;
+      if (x >= n && x - k >= m) {
+        found = true;
+        break;
+      }
+    }
+  }
+  *complete = found;
+  std::vector<Edit> edits;
+  if (!found) return edits;
+  int x = n, y = m;
+  for (int step = d - 1; step > 0; --step) {
+    std::vector<int>& u = trace[static_cast<size_t>(step)];
+    const int k = x - y;
+    const bool down = k == -step || (k != step && at(u, k - 1) < at(u, k + 1));
+    const int from = down ? k + 1 : k - 1;
+    const int px = at(u, from), py = px - from;
+    edits.push_back(down ? Edit{'+', static_cast<size_t>(py)} : Edit{'-', static_cast<size_t>(px)});
+    x = px;
+    y = py;
+  }
+  std::reverse(edits.begin(), edits.end());
+  return edits;
+}
+
+std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
+  std::string out = a.name + "\n";
+  bool same = a.lines == b.lines;
+  for (size_t i = 0; i < a.facts.size(); ++i) {
+    same &= a.facts[i] == b.facts[i];
+    out += fmt::format("  {:<28}{}{}\n", a.facts[i].first, a.facts[i].second,
+                       a.facts[i].second == b.facts[i].second ? "" : " -> " + b.facts[i].second);
+  }
+  if (same) return out + "  no difference\n";
+
+  std::map<std::string, std::pair<int64_t, int64_t>> count;
+  for (const std::string& k : a.kinds) ++count[k].first;
+  for (const std::string& k : b.kinds) ++count[k].second;
+  std::erase_if(count, [](const auto& c) { return c.second.first == c.second.second; });
+  if (!count.empty()) out += fmt::format("  kinds ({:>+} means added)\n", 1);
+  size_t shown = 0;
+  for (const auto& [kind, n] : count) {
+    if (++shown > limit) {
+      out += fmt::format("  … and {} more kinds\n", count.size() - limit);
+      break;
+    }
+    out += fmt::format("  {:>+6}  {} ({} -> {})\n", n.second - n.first, kind, n.first, n.second);
+  }
+
+  std::unordered_map<std::string, int> ids;
+  auto number = [&](const std::vector<std::string>& lines) {
+    std::vector<int> v;
+    for (const std::string& l : lines) v.push_back(ids.emplace(l, static_cast<int>(ids.size())).first->second);
+    return v;
+  };
+  const std::vector<int> x = number(a.lines), y = number(b.lines);
+  bool complete = false;
+  // The trace of the algorithm takes edits squared integers.
+  const std::vector<Edit> edits = shortest_edits(x, y, 2000, &complete);
+  if (!complete) return out + "  more than 2,000 differences in order: the tasks are not listed\n";
+  if (edits.empty()) return out;
+  out += "  in order\n";
+  for (size_t i = 0; i < edits.size(); ++i) {
+    if (i == limit) {
+      out += fmt::format("  … and {} more\n", edits.size() - limit);
+      break;
+    }
+    const Edit& e = edits[i];
+    out += fmt::format("  {} {:>6}  {}\n", e.sign, e.index,
+                       e.sign == '-' ? a.lines[e.index] : b.lines[e.index]);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string diff_texts(const std::string& a_name, const std::string& a, const std::string& b_name,
+                       const std::string& b, size_t limit) {
+  auto is_program = [](const std::string& name, const std::string& text) {
+    if (text.rfind("hocket-program", 0) == 0) return true;
+    if (text.rfind("hocket-graph", 0) == 0) return false;
+    fail(name, "is neither the text of a program nor of a graph; try: hocket graph RUN --out {}", name);
+  };
+  const bool programs = is_program(a_name, a);
+  if (programs != is_program(b_name, b))
+    fail("hocket graph --diff", "one is a program, the other a graph; expected two of a kind");
+  std::string out = fmt::format("- {}\n+ {}\n", a_name, b_name);
+  std::vector<Listing> x, y;
+  if (programs) {
+    const program::Program p = program::parse_program(a), q = program::parse_program(b);
+    auto mesh = [](const program::Program& program) {
+      std::string text = fmt::format("{} micro-batches, mesh", program.num_micro_batches);
+      for (const auto& axis : program.mesh.axes) text += fmt::format(" {} {}", axis.name, axis.size);
+      return text;
+    };
+    if (mesh(p) != mesh(q)) out += fmt::format("- {}\n+ {}\n", mesh(p), mesh(q));
+    x = list(p);
+    y = list(q);
+  } else {
+    x = list(graph::parse_graph(a));
+    y = list(graph::parse_graph(b));
+  }
+  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) out += diff_listing(x[i], y[i], limit);
+  for (size_t i = y.size(); i < x.size(); ++i)
+    out += fmt::format("- {}: {} tasks\n", x[i].name, x[i].lines.size());
+  for (size_t i = x.size(); i < y.size(); ++i)
+    out += fmt::format("+ {}: {} tasks\n", y[i].name, y[i].lines.size());
+  return out;
+}
+
+}  // namespace hocket::cli

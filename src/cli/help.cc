@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of verbs, the help over all of them, and what every call has in common: errors, exit
+// codes, the state of standard output.
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/verbs.h"
+#ifndef HOCKET_SIM_ONLY
+#include "runtime/kernel.h"
+#endif
+
+namespace hocket::cli {
+namespace {
+
+std::string& stored_command() {
+  static std::string text;
+  return text;
+}
+
+std::string shell_quoted(const std::string& word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           std::strchr("_-./=:,+@%", c) != nullptr;
+  });
+  if (plain) return word;
+  std::string out = "'";
+  for (char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+/// Empty if the library is there.
+std::string missing_torch() {
+#ifdef HOCKET_SIM_ONLY
+  return "";
+#else
+  const std::string path = runtime::torch_library_path();
+  return file_exists(path) ? "" : path;
+#endif
+}
+
+int run_verb(const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  for (const VerbGroup& group : verb_groups())
+    for (const Verb& verb : group.verbs) {
+      names.push_back(verb.name);
+      if (words[0] != verb.name) continue;
+      Args args(verb.name);
+      verb.declare(args);
+      return args.call({words.begin() + 1, words.end()});
+    }
+  const std::string near = nearest(words[0], names);
+  if (words[0].rfind('-', 0) == 0)
+    fail("hocket", "unknown option {}; expected a verb ({}), --help or --version", quote(words[0]),
+         join(names, ", "));
+  fail("hocket", "unknown verb {}; {}", quote(words[0]),
+       near.empty() ? fmt::format("expected one of {}", join(names, ", "))
+                    : fmt::format("did you mean {}?", near));
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    if (words.size() > 1 && words[0] == "help") return run_verb({words[1], "--help"});
+    fmt::print(words.empty() ? stderr : stdout, "{}", help_text());
+    return words.empty() ? 2 : 0;
+  }
+  if (words[0] == "--version") {
+    fmt::print("hocket {}\n", HOCKET_VERSION);
+    return 0;
+  }
+  return run_verb(words);
+}
+
+int report(const char* text, int code) {
+  std::fflush(stdout);
+  fmt::print(stderr, "{}\n", text);
+  return code;
+}
+
+}  // namespace
+
+const std::vector<VerbGroup>& verb_groups() {
+  static const std::vector<VerbGroup> groups = [] {
+    std::vector<VerbGroup> list;
+#define HOCKET_GROUP(job) list.push_back({job, {}});
+#define HOCKET_VERB(name, torch) list.back().verbs.push_back({#name, verb_##name, torch});
+#include "cli/verbs.inc"
+#undef HOCKET_VERB
+#undef HOCKET_GROUP
+    return list;
+  }();
+  return groups;
+}
+
+std::string help_text() {
+  std::string out =
+      "hocket: large language models, mixture-of-experts first. A model and a plan make one\n"
+      "program; it is trained, predicted, proven and rewritten.\n\n"
+      "usage: hocket VERB ...        hocket VERB --help says everything about one\n";
+  const std::string missing = missing_torch();
+  for (const VerbGroup& group : verb_groups()) {
+    out += fmt::format("\n{}\n", group.job);
+    std::vector<std::vector<Example>> examples;
+    for (const Verb& verb : group.verbs) {
+      Args args(verb.name);
+      verb.declare(args);
+      out += fmt::format("  {:<10}{}{}\n", verb.name, args.summary(),
+                         verb.torch && !missing.empty() ? " (needs LibTorch: not built)" : "");
+      examples.push_back(args.examples());
+    }
+    // Two for the group: the first of its first verbs, or two of its only one.
+    std::vector<std::string> shown;
+    for (size_t round = 0; shown.size() < 2 && round < 2; ++round)
+      for (const auto& e : examples)
+        if (shown.size() < 2 && round < e.size()) shown.push_back(e[round].command);
+    for (const std::string& command : shown) out += fmt::format("    $ {}\n", command);
+  }
+  if (!missing.empty())
+    out += fmt::format("\nVerbs that execute need {}, which is not there; `make build` makes it.\n",
+                       missing);
+  out += "\nRUN is a run.yaml or the text of a program; MODEL a Hugging Face folder, a checkpoint or run\n"
+         "folder of ours, or a hub id in the local cache. Exit codes: 0 ok, 1 failed, 2 bad input.\n";
+  return out;
+}
+
+const std::string& command_line() { return stored_command(); }
+
+int main_of(const std::vector<std::string>& words) {
+  std::string& command = stored_command() = "hocket";
+  for (const std::string& w : words) command += " " + shell_quoted(w);
+  int code = 0;
+  try {
+    code = run(words);
+  } catch (const Error& e) {
+    return report(e.what(), e.exit_code());
+  } catch (const std::bad_alloc&) {
+    return report("[hocket] out of memory", 1);
+  } catch (const std::system_error& e) {
+    return report(fmt::format("[hocket] {}", e.what()).c_str(), 1);
+  } catch (const std::exception& e) {
+    return report(fmt::format("[hocket] internal error: {}\nThis is a bug of hocket; please report "
+                              "it with the command:\n  {}", e.what(), command).c_str(), 1);
+  }
+  errno = 0;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+    return report(fmt::format("[hocket] can't write to standard output: {}",
+                              std::strerror(errno)).c_str(), 1);
+  return code;
+}
+
+}  // namespace hocket::cli

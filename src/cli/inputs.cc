@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/inputs.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/resolve.h"
+
+namespace hocket::cli {
+namespace {
+
+bool is_config_json(const std::string& path) {
+  if (!path.ends_with(".json") || !file_exists(path) || is_directory(path)) return false;
+  const nlohmann::json json = read_json(path);
+  return json.is_object() && json.contains("model_type");
+}
+
+/// Sets train.global_batch to `per_stage` micro-batches per pipeline stage unless it is given.
+train::Run with_batch(nlohmann::json tree, const std::string& name,
+                      const std::vector<std::string>& overrides, int64_t per_stage) {
+  train::RunConfig probe;
+  const ResolvedConfig resolved = parse_config(probe, tree.dump(), name, overrides);
+  if (resolved.is_default("train.global_batch"))
+    tree["train"]["global_batch"] = probe.plan.dp * probe.plan.micro_batch *
+                                    (probe.plan.pp > 1 ? per_stage * probe.plan.pp : 1);
+  return train::parse_run(tree.dump(), name, overrides);
+}
+
+}  // namespace
+
+train::Compiled Source::compile(const train::CompileOptions& options) const {
+  train::Compiled compiled = train::compile(run, options);
+  if (!program_text.empty()) compiled.program = program::parse_program(program_text);
+  return compiled;
+}
+
+Source read_source(const std::string& path, const std::vector<std::string>& overrides,
+                   bool bare_model) {
+  Source source;
+  if (!bare_model && is_directory(path))
+    fail(path, "is a folder; expected a run.yaml or the text of a program");
+  if (bare_model && (!file_exists(path) || is_directory(path) || is_config_json(path))) {
+    if (path.ends_with(".yaml") || path.ends_with(".txt")) read_file(path);  // says what is wrong
+    const std::string config = checkpoint::resolve_model(path, false).config_file;
+    const models::ModelConfig model = models::read_config(config);
+    const int64_t longest = model.max_position > 0 ? model.max_position : 4096;
+    source.run = with_batch({{"model", {{"path", config}}},
+                             {"train", {{"seq_len", std::min<int64_t>(4096, longest)}}}},
+                            path, overrides, 4);
+    return source;
+  }
+  source.run = train::read_run(path, overrides, &source.program_text);
+  return source;
+}
+
+train::Run model_run(const std::string& model, const std::string& dtype,
+                     const std::vector<std::string>& overrides) {
+  const checkpoint::ModelLocation at = checkpoint::resolve_model(model, true);
+  nlohmann::json tree = {{"model", {{"path", at.folder}, {"init", "weights"}, {"dtype", dtype}}}};
+  if (at.is_checkpoint) {
+    // What it was trained on and with; the plan is the caller's.
+    const std::string file = join_path(at.folder, "run.json");
+    const nlohmann::json state = read_json(file);
+    nlohmann::json config;
+    if (state.is_object() && state.contains("config")) {
+      const nlohmann::json& c = state["config"];
+      config = c.is_string() ? parse_json(c.get<std::string>(), file) : c;
+    }
+    if (config.is_object() && config.contains("data") && config["data"].is_object())
+      tree["data"] = config["data"];
+    if (config.is_object() && config.contains("train") && config["train"].is_object() &&
+        config["train"].contains("seq_len"))
+      tree["train"]["seq_len"] = config["train"]["seq_len"];
+  }
+  return with_batch(std::move(tree), model, overrides, 1);
+}
+
+void add_set(Args& args, std::vector<std::string>* overrides) {
+  args.option("--set", "KEY=VALUE", overrides,
+              "overrides a key of the run, e.g. plan.dp=2; may be repeated");
+}
+
+std::vector<std::string> comma_list(const std::string& text) {
+  std::vector<std::string> list;
+  for (const std::string& piece : split(text, ','))
+    if (const std::string name(trim(piece)); !name.empty()) list.push_back(name);
+  return list;
+}
+
+void emit(const std::string& path, const std::string& text) {
+  if (!path.empty() && path != "-") return write_file_atomic(path, text);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
+    fail_run("hocket", "can't write to standard output");
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What several verbs read: RUN (a run.yaml, a program's text, or a model's config.json with a default
+// plan), and --set.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/args.h"
+#include "train/compile.h"
+
+namespace hocket::cli {
+
+/// A run as given on the command line.
+struct Source {
+  train::Run run;
+  std::string program_text;  ///< RUN was the text of a program
+
+  /// The program that the run makes, or the one that was given.
+  train::Compiled compile(const train::CompileOptions& options = {}) const;
+};
+
+/// `path`: a run.yaml, a program's text; with `bare_model` also a MODEL, whose missing settings are:
+/// sequences of 4,096 tokens (less if the model allows less), one per rank and micro-batch, and four
+/// micro-batches per pipeline stage.
+Source read_source(const std::string& path, const std::vector<std::string>& overrides,
+                   bool bare_model = false);
+
+/// Text of a run that evaluates or generates with MODEL: its weights, and for a checkpoint of ours
+/// the data and sequence length that it was trained with. The batch follows the plan of `overrides`.
+train::Run model_run(const std::string& model, const std::string& dtype,
+                     const std::vector<std::string>& overrides);
+
+/// Adds --set.
+void add_set(Args& args, std::vector<std::string>* overrides);
+
+/// "a,b" → {"a", "b"}; empty pieces are left out.
+std::vector<std::string> comma_list(const std::string& text);
+
+/// Writes `text` to `path`, or to standard output if it is empty or "-".
+void emit(const std::string& path, const std::string& text);
+
+}  // namespace hocket::cli

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/local.h"
+
+namespace hocket::comm {
+
+namespace {
+
+/// Median time of one message of `bytes` from one thread to another.
+double message_s(LocalWorld& world, int64_t bytes, int rounds) {
+  program::Kind send, recv;
+  send.op = "send";
+  recv.op = "recv";
+  send.in = recv.out = {{graph::DType::f32, {bytes / 4}, 0}};
+  std::vector<float> a(static_cast<size_t>(bytes / 4)), b(a.size());
+  auto call = [](const program::Kind& kind, void* const* p, int32_t peer) {
+    Call c;
+    c.kind = &kind;
+    (kind.op == "send" ? c.in : c.out) = std::span<void* const>(p, 1);
+    c.peer = peer;
+    c.tag = 0;
+    return c;
+  };
+  void* pa = a.data();
+  void* pb = b.data();
+  std::thread other([&] {
+    for (int i = 0; i < rounds; ++i) {
+      world.communicator(1).run(call(recv, &pb, 0));
+      world.communicator(1).run(call(send, &pb, 0));
+    }
+  });
+  std::vector<double> times;
+  for (int i = 0; i < rounds; ++i) {
+    auto begin = std::chrono::steady_clock::now();
+    world.communicator(0).run(call(send, &pa, 1));
+    world.communicator(0).run(call(recv, &pa, 1));
+    times.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 2);
+  }
+  other.join();
+  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2),
+                   times.end());
+  return times[times.size() / 2];
+}
+
+}  // namespace
+
+LinkTimes time_local_link() {
+  LocalWorld world(2, std::chrono::seconds(20));
+  constexpr int64_t kLarge = 4 << 20;
+  LinkTimes t;
+  t.latency_s = message_s(world, 64, 200);
+  t.bytes_per_s = static_cast<double>(kLarge) /
+                  std::max(1e-9, message_s(world, kLarge, 20) - t.latency_s);
+  return t;
+}
+
+}  // namespace hocket::comm

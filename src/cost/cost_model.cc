@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Roofline, profile look-up and α-β formulas.
+#include "cost/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace hocket::cost {
+namespace {
+
+enum class OpClass { matmul, attention, memory };
+
+OpClass class_of(std::string_view op) {
+  if (op.starts_with("linear") || op.starts_with("grouped_linear")) return OpClass::matmul;
+  if (op.starts_with("attention")) return OpClass::attention;
+  return OpClass::memory;
+}
+
+int64_t to_ns(double seconds) {
+  // Beyond ~292 years nothing fits; such a cluster file is an input error.
+  if (!(seconds >= 0) || seconds > 9e9)
+    fail("cost", "a task would take {} s; expected finite times; try other cluster constants",
+         seconds);
+  return static_cast<int64_t>(std::llround(seconds * 1e9));
+}
+
+}  // namespace
+
+const char* to_string(Provenance provenance) {
+  switch (provenance) {
+    case Provenance::timed:
+      return "timed";
+    case Provenance::interpolated:
+      return "interpolated";
+    case Provenance::analytic:
+      return "analytic";
+  }
+  return "?";
+}
+
+graph::DType compute_dtype(const Kind& kind) {
+  for (const auto* list : {&kind.in, &kind.out})
+    for (const graph::TensorType& t : *list)
+      if (graph::is_floating(t.dtype)) return t.dtype;
+  return graph::DType::f32;
+}
+
+CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads)
+    : cluster_(std::move(cluster)),
+      profile_(std::move(profile)),
+      threads_(std::max<int64_t>(1, threads)) {
+  if (!profile_) return;
+  if (cluster_.cores_per_node > 0 && profile_->cores > 0) cluster_.cores_per_node = profile_->cores;
+  const auto replace = [&](const char* name, Link& link) {
+    const auto it = profile_->links.find(name);
+    if (it == profile_->links.end()) return;
+    link.latency = {it->second.latency_ns * 1e-9, "profile"};
+    link.bandwidth = {it->second.bytes_per_s, "profile"};
+    link.efficiency = {1, "profile"};
+  };
+  replace("intra", cluster_.links.intra);
+  replace("inter", cluster_.links.inter);
+  // Measured for a rank with its threads; the file's device is a core where cores are shared.
+  const double cores = cluster_.cores_per_node > 0 ? static_cast<double>(profile_->threads) : 1;
+  Device& d = cluster_.device;
+  if (profile_->memory_bytes_per_s > 0) {
+    d.memory_bandwidth = {profile_->memory_bytes_per_s / cores, "profile"};
+    d.efficiency.memory = {1, "profile"};
+  }
+  for (const auto& [dtype, rate] : profile_->peak_flops) {
+    if (rate <= 0) continue;
+    if (dtype == "f32") d.peak.f32 = {rate / cores, "profile"};
+    if (dtype == "f64") d.peak.f64 = {rate / cores, "profile"};
+    if (dtype == "bf16") d.peak.bf16 = {rate / cores, "profile"};
+  }
+  for (const TimedTask& t : profile_->tasks) {
+    timed_.emplace(t.key, t.ns);
+    if (t.flops <= 0 && t.bytes <= 0) continue;
+    const double x = roofline_s(t.op, graph::parse_dtype(t.dtype), t.flops, t.bytes);
+    if (t.ns > 0 && x > 0) points_[{t.op, t.dtype}].push_back({x, static_cast<double>(t.ns)});
+  }
+  for (auto& [key, points] : points_) {
+    std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
+      return std::tie(a.roofline_s, a.ns) < std::tie(b.roofline_s, b.ns);
+    });
+    // Sizes that the roofline cannot tell apart: their mean.
+    std::vector<Point> merged;
+    for (size_t i = 0; i < points.size();) {
+      size_t j = i;
+      double sum = 0;
+      for (; j < points.size() && points[j].roofline_s == points[i].roofline_s; ++j)
+        sum += points[j].ns;
+      merged.push_back({points[i].roofline_s, sum / static_cast<double>(j - i)});
+      i = j;
+    }
+    points = std::move(merged);
+  }
+}
+
+double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flops,
+                             int64_t bytes) const {
+  const Device& d = cluster_.device;
+  const double scale = cluster_.cores_per_node > 0 ? static_cast<double>(threads_) : 1;
+  double memory =
+      static_cast<double>(bytes) / (d.memory_bandwidth.value * d.efficiency.memory.value * scale);
+  double compute = 0;
+  if (flops > 0) {
+    using graph::DType;
+    double share = 1;
+    switch (class_of(op)) {
+      case OpClass::matmul:
+        share = d.efficiency.matmul.value;
+        break;
+      case OpClass::attention:
+        share = d.efficiency.attention.value;
+        break;
+      case OpClass::memory:
+        // Matrix units do not help here: elementwise work runs at the f32 rate at best. A device
+        // without a given f64 rate still does the few f64 sums of losses and norms.
+        if (d.peak.f32.value > 0 && (dtype != DType::f64 || d.peak.f64.value <= 0))
+          dtype = DType::f32;
+        break;
+    }
+    compute = flops / (cluster_.peak_flops(dtype) * share * scale);
+  }
+  return std::max(memory, compute);
+}
+
+/// Piecewise linear in log(time) over log(roofline); outside the timed sizes, proportional to the
+/// roofline from the nearest one.
+double CostModel::scaled_ns(const std::vector<Point>& points, double x) const {
+  const auto above = std::lower_bound(points.begin(), points.end(), x,
+                                      [](const Point& p, double v) { return p.roofline_s < v; });
+  if (above == points.end()) return points.back().ns * x / points.back().roofline_s;
+  if (above == points.begin()) return above->ns * x / above->roofline_s;
+  const Point& a = *(above - 1);
+  const Point& b = *above;
+  const double w = std::log(x / a.roofline_s) / std::log(b.roofline_s / a.roofline_s);
+  return std::exp(std::log(a.ns) + w * (std::log(b.ns) - std::log(a.ns)));
+}
+
+TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
+  const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
+  if (profile_) {
+    const auto it = timed_.find(kind_key(kind, accumulate));
+    if (it != timed_.end()) return {it->second + overhead, Provenance::timed};
+  }
+  const graph::DType dtype = compute_dtype(kind);
+  const double x = roofline_s(kind.op, dtype, kind.flops, kind.bytes);
+  if (profile_ && x > 0) {
+    const auto it = points_.find({kind.op, graph::to_string(dtype)});
+    if (it != points_.end())
+      return {to_ns(scaled_ns(it->second, x) * 1e-9) + overhead, Provenance::interpolated};
+  }
+  return {to_ns(x + cluster_.device.launch.value) + overhead, Provenance::analytic};
+}
+
+TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
+                             const GroupShape& shape) const {
+  const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
+  if (profile_) {
+    const auto it = timed_.find(kind_key(kind, accumulate, shape));
+    if (it != timed_.end()) return {it->second + overhead, Provenance::timed};
+  }
+  const double n = shape.members;
+  if (shape.members <= 1) return {overhead, Provenance::analytic};
+  // The nodes that the ranks lie on decide; a program lowered for smaller nodes keeps its queue.
+  const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
+  const double per_node = shape.nodes > 1 ? shape.per_node : 1;
+  const Link& near = cluster_.links.intra;
+  const Link& far = cluster_.links.inter;
+  const double alpha = (crosses ? far : near).latency.value;
+  // A ring enters and leaves a node once per channel, through the adapter of another device each
+  // time: k members on a node have k adapters for it.
+  const double beta = !crosses       ? near.bytes_per_s()
+                      : per_node > 1 ? std::min(near.bytes_per_s(), per_node * far.bytes_per_s())
+                                     : far.bytes_per_s();
+  const double size = static_cast<double>(kind.bytes);
+  const std::string& op = kind.op;
+  double s = 0;
+  if (op == "all_reduce") {
+    const double ring = 2 * (n - 1) * alpha + 2 * (n - 1) / n * size / beta;
+    const double tree = 2 * std::ceil(std::log2(n)) * alpha + 2 * size / beta;
+    s = std::min(ring, tree);
+  } else if (op == "all_gather" || op == "reduce_scatter") {
+    s = (n - 1) * alpha + (n - 1) / n * size / beta;
+  } else if (op == "size_exchange") {
+    s = alpha + (n - 1) * size / beta;
+  } else if (op == "all_to_all") {
+    // All messages are posted at once; what stays in the node and what leaves it move side by side.
+    const double inside = shape.nodes > 1 ? per_node - 1 : crosses ? 0 : n - 1;
+    const double outside = n - 1 - inside;
+    double t = 0;
+    if (inside > 0) t = inside / n * size / near.bytes_per_s();
+    if (outside > 0) t = std::max(t, outside / n * size / far.bytes_per_s());
+    s = alpha + t;
+  } else if (op == "send") {
+    s = alpha + size / beta;
+  } else {
+    fail("cost",
+         "no cost for communication {}; expected all_reduce, all_gather, reduce_scatter, "
+         "all_to_all, size_exchange or send",
+         op);
+  }
+  const bool fitted = profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0;
+  return {to_ns(s) + overhead, fitted ? Provenance::interpolated : Provenance::analytic};
+}
+
+}  // namespace hocket::cost

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a task takes: from a profile where it was timed, scaled from other sizes of the same op
+// where it was not, and otherwise from a roofline over the cluster's constants. Communication: α-β
+// per step of the algorithm. docs/simulate.md has the formulas.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "cost/cluster.h"
+#include "cost/profile.h"
+#include "program/program.h"
+
+namespace hocket::cost {
+
+enum class Provenance : uint8_t {
+  timed,         ///< this very task, in isolation, on this machine
+  interpolated,  ///< another size of the op, or a fitted link
+  analytic,      ///< constants of the cluster file
+};
+const char* to_string(Provenance provenance);
+
+struct TaskCost {
+  int64_t ns = 0;
+  Provenance provenance = Provenance::analytic;
+};
+
+class CostModel {
+ public:
+  /// `threads`: per rank; matters only where ranks share cores. A profile replaces the cluster's
+  /// number of cores and its links, and adds the executor's overhead per task.
+  CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads);
+
+  /// A task that involves no other rank, alone on its device.
+  TaskCost work(const Kind& kind, uint32_t accumulate) const;
+  /// A collective from the arrival of the last member, or a send. `inter`: its lane is the
+  /// network's.
+  TaskCost transfer(const Kind& kind, uint32_t accumulate, bool inter,
+                    const GroupShape& shape) const;
+
+  const Cluster& cluster() const { return cluster_; }
+  bool calibrated() const { return profile_.has_value(); }
+  const std::optional<Profile>& profile() const { return profile_; }
+  int64_t threads() const { return threads_; }
+
+  /// Seconds by the roofline, without launch: max(flops / reached peak, bytes / reached bandwidth).
+  double roofline_s(std::string_view op, graph::DType dtype, double flops, int64_t bytes) const;
+
+ private:
+  struct Point {
+    double roofline_s;
+    double ns;
+  };
+  double scaled_ns(const std::vector<Point>& points, double roofline_s) const;
+
+  Cluster cluster_;
+  std::optional<Profile> profile_;
+  int64_t threads_;
+  std::unordered_map<std::string, int64_t> timed_;
+  std::map<std::pair<std::string, std::string>, std::vector<Point>> points_;  // (op, dtype)
+};
+
+/// First floating-point type among inputs, then outputs; f32 if there is none.
+graph::DType compute_dtype(const Kind& kind);
+
+}  // namespace hocket::cost

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profile files: JSON, format "hocket-profile-1".
+#include "cost/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+
+namespace hocket::cost {
+namespace {
+
+constexpr const char* kFormat = "hocket-profile-1";
+
+std::string types(const std::vector<graph::TensorType>& list) {
+  std::string out = "(";
+  for (size_t i = 0; i < list.size(); ++i) out += (i > 0 ? ", " : "") + graph::to_string(list[i]);
+  return out + ")";
+}
+
+double positive(const JsonView& v, std::string_view key) {
+  const double x = v.get_double(key);
+  if (!(x >= 0) || !std::isfinite(x)) v.at(key).fail(fmt::format("is {}; expected >= 0", x));
+  return x;
+}
+
+int64_t natural(const JsonView& v, std::string_view key, int64_t otherwise) {
+  const int64_t x = v.get_int(key, otherwise);
+  if (x < 0) v.at(key).fail(fmt::format("is {}; expected >= 0", x));
+  return x;
+}
+
+Profile from_json(const nlohmann::json& json, const std::string& where) {
+  const JsonView root(json, where);
+  if (root.get_string("format") != kFormat)
+    root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",
+                                       root.get_string("format"), kFormat));
+  Profile p;
+  if (root.has("machine")) {
+    const JsonView machine = root.at("machine");
+    for (const std::string& key : machine.keys()) p.machine[key] = machine.get_string(key);
+  }
+  p.cores = natural(root, "cores", 0);
+  p.threads = std::max<int64_t>(1, natural(root, "threads", 1));
+  p.task_overhead_ns = natural(root, "task_overhead_ns", 0);
+  if (root.has("memory_bytes_per_s")) p.memory_bytes_per_s = positive(root, "memory_bytes_per_s");
+  if (root.has("peak_flops")) {
+    const JsonView peak = root.at("peak_flops");
+    for (const std::string& dtype : peak.keys()) {
+      if (dtype != "f32" && dtype != "f64" && dtype != "bf16")
+        peak.fail(fmt::format("has \"{}\"; expected f32, f64 or bf16", dtype));
+      p.peak_flops[dtype] = positive(peak, dtype);
+    }
+  }
+  if (root.has("links")) {
+    const JsonView links = root.at("links");
+    for (const std::string& name : links.keys()) {
+      if (name != "intra" && name != "inter")
+        links.fail(fmt::format("has \"{}\"; expected intra or inter", name));
+      const JsonView link = links.at(name);
+      TimedLink& l = p.links[name];
+      l.latency_ns = positive(link, "latency_ns");
+      l.bytes_per_s = positive(link, "bytes_per_s");
+      if (l.bytes_per_s == 0) link.at("bytes_per_s").fail("is 0; expected a bandwidth");
+    }
+  }
+  const JsonView tasks = root.at("tasks");
+  p.tasks.reserve(tasks.size());
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const JsonView t = tasks.at(i);
+    TimedTask task;
+    task.key = t.get_string("kind");
+    task.op = t.get_string("op");
+    task.dtype = t.get_string("dtype");
+    if (task.dtype != "f32" && task.dtype != "f64" && task.dtype != "bf16")
+      t.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
+    task.flops = positive(t, "flops");
+    task.bytes = natural(t, "bytes", 0);
+    task.ns = natural(t, "ns", 0);
+    task.spread = t.has("spread") ? positive(t, "spread") : 0;
+    p.tasks.push_back(std::move(task));
+  }
+  return p;
+}
+
+}  // namespace
+
+std::string kind_key(const Kind& kind, uint32_t accumulate) {
+  std::string key = kind.op + graph::to_string(kind.attrs);
+  if (accumulate != 0) key += fmt::format(" acc={}", accumulate);
+  return key + " " + types(kind.in) + " -> " + types(kind.out);
+}
+
+std::string kind_key(const Kind& kind, uint32_t accumulate, const GroupShape& shape) {
+  return kind_key(kind, accumulate) + fmt::format(" n={} nodes={}", shape.members, shape.nodes);
+}
+
+Profile read_profile(const std::string& path) { return from_json(read_json(path), path); }
+
+Profile parse_profile(std::string_view text, const std::string& where) {
+  return from_json(parse_json(text, where), where);
+}
+
+std::string to_json(const Profile& p) {
+  using Json = nlohmann::ordered_json;
+  Json root;
+  root["format"] = kFormat;
+  root["machine"] = p.machine;
+  root["cores"] = p.cores;
+  root["threads"] = p.threads;
+  root["task_overhead_ns"] = p.task_overhead_ns;
+  if (p.memory_bytes_per_s > 0) root["memory_bytes_per_s"] = p.memory_bytes_per_s;
+  if (!p.peak_flops.empty()) root["peak_flops"] = p.peak_flops;
+  Json links = Json::object();
+  for (const auto& [name, link] : p.links)
+    links[name] = {{"latency_ns", link.latency_ns}, {"bytes_per_s", link.bytes_per_s}};
+  root["links"] = links;
+  Json tasks = Json::array();
+  for (const TimedTask& t : p.tasks)
+    tasks.push_back({{"kind", t.key},
+                     {"op", t.op},
+                     {"dtype", t.dtype},
+                     {"flops", t.flops},
+                     {"bytes", t.bytes},
+                     {"ns", t.ns},
+                     {"spread", t.spread}});
+  root["tasks"] = tasks;
+  return root.dump(1) + "\n";
+}
+
+std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {
+  std::vector<ProfileTarget> targets;
+  std::map<std::pair<program::KindId, uint32_t>, size_t> index;
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    std::map<size_t, int64_t> count;
+    const auto& tasks = program.classes[c].tasks;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const program::Task& t = tasks[i];
+      if (program::is_communication(program.kind(t).op)) continue;
+      const auto [it, fresh] = index.emplace(std::pair(t.kind, t.accumulate), targets.size());
+      if (fresh)
+        targets.push_back({kind_key(program.kind(t), t.accumulate), t.kind, t.accumulate, 0,
+                           static_cast<int32_t>(c), static_cast<program::TaskId>(i)});
+      ++count[it->second];
+    }
+    for (const auto& [target, n] : count)
+      targets[target].count = std::max(targets[target].count, n);
+  }
+  return targets;
+}
+
+}  // namespace hocket::cost

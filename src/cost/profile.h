@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// A profile: what `hocket profile` measured on one machine. Tasks are identified by the text of
+// their kind, so that a profile serves every program that contains the same tasks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cost/cluster.h"
+#include "program/program.h"
+
+namespace hocket::cost {
+
+using program::Kind;
+
+/// `linear_dw{...} acc=1 (f32[64,8], f32[64,16]) -> (f32[8,16])`: what identifies a task's
+/// duration. A communication is followed by how its group lies: ` n=4 nodes=1`.
+std::string kind_key(const Kind& kind, uint32_t accumulate);
+std::string kind_key(const Kind& kind, uint32_t accumulate, const GroupShape& shape);
+
+struct TimedTask {
+  std::string key;  ///< kind_key
+  std::string op;
+  std::string dtype;  ///< of the first floating-point operand
+  double flops = 0;
+  int64_t bytes = 0;
+  int64_t ns = 0;     ///< median, in isolation
+  double spread = 0;  ///< (75th - 25th percentile) / median
+  bool operator==(const TimedTask&) const = default;
+};
+
+/// Fitted to transfers between ranks of this machine.
+struct TimedLink {
+  double latency_ns = 0;
+  double bytes_per_s = 0;
+  bool operator==(const TimedLink&) const = default;
+};
+
+struct Profile {
+  std::map<std::string, std::string> machine;  ///< facts for people: cpu, torch, kernel
+  int64_t cores = 0;                           ///< of the machine
+  int64_t threads = 1;                         ///< per rank while timing
+  int64_t task_overhead_ns = 0;                ///< what the executor adds to every task
+  double memory_bytes_per_s = 0;               ///< of one rank with its threads; 0: not measured
+  std::map<std::string, double> peak_flops;    ///< by dtype: rate of large products of one rank
+  std::map<std::string, TimedLink> links;      ///< "intra", "inter"
+  std::vector<TimedTask> tasks;
+};
+
+/// Reads JSON written by `to_json`; Error (exit code 2) for anything that does not fit.
+Profile read_profile(const std::string& path);
+Profile parse_profile(std::string_view text, const std::string& where);
+std::string to_json(const Profile& profile);
+
+/// A task that has to be timed for a program: one of each kind (and accumulation), how often a step
+/// of one rank of the class that has most of them runs it, and where an example is.
+struct ProfileTarget {
+  std::string key;
+  program::KindId kind = 0;
+  uint32_t accumulate = 0;
+  int64_t count = 0;
+  int32_t cls = 0;
+  program::TaskId task = 0;  ///< the first one
+};
+
+/// The distinct local tasks (no communication) of a program, in order of first appearance.
+std::vector<ProfileTarget> distinct_tasks(const program::Program& program);
+
+}  // namespace hocket::cost

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/commands.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "data/utf8.h"
+
+namespace hocket::data {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* kSource = "tokenizer_source.json";
+
+std::string read_input(const std::string& path) {
+  if (path != "-") return read_file(path);
+  std::string text;
+  char buffer[1 << 16];
+  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
+  if (std::ferror(stdin)) fail("data", "standard input cannot be read");
+  return text;
+}
+
+void write_output(const std::string& path, const std::string& text) {
+  if (path != "-") {
+    write_file_atomic(path, text);
+  } else if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
+             std::fflush(stdout) != 0) {
+    fail_run("data", "standard output cannot be written");
+  }
+}
+
+// Applies `convert(line, where)` to every line; an empty last line is none.
+template <class Convert>
+std::string each_line(const std::string& text, const std::string& name, const Convert& convert) {
+  std::string out;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string where = fmt::format("{}:{}", name == "-" ? "stdin" : name, ++number);
+    out += convert(std::string_view(text).substr(begin, end - begin), where);
+    out += '\n';
+    begin = end + 1;
+  }
+  return out;
+}
+
+std::string json_text(const std::string& bytes) {
+  return OrderedJson(bytes).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+std::string id_list(const std::vector<int32_t>& ids) {
+  std::string out = "[";
+  for (size_t i = 0; i < ids.size(); ++i)
+    fmt::format_to(std::back_inserter(out), "{}{}", i ? "," : "", ids[i]);
+  return out + "]";
+}
+
+std::vector<int32_t> parse_ids(const Tokenizer& tokenizer, std::string_view text,
+                               const std::string& where) {
+  const nlohmann::json json = parse_json(text, where);
+  const JsonView list(json, where);
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t id = list.at(i).as_int();
+    if (id < 0 || id >= tokenizer.vocab_size()) {
+      list.at(i).fail(
+          fmt::format("is {}; expected an id from 0 to {}", id, tokenizer.vocab_size() - 1));
+    }
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+// Everything that the trained tokenizer depends on.
+std::string training_key(const Corpus& corpus, const BpeTrainOptions& bpe) {
+  Hasher h;
+  h.add("train-tokenizer 1").add(static_cast<uint64_t>(bpe.vocab_size));
+  h.add(static_cast<uint64_t>(bpe.min_count)).add(uint64_t{bpe.pattern.size()}).add(bpe.pattern);
+  for (const std::string& t : bpe.special_tokens) h.add(uint64_t{t.size()}).add(t);
+  h.add(uint64_t{bpe.special_tokens.size()});
+  for (const Corpus::File& f : corpus.files) {
+    if (!f.valid) h.add(f.hash.high).add(f.hash.low);
+  }
+  return h.finish().hex();
+}
+
+bool is_trained(const std::string& folder, const std::string& key, int32_t* vocab_size) {
+  if (!file_exists(join_path(folder, kSource))) return false;
+  try {
+    const nlohmann::json json = read_json(join_path(folder, kSource));
+    const JsonView source(json, kSource);
+    if (source.get_string("trained_on") != key) return false;
+    const Tokenizer tokenizer = Tokenizer::load(folder);
+    *vocab_size = tokenizer.vocab_size();
+    return source.get_string("tokenizer") == tokenizer.hash().hex();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+OrderedJson to_json(const SplitStats& s) {
+  return {
+      {"files", s.files}, {"bytes", s.bytes}, {"tokens", s.tokens}, {"shards", s.shards.size()}};
+}
+
+}  // namespace
+
+TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
+  if (options.output.empty()) fail("train-tokenizer", "no output folder");
+  const Corpus corpus = scan_corpus(options.corpus);
+  TrainTokenizerResult result;
+  const std::vector<std::string> files = corpus.paths(false);
+  result.files = static_cast<int64_t>(files.size());
+  result.bytes = corpus.bytes(false);
+  const std::string key = training_key(corpus, options.bpe);
+  if (is_trained(options.output, key, &result.vocab_size)) {
+    result.up_to_date = true;
+    return result;
+  }
+  const Tokenizer tokenizer = train_bpe(files, options.bpe);
+  result.vocab_size = tokenizer.vocab_size();
+  tokenizer.save_folder(options.output);
+  const OrderedJson source = {{"trained_on", key},
+                              {"tokenizer", tokenizer.hash().hex()},
+                              {"files", result.files},
+                              {"bytes", result.bytes}};
+  write_file_atomic(join_path(options.output, kSource), source.dump(1) + "\n");
+  return result;
+}
+
+BaselinesResult run_baselines(const Dataset& dataset,
+                              const std::function<void(const std::string&)>& progress) {
+  if (dataset.valid() == nullptr || dataset.train() == nullptr) {
+    fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
+  }
+  const auto say = [&](const std::string& what) {
+    if (progress) progress(what);
+  };
+  std::vector<std::string> files;
+  for (const Corpus::File& f : dataset.files()) {
+    if (!f.valid) continue;
+    if (!file_exists(f.path) || hash128(read_file(f.path)) != f.hash) {
+      fail("baselines", "{} is gone or changed since `hocket data prepare`; try to prepare again",
+           f.path);
+    }
+    files.push_back(f.path);
+  }
+  BaselinesResult result;
+  say("trigram: counting");
+  const Trigram trigram(*dataset.train(), dataset.tokenizer().eos_id());
+  say("trigram: held-out files");
+  result.trigram = trigram.evaluate(*dataset.valid());
+  result.xz = xz_baseline(
+      files, [&](int64_t done) { say(fmt::format("xz -9e: {} of {} files", done, files.size())); });
+  return result;
+}
+
+DataStats data_stats(const DataStatsOptions& options) {
+  const Dataset dataset(options.folder);
+  DataStats s;
+  s.folder = options.folder;
+  s.fingerprint = dataset.fingerprint();
+  s.train = dataset.train_stats();
+  s.valid = dataset.valid_stats();
+  s.vocab_size = dataset.tokenizer().vocab_size();
+  if (options.verify) {
+    if (options.progress) options.progress("verifying checksums");
+    for (const auto& stream : {dataset.train(), dataset.valid()}) {
+      if (stream != nullptr) stream->verify();
+    }
+    s.verified = true;
+  }
+  if (options.baselines) {
+    const BaselinesResult b = run_baselines(dataset, options.progress);
+    s.xz = b.xz;
+    s.trigram = b.trigram;
+    s.has_baselines = true;
+  }
+  return s;
+}
+
+double DataStats::bytes_per_token() const {
+  return static_cast<double>(train.bytes + valid.bytes) /
+         static_cast<double>(train.tokens + valid.tokens);
+}
+
+std::string DataStats::to_json() const {
+  OrderedJson j = {{"folder", folder},
+                   {"fingerprint", fingerprint},
+                   {"vocab_size", vocab_size},
+                   {"bytes_per_token", bytes_per_token()},
+                   {"train", data::to_json(train)},
+                   {"valid", data::to_json(valid)},
+                   {"verified", verified}};
+  if (has_baselines) {
+    j["baselines"] = {{"xz_bits_per_byte", xz.bits_per_byte()},
+                      {"trigram_bits_per_byte", trigram.bits_per_byte()}};
+  }
+  return j.dump(1) + "\n";
+}
+
+std::string DataStats::to_text() const {
+  std::string out =
+      fmt::format("{}: vocabulary of {}, {:.2f} bytes a token{}\n", folder, vocab_size,
+                  bytes_per_token(), verified ? ", checksums verified" : "");
+  for (const auto& [name, split] : {std::pair("train", &train), std::pair("valid", &valid)}) {
+    out += fmt::format("  {}  {:>7} files  {:>10}  {:>9} tokens  {} shards\n", name, split->files,
+                       human_bytes(static_cast<double>(split->bytes)),
+                       human_count(static_cast<double>(split->tokens)), split->shards.size());
+  }
+  if (has_baselines) {
+    out += fmt::format("  bits per byte of the validation files: xz -9e {:.4f}, trigram {:.4f}\n",
+                       xz.bits_per_byte(), trigram.bits_per_byte());
+  }
+  return out;
+}
+
+std::string encode_line(Encoder* encoder, std::string_view json, const std::string& where) {
+  const nlohmann::json text = parse_json(json, where);
+  std::vector<int32_t> ids;
+  encoder->encode(JsonView(text, where).as_string(), &ids);
+  return id_list(ids);
+}
+
+std::string decode_line(const Tokenizer& tokenizer, std::string_view json,
+                        const std::string& where) {
+  return json_text(tokenizer.decode(parse_ids(tokenizer, json, where)));
+}
+
+void encode_text(const EncodeOptions& options) {
+  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  Encoder encoder(tokenizer);
+  const std::string text = read_input(options.input);
+  if (options.lines) {
+    write_output(options.output,
+                 each_line(text, options.input, [&](std::string_view line, const std::string& at) {
+                   return encode_line(&encoder, line, at);
+                 }));
+    return;
+  }
+  std::vector<int32_t> ids;
+  encoder.encode(text, &ids);
+  write_output(options.output, id_list(ids) + "\n");
+}
+
+void decode_ids(const EncodeOptions& options) {
+  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  const std::string text = read_input(options.input);
+  if (options.lines) {
+    write_output(options.output,
+                 each_line(text, options.input, [&](std::string_view line, const std::string& at) {
+                   return decode_line(tokenizer, line, at);
+                 }));
+    return;
+  }
+  const std::string where = options.input == "-" ? "stdin" : options.input;
+  write_output(options.output, tokenizer.decode(parse_ids(tokenizer, text, where)));
+}
+
+}  // namespace hocket::data

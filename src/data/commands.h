@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `hocket data train-tokenizer|stats|encode|decode` do, as functions; `prepare` is in
+// data/prepare.h. Nothing here prints: results are values, progress goes to callbacks.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "data/baselines.h"
+#include "data/bpe_train.h"
+#include "data/prepare.h"
+
+namespace hocket::data {
+
+struct TrainTokenizerOptions {
+  CorpusOptions corpus;  ///< trains on its training split only
+  BpeTrainOptions bpe;
+  std::string output;  ///< a folder: tokenizer.json and tokenizer_config.json
+};
+
+struct TrainTokenizerResult {
+  int64_t files = 0, bytes = 0;  ///< trained on
+  int32_t vocab_size = 0;        ///< may be less than asked for, see BpeTrainOptions::min_count
+  bool up_to_date = false;       ///< the folder held the result of this very call already
+};
+
+/// Remembers in `output`/tokenizer_source.json what it was trained on; a second call with the same
+/// files, settings and an untouched tokenizer does nothing. Error: see train_bpe and scan_corpus.
+TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options);
+
+struct DataStatsOptions {
+  std::string folder;      ///< made by prepare
+  bool verify = false;     ///< reads every id and compares checksums
+  bool baselines = false;  ///< of the validation split; xz needs the files where they were
+  std::function<void(const std::string&)> progress;  ///< what is being done
+};
+
+struct DataStats {
+  std::string folder, fingerprint;
+  SplitStats train, valid;
+  int32_t vocab_size = 0;
+  bool verified = false;
+  bool has_baselines = false;
+  BaselineResult xz, trigram;
+
+  /// Bytes of text that a token stands for, on average over both splits.
+  double bytes_per_token() const;
+  std::string to_json() const;
+  std::string to_text() const;
+};
+
+/// Error: a damaged folder; baselines of a folder without validation split, or with files that are
+/// gone or changed.
+DataStats data_stats(const DataStatsOptions& options);
+
+struct BaselinesResult {
+  BaselineResult xz, trigram;
+};
+
+/// Both baselines of a prepared folder. Error: as data_stats.
+BaselinesResult run_baselines(const Dataset& dataset,
+                              const std::function<void(const std::string&)>& progress = nullptr);
+
+struct EncodeOptions {
+  std::string tokenizer;
+  std::string input = "-";   ///< a file; "-": standard input
+  std::string output = "-";  ///< a file (replaced atomically); "-": standard output
+  /// One JSON string a line ⇄ one JSON list of ids a line. Otherwise the whole input is one text
+  /// ⇄ one line with one list.
+  bool lines = false;
+};
+
+/// Text → ids. Added tokens in the text become their ids. Error: input that is not what `lines`
+/// says (with the line number).
+void encode_text(const EncodeOptions& options);
+/// Ids → text. With `lines`, bytes that are not UTF-8 are written as U+FFFD; else as they are.
+void decode_ids(const EncodeOptions& options);
+
+/// One line of the above; `where` names it in errors.
+std::string encode_line(Encoder* encoder, std::string_view json, const std::string& where);
+std::string decode_line(const Tokenizer& tokenizer, std::string_view json,
+                        const std::string& where);
+
+}  // namespace hocket::data

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/prepare.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace hocket::data {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "hocket-data";
+constexpr int kVersion = 1;
+constexpr const char* kIndex = "index.json";
+constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kStaging = ".staging";
+
+std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_t shard_tokens) {
+  Hasher h;
+  h.add(kFormat).add(uint64_t{kVersion}).add(static_cast<uint64_t>(shard_tokens));
+  h.add(tokenizer.hash().high).add(tokenizer.hash().low);
+  for (const Corpus::File& f : corpus.files) {
+    h.add(f.hash.high).add(f.hash.low).add(uint64_t{f.valid});
+    h.add(uint64_t{f.path.size()}).add(f.path);
+  }
+  return h.finish().hex();
+}
+
+// One split's shards, written to the staging folder as they fill up.
+class SplitWriter {
+ public:
+  SplitWriter(const char* name, std::string folder, const Tokenizer& tokenizer, int64_t limit)
+      : name_(name), folder_(std::move(folder)), tokenizer_(tokenizer), limit_(limit) {
+    open();
+  }
+  void add(std::span<const int32_t> ids, int64_t bytes) {
+    const int64_t tokens = writer_->info().tokens;
+    if (tokens > 0 && tokens + static_cast<int64_t>(ids.size()) > limit_) close();
+    writer_->add(ids, bytes);
+    ++stats_.files;
+    stats_.bytes += bytes;
+    stats_.tokens += static_cast<int64_t>(ids.size());
+  }
+  void close() {
+    if (writer_->info().documents == 0) return;
+    stats_.shards.push_back(fmt::format("{}-{:05}.bin", name_, stats_.shards.size()));
+    writer_->write(join_path(folder_, stats_.shards.back()));
+    open();
+  }
+  const SplitStats& stats() const { return stats_; }
+
+ private:
+  void open() {
+    writer_ = std::make_unique<ShardWriter>(tokenizer_.vocab_size(), tokenizer_.hash());
+  }
+  const char* name_;
+  std::string folder_;
+  const Tokenizer& tokenizer_;
+  int64_t limit_;
+  std::unique_ptr<ShardWriter> writer_;
+  SplitStats stats_;
+};
+
+OrderedJson to_json(const SplitStats& s) {
+  return {{"files", s.files}, {"bytes", s.bytes}, {"tokens", s.tokens}, {"shards", s.shards}};
+}
+
+SplitStats split_from_json(const JsonView& j) {
+  SplitStats s;
+  s.files = j.get_int("files");
+  s.bytes = j.get_int("bytes");
+  s.tokens = j.get_int("tokens");
+  s.shards = j.at("shards").as_strings();
+  for (const std::string& name : s.shards) {
+    if (name.empty() || name.find('/') != std::string::npos) {
+      j.fail(fmt::format("names shard {}; expected a name in the folder", quote(name)));
+    }
+  }
+  return s;
+}
+
+Hash128 hash_from_hex(const JsonView& j) {
+  const std::string& hex = j.as_string();
+  Hash128 hash;
+  const char* end = hex.data() + hex.size();
+  if (hex.size() != 32 ||
+      std::from_chars(hex.data(), hex.data() + 16, hash.high, 16).ptr != end - 16 ||
+      std::from_chars(hex.data() + 16, end, hash.low, 16).ptr != end) {
+    j.fail(fmt::format("is {}; expected 32 hexadecimal digits", quote(hex)));
+  }
+  return hash;
+}
+
+PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const SplitStats& valid) {
+  PrepareResult r;
+  r.train = train;
+  r.valid = valid;
+  for (const Corpus::Dropped& d : corpus.dropped) {
+    ++(d.why == "empty"    ? r.dropped_empty
+       : d.why == "binary" ? r.dropped_binary
+                           : r.dropped_duplicate);
+  }
+  return r;
+}
+
+// True and *result if the folder holds what would be made.
+bool is_up_to_date(const std::string& folder, const std::string& wanted, const Corpus& corpus,
+                   PrepareResult* result) {
+  if (!file_exists(join_path(folder, kIndex))) return false;
+  try {
+    const Dataset there(folder);
+    if (there.fingerprint() != wanted) return false;
+    *result = result_of(corpus, there.train_stats(), there.valid_stats());
+    result->up_to_date = true;
+    return true;
+  } catch (const Error&) {
+    return false;  // damaged: made anew
+  }
+}
+
+std::string index_json(const PrepareOptions& options, const Corpus& corpus,
+                       const std::vector<int64_t>& tokens, const Tokenizer& tokenizer,
+                       const std::string& print, const SplitStats& train, const SplitStats& valid) {
+  OrderedJson files = OrderedJson::array(), dropped = OrderedJson::array();
+  for (size_t i = 0; i < corpus.files.size(); ++i) {
+    const Corpus::File& f = corpus.files[i];
+    files.push_back({{"path", f.path},
+                     {"bytes", f.bytes},
+                     {"tokens", tokens[i]},
+                     {"hash", f.hash.hex()},
+                     {"split", f.valid ? "valid" : "train"}});
+  }
+  for (const Corpus::Dropped& d : corpus.dropped) {
+    dropped.push_back({{"path", d.path}, {"why", d.why}});
+  }
+  const OrderedJson root = {{"format", kFormat},
+                            {"version", kVersion},
+                            {"fingerprint", print},
+                            {"tokenizer",
+                             {{"file", kTokenizer},
+                              {"hash", tokenizer.hash().hex()},
+                              {"vocab_size", tokenizer.vocab_size()},
+                              {"eos", tokenizer.eos_id()}}},
+                            {"options",
+                             {{"inputs", options.corpus.inputs},
+                              {"valid_fraction", options.corpus.valid_fraction},
+                              {"seed", options.corpus.seed},
+                              {"shard_tokens", options.shard_tokens}}},
+                            {"train", to_json(train)},
+                            {"valid", to_json(valid)},
+                            {"files", files},
+                            {"dropped", dropped}};
+  // Paths need not be UTF-8; what is not is replaced.
+  return root.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+// Moves what was staged into the folder, index.json last, and drops shards of an earlier result.
+void publish(const std::string& folder, const std::string& staging,
+             const std::set<std::string>& shards) {
+  remove_file(join_path(folder, kIndex));
+  for (const std::string& name : list_dir(folder)) {
+    const bool shard = (name.rfind("train-", 0) == 0 || name.rfind("valid-", 0) == 0) &&
+                       name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
+    if (shard && !shards.contains(name)) remove_file(join_path(folder, name));
+  }
+  for (const std::string& name : list_dir(staging)) {
+    if (name != kIndex) rename_durable(join_path(staging, name), join_path(folder, name));
+  }
+  rename_durable(join_path(staging, kIndex), join_path(folder, kIndex));
+  remove_tree(staging);
+}
+
+}  // namespace
+
+PrepareResult prepare(const PrepareOptions& options) {
+  if (options.output.empty()) fail("data", "no output folder");
+  if (options.shard_tokens < 1) {
+    fail("data", "shard_tokens {}; expected 1 or more", options.shard_tokens);
+  }
+  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  if (tokenizer.eos_id() < 0) {
+    fail("data",
+         "{} names no end of text; expected an added token such as <|endoftext|>, or a "
+         "tokenizer_config.json with eos_token beside it",
+         options.tokenizer);
+  }
+  const Corpus corpus = scan_corpus(options.corpus);
+  const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens);
+  PrepareResult result;
+  if (is_up_to_date(options.output, print, corpus, &result)) return result;
+
+  const std::string staging = join_path(options.output, kStaging);
+  make_dirs(options.output);
+  remove_tree(staging);
+  make_dirs(staging);
+  try {
+    SplitWriter train("train", staging, tokenizer, options.shard_tokens);
+    SplitWriter valid("valid", staging, tokenizer, options.shard_tokens);
+    const std::vector<int32_t> lengths = tokenizer.token_lengths();
+    Encoder encoder(tokenizer);
+    std::vector<int32_t> ids;
+    std::vector<int64_t> tokens;
+    PrepareProgress progress;
+    progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
+    for (const Corpus::File& f : corpus.files) {
+      const std::string text = read_file(f.path);
+      if (hash128(text) != f.hash) fail("data", "{} changed while it was read", f.path);
+      ids.clear();
+      encoder.encode(text, &ids, /*added_tokens=*/false);
+      int64_t bytes = 0;
+      for (const int32_t id : ids) bytes += lengths[static_cast<size_t>(id)];
+      // A normaliser may change the text; bits per byte are about what the ids stand for.
+      HOCKET_CHECK(bytes == f.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
+                   "{}: ids of {} bytes for {}", f.path, bytes, f.bytes);
+      ids.push_back(tokenizer.eos_id());
+      (f.valid ? valid : train).add(ids, bytes);
+      tokens.push_back(static_cast<int64_t>(ids.size()));
+      progress.bytes_done += f.bytes;
+      progress.tokens += tokens.back();
+      if (options.progress) options.progress(progress);
+    }
+    train.close();
+    valid.close();
+    tokenizer.save_folder(staging);
+    write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
+                                                             print, train.stats(), valid.stats()));
+    std::set<std::string> shards(train.stats().shards.begin(), train.stats().shards.end());
+    shards.insert(valid.stats().shards.begin(), valid.stats().shards.end());
+    result = result_of(corpus, train.stats(), valid.stats());
+    publish(options.output, staging, shards);
+  } catch (...) {
+    try {
+      remove_tree(staging);
+    } catch (const Error&) {  // the first error is the one to report
+    }
+    throw;
+  }
+  return result;
+}
+
+Dataset::Dataset(const std::string& folder) : folder_(folder) {
+  const std::string path = join_path(folder, kIndex);
+  if (!file_exists(path)) {
+    fail("data", "{} has no {}; expected a folder made by `hocket data prepare`", folder, kIndex);
+  }
+  const nlohmann::json json = read_json(path);
+  const JsonView root(json, path);
+  if (root.get_string("format") != kFormat || root.get_int("version") != kVersion) {
+    root.fail(fmt::format("is not of format {} version {}", kFormat, kVersion));
+  }
+  fingerprint_ = root.get_string("fingerprint");
+  train_stats_ = split_from_json(root.at("train"));
+  valid_stats_ = split_from_json(root.at("valid"));
+  const JsonView files = root.at("files");
+  for (size_t i = 0; i < files.size(); ++i) {
+    const JsonView f = files.at(i);
+    files_.push_back({f.get_string("path"), f.get_int("bytes"), hash_from_hex(f.at("hash")),
+                      f.get_string("split") == "valid"});
+  }
+  tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(join_path(folder, kTokenizer)));
+  const auto open = [&](const SplitStats& stats) -> std::shared_ptr<const TokenStream> {
+    if (stats.shards.empty()) return nullptr;
+    std::vector<std::string> paths;
+    for (const std::string& name : stats.shards) paths.push_back(join_path(folder, name));
+    auto stream = std::make_shared<TokenStream>(paths);
+    if (stream->tokenizer() != tokenizer_->hash() ||
+        stream->vocab_size() != tokenizer_->vocab_size()) {
+      fail("data",
+           "{}: the shards were not made by the tokenizer beside them; try `hocket data "
+           "prepare` again",
+           folder);
+    }
+    if (stream->tokens() != stats.tokens || stream->bytes() != stats.bytes ||
+        stream->documents() != stats.files) {
+      fail("data", "{}: the shards hold {} tokens, {} says {}; try `hocket data prepare` again",
+           folder, stream->tokens(), kIndex, stats.tokens);
+    }
+    return stream;
+  };
+  train_ = open(train_stats_);
+  valid_ = open(valid_stats_);
+}
+
+}  // namespace hocket::data

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of text → a folder of token shards with a training and a validation split, and the reader
+// of such a folder. The formats are in docs/data.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/shards.h"
+#include "data/tokenizer.h"
+
+namespace hocket::data {
+
+/// The texts that a list of inputs stands for, before anything is tokenised.
+struct Corpus {
+  struct File {
+    std::string path;
+    int64_t bytes = 0;
+    Hash128 hash;        ///< of the content
+    bool valid = false;  ///< in the validation split
+  };
+  struct Dropped {
+    std::string path;
+    std::string why;  ///< "empty", "binary" (holds a NUL byte), "duplicate of <path>"
+  };
+  std::vector<File> files;  ///< in the order of the inputs, by path within one glob
+  std::vector<Dropped> dropped;
+
+  std::vector<std::string> paths(bool valid) const;  ///< of one split
+  int64_t bytes(bool valid) const;
+};
+
+struct CorpusOptions {
+  std::vector<std::string> inputs;  ///< files, folders (all below them) and globs (list_glob)
+  double valid_fraction = 0.05;     ///< chance of each file, by the hash of its content
+  uint64_t seed = 0;
+};
+
+/// Reads and hashes every file. The split of a file depends on its content and the seed only.
+/// Error: an input without files; no text left; one of the splits empty though it should not be.
+Corpus scan_corpus(const CorpusOptions& options);
+
+struct PrepareProgress {
+  int64_t bytes_done = 0, bytes_total = 0;
+  int64_t tokens = 0;
+};
+
+struct PrepareOptions {
+  CorpusOptions corpus;
+  std::string tokenizer;  ///< tokenizer.json or a folder with one; needs an end of text
+  std::string output;     ///< a folder, made if absent
+  int64_t shard_tokens = int64_t{1} << 26;
+  std::function<void(const PrepareProgress&)> progress;
+};
+
+struct SplitStats {
+  int64_t files = 0, bytes = 0, tokens = 0;
+  std::vector<std::string> shards;  ///< names in the folder
+};
+
+struct PrepareResult {
+  SplitStats train, valid;
+  int64_t dropped_duplicate = 0, dropped_empty = 0, dropped_binary = 0;
+  bool up_to_date = false;  ///< nothing had to be done
+};
+
+/// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
+/// latter last; until all is written the folder keeps what it had. Same inputs, same bytes, whoever
+/// runs it. Does nothing if the folder holds the result already.
+PrepareResult prepare(const PrepareOptions& options);
+
+/// A prepared folder, opened.
+class Dataset {
+ public:
+  /// Error: no index.json (nothing was prepared, or not to the end), or one that does not fit the
+  /// shards or the tokenizer.
+  explicit Dataset(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const SplitStats& train_stats() const { return train_stats_; }
+  const SplitStats& valid_stats() const { return valid_stats_; }
+  /// Null if the split is empty.
+  std::shared_ptr<const TokenStream> train() const { return train_; }
+  std::shared_ptr<const TokenStream> valid() const { return valid_; }
+  const std::vector<Corpus::File>& files() const { return files_; }
+  /// What was prepared: changes with files, split, tokenizer and format.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  std::string folder_, fingerprint_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  SplitStats train_stats_, valid_stats_;
+  std::shared_ptr<const TokenStream> train_, valid_;
+  std::vector<Corpus::File> files_;
+};
+
+}  // namespace hocket::data

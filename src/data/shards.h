@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token shards: files of token ids with the documents that they belong to, memory-mapped. The
+// format is in docs/data.md. A document is the ids of one text, closed by the end of text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/hash.h"
+
+namespace hocket::data {
+
+struct ShardInfo {
+  Hash128 tokenizer;       ///< Tokenizer::hash() of the one that made it
+  int32_t vocab_size = 0;  ///< every id is below
+  int64_t tokens = 0;
+  int64_t documents = 0;
+  int64_t bytes = 0;  ///< of the texts
+};
+
+/// Collects documents in memory and writes them as one file.
+class ShardWriter {
+ public:
+  ShardWriter(int32_t vocab_size, const Hash128& tokenizer);
+
+  /// `ids` with the end of text; `bytes` of the text that they stand for.
+  void add(std::span<const int32_t> ids, int64_t bytes);
+  const ShardInfo& info() const { return info_; }
+  /// Atomically (write_file_atomic). Error: no documents; the disk.
+  void write(const std::string& path) const;
+
+ private:
+  ShardInfo info_;
+  std::vector<uint16_t> narrow_;  // ids, where the vocabulary has at most 65,536
+  std::vector<uint32_t> wide_;
+  std::vector<uint64_t> begins_ = {0};
+  std::vector<uint64_t> bytes_;
+};
+
+/// One file, mapped. The header and the index are verified when it is opened, the ids on demand.
+class Shard {
+ public:
+  /// Error: absent, truncated, of another format, or header or index damaged.
+  explicit Shard(const std::string& path);
+
+  const ShardInfo& info() const { return info_; }
+  const std::string& path() const { return file_.path(); }
+  /// Ids [begin, begin + out.size()). Error: an id out of the vocabulary (a damaged file).
+  void read(int64_t begin, std::span<int32_t> out) const;
+  /// First token of document `d`; `d` may be the number of documents.
+  int64_t document_begin(int64_t d) const;
+  int64_t document_bytes(int64_t d) const;
+  /// Reads all of it. Error: the ids do not have the checksum that the header names.
+  void verify() const;
+
+ private:
+  MappedFile file_;
+  ShardInfo info_;
+  int width_ = 2;  // bytes an id
+  const char* begins_ = nullptr;
+  const char* bytes_ = nullptr;
+  const char* ids_ = nullptr;
+  uint64_t checksum_ = 0;
+};
+
+/// Shards in a row, as one sequence of tokens and documents. Immutable; safe to share.
+class TokenStream {
+ public:
+  /// Error: no shards, or shards of different tokenizers.
+  explicit TokenStream(const std::vector<std::string>& paths);
+
+  int64_t tokens() const { return token_begin_.back(); }
+  int64_t documents() const { return document_begin_.back(); }
+  int64_t bytes() const { return bytes_; }
+  int32_t vocab_size() const { return shards_[0].info().vocab_size; }
+  const Hash128& tokenizer() const { return shards_[0].info().tokenizer; }
+  const std::vector<Shard>& shards() const { return shards_; }
+
+  /// Ids [begin, begin + out.size()), across shards.
+  void read(int64_t begin, std::span<int32_t> out) const;
+  /// The document that holds token `at`, which is below tokens().
+  int64_t document_of(int64_t at) const;
+  /// First token of document `d`; tokens() for d = documents().
+  int64_t document_begin(int64_t d) const;
+  int64_t document_bytes(int64_t d) const;
+  void verify() const;
+
+ private:
+  size_t shard_of_token(int64_t at) const;
+  size_t shard_of_document(int64_t d) const;
+
+  std::vector<Shard> shards_;
+  std::vector<int64_t> token_begin_;     // of each shard, and the total
+  std::vector<int64_t> document_begin_;  // likewise
+  int64_t bytes_ = 0;
+};
+
+}  // namespace hocket::data

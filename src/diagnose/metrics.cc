@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+
+namespace hocket::diagnose {
+namespace {
+
+using nlohmann::json;
+
+double number(const json& line, const char* key) {
+  const auto at = line.find(key);
+  return at != line.end() && at->is_number() ? at->get<double>() : kMissing;
+}
+
+template <typename Point>
+void drop_from(std::vector<Point>* points, int64_t step) {
+  while (!points->empty() && points->back().step >= step) points->pop_back();
+}
+
+class Reader {
+ public:
+  // False if the line holds no metrics.
+  bool add(const json& line) {
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number()) return false;
+    const auto step = line["step"].get<int64_t>();
+    double time = number(line, "time_s");
+    bool known = false;
+    if (line.contains("train/loss")) {
+      if (!out_.train.empty() && step <= out_.train.back().step) rewind(step, time);
+      TrainPoint p;
+      p.step = step;
+      p.time_s = time + shift_;
+      p.tokens = number(line, "tokens");
+      p.loss = number(line, "train/loss");
+      p.grad_norm = number(line, "train/grad_norm");
+      p.lr = number(line, "train/lr");
+      p.tokens_per_s = number(line, "perf/tokens_per_s_per_device");
+      p.tflops = number(line, "perf/tflops_per_device");
+      p.mfu = number(line, "perf/mfu");
+      p.step_s = number(line, "perf/step_s");
+      p.predicted_step_s = number(line, "perf/predicted_step_s");
+      p.peak_gib = number(line, "memory/peak_gib");
+      p.load_max_over_mean = number(line, "moe/load_max_over_mean");
+      out_.train.push_back(p);
+      known = true;
+    }
+    if (line.contains("eval/loss") || line.contains("eval/bits_per_byte")) {
+      drop_from(&out_.eval, step);
+      out_.eval.push_back(
+          {step, time + shift_, number(line, "eval/loss"), number(line, "eval/bits_per_byte")});
+      known = true;
+    }
+    if (line.contains("moe/load")) {
+      LoadPoint p{step, {}};
+      for (const json& layer : line["moe/load"]) {
+        std::vector<double> row;
+        if (!layer.is_array()) return known;
+        for (const json& x : layer) row.push_back(x.is_number() ? x.get<double>() : kMissing);
+        if (!p.load.empty() && row.size() != p.load[0].size()) return known;
+        p.load.push_back(std::move(row));
+      }
+      if (p.load.empty() || p.load[0].empty()) return known;
+      drop_from(&out_.load, step);
+      out_.load.push_back(std::move(p));
+      known = true;
+    }
+    return known;
+  }
+  Metrics take() { return std::move(out_); }
+  Metrics& out() { return out_; }
+
+ private:
+  // A resumed run repeats steps from `step` on; if its clock started anew, it goes on from the old.
+  void rewind(int64_t step, double time) {
+    drop_from(&out_.train, step);
+    drop_from(&out_.eval, step + 1);
+    drop_from(&out_.load, step + 1);
+    const double last = out_.train.empty() ? 0 : out_.train.back().time_s;
+    if (std::isfinite(last) && time + shift_ < last) shift_ = last - time;
+  }
+
+  Metrics out_;
+  double shift_ = 0;
+};
+
+}  // namespace
+
+Metrics load_metrics(const std::string& path) {
+  const std::string text = read_file(path);
+  Reader reader;
+  bool any = false;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line(text.data() + at, end - at);
+    at = end + 1;
+    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    try {
+      if (reader.add(parse_json(line, path))) {
+        any = true;
+        continue;
+      }
+    } catch (const Error&) {
+    }
+    ++reader.out().skipped_lines;
+  }
+  if (!any) {
+    fail(path,
+         "no metrics in it; expected one JSON object per line with \"step\" and "
+         "\"train/loss\", as hocket train writes");
+  }
+  return reader.take();
+}
+
+}  // namespace hocket::diagnose

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report of a run: plain data, and one self-contained HTML page made of it (no external
+// resources, works offline, light and dark). A part whose data is missing is left out with one
+// line that says so. docs/report.md describes the page.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "diagnose/metrics.h"
+#include "program/trace.h"
+
+namespace hocket::diagnose {
+
+/// A table of facts: {"Model", {{"layers", "4"}, {"experts", "8, 2 per token"}}}.
+struct FactGroup {
+  std::string title;
+  std::vector<std::pair<std::string, std::string>> rows;
+};
+
+/// What the held-out loss is compared with.
+struct Baseline {
+  std::string name;  ///< "xz -9e", "Witten-Bell trigram"
+  double bits_per_byte = kMissing;
+  std::string what;  ///< one clause: "each held-out file on its own"
+};
+
+/// Tasks of one kind, per step, mean over the ranks.
+struct KindTime {
+  std::string kind;
+  std::string lane;  ///< the lane that most of them ran in
+  double calls = 0;
+  double seconds = 0;  ///< sum of the durations
+  double flops = 0;
+  double bytes = 0;
+  double predicted_seconds = kMissing;
+};
+
+/// One rectangle of the arena: bytes [offset, offset + bytes) from `begin` to `end`.
+struct MemoryBlock {
+  std::string name;           ///< "output of linear L3 mb0"
+  std::string kind;           ///< see kMemoryKinds
+  double begin = 0, end = 0;  ///< seconds since the step's start, or task index
+  int64_t offset = 0, bytes = 0;
+};
+/// Kinds of blocks, in the order of the legend.
+inline constexpr std::array<const char*, 6> kMemoryKinds = {
+    "kept for backward",  "forward only", "backward only",
+    "parameter gradient", "optimizer",    "workspace"};
+
+/// Memory of one rank class.
+struct MemoryPlan {
+  std::string name;       ///< "stage 0"
+  bool in_tasks = false;  ///< begin and end count tasks instead of seconds
+  int64_t arena_bytes = 0;
+  int64_t high_water_bytes = 0;  ///< measured; 0: not measured
+  int64_t budget_bytes = 0;      ///< 0: none
+  std::vector<MemoryBlock> blocks;
+  /// Persistent memory by group: {"parameters", bytes}, {"optimizer state", bytes}.
+  std::vector<std::pair<std::string, int64_t>> persistent;
+};
+
+struct Sample {
+  std::string prompt, text;  ///< text follows the prompt
+  std::string how;           ///< "temperature 0.8, top-p 0.95, seed 1"
+};
+struct ReportFile {
+  std::string name, what;
+  int64_t bytes = 0;
+};
+struct Command {
+  std::string command, what;
+};
+
+struct ReportData {
+  std::string title;     ///< "Quickstart: a small mixture of experts learns C++ headers"
+  std::string subtitle;  ///< "qwen3_moe · 9.2 M parameters · dp 1"
+  std::string date;      ///< ISO 8601, shown as it is
+  std::string command;   ///< what made this run
+  std::string version;   ///< of hocket
+  std::string status;    ///< "finished", "stopped at step 300"; empty: not shown
+
+  std::vector<FactGroup> facts;             ///< Model, Plan, Machine, Data, Check, ...
+  std::string data_name = "held-out text";  ///< what the validation reads: "held-out C++ headers"
+
+  double parameters = kMissing, active_parameters = kMissing;
+  double flops_per_step = kMissing;       ///< of the model, all ranks (MFU's numerator)
+  int32_t world = 1;                      ///< ranks: rates per device times this are the run's
+  double peak_flops = kMissing;           ///< per device; what MFU is a share of
+  std::string peak_flops_what;            ///< "measured GEMM rate of 2 threads, f32"
+  double memory_bandwidth = kMissing;     ///< per device, bytes/s
+  double final_bits_per_byte = kMissing;  ///< on all held-out files; else the last evaluation's
+  std::vector<Baseline> baselines;        ///< from the easiest to the hardest
+  std::string prediction_provenance;      ///< "98 % of the time from tasks timed in isolation"
+  /// First step that counts for predicted against measured (caches and clocks warm up before).
+  int64_t settled_step = 20;
+  double predicted_step_s = kMissing;  ///< before the first step; else from the metrics
+
+  Metrics metrics;
+  std::vector<KindTime> kinds;
+  int64_t kinds_steps = 0;         ///< steps that `kinds` is the mean of
+  double kinds_step_s = kMissing;  ///< mean duration of these steps
+  program::Trace step;             ///< measured timeline, one step
+  program::Trace predicted;        ///< the simulator's timeline of one step
+  std::vector<MemoryPlan> memory;
+  std::vector<Sample> samples;
+  std::string config;  ///< resolved run.yaml
+  std::vector<ReportFile> files;
+  std::vector<Command> next;       ///< commands to try next
+  std::vector<std::string> notes;  ///< what is not modelled, what went wrong
+};
+
+/// Writes the page atomically. At most 2 MB: long series are thinned, timelines and plans of many
+/// tasks are cut to whole ranks, and the page says so. Error (exit code 1): a write that fails.
+void write_report_html(const ReportData& report, const std::string& path);
+
+/// The page as text.
+std::string report_html(const ReportData& report);
+/// What the page is made of, as JSON that is safe inside <script>.
+std::string report_json(const ReportData& report);
+
+}  // namespace hocket::diagnose

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The single-device graph: ops over logical tensors of one global micro-batch, as if one device
+// held everything. Models build it, autodiff extends it, lowering turns it into a program.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/tensor_type.h"
+
+namespace hocket::graph {
+
+using TensorId = int32_t;
+using NodeId = int32_t;
+inline constexpr int32_t kNone = -1;
+/// Node::layer of optimizer nodes that run on every pipeline stage (the clipping factor).
+inline constexpr int32_t kEveryStage = -2;
+
+/// `optimizer` nodes run once per step, all others once per micro-batch.
+enum class Phase : uint8_t { forward, backward, optimizer };
+const char* to_string(Phase phase);
+
+enum class TensorKind : uint8_t {
+  activation,  ///< made by a node, lives inside a step
+  param,       ///< trained; persistent; has optimizer state
+  state,       ///< persistent, not trained: optimizer moments, KV cache
+  input,       ///< fed by the host for every micro-batch (tokens, targets, positions) or step
+};
+const char* to_string(TensorKind kind);
+
+/// Initialisation of a parameter: normal(0, std) by global element index, or a constant.
+struct Init {
+  enum class Kind : uint8_t { none, normal, constant } kind = Kind::none;
+  double value = 0;  ///< std for normal
+};
+
+struct Tensor {
+  std::string name;
+  TensorType type;
+  TensorKind kind = TensorKind::activation;
+  NodeId producer = kNone;
+  int32_t layer = kNone;   ///< see Node::layer
+  bool per_step = false;   ///< input only: fed once per step, not per micro-batch
+  bool expert = false;     ///< param/state: dim 0 counts experts, so expert parallelism splits it
+  Init init;
+};
+
+/// One op application.
+struct Node {
+  std::string op;
+  Attrs attrs;
+  std::vector<TensorId> in;
+  std::vector<TensorId> out;
+  Phase phase = Phase::forward;
+  /// 0..L-1 for the blocks, -1 for what comes before them (embedding), L for what comes after (final
+  /// norm, head, loss). A backward node has the layer of its forward node; it decides the stage.
+  int32_t layer = kNone;
+  /// Bit i set: output i = accumulator + op(...). The accumulators are the last inputs, in the order
+  /// of the outputs.
+  uint32_t accumulate = 0;
+  bool recompute = false;  ///< a repeated forward node, run in the backward phase
+};
+
+/// Gradient of a parameter: one tensor per use of the parameter, to be summed over uses and over
+/// micro-batches (each use has its own accumulator, so that the order of sums does not depend on
+/// the pipeline).
+struct ParamGrad {
+  TensorId param = kNone;
+  std::vector<TensorId> contributions;
+};
+
+struct Graph {
+  std::string name;
+  std::vector<Tensor> tensors;
+  std::vector<Node> nodes;  ///< in execution order; every tensor is written by at most one node
+  std::vector<TensorId> losses;    ///< [1] scalars whose sum is differentiated
+  std::vector<TensorId> outputs;   ///< tensors the host wants to read (logits, expert counts)
+  std::vector<ParamGrad> grads;    ///< filled by autodiff
+  int32_t num_layers = 0;
+
+  TensorId add_tensor(Tensor t);
+  TensorId input(std::string name, TensorType type, bool per_step = false);
+  TensorId param(std::string name, TensorType type, int32_t layer, Init init, bool expert = false);
+  const Tensor& tensor(TensorId id) const { return tensors[id]; }
+  TensorId find(std::string_view name) const;  ///< kNone when absent
+};
+
+/// Text form of a graph, one line per tensor and node; `parse_graph(print(g))` equals g.
+std::string print(const Graph& graph);
+Graph parse_graph(std::string_view text);
+std::string to_dot(const Graph& graph);
+
+}  // namespace hocket::graph

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graph/layout.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace hocket::graph {
+
+int32_t Mesh::size() const {
+  int32_t n = 1;
+  for (const Axis& a : axes) n *= a.size;
+  return n;
+}
+
+int32_t Mesh::axis(std::string_view name) const {
+  for (size_t i = 0; i < axes.size(); ++i)
+    if (axes[i].name == name) return static_cast<int32_t>(i);
+  return -1;
+}
+
+int32_t Mesh::extent(std::string_view name) const {
+  int32_t i = axis(name);
+  return i < 0 ? 1 : axes[static_cast<size_t>(i)].size;
+}
+
+std::vector<int32_t> Mesh::coords(int32_t rank) const {
+  std::vector<int32_t> c(axes.size());
+  for (size_t i = axes.size(); i-- > 0;) {
+    c[i] = rank % axes[i].size;
+    rank /= axes[i].size;
+  }
+  return c;
+}
+
+int32_t Mesh::rank(const std::vector<int32_t>& coords) const {
+  int32_t r = 0;
+  for (size_t i = 0; i < axes.size(); ++i) r = r * axes[i].size + coords[i];
+  return r;
+}
+
+std::string to_string(const Layout& layout, const Mesh& mesh) {
+  std::string text;
+  for (size_t i = 0; i < mesh.axes.size(); ++i) {
+    const Placement& p = layout.on[i];
+    if (p.is_replicate()) continue;
+    if (!text.empty()) text += ' ';
+    text += mesh.axes[i].name + ':';
+    text += p.is_partial() ? "P" : fmt::format("S{}", p.dim());
+  }
+  return text.empty() ? "B" : text;
+}
+
+Layout parse_layout(std::string_view text, const Mesh& mesh) {
+  Layout layout;
+  if (text == "B") return layout;
+  while (!text.empty()) {
+    size_t end = std::min(text.find(' '), text.size());
+    std::string_view item = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    size_t colon = item.find(':');
+    int32_t axis = colon == item.npos ? -1 : mesh.axis(item.substr(0, colon));
+    std::string_view what = colon == item.npos ? "" : item.substr(colon + 1);
+    if (axis >= 0 && what == "P") {
+      layout[axis] = Placement::partial();
+    } else if (axis >= 0 && what.size() == 2 && what[0] == 'S' && what[1] >= '0' && what[1] <= '9') {
+      layout[axis] = Placement::split(what[1] - '0');
+    } else {
+      fail("layout", "got '{}'; expected B or axis:P, axis:S<dim> with an axis of the mesh", item);
+    }
+  }
+  return layout;
+}
+
+TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh) {
+  TensorType local = type;
+  for (size_t i = 0; i < mesh.axes.size(); ++i) {
+    const Placement& p = layout.on[i];
+    if (!p.is_split()) continue;
+    size_t dim = static_cast<size_t>(p.dim());
+    if (dim >= local.dims.size() || local.dims[dim] % mesh.axes[i].size != 0)
+      fail("layout", "{} can't be split along dim {} over {} ranks of axis {}", to_string(type), dim,
+           mesh.axes[i].size, mesh.axes[i].name);
+    local.dims[dim] /= mesh.axes[i].size;
+  }
+  return local;
+}
+
+}  // namespace hocket::graph

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mesh and layouts: how a logical tensor lies on the axes of a device mesh (the SBP algebra of
+// OneFlow, arXiv 2110.15032): per axis `S(d)` split along dim d, `B` replicated, `P` partial sum.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/tensor_type.h"
+
+namespace hocket::graph {
+
+struct Axis {
+  std::string name;
+  int32_t size = 1;
+  bool operator==(const Axis&) const = default;
+};
+
+/// Named axes over the ranks, outermost first: `pp`, `edp`, `ep`. Data parallelism is
+/// `dp = edp x ep`: expert parallelism subdivides the data-parallel ranks.
+struct Mesh {
+  std::vector<Axis> axes;
+
+  int32_t size() const;
+  int32_t axis(std::string_view name) const;  ///< index, or -1
+  int32_t extent(std::string_view name) const;  ///< size of the axis, 1 if absent
+  std::vector<int32_t> coords(int32_t rank) const;
+  int32_t rank(const std::vector<int32_t>& coords) const;
+  bool operator==(const Mesh&) const = default;
+};
+
+enum { kMaxAxes = 6 };
+
+/// Placement on one axis: `dim >= 0` is split(dim).
+struct Placement {
+  enum : int8_t { kReplicate = -1, kPartial = -2 };
+  int8_t code = kReplicate;
+  static Placement replicate() { return {kReplicate}; }
+  static Placement partial() { return {kPartial}; }
+  static Placement split(int dim) { return {static_cast<int8_t>(dim)}; }
+  bool is_split() const { return code >= 0; }
+  bool is_partial() const { return code == kPartial; }
+  bool is_replicate() const { return code == kReplicate; }
+  int dim() const { return code; }
+  bool operator==(const Placement&) const = default;
+  auto operator<=>(const Placement&) const = default;
+};
+
+/// One placement per mesh axis (unused axes stay replicated).
+struct Layout {
+  std::array<Placement, kMaxAxes> on{};
+  Placement& operator[](int axis) { return on[axis]; }
+  const Placement& operator[](int axis) const { return on[axis]; }
+  bool operator==(const Layout&) const = default;
+  auto operator<=>(const Layout&) const = default;
+};
+
+std::string to_string(const Layout& layout, const Mesh& mesh);  ///< "edp:S0 ep:P", "B"
+Layout parse_layout(std::string_view text, const Mesh& mesh);
+
+/// Type of the local part of `type` under `layout` (same on every rank: split sizes must divide;
+/// throws Error otherwise). Splitting a routed tensor by expert (dim 0) keeps all its tokens.
+TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh);
+
+}  // namespace hocket::graph

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text form of a graph. One line per tensor and node; prints and parses back to the same thing:
+//   tensor 3 param f32[64,8] layer=0 init=normal:0.02 name="model.layers.0.mlp.down_proj.weight"
+//   node 7 linear forward layer=0 in=2,3 out=9 attrs={k=2}
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "graph/graph.h"
+
+namespace hocket::graph {
+namespace {
+
+constexpr std::string_view kHeader = "hocket-graph 1";
+constexpr const char* kInitNames[] = {"none", "normal", "constant"};
+
+void print_ids(fmt::memory_buffer& out, const char* key, const std::vector<int32_t>& ids) {
+  if (!ids.empty()) fmt::format_to(std::back_inserter(out), " {}={}", key, fmt::join(ids, ","));
+}
+
+void check_name(const std::string& name) {
+  HOCKET_CHECK(name.find_first_of("\"\n\r") == name.npos, "a tensor's name holds a quote or line end");
+}
+
+/// `key=value` words of a line, quotes removed; `attrs=` and `name=` take the rest of the line.
+class Line {
+ public:
+  Line(std::string_view text, size_t number) : number_(number) {
+    while (!text.empty()) {
+      size_t end = std::min(text.find(' '), text.size());
+      if (text.starts_with("attrs=") || text.starts_with("name=")) end = text.size();
+      if (end > 0) words_.push_back(text.substr(0, end));
+      text.remove_prefix(std::min(end + 1, text.size()));
+    }
+  }
+  std::string_view word(size_t i) const {
+    if (i >= words_.size()) bad("a word is missing");
+    return words_[i];
+  }
+  size_t size() const { return words_.size(); }
+  std::string_view text(std::string_view key) const {
+    for (std::string_view w : words_)
+      if (w.size() > key.size() && w.starts_with(key) && w[key.size()] == '=')
+        return w.substr(key.size() + 1);
+    return {};
+  }
+  std::string_view quoted(std::string_view key) const {
+    std::string_view v = text(key);
+    if (v.size() < 2 || v.front() != '"' || v.back() != '"') bad(fmt::format("expected {}=\"…\"", key));
+    return v.substr(1, v.size() - 2);
+  }
+  template <typename T>
+  T parse(std::string_view t) const {
+    T v{};
+    auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
+    if (ec != std::errc() || end != t.data() + t.size()) bad(fmt::format("'{}' is no number", t));
+    return v;
+  }
+  int32_t integer(std::string_view key, int32_t otherwise) const {
+    std::string_view t = text(key);
+    return t.empty() ? otherwise : parse<int32_t>(t);
+  }
+  /// Comma-separated ids, each in [0, limit).
+  std::vector<int32_t> ids(std::string_view t, size_t limit) const {
+    std::vector<int32_t> list;
+    while (!t.empty()) {
+      const size_t comma = std::min(t.find(','), t.size());
+      list.push_back(parse<int32_t>(t.substr(0, comma)));
+      if (list.back() < 0 || static_cast<size_t>(list.back()) >= limit)
+        bad(fmt::format("{} does not exist (there are {})", list.back(), limit));
+      t.remove_prefix(std::min(comma + 1, t.size()));
+    }
+    return list;
+  }
+  [[noreturn]] void bad(std::string_view why) const {
+    fail("graph text", "line {}: {}", number_, why);
+  }
+
+ private:
+  std::vector<std::string_view> words_;
+  size_t number_;
+};
+
+template <typename T>
+T parse_name(const Line& line, std::string_view text, const char* (*name)(T), int count) {
+  for (int i = 0; i < count; ++i)
+    if (text == name(static_cast<T>(i))) return static_cast<T>(i);
+  line.bad(fmt::format("unknown word '{}'", text));
+}
+
+void parse_tensor(Graph& g, const Line& line) {
+  Tensor t;
+  t.kind = parse_name<TensorKind>(line, line.word(2), to_string, 4);
+  t.type = parse_tensor_type(line.word(3));
+  t.name = line.quoted("name");
+  t.producer = line.integer("by", kNone);
+  t.layer = line.integer("layer", kNone);
+  t.per_step = line.integer("per_step", 0) != 0;
+  t.expert = line.integer("expert", 0) != 0;
+  if (std::string_view init = line.text("init"); !init.empty()) {
+    const size_t colon = std::min(init.find(':'), init.size() - 1);
+    const auto* found = std::find(std::begin(kInitNames), std::end(kInitNames), init.substr(0, colon));
+    if (found == std::end(kInitNames)) line.bad("init is none of normal:<std>, constant:<value>");
+    t.init.kind = static_cast<Init::Kind>(found - std::begin(kInitNames));
+    t.init.value = line.parse<double>(init.substr(colon + 1));
+  }
+  g.tensors.push_back(std::move(t));
+}
+
+void parse_node(Graph& g, const Line& line) {
+  Node n;
+  n.op = line.word(2);
+  n.phase = parse_name<Phase>(line, line.word(3), to_string, 3);
+  n.layer = line.integer("layer", kNone);
+  n.in = line.ids(line.text("in"), g.tensors.size());
+  n.out = line.ids(line.text("out"), g.tensors.size());
+  n.accumulate = static_cast<uint32_t>(line.integer("acc", 0));
+  n.recompute = line.integer("recompute", 0) != 0;
+  if (std::string_view attrs = line.text("attrs"); !attrs.empty()) n.attrs = parse_attrs(attrs);
+  g.nodes.push_back(std::move(n));
+}
+
+}  // namespace
+
+std::string print(const Graph& g) {
+  fmt::memory_buffer out;
+  auto to = std::back_inserter(out);
+  check_name(g.name);
+  fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, g.num_layers, g.name);
+  for (size_t i = 0; i < g.tensors.size(); ++i) {
+    const Tensor& t = g.tensors[i];
+    check_name(t.name);
+    fmt::format_to(to, "tensor {} {} {}", i, to_string(t.kind), to_string(t.type));
+    if (t.producer != kNone) fmt::format_to(to, " by={}", t.producer);
+    if (t.layer != kNone) fmt::format_to(to, " layer={}", t.layer);
+    if (t.per_step) fmt::format_to(to, " per_step=1");
+    if (t.expert) fmt::format_to(to, " expert=1");
+    if (t.init.kind != Init::Kind::none)
+      fmt::format_to(to, " init={}:{}", kInitNames[static_cast<int>(t.init.kind)], t.init.value);
+    fmt::format_to(to, " name=\"{}\"\n", t.name);
+  }
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    fmt::format_to(to, "node {} {} {}", i, n.op, to_string(n.phase));
+    if (n.layer != kNone) fmt::format_to(to, " layer={}", n.layer);
+    print_ids(out, "in", n.in);
+    print_ids(out, "out", n.out);
+    if (n.accumulate) fmt::format_to(to, " acc={}", n.accumulate);
+    if (n.recompute) fmt::format_to(to, " recompute=1");
+    if (!n.attrs.empty()) fmt::format_to(to, " attrs={}", to_string(n.attrs));
+    out.push_back('\n');
+  }
+  if (!g.losses.empty()) fmt::format_to(to, "losses {}\n", fmt::join(g.losses, ","));
+  if (!g.outputs.empty()) fmt::format_to(to, "outputs {}\n", fmt::join(g.outputs, ","));
+  for (const ParamGrad& p : g.grads)
+    fmt::format_to(to, "grad {} {}\n", p.param, fmt::join(p.contributions, ","));
+  return fmt::to_string(out);
+}
+
+Graph parse_graph(std::string_view text) {
+  Graph g;
+  size_t number = 0;
+  bool header = false;
+  while (!text.empty()) {
+    const size_t eol = std::min(text.find('\n'), text.size());
+    const std::string_view raw = text.substr(0, eol);
+    text.remove_prefix(std::min(eol + 1, text.size()));
+    ++number;
+    if (raw.empty() || raw[0] == '#') continue;
+    if (!header) {
+      if (raw != kHeader)
+        fail("graph text", "line {}: got '{}'; expected '{}'", number, raw.substr(0, 40), kHeader);
+      header = true;
+      continue;
+    }
+    const Line line(raw, number);
+    const std::string_view what = line.word(0);
+    auto in_order = [&](size_t next) {
+      if (line.parse<uint32_t>(line.word(1)) != next) line.bad(fmt::format("expected number {}", next));
+    };
+    if (what == "graph") {
+      g.num_layers = line.integer("layers", 0);
+      g.name = line.quoted("name");
+    } else if (what == "tensor") {
+      in_order(g.tensors.size());
+      parse_tensor(g, line);
+    } else if (what == "node") {
+      in_order(g.nodes.size());
+      parse_node(g, line);
+    } else if (what == "losses") {
+      g.losses = line.ids(line.word(1), g.tensors.size());
+    } else if (what == "outputs") {
+      g.outputs = line.ids(line.word(1), g.tensors.size());
+    } else if (what == "grad") {
+      const auto param = line.ids(line.word(1), g.tensors.size());
+      if (param.size() != 1) line.bad("expected one parameter");
+      g.grads.push_back({param[0], line.size() > 2 ? line.ids(line.word(2), g.tensors.size())
+                                                   : std::vector<TensorId>{}});
+    } else {
+      line.bad(fmt::format("unknown line '{}'", what.substr(0, 40)));
+    }
+  }
+  if (!header) fail("graph text", "the text is empty; expected '{}'", kHeader);
+  for (const Tensor& t : g.tensors)
+    if (t.producer < kNone || t.producer >= static_cast<NodeId>(g.nodes.size()))
+      fail("graph text", "tensor '{}' is written by node {}, which does not exist", t.name, t.producer);
+  return g;
+}
+
+std::string to_dot(const Graph& g) {
+  constexpr const char* kColours[] = {"#dbeafe", "#fee2e2", "#dcfce7"};
+  std::string out = "digraph graph_of_model {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n";
+  std::vector<bool> shown(g.tensors.size(), false);
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    out += fmt::format("  n{} [label=\"{}{}\", style=filled, fillcolor=\"{}\"];\n", i, n.op,
+                       n.layer >= 0 ? fmt::format(" L{}", n.layer) : "",
+                       kColours[static_cast<int>(n.phase)]);
+    for (TensorId id : n.in) {
+      const Tensor& t = g.tensor(id);
+      if (t.producer != kNone && t.producer != static_cast<NodeId>(i)) {
+        out += fmt::format("  n{} -> n{} [label=\"{}\"];\n", t.producer, i, to_string(t.type));
+        continue;
+      }
+      if (!shown[static_cast<size_t>(id)])
+        out += fmt::format("  t{} [label=\"{}\\n{}\", shape=ellipse];\n", id, t.name,
+                           to_string(t.type));
+      shown[static_cast<size_t>(id)] = true;
+      out += fmt::format("  t{} -> n{};\n", id, i);
+    }
+  }
+  return out + "}\n";
+}
+
+}  // namespace hocket::graph

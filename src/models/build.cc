@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/build.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "models/builder.h"
+
+namespace hocket::models {
+
+graph::Graph build(const ModelConfig& config, const BuildOptions& options) {
+  Builder builder(config, options);
+  builder.build();
+  return builder.take_graph();
+}
+
+int64_t param_count(const graph::Graph& graph) {
+  int64_t n = 0;
+  for (const graph::Tensor& t : graph.tensors)
+    if (t.kind == graph::TensorKind::param) n += t.type.numel();
+  return n;
+}
+
+int64_t active_param_count(const graph::Graph& graph) {
+  int64_t n = param_count(graph);
+  std::vector<bool> seen(graph.tensors.size(), false);
+  for (const graph::Node& node : graph.nodes) {
+    if (node.op != "grouped_linear") continue;
+    const auto w = static_cast<size_t>(node.in[1]);
+    const graph::Tensor& weight = graph.tensors[w];
+    if (!weight.expert || weight.kind != graph::TensorKind::param || seen[w]) continue;
+    seen[w] = true;
+    const int64_t experts = weight.type.dims[0];
+    const int64_t used = std::min<int64_t>(graph.tensor(node.in[0]).type.top_k, experts);
+    n -= weight.type.numel() / experts * (experts - used);
+  }
+  return n;
+}
+
+}  // namespace hocket::models

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Config → graph, written once for one device: the forward pass of one global micro-batch. Backward,
+// optimizer and every kind of parallelism are derived from it.
+#pragma once
+
+#include <cstdint>
+
+#include "graph/graph.h"
+#include "models/config.h"
+
+namespace hocket::models {
+
+struct BuildOptions {
+  enum class Mode {
+    train,     ///< inputs tokens, positions, targets, loss_scale; the losses
+    logits,    ///< inputs tokens, positions; output "logits" [T,V]
+    generate,  ///< as logits, with a KV cache of `cache_slots` tokens per layer
+  } mode = Mode::train;
+  /// T: tokens of a global micro-batch (sequences x length); generate: new tokens per call.
+  int64_t tokens = 0;
+  /// Sequence length, for the cost of attention; 0: T is one sequence.
+  int64_t sequence_length = 0;
+  graph::DType dtype = graph::DType::f32;
+  /// train: the head also computes gradients; false for evaluation (losses only).
+  bool grad = true;
+  /// train: weight of the balance loss of a whole step, summed over layers and averaged over
+  /// micro-batches; 0: none.
+  double balance_coef = 0;
+  int64_t num_micro_batches = 1;
+  int64_t cache_slots = 0;
+};
+
+/// Inputs: `tokens` i32[T], `positions` i32[T] (0 begins a document; generate: the slot of the
+/// cache, < 0 for a row without a token); train: `targets` i32[T] (-100: none), `loss_scale` f64[1]
+/// per step.
+/// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
+/// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
+/// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_cache` and
+/// `….attn.v_cache` [S,G,d].
+/// losses: "loss" first, then "moe.balance.<layer>". outputs: "logits"; in training
+/// "moe.counts.<layer>".
+/// Initial values: matrices normal(0, initializer_range), the two projections per block that write
+/// to the residual stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
+graph::Graph build(const ModelConfig& config, const BuildOptions& options);
+
+/// Elements of all parameters.
+int64_t param_count(const graph::Graph& graph);
+/// As param_count, with top_k of E experts: what one token uses, embeddings included.
+int64_t active_param_count(const graph::Graph& graph);
+
+}  // namespace hocket::models

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/builder.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "models/family.h"
+#include "ops/build.h"
+
+namespace hocket::models {
+
+using graph::Attrs;
+using graph::Dims;
+using graph::DType;
+using graph::Init;
+using graph::TensorId;
+using graph::TensorKind;
+
+namespace {
+
+constexpr Init kOnes{Init::Kind::constant, 1};
+constexpr int64_t kMaxTokens = int64_t{1} << 27;
+
+int64_t product(const Dims& dims) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= d;
+  return n;
+}
+
+/// A form of equal tensors one after the other.
+WeightForm stacked(const std::vector<std::string>& names, const Dims& dims) {
+  WeightForm form;
+  for (const std::string& name : names)
+    form.push_back({name, dims, static_cast<int64_t>(form.size()) * product(dims)});
+  return form;
+}
+
+void check_options(const BuildOptions& o) {
+  using Mode = BuildOptions::Mode;
+  if (o.tokens < 1 || o.tokens > kMaxTokens)
+    fail("model", "a micro-batch has {} tokens; expected 1 to {}", o.tokens, kMaxTokens);
+  if (o.sequence_length < 0 ||
+      (o.sequence_length > 0 && o.mode != Mode::generate && o.tokens % o.sequence_length != 0))
+    fail("model", "a micro-batch has {} tokens; expected a multiple of the sequence length, {}",
+         o.tokens, o.sequence_length);
+  if (!graph::is_floating(o.dtype))
+    fail("model", "dtype is {}; expected a floating-point type", to_string(o.dtype));
+  if (o.num_micro_batches < 1 || !(o.balance_coef >= 0))
+    fail("model", "got {} micro-batches and balance coefficient {}; expected ≥ 1 and ≥ 0",
+         o.num_micro_batches, o.balance_coef);
+  if (o.mode == Mode::generate && (o.cache_slots < 1 || o.cache_slots > kMaxTokens))
+    fail("model", "the KV cache has {} slots; expected 1 to {}", o.cache_slots, kMaxTokens);
+}
+
+}  // namespace
+
+Builder::Builder(const ModelConfig& config, const BuildOptions& options, bool collect_weights)
+    : config_(config), options_(options), collect_weights_(collect_weights) {
+  check_options(options);
+  graph_.name = config.family;
+  graph_.num_layers = static_cast<int32_t>(config.num_layers);
+}
+
+std::string Builder::prefix(int32_t layer) { return fmt::format("model.layers.{}.", layer); }
+
+TensorId Builder::node(int32_t layer, const char* op, Attrs attrs, std::vector<TensorId> in,
+                       const std::string& name) {
+  return ops::apply(graph_, op, std::move(attrs), std::move(in), prefix(layer) + name, layer)[0];
+}
+
+TensorId Builder::param(const std::string& name, Dims dims, int32_t layer, Init init,
+                        std::vector<WeightForm> forms, bool expert) {
+  if (collect_weights_) weights_.push_back({name, dims, std::move(forms), {}});
+  return graph_.param(name, {options_.dtype, std::move(dims)}, layer, init, expert);
+}
+
+TensorId Builder::plain(const std::string& name, Dims dims, int32_t layer, Init init, Dims stored) {
+  return param(name, std::move(dims), layer, init, {stacked({name}, stored)});
+}
+
+TensorId Builder::input(const std::string& name, DType dtype, int64_t size, bool per_step) {
+  return graph_.input(name, {dtype, {size}}, per_step);
+}
+
+Init Builder::matrix_init(bool residual) const {
+  double std = config_.initializer_range;
+  if (residual) std /= std::sqrt(2.0 * static_cast<double>(config_.num_layers));
+  return {Init::Kind::normal, std};
+}
+
+void Builder::build() {
+  const Family& family = family_of(config_);
+  const int64_t v = config_.vocab_size, d = config_.hidden_size;
+  tokens_ = input("tokens", DType::i32, options_.tokens);
+  positions_ = input("positions", DType::i32, options_.tokens);
+  const Dims table{v, d};
+  embedding_ = plain("model.embed_tokens.weight", table, -1, matrix_init(), table);
+  if (config_.tie_word_embeddings && collect_weights_)
+    weights_.back().aliases = {{"lm_head.weight", table, 0}};
+  TensorId x =
+      ops::apply(graph_, "embedding", {}, {tokens_, embedding_}, "model.embed_tokens", -1)[0];
+  for (int32_t layer = 0; layer < graph_.num_layers; ++layer) x = family.block(*this, layer, x);
+  head(x);
+}
+
+void Builder::head(TensorId x) {
+  using Mode = BuildOptions::Mode;
+  const int32_t last = graph_.num_layers;
+  const Dims width{config_.hidden_size}, table{config_.vocab_size, config_.hidden_size};
+  const TensorId g = plain("model.norm.weight", width, last, kOnes, width);
+  const TensorId h =
+      ops::apply(graph_, "rms_norm", {{"eps", config_.rms_norm_eps}}, {x, g}, "model.norm", last)[0];
+  const TensorId w = config_.tie_word_embeddings
+                         ? embedding_
+                         : plain("lm_head.weight", table, last, matrix_init(), table);
+  if (options_.mode != Mode::train) {
+    graph_.outputs.push_back(ops::apply(graph_, "linear", {}, {h, w}, "logits", last)[0]);
+    return;
+  }
+  const TensorId targets = input("targets", DType::i32, options_.tokens);
+  const TensorId scale = input("loss_scale", DType::f64, 1, true);
+  const Attrs attrs{{"grad", int64_t{options_.grad ? 1 : 0}}};
+  graph_.losses.push_back(
+      ops::apply(graph_, "linear_cross_entropy", attrs, {h, w, targets, scale}, "loss", last)[0]);
+  graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
+}
+
+TensorId Builder::norm(int32_t layer, TensorId x, const std::string& name) {
+  const Dims width{graph_.tensor(x).type.dims.back()};
+  const TensorId g = plain(prefix(layer) + name + ".weight", width, layer, kOnes, width);
+  return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {x, g}, name);
+}
+
+TensorId Builder::add(int32_t layer, TensorId a, TensorId b, const std::string& name) {
+  return node(layer, "add", {}, {a, b}, name);
+}
+
+TensorId Builder::rope(int32_t layer, TensorId x, const std::string& name) {
+  const Rope& r = config_.rope;
+  Attrs attrs{{"theta", r.theta}, {"inverse", int64_t{0}}, {"scaling", r.scaling}};
+  if (r.scaling != "default") attrs.set("factor", r.factor);
+  if (r.scaling == "llama3") {
+    attrs.set("low_freq_factor", r.low_freq_factor);
+    attrs.set("high_freq_factor", r.high_freq_factor);
+    attrs.set("original_max_position", r.original_max_position);
+  }
+  return node(layer, "rope", attrs, {x, positions_}, name);
+}
+
+TensorId Builder::attention(int32_t layer, TensorId x, bool head_norm) {
+  const int64_t D = config_.hidden_size, H = config_.num_heads, G = config_.num_kv_heads,
+                d = config_.head_dim;
+  const std::string base = prefix(layer) + "self_attn.";
+  const auto project = [&](const char* name, int64_t heads) {
+    const TensorId w = plain(fmt::format("{}{}_proj.weight", base, name), {heads, d, D}, layer,
+                             matrix_init(), {heads * d, D});
+    return node(layer, "linear", {}, {x, w}, fmt::format("attn.{}", name));
+  };
+  TensorId q = project("q", H), k = project("k", G), v = project("v", G);
+  if (head_norm) {
+    const auto normed = [&](TensorId heads, const char* name) {
+      const TensorId g =
+          plain(fmt::format("{}{}_norm.weight", base, name), {d}, layer, kOnes, {d});
+      return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {heads, g},
+                  fmt::format("attn.{}_norm", name));
+    };
+    q = normed(q, "q");
+    k = normed(k, "k");
+  }
+  q = rope(layer, q, "attn.q_rope");
+  k = rope(layer, k, "attn.k_rope");
+  Attrs attrs{{"scale", 1 / std::sqrt(static_cast<double>(d))}};
+  TensorId o;
+  if (options_.mode == BuildOptions::Mode::generate) {
+    const auto cache = [&](const char* name) {
+      graph::Tensor t;
+      t.name = fmt::format("{}attn.{}_cache", prefix(layer), name);
+      t.type = {options_.dtype, {options_.cache_slots, G, d}};
+      t.kind = TensorKind::state;
+      t.layer = layer;
+      t.init = {Init::Kind::constant, 0};
+      return graph_.add_tensor(std::move(t));
+    };
+    const TensorId k_cache = cache("k"), v_cache = cache("v");
+    o = node(layer, "attention_cached", attrs, {q, k, v, k_cache, v_cache, positions_}, "attn.o");
+  } else {
+    if (options_.sequence_length > 0) attrs.set("seq", options_.sequence_length);
+    o = node(layer, "attention", attrs, {q, k, v, positions_}, "attn.o");
+  }
+  const TensorId w = plain(base + "o_proj.weight", {D, H, d}, layer, matrix_init(true), {D, H * d});
+  return node(layer, "linear", {}, {o, w}, "attn.out");
+}
+
+TensorId Builder::mlp(int32_t layer, TensorId x) {
+  const int64_t D = config_.hidden_size, F = config_.intermediate_size;
+  const std::string base = prefix(layer) + "mlp.";
+  const TensorId gate_up =
+      param(base + "gate_up_proj.weight", {2, F, D}, layer, matrix_init(),
+            {stacked({base + "gate_proj.weight", base + "up_proj.weight"}, {F, D}),
+             stacked({base + "gate_up_proj.weight"}, {2 * F, D})});
+  const TensorId gu = node(layer, "linear", {}, {x, gate_up}, "mlp.gate_up");
+  const TensorId h = node(layer, "swiglu", {}, {gu}, "mlp.h");
+  const TensorId down =
+      plain(base + "down_proj.weight", {D, F}, layer, matrix_init(true), {D, F});
+  return node(layer, "linear", {}, {h, down}, "mlp.out");
+}
+
+TensorId Builder::experts(int32_t layer, TensorId x) {
+  const int64_t D = config_.hidden_size, F = config_.moe_intermediate_size,
+                E = config_.num_experts, K = config_.top_k;
+  const std::string base = prefix(layer) + "mlp.";
+  const TensorId gate = plain(base + "gate.weight", {E, D}, layer, matrix_init(), {E, D});
+  const TensorId logits = node(layer, "linear", {}, {x, gate}, "mlp.router_logits");
+  const std::vector<TensorId> route =
+      ops::apply(graph_, "router",
+                 {{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}}, {logits},
+                 prefix(layer) + "mlp.route", layer);
+  const TensorId weights = route[0], ids = route[1], psum = route[3];
+  const std::vector<TensorId> plan = ops::apply(graph_, "route_plan", {{"num_experts", E}}, {ids},
+                                                fmt::format("moe.counts.{}", layer), layer);
+  const TensorId counts = plan[0], row_of = plan[1];
+  graph_.tensors[static_cast<size_t>(row_of)].name = prefix(layer) + "mlp.row_of";
+  if (options_.mode == BuildOptions::Mode::train) {
+    graph_.outputs.push_back(counts);
+    if (options_.balance_coef > 0) {
+      const double coef = options_.balance_coef / static_cast<double>(options_.num_micro_batches);
+      const Attrs attrs{{"coef", coef}, {"tokens", options_.tokens}, {"top_k", K}};
+      balance_losses_.push_back(ops::apply(graph_, "balance_loss", attrs, {psum, counts},
+                                           fmt::format("moe.balance.{}", layer), layer)[0]);
+    }
+  }
+  const TensorId xs = node(layer, "dispatch", {{"num_experts", E}}, {x, row_of}, "mlp.xs");
+
+  std::vector<std::string> gates_ups, downs;
+  for (int64_t e = 0; collect_weights_ && e < E; ++e) {
+    gates_ups.push_back(fmt::format("{}experts.{}.gate_proj.weight", base, e));
+    gates_ups.push_back(fmt::format("{}experts.{}.up_proj.weight", base, e));
+    downs.push_back(fmt::format("{}experts.{}.down_proj.weight", base, e));
+  }
+  // The second form is how transformers 5 holds them, and saves them if told not to convert.
+  const TensorId gate_up =
+      param(base + "experts.gate_up_proj", {E, 2, F, D}, layer, matrix_init(),
+            {stacked(gates_ups, {F, D}), stacked({base + "experts.gate_up_proj"}, {E, 2 * F, D})},
+            true);
+  const TensorId gu = node(layer, "grouped_linear", {}, {xs, gate_up, counts}, "mlp.gate_up");
+  const TensorId h = node(layer, "swiglu", {}, {gu, counts}, "mlp.h");
+  const TensorId down =
+      param(base + "experts.down_proj", {E, D, F}, layer, matrix_init(true),
+            {stacked(downs, {D, F}), stacked({base + "experts.down_proj"}, {E, D, F})}, true);
+  const TensorId ys = node(layer, "grouped_linear", {}, {h, down, counts}, "mlp.ys");
+  return node(layer, "combine", {}, {ys, weights, row_of}, "mlp.out");
+}
+
+}  // namespace hocket::models

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts that families are made of. Each makes its parameters (with their Hugging Face names) and
+// its nodes. Internal to src/models.
+//
+// Shape letters: T tokens, D width, H query heads, G kv heads, d head dim, F ffn width, E experts,
+// K experts per token, V vocabulary, S slots of the KV cache, L layers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "models/build.h"
+#include "models/config.h"
+#include "models/weights.h"
+
+namespace hocket::models {
+
+class Builder {
+ public:
+  using TensorId = graph::TensorId;
+
+  /// `collect_weights`: also make the weight-name map.
+  Builder(const ModelConfig& config, const BuildOptions& options, bool collect_weights = false);
+
+  const ModelConfig& config() const { return config_; }
+
+  /// Inputs, embedding, blocks, final norm and head.
+  void build();
+
+  /// RMSNorm with the weight `<prefix of the layer><name>.weight`.
+  TensorId norm(int32_t layer, TensorId x, const std::string& name);
+  TensorId add(int32_t layer, TensorId a, TensorId b, const std::string& name);
+  /// Rotary grouped-query attention with its four projections; `head_norm`: RMSNorm of every query
+  /// and key head before the rotation.
+  TensorId attention(int32_t layer, TensorId x, bool head_norm);
+  /// SwiGLU MLP: down(silu(gate(x)) * up(x)).
+  TensorId mlp(int32_t layer, TensorId x);
+  /// Router, dispatch, SwiGLU experts, combine; in training the balance loss.
+  TensorId experts(int32_t layer, TensorId x);
+
+  graph::Graph take_graph() { return std::move(graph_); }
+  std::vector<ParamWeights> take_weights() { return std::move(weights_); }
+
+ private:
+  /// "model.layers.3." for a block.
+  static std::string prefix(int32_t layer);
+  /// Appends a node; `name` is relative to the layer. Returns its first output.
+  TensorId node(int32_t layer, const char* op, graph::Attrs attrs, std::vector<TensorId> in,
+                const std::string& name);
+  TensorId param(const std::string& name, graph::Dims dims, int32_t layer, graph::Init init,
+                 std::vector<WeightForm> forms, bool expert = false);
+  /// A parameter stored as one tensor of its own name and these Hugging Face dims.
+  TensorId plain(const std::string& name, graph::Dims dims, int32_t layer, graph::Init init,
+                 graph::Dims stored);
+  TensorId input(const std::string& name, graph::DType dtype, int64_t size, bool per_step = false);
+  TensorId rope(int32_t layer, TensorId x, const std::string& name);
+  void head(TensorId x);
+  /// normal(0, initializer_range), scaled for projections into the residual stream.
+  graph::Init matrix_init(bool residual = false) const;
+
+  const ModelConfig& config_;
+  const BuildOptions options_;
+  const bool collect_weights_;
+  graph::Graph graph_;
+  std::vector<ParamWeights> weights_;
+  TensorId tokens_ = graph::kNone, positions_ = graph::kNone, embedding_ = graph::kNone;
+  std::vector<TensorId> balance_losses_;
+};
+
+}  // namespace hocket::models

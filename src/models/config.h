@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model's configuration, read from a Hugging Face `config.json` as transformers 4 and 5 write it.
+// What a config asks for and this program lacks is an Error, never ignored.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hocket::models {
+
+/// Rotary position embedding: angle of pair i at position p is p * f(theta^(-2i/d)), f by `scaling`.
+struct Rope {
+  double theta = 10000;
+  std::string scaling = "default";  ///< default, linear or llama3
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3 only
+  double original_max_position = 0;                  ///< llama3 only
+  bool operator==(const Rope&) const = default;
+};
+
+struct ModelConfig {
+  std::string family;  ///< model_type: a row of models.inc
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;        ///< D
+  int64_t num_layers = 0;         ///< L
+  int64_t num_heads = 0;          ///< H
+  int64_t num_kv_heads = 0;       ///< G, divides H
+  int64_t head_dim = 0;           ///< d, even
+  int64_t intermediate_size = 0;  ///< F of dense layers
+  int64_t max_position = 0;
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  bool tie_word_embeddings = false;
+  Rope rope;
+
+  int64_t num_experts = 0;  ///< E; 0: no mixture of experts
+  int64_t top_k = 0;        ///< experts per token
+  int64_t moe_intermediate_size = 0;
+  bool norm_topk_prob = false;
+  double router_aux_loss_coef = 0;
+  std::vector<bool> moe_layer;  ///< per layer: experts or a dense MLP
+
+  std::optional<int64_t> bos_token_id, pad_token_id;
+  std::vector<int64_t> eos_token_ids;
+
+  /// The JSON object that was read, without change: keys that do not concern the network are kept
+  /// for the config.json of checkpoints.
+  std::string json;
+};
+
+/// Names of the families, in the order of models.inc.
+std::vector<std::string> families();
+
+/// Reads the text of a config.json. `where` is the name in errors. With `strict`, keys that
+/// transformers does not write for these families are errors that name the nearest known key (for
+/// configs written by hand). Error: bad JSON; missing, ill-typed or impossible values, by key; what
+/// is not supported, with what is.
+ModelConfig parse_config(std::string_view json, const std::string& where, bool strict = false);
+
+/// Reads `path`, a config.json or a folder that holds one.
+ModelConfig read_config(const std::string& path);
+
+/// Text of a config.json for a checkpoint: the keys that were read, with `architectures`,
+/// `model_type` and the element type ("float32") set, so that transformers opens it.
+std::string config_json(const ModelConfig& config, std::string_view torch_dtype);
+
+/// Text of a generation_config.json: the special token ids of the config.
+std::string generation_config_json(const ModelConfig& config);
+
+}  // namespace hocket::models

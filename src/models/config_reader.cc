@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/config_reader.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace hocket::models {
+
+std::string show(const JsonView& value) {
+  using nlohmann::json;
+  return quote(value.json().dump(-1, ' ', true, json::error_handler_t::replace), 60);
+}
+
+namespace {
+
+int64_t bounded(const JsonView& value, int64_t low, int64_t high) {
+  const int64_t n = value.as_int();
+  if (n < low || n > high)
+    value.fail(fmt::format("is {}; expected an integer from {} to {}", n, low, high));
+  return n;
+}
+
+}  // namespace
+
+int64_t read_int(const JsonView& in, std::string_view key, int64_t low, int64_t high,
+                 std::optional<int64_t> fallback) {
+  return fallback && !in.has(key) ? *fallback : bounded(in.at(key), low, high);
+}
+
+double read_number(const JsonView& in, std::string_view key, double low, double high,
+                   std::optional<double> fallback) {
+  if (fallback && !in.has(key)) return *fallback;
+  const JsonView value = in.at(key);
+  const double x = value.as_double();
+  if (!(x >= low && x <= high))
+    value.fail(fmt::format("is {}; expected a number from {} to {}", x, low, high));
+  return x;
+}
+
+std::vector<int64_t> read_ints(const JsonView& in, std::string_view key, int64_t low,
+                               int64_t high) {
+  std::vector<int64_t> list;
+  if (!in.has(key)) return list;
+  const JsonView value = in.at(key);
+  if (!value.is_array()) return {bounded(value, low, high)};
+  for (size_t i = 0; i < value.size(); ++i) list.push_back(bounded(value.at(i), low, high));
+  return list;
+}
+
+void refuse(const JsonView& in, std::string_view key, std::string_view advice) {
+  if (!in.has(key)) return;
+  const JsonView value = in.at(key);
+  if (value.is_bool() && !value.as_bool()) return;
+  value.fail(fmt::format("is {}, which is not supported; {}", show(value), advice));
+}
+
+}  // namespace hocket::models

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading keys of a config.json within bounds; every error names the file, the key and what is legal.
+// A key that is null counts as absent. Internal to src/models.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace hocket::models {
+
+/// Integer in [low, high]; without a fallback the key must be there.
+int64_t read_int(const JsonView& in, std::string_view key, int64_t low, int64_t high,
+                 std::optional<int64_t> fallback = {});
+/// Number in [low, high].
+double read_number(const JsonView& in, std::string_view key, double low, double high,
+                   std::optional<double> fallback = {});
+/// Integers in [low, high]; one integer counts as a list of one; empty when absent.
+std::vector<int64_t> read_ints(const JsonView& in, std::string_view key, int64_t low, int64_t high);
+/// Error unless the key is absent, null or false.
+void refuse(const JsonView& in, std::string_view key, std::string_view advice);
+/// Value as errors show it.
+std::string show(const JsonView& value);
+
+}  // namespace hocket::models

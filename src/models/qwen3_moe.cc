@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Qwen3-MoE (Qwen team, arXiv 2505.09388): Llama's block with RMSNorm on every query and key head,
+// and, in the sparse layers, experts chosen by a softmax → top-k router.
+#include "base/error.h"
+#include "models/builder.h"
+#include "models/config_reader.h"
+#include "models/family.h"
+
+namespace hocket::models {
+namespace {
+
+constexpr int64_t kMaxExperts = int64_t{1} << 16;
+constexpr int64_t kMaxTopK = 1024;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+
+void read(const JsonView& in, ModelConfig& c) {
+  // transformers 5 writes num_local_experts, 4 num_experts.
+  const char* key = in.has("num_local_experts") ? "num_local_experts" : "num_experts";
+  c.num_experts = read_int(in, key, 1, kMaxExperts);
+  if (in.has("num_experts") && read_int(in, "num_experts", 1, kMaxExperts) != c.num_experts)
+    fail(in.where(), "num_experts is {} but num_local_experts is {}; expected one value",
+         in.get_int("num_experts"), c.num_experts);
+  c.top_k = read_int(in, "num_experts_per_tok", 1, kMaxTopK);
+  if (c.top_k > c.num_experts)
+    fail(in.where(), "num_experts_per_tok is {}; expected at most {}, which is {}", c.top_k, key,
+         c.num_experts);
+  c.moe_intermediate_size = read_int(in, "moe_intermediate_size", 1, kMaxWidth);
+  c.norm_topk_prob = in.get_bool("norm_topk_prob", false);
+  c.router_aux_loss_coef = read_number(in, "router_aux_loss_coef", 0, 1e6, 0.001);
+  const int64_t step = read_int(in, "decoder_sparse_step", 1, kMaxExperts, 1);
+  for (int64_t i = 0; i < c.num_layers; ++i)
+    c.moe_layer[static_cast<size_t>(i)] = (i + 1) % step == 0;
+  for (int64_t i : read_ints(in, "mlp_only_layers", 0, c.num_layers - 1))
+    c.moe_layer[static_cast<size_t>(i)] = false;
+}
+
+graph::TensorId block(Builder& b, int32_t layer, graph::TensorId x) {
+  const graph::TensorId h = b.norm(layer, x, "input_layernorm");
+  const graph::TensorId a = b.add(layer, x, b.attention(layer, h, true), "attn.residual");
+  const graph::TensorId m = b.norm(layer, a, "post_attention_layernorm");
+  const bool sparse = b.config().moe_layer[static_cast<size_t>(layer)];
+  return b.add(layer, a, sparse ? b.experts(layer, m) : b.mlp(layer, m), "residual");
+}
+
+}  // namespace
+
+Family family_qwen3_moe() {
+  return {"qwen3_moe",
+          "Qwen3MoeForCausalLM",
+          4,
+          {"decoder_sparse_step", "max_window_layers", "mlp_only_layers", "moe_intermediate_size",
+           "norm_topk_prob", "num_experts", "num_experts_per_tok", "num_local_experts",
+           "output_router_logits", "router_aux_loss_coef"},
+          read,
+          block};
+}
+
+}  // namespace hocket::models

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// balance_loss (Switch Transformer, arXiv 2101.03961 eq. 4, top-k form of GShard): coef * E *
+// sum_e f_e P_e with f_e the share of routed slots and P_e the mean probability of expert e, both
+// over the whole global micro-batch (`tokens`).
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
+  want_inputs("balance_loss", in, 2);
+  want_rank("balance_loss", in[0], 1);
+  want_float("balance_loss", in[0]);
+  want_vector("balance_loss", in[1], DType::i64, in[0].dims[0], "number of counts");
+  attrs.f("coef"), attrs.i("tokens"), attrs.i("top_k");
+  return {{DType::f64, {1}}};
+}
+
+std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
+  want_inputs("balance_loss_bwd", in, 1);
+  want_rank("balance_loss_bwd", in[0], 1);
+  want_dtype("balance_loss_bwd", in[0], DType::i64);
+  return {{graph::parse_dtype(attrs.s("dtype")), in[0].dims}};
+}
+
+Cost cost(const Attrs& a, Types in, Types out) {
+  return memory_bound("balance_loss", a, in, out, 0);
+}
+Cost cost_bwd(const Attrs& a, Types in, Types out) {
+  return memory_bound("balance_loss_bwd", a, in, out, 1);
+}
+
+void grad(GradContext& g) {
+  Attrs attrs = g.node().attrs;
+  attrs.set("dtype", std::string(to_string(g.tensor(g.node().in[0]).type.dtype)));
+  g.add_grad(0, g.emit("balance_loss_bwd", attrs, {g.node().in[1]})[0]);
+}
+
+const Attrs kAttrs{{"coef", 0.1}, {"tokens", int64_t{6}}, {"top_k", int64_t{2}}};
+const Fill kCounts{.kind = Fill::Kind::integers, .lo = 0, .hi = 5};
+
+}  // namespace
+
+void register_balance_loss(std::vector<Op>& ops) {
+  ops.push_back({.name = "balance_loss",
+                 .doc = "loss = coef * E * sum_e counts_e/(tokens*top_k) * psum_e/tokens",
+                 .infer = infer,
+                 .layout = {"*", ""},
+                 .cost = cost,
+                 .grad = grad,
+                 .samples = [] {
+                   return std::vector<Sample>{{"4 experts",
+                                               kAttrs,
+                                               {{DType::f64, {4}}, {DType::i64, {4}}},
+                                               {{.kind = Fill::Kind::uniform}, kCounts},
+                                               {}}};
+                 },
+                 .accumulates = 1});
+  ops.push_back({.name = "balance_loss_bwd",
+                 .doc = "dpsum_e = coef * E * counts_e/(tokens*top_k) / tokens",
+                 .infer = infer_bwd,
+                 .layout = {"*", ""},
+                 .cost = cost_bwd,
+                 .samples = [] {
+                   Attrs a = kAttrs;
+                   a.set("dtype", std::string("f64"));
+                   return std::vector<Sample>{{"4 experts", a, {{DType::i64, {4}}}, {kCounts}, {}}};
+                 }});
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/build.h"
+
+#include "base/error.h"
+
+namespace hocket::ops {
+
+std::vector<graph::TensorId> apply(graph::Graph& graph, std::string op, graph::Attrs attrs,
+                                   std::vector<graph::TensorId> in, std::string name, int32_t layer,
+                                   graph::Phase phase) {
+  const Op& rule = find(op);
+  std::vector<TensorType> types;
+  for (graph::TensorId id : in) types.push_back(graph.tensor(id).type);
+  std::vector<TensorType> out_types;
+  try {
+    out_types = rule.infer(attrs, types);
+  } catch (const Error& e) {
+    fail(name, "{}", e.what());
+  }
+  graph::Node node;
+  node.op = std::move(op);
+  node.attrs = std::move(attrs);
+  node.in = std::move(in);
+  node.phase = phase;
+  node.layer = layer;
+  for (size_t i = 0; i < out_types.size(); ++i) {
+    graph::Tensor t;
+    t.name = i == 0 ? name : name + "." + std::to_string(i);
+    t.type = std::move(out_types[i]);
+    t.producer = static_cast<graph::NodeId>(graph.nodes.size());
+    t.layer = layer;
+    node.out.push_back(graph.add_tensor(std::move(t)));
+  }
+  graph.nodes.push_back(node);
+  return node.out;
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// How models and autodiff add nodes to a graph.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "ops/op.h"
+
+namespace hocket::ops {
+
+/// Appends a node of `op` to the graph; types are inferred (Error on a mismatch), outputs are named
+/// `name`, `name.1`, …. Returns the outputs.
+std::vector<graph::TensorId> apply(graph::Graph& graph, std::string op, graph::Attrs attrs,
+                                   std::vector<graph::TensorId> in, std::string name, int32_t layer,
+                                   graph::Phase phase = graph::Phase::forward);
+
+}  // namespace hocket::ops

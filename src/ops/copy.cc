@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// copy, used by lowering where an in-place update would destroy a value that is still needed, and
+// zero, the empty sum.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+std::vector<TensorType> infer(const Attrs&, Types in) {
+  want_inputs("copy", in, 1);
+  if (in[0].dims.empty() || in[0].dims.size() > 4)
+    fail("copy", "got {}; expected rank 1 to 4", to_string(in[0]));
+  return {in[0]};
+}
+std::vector<TensorType> infer_zero(const Attrs& attrs, Types in) {
+  want_inputs("zero", in, 0);
+  return {graph::parse_tensor_type(attrs.s("type"))};
+}
+Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("copy", a, in, out, 0); }
+Cost cost_zero(const Attrs& a, Types in, Types out) { return memory_bound("zero", a, in, out, 0); }
+
+}  // namespace
+
+void register_copy(std::vector<Op>& ops) {
+  ops.push_back({.name = "copy",
+                 .doc = "y = x",
+                 .infer = infer,
+                 .layout = {"a->a|ab->ab|abc->abc|abcd->abcd", "abcd", "1"},
+                 .cost = cost,
+                 .samples = [] {
+                   std::vector<Sample> list;
+                   for (Dims d : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
+                     TensorType t{DType::f64, d};
+                     list.push_back({to_string(t), {}, {t}, {{}}, {}});
+                   }
+                   return list;
+                 }});
+  ops.push_back({.name = "zero",
+                 .doc = "y = 0",
+                 .infer = infer_zero,
+                 .layout = {"*", ""},
+                 .cost = cost_zero,
+                 .samples = [] {
+                   return std::vector<Sample>{
+                       {"[6,4]", {{"type", std::string("f64[6,4]")}}, {}, {}, {}}};
+                 }});
+}
+
+}  // namespace hocket::ops

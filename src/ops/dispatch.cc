@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// route_plan, dispatch and combine: tokens to the rows of their experts and back, dropless under
+// any imbalance. Rows are sorted by (expert, token); row_of[t,k] is the row of token t's k-th expert.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+void want_row_of(std::string_view op, const TensorType& t, int64_t tokens) {
+  want_rank(op, t, 2);
+  want_dtype(op, t, DType::i32);
+  want_equal(op, "tokens of row_of", t.dims[0], tokens);
+}
+
+std::vector<TensorType> infer_plan(const Attrs& attrs, Types in) {
+  want_inputs("route_plan", in, 1);
+  want_rank("route_plan", in[0], 2);
+  want_dtype("route_plan", in[0], DType::i32);
+  int64_t experts = attrs.i("num_experts");
+  if (in[0].dims[1] > experts)
+    fail("route_plan", "top-{} of {} experts", in[0].dims[1], experts);
+  return {{DType::i64, {experts}}, in[0]};
+}
+
+std::vector<TensorType> infer_dispatch(const Attrs& attrs, Types in) {
+  want_inputs("dispatch", in, 2);
+  want_rank("dispatch", in[0], 2);
+  want_float("dispatch", in[0]);
+  want_row_of("dispatch", in[1], in[0].dims[0]);
+  return {{in[0].dtype,
+           {attrs.i("num_experts"), in[0].dims[0], in[0].dims[1]},
+           static_cast<int32_t>(in[1].dims[1])}};
+}
+
+std::vector<TensorType> infer_dispatch_bwd(const Attrs&, Types in) {
+  want_inputs("dispatch_bwd", in, 2);
+  if (!in[0].routed() || in[0].dims.size() != 3)
+    fail("dispatch_bwd", "got {}; expected [E,T,D]@k", to_string(in[0]));
+  want_float("dispatch_bwd", in[0]);
+  want_row_of("dispatch_bwd", in[1], in[0].dims[1]);
+  return {{in[0].dtype, {in[0].dims[1], in[0].dims[2]}}};
+}
+
+std::vector<TensorType> infer_combine(const Attrs&, Types in) {
+  want_inputs("combine", in, 3);
+  if (!in[0].routed() || in[0].dims.size() != 3)
+    fail("combine", "got {}; expected [E,T,D]@k", to_string(in[0]));
+  want_row_of("combine", in[2], in[0].dims[1]);
+  want_rank("combine", in[1], 2);
+  want_float("combine", in[0]);
+  want_dtype("combine", in[1], in[0].dtype);
+  if (in[1].dims != in[2].dims)
+    fail("combine", "got weights {} and row_of {}", to_string(in[1]), to_string(in[2]));
+  return {{in[0].dtype, {in[0].dims[1], in[0].dims[2]}}};
+}
+
+std::vector<TensorType> infer_combine_bwd(const Attrs& attrs, Types in) {
+  want_inputs("combine_bwd", in, 4);
+  want_same("combine_bwd", in[0], infer_combine(attrs, in.subspan(1))[0]);
+  return {in[1], in[2]};
+}
+
+Cost cost_plan(const Attrs& a, Types in, Types out) {
+  return memory_bound("route_plan", a, in, out, 2);
+}
+Cost rows_moved(std::string_view op, const Attrs& a, Types in, Types out, const TensorType& rows,
+                double flops) {
+  double n = static_cast<double>(rows.dims[1]) * rows.top_k * static_cast<double>(rows.row_size());
+  return {flops * n, static_cast<int64_t>(2 * n) * size_of(rows.dtype),
+          workspace_bytes(op, a, in, out)};
+}
+Cost cost_dispatch(const Attrs& a, Types in, Types out) {
+  return rows_moved("dispatch", a, in, out, out[0], 0);
+}
+Cost cost_dispatch_bwd(const Attrs& a, Types in, Types out) {
+  return rows_moved("dispatch_bwd", a, in, out, in[0], 1);
+}
+Cost cost_combine(const Attrs& a, Types in, Types out) {
+  return rows_moved("combine", a, in, out, in[0], 2);
+}
+Cost cost_combine_bwd(const Attrs& a, Types in, Types out) {
+  return rows_moved("combine_bwd", a, in, out, in[1], 3);
+}
+
+void grad_dispatch(GradContext& g) {
+  if (g.needs(0)) g.emit_grad("dispatch_bwd", {}, {g.grad_out(0), g.node().in[1]}, 0);
+}
+void grad_combine(GradContext& g) {
+  const auto& n = g.node();
+  auto d = g.emit("combine_bwd", {}, {g.grad_out(0), n.in[0], n.in[1], n.in[2]});
+  g.add_grad(0, d[0]);
+  g.add_grad(1, d[1]);
+}
+
+constexpr int64_t kE = 4, kT = 6, kK = 2, kD = 3;
+const TensorType kX{DType::f64, {kT, kD}}, kRows{DType::f64, {kE, kT, kD}, kK},
+    kRowOf{DType::i32, {kT, kK}}, kW{DType::f64, {kT, kK}};
+const Fill kFrom{.kind = Fill::Kind::from_op}, kRoutes{.kind = Fill::Kind::routes, .hi = kE - 1};
+const Attrs kAttrs{{"num_experts", kE}};
+
+/// `inputs` with row_of last, made from random routes.
+Sample with_routes(std::vector<TensorType> inputs, Attrs attrs) {
+  Sample s;
+  s.name = "6 tokens, 2 of 4 experts";
+  s.attrs = std::move(attrs);
+  int n = static_cast<int>(inputs.size());
+  s.types = std::move(inputs);
+  s.fills.resize(s.types.size());
+  s.fills.back() = kFrom;
+  s.types.push_back(kRowOf);
+  s.fills.push_back(kRoutes);
+  s.chain = {{"route_plan", kAttrs, {n}, {-1, n - 1}}};
+  s.num_inputs = n;
+  return s;
+}
+
+}  // namespace
+
+void register_dispatch(std::vector<Op>& ops) {
+  ops.push_back({.name = "route_plan",
+                 .doc = "counts[E] rows per expert and row_of[T,K], rows in (expert, token) order",
+                 .infer = infer_plan,
+                 .layout = {"tk->e,tk", "t"},
+                 .cost = cost_plan,
+                 .samples = [] {
+                   return std::vector<Sample>{{"6 tokens", kAttrs, {kRowOf}, {kRoutes}, {}}};
+                 }});
+  ops.push_back({.name = "dispatch",
+                 .doc = "xs[e,t,:] = x[t,:] for the experts e of token t",
+                 .infer = infer_dispatch,
+                 .layout = {"td,tk->etd", "t", "1"},
+                 .cost = cost_dispatch,
+                 .grad = grad_dispatch,
+                 .samples = [] {
+                   return std::vector<Sample>{with_routes({kX, kRowOf}, kAttrs)};
+                 }});
+  ops.push_back({.name = "dispatch_bwd",
+                 .doc = "dx[t,:] = sum over experts e of token t of dxs[e,t,:]",
+                 .infer = infer_dispatch_bwd,
+                 .layout = {"etd,tk->td", "t", "1"},
+                 .cost = cost_dispatch_bwd,
+                 .samples = [] {
+                   return std::vector<Sample>{with_routes({kRows, kRowOf}, {})};
+                 },
+                 .accumulates = 1});
+  ops.push_back({.name = "combine",
+                 .doc = "y[t,:] = sum_k w[t,k] ys[e_k,t,:]",
+                 .infer = infer_combine,
+                 .layout = {"etd,tk,tk->td", "t", "11"},
+                 .cost = cost_combine,
+                 .grad = grad_combine,
+                 .samples = [] {
+                   return std::vector<Sample>{with_routes({kRows, kW, kRowOf}, {})};
+                 }});
+  ops.push_back({.name = "combine_bwd",
+                 .doc = "dys[e_k,t,:] = w[t,k] dy[t,:], dw[t,k] = dy[t,:] . ys[e_k,t,:]",
+                 .infer = infer_combine_bwd,
+                 .layout = {"td,etd,tk,tk->etd,tk", "t", "1"},
+                 .cost = cost_combine_bwd,
+                 .samples = [] {
+                   return std::vector<Sample>{with_routes({kX, kRows, kW, kRowOf}, {})};
+                 }});
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// embedding: x[t] = W[ids[t]]; its gradient adds dy[t] to row ids[t] of dW.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+std::vector<TensorType> infer(const Attrs&, Types in) {
+  want_inputs("embedding", in, 2);
+  want_rank("embedding", in[0], 1);
+  want_dtype("embedding", in[0], DType::i32);
+  want_rank("embedding", in[1], 2);
+  want_float("embedding", in[1]);
+  return {{in[1].dtype, {in[0].dims[0], in[1].dims[1]}}};
+}
+
+std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
+  want_inputs("embedding_dw", in, 2);
+  want_rank("embedding_dw", in[1], 2);
+  want_float("embedding_dw", in[1]);
+  want_vector("embedding_dw", in[0], DType::i32, in[1].dims[0], "number of tokens");
+  return {{in[1].dtype, {attrs.i("vocab"), in[1].dims[1]}}};
+}
+
+Cost cost(const Attrs& a, Types in, Types out) {
+  Cost c = memory_bound("embedding", a, in, out, 0);
+  c.bytes = in[0].bytes() + 2 * out[0].bytes();
+  return c;
+}
+Cost cost_dw(const Attrs& a, Types in, Types out) {
+  Cost c = memory_bound("embedding_dw", a, in, out, 0);
+  c.flops = static_cast<double>(in[1].numel());
+  return c;
+}
+
+void grad(GradContext& g) {
+  if (g.needs(1))
+    g.emit_grad("embedding_dw", {{"vocab", g.tensor(g.node().in[1]).type.dims[0]}},
+                {g.node().in[0], g.grad_out(0)}, 1);
+}
+
+std::vector<Sample> samples() {
+  return {{"9 of 5x4",
+           {},
+           {{DType::i32, {9}}, {DType::f64, {5, 4}}},
+           {{.kind = Fill::Kind::integers, .hi = 4}, {}},
+           {}},
+          {"8 of 6x8",
+           {},
+           {{DType::i32, {8}}, {DType::f64, {6, 8}}},
+           {{.kind = Fill::Kind::integers, .hi = 5}, {}},
+           {}}};
+}
+std::vector<Sample> samples_dw() {
+  return {{"8 of 6x4",
+           {{"vocab", int64_t{6}}},
+           {{DType::i32, {8}}, {DType::f64, {8, 4}}},
+           {{.kind = Fill::Kind::integers, .hi = 5}, {}},
+           {}}};
+}
+
+}  // namespace
+
+void register_embedding(std::vector<Op>& ops) {
+  ops.push_back({.name = "embedding",
+                 .doc = "x[T,D] = W[ids[T]], W[V,D]",
+                 .infer = infer,
+                 .layout = {"t,vd->td", "td", "01"},
+                 .cost = cost,
+                 .grad = grad,
+                 .samples = samples});
+  ops.push_back({.name = "embedding_dw",
+                 .doc = "dW[V,D]: row v is the sum of dy[t] over ids[t] = v",
+                 .infer = infer_dw,
+                 .layout = {"t,td->vd", "td", "01"},
+                 .cost = cost_dw,
+                 .samples = samples_dw,
+                 .accumulates = 1});
+}
+
+}  // namespace hocket::ops

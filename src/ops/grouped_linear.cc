@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// grouped_linear: a linear layer per expert on the rows routed to it. Logically
+// y[e,t,o..] = x[e,t,:] W[e,o..,:]^T, so splitting by expert or by token are ordinary layouts.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+void want_routed(std::string_view op, const TensorType& t) {
+  if (!t.routed() || t.dims.size() < 3)
+    fail(op, "got {}; expected routed rows [E,T,F..]@k", to_string(t));
+  want_float(op, t);
+}
+void want_counts(std::string_view op, const TensorType& counts, int64_t experts) {
+  want_vector(op, counts, DType::i64, experts, "number of counts");
+}
+
+std::vector<TensorType> infer(const Attrs&, Types in) {
+  want_inputs("grouped_linear", in, 3);
+  want_routed("grouped_linear", in[0]);
+  want_dtype("grouped_linear", in[1], in[0].dtype);
+  const Dims &x = in[0].dims, &w = in[1].dims;
+  if (x.size() != 3 || w.size() < 3 || w.size() > 4)
+    fail("grouped_linear", "got x {} and W {}", to_string(in[0]), to_string(in[1]));
+  want_equal("grouped_linear", "number of experts in W", w[0], x[0]);
+  want_counts("grouped_linear", in[2], x[0]);
+  want_equal("grouped_linear", "W's input width", w.back(), x[2]);
+  TensorType y{in[0].dtype, {x[0], x[1]}, in[0].top_k};
+  y.dims.insert(y.dims.end(), w.begin() + 1, w.end() - 1);
+  return {y};
+}
+
+std::vector<TensorType> infer_dx(const Attrs&, Types in) {
+  want_inputs("grouped_linear_dx", in, 3);
+  want_routed("grouped_linear_dx", in[0]);
+  want_dtype("grouped_linear_dx", in[1], in[0].dtype);
+  const Dims &dy = in[0].dims, &w = in[1].dims;
+  want_counts("grouped_linear_dx", in[2], dy[0]);
+  if (dy.size() > 4 || w.size() != dy.size())
+    fail("grouped_linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
+  want_equal("grouped_linear_dx", "number of experts in W", w[0], dy[0]);
+  for (size_t i = 2; i < dy.size(); ++i)
+    want_equal("grouped_linear_dx", "W's output width", w[i - 1], dy[i]);
+  return {{in[0].dtype, {dy[0], dy[1], w.back()}, in[0].top_k}};
+}
+
+std::vector<TensorType> infer_dw(const Attrs&, Types in) {
+  want_inputs("grouped_linear_dw", in, 3);
+  want_routed("grouped_linear_dw", in[0]);
+  want_routed("grouped_linear_dw", in[1]);
+  want_dtype("grouped_linear_dw", in[1], in[0].dtype);
+  if (in[0].dims.size() > 4 || in[1].dims.size() != 3 || in[0].top_k != in[1].top_k)
+    fail("grouped_linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
+  want_counts("grouped_linear_dw", in[2], in[0].dims[0]);
+  want_equal("grouped_linear_dw", "number of experts", in[1].dims[0], in[0].dims[0]);
+  want_equal("grouped_linear_dw", "x's tokens", in[1].dims[1], in[0].dims[1]);
+  TensorType dw{in[0].dtype, {in[0].dims[0]}};
+  dw.dims.insert(dw.dims.end(), in[0].dims.begin() + 2, in[0].dims.end());
+  dw.dims.push_back(in[1].dims[2]);
+  return {dw};
+}
+
+/// Cost under even routing: tokens x top_k rows over all experts. A part of E' of E experts sees
+/// E'/E of the rows; `experts` (attribute) is E.
+Cost gemm(std::string_view op, const Attrs& a, Types in, Types out, const TensorType& rows,
+          double per_row) {
+  double experts = static_cast<double>(rows.dims[0]);
+  double all = static_cast<double>(a.i_or("experts", rows.dims[0]));
+  double n = static_cast<double>(rows.dims[1]) * rows.top_k * experts / all;
+  double bound = static_cast<double>(rows.max_rows());
+  Cost c{2 * n * per_row, 0, workspace_bytes(op, a, in, out)};
+  for (Types list : {in, out})
+    for (const TensorType& t : list)
+      c.bytes += t.routed() ? static_cast<int64_t>(static_cast<double>(t.bytes()) * n / bound)
+                            : t.bytes();
+  return c;
+}
+double per_row(const TensorType& w) {
+  return static_cast<double>(w.numel()) / static_cast<double>(w.dims[0]);
+}
+Cost cost(const Attrs& a, Types in, Types out) {
+  return gemm("grouped_linear", a, in, out, in[0], per_row(in[1]));
+}
+Cost cost_dx(const Attrs& a, Types in, Types out) {
+  return gemm("grouped_linear_dx", a, in, out, in[0], per_row(in[1]));
+}
+Cost cost_dw(const Attrs& a, Types in, Types out) {
+  return gemm("grouped_linear_dw", a, in, out, in[0], per_row(out[0]));
+}
+
+void grad(GradContext& g) {
+  const auto& n = g.node();
+  TensorId dy = g.grad_out(0);
+  if (g.needs(0)) g.emit_grad("grouped_linear_dx", n.attrs, {dy, n.in[1], n.in[2]}, 0);
+  if (g.needs(1)) g.emit_grad("grouped_linear_dw", n.attrs, {dy, n.in[0], n.in[2]}, 1);
+}
+
+/// 4 experts (one may get nothing), 6 tokens, top-2: a, b and counts from random routes.
+Sample sample(TensorType a, TensorType b, int64_t experts) {
+  int64_t tokens = a.dims[1], k = a.top_k;
+  Sample s;
+  s.name = to_string(a) + " " + to_string(b);
+  s.types = {a, b, {DType::i64, {experts}}, {DType::i32, {tokens, k}}};
+  s.fills = {{},
+             {},
+             {.kind = Fill::Kind::from_op},
+             {.kind = Fill::Kind::routes, .hi = static_cast<double>(experts - 1)}};
+  s.chain = {{"route_plan", {{"num_experts", experts}}, {3}, {2, -1}}};
+  s.num_inputs = 3;
+  return s;
+}
+TensorType rows(Dims d, int32_t k) { return {DType::f64, std::move(d), k}; }
+
+std::vector<Sample> samples() {
+  return {sample(rows({4, 6, 3}, 2), {DType::f64, {4, 5, 3}}, 4),
+          sample(rows({4, 6, 3}, 2), {DType::f64, {4, 2, 5, 3}}, 4),
+          sample(rows({5, 2, 3}, 1), {DType::f64, {5, 4, 3}}, 5),
+          sample(rows({4, 6, 4}, 2), {DType::f64, {4, 6, 4}}, 4),
+          sample(rows({4, 6, 4}, 2), {DType::f64, {4, 2, 4, 4}}, 4)};
+}
+std::vector<Sample> samples_dx() {
+  return {sample(rows({4, 6, 5}, 2), {DType::f64, {4, 5, 3}}, 4),
+          sample(rows({4, 6, 2, 5}, 2), {DType::f64, {4, 2, 5, 3}}, 4),
+          sample(rows({4, 6, 4}, 2), {DType::f64, {4, 4, 6}}, 4),
+          sample(rows({4, 6, 2, 4}, 2), {DType::f64, {4, 2, 4, 6}}, 4)};
+}
+std::vector<Sample> samples_dw() {
+  return {sample(rows({4, 6, 5}, 2), rows({4, 6, 3}, 2), 4),
+          sample(rows({5, 2, 2, 4}, 1), rows({5, 2, 3}, 1), 5),
+          sample(rows({4, 6, 4}, 2), rows({4, 6, 6}, 2), 4),
+          sample(rows({4, 6, 2, 4}, 2), rows({4, 6, 4}, 2), 4)};
+}
+
+}  // namespace
+
+void register_grouped_linear(std::vector<Op>& ops) {
+  ops.push_back({.name = "grouped_linear",
+                 .doc = "y[e,t,o..] = x[e,t,:] W[e,o..,:]^T on the routed rows; counts[E] rows per "
+                        "expert, any of them 0",
+                 .infer = infer,
+                 .layout = {"etk,efk,e/t->etf|etk,egfk,e/t->etgf", "etfk", "11"},
+                 .cost = cost,
+                 .grad = grad,
+                 .samples = samples});
+  ops.push_back({.name = "grouped_linear_dx",
+                 .doc = "dx[e,t,:] = dy[e,t,o..] W[e,o..,:]",
+                 .infer = infer_dx,
+                 .layout = {"etf,efk,e/t->etk|etgf,egfk,e/t->etk", "etfk", "11"},
+                 .cost = cost_dx,
+                 .samples = samples_dx});
+  ops.push_back({.name = "grouped_linear_dw",
+                 .doc = "dW[e,o..,:] = sum_t dy[e,t,o..] x[e,t,:]",
+                 .infer = infer_dw,
+                 .layout = {"etf,etk,e/t->efk|etgf,etk,e/t->egfk", "etfk", "11"},
+                 .cost = cost_dw,
+                 .samples = samples_dw,
+                 .accumulates = 1});
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear_cross_entropy: the LM head fused with its loss. One task forms the loss, dh and dW over
+// chunks of tokens: tokens x vocabulary logits never exist, and no GEMM is done twice. The loss is
+// a sum scaled by 1 / (targets of the whole step), known before the forward pass.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
+  constexpr const char* kOp = "linear_cross_entropy";
+  want_inputs(kOp, in, 4);
+  want_rank(kOp, in[0], 2);
+  want_float(kOp, in[0]);
+  want_rank(kOp, in[1], 2);
+  want_dtype(kOp, in[1], in[0].dtype);
+  want_equal(kOp, "width of W", in[1].dims[1], in[0].dims[1]);
+  want_vector(kOp, in[2], DType::i32, in[0].dims[0], "number of targets");
+  want_scalar(kOp, in[3], DType::f64);
+  TensorType loss{DType::f64, {1}};
+  if (attrs.i("grad") == 0) return {loss};
+  return {loss, in[0], in[1]};
+}
+
+Cost cost(const Attrs& a, Types in, Types out) {
+  Cost c = memory_bound("linear_cross_entropy", a, in, out, 0);
+  double gemms = a.i("grad") ? 3 : 1;
+  c.flops = 2 * gemms * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
+  return c;
+}
+
+void grad(GradContext& g) {
+  if (g.node().attrs.i("grad") == 0)
+    fail("linear_cross_entropy", "grad=0 has no gradient; expected grad=1");
+  g.add_grad(0, g.node().out[1]);
+  g.add_grad(1, g.node().out[2]);
+}
+
+std::vector<Sample> samples() {
+  std::vector<Sample> list;
+  for (auto [t, d, v] : {std::tuple{7, 5, 11}, {12, 4, 16}, {1, 1, 2}})
+    list.push_back({"T=" + std::to_string(t) + " V=" + std::to_string(v),
+                    {{"grad", int64_t{1}}},
+                    {{DType::f64, {t, d}}, {DType::f64, {v, d}}, {DType::i32, {t}}, {DType::f64, {1}}},
+                    {{},
+                     {},
+                     {.kind = Fill::Kind::targets, .hi = static_cast<double>(v)},
+                     {.kind = Fill::Kind::constant, .lo = 0.125}},
+                    {}});
+  list.push_back(list[1]);
+  list.back().name += ", loss only";
+  list.back().attrs = {{"grad", int64_t{0}}};
+  return list;
+}
+
+}  // namespace
+
+void register_linear_cross_entropy(std::vector<Op>& ops) {
+  ops.push_back({.name = "linear_cross_entropy",
+                 .doc = "loss = scale * sum_t nll(h[t] W^T, targets[t]), -100 ignored; with grad=1 "
+                        "also dh[T,D] and dW[V,D] of that loss",
+                 .infer = infer,
+                 .layout = {"td,vd,t,.->.,td,vd|td,vd,t,.->.", "t"},
+                 .cost = cost,
+                 .grad = grad,
+                 .samples = samples,
+                 .accumulates = 5,
+                 .fd_inputs = {0, 1}});
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The op registry (an explicit list, ops.inc) and the layout rules read from index notation.
+#include "ops/op.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "ops/rules.h"
+
+namespace hocket::ops {
+
+#define HOCKET_OP_FILE(file) void register_##file(std::vector<Op>& ops);
+#include "ops/ops.inc"
+#undef HOCKET_OP_FILE
+
+namespace {
+
+struct Registry {
+  std::vector<Op> ops;
+  std::vector<const Op*> pointers;
+  std::map<std::string, const Op*, std::less<>> by_name;
+  Registry() {
+#define HOCKET_OP_FILE(file) register_##file(ops);
+#include "ops/ops.inc"
+#undef HOCKET_OP_FILE
+    for (const Op& op : ops) {
+      pointers.push_back(&op);
+      HOCKET_CHECK(by_name.emplace(op.name, &op).second, "op {} is listed twice", op.name);
+    }
+  }
+};
+
+const Registry& registry() {
+  static const Registry r;
+  return r;
+}
+
+/// One alternative of a notation, split into operands; `partial_of` holds the letters after '/'.
+struct Operands {
+  std::vector<std::string> in, out, in_partial_of;
+};
+
+Operands parse_notation(std::string_view text) {
+  Operands o;
+  size_t arrow = text.find("->");
+  auto split = [](std::string_view list, std::vector<std::string>& to) {
+    if (list.empty()) return;
+    for (size_t begin = 0; begin <= list.size();) {
+      size_t comma = std::min(list.find(',', begin), list.size());
+      to.emplace_back(list.substr(begin, comma - begin));
+      begin = comma + 1;
+    }
+  };
+  split(text.substr(0, arrow), o.in);
+  split(text.substr(arrow + 2), o.out);
+  for (std::string& in : o.in) {
+    size_t slash = in.find('/');
+    o.in_partial_of.push_back(slash == in.npos ? "" : in.substr(slash + 1));
+    if (slash != in.npos) in.resize(slash);
+  }
+  for (auto* list : {&o.in, &o.out})
+    for (std::string& s : *list)
+      if (s == ".") s = "";
+  return o;
+}
+
+bool matches(const Operands& o, std::span<const TensorType> in, std::span<const TensorType> out) {
+  if (in.size() != o.in.size() || out.size() != o.out.size()) return false;
+  auto rank_ok = [](const std::string& letters, const TensorType& t) {
+    return letters.empty() ? t.numel() == 1 : letters.size() == t.dims.size();
+  };
+  for (size_t i = 0; i < in.size(); ++i)
+    if (!rank_ok(o.in[i], in[i])) return false;
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!rank_ok(o.out[i], out[i])) return false;
+  return true;
+}
+
+std::vector<AxisSignature> enumerate(const Op& op, const Operands& o) {
+  const size_t n = o.in.size(), m = o.out.size();
+  std::vector<AxisSignature> list;
+  list.push_back({std::vector<Placement>(n), std::vector<Placement>(m)});
+  for (char letter : std::string_view(op.layout.split)) {
+    AxisSignature s = list[0];
+    for (size_t i = 0; i < n; ++i) {
+      if (size_t d = o.in[i].find(letter); d != std::string::npos)
+        s.in[i] = Placement::split(static_cast<int>(d));
+      else if (o.in_partial_of[i].find(letter) != std::string::npos)
+        s.in[i] = Placement::partial();
+    }
+    // A letter that no input has (or that this alternative lacks) gives no signature.
+    if (s.in == list[0].in) continue;
+    for (size_t i = 0; i < m; ++i) {
+      size_t d = o.out[i].find(letter);
+      s.out[i] = d == std::string::npos ? Placement::partial()
+                                        : Placement::split(static_cast<int>(d));
+    }
+    list.push_back(std::move(s));
+  }
+  std::string_view linear = op.layout.linear;
+  for (size_t i = 0; i < n && i < linear.size(); ++i) {
+    if (linear[i] != '1') continue;
+    AxisSignature s = list[0];
+    s.in[i] = Placement::partial();
+    std::fill(s.out.begin(), s.out.end(), Placement::partial());
+    list.push_back(std::move(s));
+  }
+  if (op.layout.linear_jointly) {
+    AxisSignature s;
+    s.in.assign(n, Placement::partial());
+    s.out.assign(m, Placement::partial());
+    list.push_back(std::move(s));
+  }
+  return list;
+}
+
+}  // namespace
+
+const std::vector<const Op*>& all() { return registry().pointers; }
+
+const Op* find_or_null(std::string_view name) {
+  auto it = registry().by_name.find(name);
+  return it == registry().by_name.end() ? nullptr : it->second;
+}
+
+const Op& find(std::string_view name) {
+  if (const Op* op = find_or_null(name)) return *op;
+  std::string known;
+  for (const Op* op : all()) known += (known.empty() ? "" : ", ") + op->name;
+  fail("ops", "unknown op '{}'; expected one of {}", name, known);
+}
+
+std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
+                                      std::span<const TensorType> out) {
+  std::string_view rest = op.layout.notation;
+  if (rest == "*")
+    return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size())}};
+  while (!rest.empty()) {
+    size_t bar = std::min(rest.find('|'), rest.size());
+    Operands o = parse_notation(rest.substr(0, bar));
+    if (matches(o, in, out)) return enumerate(op, o);
+    rest.remove_prefix(std::min(bar + 1, rest.size()));
+  }
+  fail("layout", "op {} has no layout rule for these ranks (rule {})", op.name, op.layout.notation);
+}
+
+bool propagate(const Op& op, std::span<const TensorType> in_types,
+               std::span<const TensorType> out_types, std::span<const Placement> in,
+               std::span<Placement> out) {
+  for (const AxisSignature& s : signatures(op, in_types, out_types)) {
+    if (!std::equal(in.begin(), in.end(), s.in.begin(), s.in.end())) continue;
+    std::copy(s.out.begin(), s.out.end(), out.begin());
+    return true;
+  }
+  return false;
+}
+
+}  // namespace hocket::ops

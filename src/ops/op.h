@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an op is: shapes, legal layouts, gradient, cost and sample cases, all in one file per op.
+// From these follow parity, finite-difference and layout tests, lowering, check and simulation.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/layout.h"
+#include "graph/tensor_type.h"
+
+namespace hocket::ops {
+
+using graph::Attrs;
+using graph::DType;
+using graph::Placement;
+using graph::TensorId;
+using graph::TensorType;
+
+/// Work of one application. `bytes` is memory traffic (reads + writes); `workspace` is what the
+/// kernel may touch besides its inputs and outputs, planned in the arena (multiples of 64).
+struct Cost {
+  double flops = 0;
+  int64_t bytes = 0;
+  int64_t workspace = 0;
+};
+
+/// How to fill one input of a sample case.
+struct Fill {
+  enum class Kind : uint8_t {
+    normal,      ///< N(0, scale)
+    uniform,     ///< U(lo, hi), floating point
+    integers,    ///< U{lo..hi}
+    documents,   ///< positions: packed documents of random lengths, each 0,1,2,…
+    targets,     ///< integers in [0, hi) with some -100 (ignored)
+    routes,      ///< rows of top_k distinct integers in {lo..hi}
+    from_op,     ///< made by Sample::chain
+    constant,    ///< every element is `lo`
+  } kind = Kind::normal;
+  double lo = 0, hi = 1, scale = 1;
+};
+
+/// An op that makes values of a sample from others before the sampled op runs.
+struct ChainStep {
+  std::string op;
+  Attrs attrs;
+  std::vector<int> in;   ///< indices of sample values
+  std::vector<int> out;  ///< for every output of the op: the sample value it becomes, or -1
+};
+
+/// One case for the generic harnesses. The first inputs of the op are the first values, in order;
+/// further values only feed `chain`. Values of kind from_op are made by `chain`.
+struct Sample {
+  std::string name;
+  Attrs attrs;
+  std::vector<TensorType> types;  ///< of the values
+  std::vector<Fill> fills;
+  std::vector<ChainStep> chain;
+  double fd_tolerance = 1e-6;  ///< relative error against finite differences in fp64
+  int num_inputs = -1;         ///< inputs of the op among the values; -1: all
+};
+
+/// Index notation for legal layouts: one letter per dim of every operand, e.g. linear is
+/// "tk,fk->tf". Splitting an axis along a letter splits every operand that has it; an output that
+/// lacks it becomes partial. An input that is itself a sum over a letter is written "e/t": partial
+/// when t is split. `split` lists the letters that may be split. A scalar [1] is written ".".
+/// Alternatives for other ranks are separated by '|'; "*" as a whole stands for any number of
+/// operands, all replicated. `linear` lists, per input, '1' if the op is linear in it, so that a
+/// partial input (all others replicated) gives partial outputs; with `linear_jointly` (add) all
+/// inputs must be partial together.
+struct LayoutRule {
+  const char* notation;
+  const char* split;
+  const char* linear = "";
+  bool linear_jointly = false;
+};
+
+/// Placements of all inputs and outputs of one legal signature on one axis.
+struct AxisSignature {
+  std::vector<Placement> in, out;
+};
+
+/// Given to a gradient rule: appends backward nodes to the graph.
+class GradContext {
+ public:
+  virtual ~GradContext() = default;
+  virtual const graph::Node& node() const = 0;
+  virtual const graph::Tensor& tensor(TensorId id) const = 0;
+  /// Gradient of output i of the node, or kNone if nothing depends on it.
+  virtual TensorId grad_out(int i) const = 0;
+  /// True when the gradient of input i is wanted.
+  virtual bool needs(int i) const = 0;
+  /// Adds a backward node; returns its outputs (types inferred, named after the node).
+  virtual std::vector<TensorId> emit(std::string op, Attrs attrs, std::vector<TensorId> in) = 0;
+  /// As emit, for a node whose output `out` is the gradient of input `input`: if a gradient of
+  /// that input exists already and the op can accumulate into `out`, it does so in place.
+  virtual std::vector<TensorId> emit_grad(std::string op, Attrs attrs, std::vector<TensorId> in,
+                                          int input, int out = 0) = 0;
+  /// States that `grad` is a contribution to the gradient of input i.
+  virtual void add_grad(int i, TensorId grad) = 0;
+};
+
+struct Op {
+  std::string name;
+  std::string doc;  ///< formula, shapes, source
+  std::vector<TensorType> (*infer)(const Attrs&, std::span<const TensorType> in);
+  LayoutRule layout;
+  Cost (*cost)(const Attrs&, std::span<const TensorType> in, std::span<const TensorType> out);
+  void (*grad)(GradContext&) = nullptr;  ///< null: not differentiable
+  std::vector<Sample> (*samples)() = nullptr;
+  uint32_t accumulates = 0;  ///< bit i: output i can be added to an accumulator (Node::accumulate)
+  /// Pairs (input, output) that share a buffer: the op updates the input in place.
+  std::vector<std::pair<int, int>> inplace = {};
+  /// Indices of inputs with respect to which the gradient test differentiates (by default all
+  /// floating-point inputs).
+  std::vector<int> fd_inputs = {};
+};
+
+const Op& find(std::string_view name);        ///< throws Error naming the nearest op
+const Op* find_or_null(std::string_view name);
+const std::vector<const Op*>& all();
+
+/// All legal signatures on one axis for operands of these ranks, replicated first. Accumulators
+/// (see graph::Node::accumulate) are not among the operands: they follow their output.
+std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
+                                      std::span<const TensorType> out);
+
+/// Output placements for given input placements on one axis; false if the combination is illegal.
+bool propagate(const Op& op, std::span<const TensorType> in_types,
+               std::span<const TensorType> out_types, std::span<const Placement> in,
+               std::span<Placement> out);
+
+}  // namespace hocket::ops

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// rms_norm (Zhang & Sennrich, arXiv 1910.07467): y = x / sqrt(mean(x^2) + eps) * g over the last
+// dim; also per head ([T,H,d] with g[d]).
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+TensorType without_last(const TensorType& t) {
+  TensorType r = t;
+  r.dims.pop_back();
+  return r;
+}
+
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
+  want_inputs("rms_norm", in, 2);
+  want_float("rms_norm", in[0]);
+  want_rank("rms_norm", in[1], 1);
+  want_dtype("rms_norm", in[1], in[0].dtype);
+  if (in[0].dims.size() < 2 || in[0].dims.size() > 3 || in[0].routed())
+    fail("rms_norm", "got {}; expected [T,D] or [T,H,d]", to_string(in[0]));
+  want_equal("rms_norm", "width of g", in[1].dims[0], in[0].dims.back());
+  attrs.f("eps");
+  return {in[0], without_last(in[0])};
+}
+
+std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
+  want_inputs("rms_norm_bwd", in, 4);
+  want_same("rms_norm_bwd", in[0], in[1]);
+  if (in[1].dims.size() < 2 || in[1].dims.size() > 3 || in[1].routed())
+    fail("rms_norm_bwd", "got {}; expected [T,D] or [T,H,d]", to_string(in[1]));
+  want_float("rms_norm_bwd", in[1]);
+  want_same("rms_norm_bwd", in[2], {in[1].dtype, {in[1].dims.back()}});
+  want_same("rms_norm_bwd", in[3], without_last(in[1]));
+  return {in[1], in[2]};
+}
+
+Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("rms_norm", a, in, out, 4); }
+Cost cost_bwd(const Attrs& a, Types in, Types out) {
+  return memory_bound("rms_norm_bwd", a, in, out, 10);
+}
+
+void grad(GradContext& g) {
+  const auto& n = g.node();
+  std::vector<TensorId> d =
+      g.emit_grad("rms_norm_bwd", {}, {g.grad_out(0), n.in[0], n.in[1], n.out[1]}, 0);
+  if (g.needs(1)) g.add_grad(1, d[1]);
+}
+
+std::vector<Sample> samples() {
+  std::vector<Sample> list;
+  for (Dims d : std::vector<Dims>{{8, 6}, {4, 8, 5}, {3, 1}})
+    list.push_back({to_string(TensorType{DType::f64, d}),
+                    {{"eps", 1e-6}},
+                    {{DType::f64, d}, {DType::f64, {d.back()}}},
+                    {{}, {}},
+                    {}});
+  return list;
+}
+std::vector<Sample> samples_bwd() {
+  std::vector<Sample> list;
+  for (Dims d : std::vector<Dims>{{8, 6}, {4, 8, 5}}) {
+    TensorType x{DType::f64, d}, r = without_last(x);
+    list.push_back({to_string(x),
+                    {},
+                    {x, x, {DType::f64, {d.back()}}, r},
+                    {{}, {}, {}, {.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 2}},
+                    {}});
+  }
+  return list;
+}
+
+}  // namespace
+
+void register_rms_norm(std::vector<Op>& ops) {
+  ops.push_back({.name = "rms_norm",
+                 .doc = "y = x * rstd * g, rstd = 1/sqrt(mean_last(x^2) + eps)",
+                 .infer = infer,
+                 .layout = {"td,d->td,t|thd,d->thd,th", "th"},
+                 .cost = cost,
+                 .grad = grad,
+                 .samples = samples});
+  ops.push_back({.name = "rms_norm_bwd",
+                 .doc = "dx = rstd*(dy*g - xhat*mean(dy*g*xhat)), dg = sum dy*xhat, xhat = x*rstd",
+                 .infer = infer_bwd,
+                 .layout = {"td,td,d,t->td,d|thd,thd,d,th->thd,d", "th"},
+                 .cost = cost_bwd,
+                 .samples = samples_bwd,
+                 .accumulates = 3});
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// router: softmax over experts, top-k (ties to the lowest index), weights optionally renormalised
+// to sum to one; psum feeds the balance loss.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
+  want_inputs("router", in, 1);
+  want_rank("router", in[0], 2);
+  want_float("router", in[0]);
+  int64_t t = in[0].dims[0], e = in[0].dims[1], k = attrs.i("top_k");
+  attrs.i("norm");
+  if (k < 1 || k > e) fail("router", "top_k is {}; expected 1 to {}", k, e);
+  return {{in[0].dtype, {t, k}}, {DType::i32, {t, k}}, in[0], {in[0].dtype, {e}}};
+}
+
+std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
+  want_inputs("router_bwd", in, attrs.i("has_dpsum") ? 4 : 3);
+  want_rank("router_bwd", in[0], 2);
+  want_rank("router_bwd", in[2], 2);
+  want_float("router_bwd", in[2]);
+  const TensorType &dw = in[0], &probs = in[2];
+  want_same("router_bwd", dw, {probs.dtype, {probs.dims[0], attrs.i("top_k")}});
+  want_same("router_bwd", in[1], {DType::i32, dw.dims});
+  if (in.size() == 4) want_same("router_bwd", in[3], {probs.dtype, {probs.dims[1]}});
+  return {in[2]};
+}
+
+Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("router", a, in, out, 5); }
+Cost cost_bwd(const Attrs& a, Types in, Types out) {
+  return memory_bound("router_bwd", a, in, out, 5);
+}
+
+void grad(GradContext& g) {
+  const auto& n = g.node();
+  Attrs attrs = n.attrs;
+  TensorId dpsum = g.grad_out(3);
+  attrs.set("has_dpsum", int64_t{dpsum != graph::kNone});
+  if (g.grad_out(0) == graph::kNone) fail("router", "the weights have no gradient");
+  std::vector<TensorId> in{g.grad_out(0), n.out[1], n.out[2]};
+  if (dpsum != graph::kNone) in.push_back(dpsum);
+  g.add_grad(0, g.emit("router_bwd", attrs, in)[0]);
+}
+
+Attrs attrs_of(int64_t k, int64_t norm) { return {{"top_k", k}, {"norm", norm}}; }
+
+std::vector<Sample> samples() {
+  std::vector<Sample> list;
+  for (int64_t norm : {0, 1})
+    for (int64_t k : {1, 2, 4})
+      list.push_back({"top-" + std::to_string(k) + (norm ? " normalised" : ""), attrs_of(k, norm),
+                      {{DType::f64, {6, 4}}}, {{}}, {}});
+  return list;
+}
+std::vector<Sample> samples_bwd() {
+  std::vector<Sample> list;
+  for (int64_t norm : {0, 1}) {
+    Attrs a = attrs_of(2, norm);
+    a.set("has_dpsum", int64_t{1});
+    Sample s;
+    s.name = norm ? "normalised" : "plain";
+    s.attrs = a;
+    s.types = {{DType::f64, {6, 2}}, {DType::i32, {6, 2}}, {DType::f64, {6, 4}}, {DType::f64, {4}},
+               {DType::f64, {6, 4}}};
+    s.fills = {{}, {.kind = Fill::Kind::from_op}, {.kind = Fill::Kind::from_op}, {}, {}};
+    s.chain = {{"router", attrs_of(2, norm), {4}, {-1, 1, 2, -1}}};
+    s.num_inputs = 4;
+    list.push_back(s);
+    s.name += ", no balance loss";
+    s.attrs.set("has_dpsum", int64_t{0});
+    s.types.erase(s.types.begin() + 3), s.fills.erase(s.fills.begin() + 3);
+    s.chain[0].in = {3};
+    s.num_inputs = 3;
+    list.push_back(s);
+  }
+  return list;
+}
+
+}  // namespace
+
+void register_router(std::vector<Op>& ops) {
+  ops.push_back({.name = "router",
+                 .doc = "probs = softmax(logits); ids[T,K] = top-k; w = probs[ids] (/ their sum if "
+                        "norm); psum[E] = sum_t probs",
+                 .infer = infer,
+                 .layout = {"te->tk,tk,te,e", "t"},
+                 .cost = cost,
+                 .grad = grad,
+                 .samples = samples});
+  ops.push_back({.name = "router_bwd",
+                 .doc = "dlogits from dw[T,K] and dpsum[E] (added to every row of dprobs)",
+                 .infer = infer_bwd,
+                 .layout = {"tk,tk,te->te|tk,tk,te,e->te", "t"},
+                 .cost = cost_bwd,
+                 .samples = samples_bwd});
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Helpers for the op files: shape expectations and cost sums.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/op.h"
+#include "ops/workspace.h"
+
+namespace hocket::ops {
+
+using Types = std::span<const TensorType>;
+using graph::Dims;
+
+/// Expects `n` inputs.
+inline void want_inputs(std::string_view op, Types in, size_t n) {
+  if (in.size() != n) fail(op, "got {} inputs; expected {}", in.size(), n);
+}
+
+/// Expects a dense tensor of this rank.
+inline void want_rank(std::string_view op, const TensorType& t, size_t rank) {
+  if (t.dims.size() != rank || t.routed())
+    fail(op, "got {}; expected a tensor of rank {}", to_string(t), rank);
+}
+
+inline void want_dtype(std::string_view op, const TensorType& t, DType dtype) {
+  if (t.dtype != dtype) fail(op, "got {}; expected {}", to_string(t), to_string(dtype));
+}
+
+inline void want_float(std::string_view op, const TensorType& t) {
+  if (!graph::is_floating(t.dtype)) fail(op, "got {}; expected a floating type", to_string(t));
+}
+
+inline void want_equal(std::string_view op, const char* what, int64_t got, int64_t expected) {
+  if (got != expected) fail(op, "{} is {}; expected {}", what, got, expected);
+}
+
+inline void want_same(std::string_view op, const TensorType& a, const TensorType& b) {
+  if (!(a == b)) fail(op, "types {} and {} differ; expected the same", to_string(a), to_string(b));
+}
+
+/// Expects a dense index vector: `n` integers of this type.
+inline void want_vector(std::string_view op, const TensorType& t, DType dtype, int64_t n,
+                        const char* what) {
+  want_rank(op, t, 1);
+  want_dtype(op, t, dtype);
+  want_equal(op, what, t.dims[0], n);
+}
+
+inline void want_scalar(std::string_view op, const TensorType& t, DType dtype) {
+  if (t.dtype != dtype || t.dims != Dims{1})
+    fail(op, "got {}; expected {}[1]", to_string(t), to_string(dtype));
+}
+
+inline double total_numel(Types list) {
+  double n = 0;
+  for (const TensorType& t : list) n += static_cast<double>(t.numel());
+  return n;
+}
+
+inline int64_t total_bytes(Types in, Types out) {
+  int64_t n = 0;
+  for (const TensorType& t : in) n += t.bytes();
+  for (const TensorType& t : out) n += t.bytes();
+  return n;
+}
+
+/// Cost of an op that touches every operand once, with `flops_per_element` of its largest output.
+inline Cost memory_bound(std::string_view op, const Attrs& attrs, Types in, Types out,
+                         double flops_per_element) {
+  double n = 0;
+  for (const TensorType& t : out) n = std::max(n, static_cast<double>(t.numel()));
+  return {n * flops_per_element, total_bytes(in, out), workspace_bytes(op, attrs, in, out)};
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// swiglu (Shazeer, arXiv 2002.05202): h = silu(g) * u, gate and up side by side in gu[T,2,F]; on
+// routed rows as well, with the counts per expert as the last input.
+#include "ops/rules.h"
+
+namespace hocket::ops {
+namespace {
+
+size_t two_at(const TensorType& gu) { return gu.routed() ? 2 : 1; }
+
+void want_counts(std::string_view op, Types in, size_t at) {
+  want_inputs(op, in, in[0].routed() ? at + 1 : at);
+  if (!in[0].routed()) return;
+  want_vector(op, in[at], DType::i64, in[0].dims[0], "number of counts");
+}
+
+std::vector<TensorType> infer(const Attrs&, Types in) {
+  if (in.empty()) want_inputs("swiglu", in, 1);
+  want_float("swiglu", in[0]);
+  want_counts("swiglu", in, 1);
+  size_t two = two_at(in[0]);
+  if (in[0].dims.size() != two + 2 || in[0].dims[two] != 2)
+    fail("swiglu", "got {}; expected [..,2,F]", to_string(in[0]));
+  TensorType h = in[0];
+  h.dims.erase(h.dims.begin() + static_cast<int64_t>(two));
+  return {h};
+}
+
+std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
+  if (in.size() < 2) want_inputs("swiglu_bwd", in, 2);
+  want_counts("swiglu_bwd", in, 2);
+  std::vector<TensorType> rest{in[1]};
+  if (in.size() > 2) rest.push_back(in[2]);
+  want_same("swiglu_bwd", in[0], infer(attrs, rest)[0]);
+  return {in[1]};
+}
+
+Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("swiglu", a, in, out, 6); }
+Cost cost_bwd(const Attrs& a, Types in, Types out) {
+  return memory_bound("swiglu_bwd", a, in, out, 6);
+}
+
+void grad(GradContext& g) {
+  std::vector<TensorId> in{g.grad_out(0)};
+  in.insert(in.end(), g.node().in.begin(), g.node().in.end());
+  g.add_grad(0, g.emit("swiglu_bwd", {}, in)[0]);
+}
+
+const Fill kRoutes{.kind = Fill::Kind::routes, .hi = 3};
+const Fill kFrom{.kind = Fill::Kind::from_op};
+
+Sample routed(std::vector<TensorType> inputs) {
+  const int n = static_cast<int>(inputs.size());
+  Sample s;
+  s.name = "routed " + to_string(inputs.back());
+  s.types = std::move(inputs);
+  s.types.push_back({DType::i64, {4}});
+  s.types.push_back({DType::i32, {6, 2}});
+  s.fills.resize(static_cast<size_t>(n));
+  s.fills.push_back(kFrom);
+  s.fills.push_back(kRoutes);
+  s.chain = {{"route_plan", {{"num_experts", int64_t{4}}}, {n + 1}, {n, -1}}};
+  s.num_inputs = n + 1;
+  return s;
+}
+std::vector<Sample> samples() {
+  std::vector<Sample> list;
+  for (int64_t f : {5, 6}) list.push_back({"[8,2,F]", {}, {{DType::f64, {8, 2, f}}}, {{}}, {}});
+  for (int64_t f : {3, 4}) list.push_back(routed({{DType::f64, {4, 6, 2, f}, 2}}));
+  return list;
+}
+std::vector<Sample> samples_bwd() {
+  std::vector<Sample> list;
+  for (int64_t f : {5, 6})
+    list.push_back({"[8,2,F]", {}, {{DType::f64, {8, f}}, {DType::f64, {8, 2, f}}}, {{}, {}}, {}});
+  for (int64_t f : {3, 4})
+    list.push_back(routed({{DType::f64, {4, 6, f}, 2}, {DType::f64, {4, 6, 2, f}, 2}}));
+  return list;
+}
+
+}  // namespace
+
+void register_swiglu(std::vector<Op>& ops) {
+  ops.push_back({.name = "swiglu",
+                 .doc = "h = silu(gu[..,0,:]) * gu[..,1,:]",
+                 .infer = infer,
+                 .layout = {"tgf->tf|etgf,e/t->etf", "tfe"},
+                 .cost = cost,
+                 .grad = grad,
+                 .samples = samples});
+  ops.push_back({.name = "swiglu_bwd",
+                 .doc = "dg = dh*u*s*(1 + g*(1-s)), du = dh*silu(g), s = sigmoid(g)",
+                 .infer = infer_bwd,
+                 .layout = {"tf,tgf->tgf|etf,etgf,e/t->etgf", "tfe", "1"},
+                 .cost = cost_bwd,
+                 .samples = samples_bwd});
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The workspace that each kernel declares: pure functions of attributes and local types, and the
+// block sizes that kernels and these functions must agree on.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "graph/tensor_type.h"
+
+namespace hocket::ops {
+
+/// Bytes of workspace that the kernel of `op` may touch, a multiple of 64. Scratch of threads is
+/// counted for attribute `threads` of them (default kScratchThreads); a kernel uses no more
+/// threads than its workspace has room for, and its result does not depend on their number.
+int64_t workspace_bytes(std::string_view op, const graph::Attrs& attrs,
+                        std::span<const graph::TensorType> in,
+                        std::span<const graph::TensorType> out);
+
+inline constexpr int64_t kScratchThreads = 4;
+/// Blocks of a matrix product per thread: packed B of at most K x N, packed A of that many tiles.
+inline constexpr int64_t kGemmBlockN = 384, kGemmBlockK = 576, kGemmGroupA = 4;
+/// Parts of a grouped product that threads take one by one.
+inline constexpr int64_t kGroupRows = 1024, kGroupCols = 512;
+/// Queries and keys of one block of attention, forward and backward.
+inline constexpr int64_t kAttnRowsFwd = 224, kAttnKeysFwd = 112, kAttnRowsBwd = 112,
+                         kAttnKeysBwd = 224;
+/// The widest register tile: rows, and columns in elements; padding never exceeds it.
+inline constexpr int64_t kMaxTileRows = 14, kMaxTileCols = 32;
+inline constexpr int64_t kRopeStep = 32;     ///< positions per row of the coarse table of angles
+inline constexpr int64_t kSumBlock = 16384;  ///< elements summed at once by sumsq
+
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// Rows per block of the reductions over rows (at most 64 blocks, at least 64 rows each).
+inline int64_t norm_block_rows(int64_t rows) { return std::max<int64_t>(64, (rows + 63) / 64); }
+
+/// Tokens whose logits linear_cross_entropy holds at once: about 16 MiB of them, 32 to 512 rows.
+inline int64_t cross_entropy_rows(int64_t tokens, int64_t vocab, int64_t element) {
+  int64_t fit = (int64_t{16} << 20) / std::max<int64_t>(vocab * element, 1);
+  return std::min(tokens, std::clamp<int64_t>(fit / 32 * 32, 32, 512));
+}
+
+/// Length of the blocks into which a product cuts its inner dimension k.
+inline int64_t gemm_step_k(int64_t k) {
+  const int64_t blocks = (k + kGemmBlockK - 1) / kGemmBlockK;
+  return blocks <= 1 ? k : round_up((k + blocks - 1) / blocks, 16);
+}
+
+/// Packed blocks of A and B of one thread, bytes.
+inline int64_t gemm_scratch(int64_t n, int64_t k, int64_t element) {
+  const int64_t step = std::min(k, kGemmBlockK);  // gemm_step_k never exceeds this
+  const int64_t b = std::min(round_up(n, kMaxTileCols), kGemmBlockN);
+  return round_up((b + kGemmGroupA * kMaxTileRows) * std::max<int64_t>(step, 1) * element, 64);
+}
+
+/// Blocks of one thread of attention: Q, K, V, scores and three rows of sums, each 64-aligned.
+inline int64_t attention_scratch(int64_t d, int64_t element) {
+  const int64_t wide = round_up(d, kMaxTileCols);
+  return (d * kAttnRowsFwd + d * kAttnKeysFwd + wide * kAttnKeysFwd +
+          kAttnKeysFwd * kAttnRowsFwd + 3 * kAttnRowsFwd) * element + 7 * 64;
+}
+inline int64_t attention_bwd_scratch(int64_t d, int64_t element) {
+  const int64_t wide = round_up(d, kMaxTileCols);
+  return (2 * d * kAttnRowsBwd + 2 * d * kAttnKeysBwd + 3 * kAttnRowsBwd * kAttnKeysBwd +
+          2 * kAttnRowsBwd * wide + kAttnKeysBwd * wide) * element + 10 * 64;
+}
+
+}  // namespace hocket::ops

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses the layout of every tensor of a graph: inputs are split by tokens, expert parameters by
+// experts, and every node takes the legal signature whose inputs are cheapest to reshard to.
+#pragma once
+
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/layout.h"
+
+namespace hocket::parallel {
+
+struct NodeLayouts {
+  std::vector<graph::Layout> in;  ///< wanted, per input (accumulators included)
+};
+
+struct Layouts {
+  std::vector<graph::Layout> tensor;  ///< as produced (or as stored, for persistent tensors)
+  std::vector<NodeLayouts> node;
+  /// Counts tensor that a routed tensor's rows belong to, or kNone.
+  std::vector<graph::TensorId> counts_of;
+};
+
+Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh);
+
+/// Bytes received per rank to bring a tensor of `bytes` (logical size) from one placement to
+/// another over `n` ranks (OneFlow, arXiv 2110.15032, table 2); infinity if there is no way.
+double reshard_cost(const graph::TensorType& type, graph::Placement from, graph::Placement to,
+                    int32_t n);
+
+}  // namespace hocket::parallel

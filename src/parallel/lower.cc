@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stamps the stages' templates per micro-batch, in the order of the pipeline schedule.
+#include "parallel/lower.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "parallel/layouts.h"
+#include "parallel/stage.h"
+
+namespace hocket::parallel {
+
+using program::Buffer;
+using program::BufferId;
+using program::BufferKind;
+using program::kNone;
+using program::Lane;
+using program::Phase;
+using program::Program;
+using program::RankClass;
+using program::Task;
+using program::TaskId;
+
+namespace {
+
+class Stamper {
+ public:
+  Stamper(const StageTemplate& stage, RankClass& cls, int num_tensors, int num_micro_batches)
+      : stage_(stage), cls_(cls), num_tensors_(num_tensors),
+        once_(stage.values.size(), kNone), written_(stage.values.size(), false),
+        remaining_(stage.values.size(), num_micro_batches), reduced_(stage.grads.size(), false),
+        reductions_of_(stage.values.size()) {
+    per_micro_batch_.resize(static_cast<size_t>(num_micro_batches));
+    for (size_t g = 0; g < stage.grads.size(); ++g)
+      for (ValueId v : stage.grads[g].contributions)
+        reductions_of_[static_cast<size_t>(v)].push_back(g);
+  }
+
+  void run(const std::vector<Action>& actions) {
+    for (const Action& a : actions) {
+      action_ends_.push_back({});
+      begin_action();
+      auto stamp = [&](const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
+        for (size_t i = begin; i < end; ++i) add(list[i], a.micro_batch);
+      };
+      const size_t w = stage_.weights_begin, all = stage_.backward.size();
+      if (a.kind == 'F') stamp(stage_.forward, 0, stage_.forward.size());
+      if (a.kind == 'B' || a.kind == 'I') stamp(stage_.backward, 0, w);
+      if (a.kind == 'B' || a.kind == 'W') stamp(stage_.backward, w, all);
+    }
+    for (size_t g = 0; g < stage_.grads.size(); ++g)
+      if (!reduced_[g]) reduce(g);
+    for (const TaskTemplate& t : stage_.step) add(t, kNone);
+  }
+
+ private:
+  /// Communication of an action waits for compute of the action before the previous one, and compute
+  /// for its sends: enough to prefetch and to overlap, and memory is reused in bounded time.
+  struct ActionEnd {
+    TaskId last_compute = kNone;
+    std::vector<TaskId> sends;
+  };
+
+  void begin_action() { first_compute_ = true; }
+
+  BufferId buffer(ValueId v, int micro_batch) {
+    const Value& value = stage_.values[static_cast<size_t>(v)];
+    using Life = Value::Life;
+    bool per_mb = value.life == Life::micro_batch || value.life == Life::input;
+    if (per_mb && per_micro_batch_[static_cast<size_t>(micro_batch)].empty())
+      per_micro_batch_[static_cast<size_t>(micro_batch)].assign(stage_.values.size(), kNone);
+    BufferId& id = per_mb ? per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(v)]
+                          : once_[static_cast<size_t>(v)];
+    if (id != kNone) return id;
+    Buffer b;
+    b.type = value.type;
+    b.layout = value.layout;
+    b.logical = value.tensor;
+    b.expected_bytes = value.expected_bytes;
+    b.micro_batch = per_mb ? micro_batch : kNone;
+    switch (value.life) {
+      case Life::persistent: b.kind = BufferKind::persistent; break;
+      case Life::input:
+      case Life::step_input: b.kind = BufferKind::input; break;
+      default: b.kind = value.output ? BufferKind::output : BufferKind::step;
+    }
+    if (b.kind != BufferKind::step) b.name = value.name;
+    cls_.buffers.push_back(std::move(b));
+    return id = static_cast<BufferId>(cls_.buffers.size() - 1);
+  }
+
+  void add(const TaskTemplate& t, int micro_batch) {
+    Task task = t.task;
+    task.micro_batch = micro_batch;
+    for (ValueId v : t.in) task.in.push_back(buffer(v, micro_batch));
+    for (size_t o = 0; o < t.out.size(); ++o) {
+      ValueId v = t.out[o];
+      auto shared = std::find_if(t.shares.begin(), t.shares.end(),
+                                 [&](auto& p) { return p.first == static_cast<int>(o); });
+      if (shared != t.shares.end()) {
+        BufferId taken = buffer(shared->second, micro_batch);
+        take_over(v, micro_batch, taken);
+        task.out.push_back(taken);
+        continue;
+      }
+      task.out.push_back(buffer(v, micro_batch));
+      if (stage_.values[static_cast<size_t>(v)].accumulator) {
+        if (written_[static_cast<size_t>(v)]) task.accumulate |= 1u << o;
+        written_[static_cast<size_t>(v)] = true;
+        --remaining_[static_cast<size_t>(v)];
+      }
+    }
+    if (task.tag != kNone) task.tag += micro_batch * num_tensors_;
+    const TaskId id = static_cast<TaskId>(cls_.tasks.size());
+    const size_t action = action_ends_.size();
+    if (micro_batch != kNone && action >= 1) {
+      ActionEnd& now = action_ends_[action - 1];
+      if (task.lane == Lane::compute) {
+        if (first_compute_ && action >= 3) task.deps = action_ends_[action - 3].sends;
+        first_compute_ = false;
+        now.last_compute = id;
+      } else {
+        bool receives = task.lane == Lane::intra_rx || task.lane == Lane::inter_rx;
+        if (receives && action >= 3 && action_ends_[action - 3].last_compute != kNone)
+          task.deps.push_back(action_ends_[action - 3].last_compute);
+        if (!t.in.empty() && t.out.empty()) now.sends.push_back(id);
+      }
+    }
+    cls_.tasks.push_back(std::move(task));
+    for (ValueId v : t.out)
+      for (size_t g : reductions_of_[static_cast<size_t>(v)]) {
+        const auto& needed = stage_.grads[g].contributions;
+        if (!reduced_[g] && !stage_.grads[g].at_end && std::all_of(needed.begin(), needed.end(), [&](ValueId c) {
+              return remaining_[static_cast<size_t>(c)] == 0;
+            }))
+          reduce(g);
+      }
+  }
+
+  void reduce(size_t g) {
+    reduced_[g] = true;
+    for (const TaskTemplate& t : stage_.grads[g].tasks) add(t, kNone);
+  }
+
+  /// The output value v lives in the buffer that it updates in place.
+  void take_over(ValueId v, int micro_batch, BufferId taken) {
+    const Value& value = stage_.values[static_cast<size_t>(v)];
+    if (value.life == Value::Life::micro_batch)
+      per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(v)] = taken;
+    else
+      once_[static_cast<size_t>(v)] = taken;
+    if (value.output && cls_.buffers[static_cast<size_t>(taken)].kind == BufferKind::step) {
+      Buffer& b = cls_.buffers[static_cast<size_t>(taken)];
+      b.kind = BufferKind::output;
+      b.name = value.name;
+      b.layout = value.layout;
+    }
+  }
+
+  const StageTemplate& stage_;
+  RankClass& cls_;
+  const int num_tensors_;
+  std::vector<std::vector<BufferId>> per_micro_batch_;  // [micro-batch][value]
+  std::vector<BufferId> once_;
+  std::vector<bool> written_;
+  std::vector<int> remaining_;  // writes still to come, of accumulators
+  std::vector<bool> reduced_;
+  std::vector<std::vector<size_t>> reductions_of_;
+  std::vector<ActionEnd> action_ends_;
+  bool first_compute_ = true;
+};
+
+}  // namespace
+
+Program lower(const graph::Graph& graph, const Plan& plan) {
+  Program program;
+  program.mesh = plan.mesh();
+  program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
+  const int stages = static_cast<int>(plan.pp), n = program.num_micro_batches;
+  const bool train = !graph.grads.empty();
+  Schedule schedule = train ? make_schedule(plan.pp_schedule, stages, n) : forward_only(stages, n);
+  validate(schedule, stages, n, train);
+  const Layouts layouts = choose_layouts(graph, program.mesh);
+  const std::vector<int32_t> stage_of_layer = plan.stage_of_layers(graph.num_layers);
+  program.classes.resize(static_cast<size_t>(stages));
+  for (int s = 0; s < stages; ++s) {
+    const auto& actions = schedule.ranks[static_cast<size_t>(s)];
+    bool split = std::any_of(actions.begin(), actions.end(),
+                             [](const Action& a) { return a.kind == 'W'; });
+    StageTemplate stage = lower_stage(graph, plan, layouts, stage_of_layer, s, split, program);
+    RankClass& cls = program.classes[static_cast<size_t>(s)];
+    cls.name = fmt::format("stage{}", s);
+    cls.stage = s;
+    Stamper(stage, cls, static_cast<int>(graph.tensors.size()), n).run(actions);
+  }
+  return program;
+}
+
+}  // namespace hocket::parallel

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lowering: single-device graph + plan -> program of all ranks.
+#pragma once
+
+#include "graph/graph.h"
+#include "parallel/plan.h"
+#include "program/program.h"
+
+namespace hocket::parallel {
+
+/// Lowers a graph of one global micro-batch (forward only, or with backward and optimizer) to a
+/// program of one step: layouts are chosen per node by the cheapest resharding, communication is
+/// inserted where a produced layout differs from the wanted one (reshard.h), pipeline stages
+/// exchange what crosses them, and segments are stamped per micro-batch in the schedule's order.
+/// The result has no dependencies and no memory plan yet: see program::finalize.
+program::Program lower(const graph::Graph& graph, const Plan& plan);
+
+}  // namespace hocket::parallel

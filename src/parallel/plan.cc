@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/plan.h"
+
+#include <numeric>
+
+#include "base/error.h"
+
+namespace hocket::parallel {
+
+graph::Mesh Plan::mesh() const {
+  return {{{"pp", static_cast<int32_t>(pp)},
+           {"edp", static_cast<int32_t>(dp / ep)},
+           {"ep", static_cast<int32_t>(ep)}}};
+}
+
+void Plan::validate(int64_t num_layers, int64_t num_experts) const {
+  auto positive = [](const char* key, int64_t v) {
+    if (v < 1) fail("plan", "{} is {}; expected at least 1", key, v);
+  };
+  positive("plan.pp", pp);
+  positive("plan.dp", dp);
+  positive("plan.ep", ep);
+  positive("plan.micro_batch", micro_batch);
+  if (dp % ep != 0)
+    fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", ep, dp);
+  if (ep > 1 && num_experts == 0)
+    fail("plan", "plan.ep is {} but the model has no experts; try plan.ep: 1", ep);
+  if (num_experts % ep != 0)
+    fail("plan", "plan.ep is {}; expected a divisor of the model's {} experts", ep, num_experts);
+  if (pp > std::max<int64_t>(num_layers, 1))
+    fail("plan", "plan.pp is {} but the model has {} layers", pp, num_layers);
+  if (!pp_layers.empty()) {
+    if (static_cast<int64_t>(pp_layers.size()) != pp)
+      fail("plan", "plan.pp_layers has {} entries; expected plan.pp = {}", pp_layers.size(), pp);
+    for (int64_t n : pp_layers)
+      if (n < 0) fail("plan", "plan.pp_layers has {}; expected 0 or more layers", n);
+    int64_t sum = std::accumulate(pp_layers.begin(), pp_layers.end(), int64_t{0});
+    if (sum != num_layers)
+      fail("plan", "plan.pp_layers sums to {}; expected the model's {} layers", sum, num_layers);
+  }
+  if (recompute != "none" && recompute != "selective" && recompute != "full")
+    fail("plan", "plan.recompute is '{}'; expected none, selective or full", recompute);
+}
+
+std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
+  std::vector<int32_t> stages;
+  for (int64_t s = 0; s < pp; ++s) {
+    // Without pp_layers, later stages get the smaller shares: the last one has the head as well.
+    int64_t n = pp_layers.empty() ? num_layers / pp + (s < num_layers % pp ? 1 : 0)
+                                  : pp_layers[static_cast<size_t>(s)];
+    stages.insert(stages.end(), static_cast<size_t>(n), static_cast<int32_t>(s));
+  }
+  return stages;
+}
+
+}  // namespace hocket::parallel

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace hocket::parallel {
+
+Schedule one_f_one_b(int stages, int micro_batches) {
+  Schedule s;
+  for (int stage = 0; stage < stages; ++stage) {
+    std::vector<Action> row;
+    int warmup = std::min(stages - 1 - stage, micro_batches);
+    int f = 0, b = 0;
+    while (f < warmup) row.push_back({'F', stage, f++});
+    while (f < micro_batches) {
+      row.push_back({'F', stage, f++});
+      row.push_back({'B', stage, b++});
+    }
+    while (b < micro_batches) row.push_back({'B', stage, b++});
+    s.ranks.push_back(std::move(row));
+  }
+  return s;
+}
+
+Schedule gpipe(int stages, int micro_batches) {
+  Schedule s = forward_only(stages, micro_batches);
+  for (int stage = 0; stage < stages; ++stage)
+    for (int m = 0; m < micro_batches; ++m)
+      s.ranks[static_cast<size_t>(stage)].push_back({'B', stage, m});
+  return s;
+}
+
+Schedule forward_only(int stages, int micro_batches) {
+  Schedule s;
+  for (int stage = 0; stage < stages; ++stage) {
+    std::vector<Action> row;
+    for (int m = 0; m < micro_batches; ++m) row.push_back({'F', stage, m});
+    s.ranks.push_back(std::move(row));
+  }
+  return s;
+}
+
+std::string to_csv(const Schedule& schedule) {
+  std::string text;
+  for (const auto& row : schedule.ranks) {
+    for (size_t i = 0; i < row.size(); ++i)
+      text += fmt::format("{}{}{}{}", i ? "," : "", row[i].stage, row[i].kind, row[i].micro_batch);
+    text += '\n';
+  }
+  return text;
+}
+
+namespace {
+Action parse_cell(std::string_view cell, std::string_view where, size_t row, size_t column) {
+  auto bad = [&](const char* why) {
+    fail(where, "row {}, column {}: cell '{}' {}; expected <stage><F|B|I|W><micro-batch>, e.g. 0F0",
+         row + 1, column + 1, cell, why);
+  };
+  size_t at = cell.find_first_of("FBIW");
+  if (at == cell.npos) bad("has no action");
+  Action a;
+  a.kind = cell[at];
+  auto number = [&](std::string_view t, int& out) {
+    auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), out);
+    if (ec != std::errc() || end != t.data() + t.size() || out < 0) bad("has a bad number");
+  };
+  number(cell.substr(0, at), a.stage);
+  number(cell.substr(at + 1), a.micro_batch);
+  return a;
+}
+}  // namespace
+
+Schedule parse_csv(std::string_view text, std::string_view where) {
+  Schedule s;
+  while (!text.empty()) {
+    size_t eol = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, eol);
+    text.remove_prefix(std::min(eol + 1, text.size()));
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty()) continue;
+    std::vector<Action> row;
+    size_t column = 0;
+    for (size_t begin = 0; begin <= line.size(); ++column) {
+      size_t comma = std::min(line.find(',', begin), line.size());
+      std::string_view cell = line.substr(begin, comma - begin);
+      while (!cell.empty() && cell.front() == ' ') cell.remove_prefix(1);
+      while (!cell.empty() && cell.back() == ' ') cell.remove_suffix(1);
+      // An empty cell is an idle slot.
+      if (!cell.empty()) row.push_back(parse_cell(cell, where, s.ranks.size(), column));
+      begin = comma + 1;
+    }
+    s.ranks.push_back(std::move(row));
+  }
+  if (s.ranks.empty()) fail(where, "the schedule is empty; expected a row per pipeline rank");
+  return s;
+}
+
+void validate(const Schedule& schedule, int stages, int micro_batches, bool with_backward) {
+  constexpr const char* kWhere = "schedule";
+  if (static_cast<int>(schedule.ranks.size()) != stages)
+    fail(kWhere, "has {} rows; expected {} (plan.pp)", schedule.ranks.size(), stages);
+  for (int stage = 0; stage < stages; ++stage) {
+    // Per micro-batch, what has run: F, then B or I and W.
+    std::map<int, std::string> done;
+    const auto& row = schedule.ranks[static_cast<size_t>(stage)];
+    for (size_t c = 0; c < row.size(); ++c) {
+      const Action& a = row[c];
+      auto bad = [&](const std::string& why) {
+        fail(kWhere, "row {}, column {}: {}{}{} {}", stage + 1, c + 1, a.stage, a.kind,
+             a.micro_batch, why);
+      };
+      if (a.stage != stage) bad(fmt::format("belongs to stage {}; expected {}", a.stage, stage));
+      if (a.micro_batch >= micro_batches)
+        bad(fmt::format("is beyond the {} micro-batches of a step", micro_batches));
+      std::string& before = done[a.micro_batch];
+      bool ok = a.kind == 'F'   ? before.empty()
+                : a.kind == 'B' ? before == "F"
+                : a.kind == 'I' ? before == "F"
+                                : before == "FI";
+      if (!ok) bad(before.empty() ? "comes before its forward" : "comes after " + before);
+      if (!with_backward && a.kind != 'F') bad("is a backward action of a forward-only program");
+      before += a.kind;
+    }
+    for (int m = 0; m < micro_batches; ++m) {
+      const std::string& all = done[m];
+      bool ok = with_backward ? all == "FB" || all == "FIW" : all == "F";
+      if (!ok)
+        fail(kWhere, "row {}: micro-batch {} runs '{}'; expected F and then B, or F, I, W",
+             stage + 1, m, all);
+    }
+  }
+}
+
+Schedule make_schedule(const std::string& name, int stages, int micro_batches) {
+  if (name == "1f1b") return one_f_one_b(stages, micro_batches);
+  if (name == "gpipe") return gpipe(stages, micro_batches);
+  if (name.size() > 4 && name.substr(name.size() - 4) == ".csv")
+    return parse_csv(read_file(name), name);
+  fail("plan.pp_schedule", "got '{}'; expected 1f1b, gpipe or a .csv file", name);
+}
+
+}  // namespace hocket::parallel

@@ -1,0 +1,650 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/stage.h"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+
+#include "base/error.h"
+#include "ops/op.h"
+
+namespace hocket::parallel {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Layout;
+using graph::Placement;
+using graph::TensorId;
+using graph::TensorKind;
+using graph::TensorType;
+using program::Group;
+using program::Kind;
+using program::Lane;
+using program::Phase;
+using program::Program;
+
+namespace {
+
+/// Rows that an expert-parallel rank is planned to receive, relative to even routing. More is legal
+/// (addresses are reserved for the worst case) and reported.
+constexpr double kExpectedFactor = 1.25;
+
+class StageLowering {
+ public:
+  StageLowering(const Graph& graph, const Plan& plan, const Layouts& layouts,
+                const std::vector<int32_t>& stage_of_layer, int32_t stage, Program& program)
+      : graph_(graph), plan_(plan), layouts_(layouts), stage_of_layer_(stage_of_layer),
+        stage_(stage), program_(program), mesh_(program.mesh),
+        values_of_(graph.tensors.size()), remote_consumers_(graph.tensors.size()),
+        accumulated_(graph.tensors.size(), false), is_output_(graph.tensors.size(), false),
+        sizes_of_(graph.tensors.size(), kNone) {
+    for (TensorId id : graph.losses) accumulated_[idx(id)] = true;
+    for (const auto& g : graph.grads) {
+      for (TensorId id : g.contributions) accumulated_[idx(id)] = true;
+    }
+    for (TensorId id : graph.outputs) is_output_[idx(id)] = true;
+    for (const graph::Node& node : graph.nodes) {
+      if (node.phase == graph::Phase::optimizer) continue;
+      for (TensorId id : node.in) {
+        graph::NodeId p = graph.tensor(id).producer;
+        if (p != kNone && stage_of(graph.nodes[idx(p)]) != stage_of(node))
+          remote_consumers_[idx(id)].insert(stage_of(node));
+      }
+    }
+    name_layer_kinds();
+  }
+
+  StageTemplate run(bool split_backward);
+
+ private:
+  using List = std::vector<TaskTemplate>;
+  static size_t idx(int32_t id) { return static_cast<size_t>(id); }
+
+  int32_t stage_of_layer(int32_t layer) const {
+    if (layer < 0) return 0;
+    if (layer >= static_cast<int32_t>(stage_of_layer_.size()))
+      return static_cast<int32_t>(plan_.pp) - 1;
+    return stage_of_layer_[idx(layer)];
+  }
+  int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
+
+  void name_layer_kinds();
+  int32_t segment(int32_t layer, Phase phase);
+  Lane comm_lane(const Group& group) const;
+  Lane peer_lane(int32_t peer, bool receive) const;
+
+  ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
+  ValueId find(TensorId tensor, const Layout& layout) const;
+  ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
+  ValueId base(TensorId tensor, List& list, const graph::Node& user);
+  ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
+  void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
+                  const std::vector<int32_t>& axes, List& list, Phase phase, int32_t layer);
+  ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
+  void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
+  void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
+  void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
+  void emit_grads();
+  void emit_step();
+  bool runs_here(const graph::Node& node) const;
+  void gather_norms(const graph::Node& clip, List& list);
+  TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
+  TaskTemplate& add_communication(const char* op, graph::Attrs attrs, const Group& group,
+                                  std::vector<ValueId> in, std::vector<ValueId> out, List& list,
+                                  Phase phase, int32_t layer);
+  void protect_shared(List& list);
+  std::vector<int32_t> holders(TensorId param) const;
+
+  Phase phase_of(const graph::Node& node) const {
+    return node.phase == graph::Phase::forward    ? Phase::forward
+           : node.phase == graph::Phase::backward ? Phase::backward
+                                                  : Phase::optimizer;
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const Layouts& layouts_;
+  const std::vector<int32_t>& stage_of_layer_;
+  const int32_t stage_;
+  Program& program_;
+  const graph::Mesh& mesh_;
+  StageTemplate out_;
+  std::vector<std::vector<ValueId>> values_of_;  // per tensor: its values on this stage
+  std::vector<std::set<int32_t>> remote_consumers_;
+  std::vector<bool> accumulated_, is_output_;
+  std::vector<ValueId> sizes_of_;  // per counts tensor
+  std::vector<std::string> layer_kind_;
+  bool in_step_ = false;
+};
+
+void StageLowering::name_layer_kinds() {
+  layer_kind_.assign(idx(graph_.num_layers) + 2, "dense");
+  layer_kind_.front() = "embedding";
+  layer_kind_.back() = "head";
+  for (const graph::Node& node : graph_.nodes)
+    if (node.op == "dispatch" && node.layer >= 0) layer_kind_[idx(node.layer) + 1] = "moe";
+}
+
+int32_t StageLowering::segment(int32_t layer, Phase phase) {
+  std::string name = fmt::format("stage{}/{}/{}", stage_,
+                                 phase >= Phase::grad ? "step" : layer_kind_[idx(layer + 1)],
+                                 to_string(phase));
+  for (size_t i = 0; i < program_.segments.size(); ++i)
+    if (program_.segments[i].name == name) return static_cast<int32_t>(i);
+  program_.segments.push_back({name});
+  return static_cast<int32_t>(program_.segments.size() - 1);
+}
+
+Lane StageLowering::comm_lane(const Group& group) const {
+  int64_t per_node = plan_.ranks_per_node > 0 ? plan_.ranks_per_node : plan_.world();
+  for (int32_t rank : program_.ranks_of(stage_)) {
+    for (int32_t member : program_.members(group, rank))
+      if (member / per_node != rank / per_node) return Lane::inter;
+  }
+  return Lane::intra;
+}
+
+Lane StageLowering::peer_lane(int32_t peer, bool receive) const {
+  int64_t per_node = plan_.ranks_per_node > 0 ? plan_.ranks_per_node : plan_.world();
+  bool inter = false;
+  for (int32_t rank : program_.ranks_of(stage_)) {
+    auto c = mesh_.coords(rank);
+    c[idx(mesh_.axis("pp"))] += peer;
+    inter |= mesh_.rank(c) / per_node != rank / per_node;
+  }
+  if (receive) return inter ? Lane::inter_rx : Lane::intra_rx;
+  return inter ? Lane::inter : Lane::intra;
+}
+
+ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
+  Value v;
+  v.tensor = tensor;
+  v.layout = layout;
+  v.type = graph::local_type(graph_.tensor(tensor).type, layout, mesh_);
+  v.life = life;
+  v.name = graph_.tensor(tensor).name;
+  const TensorType& whole = graph_.tensor(tensor).type;
+  if (whole.routed() && v.type.dims[0] < whole.dims[0]) {
+    // Ragged: what even routing brings here, with the headroom that the plan counts on.
+    const double rows = kExpectedFactor * static_cast<double>(v.type.dims[1] * v.type.top_k) *
+                        static_cast<double>(v.type.dims[0]) / static_cast<double>(whole.dims[0]);
+    v.expected_bytes = std::min(v.type.bytes(), static_cast<int64_t>(rows + 1) *
+                                                    v.type.row_size() * size_of(v.type.dtype));
+  }
+  out_.values.push_back(std::move(v));
+  ValueId id = static_cast<ValueId>(out_.values.size() - 1);
+  values_of_[idx(tensor)].push_back(id);
+  return id;
+}
+
+ValueId StageLowering::find(TensorId tensor, const Layout& layout) const {
+  for (ValueId id : values_of_[idx(tensor)])
+    if (out_.values[idx(id)].layout == layout) return id;
+  return kNone;
+}
+
+TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t layer) {
+  TaskTemplate t;
+  t.task.kind = program_.intern(std::move(kind));
+  t.task.lane = lane;
+  t.task.phase = phase;
+  t.task.layer = layer;
+  t.task.segment = segment(layer, phase);
+  return t;
+}
+
+TaskTemplate& StageLowering::add_communication(const char* op, graph::Attrs attrs,
+                                               const Group& group, std::vector<ValueId> in,
+                                               std::vector<ValueId> out, List& list, Phase phase,
+                                               int32_t layer) {
+  Kind kind;
+  kind.op = op;
+  kind.attrs = std::move(attrs);
+  for (ValueId v : in) {
+    kind.in.push_back(out_.values[idx(v)].type);
+    kind.bytes += kind.in.back().bytes();
+  }
+  for (ValueId v : out) kind.out.push_back(out_.values[idx(v)].type);
+  if (kind.op == "all_gather") kind.bytes = kind.out[0].bytes();
+  // Rows of a routed tensor: what even routing sends, not the bound.
+  if (kind.op == "all_to_all") {
+    const TensorType& by_token = kind.attrs.i("from") == 1 ? kind.in[0] : kind.out[0];
+    kind.bytes = by_token.dims[1] * by_token.top_k * by_token.row_size() * size_of(by_token.dtype);
+  }
+  TaskTemplate t = make(std::move(kind), comm_lane(group), phase, layer);
+  t.task.group = program_.intern(group);
+  t.in = std::move(in);
+  t.out = std::move(out);
+  list.push_back(std::move(t));
+  return list.back();
+}
+
+/// Sums `from` over `axes`, as one coalesced task. Accumulators and other once-per-step values are
+/// reduced in place; per-micro-batch values may have readers of the partial form.
+void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
+                               const std::vector<int32_t>& axes, List& list, Phase phase,
+                               int32_t layer) {
+  std::vector<ValueId> outs;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Value v = out_.values[idx(from[i])];
+    outs.push_back(add_value(v.tensor, to[i],
+                             v.life == Value::Life::step ? Value::Life::step
+                                                         : Value::Life::micro_batch));
+  }
+  TaskTemplate& t = add_communication("all_reduce", {}, Group{axes, {}}, from, outs, list, phase,
+                                      layer);
+  for (size_t i = 0; i < from.size(); ++i)
+    if (out_.values[idx(from[i])].life == Value::Life::step)
+      t.shares.push_back({static_cast<int>(i), from[i]});
+}
+
+ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase phase,
+                             int32_t layer) {
+  ValueId& sizes = sizes_of_[idx(counts)];
+  if (sizes != kNone) return sizes;
+  Layout from = layouts_.tensor[idx(counts)], to = from;
+  to[axis] = Placement::split(0);
+  ValueId in = find(counts, from);
+  HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
+  ValueId local = add_value(counts, to, Value::Life::micro_batch);
+  // The sizes matrix is an auxiliary value of the counts tensor: no layout of its own.
+  Value v;
+  v.tensor = counts;
+  v.type = {graph::DType::i64, {mesh_.axes[idx(axis)].size, out_.values[idx(in)].type.dims[0]}, 0};
+  v.name = graph_.tensor(counts).name + ".sizes";
+  out_.values.push_back(v);
+  sizes = static_cast<ValueId>(out_.values.size() - 1);
+  add_communication("size_exchange", {}, Group{{axis}, {}}, {in}, {sizes, local}, list, phase,
+                    layer);
+  return sizes;
+}
+
+ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
+                               int32_t layer) {
+  const TensorId tensor = out_.values[idx(from)].tensor;
+  const graph::Tensor& logical = graph_.tensor(tensor);
+  std::vector<int32_t> sum_axes;
+  Layout layout = out_.values[idx(from)].layout;
+  for (size_t a = 0; a < mesh_.axes.size(); ++a)
+    if (layout.on[a].is_partial() && to.on[a].is_replicate()) {
+      sum_axes.push_back(static_cast<int32_t>(a));
+      layout.on[a] = to.on[a];
+    }
+  if (!sum_axes.empty()) {
+    all_reduce({from}, {layout}, sum_axes, list, phase, layer);
+    from = find(tensor, layout);
+  }
+  for (size_t a = mesh_.axes.size(); a-- > 0;) {
+    const Placement p = layout.on[a], q = to.on[a];
+    if (p == q) continue;
+    layout.on[a] = q;
+    const int32_t axis = static_cast<int32_t>(a);
+    if (p.is_partial() && q.is_split() && logical.type.dtype == graph::DType::i64) {
+      sizes(tensor, axis, list, phase, layer);
+      from = find(tensor, layout);
+      HOCKET_CHECK(from != kNone, "size exchange of {} on several axes", logical.name);
+      continue;
+    }
+    Value::Life life = in_step_ ? Value::Life::step : Value::Life::micro_batch;
+    if (p.is_split() && q.is_split() && logical.type.routed()) {
+      ValueId s = sizes(layouts_.counts_of[idx(tensor)], axis, list, phase, layer);
+      ValueId v = add_value(tensor, layout, life);
+      add_communication("all_to_all", {{"from", int64_t{p.dim()}}, {"to", int64_t{q.dim()}}},
+                        Group{{axis}, {}}, {from, s}, {v}, list, phase, layer);
+      from = v;
+    } else if (p.is_partial() && q.is_split()) {
+      ValueId v = add_value(tensor, layout, life);
+      add_communication("reduce_scatter", {{"dim", int64_t{q.dim()}}}, Group{{axis}, {}}, {from},
+                        {v}, list, phase, layer);
+      from = v;
+    } else if (p.is_split() && q.is_replicate() && !logical.type.routed()) {
+      ValueId v = add_value(tensor, layout, life);
+      add_communication("all_gather", {{"dim", int64_t{p.dim()}}}, Group{{axis}, {}}, {from}, {v},
+                        list, phase, layer);
+      from = v;
+    } else {
+      fail("lower", "no resharding of {} from {} to {}", logical.name,
+           to_string(out_.values[idx(from)].layout, mesh_), to_string(to, mesh_));
+    }
+  }
+  return from;
+}
+
+ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user) {
+  const graph::Tensor& t = graph_.tensor(tensor);
+  const Layout& layout = layouts_.tensor[idx(tensor)];
+  if (ValueId v = find(tensor, layout); v != kNone) return v;
+  if (t.kind == TensorKind::param || t.kind == TensorKind::state)
+    return add_value(tensor, layout, Value::Life::persistent);
+  if (t.kind == TensorKind::input)
+    return add_value(tensor, layout, t.per_step ? Value::Life::step_input : Value::Life::input);
+  HOCKET_CHECK(t.producer != kNone && user.phase != graph::Phase::optimizer,
+               "{} is not on stage {}", t.name, stage_);
+  const int32_t from = stage_of(graph_.nodes[idx(t.producer)]);
+  HOCKET_CHECK(from != stage_, "{} is used before it is made", t.name);
+  ValueId v = add_value(tensor, layout, Value::Life::micro_batch);
+  Kind kind;
+  kind.op = "recv";
+  kind.out = {out_.values[idx(v)].type};
+  kind.bytes = kind.out[0].bytes();
+  TaskTemplate task = make(std::move(kind), peer_lane(from - stage_, true), phase_of(user),
+                           user.layer);
+  task.task.peer_axis = mesh_.axis("pp");
+  task.task.peer = from - stage_;
+  task.task.tag = tensor;
+  task.out = {v};
+  list.push_back(std::move(task));
+  return v;
+}
+
+void StageLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t layer) {
+  ValueId v = find(tensor, layouts_.tensor[idx(tensor)]);
+  for (int32_t to : remote_consumers_[idx(tensor)]) {
+    Kind kind;
+    kind.op = "send";
+    kind.in = {out_.values[idx(v)].type};
+    kind.bytes = kind.in[0].bytes();
+    TaskTemplate task = make(std::move(kind), peer_lane(to - stage_, false), phase, layer);
+    task.task.peer_axis = mesh_.axis("pp");
+    task.task.peer = to - stage_;
+    task.task.tag = tensor;
+    task.in = {v};
+    list.push_back(std::move(task));
+  }
+}
+
+ValueId StageLowering::get(TensorId tensor, const Layout& layout, List& list,
+                           const graph::Node& user) {
+  if (ValueId v = find(tensor, layout); v != kNone) return v;
+  return reshard(base(tensor, list, user), layout, list,
+                 in_step_ ? Phase::grad : phase_of(user), user.layer);
+}
+
+/// Sums several partial inputs of a node over the same axes in one collective.
+void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted,
+                                           List& list) {
+  std::map<std::vector<int32_t>, std::pair<std::vector<ValueId>, std::vector<Layout>>> groups;
+  for (size_t i = 0; i < node.in.size(); ++i) {
+    if (find(node.in[i], wanted.in[i]) != kNone) continue;
+    ValueId v = base(node.in[i], list, node);
+    std::vector<int32_t> axes;
+    Layout layout = out_.values[idx(v)].layout;
+    for (size_t a = 0; a < mesh_.axes.size(); ++a)
+      if (layout.on[a].is_partial() && wanted.in[i].on[a].is_replicate()) {
+        axes.push_back(static_cast<int32_t>(a));
+        layout.on[a] = wanted.in[i].on[a];
+      }
+    auto& group = groups[axes];
+    if (axes.empty() || std::find(group.first.begin(), group.first.end(), v) != group.first.end())
+      continue;
+    group.first.push_back(v);
+    group.second.push_back(layout);
+  }
+  for (auto& [axes, group] : groups)
+    if (group.first.size() > 1)
+      all_reduce(group.first, group.second, axes, list, in_step_ ? Phase::grad : phase_of(node),
+                 node.layer);
+}
+
+void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
+                         List& list) {
+  const ops::Op& op = ops::find(node.op);
+  const size_t n_in = node.in.size() - static_cast<size_t>(std::popcount(node.accumulate));
+  reduce_inputs_together(node, wanted, list);
+  std::vector<ValueId> in;
+  for (size_t i = 0; i < node.in.size(); ++i)
+    in.push_back(get(node.in[i], wanted.in[i], list, node));
+
+  Kind kind;
+  kind.op = node.op;
+  kind.attrs = node.attrs;
+  TaskTemplate t;
+  for (size_t i = 0; i < n_in; ++i) {
+    t.in.push_back(in[i]);
+    kind.in.push_back(out_.values[idx(in[i])].type);
+  }
+  size_t acc = n_in;
+  for (size_t o = 0; o < node.out.size(); ++o) {
+    const TensorId tensor = node.out[o];
+    Value::Life life = in_step_ || accumulated_[idx(tensor)] ? Value::Life::step
+                                                             : Value::Life::micro_batch;
+    const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(),
+                                      [&](auto& p) { return p.second == static_cast<int>(o); });
+    ValueId v = add_value(tensor, layouts_.tensor[idx(tensor)], life);
+    Value& value = out_.values[idx(v)];
+    value.accumulator = !in_step_ && accumulated_[idx(tensor)];
+    value.output = is_output_[idx(tensor)] && !value.accumulator;
+    if (value.accumulator && !(op.accumulates >> o & 1))
+      fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
+    if (updates != op.inplace.end())
+      t.shares.push_back({static_cast<int>(o), in[idx(updates->first)]});
+    if (node.accumulate >> o & 1) t.shares.push_back({static_cast<int>(o), in[acc++]});
+    t.out.push_back(v);
+    kind.out.push_back(value.type);
+  }
+  // A part of the experts sees a part of the rows: the cost needs their number.
+  graph::Attrs with_experts = kind.attrs;
+  for (TensorId id : node.in)
+    if (const TensorType& type = graph_.tensor(id).type; type.routed())
+      with_experts.set("experts", type.dims[0]);
+  ops::Cost cost = op.cost(with_experts, kind.in, kind.out);
+  kind.flops = cost.flops;
+  kind.bytes = cost.bytes;
+  kind.workspace = cost.workspace;
+  TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
+  made.task.accumulate = node.accumulate;
+  made.task.recompute = node.recompute;
+  made.task.origin = origin;
+  made.in = std::move(t.in);
+  made.out = std::move(t.out);
+  made.shares = std::move(t.shares);
+  list.push_back(std::move(made));
+  if (!in_step_)
+    for (TensorId id : node.out) emit_send(id, list, phase_of(node), node.layer);
+}
+
+std::vector<int32_t> StageLowering::holders(TensorId param) const {
+  std::set<int32_t> stages;
+  for (const graph::Node& node : graph_.nodes)
+    if (node.phase == graph::Phase::forward &&
+        std::find(node.in.begin(), node.in.end(), param) != node.in.end())
+      stages.insert(stage_of(node));
+  return {stages.begin(), stages.end()};
+}
+
+/// Per parameter: sum over its uses here, over the stages that hold it, over the data-parallel
+/// ranks, in this order, so that the bits do not depend on the pipeline.
+void StageLowering::emit_grads() {
+  in_step_ = true;
+  for (const auto& g : graph_.grads) {
+    GradReduction reduction;
+    const graph::Tensor& param = graph_.tensor(g.param);
+    for (TensorId id : g.contributions)
+      if (ValueId v = find(id, layouts_.tensor[idx(id)]); v != kNone)
+        reduction.contributions.push_back(v);
+    if (reduction.contributions.empty()) continue;
+    List& list = reduction.tasks;
+    TensorId total = g.contributions[0];
+    if (g.contributions.size() > 1) {
+      total = kNone;
+      for (const graph::Node& node : graph_.nodes)
+        if (node.phase == graph::Phase::optimizer && node.op == "add" &&
+            node.in.back() == g.contributions.back())
+          total = node.out[0];
+      HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
+    }
+    ValueId sum = reduction.contributions[0];
+    for (size_t i = 1; i < reduction.contributions.size(); ++i) {
+      Value v = out_.values[idx(sum)];
+      ValueId next = add_value(total, v.layout, Value::Life::step);
+      Kind kind{.op = "add", .attrs = {}, .in = {v.type, v.type}, .out = {v.type}};
+      ops::Cost cost = ops::find("add").cost({}, kind.in, kind.out);
+      kind.flops = cost.flops;
+      kind.bytes = cost.bytes;
+      kind.workspace = cost.workspace;
+      TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, param.layer);
+      t.in = {sum, reduction.contributions[i]};
+      t.out = {next};
+      list.push_back(std::move(t));
+      sum = next;
+    }
+    std::vector<int32_t> stages = holders(g.param);
+    if (stages.size() > 1) {
+      reduction.at_end = true;
+      Value v = out_.values[idx(sum)];
+      ValueId next = add_value(total, v.layout, Value::Life::step);
+      // The sum over stages replaces the stage's own: both are values of the same tensor.
+      std::erase(values_of_[idx(total)], sum);
+      TaskTemplate& t = add_communication("all_reduce", {}, Group{{mesh_.axis("pp")}, stages},
+                                          {sum}, {next}, list, Phase::grad, param.layer);
+      t.shares.push_back({0, sum});
+      sum = next;
+    }
+    ValueId reduced = reshard(sum, layouts_.tensor[idx(g.param)], list, Phase::grad, param.layer);
+    if (is_output_[idx(total)]) out_.values[idx(reduced)].output = true;
+    if (is_output_[idx(total)]) out_.values[idx(reduced)].name = graph_.tensor(total).name;
+    out_.grads.push_back(std::move(reduction));
+  }
+}
+
+bool StageLowering::runs_here(const graph::Node& node) const {
+  if (node.layer == graph::kEveryStage) return true;
+  // Updates run wherever the parameter lives, everything else on the first such stage.
+  for (TensorId id : node.in)
+    if (graph_.tensor(id).kind == TensorKind::param) {
+      auto stages = holders(id);
+      return std::find(stages.begin(), stages.end(), stage_) != stages.end();
+    }
+  return stage_of(node) == stage_;
+}
+
+/// The norm needs every parameter's sum: reduced over the ranks that split the parameter, then
+/// over the pipeline, to which stages that lack a parameter contribute zero.
+void StageLowering::gather_norms(const graph::Node& clip, List& list) {
+  if (plan_.pp == 1) return;
+  std::vector<ValueId> in, out;
+  for (TensorId id : clip.in) {
+    ValueId v = find(id, Layout{});
+    if (v == kNone) {
+      v = add_value(id, Layout{}, Value::Life::step);
+      const TensorType& type = out_.values[idx(v)].type;
+      Kind kind{.op = "zero", .attrs = {{"type", to_string(type)}}, .in = {}, .out = {type}};
+      kind.bytes = type.bytes();
+      TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, 0);
+      t.out = {v};
+      list.push_back(std::move(t));
+    }
+    in.push_back(v);
+    std::erase(values_of_[idx(id)], v);
+    out.push_back(add_value(id, Layout{}, Value::Life::step));
+  }
+  TaskTemplate& t = add_communication("all_reduce", {}, Group{{mesh_.axis("pp")}, {}}, in, out,
+                                      list, Phase::grad, 0);
+  for (size_t i = 0; i < in.size(); ++i) t.shares.push_back({static_cast<int>(i), in[i]});
+}
+
+void StageLowering::emit_step() {
+  in_step_ = true;
+  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+    const graph::Node& node = graph_.nodes[n];
+    if (node.phase != graph::Phase::optimizer || !runs_here(node)) continue;
+    if (values_of_[idx(node.out[0])].size() > 0) continue;  // a gradient sum, already there
+    if (node.op == "clip_coef") {
+      // Partial sums first, of the parameters that live here.
+      graph::Node present = node;
+      NodeLayouts wanted;
+      present.in.clear();
+      for (TensorId id : node.in)
+        if (!values_of_[idx(id)].empty()) present.in.push_back(id);
+      wanted.in.resize(present.in.size());
+      reduce_inputs_together(present, wanted, out_.step);
+      for (TensorId id : present.in) get(id, Layout{}, out_.step, present);
+      gather_norms(node, out_.step);
+    }
+    emit(node, layouts_.node[n], static_cast<int32_t>(n), out_.step);
+  }
+  for (TensorId loss : graph_.losses) {
+    ValueId v = find(loss, layouts_.tensor[idx(loss)]);
+    if (v == kNone) continue;
+    v = reshard(v, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
+    out_.values[idx(v)].output = true;
+  }
+}
+
+/// An output may take over a value's buffer only if nobody reads the value later; otherwise a copy
+/// is made first.
+void StageLowering::protect_shared(List& list) {
+  std::vector<int64_t> last_read(out_.values.size(), -1);
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (ValueId v : list[i].in) last_read[idx(v)] = static_cast<int64_t>(i);
+    // A later taker of the same buffer is a reader as well.
+    for (auto& [o, v] : list[i].shares) last_read[idx(v)] = static_cast<int64_t>(i);
+  }
+  List result;
+  for (size_t i = 0; i < list.size(); ++i) {
+    TaskTemplate t = std::move(list[i]);
+    for (auto& [o, v] : t.shares) {
+      const Value value = out_.values[idx(v)];
+      if (value.life != Value::Life::micro_batch) continue;
+      if (last_read[idx(v)] <= static_cast<int64_t>(i) && !value.output) continue;
+      ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
+      values_of_[idx(value.tensor)].pop_back();
+      Kind kind{.op = "copy", .attrs = {}, .in = {value.type}, .out = {value.type}};
+      kind.bytes = 2 * value.type.bytes();
+      TaskTemplate c = make(std::move(kind), Lane::compute, t.task.phase, t.task.layer);
+      c.in = {v};
+      c.out = {copy};
+      result.push_back(std::move(c));
+      v = copy;
+    }
+    result.push_back(std::move(t));
+  }
+  list = std::move(result);
+}
+
+StageTemplate StageLowering::run(bool split_backward) {
+  for (auto [phase, list] : {std::pair{graph::Phase::forward, &out_.forward},
+                             std::pair{graph::Phase::backward, &out_.backward}})
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const graph::Node& node = graph_.nodes[n];
+      if (node.phase == phase && stage_of(node) == stage_)
+        emit(node, layouts_.node[n], static_cast<int32_t>(n), *list);
+    }
+  auto is_weight_grad = [&](const TaskTemplate& t) {
+    return !t.out.empty() && std::all_of(t.out.begin(), t.out.end(), [&](ValueId v) {
+      return out_.values[idx(v)].accumulator;
+    });
+  };
+  out_.weights_begin = out_.backward.size();
+  if (split_backward) {
+    auto it = std::stable_partition(out_.backward.begin(), out_.backward.end(),
+                                    [&](const TaskTemplate& t) { return !is_weight_grad(t); });
+    out_.weights_begin = static_cast<size_t>(it - out_.backward.begin());
+  }
+  // Hazards of in-place updates are judged over forward and backward together.
+  const size_t n_weights = out_.backward.size() - out_.weights_begin;
+  const size_t n_forward = out_.forward.size();
+  List both = std::move(out_.forward);
+  std::move(out_.backward.begin(), out_.backward.end(), std::back_inserter(both));
+  HOCKET_CHECK(n_forward <= both.size(), "lost tasks");
+  protect_shared(both);
+  auto first_backward = std::find_if(both.begin(), both.end(), [](const TaskTemplate& t) {
+    return t.task.phase == Phase::backward;
+  });
+  out_.forward.assign(both.begin(), first_backward);
+  out_.backward.assign(first_backward, both.end());
+  out_.weights_begin = out_.backward.size() - n_weights;
+  emit_grads();
+  emit_step();
+  return std::move(out_);
+}
+
+}  // namespace
+
+StageTemplate lower_stage(const Graph& graph, const Plan& plan, const Layouts& layouts,
+                          const std::vector<int32_t>& stage_of_layer, int32_t stage,
+                          bool split_backward, Program& program) {
+  return StageLowering(graph, plan, layouts, stage_of_layer, stage, program).run(split_backward);
+}
+
+}  // namespace hocket::parallel

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lowers the part of a graph that one pipeline stage runs to a template: tasks over values for one
+// micro-batch (forward and backward) and for the end of the step. Stamping makes buffers of values.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+#include "parallel/layouts.h"
+#include "parallel/plan.h"
+#include "program/program.h"
+
+namespace hocket::parallel {
+
+using ValueId = int32_t;
+
+/// A tensor in a layout, as one stage holds it.
+struct Value {
+  graph::TensorId tensor = graph::kNone;
+  graph::Layout layout;
+  graph::TensorType type;  ///< local
+  enum class Life : uint8_t {
+    micro_batch,  ///< a buffer per micro-batch
+    step,         ///< one buffer per step (accumulators, optimizer values)
+    persistent,
+    input,        ///< fed per micro-batch
+    step_input,   ///< fed per step
+  } life = Life::micro_batch;
+  bool output = false;       ///< the host reads it
+  bool accumulator = false;  ///< life step, written by every micro-batch, summed
+  int64_t expected_bytes = program::kNone;  ///< of a ragged value, see program::Buffer
+  std::string name;          ///< of named buffers
+};
+
+/// A task over values; becomes program::Task when stamped.
+struct TaskTemplate {
+  program::Task task;               ///< without buffers
+  std::vector<ValueId> in, out;
+  std::vector<std::pair<int, ValueId>> shares;  ///< (output, value whose buffer it takes over)
+};
+
+/// Reduction of one parameter's gradient, run as soon as its last contribution is complete; across
+/// stages only after all micro-batches, since the stages reach that point at different times and
+/// messages of the pipeline must not queue behind it.
+struct GradReduction {
+  bool at_end = false;
+  std::vector<ValueId> contributions;
+  std::vector<TaskTemplate> tasks;
+};
+
+struct StageTemplate {
+  std::vector<Value> values;
+  std::vector<TaskTemplate> forward, backward, step;
+  std::vector<GradReduction> grads;
+  size_t weights_begin = 0;  ///< backward[weights_begin..] are dW tasks, if the schedule splits them
+};
+
+/// `split_backward`: the schedule has I and W actions.
+StageTemplate lower_stage(const graph::Graph& graph, const Plan& plan, const Layouts& layouts,
+                          const std::vector<int32_t>& stage_of_layer, int32_t stage,
+                          bool split_backward, program::Program& program);
+
+}  // namespace hocket::parallel

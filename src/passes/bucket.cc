@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// bucket: merges the all-reduces of gradients over the same ranks into coalesced ones of
+// plan.bucket_mib, as PyTorch DDP does (Li et al., arXiv 2006.15704): fewer, larger messages, still
+// started while the backward pass is running.
+#include <algorithm>
+#include <map>
+
+#include "passes/pass.h"
+
+namespace hocket::passes {
+
+using program::BufferId;
+using program::kNone;
+using program::Program;
+using program::RankClass;
+using program::Task;
+using program::TaskId;
+
+namespace {
+
+struct Open {
+  std::vector<size_t> tasks;  // positions in the old list
+  int64_t bytes = 0;
+};
+
+class Bucketing {
+ public:
+  Bucketing(Program& program, RankClass& cls, int64_t limit)
+      : program_(program), cls_(cls), limit_(limit), renamed_(cls.tasks.size(), kNone) {}
+
+  void run() {
+    for (size_t i = 0; i < cls_.tasks.size(); ++i) {
+      const Task& t = cls_.tasks[i];
+      // Whoever touches a buffer of an open bucket needs it reduced before.
+      for (auto& [group, bucket] : open_)
+        if (touches(bucket, t)) flush(bucket);
+      if (!mergeable(t)) {
+        emit(i);
+        continue;
+      }
+      Open& bucket = open_[t.group];
+      bucket.tasks.push_back(i);
+      bucket.bytes += program_.kind(t).bytes;
+      if (bucket.bytes >= limit_) flush(bucket);
+    }
+    for (auto& [group, bucket] : open_) flush(bucket);
+    for (Task& t : tasks_)
+      for (TaskId& d : t.deps) d = renamed_[static_cast<size_t>(d)];
+    cls_.tasks = std::move(tasks_);
+  }
+
+ private:
+  bool mergeable(const Task& t) const {
+    const program::Kind& k = program_.kind(t);
+    if (t.group == kNone) return false;
+    // Collectives across stages keep their place: every stage has the same order of them.
+    const auto& axes = program_.groups[static_cast<size_t>(t.group)].axes;
+    if (std::find(axes.begin(), axes.end(), program_.mesh.axis("pp")) != axes.end()) return false;
+    return k.op == "all_reduce" && t.phase == program::Phase::grad && t.in == t.out &&
+           !k.in.empty() && graph::is_floating(k.in[0].dtype) && k.in[0].numel() > 1;
+  }
+  bool touches(const Open& bucket, const Task& t) const {
+    for (size_t i : bucket.tasks)
+      for (BufferId b : cls_.tasks[i].in)
+        for (const auto* list : {&t.in, &t.out})
+          if (std::find(list->begin(), list->end(), b) != list->end()) return true;
+    return false;
+  }
+  void emit(size_t i) {
+    renamed_[i] = static_cast<TaskId>(tasks_.size());
+    tasks_.push_back(cls_.tasks[i]);
+  }
+  void flush(Open& bucket) {
+    if (bucket.tasks.size() == 1) {
+      emit(bucket.tasks[0]);
+    } else if (bucket.tasks.size() > 1) {
+      Task merged = cls_.tasks[bucket.tasks.back()];
+      program::Kind kind;
+      kind.op = "all_reduce";
+      merged.in.clear();
+      merged.deps.clear();
+      for (size_t i : bucket.tasks) {
+        const Task& t = cls_.tasks[i];
+        const program::Kind& k = program_.kind(t);
+        merged.in.insert(merged.in.end(), t.in.begin(), t.in.end());
+        merged.deps.insert(merged.deps.end(), t.deps.begin(), t.deps.end());
+        kind.in.insert(kind.in.end(), k.in.begin(), k.in.end());
+        kind.bytes += k.bytes;
+        renamed_[i] = static_cast<TaskId>(tasks_.size());
+      }
+      merged.out = merged.in;
+      kind.out = kind.in;
+      merged.kind = program_.intern(std::move(kind));
+      tasks_.push_back(std::move(merged));
+    }
+    bucket = {};
+  }
+
+  Program& program_;
+  RankClass& cls_;
+  const int64_t limit_;
+  std::map<int32_t, Open> open_;
+  std::vector<Task> tasks_;
+  std::vector<TaskId> renamed_;
+};
+
+void run(Program& program, const PassOptions& options) {
+  for (RankClass& cls : program.classes) Bucketing(program, cls, options.bucket_bytes).run();
+}
+
+}  // namespace
+
+Pass pass_bucket() {
+  return {"bucket", "merges gradient all-reduces into buckets (plan.bucket_mib)", true, nullptr,
+          run};
+}
+
+}  // namespace hocket::passes

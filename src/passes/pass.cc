@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/pass.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace hocket::passes {
+
+#define HOCKET_PASS(name) Pass pass_##name();
+#include "passes/passes.inc"
+#undef HOCKET_PASS
+
+const std::vector<Pass>& all() {
+  static const std::vector<Pass> list = {
+#define HOCKET_PASS(name) pass_##name(),
+#include "passes/passes.inc"
+#undef HOCKET_PASS
+  };
+  return list;
+}
+
+const Pass& find(std::string_view name) {
+  std::string known;
+  for (const Pass& p : all()) {
+    if (name == p.name) return p;
+    known += (known.empty() ? "" : ", ") + std::string(p.name);
+  }
+  fail("passes", "unknown pass '{}'; expected one of {}", name, known);
+}
+
+PassRunner::PassRunner(std::vector<std::string> names, std::vector<std::string> skip,
+                       PassOptions options)
+    : options_(std::move(options)) {
+  for (const std::string& s : skip) find(s);
+  for (const std::string& n : names)
+    if (const Pass& pass = find(n); std::find(skip.begin(), skip.end(), n) == skip.end())
+      passes_.push_back(&pass);
+}
+
+template <typename T, typename F>
+void PassRunner::run_level(T& object, F member) {
+  for (const Pass* pass : passes_) {
+    if (!(pass->*member)) continue;
+    auto start = std::chrono::steady_clock::now();
+    (pass->*member)(object, options_);
+    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    times_.push_back({pass->name, took.count()});
+    if (after) after(*pass);
+  }
+}
+
+void PassRunner::run(graph::Graph& graph) { run_level(graph, &Pass::on_graph); }
+void PassRunner::run(program::Program& program) { run_level(program, &Pass::on_program); }
+
+}  // namespace hocket::passes

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// recompute (Chen et al., arXiv 1604.06174): repeats forward nodes of a block in front of its
+// backward nodes, so that what they make need not be kept. `full`: a block keeps only its input;
+// `selective`: only ops that cost memory traffic but little arithmetic are repeated.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "passes/pass.h"
+
+namespace hocket::passes {
+
+using graph::Graph;
+using graph::NodeId;
+using graph::Phase;
+using graph::TensorId;
+
+namespace {
+
+bool cheap(const std::string& op) {
+  return op == "rms_norm" || op == "swiglu" || op == "rope" || op == "dispatch";
+}
+
+/// Forward nodes of `layer` whose repetition the backward nodes of the layer need.
+std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
+  std::set<NodeId> repeat;
+  std::vector<TensorId> wanted;
+  for (const graph::Node& node : graph.nodes)
+    if (node.phase == Phase::backward && node.layer == layer)
+      wanted.insert(wanted.end(), node.in.begin(), node.in.end());
+  while (!wanted.empty()) {
+    TensorId id = wanted.back();
+    wanted.pop_back();
+    NodeId producer = graph.tensor(id).producer;
+    if (producer == graph::kNone) continue;
+    const graph::Node& node = graph.nodes[static_cast<size_t>(producer)];
+    if (node.phase != Phase::forward || node.layer != layer) continue;
+    if (!full && !cheap(node.op)) continue;
+    if (repeat.insert(producer).second)
+      wanted.insert(wanted.end(), node.in.begin(), node.in.end());
+  }
+  return repeat;
+}
+
+void run(Graph& graph, const PassOptions& options) {
+  if (options.recompute == "none" || graph.grads.empty()) return;
+  const bool full = options.recompute == "full";
+  std::vector<graph::Node> nodes;
+  std::set<int32_t> done;
+  std::map<TensorId, TensorId> repeated;  // tensor -> its second version
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    graph::Node node = graph.nodes[n];
+    const bool block = node.layer >= 0 && node.layer < graph.num_layers;
+    if (node.phase == Phase::backward && block && done.insert(node.layer).second) {
+      for (NodeId id : to_repeat(graph, node.layer, full)) {
+        graph::Node copy = graph.nodes[static_cast<size_t>(id)];
+        copy.phase = Phase::backward;
+        copy.recompute = true;
+        for (TensorId& in : copy.in)
+          if (auto it = repeated.find(in); it != repeated.end()) in = it->second;
+        for (TensorId& out : copy.out) {
+          graph::Tensor t = graph.tensor(out);
+          t.name += "@again";
+          TensorId fresh = graph.add_tensor(std::move(t));
+          repeated[out] = fresh;
+          out = fresh;
+        }
+        nodes.push_back(std::move(copy));
+      }
+    }
+    if (node.phase == Phase::backward)
+      for (TensorId& in : node.in)
+        if (auto it = repeated.find(in); it != repeated.end()) in = it->second;
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    for (TensorId out : graph.nodes[n].out)
+      graph.tensors[static_cast<size_t>(out)].producer = static_cast<NodeId>(n);
+}
+
+}  // namespace
+
+Pass pass_recompute() {
+  return {"recompute", "computes activations again instead of keeping them (plan.recompute)", true,
+          run, nullptr};
+}
+
+}  // namespace hocket::passes

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program: per rank class, tasks in lanes over buffers with dependencies. The same object is
+// executed, simulated, checked and rewritten.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/layout.h"
+#include "graph/tensor_type.h"
+
+namespace hocket::program {
+
+using graph::Attrs;
+using graph::Layout;
+using graph::Mesh;
+using graph::TensorType;
+
+inline constexpr int32_t kNone = -1;
+using TaskId = int32_t;    ///< index into RankClass::tasks
+using BufferId = int32_t;  ///< index into RankClass::buffers
+using KindId = int32_t;    ///< index into Program::kinds
+using GroupId = int32_t;   ///< index into Program::groups
+
+/// An in-order queue of a rank that stands for a resource. Links are full duplex: what a rank
+/// receives from a peer arrives in the `_rx` lane of the link.
+enum class Lane : uint8_t { compute, intra, inter, intra_rx, inter_rx, h2d, d2h, host };
+inline constexpr int kNumLanes = 8;
+const char* to_string(Lane lane);
+Lane parse_lane(std::string_view text);
+
+/// `grad` is the once-per-step reduction of gradients and losses, `optimizer` the update.
+enum class Phase : uint8_t { forward, backward, grad, optimizer };
+const char* to_string(Phase phase);
+Phase parse_phase(std::string_view text);
+
+/// What tasks of the same shape share, interned: op (a compute op of src/ops or one of the
+/// communication ops below), attributes, local types, cost.
+///   all_reduce(x...)            -> x... in place, summed over the group (coalesced list)
+///   all_gather(x) dim           -> y: parts concatenated along `dim`
+///   reduce_scatter(x) dim       -> y: summed, this rank's part along `dim`
+///   size_exchange(counts[E])    -> sizes i64[n,E], counts i64[E/n] of this rank's experts
+///   all_to_all(x, sizes) from,to-> y: routed, split(from) to split(to): 1 -> 0 sends rows to their
+///                                  experts, 0 -> 1 back to their tokens
+///   send(x) / recv() -> y       peer = this rank moved by `peer` along axis `peer_axis`
+///   copy, zero                  local
+struct Kind {
+  std::string op;
+  Attrs attrs;
+  std::vector<TensorType> in, out;  ///< local types, accumulators not among the inputs
+  double flops = 0;
+  int64_t bytes = 0;      ///< memory traffic of a kernel; payload per rank of a communication
+  int64_t workspace = 0;
+  bool operator==(const Kind&) const = default;
+};
+bool is_communication(std::string_view op);
+bool is_collective(std::string_view op);  ///< communication other than send and recv
+
+/// Ranks that differ only in the coordinates of `axes`; on axis `pp`, `members` (if not empty)
+/// restricts the group to these pipeline stages (replicas of a tied parameter).
+struct Group {
+  std::vector<int32_t> axes;
+  std::vector<int32_t> members;
+  bool operator==(const Group&) const = default;
+};
+
+struct Task {
+  KindId kind = 0;
+  Lane lane = Lane::compute;
+  Phase phase = Phase::forward;
+  int32_t micro_batch = kNone;
+  int32_t layer = kNone;
+  int32_t segment = kNone;
+  uint32_t accumulate = 0;          ///< bit i: out[i] is added to
+  bool recompute = false;
+  std::vector<BufferId> in, out;
+  std::vector<TaskId> deps;         ///< in other lanes; order inside a lane is implied
+  GroupId group = kNone;            ///< collectives
+  int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: offset along an axis, message id
+  int32_t origin = kNone;           ///< graph node (label; no rule of check may depend on it)
+};
+
+enum class BufferKind : uint8_t {
+  step,        ///< lives inside a step, at an offset of the arena
+  persistent,  ///< named, survives steps: parameters, optimizer state, KV cache
+  input,       ///< named, written by the host before a step
+  output,      ///< named, read by the host after a step
+};
+const char* to_string(BufferKind kind);
+
+struct Buffer {
+  TensorType type;                 ///< local
+  BufferKind kind = BufferKind::step;
+  std::string name;                ///< persistent, input, output: tensor name
+  int32_t micro_batch = kNone;     ///< input: which micro-batch
+  int64_t offset = kNone;          ///< step: from the memory plan, multiple of 64
+  Layout layout;                   ///< persistent/input/output: contract with the host
+  int32_t logical = kNone;         ///< graph tensor (label; no rule of check may depend on it)
+  /// Ragged: the size is a bound, `expected` bytes are what the plan counts on.
+  int64_t expected_bytes = kNone;
+};
+
+/// Ranks that do the same: one pipeline stage. Tasks are in issue order; a lane is the subsequence
+/// of its tasks.
+struct RankClass {
+  std::string name;
+  int32_t stage = 0;
+  std::vector<Task> tasks;
+  std::vector<Buffer> buffers;
+  int64_t arena_bytes = 0;      ///< addresses of step buffers and workspaces, as planned
+  int64_t expected_bytes = 0;   ///< memory that they take with ragged buffers at their expected size
+  int64_t persistent_bytes = 0;
+  int64_t workspace_offset = kNone;  ///< see TaskMemory in memory_plan.h
+  std::vector<int64_t> task_workspace;  ///< arena offset of each task's workspace, kNone if none
+};
+
+/// A piece of lowering, built once and stamped per layer and micro-batch.
+struct Segment {
+  std::string name;  ///< "stage0/dense/forward"
+  bool operator==(const Segment&) const = default;
+};
+
+struct Program {
+  std::string config;   ///< resolved run configuration (JSON, one line): model, data, train, plan
+  Mesh mesh;
+  int32_t num_micro_batches = 1;
+  std::vector<Kind> kinds;
+  std::vector<Group> groups;
+  std::vector<Segment> segments;
+  std::vector<RankClass> classes;  ///< class c = pipeline stage c
+
+  const Kind& kind(const Task& t) const { return kinds[static_cast<size_t>(t.kind)]; }
+  int32_t class_of(int32_t rank) const;            ///< by its pp coordinate
+  std::vector<int32_t> ranks_of(int32_t cls) const;
+  /// Members of the group instance that `rank` belongs to, in rank order.
+  std::vector<int32_t> members(const Group& group, int32_t rank) const;
+  int32_t peer_of(const Task& t, int32_t rank) const;
+  KindId intern(Kind kind);
+  GroupId intern(Group group);
+
+ private:
+  std::map<std::string, KindId> kind_index_;
+};
+
+/// Text form: prints and parses back to the same thing.
+std::string print(const Program& program, int32_t only_class = kNone);
+Program parse_program(std::string_view text);
+std::string to_dot(const Program& program, int32_t cls);
+
+/// "linear_dw L3 mb2 bwd (task 118)": how a task is named in messages and traces.
+std::string task_name(const Program& program, int32_t cls, TaskId task);
+
+}  // namespace hocket::program

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills a trace from a program and the times of its tasks: the one place that says what an event
+// carries, for the executor and the simulator alike.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+#include "program/trace.h"
+
+namespace hocket::program {
+
+/// The program must outlive the builder. Times are nanoseconds since the trace's origin.
+class TraceBuilder {
+ public:
+  /// `source`: "run" or "simulation".
+  TraceBuilder(const Program& program, std::string title, std::string source);
+
+  void add(int32_t rank, TaskId task, int32_t step, int64_t start_ns, int64_t end_ns);
+  /// All tasks of one rank in one step: entry i is task i of the rank's class. Times are moved by
+  /// `offset_ns`. Tasks with end < start did not run and are left out.
+  void add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
+                std::span<const int64_t> end_ns, int64_t offset_ns = 0);
+  void add_memory(int32_t rank, std::string_view name, int64_t t_ns, int64_t bytes);
+
+  Trace& trace() { return trace_; }
+  /// The trace, with `steps` filled; the builder is empty afterwards.
+  Trace take();
+
+ private:
+  int32_t group_instance(GroupId group, int32_t rank);
+
+  const Program& program_;
+  Trace trace_;
+  std::vector<int32_t> class_of_rank_;
+  std::vector<StringId> kind_, recomputed_;  // per Kind: op, "op (recompute)"
+  std::vector<StringId> phase_;
+  std::map<std::pair<GroupId, int32_t>, int32_t> group_of_rank_;
+  std::map<std::vector<int32_t>, int32_t> groups_;
+};
+
+}  // namespace hocket::program

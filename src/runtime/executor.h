@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Executes a program: a thread per lane, in-order queues, and a counter of finished tasks per lane on
+// which tasks of other lanes wait. Errors in lanes are kept and surface at the end of the step.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "program/program.h"
+#include "runtime/kernel.h"
+#include "runtime/memory.h"
+
+namespace hocket::runtime {
+
+struct ExecutorOptions {
+  int threads = 1;                              ///< intra-op threads of the compute lane
+  std::chrono::milliseconds timeout{300'000};   ///< of every wait
+  Device device = Device::cpu;
+  /// Tests: step buffers hold NaN before their first write and after their last use.
+  bool poison = false;
+};
+
+/// When a task ran, in nanoseconds of the steady clock.
+struct TaskTime {
+  int64_t start_ns = 0, end_ns = 0;
+};
+
+/// One rank of a program.
+class Executor {
+ public:
+  Executor(const program::Program& program, int32_t rank, const std::shared_ptr<Backend>& backend,
+           comm::Communicator* communicator, PersistentStore& store, ExecutorOptions options);
+  ~Executor();
+
+  /// Memory of a named input or output buffer (throws Error if the rank has none).
+  void* input(std::string_view name, int32_t micro_batch = program::kNone) const;
+  const void* output(std::string_view name, int32_t micro_batch = program::kNone) const;
+  bool has(std::string_view name, int32_t micro_batch = program::kNone) const;
+  const program::Buffer& buffer(std::string_view name,
+                                int32_t micro_batch = program::kNone) const;
+
+  /// Starts a step on the lane threads; `wait` blocks until it is over and throws what went wrong.
+  void start();
+  void wait();
+  /// Runs a step on the calling thread, task by task in issue order: `visit` gets the task and a
+  /// function that runs it (once, or as often as it likes). For profiling; lanes are not used.
+  void run_inline(const std::function<void(program::TaskId, const std::function<void()>&)>& visit);
+  /// Makes the lanes of a running step stop at their next task.
+  void cancel();
+  /// Called from a lane when a task fails, before the lanes stop (so that peers can be told).
+  std::function<void(const std::string&)> on_error;
+
+  /// Times of the last step's tasks, by task id of the rank's class.
+  const std::vector<TaskTime>& times() const;
+  int64_t arena_resident_bytes() const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// All ranks of a program as threads of this process.
+class LocalRun {
+ public:
+  /// `stores`: one per rank, outliving the run.
+  LocalRun(const program::Program& program, std::shared_ptr<Backend> backend,
+           std::vector<PersistentStore>& stores, ExecutorOptions options);
+  ~LocalRun();
+  /// Runs one step on every rank; throws the first error, which names rank, task and cause.
+  void step();
+  Executor& rank(int32_t r) { return *executors_[static_cast<size_t>(r)]; }
+  int32_t size() const { return static_cast<int32_t>(executors_.size()); }
+  comm::LocalWorld& world() { return *world_; }
+
+ private:
+  std::unique_ptr<comm::LocalWorld> world_;
+  std::vector<std::unique_ptr<Executor>> executors_;
+};
+
+}  // namespace hocket::runtime

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace hocket::runtime {
+
+Region::Region(int64_t bytes) : bytes_(bytes) {
+  if (bytes == 0) return;
+  void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    fail_run("memory", "can't reserve {} bytes: {}; try a smaller micro_batch or recompute", bytes,
+             std::strerror(errno));
+  data_ = static_cast<std::byte*>(p);
+  // Large pages spare faults and TLB misses; a refusal costs nothing.
+  if (bytes >= 4 << 20) madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+}
+
+Region::~Region() {
+  if (data_) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+Region::Region(Region&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Region& Region::operator=(Region&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+int64_t Region::resident_bytes() const {
+  if (!data_) return 0;
+  const int64_t page = sysconf(_SC_PAGESIZE), pages = (bytes_ + page - 1) / page;
+  std::vector<unsigned char> resident(static_cast<size_t>(pages));
+  if (mincore(data_, static_cast<size_t>(bytes_), resident.data()) != 0) return bytes_;
+  int64_t n = 0;
+  for (unsigned char r : resident) n += r & 1;
+  return n * page;
+}
+
+PersistentStore::Entry& PersistentStore::get(const std::string& name,
+                                             const graph::TensorType& type,
+                                             const graph::Layout& layout) {
+  auto it = entries_.find(name);
+  if (it == entries_.end()) {
+    Entry e{type, layout, Region((type.bytes() + 63) / 64 * 64), false};
+    return entries_.emplace(name, std::move(e)).first->second;
+  }
+  if (!(it->second.type == type) || !(it->second.layout == layout))
+    fail_run("memory", "{} is {} in memory; the program expects {}", name,
+             to_string(it->second.type), to_string(type));
+  return it->second;
+}
+
+PersistentStore::Entry* PersistentStore::find(const std::string& name) {
+  auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : &it->second;
+}
+
+int64_t PersistentStore::bytes() const {
+  int64_t n = 0;
+  for (const auto& [name, e] : entries_) n += e.memory.bytes();
+  return n;
+}
+
+}  // namespace hocket::runtime

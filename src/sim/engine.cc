@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+// The event loop. One heap entry per busy lane; collectives are one entry for all members. Shared
+// cores are a processor-sharing queue per node in virtual time (each running task of a node
+// progresses at the same rate), so a change of load costs O(tasks running on the node).
+#include "sim/engine.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "sim/explain.h"
+#include "sim/tables.h"
+
+namespace hocket::sim {
+namespace {
+
+using program::kNone;
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+/// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
+struct Event {
+  int64_t ns;
+  int32_t index;
+  TaskId task;
+  bool operator<(const Event& o) const {
+    if (ns != o.ns) return ns < o.ns;
+    return (uint64_t(uint32_t(index)) << 32 | uint32_t(task)) <
+           (uint64_t(uint32_t(o.index)) << 32 | uint32_t(o.task));
+  }
+};
+
+/// Four-ary min-heap: half the depth of a binary one, children in one cache line.
+class EventHeap {
+ public:
+  bool empty() const { return v_.empty(); }
+  const Event& top() const { return v_.front(); }
+  void push(const Event& e) {
+    v_.push_back(e);
+    size_t i = v_.size() - 1;
+    while (i > 0) {
+      const size_t parent = (i - 1) / 4;
+      if (!(e < v_[parent])) break;
+      v_[i] = v_[parent];
+      i = parent;
+    }
+    v_[i] = e;
+  }
+  void pop() {
+    const Event e = v_.back();
+    v_.pop_back();
+    const size_t n = v_.size();
+    if (n == 0) return;
+    size_t i = 0;
+    while (true) {
+      const size_t first = 4 * i + 1;
+      if (first >= n) break;
+      size_t best = first;
+      const size_t last = std::min(first + 4, n);
+      for (size_t c = first + 1; c < last; ++c)
+        if (v_[c] < v_[best]) best = c;
+      if (!(v_[best] < e)) break;
+      v_[i] = v_[best];
+      i = best;
+    }
+    v_[i] = e;
+  }
+
+ private:
+  std::vector<Event> v_;
+};
+
+/// Accounts for where a rank's time goes, at every change of what it is doing.
+struct Activity {
+  int64_t since = 0;
+  int32_t computing = 0, transferring = 0;
+};
+
+/// Processor sharing among the compute tasks of one node. `clock` is virtual: it advances by kScale
+/// per nanosecond while there are cores for all, and by kScale x cores / demand otherwise. Rounding
+/// costs at most 1 ns per change of load.
+struct Node {
+  static constexpr int64_t kScale = int64_t{1} << 16;
+  struct Running {
+    int64_t until;  ///< virtual
+    int32_t index;
+    TaskId task;
+  };
+  int64_t clock = 0, updated_ns = 0;
+  std::vector<Running> running;
+
+  static __int128 times(int64_t a, int64_t b) { return static_cast<__int128>(a) * b; }
+
+  void advance(int64_t now, int64_t cores, int64_t threads) {
+    const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
+    clock += static_cast<int64_t>(times(now - updated_ns, kScale) * cores / demand);
+    updated_ns = now;
+  }
+  /// The next to finish, ties by (rank, task); call after advance(now).
+  Event next(int64_t cores, int64_t threads) const {
+    const Running* best = nullptr;
+    for (const Running& r : running)
+      if (!best ||
+          std::tie(r.until, r.index, r.task) < std::tie(best->until, best->index, best->task))
+        best = &r;
+    const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
+    const int64_t left = std::max<int64_t>(0, best->until - clock);
+    const __int128 rate = times(kScale, cores);
+    const int64_t ns = static_cast<int64_t>((times(left, demand) + rate - 1) / rate);
+    return {updated_ns + ns, best->index, best->task};
+  }
+};
+
+template <bool kRecord, bool kShared>
+class Engine {
+ public:
+  Engine(const Program& program, Durations& durations, const ReplayOptions& options)
+      : durations_(durations), options_(options), t_(build_tables(program, durations, options)) {
+    const size_t n = t_.num_ranks();
+    out_.ranks = t_.ranks;
+    out_.stands = t_.stands;
+    out_.one_per_class = t_.one_per_class;
+    out_.time.resize(n);
+    activity_.resize(n);
+    slot_base_.resize(n);
+    int64_t tasks = 0, slots = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const ClassTable& c = table(static_cast<int32_t>(i));
+      out_.base.push_back(tasks);
+      slot_base_[i] = slots;
+      tasks += std::ssize(c.tasks);
+      slots += c.num_recvs;
+    }
+    out_.num_tasks = tasks;
+    waits_.resize(at(tasks));
+    for (size_t i = 0; i < n; ++i) {
+      const ClassTable& c = table(static_cast<int32_t>(i));
+      std::copy(c.waits.begin(), c.waits.end(), waits_.begin() + out_.base[i]);
+    }
+    arrived_.assign(at(t_.channel_states), 0);
+    last_arriver_.assign(kRecord ? at(t_.channel_states) : 0, kNone);
+    slots_.resize(at(slots));
+    if (kRecord) {
+      out_.start_ns.assign(at(tasks), -1);
+      out_.transfer_ns.assign(at(tasks), -1);
+      out_.end_of_ns.assign(at(tasks), -1);
+      cause_.assign(at(tasks), {});
+    }
+    if (kShared) nodes_.resize(at(t_.ranks.back() / std::max(1, options.devices_per_node) + 1));
+  }
+
+  Replay run() {
+    const int32_t n = static_cast<int32_t>(t_.num_ranks());
+    for (int32_t i = 0; i < n; ++i) {
+      const ClassTable& c = table(i);
+      for (size_t k = 0; k < c.tasks.size(); ++k)
+        if (c.waits[k] == 0) start(i, static_cast<TaskId>(k), 0, {});
+    }
+    while (true) {
+      int32_t node = kNone;
+      Event e;
+      if (!take(&e, &node)) break;
+      now_ = e.ns;
+      complete_event(e, node);
+    }
+    for (size_t i = 0; i < activity_.size(); ++i) touch(static_cast<int32_t>(i), now_);
+    out_.end_ns = now_;
+    if (done_ != out_.num_tasks) throw_deadlock(t_, out_.base, waits_, arrived_, started());
+    if (kRecord) out_.path = critical_path(t_, out_, cause_, last_arriver_);
+    return std::move(out_);
+  }
+
+ private:
+  struct Slot {            // one receive
+    int64_t sent_ns = -1;  ///< the transfer began
+    bool posted = false, arrived = false, done = false;
+  };
+
+  const ClassTable& table(int32_t index) const { return t_.of(index); }
+
+  void touch(int32_t index, int64_t now) {
+    Activity& a = activity_[at(index)];
+    const int64_t dt = now - a.since;
+    a.since = now;
+    RankTime& time = out_.time[at(index)];
+    if (a.computing > 0) {
+      time.compute_ns += dt;
+    } else if (a.transferring > 0) {
+      time.exposed_ns += dt;
+    } else {
+      time.idle_ns += dt;
+    }
+  }
+
+  static bool is_compute(uint8_t lane) {
+    return lane == static_cast<uint8_t>(program::Lane::compute) ||
+           lane == static_cast<uint8_t>(program::Lane::host);
+  }
+
+  void begin(int32_t index, TaskId task, uint8_t lane, bool transfer) {
+    touch(index, now_);
+    Activity& a = activity_[at(index)];
+    (transfer || !is_compute(lane) ? a.transferring : a.computing) += 1;
+    out_.time[at(index)].busy_ns[lane] -= now_;
+    if (kRecord) out_.transfer_ns[at(out_.base[at(index)] + task)] = now_;
+  }
+
+  void finish(int32_t index, uint8_t lane, bool transfer) {
+    touch(index, now_);
+    Activity& a = activity_[at(index)];
+    (transfer || !is_compute(lane) ? a.transferring : a.computing) -= 1;
+    out_.time[at(index)].busy_ns[lane] += now_;
+  }
+
+  int64_t transfer_ns(int32_t index, TaskId task, size_t row, int32_t shape) {
+    const int32_t cls = t_.cls[at(index)];
+    int64_t& ns = t_.classes[at(cls)].transfer_ns[row * at(t_.num_shapes) + at(shape)];
+    if (ns < 0) {
+      ns = durations_.transfer_ns(cls, task, shape);
+      HOCKET_CHECK(ns >= 0, "transfer of task {} takes {} ns", task, ns);
+    }
+    return ns;
+  }
+
+  void start(int32_t i, TaskId task, int64_t now, TaskAt cause) {
+    const ClassTable& c = table(i);
+    const TaskRecord& r = c.tasks[at(task)];
+    if (kRecord) {
+      const size_t k = at(out_.base[at(i)] + task);
+      out_.start_ns[k] = now;
+      cause_[k] = cause;
+    }
+    switch (r.type) {
+      case TaskType::work:
+        begin(i, task, r.lane, false);
+        heap_.push({now + r.ns, i, task});
+        break;
+      case TaskType::shared_work:
+        begin(i, task, r.lane, false);
+        if (kShared) {
+          Node& node = nodes_[at(node_of(i))];
+          node.advance(now, options_.cores_per_node, options_.threads_per_rank);
+          node.running.push_back({node.clock + r.ns * Node::kScale, i, task});
+        }
+        break;
+      case TaskType::send: {
+        begin(i, task, r.lane, true);
+        const P2pRecord& p = c.p2p[at(r.aux)];
+        const size_t k = at(p.link) * t_.num_ranks() + at(i);
+        const size_t row = c.collectives.size() + at(r.aux);
+        heap_.push({now + transfer_ns(i, task, row, t_.link_shape[k]), i, task});
+        if (p.partner == kNone) break;
+        const int32_t peer = t_.link_peer[k];
+        Slot& slot = slots_[at(slot_base_[at(peer)] + p.slot)];
+        slot.sent_ns = now;
+        if (slot.posted) begin(peer, p.partner, table(peer).tasks[at(p.partner)].lane, true);
+        break;
+      }
+      case TaskType::recv: {
+        const P2pRecord& p = c.p2p[at(r.aux)];
+        Slot& slot = slots_[at(slot_base_[at(i)] + p.slot)];
+        slot.posted = true;
+        if (slot.sent_ns >= 0) begin(i, task, r.lane, true);
+        if (slot.arrived) heap_.push({now, i, task});
+        break;
+      }
+      case TaskType::collective: {
+        const CollectiveRecord& k = c.collectives[at(r.aux)];
+        const Instance& instance = instance_at(k, i);
+        const size_t state = state_at(k, i);
+        if (++arrived_[state] < std::ssize(instance.members)) break;
+        if (kRecord) last_arriver_[state] = i;
+        const int32_t first = instance.members[0];
+        for (int32_t m : instance.members) begin(m, task_at(k, m), lane_of(k, m), true);
+        const TaskId first_task = task_at(k, first);
+        const size_t row = at(table(first).tasks[at(first_task)].aux);
+        heap_.push({now + transfer_ns(first, first_task, row, instance.shape), first, first_task});
+        break;
+      }
+    }
+  }
+
+  const Instance& instance_at(const CollectiveRecord& k, int32_t i) const {
+    const int32_t group = t_.channel_group[at(k.channel)];
+    return t_.instances[at(group)][at(t_.instance(group, i))];
+  }
+  size_t state_at(const CollectiveRecord& k, int32_t i) const {
+    const int32_t group = t_.channel_group[at(k.channel)];
+    return at(t_.channel_base[at(k.channel)] +
+              int64_t{t_.instance(group, i)} * t_.channel_length[at(k.channel)] + k.ordinal);
+  }
+  TaskId task_at(const CollectiveRecord& k, int32_t member) const {
+    return t_.channel_tasks[at(k.channel)][at(t_.cls[at(member)])][at(k.ordinal)];
+  }
+  uint8_t lane_of(const CollectiveRecord& k, int32_t member) const {
+    return table(member).tasks[at(task_at(k, member))].lane;
+  }
+  int32_t node_of(int32_t i) const {
+    return t_.ranks[at(i)] / std::max(1, options_.devices_per_node);
+  }
+
+  /// Earliest event of the heap and of the shared nodes, ties by (rank, task).
+  bool take(Event* e, int32_t* node) {
+    bool any = false;
+    if (!heap_.empty()) {
+      *e = heap_.top();
+      any = true;
+    }
+    if (kShared) {
+      for (size_t k = 0; k < nodes_.size(); ++k) {
+        if (nodes_[k].running.empty()) continue;
+        const Event next = nodes_[k].next(options_.cores_per_node, options_.threads_per_rank);
+        if (any && !(next < *e)) continue;
+        *e = next;
+        *node = static_cast<int32_t>(k);
+        any = true;
+      }
+    }
+    if (any && *node == kNone) heap_.pop();
+    return any;
+  }
+
+  void complete_event(const Event& e, int32_t node) {
+    const ClassTable& c = table(e.index);
+    const TaskRecord& r = c.tasks[at(e.task)];
+    switch (r.type) {
+      case TaskType::shared_work: {
+        Node& n = nodes_[at(node)];
+        n.advance(now_, options_.cores_per_node, options_.threads_per_rank);
+        std::erase_if(n.running, [&](const Node::Running& x) {
+          return x.index == e.index && x.task == e.task;
+        });
+        [[fallthrough]];
+      }
+      case TaskType::work:
+        finish(e.index, r.lane, false);
+        complete(e.index, e.task);
+        break;
+      case TaskType::send: {
+        finish(e.index, r.lane, true);
+        const P2pRecord& p = c.p2p[at(r.aux)];
+        if (p.partner != kNone) {
+          const int32_t peer = t_.peer(p.link, e.index);
+          Slot& slot = slots_[at(slot_base_[at(peer)] + p.slot)];
+          slot.arrived = true;
+          if (slot.posted) heap_.push({now_, peer, p.partner});
+        }
+        complete(e.index, e.task);
+        break;
+      }
+      case TaskType::recv:
+        finish(e.index, r.lane, true);
+        complete(e.index, e.task);
+        break;
+      case TaskType::collective: {
+        const CollectiveRecord& k = c.collectives[at(r.aux)];
+        for (int32_t m : instance_at(k, e.index).members) {
+          const TaskId task = task_at(k, m);
+          finish(m, table(m).tasks[at(task)].lane, true);
+          complete(m, task);
+        }
+        break;
+      }
+    }
+  }
+
+  void complete(int32_t i, TaskId task) {
+    ++done_;
+    const ClassTable& c = table(i);
+    const TaskRecord& r = c.tasks[at(task)];
+    const int64_t base = out_.base[at(i)];
+    if (kRecord) out_.end_of_ns[at(base + task)] = now_;
+    if (!kRecord) waits_[at(base + task)] = -1;
+    for (int32_t s = r.succ_begin; s < r.succ_end; ++s) {
+      const TaskId next = c.succ[at(s)];
+      if (--waits_[at(base + next)] == 0) start(i, next, now_, {i, task});
+    }
+  }
+
+  /// Which tasks have ended, for the deadlock report.
+  std::vector<bool> started() const {
+    std::vector<bool> ended(waits_.size());
+    for (size_t k = 0; k < ended.size(); ++k)
+      ended[k] = kRecord ? out_.end_of_ns[k] >= 0 : waits_[k] < 0;
+    return ended;
+  }
+
+  Durations& durations_;
+  const ReplayOptions& options_;
+  Tables t_;
+  Replay out_;
+  EventHeap heap_;
+  int64_t now_ = 0, done_ = 0;
+  std::vector<int32_t> waits_;
+  std::vector<TaskAt> cause_;     ///< whose end let a task start
+  std::vector<int32_t> arrived_;  ///< per (channel, instance, ordinal)
+  std::vector<int32_t> last_arriver_;
+  std::vector<int64_t> slot_base_;
+  std::vector<Slot> slots_;
+  std::vector<Activity> activity_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace
+
+Replay replay(const Program& program, Durations& durations, const ReplayOptions& options) {
+  // Sharing is decided by the tables; the two flavours differ only when cores are scarce.
+  if (options.cores_per_node > 0) {
+    return options.record ? Engine<true, true>(program, durations, options).run()
+                          : Engine<false, true>(program, durations, options).run();
+  }
+  return options.record ? Engine<true, false>(program, durations, options).run()
+                        : Engine<false, false>(program, durations, options).run();
+}
+
+}  // namespace hocket::sim

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Critical path and deadlock report of a replay.
+#include "sim/explain.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "base/error.h"
+
+namespace hocket::sim {
+namespace {
+
+using program::kNone;
+using program::Task;
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+size_t state_of(const Tables& t, const CollectiveRecord& k, int32_t index) {
+  const int32_t group = t.channel_group[at(k.channel)];
+  return at(t.channel_base[at(k.channel)] +
+            int64_t{t.instance(group, index)} * t.channel_length[at(k.channel)] + k.ordinal);
+}
+
+}  // namespace
+
+std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
+                                    const std::vector<TaskAt>& cause,
+                                    const std::vector<int32_t>& last_arriver) {
+  std::vector<PathStep> path;
+  TaskAt here;
+  int64_t latest = -1;
+  for (size_t i = 0; i < t.num_ranks(); ++i) {
+    const ClassTable& c = t.of(static_cast<int32_t>(i));
+    for (size_t k = 0; k < c.tasks.size(); ++k) {
+      const int64_t end = replay.end_of_ns[at(replay.base[i]) + k];
+      if (end > latest) {
+        latest = end;
+        here = {static_cast<int32_t>(i), static_cast<TaskId>(k)};
+      }
+    }
+  }
+  while (here.index != kNone) {
+    const ClassTable& c = t.of(here.index);
+    const TaskRecord& r = c.tasks[at(here.task)];
+    const size_t k = at(replay.base[at(here.index)] + here.task);
+    int64_t begin = replay.start_ns[k];
+    TaskAt next = cause[k];
+    if (r.type == TaskType::collective) {
+      const CollectiveRecord& record = c.collectives[at(r.aux)];
+      const int32_t last = last_arriver[state_of(t, record, here.index)];
+      begin = replay.transfer_ns[k];
+      const TaskId task =
+          t.channel_tasks[at(record.channel)][at(t.cls[at(last)])][at(record.ordinal)];
+      next = cause[at(replay.base[at(last)] + task)];
+    } else if (r.type == TaskType::recv) {
+      const P2pRecord& p = c.p2p[at(r.aux)];
+      const TaskAt sender{t.peer(p.link, here.index), p.partner};
+      const int64_t sent = replay.end_of_ns[at(replay.base[at(sender.index)] + sender.task)];
+      if (sent > begin) {
+        begin = sent;
+        next = sender;
+      }
+    }
+    if (replay.end_of_ns[k] > begin)
+      path.push_back({here.index, here.task, begin, replay.end_of_ns[k]});
+    here = next;
+  }
+  return path;
+}
+
+void throw_deadlock(const Tables& t, const std::vector<int64_t>& base,
+                    const std::vector<int32_t>& waits, const std::vector<int32_t>& arrived,
+                    const std::vector<bool>& ended) {
+  const Program& p = *t.program;
+  constexpr int kShown = 12;
+  int found = 0;
+  std::string text;
+  for (size_t i = 0; i < t.num_ranks(); ++i) {
+    const ClassTable& c = t.of(static_cast<int32_t>(i));
+    const int32_t cls = t.cls[i];
+    const auto& tasks = p.classes[at(cls)].tasks;
+    std::array<bool, program::kNumLanes> seen{};
+    for (size_t k = 0; k < tasks.size(); ++k) {
+      const size_t lane = static_cast<size_t>(tasks[k].lane);
+      const bool done = ended[at(base[i]) + k];
+      if (done || seen[lane]) continue;
+      seen[lane] = true;
+      if (++found > kShown) continue;
+      const TaskRecord& r = c.tasks[k];
+      const auto name = [&](TaskId task) { return program::task_name(p, cls, task); };
+      std::string why;
+      if (waits[at(base[i]) + k] > 0) {
+        why = "waits for its dependencies";
+        for (TaskId d : tasks[k].deps)
+          if (!ended[at(base[i] + d)]) {
+            why = "waits for " + name(d);
+            break;
+          }
+      } else if (r.type == TaskType::recv) {
+        const P2pRecord& link = c.p2p[at(r.aux)];
+        const int32_t peer = t.ranks[at(t.peer(link.link, static_cast<int32_t>(i)))];
+        why = link.partner == kNone
+                  ? fmt::format("waits for a message (tag {}) that rank {} never sends",
+                                tasks[k].tag, peer)
+                  : fmt::format("waits for {} of rank {}",
+                                program::task_name(p, p.class_of(peer), link.partner), peer);
+      } else if (r.type == TaskType::collective) {
+        const CollectiveRecord& record = c.collectives[at(r.aux)];
+        const int32_t group = t.channel_group[at(record.channel)];
+        const Instance& instance =
+            t.instances[at(group)][at(t.instance(group, static_cast<int32_t>(i)))];
+        why = fmt::format("waits in its group: {} of {} members have arrived",
+                          arrived[state_of(t, record, static_cast<int32_t>(i))],
+                          instance.members.size());
+      } else {
+        why = "never ended";
+      }
+      text += fmt::format("\n  rank {} {}: {} {}", t.ranks[i], program::to_string(tasks[k].lane),
+                          name(static_cast<TaskId>(k)), why);
+    }
+  }
+  if (found > kShown) text += fmt::format("\n  and {} more", found - kShown);
+  fail_run("sim", "the program cannot finish: a deadlock{}", text);
+}
+
+}  // namespace hocket::sim

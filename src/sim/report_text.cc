@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text and JSON forms of a simulation report.
+#include "sim/report_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace hocket::sim {
+namespace {
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+std::string ms(int64_t ns) { return human_time(static_cast<double>(ns) * 1e-9); }
+
+std::string percent(int64_t part, int64_t whole) {
+  if (whole <= 0) return "0.0 %";
+  return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+/// "233 GFLOP/s".
+std::string flops_rate(double x) {
+  const char* prefix[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t i = 0;
+  for (; x >= 1000 && i + 1 < std::size(prefix); ++i) x /= 1000;
+  return fmt::format("{:.3g} {}FLOP/s", x, prefix[i]);
+}
+
+/// Rows of the breakdown: one per stage if its ranks agree, at most `limit` otherwise: the slowest
+/// computing ranks of each stage come first.
+std::vector<const RankReport*> rows(const SimReport& r, size_t limit) {
+  std::vector<const RankReport*> all;
+  for (const RankReport& t : r.time) all.push_back(&t);
+  if (all.size() <= limit) return all;
+  std::stable_sort(all.begin(), all.end(), [](const RankReport* a, const RankReport* b) {
+    return a->time.compute_ns > b->time.compute_ns;
+  });
+  all.resize(limit);
+  return all;
+}
+
+}  // namespace
+
+const std::vector<std::string>& not_modelled() {
+  static const std::vector<std::string> list = {
+      "congestion: transfers that share a link do not slow each other",
+      "kernels slowed by communication or by memory traffic of other ranks",
+      "uneven routing: experts get the mean number of tokens",
+      "host work between steps (loading data, logging, checkpoints)",
+      "run-to-run variation, clock changes, failures",
+  };
+  return list;
+}
+
+std::string to_text(const Program& p, const SimReport& r) {
+  std::string out;
+  const auto to = std::back_inserter(out);
+  std::string mesh;
+  for (const graph::Axis& axis : p.mesh.axes)
+    mesh += fmt::format("{}{}={}", mesh.empty() ? "" : " ", axis.name, axis.size);
+  fmt::format_to(to, "Predicted step{}\n", r.calibrated ? "" : " (uncalibrated)");
+  fmt::format_to(to, "  cluster        {}: {} x {}\n", r.cluster, r.ranks, r.device);
+  fmt::format_to(to, "  mesh           {}, {} micro-batch{}, {} tasks\n", mesh, p.num_micro_batches,
+                 p.num_micro_batches == 1 ? "" : "es", r.tasks);
+  fmt::format_to(to, "  step time      {}\n", ms(r.step_ns));
+  if (r.tokens > 0)
+    fmt::format_to(to, "  throughput     {} tokens/s, {} tokens/s per device\n",
+                   human_count(r.tokens_per_s), human_count(r.tokens_per_s / r.ranks));
+  if (r.model_flops > 0)
+    fmt::format_to(to, "  model FLOPs    {} per device, MFU {:.1f} % of {} ({})\n",
+                   flops_rate(r.flops_per_s_per_rank), 100 * r.mfu, flops_rate(r.peak_flops),
+                   graph::to_string(r.dtype));
+
+  fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19}\n", "rank", "compute",
+                 "exposed comm", "idle");
+  for (const RankReport* t : rows(r, 16)) {
+    std::string who = fmt::format("{} ({})", t->rank, p.classes[at(t->cls)].name);
+    if (t->stands > 1) who += fmt::format(" x{}", t->stands);
+    const auto cell = [&](int64_t ns) {
+      return fmt::format("{} {:>7}", ms(ns), percent(ns, r.step_ns));
+    };
+    fmt::format_to(to, "  {:<22} {:>19} {:>19} {:>19}\n", who, cell(t->time.compute_ns),
+                   cell(t->time.exposed_ns), cell(t->time.idle_ns));
+  }
+  if (r.time.size() > 16) fmt::format_to(to, "  and {} more ranks\n", r.time.size() - 16);
+
+  fmt::format_to(to, "\nMemory per rank\n  {:<22} {:>12} {:>12} {:>12}\n", "stage", "step",
+                 "persistent", "peak");
+  for (const MemoryReport& m : r.memory)
+    fmt::format_to(to, "  {:<22} {:>12} {:>12} {:>12}\n", p.classes[at(m.cls)].name,
+                   human_bytes(static_cast<double>(m.arena_bytes)),
+                   human_bytes(static_cast<double>(m.persistent_bytes)),
+                   human_bytes(static_cast<double>(m.peak_bytes())));
+  if (r.device_memory > 0)
+    fmt::format_to(to, "  {} {} per device\n", r.fits() ? "fits in" : "DOES NOT FIT in",
+                   human_bytes(static_cast<double>(r.device_memory)));
+
+  if (!r.path.empty()) {
+    fmt::format_to(to, "\nCritical path: top {} of {}\n", r.path.size(), ms(r.path_ns));
+    for (const PathEntry& e : r.path)
+      fmt::format_to(to, "  {:>10} {:>7}  {} x {}, longest: {}\n", ms(e.ns),
+                     percent(e.ns, r.path_ns), e.count, e.op, e.name);
+  }
+
+  fmt::format_to(to,
+                 "\nWhere the numbers come from: {:.1f} % of the time from tasks timed, {:.1f} % "
+                 "interpolated, {:.1f} % analytic\n",
+                 100 * r.provenance.timed, 100 * r.provenance.interpolated,
+                 100 * r.provenance.analytic);
+  for (const std::string& note : r.notes) fmt::format_to(to, "Note: {}\n", note);
+  fmt::format_to(to, "Not modelled: {}\n", join(not_modelled(), "; "));
+  return out;
+}
+
+std::string to_json(const Program& p, const SimReport& r) {
+  using Json = nlohmann::ordered_json;
+  const auto s = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
+  Json j;
+  j["step_s"] = s(r.step_ns);
+  j["step_ns"] = r.step_ns;
+  j["calibrated"] = r.calibrated;
+  j["cluster"] = r.cluster;
+  j["device"] = r.device;
+  j["ranks"] = r.ranks;
+  j["stages"] = r.stages;
+  j["micro_batches"] = p.num_micro_batches;
+  j["tasks"] = r.tasks;
+  j["replayed"] = {{"ranks", r.replayed_ranks}, {"tasks", r.replayed_tasks}};
+  if (r.tokens > 0) {
+    j["tokens"] = r.tokens;
+    j["tokens_per_s"] = r.tokens_per_s;
+    j["tokens_per_s_per_device"] = r.tokens_per_s / r.ranks;
+  }
+  if (r.model_flops > 0) {
+    j["model_flops"] = r.model_flops;
+    j["tflops_per_device"] = r.flops_per_s_per_rank * 1e-12;
+    j["peak_flops_per_device"] = r.peak_flops;
+    j["mfu"] = r.mfu;
+  }
+  j["breakdown"] = Json::array();
+  for (const RankReport& t : r.time) {
+    Json lanes = Json::object();
+    for (size_t l = 0; l < t.time.busy_ns.size(); ++l)
+      if (t.time.busy_ns[l] > 0)
+        lanes[program::to_string(static_cast<program::Lane>(l))] = s(t.time.busy_ns[l]);
+    j["breakdown"].push_back({{"rank", t.rank},
+                              {"stands_for", t.stands},
+                              {"stage", p.classes[at(t.cls)].stage},
+                              {"compute_s", s(t.time.compute_ns)},
+                              {"exposed_communication_s", s(t.time.exposed_ns)},
+                              {"idle_s", s(t.time.idle_ns)},
+                              {"lanes_s", lanes}});
+  }
+  j["memory"] = Json::array();
+  for (const MemoryReport& m : r.memory)
+    j["memory"].push_back({{"stage", p.classes[at(m.cls)].stage},
+                           {"step_bytes", m.arena_bytes},
+                           {"persistent_bytes", m.persistent_bytes},
+                           {"peak_bytes", m.peak_bytes()}});
+  j["device_memory_bytes"] = r.device_memory;
+  j["fits"] = r.fits();
+  j["provenance"] = {{"timed", r.provenance.timed},
+                     {"interpolated", r.provenance.interpolated},
+                     {"analytic", r.provenance.analytic}};
+  j["critical_path_s"] = s(r.path_ns);
+  j["critical_path"] = Json::array();
+  for (const PathEntry& e : r.path)
+    j["critical_path"].push_back(
+        {{"op", e.op}, {"count", e.count}, {"s", s(e.ns)}, {"longest", e.name}});
+  j["notes"] = r.notes;
+  j["not_modelled"] = not_modelled();
+  return j.dump(2) + "\n";
+}
+
+}  // namespace hocket::sim

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `hocket simulate` prints: as text for people and as JSON for scripts.
+#pragma once
+
+#include <string>
+
+#include "program/program.h"
+#include "sim/simulator.h"
+
+namespace hocket::sim {
+
+/// Several lines, ends with a newline.
+std::string to_text(const Program& program, const SimReport& report);
+
+/// One JSON object; times in seconds, memory in bytes.
+std::string to_json(const Program& program, const SimReport& report);
+
+/// What the simulation leaves out, as printed.
+const std::vector<std::string>& not_modelled();
+
+}  // namespace hocket::sim

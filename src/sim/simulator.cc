@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cost model → durations → replay → report.
+#include "sim/simulator.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "sim/tables.h"
+
+namespace hocket::sim {
+namespace {
+
+using cost::CostModel;
+using cost::GroupShape;
+using cost::Kind;
+using cost::Provenance;
+using cost::TaskCost;
+using program::Lane;
+using program::Task;
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+/// Durations from a cost model, each distinct (kind, accumulation[, lane, shape]) computed once.
+class ModelDurations : public Durations {
+ public:
+  ModelDurations(const Program& program, const CostModel& costs)
+      : p_(program), costs_(costs), work_(program.kinds.size()) {}
+
+  int64_t work_ns(int32_t cls, TaskId task) override { return work(cls, task).ns; }
+
+  TaskCost work(int32_t cls, TaskId task) {
+    const Task& t = p_.classes[at(cls)].tasks[at(task)];
+    auto& known = work_[at(t.kind)];
+    for (const auto& [accumulate, cost] : known)
+      if (accumulate == t.accumulate) return cost;
+    known.emplace_back(t.accumulate, costs_.work(p_.kind(t), t.accumulate));
+    return known.back().second;
+  }
+
+  int32_t shape_of(std::span<const int32_t> ranks) override {
+    const GroupShape shape = costs_.cluster().shape(ranks);
+    return shapes_.emplace(shape, static_cast<int32_t>(shapes_.size())).first->second;
+  }
+
+  int64_t transfer_ns(int32_t cls, TaskId task, int32_t shape) override {
+    return transfer(cls, task, shape).ns;
+  }
+
+  TaskCost transfer(int32_t cls, TaskId task, int32_t shape) {
+    const Task& t = p_.classes[at(cls)].tasks[at(task)];
+    const bool inter = t.lane == Lane::inter || t.lane == Lane::inter_rx;
+    const auto [it, fresh] =
+        transfers_.try_emplace({t.kind, static_cast<int32_t>(t.accumulate), inter, shape});
+    if (fresh) {
+      for (const auto& [known, id] : shapes_)
+        if (id == shape) it->second = costs_.transfer(p_.kind(t), t.accumulate, inter, known);
+    }
+    return it->second;
+  }
+
+  const std::map<GroupShape, int32_t>& shapes() const { return shapes_; }
+
+ private:
+  const Program& p_;
+  const CostModel& costs_;
+  std::vector<std::vector<std::pair<uint32_t, TaskCost>>> work_;  // per kind
+  std::map<GroupShape, int32_t> shapes_;
+  std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;
+};
+
+/// Element type in which most of the products' FLOPs are done.
+graph::DType product_dtype(const Program& p) {
+  std::map<graph::DType, double> flops;
+  for (const program::RankClass& c : p.classes)
+    for (const Task& t : c.tasks)
+      if (p.kind(t).flops > 0) flops[cost::compute_dtype(p.kind(t))] += p.kind(t).flops;
+  graph::DType best = graph::DType::f32;
+  double most = 0;
+  for (const auto& [dtype, n] : flops)
+    if (n > most) {
+      most = n;
+      best = dtype;
+    }
+  return best;
+}
+
+/// By the first replayed rank of every class: where a duration comes from does not depend on the
+/// rank.
+ProvenanceShares shares(const Program& p, ModelDurations& durations, const Replay& replay) {
+  double total[3] = {0, 0, 0};
+  std::vector<int32_t> first(p.classes.size(), program::kNone);
+  std::vector<double> ranks(p.classes.size(), 0);
+  for (size_t i = 0; i < replay.ranks.size(); ++i) {
+    const size_t cls = at(p.class_of(replay.ranks[i]));
+    if (first[cls] == program::kNone) first[cls] = replay.ranks[i];
+    ranks[cls] += replay.stands[i];
+  }
+  for (size_t c = 0; c < p.classes.size(); ++c) {
+    std::map<int32_t, int32_t> group_shape;
+    const auto& tasks = p.classes[c].tasks;
+    for (size_t k = 0; k < tasks.size(); ++k) {
+      const Task& t = tasks[k];
+      const std::string& op = p.kind(t).op;
+      const int32_t cls = static_cast<int32_t>(c);
+      const TaskId id = static_cast<TaskId>(k);
+      TaskCost cost;
+      if (op == "recv") continue;
+      if (op == "send") {
+        const int32_t pair[2] = {first[c], peer_rank(p, t.peer_axis, t.peer, first[c])};
+        cost = durations.transfer(cls, id, durations.shape_of(pair));
+      } else if (program::is_collective(op)) {
+        const auto [it, fresh] = group_shape.emplace(t.group, 0);
+        if (fresh) it->second = durations.shape_of(p.members(p.groups[at(t.group)], first[c]));
+        cost = durations.transfer(cls, id, it->second);
+      } else {
+        cost = durations.work(cls, id);
+      }
+      total[static_cast<size_t>(cost.provenance)] += ranks[c] * static_cast<double>(cost.ns);
+    }
+  }
+  const double sum = total[0] + total[1] + total[2];
+  if (sum <= 0) return {};
+  return {total[0] / sum, total[1] / sum, total[2] / sum};
+}
+
+void summarise_path(const Program& p, const Replay& replay, SimReport& report) {
+  struct Sum {
+    int64_t ns = 0, count = 0, longest = -1;
+    const PathStep* example = nullptr;
+  };
+  std::map<std::pair<program::KindId, program::Phase>, Sum> by_kind;
+  for (const PathStep& s : replay.path) {
+    const int32_t cls = p.class_of(replay.ranks[at(s.index)]);
+    const Task& t = p.classes[at(cls)].tasks[at(s.task)];
+    Sum& sum = by_kind[{t.kind, t.phase}];
+    const int64_t ns = s.end_ns - s.begin_ns;
+    report.path_ns += ns;
+    sum.ns += ns;
+    ++sum.count;
+    if (ns > sum.longest) {
+      sum.longest = ns;
+      sum.example = &s;
+    }
+  }
+  for (const auto& [key, sum] : by_kind) {
+    const int32_t rank = replay.ranks[at(sum.example->index)];
+    PathEntry e;
+    e.op = p.kinds[at(key.first)].op;
+    e.name = fmt::format("{} on rank {}",
+                         program::task_name(p, p.class_of(rank), sum.example->task), rank);
+    e.count = sum.count;
+    e.ns = sum.ns;
+    report.path.push_back(std::move(e));
+  }
+  std::stable_sort(report.path.begin(), report.path.end(),
+                   [](const PathEntry& a, const PathEntry& b) { return a.ns > b.ns; });
+  if (report.path.size() > 5) report.path.resize(5);
+}
+
+void add_notes(const Program& p, const CostModel& costs, const ModelDurations& durations,
+               SimReport& report) {
+  const cost::Cluster& c = costs.cluster();
+  if (!costs.calibrated())
+    report.notes.push_back(
+        "uncalibrated: durations are a roofline over the cluster file's "
+        "constants; `hocket profile` times this machine's tasks");
+  if (costs.profile() && costs.profile()->threads != costs.threads() && c.cores_per_node > 0)
+    report.notes.push_back(
+        fmt::format("the profile was taken with {} threads per rank, the plan "
+                    "uses {}",
+                    costs.profile()->threads, costs.threads()));
+  bool crosses = false, intra = false, inter = false;
+  for (const auto& [shape, id] : durations.shapes()) crosses |= shape.nodes > 1;
+  for (const program::RankClass& cls : p.classes)
+    for (const Task& t : cls.tasks) {
+      intra |= t.lane == Lane::intra;
+      inter |= t.lane == Lane::inter;
+    }
+  if (crosses && intra && !inter)
+    report.notes.push_back(fmt::format(
+        "the program was lowered for one node, but its groups span nodes of {} devices here: they "
+        "are costed as network transfers; try plan.ranks_per_node={}",
+        c.devices_per_node, c.devices_per_node));
+  if (!report.fits())
+    for (const MemoryReport& m : report.memory)
+      if (m.peak_bytes() > report.device_memory)
+        report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}",
+                                           p.classes[at(m.cls)].stage,
+                                           human_bytes(static_cast<double>(m.peak_bytes())),
+                                           human_bytes(static_cast<double>(report.device_memory))));
+}
+
+}  // namespace
+
+bool SimReport::fits() const {
+  return device_memory <= 0 || std::all_of(memory.begin(), memory.end(), [&](const auto& m) {
+           return m.peak_bytes() <= device_memory;
+         });
+}
+
+int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
+  int64_t threads = 0;
+  if (!program.config.empty()) {
+    const nlohmann::json config = parse_json(program.config, "program");
+    const JsonView view(config, "program");
+    if (view.has("plan")) threads = view.at("plan").get_int("threads_per_rank", 0);
+  }
+  if (threads > 0) return threads;
+  const int64_t ranks = std::min<int64_t>(program.mesh.size(), cluster.devices_per_node);
+  return std::max<int64_t>(1, cluster.cores_per_node / std::max<int64_t>(1, ranks));
+}
+
+SimReport simulate(const Program& program, const CostModel& costs, const SimOptions& options,
+                   Replay* timeline) {
+  const cost::Cluster& cluster = costs.cluster();
+  const int32_t world = program.mesh.size();
+  if (world > cluster.capacity())
+    fail("sim",
+         "the plan has {} ranks; got a cluster of {} ({} nodes of {} devices); try a larger "
+         "cluster or a smaller plan",
+         world, cluster.capacity(), cluster.nodes, cluster.devices_per_node);
+
+  ModelDurations durations(program, costs);
+  ReplayOptions replay_options;
+  replay_options.all_ranks = options.all_ranks;
+  replay_options.record = options.record;
+  replay_options.devices_per_node = static_cast<int32_t>(cluster.devices_per_node);
+  replay_options.cores_per_node = static_cast<int32_t>(cluster.cores_per_node);
+  replay_options.threads_per_rank = static_cast<int32_t>(costs.threads());
+  Replay result = replay(program, durations, replay_options);
+
+  SimReport report;
+  report.cluster = cluster.name;
+  report.device = cluster.device.name;
+  report.calibrated = costs.calibrated();
+  report.dtype = product_dtype(program);
+  report.ranks = world;
+  report.stages = static_cast<int32_t>(program.classes.size());
+  report.replayed_ranks = static_cast<int32_t>(result.ranks.size());
+  report.replayed_tasks = result.num_tasks;
+  for (int32_t r = 0; r < world; ++r)
+    report.tasks += std::ssize(program.classes[at(program.class_of(r))].tasks);
+  report.step_ns = result.end_ns;
+  report.tokens = options.tokens;
+  report.model_flops = options.model_flops;
+  const double seconds = static_cast<double>(result.end_ns) * 1e-9;
+  const double cores = cluster.cores_per_node > 0 ? static_cast<double>(costs.threads()) : 1;
+  report.peak_flops = cluster.peak_flops(report.dtype) * cores;
+  if (seconds > 0) {
+    report.tokens_per_s = static_cast<double>(options.tokens) / seconds;
+    report.flops_per_s_per_rank = options.model_flops / seconds / world;
+    report.mfu = report.flops_per_s_per_rank / report.peak_flops;
+  }
+  for (size_t i = 0; i < result.ranks.size(); ++i)
+    report.time.push_back(
+        {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const program::RankClass& cls = program.classes[c];
+    report.memory.push_back({static_cast<int32_t>(c),
+                             cls.expected_bytes > 0 ? cls.expected_bytes : cls.arena_bytes,
+                             cls.persistent_bytes});
+  }
+  report.device_memory = static_cast<int64_t>(cluster.device.memory.value);
+  report.provenance = shares(program, durations, result);
+  if (options.record) summarise_path(program, result, report);
+  add_notes(program, costs, durations, report);
+  if (timeline) *timeline = std::move(result);
+  return report;
+}
+
+}  // namespace hocket::sim

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicts one step of a program on a cluster: replays it with durations from a cost model and sums
+// up where the time goes, what the memory peaks are, and where the numbers come from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cost/cost_model.h"
+#include "program/program.h"
+#include "sim/engine.h"
+
+namespace hocket::sim {
+
+struct SimOptions {
+  bool all_ranks = false;  ///< replay every rank even where one per class gives the same answer
+  bool record = true;      ///< keep the timeline: needed for the trace and the critical path
+  double model_flops = 0;  ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
+  int64_t tokens = 0;      ///< of the whole step; 0: unknown
+};
+
+/// Time of all ranks' tasks (without waiting) by where the durations come from, as shares of 1.
+struct ProvenanceShares {
+  double timed = 0, interpolated = 0, analytic = 0;
+};
+
+/// Tasks of one kind on the critical path.
+struct PathEntry {
+  std::string name;  ///< the longest of them, as task_name says, with its rank
+  std::string op;
+  int64_t count = 0;
+  int64_t ns = 0;
+};
+
+struct RankReport {
+  int32_t rank = 0;
+  int32_t stands = 1;  ///< ranks with the same timeline
+  int32_t cls = 0;
+  RankTime time;
+};
+
+struct MemoryReport {
+  int32_t cls = 0;
+  int64_t arena_bytes = 0;       ///< step buffers and workspaces, as planned
+  int64_t persistent_bytes = 0;  ///< parameters, optimizer state, inputs, outputs
+  int64_t peak_bytes() const { return arena_bytes + persistent_bytes; }
+};
+
+struct SimReport {
+  std::string cluster;
+  std::string device;
+  bool calibrated = false;
+  graph::DType dtype = graph::DType::f32;  ///< of the matrix products
+  int32_t ranks = 0;
+  int32_t stages = 0;
+  int32_t replayed_ranks = 0;
+  int64_t tasks = 0;  ///< of all ranks
+  int64_t replayed_tasks = 0;
+  int64_t step_ns = 0;
+  int64_t tokens = 0;
+  double tokens_per_s = 0;
+  double model_flops = 0;
+  double flops_per_s_per_rank = 0;   ///< model FLOPs
+  double peak_flops = 0;             ///< of one rank
+  double mfu = 0;                    ///< 0: unknown
+  std::vector<RankReport> time;      ///< per replayed rank
+  std::vector<MemoryReport> memory;  ///< per class
+  int64_t device_memory = 0;         ///< of one rank
+  ProvenanceShares provenance;
+  std::vector<PathEntry> path;     ///< the critical path's top five
+  int64_t path_ns = 0;             ///< whole critical path
+  std::vector<std::string> notes;  ///< what the reader should know about this prediction
+
+  bool fits() const;  ///< every class's peak within the device memory
+};
+
+/// Threads per rank that the program's configuration asks for (plan.threads_per_rank); where it
+/// says 0 or nothing: the cores of a node divided by its ranks, at least 1.
+int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster);
+
+/// Throws Error: more ranks than the cluster has (exit code 2), deadlock (exit code 1). `timeline`,
+/// if given, receives the replay.
+SimReport simulate(const Program& program, const cost::CostModel& costs, const SimOptions& options,
+                   Replay* timeline = nullptr);
+
+}  // namespace hocket::sim

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flattening of a program for the event loop, and the decision whether one rank per class is
+// enough: it is when every instance of every group, and every pair of every link, costs the same.
+#include "sim/tables.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace hocket::sim {
+namespace {
+
+using program::kNone;
+using program::Lane;
+using program::RankClass;
+using program::Task;
+
+size_t at(int32_t i) { return static_cast<size_t>(i); }
+
+/// Axis and offset of a peer; on axes other than `pp` the offset is reduced to [0, size).
+struct Link {
+  int32_t axis, offset;
+  auto operator<=>(const Link&) const = default;
+};
+
+class Builder {
+ public:
+  Builder(const Program& program, Durations& durations, const ReplayOptions& options)
+      : p_(program), durations_(durations), options_(options) {}
+
+  Tables build() {
+    t_.program = &p_;
+    const int32_t world = p_.mesh.size();
+    if (p_.classes.empty()) fail("sim", "the program has no rank class");
+    pp_ = p_.mesh.axis("pp");
+    class_of_.resize(at(world));
+    for (int32_t r = 0; r < world; ++r) class_of_[at(r)] = p_.class_of(r);
+    for (size_t c = 0; c < p_.classes.size(); ++c) flatten(static_cast<int32_t>(c));
+    match_messages();
+    check_collectives();
+    choose_ranks(world);
+    place_groups(world);
+    place_links();
+    for (ClassTable& c : t_.classes)
+      c.transfer_ns.assign((c.collectives.size() + c.p2p.size()) * at(t_.num_shapes), -1);
+    return std::move(t_);
+  }
+
+ private:
+  struct Message {  // key of a channel between two classes, as the sender sees it
+    int32_t from, to;
+    Link link;
+    int32_t tag;
+    auto operator<=>(const Message&) const = default;
+  };
+
+  void flatten(int32_t c) {
+    const RankClass& rc = p_.classes[at(c)];
+    const int32_t n = static_cast<int32_t>(rc.tasks.size());
+    ClassTable table;
+    table.tasks.resize(at(n));
+    table.waits.assign(at(n), 0);
+    std::vector<int32_t> out(at(n), 0);
+    std::array<int32_t, program::kNumLanes> last;
+    last.fill(kNone);
+    for (int32_t i = 0; i < n; ++i) {
+      const Task& task = rc.tasks[at(i)];
+      for (TaskId d : task.deps) {
+        if (d < 0 || d >= n || d == i)
+          fail("sim", "{} depends on task {}; expected another task of its class (0 to {})",
+               program::task_name(p_, c, i), d, n - 1);
+        ++out[at(d)];
+        ++table.waits[at(i)];
+      }
+      int32_t& previous = last[static_cast<size_t>(task.lane)];
+      if (previous != kNone) {
+        ++out[at(previous)];
+        ++table.waits[at(i)];
+      }
+      previous = i;
+    }
+    int32_t total = 0;
+    for (int32_t i = 0; i < n; ++i) {
+      table.tasks[at(i)].succ_begin = total;
+      table.tasks[at(i)].succ_end = total;
+      total += out[at(i)];
+    }
+    table.succ.resize(at(total));
+    last.fill(kNone);
+    for (int32_t i = 0; i < n; ++i) {
+      const Task& task = rc.tasks[at(i)];
+      for (TaskId d : task.deps) table.succ[at(table.tasks[at(d)].succ_end++)] = i;
+      int32_t& previous = last[static_cast<size_t>(task.lane)];
+      if (previous != kNone) table.succ[at(table.tasks[at(previous)].succ_end++)] = i;
+      previous = i;
+    }
+    for (int32_t i = 0; i < n; ++i) classify(c, i, table);
+    t_.classes.push_back(std::move(table));
+  }
+
+  void classify(int32_t c, int32_t i, ClassTable& table) {
+    const Task& task = p_.classes[at(c)].tasks[at(i)];
+    const std::string& op = p_.kind(task).op;
+    TaskRecord& record = table.tasks[at(i)];
+    record.lane = static_cast<uint8_t>(task.lane);
+    const bool send = op == "send", recv = op == "recv";
+    if (send || recv) {
+      if (task.peer_axis < 0 || at(task.peer_axis) >= p_.mesh.axes.size())
+        fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, c, i),
+             task.peer_axis, p_.mesh.axes.size() - 1);
+      const Link link = link_of(task.peer_axis, task.peer);
+      const int32_t other = moved_class(c, link);
+      if (other < 0 || at(other) >= p_.classes.size())
+        fail("sim", "{} names stage {}; expected 0 to {}", program::task_name(p_, c, i), other,
+             p_.classes.size() - 1);
+      record.type = send ? TaskType::send : TaskType::recv;
+      record.aux = static_cast<int32_t>(table.p2p.size());
+      P2pRecord p2p;
+      p2p.link = links_.emplace(link, static_cast<int32_t>(links_.size())).first->second;
+      if (recv) p2p.slot = table.num_recvs++;
+      table.p2p.push_back(p2p);
+      const Link back = link_of(link.axis, -link.offset);
+      auto& queue = send ? sends_[{c, other, link, task.tag}] : recvs_[{other, c, back, task.tag}];
+      queue.push_back(i);
+    } else if (program::is_collective(op)) {
+      if (task.group < 0 || at(task.group) >= p_.groups.size())
+        fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, c, i), task.group,
+             static_cast<int64_t>(p_.groups.size()) - 1);
+      record.type = TaskType::collective;
+      record.aux = static_cast<int32_t>(table.collectives.size());
+      const std::pair key{task.group, static_cast<int32_t>(task.lane)};
+      const auto [it, fresh] = channels_.emplace(key, static_cast<int32_t>(channels_.size()));
+      if (fresh) {
+        t_.channel_group.push_back(task.group);
+        t_.channel_length.push_back(0);
+        t_.channel_tasks.emplace_back(p_.classes.size());
+      }
+      std::vector<int32_t>& order = t_.channel_tasks[at(it->second)][at(c)];
+      table.collectives.push_back({it->second, static_cast<int32_t>(order.size())});
+      order.push_back(i);
+      int32_t& length = t_.channel_length[at(it->second)];
+      length = std::max(length, static_cast<int32_t>(order.size()));
+    } else {
+      record.ns = durations_.work_ns(c, i);
+      HOCKET_CHECK(record.ns >= 0, "{} takes {} ns", program::task_name(p_, c, i), record.ns);
+    }
+  }
+
+  int32_t moved_class(int32_t c, const Link& link) const {
+    return link.axis == pp_ ? c + link.offset : c;
+  }
+
+  Link link_of(int32_t axis, int32_t offset) const {
+    if (axis == pp_) return {axis, offset};
+    const int32_t size = p_.mesh.axes[at(axis)].size;
+    return {axis, (offset % size + size) % size};
+  }
+
+  int32_t moved_rank(int32_t rank, const Link& link) const {
+    return peer_rank(p_, link.axis, link.offset, rank);
+  }
+
+  void match_messages() {
+    for (const auto& [message, sends] : sends_) {
+      const auto it = recvs_.find(message);
+      if (it == recvs_.end()) continue;
+      const size_t n = std::min(sends.size(), it->second.size());
+      ClassTable& from = t_.classes[at(message.from)];
+      ClassTable& to = t_.classes[at(message.to)];
+      for (size_t k = 0; k < n; ++k) {
+        P2pRecord& s = from.p2p[at(from.tasks[at(sends[k])].aux)];
+        P2pRecord& r = to.p2p[at(to.tasks[at(it->second[k])].aux)];
+        s.partner = it->second[k];
+        s.slot = r.slot;
+        r.partner = sends[k];
+      }
+    }
+  }
+
+  /// The k-th collective of a channel must be the same operation in every class that takes part.
+  void check_collectives() const {
+    for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch) {
+      const auto& per_class = t_.channel_tasks[ch];
+      const std::vector<int32_t>& axes = p_.groups[at(t_.channel_group[ch])].axes;
+      if (std::find(axes.begin(), axes.end(), pp_) == axes.end()) continue;  // one class each
+      int32_t first = kNone;
+      for (size_t c = 0; c < per_class.size(); ++c) {
+        if (per_class[c].empty()) continue;
+        if (first == kNone) {
+          first = static_cast<int32_t>(c);
+          continue;
+        }
+        const auto& a = per_class[at(first)];
+        const auto& b = per_class[c];
+        for (size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
+          const auto& ka = p_.kind(p_.classes[at(first)].tasks[at(a[k])]);
+          const auto& kb = p_.kind(p_.classes[c].tasks[at(b[k])]);
+          if (ka.op != kb.op || ka.in != kb.in)
+            fail_run("sim",
+                     "members of one group meet in different collectives; got {} in class {} "
+                     "and {} in class {}; expected the same operation on the same types",
+                     program::task_name(p_, first, a[k]), p_.classes[at(first)].name,
+                     program::task_name(p_, static_cast<int32_t>(c), b[k]), p_.classes[c].name);
+        }
+      }
+    }
+  }
+
+  std::vector<int32_t> members(int32_t group, int32_t rank) const {
+    std::vector<int32_t> ranks = p_.members(p_.groups[at(group)], rank);
+    if (!std::binary_search(ranks.begin(), ranks.end(), rank))
+      fail("sim", "rank {} executes a collective of group {}, of which it is no member", rank,
+           group);
+    return ranks;
+  }
+
+  int32_t shape_of(std::span<const int32_t> ranks) {
+    const int32_t shape = durations_.shape_of(ranks);
+    t_.num_shapes = std::max(t_.num_shapes, shape + 1);
+    return shape;
+  }
+
+  /// Groups that a class uses, each once.
+  std::vector<std::vector<int32_t>> groups_by_class() const {
+    std::vector<std::vector<int32_t>> used(p_.classes.size());
+    for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch)
+      for (size_t c = 0; c < used.size(); ++c)
+        if (!t_.channel_tasks[ch][c].empty()) used[c].push_back(t_.channel_group[ch]);
+    for (auto& groups : used) {
+      std::sort(groups.begin(), groups.end());
+      groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+    }
+    return used;
+  }
+
+  void choose_ranks(int32_t world) {
+    used_groups_ = groups_by_class();
+    int32_t crowd = std::min(options_.devices_per_node, world);
+    t_.shared_cores = options_.cores_per_node > 0 &&
+                      int64_t{crowd} * options_.threads_per_rank > options_.cores_per_node;
+    if (t_.shared_cores) {
+      for (ClassTable& c : t_.classes)
+        for (TaskRecord& r : c.tasks)
+          if (r.type == TaskType::work && r.lane == static_cast<uint8_t>(Lane::compute))
+            r.type = TaskType::shared_work;
+    }
+    t_.one_per_class = !options_.all_ranks && !t_.shared_cores && uniform(world);
+    std::vector<int32_t> counts(p_.classes.size(), 0);
+    for (int32_t r = 0; r < world; ++r) ++counts[at(class_of_[at(r)])];
+    index_of_.assign(at(world), kNone);
+    std::vector<bool> taken(p_.classes.size(), false);
+    for (int32_t r = 0; r < world; ++r) {
+      const int32_t c = class_of_[at(r)];
+      if (t_.one_per_class && taken[at(c)]) continue;
+      taken[at(c)] = true;
+      index_of_[at(r)] = static_cast<int32_t>(t_.ranks.size());
+      t_.ranks.push_back(r);
+      t_.cls.push_back(c);
+      t_.stands.push_back(t_.one_per_class ? counts[at(c)] : 1);
+    }
+  }
+
+  /// Do all ranks of every class see the same shapes?
+  bool uniform(int32_t world) {
+    std::vector<std::map<int32_t, int32_t>> group_shape(p_.classes.size());
+    std::vector<std::map<int32_t, int32_t>> link_shape(p_.classes.size());
+    std::vector<std::vector<bool>> seen(p_.groups.size());
+    for (int32_t r = 0; r < world; ++r) {
+      for (int32_t g : used_groups_[at(class_of_[at(r)])]) {
+        if (seen[at(g)].empty()) seen[at(g)].assign(at(world), false);
+        if (seen[at(g)][at(r)]) continue;
+        const std::vector<int32_t> ranks = members(g, r);
+        const int32_t shape = shape_of(ranks);
+        for (int32_t m : ranks) {
+          seen[at(g)][at(m)] = true;
+          auto& known = group_shape[at(class_of_[at(m)])];
+          if (known.emplace(g, shape).first->second != shape) return false;
+        }
+      }
+    }
+    for (const auto& [message, sends] : sends_) {
+      auto& known = link_shape[at(message.from)];
+      if (known.count(links_.at(message.link))) continue;
+      for (int32_t r = 0; r < world; ++r) {
+        if (class_of_[at(r)] != message.from) continue;
+        const int32_t pair[2] = {r, moved_rank(r, message.link)};
+        const int32_t shape = shape_of(pair);
+        if (known.emplace(links_.at(message.link), shape).first->second != shape) return false;
+      }
+    }
+    return true;
+  }
+
+  void place_groups(int32_t world) {
+    const size_t n = t_.ranks.size();
+    t_.instances.resize(p_.groups.size());
+    t_.instance_of.assign(p_.groups.size() * n, kNone);
+    for (size_t i = 0; i < n; ++i) {
+      for (int32_t g : used_groups_[at(t_.cls[i])]) {
+        if (t_.instance_of[at(g) * n + i] != kNone) continue;
+        Instance instance;
+        const std::vector<int32_t> ranks = members(g, t_.ranks[i]);
+        instance.shape = shape_of(ranks);
+        const int32_t id = static_cast<int32_t>(t_.instances[at(g)].size());
+        for (int32_t r : ranks) {
+          HOCKET_CHECK(r >= 0 && r < world, "group {} has member {} of {}", g, r, world);
+          const int32_t index = index_of_[at(r)];
+          if (index == kNone) continue;
+          instance.members.push_back(index);
+          t_.instance_of[at(g) * n + at(index)] = id;
+        }
+        t_.instances[at(g)].push_back(std::move(instance));
+      }
+    }
+    for (size_t ch = 0; ch < t_.channel_group.size(); ++ch) {
+      t_.channel_base.push_back(t_.channel_states);
+      t_.channel_states += t_.channel_length[ch] *
+                           static_cast<int64_t>(t_.instances[at(t_.channel_group[ch])].size());
+    }
+  }
+
+  void place_links() {
+    const size_t n = t_.ranks.size();
+    t_.link_peer.assign(links_.size() * n, kNone);
+    t_.link_shape.assign(links_.size() * n, 0);
+    std::vector<std::vector<bool>> used(p_.classes.size(), std::vector<bool>(links_.size(), false));
+    for (size_t c = 0; c < p_.classes.size(); ++c)
+      for (const P2pRecord& r : t_.classes[c].p2p) used[c][at(r.link)] = true;
+    for (const auto& [link, id] : links_) {
+      for (size_t i = 0; i < n; ++i) {
+        const int32_t c = t_.cls[i];
+        if (!used[at(c)][at(id)]) continue;
+        const int32_t pair[2] = {t_.ranks[i], moved_rank(t_.ranks[i], link)};
+        int32_t peer = index_of_[at(pair[1])];
+        // One rank per class: the peer is represented by the rank that stands for its class.
+        if (peer == kNone) peer = index_of_class(moved_class(c, link));
+        t_.link_peer[at(id) * n + i] = peer;
+        t_.link_shape[at(id) * n + i] = shape_of(pair);
+      }
+    }
+  }
+
+  int32_t index_of_class(int32_t c) const {
+    const auto it = std::find(t_.cls.begin(), t_.cls.end(), c);
+    HOCKET_CHECK(it != t_.cls.end(), "class {} is not replayed", c);
+    return static_cast<int32_t>(it - t_.cls.begin());
+  }
+
+  const Program& p_;
+  Durations& durations_;
+  const ReplayOptions& options_;
+  Tables t_;
+  int32_t pp_ = kNone;
+  std::vector<int32_t> class_of_, index_of_;
+  std::map<Link, int32_t> links_;
+  std::map<std::pair<int32_t, int32_t>, int32_t> channels_;
+  std::map<Message, std::vector<int32_t>> sends_, recvs_;
+  std::vector<std::vector<int32_t>> used_groups_;
+};
+
+}  // namespace
+
+int32_t peer_rank(const Program& program, int32_t axis, int32_t offset, int32_t rank) {
+  std::vector<int32_t> coords = program.mesh.coords(rank);
+  const int32_t size = program.mesh.axes[at(axis)].size;
+  int32_t& x = coords[at(axis)];
+  x = ((x + offset) % size + size) % size;
+  return program.mesh.rank(coords);
+}
+
+Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options) {
+  return Builder(program, durations, options).build();
+}
+
+}  // namespace hocket::sim

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program flattened for the event loop: per class, one small record per task and its successors;
+// per rank, which group instances and peers its communication meets. Built once, linear in the
+// tasks of all classes plus (groups + links) x ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program/program.h"
+#include "sim/engine.h"
+
+namespace hocket::sim {
+
+enum class TaskType : uint8_t { work, shared_work, collective, send, recv };
+
+struct TaskRecord {
+  int64_t ns = 0;  ///< work
+  int32_t succ_begin = 0, succ_end = 0;
+  int32_t aux = 0;  ///< collective: into collectives; send, recv: into p2p
+  TaskType type = TaskType::work;
+  uint8_t lane = 0;
+};
+
+struct CollectiveRecord {
+  int32_t channel = 0;  ///< a group used from a lane: collectives in it match in issue order
+  int32_t ordinal = 0;
+};
+
+struct P2pRecord {
+  int32_t link = 0;                  ///< (axis, offset)
+  int32_t partner = program::kNone;  ///< task in the peer's class, kNone if there is none
+  int32_t slot = 0;                  ///< of the receive: its number among the receives of its class
+};
+
+struct ClassTable {
+  std::vector<TaskRecord> tasks;
+  std::vector<int32_t> succ;
+  std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its lane
+  std::vector<CollectiveRecord> collectives;
+  std::vector<P2pRecord> p2p;
+  std::vector<int64_t> transfer_ns;  ///< [collectives, then p2p][shape]; -1: not asked yet
+  int32_t num_recvs = 0;
+};
+
+/// The ranks that execute one collective together, among the replayed ones.
+struct Instance {
+  std::vector<int32_t> members;  ///< indices of replayed ranks, ascending
+  int32_t shape = 0;
+};
+
+struct Tables {
+  const Program* program = nullptr;
+  std::vector<int32_t> ranks, stands, cls;  ///< per replayed rank
+  std::vector<ClassTable> classes;
+  bool one_per_class = false;
+  bool shared_cores = false;
+
+  int32_t num_shapes = 0;
+  // Channels (group, lane) and links (axis, offset), as [channel or link][replayed rank].
+  std::vector<int32_t> channel_group;   ///< per channel: group id
+  std::vector<int32_t> channel_length;  ///< per channel: collectives in it (longest class)
+  std::vector<int64_t> channel_base;    ///< per channel: first entry of its state
+  int64_t channel_states = 0;
+  /// [channel][class]: its collectives in issue order.
+  std::vector<std::vector<std::vector<TaskId>>> channel_tasks;
+  std::vector<std::vector<Instance>> instances;  ///< per group
+  std::vector<int32_t> instance_of;              ///< [group][rank index], kNone if not used
+  std::vector<int32_t> link_peer;                ///< [link][rank index]: index of the peer
+  std::vector<int32_t> link_shape;               ///< [link][rank index]
+
+  size_t num_ranks() const { return ranks.size(); }
+  const ClassTable& of(int32_t index) const {
+    return classes[static_cast<size_t>(cls[static_cast<size_t>(index)])];
+  }
+  int32_t instance(int32_t group, int32_t index) const {
+    return instance_of[static_cast<size_t>(group) * ranks.size() + static_cast<size_t>(index)];
+  }
+  int32_t peer(int32_t link, int32_t index) const {
+    return link_peer[static_cast<size_t>(link) * ranks.size() + static_cast<size_t>(index)];
+  }
+};
+
+/// The rank at `offset` along a mesh axis, around its end if need be.
+int32_t peer_rank(const Program& program, int32_t axis, int32_t offset, int32_t rank);
+
+Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options);
+
+}  // namespace hocket::sim

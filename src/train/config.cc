@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/config.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/resolve.h"
+#include "program/program.h"
+
+namespace hocket::train {
+
+void ModelSection::fields(Fields& v) {
+  v("path", path, "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
+  v("config", config, "instead of path: the keys of a Hugging Face config.json");
+  v("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
+  v("init", init, "random, or weights: start from the safetensors beside the config")
+      .one_of({"random", "weights"});
+}
+
+void DataSection::fields(Fields& v) {
+  v("name", name, "what the text is called in reports");
+  v("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
+  v("dir", dir, "where the prepared tokens lie");
+  v("tokenizer", tokenizer, "tokenizer.json; default: the one in data.dir");
+  v("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes").min(0);
+  v("valid_fraction", valid_fraction, "share of the files that is held out").min(0).max(0.9);
+}
+
+void TrainSection::fields(Fields& v) {
+  v("steps", steps, "optimizer steps").min(1);
+  v("minutes", minutes,
+    "if above 0: as many steps as fit into this time replace `steps` (measured over the first ones)")
+      .min(0);
+  v("global_batch", global_batch, "sequences per step, over all ranks and micro-batches").min(1);
+  v("seq_len", seq_len, "tokens per sequence").min(1);
+  v("lr", lr, "peak learning rate").min(0);
+  v("min_lr", min_lr, "learning rate at the end of the cosine").min(0);
+  v("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
+  v("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
+  v("beta1", beta1, "AdamW").min(0).max(1);
+  v("beta2", beta2, "AdamW").min(0).max(1);
+  v("eps", eps, "AdamW").min(0);
+  v("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
+  v("balance_coef", balance_coef, "of the load-balancing loss; default: the model's "
+                                  "router_aux_loss_coef").min(0);
+  v("seed", seed, "of initialisation and data order").min(0);
+  v("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
+  v("eval_sequences", eval_sequences,
+    "held-out sequences per validation while training; the one at the end takes all").min(1);
+  v("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
+  v("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
+  v("resume", resume, "continue from the newest checkpoint of output.dir, if there is one");
+}
+
+void PlanSection::fields(Fields& v) {
+  v("pp", pp, "pipeline stages").min(1);
+  v("dp", dp, "data-parallel ranks").min(1);
+  v("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  v("micro_batch", micro_batch, "sequences per rank and micro-batch").min(1);
+  v("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
+  v("pp_schedule", pp_schedule, "1f1b, gpipe, or a schedule CSV");
+  v("recompute", recompute, "activations computed again in the backward pass")
+      .one_of({"none", "selective", "full"});
+  v("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
+  v("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0);
+  v("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks").min(0);
+  v("ranks_per_node", ranks_per_node, "decides which links are inside a node; 0: all ranks on one")
+      .min(0);
+  v("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1);
+}
+
+void ClusterSection::fields(Fields& v) {
+  v("file", file, "cluster file for check and simulate; default: this machine");
+  v("profile", profile, "timings written by `hocket profile`");
+  v("memory_budget", memory_budget, "memory per rank that check compares with").unit(Unit::bytes);
+}
+
+void OutputSection::fields(Fields& v) {
+  v("dir", dir, "checkpoints, metrics, traces and the report go here");
+  v("trace", trace, "write the trace of one step");
+  v("report", report, "write report.html at the end");
+}
+
+void RunConfig::fields(Fields& v) {
+  v("model", model, "what is trained");
+  v("data", data, "on what");
+  v("train", train, "how");
+  v("plan", plan, "how it is spread over ranks");
+  v("cluster", cluster, "what it runs on");
+  v("output", output, "where results go");
+}
+
+namespace {
+
+void derive(Run& run) {
+  const RunConfig& c = run.config;
+  if (c.model.path.empty() == c.model.config.is_null())
+    fail(run.name, "model needs either path or config; try model.path: a folder with a config.json");
+  run.model = c.model.path.empty()
+                  ? models::parse_config(c.model.config.dump(), run.name + ": model.config", true)
+                  : models::read_config(
+                        checkpoint::resolve_model(c.model.path, c.model.init == "weights")
+                            .config_file);
+  parallel::Plan& p = run.plan;
+  p.pp = c.plan.pp;
+  p.dp = c.plan.dp;
+  p.ep = c.plan.ep;
+  p.micro_batch = c.plan.micro_batch;
+  p.pp_layers = c.plan.pp_layers;
+  p.pp_schedule = c.plan.pp_schedule;
+  p.recompute = c.plan.recompute;
+  p.threads_per_rank = c.plan.threads_per_rank;
+  p.ranks_per_node = c.plan.ranks_per_node;
+  p.validate(run.model.num_layers, run.model.num_experts);
+  const int64_t at_once = p.dp * p.micro_batch;
+  if (c.train.global_batch % at_once != 0)
+    fail(run.name,
+         "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}",
+         c.train.global_batch, at_once);
+  p.num_micro_batches = c.train.global_batch / at_once;
+}
+
+}  // namespace
+
+Run parse_run(const std::string& text, const std::string& name,
+              const std::vector<std::string>& overrides) {
+  Run run;
+  run.name = name;
+  run.resolved = hocket::parse_config(run.config, text, name, overrides);
+  derive(run);
+  return run;
+}
+
+Run read_run(const std::string& path, const std::vector<std::string>& overrides,
+             std::string* program_text) {
+  std::string text = read_file(path);
+  if (text.rfind("hocket-program", 0) != 0) return parse_run(read_config_text(path), path, overrides);
+  if (!overrides.empty())
+    fail(path, "a program can't be changed with --set; try it on the run.yaml that it was made from");
+  program::Program p = program::parse_program(text);
+  if (p.config.empty()) fail(path, "the program has no configuration line; expected `config {{…}}`");
+  if (program_text) *program_text = std::move(text);
+  // JSON is YAML.
+  return parse_run(p.config, path, {});
+}
+
+}  // namespace hocket::train

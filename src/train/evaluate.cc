@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/evaluate.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/model_weights.h"
+#include "data/loader.h"
+#include "train/params.h"
+
+namespace hocket::train {
+
+namespace {
+
+runtime::ExecutorOptions executor_options(const Run& run) {
+  runtime::ExecutorOptions o;
+  o.threads = threads_per_rank(run.plan);
+  o.timeout = std::chrono::milliseconds(static_cast<int64_t>(run.config.plan.timeout_s * 1000));
+  return o;
+}
+
+/// Rows of seq_len for one step, filled with what is no token.
+struct Batch {
+  Batch(int64_t rows, int64_t seq_len)
+      : seq_len(seq_len), tokens(static_cast<size_t>(rows * seq_len), 0),
+        targets(tokens.size(), data::kIgnoredTarget), positions(tokens.size(), 0) {
+    // Padding: every token is a document of its own.
+  }
+  std::span<int32_t> row(std::vector<int32_t>& v, int64_t r) const {
+    return std::span(v).subspan(static_cast<size_t>(r * seq_len), static_cast<size_t>(seq_len));
+  }
+  void feed(Session& session, bool with_targets) {
+    const int64_t per = session.graph().tensor(session.graph().find("tokens")).type.numel();
+    for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+      session.feed("tokens", m, tokens.data() + m * per);
+      session.feed("positions", m, positions.data() + m * per);
+      if (with_targets) session.feed("targets", m, targets.data() + m * per);
+    }
+  }
+  int64_t seq_len;
+  std::vector<int32_t> tokens, targets, positions;
+};
+
+}  // namespace
+
+struct Evaluator::Impl {
+  std::unique_ptr<Session> session;
+  std::unique_ptr<data::ValidLoader> loader;
+  int64_t rows = 0;
+};
+
+Evaluator::Evaluator(const Run& run, const data::Dataset& dataset,
+                     std::shared_ptr<runtime::Backend> backend, Stores& stores)
+    : impl_(std::make_unique<Impl>()) {
+  if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
+  CompileOptions how;
+  how.purpose = Purpose::loss;
+  // Enough micro-batches to keep a pipeline busy; more would only make the last step emptier.
+  how.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1;
+  Compiled compiled = compile(run, how);
+  impl_->rows = compiled.tokens_per_step / run.config.train.seq_len;
+  impl_->session = std::make_unique<Session>(std::move(compiled), std::move(backend), stores,
+                                             executor_options(run));
+  impl_->loader = std::make_unique<data::ValidLoader>(
+      dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
+      dataset.tokenizer().token_lengths());
+}
+
+Evaluator::~Evaluator() = default;
+
+HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress) {
+  data::ValidLoader& loader = *impl_->loader;
+  Session& session = *impl_->session;
+  const std::vector<int64_t> which =
+      loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
+  HeldOut result;
+  const double one = 1;
+  for (size_t next = 0; next < which.size();) {
+    Batch batch(impl_->rows, loader.seq_len());
+    for (int64_t r = 0; r < impl_->rows && next < which.size(); ++r, ++next)
+      result.bytes += loader.fill(which[next], {batch.row(batch.tokens, r),
+                                                batch.row(batch.targets, r),
+                                                batch.row(batch.positions, r)});
+    result.targets += static_cast<int64_t>(
+        std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; }));
+    batch.feed(session, true);
+    session.feed("loss_scale", program::kNone, &one);
+    session.step();
+    result.nats += session.loss();
+    if (progress) progress(static_cast<int64_t>(next), static_cast<int64_t>(which.size()));
+  }
+  return result;
+}
+
+std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size) {
+  nlohmann::json json = parse_json(read_file(path), path);
+  if (!json.is_array() || json.empty())
+    fail(path, "expected a non-empty list of token lists, e.g. [[1, 2], [3]]");
+  std::vector<std::vector<int32_t>> lists;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (!json[i].is_array() || json[i].empty())
+      fail(path, "entry {} is {}; expected a non-empty list of token ids", i,
+           json[i].dump().substr(0, 40));
+    std::vector<int32_t> list;
+    for (const auto& id : json[i]) {
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size)
+        fail(path, "entry {} has {}; expected token ids of 0 to {}", i, id.dump().substr(0, 40),
+             vocab_size - 1);
+      list.push_back(id.get<int32_t>());
+    }
+    lists.push_back(std::move(list));
+  }
+  return lists;
+}
+
+namespace {
+
+/// All lists as rows of the longest length, padded; as many rows as the plan wants at once.
+struct Packed {
+  Batch batch;
+  int64_t seq_len, rows, num_micro_batches;
+};
+Packed pack(const Run& run, const std::vector<std::vector<int32_t>>& ids) {
+  int64_t longest = 1;
+  for (const auto& list : ids) longest = std::max(longest, static_cast<int64_t>(list.size()));
+  const int64_t at_once = run.plan.dp;
+  const int64_t n = (static_cast<int64_t>(ids.size()) + at_once - 1) / at_once;
+  Packed p{Batch(n * at_once, longest), longest, n * at_once, n};
+  for (size_t i = 0; i < ids.size(); ++i)
+    for (size_t k = 0; k < ids[i].size(); ++k) {
+      const size_t at = i * static_cast<size_t>(longest) + k;
+      p.batch.tokens[at] = ids[i][k];
+      p.batch.positions[at] = static_cast<int32_t>(k);
+      if (k + 1 < ids[i].size()) p.batch.targets[at] = ids[i][k + 1];
+    }
+  return p;
+}
+
+Session session_for(const Run& run, const Packed& packed, Purpose purpose,
+                    std::shared_ptr<runtime::Backend> backend, Stores& stores) {
+  CompileOptions how;
+  how.purpose = purpose;
+  how.micro_batch = 1;
+  how.seq_len = packed.seq_len;
+  how.num_micro_batches = packed.num_micro_batches;
+  return Session(compile(run, how), std::move(backend), stores, executor_options(run));
+}
+
+}  // namespace
+
+std::vector<std::vector<float>> logits_of(const Run& run,
+                                          const std::vector<std::vector<int32_t>>& ids,
+                                          std::shared_ptr<runtime::Backend> backend,
+                                          Stores& stores) {
+  Packed packed = pack(run, ids);
+  Session session = session_for(run, packed, Purpose::logits, std::move(backend), stores);
+  packed.batch.feed(session, false);
+  session.step();
+  const int64_t vocab = run.model.vocab_size;
+  const bool f64 = run.config.model.dtype == "f64";
+  std::vector<std::vector<float>> result;
+  std::vector<std::byte> raw;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const int64_t per = run.plan.dp, row = static_cast<int64_t>(i) % per;
+    if (row == 0) raw = session.collect("logits", static_cast<int32_t>(i) / static_cast<int32_t>(per));
+    std::vector<float> out(ids[i].size() * static_cast<size_t>(vocab));
+    const int64_t begin = row * packed.seq_len * vocab;
+    for (size_t k = 0; k < out.size(); ++k)
+      out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(raw.data())[begin + static_cast<int64_t>(k)])
+                   : reinterpret_cast<const float*>(raw.data())[begin + static_cast<int64_t>(k)];
+    result.push_back(std::move(out));
+  }
+  return result;
+}
+
+Gradients gradients_of(const Run& run, const std::vector<std::vector<int32_t>>& ids,
+                       std::shared_ptr<runtime::Backend> backend, Stores& stores) {
+  Packed packed = pack(run, ids);
+  const auto targets =
+      std::count_if(packed.batch.targets.begin(), packed.batch.targets.end(),
+                    [](int32_t t) { return t >= 0; });
+  if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
+  Session session = session_for(run, packed, Purpose::grads, std::move(backend), stores);
+  packed.batch.feed(session, true);
+  const double scale = 1.0 / static_cast<double>(targets);
+  session.feed("loss_scale", program::kNone, &scale);
+  session.step();
+  Gradients g;
+  g.loss = session.loss();
+  for (const auto& grad : session.graph().grads) {
+    const graph::Tensor& param = session.graph().tensor(grad.param);
+    g.grads.push_back({param, session.collect("grad." + param.name)});
+  }
+  return g;
+}
+
+void load_weights(const std::string& folder, const Run& run, const Compiled& compiled,
+                  Stores& stores) {
+  checkpoint::ModelWeights weights(folder, run.model);
+  for (const graph::Tensor& t : compiled.reference.tensors)
+    if (t.kind == graph::TensorKind::param)
+      scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {
+        weights.load_range(t.name, begin, count, t.type.dtype, to);
+      });
+}
+
+}  // namespace hocket::train

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Evaluation: held-out loss in bits per byte, and logits and gradients of given token lists for
+// comparison with other implementations.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/prepare.h"
+#include "train/session.h"
+
+namespace hocket::train {
+
+struct HeldOut {
+  double nats = 0;      ///< sum over all targets
+  int64_t targets = 0;
+  int64_t bytes = 0;    ///< of the text that the targets stand for
+  double loss() const { return nats / static_cast<double>(targets); }
+  double bits_per_byte() const { return nats / 0.6931471805599453 / static_cast<double>(bytes); }
+};
+
+/// Runs held-out sequences through the parameters in `stores`, under the run's plan.
+class Evaluator {
+ public:
+  Evaluator(const Run& run, const data::Dataset& dataset, std::shared_ptr<runtime::Backend> backend,
+            Stores& stores);
+  ~Evaluator();
+  /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
+  HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Lists of token ids as `ids.json` has them. Throws Error on anything else.
+std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size);
+
+/// Logits [tokens, vocab] of every list, as fp32, under the run's plan.
+std::vector<std::vector<float>> logits_of(const Run& run,
+                                          const std::vector<std::vector<int32_t>>& ids,
+                                          std::shared_ptr<runtime::Backend> backend,
+                                          Stores& stores);
+
+/// Gradients of the mean next-token loss over all lists, by parameter name (full tensors in the
+/// run's type), and that loss.
+struct Gradients {
+  double loss = 0;
+  std::vector<std::pair<graph::Tensor, std::vector<std::byte>>> grads;
+};
+Gradients gradients_of(const Run& run, const std::vector<std::vector<int32_t>>& ids,
+                       std::shared_ptr<runtime::Backend> backend, Stores& stores);
+
+/// Loads every parameter of a model folder onto all ranks.
+void load_weights(const std::string& folder, const Run& run, const Compiled& compiled,
+                  Stores& stores);
+
+}  // namespace hocket::train

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run shows before its first step: the model, the plan, the static check's verdict, and the
+// predicted step time and peak memory.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "check/check.h"
+#include "data/prepare.h"
+#include "program/trace.h"
+#include "runtime/kernel.h"
+#include "sim/simulator.h"
+#include "train/describe.h"
+#include "train/profiler.h"
+
+namespace hocket::train {
+
+struct Prediction {
+  double step_s = 0;
+  int64_t peak_bytes = 0;     ///< of the rank that needs most: persistent + arena
+  double model_flops = 0;     ///< of a step, all ranks (docs/metrics.md)
+  double peak_flops = 0;      ///< of one rank, measured by the profile
+  double memory_bandwidth = 0;
+  int64_t params = 0, active_params = 0;
+  std::string program_hash;
+  std::string provenance;
+  std::string check_summary;
+  program::Trace trace;       ///< simulated
+  sim::SimReport report;
+};
+
+/// Prints and returns it; throws Error (exit code 2) with the verdict if the check refuses.
+Prediction preflight(const Run& run, const Compiled& compiled,
+                     const std::shared_ptr<runtime::Backend>& backend,
+                     const data::Dataset& dataset);
+
+}  // namespace hocket::train

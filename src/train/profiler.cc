@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/profiler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "comm/local.h"
+#include "comm/solo.h"
+#include "runtime/executor.h"
+#include "train/params.h"
+#include "train/session.h"
+
+namespace hocket::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Inputs of the kind that training has: random tokens, whole sequences as documents.
+void feed_rank(const Run& run, const Compiled& compiled, runtime::Executor& rank, int32_t cls) {
+  Rng rng(1);
+  const int64_t seq_len = run.config.train.seq_len;
+  for (const auto& b : compiled.program.classes[static_cast<size_t>(cls)].buffers) {
+    if (b.kind != program::BufferKind::input) continue;
+    void* data = rank.input(b.name, b.micro_batch);
+    const int64_t n = b.type.numel();
+    if (b.type.dtype == graph::DType::i32) {
+      for (int64_t i = 0; i < n; ++i)
+        static_cast<int32_t*>(data)[i] =
+            b.name == "positions"
+                ? static_cast<int32_t>(i % seq_len)
+                : static_cast<int32_t>(rng.below(static_cast<uint64_t>(run.model.vocab_size)));
+    } else if (b.name == "hyper") {
+      const double hyper[3] = {0.0, 0.5, 0.5};  // a learning rate of 0: weights stay good
+      std::memcpy(data, hyper, sizeof hyper);
+    } else {
+      for (int64_t i = 0; i < n; ++i)
+        static_cast<double*>(data)[i] = 1.0 / static_cast<double>(compiled.tokens_per_step);
+    }
+  }
+}
+
+double quantile(std::vector<double> v, double q) {
+  std::sort(v.begin(), v.end());
+  return v[std::min(v.size() - 1, static_cast<size_t>(q * static_cast<double>(v.size())))];
+}
+
+}  // namespace
+
+cost::Profile profile(const Run& run, const Compiled& compiled,
+                      const std::shared_ptr<runtime::Backend>& backend,
+                      const ProfileOptions& options) {
+  const program::Program& p = compiled.program;
+  cost::Profile result;
+  result.machine = machine_facts();
+  result.machine["backend"] = backend->describe();
+  result.cores = std::max(1u, std::thread::hardware_concurrency());
+  result.threads = threads_per_rank(run.plan);
+  std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(p);
+  std::map<std::string, std::vector<double>> samples;
+  std::set<int32_t> classes;
+  for (const auto& t : targets) classes.insert(t.cls);
+  for (int32_t cls : classes) {
+    const int32_t rank = p.ranks_of(cls)[0];
+    Stores stores(static_cast<size_t>(p.mesh.size()));
+    initialise(compiled.reference, p, 1, stores);
+    comm::SoloCommunicator solo(rank);
+    runtime::ExecutorOptions how;
+    how.threads = static_cast<int>(result.threads);
+    // A lane thread of its own, as in a run: thread counts are set per thread.
+    std::exception_ptr error;
+    std::thread worker([&] {
+      try {
+        runtime::Executor executor(p, rank, backend, &solo, stores[static_cast<size_t>(rank)], how);
+        feed_rank(run, compiled, executor, cls);
+        const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
+        std::vector<std::string> key_of(tasks.size());
+        for (size_t i = 0; i < tasks.size(); ++i)
+          if (!program::is_communication(p.kind(tasks[i]).op))
+            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate);
+        constexpr int kWarmUp = 2, kLeast = 5;
+        auto start = Clock::now();
+        for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
+          if (pass == kWarmUp) start = Clock::now();
+          std::map<std::string, std::pair<double, int>> sums;  // of this pass
+          executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
+            const std::string& key = key_of[static_cast<size_t>(id)];
+            const auto begin = Clock::now();
+            task();
+            auto& [ns, count] = sums[key];
+            ns += seconds_since(begin) * 1e9;
+            ++count;
+          });
+          if (pass >= kWarmUp)
+            for (const auto& [key, sum] : sums) samples[key].push_back(sum.first / sum.second);
+          if (options.progress)
+            options.progress(pass + 1, kWarmUp + kLeast, fmt::format("class {}", cls));
+        }
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+    worker.join();
+    if (error) std::rethrow_exception(error);
+  }
+  for (const auto& t : targets) {
+    const program::Kind& kind = p.kinds[static_cast<size_t>(t.kind)];
+    const auto& ns = samples[t.key];
+    HOCKET_CHECK(!ns.empty(), "{} was not timed", t.key);
+    const double median = quantile(ns, 0.5);
+    result.tasks.push_back({t.key, kind.op, to_string(cost::compute_dtype(kind)), kind.flops,
+                            kind.bytes, static_cast<int64_t>(median),
+                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / median});
+    // The rate of the best large product is what MFU is a share of.
+    const double rate = kind.flops / (median * 1e-9);
+    double& peak = result.peak_flops[to_string(cost::compute_dtype(kind))];
+    if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
+    if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
+      result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
+                                           static_cast<double>(kind.bytes) / (median * 1e-9));
+  }
+  std::erase_if(result.peak_flops, [](const auto& p) { return p.second == 0; });
+  if (p.mesh.size() > 1) {
+    comm::LinkTimes link = comm::time_local_link();
+    for (const char* name : {"intra", "inter"})
+      result.links[name] = {link.latency_s * 1e9, link.bytes_per_s};
+  }
+  return result;
+}
+
+cost::Profile profile_cached(const std::string& path, const Run& run, const Compiled& compiled,
+                             const std::shared_ptr<runtime::Backend>& backend,
+                             const ProfileOptions& options) {
+  try {
+    cost::Profile old = cost::read_profile(path);
+    std::set<std::string> keys;
+    for (const auto& t : old.tasks) keys.insert(t.key);
+    bool covers = old.threads == threads_per_rank(run.plan) &&
+                  old.machine["cpu"] == machine_facts()["cpu"] &&
+                  (compiled.program.mesh.size() == 1 || !old.links.empty());
+    for (const auto& t : cost::distinct_tasks(compiled.program)) covers &= keys.count(t.key) > 0;
+    if (covers) return old;
+  } catch (const Error&) {
+    // Absent or of an older form: measured anew.
+  }
+  cost::Profile fresh = profile(run, compiled, backend, options);
+  write_file_atomic(path, cost::to_json(fresh));
+  return fresh;
+}
+
+}  // namespace hocket::train

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hocket profile`: times a program's distinct tasks one by one on this machine, with the inputs that
+// they have in a real step, and the links between local ranks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cost/cost_model.h"
+#include "cost/profile.h"
+#include "runtime/kernel.h"
+#include "train/compile.h"
+#include "train/machine.h"
+
+namespace hocket::train {
+
+struct ProfileOptions {
+  double seconds = 1.5;  ///< per rank class: passes are repeated at least this long, 5 at least
+  std::function<void(int64_t done, int64_t total, const std::string& what)> progress;
+};
+
+/// Tasks run one at a time, each alone, in the program's order: inputs are valid, and caches hold
+/// what they hold in a step (repeating one task on warm buffers makes an optimizer look ten times
+/// too fast). A kind's time is the median over passes of its mean in a pass. Parameters and
+/// optimizer state are scratch; nothing of a run is touched.
+cost::Profile profile(const Run& run, const Compiled& compiled,
+                      const std::shared_ptr<runtime::Backend>& backend,
+                      const ProfileOptions& options);
+
+/// Reads `path` if it covers every task of the program on this machine with these threads,
+/// otherwise profiles and writes it.
+cost::Profile profile_cached(const std::string& path, const Run& run, const Compiled& compiled,
+                             const std::shared_ptr<runtime::Backend>& backend,
+                             const ProfileOptions& options);
+
+}  // namespace hocket::train

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects what a run's trace and report need, and writes them at the end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/trace.h"
+#include "train/preflight.h"
+#include "train/session.h"
+
+namespace hocket::train {
+
+class RunReport {
+ public:
+  void begin(const Run& run, Session& session, const data::Dataset& dataset,
+             const Prediction& prediction, const std::string& command);
+  /// Keeps the task times of a few settled steps.
+  void after_step(Session& session, int64_t step);
+  /// Writes trace.json.gz, predicted.json.gz and report.html into output.dir.
+  void finish(const Run& run, Session& session, const data::Dataset& dataset,
+              const Prediction& prediction, int64_t steps_done);
+  /// Memory of the rank that uses most: persistent and arena pages touched so far.
+  double peak_gib(Session& session) const;
+  int64_t arena_high_water(Session& session) const;
+
+  double final_bits_per_byte = 0;
+
+ private:
+  std::string command_, started_;
+  int64_t first_step_ = 0, steps_seen_ = 0;
+  struct Kept {
+    int64_t step;
+    std::vector<std::vector<runtime::TaskTime>> times;  ///< per rank
+  };
+  std::vector<Kept> kept_;
+};
+
+}  // namespace hocket::train

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/sample.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "data/utf8.h"
+#include "train/params.h"
+
+namespace hocket::train {
+
+namespace {
+
+constexpr int64_t kPrefill = 64;  // tokens per call while the prompt is read
+
+/// Draws a token: temperature, top-k, top-p (Holtzman et al., arXiv 1904.09751); a counter-based
+/// uniform number decides, so a seed gives the same text everywhere.
+int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64_t position) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  auto by_logit = [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] != logits[static_cast<size_t>(b)]
+               ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)] : a < b;
+  };
+  if (o.temperature <= 0) return *std::min_element(order.begin(), order.end(), by_logit);
+  std::sort(order.begin(), order.end(), by_logit);
+  if (o.top_k > 0 && o.top_k < static_cast<int64_t>(order.size()))
+    order.resize(static_cast<size_t>(o.top_k));
+  const double top = logits[static_cast<size_t>(order[0])];
+  std::vector<double> p;
+  double sum = 0;
+  for (int32_t id : order) {
+    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / o.temperature));
+    sum += p.back();
+  }
+  double kept = 0;
+  size_t n = 0;
+  while (n < p.size() && (n == 0 || kept < o.top_p * sum)) kept += p[n++];
+  double u = uniform(o.seed, hash_name("sample"), position) * kept;
+  for (size_t i = 0; i < n; ++i)
+    if ((u -= p[i]) < 0) return order[i];
+  return order[n - 1];
+}
+
+}  // namespace
+
+std::string generate(const Run& run, const data::Tokenizer& tokenizer,
+                     std::shared_ptr<runtime::Backend> backend,
+                     const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
+                     const GenerateOptions& options) {
+  std::vector<int32_t> ids;
+  // Text begins after the end of text, as in training.
+  if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
+  for (int32_t id : tokenizer.encode(options.prompt)) ids.push_back(id);
+  if (ids.empty()) fail("generate", "the prompt is empty and the tokenizer has no end of text");
+  for (int32_t id : ids)
+    if (id >= run.model.vocab_size)
+      fail("generate", "the tokenizer gives token {}; the model has {}", id, run.model.vocab_size);
+  const int64_t slots = static_cast<int64_t>(ids.size()) + options.max_new_tokens;
+
+  Stores stores(1);
+  runtime::ExecutorOptions how;
+  how.threads = threads_per_rank(run.plan);
+  auto session_for = [&](int64_t n) {
+    CompileOptions o;
+    o.purpose = Purpose::generate;
+    o.new_tokens = n;
+    o.cache_slots = slots;
+    o.num_micro_batches = 1;
+    return std::make_unique<Session>(compile(run, o), backend, stores, how);
+  };
+  auto decode = session_for(1);
+  for (const graph::Tensor& t : decode->graph().tensors)
+    if (t.kind == graph::TensorKind::param)
+      scatter(t, decode->program(), stores,
+              [&](int64_t begin, int64_t count, void* to) { weights(t, begin, count, to); });
+  initialise(decode->graph(), decode->program(), 0, stores);
+
+  /// Runs tokens [begin, begin + count); returns the logits of the last one.
+  auto forward = [&](Session& s, int64_t n, int64_t begin, int64_t count) {
+    std::vector<int32_t> tokens(static_cast<size_t>(n), 0), positions(static_cast<size_t>(n), -1);
+    for (int64_t i = 0; i < count; ++i) {
+      tokens[static_cast<size_t>(i)] = ids[static_cast<size_t>(begin + i)];
+      positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
+    }
+    s.feed("tokens", 0, tokens.data());
+    s.feed("positions", 0, positions.data());
+    s.step();
+    std::vector<std::byte> raw = s.collect("logits", 0);
+    const size_t v = static_cast<size_t>(run.model.vocab_size);
+    const size_t at = static_cast<size_t>(count - 1) * v;
+    std::vector<double> logits(v);
+    for (size_t i = 0; i < v; ++i)
+      logits[i] = run.config.model.dtype == "f64"
+                      ? reinterpret_cast<const double*>(raw.data())[at + i]
+                      : reinterpret_cast<const float*>(raw.data())[at + i];
+    return logits;
+  };
+
+  std::vector<double> logits;
+  int64_t done = 0;
+  const int64_t prompt = static_cast<int64_t>(ids.size());
+  if (prompt > 1) {
+    auto prefill = session_for(std::min(kPrefill, prompt));
+    const int64_t n = std::min(kPrefill, prompt);
+    for (; done < prompt; done += std::min(n, prompt - done))
+      logits = forward(*prefill, n, done, std::min(n, prompt - done));
+  } else {
+    logits = forward(*decode, 1, 0, 1);
+    done = 1;
+  }
+  std::string text;
+  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    // Ids beyond the tokenizer's vocabulary have no text.
+    logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer.vocab_size())));
+    const int32_t id = draw(logits, options, static_cast<uint64_t>(ids.size()));
+    if (id == tokenizer.eos_id()) break;
+    ids.push_back(id);
+    const std::string bytes = tokenizer.decode(std::span<const int32_t>(&ids.back(), 1));
+    text += bytes;
+    if (options.on_text) options.on_text(bytes);
+    if (i + 1 < options.max_new_tokens) logits = forward(*decode, 1, done++, 1);
+  }
+  return text;
+}
+
+diagnose::Sample sample_text(const Run& run, Session& session, const data::Dataset& dataset) {
+  GenerateOptions o;
+  o.prompt = "#include <vector>\n\nnamespace std\n{\n";
+  o.max_new_tokens = 160;
+  std::map<std::string, std::vector<std::byte>> full;
+  auto weights = [&](const graph::Tensor& t, int64_t begin, int64_t count, void* to) {
+    auto it = full.find(t.name);
+    if (it == full.end()) {
+      graph::TensorId id = session.graph().find(t.name);
+      HOCKET_CHECK(id != graph::kNone, "the session has no {}", t.name);
+      it = full.emplace(t.name, gather(session.graph().tensor(id), session.program(),
+                                       session.stores())).first;
+    }
+    const int64_t size = size_of(t.type.dtype);
+    std::memcpy(to, it->second.data() + begin * size, static_cast<size_t>(count * size));
+  };
+  std::string text;
+  const std::string raw =
+      generate(run, dataset.tokenizer(), runtime::load_torch_backend(), weights, o);
+  // Sampled bytes need not be UTF-8; terminals and pages do.
+  for (size_t at = 0; at < raw.size();) {
+    const int n = data::utf8_length(raw, at);
+    if (n > 0) text.append(raw, at, static_cast<size_t>(n));
+    else data::append_utf8(0xFFFD, &text);
+    at += static_cast<size_t>(std::max(n, 1));
+  }
+  return {o.prompt, text,
+          fmt::format("temperature {}, top-p {}, seed {}", o.temperature, o.top_p, o.seed)};
+}
+
+}  // namespace hocket::train

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training loop: host code that starts a program once per step, evaluates, saves and reports.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "train/config.h"
+
+namespace hocket::train {
+
+struct TrainOptions {
+  /// A program's text in place of lowering (`hocket train prog.txt`).
+  std::string program_text;
+  std::string command;  ///< as typed, for the report
+};
+
+/// Trains to the end (or resumes and trains on). Throws Error; a failed step leaves the last
+/// checkpoint as it was.
+void train(const Run& run, const TrainOptions& options);
+
+/// Learning rate of step 1..steps: linear warm-up, then cosine to min_lr.
+double learning_rate(const TrainSection& t, int64_t step, int64_t steps);
+
+}  // namespace hocket::train

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Error text and exit codes; a broken invariant is a std::logic_error that names the condition.
+#include "base/error.h"
+
+#include <gtest/gtest.h>
+
+namespace hocket {
+namespace {
+
+TEST(Error, TextAndExitCodes) {
+  try {
+    fail("safetensors", "header is {} bytes", 7);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "[safetensors] header is 7 bytes");
+    EXPECT_EQ(e.kind(), Error::Kind::kInput);
+    EXPECT_EQ(e.exit_code(), 2);
+  }
+  try {
+    fail_run("rank 3", "no answer for {} s", 60);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "[rank 3] no answer for 60 s");
+    EXPECT_EQ(e.exit_code(), 1);
+  }
+}
+
+TEST(Error, CheckNamesTheCondition) {
+  HOCKET_CHECK(1 + 1 == 2, "never printed");
+  try {
+    HOCKET_CHECK(1 + 1 == 3, "sum is {}", 2);
+    FAIL();
+  } catch (const std::logic_error& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find("1 + 1 == 3 does not hold: sum is 2"), std::string::npos) << text;
+    EXPECT_NE(text.find("error_test.cc:"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace hocket

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files: atomic writes under every failure, mappings, globs, and the errors that users see.
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace hocket {
+namespace {
+
+class File : public testing::Test {
+ protected:
+  File() {
+    char name[] = "/tmp/hocket_file_test.XXXXXX";
+    dir_ = ::mkdtemp(name);
+  }
+  ~File() override { remove_tree(dir_); }
+  std::string at(const std::string& name) const { return join_path(dir_, name); }
+
+  std::string dir_;
+};
+
+template <class F>
+std::string error_of(F&& f, Error::Kind kind) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(static_cast<int>(e.kind()), static_cast<int>(kind)) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST_F(File, WriteAndRead) {
+  std::string bytes;
+  Rng rng(1);
+  for (int i = 0; i < 1'000'000; ++i) bytes += static_cast<char>(rng.next());
+  write_file_atomic(at("a"), bytes);
+  EXPECT_EQ(read_file(at("a")), bytes);
+  // Pieces around the buffer's size, mixed with pieces beyond it.
+  write_file_atomic(at("b"), [&](FileWriter& file) {
+    size_t done = 0;
+    while (done < bytes.size()) {
+      const size_t n = std::min<size_t>(1 + rng.below(400'000), bytes.size() - done);
+      file.write(bytes.data() + done, n);
+      done += n;
+    }
+    EXPECT_EQ(file.written(), static_cast<int64_t>(bytes.size()));
+  });
+  EXPECT_EQ(read_file(at("b")), bytes);
+  EXPECT_EQ(file_size(at("b")), 1'000'000);
+  EXPECT_EQ(list_dir(dir_), (std::vector<std::string>{"a", "b"}));
+  EXPECT_NE(error_of([&] { read_file(at("a"), 999'999); }, Error::Kind::kInput).find("too long"),
+            std::string::npos);
+  EXPECT_FALSE(read_file("/proc/self/status").empty());  // has no size
+}
+
+// Fails every operation in turn: the old content stays, no temporary is left, the text says why.
+TEST_F(File, AtomicWriteSurvivesEveryFailure) {
+  const std::string big(3 * 256 * 1024, 'x');
+  int failures = 0;
+  for (const auto op : {FileFaults::Op::open, FileFaults::Op::write, FileFaults::Op::sync,
+                        FileFaults::Op::rename}) {
+    for (int nth = 1; nth < 20; ++nth) {
+      write_file_atomic(at("a"), "old");
+      std::string text;
+      try {
+        const FileFaults faults(op, nth, ENOSPC);
+        write_file_atomic(at("a"), [&](FileWriter& file) {
+          for (int i = 0; i < 4; ++i) file.write(big.substr(0, 200'000 * (i + 1) / 4));
+        });
+      } catch (const Error& e) {
+        text = e.what();
+        EXPECT_EQ(e.exit_code(), 1);
+      }
+      if (text.empty()) break;  // fewer operations than that: it was written
+      ++failures;
+      EXPECT_NE(text.find(op == FileFaults::Op::sync && nth == 2 ? dir_ : at("a")),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("No space left on device"), std::string::npos) << text;
+      if (op != FileFaults::Op::sync || nth == 1) {  // the second sync is the folder's, after it
+        EXPECT_EQ(file_size(at("a")), 3) << static_cast<int>(op) << " " << nth;
+      }
+      EXPECT_EQ(list_dir(dir_), std::vector<std::string>{"a"});
+    }
+  }
+  EXPECT_GE(failures, 5);
+}
+
+TEST_F(File, WriterThatThrowsLeavesNothing) {
+  write_file_atomic(at("a"), "old");
+  EXPECT_THROW(write_file_atomic(at("a"),
+                                 [](FileWriter& file) {
+                                   file.write("half");
+                                   throw std::runtime_error("mine");
+                                 }),
+               std::runtime_error);
+  EXPECT_EQ(read_file(at("a")), "old");
+  EXPECT_EQ(list_dir(dir_), std::vector<std::string>{"a"});
+}
+
+TEST_F(File, FullDiskForReal) {
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  FileWriter file("/dev/full", FileWriter::Mode::append);
+  file.write("x");
+  const std::string text = error_of([&] { file.flush(); }, Error::Kind::kRun);
+  EXPECT_NE(text.find("No space left"), std::string::npos) << text;
+}
+
+TEST_F(File, AppendAndTruncate) {
+  {
+    FileWriter file(at("log"), FileWriter::Mode::append);
+    file.write("one\n");
+    file.close();
+  }
+  {
+    FileWriter file(at("log"), FileWriter::Mode::append);
+    file.write("two\n");
+    file.sync();
+    EXPECT_EQ(read_file(at("log")), "one\ntwo\n");
+  }
+  truncate_file(at("log"), 4);
+  EXPECT_EQ(read_file(at("log")), "one\n");
+}
+
+TEST_F(File, ErrorsNamePathAndCause) {
+  const auto in = Error::Kind::kInput;
+  EXPECT_EQ(error_of([&] { read_file(at("none")); }, in),
+            "[" + at("none") + "] cannot be opened: No such file or directory");
+  EXPECT_EQ(error_of([&] { read_file(dir_); }, in),
+            "[" + dir_ + "] cannot be read: Is a directory");
+  EXPECT_NE(error_of([&] { write_file_atomic(at("no/where"), "x"); }, in).find(at("no/where")),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { MappedFile m(at("none")); }, in).find("No such file"),
+            std::string::npos);
+  write_file_atomic(at("plain"), "x");
+  EXPECT_NE(error_of([&] { make_dirs(at("plain/sub")); }, in).find("plain"), std::string::npos);
+  EXPECT_NE(error_of([&] { list_dir(at("none")); }, in).find("No such file"), std::string::npos);
+}
+
+TEST_F(File, MappedFile) {
+  write_file_atomic(at("a"), "0123456789");
+  write_file_atomic(at("empty"), "");
+  MappedFile a(at("a"));
+  EXPECT_EQ(a.bytes(), "0123456789");
+  MappedFile b = std::move(a);
+  EXPECT_EQ(a.size(), 0u);
+  EXPECT_EQ(b.bytes(), "0123456789");
+  write_file_atomic(at("a"), "new");  // a rename: the mapping keeps the old file
+  EXPECT_EQ(b.bytes(), "0123456789");
+  b = MappedFile(at("empty"));
+  EXPECT_EQ(b.size(), 0u);
+}
+
+TEST_F(File, FoldersAndNames) {
+  make_dirs(at("x/y/z"));
+  make_dirs(at("x/y/z"));
+  EXPECT_TRUE(is_directory(at("x/y/z")));
+  write_file_atomic(at("x/y/f"), "1");
+  rename_durable(at("x/y"), at("w"));
+  EXPECT_EQ(read_file(at("w/f")), "1");
+  ::symlink("/tmp", at("w/link").c_str());
+  remove_tree(at("w"));  // must not follow the link
+  EXPECT_FALSE(file_exists(at("w")));
+  EXPECT_TRUE(file_exists("/tmp"));
+  EXPECT_EQ(parent_path("/a/b/"), "/a");
+  EXPECT_EQ(parent_path("/a"), "/");
+  EXPECT_EQ(parent_path("a"), ".");
+  EXPECT_EQ(parent_path("/"), "/");
+  EXPECT_EQ(file_name("/a/b"), "b");
+  EXPECT_EQ(join_path("a/", "b"), "a/b");
+  EXPECT_EQ(join_path("a", "/b"), "/b");
+  EXPECT_TRUE(is_temporary_name("model.safetensors.hocket-tmp-12-0"));
+  EXPECT_FALSE(is_temporary_name("model.safetensors"));
+}
+
+TEST_F(File, Glob) {
+  for (const char* name : {"a/1.h", "a/2.h", "a/b/3.h", "a/b/c/4.cc", "a/.hid/5.h", "top.h"}) {
+    make_dirs(parent_path(at(name)));
+    write_file_atomic(at(name), "x");
+  }
+  ::symlink(at("a").c_str(), at("a/b/loop").c_str());
+  const auto glob = [&](const std::string& pattern) {
+    std::vector<std::string> out;
+    for (const std::string& path : list_glob(at(pattern))) {
+      out.push_back(path.substr(dir_.size() + 1));
+    }
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(glob("a/*.h"), (Names{"a/1.h", "a/2.h"}));
+  EXPECT_EQ(glob("**/*.h"), (Names{"a/1.h", "a/2.h", "a/b/3.h", "top.h"}));
+  EXPECT_EQ(glob("**"), (Names{"a/1.h", "a/2.h", "a/b/3.h", "a/b/c/4.cc", "top.h"}));
+  EXPECT_EQ(glob("a/**/**/[34].*"), (Names{"a/b/3.h", "a/b/c/4.cc"}));
+  EXPECT_EQ(glob("a/1.h"), Names{"a/1.h"});
+  EXPECT_EQ(glob("a/b/loop/?.h"), (Names{"a/b/loop/1.h", "a/b/loop/2.h"}));  // named: followed
+  EXPECT_EQ(glob("a/none"), Names{});
+  EXPECT_EQ(glob("a"), Names{});  // a folder is no file
+  EXPECT_EQ(list_glob(""), Names{});
+}
+
+}  // namespace
+}  // namespace hocket

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The tree keeps its layers, and the check that says so refuses every kind of breach."""
+import os
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "tools"))
+import check_layers  # noqa: E402
+
+HEAD = "// SPDX-License-Identifier: Apache-2.0\n"
+
+
+class Layers(unittest.TestCase):
+    def errors(self, path, text):
+        with tempfile.TemporaryDirectory() as root:
+            full = os.path.join(root, path)
+            os.makedirs(os.path.dirname(full))
+            with open(full, "w", encoding="utf-8") as f:
+                f.write(text)
+            return check_layers.check_tree(root)[0]
+
+    def test_this_tree(self):
+        errors, _ = check_layers.check_tree(ROOT)
+        self.assertEqual([], errors)
+
+    def test_allowed(self):
+        for path, include in [
+                ("src/graph/a.cc", '"base/error.h"'), ("src/graph/a.cc", '"graph/b.h"'),
+                ("src/kernels/a.cc", "<ATen/ATen.h>"), ("src/kernels/a.cc", '"runtime/torch/a.h"'),
+                ("src/runtime/torch/a.cc", "<c10/core/Allocator.h>"),
+                ("src/train/a.cc", '"data/b.h"'), ("tests/parity/a_test.cc", "<ATen/ATen.h>"),
+                ("tests/base/a_test.cc", '"cli/main.h"')]:
+            self.assertEqual([], self.errors(path, f"{HEAD}#include {include}\n"), (path, include))
+
+    def test_refused(self):
+        for path, text, why in [
+                ("src/base/a.cc", HEAD + '#include "graph/b.h"\n', "row is below"),
+                ("src/sim/a.cc", HEAD + '#include "runtime/b.h"\n', "row is below"),
+                ("src/sim/a.cc", HEAD + "#include <ATen/ATen.h>\n", "LibTorch"),
+                ("src/runtime/a.cc", HEAD + '#include "runtime/torch/b.h"\n', "hocket_torch"),
+                ("src/train/a.cc", HEAD + '#include "kernels/b.h"\n', "hocket_torch"),
+                ("tests/base/a_test.cc", HEAD + "#include <torch/torch.h>\n", "LibTorch"),
+                ("src/nowhere/a.cc", HEAD, "no row"),
+                ("src/base/a.cc", HEAD + '#include "error.h"\n', "from the root"),
+                ("src/base/a.cc", HEAD + "#include <regex>\n", "regex"),
+                ("src/base/a.h", HEAD + "#include <yaml-cpp/yaml.h>\n", "in a header"),
+                ("src/base/a.cc", "int x;\n", "first line"),
+                ("src/base/a.cc", HEAD + "int x;\n" * 800, "801 lines"),
+                ("src/base/a.cc", HEAD + "// TO" + "DO later\n", "no note")]:
+            errors = self.errors(path, text)
+            self.assertEqual(1, len(errors), (path, errors))
+            self.assertIn(why, errors[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text helpers: distances, nearest names, strict numbers, sizes and times as people read them.
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace hocket {
+namespace {
+
+TEST(Text, EditDistance) {
+  EXPECT_EQ(edit_distance("", ""), 0);
+  EXPECT_EQ(edit_distance("abc", ""), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("stpes", "steps"), 1);  // neighbours swapped
+  EXPECT_EQ(edit_distance("micro_batch", "microbatch"), 1);
+}
+
+TEST(Text, NearestIsMeantOrEmpty) {
+  const std::vector<std::string> names = {"steps", "seed", "peak_lr", "global_batch"};
+  EXPECT_EQ(nearest("stpes", names), "steps");
+  EXPECT_EQ(nearest("GLOBALBATCH", names), "global_batch");
+  EXPECT_EQ(nearest("optimizer", names), "");
+  EXPECT_EQ(nearest("x", {"y", "z"}), "");
+  EXPECT_EQ(nearest("pp", {"dp", "pp", "ep"}), "pp");
+}
+
+TEST(Text, SplitJoinTrim) {
+  EXPECT_EQ(split("a,,b", ','), (std::vector<std::string>{"a", "", "b"}));
+  EXPECT_EQ(split("", ','), std::vector<std::string>{""});
+  EXPECT_EQ(join({"a", "b"}, "/"), "a/b");
+  EXPECT_EQ(trim(" \t a b \r\n"), "a b");
+  EXPECT_EQ(trim(" \n"), "");
+}
+
+TEST(Text, StrictNumbers) {
+  int64_t i = -1;
+  EXPECT_TRUE(parse_int("-9223372036854775808", &i));
+  EXPECT_EQ(i, INT64_MIN);
+  EXPECT_TRUE(parse_int("+7", &i));
+  EXPECT_EQ(i, 7);
+  for (const char* bad :
+       {"", "+", "+-1", "1 ", " 1", "1.0", "1e3", "0x10", "9223372036854775808"}) {
+    EXPECT_FALSE(parse_int(bad, &i)) << bad;
+  }
+  EXPECT_EQ(i, 7);
+  double d = 0;
+  EXPECT_TRUE(parse_double("-2.5e-3", &d));
+  EXPECT_EQ(d, -2.5e-3);
+  for (const char* bad : {"", "1,5", "nan", "inf", "1e999", "1.5x", "--1"}) {
+    EXPECT_FALSE(parse_double(bad, &d)) << bad;
+  }
+}
+
+TEST(Text, HumanForms) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(human_bytes(12.34 * (1 << 30)), "12.3 GiB");
+  EXPECT_EQ(human_time(850e-9), "850 ns");
+  EXPECT_EQ(human_time(4.56e-3), "4.56 ms");
+  EXPECT_EQ(human_time(0.9999), "1 s");
+  EXPECT_EQ(human_time(125), "2 min 05 s");
+  EXPECT_EQ(human_time(12000), "3 h 20 min");
+  EXPECT_EQ(human_count(30.53e9), "30.5 B");
+  EXPECT_EQ(human_count(950), "950");
+}
+
+TEST(Text, QuoteHidesControlBytes) {
+  EXPECT_EQ(quote("a\nb\x1b["), "'a\\nb\\x1b['");
+  EXPECT_EQ(quote("abcdef", 3), "'abc...'");
+}
+
+TEST(Text, Utf8) {
+  EXPECT_TRUE(is_utf8("a \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"));
+  for (const char* bad : {"\xc0\x80", "\x80", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+                          "\xe0\x80\x80", "\xff"}) {
+    EXPECT_FALSE(is_utf8(bad)) << quote(bad);
+  }
+}
+
+}  // namespace
+}  // namespace hocket

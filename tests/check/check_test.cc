@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Good programs are proved good, whatever their labels say; the verdict is the same for a program
+// that went through its text form.
+#include "check/check.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tests/check/check_util.h"
+
+namespace hocket::check {
+namespace {
+
+test::Case pipeline(bool tied) {
+  parallel::Plan plan;
+  plan.pp = 2;
+  plan.dp = 2;
+  plan.num_micro_batches = 3;
+  return test::make_case(test::dense(3, tied), plan);
+}
+
+test::Case experts() {
+  parallel::Plan plan;
+  plan.dp = 4;
+  plan.ep = 2;
+  plan.num_micro_batches = 2;
+  return test::make_case(test::moe(2), plan);
+}
+
+TEST(Check, GoodProgramsAreProved) {
+  std::mt19937_64 rng(7);
+  const char* number = std::getenv("HOCKET_CASES");
+  for (int i = 0, n = number ? std::atoi(number) : 60; i < n; ++i) {
+    test::Case c = test::random_case(rng);
+    Verdict v = check(c.program, c.graph);
+    ASSERT_TRUE(v.ok()) << "case " << i << ", " << c.name << "\n" << to_text(v);
+    EXPECT_EQ(v.proved.size(), 5u);
+  }
+}
+
+TEST(Check, EveryPurpose) {
+  using test::Purpose;
+  for (Purpose purpose : {Purpose::loss, Purpose::grads, Purpose::logits, Purpose::generate})
+    for (int experts = 0; experts < 2; ++experts)
+      for (int64_t pp = 1; pp <= 2; ++pp) {
+        parallel::Plan plan;
+        if (purpose != Purpose::generate) {
+          plan.pp = pp;
+          plan.dp = 2;
+          plan.ep = experts ? 2 : 1;
+          plan.num_micro_batches = 2;
+        }
+        test::Case c =
+            test::make_case(experts ? test::moe(2) : test::dense(2, true), plan, 8, 0, purpose);
+        const Verdict v = check(c.program, c.graph);
+        EXPECT_TRUE(v.ok()) << static_cast<int>(purpose) << " " << c.name << "\n" << to_text(v);
+      }
+}
+
+TEST(Check, LabelsPlayNoPart) {
+  for (test::Case c : {pipeline(true), experts()}) {
+    for (uint64_t seed = 0; seed < 2; ++seed) {
+      if (seed) c.program.classes[0].tasks[20].in[0] = c.program.classes[0].tasks[3].in[0];
+      Verdict with = check(c.program, c.graph);
+      program::Program bare = c.program;
+      for (program::RankClass& cls : bare.classes) {
+        for (program::Task& t : cls.tasks) t.origin = program::kNone;
+        for (program::Buffer& b : cls.buffers) {
+          b.logical = program::kNone;
+          if (b.kind == program::BufferKind::step) b.layout = {};
+        }
+      }
+      Verdict without = check(bare, c.graph);
+      with.seconds = without.seconds = 0;
+      EXPECT_EQ(to_json(with), to_json(without));
+      EXPECT_EQ(with.ok(), seed == 0);
+      // Coordinates only help to choose words.
+      for (program::RankClass& cls : bare.classes)
+        for (program::Task& t : cls.tasks) {
+          t.micro_batch = t.layer = t.segment = program::kNone;
+          t.phase = program::Phase::forward;
+          t.recompute = false;
+        }
+      EXPECT_EQ(check(bare, c.graph).num_problems, with.num_problems);
+    }
+  }
+}
+
+TEST(Check, TextFormGivesTheSameVerdict) {
+  for (test::Case& c : std::vector<test::Case>{pipeline(true), experts()}) {
+    program::Program again = program::parse_program(program::print(c.program));
+    Verdict a = check(c.program, c.graph), b = check(again, c.graph);
+    a.seconds = b.seconds = 0;
+    EXPECT_TRUE(a.ok()) << to_text(a);
+    EXPECT_EQ(to_json(a), to_json(b));
+  }
+}
+
+TEST(Check, CertificateIsJson) {
+  test::Case c = pipeline(false);
+  auto j = nlohmann::json::parse(to_json(check(c.program, c.graph)));
+  EXPECT_TRUE(j["ok"]);
+  EXPECT_EQ(j["program_hash"].get<std::string>().size(), 32u);
+  EXPECT_EQ(j["memory"].size(), 2u);
+  EXPECT_GT(j["proved"].size(), 0u);
+  EXPECT_GT(j["assumptions"].size(), 0u);
+  EXPECT_GT(j["outside"].size(), 0u);
+  c.program.classes[0].tasks[5].accumulate = 1;
+  auto k = nlohmann::json::parse(to_json(check(c.program, c.graph)));
+  EXPECT_FALSE(k["ok"]);
+  EXPECT_NE(k["program_hash"], j["program_hash"]);
+  EXPECT_EQ(k["proved"].size(), 0u);
+}
+
+TEST(Check, StructureAloneNeedsNoGraph) {
+  test::Case c = pipeline(true);
+  Verdict v = check_structure(c.program);
+  EXPECT_TRUE(v.ok()) << to_text(v);
+  EXPECT_EQ(v.num_applications, 0);
+}
+
+TEST(Check, OneCheckerForManyPrograms) {
+  test::Case c = pipeline(true);
+  Checker checker(c.graph, 3);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(checker.check(c.program).ok());
+  program::Program bad = c.program;
+  bad.classes[1].tasks.back().in[0] = bad.classes[1].tasks.back().in[1];
+  EXPECT_FALSE(checker.check(bad).ok());
+  EXPECT_TRUE(checker.check(c.program).ok());
+}
+
+TEST(Check, BudgetNamesTheLargestBuffersAndAWayOut) {
+  test::Case c = pipeline(false);
+  Verdict v = check(c.program, c.graph);
+  ASSERT_TRUE(v.ok());
+  int64_t peak = 0;
+  for (const ClassMemory& m : v.memory) peak = std::max(peak, m.peak);
+  EXPECT_TRUE(check(c.program, c.graph, {.memory_budget = peak}).ok());
+  v = check(c.program, c.graph, {.memory_budget = peak - 1});
+  ASSERT_EQ(v.num_problems, 1);
+  EXPECT_EQ(v.problems[0].rule, "memory-budget");
+  EXPECT_NE(v.problems[0].text.find("written by"), std::string::npos) << v.problems[0].text;
+  EXPECT_NE(v.problems[0].fix.find("plan."), std::string::npos);
+}
+
+TEST(Check, AnotherGraphIsRefused) {
+  test::Case c = pipeline(false);
+  // Every node's attributes matter: the same program against a graph with another eps.
+  graph::Graph other = c.graph;
+  for (graph::Node& n : other.nodes)
+    if (n.op == "rms_norm" && n.layer == 1) {
+      n.attrs.set("eps", n.attrs.f("eps") * 2);
+      break;
+    }
+  Verdict v = check(c.program, other);
+  ASSERT_FALSE(v.ok());
+  EXPECT_EQ(v.problems[0].rule, "not-in-graph");
+  EXPECT_NE(v.problems[0].text.find("rms_norm L1"), std::string::npos) << v.problems[0].text;
+  EXPECT_NE(v.problems[0].text.find("attributes are"), std::string::npos) << v.problems[0].text;
+}
+
+}  // namespace
+}  // namespace hocket::check

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/check/check_util.h"
+
+#include <fmt/format.h>
+
+#include "autodiff/autodiff.h"
+#include "models/build.h"
+#include "parallel/lower.h"
+#include "passes/pass.h"
+#include "program/finalize.h"
+
+namespace hocket::check::test {
+
+models::ModelConfig dense(int64_t layers, bool tied) {
+  models::ModelConfig c;
+  c.family = "llama";
+  c.vocab_size = 32;
+  c.hidden_size = 16;
+  c.num_layers = layers;
+  c.num_heads = 4;
+  c.num_kv_heads = 2;
+  c.head_dim = 4;
+  c.intermediate_size = 24;
+  c.max_position = 64;
+  c.tie_word_embeddings = tied;
+  c.moe_layer.assign(static_cast<size_t>(layers), false);
+  return c;
+}
+
+models::ModelConfig moe(int64_t layers) {
+  models::ModelConfig c = dense(layers, false);
+  c.family = "qwen3_moe";
+  c.num_experts = 8;
+  c.top_k = 2;
+  c.moe_intermediate_size = 8;
+  c.norm_topk_prob = true;
+  c.router_aux_loss_coef = 0.01;
+  for (int64_t i = 0; i < layers; ++i) c.moe_layer[static_cast<size_t>(i)] = i % 3 != 2;
+  return c;
+}
+
+Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, int64_t sequence,
+               int64_t bucket_bytes, Purpose purpose) {
+  Case c;
+  c.plan = plan;
+  models::BuildOptions options;
+  options.tokens = sequence * plan.micro_batch * plan.dp;
+  options.sequence_length = sequence;
+  options.balance_coef = config.router_aux_loss_coef;
+  options.num_micro_batches = plan.num_micro_batches;
+  using Mode = models::BuildOptions::Mode;
+  if (purpose == Purpose::loss) options.grad = false;
+  if (purpose == Purpose::logits) options.mode = Mode::logits;
+  if (purpose == Purpose::generate) {
+    options.mode = Mode::generate;
+    options.cache_slots = 32;
+  }
+  c.graph = models::build(config, options);
+  if (purpose == Purpose::train || purpose == Purpose::grads) autodiff::differentiate(c.graph);
+  if (purpose == Purpose::train) autodiff::append_adamw(c.graph, {});
+  if (purpose == Purpose::grads) autodiff::append_grad_outputs(c.graph);
+  graph::Graph rewritten = c.graph;
+  passes::PassRunner runner({"recompute", "bucket"}, {}, {plan.recompute, bucket_bytes});
+  runner.run(rewritten);
+  c.program = parallel::lower(rewritten, plan);
+  runner.run(c.program);
+  program::finalize(c.program);
+  c.name =
+      fmt::format("{} L{} tied={} pp={} dp={} ep={} mb={} {} recompute={} bucket={}", config.family,
+                  config.num_layers, config.tie_word_embeddings, plan.pp, plan.dp, plan.ep,
+                  plan.num_micro_batches, plan.pp_schedule, plan.recompute, bucket_bytes);
+  return c;
+}
+
+Case random_case(std::mt19937_64& rng) {
+  auto pick = [&](int64_t lo, int64_t hi) {
+    return lo + static_cast<int64_t>(rng() % static_cast<uint64_t>(hi - lo + 1));
+  };
+  const bool experts = rng() % 2;
+  const int64_t layers = pick(1, 4);
+  const models::ModelConfig config = experts ? moe(layers) : dense(layers, rng() % 2);
+  parallel::Plan plan;
+  do {
+    plan.pp = pick(1, layers);
+    plan.dp = 1LL << pick(0, 3);
+    plan.ep = experts ? 1LL << pick(0, 3) : 1;
+  } while (plan.pp * plan.dp > 8 || plan.dp % plan.ep != 0);
+  plan.num_micro_batches = pick(1, 5);
+  plan.pp_schedule = rng() % 2 ? "1f1b" : "gpipe";
+  const char* const recompute[] = {"none", "selective", "full"};
+  plan.recompute = recompute[rng() % 3];
+  const int64_t buckets[] = {0, 4096, 25 << 20};
+  return make_case(config, plan, 8, buckets[rng() % 3]);
+}
+
+}  // namespace hocket::check::test

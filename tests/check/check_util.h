@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs for the tests of check: small models of both families under random plans.
+#pragma once
+
+#include <random>
+#include <string>
+
+#include "graph/graph.h"
+#include "models/config.h"
+#include "parallel/plan.h"
+#include "program/program.h"
+
+namespace hocket::check::test {
+
+struct Case {
+  std::string name;
+  graph::Graph graph;
+  parallel::Plan plan;
+  program::Program program;  ///< lowered, with dependencies and memory plan
+};
+
+models::ModelConfig dense(int64_t layers, bool tied);
+models::ModelConfig moe(int64_t layers);
+enum class Purpose { train, loss, grads, logits, generate };
+/// A step of `config` under `plan`; train: gradients, AdamW, losses.
+Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, int64_t sequence = 8,
+               int64_t bucket_bytes = 25 << 20, Purpose purpose = Purpose::train);
+/// A random small model under a random plan of at most 8 ranks.
+Case random_case(std::mt19937_64& rng);
+
+}  // namespace hocket::check::test

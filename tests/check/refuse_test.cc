@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// One fault per rule, made by hand: the verdict names the rule, the task and the reason.
+#include <gtest/gtest.h>
+
+#include "check/check.h"
+#include "program/finalize.h"
+#include "tests/check/check_util.h"
+
+namespace hocket::check {
+namespace {
+
+using program::Lane;
+using program::Program;
+using program::RankClass;
+using program::Task;
+
+test::Case make(int64_t pp, int64_t dp, int64_t ep, int64_t micro_batches, bool tied = false) {
+  parallel::Plan plan;
+  plan.pp = pp;
+  plan.dp = dp;
+  plan.ep = ep;
+  plan.num_micro_batches = micro_batches;
+  return test::make_case(ep > 1 ? test::moe(2) : test::dense(2, tied), plan, 8, 0);
+}
+
+/// The n-th task of this op in the class.
+int32_t find(const Program& p, int32_t cls, const std::string& op, int n = 0) {
+  const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
+  for (size_t i = 0; i < tasks.size(); ++i)
+    if (p.kind(tasks[i]).op == op && n-- == 0) return static_cast<int32_t>(i);
+  ADD_FAILURE() << "no " << op;
+  return 0;
+}
+Task& task(Program& p, int32_t cls, const std::string& op, int n = 0) {
+  return p.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(find(p, cls, op, n))];
+}
+void erase(Program& p, int32_t cls, int32_t at) {
+  RankClass& c = p.classes[static_cast<size_t>(cls)];
+  c.tasks.erase(c.tasks.begin() + at);
+  if (!c.task_workspace.empty()) c.task_workspace.erase(c.task_workspace.begin() + at);
+  for (Task& t : c.tasks) {
+    std::erase(t.deps, at);
+    for (int32_t& d : t.deps) d -= d > at;
+  }
+}
+
+/// True if some problem of this rule contains all the words.
+void expect_refused(const Verdict& v, const std::string& rule, std::vector<std::string> words) {
+  EXPECT_FALSE(v.ok());
+  for (const Problem& p : v.problems) {
+    if (p.rule != rule) continue;
+    bool all = true;
+    for (const std::string& w : words) all &= p.text.find(w) != std::string::npos;
+    EXPECT_FALSE(p.fix.empty());
+    if (all) return;
+  }
+  std::string wanted;
+  for (const std::string& w : words) wanted += " '" + w + "'";
+  ADD_FAILURE() << "no problem " << rule << " with" << wanted << " in\n" << to_text(v);
+}
+
+TEST(Refuse, MissingAllReduce) {
+  test::Case c = make(1, 2, 1, 2);
+  // Everything the reduction of one gradient did: its reader then has a partial input.
+  erase(c.program, 0, find(c.program, 0, "all_reduce"));
+  expect_refused(check(c.program, c.graph), "layout-legal", {"sumsq", "edp:P"});
+}
+
+TEST(Refuse, AllReduceTwice) {
+  test::Case c = make(1, 2, 1, 1);
+  RankClass& cls = c.program.classes[0];
+  const int32_t at = find(c.program, 0, "all_reduce");
+  cls.tasks.insert(cls.tasks.begin() + at, cls.tasks[static_cast<size_t>(at)]);
+  cls.task_workspace.insert(cls.task_workspace.begin() + at, program::kNone);
+  for (size_t i = static_cast<size_t>(at) + 1; i < cls.tasks.size(); ++i)
+    for (int32_t& d : cls.tasks[i].deps) d += d >= at;
+  expect_refused(check(c.program, c.graph), "reduce-replicated",
+                 {"all_reduce", "2 times the value"});
+}
+
+TEST(Refuse, AllReduceOverTheWrongAxis) {
+  test::Case c = make(1, 4, 2, 1);
+  Task& t = task(c.program, 0, "all_reduce");
+  const auto& axes = c.program.groups[static_cast<size_t>(t.group)].axes;
+  ASSERT_EQ(axes.size(), 2u);
+  t.group = c.program.intern(program::Group{{axes[0]}, {}});
+  const Verdict v = check(c.program, c.graph);
+  ASSERT_FALSE(v.ok());
+  EXPECT_EQ(v.problems[0].problem_class, ProblemClass::value);
+}
+
+TEST(Refuse, MicroBatchMissingFromAGradient) {
+  test::Case c = make(1, 1, 1, 3);
+  RankClass& cls = c.program.classes[0];
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    const Task& t = cls.tasks[i];
+    if (c.program.kind(t).op != "linear_dw" || t.micro_batch != 1 || t.layer != 1) continue;
+    erase(c.program, 0, static_cast<int32_t>(i));
+    break;
+  }
+  expect_refused(check(c.program, c.graph), "not-in-graph",
+                 {"sumsq", "incomplete", "lacks linear_dw L1 mb1"});
+}
+
+TEST(Refuse, MicroBatchTwiceInAGradient) {
+  test::Case c = make(1, 1, 1, 3);
+  RankClass& cls = c.program.classes[0];
+  Task* second = nullptr;
+  for (Task& t : cls.tasks)
+    if (c.program.kind(t).op == "linear_dw" && t.micro_batch == 2 && !second) second = &t;
+  const auto origin = second->origin;
+  for (const Task& t : cls.tasks)
+    if (t.origin == origin && t.micro_batch == 1) second->in = t.in;
+  // Its memory may be gone by then: only the value matters here.
+  cls.arena_bytes = 0;
+  for (auto& b : cls.buffers) b.offset = program::kNone;
+  expect_refused(check(c.program, c.graph), "not-in-graph",
+                 {"linear_dw", "mb2", "mb1", "too often"});
+}
+
+TEST(Refuse, WrongMicroBatchIsTracedToItsOrigin) {
+  test::Case c = make(1, 1, 1, 3);
+  RankClass& cls = c.program.classes[0];
+  cls.arena_bytes = 0;
+  for (auto& b : cls.buffers) b.offset = program::kNone;
+  Task& t = task(c.program, 0, "embedding", 2);
+  t.in[0] = task(c.program, 0, "embedding", 0).in[0];
+  const Verdict v = check(c.program, c.graph);
+  ASSERT_FALSE(v.ok());
+  EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "embedding", 2)) << to_text(v);
+}
+
+TEST(Refuse, WrongScale) {
+  test::Case c = make(1, 2, 2, 1);
+  Task& t = task(c.program, 0, "balance_loss");
+  program::Kind kind = c.program.kind(t);
+  kind.attrs.set("coef", kind.attrs.f("coef") * 2);
+  t.kind = c.program.intern(kind);
+  expect_refused(check(c.program, c.graph), "not-in-graph",
+                 {"balance_loss", "attributes are", "coef"});
+}
+
+TEST(Refuse, SizesOfAnotherRouting) {
+  test::Case c = make(1, 4, 2, 2);
+  Task& a = task(c.program, 0, "all_to_all", 0);
+  RankClass& cls = c.program.classes[0];
+  for (Task& t : cls.tasks)
+    if (c.program.kind(t).op == "all_to_all" && t.in[1] != a.in[1]) {
+      t.in[1] = a.in[1];
+      break;
+    }
+  cls.arena_bytes = 0;
+  for (auto& b : cls.buffers) b.offset = program::kNone;
+  expect_refused(check(c.program, c.graph), "exchange-sizes", {"all_to_all", "routing"});
+}
+
+TEST(Refuse, ExchangeInTheWrongDirection) {
+  test::Case c = make(1, 2, 2, 1);
+  Task& t = task(c.program, 0, "all_to_all", 1);
+  program::Kind kind = c.program.kind(t);
+  const int64_t from = kind.attrs.i("from"), to = kind.attrs.i("to");
+  kind.attrs.set("from", to);
+  kind.attrs.set("to", from);
+  t.kind = c.program.intern(kind);
+  expect_refused(check(c.program, c.graph), "exchange-layout", {"all_to_all"});
+}
+
+TEST(Refuse, TiedGradientNotSummedOverStages) {
+  test::Case c = make(2, 1, 1, 2, true);
+  for (int32_t cls = 0; cls < 2; ++cls) {
+    const auto& tasks = c.program.classes[static_cast<size_t>(cls)].tasks;
+    for (size_t i = 0; i < tasks.size(); ++i)
+      if (c.program.kind(tasks[i]).op == "all_reduce" &&
+          !c.program.groups[static_cast<size_t>(tasks[i].group)].members.empty()) {
+        erase(c.program, cls, static_cast<int32_t>(i));
+        break;
+      }
+  }
+  expect_refused(check(c.program, c.graph), "not-in-graph", {"lacks"});
+}
+
+TEST(Refuse, UpdateMissing) {
+  test::Case c = make(1, 1, 1, 1);
+  erase(c.program, 0, find(c.program, 0, "adamw", 2));
+  expect_refused(check(c.program, c.graph), "final-value", {"no task computes adamw"});
+}
+
+TEST(Refuse, ParameterUpdatedTwice) {
+  test::Case c = make(1, 1, 1, 1);
+  RankClass& cls = c.program.classes[0];
+  cls.tasks.push_back(task(c.program, 0, "adamw", 1));
+  cls.task_workspace.push_back(program::kNone);
+  expect_refused(check(c.program, c.graph), "not-in-graph", {"adamw"});
+}
+
+TEST(Refuse, LostMessage) {
+  test::Case c = make(2, 1, 1, 2);
+  erase(c.program, 0, find(c.program, 0, "send", 1));
+  expect_refused(check(c.program, c.graph), "recv-unmatched", {"recv", "class 0"});
+  c = make(2, 1, 1, 2);
+  erase(c.program, 1, find(c.program, 1, "recv", 1));
+  expect_refused(check(c.program, c.graph), "send-unmatched", {"send", "class 1"});
+}
+
+TEST(Refuse, MissingDependencyIsARace) {
+  test::Case c = make(2, 1, 1, 2);
+  for (Task& t : c.program.classes[1].tasks)
+    for (size_t k = 0; k < t.deps.size(); ++k)
+      if (c.program.kind(c.program.classes[1].tasks[static_cast<size_t>(t.deps[k])]).op == "recv") {
+        t.deps.erase(t.deps.begin() + static_cast<int64_t>(k));
+        expect_refused(check(c.program, c.graph), "race",
+                       {"reads", "nothing orders it after recv"});
+        return;
+      }
+  FAIL();
+}
+
+TEST(Refuse, OverlappingMemory) {
+  test::Case c = make(1, 1, 1, 1);
+  Task& t = task(c.program, 0, "add");
+  auto& buffers = c.program.classes[0].buffers;
+  buffers[static_cast<size_t>(t.out[0])].offset = buffers[static_cast<size_t>(t.in[0])].offset;
+  const Verdict v = check(c.program, c.graph);
+  ASSERT_FALSE(v.ok());
+  EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "add")) << to_text(v);
+}
+
+TEST(Refuse, WorkspaceOverAnInput) {
+  test::Case c = make(1, 1, 1, 1);
+  RankClass& cls = c.program.classes[0];
+  const int32_t at = find(c.program, 0, "linear");
+  const Task& t = cls.tasks[static_cast<size_t>(at)];
+  ASSERT_GT(c.program.kind(t).workspace, 0);
+  cls.task_workspace[static_cast<size_t>(at)] = cls.buffers[static_cast<size_t>(t.in[0])].offset;
+  expect_refused(check(c.program, c.graph), "race", {"linear", "puts its workspace over"});
+}
+
+TEST(Refuse, PlanThatExpectsLessThanIsAlive) {
+  test::Case c = make(1, 2, 2, 1);
+  RankClass& cls = c.program.classes[0];
+  const Verdict good = check(c.program, c.graph);
+  EXPECT_TRUE(good.ok()) << to_text(good);
+  cls.expected_bytes = 64;
+  expect_refused(check(c.program, c.graph), "arena-expected", {"are alive during"});
+}
+
+TEST(Refuse, BrokenIds) {
+  for (int fault = 0; fault < 6; ++fault) {
+    test::Case c = make(2, 1, 1, 1);
+    Task& t = task(c.program, 0, "send");
+    switch (fault) {
+      case 0:
+        t.in[0] = 100000;
+        break;
+      case 1:
+        t.kind = -7;
+        break;
+      case 2:
+        t.deps.push_back(-3);
+        break;
+      case 3:
+        t.peer_axis = 9;
+        break;
+      case 4:
+        t.group = 77;
+        break;
+      default:
+        t.lane = static_cast<Lane>(99);
+    }
+    expect_refused(check(c.program, c.graph), "ids-in-range", {"task"});
+  }
+}
+
+/// Two stages that exchange one message each way; `swapped`: both receive before they send.
+Program exchange(bool swapped) {
+  Program p;
+  p.mesh = {{{"pp", 2}}};
+  graph::TensorType f{graph::DType::f32, {16}};
+  const auto zero =
+      p.intern({.op = "zero", .attrs = {{"type", graph::to_string(f)}}, .in = {}, .out = {f}});
+  const auto send = p.intern({.op = "send", .attrs = {}, .in = {f}, .out = {}});
+  const auto recv = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {f}});
+  const auto add = p.intern({.op = "add", .attrs = {}, .in = {f, f}, .out = {f}});
+  for (int32_t s = 0; s < 2; ++s) {
+    RankClass c;
+    c.stage = s;
+    c.buffers.resize(3);
+    for (program::Buffer& b : c.buffers) b.type = f;
+    auto message = [&](bool receive) {
+      Task t;
+      t.kind = receive ? recv : send;
+      t.lane = receive ? Lane::intra_rx : Lane::intra;
+      t.peer_axis = 0;
+      t.peer = s == 0 ? 1 : -1;
+      t.tag = receive ? 1 - s : s;
+      (receive ? t.out : t.in) = {receive ? 1 : (swapped ? 2 : 0)};
+      return t;
+    };
+    Task first;
+    first.kind = zero;
+    first.out = {0};
+    Task sum;
+    sum.kind = add;
+    sum.in = {0, 1};
+    sum.out = {2};
+    c.tasks = swapped ? std::vector<Task>{first, message(true), sum, message(false)}
+                      : std::vector<Task>{first, message(false), message(true), sum};
+    p.classes.push_back(c);
+  }
+  program::finalize(p);
+  return p;
+}
+
+TEST(Refuse, Deadlock) {
+  Verdict good = check_structure(exchange(false));
+  EXPECT_TRUE(good.ok()) << to_text(good);
+  Verdict v = check_structure(exchange(true));
+  expect_refused(v, "deadlock", {"recv", "receives from", "depends on", "class 1"});
+  EXPECT_EQ(v.problems[0].ranks, (std::vector<int32_t>{0, 1}));
+}
+
+TEST(Refuse, CollectivesInDifferentOrder) {
+  test::Case c = make(2, 1, 1, 1, true);
+  // The tied gradient's reduction and the norms' reduction change places on one stage.
+  RankClass& cls = c.program.classes[0];
+  std::vector<size_t> at;
+  for (size_t i = 0; i < cls.tasks.size(); ++i)
+    if (c.program.kind(cls.tasks[i]).op == "all_reduce") at.push_back(i);
+  ASSERT_EQ(at.size(), 2u);
+  Task& a = cls.tasks[at[0]];
+  Task& b = cls.tasks[at[1]];
+  std::swap(a.kind, b.kind), std::swap(a.in, b.in), std::swap(a.out, b.out);
+  std::swap(a.group, b.group);
+  const Verdict v = check(c.program, c.graph);
+  ASSERT_FALSE(v.ok());
+  bool named = false;
+  for (const Problem& p : v.problems)
+    named |= c.program.kind(c.program.classes[0].tasks[static_cast<size_t>(p.task.task)]).op ==
+             "all_reduce";
+  EXPECT_TRUE(named) << to_text(v);
+}
+
+TEST(Refuse, MissingInputFromTheHost) {
+  test::Case c = make(1, 2, 1, 1);
+  for (auto& b : c.program.classes[0].buffers)
+    if (b.name == "tokens") b.name = "tokenz";
+  expect_refused(check(c.program, c.graph), "named-tensor", {"tokenz", "not a tensor"});
+}
+
+TEST(Refuse, UnknownOpAndWrongTypes) {
+  test::Case c = make(1, 1, 1, 1);
+  Task& t = task(c.program, 0, "swiglu");
+  program::Kind kind = c.program.kind(t);
+  kind.op = "swigloo";
+  t.kind = c.program.intern(kind);
+  expect_refused(check(c.program, c.graph), "known-op", {"swigloo"});
+  c = make(1, 1, 1, 1);
+  Task& u = task(c.program, 0, "linear");
+  kind = c.program.kind(u);
+  kind.out[0].dims.back() += 1;
+  u.kind = c.program.intern(kind);
+  expect_refused(check(c.program, c.graph), "types-follow", {"linear", "the kind says"});
+}
+
+}  // namespace
+}  // namespace hocket::check

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model folders in every form that is read, checkpoints that survive faults, and where MODEL is
+// looked for.
+#include "checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "checkpoint/model_weights.h"
+#include "checkpoint/resolve.h"
+#include "models/build.h"
+#include "tests/checkpoint/checkpoint_util.h"
+
+namespace hocket::checkpoint {
+namespace {
+
+using graph::DType;
+using models::ModelConfig;
+
+struct Content {
+  ModelConfig config;
+  std::vector<std::vector<char>> storage;
+  CheckpointContent c;
+  Content(const std::string& family, DType dtype, int64_t step, bool tied = false)
+      : config(small_config(family, tied)) {
+    c.params = random_params(config, dtype, static_cast<uint64_t>(step), storage);
+    for (const char* moment : {"exp_avg.", "exp_avg_sq."})
+      for (NamedTensor t : random_params(config, dtype, hash_name(moment), storage)) {
+        t.name = moment + t.name;
+        c.optimizer.push_back(std::move(t));
+      }
+    c.config = &config;
+    c.state.step = step;
+    c.state.seed = ~uint64_t{0};
+    c.state.config = "model: x\n";
+    c.state.data = R"({"epoch":3})";
+    c.state.losses = {{1, 0.1}, {2, 1.0 / 3}, {3, std::nan("")}, {4, 1e-310}};
+    c.files["tokenizer.json"] = "{}";
+  }
+  // Growing `storage` moved the vectors but not their bytes; they stay put from here on.
+  Content(const Content&) = delete;
+};
+
+void expect_equal(const Checkpoint& got, const CheckpointContent& want) {
+  for (const NamedTensor& t : want.params) {
+    std::vector<char> bytes(static_cast<size_t>(t.type.bytes()));
+    got.load_param(t.name, t.type.dtype, bytes.data());
+    EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
+  }
+  for (const NamedTensor& t : want.optimizer) {
+    std::vector<char> bytes(static_cast<size_t>(t.type.bytes()));
+    got.load_optimizer(t.name, t.type, bytes.data());
+    EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
+  }
+  EXPECT_EQ(got.state().step, want.state.step);
+  EXPECT_EQ(got.state().seed, want.state.seed);
+  EXPECT_EQ(got.state().config, want.state.config);
+  EXPECT_EQ(got.state().data, want.state.data);
+  EXPECT_EQ(got.state().rng, "");
+  ASSERT_EQ(got.state().losses.size(), want.state.losses.size());
+  for (size_t i = 0; i < want.state.losses.size(); ++i) {
+    const double a = got.state().losses[i].second, b = want.state.losses[i].second;
+    EXPECT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << i;
+  }
+}
+
+TEST(Checkpoint, RoundTripIsBitExact) {
+  for (const char* family : {"llama", "qwen3_moe"})
+    for (DType dtype : {DType::f32, DType::f64})
+      for (bool tied : {false, true}) {
+        const TempFolder run;
+        const Content content(family, dtype, 12, tied);
+        const std::string path = save_checkpoint(run.path(), content.c);
+        EXPECT_EQ(path, run / "step-000012");
+        EXPECT_TRUE(is_complete_checkpoint(path));
+        const Checkpoint back(path);
+        expect_equal(back, content.c);
+        const Safetensors model(path);
+        const auto embed = model.find("model.embed_tokens.weight");
+        EXPECT_EQ(embed.tensor->type, stored_type(dtype));
+        EXPECT_EQ(model.find("lm_head.weight").tensor == nullptr, tied);
+        EXPECT_EQ(nlohmann::json::parse(read_file(path + "/config.json"))["torch_dtype"],
+                  dtype == DType::f32 ? "float32" : "float64");
+        EXPECT_EQ(read_file(path + "/tokenizer.json"), "{}");
+      }
+}
+
+TEST(Checkpoint, PartsOfAParameter) {
+  const TempFolder run;
+  const Content content("qwen3_moe", DType::f32, 1);
+  const Checkpoint back(save_checkpoint(run.path(), content.c));
+  Rng rng(5);
+  for (const NamedTensor& t : content.c.params) {
+    const int64_t n = t.type.numel();
+    for (int i = 0; i < 20; ++i) {
+      const int64_t first = rng.between(0, n), count = rng.between(0, n - first);
+      std::vector<float> part(static_cast<size_t>(count) + 1, -7);
+      back.weights().load_range(t.name, first, count, DType::f32, part.data());
+      EXPECT_EQ(0, std::memcmp(part.data(), static_cast<const float*>(t.data) + first,
+                               static_cast<size_t>(count) * 4));
+      EXPECT_EQ(part.back(), -7);
+    }
+  }
+}
+
+TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
+  const TempFolder run;
+  EXPECT_FALSE(latest_checkpoint(run.path()).has_value());
+  EXPECT_FALSE(latest_checkpoint(run / "absent").has_value());
+  for (int64_t step : {9, 100, 30}) save_checkpoint(run.path(), Content("llama", DType::f32, step).c);
+  EXPECT_EQ(latest_checkpoint(run.path()), run / "step-000100");
+  truncate_file(run / "step-000100/optimizer.safetensors", 50);
+  EXPECT_EQ(latest_checkpoint(run.path()), run / "step-000030");
+  EXPECT_NE(error_of([&] { const Checkpoint c(run / "step-000100"); }).find("optimizer.safetensors"),
+            std::string::npos);
+  remove_file(run / "step-000030/model.safetensors");
+  EXPECT_EQ(latest_checkpoint(run.path()), run / "step-000009");
+  write_file_atomic(run / "step-000009/run.json", "{\"files\"");
+  EXPECT_FALSE(latest_checkpoint(run.path()).has_value());
+  make_dirs(run / "step-999999");
+  make_dirs(run / "step-1x");
+  EXPECT_FALSE(latest_checkpoint(run.path()).has_value());
+}
+
+TEST(Checkpoint, SavingTheSameStepReplaces) {
+  const TempFolder run;
+  save_checkpoint(run.path(), Content("llama", DType::f32, 5).c);
+  Content other("llama", DType::f32, 5);
+  other.c.state.config = "changed";
+  save_checkpoint(run.path(), other.c);
+  EXPECT_EQ(Checkpoint(run / "step-000005").state().config, "changed");
+  EXPECT_EQ(list_dir(run.path()), (std::vector<std::string>{"step-000005"}));
+}
+
+// Every write, sync, open and rename of a save fails once: the older checkpoint stays the newest.
+TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
+  using Op = FileFaults::Op;
+  const TempFolder run;
+  const Content old("llama", DType::f32, 1), next("llama", DType::f32, 2);
+  save_checkpoint(run.path(), old.c);
+  for (Op op : {Op::open, Op::write, Op::sync, Op::rename}) {
+    int operations = 0;
+    for (int nth = 1;; ++nth) {
+      bool failed = false;
+      {
+        const FileFaults fault(op, nth, ENOSPC);
+        try {
+          save_checkpoint(run.path(), next.c);
+        } catch (const Error& e) {
+          failed = true;
+          EXPECT_EQ(e.exit_code(), 1) << e.what();
+        }
+      }
+      if (!failed) break;
+      ++operations;
+      // A folder that could not be synced after the rename is there in full.
+      const auto latest = latest_checkpoint(run.path());
+      ASSERT_TRUE(latest.has_value());
+      if (op != Op::sync) { EXPECT_EQ(*latest, run / "step-000001"); }
+      for (const std::string& name : list_dir(run.path()))
+        EXPECT_EQ(name.find("tmp"), std::string::npos) << name;
+      expect_equal(Checkpoint(run / "step-000001"), old.c);
+    }
+    EXPECT_GT(operations, 0);
+    expect_equal(Checkpoint(run / "step-000002"), next.c);
+    remove_tree(run / "step-000002");
+  }
+}
+
+TEST(Checkpoint, KilledAtRandomInstants) {
+  const TempFolder run;
+  const Content old("llama", DType::f64, 1), next("llama", DType::f64, 2);
+  save_checkpoint(run.path(), old.c);
+  Rng rng(11);
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (;;) save_checkpoint(run.path(), next.c);
+    }
+    ::usleep(static_cast<useconds_t>(rng.below(40'000)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    const auto latest = latest_checkpoint(run.path());
+    ASSERT_TRUE(latest.has_value());
+    expect_equal(Checkpoint(*latest), *latest == run / "step-000002" ? next.c : old.c);
+  }
+  clean_checkpoints(run.path());
+  for (const std::string& name : list_dir(run.path()))
+    EXPECT_EQ(name.find("tmp"), std::string::npos) << name;
+}
+
+// --- model folders ---------------------------------------------------------------------------------
+
+TEST(ModelWeights, ReadsEveryForm) {
+  for (const char* family : {"llama", "qwen3_moe"}) {
+    const ModelConfig config = small_config(family);
+    std::vector<std::vector<char>> storage;
+    const std::vector<NamedTensor> params = random_params(config, DType::f32, 3, storage);
+    const auto map = models::weight_map(config);
+    for (const bool bare : {false, true})
+      for (const bool fused : {false, true}) {
+        std::vector<NamedTensor> stored;
+        for (size_t i = 0; i < map.size(); ++i)
+          for (NamedTensor t : to_slices(params[i], fused ? map[i].forms.back() : map[i].forms[0])) {
+            if (bare && t.name.starts_with("model.")) t.name.erase(0, 6);
+            stored.push_back(std::move(t));
+          }
+        const float unused = 1;
+        stored.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {DType::f32, {1}}, &unused});
+        if (bare) stored.back().name.erase(0, 6);
+        const TempFolder folder;
+        save_safetensors(folder / "model.safetensors", stored);
+        const ModelWeights weights(folder.path(), config);
+        for (const NamedTensor& t : params) {
+          std::vector<char> bytes(static_cast<size_t>(t.type.bytes()));
+          weights.load_param(t.name, DType::f32, bytes.data());
+          EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
+          for (const auto& s : weights.slices(t.name))
+            EXPECT_NE(weights.file().find(s.name).tensor, nullptr) << s.name;
+        }
+      }
+  }
+}
+
+TEST(ModelWeights, WrongFilesNameTheTensor) {
+  const ModelConfig config = small_config("qwen3_moe");
+  std::vector<std::vector<char>> storage;
+  const auto params = random_params(config, DType::f32, 3, storage);
+  const std::vector<NamedTensor> good = to_stored(config, params);
+  const auto open = [&config](const std::vector<NamedTensor>& tensors) {
+    const TempFolder folder;
+    save_safetensors(folder / "model.safetensors", tensors);
+    return error_of([&] { const ModelWeights w(folder.path(), config); });
+  };
+  EXPECT_EQ(open(good), "");
+  std::vector<NamedTensor> bad(good.begin() + 1, good.end());
+  EXPECT_NE(open(bad).find(good[0].name), std::string::npos) << open(bad);
+  bad = good;
+  bad[3].type.dims = {bad[3].type.dims[1], bad[3].type.dims[0]};
+  EXPECT_NE(open(bad).find("has shape"), std::string::npos) << open(bad);
+  EXPECT_NE(open(bad).find(good[3].name), std::string::npos) << open(bad);
+  bad = good;
+  bad.push_back({"model.layers.0.self_attn.q_proj.bias", {DType::f32, {1}}, good[0].data});
+  EXPECT_NE(open(bad).find("q_proj.bias"), std::string::npos) << open(bad);
+}
+
+TEST(ModelWeights, ATiedHeadMayRepeatButNotDiffer) {
+  const ModelConfig config = small_config("llama", true);
+  std::vector<std::vector<char>> storage;
+  const auto params = random_params(config, DType::f32, 3, storage);
+  std::vector<NamedTensor> stored = to_stored(config, params);
+  const NamedTensor& embed = params[0];
+  ASSERT_EQ(embed.name, "model.embed_tokens.weight");
+  stored.push_back({"lm_head.weight", embed.type, embed.data});
+  const TempFolder folder;
+  save_safetensors(folder / "model.safetensors", stored);
+  std::vector<float> buffer(static_cast<size_t>(embed.type.numel()));
+  {
+    const ModelWeights weights(folder.path(), config);
+    weights.load_param(embed.name, DType::f32, buffer.data());
+    EXPECT_EQ(weights.slices(embed.name).size(), 2u);
+  }
+  buffer.back() += 1;
+  stored.back().data = buffer.data();
+  save_safetensors(folder / "model.safetensors", stored);
+  const ModelWeights weights(folder.path(), config);
+  std::vector<float> other(buffer.size());
+  const std::string text = error_of([&] { weights.load_param(embed.name, DType::f32, other.data()); });
+  EXPECT_NE(text.find("lm_head.weight"), std::string::npos) << text;
+}
+
+// --- where MODEL is looked for ---------------------------------------------------------------------
+
+class Environment {
+ public:
+  Environment(const char* name, const std::string& value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Environment() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(Resolve, FoldersRunsFilesAndTheHubCache) {
+  const TempFolder top;
+  const Content content("llama", DType::f32, 7);
+  save_checkpoint(top / "run", content.c);
+  save_checkpoint(top / "other/checkpoints", content.c);
+  EXPECT_EQ(resolve_model(top / "run").folder, top / "run/step-000007");
+  EXPECT_TRUE(resolve_model(top / "run").is_checkpoint);
+  EXPECT_EQ(resolve_model(top / "other").folder, top / "other/checkpoints/step-000007");
+  const std::string step = top / "run/step-000007";
+  EXPECT_EQ(resolve_model(step).folder, step);
+  EXPECT_EQ(resolve_model(step + "/config.json").config_file, step + "/config.json");
+  EXPECT_NE(error_of([&] { resolve_model(step + "/model.safetensors"); }).find("not a model"),
+            std::string::npos);
+  make_dirs(top / "bare");
+  EXPECT_NE(error_of([&] { resolve_model(top / "bare"); }).find("no config.json"), std::string::npos);
+  write_file_atomic(top / "bare/config.json", read_file(step + "/config.json"));
+  EXPECT_NE(error_of([&] { resolve_model(top / "bare"); }).find("safetensors"), std::string::npos);
+  EXPECT_FALSE(resolve_model(top / "bare", false).has_weights);
+
+  const Environment no_cache("HF_HUB_CACHE", "");
+  const Environment home("HF_HOME", top / "hf");
+  EXPECT_NE(error_of([&] { resolve_model("org/name"); }).find("hf download org/name"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_model("../org/name"); }).find("no such file"), std::string::npos);
+  const std::string hub = top / "hf/hub/models--org--name";
+  for (const char* hash : {"aaa", "bbb"}) {
+    make_dirs(hub + "/snapshots/" + hash);
+    for (const char* file : {"config.json", "model.safetensors"})
+      write_file_atomic(hub + "/snapshots/" + hash + "/" + file, read_file(step + "/" + file));
+  }
+  make_dirs(hub + "/refs");
+  write_file_atomic(hub + "/refs/main", "aaa\n");
+  EXPECT_EQ(resolve_model("org/name").folder, hub + "/snapshots/aaa");
+  write_file_atomic(hub + "/refs/main", "../../..");
+  EXPECT_NE(resolve_model("org/name").folder.find("/snapshots/"), std::string::npos);
+}
+
+TEST(Tokenizer, FilesForAutoTokenizer) {
+  const TempFolder folder;
+  const ModelConfig config = models::parse_config(
+      [] {
+        auto c = nlohmann::json::parse(small_config("llama").json);
+        c["eos_token_id"] = 3;
+        return c.dump();
+      }(),
+      "test");
+  EXPECT_THROW(tokenizer_files(folder.path(), config), Error);
+  write_file_atomic(folder / "tokenizer.json",
+                    R"({"added_tokens":[{"id":3,"content":"<end>"}],"model":{}})");
+  const auto made = tokenizer_files(folder.path(), config);
+  EXPECT_EQ(made.at("tokenizer.json"), read_file(folder / "tokenizer.json"));
+  EXPECT_EQ(nlohmann::json::parse(made.at("tokenizer_config.json"))["eos_token"], "<end>");
+  write_file_atomic(folder / "tokenizer_config.json", "{\"x\":1}");
+  EXPECT_EQ(tokenizer_files(folder / "tokenizer.json", config).at("tokenizer_config.json"),
+            "{\"x\":1}");
+}
+
+}  // namespace
+}  // namespace hocket::checkpoint

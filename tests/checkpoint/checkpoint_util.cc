@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/checkpoint/checkpoint_util.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "models/weights.h"
+
+namespace hocket::checkpoint {
+
+TempFolder::TempFolder() {
+  static int count = 0;
+  path_ = fmt::format("{}hocket-checkpoint-{}-{}", ::testing::TempDir(), ::getpid(), count++);
+  remove_tree(path_);
+  make_dirs(path_);
+}
+TempFolder::~TempFolder() { remove_tree(path_); }
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2) << e.what();
+    return e.what();
+  }
+  return "";
+}
+
+models::ModelConfig small_config(const std::string& family, bool tied) {
+  nlohmann::json c = {{"model_type", family},     {"vocab_size", 37},       {"hidden_size", 24},
+                      {"intermediate_size", 20},  {"num_hidden_layers", 2}, {"num_attention_heads", 4},
+                      {"num_key_value_heads", 2}, {"head_dim", 10},
+                      {"tie_word_embeddings", tied}};
+  if (family == "qwen3_moe")
+    c.update({{"num_experts", 3}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12},
+              {"mlp_only_layers", {1}}});
+  return models::parse_config(c.dump(), "test");
+}
+
+std::vector<NamedTensor> random_params(const models::ModelConfig& config, graph::DType dtype,
+                                       uint64_t seed, std::vector<std::vector<char>>& storage) {
+  std::vector<NamedTensor> params;
+  for (const models::ParamWeights& w : models::weight_map(config)) {
+    NamedTensor t{w.param, {dtype, w.dims}};
+    const auto n = static_cast<size_t>(t.type.numel());
+    std::vector<char>& bytes = storage.emplace_back(n * static_cast<size_t>(graph::size_of(dtype)));
+    Rng rng(seed ^ hash_name(w.param));
+    for (size_t i = 0; i < n; ++i) {
+      const double x = rng.normal();
+      const auto f = static_cast<float>(x);
+      if (dtype == graph::DType::f64)
+        std::memcpy(&bytes[i * 8], &x, 8);
+      else
+        std::memcpy(&bytes[i * 4], &f, 4);
+    }
+    params.push_back(std::move(t));
+  }
+  // Pointers only now: the outer vector may have moved while it grew.
+  for (size_t i = 0; i < params.size(); ++i)
+    params[i].data = storage[storage.size() - params.size() + i].data();
+  return params;
+}
+
+}  // namespace hocket::checkpoint

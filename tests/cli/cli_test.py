@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=600
+"""The command line without LibTorch: errors and exit codes, check, simulate and graph on runs, models and the
+texts of programs."""
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import cli_util
+from cli_util import HOCKET, Sandbox
+
+PLAN = ["--set", "plan.pp=2", "--set", "plan.dp=2", "--set", "plan.ep=2", "--set", "plan.micro_batch=1"]
+
+
+class Cli(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.tmp = tempfile.TemporaryDirectory()
+        cls.box = Sandbox(cls.tmp.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.tmp.cleanup()
+
+    def refused(self, words, *expected, code=2):
+        r = self.box.run(*words)
+        self.assertEqual(code, r.returncode, r.stderr)
+        self.assertNotIn("internal error", r.stderr)
+        for text in expected:
+            self.assertIn(text, r.stderr)
+        return r
+
+    # ---- words ------------------------------------------------------------------------------------
+    def test_exit_codes_of_bad_words(self):
+        self.refused([], "usage")
+        self.refused(["trian"], "did you mean train?")
+        self.refused(["--hepl"], "unknown option")
+        self.refused(["check"], "RUN is missing")
+        self.refused(["check", "configs/quickstart.yaml", "--memory-budegt", "1GiB"], "did you mean --memory-budget?")
+        self.refused(["check", "configs/quickstart.yaml", "--memory-budget"], "--memory-budget")
+        self.refused(["check", "configs/quickstart.yaml", "--memory-budget", "lots"], "bytes")
+        self.refused(["check", "configs/quickstart.yaml", "--mutate", "many"], "--mutate", "integer")
+        self.refused(["check", "a", "b"], "unexpected argument")
+        self.refused(["check", "--seed", "1", "--seed", "2", "configs/quickstart.yaml"], "2 times")
+        self.refused(["data", "prepaer"], "did you mean prepare?")
+        self.refused(["simulate", "--json=1", "configs/quickstart.yaml"], "--json")
+
+    def test_help_and_version(self):
+        for words in (["--help"], ["-h"], ["help"], ["check", "--help"], ["help", "check"], ["data", "--help"],
+                      ["data", "prepare", "-h"]):
+            self.assertIn("usage", self.box.good(*words))
+        self.assertRegex(self.box.good("--version"), r"^hocket \d+\.\d+")
+
+    # ---- files ------------------------------------------------------------------------------------
+    def test_bad_files(self):
+        self.refused(["check", "none.yaml"], "none.yaml")
+        self.refused(["train", "none.yaml"], "none.yaml")
+        self.refused(["train", "configs"], "folder")
+        with open(self.box.path("typo.yaml"), "w", encoding="utf-8") as f:
+            f.write("model: {path: configs/models/quickstart}\nplan: {micro_bach: 2}\n")
+        self.refused(["check", "typo.yaml"], "typo.yaml:2", "micro_batch")
+        with open(self.box.path("bad.txt"), "w", encoding="utf-8") as f:
+            f.write("hocket-program 1\nnonsense\n")
+        self.refused(["check", "bad.txt"], "line 2")
+        self.refused(["graph", "--diff", "bad.txt", "typo.yaml"], "neither")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "plan.ep=3"], "ep")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dpp=3"], "dp")
+        self.refused(["eval", "nobody/nothing"], "hf download nobody/nothing")
+        self.refused(["eval", "configs/models/quickstart"], "safetensors")
+        self.refused(["simulate", "configs/quickstart.yaml", "--cluster", "none.yaml"], "none.yaml")
+        self.refused(["simulate", "configs/quickstart.yaml", "--profile", "typo.yaml"], "typo.yaml")
+        self.refused(["graph", "configs/quickstart.yaml", "--stage", "middle"], "middle")
+        self.refused(["graph", "configs/quickstart.yaml", "--passes", "bukket"], "bukket")
+        self.refused(["graph", "configs/quickstart.yaml", "--skip", "nothing"], "nothing")
+        self.refused(["graph", "configs/quickstart.yaml", "--rank", "7"], "7")
+        self.refused(["graph", "configs/quickstart.yaml", "--passes", "none", "--dump-after", "bucket"], "did not run")
+        self.refused(["data", "stats", "include"], "include")
+        self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
+        self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
+
+    # ---- configuration ----------------------------------------------------------------------------
+    def test_print_config(self):
+        text = self.box.good("train", "configs/quickstart.yaml", "--set", "plan.dp=2", "--set",
+                             "plan.micro_batch=1", "--print-config")
+        self.assertRegex(text, r"dp: 2 +# --set")
+        self.assertRegex(text, r"pp: 1 +# default")
+        self.assertRegex(text, r"seq_len: 32 +# configs/quickstart.yaml:\d+")
+        j = json.loads(self.box.good("train", "configs/quickstart.yaml", "--print-config", "--json"))
+        self.assertEqual(32, j["train"]["seq_len"])
+        # What is printed is a run.yaml of the same values.
+        plain = "\n".join(line.split(" #")[0] for line in text.split("\n"))
+        with open(self.box.path("again.yaml"), "w", encoding="utf-8") as f:
+            f.write(plain)
+        again = self.box.good("train", "again.yaml", "--print-config", "--json")
+        first = self.box.good("train", "configs/quickstart.yaml", "--set", "plan.dp=2", "--set",
+                              "plan.micro_batch=1", "--print-config", "--json")
+        self.assertEqual(json.loads(first), json.loads(again))
+
+    # ---- check ------------------------------------------------------------------------------------
+    def test_check(self):
+        text = self.box.good("check", "configs/quickstart.yaml", *PLAN)
+        self.assertIn("proved", text)
+        good = json.loads(self.box.good("check", "configs/quickstart.yaml", *PLAN, "--json"))
+        self.assertTrue(good["ok"])
+        self.assertEqual(32, len(good["program_hash"]))
+        r = self.box.run("check", "configs/quickstart.yaml", *PLAN, "--memory-budget", "100kB", "--json")
+        self.assertEqual(2, r.returncode)
+        refused = json.loads(r.stdout)
+        self.assertFalse(refused["ok"])
+        self.assertEqual("memory", refused["problems"][0]["class"])
+        self.assertEqual(2, self.box.run("check", "configs/quickstart.yaml", "--set",
+                                         "cluster.memory_budget=1kB").returncode)
+
+    def test_check_refuses_a_broken_program(self):
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
+        lines = text.split("\n")
+        # Without its reduction, a gradient stays a partial sum.
+        cut = next(i for i, x in enumerate(lines) if x.startswith("task ") and " all_reduce " in x and " grad " in x)
+        words = lines[cut].split()
+        lines[cut] = " ".join("k" + str(next(
+            int(x.split()[1][1:]) for x in lines if x.startswith("kind ") and x.split()[2] == words[2]))
+            if w.startswith("k") and w[1:].isdigit() else w for w in words if not w.startswith("deps="))
+        with open(self.box.path("broken.txt"), "w", encoding="utf-8") as f:
+            f.write("\n".join(lines))
+        r = self.box.run("check", "broken.txt")
+        self.assertEqual(2, r.returncode)
+        self.assertIn("change:", r.stdout)
+
+    def test_mutants(self):
+        j = json.loads(self.box.good("check", "configs/quickstart.yaml", *PLAN, "--mutate", "12", "--seed", "5",
+                                     "--json"))
+        self.assertEqual(12, sum(j["total"].values()))
+        again = json.loads(self.box.good("check", "configs/quickstart.yaml", *PLAN, "--mutate", "12", "--seed", "5",
+                                         "--json"))
+        self.assertEqual(j, again)
+        self.assertIn("exact", self.box.good("check", "configs/quickstart.yaml", "--mutate", "3"))
+
+    # ---- the text of a program stands in for the run ------------------------------------------------
+    def test_program_text(self):
+        self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--out", "p.txt")
+        for words in (["check", "--json"], ["simulate"], ["simulate", "--json"],
+                      ["simulate", "--cluster", "configs/clusters/h100-64x8.yaml"], ["graph"],
+                      ["graph", "--stage", "backward"], ["graph", "--rank", "3", "--dot"]):
+            a = self.box.good(words[0], "configs/quickstart.yaml", *PLAN, *words[1:])
+            b = self.box.good(words[0], "p.txt", *words[1:])
+            if words == ["check", "--json"]:
+                a, b = json.loads(a), json.loads(b)
+                a.pop("seconds"), b.pop("seconds")
+            self.assertEqual(a, b, words)
+        self.refused(["check", "p.txt", "--set", "plan.dp=1"], "--set")
+
+    # ---- simulate ---------------------------------------------------------------------------------
+    def test_simulate(self):
+        text = self.box.good("simulate", "configs/models/quickstart")
+        self.assertIn("uncalibrated", text)
+        self.assertEqual(text.split("\n")[1:],
+                         self.box.good("simulate", "configs/models/quickstart/config.json").split("\n")[1:])
+        j = json.loads(self.box.good("simulate", "configs/quickstart.yaml", *PLAN, "--json", "--trace", "t.json"))
+        self.assertGreater(j["step_s"], 0)
+        with open(self.box.path("t.json"), encoding="utf-8") as f:
+            self.assertGreater(len(json.load(f)["traceEvents"]), 100)
+        self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
+                         self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
+
+    def test_simulate_512_ranks(self):
+        """The configuration as shipped: classes share work, so that a large run takes no time."""
+        r = subprocess.run([HOCKET, "simulate", "configs/qwen3-30b-a3b.yaml", "--cluster",
+                            "configs/clusters/h100-64x8.yaml", "--json"], cwd=cli_util.ROOT, check=True,
+                           stdout=subprocess.PIPE, text=True)
+        j = json.loads(r.stdout)
+        self.assertEqual(512, j["ranks"])
+        self.assertEqual(4, j["replayed"]["ranks"])
+        self.assertTrue(0.2 < j["mfu"] < 0.7, j["mfu"])
+        self.assertTrue(5 < j["step_s"] < 30, j["step_s"])
+        self.assertTrue(all(m["peak_bytes"] < 80 * 2**30 for m in j["memory"]))
+
+    # ---- graph ------------------------------------------------------------------------------------
+    def test_graph(self):
+        for stage, word in (("graph", "hocket-graph 1"), ("backward", "hocket-graph 1"),
+                            ("program", "hocket-program 1")):
+            self.assertTrue(self.box.good("graph", "configs/quickstart.yaml", "--stage", stage).startswith(word))
+            self.assertTrue(self.box.good("graph", "configs/quickstart.yaml", "--stage", stage, "--dot")
+                            .startswith("digraph"))
+        self.assertNotIn(" adamw ", self.box.good("graph", "configs/quickstart.yaml", "--stage", "graph"))
+        self.assertIn(" adamw ", self.box.good("graph", "configs/quickstart.yaml", "--stage", "backward"))
+        one = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--rank", "3")
+        self.assertEqual(1, one.count("\nclass "))
+        self.assertIn("\nclass stage1 ", one)
+
+    def test_passes(self):
+        text = self.box.good("graph", "--list-passes")
+        self.assertIn("recompute", text)
+        self.assertIn("bucket", text)
+        more = ["--set", "plan.recompute=full"]
+        r = self.box.run("graph", "configs/quickstart.yaml", *PLAN, *more, "--check", "--times", "--out", "all.txt")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertEqual(4, r.stderr.count("checked: equal"), r.stderr)  # recompute, lower, bucket, finish
+        self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--skip", "recompute,bucket", "--out", "skip.txt")
+        self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--passes", "none", "--out", "none.txt")
+        same = self.box.good("graph", "--diff", "skip.txt", "none.txt")
+        self.assertEqual(2, same.count("no difference"), same)
+        diff = self.box.good("graph", "--diff", "none.txt", "all.txt")
+        self.assertIn("recompute", diff)
+        self.assertIn("all_reduce", diff)
+        dumped = self.box.good("graph", "configs/quickstart.yaml", *more, "--dump-after", "recompute")
+        self.assertIn("recompute=1", dumped)
+        with open(self.box.path("dumped.txt"), "w", encoding="utf-8") as f:
+            f.write(dumped)
+        self.box.good("graph", "configs/quickstart.yaml", "--stage", "backward", "--out", "backward.txt")
+        diff = self.box.good("graph", "--diff", "backward.txt", "dumped.txt")
+        self.assertIn("recompute", diff)
+        self.refused(["graph", "--diff", "backward.txt", "all.txt"], "two of a kind")
+
+    # ---- env, bench -------------------------------------------------------------------------------
+    def test_env(self):
+        j = json.loads(self.box.good("env", "--json"))
+        self.assertEqual(["llama", "qwen3_moe"], j["models"])
+        self.assertEqual(cli_util.HAS_TORCH, j["torch"] is not None)
+        self.assertIn("hocket", self.box.good("env"))
+
+    def test_bench(self):
+        j = json.loads(self.box.good("bench", "executor", "--tasks", "2000", "--json"))
+        self.assertGreater(j["ns_per_task"], 1)
+        j = json.loads(self.box.good("bench", "compile", "--layers", "3", "--micro-batches", "4", "--pp", "2", "--dp",
+                                     "2", "--ep", "2", "--moe", "--json"))
+        self.assertTrue(j["ok"])
+        self.assertIn("lower", j["seconds"])
+
+    # ---- the process ------------------------------------------------------------------------------
+    def test_full_disk_and_closed_pipe(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            r = subprocess.run([HOCKET, "graph", "configs/quickstart.yaml"], cwd=self.box.folder, stdout=full,
+                               stderr=subprocess.PIPE, text=True)
+            self.assertEqual(1, r.returncode)
+            self.assertIn("standard output", r.stderr)
+            r = subprocess.run([HOCKET, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(1, r.returncode)
+        p = subprocess.Popen([HOCKET, "graph", "configs/quickstart.yaml"], cwd=self.box.folder,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, restore_signals=False)
+        p.stdout.close()
+        self.assertEqual(b"", p.stderr.read())
+        p.stderr.close()
+        self.assertEqual(-signal.SIGPIPE, p.wait())
+        self.assertTrue(os.path.isdir(self.box.folder))
+
+
+if __name__ == "__main__":
+    unittest.main()

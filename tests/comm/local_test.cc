@@ -1,0 +1,633 @@
+// SPDX-License-Identifier: Apache-2.0
+// The local transport on 1 to 5 ranks against naive results, and how it fails: mismatches, timeouts,
+// aborts. SoloCommunicator: one rank that stands for all.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "comm/communicator.h"
+#include "comm/local.h"
+#include "comm/solo.h"
+
+namespace hocket::comm {
+namespace {
+
+using graph::DType;
+using graph::TensorType;
+using std::chrono::milliseconds;
+
+/// Bytes of a tensor as numbers of its type.
+using Bytes = std::vector<std::byte>;
+
+template <typename Fn>
+auto with(DType dtype, Fn fn) {
+  if (dtype == DType::f32) return fn(float{});
+  if (dtype == DType::f64) return fn(double{});
+  if (dtype == DType::i32) return fn(int32_t{});
+  return fn(int64_t{});
+}
+
+Bytes random_tensor(const TensorType& type, Rng& rng) {
+  Bytes b(static_cast<size_t>(type.bytes()));
+  with(type.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < type.numel(); ++i) {
+      const T x = std::is_floating_point_v<T> ? static_cast<T>(rng.normal())
+                                              : static_cast<T>(rng.between(-1000, 1000));
+      std::memcpy(b.data() + static_cast<size_t>(i) * sizeof(T), &x, sizeof(T));
+    }
+  });
+  return b;
+}
+
+/// One rank's side of a call: the kind, and memory for its operands.
+struct Side {
+  program::Kind kind;
+  std::vector<Bytes> in, out;
+  std::vector<int32_t> members;
+  bool inplace = false;
+  int32_t peer = -1, tag = -1;
+  std::vector<void*> p_in, p_out;
+  Call call;
+  std::string error;
+
+  void prepare() {
+    if (!inplace) {
+      out.clear();
+      for (const TensorType& t : kind.out) out.push_back(Bytes(static_cast<size_t>(t.bytes())));
+    }
+    p_in.clear(), p_out.clear();
+    for (Bytes& b : in) p_in.push_back(b.data());
+    for (Bytes& b : inplace ? in : out) p_out.push_back(b.data());
+    call = {&kind, p_in, p_out, members, peer, tag};
+  }
+  const Bytes& result(size_t i) const { return inplace ? in[i] : out[i]; }
+};
+
+/// Runs every rank's calls on a thread of its own; errors are kept in the sides.
+void run_all(LocalWorld& world, std::vector<Side>& sides) {
+  for (Side& s : sides) s.prepare();
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < sides.size(); ++r)
+    threads.emplace_back([&, r] {
+      try {
+        world.communicator(static_cast<int32_t>(r)).run(sides[r].call);
+      } catch (const Error& e) {
+        sides[r].error = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+}
+
+void expect_no_errors(const std::vector<Side>& sides) {
+  for (const Side& s : sides) ASSERT_EQ(s.error, "");
+}
+
+std::vector<int32_t> ranks(int n) {
+  std::vector<int32_t> list(static_cast<size_t>(n));
+  std::iota(list.begin(), list.end(), 0);
+  return list;
+}
+
+/// Sum over the members in rank order, element by element.
+Bytes sum(const std::vector<const Bytes*>& parts, DType dtype) {
+  Bytes total = *parts[0];
+  with(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (size_t at = 0; at < total.size(); at += sizeof(T)) {
+      T s = 0;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        T x;
+        std::memcpy(&x, parts[i]->data() + at, sizeof(T));
+        s = i == 0 ? x : static_cast<T>(s + x);
+      }
+      std::memcpy(total.data() + at, &s, sizeof(T));
+    }
+  });
+  return total;
+}
+
+constexpr DType kTypes[] = {DType::f32, DType::f64, DType::i32, DType::i64};
+
+TEST(LocalComm, AllReduceSumsInRankOrder) {
+  Rng rng(1);
+  for (int n = 1; n <= 5; ++n)
+    for (int round = 0; round < 12; ++round) {
+      LocalWorld world(n, milliseconds(20'000));
+      std::vector<Side> sides(static_cast<size_t>(n));
+      const bool inplace = round % 2;
+      std::vector<TensorType> types;
+      for (uint64_t k = 1 + rng.below(4); k > 0; --k)  // coalesced, of mixed types and sizes
+        types.push_back({kTypes[rng.below(4)], {rng.between(1, round < 6 ? 8 : 3000)}});
+      std::vector<std::vector<Bytes>> given;
+      for (Side& s : sides) {
+        s.kind.op = "all_reduce";
+        s.kind.in = s.kind.out = types;
+        s.members = ranks(n);
+        s.inplace = inplace;
+        for (const TensorType& t : types) s.in.push_back(random_tensor(t, rng));
+        given.push_back(s.in);
+      }
+      SCOPED_TRACE(testing::Message() << n << " ranks, round " << round);
+      std::vector<Bytes> first;
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        for (size_t r = 0; r < sides.size(); ++r) sides[r].in = given[r];
+        run_all(world, sides);
+        expect_no_errors(sides);
+        for (size_t t = 0; t < types.size(); ++t) {
+          std::vector<const Bytes*> parts;
+          for (const auto& g : given) parts.push_back(&g[t]);
+          const Bytes want = sum(parts, types[t].dtype);
+          for (const Side& s : sides) ASSERT_EQ(s.result(t), want) << "tensor " << t;
+          for (size_t r = 0; r < sides.size() && !inplace; ++r)
+            ASSERT_EQ(sides[r].in[t], given[r][t]);
+        }
+      }
+    }
+}
+
+TEST(LocalComm, GroupsOfOneWorldMeetApart) {
+  Rng rng(2);
+  LocalWorld world(4, milliseconds(20'000));
+  const TensorType type{DType::f64, {33}};
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Side> sides(4);
+    std::vector<Bytes> given;
+    for (int r = 0; r < 4; ++r) {
+      Side& s = sides[static_cast<size_t>(r)];
+      s.kind.op = "all_reduce";
+      s.kind.in = s.kind.out = {type};
+      s.members = {r % 2, r % 2 + 2};
+      s.in = {random_tensor(type, rng)};
+      given.push_back(s.in[0]);
+    }
+    run_all(world, sides);
+    expect_no_errors(sides);
+    for (size_t r = 0; r < 4; ++r)
+      ASSERT_EQ(sides[r].out[0], sum({&given[r % 2], &given[r % 2 + 2]}, type.dtype));
+  }
+}
+
+/// Copies `part` (a slice of `whole` along dim, number i of n) from or to the whole.
+void slice(const TensorType& part, int64_t dim, int64_t n, int64_t i, Bytes& whole, Bytes& piece,
+           bool take) {
+  int64_t outer = 1, inner = size_of(part.dtype);
+  for (int64_t d = 0; d < static_cast<int64_t>(part.dims.size()); ++d)
+    (d < dim ? outer : inner) *= part.dims[static_cast<size_t>(d)];
+  for (int64_t o = 0; o < outer; ++o) {
+    std::byte* w = whole.data() + (o * n + i) * inner;
+    std::byte* p = piece.data() + o * inner;
+    std::memcpy(take ? p : w, take ? w : p, static_cast<size_t>(inner));
+  }
+}
+
+TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
+  Rng rng(3);
+  for (int n = 1; n <= 5; ++n)
+    for (int round = 0; round < 12; ++round) {
+      const DType dtype = kTypes[round % 4];
+      TensorType part{dtype, {}};
+      for (uint64_t d = 1 + rng.below(3); d > 0; --d) part.dims.push_back(rng.between(1, 7));
+      const auto dim = static_cast<int64_t>(rng.below(part.dims.size()));
+      TensorType whole = part;
+      whole.dims[static_cast<size_t>(dim)] *= n;
+      SCOPED_TRACE(testing::Message() << n << " ranks, " << graph::to_string(part) << " dim " << dim);
+      LocalWorld world(n, milliseconds(20'000));
+      std::vector<Side> gather(static_cast<size_t>(n)), scatter(static_cast<size_t>(n));
+      Bytes want(static_cast<size_t>(whole.bytes()));
+      std::vector<const Bytes*> terms;
+      for (int i = 0; i < n; ++i) {
+        Side &g = gather[static_cast<size_t>(i)], &s = scatter[static_cast<size_t>(i)];
+        g.kind.op = "all_gather", s.kind.op = "reduce_scatter";
+        g.kind.attrs = s.kind.attrs = {{"dim", dim}};
+        g.members = s.members = ranks(n);
+        g.kind.in = s.kind.out = {part};
+        g.kind.out = s.kind.in = {whole};
+        g.in = {random_tensor(part, rng)};
+        s.in = {random_tensor(whole, rng)};
+        slice(part, dim, n, i, want, g.in[0], false);
+        terms.push_back(&s.in[0]);
+      }
+      run_all(world, gather);
+      expect_no_errors(gather);
+      for (const Side& g : gather) ASSERT_EQ(g.out[0], want);
+      Bytes total = sum(terms, dtype);
+      run_all(world, scatter);
+      expect_no_errors(scatter);
+      for (int i = 0; i < n; ++i) {
+        Bytes piece(static_cast<size_t>(part.bytes()));
+        slice(part, dim, n, i, total, piece, true);
+        ASSERT_EQ(scatter[static_cast<size_t>(i)].out[0], piece);
+      }
+    }
+}
+
+/// Rows of one rank: counts per expert, and rows that tell where they come from.
+struct Routed {
+  std::vector<int64_t> counts;
+  std::vector<double> rows;  // row_size each
+};
+
+template <typename T>
+Bytes bytes_of(const std::vector<T>& v) {
+  Bytes b(v.size() * sizeof(T));
+  if (!v.empty()) std::memcpy(b.data(), v.data(), b.size());
+  return b;
+}
+template <typename T>
+std::vector<T> values_of(const Bytes& b) {
+  std::vector<T> v(b.size() / sizeof(T));
+  if (!v.empty()) std::memcpy(v.data(), b.data(), b.size());
+  return v;
+}
+
+TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
+  Rng rng(4);
+  for (int n = 1; n <= 5; ++n)
+    for (int round = 0; round < 20; ++round) {
+      const int64_t local = rng.between(1, 3), experts = n * local, tokens = rng.between(1, 9);
+      const auto k = static_cast<int32_t>(rng.between(1, std::min<int64_t>(experts, 3)));
+      const bool two_dims = rng.below(2);
+      TensorType there{DType::f64, {experts, tokens, 3}, k};
+      if (two_dims) there.dims = {experts, tokens, 2, 2};
+      TensorType back = there;
+      back.dims[0] = local, back.dims[1] = tokens * n;
+      const int64_t row = there.row_size();
+      // Some experts get nothing, some ranks have no tokens at all, some experts get everything.
+      std::vector<Routed> given(static_cast<size_t>(n));
+      for (int s = 0; s < n; ++s) {
+        Routed& g = given[static_cast<size_t>(s)];
+        g.counts.assign(static_cast<size_t>(experts), 0);
+        const bool empty = rng.below(4) == 0, one = rng.below(4) == 0;
+        for (int64_t t = 0; t < tokens && !empty; ++t) {
+          std::vector<int64_t> chosen(static_cast<size_t>(experts));
+          std::iota(chosen.begin(), chosen.end(), 0);
+          if (!one) rng.shuffle(chosen);
+          for (int32_t i = 0; i < k; ++i) ++g.counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+        }
+        const int64_t rows = std::accumulate(g.counts.begin(), g.counts.end(), int64_t{0});
+        for (int64_t i = 0; i < rows * row; ++i)
+          g.rows.push_back(1e6 * s + static_cast<double>(i));
+      }
+      SCOPED_TRACE(testing::Message() << n << " ranks, round " << round << ", "
+                                      << graph::to_string(there));
+      LocalWorld world(n, milliseconds(20'000));
+      std::vector<Side> sizes(static_cast<size_t>(n)), forth(static_cast<size_t>(n)),
+          home(static_cast<size_t>(n));
+      for (int r = 0; r < n; ++r) {
+        Side& s = sizes[static_cast<size_t>(r)];
+        s.kind.op = "size_exchange";
+        s.kind.in = {{DType::i64, {experts}}};
+        s.kind.out = {{DType::i64, {n, experts}}, {DType::i64, {local}}};
+        s.in = {bytes_of(given[static_cast<size_t>(r)].counts)};
+        s.members = ranks(n);
+      }
+      run_all(world, sizes);
+      expect_no_errors(sizes);
+      for (int r = 0; r < n; ++r) {
+        const auto all = values_of<int64_t>(sizes[static_cast<size_t>(r)].out[0]);
+        const auto mine = values_of<int64_t>(sizes[static_cast<size_t>(r)].out[1]);
+        for (int s = 0; s < n; ++s)
+          for (int64_t e = 0; e < experts; ++e)
+            ASSERT_EQ(all[static_cast<size_t>(s * experts + e)],
+                      given[static_cast<size_t>(s)].counts[static_cast<size_t>(e)]);
+        for (int64_t e = 0; e < local; ++e) {
+          int64_t want = 0;
+          for (const Routed& g : given) want += g.counts[static_cast<size_t>(r * local + e)];
+          ASSERT_EQ(mine[static_cast<size_t>(e)], want);
+        }
+      }
+      for (int r = 0; r < n; ++r) {
+        Side& f = forth[static_cast<size_t>(r)];
+        f.kind.op = "all_to_all";
+        f.kind.attrs = {{"from", int64_t{1}}, {"to", int64_t{0}}};
+        f.kind.in = {there, {DType::i64, {n, experts}}};
+        f.kind.out = {back};
+        f.members = ranks(n);
+        f.in = {bytes_of(given[static_cast<size_t>(r)].rows), sizes[static_cast<size_t>(r)].out[0]};
+        f.in[0].resize(static_cast<size_t>(there.bytes()));
+      }
+      run_all(world, forth);
+      expect_no_errors(forth);
+      for (int r = 0; r < n; ++r) {
+        // My experts' rows from every source, in (expert, source) order.
+        std::vector<double> want;
+        for (int64_t e = r * local; e < (r + 1) * local; ++e)
+          for (const Routed& g : given) {
+            const int64_t begin =
+                std::accumulate(g.counts.begin(), g.counts.begin() + e, int64_t{0}) * row;
+            const int64_t count = g.counts[static_cast<size_t>(e)] * row;
+            want.insert(want.end(), g.rows.begin() + begin, g.rows.begin() + begin + count);
+          }
+        auto got = values_of<double>(forth[static_cast<size_t>(r)].out[0]);
+        ASSERT_LE(want.size(), got.size());
+        got.resize(want.size());
+        ASSERT_EQ(got, want) << "rank " << r;
+        Side& h = home[static_cast<size_t>(r)];
+        h.kind = forth[static_cast<size_t>(r)].kind;
+        h.kind.attrs = {{"from", int64_t{0}}, {"to", int64_t{1}}};
+        std::swap(h.kind.in[0], h.kind.out[0]);
+        h.members = ranks(n);
+        h.in = {forth[static_cast<size_t>(r)].out[0], sizes[static_cast<size_t>(r)].out[0]};
+      }
+      run_all(world, home);
+      expect_no_errors(home);
+      for (int r = 0; r < n; ++r) {
+        auto got = values_of<double>(home[static_cast<size_t>(r)].out[0]);
+        got.resize(given[static_cast<size_t>(r)].rows.size());
+        ASSERT_EQ(got, given[static_cast<size_t>(r)].rows) << "rank " << r;
+      }
+    }
+}
+
+TEST(LocalComm, AllToAllRefusesMoreRowsThanItsBuffer) {
+  LocalWorld world(2, milliseconds(300));
+  std::vector<Side> sides(2);
+  const std::vector<int64_t> sizes{4, 0, 4, 0};  // all eight rows to rank 0, which has room for 4
+  for (int r = 0; r < 2; ++r) {
+    Side& s = sides[static_cast<size_t>(r)];
+    s.kind.op = "all_to_all";
+    s.kind.attrs = {{"from", int64_t{1}}, {"to", int64_t{0}}};
+    s.kind.in = {{DType::f32, {2, 4, 1}, 1}, {DType::i64, {2, 2}}};
+    s.kind.out = {{DType::f32, {1, 4, 1}, 1}};
+    s.members = {0, 1};
+    s.in = {Bytes(16), bytes_of(sizes)};
+  }
+  run_all(world, sides);
+  EXPECT_NE(sides[0].error.find("more than the 4 rows"), std::string::npos) << sides[0].error;
+}
+
+Side message(const char* op, const TensorType& type, int32_t peer, int32_t tag, Bytes data = {}) {
+  Side s;
+  s.kind.op = op;
+  (std::string(op) == "send" ? s.kind.in : s.kind.out) = {type};
+  s.peer = peer, s.tag = tag;
+  if (std::string(op) == "send") s.in = {std::move(data)};
+  s.prepare();
+  return s;
+}
+
+std::string error_of(const std::function<void()>& what) {
+  try {
+    what();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 1);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
+  Rng rng(5);
+  LocalWorld world(2, milliseconds(20'000));
+  const TensorType type{DType::f32, {100}};
+  std::vector<Bytes> sent;
+  for (int i = 0; i < 60; ++i) sent.push_back(random_tensor(type, rng));
+  std::thread sender([&] {
+    for (int i = 0; i < 60; ++i) {
+      Side s = message("send", type, 1, i % 3, sent[static_cast<size_t>(i)]);
+      s.prepare();
+      world.communicator(0).run(s.call);
+    }
+  });
+  // Tags are taken in another order than sent.
+  for (int tag : {2, 0, 1})
+    for (int i = tag; i < 60; i += 3) {
+      Side r = message("recv", type, 0, tag);
+      r.prepare();
+      world.communicator(1).run(r.call);
+      ASSERT_EQ(r.out[0], sent[static_cast<size_t>(i)]) << "tag " << tag << " message " << i;
+    }
+  sender.join();
+  EXPECT_LE(world.peak_message_bytes(), 60 * 400);
+  EXPECT_GE(world.peak_message_bytes(), 400);
+}
+
+TEST(LocalComm, FailsWithAReason) {
+  LocalWorld world(2, milliseconds(150));
+  Side nothing = message("recv", {DType::f32, {4}}, 0, 9);
+  nothing.prepare();
+  EXPECT_NE(error_of([&] { world.communicator(1).run(nothing.call); })
+                .find("nothing from rank 0 within 0.15 s"), std::string::npos);
+  Side s = message("send", {DType::f32, {4}}, 1, 9, Bytes(16));
+  s.prepare();
+  world.communicator(0).run(s.call);
+  Side wide = message("recv", {DType::f32, {8}}, 0, 9);
+  wide.prepare();
+  EXPECT_NE(error_of([&] { world.communicator(1).run(wide.call); })
+                .find("sent 16 bytes; expected 32"), std::string::npos);
+  std::vector<Side> alone(1);
+  alone[0].kind.op = "all_reduce";
+  alone[0].kind.in = alone[0].kind.out = {{DType::f32, {4}}};
+  alone[0].in = {Bytes(16)};
+  alone[0].members = {0, 1};
+  run_all(world, alone);
+  EXPECT_NE(alone[0].error.find("all_reduce: 1 of 2 ranks came within 0.15 s"), std::string::npos)
+      << alone[0].error;
+}
+
+TEST(LocalComm, RefusesMismatches) {
+  auto errors = [](const std::function<void(Side&)>& spoil) {
+    LocalWorld world(2, milliseconds(5'000));
+    std::vector<Side> sides(2);
+    for (Side& s : sides) {
+      s.kind.op = "all_reduce";
+      s.kind.in = s.kind.out = {{DType::f32, {6}}};
+      s.members = {0, 1};
+      s.in = {Bytes(24)};
+    }
+    spoil(sides[1]);
+    run_all(world, sides);
+    return std::pair(sides[0].error, sides[1].error);
+  };
+  EXPECT_EQ(errors([](Side&) {}), std::pair(std::string(), std::string()));
+  auto [a, b] = errors([](Side& s) {
+    s.kind.op = "all_gather";
+    s.kind.attrs = {{"dim", int64_t{0}}};
+    s.kind.out = {{DType::f32, {12}}};
+  });
+  EXPECT_NE(a.find("all_gather"), std::string::npos) << a;
+  EXPECT_NE(b.find("all_reduce"), std::string::npos) << b;
+  // The same op over other tensors: reading them would leave their memory.
+  for (const TensorType& other : {TensorType{DType::f32, {5}}, TensorType{DType::i32, {6}}}) {
+    auto [c, d] = errors([&](Side& s) {
+      s.kind.in = s.kind.out = {other};
+      s.in = {Bytes(static_cast<size_t>(other.bytes()))};
+    });
+    EXPECT_NE(c.find(graph::to_string(other)), std::string::npos) << c;
+    EXPECT_NE(d.find("f32[6]"), std::string::npos) << d;
+  }
+  auto [e, f] = errors([](Side& s) {
+    s.kind.in.push_back({DType::f32, {1}}), s.kind.out = s.kind.in;
+    s.in.push_back(Bytes(4));
+  });
+  EXPECT_NE(e, "");
+  EXPECT_NE(f, "");
+}
+
+TEST(LocalComm, AnAbortWakesEverybody) {
+  LocalWorld world(5, milliseconds(60'000));
+  std::vector<Side> sides;
+  for (int r = 0; r < 4; ++r) {  // rank 4 never comes
+    if (r < 2) {
+      sides.push_back({});
+      sides.back().kind.op = "all_reduce";
+      sides.back().kind.in = sides.back().kind.out = {{DType::f32, {4}}};
+      sides.back().in = {Bytes(16)};
+      sides.back().members = {0, 1, 4};
+    } else {
+      sides.push_back(message("recv", {DType::f32, {4}}, 4, r));
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread breaker([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    world.abort("rank 4 fell over");
+  });
+  run_all(world, sides);
+  breaker.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  for (const Side& s : sides)
+    EXPECT_NE(s.error.find("stopped: rank 4 fell over"), std::string::npos) << s.error;
+  // Later calls fail at once; the first reason stays.
+  world.abort("something else");
+  Side late = message("send", {DType::f32, {4}}, 0, 0, Bytes(16));
+  late.prepare();
+  EXPECT_NE(error_of([&] { world.communicator(4).run(late.call); }).find("rank 4 fell over"),
+            std::string::npos);
+}
+
+TEST(LocalComm, LinkTimesAreSane) {
+  const LinkTimes t = time_local_link();
+  EXPECT_GT(t.latency_s, 0);
+  EXPECT_LT(t.latency_s, 1);
+  EXPECT_GT(t.bytes_per_s, 1e6);
+}
+
+TEST(SoloComm, KeepsCountsValid) {
+  Rng rng(6);
+  for (int round = 0; round < 60; ++round) {
+    const int64_t n = rng.between(1, 4), local = rng.between(1, 3), experts = n * local;
+    const int64_t tokens = rng.between(1, 6);
+    const auto k = static_cast<int32_t>(rng.between(1, std::min<int64_t>(experts, 3)));
+    const auto me = static_cast<int32_t>(rng.below(static_cast<uint64_t>(n)));
+    SoloCommunicator solo(me);
+    std::vector<int64_t> counts(static_cast<size_t>(experts), 0);
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::vector<int64_t> chosen(static_cast<size_t>(experts));
+      std::iota(chosen.begin(), chosen.end(), 0);
+      rng.shuffle(chosen);
+      for (int32_t i = 0; i < k; ++i) ++counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+    }
+    Side sizes;
+    sizes.kind.op = "size_exchange";
+    sizes.kind.in = {{DType::i64, {experts}}};
+    sizes.kind.out = {{DType::i64, {n, experts}}, {DType::i64, {local}}};
+    sizes.in = {bytes_of(counts)};
+    sizes.members = ranks(static_cast<int>(n));
+    sizes.prepare();
+    solo.run(sizes.call);
+    const auto all = values_of<int64_t>(sizes.out[0]), mine = values_of<int64_t>(sizes.out[1]);
+    for (int64_t s = 0; s < n; ++s)
+      for (int64_t e = 0; e < experts; ++e)
+        ASSERT_EQ(all[static_cast<size_t>(s * experts + e)], counts[static_cast<size_t>(e)]);
+    int64_t rows_here = 0;
+    for (int64_t e = 0; e < local; ++e) {
+      ASSERT_EQ(mine[static_cast<size_t>(e)], n * counts[static_cast<size_t>(me * local + e)]);
+      rows_here += mine[static_cast<size_t>(e)];
+    }
+    // Rows are marked with their expert; beyond what exists stands -1.
+    TensorType there{DType::f32, {experts, tokens, 1}, k}, back{DType::f32, {local, tokens * n, 1}, k};
+    std::vector<float> rows;
+    for (int64_t e = 0; e < experts; ++e)
+      rows.insert(rows.end(), static_cast<size_t>(counts[static_cast<size_t>(e)]), static_cast<float>(e));
+    Side forth;
+    forth.kind.op = "all_to_all";
+    forth.kind.attrs = {{"from", int64_t{1}}, {"to", int64_t{0}}};
+    forth.kind.in = {there, {DType::i64, {n, experts}}};
+    forth.kind.out = {back};
+    forth.members = sizes.members;
+    forth.in = {bytes_of(rows), sizes.out[0]};
+    ASSERT_LE(rows_here, back.max_rows());
+    forth.prepare();
+    std::vector<float> untouched(static_cast<size_t>(back.numel()), -1);
+    forth.out[0] = bytes_of(untouched);
+    forth.p_out[0] = forth.out[0].data();
+    forth.call.out = forth.p_out;
+    solo.run(forth.call);
+    const auto got = values_of<float>(forth.out[0]);
+    size_t at = 0;
+    for (int64_t e = 0; e < local; ++e)
+      for (int64_t i = 0; i < mine[static_cast<size_t>(e)]; ++i)
+        ASSERT_EQ(got[at++], static_cast<float>(me * local + e));
+    for (; at < got.size(); ++at) ASSERT_EQ(got[at], -1);
+    Side home;
+    home.kind = forth.kind;
+    home.kind.attrs = {{"from", int64_t{0}}, {"to", int64_t{1}}};
+    std::swap(home.kind.in[0], home.kind.out[0]);
+    home.members = sizes.members;
+    home.in = {forth.out[0], sizes.out[0]};
+    home.prepare();
+    std::vector<float> marks(static_cast<size_t>(there.numel()), -7);
+    home.out[0] = bytes_of(marks);
+    home.p_out[0] = home.out[0].data();
+    home.call.out = home.p_out;
+    solo.run(home.call);
+    const auto returned = values_of<float>(home.out[0]);
+    size_t index = 0;
+    for (int64_t e = 0; e < experts; ++e)
+      for (int64_t i = 0; i < counts[static_cast<size_t>(e)]; ++i, ++index) {
+        ASSERT_NE(returned[index], -7) << "row " << index << " was not delivered";
+        if (e / local == me) {
+          ASSERT_EQ(returned[index], static_cast<float>(e));
+        }
+      }
+    for (; index < returned.size(); ++index) ASSERT_EQ(returned[index], -7);
+  }
+}
+
+TEST(SoloComm, MovesWhateverElseIsAsked) {
+  SoloCommunicator solo(1);
+  Rng rng(7);
+  auto run = [&](Side& s) {
+    s.members = {0, 1, 2};
+    s.prepare();
+    solo.run(s.call);
+  };
+  Side reduce;
+  reduce.kind.op = "all_reduce";
+  reduce.kind.in = reduce.kind.out = {{DType::f64, {5}}, {DType::f32, {2}}};
+  for (const TensorType& t : reduce.kind.in) reduce.in.push_back(random_tensor(t, rng));
+  run(reduce);
+  EXPECT_EQ(reduce.out, reduce.in);
+  Side gather;
+  gather.kind.op = "all_gather";
+  gather.kind.attrs = {{"dim", int64_t{0}}};
+  gather.kind.in = {{DType::f32, {2}}}, gather.kind.out = {{DType::f32, {6}}};
+  gather.in = {random_tensor(gather.kind.in[0], rng)};
+  run(gather);
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(std::memcmp(gather.out[0].data() + 8 * i, gather.in[0].data(), 8), 0);
+  Side scatter;
+  scatter.kind.op = "reduce_scatter";
+  scatter.kind.attrs = {{"dim", int64_t{0}}};
+  scatter.kind.in = {{DType::f32, {6}}}, scatter.kind.out = {{DType::f32, {2}}};
+  scatter.in = {random_tensor(scatter.kind.in[0], rng)};
+  run(scatter);
+  EXPECT_EQ(std::memcmp(scatter.out[0].data(), scatter.in[0].data(), 8), 0);
+  Side sent = message("send", {DType::f32, {2}}, 2, 0, Bytes(8));
+  run(sent);
+  Side got = message("recv", {DType::f32, {2}}, 2, 0);
+  run(got);
+  EXPECT_EQ(got.out[0], Bytes(8));
+}
+
+}  // namespace
+}  // namespace hocket::comm

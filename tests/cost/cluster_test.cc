@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cluster files: the shipped ones read, every constant in them has a source, and bad ones are
+// refused with the key named.
+#include "cost/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace hocket::cost {
+namespace {
+
+std::string folder() {
+  const char* root = std::getenv("HOCKET_SOURCE_DIR");
+  return std::string(root ? root : ".") + "/configs/clusters";
+}
+
+TEST(Cluster, ShippedFilesReadAndEveryConstantHasASource) {
+  const auto files = list_glob(folder() + "/*.yaml");
+  EXPECT_GE(files.size(), 3u);
+  for (const std::string& file : files) {
+    SCOPED_TRACE(file);
+    const Cluster c = read_cluster(file);
+    EXPECT_EQ(c.unsourced(), std::vector<std::string>{});
+    EXPECT_EQ(c.name + ".yaml", file_name(file));
+  }
+}
+
+TEST(Cluster, ConstantsAreInBaseUnits) {
+  const Cluster c = read_cluster(folder() + "/h100-64x8.yaml");
+  EXPECT_EQ(c.capacity(), 512);
+  EXPECT_EQ(c.device.memory.value, 80.0 * (int64_t{1} << 30));
+  EXPECT_EQ(c.device.memory_bandwidth.value, 3.35e12);
+  EXPECT_EQ(c.peak_flops(graph::DType::bf16), 989e12);
+  EXPECT_EQ(c.peak_flops(graph::DType::f32), 67e12);
+  EXPECT_EQ(c.links.intra.bandwidth.value, 450e9);
+  EXPECT_EQ(c.links.inter.bandwidth.value, 50e9);  // 400 Gbit/s
+  EXPECT_DOUBLE_EQ(c.links.intra.latency.value, 2e-6);
+}
+
+const char* kSmall = R"(
+name: small
+nodes: 2
+devices_per_node: 2
+device:
+  name: d
+  memory: {value: 1GB, source: s}
+  memory_bandwidth: {value: 1GB/s, source: s}
+  peak: {f32: {value: 1TFLOP/s, source: s}}
+links:
+  intra: {latency: {value: 1us, source: s}, bandwidth: {value: 1GB/s, source: s}}
+  inter: {latency: {value: 1us, source: s}, bandwidth: {value: 1GB/s}}
+)";
+
+std::string refusal(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos);
+  text.replace(at, from.size(), to);
+  try {
+    parse_cluster(text, "small.yaml");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Cluster, MissingSourcesAreListed) {
+  const Cluster c = parse_cluster(kSmall, "small.yaml");
+  EXPECT_EQ(c.unsourced(), std::vector<std::string>{"links.inter.bandwidth"});
+  EXPECT_EQ(c.device.efficiency.matmul.value, 1);
+}
+
+TEST(Cluster, BadFilesNameTheKey) {
+  const auto has = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  has(refusal(kSmall, "memory: {value: 1GB,", "memory: {value: -1GB,"), "memory");
+  has(refusal(kSmall, "memory: {value: 1GB, source: s}", ""), "device.memory is missing");
+  has(refusal(kSmall, "1TFLOP/s", "1TB/s"), "FLOP");
+  has(refusal(kSmall, "latency", "latensy"), "latency");
+  has(refusal(kSmall, "peak: {f32: {value: 1TFLOP/s, source: s}}", ""), "device.peak");
+  has(refusal(kSmall, "nodes: 2", "nodes: 0"), "nodes");
+  has(refusal(kSmall, "name: d", "name: d\n  efficiency: {matmul: {value: 1.5}}"), "share");
+  has(refusal(kSmall, "nodes: 2", "nodes: 20000000"), "at most");
+  try {
+    parse_cluster(kSmall, "small.yaml").peak_flops(graph::DType::bf16);
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    has(e.what(), "device.peak.bf16");
+  }
+}
+
+TEST(Cluster, ShapesOfGroups) {
+  Cluster c;
+  c.nodes = 4;
+  c.devices_per_node = 4;
+  const auto shape = [&](std::vector<int32_t> ranks) { return c.shape(ranks); };
+  EXPECT_EQ(shape({0, 1, 2}), (GroupShape{3, 1, 3}));
+  EXPECT_EQ(shape({0, 4, 8}), (GroupShape{3, 3, 1}));
+  EXPECT_EQ(shape({0, 1, 2, 4}), (GroupShape{4, 2, 1}));
+  EXPECT_EQ(shape({2, 3, 4, 5}), (GroupShape{4, 2, 2}));
+  EXPECT_EQ(shape({5, 1}), (GroupShape{2, 2, 1}));
+}
+
+}  // namespace
+}  // namespace hocket::cost

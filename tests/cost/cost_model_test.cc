@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// Durations against values derived by hand, the order of sources (timed, interpolated, analytic),
+// profile files, and the α-β model against public nccl-tests measurements.
+#include "cost/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace hocket::cost {
+namespace {
+
+using graph::DType;
+
+/// 1 TFLOP/s at half efficiency, 100 GB/s, 1 us launch; links 10 GB/s / 1 us and 1 GB/s / 5 us;
+/// 4 nodes of 4.
+Cluster toy() {
+  Cluster c;
+  c.name = "toy";
+  c.nodes = 4;
+  c.devices_per_node = 4;
+  c.device.memory.value = 1e9;
+  c.device.memory_bandwidth.value = 100e9;
+  c.device.launch.value = 1e-6;
+  c.device.peak.f32.value = 1e12;
+  c.device.peak.bf16.value = 8e12;
+  c.device.efficiency = {{0.5, ""}, {0.25, ""}, {1, ""}};
+  c.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
+  c.links.inter = {{5e-6, ""}, {2e9, ""}, {0.5, ""}};
+  return c;
+}
+
+Kind kind(const std::string& op, double flops, int64_t bytes, DType dtype = DType::f32) {
+  Kind k;
+  k.op = op;
+  k.in = {{dtype, {bytes, int64_t(flops / 1000)}}};
+  k.out = {{dtype, {4}}};
+  k.flops = flops;
+  k.bytes = bytes;
+  return k;
+}
+
+TEST(CostModel, Roofline) {
+  const CostModel m(toy(), std::nullopt, 1);
+  // 1 MFLOP at 0.5 TFLOP/s: 2 us, above 10 kB at 100 GB/s: 0.1 us; + 1 us launch.
+  EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 3000);
+  // 1 MB at 100 GB/s: 10 us.
+  EXPECT_EQ(m.work(kind("linear", 1e6, 1000000), 0).ns, 11000);
+  // attention reaches a quarter: 4 us.
+  EXPECT_EQ(m.work(kind("attention", 1e6, 10000), 0).ns, 5000);
+  // bf16 products at 4 TFLOP/s: 0.25 us. Elementwise work stays at the f32 rate: 1 us.
+  EXPECT_EQ(m.work(kind("linear", 1e6, 0, DType::bf16), 0).ns, 1250);
+  EXPECT_EQ(m.work(kind("swiglu", 1e6, 0, DType::bf16), 0).ns, 2000);
+  EXPECT_EQ(m.work(kind("linear", 1e6, 0), 0).provenance, Provenance::analytic);
+  EXPECT_FALSE(m.calibrated());
+}
+
+TEST(CostModel, RanksThatAreThreadsScaleWithTheirNumber) {
+  Cluster c = toy();
+  c.cores_per_node = 8;
+  const CostModel m(c, std::nullopt, 4);
+  EXPECT_EQ(m.work(kind("linear", 1e6, 10000), 0).ns, 1500);  // 2 us / 4 + launch
+}
+
+TEST(CostModel, Collectives) {
+  const CostModel m(toy(), std::nullopt, 1);
+  const GroupShape four{4, 1, 4}, far{4, 4, 1}, wide{8, 2, 4};
+  const auto ns = [&](const char* op, int64_t bytes, const GroupShape& s, bool inter = false) {
+    return m.transfer(kind(op, 0, bytes), 0, inter, s).ns;
+  };
+  // 1 MB on 10 GB/s is 100 us. Ring over 4: 2 x 3 steps of 1 us + 1.5 x 100 us.
+  EXPECT_EQ(ns("all_reduce", 1000000, four), 156000);
+  // Small: a tree of 2 x 2 steps beats the ring's 6: 4 us + 2 x 0.1 ns.
+  EXPECT_EQ(ns("all_reduce", 1, four), 4000);
+  EXPECT_EQ(ns("all_gather", 1000000, four), 3000 + 75000);
+  EXPECT_EQ(ns("reduce_scatter", 1000000, four), 3000 + 75000);
+  EXPECT_EQ(ns("all_to_all", 1000000, four), 1000 + 75000);
+  EXPECT_EQ(ns("send", 1000000, {2, 1, 2}), 1000 + 100000);
+  EXPECT_EQ(ns("size_exchange", 100, four), 1000 + 30);
+  // Across nodes: 5 us, 1 GB/s reached.
+  EXPECT_EQ(ns("all_gather", 1000000, far), 15000 + 750000);
+  EXPECT_EQ(ns("send", 1000000, {2, 2, 1}), 5000 + 1000000);
+  // Four members on each node: a ring can use four adapters: 4 GB/s.
+  EXPECT_EQ(ns("all_gather", 1000000, wide), 35000 + 218750);
+  // All-to-all over 2 nodes of 4: 4/8 leave the node at 1 GB/s, 3/8 stay: the slower counts.
+  EXPECT_EQ(ns("all_to_all", 1000000, wide), 5000 + 500000);
+  // A queue of the network on a cluster with a network, although the ranks happen to be neighbours.
+  EXPECT_EQ(ns("send", 1000000, {2, 1, 2}, true), 5000 + 1000000);
+  // A group of one exchanges nothing.
+  EXPECT_EQ(ns("all_reduce", 1000000, {1, 1, 1}), 0);
+  EXPECT_THROW(ns("broadcast", 1, four), Error);
+}
+
+Profile sample_profile() {
+  Profile p;
+  p.machine = {{"cpu", "toy \"1\""}};
+  p.cores = 2;
+  p.threads = 2;
+  p.task_overhead_ns = 100;
+  p.memory_bytes_per_s = 34e9;
+  p.peak_flops = {{"f32", 2e12}};
+  p.links["intra"] = {2000, 5e9};
+  const auto add = [&](const Kind& k, int64_t ns) {
+    p.tasks.push_back({kind_key(k, 0), k.op, "f32", k.flops, k.bytes, ns, 0.02});
+  };
+  add(kind("linear", 1e9, 1000), 2000000);
+  add(kind("linear", 4e9, 1000), 6000000);
+  add(kind("linear", 16e9, 1000), 20000000);
+  return p;
+}
+
+TEST(CostModel, ProfileFirstThenNeighboursThenRoofline) {
+  const CostModel m(toy(), sample_profile(), 2);
+  EXPECT_TRUE(m.calibrated());
+  TaskCost c = m.work(kind("linear", 4e9, 1000), 0);
+  EXPECT_EQ(c.ns, 6000000 + 100);
+  EXPECT_EQ(c.provenance, Provenance::timed);
+  // Halfway in log between 1 and 4 GFLOP: sqrt(2 x 6) = 3.4641 ms.
+  c = m.work(kind("linear", 2e9, 1000), 0);
+  EXPECT_NEAR(double(c.ns), std::sqrt(12.0) * 1e6 + 100, 1);
+  EXPECT_EQ(c.provenance, Provenance::interpolated);
+  // Outside: proportional from the nearest.
+  EXPECT_NEAR(double(m.work(kind("linear", 0.5e9, 1000), 0).ns), 1e6 + 100, 1);
+  EXPECT_NEAR(double(m.work(kind("linear", 32e9, 1000), 0).ns), 40e6 + 100, 1);
+  // The accumulating form was not timed; another element type is another kernel.
+  EXPECT_EQ(m.work(kind("linear", 4e9, 1000), 1).provenance, Provenance::interpolated);
+  EXPECT_EQ(m.work(kind("linear", 4e9, 1000, DType::bf16), 0).provenance, Provenance::analytic);
+  EXPECT_EQ(m.work(kind("rope", 4e9, 1000), 0).provenance, Provenance::analytic);
+  // The link was fitted: 2 us + 1 MB / 5 GB/s, + 100 ns.
+  c = m.transfer(kind("send", 0, 1000000), 0, false, {2, 1, 2});
+  EXPECT_EQ(c.ns, 202100);
+  EXPECT_EQ(c.provenance, Provenance::interpolated);
+  EXPECT_EQ(m.transfer(kind("send", 0, 1000000), 0, false, {2, 2, 1}).provenance,
+            Provenance::analytic);
+}
+
+TEST(CostModel, ProfileReplacesTheMachine) {
+  Cluster c = toy();
+  c.cores_per_node = 64;
+  Profile p = sample_profile();
+  p.tasks.clear();
+  const CostModel m(c, p, 2);
+  EXPECT_EQ(m.cluster().cores_per_node, 2);
+  // 34 GB/s for a rank of 2 threads: 34 kB take 1 us, + launch + overhead.
+  EXPECT_EQ(m.work(kind("rope", 0, 34000), 0).ns, 1000 + 1000 + 100);
+  EXPECT_EQ(m.cluster().peak_flops(DType::f32), 1e12);  // per core
+}
+
+TEST(Profile, WritesAndReadsBack) {
+  const Profile p = sample_profile();
+  const std::string text = to_json(p);
+  const Profile q = parse_profile(text, "p.json");
+  EXPECT_EQ(q.machine, p.machine);
+  EXPECT_EQ(q.tasks, p.tasks);
+  EXPECT_EQ(q.links, p.links);
+  EXPECT_EQ(q.peak_flops, p.peak_flops);
+  EXPECT_EQ(to_json(q), text);
+}
+
+TEST(Profile, HostileFilesAreRefused) {
+  const auto refused = [](std::string from, std::string to) {
+    std::string text = to_json(sample_profile());
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+    try {
+      parse_profile(text, "p.json");
+      ADD_FAILURE() << from << " -> " << to << " was read";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit_code(), 2);
+      EXPECT_NE(std::string(e.what()).find("p.json"), std::string::npos) << e.what();
+    }
+  };
+  refused("hocket-profile-1", "hocket-profile-9");
+  refused("\"ns\": 2000000", "\"ns\": -5");
+  refused("\"ns\": 2000000", "\"ns\": \"x\"");
+  refused("\"intra\"", "\"moon\"");
+  refused("\"bytes_per_s\": 5000000000.0", "\"bytes_per_s\": 0");
+  refused("\"f32\"", "\"f3\"");
+  refused("\"tasks\"", "\"task\"");
+  refused("\"dtype\": \"f32\"", "\"dtype\": \"i64\"");
+  const std::string whole = to_json(sample_profile());
+  for (size_t n = 0; n + 2 < whole.size(); n += 37)
+    EXPECT_THROW(parse_profile(whole.substr(0, n), "p.json"), Error) << n;
+}
+
+TEST(Profile, DistinctTasksOfAProgram) {
+  program::Program p;
+  p.mesh.axes = {{"pp", 2}};
+  const auto a = p.intern(kind("linear", 1e6, 100));
+  const auto b = p.intern(kind("rope", 0, 100));
+  const auto s = p.intern(kind("send", 0, 100));
+  p.classes.resize(2);
+  const auto add = [&](size_t c, program::KindId k, uint32_t accumulate) {
+    program::Task t;
+    t.kind = k;
+    t.accumulate = accumulate;
+    p.classes[c].tasks.push_back(t);
+  };
+  add(0, a, 0);
+  add(0, a, 1);
+  add(0, s, 0);
+  add(1, b, 0);
+  add(1, a, 0);
+  add(1, a, 0);
+  const auto targets = distinct_tasks(p);
+  ASSERT_EQ(targets.size(), 3u);
+  EXPECT_EQ(targets[0].kind, a);
+  EXPECT_EQ(targets[0].count, 2);  // class 1 runs it twice
+  EXPECT_EQ(targets[1].accumulate, 1u);
+  EXPECT_NE(targets[0].key, targets[1].key);
+  EXPECT_EQ(targets[2].kind, b);
+  EXPECT_EQ(targets[2].cls, 1);
+}
+
+/// Times of nccl-tests all_reduce (in place, f32) on A100 SXM4 40GB, Azure ND A100 v4, from the
+/// logs of github.com/NetX-lab/Echo (MIT): {ranks, bytes, microseconds}.
+struct Measured {
+  int32_t ranks;
+  int64_t bytes;
+  double us;
+};
+constexpr Measured kA100[] = {
+    {2, 1 << 26, 388.7}, {2, 1 << 30, 5183.1}, {4, 1 << 26, 517.8},   {4, 1 << 30, 7169.6},
+    {8, 1 << 26, 568.1}, {8, 1 << 30, 8139.6}, {16, 1 << 26, 1141.9}, {16, 1 << 30, 16166.0},
+};
+
+TEST(CostModel, ShippedA100LinksAgreeWithPublicMeasurements) {
+  const char* root = std::getenv("HOCKET_SOURCE_DIR");
+  const Cluster c =
+      read_cluster(std::string(root ? root : ".") + "/configs/clusters/a100-16x8.yaml");
+  const CostModel m(c, std::nullopt, 1);
+  double sum = 0;
+  for (const Measured& x : kA100) {
+    std::vector<int32_t> ranks;
+    for (int32_t r = 0; r < x.ranks; ++r) ranks.push_back(r);
+    const double us =
+        double(m.transfer(kind("all_reduce", 0, x.bytes), 0, false, c.shape(ranks)).ns) * 1e-3;
+    EXPECT_NEAR(us / x.us, 1, 0.25) << x.ranks << " ranks, " << x.bytes << " bytes";
+    sum += std::abs(us / x.us - 1);
+  }
+  EXPECT_LE(sum / std::size(kA100), 0.10);
+}
+
+}  // namespace
+}  // namespace hocket::cost

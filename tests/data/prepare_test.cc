@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// From files to a folder of shards: what is kept, how it is split, when it is made anew, and what
+// is left when it fails.
+#include "data/prepare.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <map>
+#include <set>
+
+#include "data/bpe_train.h"
+#include "data/commands.h"
+#include "tests/data/data_util.h"
+
+namespace hocket::data {
+namespace {
+
+class Prepare : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < 60; ++i) {
+      folder_.add(fmt::format("in/d{}/f{}.txt", i % 3, i),
+                  fmt::format("file {} says <|endoftext|> {} times\n", i, i * i));
+    }
+    BpeTrainOptions bpe;
+    bpe.vocab_size = 300;
+    train_bpe(list_glob(folder_ / "in/**/*"), bpe).save_folder(folder_ / "tok");
+    options_.corpus.inputs = {folder_ / "in"};
+    options_.corpus.valid_fraction = 0.2;
+    options_.tokenizer = folder_ / "tok";
+    options_.output = folder_ / "out";
+  }
+  // Content and time of every file of the output.
+  std::map<std::string, std::pair<std::string, int64_t>> snapshot() const {
+    std::map<std::string, std::pair<std::string, int64_t>> out;
+    for (const std::string& name : list_dir(options_.output)) {
+      const std::string path = join_path(options_.output, name);
+      struct stat info;
+      EXPECT_EQ(::stat(path.c_str(), &info), 0);
+      out[name] = {is_directory(path) ? "" : read_file(path),
+                   int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
+    }
+    return out;
+  }
+
+  TempFolder folder_;
+  PrepareOptions options_;
+};
+
+TEST_F(Prepare, EveryFileIsADocumentOfItsSplit) {
+  int64_t seen = 0;
+  options_.progress = [&](const PrepareProgress& p) {
+    EXPECT_GT(p.bytes_done, seen);
+    seen = p.bytes_done;
+    EXPECT_LE(p.bytes_done, p.bytes_total);
+  };
+  const PrepareResult result = prepare(options_);
+  EXPECT_FALSE(result.up_to_date);
+  EXPECT_EQ(result.train.files + result.valid.files, 60);
+  EXPECT_GT(result.valid.files, 3);
+  EXPECT_EQ(seen, result.train.bytes + result.valid.bytes);
+  EXPECT_EQ(result.train.shards, std::vector<std::string>{"train-00000.bin"});
+
+  const Dataset data(options_.output);
+  data.train()->verify();
+  data.valid()->verify();
+  const Tokenizer& t = data.tokenizer();
+  std::map<bool, int64_t> next;
+  for (const Corpus::File& f : data.files()) {
+    const TokenStream& stream = f.valid ? *data.valid() : *data.train();
+    const int64_t d = next[f.valid]++;
+    std::vector<int32_t> ids(
+        static_cast<size_t>(stream.document_begin(d + 1) - stream.document_begin(d)));
+    stream.read(stream.document_begin(d), ids);
+    ASSERT_EQ(ids.back(), t.eos_id());
+    ids.pop_back();
+    // The text "<|endoftext|>" in a file is text and does not end the document.
+    for (const int32_t id : ids) ASSERT_NE(id, t.eos_id());
+    EXPECT_EQ(t.decode(ids), read_file(f.path));
+    EXPECT_EQ(stream.document_bytes(d), file_size(f.path));
+  }
+}
+
+TEST_F(Prepare, SecondCallDoesNothing) {
+  prepare(options_);
+  const auto before = snapshot();
+  options_.progress = [](const PrepareProgress&) { ADD_FAILURE() << "worked again"; };
+  const PrepareResult again = prepare(options_);
+  EXPECT_TRUE(again.up_to_date);
+  EXPECT_EQ(again.train.files + again.valid.files, 60);
+  EXPECT_EQ(snapshot(), before);
+}
+
+TEST_F(Prepare, AnyChangeIsNoticed) {
+  prepare(options_);
+  folder_.add("in/d0/f0.txt", "something new");
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  options_.corpus.seed = 1;
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  options_.corpus.valid_fraction = 0.4;
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  options_.shard_tokens = 200;
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  folder_.add("in/new.txt", "one more");
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  truncate_file(options_.output + "/train-00000.bin", 100);
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  Dataset(options_.output).train()->verify();
+  EXPECT_TRUE(prepare(options_).up_to_date);
+}
+
+TEST_F(Prepare, SmallShardsHoldTheSameAndOldOnesGo) {
+  const PrepareResult one = prepare(options_);
+  const Dataset whole(options_.output);
+  std::vector<int32_t> before(static_cast<size_t>(whole.train()->tokens()));
+  whole.train()->read(0, before);
+  options_.shard_tokens = 100;
+  const PrepareResult many = prepare(options_);
+  EXPECT_GT(many.train.shards.size(), 5U);
+  EXPECT_EQ(many.train.tokens, one.train.tokens);
+  const Dataset cut(options_.output);
+  std::vector<int32_t> after(static_cast<size_t>(cut.train()->tokens()));
+  cut.train()->read(0, after);
+  EXPECT_EQ(after, before);
+  options_.shard_tokens = int64_t{1} << 20;
+  prepare(options_);
+  EXPECT_EQ(list_dir(options_.output),
+            (std::vector<std::string>{"index.json", "tokenizer.json", "tokenizer_config.json",
+                                      "train-00000.bin", "valid-00000.bin"}));
+}
+
+TEST_F(Prepare, SplitDependsOnContentOnly) {
+  const Corpus here = scan_corpus(options_.corpus);
+  std::set<std::string> valid;
+  for (const std::string& path : here.paths(true)) valid.insert(read_file(path));
+  const TempFolder elsewhere;
+  int n = 0;
+  for (const Corpus::File& f : here.files) {
+    elsewhere.add(fmt::format("x/{}.h", 1000 - n++), read_file(f.path));
+  }
+  CorpusOptions moved = options_.corpus;
+  moved.inputs = {elsewhere / "x/*.h"};
+  std::set<std::string> also;
+  for (const std::string& path : scan_corpus(moved).paths(true)) also.insert(read_file(path));
+  EXPECT_EQ(also, valid);
+  moved.seed = 77;
+  EXPECT_NE(scan_corpus(moved).paths(true), scan_corpus(options_.corpus).paths(true));
+}
+
+TEST_F(Prepare, SplitFractionIsKept) {
+  for (int i = 0; i < 2000; ++i) folder_.add(fmt::format("in/many/{}.txt", i), std::to_string(i));
+  const Corpus corpus = scan_corpus(options_.corpus);
+  const double share =
+      static_cast<double>(corpus.paths(true).size()) / static_cast<double>(corpus.files.size());
+  EXPECT_NEAR(share, 0.2, 0.04);  // four standard deviations
+}
+
+TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {
+  folder_.add("in/zz1.txt", "");
+  folder_.add("in/zz2.txt", std::string_view("a\0b", 3));
+  folder_.add("in/zz3.txt", read_file(folder_ / "in/d0/f0.txt"));
+  ASSERT_EQ(::symlink((folder_ / "in/d0/f3.txt").c_str(), (folder_ / "in/zz4.txt").c_str()), 0);
+  const PrepareResult result = prepare(options_);
+  EXPECT_EQ(result.train.files + result.valid.files, 60);
+  EXPECT_EQ(result.dropped_empty, 1);
+  EXPECT_EQ(result.dropped_binary, 1);
+  EXPECT_EQ(result.dropped_duplicate, 2);
+}
+
+TEST_F(Prepare, FailuresKeepWhatWasThere) {
+  prepare(options_);
+  const auto before = snapshot();
+  options_.corpus.seed = 5;
+  for (const FileFaults::Op op : {FileFaults::Op::open, FileFaults::Op::write, FileFaults::Op::sync,
+                                  FileFaults::Op::rename}) {
+    for (int nth = 1; nth <= 4; ++nth) {  // shards, tokenizer, its configuration
+      {
+        const FileFaults full(op, nth, ENOSPC);
+        EXPECT_THROW(prepare(options_), Error);
+      }
+      const auto after = snapshot();
+      EXPECT_EQ(after, before);
+    }
+  }
+  EXPECT_FALSE(prepare(options_).up_to_date);
+}
+
+TEST_F(Prepare, ClearErrors) {
+  const auto with = [&](auto change) {
+    PrepareOptions o = options_;
+    change(&o);
+    return error_of([&] { prepare(o); });
+  };
+  const auto says = [](const std::string& e, const char* part) {
+    EXPECT_NE(e.find(part), std::string::npos) << e;
+  };
+  folder_.add("empty/a.txt", "");
+  folder_.add("one/a.txt", "x");
+  make_dirs(folder_ / "bare");
+  says(with([](auto* o) { o->corpus.inputs = {}; }), "no inputs");
+  says(with([](auto* o) { o->corpus.inputs = {"/nonexistent/*.h"}; }), "/nonexistent");
+  says(with([&](auto* o) { o->corpus.inputs = {folder_ / "bare"}; }), "without files");
+  says(with([&](auto* o) { o->corpus.inputs = {folder_ / "empty"}; }), "no text");
+  says(with([&](auto* o) { o->corpus.inputs = {folder_ / "one"}; }), "validation split");
+  says(with([](auto* o) { o->corpus.valid_fraction = 1; }), "valid_fraction");
+  says(with([](auto* o) { o->tokenizer = "/nonexistent"; }), "/nonexistent");
+  says(with([](auto* o) { o->output = ""; }), "output");
+  says(with([](auto* o) { o->shard_tokens = 0; }), "shard_tokens");
+  EXPECT_ERROR(Dataset(folder_ / "bare"), "index.json");
+  // Without validation split is fine if asked for.
+  options_.corpus.inputs = {folder_ / "one"};
+  options_.corpus.valid_fraction = 0;
+  prepare(options_);
+  EXPECT_EQ(Dataset(options_.output).valid(), nullptr);
+}
+
+TEST_F(Prepare, DamagedFoldersAreRefused) {
+  prepare(options_);
+  const std::string index = options_.output + "/index.json", good = read_file(index);
+  const auto put = [&](const char* from, const char* to) {
+    std::string text = good;
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    write_file_atomic(index, text.replace(at, std::string_view(from).size(), to));
+  };
+  put("\"version\": 1", "\"version\": 9");
+  EXPECT_ERROR(Dataset(options_.output), "version 1");
+  put("train-00000.bin", "../00000.bin");
+  EXPECT_ERROR(Dataset(options_.output), "../00000.bin");
+  put("train-00000.bin", "valid-00000.bin");
+  EXPECT_ERROR(Dataset(options_.output), "shards hold");
+  put("\"fingerprint\"", "\"finger\"");
+  EXPECT_ERROR(Dataset(options_.output), "fingerprint");
+  put("\"tokens\"", "\"token\"");
+  EXPECT_ERROR(Dataset(options_.output), "tokens");
+  write_file_atomic(index, good.substr(0, good.size() / 2));
+  EXPECT_ERROR(Dataset(options_.output), "index.json");
+  write_file_atomic(index, good);
+  BpeTrainOptions bpe;
+  bpe.vocab_size = 270;
+  train_bpe(list_glob(folder_ / "in/**/*"), bpe).save(options_.output + "/tokenizer.json");
+  EXPECT_ERROR(Dataset(options_.output), "tokenizer beside");
+}
+
+TEST_F(Prepare, StatsAndBaselines) {
+  prepare(options_);
+  DataStatsOptions ask;
+  ask.folder = options_.output;
+  ask.verify = ask.baselines = true;
+  const DataStats s = data_stats(ask);
+  EXPECT_TRUE(s.verified);
+  EXPECT_GT(s.xz.bits_per_byte(), 8);  // 60 bytes of container around 35 bytes of text
+  EXPECT_GT(s.trigram.bits_per_byte(), 0.1);
+  EXPECT_LT(s.trigram.bits_per_byte(), 8);
+  EXPECT_EQ(s.trigram.bytes, s.valid.bytes);
+  EXPECT_EQ(s.xz.bytes, s.valid.bytes);
+  EXPECT_NE(s.to_json().find("xz_bits_per_byte"), std::string::npos);
+  EXPECT_NE(s.to_text().find("trigram"), std::string::npos);
+  const std::string held_out = scan_corpus(options_.corpus).paths(true)[0];
+  write_file_atomic(held_out, "changed");
+  EXPECT_ERROR(data_stats(ask), held_out);
+}
+
+TEST_F(Prepare, EncodeAndDecodeFiles) {
+  folder_.add("text.jsonl", "\"file 1\"\n\"\\u00e9 \\\"q\\\"\"\n");
+  EncodeOptions e;
+  e.tokenizer = options_.tokenizer;
+  e.lines = true;
+  e.input = folder_ / "text.jsonl";
+  e.output = folder_ / "ids.jsonl";
+  encode_text(e);
+  e.input = e.output;
+  e.output = folder_ / "back.jsonl";
+  decode_ids(e);
+  EXPECT_EQ(read_file(e.output), "\"file 1\"\n\"\u00e9 \\\"q\\\"\"\n");
+
+  e.lines = false;
+  e.input = folder_.add("raw", "any \xFF bytes\n");
+  e.output = folder_ / "ids";
+  encode_text(e);
+  e.input = e.output;
+  e.output = folder_ / "back";
+  decode_ids(e);
+  EXPECT_EQ(read_file(e.output), "any \xFF bytes\n");
+
+  e.lines = true;
+  e.input = folder_.add("bad.jsonl", "\"x\"\n{\"a\": 1}\n");
+  EXPECT_ERROR(encode_text(e), "bad.jsonl:2");
+  e.input = folder_.add("bad.jsonl", "[1]\n[2, 99999]\n");
+  EXPECT_ERROR(decode_ids(e), "99999");
+  EXPECT_ERROR(decode_ids(e), "bad.jsonl:2");
+}
+
+}  // namespace
+}  // namespace hocket::data

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=600
+"""Opens the report's demonstration pages in headless Chromium, wide and narrow, light and dark: no
+error on the console, nothing wider than the window, no text over text, every chart answers the
+pointer, every control works. Skipped where Chromium is not installed.
+
+  report_browser_test.py [PAGE.html ...]   checks these pages instead
+"""
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PROBE = r"""
+<script>addEventListener("load", () => setTimeout(() => {
+  const out = {errors: window.__errors, overlaps: [], outside: [], silent: [], bad: [], charts: 0};
+  const add = (list, text) => { if (out[list].length < 12 && !out[list].includes(text)) out[list].push(text); };
+  const check = when => {
+    out.width = Math.max(out.width || 0, document.documentElement.scrollWidth - innerWidth);
+    for (const svg of document.querySelectorAll(".chart svg")) {
+      const box = svg.getBoundingClientRect();
+      const texts = [...svg.querySelectorAll("text")].map(t => [t.textContent, t.getBoundingClientRect()]);
+      texts.forEach(([a, p], i) => {
+        if (p.left < box.left - 1 || p.right > box.right + 1 || p.top < box.top - 1 || p.bottom > box.bottom + 1) add("outside", when + ": " + a);
+        texts.slice(0, i).forEach(([b, q]) => {
+          const w = Math.min(p.right, q.right) - Math.max(p.left, q.left), h = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+          if (w > 1 && h > 3) add("overlaps", `${when}: ${a} / ${b}`);
+        });
+      });
+    }
+    const blocks = [...document.querySelectorAll(".tile, h2, h3, .legend li, th, dd, nav a, button, .seg label")].filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0 && getComputedStyle(e).display !== "inline");
+    for (const e of blocks) add("outside", `${when}: ${e.tagName} ${e.textContent.slice(0, 40)}`);
+    const text = [...document.querySelectorAll("#main p, #main li, #main td, #main th, .tile, dd, h1, h2, h3, svg text, figcaption")].map(e => e.textContent).join("\n");
+    for (const m of text.matchAll(/.{0,20}\b(undefined|NaN|null|Infinity|\[object)\b.{0,20}/g)) add("bad", when + ": " + m[0]);
+  };
+  check("first");
+  for (const chart of document.querySelectorAll(".chart > svg, .chart > canvas")) {
+    ++out.charts;
+    const r = chart.getBoundingClientRect(), tip = document.getElementById("tip");
+    let answered = false;
+    for (let i = 1; i < 40 && !answered; ++i) for (const f of [.15, .4, .6, .75, .9, .98]) {
+      const target = chart.tagName === "CANVAS" || !chart.querySelector("circle:not([visibility])") ? chart : null;
+      const at = {clientX: r.left + r.width * (.12 + .86 * i / 40), clientY: r.top + r.height * f, bubbles: true};
+      (target || chart).dispatchEvent(new PointerEvent("pointermove", at));
+      for (const c of chart.querySelectorAll("circle")) c.dispatchEvent(new PointerEvent("pointermove", {...at, bubbles: false}));
+      answered = answered || tip.style.visibility === "visible" && tip.textContent.length > 3;
+    }
+    if (/undefined|NaN|null|object/.test(tip.textContent)) add("bad", "tip: " + tip.textContent);
+    if (!answered) add("silent", (chart.getAttribute("aria-label") || chart.tagName).slice(0, 80));
+    chart.dispatchEvent(new PointerEvent("pointerleave", {bubbles: true}));
+    for (const key of ["ArrowRight", "ArrowLeft", "+", "-", "0"]) chart.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+    chart.dispatchEvent(new WheelEvent("wheel", {deltaY: -50, ctrlKey: true, clientX: r.left + 200, cancelable: true}));
+  }
+  for (const label of document.querySelectorAll(".seg label")) { label.click(); check(label.textContent); }
+  for (const button of document.querySelectorAll(".tools button")) button.click();
+  for (const slider of document.querySelectorAll("input[type=range]")) { slider.value = 0; slider.dispatchEvent(new Event("input")); }
+  for (const d of document.querySelectorAll("details")) d.open = true;
+  check("after");
+  for (let i = 0; i < 3; ++i) document.getElementById("theme").click();
+  dispatchEvent(new Event("beforeprint"));
+  dispatchEvent(new Event("afterprint"));
+  out.missing = [...document.querySelectorAll("section")].filter(s => s.children.length === 2 && s.lastChild.className === "missing").length;
+  out.sections = document.querySelectorAll("section").length;
+  const pre = document.createElement("pre");
+  pre.id = "probe";
+  pre.textContent = JSON.stringify(out);
+  document.body.append(pre);
+}, 300));</script>"""
+CATCH = "<script>window.__errors = []; addEventListener('error', e => __errors.push(String(e.message)));</script>"
+
+
+def chromium():
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if shutil.which(name):
+            return name
+    return None
+
+
+def probe(browser, page, width, theme, folder):
+    with open(page, encoding="utf-8") as f:
+        text = f.read()
+    copy = os.path.join(folder, "probe.html")
+    with open(copy, "w", encoding="utf-8") as f:
+        f.write(text.replace("<head>", "<head>" + CATCH, 1).replace("</body>", PROBE + "</body>"))
+    run = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+         f"--user-data-dir={folder}/profile", f"--window-size={width},1000", "--hide-scrollbars",
+         "--virtual-time-budget=8000", "--enable-logging=stderr", "--dump-dom",
+         f"file://{copy}?theme={theme}"],
+        capture_output=True, text=True, errors="replace", timeout=240, check=False)
+    console = sorted({l.split("] ", 1)[-1] for l in run.stderr.splitlines() if ":CONSOLE" in l})
+    found = re.search(r'<pre id="probe">(.*?)</pre>', run.stdout, re.S)
+    if not found:
+        return [f"the page's script did not finish: {run.stderr[-600:]}"], {}
+    out = json.loads(html.unescape(found.group(1)))
+    faults = [f"console: {c}" for c in console] + [f"error: {e}" for e in sorted(set(out["errors"]))]
+    for key in ("overlaps", "outside", "silent", "bad"):
+        faults += [f"{key}: {x}" for x in out[key]]
+    if out["width"] > 0:
+        faults.append(f"page is {out['width']} px wider than the window")
+    return faults, out
+
+
+def main():
+    browser = chromium()
+    if browser is None:
+        print("skipped: no Chromium here (apt-get install chromium)")
+        return 0
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        pages = sys.argv[1:]
+        if not pages:
+            tests = os.path.join(os.environ["HOCKET_BINARY_DIR"], "hocket_tests")
+            subprocess.run([tests, "--gtest_filter=Report.*"], check=True, capture_output=True,
+                           env={**os.environ, "HOCKET_REPORT_DEMO": folder + "/pages"})
+            pages = sorted(f"{folder}/pages/{p}" for p in os.listdir(folder + "/pages"))
+            assert len(pages) >= 5, pages
+        for page in pages:
+            name = os.path.basename(page)
+            for width, theme in ((1280, "light"), (480, "dark")):
+                faults, out = probe(browser, page, width, theme, folder)
+                if name == "empty.html" and out.get("missing", 0) != out.get("sections"):
+                    faults.append(f"{out.get('missing')} of {out.get('sections')} sections say what is missing")
+                if name in ("one_rank.html", "four_ranks.html") and (
+                        out.get("missing", 1) != 0 or out.get("charts", 0) < 11):
+                    faults.append(f"sections missing: {out.get('missing')}, charts: {out.get('charts')}")
+                if name == "hostile.html":
+                    # Made-up names of 70 characters fit nowhere; they must only do no harm.
+                    faults = [f for f in faults if not f.startswith(("overlaps", "outside", "page is"))]
+                print(f"{name} at {width} px, {theme}: {'; '.join(faults) if faults else 'fine'}"
+                      f" ({out.get('charts', 0)} charts)")
+                failed = failed or bool(faults)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "diagnose/report_fill.h"
+
+#include <gtest/gtest.h>
+
+#include "program/finalize.h"
+#include "program/trace_builder.h"
+
+namespace hocket::diagnose {
+namespace {
+
+using program::Trace;
+using program::TraceEvent;
+
+// Steps of 100, 300 and 200 ns on two ranks, after an event outside any step.
+Trace three_steps() {
+  Trace t;
+  t.num_ranks = 2;
+  t.steps = {4, 5, 6};
+  const auto add = [&](int rank, int step, const char* kind, int64_t start, int64_t end) {
+    TraceEvent e;
+    e.rank = rank;
+    e.step = step;
+    e.kind = t.intern(kind);
+    e.start_ns = start;
+    e.end_ns = end;
+    e.flops = 10;
+    e.bytes = 6;
+    t.events.push_back(e);
+  };
+  add(0, program::kNone, "load", 0, 1000);
+  add(0, 4, "linear", 1000, 1080);
+  add(1, 4, "linear", 1000, 1100);
+  add(0, 5, "linear", 2000, 2300);
+  add(1, 5, "attention", 2100, 2200);
+  add(0, 6, "linear", 3000, 3200);
+  add(1, 6, "linear", 3010, 3030);
+  return t;
+}
+
+TEST(ReportFill, MeansPerStepAndRank) {
+  ReportData r;
+  fill_measured(r, three_steps());
+  EXPECT_EQ(r.kinds_steps, 3);
+  EXPECT_DOUBLE_EQ(r.kinds_step_s, 200e-9);
+  ASSERT_EQ(r.kinds.size(), 2u);
+  EXPECT_EQ(r.kinds[0].kind, "linear");
+  EXPECT_DOUBLE_EQ(r.kinds[0].calls, 5.0 / 6);
+  EXPECT_DOUBLE_EQ(r.kinds[0].seconds, 700e-9 / 6);
+  EXPECT_DOUBLE_EQ(r.kinds[0].flops, 50.0 / 6);
+  EXPECT_DOUBLE_EQ(r.kinds[1].bytes, 1);
+  // The step of median length, at time zero.
+  EXPECT_EQ(r.step.steps, std::vector<int32_t>{6});
+  ASSERT_EQ(r.step.events.size(), 2u);
+  EXPECT_EQ(r.step.events[0].start_ns, 0);
+  EXPECT_EQ(r.step.events[1].end_ns, 30);
+}
+
+TEST(ReportFill, PredictionStandsBesideTheMeasurement) {
+  ReportData r;
+  fill_measured(r, three_steps());
+  Trace p;
+  p.source = "simulation";
+  p.num_ranks = 2;
+  TraceEvent e;
+  e.step = 0;
+  e.kind = p.intern("linear");
+  e.end_ns = 120;
+  p.events.push_back(e);
+  e.kind = p.intern("all_reduce");
+  e.lane = 1;
+  e.start_ns = 120;
+  e.end_ns = 150;
+  p.events.push_back(e);
+  fill_predicted(r, p);  // one rank stands for both
+  ASSERT_EQ(r.kinds.size(), 3u);
+  EXPECT_DOUBLE_EQ(r.kinds[0].predicted_seconds, 120e-9);
+  EXPECT_TRUE(std::isnan(r.kinds[1].predicted_seconds));
+  EXPECT_EQ(r.kinds[2].kind, "all_reduce");
+  EXPECT_EQ(r.kinds[2].lane, "intra");
+  EXPECT_TRUE(std::isnan(r.kinds[2].seconds));
+  // The first event stands for one rank, the second for three.
+  ReportData weighted;
+  p.num_ranks = 4;
+  const std::vector<int32_t> ranks = {1, 3};
+  fill_predicted(weighted, p, ranks);
+  ASSERT_EQ(weighted.kinds.size(), 2u);
+  EXPECT_EQ(weighted.kinds[0].kind, "all_reduce");
+  EXPECT_DOUBLE_EQ(weighted.kinds[0].predicted_seconds, 90e-9 / 4);
+  EXPECT_DOUBLE_EQ(weighted.kinds[1].predicted_seconds, 120e-9 / 4);
+}
+
+TEST(ReportFill, TracesWithoutStepsChangeNothing) {
+  ReportData r;
+  fill_measured(r, Trace());
+  fill_predicted(r, Trace());
+  EXPECT_TRUE(r.kinds.empty());
+  EXPECT_TRUE(r.step.events.empty());
+}
+
+// Four tasks over four step buffers: a forward value kept for backward, a temporary, two gradients.
+program::Program small_program() {
+  using program::Buffer;
+  using program::Phase;
+  program::Program p;
+  p.mesh.axes = {{"dp", 1}};
+  program::RankClass cls;
+  const auto buffer = [&](program::BufferKind kind, int64_t n, const char* name) {
+    Buffer b;
+    b.kind = kind;
+    b.type.dims = {n};
+    b.name = name;
+    cls.buffers.push_back(b);
+    return static_cast<program::BufferId>(cls.buffers.size() - 1);
+  };
+  const auto task = [&](const char* op, Phase phase, std::vector<program::BufferId> in,
+                        std::vector<program::BufferId> out, int64_t workspace) {
+    program::Kind k;
+    k.op = op;
+    k.workspace = workspace;
+    program::Task t;
+    t.kind = p.intern(k);
+    t.phase = phase;
+    t.in = std::move(in);
+    t.out = std::move(out);
+    t.layer = 1;
+    t.micro_batch = 0;
+    cls.tasks.push_back(t);
+  };
+  const auto w = buffer(program::BufferKind::persistent, 100, "w");
+  const auto m = buffer(program::BufferKind::persistent, 200, "exp_avg.w");
+  const auto x = buffer(program::BufferKind::input, 64, "x");
+  const auto h = buffer(program::BufferKind::step, 64, "");
+  const auto y = buffer(program::BufferKind::step, 64, "");
+  const auto dy = buffer(program::BufferKind::step, 64, "");
+  const auto dw = buffer(program::BufferKind::step, 100, "");
+  task("linear", Phase::forward, {x, w}, {h}, 0);
+  task("swiglu", Phase::forward, {h}, {y}, 128);
+  task("loss", Phase::forward, {y}, {dy}, 0);
+  task("linear_dw", Phase::backward, {dy, h}, {dw}, 0);
+  task("adamw", Phase::optimizer, {dw, w, m}, {w, m}, 0);
+  p.classes.push_back(cls);
+  program::finalize(p);
+  return p;
+}
+
+TEST(ReportFill, MemoryPlanFromTheProgram) {
+  const program::Program p = small_program();
+  const MemoryPlan plan = memory_plan_of(p, 0);
+  EXPECT_TRUE(plan.in_tasks);
+  EXPECT_EQ(plan.arena_bytes, p.classes[0].arena_bytes);
+  const std::vector<std::pair<std::string, int64_t>> persistent = {{"parameters", 400},
+                                                                   {"optimizer state", 800}};
+  EXPECT_EQ(plan.persistent, persistent);
+  std::map<std::string, const MemoryBlock*> by_kind;
+  for (const MemoryBlock& b : plan.blocks) {
+    EXPECT_LE(b.offset + b.bytes, plan.arena_bytes);
+    by_kind[b.kind] = &b;
+  }
+  ASSERT_EQ(plan.blocks.size(), 5u);
+  const MemoryBlock& kept = plan.blocks[0];
+  EXPECT_EQ(kept.kind, "kept for backward");
+  EXPECT_EQ(kept.name, "output of linear, layer 1, micro-batch 0");
+  EXPECT_EQ(kept.begin, 0);
+  EXPECT_EQ(kept.end, 4);
+  EXPECT_EQ(by_kind.at("forward only")->name, "output of swiglu, layer 1, micro-batch 0");
+  EXPECT_EQ(by_kind.at("parameter gradient")->end, 5);
+  EXPECT_EQ(by_kind.at("workspace")->bytes, 128);
+  EXPECT_EQ(by_kind.at("workspace")->begin, 1);
+  for (size_t i = 0; i < plan.blocks.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {  // never at the same time in the same place
+      const MemoryBlock &a = plan.blocks[i], &b = plan.blocks[j];
+      const bool together = a.begin < b.end && b.begin < a.end;
+      const bool overlap = a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+      EXPECT_FALSE(together && overlap) << a.name << " and " << b.name;
+    }
+  }
+
+  program::TraceBuilder builder(p, "t", "run");
+  const std::vector<int64_t> start = {0, 1000, 2000, 3000, 4000},
+                             end = {900, 1900, 2900, 3900, 4900};
+  builder.add_step(0, 7, start, end);
+  const Trace trace = builder.take();
+  const MemoryPlan timed = memory_plan_of(p, 0, &trace);
+  EXPECT_FALSE(timed.in_tasks);
+  EXPECT_DOUBLE_EQ(timed.blocks[0].end, 3900e-9);
+}
+
+}  // namespace
+}  // namespace hocket::diagnose

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Embedding, norm, rotary embedding, SwiGLU, the loss head, the optimizer: against plain formulas.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "tests/kernels/kernel_util.h"
+
+namespace hocket::test {
+namespace {
+
+using DenseKernels = KernelTest;
+
+TEST_F(DenseKernels, EmbeddingAndItsGradient) {
+  Random random(11);
+  for (int64_t d : {1, 7, 40, 130}) {
+    const int64_t n = 300, vocab = 37;
+    Values ids = zeros({n}, DType::i32), w = random.normals({vocab, d}), dy = random.normals({n, d}),
+           start = random.normals({vocab, d});
+    for (double& x : ids.v) x = static_cast<double>(random.below(vocab - 3));
+    std::vector<double> x, dw(w.v.size()), added = start.v;
+    for (int64_t t = 0; t < n; ++t)
+      for (int64_t i = 0; i < d; ++i) {
+        const auto at = static_cast<size_t>(static_cast<int64_t>(ids[t]) * d + i);
+        x.push_back(w.v[at]);
+        dw[at] += dy[t * d + i], added[at] += dy[t * d + i];
+      }
+    for_both([&](DType dtype, double tolerance) {
+      EXPECT_EQ(run({"embedding", {}, {ids, w}, {dy}}, dtype)[0].v, x);
+      const Attrs attrs{{"vocab", vocab}};
+      expect_close(run({"embedding_dw", attrs, {ids, dy}, {w}}, dtype)[0], dw, tolerance, "dw");
+      expect_close(run({"embedding_dw", attrs, {ids, dy}, {start}, 1}, dtype)[0], added, tolerance,
+                   "dw accumulated");
+    });
+  }
+  for (double bad : {-1.0, 5.0})
+    EXPECT_THROW(run({"embedding", {}, {integers({0, bad}), random.normals({5, 2})},
+                      {zeros({2, 2})}}, DType::f32), std::runtime_error);
+}
+
+TEST_F(DenseKernels, RmsNormAndItsGradient) {
+  Random random(12);
+  for (graph::Dims dims : {graph::Dims{1, 1}, {5, 7}, {130, 33}, {70, 3, 16}, {4, 600}, {5000, 2}}) {
+    const int64_t d = dims.back();
+    Values x = random.normals(dims), g = random.normals({d}), dy = random.normals(dims),
+           dx0 = random.normals(dims), dg0 = random.normals({d});
+    const auto rows = static_cast<int64_t>(x.v.size()) / d;
+    Values rstd = zeros(dims.size() == 3 ? graph::Dims{dims[0], dims[1]} : graph::Dims{rows});
+    std::vector<double> y(x.v.size()), dx(x.v.size()), dg(static_cast<size_t>(d));
+    const double eps = 1e-3;
+    for (int64_t r = 0; r < rows; ++r) {
+      double sum = 0, dot = 0;
+      for (int64_t i = 0; i < d; ++i) sum += x[r * d + i] * x[r * d + i];
+      const double s = rstd[r] = 1 / std::sqrt(sum / static_cast<double>(d) + eps);
+      for (int64_t i = 0; i < d; ++i) dot += dy[r * d + i] * g[i] * x[r * d + i] * s;
+      for (int64_t i = 0; i < d; ++i) {
+        const auto at = static_cast<size_t>(r * d + i);
+        y[at] = x.v[at] * s * g[i];
+        dx[at] = s * (dy.v[at] * g[i] - x.v[at] * s * dot / static_cast<double>(d));
+        dg[static_cast<size_t>(i)] += dy.v[at] * x.v[at] * s;
+      }
+    }
+    for_both([&](DType dtype, double tolerance) {
+      SCOPED_TRACE(testing::Message() << rows << " rows of " << d);
+      auto f = run({"rms_norm", {{"eps", eps}}, {x, g}, {x, rstd}}, dtype);
+      expect_close(f[0], y, tolerance, "y");
+      expect_close(f[1], rstd.v, tolerance, "rstd");
+      auto b = run({"rms_norm_bwd", {}, {dy, x, g, rstd}, {x, g}}, dtype);
+      expect_close(b[0], dx, tolerance, "dx");
+      expect_close(b[1], dg, 4 * tolerance, "dg");
+      auto c = run({"rms_norm_bwd", {}, {dy, x, g, rstd}, {dx0, dg0}, 3}, dtype);
+      auto add = [](std::vector<double> a, const Values& v) {
+        for (size_t i = 0; i < a.size(); ++i) a[i] += v.v[i];
+        return a;
+      };
+      expect_close(c[0], add(dx, dx0), tolerance, "dx accumulated");
+      expect_close(c[1], add(dg, dg0), 4 * tolerance, "dg accumulated");
+    });
+  }
+}
+
+TEST_F(DenseKernels, RopeTurnsHalves) {
+  Random random(13);
+  const double theta = 10000;
+  auto frequency = [&](const Attrs& a, double f) {
+    const std::string kind = a.s("scaling");
+    if (kind == "linear") return f / 4;
+    if (kind == "llama3") {
+      const double wave = 2 * std::numbers::pi / f;
+      if (wave > 64 / 1.0) return f / 8;
+      if (wave < 64 / 4.0) return f;
+      const double s = (64 / wave - 1) / (4.0 - 1.0);
+      return (1 - s) * f / 8 + s * f;
+    }
+    return f;
+  };
+  for (const char* kind : {"default", "linear", "llama3"})
+    for (bool far : {false, true})
+      for (int64_t inverse : {0, 1}) {
+        Attrs attrs{{"theta", theta}, {"inverse", inverse}, {"scaling", std::string(kind)}};
+        attrs.set("factor", std::string(kind) == "linear" ? 4.0 : 8.0);
+        attrs.set("low_freq_factor", 1.0), attrs.set("high_freq_factor", 4.0);
+        attrs.set("original_max_position", 64.0);
+        const int64_t n = 90, h = 3, d = 38;
+        Values x = random.normals({n, h, d}), pos = random.positions(n, 80);
+        for (double& p : pos.v) p += far ? 5000 : 0;
+        std::vector<double> y(x.v.size());
+        for (int64_t t = 0; t < n; ++t)
+          for (int64_t a = 0; a < h; ++a)
+            for (int64_t i = 0; i < d / 2; ++i) {
+              const double f = frequency(attrs, std::pow(theta, -2.0 * i / static_cast<double>(d)));
+              const double c = std::cos(pos[t] * f), s = (inverse ? -1 : 1) * std::sin(pos[t] * f);
+              const int64_t at = (t * h + a) * d + i;
+              y[static_cast<size_t>(at)] = x[at] * c - x[at + d / 2] * s;
+              y[static_cast<size_t>(at + d / 2)] = x[at + d / 2] * c + x[at] * s;
+            }
+        for_both([&](DType dtype, double tolerance) {
+          SCOPED_TRACE(testing::Message() << kind << " far " << far << " inverse " << inverse);
+          expect_close(run({"rope", attrs, {x, pos}, {x}}, dtype)[0], y, tolerance, "y");
+        });
+      }
+}
+
+TEST_F(DenseKernels, SwigluAndItsGradient) {
+  Random random(14);
+  for (int64_t f : {1, 5, 16, 37, 130}) {
+    const int64_t n = 23, rows = 11;
+    for (bool is_routed : {false, true}) {
+      const int64_t m = is_routed ? rows : n;
+      Values gu = is_routed ? routed(random, {3, n, 2, f}, 2, rows) : random.normals({n, 2, f}, 4);
+      Values dh = is_routed ? routed(random, {3, n, f}, 2, rows) : random.normals({n, f});
+      gu[0] = 95, gu[gu.type.row_size() > 0 && is_routed ? 2 * f - 1 : f] = -95;
+      std::vector<double> h(static_cast<size_t>(m * f)), dgu(static_cast<size_t>(2 * m * f));
+      for (int64_t r = 0; r < m; ++r)
+        for (int64_t i = 0; i < f; ++i) {
+          const double g = gu[r * 2 * f + i], u = gu[r * 2 * f + f + i], d = dh[r * f + i];
+          const double s = 1 / (1 + std::exp(-g));
+          h[static_cast<size_t>(r * f + i)] = g * s * u;
+          dgu[static_cast<size_t>(r * 2 * f + i)] = d * u * s * (1 + g * (1 - s));
+          dgu[static_cast<size_t>(r * 2 * f + f + i)] = d * g * s;
+        }
+      std::vector<Values> in{gu}, in_bwd{dh, gu};
+      if (is_routed) {
+        in.push_back(integers({4, 0, 7}, DType::i64));
+        in_bwd.push_back(in[1]);
+      }
+      for_both([&](DType dtype, double tolerance) {
+        expect_close(run({"swiglu", {}, in, {dh}}, dtype)[0], h, tolerance, "h");
+        expect_close(run({"swiglu_bwd", {}, in_bwd, {gu}}, dtype)[0], dgu, tolerance, "dgu");
+      });
+    }
+  }
+}
+
+TEST_F(DenseKernels, LinearCrossEntropyAndItsGradients) {
+  Random random(15);
+  struct Case {
+    int64_t t, d, v;
+  };
+  for (Case c : {Case{1, 1, 2}, Case{7, 5, 11}, Case{40, 12, 50}, Case{70, 9, 1500}, Case{600, 4, 33}}) {
+    Values h = random.normals({c.t, c.d}), w = random.normals({c.v, c.d}), dw0 = random.normals({c.v, c.d});
+    Values targets = zeros({c.t}, DType::i32);
+    for (double& x : targets.v)
+      x = random.below(4) == 0 ? -100.0 : static_cast<double>(random.below(c.v));
+    const double scale = 0.125;
+    double loss = 0;
+    std::vector<double> dh(h.v.size()), dw(w.v.size());
+    for (int64_t t = 0; t < c.t; ++t) {
+      if (targets[t] < 0) continue;
+      std::vector<double> p(static_cast<size_t>(c.v));
+      double top = -1e300, sum = 0;
+      for (int64_t j = 0; j < c.v; ++j) {
+        for (int64_t i = 0; i < c.d; ++i) p[static_cast<size_t>(j)] += h[t * c.d + i] * w[j * c.d + i];
+        top = std::max(top, p[static_cast<size_t>(j)]);
+      }
+      const auto target = static_cast<int64_t>(targets[t]);
+      const double logit = p[static_cast<size_t>(target)];
+      for (double& x : p) sum += x = std::exp(x - top);
+      loss += scale * (top + std::log(sum) - logit);
+      for (int64_t j = 0; j < c.v; ++j) {
+        const double g = scale * (p[static_cast<size_t>(j)] / sum - (j == target));
+        for (int64_t i = 0; i < c.d; ++i) {
+          dh[static_cast<size_t>(t * c.d + i)] += g * w[j * c.d + i];
+          dw[static_cast<size_t>(j * c.d + i)] += g * h[t * c.d + i];
+        }
+      }
+    }
+    for_both([&](DType dtype, double tolerance) {
+      SCOPED_TRACE(testing::Message() << c.t << " tokens, vocabulary " << c.v);
+      const std::vector<Values> in{h, w, targets, fixed({scale})};
+      auto r = run({"linear_cross_entropy", {{"grad", int64_t{1}}}, in, {fixed({0}), h, w}}, dtype);
+      expect_close(r[0], {loss}, tolerance, "loss");
+      expect_close(r[1], dh, tolerance, "dh");
+      expect_close(r[2], dw, tolerance, "dw");
+      r = run({"linear_cross_entropy", {{"grad", int64_t{1}}}, in, {fixed({3}), h, dw0}, 5}, dtype);
+      expect_close(r[0], {loss + 3}, tolerance, "loss accumulated");
+      auto sum = dw;
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += dw0.v[i];
+      expect_close(r[2], sum, tolerance, "dw accumulated");
+      r = run({"linear_cross_entropy", {{"grad", int64_t{0}}}, in, {fixed({0})}}, dtype);
+      expect_close(r[0], {loss}, tolerance, "loss alone");
+    });
+  }
+}
+
+TEST_F(DenseKernels, OptimizerStep) {
+  Random random(16);
+  const int64_t n = 40000;
+  Values p = random.normals({n}), g = random.normals({n}), m = random.normals({n}, 0.1),
+         v = random.normals({n}, 0.1);
+  for (double& x : v.v) x = std::abs(x);
+  const double lr = 1e-2, b1 = 0.9, b2 = 0.95, eps = 1e-8, decay = 0.1, c1 = 1 - std::pow(b1, 3),
+               c2 = 1 - std::pow(b2, 3), coef = 0.5;
+  std::vector<double> p1, m1, v1;
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double d = coef * g[i];
+    sum += g[i] * g[i];
+    m1.push_back(b1 * m[i] + (1 - b1) * d);
+    v1.push_back(b2 * v[i] + (1 - b2) * d * d);
+    p1.push_back(p[i] * (1 - lr * decay) -
+                 lr / c1 * m1.back() / (std::sqrt(v1.back()) / std::sqrt(c2) + eps));
+  }
+  for_both([&](DType dtype, double tolerance) {
+    auto r = run({.op = "adamw",
+                  .attrs = {{"beta1", b1}, {"beta2", b2}, {"eps", eps}, {"weight_decay", decay}},
+                  .in = {p, g, m, v, fixed({coef}), fixed({lr, c1, c2})},
+                  .out = {p, m, v},
+                  .inplace = {{0, 0}, {2, 1}, {3, 2}}},
+                 dtype);
+    expect_close(r[0], p1, tolerance, "p");
+    expect_close(r[1], m1, tolerance, "m");
+    expect_close(r[2], v1, tolerance, "v");
+    expect_close(run({"sumsq", {}, {g}, {fixed({0})}}, dtype)[0], {sum}, 1e-12, "sumsq");
+    auto c = run({"clip_coef", {{"max_norm", 2.0}}, {fixed({9}), fixed({16})}, {fixed({0}), fixed({0})}},
+                 dtype);
+    EXPECT_DOUBLE_EQ(c[0][0], 2 / (5 + 1e-6));
+    EXPECT_DOUBLE_EQ(c[1][0], 5);
+    for (double most : {0.0, 6.0})
+      EXPECT_EQ(run({"clip_coef", {{"max_norm", most}}, {fixed({25})}, {fixed({0}), fixed({0})}},
+                    dtype)[0][0], 1);
+    EXPECT_EQ(run({"zero", {}, {}, {p}}, dtype)[0].v, std::vector<double>(p.v.size()));
+    EXPECT_EQ(run({"copy", {}, {p}, {g}}, dtype)[0].v, p.v);
+    auto total = p.v;
+    for (size_t i = 0; i < total.size(); ++i) total[i] += g.v[i];
+    expect_close(run({"add", {}, {p, g}, {m}}, dtype)[0], total, tolerance, "sum");
+  });
+  EXPECT_EQ(run({"copy", {}, {integers({1, 2, 3}, DType::i64)}, {integers({0, 0, 0}, DType::i64)}},
+                DType::f32)[0].v, (std::vector<double>{1, 2, 3}));
+  EXPECT_NE(backend().find("zero", runtime::Device::cpu, DType::i32), nullptr);
+  EXPECT_EQ(backend().find("linear", runtime::Device::cpu, DType::i32), nullptr);
+  EXPECT_EQ(backend().find("linear", runtime::Device::cuda, DType::f32), nullptr);
+}
+
+}  // namespace
+}  // namespace hocket::test

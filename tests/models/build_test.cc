@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graphs of both families in all modes, their weight-name map, and parameter counts of a published
+// model.
+#include "models/build.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "models/weights.h"
+#include "ops/op.h"
+
+namespace hocket::models {
+namespace {
+
+using graph::Dims;
+using graph::Graph;
+using graph::TensorKind;
+using nlohmann::json;
+using Mode = BuildOptions::Mode;
+
+ModelConfig config(const char* family, const json& patch = {}) {
+  json c = {{"model_type", family},      {"vocab_size", 37},       {"hidden_size", 24},
+            {"intermediate_size", 20},   {"num_hidden_layers", 3}, {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},  {"head_dim", 10}};
+  if (std::string(family) == "qwen3_moe")
+    c.update({{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12},
+              {"mlp_only_layers", {1}}, {"norm_topk_prob", true}});
+  if (patch.is_object()) c.update(patch);
+  return parse_config(c.dump(), "test");
+}
+
+BuildOptions options(Mode mode) {
+  BuildOptions o;
+  o.mode = mode;
+  o.tokens = 16;
+  o.sequence_length = 8;
+  o.dtype = graph::DType::f64;
+  o.cache_slots = 32;
+  o.balance_coef = 0.5;
+  o.num_micro_batches = 4;
+  return o;
+}
+
+const graph::Tensor& get(const Graph& g, const std::string& name) {
+  const graph::TensorId id = g.find(name);
+  EXPECT_NE(id, graph::kNone) << name;
+  return g.tensors[static_cast<size_t>(std::max(id, 0))];
+}
+
+int count(const Graph& g, std::string_view op) {
+  return static_cast<int>(
+      std::count_if(g.nodes.begin(), g.nodes.end(), [&](const auto& n) { return n.op == op; }));
+}
+
+// Names unique, producers before users, types as inferred, layers in order.
+void expect_well_formed(const Graph& g) {
+  std::set<std::string> names;
+  for (const graph::Tensor& t : g.tensors) EXPECT_TRUE(names.insert(t.name).second) << t.name;
+  std::vector<bool> ready(g.tensors.size());
+  for (size_t i = 0; i < ready.size(); ++i) ready[i] = g.tensors[i].producer == graph::kNone;
+  int32_t layer = -1;
+  for (const graph::Node& n : g.nodes) {
+    std::vector<graph::TensorType> in;
+    for (graph::TensorId id : n.in) {
+      EXPECT_TRUE(ready[static_cast<size_t>(id)]) << g.tensor(id).name;
+      in.push_back(g.tensor(id).type);
+    }
+    const auto out = ops::find(n.op).infer(n.attrs, in);
+    ASSERT_EQ(out.size(), n.out.size());
+    for (size_t i = 0; i < out.size(); ++i) {
+      EXPECT_EQ(out[i], g.tensor(n.out[i]).type);
+      ready[static_cast<size_t>(n.out[i])] = true;
+    }
+    EXPECT_GE(n.layer, layer) << n.op;
+    layer = n.layer;
+    EXPECT_EQ(n.phase, graph::Phase::forward);
+  }
+  EXPECT_EQ(layer, g.num_layers);
+}
+
+TEST(Build, AllFamiliesAndModesAreWellFormed) {
+  for (const char* family : {"llama", "qwen3_moe"})
+    for (bool tied : {false, true})
+      for (Mode mode : {Mode::train, Mode::logits, Mode::generate}) {
+        SCOPED_TRACE(std::string(family) + (tied ? " tied" : ""));
+        const Graph g = build(config(family, {{"tie_word_embeddings", tied}}), options(mode));
+        expect_well_formed(g);
+        EXPECT_EQ(g.find("lm_head.weight") == graph::kNone, tied);
+        EXPECT_EQ(g.losses.empty(), mode != Mode::train);
+        EXPECT_EQ(count(g, mode == Mode::generate ? "attention_cached" : "attention"), 3);
+        if (mode != Mode::train) {
+          ASSERT_EQ(g.outputs.size(), 1u);
+          EXPECT_EQ(g.tensor(g.outputs[0]).name, "logits");
+          EXPECT_EQ(g.tensor(g.outputs[0]).type.dims, (Dims{16, 37}));
+        }
+      }
+}
+
+TEST(Build, TrainHasLossesCountsAndInputs) {
+  const Graph g = build(config("qwen3_moe"), options(Mode::train));
+  ASSERT_EQ(g.losses.size(), 3u);
+  EXPECT_EQ(g.tensor(g.losses[0]).name, "loss");
+  EXPECT_EQ(g.tensor(g.losses[1]).name, "moe.balance.0");
+  EXPECT_EQ(g.tensor(g.losses[2]).name, "moe.balance.2");
+  ASSERT_EQ(g.outputs.size(), 2u);
+  EXPECT_EQ(g.tensor(g.outputs[1]).name, "moe.counts.2");
+  EXPECT_EQ(get(g, "loss_scale").per_step, true);
+  EXPECT_EQ(get(g, "targets").per_step, false);
+  for (const graph::Node& n : g.nodes) {
+    if (n.op == "balance_loss") {
+      EXPECT_EQ(n.attrs.f("coef"), 0.125);  // 0.5 over 4 micro-batches
+      EXPECT_EQ(n.attrs.i("tokens"), 16);
+      EXPECT_EQ(n.attrs.i("top_k"), 2);
+    }
+    if (n.op == "linear_cross_entropy") { EXPECT_EQ(n.attrs.i("grad"), 1); }
+    if (n.op == "attention") { EXPECT_EQ(n.attrs.f("scale"), 1 / std::sqrt(10.0)); }
+  }
+  BuildOptions o = options(Mode::train);
+  o.grad = false;
+  o.balance_coef = 0;
+  const Graph eval = build(config("qwen3_moe"), o);
+  EXPECT_EQ(eval.losses.size(), 1u);
+  for (const graph::Node& n : eval.nodes)
+    if (n.op == "linear_cross_entropy") { EXPECT_EQ(n.attrs.i("grad"), 0); }
+}
+
+TEST(Build, ParamsHaveTheStatedShapesAndInit) {
+  const Graph g = build(config("qwen3_moe"), options(Mode::train));
+  const std::map<std::string, Dims> shapes = {
+      {"model.embed_tokens.weight", {37, 24}},
+      {"model.layers.0.self_attn.q_proj.weight", {4, 10, 24}},
+      {"model.layers.0.self_attn.k_proj.weight", {2, 10, 24}},
+      {"model.layers.0.self_attn.o_proj.weight", {24, 4, 10}},
+      {"model.layers.0.self_attn.q_norm.weight", {10}},
+      {"model.layers.0.mlp.gate.weight", {4, 24}},
+      {"model.layers.0.mlp.experts.gate_up_proj", {4, 2, 12, 24}},
+      {"model.layers.0.mlp.experts.down_proj", {4, 24, 12}},
+      {"model.layers.1.mlp.gate_up_proj.weight", {2, 20, 24}},
+      {"model.layers.1.mlp.down_proj.weight", {24, 20}},
+      {"model.norm.weight", {24}},
+      {"lm_head.weight", {37, 24}}};
+  for (const auto& [name, dims] : shapes) {
+    EXPECT_EQ(get(g, name).type.dims, dims) << name;
+    EXPECT_EQ(get(g, name).kind, TensorKind::param) << name;
+    EXPECT_EQ(get(g, name).expert, name.find("experts") != name.npos) << name;
+  }
+  using Kind = graph::Init::Kind;
+  EXPECT_EQ(get(g, "model.norm.weight").init.kind, Kind::constant);
+  EXPECT_EQ(get(g, "model.norm.weight").init.value, 1);
+  EXPECT_EQ(get(g, "lm_head.weight").init.kind, Kind::normal);
+  EXPECT_EQ(get(g, "lm_head.weight").init.value, 0.02);
+  const double scaled = 0.02 / std::sqrt(6.0);
+  EXPECT_EQ(get(g, "model.layers.0.self_attn.o_proj.weight").init.value, scaled);
+  EXPECT_EQ(get(g, "model.layers.0.mlp.experts.down_proj").init.value, scaled);
+  EXPECT_EQ(get(g, "model.layers.1.mlp.down_proj.weight").init.value, scaled);
+  EXPECT_EQ(get(g, "model.embed_tokens.weight").layer, -1);
+  EXPECT_EQ(get(g, "model.layers.2.mlp.gate.weight").layer, 2);
+  EXPECT_EQ(get(g, "lm_head.weight").layer, 3);
+}
+
+TEST(Build, GenerateHasACachePerLayer) {
+  const Graph g = build(config("llama"), options(Mode::generate));
+  for (const char* which : {"k", "v"}) {
+    const graph::Tensor& t = get(g, std::string("model.layers.2.attn.") + which + "_cache");
+    EXPECT_EQ(t.kind, TensorKind::state);
+    EXPECT_EQ(t.type.dims, (Dims{32, 2, 10}));
+    EXPECT_EQ(t.layer, 2);
+  }
+}
+
+TEST(Build, RopeScalingReachesTheOp) {
+  const json scaling = {{"rope_type", "llama3"},  {"factor", 8.0}, {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 16}};
+  const Graph g = build(config("llama", {{"rope_scaling", scaling}, {"rope_theta", 5e5}}),
+                        options(Mode::logits));
+  EXPECT_EQ(count(g, "rope"), 6);
+  for (const graph::Node& n : g.nodes) {
+    if (n.op != "rope") continue;
+    EXPECT_EQ(n.attrs.s("scaling"), "llama3");
+    EXPECT_EQ(n.attrs.f("theta"), 5e5);
+    EXPECT_EQ(n.attrs.f("factor"), 8);
+    EXPECT_EQ(n.attrs.f("original_max_position"), 16);
+  }
+}
+
+TEST(Build, BadOptionsAreErrors) {
+  const ModelConfig c = config("llama");
+  BuildOptions o = options(Mode::train);
+  o.tokens = 0;
+  EXPECT_THROW(build(c, o), Error);
+  o.tokens = 12;  // not a multiple of 8
+  EXPECT_THROW(build(c, o), Error);
+  o = options(Mode::generate);
+  o.cache_slots = 0;
+  EXPECT_THROW(build(c, o), Error);
+  o = options(Mode::train);
+  o.dtype = graph::DType::i32;
+  EXPECT_THROW(build(c, o), Error);
+}
+
+TEST(WeightMap, CoversEveryParameterOnceInOrder) {
+  for (const char* family : {"llama", "qwen3_moe"})
+    for (bool tied : {false, true}) {
+      const ModelConfig c = config(family, {{"tie_word_embeddings", tied}});
+      const Graph g = build(c, options(Mode::train));
+      const std::vector<ParamWeights> map = weight_map(c);
+      std::vector<std::string> params, mapped;
+      for (const graph::Tensor& t : g.tensors)
+        if (t.kind == TensorKind::param) params.push_back(t.name);
+      std::set<std::string> stored;
+      for (const ParamWeights& w : map) {
+        mapped.push_back(w.param);
+        EXPECT_EQ(w.dims, get(g, w.param).type.dims);
+        for (const WeightForm& form : w.forms) {
+          int64_t at = 0;
+          for (const WeightSlice& s : form) {
+            EXPECT_EQ(s.offset, at) << s.name;
+            at += s.numel();
+          }
+          EXPECT_EQ(at, get(g, w.param).type.numel()) << w.param;
+        }
+        for (const WeightSlice& s : w.forms[0]) EXPECT_TRUE(stored.insert(s.name).second) << s.name;
+        EXPECT_EQ(!w.aliases.empty(), tied && w.param == "model.embed_tokens.weight");
+      }
+      EXPECT_EQ(params, mapped);
+    }
+}
+
+TEST(ParamCount, Qwen3Of30B) {
+  const char* root = std::getenv("HOCKET_SOURCE_DIR");
+  const ModelConfig c =
+      read_config(std::string(root == nullptr ? "." : root) + "/configs/models/qwen3-30b-a3b");
+  BuildOptions o;
+  o.tokens = 1;
+  const Graph g = build(c, o);
+  // Published: 30.5 B parameters, 3.3 B used by a token.
+  EXPECT_EQ(param_count(g), 30532122624);
+  EXPECT_NEAR(static_cast<double>(active_param_count(g)), 3.35e9, 0.01e9);
+}
+
+}  // namespace
+}  // namespace hocket::models

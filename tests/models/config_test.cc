@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json as transformers 4 and 5 write it, and every value that is refused.
+#include "models/config.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace hocket::models {
+namespace {
+
+using nlohmann::json;
+
+json llama() {
+  return {{"model_type", "llama"},       {"vocab_size", 37},          {"hidden_size", 24},
+          {"intermediate_size", 20},     {"num_hidden_layers", 2},    {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},    {"max_position_embeddings", 64},
+          {"rope_theta", 500000.0},      {"rope_scaling", nullptr},   {"tie_word_embeddings", false},
+          {"attention_bias", false},     {"mlp_bias", false},         {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},        {"head_dim", nullptr}};
+}
+
+json qwen() {
+  json c = llama();
+  c["model_type"] = "qwen3_moe";
+  c["num_hidden_layers"] = 4;
+  c["head_dim"] = 10;
+  c["num_experts"] = 6;
+  c["num_experts_per_tok"] = 2;
+  c["moe_intermediate_size"] = 12;
+  c["norm_topk_prob"] = true;
+  c["sliding_window"] = nullptr;
+  c["use_sliding_window"] = false;
+  return c;
+}
+
+ModelConfig parse(const json& c, bool strict = false) { return parse_config(c.dump(), "c", strict); }
+
+std::string error(const json& c, bool strict = false) {
+  try {
+    parse(c, strict);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    return e.what();
+  }
+  return "";
+}
+
+void expect_error(const json& c, const std::vector<std::string>& parts, bool strict = false) {
+  const std::string text = error(c, strict);
+  EXPECT_FALSE(text.empty()) << c.dump();
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+TEST(ModelConfig, LlamaOfTransformers4) {
+  const ModelConfig c = parse(llama(), true);
+  EXPECT_EQ(c.family, "llama");
+  EXPECT_EQ(c.vocab_size, 37);
+  EXPECT_EQ(c.num_kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 6);  // derived
+  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.rope.theta, 500000.0);
+  EXPECT_EQ(c.rope.scaling, "default");
+  EXPECT_EQ(c.moe_layer, std::vector<bool>(2, false));
+}
+
+TEST(ModelConfig, RopeFormsAgree) {
+  const json llama3 = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 16}};
+  json four = llama();
+  four["rope_scaling"] = llama3;
+  four["rope_scaling"]["rope_type"] = "llama3";
+  json five = llama();
+  five.erase("rope_theta");
+  five.erase("rope_scaling");
+  five["rope_parameters"] = llama3;
+  five["rope_parameters"]["rope_type"] = "llama3";
+  five["rope_parameters"]["rope_theta"] = 500000.0;
+  EXPECT_EQ(parse(four).rope, parse(five).rope);
+  EXPECT_EQ(parse(five).rope.scaling, "llama3");
+  EXPECT_EQ(parse(five).rope.factor, 8);
+  EXPECT_EQ(parse(five).rope.original_max_position, 16);
+  // Without its own key, the longest context of the model.
+  five["rope_parameters"].erase("original_max_position_embeddings");
+  EXPECT_EQ(parse(five).rope.original_max_position, 64);
+
+  json linear = llama();
+  linear["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+  EXPECT_EQ(parse(linear).rope.scaling, "linear");
+  EXPECT_EQ(parse(linear).rope.factor, 2);
+  // Both forms at once: fine while they say the same.
+  four["rope_parameters"] = four["rope_scaling"];
+  EXPECT_EQ(parse(four).rope.scaling, "llama3");
+  four["rope_parameters"]["factor"] = 4.0;
+  expect_error(four, {"rope_scaling and rope_parameters differ"});
+  // Old configs have neither.
+  json old = llama();
+  old.erase("rope_theta");
+  old.erase("rope_scaling");
+  EXPECT_EQ(parse(old).rope, Rope{});
+}
+
+TEST(ModelConfig, ExpertsOfTransformers4And5) {
+  const ModelConfig four = parse(qwen(), true);
+  EXPECT_EQ(four.num_experts, 6);
+  EXPECT_EQ(four.head_dim, 10);
+  EXPECT_TRUE(four.norm_topk_prob);
+  EXPECT_EQ(four.moe_layer, std::vector<bool>(4, true));
+  json five = qwen();
+  five.erase("num_experts");
+  five["num_local_experts"] = 6;
+  five["decoder_sparse_step"] = 2;
+  five["mlp_only_layers"] = {3};
+  const ModelConfig c = parse(five, true);
+  EXPECT_EQ(c.num_experts, 6);
+  EXPECT_EQ(c.moe_layer, (std::vector<bool>{false, true, false, false}));
+  five["num_experts"] = 7;
+  expect_error(five, {"num_experts is 7 but num_local_experts is 6"});
+}
+
+TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
+  const std::vector<std::pair<json, std::vector<std::string>>> cases = {
+      {{{"model_type", "mamba"}}, {"model_type", "'mamba'", "llama or qwen3_moe"}},
+      {{{"attention_bias", true}}, {"attention_bias", "not supported"}},
+      {{{"mlp_bias", true}}, {"mlp_bias", "not supported"}},
+      {{{"hidden_act", "gelu"}}, {"hidden_act", "gelu", "expected silu"}},
+      {{{"sliding_window", 4096}, {"use_sliding_window", true}}, {"sliding_window", "4096"}},
+      {{{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}},
+       {"rope_scaling.rope_type", "yarn", "default, linear or llama3"}},
+      {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
+       {"rope_scaling.type", "dynamic"}},
+      {{{"rope_parameters", {{"rope_type", "longrope"}}}}, {"rope_parameters.rope_type", "longrope"}},
+      {{{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
+        {"rope_theta", nullptr}},
+       {"rope_parameters.partial_rotary_factor"}},
+      {{{"partial_rotary_factor", 0.25}}, {"partial_rotary_factor"}},
+      {{{"attention_dropout", 0.1}}, {"attention_dropout"}},
+      {{{"quantization_config", {{"bits", 4}}}}, {"quantization_config"}},
+      {{{"layer_types", {"full_attention", "sliding_attention"}}},
+       {"layer_types", "sliding_attention"}},
+  };
+  for (const auto& [patch, parts] : cases) {
+    json c = qwen();
+    c.update(patch);
+    expect_error(c, parts);
+  }
+}
+
+TEST(ModelConfig, BadValuesNameTheKey) {
+  const std::vector<std::pair<json, std::vector<std::string>>> cases = {
+      {{{"hidden_size", "64"}}, {"hidden_size", "expected an integer"}},
+      {{{"hidden_size", 0}}, {"hidden_size is 0", "from 1 to"}},
+      {{{"hidden_size", -8}}, {"hidden_size is -8"}},
+      {{{"vocab_size", 1e30}}, {"vocab_size"}},
+      {{{"vocab_size", 18446744073709551615u}}, {"vocab_size"}},
+      {{{"num_hidden_layers", 1000000000}}, {"num_hidden_layers"}},
+      {{{"num_attention_heads", 5}}, {"num_attention_heads is 5", "num_key_value_heads"}},
+      {{{"head_dim", 7}}, {"head_dim is 7", "even"}},
+      {{{"head_dim", nullptr}, {"hidden_size", 26}}, {"hidden_size is 26", "head_dim"}},
+      {{{"num_experts_per_tok", 7}}, {"num_experts_per_tok is 7", "at most num_experts"}},
+      {{{"num_experts", 0}}, {"num_experts is 0"}},
+      {{{"mlp_only_layers", {4}}}, {"mlp_only_layers[0] is 4", "from 0 to 3"}},
+      {{{"decoder_sparse_step", 0}}, {"decoder_sparse_step"}},
+      {{{"moe_intermediate_size", nullptr}}, {"moe_intermediate_size"}},
+      {{{"norm_topk_prob", "yes"}}, {"norm_topk_prob", "true or false"}},
+      {{{"rms_norm_eps", -1}}, {"rms_norm_eps"}},
+      {{{"rope_theta", 0}}, {"rope_theta is 0"}},
+      {{{"rope_scaling", {{"rope_type", "linear"}}}}, {"rope_scaling.factor", "missing"}},
+      {{{"rope_scaling", 3}}, {"rope_scaling"}},
+      {{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4},
+                          {"high_freq_factor", 4}}}},
+       {"rope_scaling.high_freq_factor"}},
+      {{{"tie_word_embeddings", 1}}, {"tie_word_embeddings"}},
+  };
+  for (const auto& [patch, parts] : cases) {
+    json c = qwen();
+    c.update(patch);
+    expect_error(c, parts);
+  }
+  json without = llama();
+  without.erase("vocab_size");
+  without["vocab_sizes"] = 3;
+  expect_error(without, {"vocab_size is missing", "vocab_sizes"});
+}
+
+TEST(ModelConfig, HostileText) {
+  for (const std::string text : {"", "[", "[]", "3", "\"x\"", "{\"model_type\": \"\xff\"}",
+                                 "{\"model_type\":\"llama\",\"model_type\":\"llama\"}"})
+    EXPECT_THROW(parse_config(text, "c"), Error) << text;
+  const std::string deep = "{\"a\":" + std::string(1000000, '[');
+  EXPECT_THROW(parse_config(deep, "c"), Error);
+  EXPECT_THROW(parse_config(deep + std::string(1000000, ']') + "}", "c"), Error);
+}
+
+TEST(ModelConfig, StrictNamesTheNearestKey) {
+  json c = qwen();
+  c["num_expert"] = 8;
+  EXPECT_NO_THROW(parse(c));
+  expect_error(c, {"unknown key 'num_expert'", "did you mean 'num_experts'?"}, true);
+  json dense = llama();
+  dense["norm_topk_prob"] = true;
+  expect_error(dense, {"unknown key 'norm_topk_prob'"}, true);
+}
+
+TEST(ModelConfig, CheckpointConfigKeepsForeignKeys) {
+  json c = qwen();
+  c["my_note"] = {{"a", 1}};
+  c["eos_token_id"] = {3, 5};
+  const ModelConfig config = parse(c);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{3, 5}));
+  const json written = json::parse(config_json(config, "float64"));
+  EXPECT_EQ(written["architectures"], json({"Qwen3MoeForCausalLM"}));
+  EXPECT_EQ(written["torch_dtype"], "float64");
+  EXPECT_EQ(written["my_note"], c["my_note"]);
+  const ModelConfig again = parse(written);
+  EXPECT_EQ(again.num_experts, config.num_experts);
+  EXPECT_EQ(again.rope, config.rope);
+  EXPECT_EQ(json::parse(generation_config_json(config))["eos_token_id"], json({3, 5}));
+}
+
+TEST(ModelConfig, ShippedConfigsRead) {
+  const char* root = std::getenv("HOCKET_SOURCE_DIR");
+  const std::string folder = std::string(root == nullptr ? "." : root) + "/configs/models/";
+  for (const char* name : {"qwen3-30b-a3b", "quickstart", "dense-26m", "moe-36m"}) {
+    const ModelConfig c = read_config(folder + name);
+    EXPECT_NO_THROW(parse_config(c.json, name, true)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace hocket::models

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generated from every op's sample cases: results are finite and the same in f32 and f64, gradients
+// equal finite differences, accumulation adds, nothing beyond operands and declared workspace is
+// touched, and shape rules refuse what the layout notation says can't be.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "tests/ops/op_util.h"
+
+namespace hocket::optest {
+namespace {
+
+constexpr uint64_t kSeeds[] = {1, 2, 3};
+
+class EveryOp : public OpTest, public testing::WithParamInterface<const Op*> {
+ protected:
+  const Op& op() const { return *GetParam(); }
+  std::vector<Sample> samples() const { return op().samples ? op().samples() : std::vector<Sample>{}; }
+};
+
+std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
+
+/// The rules alone: runs without LibTorch too.
+class EveryRule : public testing::TestWithParam<const Op*> {};
+
+TEST_P(EveryRule, HasSamplesOfEveryNotation) {
+  const Op& op = *GetParam();
+  ASSERT_TRUE(op.samples && !op.samples().empty()) << op.name << " has no sample case";
+  const std::vector<Notation> list = notations(op);
+  std::vector<bool> seen(list.size(), false);
+  for (const Sample& s : op.samples()) {
+    const size_t n = s.num_inputs < 0 ? s.types.size() : static_cast<size_t>(s.num_inputs);
+    const std::span<const TensorType> in = std::span(s.types).first(n);
+    const std::vector<TensorType> out = op.infer(s.attrs, in);
+    if (list.empty()) continue;
+    const Notation* match = matching(list, in, out);
+    ASSERT_NE(match, nullptr) << op.name << " " << s.name << " fits none of " << op.layout.notation;
+    seen[static_cast<size_t>(match - list.data())] = true;
+  }
+  for (size_t i = 0; i < seen.size(); ++i)
+    EXPECT_TRUE(seen[i]) << op.name << ": no sample for alternative " << i << " of "
+                         << op.layout.notation;
+}
+
+TEST_P(EveryRule, CostsAreSane) {
+  const Op& op = *GetParam();
+  for (const Sample& s : op.samples()) {
+    SCOPED_TRACE(s.name);
+    const size_t n = s.num_inputs < 0 ? s.types.size() : static_cast<size_t>(s.num_inputs);
+    const std::span<const TensorType> in = std::span(s.types).first(n);
+    const std::vector<TensorType> out = op.infer(s.attrs, in);
+    const ops::Cost cost = op.cost(s.attrs, in, out);
+    int64_t written = 0;
+    for (const TensorType& t : out) written += t.bytes();
+    EXPECT_GE(cost.flops, 0);
+    EXPECT_TRUE(std::isfinite(cost.flops));
+    EXPECT_GE(cost.bytes, written);
+    EXPECT_GE(cost.workspace, 0);
+    EXPECT_EQ(cost.workspace % 64, 0);
+  }
+}
+
+/// Letters that stand for two sizes in some sample: heads of queries and of keys.
+std::set<char> loose_letters(const Op& op) {
+  std::set<char> loose;
+  const std::vector<Notation> list = notations(op);
+  for (const Sample& s : op.samples()) {
+    const size_t count = s.num_inputs < 0 ? s.types.size() : static_cast<size_t>(s.num_inputs);
+    const std::span<const TensorType> in = std::span(s.types).first(count);
+    const Notation* n = matching(list, in, op.infer(s.attrs, in));
+    std::map<char, int64_t> size;
+    for (size_t i = 0; n && i < in.size(); ++i)
+      for (size_t d = 0; d < n->in[i].size(); ++d)
+        if (size.emplace(n->in[i][d], in[i].dims[d]).first->second != in[i].dims[d])
+          loose.insert(n->in[i][d]);
+  }
+  return loose;
+}
+
+/// True if equal letters mean equal sizes for these operands under some alternative.
+bool consistent(const Op& op, std::span<const TensorType> in, std::span<const TensorType> out) {
+  const std::vector<Notation> list = notations(op);
+  if (list.empty()) return true;
+  const Notation* n = matching(list, in, out);
+  if (!n) return false;
+  const std::set<char> loose = loose_letters(op);
+  std::map<char, int64_t> size;
+  auto check = [&](const std::vector<std::string>& letters, std::span<const TensorType> types) {
+    for (size_t i = 0; i < types.size(); ++i)
+      for (size_t d = 0; d < letters[i].size(); ++d)
+        if (!loose.count(letters[i][d]) &&
+            size.emplace(letters[i][d], types[i].dims[d]).first->second != types[i].dims[d])
+          return false;
+    return true;
+  };
+  return check(n->in, in) && check(n->out, out);
+}
+
+TEST_P(EveryRule, RefusesWrongOperands) {
+  const Op& op = *GetParam();
+  int refused = 0;
+  for (const Sample& s : op.samples()) {
+    const size_t n = s.num_inputs < 0 ? s.types.size() : static_cast<size_t>(s.num_inputs);
+    const std::vector<TensorType> good(s.types.begin(), s.types.begin() + static_cast<int64_t>(n));
+    auto expect_refused_or_sound = [&](const std::vector<TensorType>& in, const std::string& what,
+                                       bool must_refuse) {
+      std::vector<TensorType> out;
+      try {
+        out = op.infer(s.attrs, in);
+      } catch (const Error&) {
+        ++refused;
+        return;
+      }
+      EXPECT_FALSE(must_refuse) << op.name << " " << s.name << " takes " << what;
+      EXPECT_TRUE(consistent(op, in, out)) << op.name << " " << s.name << " takes " << what;
+    };
+    for (size_t i = 0; i < n; ++i) {
+      const std::string at = "input " + std::to_string(i);
+      for (size_t d = 0; d < good[i].dims.size(); ++d) {
+        auto in = good;
+        ++in[i].dims[d];
+        expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), false);
+      }
+      auto in = good;
+      in[i].dims.push_back(1);
+      expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), false);
+      in = good;
+      in[i].dims.pop_back();
+      expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), false);
+      // Kernels get one compute dtype, so another type of one operand among several is an error.
+      for (DType dtype : {DType::f32, DType::i32, DType::i64}) {
+        if (dtype == good[i].dtype) continue;
+        bool alone = graph::is_floating(dtype) && graph::is_floating(good[i].dtype) &&
+                     std::count_if(good.begin(), good.end(), [](const TensorType& t) {
+                       return graph::is_floating(t.dtype) && t.numel() > 1;
+                     }) == 1;
+        in = good;
+        in[i].dtype = dtype;
+        if (op.name != "copy")
+          expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), !alone);
+      }
+      if (good[i].routed()) {
+        in = good;
+        in[i].top_k = 0;
+        expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), true);
+      }
+      if (op.name == "clip_coef") continue;  // any number of norms
+      in = good;
+      in.erase(in.begin() + static_cast<int64_t>(i));
+      expect_refused_or_sound(in, "no " + at, true);
+    }
+    if (op.name == "clip_coef") continue;
+    auto in = good;
+    in.push_back({DType::f64, {2, 2}});
+    expect_refused_or_sound(in, "one more input", true);
+  }
+  EXPECT_GT(refused, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, EveryRule, testing::ValuesIn(ops::all()), name_of);
+
+TEST_P(EveryOp, WritesItsOutputsAndNothingElse) {
+  for (const Sample& s : samples())
+    for (uint64_t seed : kSeeds) {
+      const Problem p = make(op(), s, seed);
+      SCOPED_TRACE(p.name);
+      // apply() itself expects intact guards and inputs and no stale memory in the results.
+      const std::vector<Value> one = apply(op(), p.attrs, p.inputs());
+      for (size_t o = 0; o < one.size(); ++o)
+        for (double x : one[o].v) ASSERT_TRUE(std::isfinite(x)) << "output " << o;
+      How four;
+      four.threads = 4;
+      const std::vector<Value> many = apply(op(), p.attrs, p.inputs(), four);
+      for (size_t o = 0; o < one.size(); ++o)
+        EXPECT_EQ(one[o].v, many[o].v) << "output " << o << " depends on the number of threads";
+    }
+}
+
+TEST_P(EveryOp, IsTheSameInBothPrecisions) {
+  for (const Sample& s : samples())
+    for (uint64_t seed : kSeeds) {
+      Problem narrow = make(op(), s, seed);
+      if (!to_f32(narrow)) GTEST_SKIP() << op().name << " has no operand of the compute dtype";
+      Problem wide = narrow;
+      wide.attrs = s.attrs;
+      for (size_t i = 0; i < wide.values.size(); ++i) wide.values[i].type = s.types[i];
+      SCOPED_TRACE(wide.name);
+      const std::vector<Value> a = apply(op(), narrow.attrs, narrow.inputs());
+      const std::vector<Value> b = apply(op(), wide.attrs, wide.inputs());
+      for (size_t o = 0; o < a.size(); ++o) {
+        if (graph::is_floating(a[o].type.dtype)) {
+          EXPECT_LE(relative_error(a[o].v, b[o].v), 1e-5) << "output " << o;
+        } else {
+          EXPECT_EQ(a[o].v, b[o].v) << "output " << o;
+        }
+      }
+    }
+}
+
+TEST_P(EveryOp, AddsToItsAccumulators) {
+  const uint32_t can = op().accumulates;
+  if (can == 0) GTEST_SKIP() << op().name << " has no accumulator";
+  for (const Sample& s : samples()) {
+    const Problem p = make(op(), s, 1);
+    SCOPED_TRACE(p.name);
+    const std::vector<Value> plain = apply(op(), p.attrs, p.inputs());
+    Rng rng(17);
+    How how;
+    for (const Value& v : plain) {
+      how.start.push_back(v);
+      for (double& x : how.start.back().v) x = rng.normal();
+    }
+    for (uint32_t bits = 1; bits <= can; ++bits) {
+      if (bits & ~can) continue;
+      how.accumulate = bits;
+      const std::vector<Value> sum = apply(op(), p.attrs, p.inputs(), how);
+      for (size_t o = 0; o < plain.size(); ++o) {
+        std::vector<double> want = plain[o].v;
+        if (bits >> o & 1)
+          for (size_t i = 0; i < want.size(); ++i) want[i] += how.start[o].v[i];
+        EXPECT_LE(relative_error(sum[o].v, want), 1e-13) << "accumulate " << bits << " output " << o;
+      }
+    }
+  }
+}
+
+// ---- Gradients ----
+
+double weighted(const std::vector<Value>& out, const std::vector<Value>& weights) {
+  double sum = 0;
+  for (size_t o = 0; o < out.size(); ++o)
+    for (size_t i = 0; i < weights[o].v.size(); ++i) sum += weights[o].v[i] * out[o].v[i];
+  return sum;
+}
+
+struct Differences {
+  double value = 0;
+  bool routes_kept = true;
+};
+
+/// d(sum weights * out) / d(element): central differences of fourth order.
+Differences difference(Problem& p, size_t input, size_t element, double h,
+                       const std::vector<Value>& out, const std::vector<Value>& weights) {
+  double& x = p.values[input].v[element];
+  const double at = x;
+  Differences d;
+  How how;
+  how.guarded = false;
+  auto loss = [&](double to) {
+    x = to;
+    const std::vector<Value> moved = apply(*p.op, p.attrs, p.inputs(), how);
+    for (size_t o = 0; o < out.size(); ++o)
+      if (!graph::is_floating(out[o].type.dtype)) d.routes_kept &= moved[o].v == out[o].v;
+    return weighted(moved, weights);
+  };
+  d.value = (8 * (loss(at + h) - loss(at - h)) - (loss(at + 2 * h) - loss(at - 2 * h))) / (12 * h);
+  x = at;
+  return d;
+}
+
+std::vector<size_t> differentiated(const Op& op, const Problem& p) {
+  std::vector<size_t> list;
+  for (int i : op.fd_inputs) list.push_back(static_cast<size_t>(i));
+  if (list.empty())
+    for (size_t i = 0; i < p.num_inputs; ++i)
+      if (graph::is_floating(p.values[i].type.dtype)) list.push_back(i);
+  return list;
+}
+
+/// Random weights for the outputs that the rule asks about; a rule that asks about none is a
+/// loss's, whose weight is 1.
+std::vector<Value> output_weights(const std::vector<Value>& out, const std::vector<bool>& asked,
+                                  uint64_t seed) {
+  Rng rng(seed);
+  std::vector<Value> weights;
+  const bool loss = std::none_of(asked.begin(), asked.end(), [](bool a) { return a; });
+  for (size_t o = 0; o < out.size(); ++o) {
+    weights.push_back({out[o].type, {}});
+    if (loss && o == 0) weights.back().v = {1.0};
+    if (!asked[o] || !graph::is_floating(out[o].type.dtype)) continue;
+    for (size_t i = 0; i < out[o].v.size(); ++i) weights.back().v.push_back(rng.normal());
+  }
+  return weights;
+}
+
+/// Compares every element of every gradient with finite differences. An element far below the
+/// largest of its tensor is measured against a thousandth of that one, and none against less than a
+/// millionth of the sum: what differences of it can't resolve.
+void expect_gradient(Problem p, const Gradient& g, const std::vector<Value>& out,
+                     const std::vector<Value>& weights, const std::vector<Value>& before) {
+  double terms = 0;
+  for (size_t o = 0; o < out.size(); ++o)
+    for (size_t k = 0; k < weights[o].v.size(); ++k) terms += std::abs(weights[o].v[k] * out[o].v[k]);
+  for (size_t i : differentiated(*p.op, p)) {
+    ASSERT_EQ(g.grad[i].v.size(), p.values[i].v.size()) << p.name << ": no gradient of input " << i;
+    ASSERT_EQ(g.grad[i].type, p.values[i].type) << p.name << ": gradient of input " << i;
+    std::vector<double> grad = g.grad[i].v;
+    if (!before.empty())
+      for (size_t e = 0; e < grad.size(); ++e) grad[e] -= before[i].v[e];
+    double top = 0;
+    for (double x : grad) top = std::max(top, std::abs(x));
+    for (size_t e = 0; e < grad.size(); ++e) {
+      double best = INFINITY, value = 0;
+      // Truncation falls with the step, rounding grows: the better of several counts.
+      for (double h : {1e-3, 2e-4, 1e-2, 3e-5}) {
+        const Differences d = difference(p, i, e, h, out, weights);
+        if (!d.routes_kept) continue;
+        const double error =
+            std::abs(d.value - grad[e]) / std::max({std::abs(grad[e]), 1e-3 * top, 1e-6 * terms});
+        if (error < best) best = error, value = d.value;
+        if (best <= p.sample->fd_tolerance) break;
+      }
+      ASSERT_LE(best, p.sample->fd_tolerance)
+          << p.name << ": input " << i << ", element " << e << ": gradient " << grad[e]
+          << ", differences " << value;
+    }
+  }
+}
+
+TEST_P(EveryOp, GradientEqualsFiniteDifferences) {
+  if (!op().grad) GTEST_SKIP() << op().name << " has no gradient (backward ops are covered through "
+                                               "their forward)";
+  for (const Sample& s : samples())
+    for (uint64_t seed : {1, 2}) {
+      const Problem p = make(op(), s, seed);
+      SCOPED_TRACE(p.name);
+      const std::vector<Value> out = apply(op(), p.attrs, p.inputs());
+      const std::vector<bool> all(p.num_inputs, true);
+      // First with a gradient of every output, to see which ones the rule asks about.
+      std::vector<Value> weights = output_weights(out, std::vector<bool>(out.size(), true), seed);
+      std::vector<bool> asked;
+      try {
+        asked = gradient(p, out, weights, all).asked;
+      } catch (const Error& e) {
+        // A sample may be of a form that has no gradient, and says so.
+        EXPECT_NE(std::string(e.what()).find("has no gradient"), std::string::npos) << e.what();
+        continue;
+      }
+      weights = output_weights(out, asked, seed + 10);
+      const Gradient g = gradient(p, out, weights, all);
+      expect_gradient(p, g, out, weights, {});
+      if (HasFatalFailure()) return;
+
+      // An earlier contribution is added to, in place where the op can accumulate.
+      std::vector<Value> before(p.num_inputs);
+      Rng rng(seed + 20);
+      for (size_t i = 0; i < p.num_inputs; ++i) {
+        before[i] = p.values[i];
+        for (double& x : before[i].v) x = rng.normal();
+      }
+      const Gradient more = gradient(p, out, weights, all, before);
+      for (size_t i : differentiated(op(), p)) {
+        std::vector<double> want = g.grad[i].v;
+        for (size_t e = 0; e < want.size(); ++e) want[e] += before[i].v[e];
+        EXPECT_LE(relative_error(more.grad[i].v, want), 1e-13) << "accumulated, input " << i;
+      }
+      // One input's gradient at a time is the same.
+      for (size_t i : differentiated(op(), p)) {
+        std::vector<bool> needs(p.num_inputs, false);
+        needs[i] = true;
+        EXPECT_LE(relative_error(gradient(p, out, weights, needs).grad[i].v, g.grad[i].v), 1e-13)
+            << "alone, input " << i;
+      }
+      // Without one of the outputs' gradients (some rules say that they need it).
+      for (size_t o = 0; o < out.size(); ++o) {
+        if (!asked[o] || std::count(asked.begin(), asked.end(), true) < 2) continue;
+        std::vector<Value> fewer = weights;
+        fewer[o].v.clear();
+        Gradient part;
+        try {
+          part = gradient(p, out, fewer, all);
+        } catch (const Error&) {
+          continue;
+        }
+        expect_gradient(p, part, out, fewer, {});
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(ops::all()), name_of);
+
+}  // namespace
+}  // namespace hocket::optest

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the generic op tests share: values of a sample case, one application of an op between guard
+// bytes, the gradient rule run eagerly, and values cut by a placement and put together again.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+#include "ops/op.h"
+#include "runtime/kernel.h"
+
+namespace hocket::optest {
+
+using graph::Attrs;
+using graph::DType;
+using graph::Placement;
+using graph::TensorType;
+using ops::Op;
+using ops::Sample;
+
+/// A tensor of any dtype, its elements as doubles. A routed one holds exactly its rows.
+struct Value {
+  TensorType type;
+  std::vector<double> v;
+};
+
+/// A sample case with its values made.
+struct Problem {
+  const Op* op = nullptr;
+  const Sample* sample = nullptr;
+  Attrs attrs;
+  std::vector<Value> values;  ///< of the sample: the op's inputs first
+  size_t num_inputs = 0;
+  std::string name;
+  std::span<const Value> inputs() const { return std::span(values).first(num_inputs); }
+  std::vector<TensorType> in_types() const;
+  std::vector<TensorType> out_types() const;
+};
+
+/// `halves`: packed documents also begin in the middle, where the layout tests cut tokens.
+Problem make(const Op& op, const Sample& sample, uint64_t seed, bool halves = false);
+/// Rounds what the op takes in its compute dtype to f32 and gives it that type; false if the op has
+/// no operand of the compute dtype.
+bool to_f32(Problem& problem);
+
+struct How {
+  uint32_t accumulate = 0;
+  std::vector<Value> start;  ///< accumulators, one per output (only those of `accumulate` count)
+  int threads = 1;
+  /// Twice, between two kinds of guard bytes and over two kinds of stale outputs and workspace:
+  /// guards and inputs are expected intact, the results equal to the bit.
+  bool guarded = true;
+};
+
+/// Applies the op with exactly its declared workspace.
+std::vector<Value> apply(const Op& op, const Attrs& attrs, std::span<const Value> in,
+                         const How& how = {});
+
+/// Runs the steps of the sample's chain that make integer values (`floats`: and the others).
+void run_chain(const Sample& sample, std::vector<Value>& values, bool floats = true);
+
+/// Gradients of the inputs by the op's rule, its nodes executed as they are emitted.
+struct Gradient {
+  std::vector<Value> grad;   ///< per input; v is empty where there is none
+  std::vector<bool> asked;   ///< outputs whose gradient the rule wanted to know
+};
+/// `grad_out`: per output, empty v for "nothing depends on it". `before`: contributions to the
+/// inputs' gradients that exist already (empty: none).
+Gradient gradient(const Problem& p, const std::vector<Value>& out,
+                  const std::vector<Value>& grad_out, const std::vector<bool>& needs,
+                  const std::vector<Value>& before = {});
+
+/// Which (expert, token) each row of a sample's routed tensors is; empty without routes.
+using RowKeys = std::vector<std::pair<int64_t, int64_t>>;
+RowKeys row_keys(const Problem& p);
+
+/// Part `part` of 2 of a value. Partial values are cut into random terms.
+Value cut(const Value& whole, Placement placement, int part, const RowKeys& keys, uint64_t seed);
+/// The inverse; replicated parts are expected to be the same.
+Value combine(const std::vector<Value>& parts, Placement placement, const TensorType& whole,
+              const RowKeys& keys);
+
+/// |a - b| / |b| (absolute if b is zero); infinite on NaN or other sizes.
+double relative_error(const std::vector<double>& a, const std::vector<double>& b);
+std::string to_string(Placement placement);
+std::string to_string(const ops::AxisSignature& s);
+
+/// Index notation, one alternative of Op::layout.
+struct Notation {
+  std::vector<std::string> in, out;
+};
+std::vector<Notation> notations(const Op& op);  ///< empty for "*"
+/// The alternative for these operands, or null.
+const Notation* matching(const std::vector<Notation>& list, std::span<const TensorType> in,
+                         std::span<const TensorType> out);
+
+/// Skips the tests below it where LibTorch is absent.
+class OpTest : public testing::Test {
+ protected:
+  void SetUp() override;
+};
+
+}  // namespace hocket::optest

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tiny random Hugging Face models of odd sizes, with reference logits and gradients, in a folder.
+
+OUT/<name>/           config.json and safetensors as transformers 5 saves them
+OUT/<name>-v4/        the same weights beside a config.json as transformers 4 wrote it
+OUT/<name>*/ids.json  token lists of different lengths
+OUT/<name>*/reference/logits.safetensors   logits.0, logits.1, ... (computed in fp64, stored fp32)
+OUT/<name>*/reference/grads.safetensors    gradients of sum(NLL) / number of predicted tokens over all lists,
+                                           under the names of the model's own safetensors
+"""
+import argparse
+import json
+import os
+import shutil
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig,
+                          Qwen3MoeForCausalLM)
+from transformers.utils import logging as hf_logging
+
+hf_logging.set_verbosity_error()
+hf_logging.disable_progress_bar()
+
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+
+
+def rope(theta, scaling=None):
+    return {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
+
+
+# name -> (family, arguments of its config, extra). Sizes are odd on purpose: no power of two, no common divisors.
+MODELS = {
+    "llama-gqa": ("llama", dict(
+        vocab_size=97, hidden_size=36, intermediate_size=58, num_hidden_layers=3, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=6, rope_parameters=rope(10000.0)), {}),
+    "llama-tied": ("llama", dict(
+        vocab_size=131, hidden_size=40, intermediate_size=51, num_hidden_layers=2, num_attention_heads=5,
+        num_key_value_heads=5, rope_parameters=rope(500000.0), tie_word_embeddings=True), {}),
+    "llama-headdim": ("llama", dict(
+        vocab_size=113, hidden_size=42, intermediate_size=75, num_hidden_layers=3, num_attention_heads=3,
+        num_key_value_heads=1, head_dim=18, rms_norm_eps=1e-5, rope_parameters=rope(7777.0)), {"single": True}),
+    "llama-llama3": ("llama", dict(
+        vocab_size=89, hidden_size=48, intermediate_size=66, num_hidden_layers=5, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=12, max_position_embeddings=64, tie_word_embeddings=True,
+        rope_parameters=rope(10000.0, LLAMA3)), {"shards": "40KB"}),
+    "moe-top2": ("qwen3_moe", dict(
+        vocab_size=101, hidden_size=36, intermediate_size=50, moe_intermediate_size=22, num_hidden_layers=3,
+        num_attention_heads=6, num_key_value_heads=2, head_dim=10, num_experts=6, num_experts_per_tok=2,
+        norm_topk_prob=True, rope_parameters=rope(10000.0)), {}),
+    "moe-top1-tied": ("qwen3_moe", dict(
+        vocab_size=79, hidden_size=30, intermediate_size=44, moe_intermediate_size=17, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=3, head_dim=14, num_experts=10, num_experts_per_tok=1,
+        norm_topk_prob=False, tie_word_embeddings=True, rope_parameters=rope(1000000.0)), {"single": True}),
+    "moe-top3-mixed": ("qwen3_moe", dict(
+        vocab_size=107, hidden_size=44, intermediate_size=61, moe_intermediate_size=26, num_hidden_layers=5,
+        num_attention_heads=4, num_key_value_heads=1, head_dim=16, num_experts=14, num_experts_per_tok=3,
+        norm_topk_prob=False, mlp_only_layers=[3], decoder_sparse_step=2, rope_parameters=rope(20000.0)), {}),
+    "moe-odd-experts": ("qwen3_moe", dict(
+        vocab_size=93, hidden_size=34, intermediate_size=40, moe_intermediate_size=19, num_hidden_layers=3,
+        num_attention_heads=5, num_key_value_heads=5, head_dim=8, num_experts=7, num_experts_per_tok=3,
+        norm_topk_prob=True, rms_norm_eps=1e-5, mlp_only_layers=[0], rope_parameters=rope(10000.0)),
+        {"shards": "40KB"}),
+}
+
+
+def randomise(model, seed):
+    """Weights large enough that every part of the model shows in the logits; norm weights around 1."""
+    gen = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=gen, dtype=torch.float32)
+            if name.endswith("norm.weight"):
+                p.copy_(1.0 + 0.3 * noise)
+            elif "embed_tokens" in name or "lm_head" in name:
+                p.copy_(0.25 * noise)
+            else:
+                p.copy_(noise * (1.3 / p.shape[-1] ** 0.5))
+
+
+def run(model, ids):
+    """Logits of each list, and gradients (as a state dict of the model's parameters) of the mean next-token loss."""
+    model.zero_grad(set_to_none=True)
+    logits, total, predicted = [], 0.0, sum(len(s) - 1 for s in ids)
+    for s in ids:
+        t = torch.tensor([s])
+        out = model(input_ids=t, use_cache=False).logits[0]
+        logits.append(out.detach())
+        if len(s) > 1:
+            loss = torch.nn.functional.cross_entropy(out[:-1], t[0, 1:], reduction="sum") / predicted
+            loss.backward()
+            total += loss.item()
+    return logits, total
+
+
+def routing_margin(model, ids):
+    """The smallest gap between the last expert chosen and the first not chosen, over all tokens and layers."""
+    gaps = [1.0]
+
+    def hook(module, _, out):
+        probs = torch.softmax(out[0].double(), -1).sort(-1, descending=True).values
+        if module.top_k < probs.shape[-1]:
+            gaps.append((probs[:, module.top_k - 1] - probs[:, module.top_k]).min().item())
+
+    handles = [m.register_forward_hook(hook) for m in model.modules() if hasattr(m, "norm_topk_prob") and
+               hasattr(m, "weight")]
+    with torch.no_grad():
+        for s in ids:
+            model(input_ids=torch.tensor([s]), use_cache=False)
+    for h in handles:
+        h.remove()
+    return min(gaps)
+
+
+def load_all(folder):
+    """All tensors of a saved model, from one file or several."""
+    tensors = {}
+    for f in sorted(os.listdir(folder)):
+        if f.endswith(".safetensors"):
+            tensors.update(load_file(os.path.join(folder, f)))
+    return tensors
+
+
+def gradients_by_saved_name(model, tmp):
+    """Saves a copy of the model whose weights are the gradients: transformers itself maps the names."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.zeros_like(p) if p.grad is None else p.grad)
+    model.save_pretrained(tmp)
+    grads = {k: v.float().contiguous() for k, v in load_all(tmp).items()}
+    shutil.rmtree(tmp)
+    return grads
+
+
+def v4_config(folder, config):
+    """The config.json of the same model as transformers 4 wrote it; keys that it could leave out are left out."""
+    with open(os.path.join(folder, "config.json")) as f:
+        c = json.load(f)
+    params = c.pop("rope_parameters")
+    c["rope_theta"] = params.pop("rope_theta")
+    c["rope_scaling"] = None if params["rope_type"] == "default" else params
+    c["torch_dtype"] = c.pop("dtype")
+    c["transformers_version"] = "4.51.0"
+    if "num_local_experts" in c:
+        c["num_experts"] = c.pop("num_local_experts")
+    elif config.head_dim * config.num_attention_heads == config.hidden_size:
+        del c["head_dim"]
+        if config.num_key_value_heads == config.num_attention_heads:
+            del c["num_key_value_heads"]
+    return c
+
+
+def make(name, out, seed):
+    family, kwargs, extra = MODELS[name]
+    config_type, model_type = {"llama": (LlamaConfig, LlamaForCausalLM),
+                               "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM)}[family]
+    config = config_type(**kwargs, bos_token_id=None, eos_token_id=None)
+    gen = torch.Generator().manual_seed(seed)
+    lengths = [7, 13, 33, 5, 21] + ([1] if extra.get("single") else [])
+    ids = [torch.randint(0, config.vocab_size, (n,), generator=gen).tolist() for n in lengths]
+    model = model_type(config).eval()
+    if family == "qwen3_moe":
+        model.set_experts_implementation("eager")  # torch's grouped_mm refuses odd row strides
+    for attempt in range(50):  # fp32 must not be able to choose another expert than fp64
+        randomise(model, seed + attempt)
+        if routing_margin(model, ids) > 1e-4:
+            break
+    else:
+        sys.exit(f"make_models.py: no seed gives {name} a clear routing")
+    folder = os.path.join(out, name)
+    model.save_pretrained(folder, **({"max_shard_size": extra["shards"]} if "shards" in extra else {}))
+    exact = model.double()
+    logits, loss = run(exact, ids)
+    grads = gradients_by_saved_name(exact, os.path.join(out, "tmp"))
+    saved = load_all(folder)
+    assert grads.keys() == saved.keys() and all(grads[k].shape == saved[k].shape for k in saved), name
+    with open(os.path.join(folder, "ids.json"), "w") as f:
+        json.dump(ids, f)
+    os.mkdir(os.path.join(folder, "reference"))
+    save_file({f"logits.{i}": x.float().contiguous() for i, x in enumerate(logits)},
+              os.path.join(folder, "reference", "logits.safetensors"))
+    save_file(grads, os.path.join(folder, "reference", "grads.safetensors"))
+    with open(os.path.join(folder, "reference", "loss.json"), "w") as f:
+        json.dump({"loss": loss, "predicted_tokens": sum(len(s) - 1 for s in ids)}, f)
+
+    old = folder + "-v4"
+    v4 = v4_config(folder, config)
+    shutil.copytree(folder, old)
+    with open(os.path.join(old, "config.json"), "w") as f:
+        json.dump(v4, f, indent=2)
+    eager = {"experts_implementation": "eager"} if family == "qwen3_moe" else {}
+    again = AutoModelForCausalLM.from_pretrained(old, dtype=torch.float32, **eager).eval()
+    with torch.no_grad():
+        for s, want in zip(ids, logits):
+            got = again(input_ids=torch.tensor([s]), use_cache=False).logits[0]
+            assert torch.allclose(got.double(), want, rtol=1e-3, atol=1e-3), f"{old} differs from {folder}"
+    return [folder, old]
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("out", help="folder to write into (made if absent)")
+    ap.add_argument("--only", nargs="*", default=list(MODELS), choices=list(MODELS), metavar="NAME")
+    ap.add_argument("--seed", type=int, default=1234)
+    args = ap.parse_args()
+    os.makedirs(args.out, exist_ok=True)
+    for name in args.only:
+        for folder in make(name, args.out, args.seed):
+            print(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plan_util.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "train/params.h"
+
+namespace hocket::test {
+
+std::shared_ptr<runtime::Backend> backend(std::string* why_not) {
+  static std::string reason;
+  static std::shared_ptr<runtime::Backend> loaded = [] {
+    try {
+      return runtime::load_torch_backend();
+    } catch (const Error& e) {
+      reason = e.what();
+      return std::shared_ptr<runtime::Backend>();
+    }
+  }();
+  if (why_not) *why_not = reason;
+  return loaded;
+}
+
+namespace {
+
+int64_t pick(Rng& rng, std::initializer_list<int64_t> from) {
+  return from.begin()[rng.below(from.size())];
+}
+
+}  // namespace
+
+Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
+  Rng rng(seed);
+  Case c;
+  c.seed = seed;
+  const bool moe = rng.below(3) > 0;
+  const int64_t layers = 1 + static_cast<int64_t>(rng.below(4));
+  const int64_t head_dim = pick(rng, {2, 4, 6}), kv = pick(rng, {1, 2}), group = pick(rng, {1, 3});
+  int64_t pp = 0, dp = 0, ep = 0, experts = 0;
+  do {
+    pp = 1 + static_cast<int64_t>(rng.below(static_cast<uint64_t>(std::min<int64_t>(layers, 4))));
+    dp = pick(rng, {1, 2, 3, 4, 6, 8});
+    ep = moe ? pick(rng, {1, 2, 3, 4}) : 1;
+    experts = pick(rng, {4, 6, 8, 12});
+  } while (pp * dp > max_ranks || dp % ep != 0 || experts % ep != 0);
+  const int64_t micro = 1 + static_cast<int64_t>(rng.below(2));
+  const int64_t num_micro = 1 + static_cast<int64_t>(rng.below(4));
+  std::string layers_per_stage;
+  if (rng.below(2) && pp > 1) {
+    // An uneven split, stages without blocks allowed.
+    std::vector<int64_t> share(static_cast<size_t>(pp), 0);
+    for (int64_t l = 0; l < layers; ++l) ++share[rng.below(static_cast<uint64_t>(pp))];
+    for (int64_t s : share) layers_per_stage += (layers_per_stage.empty() ? "" : ", ") + std::to_string(s);
+  }
+  const char* recompute[] = {"none", "selective", "full"};
+  c.text = fmt::format(
+      "model:\n  dtype: {}\n  config: {{model_type: {}, vocab_size: {}, hidden_size: {}, "
+      "num_hidden_layers: {}, num_attention_heads: {}, num_key_value_heads: {}, head_dim: {}, "
+      "intermediate_size: {}, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: {}, "
+      "max_position_embeddings: 64, hidden_act: silu",
+      dtype, moe ? "qwen3_moe" : "llama", pick(rng, {17, 23, 32}), pick(rng, {8, 10, 12}), layers,
+      kv * group, kv, head_dim, pick(rng, {5, 9, 12}), rng.below(2) ? "true" : "false");
+  if (moe)
+    c.text += fmt::format(
+        ", num_experts: {}, num_experts_per_tok: {}, moe_intermediate_size: {}, norm_topk_prob: {}, "
+        "router_aux_loss_coef: 0.05, decoder_sparse_step: {}, mlp_only_layers: []",
+        experts, pick(rng, {1, 2, 3}), pick(rng, {3, 7}), rng.below(2) ? "true" : "false",
+        pick(rng, {1, 1, 2}));
+  c.text += fmt::format(
+      "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
+      "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
+      "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}}}\n",
+      pick(rng, {3, 7, 8}), dp * micro * num_micro, seed % 1000, pp, dp, ep, micro,
+      layers_per_stage, rng.below(4) ? "1f1b" : "gpipe", recompute[rng.below(3)],
+      rng.below(2) ? 25.0 : 0.0005);
+  c.name = fmt::format("seed {} {} pp{} dp{} ep{} x{}", seed, moe ? "moe" : "dense", pp, dp, ep,
+                       num_micro);
+  return c;
+}
+
+namespace {
+
+std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType dtype) {
+  std::vector<double> v(raw.size() / static_cast<size_t>(size_of(dtype)));
+  for (size_t i = 0; i < v.size(); ++i)
+    v[i] = dtype == graph::DType::f64 ? reinterpret_cast<const double*>(raw.data())[i]
+                                      : reinterpret_cast<const float*>(raw.data())[i];
+  return v;
+}
+
+/// Random tokens with documents, targets with holes; per step, a function of the seed alone.
+void feed_random(train::Session& session, const train::Run& run, int step, uint64_t seed) {
+  const auto& g = session.graph();
+  const int64_t tokens = g.tensor(g.find("tokens")).type.numel();
+  const int n = session.program().num_micro_batches;
+  Rng rng(seed * 7919 + static_cast<uint64_t>(step));
+  std::vector<std::vector<int32_t>> ids, targets, positions;
+  int64_t count = 0;
+  const int64_t seq_len = run.config.train.seq_len;
+  for (int m = 0; m < n; ++m) {
+    std::vector<int32_t> i, t, p;
+    for (int64_t k = 0; k < tokens; ++k) {
+      i.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(run.model.vocab_size))));
+      bool ignored = rng.below(8) == 0;
+      t.push_back(ignored ? -100 : static_cast<int32_t>(
+                                       rng.below(static_cast<uint64_t>(run.model.vocab_size))));
+      count += !ignored;
+      bool begins = k % seq_len == 0 || rng.below(4) == 0;
+      p.push_back(begins ? 0 : p.back() + 1);
+    }
+    ids.push_back(i), targets.push_back(t), positions.push_back(p);
+  }
+  for (int m = 0; m < n; ++m) {
+    session.feed("tokens", m, ids[static_cast<size_t>(m)].data());
+    session.feed("targets", m, targets[static_cast<size_t>(m)].data());
+    session.feed("positions", m, positions[static_cast<size_t>(m)].data());
+  }
+  double scale = 1.0 / static_cast<double>(std::max<int64_t>(count, 1));
+  session.feed("loss_scale", program::kNone, &scale);
+  if (g.find("hyper") != graph::kNone) {
+    double hyper[3] = {0.01, 1 - std::pow(0.9, step + 1), 1 - std::pow(0.95, step + 1)};
+    session.feed("hyper", program::kNone, hyper);
+  }
+}
+
+}  // namespace
+
+Outcome train(const Case& c, bool single, int steps, bool poison,
+              const std::vector<std::string>& overrides, bool with_grads,
+              const std::function<void(program::Program&)>& rewrite) {
+  train::Run run = train::parse_run(c.text, c.name, overrides);
+  if (single) {
+    run.plan.micro_batch *= run.plan.dp;
+    run.plan.pp = run.plan.dp = run.plan.ep = 1;
+    run.plan.pp_layers.clear();
+  }
+  Outcome out;
+  runtime::ExecutorOptions options;
+  options.threads = 1;
+  options.poison = poison;
+  options.timeout = std::chrono::seconds(20);
+  if (with_grads) {
+    train::Stores stores(static_cast<size_t>(run.plan.world()));
+    train::CompileOptions how;
+    how.purpose = train::Purpose::grads;
+    train::Compiled compiled = train::compile(run, how);
+    train::initialise(compiled.reference, compiled.program, c.seed, stores);
+    train::Session session(std::move(compiled), backend(), stores, options);
+    feed_random(session, run, 0, c.seed);
+    session.step();
+    for (graph::TensorId id : session.graph().outputs) {
+      const graph::Tensor& t = session.graph().tensor(id);
+      if (t.name.rfind("grad.", 0) == 0)
+        out.grads[t.name] = as_doubles(session.collect(t.name), t.type.dtype);
+    }
+  }
+  train::Stores stores(static_cast<size_t>(run.plan.world()));
+  train::Compiled compiled = train::compile(run);
+  if (rewrite) rewrite(compiled.program);
+  train::initialise(compiled.reference, compiled.program, c.seed, stores);
+  train::Session session(std::move(compiled), backend(), stores, options);
+  for (int s = 0; s < steps; ++s) {
+    feed_random(session, run, s, c.seed);
+    session.step();
+    out.losses.push_back(session.total_loss());
+    out.norms.push_back(session.collect_as<double>("grad_norm")[0]);
+  }
+  for (const graph::Tensor& t : session.graph().tensors)
+    if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state)
+      out.params[t.name] = as_doubles(train::gather(t, session.program(), stores), t.type.dtype);
+  return out;
+}
+
+double relative_l2(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double diff = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    diff += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  if (std::isnan(diff)) return INFINITY;
+  return norm > 0 ? std::sqrt(diff / norm) : std::sqrt(diff);
+}
+
+}  // namespace hocket::test

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text form of programs: lowered programs of random plans print and parse back to the same
+// thing; spoilt text throws Error or is again a program that prints and parses.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "program/program.h"
+#include "tests/plans/plan_util.h"
+
+namespace hocket::program {
+namespace {
+
+train::Compiled compiled(uint64_t seed, train::Purpose purpose = train::Purpose::train) {
+  const test::Case c = test::random_case(seed, 8, "f32");
+  train::CompileOptions options;
+  options.purpose = purpose;
+  options.new_tokens = 3;
+  options.cache_slots = 16;
+  return train::compile(train::parse_run(c.text, c.name, {}), options);
+}
+
+void expect_same(const Program& a, const Program& b) {
+  EXPECT_EQ(a.config, b.config);
+  EXPECT_EQ(a.mesh, b.mesh);
+  EXPECT_EQ(a.num_micro_batches, b.num_micro_batches);
+  EXPECT_EQ(a.kinds, b.kinds);
+  EXPECT_EQ(a.groups, b.groups);
+  EXPECT_EQ(a.segments, b.segments);
+  ASSERT_EQ(a.classes.size(), b.classes.size());
+  for (size_t c = 0; c < a.classes.size(); ++c) {
+    const RankClass &x = a.classes[c], &y = b.classes[c];
+    EXPECT_EQ(x.name, y.name);
+    EXPECT_EQ(x.stage, y.stage);
+    EXPECT_EQ(x.arena_bytes, y.arena_bytes);
+    EXPECT_EQ(x.expected_bytes, y.expected_bytes);
+    EXPECT_EQ(x.persistent_bytes, y.persistent_bytes);
+    EXPECT_EQ(x.workspace_offset, y.workspace_offset);
+    EXPECT_EQ(x.task_workspace, y.task_workspace);
+    ASSERT_EQ(x.tasks.size(), y.tasks.size());
+    ASSERT_EQ(x.buffers.size(), y.buffers.size());
+    for (size_t i = 0; i < x.buffers.size(); ++i) {
+      const Buffer &p = x.buffers[i], &q = y.buffers[i];
+      ASSERT_TRUE(p.type == q.type && p.kind == q.kind && p.name == q.name &&
+                  p.micro_batch == q.micro_batch && p.offset == q.offset && p.layout == q.layout &&
+                  p.logical == q.logical && p.expected_bytes == q.expected_bytes)
+          << "buffer " << i;
+    }
+    for (size_t i = 0; i < x.tasks.size(); ++i) {
+      const Task &p = x.tasks[i], &q = y.tasks[i];
+      ASSERT_TRUE(p.kind == q.kind && p.lane == q.lane && p.phase == q.phase &&
+                  p.micro_batch == q.micro_batch && p.layer == q.layer && p.segment == q.segment &&
+                  p.accumulate == q.accumulate && p.recompute == q.recompute && p.in == q.in &&
+                  p.out == q.out && p.deps == q.deps && p.group == q.group &&
+                  p.peer_axis == q.peer_axis && p.peer == q.peer && p.tag == q.tag &&
+                  p.origin == q.origin)
+          << "task " << i;
+    }
+  }
+}
+
+TEST(ProgramText, RandomPlansPrintAndParseToTheSame) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Program p = compiled(seed).program;
+    const std::string text = print(p);
+    const Program q = parse_program(text);
+    expect_same(p, q);
+    ASSERT_EQ(print(q), text);
+  }
+}
+
+TEST(ProgramText, EveryPurposePrintsAndParsesToTheSame) {
+  using train::Purpose;
+  for (Purpose purpose : {Purpose::train, Purpose::loss, Purpose::grads, Purpose::logits,
+                          Purpose::generate})
+    for (uint64_t seed : {3, 4}) {
+      SCOPED_TRACE(testing::Message() << "purpose " << static_cast<int>(purpose));
+      const Program p = compiled(seed, purpose).program;
+      expect_same(p, parse_program(print(p)));
+    }
+}
+
+TEST(ProgramText, SkipsCommentsAndEmptyLines) {
+  const std::string text = print(compiled(2).program);
+  std::string spaced = "# a comment\n\n";
+  for (char c : text) spaced += c == '\n' ? std::string("\n\n# more\n") : std::string(1, c);
+  EXPECT_EQ(print(parse_program(spaced)), text);
+}
+
+TEST(ProgramText, PrintsOneClassAndDot) {
+  for (uint64_t seed = 1;; ++seed) {
+    const Program p = compiled(seed).program;
+    if (p.classes.size() < 2) continue;
+    const std::string one = print(p, 1);
+    EXPECT_EQ(one.find("class stage0"), one.npos);
+    EXPECT_NE(one.find("class stage1"), one.npos);
+    const std::string dot = to_dot(p, 1);
+    EXPECT_EQ(dot.rfind("digraph", 0), 0u);
+    for (size_t t = 0; t < p.classes[1].tasks.size(); ++t)
+      ASSERT_NE(dot.find(task_name(p, 1, static_cast<TaskId>(t)) + "\\n"), dot.npos);
+    break;
+  }
+}
+
+/// The error of parsing `text`; "" if it parses.
+std::string error_of(const std::string& text) {
+  try {
+    parse_program(text);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    return e.what();
+  }
+  return "";
+}
+
+/// `text` with the first line that begins with `line` changed.
+std::string with(const std::string& text, const std::string& line, const std::string& from,
+                 const std::string& to) {
+  const size_t at = text.find("\n" + line) + 1, end = text.find('\n', at);
+  std::string changed = text.substr(at, end - at);
+  const size_t where = changed.find(from);
+  EXPECT_NE(where, changed.npos) << changed << " has no " << from;
+  changed.replace(where, from.size(), to);
+  return text.substr(0, at) + changed + text.substr(end);
+}
+
+TEST(ProgramText, NamesTheLineAndTheFault) {
+  const std::string text = print(compiled(1).program);
+  auto expect = [&](const std::string& spoilt, const std::string& part) {
+    const std::string e = error_of(spoilt);
+    EXPECT_NE(e.find(part), e.npos) << "got '" << e << "', expected '" << part << "'";
+    EXPECT_NE(e.find("[program text]"), e.npos) << e;
+  };
+  expect("", "empty");
+  expect("hocket-program 2\n", "line 1: got 'hocket-program 2'");
+  expect(with(text, "task 1 ", "k", "x"), "");
+  expect(with(text, "task 0 ", "task 0", "task 1"), "task 1 stands where 0 is expected");
+  expect(with(text, "buffer 0 ", "buffer 0", "buffer 3"), "buffer 3 stands where 0 is expected");
+  expect(with(text, "kind k0 ", "k0", "k7"), "kind 7 stands where 0 is expected");
+  expect(with(text, "task 0 ", " layer=", " group=-4 layer="), "group -4 does not exist");
+  expect(with(text, "task 0 ", " layer=", " segment=99 segment2="), "segment 99 does not exist");
+  expect(with(text, "task 0 ", " layer=", " axis=-3 layer="), "axis -3 does not exist");
+  expect(with(text, "task 0 ", " layer=", " layer=z"), "is not a number");
+  expect(with(text, "micro_batches", "micro_batches ", "micro_batches -"), "micro_batches");
+  // Numbers that do not fit are not cut down to ones that do.
+  expect(with(text, "task 0 ", " out=", " out=4294967296,"), "out of range");
+  expect(text + "nonsense 1\n", "unknown line 'nonsense'");
+  expect("hocket-program 1\naxis pp 1\ntask 0 add compute forward k0\n", "before any class");
+  expect("hocket-program 1\naxis pp 3\n", "0 classes; expected 3");
+}
+
+TEST(ProgramText, SpoiltTextNeverCrashes) {
+  std::vector<std::string> texts;
+  for (uint64_t seed : {1, 5, 9, 12}) texts.push_back(print(compiled(seed).program));
+  Rng rng(11);
+  const std::string alphabet = "0123456789-=,.:@[]{}\"' \nabkntSPB#";
+  int refused = 0, accepted = 0;
+  for (int i = 0; i < 1500; ++i) {
+    std::string text = texts[rng.below(texts.size())];
+    if (text.find("config ") != text.npos) text = text.substr(text.find("micro_batches"));
+    text = "hocket-program 1\n" + text;
+    for (uint64_t edits = 1 + rng.below(3); edits > 0; --edits) {
+      size_t at = rng.below(text.size());
+      const size_t begin = text.rfind('\n', at), end = text.find('\n', at);
+      switch (rng.below(7)) {
+        case 0: text.erase(at, 1 + rng.below(4)); break;
+        case 1: text.insert(at, 1, alphabet[rng.below(alphabet.size())]); break;
+        case 2: text[at] = alphabet[rng.below(alphabet.size())]; break;
+        case 3: text.resize(at); break;
+        case 4:  // a line is lost, or comes twice
+        case 5:
+          if (begin == text.npos || end == text.npos) break;
+          if (rng.below(2)) text.erase(begin, end - begin);
+          else text.insert(begin, text.substr(begin, end - begin));
+          break;
+        default:  // a number becomes another
+          at = text.find_first_of("0123456789", at);
+          if (at == text.npos) break;
+          const char* numbers[] = {"-1", "-2", "0", "1", "7", "63", "99999", "4294967296",
+                                   "9223372036854775807", "-9223372036854775808", "1e9", "nan"};
+          const size_t last = std::min(text.find_first_not_of("0123456789", at), text.size());
+          text.replace(at, last - at, numbers[rng.below(std::size(numbers))]);
+      }
+      if (text.empty()) text = " ";
+    }
+    Program p;
+    try {
+      p = parse_program(text);
+    } catch (const Error& e) {
+      ++refused;
+      ASSERT_EQ(e.exit_code(), 2);
+      continue;
+    }
+    ++accepted;
+    const std::string printed = print(p);
+    ASSERT_EQ(print(parse_program(printed)), printed) << "spoilt text " << i;
+    for (size_t c = 0; c < p.classes.size(); ++c) to_dot(p, static_cast<int32_t>(c));
+  }
+  std::printf("%d refused, %d accepted\n", refused, accepted);
+  EXPECT_GT(refused, 700);
+}
+
+TEST(ProgramText, NamesOfEnumsParse) {
+  for (int l = 0; l < kNumLanes; ++l) {
+    const auto lane = static_cast<Lane>(l);
+    EXPECT_EQ(parse_lane(to_string(lane)), lane);
+  }
+  for (Phase p : {Phase::forward, Phase::backward, Phase::grad, Phase::optimizer})
+    EXPECT_EQ(parse_phase(to_string(p)), p);
+  EXPECT_THROW(parse_lane("warp"), Error);
+  EXPECT_THROW(parse_phase(""), Error);
+}
+
+TEST(ProgramGroups, MembersAndPeers) {
+  Program p;
+  p.mesh.axes = {{"pp", 3}, {"edp", 2}, {"ep", 2}};
+  p.classes.resize(3);
+  EXPECT_EQ(p.class_of(0), 0);
+  EXPECT_EQ(p.class_of(11), 2);
+  EXPECT_EQ(p.ranks_of(1), (std::vector<int32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(p.members({{2}, {}}, 6), (std::vector<int32_t>{6, 7}));
+  EXPECT_EQ(p.members({{1, 2}, {}}, 6), (std::vector<int32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(p.members({{0}, {}}, 6), (std::vector<int32_t>{2, 6, 10}));
+  EXPECT_EQ(p.members({{0}, {0, 2}}, 2), (std::vector<int32_t>{2, 10}));
+  // Every member sees the same group.
+  for (const Group& g : {Group{{1}, {}}, Group{{0, 2}, {}}, Group{{0, 1, 2}, {}}})
+    for (int32_t r = 0; r < 12; ++r)
+      for (int32_t m : p.members(g, r)) EXPECT_EQ(p.members(g, m), p.members(g, r));
+  Task send;
+  send.peer_axis = 0, send.peer = 1;
+  EXPECT_EQ(p.peer_of(send, 2), 6);
+  EXPECT_EQ(p.intern(Group{{1}, {}}), 0);
+  EXPECT_EQ(p.intern(Group{{2}, {}}), 1);
+  EXPECT_EQ(p.intern(Group{{1}, {}}), 0);
+}
+
+}  // namespace
+}  // namespace hocket::program

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+// Timelines of small programs against values derived by hand, and of random programs against an
+// independent longest-path evaluation.
+#include "sim/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "tests/sim/sim_util.h"
+
+namespace hocket::sim {
+namespace {
+
+TEST(SimEngine, OneLaneIsASum) {
+  Maker m({{"dp", 1}});
+  m.work(0, "a", 10);
+  m.work(0, "b", 20);
+  const Replay r = run(m.p);
+  EXPECT_EQ(timeline(m.p, r), "0 compute a 0..10\n0 compute b 10..30\n");
+  EXPECT_EQ(r.end_ns, 30);
+  EXPECT_EQ(r.time[0].compute_ns, 30);
+  EXPECT_EQ(r.time[0].exposed_ns, 0);
+  EXPECT_EQ(r.time[0].idle_ns, 0);
+}
+
+// a 0..10; the all-reduce of its result runs 10..45 beside b (10..30); c needs both: 45..50. Of the
+// all-reduce's 35 ns, 20 are hidden behind b and 15 (30..45) are exposed.
+TEST(SimEngine, CommunicationBesideComputeIsHidden) {
+  Maker m({{"dp", 2}});
+  const TaskId a = m.work(0, "a", 10);
+  const TaskId ar = m.collective(0, {"dp"}, 35, {a});
+  m.work(0, "b", 20);
+  m.work(0, "c", 5, {ar});
+  for (bool all : {false, true}) {
+    const Replay r = run(m.p, {.all_ranks = all});
+    EXPECT_EQ(r.ranks.size(), all ? 2u : 1u);
+    EXPECT_EQ(r.stands[0], all ? 1 : 2);
+    EXPECT_EQ(timeline(m.p, r).substr(0, 80),
+              std::string("0 compute a 0..10\n0 intra all_reduce 10..45\n0 compute b 10..30\n"
+                          "0 compute c 45..50\n" +
+                          std::string(all ? "1 compute a 0..10\n" : ""))
+                  .substr(0, 80));
+    EXPECT_EQ(r.end_ns, 50);
+    EXPECT_EQ(r.time[0].compute_ns, 35);
+    EXPECT_EQ(r.time[0].exposed_ns, 15);
+    EXPECT_EQ(r.time[0].idle_ns, 0);
+    ASSERT_EQ(r.path.size(), 3u);  // c, all_reduce, a
+    EXPECT_EQ(r.path[0].task, 3);
+    EXPECT_EQ(r.path[1].task, 1);
+    EXPECT_EQ(r.path[2].task, 0);
+  }
+}
+
+// Two stages, two micro-batches, 1F1B; forward 10, backward 20, transfer 3.
+//   stage 0: f0 0..10, f1 10..20; sends 10..13, 20..23; b0 after its gradient, b1 after its own.
+//   stage 1: f0 13..23, b0 23..43, send 43..46; f1 43..53 (arrived at 23), b1 53..73, send 73..76.
+//   stage 0: b0 46..66, b1 76..96.
+TEST(SimEngine, TwoStagePipeline) {
+  Maker m({{"pp", 2}, {"dp", 2}});
+  const TaskId f0 = m.work(0, "f0", 10);
+  const TaskId f1 = m.work(0, "f1", 10);
+  m.send(0, +1, 0, 3, {f0});
+  m.send(0, +1, 1, 3, {f1});
+  const TaskId g0 = m.recv(0, +1, 2);
+  const TaskId g1 = m.recv(0, +1, 3);
+  m.work(0, "b0", 20, {g0});
+  m.work(0, "b1", 20, {g1});
+
+  const TaskId x0 = m.recv(1, -1, 0);
+  const TaskId x1 = m.recv(1, -1, 1);
+  m.work(1, "f0", 10, {x0});
+  const TaskId b0 = m.work(1, "b0", 20);
+  m.work(1, "f1", 10, {x1});
+  const TaskId b1 = m.work(1, "b1", 20);
+  m.send(1, -1, 2, 3, {b0});
+  m.send(1, -1, 3, 3, {b1});
+
+  const Replay r = run(m.p);
+  EXPECT_TRUE(r.one_per_class);
+  EXPECT_EQ(timeline(m.p, r),
+            "0 compute f0 0..10\n0 compute f1 10..20\n0 intra send 10..13\n0 intra send 20..23\n"
+            "0 intra_rx recv 0..46\n0 intra_rx recv 46..76\n0 compute b0 46..66\n"
+            "0 compute b1 76..96\n"
+            "2 intra_rx recv 0..13\n2 intra_rx recv 13..23\n2 compute f0 13..23\n"
+            "2 compute b0 23..43\n2 compute f1 43..53\n2 compute b1 53..73\n2 intra send 43..46\n"
+            "2 intra send 73..76\n");
+  EXPECT_EQ(r.end_ns, 96);
+  // Stage 0: compute 60; transfers outside compute: send 20..23, recv 43..46 and 73..76 (the part
+  // in which the sender was sending); idle 23..43 and 66..73.
+  EXPECT_EQ(r.time[0].compute_ns, 60);
+  EXPECT_EQ(r.time[0].exposed_ns, 9);
+  EXPECT_EQ(r.time[0].idle_ns, 27);
+  // Stage 1: compute 13..73; recv 10..13 and send 73..76 exposed; 0..10 and 76..96 idle.
+  EXPECT_EQ(r.time[1].compute_ns, 60);
+  EXPECT_EQ(r.time[1].exposed_ns, 6);
+  EXPECT_EQ(r.time[1].idle_ns, 30);
+  // Critical path backwards: b1, its transfer, b1 f1 b0 f0 of stage 1, transfer, f0 of stage 0.
+  std::string path;
+  for (const PathStep& s : r.path)
+    path += std::to_string(r.ranks[size_t(s.index)]) + ":" + std::to_string(s.begin_ns) + " ";
+  EXPECT_EQ(path, "0:76 2:73 2:53 2:43 2:23 2:13 0:10 0:0 ");
+
+  const Replay all = run(m.p, {.all_ranks = true});
+  EXPECT_EQ(all.ranks.size(), 4u);
+  EXPECT_EQ(all.end_ns, 96);
+}
+
+// A group over the two stages: the members arrive at 10 and 25, the transfer takes 7. Stage 0 waits
+// 15 idle (not communication), then both are in transfer 25..32.
+TEST(SimEngine, CollectiveStartsWhenTheLastMemberArrives) {
+  Maker m({{"pp", 3}, {"dp", 2}});
+  const std::vector<int32_t> ends = {0, 2};
+  const TaskId a = m.work(0, "a", 10);
+  m.collective(0, {"pp"}, 7, {a}, "all_reduce", ends);
+  m.work(1, "other", 1);
+  const TaskId b = m.work(2, "b", 25);
+  m.collective(2, {"pp"}, 7, {b}, "all_reduce", ends);
+  for (bool all : {false, true}) {
+    const Replay r = run(m.p, {.all_ranks = all});
+    EXPECT_EQ(r.end_ns, 32);
+    EXPECT_EQ(r.time[0].idle_ns, 15);
+    EXPECT_EQ(r.time[0].exposed_ns, 7);
+    const size_t last = r.ranks.size() - 1;
+    EXPECT_EQ(r.time[last].idle_ns, 0);
+    EXPECT_EQ(r.start_ns[1], 10);
+    EXPECT_EQ(r.transfer_ns[1], 25);
+    ASSERT_EQ(r.path.size(), 2u);  // transfer, then b of the late stage
+    EXPECT_EQ(r.path[1].begin_ns, 0);
+    EXPECT_EQ(r.path[1].end_ns, 25);
+    EXPECT_EQ(r.ranks[size_t(r.path[1].index)] / 2, 2);
+  }
+}
+
+// A ring along dp: every rank sends to its neighbour; across the node border the transfer takes 4x.
+// 4 ranks on nodes of 2: pairs 0->1 and 2->3 stay inside (5), 1->2 and 3->0 cross (20).
+TEST(SimEngine, RanksThatSeeDifferentLinksAreAllReplayed) {
+  Maker m({{"dp", 4}});
+  m.send(0, +1, 0, 5, {}, "dp");
+  m.work(0, "x", 1, {m.recv(0, -1, 0, {}, "dp")});
+  FixedDurations d(m.p);
+  const Replay same = replay(m.p, d, {});
+  EXPECT_TRUE(same.one_per_class);
+  EXPECT_EQ(same.end_ns, 6);
+  d.per_node = 2;
+  d.across_factor = 4;
+  const Replay r = replay(m.p, d, {});
+  EXPECT_FALSE(r.one_per_class);
+  ASSERT_EQ(r.ranks.size(), 4u);
+  EXPECT_EQ(r.end_ns, 21);
+  // x of rank 1 and 3 starts at 5, of rank 0 and 2 at 20.
+  EXPECT_EQ(r.start_ns[2], 20);
+  EXPECT_EQ(r.start_ns[5], 5);
+  EXPECT_EQ(r.start_ns[8], 20);
+  EXPECT_EQ(r.start_ns[11], 5);
+}
+
+// 2 ranks of 2 threads on 2 cores: a (100) runs on both at half speed until 200; then rank 1 is
+// done and rank 0 runs b (50) alone: 200..250.
+TEST(SimEngine, RanksShareScarceCores) {
+  Maker m({{"pp", 2}});
+  m.work(0, "a", 100);
+  m.work(0, "b", 50);
+  m.work(1, "a", 100);
+  ReplayOptions o{.devices_per_node = 2, .cores_per_node = 2, .threads_per_rank = 2};
+  Replay r = run(m.p, o);
+  EXPECT_EQ(timeline(m.p, r), "0 compute a 0..200\n0 compute b 200..250\n1 compute a 0..200\n");
+  // Unequal: rank 1's a takes 30. Shared until rank 1 has done 30 at 60; rank 0 has 70 left: 130.
+  m.p.classes[1].tasks.clear();
+  m.work(1, "a", 30);
+  r = run(m.p, o);
+  EXPECT_EQ(timeline(m.p, r), "0 compute a 0..130\n0 compute b 130..180\n1 compute a 0..60\n");
+  // 3 cores for a demand of 4: three quarters of the speed. 30 / 0.75 = 40; rank 0 has done 30 by
+  // then and finishes its 70 at 110.
+  o.cores_per_node = 3;
+  EXPECT_EQ(run(m.p, o).start_ns[1], 110);
+  // Enough cores: as if each had a device.
+  o.cores_per_node = 4;
+  EXPECT_EQ(run(m.p, o).end_ns, 150);
+  // Other nodes do not share.
+  o.cores_per_node = 2;
+  o.devices_per_node = 1;
+  EXPECT_EQ(run(m.p, o).end_ns, 150);
+}
+
+// A rank that arrives late joins: rank 1 waits 40 (in a copy lane), then both share.
+// Rank 0: a alone 0..40 (40 done), shared 40..160 (60 done). Rank 1: b 40 shared 40..120 (40 done);
+// rank 0 at 120 has 40 + 40 = 80 done, alone until 140.
+TEST(SimEngine, SharingChangesWithTheLoad) {
+  Maker m({{"pp", 2}});
+  m.work(0, "a", 100);
+  const TaskId w = m.work(1, "wait", 40, {}, Lane::h2d);
+  m.work(1, "b", 40, {w});
+  const Replay r = run(m.p, {.devices_per_node = 2, .cores_per_node = 1, .threads_per_rank = 1});
+  EXPECT_EQ(timeline(m.p, r), "0 compute a 0..140\n1 h2d wait 0..40\n1 compute b 40..120\n");
+}
+
+std::string failure(const Program& p, ReplayOptions o = {}) {
+  try {
+    run(p, o);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(SimEngine, DeadlocksNameTheStuckHeads) {
+  {
+    // Each stage first waits for the other's message.
+    Maker m({{"pp", 2}});
+    const TaskId r0 = m.recv(0, +1, 0);
+    m.send(0, +1, 1, 5, {r0});
+    const TaskId r1 = m.recv(1, -1, 1);
+    m.send(1, -1, 0, 5, {r1});
+    const std::string text = failure(m.p);
+    EXPECT_NE(text.find("deadlock"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 0 intra_rx"), std::string::npos) << text;
+    EXPECT_NE(text.find("of rank 1"), std::string::npos) << text;
+    EXPECT_EQ(failure(m.p, {.record = false}), text);
+  }
+  {
+    Maker m({{"pp", 2}});
+    m.recv(1, -1, 7);
+    m.work(0, "a", 1);
+    const std::string text = failure(m.p);
+    EXPECT_NE(text.find("tag 7) that rank 0 never sends"), std::string::npos) << text;
+  }
+  {
+    // One stage of the group never comes.
+    Maker m({{"pp", 2}});
+    m.collective(0, {"pp"}, 5);
+    m.work(1, "a", 1);
+    const std::string text = failure(m.p);
+    EXPECT_NE(text.find("1 of 2 members have arrived"), std::string::npos) << text;
+  }
+  {
+    // Two collectives of one group in different orders in the two stages.
+    Maker m({{"pp", 2}});
+    m.collective(0, {"pp"}, 5, {}, "all_reduce");
+    m.collective(0, {"pp"}, 5, {}, "all_gather");
+    m.collective(1, {"pp"}, 5, {}, "all_gather");
+    m.collective(1, {"pp"}, 5, {}, "all_reduce");
+    const std::string text = failure(m.p);
+    EXPECT_NE(text.find("different collectives"), std::string::npos) << text;
+  }
+  {
+    Maker m({{"pp", 1}});
+    m.work(0, "a", 1, {1}, Lane::h2d);
+    m.work(0, "b", 1, {0});
+    EXPECT_NE(failure(m.p).find("waits for"), std::string::npos);
+  }
+}
+
+// Groups that do not cross stages: what another stage does in its instances is its own business.
+TEST(SimEngine, StagesMayUseAGroupDifferently) {
+  Maker m({{"pp", 2}, {"dp", 2}});
+  m.collective(0, {"dp"}, 5, {}, "all_reduce");
+  m.collective(1, {"dp"}, 7, {}, "all_gather");
+  m.collective(1, {"dp"}, 7, {}, "all_reduce");
+  EXPECT_EQ(run(m.p).end_ns, 14);
+  EXPECT_EQ(run(m.p, {.all_ranks = true}).end_ns, 14);
+}
+
+TEST(SimEngine, BadReferencesAreBadInput) {
+  Maker m({{"pp", 1}});
+  m.work(0, "a", 1, {5});
+  EXPECT_THROW(run(m.p), Error);
+  Maker n({{"pp", 2}});
+  n.collective(0, {"pp"}, 5, {}, "all_reduce", {1});  // stage 0 is no member
+  EXPECT_THROW(run(n.p), Error);
+  Maker s({{"pp", 2}});
+  s.send(1, +1, 0, 5);  // there is no stage 2
+  EXPECT_THROW(run(s.p), Error);
+}
+
+/// A random program that cannot deadlock: messages and collectives are drawn in one global order,
+/// and every lane of every class issues its part in that order.
+Program random_program(uint32_t seed) {
+  std::mt19937 rng(seed);
+  const auto below = [&](int n) { return int(rng() % uint32_t(n)); };
+  const int pp = 1 + below(4), dp = 1 + below(3), ep = 1 + below(2);
+  Maker m({{"pp", pp}, {"dp", dp}, {"ep", ep}});
+  std::vector<int> count(size_t(pp), 0);
+  const auto deps = [&](int c) {
+    std::vector<TaskId> d;
+    for (int k = below(3); k > 0 && count[size_t(c)] > 0; --k) d.push_back(below(count[size_t(c)]));
+    return d;
+  };
+  const int steps = 20 + below(60);
+  for (int s = 0; s < steps; ++s) {
+    const int c = below(pp);
+    switch (below(5)) {
+      case 0:
+      case 1: {
+        m.work(c, "w", below(50), deps(c), below(4) ? Lane::compute : Lane::h2d);
+        ++count[size_t(c)];
+        break;
+      }
+      case 2: {
+        if (pp == 1) break;
+        const int off = 1 + below(pp - 1), d = (c + off) % pp, tag = below(2);
+        m.send(c, d - c, tag, below(30), deps(c));
+        ++count[size_t(c)];
+        m.recv(d, c - d, tag, deps(d));
+        ++count[size_t(d)];
+        break;
+      }
+      case 3: {
+        const int which = below(3);
+        std::vector<std::string> axes;
+        if (which != 1) axes.push_back("dp");
+        if (which != 0) axes.push_back("ep");
+        m.collective(c, axes, below(40), deps(c), "all_reduce", {},
+                     below(2) ? Lane::intra : Lane::inter);
+        ++count[size_t(c)];
+        break;
+      }
+      case 4: {
+        std::vector<int32_t> members;
+        for (int k = 0; k < pp; ++k)
+          if (k == c || below(2)) members.push_back(k);
+        const int64_t ns = below(40);
+        for (int32_t k : members) {
+          m.collective(k, {"pp"}, ns, deps(k), "all_gather", members, Lane::inter);
+          ++count[size_t(k)];
+        }
+        break;
+      }
+    }
+  }
+  return m.p;
+}
+
+/// End of every task by plain recursion over its constraints: lane order, dependencies, members,
+/// sender. Independent of the engine: walks the program itself, rank by rank.
+class Reference {
+ public:
+  explicit Reference(const Program& p) : p_(p) {}
+  int64_t end(int32_t rank, TaskId t) {
+    const auto key = std::pair(rank, t);
+    if (const auto it = ends_.find(key); it != ends_.end()) return it->second;
+    const auto& task = tasks(rank)[size_t(t)];
+    const int64_t ns = p_.kind(task).attrs.i("ns");
+    const std::string& op = p_.kind(task).op;
+    int64_t e = ready(rank, t);
+    if (op == "recv") {
+      const int32_t from = p_.peer_of(task, rank);
+      int32_t k = nth(rank, t, [&](const program::Task& o) {
+        return p_.kind(o).op == "recv" && o.tag == task.tag && p_.peer_of(o, rank) == from;
+      });
+      const auto& sends = tasks(from);
+      for (size_t s = 0; s < sends.size(); ++s) {
+        if (p_.kind(sends[s]).op != "send" || sends[s].tag != task.tag) continue;
+        if (p_.peer_of(sends[s], from) != rank) continue;
+        if (k-- == 0) e = std::max(e, end(from, TaskId(s)));
+      }
+    } else if (program::is_collective(op)) {
+      const int32_t k = nth(rank, t, [&](const program::Task& o) {
+        return program::is_collective(p_.kind(o).op) && o.group == task.group &&
+               o.lane == task.lane;
+      });
+      for (int32_t m : p_.members(p_.groups[size_t(task.group)], rank)) {
+        int32_t left = k;
+        const auto& list = tasks(m);
+        for (size_t s = 0; s < list.size(); ++s)
+          if (program::is_collective(p_.kind(list[s]).op) && list[s].group == task.group &&
+              list[s].lane == task.lane && left-- == 0)
+            e = std::max(e, ready(m, TaskId(s)));
+      }
+      e += ns;
+    } else {
+      e += ns;
+    }
+    return ends_[key] = e;
+  }
+  int64_t ready(int32_t rank, TaskId t) {
+    const auto& list = tasks(rank);
+    int64_t r = 0;
+    for (TaskId d : list[size_t(t)].deps) r = std::max(r, end(rank, d));
+    for (TaskId s = t - 1; s >= 0; --s)
+      if (list[size_t(s)].lane == list[size_t(t)].lane) {
+        r = std::max(r, end(rank, s));
+        break;
+      }
+    return r;
+  }
+
+ private:
+  const std::vector<program::Task>& tasks(int32_t rank) {
+    return p_.classes[size_t(p_.class_of(rank))].tasks;
+  }
+  template <class F>
+  int32_t nth(int32_t rank, TaskId t, F same) {
+    int32_t k = 0;
+    for (TaskId s = 0; s < t; ++s) k += same(tasks(rank)[size_t(s)]);
+    return k;
+  }
+  const Program& p_;
+  std::map<std::pair<int32_t, TaskId>, int64_t> ends_;
+};
+
+TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
+  int reduced = 0;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Program p = random_program(seed);
+    Reference reference(p);
+    for (bool all : {false, true}) {
+      const Replay r = run(p, {.all_ranks = all});
+      reduced += r.one_per_class && int32_t(r.ranks.size()) < p.mesh.size();
+      int64_t last = 0;
+      for (size_t i = 0; i < r.ranks.size(); ++i) {
+        const size_t n = p.classes[size_t(p.class_of(r.ranks[i]))].tasks.size();
+        for (size_t t = 0; t < n; ++t) {
+          ASSERT_EQ(r.end_of_ns[size_t(r.base[i]) + t], reference.end(r.ranks[i], TaskId(t)))
+              << "rank " << r.ranks[i] << " task " << t;
+          ASSERT_EQ(r.start_ns[size_t(r.base[i]) + t], reference.ready(r.ranks[i], TaskId(t)));
+          last = std::max(last, reference.end(r.ranks[i], TaskId(t)));
+        }
+        EXPECT_EQ(r.time[i].compute_ns + r.time[i].exposed_ns + r.time[i].idle_ns, r.end_ns);
+      }
+      EXPECT_EQ(r.end_ns, last);
+      // The critical path covers the step without a gap.
+      int64_t edge = r.end_ns;
+      for (const PathStep& s : r.path) {
+        EXPECT_EQ(s.end_ns, edge);
+        edge = s.begin_ns;
+      }
+      EXPECT_EQ(edge, 0);
+      EXPECT_EQ(run(p, {.all_ranks = all, .record = false}).end_ns, r.end_ns);
+    }
+  }
+  EXPECT_GT(reduced, 50);
+}
+
+/// With scarce cores the engine must conserve work: while anything computes on a node, its cores do
+/// min(cores, demand) core-nanoseconds per nanosecond.
+TEST(SimEngine, SharingConservesWork) {
+  for (uint32_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Program p = random_program(seed);
+    const int32_t world = p.mesh.size();
+    const ReplayOptions o{.devices_per_node = world, .cores_per_node = 3, .threads_per_rank = 2};
+    const Replay r = run(p, o);
+    if (world * 2 <= 3) continue;
+    ASSERT_EQ(int32_t(r.ranks.size()), world);
+    std::vector<std::pair<int64_t, int>> edges;
+    double work = 0;
+    int64_t tasks = 0;
+    for (size_t i = 0; i < r.ranks.size(); ++i) {
+      const auto& list = p.classes[size_t(p.class_of(r.ranks[i]))].tasks;
+      for (size_t t = 0; t < list.size(); ++t) {
+        if (list[t].lane != Lane::compute) continue;
+        const size_t n = size_t(r.base[i]) + t;
+        edges.push_back({r.start_ns[n], +2});
+        edges.push_back({r.end_of_ns[n], -2});
+        work += 2.0 * double(p.kind(list[t]).attrs.i("ns"));
+        ++tasks;
+      }
+    }
+    std::sort(edges.begin(), edges.end());
+    double done = 0;
+    int demand = 0;
+    int64_t now = 0;
+    for (const auto& [ns, change] : edges) {
+      done += double(std::min(demand, 3)) * double(ns - now);
+      now = ns;
+      demand += change;
+    }
+    // Ends are rounded up to whole nanoseconds.
+    EXPECT_GE(done + 1e-6, work);
+    EXPECT_LE(done, work + 3.0 * double(tasks));
+  }
+}
+
+}  // namespace
+}  // namespace hocket::sim

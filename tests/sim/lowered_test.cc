@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simulation of programs that lowering makes: one rank per class equals all ranks, the program's
+// text predicts the same as the program, every mesh axis shows up where it should.
+#include <gtest/gtest.h>
+
+#include "autodiff/autodiff.h"
+#include "cost/flops.h"
+#include "models/build.h"
+#include "parallel/lower.h"
+#include "program/finalize.h"
+#include "sim/report_text.h"
+#include "sim/sim_trace.h"
+#include "sim/simulator.h"
+
+namespace hocket::sim {
+namespace {
+
+using cost::CostModel;
+
+const char* kMoe = R"({
+  "model_type": "qwen3_moe", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 4,
+  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64,
+  "moe_intermediate_size": 16, "num_experts": 8, "num_experts_per_tok": 2,
+  "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "norm_topk_prob": true,
+  "tie_word_embeddings": true
+})";
+
+struct Case {
+  Program program;
+  double flops;
+};
+
+Case lowered(const parallel::Plan& plan) {
+  const models::ModelConfig config = models::parse_config(kMoe, "test");
+  models::BuildOptions o;
+  o.sequence_length = 16;
+  o.tokens = 16 * plan.micro_batch * plan.dp;
+  o.num_micro_batches = plan.num_micro_batches;
+  graph::Graph g = models::build(config, o);
+  const double flops = cost::model_flops(g).training() * double(plan.num_micro_batches);
+  autodiff::differentiate(g);
+  autodiff::append_adamw(g, {});
+  Case c{parallel::lower(g, plan), flops};
+  program::finalize(c.program);
+  return c;
+}
+
+cost::Cluster cluster(int64_t nodes, int64_t per_node) {
+  cost::Cluster c = cost::parse_cluster(R"(
+name: test
+nodes: 1
+devices_per_node: 1
+device:
+  name: test device
+  memory: {value: 1GB}
+  memory_bandwidth: {value: 100GB/s}
+  peak: {f32: {value: 1TFLOP/s}}
+)",
+                                        "test.yaml");
+  c.nodes = nodes;
+  c.devices_per_node = per_node;
+  c.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
+  c.links.inter = {{5e-6, ""}, {1e9, ""}, {1, ""}};
+  return c;
+}
+
+parallel::Plan plan(int64_t pp, int64_t dp, int64_t ep, int64_t per_node = 0) {
+  parallel::Plan p;
+  p.pp = pp;
+  p.dp = dp;
+  p.ep = ep;
+  p.num_micro_batches = 4;
+  p.ranks_per_node = per_node;
+  return p;
+}
+
+TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
+  for (const auto& p : {plan(1, 1, 1), plan(2, 1, 1), plan(1, 4, 1), plan(1, 4, 2), plan(2, 4, 4),
+                        plan(4, 2, 2), plan(2, 4, 2, 4)}) {
+    SCOPED_TRACE("pp " + std::to_string(p.pp) + " dp " + std::to_string(p.dp) + " ep " +
+                 std::to_string(p.ep));
+    const Case c = lowered(p);
+    const CostModel costs(p.ranks_per_node ? cluster(p.world() / p.ranks_per_node, p.ranks_per_node)
+                                           : cluster(1, p.world()),
+                          std::nullopt, 1);
+    SimOptions o;
+    o.model_flops = c.flops;
+    const SimReport one = simulate(c.program, costs, o);
+    o.all_ranks = true;
+    const SimReport all = simulate(c.program, costs, o);
+    EXPECT_EQ(one.replayed_ranks, p.pp);
+    EXPECT_EQ(all.replayed_ranks, p.world());
+    EXPECT_EQ(one.step_ns, all.step_ns);
+    EXPECT_EQ(one.mfu, all.mfu);
+    EXPECT_GT(one.mfu, 0);
+    EXPECT_LT(one.mfu, 1);
+    EXPECT_NEAR(one.provenance.analytic, 1, 1e-12);
+    for (const RankReport& r : all.time) {
+      for (const RankReport& rep : one.time)
+        if (rep.cls == r.cls) {
+          EXPECT_EQ(r.time.compute_ns, rep.time.compute_ns);
+          EXPECT_EQ(r.time.exposed_ns, rep.time.exposed_ns);
+          EXPECT_EQ(r.time.idle_ns, rep.time.idle_ns);
+        }
+    }
+    // The text of the program is the program.
+    const Program parsed = program::parse_program(program::print(c.program));
+    EXPECT_EQ(to_json(parsed, simulate(parsed, costs, o)), to_json(c.program, all));
+  }
+}
+
+TEST(SimulateLowered, PartsOfTheMeshShowUpInTheBreakdown) {
+  const CostModel one(cluster(1, 1), std::nullopt, 1);
+  const SimReport alone = simulate(lowered(plan(1, 1, 1)).program, one, {});
+  EXPECT_EQ(alone.time[0].time.exposed_ns, 0);
+  EXPECT_EQ(alone.time[0].time.idle_ns, 0);
+  EXPECT_EQ(alone.time[0].time.compute_ns, alone.step_ns);
+
+  const SimReport piped =
+      simulate(lowered(plan(2, 1, 1)).program, CostModel(cluster(1, 2), std::nullopt, 1), {});
+  EXPECT_GT(piped.time[0].time.idle_ns, 0);
+  EXPECT_LT(piped.step_ns, alone.step_ns);
+
+  const SimReport ep =
+      simulate(lowered(plan(1, 2, 2)).program, CostModel(cluster(1, 2), std::nullopt, 1), {});
+  EXPECT_GT(ep.time[0].time.exposed_ns, 0);
+}
+
+TEST(SimulateLowered, TraceHasOneEventPerTask) {
+  const Case c = lowered(plan(2, 2, 2));
+  Replay replay;
+  SimOptions o;
+  o.all_ranks = true;
+  const SimReport r = simulate(c.program, CostModel(cluster(1, 4), std::nullopt, 1), o, &replay);
+  const program::Trace t = to_trace(c.program, replay);
+  EXPECT_EQ(int64_t(t.events.size()), r.tasks);
+  int64_t peak = 0;
+  for (const auto& m : t.memory) peak = std::max(peak, m.bytes);
+  EXPECT_GT(peak, 0);
+  EXPECT_LE(peak, std::max(r.memory[0].arena_bytes, r.memory[1].arena_bytes));
+}
+
+}  // namespace
+}  // namespace hocket::sim

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hand-made programs for the simulator's tests: every kind carries its duration as attribute `ns`.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "program/program.h"
+#include "sim/engine.h"
+
+namespace hocket::sim {
+
+using program::Lane;
+
+/// Durations written into the kinds; transfers of k members on distinct shapes take ns x (1 + shape
+/// slowdown) if `by_shape` lists factors per number of members.
+class FixedDurations : public Durations {
+ public:
+  explicit FixedDurations(const Program& p) : p_(p) {}
+  int64_t work_ns(int32_t cls, TaskId t) override {
+    return p_.kind(p_.classes[size_t(cls)].tasks[size_t(t)]).attrs.i("ns");
+  }
+  int32_t shape_of(std::span<const int32_t> ranks) override {
+    // On nodes of `per_node` ranks: 0 within a node, 1 across nodes.
+    for (int32_t r : ranks)
+      if (r / per_node != ranks[0] / per_node) return 1;
+    return 0;
+  }
+  int64_t transfer_ns(int32_t cls, TaskId t, int32_t shape) override {
+    return work_ns(cls, t) * (shape == 1 ? across_factor : 1);
+  }
+  int32_t per_node = 1 << 30;
+  int64_t across_factor = 1;
+
+ private:
+  const Program& p_;
+};
+
+/// Builds programs task by task.
+struct Maker {
+  Program p;
+
+  explicit Maker(std::vector<graph::Axis> axes) {
+    p.mesh.axes = std::move(axes);
+    const int32_t stages = p.mesh.extent("pp");
+    for (int32_t s = 0; s < stages; ++s) {
+      program::RankClass c;
+      c.name = "stage" + std::to_string(s);
+      c.stage = s;
+      p.classes.push_back(c);
+    }
+  }
+
+  TaskId work(int32_t cls, const std::string& op, int64_t ns, std::vector<TaskId> deps = {},
+              Lane lane = Lane::compute) {
+    program::Task t;
+    t.kind = kind(op, ns);
+    t.lane = lane;
+    t.deps = std::move(deps);
+    return add(cls, t);
+  }
+  TaskId collective(int32_t cls, std::vector<std::string> axes, int64_t ns,
+                    std::vector<TaskId> deps = {}, const std::string& op = "all_reduce",
+                    std::vector<int32_t> members = {}, Lane lane = Lane::intra) {
+    program::Task t;
+    t.kind = kind(op, ns);
+    t.lane = lane;
+    t.deps = std::move(deps);
+    program::Group g;
+    for (const std::string& a : axes) g.axes.push_back(p.mesh.axis(a));
+    g.members = std::move(members);
+    t.group = p.intern(g);
+    return add(cls, t);
+  }
+  TaskId send(int32_t cls, int32_t peer, int32_t tag, int64_t ns, std::vector<TaskId> deps = {},
+              const std::string& axis = "pp") {
+    return p2p(cls, "send", Lane::intra, peer, tag, ns, std::move(deps), axis);
+  }
+  TaskId recv(int32_t cls, int32_t peer, int32_t tag, std::vector<TaskId> deps = {},
+              const std::string& axis = "pp") {
+    return p2p(cls, "recv", Lane::intra_rx, peer, tag, 0, std::move(deps), axis);
+  }
+
+ private:
+  TaskId p2p(int32_t cls, const std::string& op, Lane lane, int32_t peer, int32_t tag, int64_t ns,
+             std::vector<TaskId> deps, const std::string& axis) {
+    program::Task t;
+    t.kind = kind(op, ns);
+    t.lane = lane;
+    t.deps = std::move(deps);
+    t.peer_axis = p.mesh.axis(axis);
+    t.peer = peer;
+    t.tag = tag;
+    return add(cls, t);
+  }
+  program::KindId kind(const std::string& op, int64_t ns) {
+    program::Kind k;
+    k.op = op;
+    k.attrs.set("ns", ns);
+    return p.intern(k);
+  }
+  TaskId add(int32_t cls, program::Task t) {
+    auto& tasks = p.classes[size_t(cls)].tasks;
+    tasks.push_back(std::move(t));
+    return TaskId(tasks.size() - 1);
+  }
+};
+
+/// "0 compute fwd 0..10" per task of every replayed rank, in issue order.
+inline std::string timeline(const Program& p, const Replay& r) {
+  std::string out;
+  for (size_t i = 0; i < r.ranks.size(); ++i) {
+    const auto& tasks = p.classes[size_t(p.class_of(r.ranks[i]))].tasks;
+    for (size_t k = 0; k < tasks.size(); ++k) {
+      const size_t n = size_t(r.base[i]) + k;
+      out += std::to_string(r.ranks[i]) + " " + program::to_string(tasks[k].lane) + " " +
+             p.kind(tasks[k]).op + " " + std::to_string(r.start_ns[n]) + ".." +
+             std::to_string(r.end_of_ns[n]) + "\n";
+    }
+  }
+  return out;
+}
+
+inline Replay run(const Program& p, ReplayOptions options = {}) {
+  FixedDurations d(p);
+  return replay(p, d, options);
+}
+
+}  // namespace hocket::sim

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reports: step time, breakdown, memory, MFU, provenance and notes of small programs on small
+// clusters; text, JSON and trace say the same.
+#include "sim/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "sim/report_text.h"
+#include "sim/sim_trace.h"
+#include "tests/sim/sim_util.h"
+
+namespace hocket::sim {
+namespace {
+
+using cost::Cluster;
+using cost::CostModel;
+
+/// 1 TFLOP/s, 100 GB/s; links 1 us + 1 GB/s inside a node, 10 us + 0.1 GB/s outside; 2 nodes of 2.
+Cluster toy() {
+  return cost::parse_cluster(R"(
+name: toy
+nodes: 2
+devices_per_node: 2
+device:
+  name: toy device
+  memory: {value: 1MB}
+  memory_bandwidth: {value: 100GB/s}
+  peak: {f32: {value: 1TFLOP/s}}
+links:
+  intra: {latency: {value: 1us}, bandwidth: {value: 1GB/s}}
+  inter: {latency: {value: 10us}, bandwidth: {value: 100MB/s}}
+)",
+                             "toy.yaml");
+}
+
+/// Two stages x two ranks: a product of 10 MFLOP (10 us) on each, 1 kB between stages, 1 kB
+/// all-reduce over dp afterwards.
+Program two_by_two() {
+  Maker m({{"pp", 2}, {"dp", 2}});
+  const TaskId f = m.work(0, "linear", 1);
+  m.send(0, +1, 0, 1, {f});
+  m.collective(0, {"dp"}, 1, {f});
+  const TaskId x = m.recv(1, -1, 0);
+  const TaskId g = m.work(1, "linear", 1, {x});
+  m.collective(1, {"dp"}, 1, {g});
+  for (program::Kind& k : m.p.kinds) {
+    k.attrs = {};
+    k.in = {{graph::DType::f32, {250}}};
+    if (k.op == "linear") k.flops = 10e6;
+    k.bytes = 1000;
+  }
+  for (auto& c : m.p.classes) {
+    c.arena_bytes = 2000;
+    c.persistent_bytes = 1000 + 1000000 * c.stage;
+  }
+  return m.p;
+}
+
+TEST(Simulator, ReportOfTwoStages) {
+  const Program p = two_by_two();
+  const CostModel costs(toy(), std::nullopt, 1);
+  SimOptions o;
+  o.model_flops = 4 * 10e6;
+  o.tokens = 100;
+  Replay replay;
+  const SimReport r = simulate(p, costs, o, &replay);
+  // Stage 0 is node 0, stage 1 node 1. Product 10 us; the send crosses nodes: 10 us + 1 kB at 0.1
+  // GB/s = 20 us; product 10 us; all-reduce over the 2 of a node: 2 x 1 us + 1 kB at 1 GB/s = 3 us.
+  EXPECT_EQ(r.step_ns, 10000 + 20000 + 10000 + 3000);
+  EXPECT_EQ(r.ranks, 4);
+  EXPECT_EQ(r.replayed_ranks, 2);
+  EXPECT_EQ(r.tasks, 12);
+  ASSERT_EQ(r.time.size(), 2u);
+  EXPECT_EQ(r.time[0].stands, 2);
+  EXPECT_EQ(r.time[0].time.compute_ns, 10000);
+  // Send and all-reduce share the lane `intra`: the send goes first.
+  EXPECT_EQ(r.time[0].time.exposed_ns, 23000);
+  EXPECT_EQ(r.time[0].time.idle_ns, 10000);
+  EXPECT_EQ(r.time[1].time.exposed_ns, 23000);
+  EXPECT_EQ(r.time[1].time.idle_ns, 10000);
+  EXPECT_NEAR(r.tokens_per_s, 100 / 43e-6, 1);
+  EXPECT_NEAR(r.mfu, 40e6 / 43e-6 / 4 / 1e12, 1e-12);
+  EXPECT_FALSE(r.calibrated);
+  EXPECT_EQ(r.provenance.analytic, 1);
+  EXPECT_FALSE(r.fits());  // stage 1 needs 1.003 MB of 1 MB
+  EXPECT_EQ(r.memory[1].peak_bytes(), 1003000);
+  ASSERT_EQ(r.path.size(), 3u);
+  EXPECT_EQ(r.path_ns, r.step_ns);
+  EXPECT_EQ(r.path[0].op, "linear");
+  EXPECT_EQ(r.path[0].count, 2);
+  EXPECT_EQ(r.path[0].ns, 20000);
+  EXPECT_EQ(r.path[1].op, "send");
+  EXPECT_EQ(r.path[2].ns, 3000);
+
+  const std::string text = to_text(p, r);
+  for (const char* part : {"(uncalibrated)", "43 us", "rank", "x2", "MFU 23.3 %", "DOES NOT FIT",
+                           "does not fit: stage 1", "ranks_per_node=2", "100.0 % analytic",
+                           "Not modelled", "Critical path"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  const auto json = nlohmann::json::parse(to_json(p, r));
+  EXPECT_EQ(json["step_ns"], 43000);
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_EQ(json["breakdown"].size(), 2u);
+  EXPECT_EQ(json["memory"][1]["peak_bytes"], 1003000);
+  EXPECT_EQ(json["provenance"]["analytic"], 1.0);
+
+  // Every rank by itself gives the same.
+  SimOptions all = o;
+  all.all_ranks = true;
+  const SimReport a = simulate(p, costs, all);
+  EXPECT_EQ(a.step_ns, r.step_ns);
+  EXPECT_EQ(a.replayed_ranks, 4);
+  EXPECT_EQ(a.provenance.analytic, 1);
+  // Twice the same, to the byte.
+  EXPECT_EQ(to_json(p, simulate(p, costs, o)), to_json(p, r));
+}
+
+TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
+  Program p = two_by_two();
+  program::Buffer b;
+  b.type = {graph::DType::f32, {250}};
+  p.classes[0].buffers = {b};
+  p.classes[0].tasks[0].out = {0};
+  p.classes[0].tasks[1].in = {0};
+  const CostModel costs(toy(), std::nullopt, 1);
+  SimOptions o;
+  o.all_ranks = true;
+  Replay replay;
+  simulate(p, costs, o, &replay);
+  const program::Trace t = to_trace(p, replay);
+  EXPECT_EQ(t.source, "simulation");
+  EXPECT_EQ(t.num_ranks, 4);
+  ASSERT_EQ(t.events.size(), 12u);
+  std::map<int64_t, std::vector<const program::TraceEvent*>> flows;
+  std::map<int32_t, int> groups;
+  int64_t end = 0;
+  for (const auto& e : t.events) {
+    if (e.flow) flows[e.flow].push_back(&e);
+    if (e.group >= 0) ++groups[e.group];
+    end = std::max(end, e.end_ns);
+  }
+  EXPECT_EQ(end, 43000);
+  ASSERT_EQ(flows.size(), 2u);
+  for (const auto& [id, ends] : flows) {
+    ASSERT_EQ(ends.size(), 2u);
+    EXPECT_EQ(ends[0]->flow_end, program::FlowEnd::out);
+    EXPECT_EQ(ends[1]->flow_end, program::FlowEnd::in);
+    EXPECT_EQ(ends[1]->rank - ends[0]->rank, 2);
+  }
+  EXPECT_EQ(groups.size(), 2u);
+  for (const auto& [id, n] : groups) EXPECT_EQ(n, 2);
+  // The buffer lives from the product's start to the send's end, on both ranks of stage 0.
+  ASSERT_EQ(t.memory.size(), 4u);
+  EXPECT_EQ(t.memory[0].bytes, 1000);
+  EXPECT_EQ(t.memory[0].t_ns, 0);
+  EXPECT_EQ(t.memory[1].bytes, 0);
+  EXPECT_EQ(t.memory[1].t_ns, 30000);
+}
+
+TEST(Simulator, ProvenanceIsWeightedByTime) {
+  const Program p = two_by_two();
+  cost::Profile profile;
+  for (const auto& target : cost::distinct_tasks(p))
+    profile.tasks.push_back({target.key, "linear", "f32", 10e6, 1000, 30000, 0.01});
+  profile.links["intra"] = {1000, 1e9};
+  const SimReport r = simulate(p, CostModel(toy(), profile, 1), {});
+  // Per dp column: 2 products of 30 us timed; all-reduces 2 x 3 us fitted; one send 20 us analytic.
+  EXPECT_TRUE(r.calibrated);
+  EXPECT_NEAR(r.provenance.timed, 60.0 / 86, 1e-12);
+  EXPECT_NEAR(r.provenance.interpolated, 6.0 / 86, 1e-12);
+  EXPECT_NEAR(r.provenance.analytic, 20.0 / 86, 1e-12);
+  EXPECT_EQ(to_text(p, r).find("uncalibrated"), std::string::npos);
+}
+
+TEST(Simulator, TooSmallAClusterIsBadInput) {
+  Maker m({{"pp", 1}, {"dp", 8}});
+  m.work(0, "linear", 1);
+  try {
+    simulate(m.p, CostModel(toy(), std::nullopt, 1), {});
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    EXPECT_NE(std::string(e.what()).find("8 ranks"), std::string::npos);
+  }
+}
+
+TEST(Simulator, ThreadsPerRank) {
+  Program p = two_by_two();
+  Cluster c = toy();
+  c.cores_per_node = 8;
+  EXPECT_EQ(threads_per_rank(p, c), 4);  // 2 ranks per node
+  p.config = R"({"plan": {"threads_per_rank": 3}})";
+  EXPECT_EQ(threads_per_rank(p, c), 3);
+  p.config = R"({"plan": {"threads_per_rank": 0}})";
+  EXPECT_EQ(threads_per_rank(p, c), 4);
+  c.cores_per_node = 1;
+  EXPECT_EQ(threads_per_rank(p, c), 1);
+}
+
+}  // namespace
+}  // namespace hocket::sim

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: serial
+# ctest: timeout=600
+"""kill -9 at 20 random instants of a training run: after each, the same command resumes from the last
+complete checkpoint, and every loss it prints is, to the bit, that of the run that was never killed."""
+import json, os, pathlib, random, signal, subprocess, sys, tempfile, time
+
+ROOT = pathlib.Path(os.environ.get("HOCKET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+HOCKET = pathlib.Path(os.environ.get("HOCKET_BINARY_DIR", ROOT / "build")) / "hocket"
+SEED, KILLS, STEPS = 7, 20, 60
+
+CONFIG = """
+model:
+  config: {model_type: qwen3_moe, vocab_size: 400, hidden_size: 32, num_hidden_layers: 2,
+           num_attention_heads: 2, num_key_value_heads: 1, head_dim: 16, intermediate_size: 48,
+           moe_intermediate_size: 24, num_experts: 4, num_experts_per_tok: 2, norm_topk_prob: true,
+           rms_norm_eps: 1.0e-6, max_position_embeddings: 128, hidden_act: silu,
+           router_aux_loss_coef: 0.01, tie_word_embeddings: true}
+data: {files: ["%(dir)s/text/*.txt"], dir: "%(dir)s/data", tokenizer: "%(dir)s/tok", vocab_size: 400,
+       valid_fraction: 0.2}
+train: {steps: %(steps)d, global_batch: 4, seq_len: 64, save_every: 3, eval_every: 20,
+        eval_sequences: 2, warmup_steps: 5}
+plan: {micro_batch: 1, dp: 2, ep: 2, threads_per_rank: 1}
+output: {dir: "%(dir)s/run", report: false, trace: false}
+"""
+
+
+def losses(folder):
+    found = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # cut by a kill
+        if "train/loss" in row:
+            found.setdefault(row["step"], set()).add((row["train/loss"], row["train/grad_norm"]))
+    return found
+
+
+def main():
+    print("seed", SEED)
+    random.seed(SEED)
+    with tempfile.TemporaryDirectory() as name:
+        top = pathlib.Path(name)
+        (top / "text").mkdir()
+        words = ["alpha", "beta", "gamma", "int", "return", "{", "}", ";", "\n", "template", "std"]
+        for i in range(40):
+            (top / "text" / f"{i}.txt").write_text(" ".join(random.choice(words) for _ in range(400)))
+        config = top / "run.yaml"
+        config.write_text(CONFIG % {"dir": top, "steps": STEPS})
+        run = lambda *a: subprocess.run([HOCKET, *a], check=True, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE)
+        run("data", "train-tokenizer", config)
+        run("data", "prepare", config)
+        whole = ["--set", f"output.dir={top}/whole"]
+        begin = time.time()
+        run("train", config, *whole)
+        took = time.time() - begin
+        want = losses(top / "whole")
+        assert sorted(want) == list(range(1, STEPS + 1)), sorted(want)
+        kills = resumed = 0
+        while kills < KILLS:
+            p = subprocess.Popen([HOCKET, "train", config], stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL)
+            try:
+                out, _ = p.communicate(timeout=random.uniform(0.3, 1.1) * took)
+            except subprocess.TimeoutExpired:
+                p.send_signal(signal.SIGKILL)
+                out, _ = p.communicate()
+                kills += 1
+            else:
+                assert p.returncode == 0, p.returncode
+                # Finished: start over for the remaining kills.
+                subprocess.run(["rm", "-rf", top / "run" / "checkpoints"], check=True)
+            resumed += b"resumed from" in out
+        run("train", config)
+        got = losses(top / "run")
+        for step, values in got.items():
+            assert values == want[step], f"step {step}: {values} against {want[step]}"
+        assert sorted(got) == list(range(1, STEPS + 1)), sorted(got)
+        assert resumed > 0, "no run resumed: the instants were too early"
+        print(f"{kills} kills, {resumed} resumed runs, {len(got)} steps: losses bit-identical")
+    print("1 passed, 0 failed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

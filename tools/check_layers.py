@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the source tree to its rules: check_layers.py [ROOT]. Prints each breach, exits 1 if any.
+
+Layers: a file includes only from its own row and the rows above. Only the rows of TORCH (and
+tests/parity) see LibTorch, and only they see each other's headers: they are linked into another
+library than the rest. Also: the licence line first, 800 lines at most (a warning from 400), no
+<regex>, no iostream or yaml-cpp header in a header, no TODO left behind."""
+import os
+import re
+import sys
+
+# One entry per row, lowest first. Folders in one row may include each other.
+ROWS = [["base"], ["graph"], ["ops"], ["models"], ["autodiff"], ["program"], ["comm"],
+        ["parallel"], ["check"], ["passes"], ["cost"], ["sim"], ["planner"], ["runtime"],
+        ["kernels", "comm/c10d", "runtime/torch"],
+        ["data", "checkpoint", "train", "rl", "serve", "diagnose"], ["cli"]]
+TORCH = {"kernels", "comm/c10d", "runtime/torch"}
+RANK = {folder: i for i, row in enumerate(ROWS) for folder in row}
+SOFT, HARD = 400, 800
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
+TORCH_HEADER = re.compile(r"^(ATen|torch|c10|caffe2)/")
+HEADER_BANS = {"iostream", "yaml-cpp/yaml.h", "CLI/CLI.hpp"}
+HEADER_WARNINGS = {"nlohmann/json.hpp"}  # 1 s a file; a member by value needs it
+LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
+
+
+def folder_of(path):
+    """The row's folder of a path below src/, or None for an unknown one."""
+    parts = path.split("/")
+    nested = "/".join(parts[:2])
+    return nested if nested in RANK else parts[0] if parts[0] in RANK else None
+
+
+def check_includes(path, text, report, warn):
+    in_src = path.startswith("src/")
+    own = folder_of(path[4:]) if in_src else None
+    if in_src and own is None:
+        report(path, 1, f"folder is in no row; the rows are {', '.join(sorted(RANK))}")
+        return
+    may_torch = own in TORCH or path.startswith("tests/parity/")
+    for m in INCLUDE.finditer(text):
+        line = text.count("\n", 0, m.start()) + 1
+        kind, name = m.groups()
+        if name == "regex":
+            report(path, line, "<regex> costs 3 s a file; parse by hand or use PCRE2")
+        if path.endswith(".h") and name in HEADER_BANS:
+            report(path, line, f"{name} in a header; include it in the .cc, or a forward header")
+        if path.endswith(".h") and name in HEADER_WARNINGS:
+            warn(path, line, f"{name} in a header; a forward header would do for references")
+        if TORCH_HEADER.match(name) and not may_torch:
+            report(path, line, f"{name}: LibTorch is seen only by {', '.join(sorted(TORCH))}")
+        if kind == '"' and not TORCH_HEADER.match(name):
+            target = folder_of(name)
+            if target is None:
+                if in_src:
+                    report(path, line, f"{name}: include from the root src/, of a known folder")
+                continue
+            if target in TORCH and not may_torch:
+                report(path, line, f"{name} lives in hocket_torch; reach it through runtime")
+            elif in_src and RANK[target] > RANK[own]:
+                report(path, line, f"{own} may not include {target}: that row is below its own")
+
+
+def check_file(root, path, report, warn):
+    with open(os.path.join(root, path), encoding="utf-8") as f:
+        text = f.read()
+    lines = text.split("\n")
+    head = lines[1:2] if lines[0].startswith("#!") else lines[0:1]
+    if not head or SPDX not in head[0]:
+        report(path, 1, f"first line must hold '{SPDX}'")
+    count = len(lines) - 1
+    if count > HARD:
+        report(path, count, f"{count} lines; the limit is {HARD}: split it by subject")
+    elif count > SOFT:
+        warn(path, count, f"{count} lines; {SOFT} is the aim")
+    if path.endswith((".h", ".cc")):
+        check_includes(path, text, report, warn)
+    if path != "tools/check_layers.py":
+        for i, line in enumerate(lines):
+            if LEFT_BEHIND.search(line):
+                report(path, i + 1, "do it or say it in the docs, leave no note behind")
+
+
+def check_tree(root):
+    """Returns (errors, warnings), each a list of 'path:line: text'."""
+    errors, warnings = [], []
+    for top in ("src", "tests", "bench", "tools"):
+        for where, folders, files in os.walk(os.path.join(root, top)):
+            folders[:] = sorted(f for f in folders if f not in ("golden", "__pycache__"))
+            for name in sorted(files):
+                path = os.path.relpath(os.path.join(where, name), root)
+                if name.endswith((".h", ".cc", ".py", ".sh")):
+                    check_file(root, path, lambda p, n, t: errors.append(f"{p}:{n}: {t}"),
+                               lambda p, n, t: warnings.append(f"{p}:{n}: {t}"))
+    return errors, warnings
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..")
+    errors, warnings = check_tree(os.path.abspath(root))
+    for text in warnings:
+        print(f"warning: {text}")
+    for text in errors:
+        print(f"error: {text}")
+    print(f"{len(errors)} errors, {len(warnings)} warnings")
+    sys.exit(1 if errors else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what Hocket needs on Debian 12 or Ubuntu 24.04; a second call does only what changed.
+#   tools/setup.sh            packages to build and run; LibTorch (pip torch) in .venv
+#   tools/setup.sh --tests    also what the tests compare with (numpy, transformers, ...)
+#   tools/setup.sh --sim      only what `make sim` needs: no Python, no LibTorch
+#   tools/setup.sh --list     prints the packages of the chosen set and ends
+# Packages need root or sudo; without either it lists exactly the missing ones and ends with 2.
+# TORCH_DIR=<.../site-packages/torch> reuses an installed torch. HOCKET_GPU=0|1 overrides whether
+# this machine counts as having a GPU (1: the CUDA build of torch). HOCKET_TORCH_INDEX is where the
+# CPU build is looked for when the configured index does not have it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.13.0
+sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
+  libzstd-dev zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
+build_packages=(make g++ ccache ca-certificates python3 python3-venv libgtest-dev
+  libbenchmark-dev xz-utils)
+test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml)
+
+tests=0 sim=0 list=0
+for arg in "$@"; do
+  case "$arg" in
+    --tests) tests=1 ;;
+    --sim) sim=1 ;;
+    --list) list=1 ;;
+    -h | --help) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "[setup] unknown argument '$arg'; expected --tests, --sim or --list" >&2; exit 2 ;;
+  esac
+done
+
+say() { echo "[setup] $*"; }
+refuse() { echo "[setup] $*" >&2; exit 2; }
+
+packages=("${sim_packages[@]}")
+if [ $sim = 1 ]; then
+  # Any C++20 compiler does here: g++ is asked for only when there is none.
+  compiler=${CXX:-}
+  for c in c++ g++ clang++; do
+    [ -n "$compiler" ] || ! command -v "$c" >/dev/null || compiler=$c
+  done
+  [ -n "$compiler" ] || packages+=(g++)
+else
+  packages+=("${build_packages[@]}")
+fi
+if [ $list = 1 ]; then
+  printf '%s\n' "${packages[@]}"
+  exit 0
+fi
+
+human() { awk -v b="$1" 'BEGIN { printf b < 1e6 ? "%.0f kB" : "%.1f MB", b < 1e6 ? b / 1e3 : b / 1e6 }'; }
+
+# ---- packages -------------------------------------------------------------------------------------
+install_packages() {
+  command -v dpkg-query >/dev/null ||
+    refuse "this system has no dpkg; install the equivalents of: ${packages[*]}; then call again with HOCKET_SKIP_PACKAGES=1"
+  local missing=() p
+  for p in "${packages[@]}"; do
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true)" = installed ] || missing+=("$p")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+      as_root=(sudo)
+    else
+      refuse "missing packages (no root and no sudo here; have them installed with: apt-get install ${missing[*]})"
+    fi
+  fi
+  local run=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0)
+  local want=(install -y --no-install-recommends "${missing[@]}") uris
+  say "missing packages: ${missing[*]}"
+  if ! uris=$("${run[@]}" --print-uris -qq "${want[@]}" 2>/dev/null); then
+    say "reading the package index (apt-get update; about 10 MB)"
+    "${run[@]}" update -qq
+    uris=$("${run[@]}" --print-uris -qq "${want[@]}")
+  fi
+  local total=0 file size
+  while read -r _ file size _; do
+    [ -n "${size:-}" ] || continue
+    total=$((total + size))
+    printf '[setup]   %9s  %s\n' "$(human "$size")" "$file"
+  done <<<"$uris"
+  say "downloading $(human $total) of packages"
+  local log; log=$(mktemp)
+  if ! "${run[@]}" -qq "${want[@]}" >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    # A stale index names files that are gone: read it again, once.
+    "${run[@]}" update -qq
+    "${run[@]}" -qq "${want[@]}" >"$log" 2>&1 || { tail -n 20 "$log" >&2; refuse "apt-get failed (log: $log)"; }
+  fi
+  rm -f "$log"
+  say "packages: installed in ${SECONDS} s"
+}
+[ "${HOCKET_SKIP_PACKAGES:-0}" = 1 ] || install_packages
+[ $sim = 0 ] || exit 0
+
+# ---- .venv: torch, and what the tests compare with --------------------------------------------------
+has_gpu() {
+  if [ -n "${HOCKET_GPU:-}" ]; then [ "$HOCKET_GPU" = 1 ]; else
+    [ -e /dev/nvidiactl ] || { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
+  fi
+}
+if [ -n "${TORCH_DIR:-}" ]; then
+  [ -e "$TORCH_DIR/share/cmake/Torch/TorchConfig.cmake" ] ||
+    refuse "TORCH_DIR=$TORCH_DIR holds no share/cmake/Torch/TorchConfig.cmake; expected the torch folder of a pip installation"
+  torch="TORCH_DIR=$TORCH_DIR"
+elif has_gpu; then
+  torch="torch==$torch_version"
+else
+  torch="torch==$torch_version+cpu"
+fi
+[ -n "${TORCH_DIR:-}" ] && [ $tests = 0 ] && { say "LibTorch: $TORCH_DIR"; exit 0; }
+
+stamp=.venv/.hocket-setup
+want="$torch"
+[ $tests = 0 ] || want="$want ${test_modules[*]}"
+want_id=$(printf '%s' "$want" | sha256sum | cut -c1-16)
+if [ -x .venv/bin/python ] && grep -qsx "$want_id" "$stamp"; then
+  exit 0
+fi
+started=$SECONDS
+[ -x .venv/bin/python ] || { say "making .venv with $(python3 --version)"; python3 -m venv .venv; }
+# pip names each file and its size before it fetches it; lines about what is there already are left out.
+pip() { .venv/bin/python -m pip --disable-pip-version-check --no-input "$@" 2>&1 |
+  grep -v -e '^Requirement already satisfied' -e '^Looking in ' -e '^ERROR: Could not find a version' \
+    -e '^ERROR: No matching distribution' || return "${PIPESTATUS[0]}"
+  return "${PIPESTATUS[0]}"; }
+has_torch() {
+  local python_version=${torch#torch==}
+  [ "$(.venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null)" = "$python_version" ]
+}
+case "$torch" in
+  TORCH_DIR=*)
+    site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+    dirname "$TORCH_DIR" >"$site/hocket_torch_dir.pth"
+    ;;
+  *+cpu)
+    # The program needs the wheel's libraries and headers, none of its Python dependencies.
+    if ! has_torch; then
+      say "torch $torch_version, CPU build (no GPU here)"
+      pip install --no-deps --no-index "$torch" >/dev/null || pip install --no-deps "$torch" ||
+        pip install --no-deps --index-url "${HOCKET_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}" "$torch" ||
+        refuse "torch $torch_version (CPU build) could not be installed; set TORCH_DIR to an installed torch, or HOCKET_TORCH_INDEX"
+    fi
+    ;;
+  *)
+    say "torch $torch_version, CUDA build (this machine has a GPU)"
+    pip install "$torch" || refuse "torch $torch_version could not be installed"
+    ;;
+esac
+if [ $tests = 1 ]; then
+  say "what the tests compare with: ${test_modules[*]}"
+  requirements=("${test_modules[@]}")
+  [ -n "${TORCH_DIR:-}" ] || requirements+=("$torch")
+  pip install "${requirements[@]}" || refuse "the Python packages of the tests could not be installed"
+fi
+printf '%s\n' "$want_id" >>"$stamp"
+say "python packages: done in $((SECONDS - started)) s"
