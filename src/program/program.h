@@ -114,7 +114,7 @@ struct RankClass {
   int64_t arena_bytes = 0;      ///< addresses of step buffers and workspaces, as planned
   int64_t expected_bytes = 0;   ///< memory that they take with ragged buffers at their expected size
   int64_t persistent_bytes = 0;
-  int64_t workspace_offset = kNone;  ///< see TaskMemory in memory_plan.h
+  int64_t workspace_offset = kNone;  ///< arena offset of the workspace that kernels share
   std::vector<int64_t> task_workspace;  ///< arena offset of each task's workspace, kNone if none
 };
 

@@ -265,6 +265,32 @@ TEST(Executor, AReceiveWithoutASendTimesOut) {
   expect_contains(what, "nothing from rank 0");
 }
 
+TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
+  Builder b(1, 3);
+  const BufferId x = b.buffer(0, f64s(1));
+  std::atomic<int> entered{0};
+  Door door;
+  // One of three ranks, whichever comes last, does not get to the collective in time.
+  b.task(0, Lane::compute, {}, {x}, [&](const KernelArgs&) {
+    if (++entered == 3) door.wait();
+  });
+  b.all_reduce(0, Lane::intra, x);
+  ExecutorOptions options;
+  options.timeout = milliseconds(300);
+  Ranks ranks(b.finish(), options);
+  const auto begin = Clock::now();
+  const std::string what = failure([&] { ranks.run.step(); });
+  EXPECT_GE(seconds_since(begin), 0.29);
+  EXPECT_LT(seconds_since(begin), 20);
+  // Whose timer ends first is a matter of chance: that of a member that waits in the collective, or
+  // that of the missing one's own lane, which waits for its kernel.
+  expect_contains(what, "all_reduce");
+  expect_contains(what, "rank ");
+  EXPECT_TRUE(what.find("2 of 3 ranks came within 0.3 s") != what.npos ||
+              what.find("waited 0.3 s for task 0 of lane compute") != what.npos) << what;
+  door.open();
+}
+
 TEST(Executor, AKernelThatNeverEndsIsNamed) {
   Door door;
   Builder b;

@@ -38,8 +38,22 @@ def losses(folder):
     return found
 
 
+def times(folder):
+    """Seconds that the steps of a run took, by its own clock."""
+    return json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["time_s"]
+
+
+def wait_for_step(path, process):
+    """Returns when the process has written one more line of metrics, or has ended."""
+    size = lambda: path.stat().st_size if path.exists() else 0
+    before = size()
+    while size() <= before and process.poll() is None:
+        before = min(before, size())  # a new run begins with an empty file
+        time.sleep(0.002)
+
+
 def main():
-    print("seed", SEED)
+    print("seed", SEED, flush=True)
     random.seed(SEED)
     with tempfile.TemporaryDirectory() as name:
         top = pathlib.Path(name)
@@ -54,17 +68,22 @@ def main():
         run("data", "train-tokenizer", config)
         run("data", "prepare", config)
         whole = ["--set", f"output.dir={top}/whole"]
-        begin = time.time()
         run("train", config, *whole)
-        took = time.time() - begin
         want = losses(top / "whole")
         assert sorted(want) == list(range(1, STEPS + 1)), sorted(want)
-        kills = resumed = 0
+        training_s = times(top / "whole")
+        kills = resumed = runs = 0
         while kills < KILLS:
+            runs += 1
+            assert runs <= 10 * KILLS, f"only {kills} of {runs} runs were still running at their instant"
             p = subprocess.Popen([HOCKET, "train", config], stdout=subprocess.PIPE,
                                  stderr=subprocess.DEVNULL)
+            # A quarter of the instants fall anywhere from the start of the process on, the others
+            # after its first step: in steps, evaluations and checkpoints.
+            if random.random() > 0.25:
+                wait_for_step(top / "run" / "metrics.jsonl", p)
             try:
-                out, _ = p.communicate(timeout=random.uniform(0.3, 1.1) * took)
+                out, _ = p.communicate(timeout=random.uniform(0, training_s))
             except subprocess.TimeoutExpired:
                 p.send_signal(signal.SIGKILL)
                 out, _ = p.communicate()
@@ -80,7 +99,7 @@ def main():
             assert values == want[step], f"step {step}: {values} against {want[step]}"
         assert sorted(got) == list(range(1, STEPS + 1)), sorted(got)
         assert resumed > 0, "no run resumed: the instants were too early"
-        print(f"{kills} kills, {resumed} resumed runs, {len(got)} steps: losses bit-identical")
+        print(f"{kills} kills of {runs} runs, {resumed} resumed, {len(got)} steps: losses bit-identical")
     print("1 passed, 0 failed")
 
 

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must not change a single bit in fp32 at equal threads and micro-batches: the pipeline,
+// recomputation, gradient buckets, the reuse of memory, the text form, and running again. Every
+// comparison is of losses, norms, first gradients, and all parameters and moments after three steps.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/file.h"
+#include "parallel/schedule.h"
+#include "passes/pass.h"
+#include "plan_util.h"
+#include "program/finalize.h"
+
+namespace hocket::test {
+namespace {
+
+constexpr int kSteps = 3;
+
+Outcome run(const Case& c, const std::vector<std::string>& overrides,
+            const std::function<void(program::Program&)>& rewrite = nullptr) {
+  return train(c, false, kSteps, true, overrides, true, rewrite);
+}
+
+void expect_same_bits(const Outcome& a, const Outcome& b, const std::string& what) {
+  SCOPED_TRACE(what);
+  EXPECT_EQ(a.losses, b.losses);
+  EXPECT_EQ(a.norms, b.norms);
+  auto same = [](const auto& x, const auto& y) {
+    ASSERT_EQ(x.size(), y.size());
+    for (const auto& [name, values] : x) {
+      ASSERT_TRUE(y.count(name)) << name;
+      EXPECT_TRUE(values == y.at(name)) << name << ": relative L2 " << relative_l2(values, y.at(name));
+    }
+  };
+  same(a.grads, b.grads);
+  same(a.params, b.params);
+}
+
+/// Cases with a pipeline of at least two stages (and the plan's other axes as drawn).
+std::vector<Case> pipelines(int n) {
+  std::vector<Case> found;
+  for (uint64_t seed = 1000; static_cast<int>(found.size()) < n; ++seed) {
+    Case c = random_case(seed, 6, "f32");
+    if (train::parse_run(c.text, c.name, {}).plan.pp > 1) found.push_back(c);
+  }
+  return found;
+}
+
+class BitIdentity : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    if (!backend(&why)) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(BitIdentity, RunningAgain) {
+  for (uint64_t seed = 2000; seed < 2008; ++seed) {
+    Case c = random_case(seed, 6, "f32");
+    expect_same_bits(run(c, {}), run(c, {}), c.name);
+  }
+}
+
+TEST_F(BitIdentity, PipelineOnAndOff) {
+  for (const Case& c : pipelines(10))
+    expect_same_bits(run(c, {}), run(c, {"plan.pp=1", "plan.pp_layers=[]"}), c.name);
+}
+
+TEST_F(BitIdentity, SchedulesOfOnePipeline) {
+  const std::string path = testing::TempDir() + "hocket_bit_identity.csv";
+  for (const Case& c : pipelines(6)) {
+    const parallel::Plan plan = train::parse_run(c.text, c.name, {}).plan;
+    const int stages = static_cast<int>(plan.pp), n = static_cast<int>(plan.num_micro_batches);
+    // 1F1B with every backward in two halves, dW as late as it may.
+    parallel::Schedule split = parallel::one_f_one_b(stages, n);
+    for (auto& row : split.ranks) {
+      std::vector<parallel::Action> late;
+      for (auto& a : row)
+        if (a.kind == 'B') {
+          a.kind = 'I';
+          late.push_back({'W', a.stage, a.micro_batch});
+        }
+      row.insert(row.end(), late.begin(), late.end());
+    }
+    std::ofstream(path) << parallel::to_csv(split);
+    const Outcome base = run(c, {"plan.pp_schedule=1f1b"});
+    expect_same_bits(base, run(c, {"plan.pp_schedule=gpipe"}), c.name + " gpipe");
+    expect_same_bits(base, run(c, {"plan.pp_schedule=" + path}), c.name + " split backward");
+  }
+}
+
+TEST_F(BitIdentity, Recompute) {
+  for (uint64_t seed = 3000; seed < 3010; ++seed) {
+    Case c = random_case(seed, 6, "f32");
+    const Outcome none = run(c, {"plan.recompute=none"});
+    expect_same_bits(none, run(c, {"plan.recompute=selective"}), c.name + " selective");
+    expect_same_bits(none, run(c, {"plan.recompute=full"}), c.name + " full");
+  }
+}
+
+/// Whatever declares `same_numerics` keeps that promise: each pass on against off.
+TEST_F(BitIdentity, EveryPassThatSaysSo) {
+  for (const passes::Pass& pass : passes::all()) {
+    if (!pass.same_numerics) continue;
+    std::string others;
+    for (const passes::Pass& other : passes::all())
+      if (std::string(other.name) != pass.name) others += (others.empty() ? "" : ",") + std::string(other.name);
+    for (uint64_t seed = 4000; seed < 4006; ++seed) {
+      Case c = random_case(seed, 6, "f32");
+      expect_same_bits(run(c, {"plan.bucket_mib=0.001"}),
+                       run(c, {"plan.bucket_mib=0.001", "plan.passes=[" + others + "]"}),
+                       c.name + " without " + pass.name);
+    }
+  }
+}
+
+TEST_F(BitIdentity, MemoryReuse) {
+  int64_t planned = 0, distinct = 0;
+  for (uint64_t seed = 5000; seed < 5010; ++seed) {
+    Case c = random_case(seed, 6, "f32");
+    // Every step buffer and every workspace at an address of its own.
+    auto spread = [&](program::Program& p) {
+      for (program::RankClass& cls : p.classes) {
+        planned += cls.arena_bytes;
+        int64_t top = 0;
+        auto take = [&](int64_t bytes) {
+          const int64_t at = top;
+          top += (std::max<int64_t>(bytes, 1) + 63) / 64 * 64;
+          return at;
+        };
+        for (program::Buffer& b : cls.buffers)
+          if (b.kind == program::BufferKind::step) b.offset = take(b.type.bytes());
+        for (size_t t = 0; t < cls.tasks.size(); ++t)
+          if (cls.task_workspace[t] != program::kNone)
+            cls.task_workspace[t] = take(p.kind(cls.tasks[t]).workspace);
+        cls.arena_bytes = cls.expected_bytes = top;
+        distinct += top;
+      }
+    };
+    expect_same_bits(run(c, {}), run(c, {}, spread), c.name);
+  }
+  EXPECT_LT(planned, distinct / 2) << "the plan reuses nothing: this compares nothing";
+}
+
+TEST_F(BitIdentity, TextForm) {
+  for (uint64_t seed = 6000; seed < 6008; ++seed) {
+    Case c = random_case(seed, 6, "f32");
+    auto through_text = [](program::Program& p) { p = program::parse_program(program::print(p)); };
+    expect_same_bits(run(c, {}), run(c, {}, through_text), c.name);
+  }
+}
+
+}  // namespace
+}  // namespace hocket::test
