@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The main job: a tokenizer and a small mixture-of-experts transformer, trained on the C++ headers that
-# came with this machine's compiler. MINUTES=15 trains longer. A second call goes on where it stopped.
+# came with this machine's compiler. MINUTES=15 trains longer, as a run of its own over the same data in
+# runs/quickstart/data. A second call goes on where it stopped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${MINUTES:-4}
-out=runs/quickstart-${minutes}min
+out=runs/quickstart
+[ "$minutes" = 4 ] || out=runs/quickstart-${minutes}min
 headers=$(ls -d /usr/include/c++/*/ | sort -V | tail -n 1)
 run=(configs/quickstart.yaml --set "data.files=[\"${headers%/}\"]" --set "output.dir=$out"
      --set "train.minutes=$minutes")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Hocket needs on Debian 12 or Ubuntu 24.04; a second call does only what changed.
 #   tools/setup.sh            packages to build and run; LibTorch (pip torch) in .venv
-#   tools/setup.sh --tests    also what the tests compare with (numpy, transformers, ...)
+#   tools/setup.sh --tests    also what the tests compare with (numpy, transformers, ...; Debian: Chromium)
 #   tools/setup.sh --sim      only what `make sim` needs: no Python, no LibTorch
 #   tools/setup.sh --list     prints the packages of the chosen set and ends
 # Packages need root or sudo; without either it lists exactly the missing ones and ends with 2.
@@ -43,6 +43,10 @@ if [ $sim = 1 ]; then
   [ -n "$compiler" ] || packages+=(g++)
 else
   packages+=("${build_packages[@]}")
+  # Ubuntu's chromium is a snap: a browser that is there already will do.
+  if [ $tests = 1 ] && [ "$(. /etc/os-release 2>/dev/null && echo "$ID")" = debian ]; then
+    packages+=(chromium)
+  fi
 fi
 if [ $list = 1 ]; then
   printf '%s\n' "${packages[@]}"
@@ -64,6 +68,8 @@ install_packages() {
   if [ "$(id -u)" != 0 ]; then
     if command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
       as_root=(sudo)
+    elif [ "${missing[*]}" = chromium ]; then
+      return 0  # the tests run without it
     else
       refuse "missing packages (no root and no sudo here; have them installed with: apt-get install ${missing[*]})"
     fi
@@ -94,6 +100,9 @@ install_packages() {
   say "packages: installed in ${SECONDS} s"
 }
 [ "${HOCKET_SKIP_PACKAGES:-0}" = 1 ] || install_packages
+if [ $tests = 1 ] && ! command -v chromium chromium-browser google-chrome >/dev/null; then
+  say "no Chromium here: tests/diagnose/report_browser_test.py will be skipped"
+fi
 [ $sim = 0 ] || exit 0
 
 # ---- .venv: torch, and what the tests compare with --------------------------------------------------

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/config_tree.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
+
+#include <sstream>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -62,6 +65,34 @@ ConfigNode convert(const YAML::Node& node, const std::string& name, const std::s
   return out;
 }
 
+/// Notes where the last document began; what is in it was read already.
+struct DocumentStarts final : YAML::EventHandler {
+  YAML::Mark last;
+  void OnDocumentStart(const YAML::Mark& mark) override { last = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+/// Error if anything follows the first document. YAML::LoadAll would never end where the parser
+/// makes one empty document after the other without reading on, as of "[1],2]".
+void expect_one_document(const std::string& text, const std::string& name) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStarts starts;
+  parser.HandleNextDocument(starts);
+  if (parser.HandleNextDocument(starts))
+    fail(at_line(name, starts.last, name), "more text after the end; expected one YAML document");
+}
+
 void set_where(ConfigNode* node, const std::string& where) {
   node->where = where;
   for (ConfigNode& item : node->items) set_where(&item, where);
@@ -78,11 +109,10 @@ const ConfigNode* ConfigNode::find(std::string_view key) const {
 
 ConfigNode parse_config_tree(std::string_view text, const std::string& name) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) fail(name, "got {} YAML documents; expected one", documents.size());
-    ConfigNode root;
+    const std::string yaml(text);
+    expect_one_document(yaml, name);
     int budget = kMaxNodes;
-    if (!documents.empty()) root = convert(documents[0], name, name, 0, &budget);
+    ConfigNode root = convert(YAML::Load(yaml), name, name, 0, &budget);
     if (root.kind == ConfigNode::Kind::null) root.kind = ConfigNode::Kind::map;
     root.where = name;
     return root;

@@ -120,7 +120,8 @@ void Progress::clear_locked() {
 void Progress::show_locked(bool force) {
   const double now = options_.clock();
   const double interval = terminal_ ? 0.1 : options_.plain_interval_s;
-  if (!force && shown_any_ && now - shown_at_ < interval) return;
+  const bool wait = shown_any_ && (on_screen_ || !terminal_);
+  if (!force && wait && now - shown_at_ < interval) return;
   if (terminal_) {
     const int width = options_.width > 0 ? options_.width : terminal_width(options_.fd);
     std::string line = "\r\x1b[K";
@@ -146,7 +147,8 @@ void Progress::print(const std::string& line) {
   const std::lock_guard lock(output_mutex());
   clear_locked();
   put(options_.fd, line + "\n");
-  if (terminal_ && !last_.empty()) show_locked(true);
+  last_.clear();
+  pending_ = false;
 }
 
 void Progress::finish() {

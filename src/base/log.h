@@ -69,7 +69,7 @@ class Progress {
 
   /// The state now; shown if it is time to.
   void update(const std::string& text);
-  /// A line that stays, above the progress line.
+  /// A line that stays, in place of the state shown so far; the next update() is shown below it.
   void print(const std::string& line);
   /// Shows the last state, if it was not shown, and ends the line.
   void finish();

@@ -66,11 +66,9 @@ bool mutate(Program& program, uint64_t seed, Mutation* mutation, const std::stri
 Localisation localise(const Mutation& mutation, const Verdict& verdict) {
   if (verdict.ok()) return Localisation::accepted;
   const auto& changed = mutation.tasks;
-  for (const Problem& p : verdict.problems) {
-    if (std::find(changed.begin(), changed.end(), p.task) != changed.end())
-      return &p == &verdict.problems.front() ? Localisation::exact : Localisation::near;
-  }
   const Problem& first = verdict.problems.front();
+  if (std::find(changed.begin(), changed.end(), first.task) != changed.end())
+    return Localisation::exact;
   if (mutation.near.contains(first.task)) return Localisation::near;
   for (const TaskRef& r : first.related)
     if (mutation.near.contains(r)) return Localisation::near;

@@ -36,7 +36,7 @@ bool mutate(program::Program& program, uint64_t seed, Mutation* mutation,
 enum class Localisation : uint8_t {
   accepted,  ///< nothing was refused: the mutant must be harmless
   exact,     ///< the first problem names a changed task
-  near,      ///< another problem does, or the first names a task directly connected to one
+  near,      ///< the first problem names, or relates to, a task directly connected to a changed one
   missed,    ///< refused, but with other tasks named
 };
 Localisation localise(const Mutation& mutation, const Verdict& verdict);

@@ -5,10 +5,12 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -54,13 +56,6 @@ const char* torch_name(graph::DType dtype) {
   return "";
 }
 
-json opaque(const std::string& text, const char* what) {
-  return text.empty() ? json(nullptr) : parse_json(text, std::string("run.json: ") + what);
-}
-std::string opaque_text(const JsonView& in, const char* key) {
-  return in.has(key) ? in.at(key).json().dump() : "";
-}
-
 std::string state_json(const RunState& state, graph::DType dtype,
                        const std::map<std::string, int64_t>& files) {
   json losses = json::array();
@@ -71,9 +66,8 @@ std::string state_json(const RunState& state, graph::DType dtype,
                        {"seed", state.seed},
                        {"dtype", graph::to_string(dtype)},
                        {"config", state.config},
-                       {"data", opaque(state.data, "data")},
-                       {"rng", opaque(state.rng, "rng")},
-                       {"extra", opaque(state.extra, "extra")},
+                       {"data", state.data.empty() ? json(nullptr)
+                                                   : parse_json(state.data, "run.json: data")},
                        {"losses", losses},
                        {"files", files}};
   return object.dump(1) + "\n";
@@ -88,9 +82,7 @@ RunState parse_state(const JsonView& in) {
   if (!seed.is_number_unsigned()) in.at("seed").fail("is no whole number from 0");
   s.seed = seed.get<uint64_t>();
   s.config = in.get_string("config");
-  s.data = opaque_text(in, "data");
-  s.rng = opaque_text(in, "rng");
-  s.extra = opaque_text(in, "extra");
+  if (in.has("data")) s.data = in.at("data").json().dump();
   const JsonView losses = in.at("losses");
   for (size_t i = 0; i < losses.size(); ++i) {
     const JsonView pair = losses.at(i);
@@ -193,20 +185,36 @@ std::string save_checkpoint(const std::string& run_folder, const CheckpointConte
   return final_path;
 }
 
-std::optional<std::string> latest_checkpoint(const std::string& run_folder) {
-  if (!is_directory(run_folder)) return {};
+std::vector<std::pair<int64_t, std::string>> list_checkpoints(const std::string& run_folder) {
   std::vector<std::pair<int64_t, std::string>> found;
+  if (!is_directory(run_folder)) return found;
   for (const std::string& name : list_dir(run_folder)) {
     const std::string path = join_path(run_folder, name);
     if (const int64_t step = step_of(name); step >= 0 && is_directory(path))
       found.emplace_back(step, path);
   }
-  std::sort(found.rbegin(), found.rend());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::optional<std::string> latest_checkpoint(const std::string& run_folder) {
+  auto found = list_checkpoints(run_folder);
+  std::reverse(found.begin(), found.end());
+  std::vector<std::string> damaged;
   for (const auto& [step, path] : found) {
     const std::string why = defect(path);
-    if (why.empty()) return path;
-    log_warning("{} is no complete checkpoint ({}); looking for an older one", path, why);
+    if (!why.empty()) {
+      damaged.push_back(fmt::format("{} ({})", file_name(path), why));
+      continue;
+    }
+    if (!damaged.empty())
+      log_warning("{}: no complete checkpoint: {}; going on from {}", run_folder,
+                  join(damaged, ", "), file_name(path));
+    return path;
   }
+  if (!damaged.empty())
+    fail(run_folder, "no complete checkpoint: {}; restore one, or remove them to start over",
+         join(damaged, ", "));
   return {};
 }
 
@@ -221,7 +229,31 @@ void clean_checkpoints(const std::string& run_folder) {
   }
 }
 
-bool is_complete_checkpoint(const std::string& folder) { return defect(folder).empty(); }
+void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep) {
+  if (keep <= 0) return;
+  auto found = list_checkpoints(run_folder);
+  std::erase_if(found, [last](const auto& c) { return c.first > last; });
+  for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i)
+    remove_tree(found[i].second);
+}
+
+FolderLock::FolderLock(const std::string& folder) {
+  const std::string path = join_path(folder, ".lock");
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail(path, "cannot be opened: {}", std::strerror(errno));
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  const int error = errno;
+  if (error == EWOULDBLOCK) {
+    ::close(fd_);
+    fail(folder, "another process is training into this folder; wait for it, or choose another "
+         "output.dir");
+  }
+  // Some network file systems have no locks.
+  log_warning("{}: no lock ({}): take care that no other process trains into this folder", path,
+              std::strerror(error));
+}
+
+FolderLock::~FolderLock() { ::close(fd_); }
 
 namespace {
 
@@ -257,11 +289,6 @@ void Checkpoint::load_optimizer_range(std::string_view name, const graph::Tensor
     fail(optimizer_->path(), "tensor {} has shape [{}]; expected [{}]", quote(name),
          fmt::join(e.tensor->dims, ","), fmt::join(type.dims, ","));
   e.file->read(*e.tensor, first, count, type.dtype, dst);
-}
-
-void Checkpoint::load_optimizer(std::string_view name, const graph::TensorType& type,
-                                void* dst) const {
-  load_optimizer_range(name, type, 0, type.numel(), dst);
 }
 
 }  // namespace hocket::checkpoint

@@ -18,16 +18,13 @@
 
 namespace hocket::checkpoint {
 
-/// run.json: what a run needs besides tensors. `data`, `rng` and `extra` are JSON texts that their
-/// owners write and read; empty counts as null.
+/// run.json: what a run needs besides tensors.
 struct RunState {
   int64_t step = 0;  ///< steps done
   uint64_t seed = 0;
   std::string config;  ///< the resolved run.yaml
-  std::string data;    ///< position in the data
-  std::string rng;
+  std::string data;    ///< JSON text that the trainer writes and reads; empty counts as null
   std::vector<std::pair<int64_t, double>> losses;  ///< (step, loss), bit-exact
-  std::string extra;
 };
 
 struct CheckpointContent {
@@ -45,15 +42,32 @@ struct CheckpointContent {
 /// checkpoints are as they were.
 std::string save_checkpoint(const std::string& run_folder, const CheckpointContent& content);
 
-/// Newest complete checkpoint of a run; nothing if there is none. Damaged ones are skipped with a
-/// warning.
+/// (step, path) of every `step-NNNNNN` of a run, complete or not, by step.
+std::vector<std::pair<int64_t, std::string>> list_checkpoints(const std::string& run_folder);
+
+/// Newest complete checkpoint of a run (a run.json, and every file that it lists in full length);
+/// nothing if there is no checkpoint. Damaged ones are skipped with a warning; if all are: Error.
 std::optional<std::string> latest_checkpoint(const std::string& run_folder);
 
 /// Removes what killed runs left behind (temporary names whose process is gone).
 void clean_checkpoints(const std::string& run_folder);
 
-/// True if `folder` holds a run.json and every file that it lists, in full length.
-bool is_complete_checkpoint(const std::string& folder);
+/// Of the checkpoints up to step `last`, which was just saved, keeps the newest `keep` (0: all).
+/// Later ones, damaged or of another run, are not touched.
+void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep);
+
+/// Held while a run writes into a folder, which must exist: a second holder gets an Error. It ends
+/// with the process, however that ends.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_;
+};
 
 /// A complete checkpoint, opened for reading. Error: not one, damaged.
 class Checkpoint {
@@ -65,13 +79,8 @@ class Checkpoint {
   const RunState& state() const { return state_; }
   const ModelWeights& weights() const { return weights_; }
 
-  void load_param(std::string_view param, graph::DType dtype, void* dst) const {
-    weights_.load_param(param, dtype, dst);
-  }
-  bool has_optimizer() const { return optimizer_.has_value(); }
-  /// `name` as in CheckpointContent::optimizer. Error: absent, or not of these dims.
-  void load_optimizer(std::string_view name, const graph::TensorType& type, void* dst) const;
-  /// Elements [first, first + count) of it.
+  /// Elements [first, first + count) of `name`, as in CheckpointContent::optimizer. Error: absent,
+  /// or not of these dims.
   void load_optimizer_range(std::string_view name, const graph::TensorType& type, int64_t first,
                             int64_t count, void* dst) const;
 

@@ -62,6 +62,8 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
   if (!extra.empty())
     fail(path, "holds {} tensor{} that a {} of this config.json has no place for: {}", extra.size(),
          extra.size() == 1 ? "" : "s", config.family, some(extra));
+  for (const auto& [param, place] : places_)
+    for (const WeightSlice& alias : place.aliases) check_alias(param, alias);
 }
 
 void ModelWeights::check_shape(const WeightSlice& slice) const {
@@ -130,23 +132,18 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
   }
 }
 
-void ModelWeights::load_param(std::string_view param, DType dtype, void* dst) const {
-  const Place& p = place(param);
-  load_range(param, 0, p.numel, dtype, dst);
-  const int64_t size = graph::size_of(dtype);
-  std::vector<char> copy;
-  for (const WeightSlice& alias : p.aliases) {
-    const Safetensors::Entry e = file_.find(alias.name);
-    copy.resize(static_cast<size_t>(kCompareElements * size));
-    for (int64_t at = 0; at < alias.numel(); at += kCompareElements) {
-      const int64_t n = std::min(kCompareElements, alias.numel() - at);
-      e.file->read(*e.tensor, at, n, dtype, copy.data());
-      const char* ours = static_cast<const char*>(dst) + (alias.offset + at) * size;
-      if (std::memcmp(copy.data(), ours, static_cast<size_t>(n * size)) != 0)
-        fail(e.file->path(),
-             "tensor {} differs from {}; expected the same values: tie_word_embeddings is true",
-             quote(alias.name), quote(p.form[0].name));
-    }
+void ModelWeights::check_alias(std::string_view param, const WeightSlice& alias) const {
+  // Every floating-point type that is read fits into f64.
+  const Safetensors::Entry e = file_.find(alias.name);
+  std::vector<double> ours(kCompareElements), theirs(kCompareElements);
+  for (int64_t at = 0; at < alias.numel(); at += kCompareElements) {
+    const int64_t n = std::min(kCompareElements, alias.numel() - at);
+    load_range(param, alias.offset + at, n, DType::f64, ours.data());
+    e.file->read(*e.tensor, at, n, DType::f64, theirs.data());
+    if (std::memcmp(ours.data(), theirs.data(), static_cast<size_t>(n) * sizeof(double)) != 0)
+      fail(e.file->path(),
+           "tensor {} differs from {}; expected the same values: tie_word_embeddings is true",
+           quote(alias.name), quote(place(param).form[0].name));
   }
 }
 

@@ -17,13 +17,12 @@ namespace hocket::checkpoint {
 class ModelWeights {
  public:
   /// Opens the safetensors of `path` (see Safetensors) and matches every tensor by name and shape.
-  /// Error: missing tensors, wrong shapes, tensors that the model has no place for.
+  /// Error: missing tensors, wrong shapes, tensors that the model has no place for, a tied head
+  /// that is stored too and differs.
   ModelWeights(const std::string& path, const models::ModelConfig& config);
 
-  /// All of a parameter in the graph's own shape. Error: stored in a type that does not convert; a
-  /// tied head that is stored too and differs.
-  void load_param(std::string_view param, graph::DType dtype, void* dst) const;
-  /// Elements [first, first + count) of a parameter.
+  /// Elements [first, first + count) of a parameter in the graph's own shape. Error: stored in a
+  /// type that does not convert.
   void load_range(std::string_view param, int64_t first, int64_t count, graph::DType dtype,
                   void* dst) const;
 
@@ -43,6 +42,7 @@ class ModelWeights {
   const Place& place(std::string_view param) const;
   void match(const models::ParamWeights& param, bool bare, std::vector<std::string>& missing);
   void check_shape(const models::WeightSlice& slice) const;
+  void check_alias(std::string_view param, const models::WeightSlice& alias) const;
 
   Safetensors file_;
   std::vector<models::ParamWeights> params_;

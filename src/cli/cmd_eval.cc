@@ -13,6 +13,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "train/evaluate.h"
+#include "train/preflight.h"
 
 namespace hocket::cli {
 namespace {
@@ -25,7 +26,9 @@ void load(const train::Run& run, train::Stores& stores) {
   train::CompileOptions how;
   how.purpose = train::Purpose::logits;
   how.num_micro_batches = 1;
-  train::load_weights(run.config.model.path, run, train::compile(run, how), stores);
+  const train::Compiled compiled = train::compile(run, how);
+  train::require_memory(run, compiled.program);
+  train::load_weights(run.config.model.path, run, compiled, stores);
 }
 
 /// Mean next-token loss of the lists, from their logits; nan without a next token.
@@ -72,6 +75,9 @@ struct Options {
 
 int on_ids(const Options& o, const train::Run& run) {
   const Lists ids = train::read_ids(o.ids, run.model.vocab_size);
+  size_t longest = 0;
+  for (const auto& list : ids) longest = std::max(longest, list.size());
+  warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
   auto backend = runtime::load_torch_backend();
   train::Stores stores;
   load(run, stores);

@@ -14,6 +14,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "data/tokenizer.h"
+#include "train/preflight.h"
 #include "train/sample.h"
 
 namespace hocket::cli {
@@ -76,6 +77,13 @@ void verb_generate(Args& args) {
     const checkpoint::ModelWeights weights(folder, run.model);
     how.prompt = o->prompt == "-" ? read_stdin() : o->prompt;
     how.seed = static_cast<uint64_t>(o->seed);
+    const int64_t longest =
+        static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1 + how.max_new_tokens;
+    warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
+    train::CompileOptions decode;
+    decode.purpose = train::Purpose::generate;
+    decode.cache_slots = longest;
+    train::require_memory(run, train::compile(run, decode).program);
     auto backend = runtime::load_torch_backend();
     if (!o->json) {
       fmt::print("{}", how.prompt);

@@ -2,6 +2,7 @@
 // hocket graph
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "parallel/lower.h"
+#include "parallel/schedule.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
 
@@ -22,7 +24,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> inputs, set;
-  std::string stage = "program", out, passes, skip, dump_after;
+  std::string stage, out, passes, skip, dump_after;
   std::optional<int64_t> rank;
   int64_t limit = 200;
   bool dot = false, list_passes = false, diff = false, check = false, times = false;
@@ -43,12 +45,30 @@ int32_t class_of(const program::Program& p, const Options& o) {
   return p.class_of(static_cast<int32_t>(*o.rank));
 }
 
+/// A rank of every pipeline stage.
+std::vector<std::string> first_ranks(const program::Program& p) {
+  std::vector<std::string> list;
+  for (size_t c = 0; c < p.classes.size(); ++c)
+    list.push_back(fmt::format("{}", p.ranks_of(static_cast<int32_t>(c))[0]));
+  return list;
+}
+
 std::string text_of(const program::Program& p, const Options& o) {
   const int32_t cls = class_of(p, o);
-  return o.dot ? program::to_dot(p, cls == program::kNone ? 0 : cls) : program::print(p, cls);
+  if (!o.dot) return program::print(p, cls);
+  if (cls == program::kNone && p.classes.size() > 1)
+    fail("hocket graph --dot", "the program has {} pipeline stages; expected --rank R, a rank of the "
+         "stage to draw: {}", p.classes.size(), join(first_ranks(p), ", "));
+  return program::to_dot(p, std::max(cls, 0));
 }
 std::string text_of(const graph::Graph& g, const Options& o) {
   return o.dot ? graph::to_dot(g) : graph::print(g);
+}
+
+/// Whether a graph is wanted, rather than a program.
+bool shows_graph(const Options& o) {
+  return o.dump_after.empty() ? o.stage != "program"
+                              : passes::find(o.dump_after).on_graph != nullptr;
 }
 
 /// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage, and
@@ -56,9 +76,8 @@ std::string text_of(const graph::Graph& g, const Options& o) {
 class Watcher {
  public:
   Watcher(const train::Run& run, const Options& o) : run_(run), o_(o), last_(now_ns()) {
-    wanted_ = !o.dump_after.empty() ? o.dump_after : o.stage;
-    if (!o.dump_after.empty()) on_graph_ = passes::find(o.dump_after).on_graph != nullptr;
-    else on_graph_ = o.stage != "program";
+    wanted_ = o.dump_after.empty() ? o.stage : o.dump_after;
+    on_graph_ = shows_graph(o);
   }
   void see(const std::string& what, const graph::Graph& g, const program::Program& p) {
     const int64_t now = now_ns();
@@ -100,9 +119,22 @@ class Watcher {
   int64_t last_;
 };
 
-int show(const Options& o) {
+int schedule(const train::Run& run, const Options& o) {
+  if (o.dot) fail("hocket graph --dot", "a schedule is a CSV; expected --stage graph, backward or program");
+  const int stages = static_cast<int>(run.plan.pp);
+  const int micro_batches = static_cast<int>(run.plan.num_micro_batches);
+  const parallel::Schedule s = parallel::make_schedule(run.plan.pp_schedule, stages, micro_batches);
+  parallel::validate(s, stages, micro_batches, true);
+  emit(o.out, parallel::to_csv(s));
+  return 0;
+}
+
+int show(Options& o) {
   if (o.list_passes) return list_passes(), 0;
   if (o.diff) {
+    if (!o.stage.empty() || !o.dump_after.empty() || !o.passes.empty() || !o.skip.empty() || o.rank ||
+        o.dot || o.check || o.times || !o.set.empty())
+      fail("hocket graph --diff", "compares two texts as they are; it goes with --limit and --out only");
     if (o.inputs.size() != 2)
       fail("hocket graph --diff", "got {} files; expected two: hocket graph --diff A B",
            o.inputs.size());
@@ -114,8 +146,16 @@ int show(const Options& o) {
   if (o.inputs.size() != 1)
     fail("hocket graph", "got {} arguments; expected one RUN; try: hocket graph --help",
          o.inputs.size());
-  if (o.stage != "graph" && o.stage != "backward" && o.stage != "program")
-    fail("hocket graph --stage", "got {}; expected graph, backward or program", quote(o.stage));
+  if (!o.stage.empty() && !o.dump_after.empty())
+    fail("hocket graph", "got --stage {} and --dump-after {}; expected one of them", quote(o.stage),
+         quote(o.dump_after));
+  if (o.stage.empty()) o.stage = "program";
+  if (o.stage != "graph" && o.stage != "backward" && o.stage != "program" && o.stage != "schedule")
+    fail("hocket graph --stage", "got {}; expected graph, backward, program or schedule",
+         quote(o.stage));
+  if (o.rank && shows_graph(o))
+    fail("hocket graph --rank", "{} has no ranks; expected a program: --stage program",
+         o.dump_after.empty() ? "--stage " + o.stage : "the graph after " + o.dump_after);
   std::vector<std::string> set = o.set;
   if (!o.passes.empty()) {
     // "none" runs no pass at all.
@@ -125,6 +165,10 @@ int show(const Options& o) {
     set.push_back("plan.passes=[" + join(names, ",") + "]");
   }
   const Source source = read_source(o.inputs[0], set, true);
+  if (o.stage == "schedule") return schedule(source.run, o);
+  if (!source.program_text.empty() && (!o.skip.empty() || o.check || o.times))
+    fail(o.inputs[0], "is a program, whose passes have run; --skip, --check and --times need the "
+         "run.yaml that it was made from");
   if (!source.program_text.empty() && o.dump_after.empty() && o.stage == "program") {
     emit(o.out, text_of(program::parse_program(source.program_text), o));
     return 0;
@@ -146,15 +190,16 @@ void verb_graph(Args& args) {
   auto o = std::make_shared<Options>();
   args.about("show the graph or the program of a run, and what a pass changes",
              "The way of a run: the model's graph for one device (--stage graph), with backward and "
-             "optimizer (backward), lowered to the tasks of every rank (program). The program's text "
-             "goes into `train`, `check` and `simulate` in place of a run.yaml, with the same "
-             "results. --diff compares two such texts: which kinds of tasks were added or removed, "
-             "then the tasks in order.");
+             "optimizer (backward), lowered to the tasks of every rank (program) in the order of the "
+             "pipeline schedule (schedule: a CSV as PyTorch writes and plan.pp_schedule takes it, a "
+             "row per stage). The program's text goes into `train`, `check` and `simulate` in place "
+             "of a run.yaml, with the same results. --diff compares two such texts: which kinds of "
+             "tasks were added or removed, then the tasks in order.");
   args.positional("RUN", &o->inputs,
                   "a run.yaml, the text of a program, or a MODEL; with --diff: two texts", false);
   add_set(args, &o->set);
-  args.option("--stage", "STAGE", &o->stage, "graph, backward or program");
-  args.option("--rank", "R", &o->rank, "only the tasks of this rank's class (pipeline stage)");
+  args.option("--stage", "STAGE", &o->stage, "graph, backward, program (the default) or schedule");
+  args.option("--rank", "R", &o->rank, "of a program: only the tasks of this rank's pipeline stage");
   args.flag("--dot", &o->dot, "for Graphviz instead of text");
   args.option("--out", "FILE", &o->out, "write here instead of standard output");
   args.option("--passes", "A,B", &o->passes,
@@ -174,6 +219,9 @@ void verb_graph(Args& args) {
   args.example("hocket graph configs/quickstart.yaml --set plan.dp=2 --set plan.micro_batch=2 "
                "--passes bucket --check --times --out bucketed.txt",
                "after gradient bucketing, proven and timed");
+  args.example("hocket graph configs/quickstart.yaml --set plan.pp=2 --set plan.micro_batch=1 "
+               "--stage schedule --out 1f1b.csv",
+               "the order of forward and backward passes, for plan.pp_schedule=1f1b.csv");
   args.example("hocket graph --diff plain.txt bucketed.txt", "what bucketing did");
   args.example("hocket graph --list-passes", "the passes there are");
   args.run([o] { return show(*o); });

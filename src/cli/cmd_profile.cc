@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
-#include "train/profiler.h"
+#include "train/preflight.h"
 
 namespace hocket::cli {
 
@@ -40,12 +40,11 @@ void verb_profile(Args& args) {
     if (o->seconds < 0) fail("hocket profile", "--seconds is negative");
     const Source source = read_source(o->run, o->set, true);
     const train::Compiled compiled = source.compile();
+    train::require_memory(source.run, compiled.program);
     Progress progress;
     train::ProfileOptions how;
     how.seconds = o->seconds;
-    how.progress = [&](int64_t done, int64_t total, const std::string& what) {
-      progress.update(fmt::format("timing tasks {}/{} ({})", done, total, what));
-    };
+    how.progress = [&](const std::string& text) { progress.update(text); };
     const cost::Profile profile =
         train::profile(source.run, compiled, runtime::load_torch_backend(), how);
     progress.finish();

@@ -48,13 +48,16 @@ void verb_train(Args& args) {
       return 0;
     }
     if (o->run.empty()) fail("hocket train", "RUN is missing: a run.yaml; try: hocket train --help");
-    const Source source = read_source(o->run, o->set);
     if (o->print_config) {
-      fmt::print("{}", o->json ? source.run.resolved.to_json().dump(2) + "\n"
-                               : source.run.resolved.to_yaml(true));
+      // Printed before it is refused: it says where a value that does not fit came from.
+      train::Run run = train::resolve_run(o->run, o->set);
+      fmt::print("{}", o->json ? run.resolved.to_json().dump(2) + "\n" : run.resolved.to_yaml(true));
+      train::derive(run);
       return 0;
     }
+    const Source source = read_source(o->run, o->set);
     if (o->json) fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
+    warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
     train::train(source.run, {source.program_text, command_line()});
     return 0;
   });

@@ -202,7 +202,7 @@ std::string diff_texts(const std::string& a_name, const std::string& a, const st
   std::string out = fmt::format("- {}\n+ {}\n", a_name, b_name);
   std::vector<Listing> x, y;
   if (programs) {
-    const program::Program p = program::parse_program(a), q = program::parse_program(b);
+    const program::Program p = program::parse_program(a, a_name), q = program::parse_program(b, b_name);
     auto mesh = [](const program::Program& program) {
       std::string text = fmt::format("{} micro-batches, mesh", program.num_micro_batches);
       for (const auto& axis : program.mesh.axes) text += fmt::format(" {} {}", axis.name, axis.size);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/resolve.h"
 
@@ -78,6 +79,12 @@ train::Run model_run(const std::string& model, const std::string& dtype,
       tree["train"]["seq_len"] = config["train"]["seq_len"];
   }
   return with_batch(std::move(tree), model, overrides, 1);
+}
+
+void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what) {
+  if (tokens > model.max_position)
+    log_warning("{} has {} tokens, but the model's max_position_embeddings is {}: what lies beyond "
+                "is extrapolated", what, tokens, model.max_position);
 }
 
 void add_set(Args& args, std::vector<std::string>* overrides) {

@@ -31,6 +31,9 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
 train::Run model_run(const std::string& model, const std::string& dtype,
                      const std::vector<std::string>& overrides);
 
+/// A warning if `tokens` positions, those of `what`, are more than the model was made for.
+void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what);
+
 /// Adds --set.
 void add_set(Args& args, std::vector<std::string>* overrides);
 

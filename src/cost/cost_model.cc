@@ -40,13 +40,6 @@ const char* to_string(Provenance provenance) {
   return "?";
 }
 
-graph::DType compute_dtype(const Kind& kind) {
-  for (const auto* list : {&kind.in, &kind.out})
-    for (const graph::TensorType& t : *list)
-      if (graph::is_floating(t.dtype)) return t.dtype;
-  return graph::DType::f32;
-}
-
 CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads)
     : cluster_(std::move(cluster)),
       profile_(std::move(profile)),
@@ -76,7 +69,7 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     if (dtype == "bf16") d.peak.bf16 = {rate / cores, "profile"};
   }
   for (const TimedTask& t : profile_->tasks) {
-    timed_.emplace(t.key, t.ns);
+    timed_.emplace(t.key, TaskCost{t.ns + profile_->task_overhead_ns, Provenance::timed, t.spread});
     if (t.flops <= 0 && t.bytes <= 0) continue;
     const double x = roofline_s(t.op, graph::parse_dtype(t.dtype), t.flops, t.bytes);
     if (t.ns > 0 && x > 0) points_[{t.op, t.dtype}].push_back({x, static_cast<double>(t.ns)});
@@ -96,6 +89,24 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       i = j;
     }
     points = std::move(merged);
+  }
+  hold_out();
+}
+
+/// Median error over the sizes of an op, each predicted from its other sizes.
+void CostModel::hold_out() {
+  for (const auto& [key, points] : points_) {
+    if (points.size() < 3) continue;
+    std::vector<double> errors;
+    for (size_t i = 0; i < points.size(); ++i) {
+      std::vector<Point> others = points;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+      const double ratio = scaled_ns(others, points[i].roofline_s) / points[i].ns;
+      errors.push_back(std::max(ratio, 1 / ratio) - 1);
+    }
+    std::nth_element(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2),
+                     errors.end());
+    held_out_[key] = errors[errors.size() / 2];
   }
 }
 
@@ -145,14 +156,17 @@ TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
   if (profile_) {
     const auto it = timed_.find(kind_key(kind, accumulate));
-    if (it != timed_.end()) return {it->second + overhead, Provenance::timed};
+    if (it != timed_.end()) return it->second;
   }
-  const graph::DType dtype = compute_dtype(kind);
+  const graph::DType dtype = program::compute_dtype(kind);
   const double x = roofline_s(kind.op, dtype, kind.flops, kind.bytes);
   if (profile_ && x > 0) {
-    const auto it = points_.find({kind.op, graph::to_string(dtype)});
-    if (it != points_.end())
-      return {to_ns(scaled_ns(it->second, x) * 1e-9) + overhead, Provenance::interpolated};
+    const OpType key{kind.op, graph::to_string(dtype)};
+    if (const auto it = points_.find(key); it != points_.end()) {
+      const auto error = held_out_.find(key);
+      return {to_ns(scaled_ns(it->second, x) * 1e-9) + overhead, Provenance::interpolated,
+              error == held_out_.end() ? -1 : error->second};
+    }
   }
   return {to_ns(x + cluster_.device.launch.value) + overhead, Provenance::analytic};
 }
@@ -162,7 +176,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   const int64_t overhead = profile_ ? profile_->task_overhead_ns : 0;
   if (profile_) {
     const auto it = timed_.find(kind_key(kind, accumulate, shape));
-    if (it != timed_.end()) return {it->second + overhead, Provenance::timed};
+    if (it != timed_.end()) return it->second;
   }
   const double n = shape.members;
   if (shape.members <= 1) return {overhead, Provenance::analytic};

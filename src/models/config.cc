@@ -47,6 +47,16 @@ constexpr const char* kCommonKeys[] = {
     "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
     "use_sliding_window", "vocab_size", "layer_types"};
 
+// Keys with which other families change the computation: a config that sets one is of a model with
+// code of its own. 0 and 1 are the values without effect, of limits and of factors.
+constexpr const char* kForeignKeys[] = {
+    "alibi", "attention_multiplier", "attn_logit_softcapping", "clip_qkv", "embedding_multiplier",
+    "final_logit_softcapping", "first_k_dense_replace", "kv_lora_rank", "logit_scale",
+    "logits_scaling", "moe_shared_expert_intermediate_size", "n_group", "n_shared_experts",
+    "no_rope_layers", "num_shared_experts", "parallel_residual", "q_lora_rank", "qkv_bias",
+    "query_pre_attn_scalar", "residual_multiplier", "routed_scaling_factor",
+    "shared_expert_intermediate_size", "use_parallel_residual", "use_qk_norm", "use_qkv_bias"};
+
 Rope parse_rope(const JsonView& top, const JsonView* in, int64_t max_position) {
   Rope rope;
   if (in != nullptr) {
@@ -111,6 +121,11 @@ void refuse_unsupported(const JsonView& in) {
   const std::string act = in.get_string("hidden_act", "silu");
   if (act != "silu" && act != "swish")
     in.at("hidden_act").fail(fmt::format("is {}, which is not supported; expected silu", quote(act)));
+  for (const char* key : kForeignKeys)
+    if (in.has(key) && !(in.at(key).is_number() && (in.at(key).as_double() == 0 ||
+                                                    in.at(key).as_double() == 1)))
+      refuse(in, key, "expected a plain " + in.get_string("model_type") +
+                          ", without what other families add");
   if (!in.has("layer_types")) return;
   for (const std::string& type : in.at("layer_types").as_strings())
     if (type != "full_attention")

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
 
 namespace hocket::parallel {
+
+namespace {
+// Some 50 tasks each in training: 3 million tasks, 2 GB, 40 s of compilation and check.
+constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 16;
+}  // namespace
 
 graph::Mesh Plan::mesh() const {
   return {{{"pp", static_cast<int32_t>(pp)},
@@ -38,6 +44,13 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
     if (sum != num_layers)
       fail("plan", "plan.pp_layers sums to {}; expected the model's {} layers", sum, num_layers);
   }
+  const int64_t most = kMaxLayersTimesMicroBatches / std::max<int64_t>(num_layers, 1);
+  if (num_micro_batches > most)
+    fail("plan",
+         "a step has {} micro-batches; expected at most {} with {} layers (micro-batches x layers "
+         "make the program's size); try a larger plan.micro_batch or plan.dp, or a smaller "
+         "train.global_batch",
+         num_micro_batches, most, num_layers);
   if (recompute != "none" && recompute != "selective" && recompute != "full")
     fail("plan", "plan.recompute is '{}'; expected none, selective or full", recompute);
 }

@@ -25,7 +25,8 @@ struct Plan {
 
   int64_t world() const { return pp * dp; }
   graph::Mesh mesh() const;
-  /// Throws Error naming the key: sizes positive, ep divides dp, pp_layers sums to num_layers, ….
+  /// Throws Error naming the key: sizes positive, ep divides dp, pp_layers sums to num_layers, a
+  /// program of bounded size, ….
   void validate(int64_t num_layers, int64_t num_experts) const;
   /// Stage of every layer: index 0..L-1.
   std::vector<int32_t> stage_of_layers(int64_t num_layers) const;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -63,6 +64,13 @@ Action parse_cell(std::string_view cell, std::string_view where, size_t row, siz
     fail(where, "row {}, column {}: cell '{}' {}; expected <stage><F|B|I|W><micro-batch>, e.g. 0F0",
          row + 1, column + 1, cell, why);
   };
+  // What else torch.distributed.pipelining writes.
+  for (const char* other : {"OVERLAP_F_B", "SEND_F", "SEND_B", "RECV_F", "RECV_B", "UNSHARD", "RESHARD",
+                            "REDUCE_GRAD"})
+    if (cell.find(other) != cell.npos)
+      fail(where, "row {}, column {}: cell '{}': {} is not supported; expected the actions F, B, I "
+           "and W, one per cell; transfers and reductions follow from them",
+           row + 1, column + 1, cell, other);
   size_t at = cell.find_first_of("FBIW");
   if (at == cell.npos) bad("has no action");
   Action a;
@@ -139,11 +147,17 @@ void validate(const Schedule& schedule, int stages, int micro_batches, bool with
 }
 
 Schedule make_schedule(const std::string& name, int stages, int micro_batches) {
-  if (name == "1f1b") return one_f_one_b(stages, micro_batches);
-  if (name == "gpipe") return gpipe(stages, micro_batches);
+  // A schedule of one's own is a function above and a row here.
+  static constexpr std::pair<const char*, Schedule (*)(int, int)> kBuiltIn[] = {
+      {"1f1b", one_f_one_b}, {"gpipe", gpipe}};
+  std::string known;
+  for (auto& [built_in, make] : kBuiltIn) {
+    if (name == built_in) return make(stages, micro_batches);
+    known += std::string(built_in) + ", ";
+  }
   if (name.size() > 4 && name.substr(name.size() - 4) == ".csv")
     return parse_csv(read_file(name), name);
-  fail("plan.pp_schedule", "got '{}'; expected 1f1b, gpipe or a .csv file", name);
+  fail("plan.pp_schedule", "got '{}'; expected {}or a .csv file", name, known);
 }
 
 }  // namespace hocket::parallel

@@ -29,7 +29,7 @@ struct Pass {
 };
 
 const std::vector<Pass>& all();
-/// Throws Error naming the nearest pass.
+/// Throws Error naming all passes.
 const Pass& find(std::string_view name);
 
 struct PassTime {

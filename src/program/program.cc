@@ -35,6 +35,13 @@ bool is_collective(std::string_view op) {
   return op == "all_reduce" || op == "all_gather" || op == "reduce_scatter" ||
          op == "size_exchange" || op == "all_to_all";
 }
+graph::DType compute_dtype(const Kind& kind) {
+  for (const auto* list : {&kind.in, &kind.out})
+    for (const graph::TensorType& t : *list)
+      if (graph::is_floating(t.dtype)) return t.dtype;
+  return graph::DType::f32;
+}
+
 bool is_communication(std::string_view op) {
   return op == "send" || op == "recv" || is_collective(op);
 }

@@ -57,6 +57,8 @@ struct Kind {
   int64_t workspace = 0;
   bool operator==(const Kind&) const = default;
 };
+/// First floating-point type among inputs, then outputs; f32 if there is none.
+graph::DType compute_dtype(const Kind& kind);
 bool is_communication(std::string_view op);
 bool is_collective(std::string_view op);  ///< communication other than send and recv
 
@@ -146,9 +148,9 @@ struct Program {
   std::map<std::string, KindId> kind_index_;
 };
 
-/// Text form: prints and parses back to the same thing.
+/// Text form: prints and parses back to the same thing. Errors name `where` and the line.
 std::string print(const Program& program, int32_t only_class = kNone);
-Program parse_program(std::string_view text);
+Program parse_program(std::string_view text, const std::string& where = "program text");
 std::string to_dot(const Program& program, int32_t cls);
 
 /// "linear_dw L3 mb2 bwd (task 118)": how a task is named in messages and traces.

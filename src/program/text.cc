@@ -14,7 +14,7 @@ BufferKind parse_buffer_kind(std::string_view text);
 
 namespace {
 
-constexpr std::string_view kHeader = "hocket-program 1";
+constexpr std::string_view kHeader = "hocket-program 1", kEnd = "end";
 
 void print_types(fmt::memory_buffer& out, const std::vector<TensorType>& types) {
   for (size_t i = 0; i < types.size(); ++i)
@@ -64,10 +64,15 @@ void print_class(fmt::memory_buffer& out, const Program& p, size_t c) {
   }
 }
 
+/// What is wrong with a line; parse_program adds where it stands.
+struct BadLine {
+  std::string why;
+};
+
 /// A line of the text, cut into words; key=value words are looked up by key.
 class Line {
  public:
-  Line(std::string_view text, size_t number) : number_(number) {
+  explicit Line(std::string_view text) {
     while (!text.empty()) {
       size_t end = 0;
       bool quoted = false;
@@ -127,9 +132,7 @@ class Line {
     }
     return list;
   }
-  [[noreturn]] void bad(std::string_view why) const {
-    fail("program text", "line {}: {}", number_, why);
-  }
+  [[noreturn]] void bad(std::string_view why) const { throw BadLine{std::string(why)}; }
 
  private:
   int32_t narrow(int64_t v, std::string_view key) const {
@@ -138,7 +141,6 @@ class Line {
   }
 
   std::vector<std::string_view> words_;
-  size_t number_;
 };
 
 std::vector<TensorType> parse_types(std::string_view text) {
@@ -204,6 +206,75 @@ void parse_task(Program& p, RankClass& cls, const Line& line) {
   cls.tasks.push_back(std::move(t));
 }
 
+void parse_buffer(const Program& p, RankClass& cls, const Line& line) {
+  line.expect_number("buffer", line.word(1), cls.buffers.size());
+  Buffer b;
+  b.kind = parse_buffer_kind(line.word(2));
+  b.type = graph::parse_tensor_type(line.word(3));
+  b.offset = line.integer("at", kNone);
+  b.micro_batch = line.small("mb", kNone);
+  b.logical = line.small("tensor", kNone);
+  b.expected_bytes = line.integer("expected", kNone);
+  b.name = line.text("name");
+  if (auto l = line.text("layout"); !l.empty()) b.layout = graph::parse_layout(l, p.mesh);
+  cls.buffers.push_back(std::move(b));
+}
+
+/// A line after the header.
+void parse_line(Program& p, std::string_view raw) {
+  if (raw.substr(0, 7) == "config ") {
+    p.config = raw.substr(7);
+    return;
+  }
+  Line line(raw);
+  std::string_view what = line.word(0);
+  if (what == "micro_batches") {
+    const int64_t n = line.parse(line.word(1));
+    if (n < 1 || n > 1 << 20) line.bad(fmt::format("micro_batches is {}; expected 1 or more", n));
+    p.num_micro_batches = static_cast<int32_t>(n);
+  } else if (what == "axis") {
+    int64_t size = line.parse(line.word(2));
+    if (size < 1 || size > (1 << 20) / p.mesh.size() || p.mesh.axes.size() >= graph::kMaxAxes)
+      line.bad("bad axis");
+    if (!p.classes.empty()) line.bad("comes after a class");
+    p.mesh.axes.push_back({std::string(line.word(1)), static_cast<int32_t>(size)});
+  } else if (what == "kind") {
+    std::string fixed(raw);
+    // Inner quotes of attributes were written as '.
+    size_t begin = fixed.find("attrs=\""), end = fixed.find("\" in=\"");
+    if (begin == fixed.npos || end == fixed.npos) line.bad("expected attrs, in and out");
+    std::string attrs = fixed.substr(begin + 7, end - begin - 7);
+    for (char& ch : attrs)
+      if (ch == '\'') ch = '"';
+    fixed.erase(begin, end + 1 - begin);
+    parse_kind(p, Line(fixed));
+    p.kinds.back().attrs = graph::parse_attrs(attrs);
+  } else if (what == "group") {
+    line.expect_number("group", line.word(1), p.groups.size());
+    Group g{line.ids("axes"), line.ids("members")};
+    want_ids(line, g.axes, p.mesh.axes.size(), "axis");
+    p.groups.push_back(std::move(g));
+  } else if (what == "segment") {
+    line.expect_number("segment", line.word(1), p.segments.size());
+    p.segments.push_back({std::string(line.word(2))});
+  } else if (what == "class") {
+    RankClass cls;
+    cls.name = line.word(1);
+    cls.stage = line.small("stage", 0);
+    cls.arena_bytes = line.integer("arena", 0);
+    cls.expected_bytes = line.integer("expected", cls.arena_bytes);
+    cls.persistent_bytes = line.integer("persistent", 0);
+    cls.workspace_offset = line.integer("workspace", kNone);
+    p.classes.push_back(std::move(cls));
+  } else if (what == "buffer" || what == "task") {
+    if (p.classes.empty()) line.bad("comes before any class");
+    if (what == "task") parse_task(p, p.classes.back(), line);
+    else parse_buffer(p, p.classes.back(), line);
+  } else {
+    line.bad(fmt::format("unknown line '{}'", what));
+  }
+}
+
 }  // namespace
 
 std::string print(const Program& p, int32_t only_class) {
@@ -236,96 +307,43 @@ std::string print(const Program& p, int32_t only_class) {
     fmt::format_to(to, "segment {} {}\n", i, p.segments[i].name);
   for (size_t c = 0; c < p.classes.size(); ++c)
     if (only_class == kNone || only_class == static_cast<int32_t>(c)) print_class(out, p, c);
+  fmt::format_to(to, "{}\n", kEnd);
   return fmt::to_string(out);
 }
 
-Program parse_program(std::string_view text) {
+Program parse_program(std::string_view text, const std::string& where) {
   Program p;
   size_t number = 0;
-  bool header = false;
+  bool header = false, ended = false;
   while (!text.empty()) {
     size_t eol = std::min(text.find('\n'), text.size());
     std::string_view raw = text.substr(0, eol);
     text.remove_prefix(std::min(eol + 1, text.size()));
     ++number;
     if (raw.empty() || raw[0] == '#') continue;
-    if (!header) {
-      if (raw != kHeader) fail("program text", "line {}: got '{}'; expected '{}'", number,
-                               raw.substr(0, 40), kHeader);
-      header = true;
+    std::string why;
+    try {
+      if (!header && raw != kHeader)
+        throw BadLine{fmt::format("got '{}'; expected '{}'", raw.substr(0, 40), kHeader)};
+      if (ended) throw BadLine{fmt::format("comes after '{}'", kEnd)};
+      if (!header) header = true;
+      else if (raw == kEnd) ended = true;
+      else parse_line(p, raw);
       continue;
+    } catch (const BadLine& e) {
+      why = e.why;
+    } catch (const Error& e) {
+      why = e.what();
     }
-    if (raw.substr(0, 7) == "config ") {
-      p.config = raw.substr(7);
-      continue;
-    }
-    Line line(raw, number);
-    std::string_view what = line.word(0);
-    if (what == "micro_batches") {
-      const int64_t n = line.parse(line.word(1));
-      if (n < 1 || n > 1 << 20) line.bad(fmt::format("micro_batches is {}; expected 1 or more", n));
-      p.num_micro_batches = static_cast<int32_t>(n);
-    } else if (what == "axis") {
-      int64_t size = line.parse(line.word(2));
-      if (size < 1 || size > (1 << 20) / p.mesh.size() || p.mesh.axes.size() >= graph::kMaxAxes)
-        line.bad("bad axis");
-      if (!p.classes.empty()) line.bad("comes after a class");
-      p.mesh.axes.push_back({std::string(line.word(1)), static_cast<int32_t>(size)});
-    } else if (what == "kind") {
-      std::string fixed(raw);
-      // Inner quotes of attributes were written as '.
-      size_t begin = fixed.find("attrs=\""), end = fixed.find("\" in=\"");
-      if (begin == fixed.npos || end == fixed.npos) line.bad("expected attrs, in and out");
-      std::string attrs = fixed.substr(begin + 7, end - begin - 7);
-      for (char& ch : attrs)
-        if (ch == '\'') ch = '"';
-      fixed.erase(begin, end + 1 - begin);
-      parse_kind(p, Line(fixed, number));
-      p.kinds.back().attrs = graph::parse_attrs(attrs);
-    } else if (what == "group") {
-      line.expect_number("group", line.word(1), p.groups.size());
-      Group g{line.ids("axes"), line.ids("members")};
-      want_ids(line, g.axes, p.mesh.axes.size(), "axis");
-      p.groups.push_back(std::move(g));
-    } else if (what == "segment") {
-      line.expect_number("segment", line.word(1), p.segments.size());
-      p.segments.push_back({std::string(line.word(2))});
-    } else if (what == "class") {
-      RankClass cls;
-      cls.name = line.word(1);
-      cls.stage = line.small("stage", 0);
-      cls.arena_bytes = line.integer("arena", 0);
-      cls.expected_bytes = line.integer("expected", cls.arena_bytes);
-      cls.persistent_bytes = line.integer("persistent", 0);
-      cls.workspace_offset = line.integer("workspace", kNone);
-      p.classes.push_back(std::move(cls));
-    } else if (what == "buffer" || what == "task") {
-      if (p.classes.empty()) line.bad("comes before any class");
-      RankClass& cls = p.classes.back();
-      if (what == "task") {
-        parse_task(p, cls, line);
-        continue;
-      }
-      line.expect_number("buffer", line.word(1), cls.buffers.size());
-      Buffer b;
-      b.kind = parse_buffer_kind(line.word(2));
-      b.type = graph::parse_tensor_type(line.word(3));
-      b.offset = line.integer("at", kNone);
-      b.micro_batch = line.small("mb", kNone);
-      b.logical = line.small("tensor", kNone);
-      b.expected_bytes = line.integer("expected", kNone);
-      b.name = line.text("name");
-      if (auto l = line.text("layout"); !l.empty()) b.layout = graph::parse_layout(l, p.mesh);
-      cls.buffers.push_back(std::move(b));
-    } else {
-      line.bad(fmt::format("unknown line '{}'", what));
-    }
+    if (text.empty()) why += fmt::format("; the text is cut off here: its last line is not '{}'", kEnd);
+    fail(where, "line {}: {}", number, why);
   }
-  if (!header) fail("program text", "the text is empty; expected '{}'", kHeader);
+  if (!header) fail(where, "the text is empty; expected '{}'", kHeader);
+  if (!ended)
+    fail(where, "the text is cut off after line {}; expected '{}' as its last line", number, kEnd);
   const int32_t stages = p.mesh.extent("pp");
   if (static_cast<int32_t>(p.classes.size()) != stages)
-    fail("program text", "got {} classes; expected {}, one per pipeline stage", p.classes.size(),
-         stages);
+    fail(where, "got {} classes; expected {}, one per pipeline stage", p.classes.size(), stages);
   return p;
 }
 

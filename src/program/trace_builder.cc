@@ -1,29 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program/trace_builder.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
-#include "base/hash.h"
 
 namespace hocket::program {
-namespace {
-
-// Same for both ends of one message: 1 .. 2^53, so that JSON keeps it exactly.
-int64_t flow_id(int32_t step, int32_t sender, int32_t receiver, int32_t tag) {
-  uint64_t x = 0;
-  for (const int32_t part : {step, sender, receiver, tag}) {
-    x = hash_combine(x, static_cast<uint32_t>(part));
-  }
-  return static_cast<int64_t>(x >> 11) + 1;
-}
-
-}  // namespace
-
 TraceBuilder::TraceBuilder(const Program& program, std::string title, std::string source)
     : program_(program) {
   trace_.title = std::move(title);
@@ -67,7 +51,7 @@ void TraceBuilder::add(int32_t rank, TaskId task, int32_t step, int64_t start_ns
     const int32_t peer = program_.peer_of(t, rank);
     const bool sends = kind.op == "send";
     e.flow_end = sends ? FlowEnd::out : FlowEnd::in;
-    e.flow = sends ? flow_id(step, rank, peer, t.tag) : flow_id(step, peer, rank, t.tag);
+    e.flow = message(step, sends ? rank : peer, sends ? peer : rank, t.tag, sends);
   }
   trace_.events.push_back(e);
 }
@@ -80,10 +64,49 @@ void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t>
     if (end_ns[i] < start_ns[i]) continue;
     add(rank, static_cast<TaskId>(i), step, start_ns[i] + offset_ns, end_ns[i] + offset_ns);
   }
+  add_live_bytes(rank, start_ns, end_ns, offset_ns);
 }
 
-void TraceBuilder::add_memory(int32_t rank, std::string_view name, int64_t t_ns, int64_t bytes) {
-  trace_.memory.push_back({t_ns, bytes, rank, trace_.intern(name)});
+// Both ends count what they exchange, so that the k-th send meets the k-th receive.
+int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, int32_t tag,
+                              bool sends) {
+  const Message m{step, sender, receiver, tag};
+  const int32_t k = passed_[{m, sends}]++;
+  return flows_.try_emplace({m, k}, static_cast<int64_t>(flows_.size()) + 1).first->second;
+}
+
+void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
+                                  std::span<const int64_t> end_ns, int64_t offset_ns) {
+  const RankClass& cls =
+      program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
+  struct Life {
+    int64_t from = INT64_MAX, to = INT64_MIN;
+  };
+  std::vector<Life> lives(cls.buffers.size());
+  for (size_t i = 0; i < cls.tasks.size() && i < start_ns.size(); ++i) {
+    if (end_ns[i] < start_ns[i]) continue;
+    for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out})
+      for (BufferId b : *list) {
+        Life& life = lives[static_cast<size_t>(b)];
+        life.from = std::min(life.from, start_ns[i]);
+        life.to = std::max(life.to, end_ns[i]);
+      }
+  }
+  std::map<int64_t, int64_t> change;
+  for (size_t b = 0; b < lives.size(); ++b) {
+    const Buffer& buffer = cls.buffers[b];
+    if (buffer.kind != BufferKind::step || lives[b].to < lives[b].from) continue;
+    const int64_t bytes =
+        buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
+    change[lives[b].from] += bytes;
+    change[lives[b].to] -= bytes;
+  }
+  const StringId name = trace_.intern("step buffers");
+  int64_t live = 0;
+  for (const auto& [ns, delta] : change) {
+    live += delta;
+    if (delta != 0) trace_.memory.push_back({ns + offset_ns, live, rank, name});
+  }
 }
 
 Trace TraceBuilder::take() {

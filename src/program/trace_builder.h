@@ -3,6 +3,7 @@
 // carries, for the executor and the simulator alike.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -22,10 +23,11 @@ class TraceBuilder {
 
   void add(int32_t rank, TaskId task, int32_t step, int64_t start_ns, int64_t end_ns);
   /// All tasks of one rank in one step: entry i is task i of the rank's class. Times are moved by
-  /// `offset_ns`. Tasks with end < start did not run and are left out.
+  /// `offset_ns`. Tasks with end < start did not run and are left out. The live bytes of step
+  /// buffers become a memory counter: from the start of the first task that uses one to the end of
+  /// the last; a ragged buffer counts with its expected size.
   void add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
                 std::span<const int64_t> end_ns, int64_t offset_ns = 0);
-  void add_memory(int32_t rank, std::string_view name, int64_t t_ns, int64_t bytes);
 
   Trace& trace() { return trace_; }
   /// The trace, with `steps` filled; the builder is empty afterwards.
@@ -33,6 +35,9 @@ class TraceBuilder {
 
  private:
   int32_t group_instance(GroupId group, int32_t rank);
+  int64_t message(int32_t step, int32_t sender, int32_t receiver, int32_t tag, bool sends);
+  void add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
+                      std::span<const int64_t> end_ns, int64_t offset_ns);
 
   const Program& program_;
   Trace trace_;
@@ -41,6 +46,9 @@ class TraceBuilder {
   std::vector<StringId> phase_;
   std::map<std::pair<GroupId, int32_t>, int32_t> group_of_rank_;
   std::map<std::vector<int32_t>, int32_t> groups_;
+  using Message = std::array<int32_t, 4>;  // step, sender, receiver, tag
+  std::map<std::pair<Message, bool>, int32_t> passed_;    // messages seen at an end (true: sends)
+  std::map<std::pair<Message, int32_t>, int64_t> flows_;  // id of the k-th such message
 };
 
 }  // namespace hocket::program

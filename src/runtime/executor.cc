@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "program/finalize.h"
 
@@ -46,19 +47,6 @@ struct LaneState {
   // Own cache lines: written by one thread, polled by others.
   alignas(64) std::atomic<int64_t> done{0};
 };
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-graph::DType compute_dtype(const program::Kind& kind) {
-  for (const auto* list : {&kind.in, &kind.out})
-    for (const auto& t : *list)
-      if (graph::is_floating(t.dtype)) return t.dtype;
-  return graph::DType::f32;
-}
 
 }  // namespace
 
@@ -165,10 +153,10 @@ void Executor::Impl::prepare() {
       if (t.peer_axis != kNone) p.call.peer = program.peer_of(t, rank);
       p.call.tag = t.tag;
     } else {
-      p.kernel = backend->find(kind.op, options.device, compute_dtype(kind));
+      p.kernel = backend->find(kind.op, options.device, program::compute_dtype(kind));
       if (!p.kernel)
         fail_run("executor", "no kernel for {} in {} ({})", kind.op,
-                 to_string(compute_dtype(kind)), backend->describe());
+                 to_string(program::compute_dtype(kind)), backend->describe());
       p.args.attrs = &kind.attrs;
       p.args.accumulate = t.accumulate;
       if (cls.task_workspace[i] != kNone) p.args.workspace = arena.data() + cls.task_workspace[i];

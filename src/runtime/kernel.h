@@ -25,8 +25,8 @@ struct TensorRef {
 };
 
 /// Arguments of one kernel call. Bit i of `accumulate`: output i already holds the value to add to
-/// (the accumulators are not among `in`). The kernel may touch `workspace[0, workspace_bytes)` and its operands, nothing
-/// else. In-place ops get the same pointer as input and output.
+/// (the accumulators are not among `in`). The kernel may touch `workspace[0, workspace_bytes)` and
+/// its operands, nothing else. In-place ops get the same pointer as input and output.
 struct KernelArgs {
   const graph::Attrs* attrs = nullptr;
   std::span<const TensorRef> in;
@@ -47,6 +47,8 @@ class Backend {
   virtual KernelFn find(std::string_view op, Device device, graph::DType dtype) const = 0;
   /// Called first by every lane thread; sets its intra-op thread count.
   virtual void enter_thread(int num_threads) = 0;
+  /// Allocations that kernels have made outside their workspace so far. Tests hold it at zero.
+  virtual int64_t stray_allocations() const { return 0; }
 };
 
 /// Loads the LibTorch backend (libhocket_torch.so beside the executable, or HOCKET_TORCH_LIB);

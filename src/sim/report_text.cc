@@ -56,6 +56,33 @@ const std::vector<std::string>& not_modelled() {
   return list;
 }
 
+std::string interval_text(const SimReport& r) {
+  if (r.provenance.judged <= 0.005) return "";
+  if (r.provenance.error > 0.5)
+    return fmt::format("the timings spread too much for one (+-{:.0f} %): is the machine busy?",
+                       100 * r.provenance.error);
+  const double s = static_cast<double>(r.step_ns) * 1e-9;
+  return fmt::format("{} to {} (+-{:.1f} %: spread of timings and held-out error of interpolation, over "
+                     "{:.0f} % of the time)",
+                     human_time(s * (1 - r.provenance.error)),
+                     human_time(s * (1 + r.provenance.error)), 100 * r.provenance.error,
+                     100 * r.provenance.judged);
+}
+
+std::string provenance_text(const SimReport& r) {
+  return fmt::format("{:.1f} % of the time from tasks timed, {:.1f} % interpolated, {:.1f} % analytic",
+                     100 * r.provenance.timed, 100 * r.provenance.interpolated,
+                     100 * r.provenance.analytic);
+}
+
+std::string path_text(const SimReport& r) {
+  std::string out = fmt::format("Critical path: top {} of {}\n", r.path.size(), ms(r.path_ns));
+  for (const PathEntry& e : r.path)
+    out += fmt::format("  {:>10} {:>7}  {} x {}, longest: {}\n", ms(e.ns), percent(e.ns, r.path_ns),
+                       e.count, e.op, e.name);
+  return out;
+}
+
 std::string to_text(const Program& p, const SimReport& r) {
   std::string out;
   const auto to = std::back_inserter(out);
@@ -67,6 +94,8 @@ std::string to_text(const Program& p, const SimReport& r) {
   fmt::format_to(to, "  mesh           {}, {} micro-batch{}, {} tasks\n", mesh, p.num_micro_batches,
                  p.num_micro_batches == 1 ? "" : "es", r.tasks);
   fmt::format_to(to, "  step time      {}\n", ms(r.step_ns));
+  if (const std::string interval = interval_text(r); !interval.empty())
+    fmt::format_to(to, "  interval       {}\n", interval);
   if (r.tokens > 0)
     fmt::format_to(to, "  throughput     {} tokens/s, {} tokens/s per device\n",
                    human_count(r.tokens_per_s), human_count(r.tokens_per_s / r.ranks));
@@ -99,18 +128,8 @@ std::string to_text(const Program& p, const SimReport& r) {
     fmt::format_to(to, "  {} {} per device\n", r.fits() ? "fits in" : "DOES NOT FIT in",
                    human_bytes(static_cast<double>(r.device_memory)));
 
-  if (!r.path.empty()) {
-    fmt::format_to(to, "\nCritical path: top {} of {}\n", r.path.size(), ms(r.path_ns));
-    for (const PathEntry& e : r.path)
-      fmt::format_to(to, "  {:>10} {:>7}  {} x {}, longest: {}\n", ms(e.ns),
-                     percent(e.ns, r.path_ns), e.count, e.op, e.name);
-  }
-
-  fmt::format_to(to,
-                 "\nWhere the numbers come from: {:.1f} % of the time from tasks timed, {:.1f} % "
-                 "interpolated, {:.1f} % analytic\n",
-                 100 * r.provenance.timed, 100 * r.provenance.interpolated,
-                 100 * r.provenance.analytic);
+  if (!r.path.empty()) fmt::format_to(to, "\n{}", path_text(r));
+  fmt::format_to(to, "\nWhere the numbers come from: {}\n", provenance_text(r));
   for (const std::string& note : r.notes) fmt::format_to(to, "Note: {}\n", note);
   fmt::format_to(to, "Not modelled: {}\n", join(not_modelled(), "; "));
   return out;
@@ -166,6 +185,8 @@ std::string to_json(const Program& p, const SimReport& r) {
   j["provenance"] = {{"timed", r.provenance.timed},
                      {"interpolated", r.provenance.interpolated},
                      {"analytic", r.provenance.analytic}};
+  if (r.provenance.judged > 0)
+    j["expected_error"] = {{"relative", r.provenance.error}, {"of_the_time", r.provenance.judged}};
   j["critical_path_s"] = s(r.path_ns);
   j["critical_path"] = Json::array();
   for (const PathEntry& e : r.path)

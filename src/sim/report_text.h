@@ -15,6 +15,12 @@ std::string to_text(const Program& program, const SimReport& report);
 /// One JSON object; times in seconds, memory in bytes.
 std::string to_json(const Program& program, const SimReport& report);
 
+/// Parts of to_text that others print too: one line (empty where nothing measured bears on the
+/// prediction), one line, and several lines with a newline at the end.
+std::string interval_text(const SimReport& report);
+std::string provenance_text(const SimReport& report);
+std::string path_text(const SimReport& report);
+
 /// What the simulation leaves out, as printed.
 const std::vector<std::string>& not_modelled();
 

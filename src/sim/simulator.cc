@@ -77,7 +77,7 @@ graph::DType product_dtype(const Program& p) {
   std::map<graph::DType, double> flops;
   for (const program::RankClass& c : p.classes)
     for (const Task& t : c.tasks)
-      if (p.kind(t).flops > 0) flops[cost::compute_dtype(p.kind(t))] += p.kind(t).flops;
+      if (p.kind(t).flops > 0) flops[program::compute_dtype(p.kind(t))] += p.kind(t).flops;
   graph::DType best = graph::DType::f32;
   double most = 0;
   for (const auto& [dtype, n] : flops)
@@ -91,7 +91,7 @@ graph::DType product_dtype(const Program& p) {
 /// By the first replayed rank of every class: where a duration comes from does not depend on the
 /// rank.
 ProvenanceShares shares(const Program& p, ModelDurations& durations, const Replay& replay) {
-  double total[3] = {0, 0, 0};
+  double total[3] = {0, 0, 0}, judged = 0, error = 0;
   std::vector<int32_t> first(p.classes.size(), program::kNone);
   std::vector<double> ranks(p.classes.size(), 0);
   for (size_t i = 0; i < replay.ranks.size(); ++i) {
@@ -119,12 +119,15 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
       } else {
         cost = durations.work(cls, id);
       }
-      total[static_cast<size_t>(cost.provenance)] += ranks[c] * static_cast<double>(cost.ns);
+      const double ns = ranks[c] * static_cast<double>(cost.ns);
+      total[static_cast<size_t>(cost.provenance)] += ns;
+      if (cost.error >= 0) judged += ns, error += ns * cost.error;
     }
   }
   const double sum = total[0] + total[1] + total[2];
   if (sum <= 0) return {};
-  return {total[0] / sum, total[1] / sum, total[2] / sum};
+  return {total[0] / sum, total[1] / sum, total[2] / sum, judged > 0 ? error / judged : 0,
+          judged / sum};
 }
 
 void summarise_path(const Program& p, const Replay& replay, SimReport& report) {

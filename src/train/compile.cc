@@ -2,6 +2,7 @@
 #include "train/compile.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "autodiff/autodiff.h"

@@ -4,7 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,8 +17,10 @@
 namespace hocket::train {
 
 struct ModelSection {
-  std::string path;       ///< MODEL: a folder, a config.json, a checkpoint
-  nlohmann::json config;  ///< instead of path: the keys of a config.json
+  ModelSection();
+  std::string path;  ///< MODEL: a folder, a config.json, a checkpoint
+  /// Instead of path: the keys of a config.json. Never null; shared by copies.
+  std::shared_ptr<nlohmann::json> config;
   std::string dtype = "f32";
   std::string init = "random";
   void fields(Fields& v);
@@ -100,8 +103,14 @@ struct Run {
   parallel::Plan plan;
 };
 
-/// Reads `path` (a run.yaml, or the text of a program: its embedded configuration) with overrides
-/// "a.b=value". For a program, `program_text` receives its text. Throws Error.
+/// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with
+/// overrides "a.b=value". For a program, `program_text` receives its text. Throws Error.
+Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
+                std::string* program_text = nullptr);
+/// What follows from the configuration: model and plan. Error if they do not fit.
+void derive(Run& run);
+
+/// Both.
 Run read_run(const std::string& path, const std::vector<std::string>& overrides,
              std::string* program_text = nullptr);
 Run parse_run(const std::string& text, const std::string& name,

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -14,6 +15,47 @@
 #include "sim/sim_trace.h"
 
 namespace hocket::train {
+
+namespace {
+
+/// What the system can give without swapping; 0 if it does not say.
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key; file >> key; file.ignore(1 << 10, '\n')) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void require_memory(const Run& run, const program::Program& program) {
+  double need = 0, state = 0;
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const program::RankClass& cls = program.classes[c];
+    const auto ranks = static_cast<double>(program.ranks_of(static_cast<int32_t>(c)).size());
+    state += ranks * static_cast<double>(cls.persistent_bytes);
+    need += ranks * static_cast<double>(cls.persistent_bytes + (cls.expected_bytes > 0
+                                                                    ? cls.expected_bytes
+                                                                    : cls.arena_bytes));
+  }
+  const auto& budget = run.config.cluster.memory_budget;
+  const double have = budget ? *budget * static_cast<double>(program.mesh.size())
+                             : static_cast<double>(available_memory());
+  if (have <= 0 || need <= have) return;
+  fail(run.name,
+       "{} local rank{} would need {} of memory ({} parameters, their state, inputs and outputs; {} "
+       "activations); {} {}; try {}, or {}",
+       program.mesh.size(), program.mesh.size() == 1 ? "" : "s", human_bytes(need),
+       human_bytes(state), human_bytes(need - state),
+       budget ? "cluster.memory_budget times the ranks is" : "this machine has free",
+       human_bytes(have),
+       state < need / 2        ? "plan.recompute: full, a smaller plan.micro_batch or train.seq_len"
+       : run.plan.dp > run.plan.ep ? "a smaller plan.dp"
+                                   : "a smaller model",
+       budget ? "a larger budget" : "set cluster.memory_budget (per rank) to go on nonetheless");
+}
 
 Prediction preflight(const Run& run, const Compiled& compiled,
                      const std::shared_ptr<runtime::Backend>& backend,
@@ -27,12 +69,17 @@ Prediction preflight(const Run& run, const Compiled& compiled,
   fmt::print("model    {}\n         {:.2f} M parameters ({:.2f} M active), {}\n",
              describe(run.model), static_cast<double>(result.params) / 1e6,
              static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
-  fmt::print("data     {}: {:.1f} M tokens in {} files; held out {:.2f} M in {}\n",
-             dataset.folder(), static_cast<double>(dataset.train_stats().tokens) / 1e6,
-             dataset.train_stats().files, static_cast<double>(dataset.valid_stats().tokens) / 1e6,
+  std::fflush(stdout);
+  const int64_t files = dataset.train_stats().files;
+  fmt::print("data     {}: {:.1f} M tokens in {} file{}; held out {:.2f} M in {}\n",
+             dataset.folder(), static_cast<double>(dataset.train_stats().tokens) / 1e6, files,
+             files == 1 ? "" : "s", static_cast<double>(dataset.valid_stats().tokens) / 1e6,
              dataset.valid_stats().files);
+  std::fflush(stdout);
   fmt::print("plan     {}\n", describe(run));
+  std::fflush(stdout);
 
+  require_memory(run, program);
   check::CheckOptions options;
   if (run.config.cluster.memory_budget)
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
@@ -45,12 +92,11 @@ Prediction preflight(const Run& run, const Compiled& compiled,
                   verdict.num_tasks, verdict.num_buffers, verdict.num_messages,
                   verdict.num_collectives, human_time(verdict.seconds));
   fmt::print("check    {}\n", result.check_summary);
+  std::fflush(stdout);
 
   Progress progress;
   ProfileOptions how;
-  how.progress = [&](int64_t done, int64_t total, const std::string& what) {
-    progress.update(fmt::format("timing tasks {}/{} ({})", done, total, what));
-  };
+  how.progress = [&](const std::string& text) { progress.update(text); };
   const std::string path = run.config.cluster.profile.empty()
                                ? run.config.output.dir + "/profile.json"
                                : run.config.cluster.profile;
@@ -70,14 +116,15 @@ Prediction preflight(const Run& run, const Compiled& compiled,
   result.step_s = static_cast<double>(result.report.step_ns) * 1e-9;
   for (const auto& m : result.report.memory)
     result.peak_bytes = std::max(result.peak_bytes, m.peak_bytes());
-  result.provenance = fmt::format(
-      "{:.0f} % of the time from tasks timed in isolation on this machine, {:.0f} % interpolated, "
-      "{:.0f} % analytic",
-      100 * result.report.provenance.timed, 100 * result.report.provenance.interpolated,
-      100 * result.report.provenance.analytic);
-  fmt::print("predicted  {} per step, {:.0f} tokens/s, {} peak memory per rank\n         {}\n",
+  result.provenance = sim::provenance_text(result.report);
+  fmt::print("predicted  {} per step, {:.0f} tokens/s, {} peak memory per rank\n",
              human_time(result.step_s), result.report.tokens_per_s,
-             human_bytes(static_cast<double>(result.peak_bytes)), result.provenance);
+             human_bytes(static_cast<double>(result.peak_bytes)));
+  if (const std::string interval = sim::interval_text(result.report); !interval.empty())
+    fmt::print("           interval: {}\n", interval);
+  fmt::print("           {}\n{}not modelled: host work, uneven routing, shared links, ... "
+             "(hocket simulate lists all)\n",
+             result.provenance, sim::path_text(result.report));
   std::fflush(stdout);
   return result;
 }

@@ -30,6 +30,10 @@ struct Prediction {
   sim::SimReport report;
 };
 
+/// Error (exit code 2) if the program's local ranks need more memory than this machine has to give,
+/// or than cluster.memory_budget allows. To be called before anything is allocated for them.
+void require_memory(const Run& run, const program::Program& program);
+
 /// Prints and returns it; throws Error (exit code 2) with the verdict if the check refuses.
 Prediction preflight(const Run& run, const Compiled& compiled,
                      const std::shared_ptr<runtime::Backend>& backend,

@@ -106,8 +106,13 @@ cost::Profile profile(const Run& run, const Compiled& compiled,
           });
           if (pass >= kWarmUp)
             for (const auto& [key, sum] : sums) samples[key].push_back(sum.first / sum.second);
-          if (options.progress)
-            options.progress(pass + 1, kWarmUp + kLeast, fmt::format("class {}", cls));
+          if (options.progress && pass >= kWarmUp) {
+            const double passes = static_cast<double>(pass - kWarmUp + 1) / kLeast;
+            const double time = seconds_since(start) / std::max(options.seconds, 1e-9);
+            options.progress(fmt::format("timing tasks: {}, {:.0f} %",
+                                         p.classes[static_cast<size_t>(cls)].name,
+                                         100 * std::min({1.0, passes, time})));
+          }
         }
       } catch (...) {
         error = std::current_exception();
@@ -121,12 +126,12 @@ cost::Profile profile(const Run& run, const Compiled& compiled,
     const auto& ns = samples[t.key];
     HOCKET_CHECK(!ns.empty(), "{} was not timed", t.key);
     const double median = quantile(ns, 0.5);
-    result.tasks.push_back({t.key, kind.op, to_string(cost::compute_dtype(kind)), kind.flops,
+    result.tasks.push_back({t.key, kind.op, to_string(program::compute_dtype(kind)), kind.flops,
                             kind.bytes, static_cast<int64_t>(median),
                             (quantile(ns, 0.75) - quantile(ns, 0.25)) / median});
     // The rate of the best large product is what MFU is a share of.
     const double rate = kind.flops / (median * 1e-9);
-    double& peak = result.peak_flops[to_string(cost::compute_dtype(kind))];
+    double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
     if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,

@@ -17,7 +17,7 @@ namespace hocket::train {
 
 struct ProfileOptions {
   double seconds = 1.5;  ///< per rank class: passes are repeated at least this long, 5 at least
-  std::function<void(int64_t done, int64_t total, const std::string& what)> progress;
+  std::function<void(const std::string& text)> progress;
 };
 
 /// Tasks run one at a time, each alone, in the program's order: inputs are valid, and caches hold

@@ -12,10 +12,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/baselines.h"
 #include "data/commands.h"
-#include "diagnose/report.h"
 #include "diagnose/report_fill.h"
 #include "program/trace_builder.h"
 #include "train/sample.h"
@@ -45,25 +46,41 @@ program::Trace to_trace(const Session& session, const std::string& title, int64_
   return builder.take();
 }
 
-/// Baselines of a dataset, computed once and kept beside it.
+/// Baselines of a dataset, computed once and kept beside it; none, with a note, if they can't be.
 std::vector<diagnose::Baseline> baselines(const data::Dataset& dataset) {
-  const std::string path = dataset.folder() + "/baselines.json";
-  nlohmann::json json;
+  const std::string path = join_path(dataset.folder(), "baselines.json");
+  std::optional<double> xz, trigram;
   try {
-    json = nlohmann::json::parse(read_file(path));
-  } catch (const std::exception&) {
-    json = nullptr;  // not there yet
+    const nlohmann::json json = read_json(path);
+    const JsonView in(json, path);
+    if (in.get_string("fingerprint") == dataset.fingerprint()) {
+      xz = in.get_double("xz");
+      trigram = in.get_double("trigram");
+    }
+  } catch (const Error&) {  // not there yet, or damaged
   }
-  if (!json.is_object() || json.value("fingerprint", "") != dataset.fingerprint()) {
-    data::BaselinesResult b = data::run_baselines(dataset);
-    json = {{"fingerprint", dataset.fingerprint()},
-            {"xz", b.xz.bits_per_byte()},
-            {"trigram", b.trigram.bits_per_byte()}};
-    write_file_atomic(path, json.dump(2));
+  if (!xz || !trigram) {
+    try {
+      Progress progress;
+      const data::BaselinesResult b = data::run_baselines(
+          dataset, [&](const std::string& what) { progress.update("baselines, once: " + what); });
+      progress.finish();
+      xz = b.xz.bits_per_byte();
+      trigram = b.trigram.bits_per_byte();
+    } catch (const Error& e) {
+      log_warning("the report will have no baselines: {}", e.what());
+      return {};
+    }
+    try {
+      const nlohmann::json json = {
+          {"fingerprint", dataset.fingerprint()}, {"xz", *xz}, {"trigram", *trigram}};
+      write_file_atomic(path, json.dump(2));
+    } catch (const Error& e) {
+      log_warning("the baselines could not be kept: {}", e.what());
+    }
   }
-  return {{"xz -9e", json["xz"].get<double>(), "each held-out file compressed alone"},
-          {"Witten-Bell trigram", json["trigram"].get<double>(),
-           "over the same tokens and training files"}};
+  return {{"xz -9e", *xz, "each held-out file compressed alone"},
+          {"Witten-Bell trigram", *trigram, "over the same tokens and training files"}};
 }
 
 }  // namespace
@@ -76,15 +93,8 @@ double RunReport::peak_gib(Session& session) const {
   return static_cast<double>(most) / static_cast<double>(1LL << 30);
 }
 
-int64_t RunReport::arena_high_water(Session& session) const {
-  int64_t most = 0;
-  for (int32_t r = 0; r < session.run().size(); ++r)
-    most = std::max(most, session.run().rank(r).arena_resident_bytes());
-  return most;
-}
-
-void RunReport::begin(const Run&, Session&, const data::Dataset&, const Prediction&,
-                      const std::string& command) {
+void RunReport::begin(const data::Dataset& dataset, const std::string& command) {
+  if (dataset.valid()) baselines_ = baselines(dataset);
   command_ = command;
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
 }
@@ -149,7 +159,7 @@ void RunReport::finish(const Run& run, Session& session, const data::Dataset& da
   report.prediction_provenance = prediction.provenance;
   report.predicted_step_s = prediction.step_s;
   report.settled_step = first_step_ + kSettled;
-  if (dataset.valid()) report.baselines = baselines(dataset);
+  report.baselines = baselines_;
   report.metrics = diagnose::load_metrics(dir + "/metrics.jsonl");
   report.config = run.resolved.to_yaml();
 
@@ -180,7 +190,7 @@ void RunReport::finish(const Run& run, Session& session, const data::Dataset& da
           session.run().rank(r).arena_resident_bytes();
   }
   if (run.config.output.trace) {
-    program::write_trace(trace, dir + "/trace.json.gz");
+    if (!kept_.empty()) program::write_trace(trace, dir + "/trace.json.gz");
     program::write_trace(prediction.trace, dir + "/predicted.json.gz");
   }
   diagnose::Sample sample = sample_text(run, session, dataset);
@@ -199,9 +209,13 @@ void RunReport::finish(const Run& run, Session& session, const data::Dataset& da
                     ? std::filesystem::file_size(path, ignored) : 0;
     report.files.push_back({name, what, static_cast<int64_t>(size)});
   }
+  // With the overrides of `hocket train RUN --set ...`.
+  const std::string train = "hocket train ";
+  const std::string graph_words =
+      command_.starts_with(train) ? command_.substr(train.size()) : run.name;
   report.next = {{"hocket generate " + dir + " --prompt '...'", "text from this model"},
                  {"hocket eval " + dir + " --data " + dataset.folder(), "held-out bits per byte"},
-                 {"hocket graph " + run.name + " --stage program", "the program that ran"}};
+                 {"hocket graph " + graph_words + " --stage program", "the program that ran"}};
   if (run.config.output.report) {
     diagnose::write_report_html(report, dir + "/report.html");
     fmt::print("report   {}/report.html\n", dir);
@@ -221,10 +235,17 @@ void RunReport::finish(const Run& run, Session& session, const data::Dataset& da
                human_time(median), human_time(prediction.step_s),
                100 * (prediction.step_s / median - 1));
   }
-  const auto& cls = session.program().classes[0];
-  fmt::print("arena                  {} touched, {} planned\n",
-             human_bytes(static_cast<double>(arena_high_water(session))),
-             human_bytes(static_cast<double>(cls.arena_bytes)));
+  const auto& classes = session.program().classes;
+  for (size_t c = 0; c < classes.size(); ++c) {
+    int64_t touched = 0;
+    for (int32_t r : session.program().ranks_of(static_cast<int32_t>(c)))
+      touched = std::max(touched, session.run().rank(r).arena_resident_bytes());
+    const int64_t expected = classes[c].expected_bytes;
+    fmt::print("{:<22} {} touched, {} planned\n",
+               classes.size() == 1 ? "arena" : "arena of " + classes[c].name,
+               human_bytes(static_cast<double>(touched)),
+               human_bytes(static_cast<double>(expected > 0 ? expected : classes[c].arena_bytes)));
+  }
 }
 
 }  // namespace hocket::train

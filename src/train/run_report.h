@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "diagnose/report.h"
 #include "program/trace.h"
 #include "train/preflight.h"
 #include "train/session.h"
@@ -13,21 +14,21 @@ namespace hocket::train {
 
 class RunReport {
  public:
-  void begin(const Run& run, Session& session, const data::Dataset& dataset,
-             const Prediction& prediction, const std::string& command);
+  /// Before the first step: the held-out files, which the baselines need, may be gone at the end.
+  void begin(const data::Dataset& dataset, const std::string& command);
   /// Keeps the task times of a few settled steps.
   void after_step(Session& session, int64_t step);
-  /// Writes trace.json.gz, predicted.json.gz and report.html into output.dir.
+  /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir.
   void finish(const Run& run, Session& session, const data::Dataset& dataset,
               const Prediction& prediction, int64_t steps_done);
   /// Memory of the rank that uses most: persistent and arena pages touched so far.
   double peak_gib(Session& session) const;
-  int64_t arena_high_water(Session& session) const;
 
   double final_bits_per_byte = 0;
 
  private:
   std::string command_, started_;
+  std::vector<diagnose::Baseline> baselines_;
   int64_t first_step_ = 0, steps_seen_ = 0;
   struct Kept {
     int64_t step;

@@ -7,8 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -22,6 +20,7 @@
 #include "train/evaluate.h"
 #include "train/params.h"
 #include "train/preflight.h"
+#include "train/resume.h"
 #include "train/run_report.h"
 
 namespace hocket::train {
@@ -50,26 +49,6 @@ void on_signal(int signal) {
   g_stop = 1;
 }
 
-void append_line(const std::string& path, const std::string& line) {
-  std::FILE* f = std::fopen(path.c_str(), "a");
-  const std::string text = line + "\n";
-  const bool ok = f && std::fwrite(text.data(), 1, text.size(), f) == text.size();
-  const bool closed = f && std::fclose(f) == 0;
-  if (!ok || !closed) fail_run("train", "can't write {}: {}", path, std::strerror(errno));
-}
-
-/// Removes all but the newest `keep` checkpoints (0: keeps all).
-void prune_checkpoints(const std::string& folder, int64_t keep) {
-  if (keep <= 0) return;
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (std::string name = entry.path().filename(); name.rfind("step-", 0) == 0)
-      names.push_back(entry.path());
-  std::sort(names.begin(), names.end());
-  for (int64_t i = 0; i + keep < static_cast<int64_t>(names.size()); ++i)
-    std::filesystem::remove_all(names[static_cast<size_t>(i)]);
-}
-
 class Trainer {
  public:
   Trainer(const Run& run, const TrainOptions& options)
@@ -77,19 +56,28 @@ class Trainer {
   void go();
 
  private:
+  void find_checkpoint();
+  bool nothing_left() const;
   void set_up();
-  void resume_or_initialise();
+  void load_or_initialise();
   void one_step(int64_t step);
   void evaluate(int64_t step, bool all);
   void save(int64_t step);
   void write_metrics(const nlohmann::json& line);
+  void drop_metrics_after(int64_t step) const;
+  template <typename Write>
+  void storing(const Write& write) const;
+  void warn_if_uneven();
   std::vector<std::vector<int64_t>> expert_counts();
   std::string checkpoints() const { return run_.config.output.dir + "/checkpoints"; }
+  std::string metrics() const { return run_.config.output.dir + "/metrics.jsonl"; }
 
   const Run& run_;
   const TrainOptions& options_;
   const TrainSection& t_;
   data::Dataset dataset_;
+  std::optional<checkpoint::Checkpoint> from_;  ///< what the run goes on from, until it is loaded
+  std::string last_checkpoint_;
   std::shared_ptr<runtime::Backend> backend_;
   Stores stores_;
   std::unique_ptr<Session> session_;
@@ -99,14 +87,53 @@ class Trainer {
   RunReport report_;
   std::unique_ptr<Progress> progress_;
   std::vector<std::pair<int64_t, double>> losses_;
-  int64_t start_step_ = 0, steps_ = 0;
+  int64_t start_step_ = 0;
+  int64_t steps_ = 0;  ///< 0: not known yet
   double trained_s_ = 0;  ///< time in steps, over all resumed runs
   double last_step_s_ = 0, mean_step_s_ = 0, last_bpb_ = 0;
   double model_flops_ = 0;
+  bool warned_uneven_ = false;
 };
 
+void Trainer::find_checkpoint() {
+  steps_ = t_.minutes > 0 ? 0 : t_.steps;
+  checkpoint::clean_checkpoints(checkpoints());
+  if (!t_.resume) {
+    if (!checkpoint::list_checkpoints(checkpoints()).empty())
+      fail(checkpoints(), "holds checkpoints, and train.resume=false starts a new training; choose "
+           "another output.dir, or remove this folder");
+    return;
+  }
+  const auto latest = checkpoint::latest_checkpoint(checkpoints());
+  if (!latest) return;
+  from_.emplace(*latest);
+  check_same_training(run_, dataset_.fingerprint(), *from_);
+  last_checkpoint_ = *latest;
+  const checkpoint::RunState& state = from_->state();
+  start_step_ = state.step;
+  losses_ = state.losses;
+  const nlohmann::json data = parse_json(state.data, *latest + "/run.json: data");
+  trained_s_ = data.value("time_s", 0.0);
+  const nlohmann::json config = parse_json(state.config, *latest + "/run.json: config");
+  if (t_.minutes > 0 && config.at("train").at("minutes") == t_.minutes)
+    steps_ = data.value("steps", int64_t{0});
+}
+
+/// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
+bool Trainer::nothing_left() const {
+  if (!from_ || steps_ == 0 || start_step_ < steps_) return false;
+  if (dataset_.valid()) {
+    const std::string text = file_exists(metrics()) ? read_file(metrics()) : "";
+    const auto lines = split(trim(text), '\n');
+    const auto last = nlohmann::json::parse(lines.back(), nullptr, false);
+    if (!last.is_object() || last.value("eval/complete", nlohmann::json()) != true) return false;
+  }
+  fmt::print("already finished at step {} of {}; nothing to do (raise train.{} to go on)\n",
+             start_step_, steps_, t_.minutes > 0 ? "minutes" : "steps");
+  return true;
+}
+
 void Trainer::set_up() {
-  make_dirs(run_.config.output.dir);
   if (dataset_.tokenizer().vocab_size() > run_.model.vocab_size)
     fail(run_.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
@@ -124,8 +151,7 @@ void Trainer::set_up() {
                                                  dataset_.tokenizer().eos_id(),
                                                  static_cast<uint64_t>(t_.seed));
   if (dataset_.valid()) evaluator_ = std::make_unique<Evaluator>(run_, dataset_, backend_, stores_);
-  steps_ = t_.steps;
-  if (t_.minutes > 0) {
+  if (steps_ == 0) {
     // Fixed before the first step, so that the schedule does not depend on the clock.
     const double evals = t_.eval_every > 0 ? 1.04 : 1.0;
     steps_ = std::max<int64_t>(
@@ -135,47 +161,83 @@ void Trainer::set_up() {
   }
 }
 
-void Trainer::resume_or_initialise() {
-  std::optional<std::string> latest;
-  if (t_.resume) {
-    checkpoint::clean_checkpoints(checkpoints());
-    latest = checkpoint::latest_checkpoint(checkpoints());
-  }
+void Trainer::load_or_initialise() {
   const auto& graph = session_->graph();
-  if (latest) {
-    checkpoint::Checkpoint c(*latest);
-    const nlohmann::json data = parse_json(c.state().data, *latest + "/run.json");
-    if (data.value("fingerprint", "") != dataset_.fingerprint())
-      fail(*latest, "was trained on other data than {}; try another output.dir or train.resume=false",
-           dataset_.folder());
+  if (from_) {
     for (const graph::Tensor& t : graph.tensors) {
       if (t.kind == graph::TensorKind::param)
         scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
-          c.weights().load_range(t.name, begin, count, t.type.dtype, to);
+          from_->weights().load_range(t.name, begin, count, t.type.dtype, to);
         });
       if (t.kind == graph::TensorKind::state)
         scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
-          c.load_optimizer_range(t.name, t.type, begin, count, to);
+          from_->load_optimizer_range(t.name, t.type, begin, count, to);
         });
     }
-    start_step_ = c.state().step;
-    losses_ = c.state().losses;
-    trained_s_ = data.value("time_s", 0.0);
-    if (t_.minutes > 0) steps_ = data.value("steps", steps_);
-    fmt::print("resumed from {} (step {})\n", *latest, start_step_);
+    fmt::print("resumed from {} (step {})\n", from_->folder(), start_step_);
+    std::fflush(stdout);
+    from_.reset();
+    drop_metrics_after(start_step_);
   } else if (run_.config.model.init == "weights") {
     load_weights(checkpoint::resolve_model(run_.config.model.path).folder, run_,
                  session_->compiled(), stores_);
   }
   initialise(graph, session_->program(), static_cast<uint64_t>(t_.seed), stores_);
-  if (start_step_ == 0) {
-    // A new run starts with an empty file.
-    write_file_atomic(run_.config.output.dir + "/metrics.jsonl", "");
+  // A new run starts with an empty file.
+  if (start_step_ == 0) write_file_atomic(metrics(), "");
+}
+
+/// Of a killed run, the lines of steps that will be done again, and half a line.
+void Trainer::drop_metrics_after(int64_t step) const {
+  if (!file_exists(metrics())) return;
+  const std::string text = read_file(metrics());
+  std::string kept;
+  for (const auto& line : split(text, '\n')) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("step", int64_t{0}) <= step) kept.append(line).append("\n");
+  }
+  if (kept != text) write_file_atomic(metrics(), kept);
+}
+
+/// Runs `write`; its error (a full disk) also says what there is to go on from.
+template <typename Write>
+void Trainer::storing(const Write& write) const {
+  try {
+    write();
+  } catch (const Error& e) {
+    const std::string text = e.what();  // "[where] what"
+    const size_t end = text.find("] ");
+    throw Error(e.kind(), text.substr(1, end - 1),
+                text.substr(end + 2) +
+                    (last_checkpoint_.empty()
+                         ? "; there is no checkpoint yet"
+                         : "; " + last_checkpoint_ +
+                               " is complete, and the same command goes on from it"));
   }
 }
 
 void Trainer::write_metrics(const nlohmann::json& line) {
-  append_line(run_.config.output.dir + "/metrics.jsonl", line.dump());
+  storing([&] {
+    FileWriter out(metrics(), FileWriter::Mode::append);
+    out.write(line.dump() + "\n");
+    out.close();
+  });
+}
+
+/// Ragged buffers take memory beyond what the plan expects if a rank gets many more tokens.
+void Trainer::warn_if_uneven() {
+  for (int32_t r = 0; r < session_->run().size() && !warned_uneven_; ++r) {
+    const auto& cls =
+        session_->program().classes[static_cast<size_t>(session_->program().class_of(r))];
+    if (cls.expected_bytes <= 0 || cls.expected_bytes >= cls.arena_bytes) continue;
+    const int64_t touched = session_->run().rank(r).arena_resident_bytes();
+    warned_uneven_ = touched > cls.expected_bytes;
+    if (warned_uneven_)
+      log_warning("rank {} has touched {} of its arena; the plan expects {}: routing is more uneven "
+                  "than it counts on; nothing was dropped",
+                  r, human_bytes(static_cast<double>(touched)),
+                  human_bytes(static_cast<double>(cls.expected_bytes)));
+  }
 }
 
 std::vector<std::vector<int64_t>> Trainer::expert_counts() {
@@ -230,8 +292,9 @@ void Trainer::one_step(int64_t step) {
   mean_step_s_ = mean_step_s_ == 0 ? last_step_s_ : 0.9 * mean_step_s_ + 0.1 * last_step_s_;
   const double norm = session_->collect_as<double>("grad_norm")[0];
   if (!std::isfinite(loss) || !std::isfinite(norm))
-    fail_run("train", "step {}: loss {} and gradient norm {}; the last checkpoint is intact; try a "
-             "lower train.lr", step, loss, norm);
+    fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step, loss,
+             norm, last_checkpoint_.empty() ? "there is no checkpoint yet"
+                                            : last_checkpoint_ + " is intact");
   losses_.push_back({step, loss});
 
   const double tokens_per_s = static_cast<double>(t_.global_batch * s) / last_step_s_;
@@ -262,12 +325,14 @@ void Trainer::one_step(int64_t step) {
   }
   write_metrics(line);
   report_.after_step(*session_, step);
+  warn_if_uneven();
   const double left = static_cast<double>(steps_ - step) * mean_step_s_;
   progress_->update(fmt::format(
-      "step {}/{}  loss {:.4f}  {:.0f} tok/s  {:.1f} GFLOP/s{}  step {} (predicted {})  ETA {}{}",
-      step, steps_, loss, tokens_per_s, model_flops_ / last_step_s_ / 1e9,
+      "step {}/{}  loss {:.4f}  {:.0f} tok/s{}  step {} (predicted {}){}  {:.1f} GFLOP/s{}", step,
+      steps_, loss, tokens_per_s, step < steps_ ? "  ETA " + human_time(left) : "",
+      human_time(last_step_s_), human_time(prediction_.step_s),
       load.empty() ? "" : fmt::format("  experts max/mean {:.2f}", balance),
-      human_time(last_step_s_), human_time(prediction_.step_s), human_time(left),
+      model_flops_ / last_step_s_ / 1e9,
       last_bpb_ > 0 ? fmt::format("  held-out {:.3f} bits/byte", last_bpb_) : ""));
 }
 
@@ -305,22 +370,27 @@ void Trainer::save(int64_t step) {
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
   content.state.data = nlohmann::json{{"fingerprint", dataset_.fingerprint()},
-                                      {"next_sequence", step * t_.global_batch},
+                                      {"program_hash", prediction_.program_hash},
                                       {"steps", steps_},
                                       {"time_s", trained_s_}}
                            .dump();
   content.state.losses = losses_;
-  content.state.extra = nlohmann::json{{"program_hash", prediction_.program_hash}}.dump();
   content.files = checkpoint::tokenizer_files(dataset_.folder(), run_.model);
-  const std::string path = checkpoint::save_checkpoint(checkpoints(), content);
-  progress_->print(fmt::format("saved {}", path));
-  prune_checkpoints(checkpoints(), t_.keep_last);
+  storing([&] { last_checkpoint_ = checkpoint::save_checkpoint(checkpoints(), content); });
+  progress_->print(fmt::format("saved {}", last_checkpoint_));
+  checkpoint::prune_checkpoints(checkpoints(), step, t_.keep_last);
 }
 
 void Trainer::go() {
+  make_dirs(run_.config.output.dir);
+  const checkpoint::FolderLock lock(run_.config.output.dir);
+  find_checkpoint();
+  if (nothing_left()) return;
+  const bool steps_known = steps_ > 0;
   set_up();
-  resume_or_initialise();
-  report_.begin(run_, *session_, dataset_, prediction_, options_.command);
+  if (!steps_known && nothing_left()) return;
+  report_.begin(dataset_, options_.command);
+  load_or_initialise();
   g_stop = 0;
   auto old_int = std::signal(SIGINT, on_signal), old_term = std::signal(SIGTERM, on_signal);
   progress_ = std::make_unique<Progress>();
@@ -332,14 +402,13 @@ void Trainer::go() {
   }
   std::signal(SIGINT, old_int);
   std::signal(SIGTERM, old_term);
+  progress_->finish();
   if (step > start_step_ || start_step_ == 0) save(step);
-  if (g_stop) {
-    progress_->finish();
+  if (g_stop && step < steps_) {
     fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);
     return;
   }
   evaluate(step, true);
-  progress_->finish();
   report_.finish(run_, *session_, dataset_, prediction_, step);
 }
 

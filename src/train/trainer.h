@@ -15,8 +15,8 @@ struct TrainOptions {
   std::string command;  ///< as typed, for the report
 };
 
-/// Trains to the end (or resumes and trains on). Throws Error; a failed step leaves the last
-/// checkpoint as it was.
+/// Trains to the end, from the newest checkpoint of output.dir if there is one; a finished training
+/// is left as it is. Throws Error; a failed step leaves the last checkpoint as it was.
 void train(const Run& run, const TrainOptions& options);
 
 /// Learning rate of step 1..steps: linear warm-up, then cosine to min_lr.

@@ -204,7 +204,13 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
             "[run.yaml:2] key 'model' is given twice; the first is at run.yaml:1");
   EXPECT_NE(refused("a: [1\n").find("[run.yaml:"), std::string::npos);
   EXPECT_NE(refused("a: [1\n").find("not valid YAML"), std::string::npos);
-  EXPECT_NE(refused("a: 1\n---\nb: 2\n").find("2 YAML documents"), std::string::npos);
+  EXPECT_NE(refused("a: 1\n---\nb: 2\n").find("run.yaml:2] more text after the end"),
+            std::string::npos);
+  // What yaml-cpp's LoadAll reads for ever.
+  for (const char* text : {"[1],2]\n", "{a: 1}, b\n", ","})
+    EXPECT_NE(refused(text).find("run.yaml:1] more text after the end"), std::string::npos) << text;
+  EXPECT_NE(refused("train: {}\n", {"plan.passes=[\"a\"],"}).find("more text after the end"),
+            std::string::npos);
   EXPECT_NE(refused("- 1\n").find("expected keys with values"), std::string::npos);
   EXPECT_NE(refused("model: \xff\n").find("UTF-8"), std::string::npos);
 }

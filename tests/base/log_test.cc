@@ -71,7 +71,10 @@ TEST_F(ProgressTest, PlainLinesAreRationed) {
   progress.print("note");
   EXPECT_EQ(written(), "note\n");
   progress.finish();
-  EXPECT_EQ(written(), "4\n");
+  EXPECT_EQ(written(), "");
+  progress.update("5");
+  progress.finish();
+  EXPECT_EQ(written(), "5\n");
   progress.finish();
   EXPECT_EQ(written(), "");
 }
@@ -87,7 +90,9 @@ TEST_F(ProgressTest, TerminalLineIsRewrittenAndCut) {
   progress.update("\xc3\xa9 23456789abc");
   EXPECT_EQ(written(), "\r\x1b[K\xc3\xa9 2345678");
   progress.print("note");
-  EXPECT_EQ(written(), "\r\x1b[Knote\n\r\x1b[K\xc3\xa9 2345678");
+  EXPECT_EQ(written(), "\r\x1b[Knote\n");
+  progress.update("4");
+  EXPECT_EQ(written(), "\r\x1b[K4");
   progress.finish();
   EXPECT_EQ(written(), "\n");
 }

@@ -5,6 +5,7 @@
 texts of programs."""
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -82,6 +83,56 @@ class Cli(unittest.TestCase):
         self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
         self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
 
+    def test_yaml_that_goes_on_after_its_end(self):
+        """yaml-cpp reads one empty document after the other from these."""
+        for text in ("[1],2]\n", "{a: 1}, b\n"):
+            with open(self.box.path("more.yaml"), "w", encoding="utf-8") as f:
+                f.write(text)
+            self.refused(["check", "more.yaml"], "more.yaml:1", "more text after the end")
+        self.refused(["check", "configs/quickstart.yaml", "--set", 'data.files=["a"],'], "more text after the end")
+        self.box.good("graph", "configs/quickstart.yaml", "--out", "good.txt")
+        with open(self.box.path("good.txt"), encoding="utf-8") as f:
+            text = f.read()
+        with open(self.box.path("more.txt"), "w", encoding="utf-8") as f:
+            f.write(re.sub(r"^config .*$", "config {a: 1}, b", text, flags=re.M))
+        self.refused(["check", "more.txt"], "more.txt: config", "JSON")
+
+    def test_values_without_sense(self):
+        def refused(key, *expected):
+            self.refused(["check", "configs/quickstart.yaml", "--set", key], *expected)
+
+        refused("output.dir=", "output.dir is empty")
+        refused("plan.threads_per_rank=100000", "expected from 0 to 1024")
+        refused("train.global_batch=4000000000", "1000000000 micro-batches", "with 3 layers", "plan.micro_batch")
+        refused("train.beta1=1", "train.beta1", "0.999999")
+        for key in ("plan.dp", "plan.pp", "plan.micro_batch", "train.seq_len", "train.global_batch"):
+            refused(key + "=4611686018427387904", key)
+
+    def test_memory_of_this_machine(self):
+        """Before anything is allocated, and before LibTorch is loaded."""
+        self.refused(["profile", "configs/models/qwen3-30b-a3b"], "1 local rank would need", "this machine has",
+                     "cluster.memory_budget")
+        self.refused(["profile", "configs/quickstart.yaml", "--set", "cluster.memory_budget=10KiB"], "10 KiB", "try")
+
+    @unittest.skipUnless(cli_util.HAS_TORCH, f"no {cli_util.TORCH_LIB}")
+    def test_memory_and_positions_of_verbs_that_execute(self):
+        self.box.prepare()
+        small = ["--set", "cluster.memory_budget=10KiB"]
+        self.refused(["train", "configs/quickstart.yaml", *small], "would need", "10 KiB")
+        self.assertFalse(os.path.exists(self.box.path("runs/quickstart/profile.json")))
+        r = self.box.run("train", "configs/quickstart.yaml", "--set", "train.steps=1", "--set", "train.seq_len=130")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("train.seq_len has 130 tokens, but the model's max_position_embeddings is 128", r.stderr)
+        with open(self.box.path("long.json"), "w", encoding="utf-8") as f:
+            json.dump([[1, 2], [3] * 129], f)
+        for verb in (["eval", "runs/quickstart", "--ids", "long.json"],
+                     ["generate", "runs/quickstart", "--prompt", "int", "--max-new-tokens", "127"]):
+            self.refused([*verb, *small], "would need", "10 KiB")
+            r = self.box.run(*verb)
+            self.assertEqual(0, r.returncode, r.stderr)
+            self.assertEqual(1, r.stderr.count("max_position_embeddings is 128"), r.stderr)
+        self.assertEqual("", self.box.run("generate", "runs/quickstart", "--max-new-tokens", "9").stderr)
+
     # ---- configuration ----------------------------------------------------------------------------
     def test_print_config(self):
         text = self.box.good("train", "configs/quickstart.yaml", "--set", "plan.dp=2", "--set",
@@ -99,6 +150,10 @@ class Cli(unittest.TestCase):
         first = self.box.good("train", "configs/quickstart.yaml", "--set", "plan.dp=2", "--set",
                               "plan.micro_batch=1", "--print-config", "--json")
         self.assertEqual(json.loads(first), json.loads(again))
+        # What does not fit is shown first.
+        r = self.refused(["train", "configs/quickstart.yaml", "--set", "plan.ep=3", "--print-config"],
+                         "expected a divisor of plan.dp")
+        self.assertRegex(r.stdout, r"ep: 3 +# --set")
 
     # ---- check ------------------------------------------------------------------------------------
     def test_check(self):
@@ -187,9 +242,38 @@ class Cli(unittest.TestCase):
                             .startswith("digraph"))
         self.assertNotIn(" adamw ", self.box.good("graph", "configs/quickstart.yaml", "--stage", "graph"))
         self.assertIn(" adamw ", self.box.good("graph", "configs/quickstart.yaml", "--stage", "backward"))
+        self.assertIn("digraph", self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--dot", "--rank", "2"))
         one = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--rank", "3")
         self.assertEqual(1, one.count("\nclass "))
         self.assertIn("\nclass stage1 ", one)
+
+    def test_graph_refuses_what_it_would_ignore(self):
+        def refused(words, *expected):
+            self.refused(["graph", "configs/quickstart.yaml", *PLAN, *words], *expected)
+
+        refused(["--dot"], "2 pipeline stages", "--rank R", "0, 2")
+        refused(["--stage", "graph", "--dump-after", "bucket"], "expected one of them")
+        for words in (["--stage", "graph"], ["--stage", "backward"], ["--stage", "schedule"],
+                      ["--dump-after", "recompute"]):
+            refused(words + ["--rank", "1"], "has no ranks")
+        refused(["--stage", "schedule", "--dot"], "CSV")
+        self.refused(["graph", "--diff", "a", "b", "--rank", "1"], "--limit and --out")
+        self.box.good("graph", "configs/quickstart.yaml", "--out", "whole.txt")
+        for words in (["--check"], ["--times"], ["--skip", "bucket"]):
+            self.refused(["graph", "whole.txt", *words], "passes have run")
+
+    def test_schedule(self):
+        """What is printed is taken for plan.pp_schedule, and PyTorch's form."""
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--stage", "schedule", "--out", "s.csv")
+        with open(self.box.path("s.csv"), encoding="utf-8") as f:
+            text = f.read()
+        self.assertEqual("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", text)
+        again = [*PLAN, "--set", "plan.pp_schedule=s.csv"]
+        self.assertEqual(text, self.box.good("graph", "configs/quickstart.yaml", *again, "--stage", "schedule"))
+        self.box.good("check", "configs/quickstart.yaml", *again)
+        with open(self.box.path("s.csv"), "w", encoding="utf-8") as f:
+            f.write(text.replace("0F1", "(0F1;0B0)OVERLAP_F_B"))
+        self.refused(["check", "configs/quickstart.yaml", *again], "s.csv", "OVERLAP_F_B is not supported")
 
     def test_passes(self):
         text = self.box.good("graph", "--list-passes")

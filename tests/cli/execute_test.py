@@ -4,6 +4,8 @@
 """The verbs that execute, on a tiny model: data, train, eval, generate, profile, bench step."""
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -33,6 +35,11 @@ class Execute(unittest.TestCase):
         for name in ("metrics.jsonl", "report.html", "trace.json.gz", "checkpoints/step-000006/model.safetensors",
                      "checkpoints/step-000006/config.json", "checkpoints/step-000006/tokenizer.json"):
             self.assertTrue(os.path.exists(self.box.path("runs/quickstart/" + name)), name)
+        out = self.box.good(*self.short("next"))
+        self.assertRegex(out, r"\narena +\S+ \S+ touched, \S+ \S+ planned\n")
+        words = " ".join(self.short("next")[1:])
+        with open(self.box.path("runs/next/report.html"), encoding="utf-8") as f:
+            self.assertIn(f"hocket graph {words} --stage program", f.read())
 
     def test_program_text_trains_the_same(self):
         self.box.good("graph", "configs/quickstart.yaml", "--set", "output.dir=runs/text", "--set", "plan.dp=2",
@@ -43,6 +50,9 @@ class Execute(unittest.TestCase):
         for run in ("text", "yaml"):
             with open(self.box.path(f"runs/{run}/metrics.jsonl"), encoding="utf-8") as f:
                 losses.append([x["train/loss"] for x in map(json.loads, f) if "train/loss" in x])
+        verdict = json.loads(self.box.good("check", "text.txt", "--json"))
+        with open(self.box.path("runs/text/checkpoints/step-000006/run.json"), encoding="utf-8") as f:
+            self.assertEqual(verdict["program_hash"], json.load(f)["data"]["program_hash"])
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
@@ -54,6 +64,7 @@ class Execute(unittest.TestCase):
         end = time.monotonic() + 120
         while time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics) > 500):
             time.sleep(0.05)
+        self.refused("another process is training into this folder", "train", *words)
         p.send_signal(signal.SIGINT)
         out, _ = p.communicate(timeout=120)
         self.assertEqual(0, p.returncode, out)
@@ -63,6 +74,122 @@ class Execute(unittest.TestCase):
         step = int(saved[0].split("-")[1])
         out = self.box.good("train", *words[:3], "--set", f"train.steps={step + 2}")
         self.assertIn(f"resumed from runs/stopped/checkpoints/{saved[0]}", out)
+
+    def refused(self, text, *words, code=2):
+        r = self.box.run(*words)
+        self.assertEqual(code, r.returncode, r.stdout + r.stderr)
+        self.assertIn(text, r.stderr)
+
+    def files(self, folder):
+        """{path: (bytes, time of the last change)} of all in a folder."""
+        found = {}
+        for top, _, names in os.walk(self.box.path(folder)):
+            for path in (os.path.join(top, name) for name in names):
+                with open(path, "rb") as f:
+                    found[path] = (f.read(), os.stat(path).st_mtime_ns)
+        return found
+
+    def short(self, name, *more):
+        """Words of a run of 2 steps that saves each, without the timing of tasks."""
+        return ["train", "configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set", "train.steps=2",
+                "--set", "train.save_every=1", "--set", "cluster.profile=runs/quickstart/profile.json",
+                *(w for change in more for w in ("--set", change))]
+
+    def test_finished_training_is_left_alone(self):
+        before = self.files("runs/quickstart")
+        out = self.box.train()
+        self.assertEqual("already finished at step 6 of 6; nothing to do (raise train.steps to go on)\n", out)
+        self.assertEqual(before, self.files("runs/quickstart"))
+
+    def test_killed_before_its_report(self):
+        """After the last checkpoint, the evaluation and the report are made up for; the trace is not touched."""
+        self.box.good(*self.short("late"))
+        folder = self.box.path("runs/late/")
+        with open(folder + "metrics.jsonl", encoding="utf-8") as f:
+            lines = f.readlines()
+        self.assertTrue(json.loads(lines[-1])["eval/complete"])
+        with open(folder + "metrics.jsonl", "w", encoding="utf-8") as f:
+            f.writelines(lines[:-1] + ['{"step": 2, "ti'])
+        os.remove(folder + "report.html")
+        trace = self.files("runs/late")[folder + "trace.json.gz"]
+        self.box.good(*self.short("late"))
+        with open(folder + "metrics.jsonl", encoding="utf-8") as f:
+            self.assertEqual(lines, f.readlines())
+        self.assertIn(folder + "report.html", self.files("runs/late"))
+        self.assertEqual(trace, self.files("runs/late")[folder + "trace.json.gz"])
+
+    def test_resume_only_the_same_training(self):
+        self.box.good(*self.short("same"))
+        before = self.files("runs/same")
+        self.refused("runs/same/checkpoints] holds checkpoints", *self.short("same", "train.resume=false"))
+        self.refused("train.seq_len = 32; this run has 16", *self.short("same", "train.seq_len=16"))
+        self.refused("train.seed = 1; this run has 2", *self.short("same", "train.seed=2"))
+        os.makedirs(self.box.path("configs/models/tied"))
+        with open(self.box.path("configs/models/tied/config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(cli_util.TINY, tie_word_embeddings=True), f)
+        self.refused("tie_word_embeddings = false; this run has true",
+                     *self.short("same", "model.path=configs/models/tied"))
+        self.assertEqual(before, self.files("runs/same"))
+        out = self.box.good(*self.short("same", "train.steps=3", "plan.dp=2", "plan.micro_batch=1", "train.lr=0.01",
+                                        "cluster.profile="))
+        self.assertIn("resumed from runs/same/checkpoints/step-000002", out)
+
+    def test_damaged_checkpoints(self):
+        self.box.good(*self.short("damaged"))
+        newest, older = (self.box.path(f"runs/damaged/checkpoints/step-00000{i}/") for i in (2, 1))
+        os.truncate(newest + "model.safetensors", 100)
+        r = self.box.run(*self.short("damaged"))
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("step-000002 (model.safetensors has 100 bytes", r.stderr)
+        self.assertIn("resumed from runs/damaged/checkpoints/step-000001", r.stdout)
+        with open(self.box.path("runs/damaged/metrics.jsonl"), encoding="utf-8") as f:
+            self.assertEqual([1, 2], [x["step"] for x in map(json.loads, f) if "train/loss" in x])
+        os.truncate(newest + "model.safetensors", 100)
+        os.remove(older + "run.json")
+        before = self.files("runs/damaged")
+        self.refused("step-000001 (no run.json)", *self.short("damaged"))
+        self.refused("step-000002 (model.safetensors", "generate", "runs/damaged", "--prompt", "x")
+        self.assertEqual(before, self.files("runs/damaged"))
+        # What a killed save leaves is no checkpoint.
+        for path in (newest, older):
+            shutil.rmtree(path)
+        os.makedirs(self.box.path("runs/damaged/checkpoints/step-000002.hocket-tmp-999999999"))
+        self.assertNotIn("resumed", self.box.good(*self.short("damaged")))
+        self.assertEqual(["step-000001", "step-000002"],
+                         sorted(os.listdir(self.box.path("runs/damaged/checkpoints"))))
+
+    def test_loss_that_is_no_number(self):
+        words = self.short("diverged", "train.lr=1e30", "train.warmup_steps=0", "train.steps=6")
+        self.refused("checkpoints/step-000001 is intact", *words, code=1)
+        self.refused("there is no checkpoint yet", *words, "--set", "train.save_every=0",
+                     "--set", "output.dir=runs/diverged2", code=1)
+
+    def test_disk_full(self):
+        """A write that fails names the checkpoint to go on from; here a file may grow by ten bytes."""
+        self.box.good(*self.short("full"))
+        most = os.path.getsize(self.box.path("runs/full/metrics.jsonl")) + 10
+        r = self.box.run(*self.short("full", "train.steps=3"), restore_signals=False,  # SIGXFSZ stays ignored
+                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
+        self.assertEqual(1, r.returncode, r.stdout + r.stderr)
+        self.assertIn("runs/full/metrics.jsonl] writing failed", r.stderr)
+        self.assertIn("runs/full/checkpoints/step-000002 is complete, and the same command goes on", r.stderr)
+        self.assertIn("resumed from runs/full/checkpoints/step-000002",
+                      self.box.good(*self.short("full", "train.steps=3")))
+
+    def test_report_without_the_text(self):
+        """The files that were prepared are gone: no baselines, but a report."""
+        kept = self.box.path("runs/quickstart/data/baselines.json")
+        os.rename(kept, kept + ".away")
+        os.rename(self.box.path("include"), self.box.path("include.away"))
+        try:
+            r = self.box.run(*self.short("moved"))
+        finally:
+            os.rename(self.box.path("include.away"), self.box.path("include"))
+            os.rename(kept + ".away", kept)
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("the report will have no baselines", r.stderr)
+        self.assertNotIn("trigram", r.stdout)
+        self.assertTrue(os.path.exists(self.box.path("runs/moved/report.html")))
 
     def test_eval_held_out(self):
         j = json.loads(self.box.good("eval", "runs/quickstart", "--json"))

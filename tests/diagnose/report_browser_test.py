@@ -33,6 +33,10 @@ PROBE = r"""
         });
       });
     }
+    for (const stack of document.querySelectorAll(".stack")) {
+      const filled = [...stack.children].reduce((a, e) => a + e.getBoundingClientRect().width, 0);
+      if (filled < .9 * stack.clientWidth) add("outside", `${when}: a stacked bar fills ${filled} of ${stack.clientWidth}`);
+    }
     const blocks = [...document.querySelectorAll(".tile, h2, h3, .legend li, th, dd, nav a, button, .seg label")].filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0 && getComputedStyle(e).display !== "inline");
     for (const e of blocks) add("outside", `${when}: ${e.tagName} ${e.textContent.slice(0, 40)}`);
     const text = [...document.querySelectorAll("#main p, #main li, #main td, #main th, .tile, dd, h1, h2, h3, svg text, figcaption")].map(e => e.textContent).join("\n");

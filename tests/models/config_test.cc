@@ -141,12 +141,23 @@ TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
       {{{"quantization_config", {{"bits", 4}}}}, {"quantization_config"}},
       {{{"layer_types", {"full_attention", "sliding_attention"}}},
        {"layer_types", "sliding_attention"}},
+      {{{"clip_qkv", 8.0}}, {"clip_qkv is '8.0'", "expected a plain qwen3_moe"}},
+      {{{"attn_logit_softcapping", 50.0}}, {"attn_logit_softcapping", "not supported"}},
+      {{{"qkv_bias", true}}, {"qkv_bias", "not supported"}},
+      {{{"shared_expert_intermediate_size", 512}}, {"shared_expert_intermediate_size"}},
   };
   for (const auto& [patch, parts] : cases) {
     json c = qwen();
     c.update(patch);
     expect_error(c, parts);
   }
+}
+
+TEST(ModelConfig, KeysOfOtherFamiliesMayBeThereWithoutEffect) {
+  json c = qwen();
+  c.update({{"clip_qkv", nullptr}, {"logit_scale", 1.0}, {"n_shared_experts", 0}, {"qkv_bias", false},
+            {"unsloth_version", "2026.1"}});
+  EXPECT_NO_THROW(parse(c));
 }
 
 TEST(ModelConfig, BadValuesNameTheKey) {

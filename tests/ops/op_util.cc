@@ -140,6 +140,7 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
   for (size_t o = 0; o < out.size(); ++o)
     load(static_cast<const std::byte*>(refs_out[o].data), out[o]);
   if (!how.guarded) return out;
+  EXPECT_EQ(torch().stray_allocations(), 0) << op.name << " allocates outside its workspace";
   EXPECT_TRUE(workspace.intact()) << op.name << " wrote beyond its " << cost.workspace
                                   << " bytes of workspace";
   for (size_t o = 0; o < out.size(); ++o)

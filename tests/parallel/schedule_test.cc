@@ -72,6 +72,13 @@ TEST(Schedule, CellsThatAreNotActionsAreNamed) {
   expect_contains(parse("0F99999999999999999999"), "has a bad number");
   expect_contains(parse("0F0_1"), "has a bad number");
   expect_contains(parse("0Q0"), "has no action");
+  for (const char* cell : {"(5F0;7B1)OVERLAP_F_B", "0SEND_F0", "1RECV_B2", "1UNSHARD", "1RESHARD",
+                           "3REDUCE_GRAD"}) {
+    const std::string text = parse((std::string("0F0,") + cell).c_str());
+    expect_contains(text, "s.csv");
+    expect_contains(text, "column 2: cell '" + std::string(cell) + "'");
+    expect_contains(text, "is not supported; expected the actions F, B, I and W");
+  }
   expect_contains(parse(""), "the schedule is empty");
   expect_contains(parse("s.csv"), "s.csv");
 }
@@ -97,7 +104,7 @@ TEST(Schedule, NamesAndFiles) {
   EXPECT_EQ(make_schedule("1f1b", 3, 5), one_f_one_b(3, 5));
   EXPECT_EQ(make_schedule("gpipe", 3, 5), gpipe(3, 5));
   expect_contains(failure([] { static_cast<void>(make_schedule("2f2b", 2, 2)); }),
-                  "expected 1f1b, gpipe or a .csv file");
+                  "expected 1f1b, gpipe, or a .csv file");
   expect_contains(failure([] { static_cast<void>(make_schedule("/no/such.csv", 2, 2)); }),
                   "/no/such.csv");
 }

@@ -116,7 +116,7 @@ class Parity:
         with open(source, "w") as f:
             f.writelines(json.dumps(v) + "\n" for v in values)
         began = time.time()
-        self.run(verb, "--tokenizer", tokenizer, "--lines", "--input", source, "--output", target)
+        self.run(verb, tokenizer, "--lines", "--in", source, "--out", target)
         self.seconds = time.time() - began
         with open(target) as f:
             return [json.loads(line) for line in f]
@@ -149,7 +149,7 @@ def main():
     parser.add_argument("--hocket", default="build/hocket")
     parser.add_argument("--strings", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--vocab", type=int, default=4096)
+    parser.add_argument("--vocab-size", type=int, default=4096)
     parser.add_argument("paths", nargs="*", default=["/usr/include/c++"])
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread on either side
@@ -162,11 +162,12 @@ def main():
         parity = Parity(args.hocket, work)
         ours = os.path.join(work, "ours")
         began = time.time()
-        parity.run("train-tokenizer", *[f for f, _ in corpus], "--vocab", str(args.vocab),
-                   "--valid-fraction", "0", "--output", ours)
+        files = [word for f, _ in corpus for word in ("--files", f)]
+        parity.run("train-tokenizer", *files, "--vocab-size", str(args.vocab_size),
+                   "--valid-fraction", "0", "--out", ours)
         our_seconds = time.time() - began
         began = time.time()
-        theirs = json.loads(hf_train(hf_tokenizer(), texts, args.vocab).to_str())["model"]
+        theirs = json.loads(hf_train(hf_tokenizer(), texts, args.vocab_size).to_str())["model"]
         with open(os.path.join(ours, "tokenizer.json")) as f:
             mine = json.load(f)["model"]
         merges = [m.split(" ") for m in mine["merges"]]

@@ -59,7 +59,7 @@ TEST(PlanCheck, MutantsAreRefusedOrEqual) {
     if (!can_run) continue;
     if (!single.count(seed)) single[seed] = train(c, true, 1, false, {}, false);
     Outcome many;
-    ASSERT_NO_THROW(many = train(c, false, 1, false, {}, false,
+    ASSERT_NO_THROW(many = train(c, false, 1, true, {}, false,
                                  [&](program::Program& p) { p = mutant; })) << what;
     const Outcome& one = single[seed];
     EXPECT_NEAR(many.losses[0], one.losses[0], kTolerance * std::abs(one.losses[0])) << what;

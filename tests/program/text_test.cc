@@ -147,9 +147,17 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
   expect(with(text, "micro_batches", "micro_batches ", "micro_batches -"), "micro_batches");
   // Numbers that do not fit are not cut down to ones that do.
   expect(with(text, "task 0 ", " out=", " out=4294967296,"), "out of range");
-  expect(text + "nonsense 1\n", "unknown line 'nonsense'");
+  expect(with(text, "end", "end", "nonsense 1"), "unknown line 'nonsense'");
+  expect(text + "nonsense 1\n", "comes after 'end'");
+  expect(with(text, "buffer 0 ", " input ", " inputt "), "line ");
   expect("hocket-program 1\naxis pp 1\ntask 0 add compute forward k0\n", "before any class");
-  expect("hocket-program 1\naxis pp 3\n", "0 classes; expected 3");
+  expect("hocket-program 1\naxis pp 3\nend\n", "0 classes; expected 3");
+}
+
+TEST(ProgramText, ACutTextIsCalledThat) {
+  const std::string text = print(compiled(1).program);
+  for (size_t length = 40; length + 4 < text.size(); length += 97)
+    EXPECT_NE(error_of(text.substr(0, length)).find("cut off"), std::string::npos) << length;
 }
 
 TEST(ProgramText, SpoiltTextNeverCrashes) {

@@ -377,19 +377,27 @@ Program two_by_two() {
 }
 
 TEST(TraceBuilder, FillsEventsFromTheProgram) {
-  const Program program = two_by_two();
+  Program program = two_by_two();
+  Buffer buffer;
+  buffer.type = {graph::DType::f32, {250}};
+  program.classes[0].buffers = {buffer};
+  program.classes[0].tasks[0].out = {0};
   TraceBuilder builder(program, "t", "run");
   const std::vector<int64_t> start = {0, 10, 20}, end = {10, 20, 19};  // the last did not run
   for (int32_t step : {7, 8}) {
     for (int32_t rank = 0; rank < 4; ++rank) builder.add_step(rank, step, start, end, 100);
   }
   for (int32_t rank = 0; rank < 4; ++rank) builder.add(rank, 2, 8, 120, 130);
-  builder.add_memory(1, "arena", 5, 77);
   const Trace trace = builder.take();
   EXPECT_EQ(trace.num_ranks, 4);
   EXPECT_EQ(trace.steps, (std::vector<int32_t>{7, 8}));
   ASSERT_EQ(trace.events.size(), 20u);
-  ASSERT_EQ(trace.memory.size(), 1u);
+  // On both ranks of stage 0, in both steps: alive while the first task runs.
+  ASSERT_EQ(trace.memory.size(), 8u);
+  EXPECT_EQ(trace.memory[0].t_ns, 100);
+  EXPECT_EQ(trace.memory[0].bytes, 1000);
+  EXPECT_EQ(trace.memory[1].t_ns, 110);
+  EXPECT_EQ(trace.memory[1].bytes, 0);
 
   std::map<int64_t, std::vector<const TraceEvent*>> flows;
   std::map<int32_t, std::vector<int32_t>> groups;

@@ -74,6 +74,8 @@ class TorchBackend final : public Backend {
     at::set_num_threads(num_threads);  // of this thread: OpenMP's count is per thread
     thread_local c10::InferenceMode no_autograd;
   }
+
+  int64_t stray_allocations() const override { return runtime::stray_allocations(); }
 };
 
 }  // namespace

@@ -75,4 +75,3 @@ namespace hocket::kernels {
 const char* current_op() { return runtime::active.op ? runtime::active.op : ""; }
 }  // namespace hocket::kernels
 
-extern "C" int64_t hocket_stray_allocations() { return hocket::runtime::stray_allocations(); }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/resume.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace hocket::train {
+namespace {
+
+using nlohmann::json;
+using KeyValues = std::vector<std::pair<std::string, json>>;
+
+json or_null(const std::optional<int64_t>& value) { return value ? json(*value) : json(nullptr); }
+
+/// Every field of a model's config under its name in a config.json.
+KeyValues values_of(const models::ModelConfig& m) {
+  return {{"model_type", m.family},
+          {"vocab_size", m.vocab_size},
+          {"hidden_size", m.hidden_size},
+          {"num_hidden_layers", m.num_layers},
+          {"num_attention_heads", m.num_heads},
+          {"num_key_value_heads", m.num_kv_heads},
+          {"head_dim", m.head_dim},
+          {"intermediate_size", m.intermediate_size},
+          {"max_position_embeddings", m.max_position},
+          {"rms_norm_eps", m.rms_norm_eps},
+          {"initializer_range", m.initializer_range},
+          {"tie_word_embeddings", m.tie_word_embeddings},
+          {"rope_theta", m.rope.theta},
+          {"rope_type", m.rope.scaling},
+          {"rope factor", m.rope.factor},
+          {"rope low_freq_factor", m.rope.low_freq_factor},
+          {"rope high_freq_factor", m.rope.high_freq_factor},
+          {"original_max_position_embeddings", m.rope.original_max_position},
+          {"num_experts", m.num_experts},
+          {"num_experts_per_tok", m.top_k},
+          {"moe_intermediate_size", m.moe_intermediate_size},
+          {"norm_topk_prob", m.norm_topk_prob},
+          {"router_aux_loss_coef", m.router_aux_loss_coef},
+          {"layers with experts", m.moe_layer},
+          {"bos_token_id", or_null(m.bos_token_id)},
+          {"pad_token_id", or_null(m.pad_token_id)},
+          {"eos_token_id", m.eos_token_ids}};
+}
+
+}  // namespace
+
+void check_same_training(const Run& run, const std::string& data_fingerprint,
+                         const checkpoint::Checkpoint& from) {
+  const std::string path = from.folder() + "/run.json";
+  const json config = parse_json(from.state().config, path + ": config");
+  const json data = parse_json(from.state().data, path + ": data");
+  const JsonView model = JsonView(config, path + ": config").at("model");
+  const JsonView train = JsonView(config, path + ": config").at("train");
+  const TrainSection& t = run.config.train;
+  const auto compare = [&from](const std::string& key, const json& saved, const json& now) {
+    if (saved != now)
+      fail(from.folder(), "was saved with {} = {}; this run has {}; set it back, or choose another "
+           "output.dir", key, saved.dump(), now.dump());
+  };
+  const KeyValues saved = values_of(from.config()), now = values_of(run.model);
+  for (size_t i = 0; i < now.size(); ++i)
+    compare("the model's " + now[i].first, saved[i].second, now[i].second);
+  compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
+  compare("train.seed", from.state().seed, t.seed);
+  compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
+  compare("train.seq_len", train.get_int("seq_len"), t.seq_len);
+  compare("data.dir's fingerprint", JsonView(data, path + ": data").get_string("fingerprint"),
+          data_fingerprint);
+}
+
+}  // namespace hocket::train

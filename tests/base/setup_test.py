@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/setup.sh: which packages belong to which set, and what is refused. Installs nothing."""
+import os
+import subprocess
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+
+
+def setup(*words):
+    return subprocess.run([os.path.join(ROOT, "tools/setup.sh"), *words], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, check=False)
+
+
+class Setup(unittest.TestCase):
+    def packages(self, *words):
+        r = setup(*words, "--list")
+        self.assertEqual(0, r.returncode, r.stderr)
+        return set(r.stdout.split())
+
+    def test_sets(self):
+        sim, build, tests = self.packages("--sim"), self.packages(), self.packages("--tests")
+        self.assertIn("libyaml-cpp-dev", sim)
+        self.assertNotIn("python3", sim)
+        self.assertLess(sim - {"g++"}, build)
+        with open("/etc/os-release", encoding="utf-8") as f:
+            debian = "ID=debian\n" in f.readlines()
+        # Ubuntu's chromium is a snap.
+        self.assertEqual({"chromium"} if debian else set(), tests - build)
+
+    def test_unknown_word(self):
+        r = setup("--test")
+        self.assertEqual(2, r.returncode)
+        self.assertIn("--tests", r.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

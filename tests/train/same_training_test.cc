@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which runs may go on from a checkpoint.
+#include "train/resume.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "tests/checkpoint/checkpoint_util.h"
+
+namespace hocket::train {
+namespace {
+
+using checkpoint::error_of;
+using models::ModelConfig;
+
+Run run_of(const std::string& family, const std::vector<std::string>& overrides = {}) {
+  const nlohmann::json yaml = {
+      {"model", {{"config", nlohmann::json::parse(checkpoint::small_config(family).json)}}},
+      {"train", {{"global_batch", 4}, {"seq_len", 16}}}};
+  return parse_run(yaml.dump(), "test", overrides);
+}
+
+/// A checkpoint of a run, and what check_same_training says of another.
+class Saved {
+ public:
+  explicit Saved(const Run& run) {
+    std::vector<std::vector<char>> storage;
+    checkpoint::CheckpointContent c;
+    c.config = &run.model;
+    c.params = checkpoint::random_params(run.model, graph::DType::f32, 1, storage);
+    c.state.seed = static_cast<uint64_t>(run.config.train.seed);
+    c.state.config = run.resolved.to_json().dump();
+    c.state.data = R"({"fingerprint": "abc"})";
+    path_ = checkpoint::save_checkpoint(folder_.path(), c);
+  }
+  std::string refusal(const Run& run, const std::string& fingerprint = "abc") const {
+    return error_of([&] {
+      check_same_training(run, fingerprint, checkpoint::Checkpoint(path_));
+    });
+  }
+
+ private:
+  checkpoint::TempFolder folder_;
+  std::string path_;
+};
+
+TEST(SameTraining, AnyPlanScheduleAndFolder) {
+  const Saved saved(run_of("qwen3_moe"));
+  EXPECT_EQ(saved.refusal(run_of("qwen3_moe")), "");
+  EXPECT_EQ(saved.refusal(run_of("qwen3_moe",
+                                 {"plan.dp=2", "plan.pp=2", "train.steps=7", "train.minutes=3",
+                                  "train.lr=0.5", "train.weight_decay=0", "train.save_every=9",
+                                  "train.eval_every=2", "output.dir=elsewhere", "data.dir=moved"})),
+            "");
+}
+
+TEST(SameTraining, NamesTheKeyAndBothValues) {
+  const Saved saved(run_of("qwen3_moe"));
+  for (const auto& [change, text] : std::vector<std::pair<std::string, std::string>>{
+           {"model.dtype=f64", R"(model.dtype = "f32"; this run has "f64")"},
+           {"train.seed=2", "train.seed = 1; this run has 2"},
+           {"train.global_batch=8", "train.global_batch = 4; this run has 8"},
+           {"train.seq_len=32", "train.seq_len = 16; this run has 32"}}) {
+    const std::string got = saved.refusal(run_of("qwen3_moe", {change}));
+    EXPECT_NE(got.find(text), std::string::npos) << got;
+  }
+  const std::string got = saved.refusal(run_of("qwen3_moe"), "def");
+  EXPECT_NE(got.find(R"(fingerprint = "abc"; this run has "def")"), std::string::npos) << got;
+}
+
+TEST(SameTraining, EveryFieldOfTheModelCounts) {
+  const train::Run run = run_of("qwen3_moe");
+  const Saved saved(run);
+  const std::vector<std::pair<std::string, std::function<void(ModelConfig&)>>> changes = {
+      {"model_type", [](ModelConfig& m) { m.family = "llama"; }},
+      {"vocab_size", [](ModelConfig& m) { ++m.vocab_size; }},
+      {"hidden_size", [](ModelConfig& m) { ++m.hidden_size; }},
+      {"num_hidden_layers", [](ModelConfig& m) { ++m.num_layers; }},
+      {"num_attention_heads", [](ModelConfig& m) { ++m.num_heads; }},
+      {"num_key_value_heads", [](ModelConfig& m) { ++m.num_kv_heads; }},
+      {"head_dim", [](ModelConfig& m) { ++m.head_dim; }},
+      {"intermediate_size", [](ModelConfig& m) { ++m.intermediate_size; }},
+      {"max_position_embeddings", [](ModelConfig& m) { ++m.max_position; }},
+      {"rms_norm_eps", [](ModelConfig& m) { m.rms_norm_eps *= 2; }},
+      {"initializer_range", [](ModelConfig& m) { m.initializer_range *= 2; }},
+      {"tie_word_embeddings = false; this run has true",
+       [](ModelConfig& m) { m.tie_word_embeddings = true; }},
+      {"rope_theta", [](ModelConfig& m) { m.rope.theta *= 2; }},
+      {"rope_type", [](ModelConfig& m) { m.rope.scaling = "linear"; }},
+      {"rope factor", [](ModelConfig& m) { m.rope.factor = 2; }},
+      {"rope low_freq_factor", [](ModelConfig& m) { m.rope.low_freq_factor = 2; }},
+      {"rope high_freq_factor", [](ModelConfig& m) { m.rope.high_freq_factor = 2; }},
+      {"original_max_position_embeddings",
+       [](ModelConfig& m) { m.rope.original_max_position = 2; }},
+      {"num_experts", [](ModelConfig& m) { ++m.num_experts; }},
+      {"num_experts_per_tok", [](ModelConfig& m) { ++m.top_k; }},
+      {"moe_intermediate_size", [](ModelConfig& m) { ++m.moe_intermediate_size; }},
+      {"norm_topk_prob", [](ModelConfig& m) { m.norm_topk_prob = !m.norm_topk_prob; }},
+      {"router_aux_loss_coef", [](ModelConfig& m) { m.router_aux_loss_coef += 1; }},
+      {"layers with experts", [](ModelConfig& m) { m.moe_layer.flip(); }},
+      {"bos_token_id", [](ModelConfig& m) { m.bos_token_id = 5; }},
+      {"pad_token_id", [](ModelConfig& m) { m.pad_token_id = 5; }},
+      {"eos_token_id", [](ModelConfig& m) { m.eos_token_ids = {5}; }}};
+  for (const auto& [key, change] : changes) {
+    train::Run other = run;
+    change(other.model);
+    const std::string got = saved.refusal(other);
+    EXPECT_NE(got.find("was saved with the model's " + key), std::string::npos) << got;
+  }
+}
+
+}  // namespace
+}  // namespace hocket::train
