@@ -19,17 +19,6 @@ namespace {
 using Json = nlohmann::json;
 using Kind = ConfigNode::Kind;
 
-template <class T>
-struct TypeOf {
-  using type = T;
-  static constexpr bool optional = false;
-};
-template <class T>
-struct TypeOf<std::optional<T>> {
-  using type = T;
-  static constexpr bool optional = true;
-};
-
 Json raw_json(const ConfigNode& node) {
   switch (node.kind) {
     case Kind::null:

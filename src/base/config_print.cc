@@ -15,17 +15,6 @@ namespace {
 using Json = nlohmann::json;
 
 template <class T>
-struct TypeOf {
-  using type = T;
-  static constexpr bool optional = false;
-};
-template <class T>
-struct TypeOf<std::optional<T>> {
-  using type = T;
-  static constexpr bool optional = true;
-};
-
-template <class T>
 constexpr bool kIsList = false;
 template <class T>
 constexpr bool kIsList<std::vector<T>> = true;

@@ -2,11 +2,24 @@
 // How configuration keys and values are shown in errors, in the resolved config and in the docs.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/config.h"
 
 namespace hocket {
+
+/// The type inside an optional, or the type itself: what a key holds.
+template <class T>
+struct TypeOf {
+  using type = T;
+  static constexpr bool optional = false;
+};
+template <class T>
+struct TypeOf<std::optional<T>> {
+  using type = T;
+  static constexpr bool optional = true;
+};
 
 /// What the key accepts, for errors and docs: "an integer", "one of a, b", "a list of strings".
 std::string type_text(const Field& field);

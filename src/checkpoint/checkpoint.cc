@@ -26,10 +26,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kRunFile = "run.json";
-constexpr const char* kConfigFile = "config.json";
 constexpr std::string_view kStep = "step-";
 constexpr std::string_view kTemporary = ".hocket-tmp-";
 constexpr int64_t kFormat = 1;

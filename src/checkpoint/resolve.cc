@@ -18,7 +18,6 @@
 namespace hocket::checkpoint {
 namespace {
 
-constexpr const char* kConfigFile = "config.json";
 constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 30;
 
 std::string environment(const char* name) {

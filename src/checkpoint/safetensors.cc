@@ -25,7 +25,6 @@ namespace {
 
 constexpr int64_t kMaxIndexBytes = 100'000'000;
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
-constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 struct Bf16 {

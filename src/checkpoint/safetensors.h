@@ -17,6 +17,10 @@
 
 namespace hocket::checkpoint {
 
+/// What transformers calls the files of a model folder.
+inline constexpr const char* kModelFile = "model.safetensors";
+inline constexpr const char* kConfigFile = "config.json";
+
 /// Element types of the format that have a whole number of bytes. Only some can be converted: see
 /// `SafetensorsFile::read`.
 enum class StoredType : uint8_t {

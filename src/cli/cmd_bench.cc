@@ -21,6 +21,7 @@
 #include "cli/verbs.h"
 #include "runtime/executor.h"
 #include "train/params.h"
+#include "train/preflight.h"
 #include "train/session.h"
 
 namespace hocket::cli {
@@ -197,6 +198,7 @@ class StepBench {
   StepBench(const train::Run& run, std::shared_ptr<runtime::Backend> backend) : run_(run), stores_(
       static_cast<size_t>(run.plan.world())) {
     train::Compiled compiled = train::compile(run);
+    train::require_memory(run, compiled.program);
     train::initialise(compiled.reference, compiled.program, 1, stores_);
     runtime::ExecutorOptions how;
     how.threads = train::threads_per_rank(run.plan);

@@ -11,6 +11,7 @@ namespace hocket::parallel {
 namespace {
 // Some 50 tasks each in training: 3 million tasks, 2 GB, 40 s of compilation and check.
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 16;
+constexpr int64_t kMaxRanksPerNode = 1024;
 }  // namespace
 
 graph::Mesh Plan::mesh() const {
@@ -44,6 +45,10 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
     if (sum != num_layers)
       fail("plan", "plan.pp_layers sums to {}; expected the model's {} layers", sum, num_layers);
   }
+  const int64_t on_node = ranks_per_node > 0 ? std::min(ranks_per_node, world()) : world();
+  if (on_node > kMaxRanksPerNode)
+    fail("plan", "{} ranks are on one node (plan.ranks_per_node is {}); expected at most {}; try "
+         "plan.ranks_per_node: 8", on_node, ranks_per_node, kMaxRanksPerNode);
   const int64_t most = kMaxLayersTimesMicroBatches / std::max<int64_t>(num_layers, 1);
   if (num_micro_batches > most)
     fail("plan",

@@ -20,7 +20,7 @@ using graph::Layout;
 using graph::Mesh;
 using graph::TensorType;
 
-inline constexpr int32_t kNone = -1;
+using graph::kNone;
 using TaskId = int32_t;    ///< index into RankClass::tasks
 using BufferId = int32_t;  ///< index into RankClass::buffers
 using KindId = int32_t;    ///< index into Program::kinds

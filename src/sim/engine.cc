@@ -16,8 +16,6 @@ namespace {
 
 using program::kNone;
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 /// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
 struct Event {
   int64_t ns;

@@ -19,6 +19,9 @@ namespace hocket::sim {
 using program::Program;
 using program::TaskId;
 
+/// A count or index of the simulator (int64_t, so that times and counts mix) as a vector's index.
+inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+
 /// Where durations come from. The engine asks once per (class, task) or (class, task, shape) and
 /// keeps the answer.
 class Durations {

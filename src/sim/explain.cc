@@ -14,8 +14,6 @@ namespace {
 using program::kNone;
 using program::Task;
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 size_t state_of(const Tables& t, const CollectiveRecord& k, int32_t index) {
   const int32_t group = t.channel_group[at(k.channel)];
   return at(t.channel_base[at(k.channel)] +

@@ -13,8 +13,6 @@
 namespace hocket::sim {
 namespace {
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 std::string ms(int64_t ns) { return human_time(static_cast<double>(ns) * 1e-9); }
 
 std::string percent(int64_t part, int64_t whole) {

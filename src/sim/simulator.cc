@@ -22,8 +22,6 @@ using cost::TaskCost;
 using program::Lane;
 using program::Task;
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
-
 /// Durations from a cost model, each distinct (kind, accumulation[, lane, shape]) computed once.
 class ModelDurations : public Durations {
  public:

@@ -46,11 +46,10 @@ void require_memory(const Run& run, const program::Program& program) {
   if (have <= 0 || need <= have) return;
   fail(run.name,
        "{} local rank{} would need {} of memory ({} parameters, their state, inputs and outputs; {} "
-       "activations); {} {}; try {}, or {}",
+       "activations); {}; try {}, or {}",
        program.mesh.size(), program.mesh.size() == 1 ? "" : "s", human_bytes(need),
        human_bytes(state), human_bytes(need - state),
-       budget ? "cluster.memory_budget times the ranks is" : "this machine has free",
-       human_bytes(have),
+       (budget ? "cluster.memory_budget allows " : "this machine has free ") + human_bytes(have),
        state < need / 2        ? "plan.recompute: full, a smaller plan.micro_batch or train.seq_len"
        : run.plan.dp > run.plan.ep ? "a smaller plan.dp"
                                    : "a smaller model",

@@ -104,6 +104,8 @@ class Cli(unittest.TestCase):
         refused("output.dir=", "output.dir is empty")
         refused("plan.threads_per_rank=100000", "expected from 0 to 1024")
         refused("train.global_batch=4000000000", "1000000000 micro-batches", "with 3 layers", "plan.micro_batch")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dp=65536", "--set", "plan.micro_batch=1",
+                      "--set", "train.global_batch=65536"], "65536 ranks are on one node", "plan.ranks_per_node: 8")
         refused("train.beta1=1", "train.beta1", "0.999999")
         for key in ("plan.dp", "plan.pp", "plan.micro_batch", "train.seq_len", "train.global_batch"):
             refused(key + "=4611686018427387904", key)
