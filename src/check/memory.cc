@@ -126,7 +126,7 @@ std::vector<ClassMemory> check_memory(Context& ctx, const Hazards& hazards) {
             " a ragged buffer reserves up to {} of addresses that it is not "
             "expected to fill",
             human_bytes(static_cast<double>(ragged)));
-      const bool states = m.persistent + m.host_io > ctx.options.memory_budget / 2;
+      const bool states = m.persistent + m.host_io > m.peak / 2;
       ctx.report("memory-budget", ProblemClass::memory,
                  m.peak_task.task >= 0 ? m.peak_task : TaskRef{m.cls, -1}, {}, text,
                  states

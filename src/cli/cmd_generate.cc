@@ -39,8 +39,9 @@ void verb_generate(Args& args) {
   };
   auto o = std::make_shared<Options>();
   args.about("continue a prompt, token by token",
-             "Prints the prompt and what the model adds, as it comes. One rank with a key-value "
-             "cache. The same seed gives the same text everywhere.");
+             "Prints the prompt and what the model adds, as it comes. The prompt stands at the "
+             "beginning of a document: the end-of-text token comes before it, as in training. One "
+             "rank with a key-value cache. The same seed gives the same text everywhere.");
   args.positional("MODEL", &o->model,
                   "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
                   "a hub id in the local cache");

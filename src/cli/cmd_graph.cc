@@ -57,8 +57,9 @@ std::string text_of(const program::Program& p, const Options& o) {
   const int32_t cls = class_of(p, o);
   if (!o.dot) return program::print(p, cls);
   if (cls == program::kNone && p.classes.size() > 1)
-    fail("hocket graph --dot", "the program has {} pipeline stages; expected --rank R, a rank of the "
-         "stage to draw: {}", p.classes.size(), join(first_ranks(p), ", "));
+    fail("hocket graph --dot",
+         "the program has {} pipeline stages; expected --rank R, a rank of the stage to draw: {}",
+         p.classes.size(), join(first_ranks(p), ", "));
   return program::to_dot(p, std::max(cls, 0));
 }
 std::string text_of(const graph::Graph& g, const Options& o) {
@@ -120,7 +121,8 @@ class Watcher {
 };
 
 int schedule(const train::Run& run, const Options& o) {
-  if (o.dot) fail("hocket graph --dot", "a schedule is a CSV; expected --stage graph, backward or program");
+  if (o.dot)
+    fail("hocket graph --dot", "a schedule is a CSV; expected --stage graph, backward or program");
   const int stages = static_cast<int>(run.plan.pp);
   const int micro_batches = static_cast<int>(run.plan.num_micro_batches);
   const parallel::Schedule s = parallel::make_schedule(run.plan.pp_schedule, stages, micro_batches);
@@ -132,9 +134,10 @@ int schedule(const train::Run& run, const Options& o) {
 int show(Options& o) {
   if (o.list_passes) return list_passes(), 0;
   if (o.diff) {
-    if (!o.stage.empty() || !o.dump_after.empty() || !o.passes.empty() || !o.skip.empty() || o.rank ||
-        o.dot || o.check || o.times || !o.set.empty())
-      fail("hocket graph --diff", "compares two texts as they are; it goes with --limit and --out only");
+    if (!o.stage.empty() || !o.dump_after.empty() || !o.passes.empty() || !o.skip.empty() ||
+        !o.set.empty() || o.rank || o.dot || o.check || o.times)
+      fail("hocket graph --diff",
+           "compares two texts as they are; it goes with --limit and --out only");
     if (o.inputs.size() != 2)
       fail("hocket graph --diff", "got {} files; expected two: hocket graph --diff A B",
            o.inputs.size());

@@ -49,8 +49,9 @@ std::vector<Listing> list(const program::Program& p) {
     size_t deps = 0;
     for (const program::Task& t : cls.tasks) {
       const std::string& kind = kinds[static_cast<size_t>(t.kind)];
-      std::string line = fmt::format("{} {} {} mb{} L{}{}{}", kind, to_string(t.lane),
-                                     to_string(t.phase), t.micro_batch, t.layer,
+      std::string line = fmt::format("{} {} {}{}{}{}{}", kind, to_string(t.lane), to_string(t.phase),
+                                     t.micro_batch == program::kNone ? "" : fmt::format(" mb{}", t.micro_batch),
+                                     t.layer == program::kNone ? "" : fmt::format(" L{}", t.layer),
                                      t.recompute ? " recompute" : "", t.accumulate ? " +=" : "");
       if (t.group != program::kNone) {
         const program::Group& g = p.groups[static_cast<size_t>(t.group)];

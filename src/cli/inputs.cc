@@ -44,7 +44,8 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
                    bool bare_model) {
   Source source;
   if (!bare_model && is_directory(path))
-    fail(path, "is a folder; expected a run.yaml or the text of a program");
+    fail(path, "is a folder; expected a run.yaml or the text of a program; try a run.yaml with "
+         "model.path: {}", path);
   if (bare_model && (!file_exists(path) || is_directory(path) || is_config_json(path))) {
     if (path.ends_with(".yaml") || path.ends_with(".txt")) read_file(path);  // says what is wrong
     const std::string config = checkpoint::resolve_model(path, false).config_file;
@@ -55,6 +56,9 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
                             path, overrides, 4);
     return source;
   }
+  if (!bare_model && file_exists(path) && is_config_json(path))
+    fail(path, "is a model; expected a run.yaml or the text of a program; try a run.yaml with "
+         "model.path: {}", path);
   source.run = train::read_run(path, overrides, &source.program_text);
   return source;
 }

@@ -65,11 +65,12 @@ Action parse_cell(std::string_view cell, std::string_view where, size_t row, siz
          row + 1, column + 1, cell, why);
   };
   // What else torch.distributed.pipelining writes.
-  for (const char* other : {"OVERLAP_F_B", "SEND_F", "SEND_B", "RECV_F", "RECV_B", "UNSHARD", "RESHARD",
-                            "REDUCE_GRAD"})
+  for (const char* other : {"OVERLAP_F_B", "SEND_F", "SEND_B", "RECV_F", "RECV_B", "UNSHARD",
+                            "RESHARD", "REDUCE_GRAD"})
     if (cell.find(other) != cell.npos)
-      fail(where, "row {}, column {}: cell '{}': {} is not supported; expected the actions F, B, I "
-           "and W, one per cell; transfers and reductions follow from them",
+      fail(where,
+           "row {}, column {}: cell '{}': {} is not supported; expected the actions F, B, I and W, "
+           "one per cell; transfers and reductions follow from them",
            row + 1, column + 1, cell, other);
   size_t at = cell.find_first_of("FBIW");
   if (at == cell.npos) bad("has no action");

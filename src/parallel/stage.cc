@@ -137,6 +137,7 @@ int32_t StageLowering::segment(int32_t layer, Phase phase) {
 
 Lane StageLowering::comm_lane(const Group& group) const {
   int64_t per_node = plan_.ranks_per_node > 0 ? plan_.ranks_per_node : plan_.world();
+  if (per_node >= plan_.world()) return Lane::intra;
   for (int32_t rank : program_.ranks_of(stage_)) {
     for (int32_t member : program_.members(group, rank))
       if (member / per_node != rank / per_node) return Lane::inter;

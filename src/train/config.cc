@@ -37,7 +37,8 @@ void DataSection::fields(Fields& v) {
   v("name", name, "what the text is called in reports");
   v("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
   v("dir", dir, "where the prepared tokens lie");
-  v("tokenizer", tokenizer, "tokenizer.json; default: the one in data.dir");
+  v("tokenizer", tokenizer,
+    "tokenizer.json that `hocket data prepare` uses; training takes the one in data.dir");
   v("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes").min(0);
   v("valid_fraction", valid_fraction, "share of the files that is held out").min(0).max(0.9);
 }
@@ -45,7 +46,7 @@ void DataSection::fields(Fields& v) {
 void TrainSection::fields(Fields& v) {
   v("steps", steps, "optimizer steps").min(1);
   v("minutes", minutes,
-    "if above 0: as many steps as fit into this time replace `steps` (measured over the first ones)")
+    "if above 0: as many steps as fit into this time, by the predicted step time, replace `steps`")
       .min(0).max(1e6);
   v("global_batch", global_batch, "sequences per step, over all ranks and micro-batches").min(1);
   v("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
@@ -65,7 +66,8 @@ void TrainSection::fields(Fields& v) {
     "held-out sequences per validation while training; the one at the end takes all").min(1);
   v("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
   v("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
-  v("resume", resume, "continue from the newest checkpoint of output.dir, if there is one");
+  v("resume", resume, "continue from the newest checkpoint of output.dir, if there is one; false: "
+                      "start anew, in a folder without checkpoints");
 }
 
 void PlanSection::fields(Fields& v) {
@@ -74,7 +76,8 @@ void PlanSection::fields(Fields& v) {
   v("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
   v("micro_batch", micro_batch, "sequences per rank and micro-batch").min(1).max(kMaxSequences);
   v("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
-  v("pp_schedule", pp_schedule, "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
+  v("pp_schedule", pp_schedule,
+    "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
   v("recompute", recompute, "activations computed again in the backward pass")
       .one_of({"none", "selective", "full"});
   v("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
@@ -149,19 +152,35 @@ Run resolve(const std::string& text, const std::string& name,
   return run;
 }
 
+/// True for an override of a key that no task depends on: files, and what the loop around the
+/// program does.
+bool outside_program(std::string_view override) {
+  for (std::string_view section : {"output.", "data.", "cluster."})
+    if (override.starts_with(section)) return true;
+  const std::string_view key = override.substr(0, override.find('='));
+  for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
+                                "eval_sequences", "save_every", "keep_last", "resume"})
+    if (key.starts_with("train.") && key.substr(6) == loop) return true;
+  return false;
+}
+
 }  // namespace
 
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
                 std::string* program_text) {
   std::string text = read_file(path);
+  if (text.rfind("hocket-graph", 0) == 0)
+    fail(path, "is the text of a graph; expected a run.yaml or a program: hocket graph RUN --stage "
+         "program");
   if (text.rfind("hocket-program", 0) != 0) return resolve(read_config_text(path), path, overrides);
-  if (!overrides.empty())
-    fail(path, "a program can't be changed with --set; try it on the run.yaml that it was made from");
+  for (const std::string& o : overrides)
+    if (!outside_program(o))
+      fail(path, "--set {} would change the program; try it on the run.yaml that it was made from", o);
   program::Program p = program::parse_program(text, path);
   if (p.config.empty()) fail(path, "the program has no configuration line; expected `config {{…}}`");
   if (program_text) *program_text = std::move(text);
   // JSON is YAML, but not every YAML is JSON.
-  return resolve(parse_json(p.config, path + ": config").dump(), path, {});
+  return resolve(parse_json(p.config, path + ": config").dump(), path, overrides);
 }
 
 Run parse_run(const std::string& text, const std::string& name,

@@ -45,8 +45,8 @@ void require_memory(const Run& run, const program::Program& program) {
                              : static_cast<double>(available_memory());
   if (have <= 0 || need <= have) return;
   fail(run.name,
-       "{} local rank{} would need {} of memory ({} parameters, their state, inputs and outputs; {} "
-       "activations); {}; try {}, or {}",
+       "{} local rank{} would need {} of memory ({} parameters, their state, inputs and outputs; "
+       "{} activations); {}; try {}, or {}",
        program.mesh.size(), program.mesh.size() == 1 ? "" : "s", human_bytes(need),
        human_bytes(state), human_bytes(need - state),
        (budget ? "cluster.memory_budget allows " : "this machine has free ") + human_bytes(have),

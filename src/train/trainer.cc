@@ -49,10 +49,17 @@ void on_signal(int signal) {
   g_stop = 1;
 }
 
+/// The folder of the shards, which must be named.
+const std::string& data_dir(const Run& run) {
+  if (run.config.data.dir.empty())
+    fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
+  return run.config.data.dir;
+}
+
 class Trainer {
  public:
   Trainer(const Run& run, const TrainOptions& options)
-      : run_(run), options_(options), t_(run.config.train), dataset_(run.config.data.dir) {}
+      : run_(run), options_(options), t_(run.config.train), dataset_(data_dir(run)) {}
   void go();
 
  private:

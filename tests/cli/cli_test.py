@@ -61,6 +61,8 @@ class Cli(unittest.TestCase):
         self.refused(["check", "none.yaml"], "none.yaml")
         self.refused(["train", "none.yaml"], "none.yaml")
         self.refused(["train", "configs"], "folder")
+        self.refused(["train", "configs/models/quickstart/config.json"], "is a model", "model.path")
+        self.refused(["train", "configs/quickstart.yaml", "--set", "data.dir="], "data.dir is missing")
         with open(self.box.path("typo.yaml"), "w", encoding="utf-8") as f:
             f.write("model: {path: configs/models/quickstart}\nplan: {micro_bach: 2}\n")
         self.refused(["check", "typo.yaml"], "typo.yaml:2", "micro_batch")
@@ -208,7 +210,11 @@ class Cli(unittest.TestCase):
                 a, b = json.loads(a), json.loads(b)
                 a.pop("seconds"), b.pop("seconds")
             self.assertEqual(a, b, words)
-        self.refused(["check", "p.txt", "--set", "plan.dp=1"], "--set")
+        self.refused(["check", "p.txt", "--set", "plan.dp=1"], "--set plan.dp=1 would change the program")
+        self.refused(["check", "p.txt", "--set", "train.lrr=1"], "--set train.lrr=1")
+        self.box.good("check", "p.txt", "--set", "train.lr=0.1", "--set", "output.dir=elsewhere")
+        self.box.good("graph", "configs/quickstart.yaml", "--stage", "graph", "--out", "g.txt")
+        self.refused(["check", "g.txt"], "is the text of a graph")
 
     # ---- simulate ---------------------------------------------------------------------------------
     def test_simulate(self):

@@ -17,7 +17,17 @@ import sys
 import tempfile
 
 PROBE = r"""
-<script>addEventListener("load", () => setTimeout(() => {
+<script>addEventListener("load", () => {
+  // Charts are drawn when the browser gets to it: begin when their number has stood still for a while.
+  let before = -1, still = 0;
+  const timer = setInterval(() => {
+    const charts = document.querySelectorAll(".chart > svg, .chart > canvas").length;
+    still = charts === before ? still + 1 : 0;
+    before = charts;
+    if (still === 4) clearInterval(timer), probe();
+  }, 300);
+});
+function probe() {
   const out = {errors: window.__errors, overlaps: [], outside: [], silent: [], bad: [], charts: 0};
   const add = (list, text) => { if (out[list].length < 12 && !out[list].includes(text)) out[list].push(text); };
   const check = when => {
@@ -74,7 +84,7 @@ PROBE = r"""
   pre.id = "probe";
   pre.textContent = JSON.stringify(out);
   document.body.append(pre);
-}, 300));</script>"""
+}</script>"""
 CATCH = "<script>window.__errors = []; addEventListener('error', e => __errors.push(String(e.message)));</script>"
 
 
