@@ -221,7 +221,8 @@ void LocalWorld::Impl::Rank::all_gather(const Call& call, Meeting& m) {
 
 void LocalWorld::Impl::Rank::reduce_scatter(const Call& call, Meeting& m, size_t me) {
   const TensorType& part = call.kind->out[0];
-  auto [outer, inner] = blocks(part, call.kind->attrs.i("dim"));
+  const auto shape = blocks(part, call.kind->attrs.i("dim"));
+  const int64_t outer = shape.first, inner = shape.second;  // clang 14 captures no bindings
   const int64_t n = static_cast<int64_t>(call.members.size());
   with_type(part.dtype, [&](auto zero) {
     using T = decltype(zero);

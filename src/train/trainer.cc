@@ -165,6 +165,7 @@ void Trainer::set_up() {
         1, static_cast<int64_t>(t_.minutes * 60 / (prediction_.step_s * evals)));
     fmt::print("{} minutes at {} predicted per step: {} steps\n", t_.minutes,
                human_time(prediction_.step_s), steps_);
+    std::fflush(stdout);
   }
 }
 
