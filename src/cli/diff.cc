@@ -49,9 +49,11 @@ std::vector<Listing> list(const program::Program& p) {
     size_t deps = 0;
     for (const program::Task& t : cls.tasks) {
       const std::string& kind = kinds[static_cast<size_t>(t.kind)];
+      auto number = [](const char* what, int32_t n) {
+        return n == program::kNone ? "" : fmt::format(" {}{}", what, n);
+      };
       std::string line = fmt::format("{} {} {}{}{}{}{}", kind, to_string(t.lane), to_string(t.phase),
-                                     t.micro_batch == program::kNone ? "" : fmt::format(" mb{}", t.micro_batch),
-                                     t.layer == program::kNone ? "" : fmt::format(" L{}", t.layer),
+                                     number("mb", t.micro_batch), number("L", t.layer),
                                      t.recompute ? " recompute" : "", t.accumulate ? " +=" : "");
       if (t.group != program::kNone) {
         const program::Group& g = p.groups[static_cast<size_t>(t.group)];
@@ -203,7 +205,8 @@ std::string diff_texts(const std::string& a_name, const std::string& a, const st
   std::string out = fmt::format("- {}\n+ {}\n", a_name, b_name);
   std::vector<Listing> x, y;
   if (programs) {
-    const program::Program p = program::parse_program(a, a_name), q = program::parse_program(b, b_name);
+    const program::Program p = program::parse_program(a, a_name);
+    const program::Program q = program::parse_program(b, b_name);
     auto mesh = [](const program::Program& program) {
       std::string text = fmt::format("{} micro-batches, mesh", program.num_micro_batches);
       for (const auto& axis : program.mesh.axes) text += fmt::format(" {} {}", axis.name, axis.size);

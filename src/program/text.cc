@@ -335,7 +335,8 @@ Program parse_program(std::string_view text, const std::string& where) {
     } catch (const Error& e) {
       why = e.what();
     }
-    if (text.empty()) why += fmt::format("; the text is cut off here: its last line is not '{}'", kEnd);
+    if (text.empty())
+      why += fmt::format("; the text is cut off here: its last line is not '{}'", kEnd);
     fail(where, "line {}: {}", number, why);
   }
   if (!header) fail(where, "the text is empty; expected '{}'", kHeader);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 
 namespace hocket::program {
+
 TraceBuilder::TraceBuilder(const Program& program, std::string title, std::string source)
     : program_(program) {
   trace_.title = std::move(title);

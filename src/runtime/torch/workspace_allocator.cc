@@ -74,4 +74,3 @@ int64_t stray_allocations() { return strays.load(std::memory_order_relaxed); }
 namespace hocket::kernels {
 const char* current_op() { return runtime::active.op ? runtime::active.op : ""; }
 }  // namespace hocket::kernels
-
