@@ -11,10 +11,10 @@ import re
 import sys
 
 # One entry per row, lowest first. Folders in one row may include each other.
-ROWS = [["base"], ["graph"], ["ops"], ["models"], ["autodiff"], ["program"], ["comm"],
+ROWS = [["base"], ["graph"], ["ops"], ["models"], ["autodiff"], ["program"], ["trace"], ["comm"],
         ["parallel"], ["check"], ["passes"], ["cost"], ["sim"], ["planner"], ["runtime"],
         ["kernels", "comm/c10d", "runtime/torch"],
-        ["data", "checkpoint", "train", "rl", "serve", "diagnose"], ["cli"]]
+        ["data", "checkpoint"], ["engine"], ["diagnose"], ["train", "rl", "serve"], ["cli"]]
 TORCH = {"kernels", "comm/c10d", "runtime/torch"}
 RANK = {folder: i for i, row in enumerate(ROWS) for folder in row}
 SOFT, HARD = 400, 800

@@ -20,9 +20,9 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "runtime/executor.h"
-#include "train/params.h"
+#include "engine/params.h"
 #include "train/preflight.h"
-#include "train/session.h"
+#include "engine/session.h"
 
 namespace hocket::cli {
 namespace {
@@ -148,17 +148,17 @@ void declare_compile(Args& args) {
         {"model", {{"config", model}}},
         {"train", {{"global_batch", o->micro_batches * o->dp}, {"seq_len", 1024}}},
         {"plan", {{"pp", o->pp}, {"dp", o->dp}, {"ep", o->ep}}}};
-    const train::Run run = train::parse_run(tree.dump(), "hocket bench compile", {});
+    const engine::Run run = engine::parse_run(tree.dump(), "hocket bench compile", {});
     const int64_t start = now_ns();
     int64_t last = start;
     const double cpu_start = cpu_ms();
     std::vector<std::pair<std::string, double>> rows;
-    train::CompileOptions options;
+    engine::CompileOptions options;
     options.observe = [&](const std::string& what, const graph::Graph&, const program::Program&) {
       rows.push_back({what == "program" ? "dependencies and memory plan" : what, ms_since(last) * 1e-3});
       last = now_ns();
     };
-    const train::Compiled compiled = train::compile(run, options);
+    const engine::Compiled compiled = engine::compile(run, options);
     last = now_ns();
     const check::Verdict verdict = check::check(compiled.program, compiled.reference);
     rows.push_back({"check", ms_since(last) * 1e-3});
@@ -195,14 +195,14 @@ double status_mib(const std::string& key) {
 /// Training steps on random tokens, as bench/peer_torch.py does them: Zipf-like, 8 batches in turn.
 class StepBench {
  public:
-  StepBench(const train::Run& run, std::shared_ptr<runtime::Backend> backend) : run_(run), stores_(
+  StepBench(const engine::Run& run, std::shared_ptr<runtime::Backend> backend) : run_(run), stores_(
       static_cast<size_t>(run.plan.world())) {
-    train::Compiled compiled = train::compile(run);
+    engine::Compiled compiled = engine::compile(run);
     train::require_memory(run, compiled.program);
-    train::initialise(compiled.reference, compiled.program, 1, stores_);
+    engine::initialise(compiled.reference, compiled.program, 1, stores_);
     runtime::ExecutorOptions how;
-    how.threads = train::threads_per_rank(run.plan);
-    session_ = std::make_unique<train::Session>(std::move(compiled), std::move(backend), stores_, how);
+    how.threads = engine::threads_per_rank(run.plan);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores_, how);
     const int64_t v = run.model.vocab_size;
     std::vector<double> sum(static_cast<size_t>(v));
     double all = 0;
@@ -239,7 +239,7 @@ class StepBench {
       session_->feed("targets", m, targets.data());
       session_->feed("positions", m, positions.data());
     }
-    const train::TrainSection& t = run_.config.train;
+    const engine::TrainSection& t = run_.config.train;
     const double scale = 1.0 / static_cast<double>(t.global_batch * s);
     const double hyper[3] = {t.lr, 1 - std::pow(t.beta1, static_cast<double>(steps_)),
                              1 - std::pow(t.beta2, static_cast<double>(steps_))};
@@ -251,9 +251,9 @@ class StepBench {
   }
 
  private:
-  const train::Run& run_;
-  train::Stores stores_;
-  std::unique_ptr<train::Session> session_;
+  const engine::Run& run_;
+  engine::Stores stores_;
+  std::unique_ptr<engine::Session> session_;
   std::vector<int32_t> batches_[8];
   int64_t steps_ = 0;
 };
@@ -276,7 +276,7 @@ int bench_step(const StepOptions& o) {
       {"model", {{"path", config}}},
       {"train", {{"global_batch", 4}, {"seq_len", 512}, {"lr", 3e-4}, {"max_grad_norm", 1.0}}},
       {"plan", {{"micro_batch", 4}, {"threads_per_rank", 2}}}};
-  const train::Run run = train::parse_run(tree.dump(), "hocket bench step", o.set);
+  const engine::Run run = engine::parse_run(tree.dump(), "hocket bench step", o.set);
   StepBench bench(run, std::move(backend));
   auto memory = [&] {
     return nlohmann::json{{"rss_mib", status_mib("VmRSS")}, {"peak_mib", status_mib("VmHWM")},

@@ -9,10 +9,10 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "check/check.h"
-#include "check/mutate.h"
+#include "check/mutants/mutate.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
-#include "train/describe.h"
+#include "engine/describe.h"
 
 namespace hocket::cli {
 namespace {
@@ -23,7 +23,7 @@ const char* name_of(check::Localisation l) {
 }
 
 /// `count` random faults, one at a time, and what the check says to each.
-int mutants(const train::Compiled& compiled, const check::CheckOptions& options, int64_t count,
+int mutants(const engine::Compiled& compiled, const check::CheckOptions& options, int64_t count,
             int64_t seed, bool json) {
   check::Checker checker(compiled.reference, compiled.program.num_micro_batches);
   if (const check::Verdict v = checker.check(compiled.program, options); !v.ok())
@@ -106,14 +106,14 @@ void verb_check(Args& args) {
     else if (source.run.config.cluster.memory_budget)
       options.memory_budget = static_cast<int64_t>(*source.run.config.cluster.memory_budget);
     if (options.memory_budget < 0) fail("hocket check", "--memory-budget is negative");
-    const train::Compiled compiled = source.compile();
+    const engine::Compiled compiled = source.compile();
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
     if (o->json)
       fmt::print("{}\n", check::to_json(verdict));
     else
-      fmt::print("model    {}\nplan     {}\n{}", train::describe(source.run.model),
-                 train::describe(source.run), check::to_text(verdict));
+      fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
+                 engine::describe(source.run), check::to_text(verdict));
     return verdict.ok() ? 0 : 2;
   });
 }

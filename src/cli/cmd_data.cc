@@ -34,9 +34,9 @@ struct Corpus {
     args.option("--seed", "S", &seed, "of the split into training and held-out files [0]");
     args.flag("--json", &json, "the result as JSON");
   }
-  train::DataSection section() const {
-    train::DataSection d;
-    if (!run.empty()) d = train::read_run(run, set).config.data;
+  engine::DataSection section() const {
+    engine::DataSection d;
+    if (!run.empty()) d = engine::read_run(run, set).config.data;
     else if (!set.empty()) fail("hocket data", "--set needs a RUN; without one use the flags");
     if (!files.empty()) d.files = files;
     if (valid_fraction) d.valid_fraction = *valid_fraction;
@@ -47,7 +47,7 @@ struct Corpus {
       fail("hocket data", "--valid-fraction is {}; expected 0 to 1", d.valid_fraction);
     return d;
   }
-  data::CorpusOptions options(const train::DataSection& d) const {
+  data::CorpusOptions options(const engine::DataSection& d) const {
     return {d.files, d.valid_fraction, static_cast<uint64_t>(seed.value_or(0))};
   }
 };
@@ -65,7 +65,7 @@ void declare_train_tokenizer(Args& args) {
                "--out runs/quickstart/tokenizer",
                "on the C++ headers of this machine");
   args.run([o] {
-    const train::DataSection d = o->section();
+    const engine::DataSection d = o->section();
     data::TrainTokenizerOptions options;
     options.corpus = o->options(d);
     options.output = o->out.empty() ? d.tokenizer : o->out;
@@ -110,7 +110,7 @@ void declare_prepare(Args& args) {
                "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
                "what configs/quickstart.yaml trains on");
   args.run([o] {
-    const train::DataSection d = o->section();
+    const engine::DataSection d = o->section();
     data::PrepareOptions options;
     options.corpus = o->options(d);
     options.tokenizer = o->tokenizer.empty() ? d.tokenizer : o->tokenizer;

@@ -14,7 +14,7 @@
 #include "ops/op.h"
 #include "passes/pass.h"
 #include "runtime/kernel.h"
-#include "train/machine.h"
+#include "engine/machine.h"
 
 namespace hocket::cli {
 
@@ -30,7 +30,7 @@ void verb_env(Args& args) {
   args.run([o] {
     nlohmann::ordered_json j;
     j["hocket"] = HOCKET_VERSION;
-    for (const auto& [key, value] : train::machine_facts()) j[key] = value;
+    for (const auto& [key, value] : engine::machine_facts()) j[key] = value;
     const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
     const double memory = pages * static_cast<double>(sysconf(_SC_PAGESIZE));
     j["memory_bytes"] = static_cast<int64_t>(memory);

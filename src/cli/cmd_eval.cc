@@ -21,12 +21,12 @@ namespace {
 using Lists = std::vector<std::vector<int32_t>>;
 
 /// The run's parameters on all ranks.
-void load(const train::Run& run, train::Stores& stores) {
+void load(const engine::Run& run, engine::Stores& stores) {
   stores.resize(static_cast<size_t>(run.plan.world()));
-  train::CompileOptions how;
-  how.purpose = train::Purpose::logits;
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::logits;
   how.num_micro_batches = 1;
-  const train::Compiled compiled = train::compile(run, how);
+  const engine::Compiled compiled = engine::compile(run, how);
   train::require_memory(run, compiled.program);
   train::load_weights(run.config.model.path, run, compiled, stores);
 }
@@ -56,7 +56,7 @@ void save_logits(const std::string& path, const Lists& ids,
   checkpoint::save_safetensors(path, tensors);
 }
 
-void save_grads(const std::string& path, const train::Run& run, const train::Gradients& g) {
+void save_grads(const std::string& path, const engine::Run& run, const train::Gradients& g) {
   const checkpoint::ModelWeights weights(run.config.model.path, run.model);
   std::vector<checkpoint::NamedTensor> tensors;
   for (const auto& [param, bytes] : g.grads)
@@ -73,13 +73,13 @@ struct Options {
   bool json = false;
 };
 
-int on_ids(const Options& o, const train::Run& run) {
+int on_ids(const Options& o, const engine::Run& run) {
   const Lists ids = train::read_ids(o.ids, run.model.vocab_size);
   size_t longest = 0;
   for (const auto& list : ids) longest = std::max(longest, list.size());
   warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
   auto backend = runtime::load_torch_backend();
-  train::Stores stores;
+  engine::Stores stores;
   load(run, stores);
   const auto logits = train::logits_of(run, ids, backend, stores);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
@@ -107,14 +107,14 @@ int on_ids(const Options& o, const train::Run& run) {
   return 0;
 }
 
-int on_data(const Options& o, const train::Run& run) {
+int on_data(const Options& o, const engine::Run& run) {
   if (o.sequences < 0) fail("hocket eval", "--sequences is negative");
   const data::Dataset dataset(run.config.data.dir);
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
   auto backend = runtime::load_torch_backend();
-  train::Stores stores;
+  engine::Stores stores;
   load(run, stores);
   train::Evaluator evaluator(run, dataset, backend, stores);
   Progress progress;
@@ -170,7 +170,7 @@ void verb_eval(Args& args) {
     if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
     std::vector<std::string> set = o->set;
     if (!o->data.empty()) set.push_back("data.dir=" + o->data);
-    const train::Run run = model_run(o->model, o->dtype, set);
+    const engine::Run run = model_run(o->model, o->dtype, set);
     if (!o->ids.empty()) return on_ids(*o, run);
     if (run.config.data.dir.empty())
       fail("hocket eval", "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "

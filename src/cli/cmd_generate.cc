@@ -13,7 +13,7 @@
 #include "checkpoint/model_weights.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "train/preflight.h"
 #include "train/sample.h"
 
@@ -69,7 +69,7 @@ void verb_generate(Args& args) {
     range("--temperature", how.temperature, 0, 100);
     range("--top-k", static_cast<double>(how.top_k), 0, 1e9);
     range("--top-p", how.top_p, 0, 1);
-    const train::Run run = model_run(o->model, "f32", o->set);
+    const engine::Run run = model_run(o->model, "f32", o->set);
     const std::string& folder = run.config.model.path;
     const std::string file = o->tokenizer.empty() ? join_path(folder, "tokenizer.json") : o->tokenizer;
     if (!file_exists(file))
@@ -81,10 +81,10 @@ void verb_generate(Args& args) {
     const int64_t longest =
         static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1 + how.max_new_tokens;
     warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
-    train::CompileOptions decode;
-    decode.purpose = train::Purpose::generate;
+    engine::CompileOptions decode;
+    decode.purpose = engine::Purpose::generate;
     decode.cache_slots = longest;
-    train::require_memory(run, train::compile(run, decode).program);
+    train::require_memory(run, engine::compile(run, decode).program);
     auto backend = runtime::load_torch_backend();
     if (!o->json) {
       fmt::print("{}", how.prompt);

@@ -76,7 +76,7 @@ bool shows_graph(const Options& o) {
 /// checks what a pass made if asked.
 class Watcher {
  public:
-  Watcher(const train::Run& run, const Options& o) : run_(run), o_(o), last_(now_ns()) {
+  Watcher(const engine::Run& run, const Options& o) : run_(run), o_(o), last_(now_ns()) {
     wanted_ = o.dump_after.empty() ? o.stage : o.dump_after;
     on_graph_ = shows_graph(o);
   }
@@ -112,7 +112,7 @@ class Watcher {
     if (!v.ok()) fail("hocket graph --check", "refused after {}:\n{}", what, check::to_text(v));
   }
 
-  const train::Run& run_;
+  const engine::Run& run_;
   const Options& o_;
   std::string wanted_, text_;
   bool on_graph_ = false, found_ = false;
@@ -120,7 +120,7 @@ class Watcher {
   int64_t last_;
 };
 
-int schedule(const train::Run& run, const Options& o) {
+int schedule(const engine::Run& run, const Options& o) {
   if (o.dot)
     fail("hocket graph --dot", "a schedule is a CSV; expected --stage graph, backward or program");
   const int stages = static_cast<int>(run.plan.pp);
@@ -177,12 +177,12 @@ int show(Options& o) {
     return 0;
   }
   Watcher watcher(source.run, o);
-  train::CompileOptions options;
+  engine::CompileOptions options;
   options.skip_passes = comma_list(o.skip);
   options.observe = [&](const std::string& what, const graph::Graph& g, const program::Program& p) {
     watcher.see(what, g, p);
   };
-  train::compile(source.run, options);
+  engine::compile(source.run, options);
   emit(o.out, watcher.text());
   return 0;
 }

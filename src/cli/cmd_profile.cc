@@ -39,7 +39,7 @@ void verb_profile(Args& args) {
   args.run([o] {
     if (o->seconds < 0) fail("hocket profile", "--seconds is negative");
     const Source source = read_source(o->run, o->set, true);
-    const train::Compiled compiled = source.compile();
+    const engine::Compiled compiled = source.compile();
     train::require_memory(source.run, compiled.program);
     Progress progress;
     train::ProfileOptions how;

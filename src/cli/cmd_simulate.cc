@@ -13,8 +13,8 @@
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
 #include "sim/simulator.h"
-#include "train/describe.h"
-#include "train/machine.h"
+#include "engine/describe.h"
+#include "engine/machine.h"
 
 namespace hocket::cli {
 
@@ -49,15 +49,15 @@ void verb_simulate(Args& args) {
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
   args.run([o] {
     const Source source = read_source(o->run, o->set, true);
-    const train::RunConfig& config = source.run.config;
+    const engine::RunConfig& config = source.run.config;
     const std::string file = o->cluster.empty() ? config.cluster.file : o->cluster;
     const cost::Cluster cluster =
-        file.empty() ? train::local_cluster(source.run) : cost::read_cluster(file);
+        file.empty() ? engine::local_cluster(source.run) : cost::read_cluster(file);
     const std::string timed = o->profile.empty() ? config.cluster.profile : o->profile;
     std::optional<cost::Profile> profile;
     if (!timed.empty()) profile = cost::read_profile(timed);
 
-    const train::Compiled compiled = source.compile();
+    const engine::Compiled compiled = source.compile();
     sim::SimOptions options;
     options.all_ranks = o->all_ranks;
     options.tokens = compiled.tokens_per_step;
@@ -66,13 +66,13 @@ void verb_simulate(Args& args) {
     const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster));
     sim::Replay replay;
     const sim::SimReport report = sim::simulate(compiled.program, costs, options, &replay);
-    if (!o->trace.empty()) program::write_trace(sim::to_trace(compiled.program, replay), o->trace);
+    if (!o->trace.empty()) trace::write_trace(sim::to_trace(compiled.program, replay), o->trace);
     if (o->json) {
       fmt::print("{}\n", sim::to_json(compiled.program, report));
       return 0;
     }
-    fmt::print("model    {}\nplan     {}\n{}", train::describe(source.run.model),
-               train::describe(source.run), sim::to_text(compiled.program, report));
+    fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
+               engine::describe(source.run), sim::to_text(compiled.program, report));
     if (!o->trace.empty()) fmt::print("wrote {}\n", o->trace);
     return 0;
   });

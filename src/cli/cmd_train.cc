@@ -41,7 +41,7 @@ void verb_train(Args& args) {
   args.example("hocket train configs/quickstart.yaml --print-config", "what the file resolves to");
   args.run([o] {
     if (o->print_keys) {
-      train::RunConfig defaults;
+      engine::RunConfig defaults;
       Fields fields;
       defaults.fields(fields);
       fmt::print("{}", document_config(fields));
@@ -50,9 +50,9 @@ void verb_train(Args& args) {
     if (o->run.empty()) fail("hocket train", "RUN is missing: a run.yaml; try: hocket train --help");
     if (o->print_config) {
       // Printed before it is refused: it says where a value that does not fit came from.
-      train::Run run = train::resolve_run(o->run, o->set);
+      engine::Run run = engine::resolve_run(o->run, o->set);
       fmt::print("{}", o->json ? run.resolved.to_json().dump(2) + "\n" : run.resolved.to_yaml(true));
-      train::derive(run);
+      engine::derive(run);
       return 0;
     }
     const Source source = read_source(o->run, o->set);

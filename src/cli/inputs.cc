@@ -22,20 +22,20 @@ bool is_config_json(const std::string& path) {
 }
 
 /// Sets train.global_batch to `per_stage` micro-batches per pipeline stage unless it is given.
-train::Run with_batch(nlohmann::json tree, const std::string& name,
+engine::Run with_batch(nlohmann::json tree, const std::string& name,
                       const std::vector<std::string>& overrides, int64_t per_stage) {
-  train::RunConfig probe;
+  engine::RunConfig probe;
   const ResolvedConfig resolved = parse_config(probe, tree.dump(), name, overrides);
   if (resolved.is_default("train.global_batch"))
     tree["train"]["global_batch"] = probe.plan.dp * probe.plan.micro_batch *
                                     (probe.plan.pp > 1 ? per_stage * probe.plan.pp : 1);
-  return train::parse_run(tree.dump(), name, overrides);
+  return engine::parse_run(tree.dump(), name, overrides);
 }
 
 }  // namespace
 
-train::Compiled Source::compile(const train::CompileOptions& options) const {
-  train::Compiled compiled = train::compile(run, options);
+engine::Compiled Source::compile(const engine::CompileOptions& options) const {
+  engine::Compiled compiled = engine::compile(run, options);
   if (!program_text.empty()) compiled.program = program::parse_program(program_text);
   return compiled;
 }
@@ -59,11 +59,11 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
   if (!bare_model && file_exists(path) && is_config_json(path))
     fail(path, "is a model; expected a run.yaml or the text of a program; try a run.yaml with "
          "model.path: {}", path);
-  source.run = train::read_run(path, overrides, &source.program_text);
+  source.run = engine::read_run(path, overrides, &source.program_text);
   return source;
 }
 
-train::Run model_run(const std::string& model, const std::string& dtype,
+engine::Run model_run(const std::string& model, const std::string& dtype,
                      const std::vector<std::string>& overrides) {
   const checkpoint::ModelLocation at = checkpoint::resolve_model(model, true);
   nlohmann::json tree = {{"model", {{"path", at.folder}, {"init", "weights"}, {"dtype", dtype}}}};

@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "cli/args.h"
-#include "train/compile.h"
+#include "engine/compile.h"
 
 namespace hocket::cli {
 
 /// A run as given on the command line.
 struct Source {
-  train::Run run;
+  engine::Run run;
   std::string program_text;  ///< RUN was the text of a program
 
   /// The program that the run makes, or the one that was given.
-  train::Compiled compile(const train::CompileOptions& options = {}) const;
+  engine::Compiled compile(const engine::CompileOptions& options = {}) const;
 };
 
 /// `path`: a run.yaml, a program's text; with `bare_model` also a MODEL, whose missing settings are:
@@ -28,7 +28,7 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
 
 /// Text of a run that evaluates or generates with MODEL: its weights, and for a checkpoint of ours
 /// the data and sequence length that it was trained with. The batch follows the plan of `overrides`.
-train::Run model_run(const std::string& model, const std::string& dtype,
+engine::Run model_run(const std::string& model, const std::string& dtype,
                      const std::vector<std::string>& overrides);
 
 /// A warning if `tokens` positions, those of `what`, are more than the model was made for.

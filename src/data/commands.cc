@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "data/utf8.h"
+#include "data/tokenizer/utf8.h"
 
 namespace hocket::data {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "data/baselines.h"
-#include "data/bpe_train.h"
+#include "data/tokenizer/bpe_train.h"
 #include "data/prepare.h"
 
 namespace hocket::data {

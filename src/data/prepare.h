@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/shards.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace hocket::data {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "diagnose/metrics.h"
-#include "program/trace.h"
+#include "trace/trace.h"
 
 namespace hocket::diagnose {
 
@@ -105,8 +105,8 @@ struct ReportData {
   std::vector<KindTime> kinds;
   int64_t kinds_steps = 0;         ///< steps that `kinds` is the mean of
   double kinds_step_s = kMissing;  ///< mean duration of these steps
-  program::Trace step;             ///< measured timeline, one step
-  program::Trace predicted;        ///< the simulator's timeline of one step
+  trace::Trace step;             ///< measured timeline, one step
+  trace::Trace predicted;        ///< the simulator's timeline of one step
   std::vector<MemoryPlan> memory;
   std::vector<Sample> samples;
   std::string config;  ///< resolved run.yaml

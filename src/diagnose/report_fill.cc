@@ -15,8 +15,8 @@ namespace {
 using program::BufferKind;
 using program::kNone;
 using program::Phase;
-using program::Trace;
-using program::TraceEvent;
+using trace::Trace;
+using trace::TraceEvent;
 
 struct Span {
   int64_t begin = INT64_MAX, end = INT64_MIN;
@@ -44,7 +44,7 @@ Trace one_step(const Trace& trace, int32_t step, const Span& span) {
     e.start_ns -= span.begin;
     e.end_ns -= span.begin;
   }
-  for (const program::TraceMemory& m : trace.memory) {
+  for (const trace::TraceMemory& m : trace.memory) {
     if (m.t_ns < span.begin || m.t_ns > span.end) continue;
     out.memory.push_back(m);
     out.memory.back().t_ns -= span.begin;

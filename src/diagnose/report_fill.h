@@ -7,25 +7,25 @@
 
 #include "diagnose/report.h"
 #include "program/program.h"
-#include "program/trace.h"
+#include "trace/trace.h"
 
 namespace hocket::diagnose {
 
 /// Time by kind of task (mean over the trace's steps and ranks) and the timeline of one step: the
 /// one whose duration is the median. Events without a step are left out; a trace without events
 /// changes nothing.
-void fill_measured(ReportData& report, const program::Trace& trace);
+void fill_measured(ReportData& report, const trace::Trace& trace);
 
 /// The predicted timeline and the predicted time by kind. Call after fill_measured; kinds that only
 /// the prediction has get a row of their own. A simulation that replayed one rank per class counts
 /// each with the number of ranks of its stage: `ranks_of_event[i]` per event, empty for one each.
-void fill_predicted(ReportData& report, const program::Trace& trace,
+void fill_predicted(ReportData& report, const trace::Trace& trace,
                     std::span<const int32_t> ranks_of_event = {});
 
 /// The memory plan of one rank class. Blocks live from the start of their first task to the end of
 /// their last; in seconds if `times` (a trace with one step of a rank of the class) has every task
 /// of it, in tasks otherwise. Needs a planned program (offsets).
 MemoryPlan memory_plan_of(const program::Program& program, int32_t cls,
-                          const program::Trace* times = nullptr);
+                          const trace::Trace* times = nullptr);
 
 }  // namespace hocket::diagnose

@@ -15,8 +15,8 @@
 namespace hocket::diagnose {
 namespace {
 
-using program::Trace;
-using program::TraceEvent;
+using trace::Trace;
+using trace::TraceEvent;
 
 // A growing JSON text. Commas are put by what was written last.
 class Out {
@@ -221,7 +221,7 @@ void put_timeline(Out& out, const Trace& trace, size_t limit) {
   }
 
   using Type =
-      std::tuple<program::StringId, program::StringId, program::StringId, int32_t, int64_t, double>;
+      std::tuple<trace::StringId, trace::StringId, trace::StringId, int32_t, int64_t, double>;
   std::map<Type, int64_t> types;
   std::vector<Type> list;
   out.open('{').member("source", trace.source == "run" ? "run" : "simulation");

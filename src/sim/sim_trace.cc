@@ -7,13 +7,13 @@
 #include <span>
 
 #include "base/error.h"
-#include "program/trace_builder.h"
+#include "trace/trace_builder.h"
 
 namespace hocket::sim {
 
-program::Trace to_trace(const Program& p, const Replay& r) {
+trace::Trace to_trace(const Program& p, const Replay& r) {
   HOCKET_CHECK(std::ssize(r.start_ns) == r.num_tasks, "the replay kept no timeline");
-  program::TraceBuilder builder(p, "predicted step", "simulation");
+  trace::TraceBuilder builder(p, "predicted step", "simulation");
   for (size_t i = 0; i < r.ranks.size(); ++i) {
     const int32_t rank = r.ranks[i];
     const auto first = static_cast<size_t>(r.base[i]);

@@ -2,7 +2,7 @@
 // A replay as a trace: the same schema as a run's, so that both open in Perfetto and compare.
 #pragma once
 
-#include "program/trace.h"
+#include "trace/trace.h"
 #include "sim/engine.h"
 
 namespace hocket::sim {
@@ -10,6 +10,6 @@ namespace hocket::sim {
 /// One event per replayed task (needs ReplayOptions::record), arrows from sends to receives, and
 /// the bytes of live step buffers over time per rank. Where one rank stands for its class the
 /// others are left out; the property `replayed_ranks` says so.
-program::Trace to_trace(const Program& program, const Replay& replay);
+trace::Trace to_trace(const Program& program, const Replay& replay);
 
 }  // namespace hocket::sim

@@ -9,15 +9,15 @@
 #include "base/json.h"
 #include "checkpoint/model_weights.h"
 #include "data/loader.h"
-#include "train/params.h"
+#include "engine/params.h"
 
 namespace hocket::train {
 
 namespace {
 
-runtime::ExecutorOptions executor_options(const Run& run) {
+runtime::ExecutorOptions executor_options(const engine::Run& run) {
   runtime::ExecutorOptions o;
-  o.threads = threads_per_rank(run.plan);
+  o.threads = engine::threads_per_rank(run.plan);
   o.timeout = std::chrono::milliseconds(static_cast<int64_t>(run.config.plan.timeout_s * 1000));
   return o;
 }
@@ -32,7 +32,7 @@ struct Batch {
   std::span<int32_t> row(std::vector<int32_t>& v, int64_t r) const {
     return std::span(v).subspan(static_cast<size_t>(r * seq_len), static_cast<size_t>(seq_len));
   }
-  void feed(Session& session, bool with_targets) {
+  void feed(engine::Session& session, bool with_targets) {
     const int64_t per = session.graph().tensor(session.graph().find("tokens")).type.numel();
     for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
       session.feed("tokens", m, tokens.data() + m * per);
@@ -47,22 +47,22 @@ struct Batch {
 }  // namespace
 
 struct Evaluator::Impl {
-  std::unique_ptr<Session> session;
+  std::unique_ptr<engine::Session> session;
   std::unique_ptr<data::ValidLoader> loader;
   int64_t rows = 0;
 };
 
-Evaluator::Evaluator(const Run& run, const data::Dataset& dataset,
-                     std::shared_ptr<runtime::Backend> backend, Stores& stores)
+Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
+                     std::shared_ptr<runtime::Backend> backend, engine::Stores& stores)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  CompileOptions how;
-  how.purpose = Purpose::loss;
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::loss;
   // Enough micro-batches to keep a pipeline busy; more would only make the last step emptier.
   how.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1;
-  Compiled compiled = compile(run, how);
+  engine::Compiled compiled = engine::compile(run, how);
   impl_->rows = compiled.tokens_per_step / run.config.train.seq_len;
-  impl_->session = std::make_unique<Session>(std::move(compiled), std::move(backend), stores,
+  impl_->session = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores,
                                              executor_options(run));
   impl_->loader = std::make_unique<data::ValidLoader>(
       dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
@@ -73,7 +73,7 @@ Evaluator::~Evaluator() = default;
 
 HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress) {
   data::ValidLoader& loader = *impl_->loader;
-  Session& session = *impl_->session;
+  engine::Session& session = *impl_->session;
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
   HeldOut result;
@@ -123,7 +123,7 @@ struct Packed {
   Batch batch;
   int64_t seq_len, rows, num_micro_batches;
 };
-Packed pack(const Run& run, const std::vector<std::vector<int32_t>>& ids) {
+Packed pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
   int64_t longest = 1;
   for (const auto& list : ids) longest = std::max(longest, static_cast<int64_t>(list.size()));
   const int64_t at_once = run.plan.dp;
@@ -139,24 +139,24 @@ Packed pack(const Run& run, const std::vector<std::vector<int32_t>>& ids) {
   return p;
 }
 
-Session session_for(const Run& run, const Packed& packed, Purpose purpose,
-                    std::shared_ptr<runtime::Backend> backend, Stores& stores) {
-  CompileOptions how;
+engine::Session session_for(const engine::Run& run, const Packed& packed, engine::Purpose purpose,
+                    std::shared_ptr<runtime::Backend> backend, engine::Stores& stores) {
+  engine::CompileOptions how;
   how.purpose = purpose;
   how.micro_batch = 1;
   how.seq_len = packed.seq_len;
   how.num_micro_batches = packed.num_micro_batches;
-  return Session(compile(run, how), std::move(backend), stores, executor_options(run));
+  return engine::Session(engine::compile(run, how), std::move(backend), stores, executor_options(run));
 }
 
 }  // namespace
 
-std::vector<std::vector<float>> logits_of(const Run& run,
+std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
                                           std::shared_ptr<runtime::Backend> backend,
-                                          Stores& stores) {
+                                          engine::Stores& stores) {
   Packed packed = pack(run, ids);
-  Session session = session_for(run, packed, Purpose::logits, std::move(backend), stores);
+  engine::Session session = session_for(run, packed, engine::Purpose::logits, std::move(backend), stores);
   packed.batch.feed(session, false);
   session.step();
   const int64_t vocab = run.model.vocab_size;
@@ -176,14 +176,14 @@ std::vector<std::vector<float>> logits_of(const Run& run,
   return result;
 }
 
-Gradients gradients_of(const Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<runtime::Backend> backend, Stores& stores) {
+Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                       std::shared_ptr<runtime::Backend> backend, engine::Stores& stores) {
   Packed packed = pack(run, ids);
   const auto targets =
       std::count_if(packed.batch.targets.begin(), packed.batch.targets.end(),
                     [](int32_t t) { return t >= 0; });
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
-  Session session = session_for(run, packed, Purpose::grads, std::move(backend), stores);
+  engine::Session session = session_for(run, packed, engine::Purpose::grads, std::move(backend), stores);
   packed.batch.feed(session, true);
   const double scale = 1.0 / static_cast<double>(targets);
   session.feed("loss_scale", program::kNone, &scale);
@@ -197,12 +197,12 @@ Gradients gradients_of(const Run& run, const std::vector<std::vector<int32_t>>& 
   return g;
 }
 
-void load_weights(const std::string& folder, const Run& run, const Compiled& compiled,
-                  Stores& stores) {
+void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+                  engine::Stores& stores) {
   checkpoint::ModelWeights weights(folder, run.model);
   for (const graph::Tensor& t : compiled.reference.tensors)
     if (t.kind == graph::TensorKind::param)
-      scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {
+      engine::scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {
         weights.load_range(t.name, begin, count, t.type.dtype, to);
       });
 }

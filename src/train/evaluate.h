@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/prepare.h"
-#include "train/session.h"
+#include "engine/session.h"
 
 namespace hocket::train {
 
@@ -24,8 +24,8 @@ struct HeldOut {
 /// Runs held-out sequences through the parameters in `stores`, under the run's plan.
 class Evaluator {
  public:
-  Evaluator(const Run& run, const data::Dataset& dataset, std::shared_ptr<runtime::Backend> backend,
-            Stores& stores);
+  Evaluator(const engine::Run& run, const data::Dataset& dataset, std::shared_ptr<runtime::Backend> backend,
+            engine::Stores& stores);
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
   HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);
@@ -39,10 +39,10 @@ class Evaluator {
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size);
 
 /// Logits [tokens, vocab] of every list, as fp32, under the run's plan.
-std::vector<std::vector<float>> logits_of(const Run& run,
+std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
                                           std::shared_ptr<runtime::Backend> backend,
-                                          Stores& stores);
+                                          engine::Stores& stores);
 
 /// Gradients of the mean next-token loss over all lists, by parameter name (full tensors in the
 /// run's type), and that loss.
@@ -50,11 +50,11 @@ struct Gradients {
   double loss = 0;
   std::vector<std::pair<graph::Tensor, std::vector<std::byte>>> grads;
 };
-Gradients gradients_of(const Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<runtime::Backend> backend, Stores& stores);
+Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
+                       std::shared_ptr<runtime::Backend> backend, engine::Stores& stores);
 
 /// Loads every parameter of a model folder onto all ranks.
-void load_weights(const std::string& folder, const Run& run, const Compiled& compiled,
-                  Stores& stores);
+void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+                  engine::Stores& stores);
 
 }  // namespace hocket::train

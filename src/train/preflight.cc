@@ -30,7 +30,7 @@ int64_t available_memory() {
 
 }  // namespace
 
-void require_memory(const Run& run, const program::Program& program) {
+void require_memory(const engine::Run& run, const program::Program& program) {
   double need = 0, state = 0;
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const program::RankClass& cls = program.classes[c];
@@ -56,7 +56,7 @@ void require_memory(const Run& run, const program::Program& program) {
        budget ? "a larger budget" : "set cluster.memory_budget (per rank) to go on nonetheless");
 }
 
-Prediction preflight(const Run& run, const Compiled& compiled,
+Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<runtime::Backend>& backend,
                      const data::Dataset& dataset) {
   Prediction result;
@@ -66,7 +66,7 @@ Prediction preflight(const Run& run, const Compiled& compiled,
   result.model_flops = cost::model_flops(compiled.reference).training() *
                        static_cast<double>(program.num_micro_batches);
   fmt::print("model    {}\n         {:.2f} M parameters ({:.2f} M active), {}\n",
-             describe(run.model), static_cast<double>(result.params) / 1e6,
+             engine::describe(run.model), static_cast<double>(result.params) / 1e6,
              static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
   std::fflush(stdout);
   const int64_t files = dataset.train_stats().files;
@@ -75,7 +75,7 @@ Prediction preflight(const Run& run, const Compiled& compiled,
              files == 1 ? "" : "s", static_cast<double>(dataset.valid_stats().tokens) / 1e6,
              dataset.valid_stats().files);
   std::fflush(stdout);
-  fmt::print("plan     {}\n", describe(run));
+  fmt::print("plan     {}\n", engine::describe(run));
   std::fflush(stdout);
 
   require_memory(run, program);
@@ -105,7 +105,7 @@ Prediction preflight(const Run& run, const Compiled& compiled,
   if (auto it = profile.peak_flops.find(dtype); it != profile.peak_flops.end())
     result.peak_flops = it->second;
   result.memory_bandwidth = profile.memory_bytes_per_s;
-  cost::CostModel costs(local_cluster(run), profile, threads_per_rank(run.plan));
+  cost::CostModel costs(engine::local_cluster(run), profile, engine::threads_per_rank(run.plan));
   sim::SimOptions sim_options;
   sim_options.model_flops = result.model_flops;
   sim_options.tokens = compiled.tokens_per_step;

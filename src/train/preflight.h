@@ -8,10 +8,10 @@
 
 #include "check/check.h"
 #include "data/prepare.h"
-#include "program/trace.h"
+#include "trace/trace.h"
 #include "runtime/kernel.h"
 #include "sim/simulator.h"
-#include "train/describe.h"
+#include "engine/describe.h"
 #include "train/profiler.h"
 
 namespace hocket::train {
@@ -26,16 +26,16 @@ struct Prediction {
   std::string program_hash;
   std::string provenance;
   std::string check_summary;
-  program::Trace trace;       ///< simulated
+  trace::Trace trace;       ///< simulated
   sim::SimReport report;
 };
 
 /// Error (exit code 2) if the program's local ranks need more memory than this machine has to give,
 /// or than cluster.memory_budget allows. To be called before anything is allocated for them.
-void require_memory(const Run& run, const program::Program& program);
+void require_memory(const engine::Run& run, const program::Program& program);
 
 /// Prints and returns it; throws Error (exit code 2) with the verdict if the check refuses.
-Prediction preflight(const Run& run, const Compiled& compiled,
+Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<runtime::Backend>& backend,
                      const data::Dataset& dataset);
 

@@ -16,8 +16,8 @@
 #include "comm/local.h"
 #include "comm/solo.h"
 #include "runtime/executor.h"
-#include "train/params.h"
-#include "train/session.h"
+#include "engine/params.h"
+#include "engine/session.h"
 
 namespace hocket::train {
 
@@ -30,7 +30,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 /// Inputs of the kind that training has: random tokens, whole sequences as documents.
-void feed_rank(const Run& run, const Compiled& compiled, runtime::Executor& rank, int32_t cls) {
+void feed_rank(const engine::Run& run, const engine::Compiled& compiled, runtime::Executor& rank, int32_t cls) {
   Rng rng(1);
   const int64_t seq_len = run.config.train.seq_len;
   for (const auto& b : compiled.program.classes[static_cast<size_t>(cls)].buffers) {
@@ -60,23 +60,23 @@ double quantile(std::vector<double> v, double q) {
 
 }  // namespace
 
-cost::Profile profile(const Run& run, const Compiled& compiled,
+cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<runtime::Backend>& backend,
                       const ProfileOptions& options) {
   const program::Program& p = compiled.program;
   cost::Profile result;
-  result.machine = machine_facts();
+  result.machine = engine::machine_facts();
   result.machine["backend"] = backend->describe();
   result.cores = std::max(1u, std::thread::hardware_concurrency());
-  result.threads = threads_per_rank(run.plan);
+  result.threads = engine::threads_per_rank(run.plan);
   std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(p);
   std::map<std::string, std::vector<double>> samples;
   std::set<int32_t> classes;
   for (const auto& t : targets) classes.insert(t.cls);
   for (int32_t cls : classes) {
     const int32_t rank = p.ranks_of(cls)[0];
-    Stores stores(static_cast<size_t>(p.mesh.size()));
-    initialise(compiled.reference, p, 1, stores);
+    engine::Stores stores(static_cast<size_t>(p.mesh.size()));
+    engine::initialise(compiled.reference, p, 1, stores);
     comm::SoloCommunicator solo(rank);
     runtime::ExecutorOptions how;
     how.threads = static_cast<int>(result.threads);
@@ -146,15 +146,15 @@ cost::Profile profile(const Run& run, const Compiled& compiled,
   return result;
 }
 
-cost::Profile profile_cached(const std::string& path, const Run& run, const Compiled& compiled,
+cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
                              const std::shared_ptr<runtime::Backend>& backend,
                              const ProfileOptions& options) {
   try {
     cost::Profile old = cost::read_profile(path);
     std::set<std::string> keys;
     for (const auto& t : old.tasks) keys.insert(t.key);
-    bool covers = old.threads == threads_per_rank(run.plan) &&
-                  old.machine["cpu"] == machine_facts()["cpu"] &&
+    bool covers = old.threads == engine::threads_per_rank(run.plan) &&
+                  old.machine["cpu"] == engine::machine_facts()["cpu"] &&
                   (compiled.program.mesh.size() == 1 || !old.links.empty());
     for (const auto& t : cost::distinct_tasks(compiled.program)) covers &= keys.count(t.key) > 0;
     if (covers) return old;

@@ -10,8 +10,8 @@
 #include "cost/cost_model.h"
 #include "cost/profile.h"
 #include "runtime/kernel.h"
-#include "train/compile.h"
-#include "train/machine.h"
+#include "engine/compile.h"
+#include "engine/machine.h"
 
 namespace hocket::train {
 
@@ -24,13 +24,13 @@ struct ProfileOptions {
 /// what they hold in a step (repeating one task on warm buffers makes an optimizer look ten times
 /// too fast). A kind's time is the median over passes of its mean in a pass. Parameters and
 /// optimizer state are scratch; nothing of a run is touched.
-cost::Profile profile(const Run& run, const Compiled& compiled,
+cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<runtime::Backend>& backend,
                       const ProfileOptions& options);
 
 /// Reads `path` if it covers every task of the program on this machine with these threads,
 /// otherwise profiles and writes it.
-cost::Profile profile_cached(const std::string& path, const Run& run, const Compiled& compiled,
+cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
                              const std::shared_ptr<runtime::Backend>& backend,
                              const ProfileOptions& options);
 

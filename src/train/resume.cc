@@ -49,14 +49,14 @@ KeyValues values_of(const models::ModelConfig& m) {
 
 }  // namespace
 
-void check_same_training(const Run& run, const std::string& data_fingerprint,
+void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from) {
   const std::string path = from.folder() + "/run.json";
   const json config = parse_json(from.state().config, path + ": config");
   const json data = parse_json(from.state().data, path + ": data");
   const JsonView model = JsonView(config, path + ": config").at("model");
   const JsonView train = JsonView(config, path + ": config").at("train");
-  const TrainSection& t = run.config.train;
+  const engine::TrainSection& t = run.config.train;
   const auto compare = [&from](const std::string& key, const json& saved, const json& now) {
     if (saved != now)
       fail(from.folder(), "was saved with {} = {}; this run has {}; set it back, or choose another "

@@ -5,13 +5,13 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
-#include "train/config.h"
+#include "engine/config.h"
 
 namespace hocket::train {
 
 /// Error, naming the first key that differs with both values, unless the run has the model, type,
 /// seed, batches and data (its fingerprint) of the one that saved the checkpoint.
-void check_same_training(const Run& run, const std::string& data_fingerprint,
+void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
 
 }  // namespace hocket::train

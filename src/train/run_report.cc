@@ -18,7 +18,7 @@
 #include "data/baselines.h"
 #include "data/commands.h"
 #include "diagnose/report_fill.h"
-#include "program/trace_builder.h"
+#include "trace/trace_builder.h"
 #include "train/sample.h"
 
 namespace hocket::train {
@@ -28,9 +28,9 @@ namespace {
 constexpr size_t kKeptSteps = 7;
 constexpr int64_t kSettled = 20;  // steps before this one warm caches, pages and clocks
 
-program::Trace to_trace(const Session& session, const std::string& title, int64_t step,
+trace::Trace to_trace(const engine::Session& session, const std::string& title, int64_t step,
                         const std::vector<std::vector<runtime::TaskTime>>& times) {
-  program::TraceBuilder builder(session.program(), title, "run");
+  trace::TraceBuilder builder(session.program(), title, "run");
   int64_t origin = INT64_MAX;
   for (const auto& rank : times)
     for (const auto& t : rank)
@@ -85,7 +85,7 @@ std::vector<diagnose::Baseline> baselines(const data::Dataset& dataset) {
 
 }  // namespace
 
-double RunReport::peak_gib(Session& session) const {
+double RunReport::peak_gib(engine::Session& session) const {
   int64_t most = 0;
   for (int32_t r = 0; r < session.run().size(); ++r)
     most = std::max(most, session.run().rank(r).arena_resident_bytes() +
@@ -99,7 +99,7 @@ void RunReport::begin(const data::Dataset& dataset, const std::string& command) 
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
 }
 
-void RunReport::after_step(Session& session, int64_t step) {
+void RunReport::after_step(engine::Session& session, int64_t step) {
   if (steps_seen_++ == 0) first_step_ = step;
   // Early steps are replaced by settled ones.
   if (kept_.size() == kKeptSteps) {
@@ -112,7 +112,7 @@ void RunReport::after_step(Session& session, int64_t step) {
   kept_.push_back(std::move(kept));
 }
 
-void RunReport::finish(const Run& run, Session& session, const data::Dataset& dataset,
+void RunReport::finish(const engine::Run& run, engine::Session& session, const data::Dataset& dataset,
                        const Prediction& prediction, int64_t steps_done) {
   const std::string& dir = run.config.output.dir;
   diagnose::ReportData report;
@@ -146,7 +146,7 @@ void RunReport::finish(const Run& run, Session& session, const data::Dataset& da
     report.facts[0].rows.push_back(
         {"experts", fmt::format("{}, {} per token", m.num_experts, m.top_k)});
   diagnose::FactGroup machine{"Machine", {}};
-  for (const auto& [key, value] : machine_facts()) machine.rows.push_back({key, value});
+  for (const auto& [key, value] : engine::machine_facts()) machine.rows.push_back({key, value});
   report.facts.push_back(std::move(machine));
   report.parameters = static_cast<double>(prediction.params);
   report.active_parameters = static_cast<double>(prediction.active_params);
@@ -163,7 +163,7 @@ void RunReport::finish(const Run& run, Session& session, const data::Dataset& da
   report.metrics = diagnose::load_metrics(dir + "/metrics.jsonl");
   report.config = run.resolved.to_yaml();
 
-  program::Trace trace;
+  trace::Trace trace;
   if (!kept_.empty()) {
     // Of the settled steps, the one of median duration.
     std::vector<std::pair<int64_t, size_t>> by_time;
@@ -190,8 +190,8 @@ void RunReport::finish(const Run& run, Session& session, const data::Dataset& da
           session.run().rank(r).arena_resident_bytes();
   }
   if (run.config.output.trace) {
-    if (!kept_.empty()) program::write_trace(trace, dir + "/trace.json.gz");
-    program::write_trace(prediction.trace, dir + "/predicted.json.gz");
+    if (!kept_.empty()) trace::write_trace(trace, dir + "/trace.json.gz");
+    trace::write_trace(prediction.trace, dir + "/predicted.json.gz");
   }
   diagnose::Sample sample = sample_text(run, session, dataset);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);

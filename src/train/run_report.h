@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "diagnose/report.h"
-#include "program/trace.h"
+#include "trace/trace.h"
 #include "train/preflight.h"
-#include "train/session.h"
+#include "engine/session.h"
 
 namespace hocket::train {
 
@@ -17,12 +17,12 @@ class RunReport {
   /// Before the first step: the held-out files, which the baselines need, may be gone at the end.
   void begin(const data::Dataset& dataset, const std::string& command);
   /// Keeps the task times of a few settled steps.
-  void after_step(Session& session, int64_t step);
+  void after_step(engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir.
-  void finish(const Run& run, Session& session, const data::Dataset& dataset,
+  void finish(const engine::Run& run, engine::Session& session, const data::Dataset& dataset,
               const Prediction& prediction, int64_t steps_done);
   /// Memory of the rank that uses most: persistent and arena pages touched so far.
-  double peak_gib(Session& session) const;
+  double peak_gib(engine::Session& session) const;
 
   double final_bits_per_byte = 0;
 

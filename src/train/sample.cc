@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "data/utf8.h"
-#include "train/params.h"
+#include "data/tokenizer/utf8.h"
+#include "engine/params.h"
 
 namespace hocket::train {
 
@@ -50,7 +50,7 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64
 
 }  // namespace
 
-std::string generate(const Run& run, const data::Tokenizer& tokenizer,
+std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                      std::shared_ptr<runtime::Backend> backend,
                      const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
                      const GenerateOptions& options) {
@@ -64,26 +64,26 @@ std::string generate(const Run& run, const data::Tokenizer& tokenizer,
       fail("generate", "the tokenizer gives token {}; the model has {}", id, run.model.vocab_size);
   const int64_t slots = static_cast<int64_t>(ids.size()) + options.max_new_tokens;
 
-  Stores stores(1);
+  engine::Stores stores(1);
   runtime::ExecutorOptions how;
-  how.threads = threads_per_rank(run.plan);
+  how.threads = engine::threads_per_rank(run.plan);
   auto session_for = [&](int64_t n) {
-    CompileOptions o;
-    o.purpose = Purpose::generate;
+    engine::CompileOptions o;
+    o.purpose = engine::Purpose::generate;
     o.new_tokens = n;
     o.cache_slots = slots;
     o.num_micro_batches = 1;
-    return std::make_unique<Session>(compile(run, o), backend, stores, how);
+    return std::make_unique<engine::Session>(engine::compile(run, o), backend, stores, how);
   };
   auto decode = session_for(1);
   for (const graph::Tensor& t : decode->graph().tensors)
     if (t.kind == graph::TensorKind::param)
-      scatter(t, decode->program(), stores,
+      engine::scatter(t, decode->program(), stores,
               [&](int64_t begin, int64_t count, void* to) { weights(t, begin, count, to); });
-  initialise(decode->graph(), decode->program(), 0, stores);
+  engine::initialise(decode->graph(), decode->program(), 0, stores);
 
   /// Runs tokens [begin, begin + count); returns the logits of the last one.
-  auto forward = [&](Session& s, int64_t n, int64_t begin, int64_t count) {
+  auto forward = [&](engine::Session& s, int64_t n, int64_t begin, int64_t count) {
     std::vector<int32_t> tokens(static_cast<size_t>(n), 0), positions(static_cast<size_t>(n), -1);
     for (int64_t i = 0; i < count; ++i) {
       tokens[static_cast<size_t>(i)] = ids[static_cast<size_t>(begin + i)];
@@ -130,7 +130,7 @@ std::string generate(const Run& run, const data::Tokenizer& tokenizer,
   return text;
 }
 
-diagnose::Sample sample_text(const Run& run, Session& session, const data::Dataset& dataset) {
+diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, const data::Dataset& dataset) {
   GenerateOptions o;
   o.prompt = "#include <vector>\n\nnamespace std\n{\n";
   o.max_new_tokens = 160;
@@ -140,7 +140,7 @@ diagnose::Sample sample_text(const Run& run, Session& session, const data::Datas
     if (it == full.end()) {
       graph::TensorId id = session.graph().find(t.name);
       HOCKET_CHECK(id != graph::kNone, "the session has no {}", t.name);
-      it = full.emplace(t.name, gather(session.graph().tensor(id), session.program(),
+      it = full.emplace(t.name, engine::gather(session.graph().tensor(id), session.program(),
                                        session.stores())).first;
     }
     const int64_t size = size_of(t.type.dtype);

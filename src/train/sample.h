@@ -7,7 +7,7 @@
 
 #include "data/prepare.h"
 #include "diagnose/report.h"
-#include "train/session.h"
+#include "engine/session.h"
 
 namespace hocket::train {
 
@@ -24,13 +24,13 @@ struct GenerateOptions {
 
 /// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
 /// prompt. One rank, whatever the plan.
-std::string generate(const Run& run, const data::Tokenizer& tokenizer,
+std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                      std::shared_ptr<runtime::Backend> backend,
                      const std::function<void(const graph::Tensor&, int64_t begin, int64_t count,
                                               void* dst)>& weights,
                      const GenerateOptions& options);
 
 /// A sample from the parameters that a session has in memory.
-diagnose::Sample sample_text(const Run& run, Session& session, const data::Dataset& dataset);
+diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, const data::Dataset& dataset);
 
 }  // namespace hocket::train

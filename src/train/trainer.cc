@@ -18,14 +18,14 @@
 #include "checkpoint/resolve.h"
 #include "data/loader.h"
 #include "train/evaluate.h"
-#include "train/params.h"
+#include "engine/params.h"
 #include "train/preflight.h"
 #include "train/resume.h"
 #include "train/run_report.h"
 
 namespace hocket::train {
 
-double learning_rate(const TrainSection& t, int64_t step, int64_t steps) {
+double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps) {
   if (step <= t.warmup_steps)
     return t.lr * static_cast<double>(step) / static_cast<double>(t.warmup_steps);
   const double span = static_cast<double>(std::max<int64_t>(1, steps - t.warmup_steps));
@@ -50,7 +50,7 @@ void on_signal(int signal) {
 }
 
 /// The folder of the shards, which must be named.
-const std::string& data_dir(const Run& run) {
+const std::string& data_dir(const engine::Run& run) {
   if (run.config.data.dir.empty())
     fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
   return run.config.data.dir;
@@ -58,7 +58,7 @@ const std::string& data_dir(const Run& run) {
 
 class Trainer {
  public:
-  Trainer(const Run& run, const TrainOptions& options)
+  Trainer(const engine::Run& run, const TrainOptions& options)
       : run_(run), options_(options), t_(run.config.train), dataset_(data_dir(run)) {}
   void go();
 
@@ -79,15 +79,15 @@ class Trainer {
   std::string checkpoints() const { return run_.config.output.dir + "/checkpoints"; }
   std::string metrics() const { return run_.config.output.dir + "/metrics.jsonl"; }
 
-  const Run& run_;
+  const engine::Run& run_;
   const TrainOptions& options_;
-  const TrainSection& t_;
+  const engine::TrainSection& t_;
   data::Dataset dataset_;
   std::optional<checkpoint::Checkpoint> from_;  ///< what the run goes on from, until it is loaded
   std::string last_checkpoint_;
   std::shared_ptr<runtime::Backend> backend_;
-  Stores stores_;
-  std::unique_ptr<Session> session_;
+  engine::Stores stores_;
+  std::unique_ptr<engine::Session> session_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<data::PackedLoader> loader_;
   Prediction prediction_;
@@ -145,15 +145,15 @@ void Trainer::set_up() {
     fail(run_.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
   backend_ = runtime::load_torch_backend();
-  Compiled compiled = compile(run_);
+  engine::Compiled compiled = engine::compile(run_);
   if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
   prediction_ = preflight(run_, compiled, backend_, dataset_);
   model_flops_ = prediction_.model_flops;
   stores_.resize(static_cast<size_t>(run_.plan.world()));
   runtime::ExecutorOptions how;
-  how.threads = threads_per_rank(run_.plan);
+  how.threads = engine::threads_per_rank(run_.plan);
   how.timeout = std::chrono::milliseconds(static_cast<int64_t>(run_.config.plan.timeout_s * 1000));
-  session_ = std::make_unique<Session>(std::move(compiled), backend_, stores_, how);
+  session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_, how);
   loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
                                                  dataset_.tokenizer().eos_id(),
                                                  static_cast<uint64_t>(t_.seed));
@@ -174,11 +174,11 @@ void Trainer::load_or_initialise() {
   if (from_) {
     for (const graph::Tensor& t : graph.tensors) {
       if (t.kind == graph::TensorKind::param)
-        scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
+        engine::scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
           from_->weights().load_range(t.name, begin, count, t.type.dtype, to);
         });
       if (t.kind == graph::TensorKind::state)
-        scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
+        engine::scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
           from_->load_optimizer_range(t.name, t.type, begin, count, to);
         });
     }
@@ -190,7 +190,7 @@ void Trainer::load_or_initialise() {
     load_weights(checkpoint::resolve_model(run_.config.model.path).folder, run_,
                  session_->compiled(), stores_);
   }
-  initialise(graph, session_->program(), static_cast<uint64_t>(t_.seed), stores_);
+  engine::initialise(graph, session_->program(), static_cast<uint64_t>(t_.seed), stores_);
   // A new run starts with an empty file.
   if (start_step_ == 0) write_file_atomic(metrics(), "");
 }
@@ -370,7 +370,7 @@ void Trainer::save(int64_t step) {
   std::vector<std::vector<std::byte>> hold;
   for (const graph::Tensor& t : graph.tensors) {
     if (t.kind != graph::TensorKind::param && t.kind != graph::TensorKind::state) continue;
-    hold.push_back(gather(t, session_->program(), stores_));
+    hold.push_back(engine::gather(t, session_->program(), stores_));
     auto& list = t.kind == graph::TensorKind::param ? content.params : content.optimizer;
     list.push_back({t.name, t.type, hold.back().data()});
   }
@@ -422,6 +422,6 @@ void Trainer::go() {
 
 }  // namespace
 
-void train(const Run& run, const TrainOptions& options) { Trainer(run, options).go(); }
+void train(const engine::Run& run, const TrainOptions& options) { Trainer(run, options).go(); }
 
 }  // namespace hocket::train

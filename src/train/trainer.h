@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "train/config.h"
+#include "engine/config.h"
 
 namespace hocket::train {
 
@@ -17,9 +17,9 @@ struct TrainOptions {
 
 /// Trains to the end, from the newest checkpoint of output.dir if there is one; a finished training
 /// is left as it is. Throws Error; a failed step leaves the last checkpoint as it was.
-void train(const Run& run, const TrainOptions& options);
+void train(const engine::Run& run, const TrainOptions& options);
 
 /// Learning rate of step 1..steps: linear warm-up, then cosine to min_lr.
-double learning_rate(const TrainSection& t, int64_t step, int64_t steps);
+double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps);
 
 }  // namespace hocket::train

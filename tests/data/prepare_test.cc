@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "data/bpe_train.h"
+#include "data/tokenizer/bpe_train.h"
 #include "data/commands.h"
 #include "tests/data/data_util.h"
 

@@ -13,10 +13,10 @@
 namespace hocket::diagnose {
 namespace {
 
-using program::FlowEnd;
+using trace::FlowEnd;
 using program::Lane;
-using program::Trace;
-using program::TraceEvent;
+using trace::Trace;
+using trace::TraceEvent;
 
 constexpr int kLayers = 4, kExperts = 8, kMicroBatches = 4, kHidden = 256, kVocab = 4096;
 constexpr double kTokens = 2048;

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "program/finalize.h"
-#include "program/trace_builder.h"
+#include "trace/trace_builder.h"
 
 namespace hocket::diagnose {
 namespace {
 
-using program::Trace;
-using program::TraceEvent;
+using trace::Trace;
+using trace::TraceEvent;
 
 // Steps of 100, 300 and 200 ns on two ranks, after an event outside any step.
 Trace three_steps() {
@@ -176,7 +176,7 @@ TEST(ReportFill, MemoryPlanFromTheProgram) {
     }
   }
 
-  program::TraceBuilder builder(p, "t", "run");
+  trace::TraceBuilder builder(p, "t", "run");
   const std::vector<int64_t> start = {0, 1000, 2000, 3000, 4000},
                              end = {900, 1900, 2900, 3900, 4900};
   builder.add_step(0, 7, start, end);

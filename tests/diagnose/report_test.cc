@@ -50,14 +50,14 @@ ReportData large_report() {
       r.metrics.load.push_back(load);
     }
   }
-  program::Trace t;
+  trace::Trace t;
   t.num_ranks = 64;
   t.steps = {5};
-  const program::StringId kinds[] = {t.intern("linear"), t.intern("attention"), t.intern("send")};
+  const trace::StringId kinds[] = {t.intern("linear"), t.intern("attention"), t.intern("send")};
   for (int rank = 0; rank < 64; ++rank) {
     int64_t now = 0;
     for (uint32_t i = 0; i < 4000; ++i) {
-      program::TraceEvent e;
+      trace::TraceEvent e;
       e.rank = rank;
       e.task = i;
       e.step = 5;
@@ -98,7 +98,7 @@ ReportData hostile_report() {
   r.files.push_back({nasty, nasty, -1});
   r.notes.push_back(nasty);
   r.baselines[0].name = nasty;
-  for (program::TraceEvent& e : r.step.events) e.name = r.step.intern(nasty);
+  for (trace::TraceEvent& e : r.step.events) e.name = r.step.intern(nasty);
   r.kinds[0].kind = nasty;
   r.kinds[1].predicted_seconds = std::numeric_limits<double>::infinity();
   r.metrics.train[5].loss = kMissing;
@@ -189,11 +189,11 @@ TEST(Report, LargeRunsAreCutToSize) {
 
 TEST(Report, CutsASingleLongRankInTime) {
   ReportData r;
-  program::Trace t;
+  trace::Trace t;
   t.num_ranks = 1;
   t.steps = {0};
   for (uint32_t i = 0; i < 50000; ++i) {
-    program::TraceEvent e;
+    trace::TraceEvent e;
     e.kind = t.intern("linear");
     e.step = 0;
     e.task = i;
@@ -214,7 +214,7 @@ TEST(Report, TimelineKeepsNanoseconds) {
   size_t events = 0;
   for (const json& track : timeline["tracks"]) {
     std::vector<std::pair<int64_t, int64_t>> want;
-    for (const program::TraceEvent& e : r.step.events) {
+    for (const trace::TraceEvent& e : r.step.events) {
       if (e.rank == track["r"] && r.step.lanes[e.lane] == track["l"]) {
         want.push_back({e.start_ns, e.end_ns});
       }

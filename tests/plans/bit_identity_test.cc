@@ -43,7 +43,7 @@ std::vector<Case> pipelines(int n) {
   std::vector<Case> found;
   for (uint64_t seed = 1000; static_cast<int>(found.size()) < n; ++seed) {
     Case c = random_case(seed, 6, "f32");
-    if (train::parse_run(c.text, c.name, {}).plan.pp > 1) found.push_back(c);
+    if (engine::parse_run(c.text, c.name, {}).plan.pp > 1) found.push_back(c);
   }
   return found;
 }
@@ -71,7 +71,7 @@ TEST_F(BitIdentity, PipelineOnAndOff) {
 TEST_F(BitIdentity, SchedulesOfOnePipeline) {
   const std::string path = testing::TempDir() + "hocket_bit_identity.csv";
   for (const Case& c : pipelines(6)) {
-    const parallel::Plan plan = train::parse_run(c.text, c.name, {}).plan;
+    const parallel::Plan plan = engine::parse_run(c.text, c.name, {}).plan;
     const int stages = static_cast<int>(plan.pp), n = static_cast<int>(plan.num_micro_batches);
     // 1F1B with every backward in two halves, dW as late as it may.
     parallel::Schedule split = parallel::one_f_one_b(stages, n);

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "check/check.h"
-#include "check/mutate.h"
+#include "check/mutants/mutate.h"
 #include "plan_util.h"
 
 namespace hocket::test {
@@ -16,14 +16,14 @@ namespace {
 
 constexpr double kTolerance = 1e-10;
 
-train::Compiled compiled(const Case& c) {
-  return train::compile(train::parse_run(c.text, c.name, {}));
+engine::Compiled compiled(const Case& c) {
+  return engine::compile(engine::parse_run(c.text, c.name, {}));
 }
 
 TEST(PlanCheck, NoGoodPlanIsRefused) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Case c = random_case(seed, 8, "f64");
-    train::Compiled good = compiled(c);
+    engine::Compiled good = compiled(c);
     check::Verdict v = check::check(good.program, good.reference);
     EXPECT_TRUE(v.ok()) << c.name << "\n" << c.text << to_text(v);
   }
@@ -40,7 +40,7 @@ TEST(PlanCheck, MutantsAreRefusedOrEqual) {
   for (int i = 0; i < n; ++i) {
     const uint64_t seed = 1 + static_cast<uint64_t>(i) % 60;
     Case c = random_case(seed, 8, "f64");
-    train::Compiled good = compiled(c);
+    engine::Compiled good = compiled(c);
     program::Program mutant = good.program;
     check::Mutation mutation;
     ASSERT_TRUE(check::mutate(mutant, static_cast<uint64_t>(i), &mutation)) << c.name;

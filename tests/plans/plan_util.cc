@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "train/params.h"
+#include "engine/params.h"
 
 namespace hocket::test {
 
@@ -90,7 +90,7 @@ std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType d
 }
 
 /// Random tokens with documents, targets with holes; per step, a function of the seed alone.
-void feed_random(train::Session& session, const train::Run& run, int step, uint64_t seed) {
+void feed_random(engine::Session& session, const engine::Run& run, int step, uint64_t seed) {
   const auto& g = session.graph();
   const int64_t tokens = g.tensor(g.find("tokens")).type.numel();
   const int n = session.program().num_micro_batches;
@@ -129,7 +129,7 @@ void feed_random(train::Session& session, const train::Run& run, int step, uint6
 Outcome train(const Case& c, bool single, int steps, bool poison,
               const std::vector<std::string>& overrides, bool with_grads,
               const std::function<void(program::Program&)>& rewrite) {
-  train::Run run = train::parse_run(c.text, c.name, overrides);
+  engine::Run run = engine::parse_run(c.text, c.name, overrides);
   if (single) {
     run.plan.micro_batch *= run.plan.dp;
     run.plan.pp = run.plan.dp = run.plan.ep = 1;
@@ -141,12 +141,12 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   options.poison = poison;
   options.timeout = std::chrono::seconds(20);
   if (with_grads) {
-    train::Stores stores(static_cast<size_t>(run.plan.world()));
-    train::CompileOptions how;
-    how.purpose = train::Purpose::grads;
-    train::Compiled compiled = train::compile(run, how);
-    train::initialise(compiled.reference, compiled.program, c.seed, stores);
-    train::Session session(std::move(compiled), backend(), stores, options);
+    engine::Stores stores(static_cast<size_t>(run.plan.world()));
+    engine::CompileOptions how;
+    how.purpose = engine::Purpose::grads;
+    engine::Compiled compiled = engine::compile(run, how);
+    engine::initialise(compiled.reference, compiled.program, c.seed, stores);
+    engine::Session session(std::move(compiled), backend(), stores, options);
     feed_random(session, run, 0, c.seed);
     session.step();
     for (graph::TensorId id : session.graph().outputs) {
@@ -155,11 +155,11 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
         out.grads[t.name] = as_doubles(session.collect(t.name), t.type.dtype);
     }
   }
-  train::Stores stores(static_cast<size_t>(run.plan.world()));
-  train::Compiled compiled = train::compile(run);
+  engine::Stores stores(static_cast<size_t>(run.plan.world()));
+  engine::Compiled compiled = engine::compile(run);
   if (rewrite) rewrite(compiled.program);
-  train::initialise(compiled.reference, compiled.program, c.seed, stores);
-  train::Session session(std::move(compiled), backend(), stores, options);
+  engine::initialise(compiled.reference, compiled.program, c.seed, stores);
+  engine::Session session(std::move(compiled), backend(), stores, options);
   for (int s = 0; s < steps; ++s) {
     feed_random(session, run, s, c.seed);
     session.step();
@@ -168,7 +168,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   }
   for (const graph::Tensor& t : session.graph().tensors)
     if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state)
-      out.params[t.name] = as_doubles(train::gather(t, session.program(), stores), t.type.dtype);
+      out.params[t.name] = as_doubles(engine::gather(t, session.program(), stores), t.type.dtype);
   return out;
 }
 

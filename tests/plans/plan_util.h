@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "train/session.h"
+#include "engine/session.h"
 
 namespace hocket::test {
 

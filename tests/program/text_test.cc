@@ -13,13 +13,13 @@
 namespace hocket::program {
 namespace {
 
-train::Compiled compiled(uint64_t seed, train::Purpose purpose = train::Purpose::train) {
+engine::Compiled compiled(uint64_t seed, engine::Purpose purpose = engine::Purpose::train) {
   const test::Case c = test::random_case(seed, 8, "f32");
-  train::CompileOptions options;
+  engine::CompileOptions options;
   options.purpose = purpose;
   options.new_tokens = 3;
   options.cache_slots = 16;
-  return train::compile(train::parse_run(c.text, c.name, {}), options);
+  return engine::compile(engine::parse_run(c.text, c.name, {}), options);
 }
 
 void expect_same(const Program& a, const Program& b) {
@@ -73,7 +73,7 @@ TEST(ProgramText, RandomPlansPrintAndParseToTheSame) {
 }
 
 TEST(ProgramText, EveryPurposePrintsAndParsesToTheSame) {
-  using train::Purpose;
+  using engine::Purpose;
   for (Purpose purpose : {Purpose::train, Purpose::loss, Purpose::grads, Purpose::logits,
                           Purpose::generate})
     for (uint64_t seed : {3, 4}) {

@@ -132,7 +132,7 @@ TEST(SimulateLowered, TraceHasOneEventPerTask) {
   SimOptions o;
   o.all_ranks = true;
   const SimReport r = simulate(c.program, CostModel(cluster(1, 4), std::nullopt, 1), o, &replay);
-  const program::Trace t = to_trace(c.program, replay);
+  const trace::Trace t = to_trace(c.program, replay);
   EXPECT_EQ(int64_t(t.events.size()), r.tasks);
   int64_t peak = 0;
   for (const auto& m : t.memory) peak = std::max(peak, m.bytes);

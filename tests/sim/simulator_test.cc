@@ -130,11 +130,11 @@ TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
   o.all_ranks = true;
   Replay replay;
   simulate(p, costs, o, &replay);
-  const program::Trace t = to_trace(p, replay);
+  const trace::Trace t = to_trace(p, replay);
   EXPECT_EQ(t.source, "simulation");
   EXPECT_EQ(t.num_ranks, 4);
   ASSERT_EQ(t.events.size(), 12u);
-  std::map<int64_t, std::vector<const program::TraceEvent*>> flows;
+  std::map<int64_t, std::vector<const trace::TraceEvent*>> flows;
   std::map<int32_t, int> groups;
   int64_t end = 0;
   for (const auto& e : t.events) {
@@ -146,8 +146,8 @@ TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
   ASSERT_EQ(flows.size(), 2u);
   for (const auto& [id, ends] : flows) {
     ASSERT_EQ(ends.size(), 2u);
-    EXPECT_EQ(ends[0]->flow_end, program::FlowEnd::out);
-    EXPECT_EQ(ends[1]->flow_end, program::FlowEnd::in);
+    EXPECT_EQ(ends[0]->flow_end, trace::FlowEnd::out);
+    EXPECT_EQ(ends[1]->flow_end, trace::FlowEnd::in);
     EXPECT_EQ(ends[1]->rank - ends[0]->rank, 2);
   }
   EXPECT_EQ(groups.size(), 2u);

@@ -15,17 +15,17 @@ namespace {
 using checkpoint::error_of;
 using models::ModelConfig;
 
-Run run_of(const std::string& family, const std::vector<std::string>& overrides = {}) {
+engine::Run run_of(const std::string& family, const std::vector<std::string>& overrides = {}) {
   const nlohmann::json yaml = {
       {"model", {{"config", nlohmann::json::parse(checkpoint::small_config(family).json)}}},
       {"train", {{"global_batch", 4}, {"seq_len", 16}}}};
-  return parse_run(yaml.dump(), "test", overrides);
+  return engine::parse_run(yaml.dump(), "test", overrides);
 }
 
 /// A checkpoint of a run, and what check_same_training says of another.
 class Saved {
  public:
-  explicit Saved(const Run& run) {
+  explicit Saved(const engine::Run& run) {
     std::vector<std::vector<char>> storage;
     checkpoint::CheckpointContent c;
     c.config = &run.model;
@@ -35,7 +35,7 @@ class Saved {
     c.state.data = R"({"fingerprint": "abc"})";
     path_ = checkpoint::save_checkpoint(folder_.path(), c);
   }
-  std::string refusal(const Run& run, const std::string& fingerprint = "abc") const {
+  std::string refusal(const engine::Run& run, const std::string& fingerprint = "abc") const {
     return error_of([&] {
       check_same_training(run, fingerprint, checkpoint::Checkpoint(path_));
     });
@@ -71,7 +71,7 @@ TEST(SameTraining, NamesTheKeyAndBothValues) {
 }
 
 TEST(SameTraining, EveryFieldOfTheModelCounts) {
-  const train::Run run = run_of("qwen3_moe");
+  const engine::Run run = run_of("qwen3_moe");
   const Saved saved(run);
   const std::vector<std::pair<std::string, std::function<void(ModelConfig&)>>> changes = {
       {"model_type", [](ModelConfig& m) { m.family = "llama"; }},
@@ -104,7 +104,7 @@ TEST(SameTraining, EveryFieldOfTheModelCounts) {
       {"pad_token_id", [](ModelConfig& m) { m.pad_token_id = 5; }},
       {"eos_token_id", [](ModelConfig& m) { m.eos_token_ids = {5}; }}};
   for (const auto& [key, change] : changes) {
-    train::Run other = run;
+    engine::Run other = run;
     change(other.model);
     const std::string got = saved.refusal(other);
     EXPECT_NE(got.find("was saved with the model's " + key), std::string::npos) << got;

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// One random change of a program: the single operations behind check/mutate.h.
+#pragma once
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/hash.h"
+#include "check/mutants/mutate.h"
+
+namespace hocket::check {
+
+using program::Buffer;
+using program::BufferId;
+using program::BufferKind;
+using program::kNone;
+using program::Program;
+using program::RankClass;
+using program::Task;
+using program::TaskId;
+
+struct Random {
+  uint64_t state;
+  uint64_t next() { return mix64(state += 0x9e3779b97f4a7c15ULL); }
+  size_t below(size_t n) { return static_cast<size_t>(next() % n); }
+  bool flip() { return next() & 1; }
+};
+
+/// Tasks of a class that read or write one of the buffers.
+void collect_users(const RankClass& c, int32_t cls, const std::vector<BufferId>& buffers,
+                   std::set<TaskRef>* to);
+/// Tasks that share a buffer, an edge, a message or a collective with `r`.
+void collect_neighbours(const Program& p, TaskRef r, std::set<TaskRef>* to);
+
+/// Every operation makes one change and notes it; false if the draw changes nothing.
+class Mutator {
+ public:
+  Mutator(Program& p, uint64_t seed, Mutation* m) : p_(p), random_{seed}, m_(m) {}
+
+  bool drop_task();
+  bool double_task();
+  bool swap_tasks();
+  bool move_task();
+  bool change_lane();
+  bool change_operand(bool output);
+  bool swap_operands();
+  bool drop_edge();
+  bool change_edge();
+  bool add_edge();
+  bool change_group();
+  bool change_peer();
+  bool change_offset();
+  bool change_type();
+  bool change_named();
+  bool change_attribute();
+  bool change_accumulate();
+  bool change_kind();
+  bool change_workspace();
+
+ private:
+  RankClass& cls(TaskRef r) { return p_.classes[static_cast<size_t>(r.cls)]; }
+  Task& task(TaskRef r) { return cls(r).tasks[static_cast<size_t>(r.task)]; }
+  std::string name(TaskRef r) const { return program::task_name(p_, r.cls, r.task); }
+
+  TaskRef any_task() {
+    return any_task([](const Task&) { return true; });
+  }
+  template <typename Filter>
+  TaskRef any_task(Filter&& filter) {
+    std::vector<TaskRef> list;
+    for (size_t c = 0; c < p_.classes.size(); ++c)
+      for (size_t i = 0; i < p_.classes[c].tasks.size(); ++i)
+        if (filter(p_.classes[c].tasks[i]))
+          list.push_back({static_cast<int32_t>(c), static_cast<int32_t>(i)});
+    return list.empty() ? TaskRef{} : list[random_.below(list.size())];
+  }
+  /// A used buffer: of the arena, or a named one, or any.
+  std::pair<int32_t, BufferId> any_buffer(bool arena, bool named = false) {
+    std::vector<std::pair<int32_t, BufferId>> list;
+    for (size_t c = 0; c < p_.classes.size(); ++c)
+      for (size_t b = 0; b < p_.classes[c].buffers.size(); ++b) {
+        const Buffer& buffer = p_.classes[c].buffers[b];
+        if (arena && (buffer.kind != BufferKind::step || buffer.offset == kNone)) continue;
+        if (named && buffer.kind == BufferKind::step) continue;
+        list.push_back({static_cast<int32_t>(c), static_cast<BufferId>(b)});
+      }
+    return list.empty() ? std::pair<int32_t, BufferId>{-1, -1} : list[random_.below(list.size())];
+  }
+
+  void begin(TaskRef r, const std::string& what);
+  void begin_buffer(int32_t c, BufferId b, const std::string& what);
+  /// New task i is old task order[i]; edges, workspaces and what was noted follow. Edges to a
+  /// removed task go; of a doubled one they stay with the first.
+  void permute(int32_t c, const std::vector<int32_t>& order);
+
+  Program& p_;
+  Random random_;
+  Mutation* m_;
+};
+
+}  // namespace hocket::check

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/tokenizer/bpe_train.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <queue>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "data/tokenizer/tokenizer_impl.h"
+#include "data/tokenizer/utf8.h"
+
+namespace hocket::data {
+namespace {
+
+// Words and how often each was seen, in the order in which they were first seen.
+class WordCounts {
+ public:
+  struct Word {
+    uint64_t hash;
+    size_t text;
+    uint32_t length;
+    int64_t count;
+  };
+
+  WordCounts() : slots_(1 << 12, 0) {}
+
+  void add(std::string_view word) {
+    const uint64_t hash = hash64(word);
+    size_t i = hash & (slots_.size() - 1);
+    for (; slots_[i] != 0; i = (i + 1) & (slots_.size() - 1)) {
+      Word& known = words_[slots_[i] - 1];
+      if (known.hash == hash && text(known) == word) {
+        ++known.count;
+        return;
+      }
+    }
+    words_.push_back({hash, text_.size(), static_cast<uint32_t>(word.size()), 1});
+    text_ += word;
+    slots_[i] = static_cast<uint32_t>(words_.size());
+    if (2 * words_.size() > slots_.size()) grow();
+  }
+
+  const std::vector<Word>& words() const { return words_; }
+  std::string_view text(const Word& w) const {
+    return std::string_view(text_).substr(w.text, w.length);
+  }
+
+ private:
+  void grow() {
+    slots_.assign(slots_.size() * 2, 0);
+    for (size_t w = 0; w < words_.size(); ++w) {
+      size_t i = words_[w].hash & (slots_.size() - 1);
+      while (slots_[i] != 0) i = (i + 1) & (slots_.size() - 1);
+      slots_[i] = static_cast<uint32_t>(w + 1);
+    }
+  }
+
+  std::vector<uint32_t> slots_;  // index of the word plus one
+  std::vector<Word> words_;
+  std::string text_;
+};
+
+struct PairCount {
+  int64_t count = 0;
+  std::vector<uint32_t> words;  // that hold or held the pair; a word may be listed twice
+};
+
+// Index of each pair of ids; open addressing.
+class PairIndex {
+ public:
+  PairIndex() : slots_(1 << 14) {}
+  uint32_t at(uint64_t key) {
+    size_t i = mix64(key) & (slots_.size() - 1);
+    for (; slots_[i].index != 0; i = (i + 1) & (slots_.size() - 1)) {
+      if (slots_[i].key == key) return slots_[i].index - 1;
+    }
+    slots_[i] = {key, ++used_};
+    const uint32_t index = used_ - 1;
+    if (2 * size_t{used_} > slots_.size()) grow();
+    return index;
+  }
+
+ private:
+  struct Slot {
+    uint64_t key = 0;
+    uint32_t index = 0;
+  };
+  void grow() {
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    for (const Slot& s : old) {
+      if (s.index == 0) continue;
+      size_t i = mix64(s.key) & (slots_.size() - 1);
+      while (slots_[i].index != 0) i = (i + 1) & (slots_.size() - 1);
+      slots_[i] = s;
+    }
+  }
+  std::vector<Slot> slots_;
+  uint32_t used_ = 0;
+};
+
+struct Candidate {
+  int64_t count;
+  uint64_t key;  // left id above right id
+  bool operator<(const Candidate& o) const {
+    return count != o.count ? count < o.count : key > o.key;
+  }
+};
+
+// A word's symbols lie in one array shared by all words; merging shortens it in place.
+struct Span {
+  size_t begin;
+  uint32_t length;
+  int64_t count;
+};
+
+class Merger {
+ public:
+  Merger(const WordCounts& counts, const std::array<int32_t, 256>& byte_ids) {
+    spans_.reserve(counts.words().size());
+    for (const WordCounts::Word& w : counts.words()) {
+      if (w.length < 2) continue;
+      spans_.push_back({symbols_.size(), w.length, w.count});
+      for (const char c : counts.text(w)) symbols_.push_back(byte_ids[static_cast<uint8_t>(c)]);
+    }
+    for (uint32_t w = 0; w < spans_.size(); ++w) {
+      const Span& s = spans_[w];
+      for (uint32_t i = 0; i + 1 < s.length; ++i) {
+        change(symbols_[s.begin + i], symbols_[s.begin + i + 1], s.count, w);
+      }
+    }
+    requeue();
+  }
+
+  // The most frequent pair, with a count that is up to date; false if none is left.
+  bool pop(Candidate* best) {
+    while (!queue_.empty()) {
+      *best = queue_.top();
+      queue_.pop();
+      const int64_t now = pairs_[index_.at(best->key)].count;
+      if (now == best->count && now > 0) return true;
+      if (now > 0 && now < best->count) queue_.push({now, best->key});
+    }
+    return false;
+  }
+
+  void merge(uint64_t key, int32_t result) {
+    const auto left = static_cast<int32_t>(key >> 32), right = static_cast<int32_t>(key);
+    PairCount& pair = pairs_[index_.at(key)];
+    std::vector<uint32_t> words;
+    words.swap(pair.words);
+    pair.count = 0;
+    for (const uint32_t w : words) merge_word(w, left, right, result);
+    pairs_[index_.at(key)].count = 0;
+    requeue();
+  }
+
+ private:
+  void change(int32_t left, int32_t right, int64_t by, uint32_t word) {
+    const uint64_t key = MergeTable::key(left, right);
+    const uint32_t i = index_.at(key);
+    if (i == pairs_.size()) pairs_.emplace_back();
+    PairCount& pair = pairs_[i];
+    pair.count += by;
+    if (by <= 0) return;
+    if (pair.words.empty() || pair.words.back() != word) pair.words.push_back(word);
+    raised_.push_back(key);
+  }
+
+  void merge_word(uint32_t w, int32_t left, int32_t right, int32_t result) {
+    Span& s = spans_[w];
+    int32_t* sym = symbols_.data() + s.begin;
+    uint32_t to = 0;
+    for (uint32_t from = 0; from < s.length; ++to) {
+      if (from + 1 < s.length && sym[from] == left && sym[from + 1] == right) {
+        if (to > 0) {
+          change(sym[to - 1], left, -s.count, w);
+          change(sym[to - 1], result, s.count, w);
+        }
+        from += 2;
+        if (from < s.length) {
+          change(right, sym[from], -s.count, w);
+          change(result, sym[from], s.count, w);
+        }
+        sym[to] = result;
+      } else {
+        sym[to] = sym[from++];
+      }
+    }
+    s.length = to;
+  }
+
+  // Pairs whose count rose since the last call get a candidate with the count they have now.
+  void requeue() {
+    std::sort(raised_.begin(), raised_.end());
+    raised_.erase(std::unique(raised_.begin(), raised_.end()), raised_.end());
+    for (const uint64_t key : raised_) {
+      const int64_t count = pairs_[index_.at(key)].count;
+      if (count > 0) queue_.push({count, key});
+    }
+    raised_.clear();
+  }
+
+  std::vector<int32_t> symbols_;
+  std::vector<Span> spans_;
+  PairIndex index_;
+  std::vector<PairCount> pairs_;
+  std::vector<uint64_t> raised_;
+  std::priority_queue<Candidate> queue_;
+};
+
+}  // namespace
+
+struct BpeTrainer::Impl {
+  explicit Impl(BpeTrainOptions o)
+      : options(std::move(o)), pretokenizer(options.pattern), cursor(pretokenizer) {}
+
+  void report(BpeTrainProgress::Phase phase, int64_t done, int64_t total) const {
+    if (options.progress) options.progress({phase, done, total});
+  }
+
+  BpeTrainOptions options;
+  Pretokenizer pretokenizer;
+  Pretokenizer::Cursor cursor;
+  WordCounts counts;
+  int64_t bytes = 0;
+};
+
+BpeTrainer::BpeTrainer(BpeTrainOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {
+  const BpeTrainOptions& o = impl_->options;
+  const auto least = static_cast<int64_t>(256 + o.special_tokens.size());
+  if (o.vocab_size < least || o.vocab_size > kMaxVocab) {
+    fail("train-tokenizer", "vocabulary of {} tokens; expected {} to {}", o.vocab_size, least,
+         kMaxVocab);
+  }
+}
+
+BpeTrainer::~BpeTrainer() = default;
+
+void BpeTrainer::add(std::string_view text) {
+  impl_->cursor.start(text);
+  for (std::string_view word; impl_->cursor.next(&word);) {
+    // A longer word is no word: what would be learned from it is of no use elsewhere, and the
+    // pieces keep symbols and counts within 32 bits.
+    for (; word.size() > (1 << 20); word.remove_prefix(1 << 20)) {
+      impl_->counts.add(word.substr(0, 1 << 20));
+    }
+    impl_->counts.add(word);
+  }
+  impl_->bytes += static_cast<int64_t>(text.size());
+}
+
+Tokenizer BpeTrainer::train() {
+  const BpeTrainOptions& o = impl_->options;
+  if (impl_->bytes == 0) fail("train-tokenizer", "no text to train on; got 0 bytes");
+  TokenizerSpec spec;
+  spec.pattern = o.pattern;
+  std::unordered_map<std::string, int32_t> ids;
+  const auto append = [&](const std::string& bytes) {
+    const auto id = static_cast<int32_t>(spec.tokens.size());
+    ids.emplace(bytes, id);
+    spec.tokens.push_back(bytes);
+    return id;
+  };
+  for (const std::string& text : o.special_tokens) {
+    if (text.size() < 2 || ids.contains(text)) {
+      fail("train-tokenizer", "special token {}; expected different texts of 2 bytes or more",
+           quote(text));
+    }
+    AddedToken token;
+    token.text = text;
+    token.special = true;
+    token.id = append(text);
+    spec.added.push_back(std::move(token));
+  }
+  const auto specials = static_cast<int32_t>(spec.added.size());
+  spec.eos = o.special_tokens.empty() ? -1 : 0;
+  // The bytes in the order of the code points that stand for them.
+  std::vector<int> order(256);
+  for (int b = 0; b < 256; ++b) order[static_cast<size_t>(b)] = b;
+  std::sort(order.begin(), order.end(), [](int a, int b) {
+    return byte_alphabet()[static_cast<size_t>(a)] < byte_alphabet()[static_cast<size_t>(b)];
+  });
+  std::array<int32_t, 256> byte_ids{};
+  for (const int b : order) {
+    byte_ids[static_cast<size_t>(b)] = append(std::string(1, static_cast<char>(b)));
+  }
+
+  Merger merger(impl_->counts, byte_ids);
+  Candidate best;
+  while (static_cast<int32_t>(spec.tokens.size()) < o.vocab_size && merger.pop(&best)) {
+    if (best.count < o.min_count) break;
+    const auto left = static_cast<int32_t>(best.key >> 32), right = static_cast<int32_t>(best.key);
+    const std::string bytes =
+        spec.tokens[static_cast<size_t>(left)] + spec.tokens[static_cast<size_t>(right)];
+    // Two ways to the same bytes make one token.
+    const auto known = ids.find(bytes);
+    // What spells a special token is not learned: text must not become one.
+    if (known != ids.end() && known->second < specials) continue;
+    const int32_t id = known == ids.end() ? append(bytes) : known->second;
+    spec.merges.push_back({left, right});
+    merger.merge(best.key, id);
+    if (spec.tokens.size() % 64 == 0) {
+      impl_->report(BpeTrainProgress::Phase::merge, static_cast<int64_t>(spec.tokens.size()),
+                    o.vocab_size);
+    }
+  }
+  const auto made = static_cast<int64_t>(spec.tokens.size());
+  impl_->report(BpeTrainProgress::Phase::merge, made, made);
+  return Tokenizer(std::move(spec));
+}
+
+Tokenizer train_bpe(const std::vector<std::string>& files, const BpeTrainOptions& options) {
+  int64_t total = 0, done = 0;
+  for (const std::string& file : files) total += file_size(file);
+  BpeTrainer trainer(options);
+  for (const std::string& file : files) {
+    const std::string text = read_file(file);
+    trainer.add(text);
+    done += static_cast<int64_t>(text.size());
+    if (options.progress) {
+      options.progress({BpeTrainProgress::Phase::count_words, done, total});
+    }
+  }
+  return trainer.train();
+}
+
+}  // namespace hocket::data

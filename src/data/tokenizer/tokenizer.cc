@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "data/tokenizer/tokenizer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "data/tokenizer/tokenizer_impl.h"
+#include "data/tokenizer/utf8.h"
+
+#include <nlohmann/json.hpp>
+
+namespace hocket::data {
+namespace {
+
+Hash128 hash_spec(const TokenizerSpec& spec) {
+  Hasher h;
+  const auto text = [&](std::string_view s) { h.add(uint64_t{s.size()}).add(s); };
+  text("byte-level BPE 1");
+  text(spec.pattern);
+  h.add(uint64_t{spec.add_prefix_space} | uint64_t{spec.ignore_merges} << 1 |
+        uint64_t{spec.nfc} << 2);
+  h.add(uint64_t{spec.tokens.size()});
+  for (const std::string& token : spec.tokens) text(token);
+  h.add(uint64_t{spec.merges.size()});
+  for (const auto& [left, right] : spec.merges) h.add(MergeTable::key(left, right));
+  for (const AddedToken& t : spec.added) {
+    h.add(static_cast<uint64_t>(t.id));
+    text(t.text);
+    h.add(uint64_t{t.single_word} | uint64_t{t.lstrip} << 1 | uint64_t{t.rstrip} << 2 |
+          uint64_t{t.normalized} << 3);
+  }
+  h.add(static_cast<uint64_t>(spec.eos));
+  return h.finish();
+}
+
+// The text of a special token in tokenizer_config.json: a string or an object with `content`.
+std::string configured_eos(const std::string& path) {
+  if (!file_exists(path)) return "";
+  const nlohmann::json json = read_json(path);
+  const JsonView config(json, path);
+  if (!config.has("eos_token")) return "";
+  const JsonView eos = config.at("eos_token");
+  return eos.is_object() ? eos.get_string("content") : eos.as_string();
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::move(spec))) {
+  Impl& t = *impl_;
+  const auto count = static_cast<int64_t>(t.spec.tokens.size());
+  if (count == 0) fail("tokenizer", "empty vocabulary");
+  if (count > kMaxVocab) fail("tokenizer", "{} tokens; expected at most {}", count, kMaxVocab);
+  t.byte_ids.fill(-1);
+  t.by_bytes.reserve(t.spec.tokens.size());
+  for (int32_t id = 0; id < count; ++id) {
+    const std::string& bytes = t.spec.tokens[static_cast<size_t>(id)];
+    if (bytes.empty()) continue;
+    const auto [at, is_new] = t.by_bytes.emplace(bytes, id);
+    if (!is_new) {
+      fail("tokenizer", "token {} has two ids, {} and {}", quote(bytes), at->second, id);
+    }
+    if (bytes.size() == 1) t.byte_ids[static_cast<uint8_t>(bytes[0])] = id;
+  }
+  t.merges.reserve(t.spec.merges.size());
+  std::string both;
+  for (size_t rank = 0; rank < t.spec.merges.size(); ++rank) {
+    const auto [left, right] = t.spec.merges[rank];
+    for (const int32_t id : {left, right}) {
+      if (id < 0 || id >= count) {
+        fail("tokenizer", "merge {} names id {}; expected 0 to {}", rank, id, count - 1);
+      }
+    }
+    both = t.spec.tokens[static_cast<size_t>(left)];
+    both += t.spec.tokens[static_cast<size_t>(right)];
+    const int32_t result = find_token(both);
+    if (result < 0) {
+      fail("tokenizer", "merge {} makes {}, which is not in the vocabulary", rank, quote(both));
+    }
+    t.merges.set(left, right, static_cast<uint32_t>(rank), result);
+  }
+  t.special.assign(t.spec.tokens.size(), false);
+  for (const AddedToken& added : t.spec.added) {
+    if (added.id < 0 || added.id >= count || added.text.empty()) {
+      fail("tokenizer", "added token {} has id {}; expected 0 to {} and a text", quote(added.text),
+           added.id, count - 1);
+    }
+    if (added.special) t.special[static_cast<size_t>(added.id)] = true;
+    t.added_by[static_cast<uint8_t>(added.text[0])].push_back(&added);
+  }
+  for (auto& list : t.added_by) {
+    std::stable_sort(list.begin(), list.end(), [](const AddedToken* a, const AddedToken* b) {
+      return a->text.size() > b->text.size();
+    });
+  }
+  if (t.spec.eos < -1 || t.spec.eos >= count) {
+    fail("tokenizer", "end of text is id {}; expected 0 to {}", t.spec.eos, count - 1);
+  }
+  t.hash = hash_spec(t.spec);
+}
+
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+Tokenizer Tokenizer::load(const std::string& path) {
+  const std::string file = is_directory(path) ? join_path(path, "tokenizer.json") : path;
+  const std::string text = read_file(file, JsonLimits().max_bytes);
+  return parse(text, file, configured_eos(join_path(parent_path(file), "tokenizer_config.json")));
+}
+
+Tokenizer Tokenizer::parse(std::string_view json, const std::string& where,
+                           const std::string& eos_text) {
+  Tokenizer out(spec_from_json(json, where, eos_text));
+  out.impl_->source = json;
+  return out;
+}
+
+std::string Tokenizer::to_json() const {
+  return impl_->source.empty() ? spec_to_json(impl_->spec) : impl_->source;
+}
+
+void Tokenizer::save(const std::string& path) const { write_file_atomic(path, to_json()); }
+
+void Tokenizer::save_folder(const std::string& folder) const {
+  make_dirs(folder);
+  save(join_path(folder, "tokenizer.json"));
+  nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                   {"clean_up_tokenization_spaces", false}};
+  if (eos_id() >= 0) config["eos_token"] = std::string(token_bytes(eos_id()));
+  write_file_atomic(join_path(folder, "tokenizer_config.json"), config.dump(2) + "\n");
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<int32_t> ids;
+  Encoder(*this).encode(text, &ids);
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string out;
+  for (const int32_t id : ids) {
+    const std::string_view bytes = token_bytes(id);
+    if (!(skip_special && impl_->special[static_cast<size_t>(id)])) out += bytes;
+  }
+  return out;
+}
+
+int32_t Tokenizer::vocab_size() const { return static_cast<int32_t>(impl_->spec.tokens.size()); }
+
+int32_t Tokenizer::eos_id() const { return impl_->spec.eos; }
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  if (id < 0 || id >= vocab_size()) {
+    fail("tokenizer", "no token has id {}; expected 0 to {}", id, vocab_size() - 1);
+  }
+  return impl_->spec.tokens[static_cast<size_t>(id)];
+}
+
+std::vector<int32_t> Tokenizer::token_lengths() const {
+  std::vector<int32_t> lengths;
+  lengths.reserve(impl_->spec.tokens.size());
+  for (const std::string& t : impl_->spec.tokens) lengths.push_back(static_cast<int32_t>(t.size()));
+  if (eos_id() >= 0) lengths[static_cast<size_t>(eos_id())] = 0;
+  return lengths;
+}
+
+int32_t Tokenizer::find_token(std::string_view bytes) const {
+  const auto found = impl_->by_bytes.find(bytes);
+  return found == impl_->by_bytes.end() ? -1 : found->second;
+}
+
+const TokenizerSpec& Tokenizer::spec() const { return impl_->spec; }
+
+Hash128 Tokenizer::hash() const { return impl_->hash; }
+
+}  // namespace hocket::data

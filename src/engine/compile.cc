@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/compile.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "autodiff/autodiff.h"
+#include "base/error.h"
+#include "models/build.h"
+#include "parallel/lower.h"
+#include "passes/pass.h"
+#include "program/finalize.h"
+
+namespace hocket::engine {
+
+namespace {
+
+graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t tokens,
+                         int64_t seq_len, int64_t num_micro_batches) {
+  using Mode = models::BuildOptions::Mode;
+  const TrainSection& t = run.config.train;
+  models::BuildOptions b;
+  b.tokens = tokens;
+  b.sequence_length = seq_len;
+  b.dtype = graph::parse_dtype(run.config.model.dtype);
+  b.num_micro_batches = num_micro_batches;
+  switch (options.purpose) {
+    case Purpose::train:
+      b.balance_coef = t.balance_coef.value_or(run.model.router_aux_loss_coef);
+      break;
+    case Purpose::grads: break;
+    case Purpose::loss: b.grad = false; break;
+    case Purpose::logits: b.mode = Mode::logits; break;
+    case Purpose::generate:
+      b.mode = Mode::generate;
+      b.cache_slots = options.cache_slots;
+      break;
+  }
+  return models::build(run.model, b);
+}
+
+}  // namespace
+
+Compiled compile(const Run& run, const CompileOptions& options) {
+  parallel::Plan plan = run.plan;
+  if (options.micro_batch > 0) plan.micro_batch = options.micro_batch;
+  if (options.num_micro_batches > 0) plan.num_micro_batches = options.num_micro_batches;
+  const int64_t seq_len = options.seq_len > 0 ? options.seq_len : run.config.train.seq_len;
+  int64_t tokens = plan.micro_batch * plan.dp * seq_len;
+  if (options.purpose == Purpose::generate) {
+    plan = parallel::Plan{};
+    plan.threads_per_rank = run.plan.threads_per_rank;
+    tokens = options.new_tokens;
+  }
+  const TrainSection& t = run.config.train;
+  Compiled result;
+  auto observe = [&](const std::string& what, const graph::Graph& g, const program::Program& p) {
+    if (options.observe) options.observe(what, g, p);
+  };
+
+  graph::Graph graph = build_graph(run, options, tokens, seq_len, plan.num_micro_batches);
+  observe("graph", graph, result.program);
+  if (options.purpose == Purpose::train || options.purpose == Purpose::grads) {
+    autodiff::differentiate(graph);
+    if (options.purpose == Purpose::grads) autodiff::append_grad_outputs(graph);
+    else autodiff::append_adamw(graph, {t.beta1, t.beta2, t.eps, t.weight_decay, t.max_grad_norm});
+    observe("backward", graph, result.program);
+  }
+  result.reference = graph;
+
+  passes::PassRunner runner(run.config.plan.passes, options.skip_passes,
+                            {plan.recompute,
+                             static_cast<int64_t>(run.config.plan.bucket_mib * (1 << 20))});
+  runner.after = [&](const passes::Pass& pass) { observe(pass.name, graph, result.program); };
+  runner.run(graph);
+  result.program = parallel::lower(graph, plan);
+  result.program.config = run.resolved.to_json().dump();
+  observe("lower", graph, result.program);
+  runner.run(result.program);
+  program::finalize(result.program);
+  observe("program", graph, result.program);
+  result.tokens_per_step = tokens * plan.num_micro_batches;
+  return result;
+}
+
+int threads_per_rank(const parallel::Plan& plan) {
+  if (plan.threads_per_rank > 0) return static_cast<int>(plan.threads_per_rank);
+  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  return static_cast<int>(std::max<int64_t>(1, cores / plan.world()));
+}
+
+}  // namespace hocket::engine

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way from a run's configuration to its program: model graph -> autodiff -> graph passes ->
+// lowering -> program passes -> dependencies and memory plan. Check, simulator and executor take the
+// result.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "graph/graph.h"
+#include "program/program.h"
+#include "engine/config.h"
+
+namespace hocket::engine {
+
+enum class Purpose {
+  train,     ///< forward, backward, optimizer
+  loss,      ///< forward only, losses
+  grads,     ///< forward, backward; outputs grad.<param>
+  logits,    ///< forward only; output logits
+  generate,  ///< forward on one rank with a KV cache
+};
+
+struct CompileOptions {
+  Purpose purpose = Purpose::train;
+  /// Sequences per dp rank and micro-batch, sequence length and micro-batches; 0: as in the run.
+  int64_t micro_batch = 0, seq_len = 0, num_micro_batches = 0;
+  int64_t new_tokens = 1, cache_slots = 0;  ///< generate
+  std::vector<std::string> skip_passes;
+  /// Called after every stage and pass with a name ("graph", "backward", "lower", pass name).
+  std::function<void(const std::string&, const graph::Graph&, const program::Program&)> observe;
+};
+
+struct Compiled {
+  graph::Graph reference;    ///< single-device graph before any pass: what check compares with
+  program::Program program;
+  int64_t tokens_per_step = 0;
+};
+
+Compiled compile(const Run& run, const CompileOptions& options = {});
+
+/// Threads of a rank's compute lane on this machine.
+int threads_per_rank(const parallel::Plan& plan);
+
+}  // namespace hocket::engine

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/resolve.h"
+#include "program/program.h"
+
+namespace hocket::engine {
+
+namespace {
+
+// Bounds of sizes: far beyond what anybody runs, and their products stay below 2^62.
+constexpr double kMaxRanks = 1 << 16;
+constexpr double kMaxTokens = 1 << 27;     // of a micro-batch (models/builder.cc)
+constexpr double kMaxSequences = 1 << 16;  // of a rank and micro-batch
+constexpr double kMaxThreads = 1024;
+// AdamW divides by 1 - beta^t.
+constexpr double kMaxBeta = 0.999999;
+
+}  // namespace
+
+ModelSection::ModelSection() : config(std::make_shared<nlohmann::json>()) {}
+
+void ModelSection::fields(Fields& v) {
+  v("path", path, "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
+  v("config", *config, "instead of path: the keys of a Hugging Face config.json");
+  v("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
+  v("init", init, "random, or weights: start from the safetensors beside the config")
+      .one_of({"random", "weights"});
+}
+
+void DataSection::fields(Fields& v) {
+  v("name", name, "what the text is called in reports");
+  v("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
+  v("dir", dir, "where the prepared tokens lie");
+  v("tokenizer", tokenizer,
+    "tokenizer.json that `hocket data prepare` uses; training takes the one in data.dir");
+  v("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes").min(0);
+  v("valid_fraction", valid_fraction, "share of the files that is held out").min(0).max(0.9);
+}
+
+void TrainSection::fields(Fields& v) {
+  v("steps", steps, "optimizer steps").min(1);
+  v("minutes", minutes,
+    "if above 0: as many steps as fit into this time, by the predicted step time, replace `steps`")
+      .min(0).max(1e6);
+  v("global_batch", global_batch, "sequences per step, over all ranks and micro-batches").min(1);
+  v("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
+  v("lr", lr, "peak learning rate").min(0);
+  v("min_lr", min_lr, "learning rate at the end of the cosine").min(0);
+  v("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
+  v("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
+  v("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
+  v("beta2", beta2, "AdamW").min(0).max(kMaxBeta);
+  v("eps", eps, "AdamW").min(0);
+  v("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
+  v("balance_coef", balance_coef, "of the load-balancing loss; default: the model's "
+                                  "router_aux_loss_coef").min(0);
+  v("seed", seed, "of initialisation and data order").min(0);
+  v("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
+  v("eval_sequences", eval_sequences,
+    "held-out sequences per validation while training; the one at the end takes all").min(1);
+  v("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
+  v("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
+  v("resume", resume, "continue from the newest checkpoint of output.dir, if there is one; false: "
+                      "start anew, in a folder without checkpoints");
+}
+
+void PlanSection::fields(Fields& v) {
+  v("pp", pp, "pipeline stages").min(1).max(kMaxRanks);
+  v("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
+  v("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  v("micro_batch", micro_batch, "sequences per rank and micro-batch").min(1).max(kMaxSequences);
+  v("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
+  v("pp_schedule", pp_schedule,
+    "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
+  v("recompute", recompute, "activations computed again in the backward pass")
+      .one_of({"none", "selective", "full"});
+  v("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
+  v("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
+  v("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
+      .min(0).max(kMaxThreads);
+  v("ranks_per_node", ranks_per_node, "decides which links are inside a node; 0: all ranks on one")
+      .min(0).max(kMaxRanks);
+  v("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
+}
+
+void ClusterSection::fields(Fields& v) {
+  v("file", file, "cluster file for check and simulate; default: this machine");
+  v("profile", profile, "timings written by `hocket profile`");
+  v("memory_budget", memory_budget,
+    "memory per rank that check compares with; where tasks execute, default: this machine's free "
+    "memory, shared").unit(Unit::bytes);
+}
+
+void OutputSection::fields(Fields& v) {
+  v("dir", dir, "checkpoints, metrics, traces and the report go here");
+  v("trace", trace, "write the trace of one step");
+  v("report", report, "write report.html at the end");
+}
+
+void RunConfig::fields(Fields& v) {
+  v("model", model, "what is trained");
+  v("data", data, "on what");
+  v("train", train, "how");
+  v("plan", plan, "how it is spread over ranks");
+  v("cluster", cluster, "what it runs on");
+  v("output", output, "where results go");
+}
+
+void derive(Run& run) {
+  const RunConfig& c = run.config;
+  if (c.model.path.empty() == c.model.config->is_null())
+    fail(run.name, "model needs either path or config; try model.path: a folder with a config.json");
+  run.model = c.model.path.empty()
+                  ? models::parse_config(c.model.config->dump(), run.name + ": model.config", true)
+                  : models::read_config(
+                        checkpoint::resolve_model(c.model.path, c.model.init == "weights")
+                            .config_file);
+  if (c.output.dir.empty())
+    fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
+  parallel::Plan& p = run.plan;
+  p.pp = c.plan.pp;
+  p.dp = c.plan.dp;
+  p.ep = c.plan.ep;
+  p.micro_batch = c.plan.micro_batch;
+  p.pp_layers = c.plan.pp_layers;
+  p.pp_schedule = c.plan.pp_schedule;
+  p.recompute = c.plan.recompute;
+  p.threads_per_rank = c.plan.threads_per_rank;
+  p.ranks_per_node = c.plan.ranks_per_node;
+  const int64_t at_once = p.dp * p.micro_batch;
+  if (c.train.global_batch % at_once != 0)
+    fail(run.name,
+         "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}",
+         c.train.global_batch, at_once);
+  p.num_micro_batches = c.train.global_batch / at_once;
+  p.validate(run.model.num_layers, run.model.num_experts);
+}
+
+namespace {
+
+Run resolve(const std::string& text, const std::string& name,
+            const std::vector<std::string>& overrides) {
+  Run run;
+  run.name = name;
+  run.resolved = hocket::parse_config(run.config, text, name, overrides);
+  return run;
+}
+
+/// True for an override of a key that no task depends on: files, and what the loop around the
+/// program does.
+bool outside_program(std::string_view override) {
+  for (std::string_view section : {"output.", "data.", "cluster."})
+    if (override.starts_with(section)) return true;
+  const std::string_view key = override.substr(0, override.find('='));
+  for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
+                                "eval_sequences", "save_every", "keep_last", "resume"})
+    if (key.starts_with("train.") && key.substr(6) == loop) return true;
+  return false;
+}
+
+}  // namespace
+
+Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
+                std::string* program_text) {
+  std::string text = read_file(path);
+  if (text.rfind("hocket-graph", 0) == 0)
+    fail(path, "is the text of a graph; expected a run.yaml or a program: hocket graph RUN --stage "
+         "program");
+  if (text.rfind("hocket-program", 0) != 0) return resolve(read_config_text(path), path, overrides);
+  for (const std::string& o : overrides)
+    if (!outside_program(o))
+      fail(path, "--set {} would change the program; try it on the run.yaml that it was made from", o);
+  program::Program p = program::parse_program(text, path);
+  if (p.config.empty()) fail(path, "the program has no configuration line; expected `config {{…}}`");
+  if (program_text) *program_text = std::move(text);
+  // JSON is YAML, but not every YAML is JSON.
+  return resolve(parse_json(p.config, path + ": config").dump(), path, overrides);
+}
+
+Run parse_run(const std::string& text, const std::string& name,
+              const std::vector<std::string>& overrides) {
+  Run run = resolve(text, name, overrides);
+  derive(run);
+  return run;
+}
+
+Run read_run(const std::string& path, const std::vector<std::string>& overrides,
+             std::string* program_text) {
+  Run run = resolve_run(path, overrides, program_text);
+  derive(run);
+  return run;
+}
+
+}  // namespace hocket::engine

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// run.yaml: everything a run depends on. Every key has its meaning and default here; unknown keys
+// are errors.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "models/config.h"
+#include "parallel/plan.h"
+
+namespace hocket::engine {
+
+struct ModelSection {
+  ModelSection();
+  std::string path;  ///< MODEL: a folder, a config.json, a checkpoint
+  /// Instead of path: the keys of a config.json. Never null; shared by copies.
+  std::shared_ptr<nlohmann::json> config;
+  std::string dtype = "f32";
+  std::string init = "random";
+  void fields(Fields& v);
+};
+
+struct DataSection {
+  std::string name = "text";
+  std::vector<std::string> files;
+  std::string dir;
+  std::string tokenizer;
+  int64_t vocab_size = 0;
+  double valid_fraction = 0.05;
+  void fields(Fields& v);
+};
+
+struct TrainSection {
+  int64_t steps = 1000;
+  double minutes = 0;
+  int64_t global_batch = 4;
+  int64_t seq_len = 512;
+  double lr = 1e-3;
+  double min_lr = 1e-4;
+  int64_t warmup_steps = 20;
+  double weight_decay = 0.1;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  double max_grad_norm = 1.0;
+  std::optional<double> balance_coef;
+  int64_t seed = 1;
+  int64_t eval_every = 0;
+  int64_t eval_sequences = 32;
+  int64_t save_every = 0;
+  int64_t keep_last = 2;
+  bool resume = true;
+  void fields(Fields& v);
+};
+
+struct PlanSection {
+  int64_t pp = 1, dp = 1, ep = 1, micro_batch = 1;
+  std::vector<int64_t> pp_layers;
+  std::string pp_schedule = "1f1b";
+  std::string recompute = "none";
+  std::vector<std::string> passes{"recompute", "bucket"};
+  double bucket_mib = 25;
+  int64_t threads_per_rank = 0;
+  int64_t ranks_per_node = 0;
+  double timeout_s = 300;
+  void fields(Fields& v);
+};
+
+struct ClusterSection {
+  std::string file;     ///< a cluster file for check and simulate
+  std::string profile;  ///< written by `hocket profile`
+  std::optional<double> memory_budget;
+  void fields(Fields& v);
+};
+
+struct OutputSection {
+  std::string dir = "runs/default";
+  bool trace = true;
+  bool report = true;
+  void fields(Fields& v);
+};
+
+struct RunConfig {
+  ModelSection model;
+  DataSection data;
+  TrainSection train;
+  PlanSection plan;
+  ClusterSection cluster;
+  OutputSection output;
+  void fields(Fields& v);
+};
+
+/// A configuration with what follows from it.
+struct Run {
+  RunConfig config;
+  ResolvedConfig resolved;
+  std::string name;  ///< the file that was read
+  models::ModelConfig model;
+  parallel::Plan plan;
+};
+
+/// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with
+/// overrides "a.b=value". For a program, `program_text` receives its text. Throws Error.
+Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
+                std::string* program_text = nullptr);
+/// What follows from the configuration: model and plan. Error if they do not fit.
+void derive(Run& run);
+
+/// Both.
+Run read_run(const std::string& path, const std::vector<std::string>& overrides,
+             std::string* program_text = nullptr);
+Run parse_run(const std::string& text, const std::string& name,
+              const std::vector<std::string>& overrides);
+
+}  // namespace hocket::engine

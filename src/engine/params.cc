@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/params.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace hocket::engine {
+
+using graph::Layout;
+using graph::Mesh;
+using graph::TensorType;
+
+void for_each_run(const TensorType& full, const Layout& layout, const Mesh& mesh, int32_t rank,
+                  const std::function<void(int64_t, int64_t, int64_t)>& run) {
+  const std::vector<int32_t> coords = mesh.coords(rank);
+  const size_t n = full.dims.size();
+  std::vector<int64_t> begin(n, 0), count = full.dims;
+  for (size_t a = 0; a < mesh.axes.size(); ++a) {
+    if (!layout.on[a].is_split()) continue;
+    const size_t d = static_cast<size_t>(layout.on[a].dim());
+    count[d] /= mesh.axes[a].size;
+    begin[d] += count[d] * coords[a];
+  }
+  // The trailing dims that are whole form one contiguous run together with the dim before them.
+  size_t first = n;
+  int64_t length = 1;
+  while (first > 0) {
+    --first;
+    length *= count[first];
+    if (count[first] != full.dims[first]) break;
+  }
+  std::vector<int64_t> index(first, 0);
+  for (int64_t local = 0;; local += length) {
+    int64_t at = 0;
+    for (size_t d = 0; d < n; ++d)
+      at = at * full.dims[d] + begin[d] + (d < first ? index[d] : 0);
+    run(at, length, local);
+    size_t d = first;
+    while (d > 0 && ++index[d - 1] == count[d - 1]) index[--d] = 0;
+    if (d == 0) break;
+  }
+}
+
+namespace {
+
+/// (rank, layout) of every rank that holds the tensor.
+template <typename F>
+void for_each_holder(const std::string& name, const program::Program& program, F use) {
+  for (int32_t r = 0; r < program.mesh.size(); ++r) {
+    const auto& cls = program.classes[static_cast<size_t>(program.class_of(r))];
+    for (const auto& b : cls.buffers)
+      if (b.kind == program::BufferKind::persistent && b.name == name) {
+        use(r, b);
+        break;
+      }
+  }
+}
+
+template <typename T>
+void fill(const graph::Tensor& t, const Layout& layout, const Mesh& mesh, int32_t rank,
+          uint64_t seed, T* to) {
+  const uint64_t stream = hash_name(t.name);
+  for_each_run(t.type, layout, mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
+    std::span<T> part(to + local, static_cast<size_t>(count));
+    if (t.init.kind == graph::Init::Kind::normal)
+      fill_normal(part, seed, stream, static_cast<uint64_t>(begin), t.init.value);
+    else
+      std::fill(part.begin(), part.end(), static_cast<T>(t.init.value));
+  });
+}
+
+}  // namespace
+
+void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
+                std::vector<runtime::PersistentStore>& stores) {
+  std::map<std::string, const graph::Tensor*> by_name;
+  for (const graph::Tensor& t : graph.tensors)
+    if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state)
+      by_name[t.name] = &t;
+  for (int32_t r = 0; r < program.mesh.size(); ++r) {
+    const auto& cls = program.classes[static_cast<size_t>(program.class_of(r))];
+    for (const auto& b : cls.buffers) {
+      if (b.kind != program::BufferKind::persistent) continue;
+      auto& entry = stores[static_cast<size_t>(r)].get(b.name, b.type, b.layout);
+      if (entry.initialised) continue;
+      entry.initialised = true;
+      auto it = by_name.find(b.name);
+      HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", b.name);
+      const graph::Tensor& t = *it->second;
+      // Memory comes zeroed.
+      if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
+      if (t.type.dtype == graph::DType::f64)
+        fill(t, b.layout, program.mesh, r, seed, reinterpret_cast<double*>(entry.memory.data()));
+      else
+        fill(t, b.layout, program.mesh, r, seed, reinterpret_cast<float*>(entry.memory.data()));
+    }
+  }
+}
+
+void scatter(const graph::Tensor& tensor, const program::Program& program,
+             std::vector<runtime::PersistentStore>& stores,
+             const std::function<void(int64_t, int64_t, void*)>& read) {
+  const int64_t size = size_of(tensor.type.dtype);
+  for_each_holder(tensor.name, program, [&](int32_t r, const program::Buffer& b) {
+    auto& entry = stores[static_cast<size_t>(r)].get(b.name, b.type, b.layout);
+    entry.initialised = true;
+    for_each_run(tensor.type, b.layout, program.mesh, r,
+                 [&](int64_t begin, int64_t count, int64_t local) {
+                   read(begin, count, entry.memory.data() + local * size);
+                 });
+  });
+}
+
+std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
+                              const std::vector<runtime::PersistentStore>& stores) {
+  const int64_t size = size_of(tensor.type.dtype);
+  std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
+  int64_t missing = tensor.type.numel();
+  std::map<int64_t, int64_t> taken;
+  for_each_holder(tensor.name, program, [&](int32_t r, const program::Buffer& b) {
+    const auto& entries = stores[static_cast<size_t>(r)].entries();
+    const auto& entry = entries.at(b.name);
+    for_each_run(tensor.type, b.layout, program.mesh, r,
+                 [&](int64_t begin, int64_t count, int64_t local) {
+                   if (!taken.emplace(begin, count).second) return;
+                   std::memcpy(full.data() + begin * size, entry.memory.data() + local * size,
+                               static_cast<size_t>(count * size));
+                   missing -= count;
+                 });
+  });
+  HOCKET_CHECK(missing == 0, "{} elements of {} are on no rank", missing, tensor.name);
+  return full;
+}
+
+}  // namespace hocket::engine

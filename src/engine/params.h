@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters and optimizer state across ranks: initial values that do not depend on the plan, and
+// the way between full logical tensors and the shards that ranks hold.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "program/program.h"
+#include "runtime/memory.h"
+
+namespace hocket::engine {
+
+/// Elements [begin, begin + count) (in row-major order of the full tensor) that a rank's shard
+/// holds contiguously, called once per such run with the offset inside the shard.
+void for_each_run(const graph::TensorType& full, const graph::Layout& layout,
+                  const graph::Mesh& mesh, int32_t rank,
+                  const std::function<void(int64_t begin, int64_t count, int64_t local)>& run);
+
+/// Makes the persistent entries of a program on every rank's store and fills those that are new:
+/// normal values by (seed, tensor name, global element index), or constants.
+void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
+                std::vector<runtime::PersistentStore>& stores);
+
+/// Fills a persistent tensor on every rank that holds it: `read(begin, count, dst)` delivers
+/// elements of the full tensor in its own type.
+void scatter(const graph::Tensor& tensor, const program::Program& program,
+             std::vector<runtime::PersistentStore>& stores,
+             const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
+
+/// The full tensor, collected from the first ranks that hold its parts.
+std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
+                              const std::vector<runtime::PersistentStore>& stores);
+
+}  // namespace hocket::engine

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A compiled program with local ranks, fed and read by logical tensors: what train, eval, generate
+// and profile have in common.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/kernel.h"
+#include "engine/compile.h"
+
+namespace hocket::engine {
+
+/// The persistent tensors of all local ranks; shared by the programs of one session.
+using Stores = std::vector<runtime::PersistentStore>;
+
+class Session {
+ public:
+  /// `stores` must have one entry per rank of the program and outlive the session.
+  Session(Compiled compiled, std::shared_ptr<runtime::Backend> backend, Stores& stores,
+          runtime::ExecutorOptions options);
+
+  const Compiled& compiled() const { return compiled_; }
+  const program::Program& program() const { return compiled_.program; }
+  const graph::Graph& graph() const { return compiled_.reference; }
+  runtime::LocalRun& run() { return *run_; }
+  Stores& stores() { return stores_; }
+
+  /// Gives every rank its part of a full input tensor; `micro_batch` kNone for per-step inputs.
+  void feed(const std::string& name, int32_t micro_batch, const void* full);
+  /// The full output tensor: parts put together, partial sums added, replicas taken once.
+  std::vector<std::byte> collect(const std::string& name,
+                                 int32_t micro_batch = program::kNone) const;
+  template <typename T>
+  std::vector<T> collect_as(const std::string& name, int32_t micro_batch = program::kNone) const {
+    std::vector<std::byte> raw = collect(name, micro_batch);
+    const T* data = reinterpret_cast<const T*>(raw.data());
+    return std::vector<T>(data, data + raw.size() / sizeof(T));
+  }
+  /// Sum of all losses of the step, and the first one (without balance losses) alone.
+  double total_loss() const;
+  double loss() const;
+  void step() { run_->step(); }
+
+ private:
+  const graph::Tensor& tensor(const std::string& name) const;
+
+  Compiled compiled_;
+  Stores& stores_;
+  std::unique_ptr<runtime::LocalRun> run_;
+};
+
+}  // namespace hocket::engine

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writer of traces: Chrome JSON by hand, one event a line, through zlib if asked for.
+#include "trace/trace.h"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace hocket::trace {
+namespace {
+
+// Bytes to a file, deflated on the way if `gzip`.
+class Sink {
+ public:
+  Sink(FileWriter& file, bool gzip) : file_(file), gzip_(gzip) {
+    if (!gzip_) return;
+    out_.resize(size_t{1} << 18);
+    // Window of 2^15 with a gzip header; level 1: the text is so regular that 6 is 4 x slower
+    // for 10 % less.
+    HOCKET_CHECK(deflateInit2(&z_, 1, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY) == Z_OK,
+                 "deflateInit2 failed");
+  }
+  ~Sink() {
+    if (gzip_) deflateEnd(&z_);
+  }
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+
+  void write(std::string_view bytes, bool last = false) {
+    if (!gzip_) return file_.write(bytes);
+    z_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+    z_.avail_in = static_cast<uInt>(bytes.size());
+    int state = Z_OK;
+    do {
+      z_.next_out = reinterpret_cast<Bytef*>(out_.data());
+      z_.avail_out = static_cast<uInt>(out_.size());
+      state = deflate(&z_, last ? Z_FINISH : Z_NO_FLUSH);
+      HOCKET_CHECK(state != Z_STREAM_ERROR, "deflate failed");
+      file_.write(out_.data(), out_.size() - z_.avail_out);
+    } while (z_.avail_out == 0 || (last && state != Z_STREAM_END));
+  }
+
+ private:
+  FileWriter& file_;
+  bool gzip_;
+  z_stream z_{};
+  std::string out_;
+};
+
+// Text of a JSON string without the quotes.
+void append_escaped(std::string* out, std::string_view text) {
+  for (const char c : text) {
+    const auto u = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      *out += '\\';
+      *out += c;
+    } else if (u < 0x20) {
+      fmt::format_to(std::back_inserter(*out), "\\u{:04x}", u);
+    } else {
+      *out += c;
+    }
+  }
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  append_escaped(&out, text);
+  return out;
+}
+
+// A line under construction: raw characters into a buffer that is known to be large enough.
+class Line {
+ public:
+  explicit Line(char* at) : at_(at) {}
+  char* end() const { return at_; }
+
+  template <size_t N>
+  void lit(const char (&text)[N]) {
+    std::memcpy(at_, text, N - 1);
+    at_ += N - 1;
+  }
+  void str(const std::string& text) {
+    std::memcpy(at_, text.data(), text.size());
+    at_ += text.size();
+  }
+  void num(int64_t value) {
+    const fmt::format_int digits(value);
+    std::memcpy(at_, digits.data(), digits.size());
+    at_ += digits.size();
+  }
+  // Nanoseconds as microseconds, exactly: 1234567 -> 1234.567, 5000 -> 5.
+  void micro(int64_t ns) {
+    uint64_t size = static_cast<uint64_t>(ns);
+    if (ns < 0) {
+      *at_++ = '-';
+      size = 0 - size;
+    }
+    const fmt::format_int digits(size / 1000);
+    std::memcpy(at_, digits.data(), digits.size());
+    at_ += digits.size();
+    const auto rest = static_cast<unsigned>(size % 1000);
+    if (rest == 0) return;
+    *at_++ = '.';
+    *at_++ = static_cast<char>('0' + rest / 100);
+    if (rest % 100 == 0) return;
+    *at_++ = static_cast<char>('0' + rest / 10 % 10);
+    if (rest % 10 != 0) *at_++ = static_cast<char>('0' + rest % 10);
+  }
+  // The shortest text that reads back to the same double.
+  void real(double value) {
+    if (value >= 0 && value < 9e15 && value == std::floor(value)) {
+      return num(static_cast<int64_t>(value));
+    }
+    if (!std::isfinite(value)) return num(0);
+    at_ = fmt::format_to(at_, "{}", value);
+  }
+
+ private:
+  char* at_;
+};
+
+bool is_gzip_name(const std::string& path) {
+  return path.size() > 3 && path.compare(path.size() - 3, 3, ".gz") == 0;
+}
+
+// Everything that precedes the events: facts, then names of processes and threads.
+std::string header(const Trace& trace) {
+  std::string out;
+  auto put = std::back_inserter(out);
+  fmt::format_to(put,
+                 "{{\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schema\":\"hocket-trace-1\","
+                 "\"title\":\"{}\",\"source\":\"{}\",\"ranks\":{},\"steps\":[{}],\"lanes\":[",
+                 escaped(trace.title), escaped(trace.source), trace.num_ranks,
+                 fmt::join(trace.steps, ","));
+  for (size_t i = 0; i < trace.lanes.size(); ++i) {
+    fmt::format_to(put, "{}\"{}\"", i ? "," : "", escaped(trace.lanes[i]));
+  }
+  out += "],\"properties\":{";
+  for (size_t i = 0; i < trace.properties.size(); ++i) {
+    const auto& [key, value] = trace.properties[i];
+    fmt::format_to(put, "{}\"{}\":\"{}\"", i ? "," : "", escaped(key), escaped(value));
+  }
+  out += "}},\n\"traceEvents\":[\n";
+
+  std::map<int32_t, std::vector<bool>> used;  // rank -> lanes with events
+  for (int32_t r = 0; r < trace.num_ranks; ++r) used[r];
+  for (const TraceMemory& m : trace.memory) used[m.rank];
+  for (const TraceEvent& e : trace.events) {
+    std::vector<bool>& lanes = used[e.rank];
+    if (lanes.empty()) lanes.resize(trace.lanes.size());
+    HOCKET_CHECK(e.lane < lanes.size(), "event in lane {} of {}", e.lane, lanes.size());
+    lanes[e.lane] = true;
+  }
+  for (const auto& [rank, lanes] : used) {
+    fmt::format_to(put,
+                   "{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{0},\"args\":{{\"name\":"
+                   "\"rank {1}\",\"rank\":{1}}}}},\n{{\"ph\":\"M\",\"name\":\"process_sort_index\","
+                   "\"pid\":{0},\"args\":{{\"sort_index\":{1}}}}},\n",
+                   rank + 1, rank);
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      if (!lanes[i]) continue;
+      fmt::format_to(put,
+                     "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{0},\"tid\":{1},\"args\":"
+                     "{{\"name\":\"{2}\"}}}},\n{{\"ph\":\"M\",\"name\":\"thread_sort_index\","
+                     "\"pid\":{0},\"tid\":{1},\"args\":{{\"sort_index\":{1}}}}},\n",
+                     rank + 1, i + 1, escaped(trace.lanes[i]));
+    }
+  }
+  return out;
+}
+
+// Longest line without its strings: every key, eleven numbers of at most 24 characters.
+constexpr size_t kLineBytes = 640;
+
+char* write_event(const TraceEvent& e, const std::vector<std::string>& text, char* at) {
+  Line line(at);
+  const std::string& kind = text[e.kind];
+  line.lit("{\"ph\":\"X\",\"name\":\"");
+  line.str(e.name ? text[e.name] : kind);
+  line.lit("\",\"cat\":\"");
+  line.str(kind);
+  line.lit("\",\"pid\":");
+  line.num(e.rank + 1);
+  line.lit(",\"tid\":");
+  line.num(e.lane + 1);
+  line.lit(",\"ts\":");
+  line.micro(e.start_ns);
+  line.lit(",\"dur\":");
+  line.micro(e.end_ns - e.start_ns);
+  line.lit(",\"args\":{\"task\":");
+  line.num(e.task);
+  if (e.phase) {
+    line.lit(",\"phase\":\"");
+    line.str(text[e.phase]);
+    line.lit("\"");
+  }
+  if (e.step != program::kNone) line.lit(",\"step\":"), line.num(e.step);
+  if (e.micro_batch != program::kNone) line.lit(",\"micro_batch\":"), line.num(e.micro_batch);
+  if (e.stage != program::kNone) line.lit(",\"stage\":"), line.num(e.stage);
+  if (e.layer != program::kNone) line.lit(",\"layer\":"), line.num(e.layer);
+  if (e.bytes != 0) line.lit(",\"bytes\":"), line.num(e.bytes);
+  if (e.flops != 0) line.lit(",\"flops\":"), line.real(e.flops);
+  if (e.group != program::kNone) line.lit(",\"group\":"), line.num(e.group);
+  if (e.flow_end == FlowEnd::none || e.flow == 0) {
+    line.lit("}},\n");
+    return line.end();
+  }
+  const bool out = e.flow_end == FlowEnd::out;
+  line.lit(",\"flow\":");
+  line.num(e.flow);
+  out ? line.lit(",\"end\":\"out\"}},\n") : line.lit(",\"end\":\"in\"}},\n");
+  // Arrows bind to the slice around their time. One out leaves at the send's start, so that it
+  // never comes after the arrow's head, which stands in the last nanosecond of the receive.
+  out ? line.lit("{\"ph\":\"s\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":")
+      : line.lit("{\"ph\":\"f\",\"bp\":\"e\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":");
+  line.num(e.flow);
+  line.lit(",\"pid\":");
+  line.num(e.rank + 1);
+  line.lit(",\"tid\":");
+  line.num(e.lane + 1);
+  line.lit(",\"ts\":");
+  line.micro(out ? e.start_ns : std::max(e.start_ns, e.end_ns - 1));
+  line.lit("},\n");
+  return line.end();
+}
+
+void write_to(const Trace& trace, Sink& sink) {
+  sink.write(header(trace));
+  std::vector<std::string> text;
+  text.reserve(trace.strings.size());
+  for (const std::string& s : trace.strings) text.push_back(escaped(s));
+  const auto length = [&](StringId id) {
+    HOCKET_CHECK(id < text.size(), "string {} of {}", id, text.size());
+    return text[id].size();
+  };
+
+  std::string chunk(size_t{1} << 20, '\0');
+  size_t used = 0;
+  const auto reserve = [&](size_t bytes) {
+    if (used + bytes <= chunk.size()) return;
+    sink.write(std::string_view(chunk).substr(0, used));
+    used = 0;
+    if (bytes > chunk.size()) chunk.resize(bytes);
+  };
+  for (const TraceEvent& e : trace.events) {
+    reserve(kLineBytes + std::max(length(e.name), length(e.kind)) + length(e.kind) +
+            length(e.phase));
+    used = static_cast<size_t>(write_event(e, text, chunk.data() + used) - chunk.data());
+  }
+  for (const TraceMemory& m : trace.memory) {
+    reserve(kLineBytes + length(m.name));
+    Line line(chunk.data() + used);
+    line.lit("{\"ph\":\"C\",\"name\":\"");
+    m.name ? line.str(text[m.name]) : line.lit("memory");
+    line.lit("\",\"pid\":");
+    line.num(m.rank + 1);
+    line.lit(",\"ts\":");
+    line.micro(m.t_ns);
+    line.lit(",\"args\":{\"bytes\":");
+    line.num(m.bytes);
+    line.lit("}},\n");
+    used = static_cast<size_t>(line.end() - chunk.data());
+  }
+  // The last element carries no comma: an event that only says that the file is whole.
+  reserve(kLineBytes);
+  Line line(chunk.data() + used);
+  line.lit("{\"ph\":\"M\",\"name\":\"hocket_end\",\"pid\":1,\"args\":{\"events\":");
+  line.num(static_cast<int64_t>(trace.events.size()));
+  line.lit("}}\n]}\n");
+  used = static_cast<size_t>(line.end() - chunk.data());
+  sink.write(std::string_view(chunk).substr(0, used), /*last=*/true);
+}
+
+}  // namespace
+
+Trace::Trace() : strings(1), index_{{"", 0}} {
+  for (int i = 0; i < program::kNumLanes; ++i) lanes.push_back(to_string(static_cast<program::Lane>(i)));
+}
+
+StringId Trace::intern(std::string_view text) {
+  const auto it = index_.find(text);
+  if (it != index_.end()) return it->second;
+  const auto id = static_cast<StringId>(strings.size());
+  strings.emplace_back(text);
+  index_.emplace(text, id);
+  return id;
+}
+
+const std::string& Trace::property(std::string_view key) const {
+  for (const auto& [name, value] : properties) {
+    if (name == key) return value;
+  }
+  return strings[0];
+}
+
+void Trace::set_property(std::string_view key, std::string_view value) {
+  for (auto& [name, old] : properties) {
+    if (name == key) {
+      old = value;
+      return;
+    }
+  }
+  properties.emplace_back(key, value);
+}
+
+void write_trace(const Trace& trace, const std::string& path) {
+  write_file_atomic(path, [&](FileWriter& file) {
+    Sink sink(file, is_gzip_name(path));
+    write_to(trace, sink);
+  });
+}
+
+}  // namespace hocket::trace

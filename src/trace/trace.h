@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one trace schema, of runs and of simulations: one event per task, memory samples, and what
+// they belong to. Written and read as Chrome JSON (plain or gzip), which Perfetto opens: a process
+// per rank, a thread per lane, arrows from sends to receives, a counter per rank. docs/trace.md
+// describes the file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "program/program.h"
+
+namespace hocket::trace {
+
+/// Index into Trace::strings; 0 is the empty string.
+using StringId = uint32_t;
+
+/// At which end of a transfer an event is: the arrow goes from `out` to `in`.
+enum class FlowEnd : uint8_t { none, out, in };
+
+/// What one task did. -1 (kNone) where a coordinate does not apply. 88 bytes.
+struct TraceEvent {
+  int64_t start_ns = 0, end_ns = 0;  ///< since the trace's origin, on a clock common to all ranks
+  int64_t bytes = 0;                 ///< memory traffic of a kernel; payload of a communication
+  double flops = 0;
+  int64_t flow = 0;    ///< transfers: same id at both ends, 1 .. 2^53; 0 none
+  StringId name = 0;   ///< what to show; the kind if empty
+  StringId kind = 0;   ///< op name; colours are by kind
+  StringId phase = 0;  ///< "forward", "backward", "grad", "optimizer"
+  uint32_t task = 0;   ///< index into the tasks of the rank's class
+  int32_t rank = 0;
+  int32_t step = program::kNone, micro_batch = program::kNone, stage = program::kNone, layer = program::kNone;
+  int32_t group = program::kNone;  ///< collectives: same id for all members of one group
+  uint16_t lane = 0;      ///< index into Trace::lanes
+  FlowEnd flow_end = FlowEnd::none;
+  bool operator==(const TraceEvent&) const = default;
+};
+
+/// Bytes in use on a rank from `t_ns` on.
+struct TraceMemory {
+  int64_t t_ns = 0, bytes = 0;
+  int32_t rank = 0;
+  StringId name = 0;  ///< which memory: "arena", "persistent"
+  bool operator==(const TraceMemory&) const = default;
+};
+
+struct Trace {
+  Trace();
+
+  std::string title;
+  std::string source = "run";  ///< "run" or "simulation"
+  int32_t num_ranks = 0;
+  std::vector<std::string> lanes;  ///< starts with the lanes of `Lane`, in its order
+  std::vector<int32_t> steps;      ///< steps that the trace covers
+  /// Free facts: "model", "plan", "machine", "program_hash", "config", ...
+  std::vector<std::pair<std::string, std::string>> properties;
+  std::vector<TraceEvent> events;
+  std::vector<TraceMemory> memory;
+  std::vector<std::string> strings;  ///< add with intern()
+
+  StringId intern(std::string_view text);
+  const std::string& text(StringId id) const { return strings[id]; }
+  /// Empty if there is no such property.
+  const std::string& property(std::string_view key) const;
+  void set_property(std::string_view key, std::string_view value);
+
+ private:
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+  std::unordered_map<std::string, StringId, Hash, std::equal_to<>> index_;
+};
+
+/// Writes atomically; gzip if `path` ends in `.gz`. About 0.5 s per million events, 2 s with gzip.
+/// Error (exit code 1): a write that fails. Event fields must index the trace's own tables.
+void write_trace(const Trace& trace, const std::string& path);
+
+struct ReadTraceOptions {
+  /// Keep the events before the place where the file is cut off or malformed.
+  bool keep_partial = false;
+};
+/// What the reader left out.
+struct ReadTraceReport {
+  int64_t skipped_events = 0;  ///< phases other than X, C, M, s, t, f; X and C without a time
+  bool partial = false;        ///< cut off; only with keep_partial
+  std::string cause;           ///< of `partial`
+};
+
+/// Reads what write_trace writes, and Chrome JSON of others as far as it goes: an object with
+/// "traceEvents" or a bare array, plain or gzip whatever the name, streamed; unknown keys are
+/// skipped, an unnamed thread becomes the lane "tid N", a process without a rank gets one by the
+/// order of pids. Error: absent, cut off, malformed, not a trace (with the byte offset).
+Trace read_trace(const std::string& path, const ReadTraceOptions& options = {},
+                 ReadTraceReport* report = nullptr);
+
+}  // namespace hocket::trace

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/trace_builder.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+
+namespace hocket::trace {
+
+TraceBuilder::TraceBuilder(const program::Program& program, std::string title, std::string source)
+    : program_(program) {
+  trace_.title = std::move(title);
+  trace_.source = std::move(source);
+  trace_.num_ranks = program.mesh.size();
+  for (int32_t r = 0; r < trace_.num_ranks; ++r) class_of_rank_.push_back(program.class_of(r));
+  for (const program::Kind& kind : program.kinds) {
+    kind_.push_back(trace_.intern(kind.op));
+    recomputed_.push_back(trace_.intern(kind.op + " (recompute)"));
+  }
+  for (const program::Phase p : {program::Phase::forward, program::Phase::backward, program::Phase::grad, program::Phase::optimizer}) {
+    phase_.push_back(trace_.intern(to_string(p)));
+  }
+}
+
+void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns, int64_t end_ns) {
+  const program::RankClass& cls =
+      program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
+  HOCKET_CHECK(task >= 0 && static_cast<size_t>(task) < cls.tasks.size(), "task {} of {}", task,
+               cls.tasks.size());
+  const program::Task& t = cls.tasks[static_cast<size_t>(task)];
+  const program::Kind& kind = program_.kind(t);
+  TraceEvent e;
+  e.start_ns = start_ns;
+  e.end_ns = end_ns;
+  e.bytes = kind.bytes;
+  e.flops = kind.flops;
+  e.kind = kind_[static_cast<size_t>(t.kind)];
+  e.name = t.recompute ? recomputed_[static_cast<size_t>(t.kind)] : 0;
+  e.phase = phase_[static_cast<size_t>(t.phase)];
+  e.task = static_cast<uint32_t>(task);
+  e.rank = rank;
+  e.step = step;
+  e.micro_batch = t.micro_batch;
+  e.stage = cls.stage;
+  e.layer = t.layer;
+  e.lane = static_cast<uint16_t>(t.lane);
+  if (t.group != program::kNone) {
+    e.group = group_instance(t.group, rank);
+  } else if (t.peer_axis != program::kNone) {
+    const int32_t peer = program_.peer_of(t, rank);
+    const bool sends = kind.op == "send";
+    e.flow_end = sends ? FlowEnd::out : FlowEnd::in;
+    e.flow = message(step, sends ? rank : peer, sends ? peer : rank, t.tag, sends);
+  }
+  trace_.events.push_back(e);
+}
+
+void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
+                            std::span<const int64_t> end_ns, int64_t offset_ns) {
+  HOCKET_CHECK(start_ns.size() == end_ns.size(), "{} starts, {} ends", start_ns.size(),
+               end_ns.size());
+  for (size_t i = 0; i < start_ns.size(); ++i) {
+    if (end_ns[i] < start_ns[i]) continue;
+    add(rank, static_cast<program::TaskId>(i), step, start_ns[i] + offset_ns, end_ns[i] + offset_ns);
+  }
+  add_live_bytes(rank, start_ns, end_ns, offset_ns);
+}
+
+// Both ends count what they exchange, so that the k-th send meets the k-th receive.
+int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, int32_t tag,
+                              bool sends) {
+  const Message m{step, sender, receiver, tag};
+  const int32_t k = passed_[{m, sends}]++;
+  return flows_.try_emplace({m, k}, static_cast<int64_t>(flows_.size()) + 1).first->second;
+}
+
+void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
+                                  std::span<const int64_t> end_ns, int64_t offset_ns) {
+  const program::RankClass& cls =
+      program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
+  struct Life {
+    int64_t from = INT64_MAX, to = INT64_MIN;
+  };
+  std::vector<Life> lives(cls.buffers.size());
+  for (size_t i = 0; i < cls.tasks.size() && i < start_ns.size(); ++i) {
+    if (end_ns[i] < start_ns[i]) continue;
+    for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out})
+      for (program::BufferId b : *list) {
+        Life& life = lives[static_cast<size_t>(b)];
+        life.from = std::min(life.from, start_ns[i]);
+        life.to = std::max(life.to, end_ns[i]);
+      }
+  }
+  std::map<int64_t, int64_t> change;
+  for (size_t b = 0; b < lives.size(); ++b) {
+    const program::Buffer& buffer = cls.buffers[b];
+    if (buffer.kind != program::BufferKind::step || lives[b].to < lives[b].from) continue;
+    const int64_t bytes =
+        buffer.expected_bytes != program::kNone ? buffer.expected_bytes : buffer.type.bytes();
+    change[lives[b].from] += bytes;
+    change[lives[b].to] -= bytes;
+  }
+  const StringId name = trace_.intern("step buffers");
+  int64_t live = 0;
+  for (const auto& [ns, delta] : change) {
+    live += delta;
+    if (delta != 0) trace_.memory.push_back({ns + offset_ns, live, rank, name});
+  }
+}
+
+Trace TraceBuilder::take() {
+  std::set<int32_t> steps;
+  for (const TraceEvent& e : trace_.events) steps.insert(e.step);
+  steps.erase(program::kNone);
+  trace_.steps.assign(steps.begin(), steps.end());
+  return std::exchange(trace_, Trace());
+}
+
+// Ids count the distinct sets of ranks in order of appearance.
+int32_t TraceBuilder::group_instance(program::GroupId group, int32_t rank) {
+  const auto [at, added] = group_of_rank_.try_emplace({group, rank}, 0);
+  if (added) {
+    std::vector<int32_t> ranks =
+        program_.members(program_.groups[static_cast<size_t>(group)], rank);
+    ranks.push_back(group);  // two groups of the same ranks stay apart
+    at->second =
+        groups_.try_emplace(std::move(ranks), static_cast<int32_t>(groups_.size())).first->second;
+  }
+  return at->second;
+}
+
+}  // namespace hocket::trace

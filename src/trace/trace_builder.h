@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fills a trace from a program and the times of its tasks: the one place that says what an event
+// carries, for the executor and the simulator alike.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+#include "trace/trace.h"
+
+namespace hocket::trace {
+
+/// The program must outlive the builder. Times are nanoseconds since the trace's origin.
+class TraceBuilder {
+ public:
+  /// `source`: "run" or "simulation".
+  TraceBuilder(const program::Program& program, std::string title, std::string source);
+
+  void add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns, int64_t end_ns);
+  /// All tasks of one rank in one step: entry i is task i of the rank's class. Times are moved by
+  /// `offset_ns`. Tasks with end < start did not run and are left out. The live bytes of step
+  /// buffers become a memory counter: from the start of the first task that uses one to the end of
+  /// the last; a ragged buffer counts with its expected size.
+  void add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
+                std::span<const int64_t> end_ns, int64_t offset_ns = 0);
+
+  Trace& trace() { return trace_; }
+  /// The trace, with `steps` filled; the builder is empty afterwards.
+  Trace take();
+
+ private:
+  int32_t group_instance(program::GroupId group, int32_t rank);
+  int64_t message(int32_t step, int32_t sender, int32_t receiver, int32_t tag, bool sends);
+  void add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
+                      std::span<const int64_t> end_ns, int64_t offset_ns);
+
+  const program::Program& program_;
+  Trace trace_;
+  std::vector<int32_t> class_of_rank_;
+  std::vector<StringId> kind_, recomputed_;  // per Kind: op, "op (recompute)"
+  std::vector<StringId> phase_;
+  std::map<std::pair<program::GroupId, int32_t>, int32_t> group_of_rank_;
+  std::map<std::vector<int32_t>, int32_t> groups_;
+  using Message = std::array<int32_t, 4>;  // step, sender, receiver, tag
+  std::map<std::pair<Message, bool>, int32_t> passed_;    // messages seen at an end (true: sends)
+  std::map<std::pair<Message, int32_t>, int64_t> flows_;  // id of the k-th such message
+};
+
+}  // namespace hocket::trace

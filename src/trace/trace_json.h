@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pull parser of JSON over a plain or gzip file of any length, for traces: the caller walks the
+// document and skips what it does not know. Errors give the byte offset.
+#pragma once
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "program/program.h"
+
+namespace hocket::trace::trace_json {
+
+inline constexpr int kMaxDepth = 200;
+
+// Characters of a plain or gzip file, read as needed.
+class Source {
+ public:
+  explicit Source(const std::string& path) : path_(path), buffer_(size_t{1} << 20, '\0') {
+    if (is_directory(path)) fail(path, "is a folder; expected a trace (.json or .json.gz)");
+    if (!file_exists(path)) fail(path, "no such file; expected a trace (.json or .json.gz)");
+    file_ = gzopen(path.c_str(), "rb");
+    if (file_ == nullptr) fail(path, "cannot be opened for reading");
+    gzbuffer(file_, 1u << 18);
+  }
+  ~Source() { gzclose_r(file_); }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  // -1 at the end.
+  int peek() { return at_ < end_ || refill() ? static_cast<unsigned char>(*at_) : -1; }
+  int get() {
+    const int c = peek();
+    if (c >= 0) ++at_;
+    return c;
+  }
+  // What is buffered from here on; skip() moves over a part of it.
+  std::string_view view() {
+    if (at_ == end_) refill();
+    return {at_, static_cast<size_t>(end_ - at_)};
+  }
+  void skip(size_t bytes) { at_ += bytes; }
+
+  [[noreturn]] void broken(std::string_view what) {
+    if (peek() < 0 && !cause_.empty()) {
+      fail(path_, "trace is cut off after {} bytes ({}); expected a whole file", offset(), cause_);
+    }
+    if (peek() < 0) {
+      fail(path_, "trace is cut off after {} bytes, where {} was due; expected a whole file",
+           offset(), what);
+    }
+    fail(path_, "not a trace: got '{}' at byte {}; expected {}", quote(view().substr(0, 16)),
+         offset(), what);
+  }
+
+ private:
+  int64_t offset() const { return base_ + (at_ - buffer_.data()); }
+  bool refill() {
+    if (end_ != nullptr) base_ += end_ - buffer_.data();
+    const int n = gzread(file_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
+    at_ = end_ = buffer_.data();
+    if (n > 0) {
+      end_ += n;
+      return true;
+    }
+    int state = Z_OK;
+    const char* text = gzerror(file_, &state);
+    if (state == Z_BUF_ERROR) cause_ = "the gzip stream ends early";
+    if (n < 0 && state != Z_BUF_ERROR) {
+      fail(path_, "damaged gzip stream after {} bytes: {}", base_, text);
+    }
+    return false;
+  }
+
+  std::string path_;
+  gzFile file_ = nullptr;
+  std::string buffer_;
+  const char* at_ = nullptr;
+  const char* end_ = nullptr;
+  int64_t base_ = 0;
+  std::string cause_;
+};
+
+inline bool is_space(int c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+// Pull parser. Strings and number tokens are valid until the next call.
+class Json {
+ public:
+  explicit Json(const std::string& path) : in_(path) {}
+
+  // First character of the next value or mark; -1 at the end.
+  int next() {
+    while (is_space(in_.peek())) in_.get();
+    return in_.peek();
+  }
+  void expect(char c, std::string_view what) {
+    if (next() != c) in_.broken(what);
+    in_.get();
+  }
+  // Calls `member(key)`, which must consume the value, for every member of an object.
+  template <typename F>
+  void object(F&& member) {
+    expect('{', "an object");
+    if (next() == '}') return void(in_.get());
+    for (;;) {
+      if (next() != '"') in_.broken("a key");
+      key_ = string();
+      expect(':', "':'");
+      next();
+      member(key_);
+      const int c = next();
+      if (c != ',' && c != '}') in_.broken("',' or '}'");
+      in_.get();
+      if (c == '}') return;
+    }
+  }
+  template <typename F>
+  void array(F&& element, bool may_lack_end = false) {
+    expect('[', "an array");
+    if (next() == ']') return void(in_.get());
+    for (;;) {
+      element();
+      int c = next();
+      if (c < 0 && may_lack_end) return;
+      if (c != ',' && c != ']') in_.broken("',' or ']'");
+      in_.get();
+      // Chrome's own writers leave a comma behind.
+      if (c == ',' && may_lack_end && (next() == ']' || next() < 0)) c = in_.get();
+      if (c == ']' || c < 0) return;
+    }
+  }
+  // Text of a string; escapes decoded.
+  const std::string& string() {
+    expect('"', "a string");
+    text_.clear();
+    for (;;) {
+      const std::string_view view = in_.view();
+      if (view.empty()) in_.broken("the end of a string");
+      const size_t n = std::min(view.find_first_of("\"\\"), view.size());
+      text_.append(view.substr(0, n));
+      in_.skip(n);
+      if (n == view.size()) continue;
+      if (in_.get() == '"') return text_;
+      escape();
+    }
+  }
+  // A number, or whatever stands where one was due (true, null), as text.
+  const std::string& token() {
+    text_.clear();
+    for (int c = next(); c >= 0 && !is_space(c) && c != ',' && c != '}' && c != ']' && c != ':' &&
+                         c != '"' && c != '{' && c != '[';
+         c = in_.peek()) {
+      text_ += static_cast<char>(in_.get());
+      if (text_.size() > 512) in_.broken("a number");
+    }
+    if (text_.empty()) in_.broken("a value");
+    return text_;
+  }
+  void skip_value() {
+    int depth = 0;
+    do {
+      const int c = next();
+      if (c == '"') {
+        string();
+      } else if (c == '{' || c == '[') {
+        in_.get();
+        if (++depth > kMaxDepth) in_.broken("at most 200 levels of nesting");
+      } else if (c == '}' || c == ']') {
+        in_.get();
+        --depth;
+      } else if (depth > 0 && (c == ',' || c == ':')) {
+        in_.get();
+      } else {
+        token();
+      }
+    } while (depth > 0);
+  }
+  // Numbers; 0 for anything else, which is consumed.
+  double real() {
+    if (!scalar()) return 0;
+    double value = 0;
+    std::from_chars(text_.data(), text_.data() + text_.size(), value);
+    return std::isfinite(value) ? value : 0;
+  }
+  int64_t integer() {
+    if (!scalar()) return 0;
+    int64_t value = 0;
+    if (parse_int(text_, &value)) return value;
+    double other = 0;
+    std::from_chars(text_.data(), text_.data() + text_.size(), other);
+    return std::fabs(other) < 9e18 ? static_cast<int64_t>(other) : 0;
+  }
+  int32_t small() {
+    const int64_t value = integer();
+    return value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : program::kNone;
+  }
+  // Microseconds in decimal, as nanoseconds: exact to the third decimal, rounded beyond.
+  int64_t micro() {
+    if (!scalar()) return 0;
+    const std::string_view t = text_;
+    size_t i = !t.empty() && t[0] == '-' ? 1 : 0;
+    const size_t first = i;
+    int64_t ns = 0;
+    for (; i < t.size() && t[i] >= '0' && t[i] <= '9'; ++i) ns = ns * 10 + (t[i] - '0');
+    bool plain = i > first && i - first <= 15;
+    if (plain && i < t.size() && t[i] == '.') {
+      ++i;
+      for (int digit = 0; digit < 3; ++digit) {
+        ns *= 10;
+        if (i < t.size() && t[i] >= '0' && t[i] <= '9') ns += t[i++] - '0';
+      }
+      if (i < t.size() && t[i] >= '5' && t[i] <= '9') ++ns;
+      while (i < t.size() && t[i] >= '0' && t[i] <= '9') ++i;
+    } else {
+      ns *= 1000;
+    }
+    if (plain && i == t.size()) return t[0] == '-' ? -ns : ns;
+    double value = 0;
+    std::from_chars(t.data(), t.data() + t.size(), value);
+    return std::fabs(value) < 9e15 ? std::llround(value * 1000) : 0;
+  }
+  void check_end() {
+    if (next() >= 0) in_.broken("the end of the file");
+  }
+
+ private:
+  // True if a token was read into text_.
+  bool scalar() {
+    const int c = next();
+    if (c == '{' || c == '[') {
+      skip_value();
+      return false;
+    }
+    c == '"' ? string() : token();
+    return true;
+  }
+  void escape() {
+    const int c = in_.get();
+    constexpr std::string_view kFrom = "\"\\/bfnrt", kTo = "\"\\/\b\f\n\r\t";
+    const size_t i = c < 0 ? kFrom.npos : kFrom.find(static_cast<char>(c));
+    if (i != kFrom.npos) {
+      text_ += kTo[i];
+    } else if (c == 'u') {
+      uint32_t code = hex4();
+      if (code >= 0xD800 && code < 0xDC00 && in_.peek() == '\\') {
+        in_.get();
+        if (in_.get() != 'u') in_.broken("the second half of a surrogate pair");
+        code = 0x10000 + ((code - 0xD800) << 10) + ((hex4() - 0xDC00) & 0x3FF);
+      }
+      append_utf8(code);
+    } else {
+      in_.broken("an escape");
+    }
+  }
+  uint32_t hex4() {
+    uint32_t code = 0;
+    for (int i = 0; i < 4; ++i) {
+      const int c = in_.get();
+      const int digit = c >= '0' && c <= '9'   ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                               : -1;
+      if (digit < 0) in_.broken("four hexadecimal digits");
+      code = code * 16 + static_cast<uint32_t>(digit);
+    }
+    return code;
+  }
+  void append_utf8(uint32_t code) {
+    const auto put = [&](uint32_t byte) { text_ += static_cast<char>(byte); };
+    if (code < 0x80) return put(code);
+    if (code < 0x800) {
+      put(0xC0 | code >> 6);
+    } else {
+      if (code < 0x10000) {
+        put(0xE0 | code >> 12);
+      } else {
+        put(0xF0 | code >> 18);
+        put(0x80 | (code >> 12 & 0x3F));
+      }
+      put(0x80 | (code >> 6 & 0x3F));
+    }
+    put(0x80 | (code & 0x3F));
+  }
+
+  Source in_;
+  std::string text_, key_;
+};
+
+}  // namespace hocket::trace::trace_json

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random faults in good programs are refused with the right task named, or are harmless by nature.
+// (That accepted mutants compute the single-rank result is tested where programs run.)
+#include "check/mutants/mutate.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "tests/check/check_util.h"
+
+namespace hocket::check {
+namespace {
+
+/// HOCKET_MUTANTS=N draws N mutants instead of 300; HOCKET_MUTATION=kind only of this kind.
+TEST(Mutants, RefusedWithTheRightTaskNamed) {
+  const char* number = std::getenv("HOCKET_MUTANTS");
+  const char* only = std::getenv("HOCKET_MUTATION");
+  const int n = number ? std::atoi(number) : 300;
+  // A fault of these kinds always changes what is computed, or where.
+  const std::set<std::string> never_harmless = {"drop-task",  "buffer-size", "attribute",
+                                                "accumulate", "message",     "op"};
+  std::mt19937_64 rng(11);
+  std::map<std::string, std::map<Localisation, int>> counts;
+  for (int i = 0; i < n; ++i) {
+    test::Case c = test::random_case(rng);
+    Mutation m;
+    if (!mutate(c.program, static_cast<uint64_t>(i), &m, only ? only : "")) continue;
+    const Verdict v = check(c.program, c.graph);
+    const Localisation l = localise(m, v);
+    ++counts[m.kind][l];
+    const std::string what =
+        "mutant " + std::to_string(i) + " of " + c.name + ": " + m.kind + ": " + m.text;
+    EXPECT_NE(l, Localisation::missed) << what << "\n" << to_text(v);
+    if (l == Localisation::accepted) {
+      EXPECT_FALSE(never_harmless.contains(m.kind)) << what;
+      if (only) std::cout << "accepted " << what << "\n";
+    }
+  }
+  for (auto& [kind, row] : counts)
+    std::cout << kind << ": first problem names the task " << row[Localisation::exact]
+              << ", another or a neighbour " << row[Localisation::near] << ", accepted "
+              << row[Localisation::accepted] << "\n";
+}
+
+TEST(Mutants, EveryKindIsDrawn) {
+  std::mt19937_64 rng(3);
+  std::set<std::string> seen;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    test::Case c = test::random_case(rng);
+    Mutation m;
+    if (mutate(c.program, seed, &m)) seen.insert(m.kind);
+  }
+  EXPECT_EQ(seen.size(), mutation_kinds().size());
+}
+
+TEST(Mutants, SameSeedSameMutant) {
+  std::mt19937_64 rng(1);
+  const test::Case c = test::random_case(rng);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    program::Program a = c.program, b = c.program;
+    Mutation x, y;
+    ASSERT_TRUE(mutate(a, seed, &x));
+    ASSERT_TRUE(mutate(b, seed, &y));
+    EXPECT_EQ(x.text, y.text);
+    EXPECT_EQ(program_hash(a).hex(), program_hash(b).hex());
+  }
+}
+
+}  // namespace
+}  // namespace hocket::check

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tokenizer by hand-made vocabularies: words, merges, added tokens, files and hostile files.
+// tests/parity/tokenizer_parity.py compares with Hugging Face's.
+#include "data/tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/rng.h"
+#include "data/tokenizer/nfc.h"
+#include "data/tokenizer/utf8.h"
+#include "tests/data/data_util.h"
+
+namespace hocket::data {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using Words = std::vector<std::string>;
+
+Words words_of(const std::string& pattern, std::string_view text) {
+  const Pretokenizer pretokenizer(pattern);
+  Pretokenizer::Cursor cursor(pretokenizer);
+  cursor.start(text);
+  Words out;
+  for (std::string_view word; cursor.next(&word);) out.emplace_back(word);
+  return out;
+}
+
+// Ids 0 to 255 are the bytes; then what the merges make, then the end of text.
+TokenizerSpec spec_of(const std::vector<std::pair<std::string, std::string>>& merges) {
+  TokenizerSpec spec;
+  std::map<std::string, int32_t> ids;
+  const auto append = [&](const std::string& bytes) {
+    if (ids.emplace(bytes, static_cast<int32_t>(spec.tokens.size())).second) {
+      spec.tokens.push_back(bytes);
+    }
+  };
+  for (int b = 0; b < 256; ++b) append(std::string(1, static_cast<char>(b)));
+  for (const auto& [left, right] : merges) append(left + right);
+  for (const auto& [left, right] : merges) spec.merges.push_back({ids.at(left), ids.at(right)});
+  append("<|endoftext|>");
+  spec.pattern = kGpt2Pattern;
+  spec.eos = ids.at("<|endoftext|>");
+  AddedToken eos;
+  eos.id = spec.eos;
+  eos.text = "<|endoftext|>";
+  eos.special = true;
+  spec.added.push_back(eos);
+  return spec;
+}
+
+Words tokens_of(const Tokenizer& t, std::string_view text) {
+  Words out;
+  for (const int32_t id : t.encode(text)) out.emplace_back(t.token_bytes(id));
+  return out;
+}
+
+TEST(Utf8, LengthsAndLimits) {
+  EXPECT_EQ(utf8_length("a", 0), 1);
+  EXPECT_EQ(utf8_length("\xC3\xA9", 0), 2);
+  EXPECT_EQ(utf8_length("\xE2\x82\xAC", 0), 3);
+  EXPECT_EQ(utf8_length("\xF0\x9F\x98\x80", 0), 4);
+  EXPECT_EQ(utf8_length("\xF4\x8F\xBF\xBF", 0), 4);  // U+10FFFF
+  for (const char* bad :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xC3", "\xE2\x82",
+        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80"}) {
+    EXPECT_EQ(utf8_length(bad, 0), 0) << bad;
+  }
+  EXPECT_EQ(utf8_valid_until("abcdefghij\xFFk", 0), 10U);
+  EXPECT_EQ(utf8_valid_until("abcdefghij\xFFk", 11), 12U);
+}
+
+TEST(Utf8, AlphabetIsABijection) {
+  std::string all;
+  for (int b = 0; b < 256; ++b) all.push_back(static_cast<char>(b));
+  const std::string text = to_alphabet(all);
+  std::string back;
+  ASSERT_TRUE(from_alphabet(text, &back));
+  EXPECT_EQ(back, all);
+  EXPECT_EQ(to_alphabet(" a\n"), "\u0120a\u010A");  // as in GPT-2's vocabulary
+  EXPECT_FALSE(from_alphabet("a b", &back));
+  EXPECT_FALSE(from_alphabet("\u65E5", &back));
+}
+
+TEST(Pretokenizer, Gpt2) {
+  EXPECT_EQ(
+      words_of(kGpt2Pattern, "It's  a_b\n\n  x42, y!! 'll"),
+      (Words{"It", "'s", " ", " a", "_", "b", "\n\n ", " x", "42", ",", " y", "!!", " '", "ll"}));
+  EXPECT_EQ(words_of(kGpt2Pattern, "x   "), (Words{"x", "   "}));
+  EXPECT_EQ(words_of(kGpt2Pattern, "caf\u00E9 \u65E5\u672C"),
+            (Words{"caf\u00E9", " \u65E5\u672C"}));
+  EXPECT_EQ(words_of(kGpt2Pattern, ""), Words{});
+}
+
+TEST(Pretokenizer, Llama3AndQwen2) {
+  const std::string text = "I'LL go\n\n 12345 f(x);\r\n";
+  EXPECT_EQ(words_of(kLlama3Pattern, text),
+            (Words{"I", "'LL", " go", "\n\n", " ", "123", "45", " f", "(x", ");\r\n"}));
+  EXPECT_EQ(words_of(kQwen2Pattern, text),
+            (Words{"I", "'LL", " go", "\n\n", " ", "1", "2", "3", "4", "5", " f", "(x", ");\r\n"}));
+}
+
+TEST(Pretokenizer, SpacesAreUnicodesWhiteSpace) {
+  // U+180E is none (PCRE2's \s says otherwise), U+0085 and U+3000 are.
+  EXPECT_EQ(words_of(R"(\s+)", "a\u180E\u0085\u3000b"), (Words{"a\u180E", "\u0085\u3000", "b"}));
+  EXPECT_EQ(words_of(R"([^\s]+|\S)", "\u180E\u2003x"), (Words{"\u180E", "\u2003", "x"}));
+}
+
+TEST(Pretokenizer, MalformedBytesAreWordsOfTheirOwn) {
+  EXPECT_EQ(words_of(kGpt2Pattern, "ab\xFF\xFE\x80 cd\xC3"),
+            (Words{"ab", "\xFF\xFE\x80", " cd", "\xC3"}));
+  // Looking back from the stretch behind them stops at its start.
+  EXPECT_EQ(words_of(R"((?<=x)y|y)", "x\x80\x80y"), (Words{"x", "\x80\x80", "y"}));
+}
+
+TEST(Pretokenizer, EmptyPatternCutsNothing) {
+  EXPECT_EQ(words_of("", "a b \xFF"), (Words{"a b \xFF"}));
+}
+
+TEST(Pretokenizer, BadPatterns) {
+  EXPECT_ERROR(Pretokenizer("(a"), "does not compile");
+  EXPECT_ERROR(Pretokenizer(R"([a&&b])"), "intersections");
+}
+
+TEST(Tokenizer, MergesByRankThenLeftmost) {
+  const Tokenizer t(spec_of({{"b", "c"}, {"a", "b"}, {"bc", "d"}, {"a", "a"}}));
+  EXPECT_EQ(tokens_of(t, "abcd"), (Words{"a", "bcd"}));  // bc before ab
+  EXPECT_EQ(tokens_of(t, "abd"), (Words{"ab", "d"}));
+  EXPECT_EQ(tokens_of(t, "aaa"), (Words{"aa", "a"}));
+  EXPECT_EQ(tokens_of(t, "b c"), (Words{"b", " ", "c"}));  // words are not crossed
+}
+
+TEST(Tokenizer, IgnoreMergesTakesWholeWords) {
+  TokenizerSpec spec = spec_of({{"a", "b"}, {"b", "c"}, {"a", "bc"}});
+  EXPECT_EQ(tokens_of(Tokenizer(spec), "abc"), (Words{"ab", "c"}));
+  spec.ignore_merges = true;
+  EXPECT_EQ(tokens_of(Tokenizer(spec), "abc"), (Words{"abc"}));
+}
+
+// Both ways to merge, short and long, against the definition itself.
+TEST(Tokenizer, EqualsTheDefinitionOnRandomWords) {
+  const std::vector<std::pair<std::string, std::string>> merges = {
+      {"a", "b"},  {"b", "a"},    {"ab", "ab"}, {"a", "a"},   {"c", "ab"},
+      {"aa", "b"}, {"abab", "a"}, {"b", "b"},   {"cab", "c"}, {"aa", "aa"}};
+  const Tokenizer t(spec_of(merges));
+  Rng rng(11);
+  for (int trial = 0; trial < 400; ++trial) {
+    std::string word;
+    for (int64_t n = rng.between(1, trial % 4 == 0 ? 300 : 60); n > 0; --n) {
+      word += static_cast<char>('a' + rng.below(3));
+    }
+    Words symbols;
+    for (const char c : word) symbols.emplace_back(1, c);
+    for (bool merged = true; merged;) {
+      merged = false;
+      for (const auto& [left, right] : merges) {
+        for (size_t i = 0; i + 1 < symbols.size() && !merged; ++i) {
+          if (symbols[i] == left && symbols[i + 1] == right) {
+            symbols[i] += right;
+            symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(i) + 1);
+            merged = true;
+          }
+        }
+        if (merged) break;
+      }
+    }
+    ASSERT_EQ(tokens_of(t, word), symbols) << word;
+  }
+}
+
+TEST(Tokenizer, AnyBytesComeBack) {
+  const Tokenizer t(spec_of({{"a", "b"}, {" ", "a"}, {"\xC3", "\xA9"}}));
+  Encoder encoder(t);
+  Rng rng(5);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::string text;
+    for (uint64_t n = rng.below(200); n > 0; --n) {
+      text += rng.chance(0.5) ? "ab \xC3\xA9"[rng.below(5)] : static_cast<char>(rng.below(256));
+    }
+    Ids ids;
+    encoder.encode(text, &ids);
+    ASSERT_EQ(t.decode(ids), text);
+  }
+}
+
+// More words than the cache holds: it is emptied and goes on.
+TEST(Tokenizer, CacheOverflows) {
+  const Tokenizer t(spec_of({{"1", "2"}, {"2", "1"}}));
+  Encoder warm(t);
+  Ids ids;
+  std::string text;
+  for (int64_t i = 0; i < 300000; ++i) text += " " + std::to_string(i * 7919);
+  warm.encode(text, &ids);
+  Ids again;
+  warm.encode(text, &again);
+  EXPECT_EQ(ids, again);
+  EXPECT_EQ(t.decode(ids), text);
+}
+
+TEST(Tokenizer, AddedTokens) {
+  TokenizerSpec spec = spec_of({{"a", "b"}});
+  const auto add = [&](const std::string& text, auto change) {
+    AddedToken token;
+    token.text = text;
+    token.id = static_cast<int32_t>(spec.tokens.size());
+    change(&token);
+    spec.tokens.push_back(text);
+    spec.added.push_back(token);
+    return token.id;
+  };
+  const int32_t mask = add("<mask>", [](AddedToken* t) { t->lstrip = true; });
+  const int32_t longer = add("<mask>>", [](AddedToken* t) { t->rstrip = true; });
+  const int32_t word = add("cd", [](AddedToken* t) { t->single_word = true; });
+  const Tokenizer t(spec);
+  const int32_t eos = t.eos_id();
+  EXPECT_EQ(t.encode("ab<|endoftext|>ab"), (Ids{256, eos, 256}));
+  EXPECT_EQ(t.encode("a \n<mask> b"), (Ids{'a', mask, ' ', 'b'}));
+  EXPECT_EQ(t.encode("a<mask>> \tb"),
+            (Ids{'a', longer, 'b'}));  // the longest, and the blanks behind
+  EXPECT_EQ(t.encode("cd acd cd"), (Ids{word, ' ', 'a', 'c', 'd', ' ', word}));
+  EXPECT_EQ(t.decode(Ids{'a', eos, 'b'}), "a<|endoftext|>b");
+  EXPECT_EQ(t.decode(Ids{'a', eos, 'b'}, true), "ab");
+  Ids plain;
+  Encoder(t).encode("<|endoftext|>", &plain, /*added_tokens=*/false);
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), eos), 0);
+  EXPECT_EQ(t.decode(plain), "<|endoftext|>");
+}
+
+TEST(Tokenizer, PrefixSpace) {
+  TokenizerSpec spec = spec_of({{" ", "a"}});
+  spec.add_prefix_space = true;
+  const Tokenizer t(spec);
+  EXPECT_EQ(tokens_of(t, "a"), (Words{" a"}));
+  EXPECT_EQ(tokens_of(t, " a"), (Words{" a"}));
+}
+
+TEST(Tokenizer, LengthsOfTokens) {
+  const Tokenizer t(spec_of({{"a", "b"}}));
+  const std::vector<int32_t> lengths = t.token_lengths();
+  EXPECT_EQ(lengths['a'], 1);
+  EXPECT_EQ(lengths[256], 2);
+  EXPECT_EQ(lengths[static_cast<size_t>(t.eos_id())], 0);
+  EXPECT_ERROR(t.token_bytes(-1), "-1");
+  EXPECT_ERROR(t.decode(Ids{1000}), "1000");
+}
+
+TEST(Tokenizer, SavesAndLoads) {
+  const TempFolder folder;
+  TokenizerSpec spec = spec_of({{"a", "b"}, {" ", "ab"}, {"\n", "\n"}});
+  spec.nfc = true;
+  spec.pattern = kLlama3Pattern;
+  spec.ignore_merges = true;
+  const Tokenizer t(spec);
+  t.save_folder(folder / "t");
+  for (const std::string& path : {folder / "t", folder / "t/tokenizer.json"}) {
+    const Tokenizer back = Tokenizer::load(path);
+    EXPECT_EQ(back.hash(), t.hash());
+    EXPECT_EQ(back.spec().merges, t.spec().merges);
+    EXPECT_EQ(back.spec().tokens, t.spec().tokens);
+    EXPECT_EQ(back.eos_id(), t.eos_id());
+    EXPECT_EQ(back.encode("ab ab\n\nx"), t.encode("ab ab\n\nx"));
+    EXPECT_EQ(back.to_json(), t.to_json());
+  }
+}
+
+TEST(Tokenizer, HashTellsTokenizersApart) {
+  const TokenizerSpec spec = spec_of({{"a", "b"}, {"b", "c"}});
+  const Hash128 hash = Tokenizer(spec).hash();
+  EXPECT_EQ(Tokenizer(spec).hash(), hash);
+  TokenizerSpec other = spec;
+  std::swap(other.merges[0], other.merges[1]);
+  EXPECT_NE(Tokenizer(other).hash(), hash);
+  other = spec;
+  other.pattern = kQwen2Pattern;
+  EXPECT_NE(Tokenizer(other).hash(), hash);
+  other = spec;
+  other.eos = 0;
+  EXPECT_NE(Tokenizer(other).hash(), hash);
+}
+
+TEST(Tokenizer, EndOfTextFromTheConfigBeside) {
+  const TempFolder folder;
+  TokenizerSpec spec = spec_of({{"a", "b"}});
+  AddedToken chat = spec.added[0];
+  chat.text = "<|im_end|>";
+  chat.id = static_cast<int32_t>(spec.tokens.size());
+  spec.tokens.push_back(chat.text);
+  spec.added.push_back(chat);
+  const Tokenizer t(spec);
+  t.save(folder / "tokenizer.json");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), spec.added[0].id);
+  folder.add("tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), chat.id);
+  folder.add("tokenizer_config.json", R"({"eos_token": {"content": "<|im_end|>"}})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).eos_id(), chat.id);
+  folder.add("tokenizer_config.json", R"({"eos_token": "</s>"})");
+  EXPECT_ERROR(Tokenizer::load(folder.path()), "</s>");
+  folder.add("tokenizer_config.json", R"({"eos_token": 3})");
+  EXPECT_ERROR(Tokenizer::load(folder.path()), "eos_token");
+}
+
+TEST(Tokenizer, RefusesBadSpecs) {
+  TokenizerSpec spec = spec_of({{"a", "b"}});
+  spec.merges.push_back({'x', 'y'});
+  EXPECT_ERROR(Tokenizer(spec), "not in the vocabulary");
+  spec = spec_of({});
+  spec.merges.push_back({'x', 9999});
+  EXPECT_ERROR(Tokenizer(spec), "9999");
+  spec = spec_of({});
+  spec.tokens.push_back("a");
+  EXPECT_ERROR(Tokenizer(spec), "two ids");
+  EXPECT_ERROR(Tokenizer(TokenizerSpec()), "empty vocabulary");
+  spec = spec_of({});
+  spec.tokens['q'] = "";
+  EXPECT_ERROR(Tokenizer(spec).encode("aqa"), "0x71");
+}
+
+// One change to a sound file at a time; each is refused with its place or cause named.
+TEST(TokenizerJson, RefusesHostileFiles) {
+  const std::string good = R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
+    "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+    "decoder": {"type": "ByteLevel"}, "added_tokens": [{"id": 3, "content": "<|endoftext|>"}]})";
+  EXPECT_EQ(Tokenizer::parse(good, "f").vocab_size(), 4);
+  const struct {
+    const char *from, *to, *says;
+  } cases[] = {
+      {R"("a b")", R"("a c")", "names 'c'"},
+      {R"("a b")", R"("b a")", "makes 'ba'"},
+      {R"("a b")", R"("ab")", "two tokens"},
+      {R"("a b")", R"("a b c")", "two tokens"},
+      {R"("a b")", R"(["a"])", "pair"},
+      {R"("a b")", R"(["a", 1])", "merges[0][1]"},
+      {R"("a b")", "7", "pair"},
+      {R"(["a b"])", R"({"a": "b"})", "merges"},
+      {R"("ab": 2)", R"("ab": "x")", "ab"},
+      {R"("ab": 2)", R"("ab": -1)", "-1"},
+      {R"("ab": 2)", R"("ab": 2.5)", "2.5"},
+      {R"("ab": 2)", R"("ab": 4000000000)", "4000000000"},
+      {R"("ab": 2)", R"("ab": 1)", "id 1"},
+      {R"("ab": 2)", R"("ab": 2, "": 5)", "empty token"},
+      {R"({"a": 0, "b": 1, "ab": 2})", "{}", "empty"},
+      {R"({"a": 0, "b": 1, "ab": 2})", "[]", "vocab"},
+      {R"("type": "BPE")", R"("type": "Unigram")", "Unigram"},
+      {R"("type": "BPE")", R"("type": 4)", "type"},
+      {R"("type": "BPE")", R"("type": "BPE", "byte_fallback": true)", "byte_fallback"},
+      {R"("type": "BPE")", R"("type": "BPE", "dropout": 0.1)", "dropout"},
+      {R"("type": "BPE")", R"("type": "BPE", "end_of_word_suffix": "</w>")", "</w>"},
+      {R"("type": "ByteLevel", "add_prefix_space")", R"("type": "Whitespace", "x")", "Whitespace"},
+      {R"("pre_tokenizer")", R"("pre")", "ByteLevel"},
+      {R"("decoder": {"type": "ByteLevel"})", R"("decoder": {"type": "WordPiece"})", "WordPiece"},
+      {R"("decoder")", R"("normalizer": {"type": "Lowercase"}, "decoder")", "Lowercase"},
+      {R"("id": 3)", R"("id": 0)", "id 0"},
+      {R"("id": 3)", R"("id": 99999999)", "99999999"},
+      {R"("id": 3, )", "", "id"},
+      {R"("<|endoftext|>")", R"("")", "empty"},
+      {R"(["a b"]})", R"(["a b"])", "f"},  // the JSON itself is broken
+  };
+  for (const auto& c : cases) {
+    std::string text = good;
+    const size_t at = text.find(c.from);
+    ASSERT_NE(at, std::string::npos) << c.from;
+    text.replace(at, std::string_view(c.from).size(), c.to);
+    EXPECT_ERROR(Tokenizer::parse(text, "f"), c.says);
+  }
+  for (size_t n = 0; n < good.size() - 1; ++n)
+    error_of([&] { Tokenizer::parse(good.substr(0, n), "f"); });
+  EXPECT_ERROR(Tokenizer::load("/nonexistent/tokenizer.json"), "/nonexistent");
+}
+
+TEST(TokenizerJson, RandomDamageNeverGetsThrough) {
+  const std::string good = Tokenizer(spec_of({{"a", "b"}, {"ab", "ab"}})).to_json();
+  Rng rng(3);
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::string text = good;
+    for (uint64_t n = 1 + rng.below(4); n > 0; --n) {
+      text[rng.below(text.size())] = static_cast<char>(rng.below(256));
+    }
+    try {
+      const Tokenizer t = Tokenizer::parse(text, "f");
+      t.decode(t.encode("abab <|endoftext|> x"));
+    } catch (const Error&) {
+    }
+  }
+}
+
+TEST(Nfc, ComposesAndOrders) {
+  EXPECT_EQ(normalize_nfc("e\u0301"), "\u00E9");
+  EXPECT_EQ(normalize_nfc("\u1100\u1161\u11A8"), "\uAC01");
+  EXPECT_EQ(normalize_nfc("\uAC00\u11A8"), "\uAC01");
+  EXPECT_EQ(normalize_nfc("\u212B"), "\u00C5");               // a singleton
+  EXPECT_EQ(normalize_nfc("\u0958"), "\u0915\u093C");         // excluded from composition
+  EXPECT_EQ(normalize_nfc("a\u0301\u0323"), "\u1EA1\u0301");  // ordered, then composed
+  EXPECT_EQ(normalize_nfc("\u1E0B\u0323"), "\u1E0D\u0307");
+  EXPECT_EQ(normalize_nfc("a\u0308\u0301"), "\u00E4\u0301");   // the second is blocked no more
+  EXPECT_EQ(normalize_nfc("a\u0305\u0301"), "a\u0305\u0301");  // blocked by one of its class
+  EXPECT_EQ(normalize_nfc("e\xFF\u0301"), "e\xFF\u0301");
+  EXPECT_EQ(normalize_nfc("\u0301"), "\u0301");
+  EXPECT_FALSE(may_need_nfc("plain caf\u00E9 \u65E5\u672C \xFF"));
+  EXPECT_TRUE(may_need_nfc("e\u0301"));
+  const Tokenizer t = [] {
+    TokenizerSpec spec = spec_of({{"\xC3", "\xA9"}});
+    spec.nfc = true;
+    return Tokenizer(spec);
+  }();
+  EXPECT_EQ(t.encode("e\u0301"), Ids{256});
+}
+
+}  // namespace
+}  // namespace hocket::data
