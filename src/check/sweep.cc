@@ -42,11 +42,9 @@ void Sweep::match_messages() {
       const Task& t = p.classes[c].tasks[i];
       const OpClass op = ctx_.kind(t).op_class;
       if (!is_message(op)) continue;
-      const int32_t other = t.peer_axis == ctx_.pp_axis ? ci + t.peer : ci;
+      const int32_t other = p.peer_class(t, ci);
       const bool receive = op == OpClass::recv;
-      // Offsets inside a class are modulo the axis.
-      const int32_t n = p.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
-      const int32_t offset = ((receive ? -t.peer : t.peer) + n) % n;
+      const int32_t offset = p.mesh.wrap(t.peer_axis, receive ? -int64_t{t.peer} : t.peer);
       list.push_back({{receive ? other : ci, receive ? ci : other, t.peer_axis, offset, t.tag},
                       receive,
                       ctx_.global(ci, static_cast<TaskId>(i))});
@@ -93,7 +91,7 @@ void Sweep::match_messages() {
       const TaskRef a = ctx_.ref(list[send ? begin + i : mid + i].task);
       const Task& t = ctx_.task(a);
       std::vector<TaskRef> others;  // the same tag or peer on the other side, unmatched or not
-      const int32_t other = t.peer_axis == ctx_.pp_axis ? a.cls + t.peer : a.cls;
+      const int32_t other = p.peer_class(t, a.cls);
       const auto& tasks = p.classes[static_cast<size_t>(other)].tasks;
       for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k)
         if (is_message(ctx_.kind(tasks[k]).op_class) &&

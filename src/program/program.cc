@@ -78,10 +78,8 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   return ranks;
 }
 
-int32_t Program::peer_of(const Task& t, int32_t rank) const {
-  auto c = mesh.coords(rank);
-  c[static_cast<size_t>(t.peer_axis)] += t.peer;
-  return mesh.rank(c);
+int32_t Program::peer_class(const Task& t, int32_t cls) const {
+  return t.peer_axis == mesh.axis("pp") ? mesh.wrap(t.peer_axis, int64_t{cls} + t.peer) : cls;
 }
 
 namespace {
