@@ -137,10 +137,14 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
          }
          return "";
        }},
-      {"group-once", "no two groups are the same", "intern groups with Program::intern",
+      {"group-once", "no two groups have the same ranks",
+       "use one group for one set of ranks: Program::intern leaves out axes of one rank",
        [](const Context& ctx, const program::Group& g, size_t index) -> std::string {
-         for (size_t i = 0; i < index; ++i)
-           if (ctx.program.groups[i] == g) return fmt::format("is the same as group {}", i);
+         const program::Group mine = ctx.program.canonical(g);
+         for (size_t i = 0; i < index; ++i) {
+           if (ctx.program.canonical(ctx.program.groups[i]) == mine)
+             return fmt::format("has the same ranks as group {}", i);
+         }
          return "";
        }},
   };

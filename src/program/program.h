@@ -64,6 +64,8 @@ bool is_collective(std::string_view op);  ///< communication other than send and
 
 /// Ranks that differ only in the coordinates of `axes`; on axis `pp`, `members` (if not empty)
 /// restricts the group to these pipeline stages (replicas of a tied parameter).
+/// Program::intern brings a group to its one spelling: axes of one rank are left out, and `members` is
+/// empty when it names all stages.
 struct Group {
   std::vector<int32_t> axes;
   std::vector<int32_t> members;
@@ -147,7 +149,9 @@ struct Program {
   /// The class of the peers of the ranks of class `cls`.
   int32_t peer_class(const Task& t, int32_t cls) const;
   KindId intern(Kind kind);
-  GroupId intern(Group group);
+  GroupId intern(const Group& group);
+  /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
+  Group canonical(Group group) const;
 
  private:
   std::map<std::string, KindId> kind_index_;
