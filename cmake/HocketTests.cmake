@@ -32,6 +32,11 @@ endfunction()
 
 file(GLOB_RECURSE cc_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.cc)
 file(GLOB_RECURSE helpers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_util.cc)
+set(HOCKET_TEST_FILES "" CACHE STRING
+  "Regular expression of the C++ test files to build, e.g. 'tests/(check|program)/'; empty: all")
+if(HOCKET_TEST_FILES)
+  list(FILTER cc_tests INCLUDE REGEX "${HOCKET_TEST_FILES}")
+endif()
 set(torch_tests ${cc_tests})
 list(FILTER torch_tests INCLUDE REGEX "^${CMAKE_SOURCE_DIR}/tests/parity/")
 list(FILTER cc_tests EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/tests/parity/")
