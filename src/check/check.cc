@@ -170,6 +170,7 @@ Hash128 program_hash(const Program& program) {
     put(a.size);
   }
   put(program.num_micro_batches);
+  put(program.ranks_per_node);
   put(program.kinds.size());
   for (const program::Kind& k : program.kinds) {
     put_text(k.op + graph::to_string(k.attrs));

@@ -164,6 +164,7 @@ void parse_kind(Program& p, const Line& line) {
   if (line.word(1).substr(0, 1) != "k") line.bad("expected a kind k<n>");
   line.expect_number("kind", line.word(1).substr(1), p.kinds.size());
   k.op = line.word(2);
+  k.communication = comm::find(k.op);
   k.attrs = graph::parse_attrs(line.text("attrs"));
   k.in = parse_types(line.text("in"));
   k.out = parse_types(line.text("out"));
@@ -232,6 +233,10 @@ void parse_line(Program& p, std::string_view raw) {
     const int64_t n = line.parse(line.word(1));
     if (n < 1 || n > 1 << 20) line.bad(fmt::format("micro_batches is {}; expected 1 or more", n));
     p.num_micro_batches = static_cast<int32_t>(n);
+  } else if (what == "ranks_per_node") {
+    const int64_t n = line.parse(line.word(1));
+    if (n < 1 || n > 1 << 20) line.bad(fmt::format("ranks_per_node is {}; expected 1 or more", n));
+    p.ranks_per_node = static_cast<int32_t>(n);
   } else if (what == "axis") {
     int64_t size = line.parse(line.word(2));
     if (size < 1 || size > (1 << 20) / p.mesh.size() || p.mesh.axes.size() >= graph::kMaxAxes)
@@ -283,6 +288,7 @@ std::string print(const Program& p, int32_t only_class) {
   fmt::format_to(to, "{}\n", kHeader);
   if (!p.config.empty()) fmt::format_to(to, "config {}\n", p.config);
   fmt::format_to(to, "micro_batches {}\n", p.num_micro_batches);
+  if (p.ranks_per_node > 0) fmt::format_to(to, "ranks_per_node {}\n", p.ranks_per_node);
   for (const auto& a : p.mesh.axes) fmt::format_to(to, "axis {} {}\n", a.name, a.size);
   for (size_t i = 0; i < p.kinds.size(); ++i) {
     const Kind& k = p.kinds[i];
