@@ -54,6 +54,15 @@ int64_t TensorType::numel() const {
   return n;
 }
 
+std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out) {
+  for (const std::span<const TensorType> list : {in, out}) {
+    for (const TensorType& type : list) {
+      if (is_floating(type.dtype)) return type.dtype;
+    }
+  }
+  return std::nullopt;
+}
+
 std::string to_string(const TensorType& type) {
   std::string text = fmt::format("{}[{}]", to_string(type.dtype), fmt::join(type.dims, ","));
   if (type.routed()) text += fmt::format("@{}", type.top_k);

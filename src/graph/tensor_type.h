@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -42,6 +44,9 @@ struct TensorType {
   bool operator==(const TensorType&) const = default;
   auto operator<=>(const TensorType&) const = default;
 };
+
+/// The first floating-point type among inputs, then outputs: what an op computes in.
+std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out);
 
 std::string to_string(const TensorType& type);       ///< "f32[128,64]", "f32[8,128,64]@2" if routed
 TensorType parse_tensor_type(std::string_view text); ///< inverse of to_string; throws Error

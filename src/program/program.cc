@@ -36,10 +36,7 @@ bool is_collective(std::string_view op) {
          op == "size_exchange" || op == "all_to_all";
 }
 graph::DType compute_dtype(const Kind& kind) {
-  for (const auto* list : {&kind.in, &kind.out})
-    for (const graph::TensorType& t : *list)
-      if (graph::is_floating(t.dtype)) return t.dtype;
-  return graph::DType::f32;
+  return graph::compute_dtype(kind.in, kind.out).value_or(graph::DType::f32);
 }
 
 bool is_communication(std::string_view op) {

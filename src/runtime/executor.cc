@@ -30,10 +30,10 @@ namespace {
 /// A task with everything resolved to pointers.
 struct Prepared {
   TaskId id = 0;
-  KernelFn kernel = nullptr;  ///< null: communication
-  KernelArgs args;
+  kernels::KernelFn kernel = nullptr;  ///< null: communication
+  kernels::KernelArgs args;
   comm::Call call;
-  std::vector<TensorRef> operands;
+  std::vector<kernels::TensorRef> operands;
   std::vector<void*> pointers;
   std::vector<int32_t> members;
   std::vector<std::pair<int, int64_t>> waits;  ///< (lane, finished tasks needed)
@@ -51,7 +51,7 @@ struct LaneState {
 }  // namespace
 
 struct Executor::Impl {
-  Impl(Executor& self, const Program& program, int32_t rank, std::shared_ptr<Backend> backend,
+  Impl(Executor& self, const Program& program, int32_t rank, std::shared_ptr<kernels::Backend> backend,
        comm::Communicator* communicator, PersistentStore& store, ExecutorOptions options)
       : self(self), program(program), cls_id(program.class_of(rank)),
         cls(program.classes[static_cast<size_t>(cls_id)]), rank(rank),
@@ -84,7 +84,7 @@ struct Executor::Impl {
   const int32_t cls_id;
   const RankClass& cls;
   const int32_t rank;
-  std::shared_ptr<Backend> backend;
+  std::shared_ptr<kernels::Backend> backend;
   comm::Communicator* communicator;
   const ExecutorOptions options;
   Region arena;
@@ -146,14 +146,14 @@ void Executor::Impl::prepare() {
     if (program::is_communication(kind.op)) {
       if (!communicator)
         fail_run("executor", "{} needs other ranks", task_name(program, cls_id, p.id));
-      for (const TensorRef& r : p.operands) p.pointers.push_back(r.data);
+      for (const kernels::TensorRef& r : p.operands) p.pointers.push_back(r.data);
       if (t.group != kNone)
         p.members = program.members(program.groups[static_cast<size_t>(t.group)], rank);
       p.call.kind = &kind;
       if (t.peer_axis != kNone) p.call.peer = program.peer_of(t, rank);
       p.call.tag = t.tag;
     } else {
-      p.kernel = backend->find(kind.op, options.device, program::compute_dtype(kind));
+      p.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
       if (!p.kernel)
         fail_run("executor", "no kernel for {} in {} ({})", kind.op,
                  to_string(program::compute_dtype(kind)), backend->describe());
@@ -330,7 +330,7 @@ void Executor::Impl::record_error(TaskId task, const std::string& what) {
   if (self.on_error) self.on_error(text);
 }
 
-Executor::Executor(const Program& program, int32_t rank, const std::shared_ptr<Backend>& backend,
+Executor::Executor(const Program& program, int32_t rank, const std::shared_ptr<kernels::Backend>& backend,
                    comm::Communicator* communicator, PersistentStore& store,
                    ExecutorOptions options)
     : impl_(std::make_unique<Impl>(*this, program, rank, backend, communicator, store, options)) {}
@@ -423,7 +423,7 @@ void Executor::cancel() {
 const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
 int64_t Executor::arena_resident_bytes() const { return impl_->arena.resident_bytes(); }
 
-LocalRun::LocalRun(const Program& program, std::shared_ptr<Backend> backend,
+LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> backend,
                    std::vector<PersistentStore>& stores, ExecutorOptions options)
     : world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
   HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(),

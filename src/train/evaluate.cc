@@ -53,7 +53,7 @@ struct Evaluator::Impl {
 };
 
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
-                     std::shared_ptr<runtime::Backend> backend, engine::Stores& stores)
+                     std::shared_ptr<kernels::Backend> backend, engine::Stores& stores)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
   engine::CompileOptions how;
@@ -140,7 +140,7 @@ Packed pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids
 }
 
 engine::Session session_for(const engine::Run& run, const Packed& packed, engine::Purpose purpose,
-                    std::shared_ptr<runtime::Backend> backend, engine::Stores& stores) {
+                    std::shared_ptr<kernels::Backend> backend, engine::Stores& stores) {
   engine::CompileOptions how;
   how.purpose = purpose;
   how.micro_batch = 1;
@@ -153,7 +153,7 @@ engine::Session session_for(const engine::Run& run, const Packed& packed, engine
 
 std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
-                                          std::shared_ptr<runtime::Backend> backend,
+                                          std::shared_ptr<kernels::Backend> backend,
                                           engine::Stores& stores) {
   Packed packed = pack(run, ids);
   engine::Session session = session_for(run, packed, engine::Purpose::logits, std::move(backend), stores);
@@ -177,7 +177,7 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
 }
 
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<runtime::Backend> backend, engine::Stores& stores) {
+                       std::shared_ptr<kernels::Backend> backend, engine::Stores& stores) {
   Packed packed = pack(run, ids);
   const auto targets =
       std::count_if(packed.batch.targets.begin(), packed.batch.targets.end(),

@@ -61,7 +61,7 @@ double quantile(std::vector<double> v, double q) {
 }  // namespace
 
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
-                      const std::shared_ptr<runtime::Backend>& backend,
+                      const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options) {
   const program::Program& p = compiled.program;
   cost::Profile result;
@@ -147,7 +147,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
 }
 
 cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
-                             const std::shared_ptr<runtime::Backend>& backend,
+                             const std::shared_ptr<kernels::Backend>& backend,
                              const ProfileOptions& options) {
   try {
     cost::Profile old = cost::read_profile(path);

@@ -3,9 +3,9 @@
 // lowest index, and the load-balancing loss. psum is summed over fixed blocks of tokens.
 #include <cmath>
 
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
 template <typename T>
 void router(const KernelArgs& args) {
@@ -110,4 +110,4 @@ HOCKET_KERNEL(router_bwd)
 HOCKET_KERNEL(balance_loss)
 HOCKET_KERNEL(balance_loss_bwd)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

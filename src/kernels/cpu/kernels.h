@@ -4,24 +4,20 @@
 // are those of the op's file in src/ops.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/scratch.h"
+#include "kernels/abi.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/team.h"
 #include "ops/workspace.h"
-#include "runtime/kernel.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
-using runtime::KernelArgs;
-using runtime::TensorRef;
-
-#define X(op)              \
-  template <typename T>    \
+#define X(op, operands) \
+  template <typename T> \
   void op(const KernelArgs& args);
-#include "kernels/kernels.inc"
+#include "kernels/cpu/kernels.inc"
 #undef X
 
 /// Instantiates a kernel at the end of its file.
@@ -56,16 +52,16 @@ inline int64_t routed_rows(const TensorRef& counts) {
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Calls fn(begin, end) on contiguous parts of [0, n), one per thread of the caller's team, no
-/// part smaller than about `grain`. fn must not throw.
+/// part smaller than about `grain`.
 template <typename F>
 void parallel_for(int64_t n, int64_t grain, F&& fn) {
-  int64_t parts = std::min<int64_t>(omp_get_max_threads(), ceil_div(n, std::max<int64_t>(grain, 1)));
+  int64_t parts = std::min<int64_t>(team_size(), ceil_div(n, std::max<int64_t>(grain, 1)));
   if (parts <= 1) {
     if (n > 0) fn(int64_t{0}, n);
     return;
   }
-#pragma omp parallel for num_threads(static_cast<int>(parts)) schedule(static, 1)
-  for (int64_t p = 0; p < parts; ++p) fn(n * p / parts, n * (p + 1) / parts);
+  auto part = [&](int64_t p, int64_t) { fn(n * p / parts, n * (p + 1) / parts); };
+  parallel(parts, parts, part);
 }
 
 /// Elements below which a memory-bound loop stays on one thread.
@@ -74,4 +70,4 @@ inline constexpr int64_t kGrain = 16384;
 /// Grain, in rows, of a loop over rows of `row` elements.
 inline int64_t row_grain(int64_t row) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(row, 1)); }
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

@@ -3,10 +3,10 @@
 // they do not depend on the thread count.
 #include <cmath>
 
-#include "kernels/kernels.h"
-#include "kernels/vec.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
 template <typename T>
 void sumsq(const KernelArgs& args) {
@@ -62,4 +62,4 @@ HOCKET_KERNEL(sumsq)
 HOCKET_KERNEL(clip_coef)
 HOCKET_KERNEL(adamw)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/kernels.h"
-#include "kernels/vec.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 /// One query head against `keys` slots, `stride` elements apart; p holds the scores.
@@ -57,7 +57,7 @@ void attention_cached(const KernelArgs& args) {
   const int64_t tasks = n * h;
   const int64_t each = ops::round_up(slots * static_cast<int64_t>(sizeof(T)), 64);
   const int64_t threads =
-      std::max<int64_t>(1, std::min({int64_t{omp_get_max_threads()}, scratch.left() / each, tasks}));
+      std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, tasks}));
   std::byte* base = scratch.take<std::byte>(threads * each);
   auto run = [&](int64_t task, int64_t thread) {
     const int64_t i = task / h, head = task % h;
@@ -72,14 +72,9 @@ void attention_cached(const KernelArgs& args) {
   };
   int64_t work = 0;
   for (int64_t i = 0; i < n; ++i) work += pos[i] + 1;
-  if (threads == 1 || work * h * d < kGrain) {
-    for (int64_t i = 0; i < tasks; ++i) run(i, 0);
-    return;
-  }
-#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(dynamic, 1)
-  for (int64_t i = 0; i < tasks; ++i) run(i, omp_get_thread_num());
+  parallel(tasks, work * h * d < kGrain ? 1 : threads, run);
 }
 
 HOCKET_KERNEL(attention_cached)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

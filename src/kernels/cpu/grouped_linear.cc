@@ -2,11 +2,11 @@
 // grouped_linear, grouped_linear_dx, grouped_linear_dw: one matrix product per expert on its slice
 // of the rows. The products are cut into parts that threads take one by one, so uneven counts
 // balance; an expert without rows costs nothing (dW: zeros, unless it accumulates).
-#include "kernels/gemm.h"
-#include "kernels/gemm_tile.h"
-#include "kernels/kernels.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 /// Calls gemm_part on every part of the products product(e), e < experts.
@@ -25,7 +25,7 @@ void run_grouped(int64_t experts, int64_t max_k, F&& product, Scratch scratch) {
     work += static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
   }
   if (total == 0) return;
-  int64_t threads = std::min({int64_t{omp_get_max_threads()}, scratch.left() / each, total});
+  int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, total});
   threads = work < 64.0 * 64 * 64 ? 1 : std::max<int64_t>(threads, 1);
   std::byte* base = scratch.take<std::byte>(threads * each);
   auto run = [&](int64_t part, int64_t thread) {
@@ -39,12 +39,7 @@ void run_grouped(int64_t experts, int64_t max_k, F&& product, Scratch scratch) {
               std::min<int64_t>(g.n, nt * (c + 1) / cols * kTileCols<T>),
               reinterpret_cast<T*>(base + thread * each));
   };
-  if (threads == 1) {
-    for (int64_t i = 0; i < total; ++i) run(i, 0);
-    return;
-  }
-#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(dynamic, 1)
-  for (int64_t i = 0; i < total; ++i) run(i, omp_get_thread_num());
+  parallel(total, threads, run);
 }
 
 /// First row of every expert: the sums of the counts before it.
@@ -113,4 +108,4 @@ HOCKET_KERNEL(grouped_linear)
 HOCKET_KERNEL(grouped_linear_dx)
 HOCKET_KERNEL(grouped_linear_dw)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/gemm_tile.h"
-#include "kernels/kernels.h"
+#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
@@ -304,19 +304,14 @@ void attention(const KernelArgs& args) {
   Block* blocks = scratch.take<Block>(hs.tokens);
   const int64_t n = find_blocks(in<int32_t>(args, 3), hs.tokens, kAttnRowsFwd, blocks) * hs.h;
   const int64_t each = ops::attention_scratch(hs.d, sizeof(T));
-  const int64_t threads = std::min({int64_t{omp_get_max_threads()}, scratch.left() / each, n});
+  const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
   auto run = [&](int64_t i, int64_t thread) {
     Scratch own(base + thread * each, each);
     forward_block(hs, blocks[i / hs.h], i % hs.h, q, k, v, scale, o, lse,
                   ForwardScratch<T>(own, hs));
   };
-  if (threads <= 1) {
-    for (int64_t i = 0; i < n; ++i) run(i, 0);
-    return;
-  }
-#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(dynamic, 1)
-  for (int64_t i = 0; i < n; ++i) run(i, omp_get_thread_num());
+  parallel(n, threads, run);
 }
 
 template <typename T>
@@ -334,21 +329,16 @@ void attention_bwd(const KernelArgs& args) {
                           out<T>(args, 1), out<T>(args, 2)};
   const int64_t n = find_blocks(in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
   const int64_t each = ops::attention_bwd_scratch(hs.d, sizeof(T));
-  const int64_t threads = std::min({int64_t{omp_get_max_threads()}, scratch.left() / each, n});
+  const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
   auto run = [&](int64_t i, int64_t thread) {
     Scratch own(base + thread * each, each);
     backward_document(hs, blocks[i / hs.g], i % hs.g, x, BackwardScratch<T>(own, hs));
   };
-  if (threads <= 1) {
-    for (int64_t i = 0; i < n; ++i) run(i, 0);
-    return;
-  }
-#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(dynamic, 1)
-  for (int64_t i = 0; i < n; ++i) run(i, omp_get_thread_num());
+  parallel(n, threads, run);
 }
 
 HOCKET_KERNEL(attention)
 HOCKET_KERNEL(attention_bwd)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/gemm.h"
-#include "kernels/kernels.h"
-#include "kernels/vec.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 /// Turns a row of logits into scale * (softmax - onehot(target)); returns its negative log
@@ -96,4 +96,4 @@ void linear_cross_entropy(const KernelArgs& args) {
 
 HOCKET_KERNEL(linear_cross_entropy)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

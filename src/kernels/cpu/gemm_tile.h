@@ -4,9 +4,9 @@
 // not depend on the thread count, on alignment, or on how many other rows there are.
 #pragma once
 
-#include "kernels/vec.h"
+#include "kernels/cpu/vec.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 14;
@@ -114,4 +114,4 @@ void pack_transposed(const T* src, int64_t ld, int64_t rows, int64_t cols, int64
 template <typename T>
 void pack_rows(const T* src, int64_t ld, int64_t rows, int64_t cols, int64_t width, T* dst);
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

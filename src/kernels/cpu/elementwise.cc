@@ -2,9 +2,9 @@
 // add, copy, zero.
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
 template <typename T>
 void add(const KernelArgs& args) {
@@ -37,4 +37,4 @@ HOCKET_KERNEL(add)
 HOCKET_KERNEL(copy)
 HOCKET_KERNEL(zero)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

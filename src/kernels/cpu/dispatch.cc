@@ -3,9 +3,9 @@
 // token's k rows are scattered or gathered by one thread in the order of k.
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
 template <typename T>
 void route_plan(const KernelArgs& args) {
@@ -110,4 +110,4 @@ HOCKET_KERNEL(dispatch_bwd)
 HOCKET_KERNEL(combine)
 HOCKET_KERNEL(combine_bwd)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // swiglu: h = silu(g) * u of gu[T,2,F] (gate rows first); backward dg = dh u s (1 + g (1 - s)) and
 // du = dh g s with s = sigmoid(g). Routed tensors hold as many rows as their counts say.
-#include "kernels/kernels.h"
-#include "kernels/vec.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 template <typename T>
@@ -71,4 +71,4 @@ void swiglu_bwd(const KernelArgs& args) {
 HOCKET_KERNEL(swiglu)
 HOCKET_KERNEL(swiglu_bwd)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

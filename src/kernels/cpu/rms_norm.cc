@@ -4,10 +4,10 @@
 // dg is summed over fixed blocks of rows first, so it does not depend on the thread count.
 #include <cmath>
 
-#include "kernels/kernels.h"
-#include "kernels/vec.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
 template <typename T>
 void rms_norm(const KernelArgs& args) {
@@ -75,4 +75,4 @@ void rms_norm_bwd(const KernelArgs& args) {
 HOCKET_KERNEL(rms_norm)
 HOCKET_KERNEL(rms_norm_bwd)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

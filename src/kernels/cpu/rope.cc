@@ -7,9 +7,9 @@
 #include <numbers>
 #include <string>
 
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 void frequencies(const graph::Attrs& attrs, int64_t d, double* f) {
@@ -119,4 +119,4 @@ void rope(const KernelArgs& args) {
 
 HOCKET_KERNEL(rope)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

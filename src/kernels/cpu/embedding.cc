@@ -3,9 +3,9 @@
 // the same element, and rows are added in token order.
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 void check_ids(const char* op, const int32_t* ids, int64_t n, int64_t vocab) {
@@ -57,4 +57,4 @@ void embedding_dw(const KernelArgs& args) {
 HOCKET_KERNEL(embedding)
 HOCKET_KERNEL(embedding_dw)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

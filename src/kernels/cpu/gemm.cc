@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/gemm.h"
-
-#include <omp.h>
+#include "kernels/cpu/gemm.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/gemm_tile.h"
+#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/team.h"
 #include "ops/workspace.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 namespace {
 
 constexpr int64_t kBlockN = ops::kGemmBlockN;
@@ -75,7 +74,7 @@ void gemm(const Gemm<T>& g, Scratch scratch) {
   if (g.m == 0 || g.n == 0) return;
   const int64_t mt = ceil_div(g.m, kTileRows), nt = ceil_div(g.n, NR);
   const int64_t each = ops::gemm_scratch(g.n, g.k, sizeof(T));
-  int64_t threads = std::min<int64_t>(omp_get_max_threads(), scratch.left() / each);
+  int64_t threads = std::min<int64_t>(team_size(), scratch.left() / each);
   if (static_cast<double>(g.m) * g.n * g.k < 64.0 * 64 * 64) threads = 1;
   // The grid with the least work of the busiest thread, in register tiles; a panel of A is packed
   // once per block of B, a panel of B once.
@@ -88,15 +87,13 @@ void gemm(const Gemm<T>& g, Scratch scratch) {
     if (cost < best) best = cost, pm = a, pn = b;
   }
   std::byte* base = scratch.take<std::byte>(pm * pn * each);
-  auto part = [&](int64_t t) {
+  auto part = [&](int64_t t, int64_t) {
     int64_t i = t / pn, j = t % pn;
     gemm_part(g, mt * i / pm * kTileRows, std::min(g.m, mt * (i + 1) / pm * kTileRows),
               nt * j / pn * NR, std::min(g.n, nt * (j + 1) / pn * NR),
               reinterpret_cast<T*>(base + t * each));
   };
-  if (pm * pn == 1) return part(0);
-#pragma omp parallel for num_threads(static_cast<int>(pm * pn)) schedule(static, 1)
-  for (int64_t t = 0; t < pm * pn; ++t) part(t);
+  parallel(pm * pn, pm * pn, part);
 }
 
 template void gemm<float>(const Gemm<float>&, Scratch);
@@ -104,4 +101,4 @@ template void gemm<double>(const Gemm<double>&, Scratch);
 template void gemm_part<float>(const Gemm<float>&, int64_t, int64_t, int64_t, int64_t, float*);
 template void gemm_part<double>(const Gemm<double>&, int64_t, int64_t, int64_t, int64_t, double*);
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear, linear_dx, linear_dw: three forms of one matrix product. Weights are [out.., in..].
-#include "kernels/gemm.h"
-#include "kernels/kernels.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels {
+namespace hocket::kernels::cpu {
 
 template <typename T>
 void linear(const KernelArgs& args) {
@@ -43,4 +43,4 @@ HOCKET_KERNEL(linear)
 HOCKET_KERNEL(linear_dx)
 HOCKET_KERNEL(linear_dw)
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu

@@ -6,19 +6,16 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "runtime/kernel.h"
+#include "kernels/abi.h"
 
-namespace hocket::kernels {
-
-/// Name of the op that the calling thread runs ("" outside a kernel); set by the backend.
-const char* current_op();
+namespace hocket::kernels::cpu {
 
 /// A bump allocator over KernelArgs::workspace; blocks are 64-byte aligned. Copies are independent
 /// (pass by value to reuse the rest for one call).
 class Scratch {
  public:
   Scratch(std::byte* begin, int64_t bytes) : at_(begin), left_(bytes) {}
-  explicit Scratch(const runtime::KernelArgs& args)
+  explicit Scratch(const KernelArgs& args)
       : at_(args.workspace), left_(args.workspace_bytes) {}
 
   int64_t left() const { return left_; }
@@ -27,8 +24,8 @@ class Scratch {
   T* take(int64_t n) {
     int64_t bytes = (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
     if (bytes > left_)
-      fail_run(current_op(), "needs {} more bytes of workspace; got {}; its declared workspace is "
-               "too small for these shapes", bytes, left_);
+      fail_run("kernel", "needs {} more bytes of workspace; got {}; its declared workspace is too "
+               "small for these shapes", bytes, left_);
     T* p = reinterpret_cast<T*>(at_);
     at_ += bytes;
     left_ -= bytes;
@@ -40,4 +37,4 @@ class Scratch {
   int64_t left_;
 };
 
-}  // namespace hocket::kernels
+}  // namespace hocket::kernels::cpu
