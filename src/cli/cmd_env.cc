@@ -34,7 +34,7 @@ void verb_env(Args& args) {
     const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
     const double memory = pages * static_cast<double>(sysconf(_SC_PAGESIZE));
     j["memory_bytes"] = static_cast<int64_t>(memory);
-    j["kernels"] = kernels::cpu_backend()->describe();
+    j["kernels"] = kernels::cpu_choice();
     j["models"] = models::families();
     std::vector<std::string> names;
     for (const auto& pass : passes::all()) names.push_back(pass.name);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/abi.h"
 
@@ -22,7 +23,13 @@ class Backend {
   virtual void enter_thread(int num_threads) = 0;
 };
 
-/// The kernels in this program for the CPU that it runs on.
+/// The kernels in this program for the processor that it runs on: those of the most demanding
+/// instruction set that it supports, or of the one that the environment's HOCKET_CPU names (Error if
+/// there is none such). Results are the same to the bit within one instruction set, not between two.
 std::shared_ptr<Backend> cpu_backend();
+/// Which one that is, and why: "x86-64-v4 (the best for this processor of ...)".
+std::string cpu_choice();
+/// Every one that this processor supports, least demanding first.
+std::vector<std::shared_ptr<Backend>> cpu_backends();
 
 }  // namespace hocket::kernels

@@ -12,7 +12,9 @@
 namespace hocket::test {
 namespace {
 
-kernels::Backend& cpu() { return *kernels::cpu_backend(); }
+/// The backend under test; null: the one that programs use.
+kernels::Backend* used = nullptr;
+kernels::Backend& cpu() { return used ? *used : *kernels::cpu_backend(); }
 
 constexpr size_t kGuard = 256;
 
@@ -193,12 +195,16 @@ std::vector<Values> run(const Call& call, DType dtype) {
 }
 
 void for_both(const std::function<void(DType, double)>& check) {
-  {
-    SCOPED_TRACE("f64");
-    check(DType::f64, 1e-12);
+  for (const auto& backend : kernels::cpu_backends()) {
+    used = backend.get();
+    {
+      SCOPED_TRACE(backend->describe() + ", f64");
+      check(DType::f64, 1e-12);
+    }
+    SCOPED_TRACE(backend->describe() + ", f32");
+    check(DType::f32, 1e-5);
   }
-  SCOPED_TRACE("f32");
-  check(DType::f32, 1e-5);
+  used = nullptr;
 }
 
 void expect_close(const Values& got, const std::vector<double>& want, double tolerance,

@@ -60,7 +60,8 @@ struct Call {
 /// Runs the call in compute dtype `dtype` and returns the outputs.
 std::vector<Values> run(const Call& call, DType dtype);
 
-/// Calls check(dtype, tolerance) for f64 and f32.
+/// Calls check(dtype, tolerance) for f64 and f32, on the kernels of every instruction set that this
+/// processor supports.
 void for_both(const std::function<void(DType, double)>& check);
 
 /// Expects got == want within `tolerance` times the largest |want| (at least 1e-2).

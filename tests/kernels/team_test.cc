@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads of a kernel call.
-#include "kernels/cpu/team.h"
+#include "kernels/team.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels {
 namespace {
 
 /// Restores the calling thread's team.
@@ -103,4 +103,4 @@ TEST(Team, BelongsToItsThreadAndIsAloneInsideAPart) {
 }
 
 }  // namespace
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels

@@ -9,7 +9,7 @@
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
@@ -341,4 +341,4 @@ void attention_bwd(const KernelArgs& args) {
 HOCKET_KERNEL(attention)
 HOCKET_KERNEL(attention_bwd)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

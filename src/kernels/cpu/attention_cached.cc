@@ -7,7 +7,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 /// One query head against `keys` slots, `stride` elements apart; p holds the scores.
@@ -77,4 +77,4 @@ void attention_cached(const KernelArgs& args) {
 
 HOCKET_KERNEL(attention_cached)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -9,7 +9,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 /// Turns a row of logits into scale * (softmax - onehot(target)); returns its negative log
@@ -96,4 +96,4 @@ void linear_cross_entropy(const KernelArgs& args) {
 
 HOCKET_KERNEL(linear_cross_entropy)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

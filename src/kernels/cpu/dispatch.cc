@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
 void route_plan(const KernelArgs& args) {
@@ -110,4 +110,4 @@ HOCKET_KERNEL(dispatch_bwd)
 HOCKET_KERNEL(combine)
 HOCKET_KERNEL(combine_bwd)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

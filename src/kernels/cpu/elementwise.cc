@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
 void add(const KernelArgs& args) {
@@ -37,4 +37,4 @@ HOCKET_KERNEL(add)
 HOCKET_KERNEL(copy)
 HOCKET_KERNEL(zero)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

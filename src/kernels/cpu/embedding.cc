@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 void check_ids(const char* op, const int32_t* ids, int64_t n, int64_t vocab) {
@@ -57,4 +57,4 @@ void embedding_dw(const KernelArgs& args) {
 HOCKET_KERNEL(embedding)
 HOCKET_KERNEL(embedding_dw)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -5,15 +5,14 @@
 #include <cmath>
 
 #include "kernels/cpu/gemm_tile.h"
-#include "kernels/cpu/team.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/team.h"
 #include "ops/workspace.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 constexpr int64_t kBlockN = ops::kGemmBlockN;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Panels of kTileRows rows of op(A), each [kc][kTileRows].
 template <typename T>
@@ -101,4 +100,4 @@ template void gemm<double>(const Gemm<double>&, Scratch);
 template void gemm_part<float>(const Gemm<float>&, int64_t, int64_t, int64_t, int64_t, float*);
 template void gemm_part<double>(const Gemm<double>&, int64_t, int64_t, int64_t, int64_t, double*);
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/scratch.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 /// One product. A is [m,k] (or [k,m] if trans_a), B is [k,n] (or [n,k] if trans_b), C is [m,n].
 /// `ld*` are row strides in elements. `add`: C += product, else C = product. k may be 0.
@@ -34,4 +34,4 @@ void gemm(const Gemm<T>& g, Scratch scratch);
 template <typename T>
 void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch);
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

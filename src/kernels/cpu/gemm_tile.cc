@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 #if defined(__AVX512F__)
 #define HOCKET_TILES(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
@@ -161,4 +161,4 @@ HOCKET_INSTANTIATE(float)
 HOCKET_INSTANTIATE(double)
 #undef HOCKET_INSTANTIATE
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

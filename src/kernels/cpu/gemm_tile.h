@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/vec.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 #if defined(__AVX512F__)
 inline constexpr int kTileRows = 14;
@@ -114,4 +114,4 @@ void pack_transposed(const T* src, int64_t ld, int64_t rows, int64_t cols, int64
 template <typename T>
 void pack_rows(const T* src, int64_t ld, int64_t rows, int64_t cols, int64_t width, T* dst);
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

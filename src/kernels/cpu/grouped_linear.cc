@@ -6,7 +6,7 @@
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 /// Calls gemm_part on every part of the products product(e), e < experts.
@@ -108,4 +108,4 @@ HOCKET_KERNEL(grouped_linear)
 HOCKET_KERNEL(grouped_linear_dx)
 HOCKET_KERNEL(grouped_linear_dw)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

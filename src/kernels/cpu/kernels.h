@@ -9,10 +9,10 @@
 
 #include "kernels/abi.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/team.h"
+#include "kernels/team.h"
 #include "ops/workspace.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 #define X(op, operands) \
   template <typename T> \
@@ -70,4 +70,4 @@ inline constexpr int64_t kGrain = 16384;
 /// Grain, in rows, of a loop over rows of `row` elements.
 inline int64_t row_grain(int64_t row) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(row, 1)); }
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

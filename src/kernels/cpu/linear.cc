@@ -3,7 +3,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
 void linear(const KernelArgs& args) {
@@ -43,4 +43,4 @@ HOCKET_KERNEL(linear)
 HOCKET_KERNEL(linear_dx)
 HOCKET_KERNEL(linear_dw)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

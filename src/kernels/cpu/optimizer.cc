@@ -6,7 +6,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
 void sumsq(const KernelArgs& args) {
@@ -62,4 +62,4 @@ HOCKET_KERNEL(sumsq)
 HOCKET_KERNEL(clip_coef)
 HOCKET_KERNEL(adamw)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -7,7 +7,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
 void rms_norm(const KernelArgs& args) {
@@ -75,4 +75,4 @@ void rms_norm_bwd(const KernelArgs& args) {
 HOCKET_KERNEL(rms_norm)
 HOCKET_KERNEL(rms_norm_bwd)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 void frequencies(const graph::Attrs& attrs, int64_t d, double* f) {
@@ -119,4 +119,4 @@ void rope(const KernelArgs& args) {
 
 HOCKET_KERNEL(rope)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

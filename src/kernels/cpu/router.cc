@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
 void router(const KernelArgs& args) {
@@ -110,4 +110,4 @@ HOCKET_KERNEL(router_bwd)
 HOCKET_KERNEL(balance_loss)
 HOCKET_KERNEL(balance_loss_bwd)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "kernels/abi.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 /// A bump allocator over KernelArgs::workspace; blocks are 64-byte aligned. Copies are independent
 /// (pass by value to reuse the rest for one call).
@@ -37,4 +37,4 @@ class Scratch {
   int64_t left_;
 };
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -4,7 +4,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/vec.h"
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 template <typename T>
@@ -71,4 +71,4 @@ void swiglu_bwd(const KernelArgs& args) {
 HOCKET_KERNEL(swiglu)
 HOCKET_KERNEL(swiglu_bwd)
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels::HOCKET_CPU {
 
 #if defined(__AVX512F__)
 inline constexpr int kVecBytes = 64;
@@ -195,4 +195,4 @@ inline double vsumsq(const T* a, int64_t n) {
   return y;
 }
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels::HOCKET_CPU

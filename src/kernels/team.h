@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels {
 
 /// Size of the calling thread's team (1 until set_team_size). Inside a part it is 1.
 int team_size();
@@ -26,4 +26,4 @@ void parallel(int64_t parts, int64_t limit, F& fn) {
             [](void* f, int64_t part, int64_t thread) { (*static_cast<F*>(f))(part, thread); }, &fn);
 }
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels

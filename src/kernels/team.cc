@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cpu/team.h"
+#include "kernels/team.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace hocket::kernels::cpu {
+namespace hocket::kernels {
 namespace {
 
 /// One call of run_parts; lives on the caller's stack until every helper has left it.
@@ -140,4 +140,4 @@ void run_parts(int64_t parts, int64_t limit, Part run, void* context) {
   }
 }
 
-}  // namespace hocket::kernels::cpu
+}  // namespace hocket::kernels
