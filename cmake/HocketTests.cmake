@@ -31,6 +31,11 @@ endfunction()
 
 file(GLOB_RECURSE cc_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.cc)
 file(GLOB_RECURSE helpers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_util.cc)
+set(HOCKET_TEST_FILES "" CACHE STRING
+  "Regular expression of the C++ test files to build, e.g. 'tests/(check|program)/'; empty: all")
+if(HOCKET_TEST_FILES)
+  list(FILTER cc_tests INCLUDE REGEX "${HOCKET_TEST_FILES}")
+endif()
 if(cc_tests)
   hocket_executable(hocket_tests ${cc_tests} ${helpers})
   target_include_directories(hocket_tests PRIVATE ${CMAKE_SOURCE_DIR})

@@ -90,7 +90,7 @@ def check_tree(root):
             folders[:] = sorted(f for f in folders if f not in ("golden", "__pycache__"))
             for name in sorted(files):
                 path = os.path.relpath(os.path.join(where, name), root)
-                if name.endswith((".h", ".cc", ".py", ".sh")):
+                if name.endswith((".h", ".cc", ".py", ".sh", ".js", ".css", ".html")):
                     check_file(root, path, lambda p, n, t: errors.append(f"{p}:{n}: {t}"),
                                lambda p, n, t: warnings.append(f"{p}:{n}: {t}"))
     return errors, warnings

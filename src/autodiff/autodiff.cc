@@ -163,6 +163,10 @@ void differentiate(Graph& graph) {
 }
 
 void append_adamw(Graph& graph, const AdamWConfig& config) {
+  // Per parameter, in name order: the total of its gradient contributions and its sum of squares.
+  // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
+  // adamw per parameter, with two moments as state; vectors (norm weights) are not decayed. What
+  // changes from step to step (learning rate, bias corrections) comes in as `hyper`.
   std::vector<graph::ParamGrad> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> sums, squares;

@@ -108,7 +108,7 @@ struct LocalWorld::Impl {
   std::string reason;
 
   void check_abort() {
-    if (aborted) fail_run("comm", "stopped: {}", reason);
+    if (aborted) throw Error(Error::Kind::kRun, "comm", "stopped: " + reason, Error::Cause::stopped);
   }
 };
 

@@ -130,6 +130,9 @@ std::string print_double(double v) {
 }
 
 Attr parse_attr(std::string_view text) {
+  // By the first character: a quote begins a string, a parenthesis a list of numbers; otherwise a
+  // number with '.', an exponent, inf or nan is a double and any other an integer. print_double
+  // keeps to that, so that the type survives.
   if (!text.empty() && text.front() == '"') {
     if (text.size() < 2 || text.back() != '"') fail("attributes", "unterminated string {}", text);
     return std::string(text.substr(1, text.size() - 2));

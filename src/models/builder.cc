@@ -148,6 +148,10 @@ TensorId Builder::rope(int32_t layer, TensorId x, const std::string& name) {
 }
 
 TensorId Builder::attention(int32_t layer, TensorId x, bool head_norm) {
+  // x [T, D] -> q [T, H, d], k and v [T, G, d] (G groups of heads share a key), optionally normed
+  // per head, turned by position, attended, and projected back [T, D]. With a cache (generate) the
+  // keys and values of earlier tokens are state, and attention_cached appends to them; otherwise
+  // attention runs over the documents that positions delimit, none longer than `seq`.
   const int64_t D = config_.hidden_size, H = config_.num_heads, G = config_.num_kv_heads,
                 d = config_.head_dim;
   const std::string base = prefix(layer) + "self_attn.";

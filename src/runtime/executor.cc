@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -77,7 +78,7 @@ struct Executor::Impl {
   void run_lane(int lane);
   bool wait_for(const Prepared& task);
   void finish(int lane);
-  void record_error(TaskId task, const std::string& what);
+  void record_error(TaskId task, const std::string& what, Error::Cause cause);
 
   Executor& self;
   const Program& program;
@@ -101,6 +102,7 @@ struct Executor::Impl {
   bool stopping = false;            // guarded by mutex
   bool hung = false;                // guarded by mutex: a task of the step has not come back
   std::string error;                // guarded by mutex: the first one
+  Error::Cause cause = Error::Cause::own;  // guarded by mutex: of that one
   std::atomic<int> waiting{0};
   std::atomic<bool> cancelled{false};
 };
@@ -277,8 +279,11 @@ void Executor::Impl::run_lane(int lane) {
         communicator->run(p.call);
       time.end_ns = now_ns();
       for (auto& [data, bytes] : p.dead) std::memset(data, 0xff, static_cast<size_t>(bytes));
+    } catch (const Error& e) {
+      record_error(p.id, e.what(), e.cause());
+      return;
     } catch (const std::exception& e) {
-      record_error(p.id, e.what());
+      record_error(p.id, e.what(), Error::Cause::own);
       return;
     }
     finish(lane);
@@ -317,12 +322,15 @@ void Executor::Impl::finish(int lane) {
   }
 }
 
-void Executor::Impl::record_error(TaskId task, const std::string& what) {
+void Executor::Impl::record_error(TaskId task, const std::string& what, Error::Cause why) {
   std::string text =
       fmt::format("rank {}: {}: {}", rank, task_name(program, cls_id, task), what);
   {
     std::lock_guard lock(mutex);
-    if (error.empty()) error = text;
+    if (error.empty()) {
+      error = text;
+      cause = why;
+    }
     cancelled = true;
     changed.notify_all();
     if (stopping) return;
@@ -389,13 +397,16 @@ void Executor::wait() {
         fmt::format("rank {}: {} has not ended, and nothing else has for {} s", m.rank,
                     m.unfinished(), std::chrono::duration<double>(window).count());
     m.error = m.error.empty() ? text : m.error + "; " + text;
+    m.cause = Error::Cause::own;
     m.changed.notify_all();
     lock.unlock();
     if (on_error) on_error(text);
     lock.lock();
   }
-  if (!m.error.empty()) throw Error(Error::Kind::kRun, "run", m.error);
-  if (m.cancelled) fail_run("run", "rank {}: the step was cancelled", m.rank);
+  if (!m.error.empty()) throw Error(Error::Kind::kRun, "run", m.error, m.cause);
+  if (m.cancelled)
+    throw Error(Error::Kind::kRun, "run", fmt::format("rank {}: the step was cancelled", m.rank),
+                Error::Cause::stopped);
 }
 
 void Executor::run_inline(
@@ -442,18 +453,18 @@ LocalRun::~LocalRun() { world_->abort("the run has ended"); }
 
 void LocalRun::step() {
   for (auto& e : executors_) e->start();
-  std::string first;
+  std::optional<Error> first;
   for (auto& e : executors_) {
     try {
       e->wait();
     } catch (const Error& error) {
       // The rank that failed tells more than those it stopped.
-      std::string what = error.what();
-      bool secondary = what.find("stopped: ") != what.npos || what.find("was cancelled") != what.npos;
-      if (first.empty() || !secondary) first = what;
+      if (!first || (first->cause() == Error::Cause::stopped && error.cause() == Error::Cause::own)) {
+        first = error;
+      }
     }
   }
-  if (!first.empty()) throw Error(Error::Kind::kRun, "step", first);
+  if (first) throw Error(Error::Kind::kRun, "step", first->what());
 }
 
 }  // namespace hocket::runtime

@@ -58,6 +58,11 @@ class Builder {
   };
 
   void flatten(int32_t c) {
+    // Two passes over the class, as for any adjacency list in one array. The first counts: how many
+    // tasks wait for each task, and for how many each one waits (its dependencies, and its
+    // predecessor in the lane, which is an edge like any other). The counts become the bounds
+    // [succ_begin, succ_end) of every task's successors; the second pass fills them in, moving
+    // succ_end along. Then every task gets what its kind needs (classify).
     const RankClass& rc = p_.classes[at(c)];
     const int32_t n = static_cast<int32_t>(rc.tasks.size());
     ClassTable table;
@@ -102,6 +107,10 @@ class Builder {
   }
 
   void classify(int32_t c, int32_t i, ClassTable& table) {
+    // A task is one of three things to the event loop. A message end: its link is noted, and it
+    // joins the queue of its channel, by which match_messages pairs the k-th send with the k-th
+    // receive. A collective: it gets its ordinal in its channel (group and lane), by which members
+    // meet. Everything else is work whose duration is known now.
     const Task& task = p_.classes[at(c)].tasks[at(i)];
     const std::string& op = p_.kind(task).op;
     TaskRecord& record = table.tasks[at(i)];
@@ -237,6 +246,10 @@ class Builder {
   }
 
   void choose_ranks(int32_t world) {
+    // Which ranks are replayed. With cores that ranks have to share, all: what a task takes then
+    // depends on what the others do. Else one per class, if all ranks of every class see the same
+    // groups and links (`uniform`); it stands for the others. `index_of_` maps a rank to its place
+    // among the replayed ones.
     used_groups_ = groups_by_class();
     int32_t crowd = std::min(options_.devices_per_node, world);
     t_.shared_cores = options_.cores_per_node > 0 &&
@@ -295,6 +308,9 @@ class Builder {
   }
 
   void place_groups(int32_t world) {
+    // The instances of a group are the disjoint sets of ranks that meet in it. The first replayed
+    // member that is found makes its instance and enters it for all replayed members. Then every
+    // channel gets a stretch of counters, one per (instance, ordinal): who has arrived.
     const size_t n = t_.ranks.size();
     t_.instances.resize(p_.groups.size());
     t_.instance_of.assign(p_.groups.size() * n, kNone);

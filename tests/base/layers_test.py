@@ -49,6 +49,7 @@ class Layers(unittest.TestCase):
                 ("src/base/a.cc", HEAD + "#include <regex>\n", "regex"),
                 ("src/base/a.h", HEAD + "#include <yaml-cpp/yaml.h>\n", "in a header"),
                 ("src/base/a.cc", "int x;\n", "first line"),
+                ("src/base/a.js", "let x;\n", "first line"),
                 ("src/base/a.cc", HEAD + "int x;\n" * 800, "801 lines"),
                 ("src/base/a.cc", HEAD + "// TO" + "DO later\n", "no note")]:
             errors = self.errors(path, text)

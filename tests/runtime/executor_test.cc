@@ -252,6 +252,22 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   EXPECT_EQ(arrived, 0);
 }
 
+TEST(Executor, TheRankThatFailedIsNamedWhateverItSays) {
+  Builder b(2, 1);
+  b.recv(0, b.buffer(0, f64s(4)), 1, 5);
+  const BufferId x = b.buffer(1, f64s(4));
+  // The words that those say which were stopped.
+  b.task(1, Lane::compute, {}, {x}, [](const KernelArgs&) {
+    throw std::runtime_error("stopped: the tape was cancelled");
+  });
+  b.send(1, x, 0, 5);
+  ExecutorOptions options;
+  options.timeout = milliseconds(60'000);
+  Ranks ranks(b.finish(), options);
+  const std::string what = failure([&] { ranks.run.step(); });
+  EXPECT_EQ(what.find("[step] [run] rank 1: "), 0u) << what;
+}
+
 TEST(Executor, AReceiveWithoutASendTimesOut) {
   Builder b(2, 1);
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, nullptr);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ground of the page's script: elements, numbers with units, ticks, colours by kind, theme, tooltip,
 // redrawing.
-R"page(
+
 const D = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 
@@ -255,4 +255,3 @@ function canvasOf(canvas, width, height) {
   c.textBaseline = "middle";
   return c;
 }
-)page"

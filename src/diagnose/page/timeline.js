@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The timeline of one step on a canvas: a row per rank and lane, measured and predicted, with zoom,
 // pan, hover and colours by kind, phase, layer or micro-batch.
-R"page(
+
 function decodeTimeline(t) {  // tracks hold gap, duration, type, micro-batch for every event
   for (const track of t.tracks) {
     const n = track.e.length / 4;
@@ -214,4 +214,3 @@ function timeline(host, caption) {
     if (act) { e.preventDefault(); act(); }
   });
 }
-)page"

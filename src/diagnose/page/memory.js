@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory plan: step buffers as rectangles, time across, arena offset upwards; beside it what
 // persists, on the same scale.
-R"page(
+
 const MEMORY = {"kept for backward": "#4c86d8", "forward only": "#9cc0ee", "backward only": "#e3a063", "parameter gradient": "#c9607a",
   "optimizer": "#8a7a70", "workspace": "#a9b3bf", "parameters": "#3d9a70", "optimizer state": "#86c5a4"};
 const memoryColor = kind => MEMORY[kind] || kindColor(kind);
@@ -113,4 +113,3 @@ function memoryPlan(host, caption) {
   });
   canvas.addEventListener("pointerleave", hideTip);
 }
-)page"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page itself: head, sections in order, what each says when its data is missing.
-R"page(
+
 const N = D.num, T = D.train, E = D.eval;
 const main = document.getElementById("main"), links = document.getElementById("links");
 const has = a => a && a.some(known);
@@ -241,4 +241,3 @@ const spy = new IntersectionObserver(entries => {
   for (const e of entries) if (e.isIntersecting) for (const a of links.children) a.classList.toggle("here", a.hash === "#" + e.target.id);
 }, {rootMargin: "-15% 0px -75% 0px"});
 document.querySelectorAll("section").forEach(s => spy.observe(s));
-)page"

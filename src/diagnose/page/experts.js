@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Load of the experts: layers by experts as a heat map, over training; and the balance over steps.
-R"page(
+
 // 1 is the mean. Blue below, orange above, on a logarithmic scale from a quarter to four times.
 function loadColor(x) {
   if (!known(x)) return color("grid");
@@ -69,4 +69,3 @@ function expertLoad(host, caption) {
     lineChart(host, series, {height: 220, yLabel: "max / mean", zero: false, refs: [{y: 1, label: "", dash: "2 3", tip: false}], label: "Load of the busiest expert over training"});
   }
 }
-)page"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Line charts (SVG) with axes, reference lines, marks and a crosshair, and the scatter chart.
-R"page(
+
 // X axes that a chart can be drawn over.
 const AXES = {
   step: {label: "training step", ticks: (a, b, n) => ticks(a, b, n).filter(v => v % 1 === 0), text: v => whole(v), tip: v => "step " + whole(v)},
@@ -210,4 +210,3 @@ function scatter(host, points, opt) {
     box.replaceChildren(svg);
   });
 }
-)page"

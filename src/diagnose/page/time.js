@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the time went: one stacked bar and a table by kind of task, predicted beside measured.
-R"page(
+
 const COMM = /^(all_|reduce_scatter|send|recv|size_exchange|broadcast)/;
 
 const tally = n => Math.abs(n - Math.round(n)) < 1e-6 ? whole(n) : digits(n, 3);
@@ -88,4 +88,3 @@ function predictionByKind(host) {
     {band: .07, yLabel: "measured, per step", xLabel: "predicted, per step", label: "Predicted against measured time by kind of task"});
   return true;
 }
-)page"
