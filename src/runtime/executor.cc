@@ -152,6 +152,7 @@ void Executor::Impl::prepare() {
       if (t.group != kNone)
         p.members = program.members(program.groups[static_cast<size_t>(t.group)], rank);
       p.call.kind = &kind;
+      p.call.lane = t.lane;
       if (t.peer_axis != kNone) p.call.peer = program.peer_of(t, rank);
       p.call.tag = t.tag;
     } else {

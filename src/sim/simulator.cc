@@ -108,7 +108,7 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
       TaskCost cost;
       if (op == "recv") continue;
       if (op == "send") {
-        const int32_t pair[2] = {first[c], peer_rank(p, t.peer_axis, t.peer, first[c])};
+        const int32_t pair[2] = {first[c], p.peer_of(t, first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else if (program::is_collective(op)) {
         const auto [it, fresh] = group_shape.emplace(t.group, 0);
