@@ -2,7 +2,6 @@
 #include "parallel/stage.h"
 
 #include <algorithm>
-#include <bit>
 #include <set>
 
 #include "base/error.h"
@@ -390,7 +389,7 @@ void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLa
 void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
                          List& list) {
   const ops::Op& op = ops::find(node.op);
-  const size_t n_in = node.in.size() - static_cast<size_t>(std::popcount(node.accumulate));
+  const size_t n_in = node.in.size() - node.accumulate.size();
   reduce_inputs_together(node, wanted, list);
   std::vector<ValueId> in;
   for (size_t i = 0; i < node.in.size(); ++i)
@@ -415,11 +414,11 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     Value& value = out_.values[idx(v)];
     value.accumulator = !in_step_ && accumulated_[idx(tensor)];
     value.output = is_output_[idx(tensor)] && !value.accumulator;
-    if (value.accumulator && !(op.accumulates >> o & 1))
+    if (value.accumulator && !op.accumulates.contains(o))
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     if (updates != op.inplace.end())
       t.shares.push_back({static_cast<int>(o), in[idx(updates->first)]});
-    if (node.accumulate >> o & 1) t.shares.push_back({static_cast<int>(o), in[acc++]});
+    if (node.accumulate.contains(o)) t.shares.push_back({static_cast<int>(o), in[acc++]});
     t.out.push_back(v);
     kind.out.push_back(value.type);
   }
