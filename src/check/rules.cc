@@ -288,10 +288,11 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
       {"accumulate-allowed", "only outputs that the op can add to are accumulated",
        "accumulate in a separate add, or add the output to Op::accumulates",
        [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         if (!t.accumulate) return "";
+         if (t.accumulate.empty()) return "";
          const KindInfo& k = ctx.kind(t);
-         if (k.rules && (t.accumulate & ~k.rules->accumulates) == 0) return "";
-         return fmt::format("accumulates into outputs 0x{:x}, which its op can't", t.accumulate);
+         if (k.rules && t.accumulate.within(k.rules->accumulates)) return "";
+         return fmt::format("accumulates into outputs 0x{:x}, which its op can't",
+                            t.accumulate.bits());
        }},
       {"in-place-declared",
        "an output lies in the buffer of an input exactly where the op declares "

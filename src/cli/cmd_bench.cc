@@ -69,7 +69,6 @@ program::Program empty_tasks(int32_t count, bool hop) {
     if (hop && i > 0) t.deps = {i - 1};
     cls.tasks.push_back(std::move(t));
   }
-  cls.task_workspace.assign(static_cast<size_t>(count), program::kNone);
   p.classes.push_back(std::move(cls));
   return p;
 }

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace hocket::graph {
 
@@ -129,13 +130,19 @@ std::string print_double(double v) {
   return text;
 }
 
+bool is_quote(char c) { return c == '"' || c == '\''; }
+
 Attr parse_attr(std::string_view text) {
   // By the first character: a quote begins a string, a parenthesis a list of numbers; otherwise a
   // number with '.', an exponent, inf or nan is a double and any other an integer. print_double
   // keeps to that, so that the type survives.
-  if (!text.empty() && text.front() == '"') {
-    if (text.size() < 2 || text.back() != '"') fail("attributes", "unterminated string {}", text);
-    return std::string(text.substr(1, text.size() - 2));
+  if (!text.empty() && is_quote(text.front())) {
+    std::string value;
+    if (text.size() < 2 || text.back() != text.front() ||
+        !unescape(text.substr(1, text.size() - 2), &value)) {
+      fail("attributes", "unterminated string or bad escape {}", text);
+    }
+    return value;
   }
   auto number = [&](std::string_view t) {
     double v = 0;
@@ -165,7 +172,7 @@ Attr parse_attr(std::string_view text) {
 }
 }  // namespace
 
-std::string to_string(const Attrs& attrs) {
+std::string to_string(const Attrs& attrs, char quote) {
   if (attrs.empty()) return "";
   std::string text = "{";
   for (const auto& [key, value] : attrs.items()) {
@@ -176,7 +183,7 @@ std::string to_string(const Attrs& attrs) {
     } else if (const auto* f = std::get_if<double>(&value)) {
       text += print_double(*f);
     } else if (const auto* s = std::get_if<std::string>(&value)) {
-      text += '"' + *s + '"';
+      text += quote + escape(*s, "\"'") + quote;
     } else {
       text += '(';
       for (double v : std::get<std::vector<double>>(value)) {
@@ -200,7 +207,7 @@ Attrs parse_attrs(std::string_view text) {
     if (eq == text.npos || eq == 0) fail("attributes", "got '{}'; expected key=value", text);
     size_t end = eq + 1;
     bool quoted = false;
-    while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= text[end++] == '"';
+    while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= is_quote(text[end++]);
     attrs.set(std::string(text.substr(0, eq)), parse_attr(text.substr(eq + 1, end - eq - 1)));
     text.remove_prefix(std::min(end + 1, text.size()));
   }

@@ -76,7 +76,9 @@ class Attrs {
   std::map<std::string, Attr, std::less<>> map_;
 };
 
-std::string to_string(const Attrs& attrs);       ///< `{eps=1e-05 k=2 kind="llama3"}`, "" when empty
-Attrs parse_attrs(std::string_view text);        ///< inverse of to_string; throws Error
+/// `{eps=1e-05 k=2 kind="llama3"}`, "" when empty. Strings stand in `quote` (\" or ') and hold neither
+/// of the two themselves, nor line ends (base/text.h, escape).
+std::string to_string(const Attrs& attrs, char quote = '"');
+Attrs parse_attrs(std::string_view text);  ///< inverse of to_string, with either quote; throws Error
 
 }  // namespace hocket::graph

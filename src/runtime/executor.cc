@@ -161,8 +161,8 @@ void Executor::Impl::prepare() {
         fail_run("executor", "no kernel for {} in {} ({})", kind.op,
                  to_string(program::compute_dtype(kind)), backend->describe());
       p.args.attrs = &kind.attrs;
-      p.args.accumulate = t.accumulate;
-      if (cls.task_workspace[i] != kNone) p.args.workspace = arena.data() + cls.task_workspace[i];
+      p.args.accumulate = t.accumulate.bits();
+      if (t.workspace != kNone) p.args.workspace = arena.data() + t.workspace;
       p.args.workspace_bytes = kind.workspace;
     }
     lanes[static_cast<int>(t.lane)].tasks.push_back(std::move(p));

@@ -90,7 +90,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i)
           if (!program::is_communication(p.kind(tasks[i]).op))
-            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate);
+            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
         constexpr int kWarmUp = 2, kLeast = 5;
         auto start = Clock::now();
         for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {

@@ -16,6 +16,7 @@ using program::Buffer;
 using program::BufferId;
 using program::BufferKind;
 using program::kNone;
+using program::OutputSet;
 using program::Program;
 using program::RankClass;
 using program::Task;
