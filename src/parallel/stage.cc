@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/op.h"
 
 namespace hocket::parallel {
@@ -271,6 +272,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
   const graph::Tensor& logical = graph_.tensor(tensor);
   std::vector<int32_t> sum_axes;
   Layout layout = out_.values[idx(from)].layout;
+  if (layout != to) {
+    log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
+              to_string(to, mesh_));
+  }
   for (size_t a = 0; a < mesh_.axes.size(); ++a)
     if (layout.on[a].is_partial() && to.on[a].is_replicate()) {
       sum_axes.push_back(static_cast<int32_t>(a));

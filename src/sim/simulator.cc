@@ -179,6 +179,9 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
         fmt::format("the profile was taken with {} threads per rank, the plan "
                     "uses {}",
                     costs.profile()->threads, costs.threads()));
+  if (const std::vector<std::string> bare = c.unsourced(); !bare.empty()) {
+    report.notes.push_back(fmt::format("{} gives no source for {}", c.name, join(bare, ", ")));
+  }
   bool crosses = false, intra = false, inter = false;
   for (const auto& [shape, id] : durations.shapes()) crosses |= shape.nodes > 1;
   for (const program::RankClass& cls : p.classes)

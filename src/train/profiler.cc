@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/stats.h"
 #include "comm/local.h"
 #include "comm/solo.h"
 #include "runtime/executor.h"
@@ -51,11 +52,6 @@ void feed_rank(const engine::Run& run, const engine::Compiled& compiled, runtime
         static_cast<double*>(data)[i] = 1.0 / static_cast<double>(compiled.tokens_per_step);
     }
   }
-}
-
-double quantile(std::vector<double> v, double q) {
-  std::sort(v.begin(), v.end());
-  return v[std::min(v.size() - 1, static_cast<size_t>(q * static_cast<double>(v.size())))];
 }
 
 }  // namespace
@@ -125,17 +121,17 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     const program::Kind& kind = p.kinds[static_cast<size_t>(t.kind)];
     const auto& ns = samples[t.key];
     HOCKET_CHECK(!ns.empty(), "{} was not timed", t.key);
-    const double median = quantile(ns, 0.5);
+    const double middle = median(ns);
     result.tasks.push_back({t.key, kind.op, to_string(program::compute_dtype(kind)), kind.flops,
-                            kind.bytes, static_cast<int64_t>(median),
-                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / median});
+                            kind.bytes, static_cast<int64_t>(middle),
+                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / middle});
     // The rate of the best large product is what MFU is a share of.
-    const double rate = kind.flops / (median * 1e-9);
+    const double rate = kind.flops / (middle * 1e-9);
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
     if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
-                                           static_cast<double>(kind.bytes) / (median * 1e-9));
+                                           static_cast<double>(kind.bytes) / (middle * 1e-9));
   }
   std::erase_if(result.peak_flops, [](const auto& p) { return p.second == 0; });
   if (p.mesh.size() > 1) {
