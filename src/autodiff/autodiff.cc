@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "graph/inputs.h"
 #include "ops/build.h"
 #include "ops/op.h"
 
@@ -180,7 +181,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                          graph::kEveryStage, Phase::optimizer);
   graph.tensors[static_cast<size_t>(clip[1])].name = "grad_norm";
   graph.outputs.push_back(clip[1]);
-  TensorId hyper = graph.input("hyper", {graph::DType::f64, {3}}, true);
+  TensorId hyper = graph.input(graph::inputs::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < grads.size(); ++i) {
     const graph::Tensor param = graph.tensor(grads[i].param);
     auto state = [&](const char* prefix) {
