@@ -13,7 +13,7 @@
 namespace hocket::engine {
 namespace {
 
-class NoKernels : public runtime::Backend {
+class NoKernels : public kernels::Backend {
  public:
   std::string describe() const override { return "kernels that do nothing"; }
   runtime::KernelFn find(std::string_view, runtime::Device, graph::DType) const override {
