@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "graph/inputs.h"
 #include "ops/build.h"
 #include "ops/op.h"
 
@@ -73,12 +74,12 @@ class Context : public ops::GradContext {
 
   std::vector<TensorId> emit_grad(std::string op, graph::Attrs attrs, std::vector<TensorId> inputs,
                                   int input, int o) override {
-    bool can = ops::find(op).accumulates >> o & 1;
+    bool can = ops::find(op).accumulates.contains(static_cast<size_t>(o));
     TensorId sum = is_param(input) ? kNone : d_.grad_[in(input)];
     auto outs = emit(std::move(op), std::move(attrs), std::move(inputs));
     if (can && sum >= 0) {
       graph::Node& made = d_.graph_.nodes.back();
-      made.accumulate = 1u << o;
+      made.accumulate.add(static_cast<size_t>(o));
       made.in.push_back(sum);
       d_.grad_[in(input)] = outs[static_cast<size_t>(o)];
     } else {
@@ -180,7 +181,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                          graph::kEveryStage, Phase::optimizer);
   graph.tensors[static_cast<size_t>(clip[1])].name = "grad_norm";
   graph.outputs.push_back(clip[1]);
-  TensorId hyper = graph.input("hyper", {graph::DType::f64, {3}}, true);
+  TensorId hyper = graph.input(graph::inputs::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < grads.size(); ++i) {
     const graph::Tensor param = graph.tensor(grads[i].param);
     auto state = [&](const char* prefix) {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -20,9 +19,10 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "runtime/executor.h"
+#include "engine/batch.h"
 #include "engine/params.h"
-#include "train/preflight.h"
 #include "engine/session.h"
+#include "train/preflight.h"
 
 namespace hocket::cli {
 namespace {
@@ -69,7 +69,6 @@ program::Program empty_tasks(int32_t count, bool hop) {
     if (hop && i > 0) t.deps = {i - 1};
     cls.tasks.push_back(std::move(t));
   }
-  cls.task_workspace.assign(static_cast<size_t>(count), program::kNone);
   p.classes.push_back(std::move(cls));
   return p;
 }
@@ -200,9 +199,8 @@ class StepBench {
     engine::Compiled compiled = engine::compile(run);
     train::require_memory(run, compiled.program);
     engine::initialise(compiled.reference, compiled.program, 1, stores_);
-    runtime::ExecutorOptions how;
-    how.threads = engine::threads_per_rank(run.plan);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores_, how);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores_,
+                                                 engine::executor_options(run));
     const int64_t v = run.model.vocab_size;
     std::vector<double> sum(static_cast<size_t>(v));
     double all = 0;
@@ -221,30 +219,22 @@ class StepBench {
   nlohmann::json step() {
     const int64_t start = now_ns();
     const double cpu = cpu_ms();
-    const auto& batch = batches_[static_cast<size_t>(steps_++ % 8)];
-    const int64_t s = run_.config.train.seq_len, micro = session_->program().num_micro_batches;
-    const int64_t rows = run_.config.train.global_batch / micro;
-    std::vector<int32_t> tokens(static_cast<size_t>(rows * s)), targets(tokens.size()),
-        positions(tokens.size());
-    for (int32_t m = 0; m < micro; ++m) {
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t i = 0; i < s; ++i) {
-          const size_t to = static_cast<size_t>(r * s + i);
-          const size_t from = static_cast<size_t>((m * rows + r) * (s + 1) + i);
-          tokens[to] = batch[from];
-          targets[to] = batch[from + 1];
-          positions[to] = static_cast<int32_t>(i);
-        }
-      session_->feed("tokens", m, tokens.data());
-      session_->feed("targets", m, targets.data());
-      session_->feed("positions", m, positions.data());
-    }
+    const auto& ids = batches_[static_cast<size_t>(steps_++ % 8)];
     const engine::TrainSection& t = run_.config.train;
-    const double scale = 1.0 / static_cast<double>(t.global_batch * s);
-    const double hyper[3] = {t.lr, 1 - std::pow(t.beta1, static_cast<double>(steps_)),
-                             1 - std::pow(t.beta2, static_cast<double>(steps_))};
-    session_->feed("loss_scale", program::kNone, &scale);
-    session_->feed("hyper", program::kNone, hyper);
+    engine::Batch batch(t.global_batch, t.seq_len);
+    for (int64_t r = 0; r < batch.rows; ++r) {
+      const data::SequenceOut row = batch.row(r);
+      for (int64_t i = 0; i < t.seq_len; ++i) {
+        const size_t to = static_cast<size_t>(i);
+        const size_t from = static_cast<size_t>(r * (t.seq_len + 1) + i);
+        row.tokens[to] = ids[from];
+        row.targets[to] = ids[from + 1];
+        row.positions[to] = static_cast<int32_t>(i);
+      }
+    }
+    batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
+    batch.hyper = engine::Hyper::of(t, t.lr, steps_);
+    session_->feed(batch);
     session_->step();
     const double loss = session_->loss();
     return {{"ms", ms_since(start)}, {"cpu_ms", cpu_ms() - cpu}, {"loss", loss}};

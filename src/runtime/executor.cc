@@ -12,6 +12,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/math.h"
+#include "base/text.h"
 #include "program/finalize.h"
 
 namespace hocket::runtime {
@@ -119,7 +122,7 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
         address.push_back(store.get(b.name, b.type, b.layout).memory.data());
         break;
       default:
-        owned.emplace_back(std::max<int64_t>((b.type.bytes() + 63) / 64 * 64, 64));
+        owned.emplace_back(std::max<int64_t>(round_up(b.type.bytes(), 64), 64));
         address.push_back(owned.back().data());
     }
     if (b.kind != BufferKind::step)
@@ -152,6 +155,7 @@ void Executor::Impl::prepare() {
       if (t.group != kNone)
         p.members = program.members(program.groups[static_cast<size_t>(t.group)], rank);
       p.call.kind = &kind;
+      p.call.lane = t.lane;
       if (t.peer_axis != kNone) p.call.peer = program.peer_of(t, rank);
       p.call.tag = t.tag;
     } else {
@@ -160,8 +164,8 @@ void Executor::Impl::prepare() {
         fail_run("executor", "no kernel for {} in {} ({})", kind.op,
                  to_string(program::compute_dtype(kind)), backend->describe());
       p.args.attrs = &kind.attrs;
-      p.args.accumulate = t.accumulate;
-      if (cls.task_workspace[i] != kNone) p.args.workspace = arena.data() + cls.task_workspace[i];
+      p.args.accumulate = t.accumulate.bits();
+      if (t.workspace != kNone) p.args.workspace = arena.data() + t.workspace;
       p.args.workspace_bytes = kind.workspace;
     }
     lanes[static_cast<int>(t.lane)].tasks.push_back(std::move(p));
@@ -251,6 +255,7 @@ bool Executor::Impl::shut_down() {
 void Executor::Impl::lane_main(int lane) {
   const bool compute = lane == static_cast<int>(program::Lane::compute);
   backend->enter_thread(compute ? options.threads : 1);
+  set_log_rank(rank);
   int64_t seen = 0;
   for (;;) {
     {
@@ -259,7 +264,11 @@ void Executor::Impl::lane_main(int lane) {
       if (stopping) return;
       seen = step;
     }
+    const int64_t began = now_ns();
     run_lane(lane);
+    log_debug("step {}: lane {} ran {} of {} tasks in {}", seen,
+              to_string(static_cast<program::Lane>(lane)), lanes[lane].done.load(),
+              lanes[lane].tasks.size(), human_time(static_cast<double>(now_ns() - began) * 1e-9));
     std::lock_guard lock(mutex);
     lanes[lane].ended = true;
     ++lanes_finished;

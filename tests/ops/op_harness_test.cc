@@ -203,7 +203,7 @@ TEST_P(EveryOp, IsTheSameInBothPrecisions) {
 }
 
 TEST_P(EveryOp, AddsToItsAccumulators) {
-  const uint32_t can = op().accumulates;
+  const uint32_t can = op().accumulates.bits();
   if (can == 0) GTEST_SKIP() << op().name << " has no accumulator";
   for (const Sample& s : samples()) {
     const Problem p = make(op(), s, 1);

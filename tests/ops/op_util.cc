@@ -312,7 +312,7 @@ class Eager : public ops::GradContext {
                                          std::vector<graph::TensorId> in, int input,
                                          int out) override {
     graph::TensorId& sum = grad_.at(static_cast<size_t>(input));
-    if (!(ops::find(op).accumulates >> out & 1) || sum == graph::kNone) {
+    if (!ops::find(op).accumulates.contains(static_cast<size_t>(out)) || sum == graph::kNone) {
       auto made = run(op, attrs, in, {});
       add_grad(input, made[static_cast<size_t>(out)]);
       return made;

@@ -125,8 +125,8 @@ TEST(BitIdentity, MemoryReuse) {
         for (program::Buffer& b : cls.buffers)
           if (b.kind == program::BufferKind::step) b.offset = take(b.type.bytes());
         for (size_t t = 0; t < cls.tasks.size(); ++t)
-          if (cls.task_workspace[t] != program::kNone)
-            cls.task_workspace[t] = take(p.kind(cls.tasks[t]).workspace);
+          if (cls.tasks[t].workspace != program::kNone)
+            cls.tasks[t].workspace = take(p.kind(cls.tasks[t]).workspace);
         cls.arena_bytes = cls.expected_bytes = top;
         distinct += top;
       }

@@ -46,6 +46,11 @@ class Builder {
   program::TaskId all_reduce(int stage, program::Lane lane, program::BufferId buffer);
   program::TaskId send(int stage, program::BufferId from, int32_t to_stage, int32_t tag);
   program::TaskId recv(int stage, program::BufferId to, int32_t from_stage, int32_t tag);
+  /// A message along any axis (0: stages, 1: the ranks of a stage) to or from the peer at `offset`.
+  program::TaskId send_along(int stage, int32_t axis, int32_t offset, program::BufferId from,
+                             int32_t tag);
+  program::TaskId recv_along(int stage, int32_t axis, int32_t offset, program::BufferId to,
+                             int32_t tag);
 
   program::Task& last(int stage) { return program_.classes[static_cast<size_t>(stage)].tasks.back(); }
   /// Adds dependencies and the memory plan.

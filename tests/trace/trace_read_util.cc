@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reader of traces: a streaming JSON parser that keeps only what the schema knows.
+#include "tests/trace/trace_read_util.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "trace/trace.h"
-#include "trace/trace_json.h"
+#include "tests/trace/trace_json.h"
 
 namespace hocket::trace {
 namespace {
