@@ -6,7 +6,8 @@
 # hocket_executable(<name> <source>...)
 #   An executable with every object.
 # hocket_benchmarks()
-#   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any.
+#   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any, and
+#   hocket_gemm_compare.
 
 set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
@@ -51,4 +52,5 @@ function(hocket_benchmarks)
     hocket_executable(hocket_bench ${sources})
     target_link_libraries(hocket_bench PRIVATE benchmark::benchmark benchmark::benchmark_main)
   endif()
+  hocket_executable(hocket_gemm_compare bench/gemm_compare.cc)
 endfunction()

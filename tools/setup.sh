@@ -137,7 +137,7 @@ has_torch() {
 case "$torch" in
   TORCH_DIR=*)
     site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-    dirname "$TORCH_DIR" >"$site/hocket_torch_dir.pth"
+    dirname "$TORCH_DIR" >"$site/torch_dir.pth"
     ;;
   *+cpu)
     if ! has_torch; then

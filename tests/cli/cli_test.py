@@ -310,7 +310,7 @@ class Cli(unittest.TestCase):
     def test_env(self):
         j = json.loads(self.box.good("env", "--json"))
         self.assertEqual(["llama", "qwen3_moe"], j["models"])
-        self.assertIn("bytes per vector", j["kernels"])
+        self.assertIn("best for this processor", j["kernels"])
         self.assertIn("hocket", self.box.good("env"))
 
     def test_bench(self):
