@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "comm/local.h"
 #include "comm/solo.h"
+#include "ops/op.h"
 #include "runtime/executor.h"
 #include "engine/params.h"
 #include "engine/session.h"
@@ -132,7 +133,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     // The rate of the best large product is what MFU is a share of.
     const double rate = kind.flops / (median * 1e-9);
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
-    if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
+    if (ops::find(kind.op).cost_class == ops::CostClass::matmul && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
                                            static_cast<double>(kind.bytes) / (median * 1e-9));
