@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "graph/inputs.h"
 #include "ops/build.h"
 #include "ops/op.h"
 
@@ -168,6 +169,10 @@ void differentiate(Graph& graph) {
 }
 
 void append_adamw(Graph& graph, const AdamWConfig& config) {
+  // Per parameter, in name order: the total of its gradient contributions and its sum of squares.
+  // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
+  // adamw per parameter, with two moments as state; vectors (norm weights) are not decayed. What
+  // changes from step to step (learning rate, bias corrections) comes in as `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
   std::vector<TensorId> params, sums, squares;
@@ -183,7 +188,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                          graph::kEveryStage, Phase::optimizer);
   graph.tensors[static_cast<size_t>(clip[1])].name = "grad_norm";
   graph.outputs.push_back(clip[1]);
-  TensorId hyper = graph.input("hyper", {graph::DType::f64, {3}}, true);
+  TensorId hyper = graph.input(graph::inputs::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < params.size(); ++i) {
     const graph::Tensor param = graph.tensor(params[i]);
     auto state = [&](const char* prefix) {

@@ -24,10 +24,14 @@ void claim(Verdict& v, bool planned, bool values) {
   add(fmt::format("{} tasks and {} buffers are well-formed: ids, types, lanes, in-place updates",
                   v.num_tasks, v.num_buffers),
       fmt::format("{} structural rules", structural_rules().size()));
-  add(fmt::format("every run ends: {} messages pair with equal types, {} collectives come in one "
+  const bool any_send = v.stuck_when_sends_wait.empty();
+  add(fmt::format("every run ends{}: {} messages pair with equal types, {} collectives come in one "
                   "order on all members, nothing waits in a cycle",
+                  any_send ? ", whether a send completes alone or waits for its receiver"
+                           : " if sends complete alone",
                   v.num_messages, v.num_collectives),
-      "abstract run of all lanes, one representative rank per class; sends complete alone");
+      any_send ? "abstract runs of all lanes, one representative rank per class, with both sends"
+               : "abstract run of all lanes, one representative rank per class");
   add("no race: every two accesses to a buffer of which one writes are ordered; nothing is read "
       "before it is written",
       "vector clocks over lane order and dependencies");
@@ -55,6 +59,11 @@ void state_limits(Verdict& v, bool values) {
         "two different sums do not collide in a 128-bit hash",
     };
   v.assumptions.push_back("ranks of a class run the same list of tasks");
+  if (!v.stuck_when_sends_wait.empty())
+    v.assumptions.push_back(
+        "sends complete without their receiver, as between local ranks (Gloo and NCCL wait); "
+        "otherwise " +
+        v.stuck_when_sends_wait);
   v.outside = {
       "kernels' own correctness", "rounding and the order of reductions",
       "the communication library and the network",
@@ -90,6 +99,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     const bool finished = sweep.run(hazards, values.get());
     if (finished && values) values->finish();
     v.memory = check_memory(ctx, hazards);
+    if (problems.count == 0) v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
     v.num_messages = sweep.num_messages();
     v.num_collectives = sweep.num_collectives();
   }

@@ -78,6 +78,8 @@ struct Verdict {
   int64_t num_applications = 0;  ///< distinct op applications of the single-device step
   double seconds = 0;
   Hash128 program_hash;
+  /// Who waits for whom if a send waited for its receiver; "" if the program ends then, too.
+  std::string stuck_when_sends_wait;
   bool ok() const { return num_problems == 0; }
 };
 

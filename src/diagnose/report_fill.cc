@@ -83,6 +83,8 @@ std::string main_lane(const Trace& trace, const Sums& s) {
 }  // namespace
 
 void fill_measured(ReportData& report, const Trace& trace) {
+  // The step that is shown is the one of median length, so that neither the first nor a disturbed
+  // one stands for the run. The table by kind is the mean over all steps and ranks.
   const std::map<int32_t, Span> steps = steps_of(trace);
   if (steps.empty()) return;
   std::vector<std::pair<int64_t, int32_t>> by_length;

@@ -132,6 +132,8 @@ void parse_node(Graph& g, const Line& line) {
 }  // namespace
 
 std::string print(const Graph& g) {
+  // One line per tensor and node; a field stands there only if it differs from its default, so that
+  // a diff of two graphs shows what differs and nothing else. parse_graph() reads it back.
   fmt::memory_buffer out;
   auto to = std::back_inserter(out);
   fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, g.num_layers,
@@ -169,6 +171,9 @@ std::string print(const Graph& g) {
 }
 
 Graph parse_graph(std::string_view text) {
+  // Line by line: the header, then tensors and nodes, whose numbers must count up from 0, so that ids
+  // are positions; a line may refer only to what exists. The last loop checks the one reference
+  // that points forward, from a tensor to the node that makes it.
   Graph g;
   size_t number = 0;
   bool header = false;

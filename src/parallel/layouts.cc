@@ -57,6 +57,12 @@ double input_cost(const graph::Tensor& t, Placement from, Placement to, int32_t 
 }  // namespace
 
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
+  // Greedy, node by node in the graph's order, and for every mesh axis by itself: among the layouts
+  // that the op allows on that axis, take the one whose inputs cost least to bring there from where
+  // they lie; it also says how the outputs lie. Parameters stay where the plan put them, so the
+  // choice is always "move the activation". A node that makes a gradient may only choose what can
+  // be reduced to the layout of its parameter. On the way, every routed tensor learns which counts
+  // tensor says how many rows each expert has.
   Layouts result;
   result.tensor.resize(graph.tensors.size());
   result.counts_of.assign(graph.tensors.size(), kNone);

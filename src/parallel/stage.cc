@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/op.h"
 
 namespace hocket::parallel {
@@ -292,10 +293,20 @@ ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase ph
 
 ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
                                int32_t layer) {
+  // From the layout that the value has to the one that is wanted, a collective at a time. All sums
+  // first, in one all_reduce over all their axes. Then axis by axis, innermost first, because a
+  // split is nested inside those of the axes before it: P -> S is a reduce_scatter (of routing
+  // counts: a size exchange, which gives the local counts), S -> S of a routed tensor (between
+  // rows by token and rows by expert) an all_to_all with those sizes, S -> B an all_gather.
+  // Every intermediate layout is a value of its own, found again by whoever asks for it.
   const TensorId tensor = out_.values[idx(from)].tensor;
   const graph::Tensor& logical = graph_.tensor(tensor);
   std::vector<int32_t> sum_axes;
   Layout layout = out_.values[idx(from)].layout;
+  if (layout != to) {
+    log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
+              to_string(to, mesh_));
+  }
   for (size_t a = 0; a < mesh_.axes.size(); ++a)
     if (layout.on[a].is_partial() && to.on[a].is_replicate()) {
       sum_axes.push_back(static_cast<int32_t>(a));
@@ -342,6 +353,9 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
 }
 
 ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user) {
+  // The value of a tensor in the layout that it has where it is made. Parameters, states and inputs
+  // come into being when first asked for. An activation is here already if its node runs on this
+  // stage; otherwise the stage that makes it sends it, and the receive stands here.
   const graph::Tensor& t = graph_.tensor(tensor);
   const Layout& layout = layouts_.tensor[idx(tensor)];
   if (ValueId v = find(tensor, layout); v != kNone) return v;
@@ -394,6 +408,9 @@ ValueId StageLowering::get(TensorId tensor, const Layout& layout, List& list,
 /// Sums several partial inputs of a node over the same axes in one collective.
 void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted,
                                            List& list) {
+  // Partial inputs that want the same sum would each get an all_reduce of their own from get().
+  // Grouped by the axes that they are summed over, each group of two and more becomes one
+  // coalesced all_reduce; get() then finds the results.
   std::map<std::vector<int32_t>, std::pair<std::vector<ValueId>, std::vector<Layout>>> groups;
   for (size_t i = 0; i < node.in.size(); ++i) {
     if (find(node.in[i], wanted.in[i]) != kNone) continue;
@@ -419,6 +436,10 @@ void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLa
 
 void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
                          List& list) {
+  // One node becomes one compute task: its inputs are found, or brought into the layouts that the
+  // node wants (which may put communication before it); its outputs become values in the layouts
+  // that it gives. An output shares the buffer of the input that it updates in place, or of the
+  // accumulator that it adds to. What other stages need is sent right away.
   const ops::Op& op = ops::find(node.op);
   const size_t n_in = node.in.size() - node.accumulate.size();
   reduce_inputs_together(node, wanted, list);
@@ -481,6 +502,12 @@ std::vector<int32_t> StageLowering::holders(TensorId param) const {
 /// Per parameter: sum over its uses here, over the stages that hold it, over the data-parallel
 /// ranks, in this order, so that the bits do not depend on the pipeline.
 void StageLowering::emit_grads() {
+  // For each parameter with uses on this stage, what happens to its accumulators when the last
+  // micro-batch has added to them: the uses are summed (`add`, in the order of uses, under the
+  // name that autodiff gave the sum), then the stages that share the parameter (tied embeddings)
+  // sum over `pp`, then the sum is brought to the layout of the parameter, which sums over the
+  // data-parallel ranks. The tasks are kept apart per parameter: the stamper places them as soon as
+  // the contributions are complete.
   in_step_ = true;
   for (const auto& g : graph_.grads) {
     GradReduction reduction;
@@ -560,6 +587,10 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
 }
 
 void StageLowering::emit_step() {
+  // The optimizer's nodes, once per step, on the stages where their parameter lives. Before the clip
+  // coefficient the per-parameter sums of squares are made whole: over the ranks that split the
+  // parameter, then over the stages. Last, the losses: their partial sums become the outputs that
+  // the host reads.
   in_step_ = true;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];
@@ -590,6 +621,9 @@ void StageLowering::emit_step() {
 /// An output may take over a value's buffer only if nobody reads the value later; otherwise a copy
 /// is made first.
 void StageLowering::protect_shared(List& list) {
+  // First pass: the last task of the list that reads each value. Second pass: wherever an output takes
+  // over the buffer of a value of this micro-batch that is read later, or that the host reads, the
+  // task takes over a copy instead, which is made right before it.
   std::vector<int64_t> last_read(out_.values.size(), -1);
   for (size_t i = 0; i < list.size(); ++i) {
     for (ValueId v : list[i].in) last_read[idx(v)] = static_cast<int64_t>(i);
@@ -619,6 +653,11 @@ void StageLowering::protect_shared(List& list) {
 }
 
 StageTemplate StageLowering::run(bool split_backward) {
+  // Forward nodes, then backward nodes, in the graph's order. With a split backward, the tasks that
+  // only add to gradient accumulators (dW) go to the end of the backward list, so that the schedule
+  // can run them later. In-place updates are then protected over forward and backward as one list,
+  // since a backward task may still read what a forward task would overwrite. Reductions of
+  // gradients and the optimizer's step come last.
   for (auto [phase, list] : {std::pair{graph::Phase::forward, &out_.forward},
                              std::pair{graph::Phase::backward, &out_.backward}})
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/math.h"
 
 namespace hocket::program {
 
@@ -122,7 +123,7 @@ std::vector<int32_t> lane_positions(const RankClass& cls) {
 namespace {
 
 constexpr int64_t kAlign = 64;
-int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
 
 /// Best-fit allocator over one address range; a free block carries what must have happened before
 /// it may be used again.

@@ -79,6 +79,8 @@ bool is_collective(std::string_view op);  ///< communication other than send and
 
 /// Ranks that differ only in the coordinates of `axes`; on axis `pp`, `members` (if not empty)
 /// restricts the group to these pipeline stages (replicas of a tied parameter).
+/// Program::intern brings a group to its one spelling: axes of one rank are left out, and `members` is
+/// empty when it names all stages.
 struct Group {
   std::vector<int32_t> axes;
   std::vector<int32_t> members;
@@ -103,7 +105,7 @@ struct Task {
   std::vector<BufferId> in, out;
   std::vector<TaskId> deps;         ///< in other lanes; order inside a lane is implied
   GroupId group = kNone;            ///< collectives
-  int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: offset along an axis, message id
+  int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: Mesh::moved by, message id
   int32_t origin = kNone;           ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;        ///< arena offset of its kernel's workspace
   bool operator==(const Task&) const = default;
@@ -226,9 +228,16 @@ struct Program {
   std::vector<int32_t> ranks_of(int32_t cls) const;
   /// Members of the group instance that `rank` belongs to, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
-  int32_t peer_of(const Task& t, int32_t rank) const;
+  /// The rank that a message of `rank` goes to or comes from.
+  int32_t peer_of(const Task& t, int32_t rank) const {
+    return mesh.moved(rank, t.peer_axis, t.peer);
+  }
+  /// The class of the peers of the ranks of class `cls`.
+  int32_t peer_class(const Task& t, int32_t cls) const;
   KindId intern(Kind kind);
-  GroupId intern(Group group);
+  GroupId intern(const Group& group);
+  /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
+  Group canonical(Group group) const;
   bool operator==(const Program&) const = default;
 
   template <class Visitor>
