@@ -25,7 +25,7 @@
 
 #include "base/error.h"
 #include "kernels/backend.h"
-#include "ops/workspace.h"
+#include "ops/op.h"
 
 namespace hocket {
 namespace {

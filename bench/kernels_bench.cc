@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "ops/workspace.h"
+#include "ops/op.h"
 
 namespace hocket {
 namespace {

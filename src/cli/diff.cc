@@ -31,20 +31,25 @@ Fact number(std::string name, size_t n) { return {std::move(name), std::to_strin
 /// A list of tasks (one rank class) or nodes, ready to be compared.
 struct Listing {
   std::string name;                 ///< "stage 0"
-  std::vector<std::string> kinds;   ///< op and types of each entry; buffers: how many there are of each
+  std::string counted = "kinds";    ///< what `kinds` holds
+  std::vector<std::string> kinds;   ///< op and types of each entry, and buffers
   std::vector<std::string> lines;   ///< per entry, in order: all that identifies it
   std::vector<Fact> facts;
 };
 
-/// Every field of the class's own line, but its name and addresses.
+/// Every field of the class's own line, but addresses and what names the listing.
 void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
-  program::for_each_field<program::RankClass>([&](const program::Field& field, auto member) {
-    const auto& value = cls.*member;
-    if constexpr (std::is_same_v<decltype(value), const int64_t&>) {
-      if (!field.is_address)
-        facts->push_back({field.name, human_bytes(static_cast<double>(value)), std::to_string(value)});
-    } else if constexpr (std::is_integral_v<std::remove_cvref_t<decltype(value)>>) {
-      facts->push_back(number(field.name, static_cast<size_t>(value)));
+  program::for_each_field<program::RankClass>([&]<class Value>(const program::Field& field,
+                                                              Value program::RankClass::*member) {
+    const Value& value = cls.*member;
+    if constexpr (std::is_same_v<Value, int64_t>) {
+      if (field.is_address) return;
+      facts->push_back({field.name, human_bytes(static_cast<double>(value)), std::to_string(value)});
+    } else if constexpr (std::is_same_v<Value, int32_t>) {
+      if (member != &program::RankClass::stage)
+        facts->push_back(number(field.name, static_cast<size_t>(value)));
+    } else {
+      static_assert(program::kIsList<Value> || std::is_same_v<Value, std::string>);
     }
   });
 }
@@ -56,6 +61,7 @@ std::vector<Listing> list(const program::Program& p) {
   for (const program::RankClass& cls : p.classes) {
     Listing l;
     l.name = fmt::format("stage {}", cls.stage);
+    l.counted = "kinds and buffers";
     size_t deps = 0;
     for (const program::Task& t : cls.tasks) {
       l.kinds.push_back(kinds[static_cast<size_t>(t.kind)]);
@@ -179,7 +185,7 @@ std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   }
   if (same) return out + "  no difference\n";
 
-  if (!count.empty()) out += fmt::format("  kinds and buffers ({:>+} means added)\n", 1);
+  if (!count.empty()) out += fmt::format("  {} ({:>+} means added)\n", a.counted, 1);
   size_t shown = 0;
   for (const auto& [kind, n] : count) {
     if (++shown > limit) {

@@ -71,6 +71,9 @@ struct Node {
 struct ParamGrad {
   TensorId param = kNone;
   std::vector<TensorId> contributions;
+  /// The sum of the contributions: the only one, or made of them by optimizer nodes; kNone while
+  /// nothing sums them.
+  TensorId total = kNone;
 };
 
 struct Graph {

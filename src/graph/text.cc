@@ -17,6 +17,11 @@ namespace {
 constexpr std::string_view kHeader = "hocket-graph 1";
 constexpr const char* kInitNames[] = {"none", "normal", "constant"};
 
+/// The total that needs no word: of one contribution itself, of several none.
+TensorId only_contribution(const ParamGrad& grad) {
+  return grad.contributions.size() == 1 ? grad.contributions[0] : kNone;
+}
+
 void print_ids(fmt::memory_buffer& out, const char* key, const std::vector<int32_t>& ids) {
   if (!ids.empty()) fmt::format_to(std::back_inserter(out), " {}={}", key, fmt::join(ids, ","));
 }
@@ -157,8 +162,11 @@ std::string print(const Graph& g) {
   }
   if (!g.losses.empty()) fmt::format_to(to, "losses {}\n", fmt::join(g.losses, ","));
   if (!g.outputs.empty()) fmt::format_to(to, "outputs {}\n", fmt::join(g.outputs, ","));
-  for (const ParamGrad& p : g.grads)
-    fmt::format_to(to, "grad {} {}\n", p.param, fmt::join(p.contributions, ","));
+  for (const ParamGrad& p : g.grads) {
+    fmt::format_to(to, "grad {} {}", p.param, fmt::join(p.contributions, ","));
+    if (p.total != only_contribution(p)) fmt::format_to(to, " total={}", p.total);
+    out.push_back('\n');
+  }
   return fmt::to_string(out);
 }
 
@@ -202,8 +210,10 @@ Graph parse_graph(std::string_view text) {
     } else if (what == "grad") {
       const auto param = line.ids(line.word(1), g.tensors.size());
       if (param.size() != 1) line.bad("expected one parameter");
-      g.grads.push_back({param[0], line.size() > 2 ? line.ids(line.word(2), g.tensors.size())
-                                                   : std::vector<TensorId>{}});
+      g.grads.push_back({param[0], line.ids(line.word(2), g.tensors.size())});
+      const auto total = line.ids(line.text("total"), g.tensors.size());
+      if (total.size() > 1) line.bad("expected one total");
+      g.grads.back().total = total.empty() ? only_contribution(g.grads.back()) : total[0];
     } else {
       line.bad(fmt::format("unknown line '{}'", what.substr(0, 40)));
     }

@@ -72,7 +72,7 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   std::vector<TensorId> param_of(graph.tensors.size(), kNone);
   for (const auto& g : graph.grads)
     for (TensorId id : g.contributions) param_of[static_cast<size_t>(id)] = g.param;
-  // row_of -> counts of the same route_plan.
+  // row_of -> counts of the same routing.
   std::vector<TensorId> counts_of_rows(graph.tensors.size(), kNone);
 
   std::vector<TensorType> in_types, out_types;
@@ -118,8 +118,9 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
       if (node.accumulate.contains(o))
         wanted.in[k++] = result.tensor[static_cast<size_t>(node.out[o])];
 
-    if (node.op == "route_plan")
-      counts_of_rows[static_cast<size_t>(node.out[1])] = node.out[0];
+    if (op.routing.counts >= 0)
+      counts_of_rows[static_cast<size_t>(node.out[static_cast<size_t>(op.routing.row_of)])] =
+          node.out[static_cast<size_t>(op.routing.counts)];
     TensorId counts = kNone;
     for (TensorId id : node.in) {
       if (counts == kNone) counts = result.counts_of[static_cast<size_t>(id)];

@@ -15,6 +15,7 @@
 #include "base/stats.h"
 #include "comm/local.h"
 #include "comm/solo.h"
+#include "ops/op.h"
 #include "runtime/executor.h"
 #include "engine/batch.h"
 #include "engine/params.h"
@@ -120,7 +121,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     // The rate of the best large product is what MFU is a share of.
     const double rate = kind.flops / (middle * 1e-9);
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
-    if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
+    if (ops::find(kind.op).cost_class == ops::CostClass::matmul && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
                                            static_cast<double>(kind.bytes) / (middle * 1e-9));

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "kernels/backend.h"
-#include "ops/workspace.h"
+#include "ops/op.h"
 
 namespace hocket::test {
 namespace {

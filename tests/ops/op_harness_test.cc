@@ -54,7 +54,7 @@ TEST_P(EveryRule, CostsAreSane) {
     const size_t n = s.num_inputs < 0 ? s.types.size() : static_cast<size_t>(s.num_inputs);
     const std::span<const TensorType> in = std::span(s.types).first(n);
     const std::vector<TensorType> out = op.infer(s.attrs, in);
-    const ops::Cost cost = op.cost(s.attrs, in, out);
+    const ops::Cost cost = ops::cost_of(op, {s.attrs, in, out});
     int64_t written = 0;
     for (const TensorType& t : out) written += t.bytes();
     EXPECT_GE(cost.flops, 0);

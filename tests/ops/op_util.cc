@@ -123,7 +123,7 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
     if (how.accumulate >> o & 1) store(how.start.at(o), memory_out.back()->data());
     refs_out.push_back({shared ? shared : memory_out.back()->data(), &out_types[o]});
   }
-  const ops::Cost cost = op.cost(attrs, in_types, out_types);
+  const ops::Cost cost = ops::cost_of(op, {attrs, in_types, out_types});
   Operand workspace(static_cast<size_t>(cost.workspace), first_kind);
   const kernels::KernelFn kernel =
       cpu().find(op.name, kernels::Device::cpu, {in_types, out_types});

@@ -61,6 +61,8 @@ class Mutator {
   bool change_accumulate();
   bool change_kind();
   bool change_workspace();
+  bool change_cost();
+  bool cut_sequences();
 
  private:
   RankClass& cls(TaskRef r) { return p_.classes[static_cast<size_t>(r.cls)]; }
