@@ -74,12 +74,12 @@ class Context : public ops::GradContext {
 
   std::vector<TensorId> emit_grad(std::string op, graph::Attrs attrs, std::vector<TensorId> inputs,
                                   int input, int o) override {
-    bool can = ops::find(op).accumulates >> o & 1;
+    bool can = ops::find(op).accumulates.contains(static_cast<size_t>(o));
     TensorId sum = is_param(input) ? kNone : d_.grad_[in(input)];
     auto outs = emit(std::move(op), std::move(attrs), std::move(inputs));
     if (can && sum >= 0) {
       graph::Node& made = d_.graph_.nodes.back();
-      made.accumulate = 1u << o;
+      made.accumulate.add(static_cast<size_t>(o));
       made.in.push_back(sum);
       d_.grad_[in(input)] = outs[static_cast<size_t>(o)];
     } else {

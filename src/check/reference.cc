@@ -63,11 +63,13 @@ void Reference::prepare() {
     s.in = node.in;
     s.out = node.out;
     s.accumulators.assign(node.out.size(), -1);
-    size_t accumulators = 0;
-    for (size_t o = 0; o < node.out.size(); ++o) accumulators += node.accumulate >> o & 1;
+    const size_t accumulators = node.accumulate.size();
+    if (accumulators > node.in.size())
+      fail("check", "graph node {} has {} inputs for {} accumulators", i, node.in.size(),
+           accumulators);
     size_t next = node.in.size() - accumulators;
     for (size_t o = 0; o < node.out.size(); ++o)
-      if (node.accumulate >> o & 1) s.accumulators[o] = node.in[next++];
+      if (node.accumulate.contains(o)) s.accumulators[o] = node.in[next++];
     s.in.resize(node.in.size() - accumulators);
     s.updates.assign(node.out.size(), -1);
     for (auto [in, out] : op->inplace) {

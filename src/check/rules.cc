@@ -137,10 +137,14 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
          }
          return "";
        }},
-      {"group-once", "no two groups are the same", "intern groups with Program::intern",
+      {"group-once", "no two groups have the same ranks",
+       "use one group for one set of ranks: Program::intern leaves out axes of one rank",
        [](const Context& ctx, const program::Group& g, size_t index) -> std::string {
-         for (size_t i = 0; i < index; ++i)
-           if (ctx.program.groups[i] == g) return fmt::format("is the same as group {}", i);
+         const program::Group mine = ctx.program.canonical(g);
+         for (size_t i = 0; i < index; ++i) {
+           if (ctx.program.canonical(ctx.program.groups[i]) == mine)
+             return fmt::format("has the same ranks as group {}", i);
+         }
          return "";
        }},
   };
@@ -271,25 +275,24 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          return fmt::format("is in class {}, which is not a member of its group", cls);
        }},
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
-       "set peer_axis and peer to the offset of an existing rank",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
+       "set peer_axis and peer to an offset of at least one and less than the size of the axis",
+       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
          const bool wants = is_message(ctx.kind(t).op_class);
          if (wants != (t.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
          if (!wants) return "";
          const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
          if (t.peer == 0 || t.peer <= -n || t.peer >= n)
            return fmt::format("has its peer at offset {} on an axis of {}", t.peer, n);
-         if (t.peer_axis == ctx.pp_axis && !in_range(cls + t.peer, ctx.program.classes.size()))
-           return fmt::format("has its peer at stage {}, which does not exist", cls + t.peer);
          return "";
        }},
       {"accumulate-allowed", "only outputs that the op can add to are accumulated",
        "accumulate in a separate add, or add the output to Op::accumulates",
        [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         if (!t.accumulate) return "";
+         if (t.accumulate.empty()) return "";
          const KindInfo& k = ctx.kind(t);
-         if (k.rules && (t.accumulate & ~k.rules->accumulates) == 0) return "";
-         return fmt::format("accumulates into outputs 0x{:x}, which its op can't", t.accumulate);
+         if (k.rules && t.accumulate.within(k.rules->accumulates)) return "";
+         return fmt::format("accumulates into outputs 0x{:x}, which its op can't",
+                            t.accumulate.bits());
        }},
       {"in-place-declared",
        "an output lies in the buffer of an input exactly where the op declares "

@@ -118,7 +118,7 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
     if (memo) memo->logical[o] = logical;
   }
   Value& v = at(cls, t.out[o]);
-  if (t.accumulate >> o & 1) {
+  if (t.accumulate.contains(o)) {
     if (v.expr < 0) {
       v.expr = kUnknown;
       return;

@@ -43,11 +43,11 @@ double median(std::vector<double> v) {
 // ---- executor -----------------------------------------------------------------------------------
 
 /// Kernels that do nothing: what remains is the executor.
-class EmptyBackend : public runtime::Backend {
+class EmptyBackend : public kernels::Backend {
  public:
   std::string describe() const override { return "empty kernels"; }
-  runtime::KernelFn find(std::string_view, runtime::Device, graph::DType) const override {
-    return [](const runtime::KernelArgs&) {};
+  kernels::KernelFn find(std::string_view, kernels::Device, const kernels::OperandTypes&) const override {
+    return [](const kernels::KernelArgs&) {};
   }
   void enter_thread(int) override {}
 };
@@ -69,7 +69,6 @@ program::Program empty_tasks(int32_t count, bool hop) {
     if (hop && i > 0) t.deps = {i - 1};
     cls.tasks.push_back(std::move(t));
   }
-  cls.task_workspace.assign(static_cast<size_t>(count), program::kNone);
   p.classes.push_back(std::move(cls));
   return p;
 }
@@ -195,7 +194,7 @@ double status_mib(const std::string& key) {
 /// Training steps on random tokens, as bench/peer_torch.py does them: Zipf-like, 8 batches in turn.
 class StepBench {
  public:
-  StepBench(const engine::Run& run, std::shared_ptr<runtime::Backend> backend) : run_(run), stores_(
+  StepBench(const engine::Run& run, std::shared_ptr<kernels::Backend> backend) : run_(run), stores_(
       static_cast<size_t>(run.plan.world())) {
     engine::Compiled compiled = engine::compile(run);
     train::require_memory(run, compiled.program);
@@ -258,7 +257,7 @@ struct StepOptions {
 
 int bench_step(const StepOptions& o) {
   if (o.steps < 1 || o.warmup < 0) fail("hocket bench step", "--steps and --warmup must be positive");
-  auto backend = runtime::load_torch_backend();
+  auto backend = kernels::cpu_backend();
   const double idle = status_mib("VmRSS");
   // The highest RSS counts from here, not from loading the library.
   std::ofstream("/proc/self/clear_refs") << "5";
@@ -318,7 +317,7 @@ void declare_step(Args& args) {
              "4 sequences of 512 tokens in one micro-batch, fp32, 2 threads, AdamW, clipping at 1. "
              "With --interactive it answers lines on standard input: `step` trains one step and "
              "prints {\"ms\", \"cpu_ms\", \"loss\"}; `memory` prints {\"rss_mib\", \"peak_mib\", "
-             "\"idle_mib\"}, idle being the process with LibTorch loaded and nothing else; `quit`.");
+             "\"idle_mib\"}, idle being the process before it compiles anything; `quit`.");
   args.option("--config", "MODEL", &o->config, "a config.json or its folder");
   add_set(args, &o->set);
   args.flag("--interactive", &o->interactive, "answer lines (bench/compare_peer.py)");

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/stats.h"
 
 namespace hocket::cost {
 namespace {
@@ -104,9 +105,7 @@ void CostModel::hold_out() {
       const double ratio = scaled_ns(others, points[i].roofline_s) / points[i].ns;
       errors.push_back(std::max(ratio, 1 / ratio) - 1);
     }
-    std::nth_element(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2),
-                     errors.end());
-    held_out_[key] = errors[errors.size() / 2];
+    held_out_[key] = median(errors);
   }
 }
 

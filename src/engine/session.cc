@@ -14,7 +14,7 @@ runtime::ExecutorOptions executor_options(const Run& run) {
   return options;
 }
 
-Session::Session(Compiled compiled, std::shared_ptr<runtime::Backend> backend, Stores& stores,
+Session::Session(Compiled compiled, std::shared_ptr<kernels::Backend> backend, Stores& stores,
                  runtime::ExecutorOptions options)
     : compiled_(std::move(compiled)), stores_(stores),
       run_(std::make_unique<runtime::LocalRun>(compiled_.program, std::move(backend), stores,

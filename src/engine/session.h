@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/executor.h"
-#include "runtime/kernel.h"
 #include "engine/batch.h"
 #include "engine/compile.h"
+#include "kernels/backend.h"
+#include "runtime/executor.h"
 
 namespace hocket::engine {
 
@@ -23,7 +23,7 @@ using Stores = std::vector<runtime::PersistentStore>;
 class Session {
  public:
   /// `stores` must have one entry per rank of the program and outlive the session.
-  Session(Compiled compiled, std::shared_ptr<runtime::Backend> backend, Stores& stores,
+  Session(Compiled compiled, std::shared_ptr<kernels::Backend> backend, Stores& stores,
           runtime::ExecutorOptions options);
 
   const Compiled& compiled() const { return compiled_; }

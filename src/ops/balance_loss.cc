@@ -55,7 +55,7 @@ void register_balance_loss(std::vector<Op>& ops) {
                                                {{.kind = Fill::Kind::uniform}, kCounts},
                                                {}}};
                  },
-                 .accumulates = 1});
+                 .accumulates = {0}});
   ops.push_back({.name = "balance_loss_bwd",
                  .doc = "dpsum_e = coef * E * counts_e/(tokens*top_k) / tokens",
                  .infer = infer_bwd,

@@ -142,7 +142,7 @@ void register_dispatch(std::vector<Op>& ops) {
                  .samples = [] {
                    return std::vector<Sample>{with_routes({kRows, kRowOf}, {})};
                  },
-                 .accumulates = 1});
+                 .accumulates = {0}});
   ops.push_back({.name = "combine",
                  .doc = "y[t,:] = sum_k w[t,k] ys[e_k,t,:]",
                  .infer = infer_combine,

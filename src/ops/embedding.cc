@@ -75,7 +75,7 @@ void register_embedding(std::vector<Op>& ops) {
                  .layout = {"t,td->vd", "td", "01"},
                  .cost = cost_dw,
                  .samples = samples_dw,
-                 .accumulates = 1});
+                 .accumulates = {0}});
 }
 
 }  // namespace hocket::ops

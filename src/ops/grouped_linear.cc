@@ -154,7 +154,7 @@ void register_grouped_linear(std::vector<Op>& ops) {
                  .layout = {"etf,etk,e/t->efk|etgf,etk,e/t->egfk", "etfk", "11"},
                  .cost = cost_dw,
                  .samples = samples_dw,
-                 .accumulates = 1});
+                 .accumulates = {0}});
 }
 
 }  // namespace hocket::ops

@@ -113,21 +113,21 @@ void register_linear(std::vector<Op>& ops) {
                  .cost = cost,
                  .grad = grad,
                  .samples = samples,
-                 .accumulates = 1});
+                 .accumulates = {0}});
   ops.push_back({.name = "linear_dx",
                  .doc = "dx[T,f..] = dy[T,o..] W[o..,f..]",
                  .infer = infer_dx,
                  .layout = {"tf,fk->tk|thf,hfk->tk|tf,fhk->thk", "tfkh", "11"},
                  .cost = cost_dx,
                  .samples = samples_dx,
-                 .accumulates = 1});
+                 .accumulates = {0}});
   ops.push_back({.name = "linear_dw",
                  .doc = "dW[o..,f..] = dy[T,o..]^T x[T,f..]",
                  .infer = infer_dw,
                  .layout = {"tf,tk->fk|thf,tk->hfk|tf,thk->fhk", "tfkh", "11"},
                  .cost = cost_dw,
                  .samples = samples_dw,
-                 .accumulates = 1});
+                 .accumulates = {0}});
 }
 
 }  // namespace hocket::ops

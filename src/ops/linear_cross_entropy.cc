@@ -64,7 +64,7 @@ void register_linear_cross_entropy(std::vector<Op>& ops) {
                  .cost = cost,
                  .grad = grad,
                  .samples = samples,
-                 .accumulates = 5,
+                 .accumulates = {0, 2},
                  .fd_inputs = {0, 1}});
 }
 

@@ -113,7 +113,7 @@ struct Op {
   Cost (*cost)(const Attrs&, std::span<const TensorType> in, std::span<const TensorType> out);
   void (*grad)(GradContext&) = nullptr;  ///< null: not differentiable
   std::vector<Sample> (*samples)() = nullptr;
-  uint32_t accumulates = 0;  ///< bit i: output i can be added to an accumulator (Node::accumulate)
+  graph::OutputSet accumulates = {};  ///< outputs that can be added to an accumulator
   /// Pairs (input, output) that share a buffer: the op updates the input in place.
   std::vector<std::pair<int, int>> inplace = {};
   /// Indices of inputs with respect to which the gradient test differentiates (by default all

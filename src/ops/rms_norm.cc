@@ -86,7 +86,7 @@ void register_rms_norm(std::vector<Op>& ops) {
                  .layout = {"td,td,d,t->td,d|thd,thd,d,th->thd,d", "th"},
                  .cost = cost_bwd,
                  .samples = samples_bwd,
-                 .accumulates = 3});
+                 .accumulates = {0, 1}});
 }
 
 }  // namespace hocket::ops

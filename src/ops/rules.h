@@ -54,12 +54,6 @@ inline void want_scalar(std::string_view op, const TensorType& t, DType dtype) {
     fail(op, "got {}; expected {}[1]", to_string(t), to_string(dtype));
 }
 
-inline double total_numel(Types list) {
-  double n = 0;
-  for (const TensorType& t : list) n += static_cast<double>(t.numel());
-  return n;
-}
-
 inline int64_t total_bytes(Types in, Types out) {
   int64_t n = 0;
   for (const TensorType& t : in) n += t.bytes();

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/math.h"
 #include "graph/tensor_type.h"
 
 namespace hocket::ops {
@@ -32,7 +33,7 @@ inline constexpr int64_t kMaxTileRows = 14, kMaxTileCols = 32;
 inline constexpr int64_t kRopeStep = 32;     ///< positions per row of the coarse table of angles
 inline constexpr int64_t kSumBlock = 16384;  ///< elements summed at once by sumsq
 
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+using hocket::round_up;
 
 /// Rows per block of the reductions over rows (at most 64 blocks, at least 64 rows each).
 inline int64_t norm_block_rows(int64_t rows) { return std::max<int64_t>(64, (rows + 63) / 64); }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/layouts.h"
 
-#include <bit>
 #include <limits>
 
 #include "base/error.h"
@@ -79,8 +78,7 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   std::vector<TensorType> in_types, out_types;
   for (const graph::Node& node : graph.nodes) {
     const ops::Op& op = ops::find(node.op);
-    const size_t n_acc = static_cast<size_t>(std::popcount(node.accumulate));
-    const size_t n_in = node.in.size() - n_acc;
+    const size_t n_in = node.in.size() - node.accumulate.size();
     in_types.clear(), out_types.clear();
     for (size_t i = 0; i < n_in; ++i) in_types.push_back(graph.tensor(node.in[i]).type);
     for (TensorId id : node.out) out_types.push_back(graph.tensor(id).type);
@@ -117,7 +115,7 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
         result.tensor[static_cast<size_t>(node.out[o])].on[axis] = best->out[o];
     }
     for (size_t o = 0, k = n_in; o < node.out.size(); ++o)
-      if (node.accumulate >> o & 1)
+      if (node.accumulate.contains(o))
         wanted.in[k++] = result.tensor[static_cast<size_t>(node.out[o])];
 
     if (node.op == "route_plan")

@@ -2,10 +2,10 @@
 #include "parallel/stage.h"
 
 #include <algorithm>
-#include <bit>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/op.h"
 
 namespace hocket::parallel {
@@ -272,6 +272,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
   const graph::Tensor& logical = graph_.tensor(tensor);
   std::vector<int32_t> sum_axes;
   Layout layout = out_.values[idx(from)].layout;
+  if (layout != to) {
+    log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
+              to_string(to, mesh_));
+  }
   for (size_t a = 0; a < mesh_.axes.size(); ++a)
     if (layout.on[a].is_partial() && to.on[a].is_replicate()) {
       sum_axes.push_back(static_cast<int32_t>(a));
@@ -406,7 +410,7 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   // that it gives. An output shares the buffer of the input that it updates in place, or of the
   // accumulator that it adds to. What other stages need is sent right away.
   const ops::Op& op = ops::find(node.op);
-  const size_t n_in = node.in.size() - static_cast<size_t>(std::popcount(node.accumulate));
+  const size_t n_in = node.in.size() - node.accumulate.size();
   reduce_inputs_together(node, wanted, list);
   std::vector<ValueId> in;
   for (size_t i = 0; i < node.in.size(); ++i)
@@ -431,11 +435,11 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     Value& value = out_.values[idx(v)];
     value.accumulator = !in_step_ && accumulated_[idx(tensor)];
     value.output = is_output_[idx(tensor)] && !value.accumulator;
-    if (value.accumulator && !(op.accumulates >> o & 1))
+    if (value.accumulator && !op.accumulates.contains(o))
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     if (updates != op.inplace.end())
       t.shares.push_back({static_cast<int>(o), in[idx(updates->first)]});
-    if (node.accumulate >> o & 1) t.shares.push_back({static_cast<int>(o), in[acc++]});
+    if (node.accumulate.contains(o)) t.shares.push_back({static_cast<int>(o), in[acc++]});
     t.out.push_back(v);
     kind.out.push_back(value.type);
   }

@@ -19,7 +19,7 @@ struct Evaluator::Impl {
 };
 
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
-                     std::shared_ptr<runtime::Backend> backend, engine::Stores& stores)
+                     std::shared_ptr<kernels::Backend> backend, engine::Stores& stores)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
   engine::CompileOptions how;
@@ -96,7 +96,7 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
 }
 
 engine::Session session_for(const engine::Run& run, const engine::Batch& batch,
-                            engine::Purpose purpose, std::shared_ptr<runtime::Backend> backend,
+                            engine::Purpose purpose, std::shared_ptr<kernels::Backend> backend,
                             engine::Stores& stores) {
   engine::CompileOptions how;
   how.purpose = purpose;
@@ -111,7 +111,7 @@ engine::Session session_for(const engine::Run& run, const engine::Batch& batch,
 
 std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
-                                          std::shared_ptr<runtime::Backend> backend,
+                                          std::shared_ptr<kernels::Backend> backend,
                                           engine::Stores& stores) {
   const engine::Batch batch = pack(run, ids);
   engine::Session session =
@@ -136,7 +136,7 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
 }
 
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<runtime::Backend> backend, engine::Stores& stores) {
+                       std::shared_ptr<kernels::Backend> backend, engine::Stores& stores) {
   engine::Batch batch = pack(run, ids);
   const int64_t targets = batch.num_targets();
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");

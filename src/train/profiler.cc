@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/stats.h"
 #include "comm/local.h"
 #include "comm/solo.h"
 #include "runtime/executor.h"
@@ -44,15 +45,10 @@ engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compi
   return batch;
 }
 
-double quantile(std::vector<double> v, double q) {
-  std::sort(v.begin(), v.end());
-  return v[std::min(v.size() - 1, static_cast<size_t>(q * static_cast<double>(v.size())))];
-}
-
 }  // namespace
 
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
-                      const std::shared_ptr<runtime::Backend>& backend,
+                      const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options) {
   const program::Program& p = compiled.program;
   cost::Profile result;
@@ -82,7 +78,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i)
           if (!program::is_communication(p.kind(tasks[i]).op))
-            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate);
+            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
         constexpr int kWarmUp = 2, kLeast = 5;
         auto start = Clock::now();
         for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
@@ -117,17 +113,17 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     const program::Kind& kind = p.kinds[static_cast<size_t>(t.kind)];
     const auto& ns = samples[t.key];
     HOCKET_CHECK(!ns.empty(), "{} was not timed", t.key);
-    const double median = quantile(ns, 0.5);
+    const double middle = median(ns);
     result.tasks.push_back({t.key, kind.op, to_string(program::compute_dtype(kind)), kind.flops,
-                            kind.bytes, static_cast<int64_t>(median),
-                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / median});
+                            kind.bytes, static_cast<int64_t>(middle),
+                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / middle});
     // The rate of the best large product is what MFU is a share of.
-    const double rate = kind.flops / (median * 1e-9);
+    const double rate = kind.flops / (middle * 1e-9);
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
     if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
-                                           static_cast<double>(kind.bytes) / (median * 1e-9));
+                                           static_cast<double>(kind.bytes) / (middle * 1e-9));
   }
   std::erase_if(result.peak_flops, [](const auto& p) { return p.second == 0; });
   if (p.mesh.size() > 1) {
@@ -139,7 +135,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
 }
 
 cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
-                             const std::shared_ptr<runtime::Backend>& backend,
+                             const std::shared_ptr<kernels::Backend>& backend,
                              const ProfileOptions& options) {
   try {
     cost::Profile old = cost::read_profile(path);

@@ -51,7 +51,7 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64
 }  // namespace
 
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
-                     std::shared_ptr<runtime::Backend> backend,
+                     std::shared_ptr<kernels::Backend> backend,
                      const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
                      const GenerateOptions& options) {
   std::vector<int32_t> ids;
@@ -148,7 +148,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, c
   };
   std::string text;
   const std::string raw =
-      generate(run, dataset.tokenizer(), runtime::load_torch_backend(), weights, o);
+      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, o);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
     const int n = data::utf8_length(raw, at);

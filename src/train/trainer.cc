@@ -90,7 +90,7 @@ class Trainer {
   MetricsFile metrics_;
   std::optional<checkpoint::Checkpoint> from_;  ///< what the run goes on from, until it is loaded
   std::string last_checkpoint_;
-  std::shared_ptr<runtime::Backend> backend_;
+  std::shared_ptr<kernels::Backend> backend_;
   engine::Stores stores_;
   std::unique_ptr<engine::Session> session_;
   std::unique_ptr<Evaluator> evaluator_;
@@ -146,7 +146,7 @@ void Trainer::set_up() {
   if (dataset_.tokenizer().vocab_size() > run_.model.vocab_size)
     fail(run_.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
-  backend_ = runtime::load_torch_backend();
+  backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
   if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
   prediction_ = preflight(run_, compiled, backend_, dataset_);

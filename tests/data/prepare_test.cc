@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -104,7 +105,7 @@ TEST_F(Prepare, AnyChangeIsNoticed) {
   EXPECT_FALSE(prepare(options_).up_to_date);
   folder_.add("in/new.txt", "one more");
   EXPECT_FALSE(prepare(options_).up_to_date);
-  truncate_file(options_.output + "/train-00000.bin", 100);
+  std::filesystem::resize_file(options_.output + "/train-00000.bin", 100);
   EXPECT_FALSE(prepare(options_).up_to_date);
   Dataset(options_.output).train()->verify();
   EXPECT_TRUE(prepare(options_).up_to_date);

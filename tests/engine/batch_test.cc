@@ -13,11 +13,12 @@
 namespace hocket::engine {
 namespace {
 
-class NoKernels : public runtime::Backend {
+class NoKernels : public kernels::Backend {
  public:
   std::string describe() const override { return "kernels that do nothing"; }
-  runtime::KernelFn find(std::string_view, runtime::Device, graph::DType) const override {
-    return [](const runtime::KernelArgs&) {};
+  kernels::KernelFn find(std::string_view, kernels::Device,
+                         const kernels::OperandTypes&) const override {
+    return [](const kernels::KernelArgs&) {};
   }
   void enter_thread(int) override {}
 };

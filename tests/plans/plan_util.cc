@@ -8,20 +8,6 @@
 
 namespace hocket::test {
 
-std::shared_ptr<runtime::Backend> backend(std::string* why_not) {
-  static std::string reason;
-  static std::shared_ptr<runtime::Backend> loaded = [] {
-    try {
-      return runtime::load_torch_backend();
-    } catch (const Error& e) {
-      reason = e.what();
-      return std::shared_ptr<runtime::Backend>();
-    }
-  }();
-  if (why_not) *why_not = reason;
-  return loaded;
-}
-
 namespace {
 
 int64_t pick(Rng& rng, std::initializer_list<int64_t> from) {
@@ -132,7 +118,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     how.purpose = engine::Purpose::grads;
     engine::Compiled compiled = engine::compile(run, how);
     engine::initialise(compiled.reference, compiled.program, c.seed, stores);
-    engine::Session session(std::move(compiled), backend(), stores, options);
+    engine::Session session(std::move(compiled), kernels::cpu_backend(), stores, options);
     session.feed(random_batch(session, run, 0, c.seed));
     session.step();
     for (graph::TensorId id : session.graph().outputs) {
@@ -145,7 +131,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   engine::Compiled compiled = engine::compile(run);
   if (rewrite) rewrite(compiled.program);
   engine::initialise(compiled.reference, compiled.program, c.seed, stores);
-  engine::Session session(std::move(compiled), backend(), stores, options);
+  engine::Session session(std::move(compiled), kernels::cpu_backend(), stores, options);
   for (int s = 0; s < steps; ++s) {
     session.feed(random_batch(session, run, s, c.seed));
     session.step();

@@ -113,7 +113,7 @@ bool Mutator::change_accumulate() {
   const TaskRef r = any_task([](const Task& t) { return !t.out.empty(); });
   if (r.cls < 0) return false;
   begin(r, "accumulation changed");
-  task(r).accumulate ^= 1u << random_.below(task(r).out.size());
+  task(r).accumulate.flip(random_.below(std::min(task(r).out.size(), OutputSet::kMost)));
   return true;
 }
 
@@ -137,7 +137,7 @@ bool Mutator::change_workspace() {
   const TaskRef r = any_task([&](const Task& t) { return p_.kind(t).workspace > 0; });
   if (r.cls < 0) return false;
   RankClass& c = cls(r);
-  if (random_.flip() && !c.task_workspace.empty()) {
+  if (random_.flip() && task(r).workspace != kNone) {
     const int64_t to =
         static_cast<int64_t>(random_.below(static_cast<size_t>(c.arena_bytes) / 64 + 1)) * 64;
     begin(r, fmt::format("workspace moved to {}", to));
@@ -148,7 +148,7 @@ bool Mutator::change_workspace() {
           to < c.buffers[k].offset + c.buffers[k].type.bytes())
         over.push_back(static_cast<BufferId>(k));
     collect_users(c, r.cls, over, &m_->near);
-    c.task_workspace[static_cast<size_t>(r.task)] = to;
+    task(r).workspace = to;
   } else {
     program::Kind kind = p_.kind(task(r));
     begin(r, "workspace halved");
