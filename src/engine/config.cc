@@ -91,7 +91,9 @@ void PlanSection::fields(Fields& v) {
 
 void ClusterSection::fields(Fields& v) {
   v("file", file, "cluster file for check and simulate; default: this machine");
-  v("profile", profile, "timings written by `hocket profile`");
+  v("profile", profile,
+    "timings written by `hocket profile`, which are only read; without, or where they do not have every "
+    "task, `train` times them itself, for output.dir/profile.json");
   v("memory_budget", memory_budget,
     "memory per rank that check compares with; where tasks execute, default: this machine's free "
     "memory, shared").unit(Unit::bytes);

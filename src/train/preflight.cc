@@ -96,10 +96,7 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   Progress progress;
   ProfileOptions how;
   how.progress = [&](const std::string& text) { progress.update(text); };
-  const std::string path = run.config.cluster.profile.empty()
-                               ? run.config.output.dir + "/profile.json"
-                               : run.config.cluster.profile;
-  cost::Profile profile = profile_cached(path, run, compiled, backend, how);
+  const cost::Profile profile = profile_for(run, compiled, backend, how);
   progress.finish();
   const std::string dtype = run.config.model.dtype;
   if (auto it = profile.peak_flops.find(dtype); it != profile.peak_flops.end())

@@ -94,6 +94,39 @@ class Execute(unittest.TestCase):
                 "--set", "train.save_every=1", "--set", "cluster.profile=runs/quickstart/profile.json",
                 *(w for change in more for w in ("--set", change))]
 
+    def test_the_profile_is_an_input(self):
+        """What cluster.profile names is read, refused if it is no profile, and never written."""
+        def content(name):
+            with open(self.box.path(name), "rb") as f:
+                return f.read()
+
+        cluster = content("configs/clusters/h100-64x8.yaml")
+        self.refused("configs/clusters/h100-64x8.yaml",
+                     *self.short("timed", "cluster.profile=configs/clusters/h100-64x8.yaml"))
+        self.assertEqual(cluster, content("configs/clusters/h100-64x8.yaml"))
+        self.refused("none.json", *self.short("timed", "cluster.profile=none.json"))
+        self.assertFalse(os.path.exists(self.box.path("none.json")))
+        # One that lacks a task: it stays, and what is timed goes into the run's own.
+        profile = json.loads(content("runs/quickstart/profile.json"))
+        tasks = len(profile["tasks"])
+        profile["tasks"].pop()
+        with open(self.box.path("part.json"), "w", encoding="utf-8") as f:
+            json.dump(profile, f)
+        part = content("part.json")
+        out = self.box.good(*self.short("timed", "cluster.profile=part.json"))
+        self.assertIn(f"part.json lacks 1 of the {tasks} tasks", out)
+        self.assertEqual(part, content("part.json"))
+        self.assertEqual(tasks, len(json.loads(content("runs/timed/profile.json"))["tasks"]))
+        # The next start takes the run's own.
+        own = content("runs/timed/profile.json")
+        self.box.good(*self.short("timed", "cluster.profile=part.json", "train.steps=3"))
+        self.assertEqual(own, content("runs/timed/profile.json"))
+        # Of other threads, and in the very place where the new one would go.
+        self.refused("runs/timed/profile.json, which was taken with",
+                     *self.short("timed", "cluster.profile=runs/timed/profile.json", "train.steps=4",
+                                 "plan.threads_per_rank=1"))
+        self.assertEqual(own, content("runs/timed/profile.json"))
+
     def test_finished_training_is_left_alone(self):
         before = self.files("runs/quickstart")
         out = self.box.train()
