@@ -51,7 +51,8 @@ void TrainSection::fields(Fields& v) {
   v("global_batch", global_batch, "sequences per step, over all ranks and micro-batches").min(1);
   v("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
   v("lr", lr, "peak learning rate").min(0);
-  v("min_lr", min_lr, "learning rate at the end of the cosine").min(0);
+  v("min_lr", min_lr, "learning rate at the end of the cosine; default: a tenth of lr; one above lr "
+                      "counts as lr").min(0);
   v("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
   v("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
   v("beta1", beta1, "AdamW").min(0).max(kMaxBeta);

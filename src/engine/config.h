@@ -42,7 +42,7 @@ struct TrainSection {
   int64_t global_batch = 4;
   int64_t seq_len = 512;
   double lr = 1e-3;
-  double min_lr = 1e-4;
+  std::optional<double> min_lr;
   int64_t warmup_steps = 20;
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;

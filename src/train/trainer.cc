@@ -28,12 +28,17 @@
 
 namespace hocket::train {
 
+double final_learning_rate(const engine::TrainSection& t) {
+  return std::min(t.min_lr.value_or(t.lr / 10), t.lr);
+}
+
 double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps) {
   if (step <= t.warmup_steps)
     return t.lr * static_cast<double>(step) / static_cast<double>(t.warmup_steps);
   const double span = static_cast<double>(std::max<int64_t>(1, steps - t.warmup_steps));
   const double x = std::min(1.0, static_cast<double>(step - t.warmup_steps) / span);
-  return t.min_lr + (t.lr - t.min_lr) * 0.5 * (1 + std::cos(std::numbers::pi * x));
+  const double end = final_learning_rate(t);
+  return end + (t.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
 }
 
 namespace {
@@ -58,6 +63,17 @@ const std::string& data_dir(const engine::Run& run) {
   if (run.config.data.dir.empty())
     fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
   return run.config.data.dir;
+}
+
+/// Says what of the schedule does not do what it seems to.
+void tell_schedule(const engine::TrainSection& t, int64_t steps) {
+  if (t.min_lr && *t.min_lr > t.lr)
+    log_warning("train.min_lr is {}, above train.lr: the learning rate stays at {} after the "
+                "warm-up", *t.min_lr, t.lr);
+  if (t.warmup_steps > steps)
+    log_warning("train.warmup_steps is {}, but the training has {} step{}: the learning rate ends "
+                "at {} instead of {}", t.warmup_steps, steps, steps == 1 ? "" : "s",
+                learning_rate(t, steps, steps), t.lr);
 }
 
 class Trainer {
@@ -299,6 +315,7 @@ void Trainer::go() {
   if (!steps_known && nothing_left()) return;
   report_.begin(options_.command);
   load_or_initialise();
+  tell_schedule(t_, steps_);
   g_stop = 0;
   auto old_int = std::signal(SIGINT, on_signal), old_term = std::signal(SIGTERM, on_signal);
   progress_ = std::make_unique<Progress>();

@@ -127,6 +127,23 @@ class Execute(unittest.TestCase):
                                  "plan.threads_per_rank=1"))
         self.assertEqual(own, content("runs/timed/profile.json"))
 
+    def test_learning_rate(self):
+        """It never ends above its peak, and a warm-up that is longer than the training is told."""
+        def rates(name):
+            with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
+                return [x["train/lr"] for x in map(json.loads, f) if "train/lr" in x]
+
+        fine = ["train.lr=1e-5", "train.steps=6", "train.warmup_steps=2"]
+        r = self.box.run(*self.short("fine", *fine, "train.min_lr=null"))
+        self.assertEqual((0, ""), (r.returncode, "".join(x for x in r.stderr.split("\n") if "warning" in x)))
+        self.assertAlmostEqual(1e-6, rates("fine")[-1], delta=1e-12)
+        self.assertAlmostEqual(1e-5, max(rates("fine")), delta=1e-12)
+        r = self.box.run(*self.short("high", *fine, "train.min_lr=1e-4"))
+        self.assertIn("train.min_lr is 0.0001, above train.lr", r.stderr)
+        self.assertEqual([1e-5] * 5, rates("high")[1:])
+        r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
+        self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
+
     def test_finished_training_is_left_alone(self):
         before = self.files("runs/quickstart")
         out = self.box.train()
