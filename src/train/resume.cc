@@ -53,6 +53,7 @@ KeyValues values_of(const models::ModelConfig& m) {
 std::string Position::to_json() const {
   return json{{"fingerprint", fingerprint},
               {"program_hash", program_hash},
+              {"began_with", began_with},
               {"steps", steps},
               {"time_s", time_s}}
       .dump();
@@ -65,6 +66,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   Position p;
   p.fingerprint = in.get_string("fingerprint");
   if (in.has("program_hash")) p.program_hash = in.get_string("program_hash");
+  if (in.has("began_with")) p.began_with = in.get_string("began_with");
   p.steps = in.get_int("steps", 0);
   if (in.has("time_s")) p.time_s = in.get_double("time_s");
   return p;

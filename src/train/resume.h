@@ -15,6 +15,7 @@ namespace hocket::train {
 struct Position {
   std::string fingerprint;   ///< of the data
   std::string program_hash;  ///< of the certificate
+  std::string began_with;    ///< "random, seed 1", "from <folder>"; empty: not known
   int64_t steps = 0;         ///< where the run ends; 0: a checkpoint that does not say
   double time_s = 0;         ///< spent in steps
 

@@ -98,9 +98,10 @@ double RunReport::peak_gib(engine::Session& session) const {
   return static_cast<double>(most) / static_cast<double>(1LL << 30);
 }
 
-void RunReport::begin(const std::string& command) {
+void RunReport::begin(const std::string& command, const std::string& began_with) {
   if (dataset_.valid()) baselines_ = baselines_of(dataset_);
   command_ = command;
+  began_with_ = began_with;
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
 }
 
@@ -167,6 +168,7 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
        {"vocabulary", std::to_string(m.vocab_size)}}};
   if (m.num_experts > 0)
     model.rows.push_back({"experts", fmt::format("{}, {} per token", m.num_experts, m.top_k)});
+  if (!began_with_.empty()) model.rows.push_back({"weights at first", began_with_});
   diagnose::FactGroup machine{"Machine", {}};
   for (const auto& [key, value] : engine::machine_facts()) machine.rows.push_back({key, value});
   report.facts = {std::move(model),

@@ -19,8 +19,8 @@ class RunReport {
       : run_(run), dataset_(dataset), prediction_(prediction) {}
 
   /// Before the first step: the held-out files, which the baselines need, may be gone at the end.
-  /// `command` as typed.
-  void begin(const std::string& command);
+  /// `command` as typed; `began_with` what the run started from at first, empty: not known.
+  void begin(const std::string& command, const std::string& began_with);
   /// Keeps the task times of a few settled steps.
   void after_step(engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
@@ -51,7 +51,7 @@ class RunReport {
   const engine::Run& run_;
   const data::Dataset& dataset_;
   const Prediction& prediction_;
-  std::string command_, started_;
+  std::string command_, began_with_, started_;
   std::vector<diagnose::Baseline> baselines_;
   int64_t first_step_ = 0, steps_seen_ = 0;
   std::vector<Kept> kept_;

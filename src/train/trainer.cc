@@ -87,6 +87,7 @@ class Trainer {
   void go();
 
  private:
+  void find_start();
   void find_checkpoint();
   bool nothing_left() const;
   void set_up();
@@ -105,6 +106,8 @@ class Trainer {
   data::Dataset dataset_;
   MetricsFile metrics_;
   std::optional<checkpoint::Checkpoint> from_;  ///< what the run goes on from, until it is loaded
+  std::optional<checkpoint::ModelWeights> weights_;  ///< what it starts from, until it is loaded
+  std::string began_with_;  ///< see Position
   std::string last_checkpoint_;
   std::shared_ptr<kernels::Backend> backend_;
   engine::Stores stores_;
@@ -122,6 +125,26 @@ class Trainer {
   std::string held_out_;  ///< what the progress line says of the last evaluation
   bool warned_uneven_ = false;
 };
+
+/// What the run starts from: a checkpoint of its own, other weights, or random values. Weights that
+/// do not fit the model are told here, before anything is timed.
+void Trainer::find_start() {
+  find_checkpoint();
+  if (from_) return;
+  const engine::ModelSection& model = run_.config.model;
+  if (!run_.weights.empty()) {
+    weights_.emplace(run_.weights, run_.model);
+    began_with_ = "from " + run_.weights;
+    return;
+  }
+  began_with_ = fmt::format("random, seed {}", t_.seed);
+  if (model.init != "auto" || !is_directory(model.path)) return;
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (file_exists(join_path(model.path, name)))
+      fail(model.path, "has {}, which is not read, and no safetensors; try to save it again with "
+           "safe_serialization=True, or model.init: random to leave its weights aside", name);
+  }
+}
 
 void Trainer::find_checkpoint() {
   steps_ = t_.minutes > 0 ? 0 : t_.steps;
@@ -142,6 +165,7 @@ void Trainer::find_checkpoint() {
   losses_ = state.losses;
   const Position position = Position::of(*from_);
   trained_s_ = position.time_s;
+  began_with_ = position.began_with;
   const std::string where = *latest + "/run.json: config";
   const nlohmann::json config = parse_json(state.config, where);
   // The number of steps that fit was decided when the training began.
@@ -165,7 +189,9 @@ void Trainer::set_up() {
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
   if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
-  prediction_ = preflight(run_, compiled, backend_, dataset_);
+  const std::string weights =
+      from_ ? fmt::format("of checkpoint {} (step {})", from_->folder(), start_step_) : began_with_;
+  prediction_ = preflight(run_, compiled, backend_, dataset_, weights);
   stores_.resize(static_cast<size_t>(run_.plan.world()));
   session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_,
                                                engine::executor_options(run_));
@@ -191,9 +217,9 @@ void Trainer::load_or_initialise() {
     std::fflush(stdout);
     from_.reset();
     metrics_.drop_after(start_step_);
-  } else if (run_.config.model.init == "weights") {
-    load_weights(checkpoint::resolve_model(run_.config.model.path).folder, run_,
-                 session_->compiled(), stores_);
+  } else if (weights_) {
+    load_weights(*weights_, session_->compiled(), stores_);
+    weights_.reset();
   }
   engine::initialise(graph, session_->program(), static_cast<uint64_t>(t_.seed), stores_);
   if (start_step_ == 0) metrics_.clear();
@@ -297,7 +323,8 @@ void Trainer::save(int64_t step) {
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
   content.state.data =
-      Position{dataset_.fingerprint(), prediction_.program_hash, steps_, trained_s_}.to_json();
+      Position{dataset_.fingerprint(), prediction_.program_hash, began_with_, steps_, trained_s_}
+          .to_json();
   content.state.losses = losses_;
   content.files = checkpoint::tokenizer_files(dataset_.folder(), run_.model);
   storing([&] { last_checkpoint_ = train::save(checkpoints(), *session_, std::move(content)); });
@@ -308,12 +335,12 @@ void Trainer::save(int64_t step) {
 void Trainer::go() {
   make_dirs(run_.config.output.dir);
   const checkpoint::FolderLock lock(run_.config.output.dir);
-  find_checkpoint();
+  find_start();
   if (nothing_left()) return;
   const bool steps_known = steps_ > 0;
   set_up();
   if (!steps_known && nothing_left()) return;
-  report_.begin(options_.command);
+  report_.begin(options_.command, began_with_);
   load_or_initialise();
   tell_schedule(t_, steps_);
   g_stop = 0;

@@ -144,6 +144,42 @@ class Execute(unittest.TestCase):
         r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
         self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
 
+    def test_what_a_training_starts_from(self):
+        """Weights where model.path has them, unless told otherwise; and the start says which."""
+        def losses(name):
+            with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
+                return [x["train/loss"] for x in map(json.loads, f) if "train/loss" in x]
+
+        self.assertIn("\nweights  random, seed 1\n", self.output)
+        model = "model.path=runs/quickstart"
+        saved = "runs/quickstart/checkpoints/step-000006"
+        self.assertIn(f"\nweights  from {saved}\n", self.box.good(*self.short("tuned", model)))
+        self.assertIn("\nweights  from ", self.box.good(*self.short("told", model, "model.init=weights")))
+        self.assertIn("\nweights  random, seed 1\n",
+                      self.box.good(*self.short("anew", model, "model.init=random")))
+        # A config.json means itself alone.
+        self.assertIn("\nweights  random, seed 1\n",
+                      self.box.good(*self.short("config", f"model.path={saved}/config.json")))
+        self.assertEqual(losses("tuned"), losses("told"))
+        self.assertEqual(losses("anew"), losses("config"))
+        self.assertLess(losses("tuned")[0], losses("anew")[0])
+        # Going on starts from the run's own checkpoint, and the report still knows the beginning.
+        out = self.box.good(*self.short("tuned", model, "train.steps=3"))
+        self.assertIn("\nweights  of checkpoint runs/tuned/checkpoints/step-000002 (step 2)\n", out)
+        with open(self.box.path("runs/tuned/report.html"), encoding="utf-8") as f:
+            self.assertIn(f"from {saved}", f.read())
+        # Weights that do not fit are told before anything is timed; so are those in a form that is not read.
+        shutil.copytree(self.box.path(saved), self.box.path("narrow"))
+        with open(self.box.path("narrow/config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(cli_util.TINY, intermediate_size=40, moe_intermediate_size=12), f)
+        words = ["train", "configs/quickstart.yaml", "--set", "output.dir=runs/narrow", "--set"]
+        self.refused("narrow", *words, "model.path=narrow")
+        os.remove(self.box.path("narrow/model.safetensors"))
+        with open(self.box.path("narrow/pytorch_model.bin"), "wb") as f:
+            f.write(b"x")
+        self.refused("narrow] has pytorch_model.bin, which is not read", *words, "model.path=narrow")
+        self.assertFalse(os.path.exists(self.box.path("runs/narrow/profile.json")))
+
     def test_finished_training_is_left_alone(self):
         before = self.files("runs/quickstart")
         out = self.box.train()
