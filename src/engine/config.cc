@@ -45,6 +45,7 @@ void DataSection::fields(Fields& v) {
 }
 
 void TrainSection::fields(Fields& v) {
+  // One line per key: name, where it goes, what docs/config.md says of it, its bounds.
   v("steps", steps, "optimizer steps").min(1);
   v("minutes", minutes,
     "if above 0: as many steps as fit into this time, by the predicted step time, replace `steps`")
