@@ -106,10 +106,6 @@ Verdict check(const program::Program& program, const graph::Graph& reference,
 /// Structure, order and memory of a program whose graph is not at hand.
 Verdict check_structure(const program::Program& program, const CheckOptions& options = {});
 
-/// Hash of everything that decides what the program does; independent of labels (origin, logical,
-/// layouts of step buffers, segments, configuration text).
-Hash128 program_hash(const program::Program& program);
-
 /// What was found, for people: refused (each problem with its fix), or proved, by which rule, under
 /// which assumptions, and what lies outside.
 std::string to_text(const Verdict& verdict);

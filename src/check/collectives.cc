@@ -22,8 +22,8 @@ bool Values::innermost(const Layout& l, int32_t axis, int32_t dim) const {
 bool Values::local_index(ExprId e) const {
   const Expr& x = ref_.terms[e];
   if (x.kind == Expr::Kind::sizes) return true;
-  if (x.kind != Expr::Kind::output || x.b != 1) return false;
-  return ref_.keys[ref_.terms.app(x.a).key].op == "route_plan";
+  if (x.kind != Expr::Kind::output) return false;
+  return x.b == ref_.keys[ref_.terms.app(x.a).key].rules->routing.row_of;
 }
 
 bool Values::move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t operand, Value* v) {
@@ -152,8 +152,8 @@ void Values::collective(int32_t cls, TaskId task, const Task& t, const KindInfo&
     return lose_outputs(cls, t);
   if (k.comm->makes_sizes) {
     const Expr& x = ref_.terms[v.expr];
-    const bool counts = x.kind == Expr::Kind::output && x.b == 0 &&
-                        ref_.keys[ref_.terms.app(x.a).key].op == "route_plan";
+    const bool counts = x.kind == Expr::Kind::output &&
+                        x.b == ref_.keys[ref_.terms.app(x.a).key].rules->routing.counts;
     const bool own = counts && (axis < 0 || ctx_.layouts[v.layout][axis].is_partial());
     if (!own) {
       refuse("exchange-counts", ref, t.in[0],

@@ -13,8 +13,9 @@ using program::Lane;
 constexpr uint32_t bit(Lane lane) { return 1u << static_cast<int>(lane); }
 
 OpClass class_of(std::string_view op) {
-  if (!ops::find_or_null(op)) return OpClass::unknown;
-  switch (meaning_of(op)) {
+  const ops::Op* const rules = ops::find_or_null(op);
+  if (!rules) return OpClass::unknown;
+  switch (rules->meaning) {
     case Meaning::sum:
       return OpClass::add;
     case Meaning::identity:

@@ -32,10 +32,7 @@ BufferKind parse_buffer_kind(std::string_view text) {
 }
 
 graph::DType compute_dtype(const Kind& kind) {
-  for (const auto* list : {&kind.in, &kind.out})
-    for (const graph::TensorType& t : *list)
-      if (graph::is_floating(t.dtype)) return t.dtype;
-  return graph::DType::f32;
+  return graph::compute_dtype(kind.in, kind.out).value_or(graph::DType::f32);
 }
 
 bool is_collective(const Kind& kind) {
@@ -98,16 +95,6 @@ int32_t Program::peer_class(const Task& t, int32_t cls) const {
   return t.peer_axis == mesh.axis("pp") ? mesh.wrap(t.peer_axis, int64_t{cls} + t.peer) : cls;
 }
 
-namespace {
-std::string key_of(const Kind& k) {
-  std::string key = k.op + to_string(k.attrs) + '(';
-  for (const TensorType& t : k.in) key += to_string(t) + ' ';
-  key += ')';
-  for (const TensorType& t : k.out) key += to_string(t) + ' ';
-  return key + fmt::format("{} {} {}", k.flops, k.bytes, k.workspace);
-}
-}  // namespace
-
 bool Program::leaves_node(const Group& group, int32_t cls) const {
   // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if its
   // first and last do: the rank itself with its coordinates on the group's axes moved to both ends.
@@ -156,12 +143,14 @@ int64_t Program::size_of(const Group& group) const {
 
 KindId Program::intern(Kind kind) {
   kind.communication = comm::find(kind.op);
-  if (kind_index_.size() != kinds.size()) {
-    kind_index_.clear();
-    for (size_t i = 0; i < kinds.size(); ++i)
-      kind_index_.emplace(key_of(kinds[i]), static_cast<KindId>(i));
+  std::map<std::string, KindId>& places = kind_index.places_;
+  if (places.size() != kinds.size()) {
+    places.clear();
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      places.emplace(identity(*this, kinds[i]), static_cast<KindId>(i));
+    }
   }
-  auto [it, added] = kind_index_.emplace(key_of(kind), static_cast<KindId>(kinds.size()));
+  auto [it, added] = places.emplace(identity(*this, kind), static_cast<KindId>(kinds.size()));
   if (added) kinds.push_back(std::move(kind));
   return it->second;
 }

@@ -108,7 +108,7 @@ TEST(Check, CertificateIsJson) {
   EXPECT_GT(j["proved"].size(), 0u);
   EXPECT_GT(j["assumptions"].size(), 0u);
   EXPECT_GT(j["outside"].size(), 0u);
-  c.program.classes[0].tasks[5].accumulate = 1;
+  c.program.classes[0].tasks[5].accumulate = {0};
   auto k = nlohmann::json::parse(to_json(check(c.program, c.graph)));
   EXPECT_FALSE(k["ok"]);
   EXPECT_NE(k["program_hash"], j["program_hash"]);

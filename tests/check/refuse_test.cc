@@ -37,7 +37,6 @@ Task& task(Program& p, int32_t cls, const std::string& op, int n = 0) {
 void erase(Program& p, int32_t cls, int32_t at) {
   RankClass& c = p.classes[static_cast<size_t>(cls)];
   c.tasks.erase(c.tasks.begin() + at);
-  if (!c.task_workspace.empty()) c.task_workspace.erase(c.task_workspace.begin() + at);
   for (Task& t : c.tasks) {
     std::erase(t.deps, at);
     for (int32_t& d : t.deps) d -= d > at;
@@ -71,7 +70,6 @@ TEST(Refuse, AllReduceTwice) {
   RankClass& cls = c.program.classes[0];
   const int32_t at = find(c.program, 0, "all_reduce");
   cls.tasks.insert(cls.tasks.begin() + at, cls.tasks[static_cast<size_t>(at)]);
-  cls.task_workspace.insert(cls.task_workspace.begin() + at, program::kNone);
   for (size_t i = static_cast<size_t>(at) + 1; i < cls.tasks.size(); ++i)
     for (int32_t& d : cls.tasks[i].deps) d += d >= at;
   expect_refused(check(c.program, c.graph), "reduce-replicated",
@@ -182,7 +180,6 @@ TEST(Refuse, ParameterUpdatedTwice) {
   test::Case c = make(1, 1, 1, 1);
   RankClass& cls = c.program.classes[0];
   cls.tasks.push_back(task(c.program, 0, "adamw", 1));
-  cls.task_workspace.push_back(program::kNone);
   expect_refused(check(c.program, c.graph), "not-in-graph", {"adamw"});
 }
 
@@ -222,9 +219,9 @@ TEST(Refuse, WorkspaceOverAnInput) {
   test::Case c = make(1, 1, 1, 1);
   RankClass& cls = c.program.classes[0];
   const int32_t at = find(c.program, 0, "linear");
-  const Task& t = cls.tasks[static_cast<size_t>(at)];
+  Task& t = cls.tasks[static_cast<size_t>(at)];
   ASSERT_GT(c.program.kind(t).workspace, 0);
-  cls.task_workspace[static_cast<size_t>(at)] = cls.buffers[static_cast<size_t>(t.in[0])].offset;
+  t.workspace = cls.buffers[static_cast<size_t>(t.in[0])].offset;
   expect_refused(check(c.program, c.graph), "race", {"linear", "puts its workspace over"});
 }
 

@@ -24,6 +24,8 @@ using fake::Body;
 using fake::Builder;
 using fake::f64s;
 using fake::i64s;
+using kernels::KernelArgs;
+using kernels::TensorRef;
 using program::BufferId;
 using program::BufferKind;
 using program::Lane;

@@ -22,7 +22,7 @@ std::deque<Body>& bodies() {
   return list;
 }
 
-void call(const runtime::KernelArgs& args) {
+void call(const kernels::KernelArgs& args) {
   const Body* body;
   {
     std::lock_guard lock(bodies_mutex);
@@ -31,7 +31,7 @@ void call(const runtime::KernelArgs& args) {
   (*body)(args);
 }
 
-void nothing(const runtime::KernelArgs&) {}
+void nothing(const kernels::KernelArgs&) {}
 
 }  // namespace
 
@@ -41,7 +41,7 @@ int64_t add_body(Body body) {
   return static_cast<int64_t>(bodies().size()) - 1;
 }
 
-runtime::KernelFn Backend::find(std::string_view op, runtime::Device, graph::DType) const {
+kernels::KernelFn Backend::find(std::string_view op, kernels::Device, const kernels::OperandTypes&) const {
   return op == "fake" ? &call : op == "nothing" ? &nothing : nullptr;
 }
 void Backend::enter_thread(int num_threads) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend whose kernels are lambdas, and programs made by hand: what the runtime's tests run
-// without LibTorch.
+// A backend whose kernels are lambdas, and programs made by hand: what the runtime's tests
+// run.
 #pragma once
 
 #include <functional>
@@ -9,18 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "program/program.h"
-#include "runtime/kernel.h"
 
 namespace hocket::fake {
 
-using Body = std::function<void(const runtime::KernelArgs&)>;
+using Body = std::function<void(const kernels::KernelArgs&)>;
 
 /// Kernels by number; op "fake" with attribute `body`.
-class Backend : public runtime::Backend {
+class Backend : public kernels::Backend {
  public:
   std::string describe() const override { return "fakes"; }
-  runtime::KernelFn find(std::string_view op, runtime::Device, graph::DType) const override;
+  kernels::KernelFn find(std::string_view op, kernels::Device, const kernels::OperandTypes&) const override;
   void enter_thread(int num_threads) override;
   /// Thread counts that lanes asked for.
   std::vector<int> entered() const;

@@ -36,6 +36,8 @@ constexpr Row kRows[] = {
     {"accumulate", [](Mutator& m) { return m.change_accumulate(); }},
     {"op", [](Mutator& m) { return m.change_kind(); }},
     {"workspace", [](Mutator& m) { return m.change_workspace(); }},
+    {"cost", [](Mutator& m) { return m.change_cost(); }},
+    {"cut-sequences", [](Mutator& m) { return m.cut_sequences(); }},
 };
 
 }  // namespace

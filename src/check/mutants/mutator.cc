@@ -75,18 +75,14 @@ void Mutator::permute(int32_t c, const std::vector<int32_t>& order) {
   for (size_t i = order.size(); i-- > 0;)
     to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
   std::vector<Task> tasks;
-  std::vector<int64_t> workspace;
   for (int32_t old : order) {
     tasks.push_back(rc.tasks[static_cast<size_t>(old)]);
-    if (!rc.task_workspace.empty())
-      workspace.push_back(rc.task_workspace[static_cast<size_t>(old)]);
     std::vector<TaskId> deps;
     for (TaskId d : tasks.back().deps)
       if (to[static_cast<size_t>(d)] >= 0) deps.push_back(to[static_cast<size_t>(d)]);
     tasks.back().deps = std::move(deps);
   }
   rc.tasks = std::move(tasks);
-  rc.task_workspace = std::move(workspace);
   auto moved = [&](TaskRef r) {
     if (r.cls == c) r.task = to[static_cast<size_t>(r.task)];
     return r;

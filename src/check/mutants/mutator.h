@@ -16,6 +16,7 @@ using program::Buffer;
 using program::BufferId;
 using program::BufferKind;
 using program::kNone;
+using program::OutputSet;
 using program::Program;
 using program::RankClass;
 using program::Task;
@@ -61,6 +62,8 @@ class Mutator {
   bool change_accumulate();
   bool change_kind();
   bool change_workspace();
+  bool change_cost();
+  bool cut_sequences();
 
  private:
   RankClass& cls(TaskRef r) { return p_.classes[static_cast<size_t>(r.cls)]; }

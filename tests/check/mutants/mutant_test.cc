@@ -66,7 +66,7 @@ TEST(Mutants, SameSeedSameMutant) {
     ASSERT_TRUE(mutate(a, seed, &x));
     ASSERT_TRUE(mutate(b, seed, &y));
     EXPECT_EQ(x.text, y.text);
-    EXPECT_EQ(program_hash(a).hex(), program_hash(b).hex());
+    EXPECT_EQ(program::program_hash(a).hex(), program::program_hash(b).hex());
   }
 }
 
