@@ -10,6 +10,7 @@
 #include "check/hazards.h"
 #include "check/memory.h"
 #include "check/reference.h"
+#include "check/rules.h"
 #include "check/structure.h"
 #include "check/sweep.h"
 #include "check/values.h"
@@ -95,7 +96,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   }
   v.num_problems = problems.count;
   v.problems = std::move(problems.list);
-  if (v.ok()) claim(v, ctx.planned, reference != nullptr);
+  if (v.ok() && options.skip_rules.empty()) claim(v, ctx.planned, reference != nullptr);
   state_limits(v, reference != nullptr);
   v.program_hash = program_hash(program);
   v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -107,6 +108,12 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
 const char* to_string(ProblemClass c) {
   constexpr const char* kNames[] = {"structure", "order", "memory", "value"};
   return kNames[static_cast<int>(c)];
+}
+
+std::vector<RuleInfo> rules() {
+  std::vector<RuleInfo> all = structural_rules();
+  all.insert(all.end(), derived_rules().begin(), derived_rules().end());
+  return all;
 }
 
 struct Checker::Impl {

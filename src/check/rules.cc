@@ -333,4 +333,45 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
   return rules;
 }
 
+// --- what follows from running the tasks ---------------------------------------------------------
+
+const std::vector<RuleInfo>& derived_rules() {
+  static const std::vector<RuleInfo> rules = {
+      {"micro-batches", "the program runs as many micro-batches as the reference"},
+      {"send-unmatched", "every send has its receive"},
+      {"recv-unmatched", "every receive has its send"},
+      {"message-type", "both ends of a message have one type"},
+      {"message-order", "messages of one peer and tag use one lane"},
+      {"collective-unmatched", "all members of a group run the same number of its collectives"},
+      {"collective-differs", "collectives that meet have one op, attributes and sizes"},
+      {"group-lane", "the collectives of a group use one lane"},
+      {"deadlock", "nothing waits in a cycle"},
+      {"race", "two accesses of which one writes are ordered, to a buffer or to its memory"},
+      {"read-before-write", "what is read was written before"},
+      {"overwritten", "what is read still lies in its memory"},
+      {"arena-expected", "the plan's figure for ragged buffers is at least what is alive at once"},
+      {"memory-budget", "a rank needs at most the budget"},
+      {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
+      {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
+      {"local-size", "a value has the local type that its layout implies"},
+      {"sum-layout", "values that are added have one layout"},
+      {"sum-type", "values that are added have one type"},
+      {"reduce-replicated", "what is reduced over an axis is not replicated on it"},
+      {"reduce-split", "what is reduced over an axis is not split on it"},
+      {"gather-layout", "what is gathered is split along that dim, innermost axis first"},
+      {"scatter-layout", "what is reduce-scattered is partial, and the new split the innermost"},
+      {"exchange-axis", "tokens are exchanged over one axis"},
+      {"exchange-counts", "sizes are exchanged from a rank's own counts of a routing"},
+      {"exchange-sizes", "an exchange uses the sizes of its own routing"},
+      {"exchange-layout", "an exchange goes from split by token to split by expert, or back"},
+      {"message-layout", "what is sent along an axis is replicated on it"},
+      {"stages-reduce-only", "all_reduce is the only collective over pipeline stages"},
+      {"not-in-graph", "every application of an op occurs in the single-device step"},
+      {"final-value", "named buffers end the step with the value of the single-device step"},
+      {"final-layout", "and in the layout that the host expects"},
+      {"result-missing", "every result of the single-device step is kept by some class"},
+  };
+  return rules;
+}
+
 }  // namespace hocket::check
