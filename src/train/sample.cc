@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t kPrefill = 64;  // tokens per call while the prompt is read
 
-/// Draws a token: temperature, top-k, top-p (Holtzman et al., arXiv 1904.09751); a counter-based
-/// uniform number decides, so a seed gives the same text everywhere.
+}  // namespace
+
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64_t position) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -47,8 +47,6 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64
     if ((u -= p[i]) < 0) return order[i];
   return order[n - 1];
 }
-
-}  // namespace
 
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                      std::shared_ptr<runtime::Backend> backend,

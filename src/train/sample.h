@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "data/prepare.h"
 #include "diagnose/report.h"
@@ -21,6 +22,11 @@ struct GenerateOptions {
   /// Called with the bytes of every new token (streaming).
   std::function<void(const std::string&)> on_text;
 };
+
+/// Draws a token: temperature, top-k, top-p (Holtzman et al., arXiv 1904.09751: the most likely ones
+/// up to the one that reaches `top_p`). A counter-based uniform number, from the seed and `position`,
+/// decides, so a seed gives the same text everywhere. Equal logits go to the lowest token.
+int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
 /// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
 /// prompt. One rank, whatever the plan.
