@@ -118,16 +118,15 @@ std::vector<Row> race_rows() {
          for (TaskId i = 0; i < static_cast<TaskId>(e.cls().tasks.size()); ++i)
            if (e.kind(e.at(i)).workspace > 0) last = i;
          const BufferId from = e.named("model.norm.weight"), to = e.add_like(from);
-         e.buffer(to).offset = e.cls().task_workspace[static_cast<size_t>(last)];
-         Task copy = e.make("copy", {}, {e.named("tokens", 0)}, {});
-         copy = e.make("copy", {}, {from}, {to});
+         e.buffer(to).offset = e.at(last).workspace;
+         Task copy = e.make("copy", {}, {from}, {to});
          copy.lane = Lane::h2d;
          e.insert(last + 1, std::move(copy), 0, false);
        }},
       {"race", "a workspace over an operand", one_rank,
        [](Edit& e) {
          const TaskId at = e.find("linear");
-         e.cls().task_workspace[static_cast<size_t>(at)] = e.buffer(e.at(at).in[0]).offset;
+         e.at(at).workspace = e.buffer(e.at(at).in[0]).offset;
        },
        "overwritten", "what reads the operand later finds it gone"},
       {"read-before-write", "a read of what nothing wrote", one_rank,

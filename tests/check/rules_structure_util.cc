@@ -29,8 +29,6 @@ BufferId copy_of_norm(Edit& e) {
 
 std::vector<Row> id_rows() {
   return {
-      {"ids-in-range", "a workspace offset too many", one_rank,
-       [](Edit& e) { e.cls().task_workspace.push_back(kNone); }},
       {"ids-in-range", "no micro-batch", one_rank,
        [](Edit& e) { e.program.num_micro_batches = 0; }},
       {"ids-in-range", "an axis of no rank", one_rank,
@@ -144,6 +142,12 @@ std::vector<Row> kind_rows() {
        "message-type", "the receive has one"},
       {"workspace-declared", "a workspace that is slightly too small", one_rank,
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace -= 64; }); }},
+      {"cost-follows", "a kernel of no work", one_rank,
+       [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.flops = 0; }); }},
+      {"cost-follows", "a kernel with a byte too many", one_rank,
+       [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { ++k.bytes; }); }},
+      {"cost-follows", "a product of experts with other work than its rows", four_experts,
+       [](Edit& e) { e.rekind(e.task("grouped_linear"), [](Kind& k) { k.flops /= 2; }); }},
       {"workspace-declared", "a negative workspace", one_rank,
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace = -64; }); }},
   };
@@ -239,17 +243,15 @@ std::vector<Row> buffer_rows() {
       {"named-once", "an input in two buffers", one_rank,
        [](Edit& e) { add_input(e, "tokens", {graph::DType::i32, {8}}, 0); }},
       {"workspace-planned", "a workspace without a place", one_rank,
-       [](Edit& e) { e.cls().task_workspace[static_cast<size_t>(e.find("linear"))] = kNone; }},
+       [](Edit& e) { e.task("linear").workspace = kNone; }},
       {"workspace-planned", "a workspace at no multiple of 64", one_rank,
        [](Edit& e) {
-         e.cls().task_workspace[static_cast<size_t>(e.find("linear"))] += 32;
+         e.task("linear").workspace += 32;
          e.cls().arena_bytes += 64;
          e.cls().expected_bytes += 64;
        }},
       {"workspace-planned", "a workspace that ends beyond the arena", one_rank,
-       [](Edit& e) {
-         e.cls().task_workspace[static_cast<size_t>(e.find("linear"))] = e.cls().arena_bytes - 64;
-       }},
+       [](Edit& e) { e.task("linear").workspace = e.cls().arena_bytes - 64; }},
       {"buffer-planned", "a buffer that is used but has no place", one_rank,
        [](Edit& e) {
          // The first buffer of the arena: with the rule off, "no offset" reads as -1, and nothing
@@ -322,7 +324,7 @@ std::vector<Row> task_rows() {
          const BufferId b = e.task("swiglu").out[0];
          const graph::Attrs type{{"type", graph::to_string(e.buffer(b).type)}};
          e.insert(e.find("swiglu"), e.make("zero", type, {}, {b}));
-         e.task("swiglu").accumulate = 1;
+         e.task("swiglu").accumulate.add(0);
        }},
       {"in-place-declared", "an output over an input that is still read", forward_only,
        [](Edit& e) {

@@ -91,7 +91,7 @@ TEST(Rules, EachHasARow) {
   std::cout << known.size() << " rules, " << rows().size() << " faults\n";
 }
 
-/// docs/check.md lists the rules by name; `exchange-*` stands for all of that beginning.
+/// docs/check.md lists the rules by name.
 TEST(Rules, DocsNameThemAll) {
   const char* root = std::getenv("HOCKET_SOURCE_DIR");
   std::ifstream file(std::string(root ? root : ".") + "/docs/check.md");

@@ -56,6 +56,18 @@ BufferId Edit::named(const std::string& name, int32_t micro_batch, int32_t c) co
   throw std::runtime_error("no such buffer: " + name);
 }
 
+void Edit::set_cost(Kind& kind) {
+  kind.bytes = 0;
+  if (const ops::Op* rules = ops::find_or_null(kind.op)) {
+    const ops::Cost cost = ops::cost_of(*rules, {kind.attrs, kind.in, kind.out});
+    kind.flops = cost.flops;
+    kind.bytes = cost.bytes;
+    kind.workspace = cost.workspace;
+    return;
+  }
+  for (const auto& type : kind.in.empty() ? kind.out : kind.in) kind.bytes += type.bytes();
+}
+
 void Edit::rekind(Task& t, const std::function<void(Kind&)>& change) {
   Kind kind = program.kind(t);
   change(kind);
@@ -81,14 +93,7 @@ Task Edit::make(const std::string& op, const graph::Attrs& attrs, std::vector<Bu
   kind.attrs = attrs;
   for (BufferId b : in) kind.in.push_back(buffer(b, c).type);
   for (BufferId b : out) kind.out.push_back(buffer(b, c).type);
-  if (const ops::Op* rules = ops::find_or_null(op)) {
-    const ops::Cost cost = rules->cost(kind.attrs, kind.in, kind.out);
-    kind.flops = cost.flops;
-    kind.bytes = cost.bytes;
-    kind.workspace = cost.workspace;
-  } else {
-    for (const auto& type : kind.in.empty() ? kind.out : kind.in) kind.bytes += type.bytes();
-  }
+  set_cost(kind);
   Task t;
   t.kind = program.intern(std::move(kind));
   t.in = std::move(in);
@@ -121,9 +126,8 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
   for (Task& other : rc.tasks)
     for (TaskId& d : other.deps) d += d >= at;
   rc.tasks.insert(rc.tasks.begin() + at, std::move(t));
-  if (!rc.task_workspace.empty())
-    rc.task_workspace.insert(rc.task_workspace.begin() + at, rc.workspace_offset);
   Task& added = rc.tasks[static_cast<size_t>(at)];
+  added.workspace = kind(added).workspace > 0 ? rc.workspace_offset : kNone;
   if (ordered) {
     std::array<TaskId, program::kNumLanes> last, next;
     last.fill(kNone);
@@ -145,7 +149,6 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
 void Edit::erase(TaskId at, int32_t c) {
   RankClass& rc = cls(c);
   rc.tasks.erase(rc.tasks.begin() + at);
-  if (!rc.task_workspace.empty()) rc.task_workspace.erase(rc.task_workspace.begin() + at);
   for (Task& t : rc.tasks) {
     std::erase(t.deps, at);
     for (TaskId& d : t.deps) d -= d > at;
@@ -154,17 +157,12 @@ void Edit::erase(TaskId at, int32_t c) {
 
 void Edit::move(TaskId from, TaskId to, int32_t c) {
   RankClass& rc = cls(c);
-  auto shift = [from, to](auto& list) {
-    if (list.empty()) return;
-    const auto a = list.begin() + from, b = list.begin() + to;
-    if (from < to) {
-      std::rotate(a, a + 1, b + 1);
-    } else {
-      std::rotate(b, a, a + 1);
-    }
-  };
-  shift(rc.tasks);
-  shift(rc.task_workspace);
+  const auto a = rc.tasks.begin() + from, b = rc.tasks.begin() + to;
+  if (from < to) {
+    std::rotate(a, a + 1, b + 1);
+  } else {
+    std::rotate(b, a, a + 1);
+  }
   auto moved = [from, to](TaskId t) {
     if (t == from) return to;
     if (from < t && t <= to) return t - 1;

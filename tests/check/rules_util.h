@@ -49,6 +49,8 @@ class Edit {
 
   /// Changes the kind of one task only.
   void rekind(Task& t, const std::function<void(Kind&)>& change);
+  /// FLOPs, bytes and workspace of what the kind does.
+  static void set_cost(Kind& kind);
   /// A new step buffer, at the end of the arena.
   BufferId add_buffer(const graph::TensorType& type, int32_t c = 0);
   /// Another step buffer of the type of `like`.

@@ -76,7 +76,7 @@ std::vector<Row> term_rows() {
          // Kept in the program, but in a buffer of its own.
          const BufferId other = e.add_like(e.task("embedding_dw").out[0]);
          e.task("embedding_dw", 1).out[0] = other;
-         e.task("embedding_dw", 1).accumulate = 0;
+         e.task("embedding_dw", 1).accumulate = {};
        }},
       {"not-in-graph", "a contribution that a gradient has twice", one_rank,
        [](Edit& e) {
@@ -87,8 +87,7 @@ std::vector<Row> term_rows() {
        [](Edit& e) { e.erase(e.find("adamw", 2)); }},
       {"final-value", "a loss without one of its micro-batches", one_rank,
        [](Edit& e) {
-         const TaskId at = e.find("linear_cross_entropy", 1);
-         e.at(at).accumulate &= ~1u;
+         e.task("linear_cross_entropy", 1).accumulate.flip(0);
        }},
       {"final-layout", "a whole loss where the host expects parts", two_ranks,
        [](Edit& e) {
@@ -126,6 +125,19 @@ std::vector<Row> layout_rows() {
          e.insert(at + 1, e.make("copy", {}, {grad}, {copy}, 1), 1);
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {whole}, {parts}));
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {copy}, {copy}, 1), 1);
+       }},
+      {"sequence-cut", "a sequence that lies on two ranks", two_ranks,
+       [](Edit& e) {
+         // The same tokens as one long sequence, in the graph and in the program.
+         for (graph::Node& n : e.graph.nodes)
+           if (n.op.starts_with("attention")) n.attrs.set("seq", int64_t{16});
+         for (Task& t : e.cls().tasks)
+           if (e.kind(t).op.starts_with("attention"))
+             e.rekind(t, [](Kind& k) {
+               k.attrs.set("seq", int64_t{16});
+               Edit::set_cost(k);
+             });
+         e.replan();
        }},
       {"message-layout", "a message of what differs between sender and receiver", two_ranks,
        [](Edit& e) {

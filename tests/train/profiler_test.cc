@@ -30,8 +30,8 @@ TEST(Profiler, WarmUpDoesNotCount) {
   std::atomic<int> calls = 0;
   fake::Builder b;
   const auto x = b.buffer(0, fake::f64s(4)), y = b.buffer(0, fake::f64s(4));
-  b.task(0, Lane::compute, {}, {x}, [&](const runtime::KernelArgs&) { sleep_ms(++calls > 2 ? 2 : 40); });
-  b.task(0, Lane::compute, {x}, {y}, [](const runtime::KernelArgs&) { sleep_ms(4); });
+  b.task(0, Lane::compute, {}, {x}, [&](const kernels::KernelArgs&) { sleep_ms(++calls > 2 ? 2 : 40); });
+  b.task(0, Lane::compute, {x}, {y}, [](const kernels::KernelArgs&) { sleep_ms(4); });
   engine::Compiled compiled;
   compiled.program = b.finish();
   compiled.tokens_per_step = 1;
