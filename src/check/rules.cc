@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 
@@ -73,21 +72,6 @@ static std::string kind_types_differ(const Kind& k, const KindInfo& info) {
                      types_text(k.in), types_text(out_types), types_text(k.out));
 }
 
-std::string cost_differs(const Kind& kind, const ops::Op& rules, int64_t experts) {
-  const ops::Cost want = ops::cost_of(rules, {kind.attrs, kind.in, kind.out, experts});
-  // Another machine may have rounded the last digit otherwise.
-  constexpr double kRounding = 1e-9;
-  const auto close = [](double a, double b, double slack) {
-    return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)) + slack;
-  };
-  if (close(kind.flops, want.flops, 0) &&
-      close(static_cast<double>(kind.bytes), static_cast<double>(want.bytes), 1)) {
-    return "";
-  }
-  return fmt::format("the kind says {} FLOPs and {} bytes; {} on these types takes {} and {}",
-                     kind.flops, kind.bytes, kind.op, want.flops, want.bytes);
-}
-
 const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
@@ -126,12 +110,6 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
          } catch (const std::exception&) {
            return "";  // types-follow says why
          }
-       }},
-      {kCostRule.name, kCostRule.says, kCostRule.fix,
-       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
-         // Work on rows depends on the experts of the whole tensor: Values::compute knows them.
-         if (!info.rules || has_rows(k)) return "";
-         return cost_differs(k, *info.rules, 0);
        }},
   };
   return rules;
