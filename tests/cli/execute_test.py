@@ -55,24 +55,79 @@ class Execute(unittest.TestCase):
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
-    def test_interrupted_training_goes_on(self):
-        words = ["configs/quickstart.yaml", "--set", "output.dir=runs/stopped", "--set", "train.steps=4000"]
-        p = subprocess.Popen([HOCKET, "train", *words], cwd=self.box.folder, env=self.box.environment(),
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace")
-        metrics = self.box.path("runs/stopped/metrics.jsonl")
+    def long_run(self, name, *more, seen=500, **how):
+        """A training of many steps as a process, some of which are done: (process, words of the same with more)."""
+        words = ["configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set",
+                 "cluster.profile=runs/quickstart/profile.json", *(w for x in more for w in ("--set", x))]
+        p = subprocess.Popen([HOCKET, "train", *words, "--set", "train.steps=4000"], cwd=self.box.folder,
+                             env=self.box.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             errors="replace", **how)
+        metrics = self.box.path(f"runs/{name}/metrics.jsonl")
         end = time.monotonic() + 120
-        while time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics) > 500):
-            time.sleep(0.05)
-        self.refused("another process is training into this folder", "train", *words)
+        while time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics) > seen):
+            time.sleep(0.02)
+        return p, words
+
+    def checkpoints(self, name):
+        folder = self.box.path(f"runs/{name}/checkpoints")
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def test_interrupted_training_goes_on(self):
+        for number, name in ((signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")):
+            p, words = self.long_run(f"stopped{name}")
+            if number == signal.SIGINT:
+                self.refused("another process is training into this folder", "train", *words)
+            p.send_signal(number)
+            out, err = p.communicate(timeout=120)
+            self.assertEqual(128 + number, p.returncode, out + err)
+            saved = self.checkpoints(f"stopped{name}")
+            self.assertEqual(1, len(saved), saved)
+            step = int(saved[0].split("-")[1])
+            if number != signal.SIGHUP:  # the terminal is gone, and nothing is printed any more
+                self.assertIn(f"stopped after step {step} of 4000; the same command goes on from there", out)
+                self.assertRegex(err, name + r": finishing step \d+ and saving it; once more ends now, and there is "
+                                 "no checkpoint yet: the same command starts over")
+            out = self.box.good("train", *words, "--set", f"train.steps={step + 2}")
+            self.assertIn(f"resumed from runs/stopped{name}/checkpoints/{saved[0]}", out)
+
+    def test_second_signal_ends_at_once(self):
+        """While a step hangs, here because the process is held: the first signal waits, the second does not."""
+        p, _ = self.long_run("twice", "train.save_every=1", "train.global_batch=64", seen=1500)
+        saved = self.checkpoints("twice")
+        p.send_signal(signal.SIGSTOP)
         p.send_signal(signal.SIGINT)
-        out, _ = p.communicate(timeout=120)
-        self.assertEqual(0, p.returncode, out)
-        self.assertIn("the same command goes on", out)
-        saved = os.listdir(self.box.path("runs/stopped/checkpoints"))
-        self.assertEqual(1, len(saved), saved)
-        step = int(saved[0].split("-")[1])
-        out = self.box.good("train", *words[:3], "--set", f"train.steps={step + 2}")
-        self.assertIn(f"resumed from runs/stopped/checkpoints/{saved[0]}", out)
+        p.send_signal(signal.SIGTERM)
+        p.send_signal(signal.SIGCONT)
+        _, err = p.communicate(timeout=60)
+        self.assertIn(p.returncode, (130, 143), err)
+        self.assertRegex(err, r"SIG\w+: finishing step \d+ and saving it")
+        self.assertRegex(err, r"SIG\w+: ended at once; the same command goes on from runs/twice/checkpoints/step-")
+        self.assertGreaterEqual(self.checkpoints("twice")[-1].split(".")[0], saved[-1].split(".")[0])
+
+    def test_signal_before_the_first_step(self):
+        """While tasks are timed there is nothing to finish."""
+        p = subprocess.Popen([HOCKET, "train", "configs/quickstart.yaml", "--set", "output.dir=runs/early"],
+                             cwd=self.box.folder, env=self.box.environment(), stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True)
+        self.assertIn("timing tasks", p.stderr.readline())
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+        self.assertEqual(130, p.returncode, err)
+        self.assertIn("SIGINT: ended at once; there is no checkpoint yet: the same command starts over", err)
+        self.assertEqual([], self.checkpoints("early"))
+
+    def test_nohup_is_heeded(self):
+        p, _ = self.long_run("kept", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        metrics = self.box.path("runs/kept/metrics.jsonl")
+        p.send_signal(signal.SIGHUP)
+        size = os.path.getsize(metrics)
+        end = time.monotonic() + 60
+        while os.path.getsize(metrics) < size + 2000 and time.monotonic() < end:
+            self.assertIsNone(p.poll())
+            time.sleep(0.02)
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=60)
+        self.assertEqual(130, p.returncode)
 
     def refused(self, text, *words, code=2):
         r = self.box.run(*words)
