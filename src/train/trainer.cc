@@ -209,6 +209,8 @@ void Trainer::load_or_initialise() {
   if (from_) {
     restore(*from_, *session_);
     fmt::print("resumed from {} (step {})\n", from_->folder(), start_step_);
+    if (const auto changes = changed_settings(run_, *from_); !changes.empty())
+      fmt::print("changed since: {}\n", join(changes, ", "));
     std::fflush(stdout);
     from_.reset();
     metrics_.drop_after(start_step_);

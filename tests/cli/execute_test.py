@@ -273,6 +273,8 @@ class Execute(unittest.TestCase):
         out = self.box.good(*self.short("same", "train.steps=3", "plan.dp=2", "plan.micro_batch=1", "train.lr=0.01",
                                         "cluster.profile="))
         self.assertIn("resumed from runs/same/checkpoints/step-000002", out)
+        self.assertIn("\nchanged since: cluster.profile \"runs/quickstart/profile.json\" -> \"\", plan.dp 1 -> 2, "
+                      "plan.micro_batch 4 -> 1, train.lr 0.002 -> 0.01, train.steps 2 -> 3\n", out)
 
     def test_damaged_checkpoints(self):
         self.box.good(*self.short("damaged"))
