@@ -386,7 +386,8 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
   out.key("samples").open('[');
   for (const Sample& s : r.samples) {
     out.open('{').member("prompt", shortened(s.prompt, limits.text));
-    out.member("text", shortened(s.text, limits.text)).member("how", s.how).close('}');
+    out.member("text", shortened(s.text, limits.text)).member("how", s.how);
+    out.member("language", s.language).close('}');
   }
   out.close(']').member("config", shortened(r.config, limits.text)).key("files").open('[');
   for (const ReportFile& f : r.files) {

@@ -105,6 +105,8 @@ void OutputSection::fields(Fields& v) {
   v("dir", dir, "checkpoints, metrics, traces and the report go here");
   v("trace", trace, "write the trace of one step");
   v("report", report, "write report.html at the end");
+  v("sample_prompt", sample_prompt,
+    "what the sample at the end goes on from; default: the first lines of a held-out file");
 }
 
 void RunConfig::fields(Fields& v) {

@@ -81,6 +81,7 @@ struct OutputSection {
   std::string dir = "runs/default";
   bool trace = true;
   bool report = true;
+  std::string sample_prompt;
   void fields(Fields& v);
 };
 

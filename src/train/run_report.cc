@@ -9,6 +9,7 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -75,6 +76,20 @@ std::vector<diagnose::Baseline> baselines_of(const data::Dataset& dataset) {
   return list;
 }
 
+/// "c++" if most of the files whose names say what they hold are C or C++; standard headers have no
+/// suffix, so those without one say nothing.
+std::string language_of(const data::Dataset& dataset) {
+  const std::set<std::string> suffixes = {"c", "cc", "cpp", "cxx", "cu", "h", "hh", "hpp", "hxx", "tcc"};
+  int64_t cpp = 0, other = 0;
+  for (const data::Corpus::File& file : dataset.files()) {
+    const std::string name = file_name(file.path);
+    const size_t dot = name.find_last_of('.');
+    if (dot == name.npos || dot == 0) continue;
+    ++(suffixes.contains(name.substr(dot + 1)) ? cpp : other);
+  }
+  return cpp > other ? "c++" : "";
+}
+
 std::string millions(double count) { return fmt::format("{:.2f} M", count / 1e6); }
 
 }  // namespace
@@ -129,6 +144,7 @@ void RunReport::finish(engine::Session& session, int64_t steps_done) {
   }
   if (run_.config.output.trace) write_traces(measured);
   diagnose::Sample sample = sample_text(run_, session, dataset_);
+  sample.language = language_of(dataset_);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);
   report.samples.push_back(std::move(sample));
   report.files = list_files();

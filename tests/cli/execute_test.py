@@ -199,6 +199,12 @@ class Execute(unittest.TestCase):
         r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
         self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
 
+    def test_sample_goes_on_from_the_data(self):
+        """output.sample_prompt, which the shipped configuration has; without it, how a held-out file begins."""
+        self.assertIn("):\n#include <vector>\n\nnamespace std\n{\n", self.output)
+        out = self.box.good(*self.short("sample", "output.sample_prompt=", "output.report=false"))
+        self.assertIn("):\n// SPDX-License-Identifier: Apache-2.0\n", out)
+
     def test_what_a_training_starts_from(self):
         """Weights where model.path has them, unless told otherwise; and the start says which."""
         def losses(name):

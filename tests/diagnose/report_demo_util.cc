@@ -376,7 +376,7 @@ ReportData demo_report(int ranks, uint64_t seed) {
                 "    { return static_cast<_Tp&>(this->_M_node->_M_v()); }\n#endif\n\n"
                 "    bool\n    operator==(const __node_iterator& __x) const\n"
                 "    { return this->_M_node == __x._M_node; }\n  };\n",
-                "temperature 0.7, top-p 0.95, seed 1"}};
+                "temperature 0.7, top-p 0.95, seed 1", ranks == 1 ? "c++" : ""}};
   r.config =
       "model: configs/models/quickstart\ndata:\n  files: [/usr/include/c++/**]\n"
       "  tokenizer: {train: true, vocab_size: 4096}\ntrain:\n  seq_len: 512\n"

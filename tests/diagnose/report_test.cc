@@ -94,7 +94,7 @@ ReportData hostile_report() {
       "</script><script>document.title='broken'</script>&lt;<!-- \"'\\\n@DATA@";
   r.title = r.subtitle = r.command = r.config = nasty;
   r.facts.push_back({nasty, {{nasty, nasty}}});
-  r.samples = {{nasty, "\xff\xfe bytes \x01\x7f and cut \xe2\x82", nasty}};
+  r.samples = {{nasty, "\xff\xfe bytes \x01\x7f and cut \xe2\x82", nasty, nasty}};
   r.files.push_back({nasty, nasty, -1});
   r.notes.push_back(nasty);
   r.baselines[0].name = nasty;
