@@ -101,7 +101,9 @@ bool MetricsFile::ends_with_final_evaluation() const {
   const std::string text = file_exists(path_) ? read_file(path_) : "";
   const auto lines = split(trim(text), '\n');
   const auto last = nlohmann::json::parse(lines.back(), nullptr, false);
-  return last.is_object() && last.value("eval/complete", nlohmann::json()) == true;
+  // Runs of earlier versions always took all at the end, and only there.
+  const char* key = last.contains("eval/final") ? "eval/final" : "eval/complete";
+  return last.is_object() && last.value(key, nlohmann::json()) == true;
 }
 
 }  // namespace hocket::train

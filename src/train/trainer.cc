@@ -86,7 +86,7 @@ class Trainer {
   void set_up();
   void load_or_initialise();
   void one_step(int64_t step);
-  void evaluate(int64_t step, bool all);
+  void evaluate(int64_t step, bool final);
   void save(int64_t step);
   void tell_resume();
   template <typename Write>
@@ -292,25 +292,27 @@ void Trainer::one_step(int64_t step) {
   progress_->update(progress_text(m, steps_, eta_s, held_out_));
 }
 
-void Trainer::evaluate(int64_t step, bool all) {
+void Trainer::evaluate(int64_t step, bool final) {
   if (!evaluator_) return;
   const double begin = now_s();
-  HeldOut h = evaluator_->run(all ? 0 : t_.eval_sequences, [&](int64_t done, int64_t total) {
+  const int64_t sequences = final ? t_.final_eval_sequences : t_.eval_sequences;
+  const HeldOut h = evaluator_->run(sequences, [&](int64_t done, int64_t total) {
     progress_->update(fmt::format("validation {}/{} sequences", done, total));
   });
-  held_out_ = fmt::format("held-out {:.3f} bits/byte", h.bits_per_byte());
+  held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", h.bits_per_byte(), step);
   storing([&] {
     metrics_.append({{"step", step},
                      {"time_s", trained_s_},
                      {"eval/loss", h.loss()},
                      {"eval/bits_per_byte", h.bits_per_byte()},
-                     {"eval/complete", all}});
+                     {"eval/complete", h.complete()},
+                     {"eval/final", final}});
   });
+  const std::string read = h.complete() ? "all held-out files"
+                                        : fmt::format("{} of {} held-out sequences", h.sequences, h.of);
   progress_->print(fmt::format("step {}: held-out loss {:.4f}, {:.4f} bits/byte ({}, {})", step,
-                               h.loss(), h.bits_per_byte(),
-                               all ? "all held-out files" : "a sample of them",
-                               human_time(now_s() - begin)));
-  if (all) report_.final_bits_per_byte = h.bits_per_byte();
+                               h.loss(), h.bits_per_byte(), read, human_time(now_s() - begin)));
+  if (final) report_.set_final(h.bits_per_byte(), h.complete() ? "" : read);
 }
 
 void Trainer::save(int64_t step) {

@@ -199,6 +199,38 @@ class Execute(unittest.TestCase):
         r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
         self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
 
+    def test_length_of_the_final_evaluation(self):
+        """As many sequences as asked for; the run is finished all the same, and what was read is told."""
+        out = self.box.run(*self.short("few", "train.final_eval_sequences=3"))
+        self.assertRegex(out.stderr, r"step 2: held-out loss .*\(3 of \d+ held-out sequences, ")
+        self.assertRegex(out.stdout, r"this model +\d\.\d+ bits/byte on 3 of \d+ held-out sequences\n")
+        with open(self.box.path("runs/few/metrics.jsonl"), encoding="utf-8") as f:
+            last = json.loads(f.readlines()[-1])
+        self.assertEqual((False, True), (last["eval/complete"], last["eval/final"]))
+        with open(self.box.path("runs/few/report.html"), encoding="utf-8") as f:
+            self.assertIn("the baselines are of all held-out files", f.read())
+        self.assertIn("already finished", self.box.good(*self.short("few", "train.final_eval_sequences=3")))
+
+    def test_baselines_as_asked(self):
+        """None without a report unless asked for; xz only with all. What is there is not computed again."""
+        kept = self.box.path("runs/quickstart/data/baselines.json")
+        os.rename(kept, kept + ".away")
+        try:
+            out = self.box.good(*self.short("bare", "output.report=false"))
+            self.assertFalse(os.path.exists(kept))
+            self.assertNotIn("trigram", out)
+            out = self.box.good(*self.short("some", "output.report=false", "output.baselines=trigram"))
+            self.assertRegex(out, r"Witten-Bell trigram +\d\.\d+ bits/byte")
+            self.assertNotIn("xz -9e", out)
+            out = self.box.good(*self.short("all", "output.report=false", "output.baselines=all"))
+            self.assertRegex(out, r"xz -9e +\d\.\d+ bits/byte \(each held-out file compressed alone\)")
+            self.assertRegex(out, r"xz -9e, one piece +\d\.\d+ bits/byte \(all held-out files compressed as one text")
+            with open(kept, encoding="utf-8") as f, open(kept + ".away", encoding="utf-8") as g:
+                self.assertEqual(json.load(f), json.load(g))
+            self.assertNotIn("trigram", self.box.good(*self.short("none", "output.baselines=none")))
+        finally:
+            os.rename(kept + ".away", kept)
+
     def test_sample_goes_on_from_the_data(self):
         """output.sample_prompt, which the shipped configuration has; without it, how a held-out file begins."""
         self.assertIn("):\n#include <vector>\n\nnamespace std\n{\n", self.output)
@@ -336,7 +368,7 @@ class Execute(unittest.TestCase):
             os.rename(kept + ".away", kept)
         self.assertEqual(0, r.returncode, r.stderr)
         self.assertIn("the report will have no baselines", r.stderr)
-        self.assertNotIn("trigram", r.stdout)
+        self.assertNotIn("bits/byte (", r.stdout)
         self.assertTrue(os.path.exists(self.box.path("runs/moved/report.html")))
 
     def test_eval_held_out(self):
