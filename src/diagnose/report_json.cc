@@ -178,7 +178,11 @@ void put_load(Out& out, const std::vector<LoadPoint>& all, size_t limit) {
     kept.push_back(fit[n == 1 ? fit.size() - 1 : i * (fit.size() - 1) / (n - 1)]);
   }
   out.key("load").open('{').member("layers", static_cast<int64_t>(layers));
-  out.member("experts", static_cast<int64_t>(experts)).key("steps").open('[');
+  out.member("experts", static_cast<int64_t>(experts)).key("numbers").open('[');
+  for (size_t i = 0; i < layers; ++i) {
+    out.value(i < all.back().layers.size() ? all.back().layers[i] : static_cast<int64_t>(i));
+  }
+  out.close(']').key("steps").open('[');
   for (const LoadPoint* p : kept) out.value(p->step);
   out.close(']').key("v").open('[');
   for (const LoadPoint* p : kept) {

@@ -199,6 +199,19 @@ class Execute(unittest.TestCase):
         r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
         self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
 
+    def test_layers_with_experts_have_their_numbers(self):
+        """Of three layers, only the middle one has experts."""
+        os.makedirs(self.box.path("configs/models/mixed"))
+        with open(self.box.path("configs/models/mixed/config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(cli_util.TINY, decoder_sparse_step=2), f)
+        self.box.good("train", "configs/quickstart.yaml", "--set", "output.dir=runs/mixed", "--set", "train.steps=2",
+                      "--set", "model.path=configs/models/mixed")
+        with open(self.box.path("runs/mixed/metrics.jsonl"), encoding="utf-8") as f:
+            line = json.loads(f.readline())
+        self.assertEqual(([1], 1, 4), (line["moe/layers"], len(line["moe/load"]), len(line["moe/load"][0])))
+        with open(self.box.path("runs/mixed/report.html"), encoding="utf-8") as f:
+            self.assertIn('"experts":4,"numbers":[1],', f.read())
+
     def test_length_of_the_final_evaluation(self):
         """As many sequences as asked for; the run is finished all the same, and what was read is told."""
         out = self.box.run(*self.short("few", "train.final_eval_sequences=3"))

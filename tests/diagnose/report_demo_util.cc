@@ -343,7 +343,9 @@ ReportData demo_report(int ranks, uint64_t seed) {
       r.metrics.eval.push_back({step, time, (bpb + 0.035) * 2.31, bpb + 0.035});
     }
     if (step % 10 == 9 || step == 0) {
-      LoadPoint load{step, {}};
+      // With four ranks every other layer is dense.
+      LoadPoint load{step, {}, {}};
+      for (int l = 0; l < kLayers; ++l) load.layers.push_back(ranks == 1 ? l : 2 * l + 1);
       for (int l = 0; l < kLayers; ++l) {
         std::vector<double> row;
         for (int e = 0; e < kExperts; ++e) {

@@ -41,7 +41,7 @@ ReportData large_report() {
     r.metrics.train.push_back(p);
     if (step % 100 == 99) r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3});
     if (step % 50 == 49) {
-      LoadPoint load{step, {}};
+      LoadPoint load{step, {}, {}};
       for (int l = 0; l < 48; ++l) {
         load.load.emplace_back();
         for (int e = 0; e < 128; ++e)
@@ -127,6 +127,7 @@ TEST(Report, IsOneFileWithoutOutsideResources) {
     const json data = data_of(page);
     EXPECT_EQ(data["baselines"].size(), 2u);
     EXPECT_EQ(data["train"]["loss"].size(), 200u);
+    EXPECT_EQ(data["load"]["numbers"][1], ranks == 1 ? 1 : 3);
     EXPECT_EQ(data["thinned"], 1);
     EXPECT_EQ(data["timelines"].size(), 2u);
     EXPECT_GT(data["kinds"].size(), 20u);
