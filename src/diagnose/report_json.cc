@@ -178,7 +178,11 @@ void put_load(Out& out, const std::vector<LoadPoint>& all, size_t limit) {
     kept.push_back(fit[n == 1 ? fit.size() - 1 : i * (fit.size() - 1) / (n - 1)]);
   }
   out.key("load").open('{').member("layers", static_cast<int64_t>(layers));
-  out.member("experts", static_cast<int64_t>(experts)).key("steps").open('[');
+  out.member("experts", static_cast<int64_t>(experts)).key("numbers").open('[');
+  for (size_t i = 0; i < layers; ++i) {
+    out.value(i < all.back().layers.size() ? all.back().layers[i] : static_cast<int64_t>(i));
+  }
+  out.close(']').key("steps").open('[');
   for (const LoadPoint* p : kept) out.value(p->step);
   out.close(']').key("v").open('[');
   for (const LoadPoint* p : kept) {
@@ -386,7 +390,8 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
   out.key("samples").open('[');
   for (const Sample& s : r.samples) {
     out.open('{').member("prompt", shortened(s.prompt, limits.text));
-    out.member("text", shortened(s.text, limits.text)).member("how", s.how).close('}');
+    out.member("text", shortened(s.text, limits.text)).member("how", s.how);
+    out.member("language", s.language).close('}');
   }
   out.close(']').member("config", shortened(r.config, limits.text)).key("files").open('[');
   for (const ReportFile& f : r.files) {
