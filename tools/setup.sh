@@ -13,8 +13,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
-sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libzstd-dev zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
+sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
+  zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
 build_packages=(make g++ ccache ca-certificates python3 python3-venv libgtest-dev
   libbenchmark-dev xz-utils)
 test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml)
