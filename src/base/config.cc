@@ -20,6 +20,8 @@ using Json = nlohmann::json;
 using Kind = ConfigNode::Kind;
 
 Json raw_json(const ConfigNode& node) {
+  // Free-form sections (`model.config`) keep YAML's own typing: an unquoted scalar that reads as a
+  // boolean or a number is one, everything else a string.
   switch (node.kind) {
     case Kind::null:
       return nullptr;

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,7 +16,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/text.h"
 
 namespace hocket {
 namespace {
@@ -94,66 +92,9 @@ int open_for_read(const std::string& path, int64_t* size) {
   return fd;
 }
 
-bool has_wildcard(std::string_view text) {
-  return text.find_first_of("*?[") != std::string_view::npos;
-}
-
 bool is_link(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
-}
-
-bool is_regular(const std::string& path) {
-  struct stat st {};
-  return ::stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
-}
-
-std::vector<std::string> names_in(const std::string& path, bool* ok) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
-  *ok = dir != nullptr;
-  if (!*ok) return names;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-// `base` is "" for the current folder and otherwise ends with a slash.
-void glob_from(const std::string& base, const std::vector<std::string>& parts, size_t at,
-               std::vector<std::string>* out) {
-  const std::string& part = parts[at];
-  const bool last = at + 1 == parts.size();
-  if (part != "**" && !has_wildcard(part)) {
-    const std::string path = base + part;
-    if (last) {
-      if (is_regular(path)) out->push_back(path);
-    } else {
-      glob_from(path + "/", parts, at + 1, out);
-    }
-    return;
-  }
-  if (part == "**" && !last) glob_from(base, parts, at + 1, out);
-  bool ok = false;
-  for (const std::string& name : names_in(base.empty() ? "." : base, &ok)) {
-    const std::string path = base + name;
-    if (part == "**") {
-      if (name[0] == '.') continue;
-      if (is_directory(path)) {
-        if (!is_link(path)) glob_from(path + "/", parts, at, out);
-      } else if (last && is_regular(path)) {
-        out->push_back(path);
-      }
-    } else if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) {
-      if (last) {
-        if (is_regular(path)) out->push_back(path);
-      } else if (is_directory(path)) {
-        glob_from(path + "/", parts, at + 1, out);
-      }
-    }
-  }
 }
 
 }  // namespace
@@ -347,9 +288,14 @@ void sync_dir(const std::string& path) {
 }
 
 std::vector<std::string> list_dir(const std::string& path) {
-  bool ok = false;
-  std::vector<std::string> names = names_in(path, &ok);
-  if (!ok) fail(path, "cannot be listed: {}", error_text(errno));
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
+  if (dir == nullptr) fail(path, "cannot be listed: {}", error_text(errno));
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -370,20 +316,6 @@ std::string parent_path(const std::string& path) {
 std::string file_name(const std::string& path) {
   const size_t slash = path.find_last_of('/');
   return slash == std::string::npos ? path : path.substr(slash + 1);
-}
-
-std::vector<std::string> list_glob(const std::string& pattern) {
-  std::vector<std::string> parts, out;
-  for (std::string& part : split(pattern, '/')) {
-    if (!part.empty() && !(part == "**" && !parts.empty() && parts.back() == "**")) {
-      parts.push_back(std::move(part));
-    }
-  }
-  if (parts.empty()) return out;
-  glob_from(pattern[0] == '/' ? "/" : "", parts, 0, &out);
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  return out;
 }
 
 FileFaults::FileFaults(Op op, int nth, int error) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files: whole-file reads, atomic writes that survive a crash or a full disk, read-only mappings,
-// globs. Everything that writes goes through here, so that tests can make any write fail
-// (`FileFaults`). Reading errors and unwritable places are bad input; a write that fails half-way
-// (disk full, I/O error) is a failed run.
+// Files: whole-file reads, atomic writes that survive a crash or a full disk, read-only mappings.
+// Everything that writes goes through here, so that tests can make any write fail (`FileFaults`).
+// Reading errors and unwritable places are bad input; a write that fails half-way (disk full, I/O
+// error) is a failed run.
 #pragma once
 
 #include <cstddef>
@@ -92,12 +92,6 @@ std::vector<std::string> list_dir(const std::string& path);
 std::string join_path(const std::string& folder, const std::string& name);
 std::string parent_path(const std::string& path);  ///< "." for a bare name
 std::string file_name(const std::string& path);    ///< what follows the last slash
-
-/// Regular files that match, sorted by bytes, each once. `*`, `?` and `[...]` match within one name
-/// and never a leading dot; `**` alone between slashes matches any number of folders (links to
-/// folders are not followed there). A pattern without wildcards yields the file itself if it
-/// exists.
-std::vector<std::string> list_glob(const std::string& pattern);
 
 /// Test seam: while it lives, the n-th operation of one kind (1 is the next one, counted over all
 /// threads) fails with `error` (an errno value) and so do all later ones of that kind.

@@ -41,6 +41,12 @@ std::string human_count(double count);
 /// Well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
+/// `text` with backslashes, control characters and the characters of `also` written as \xHH, so that
+/// none of them occurs in it.
+std::string escape(std::string_view text, std::string_view also);
+/// Inverse of escape, whatever `also` was. False if a backslash begins no \xHH.
+bool unescape(std::string_view text, std::string* out);
+
 /// Quotes `text` for an error message: control characters and bytes beyond ASCII escaped, at most
 /// `limit` bytes of it shown.
 std::string quote(std::string_view text, size_t limit = 80);

@@ -72,7 +72,10 @@ std::string to_json(const Verdict& v) {
   j.key("counts").object().member("tasks", v.num_tasks).member("buffers", v.num_buffers);
   j.member("messages", v.num_messages).member("collectives", v.num_collectives);
   j.member("applications", v.num_applications).member("problems", v.num_problems).end();
-  j.member("seconds", v.seconds).key("problems").array();
+  j.member("seconds", v.seconds).key("sends").object();
+  j.member("may_wait_for_receivers", v.ok() && v.stuck_when_sends_wait.empty());
+  j.member("stuck_if_they_wait", v.stuck_when_sends_wait).end();
+  j.key("problems").array();
   for (const Problem& p : v.problems) {
     j.object().member("rule", p.rule).member("class", to_string(p.problem_class));
     task("task", p.task);

@@ -8,15 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "base/json_writer.h"
 #include "base/text.h"
 #include "cli/verbs.h"
+#include "engine/machine.h"
+#include "kernels/backend.h"
 #include "models/config.h"
 #include "ops/op.h"
 #include "passes/pass.h"
-#include "runtime/kernel.h"
-#include "engine/machine.h"
 
 namespace hocket::cli {
 
@@ -25,32 +24,20 @@ void verb_env(Args& args) {
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  args.about("this machine, this program, and whether LibTorch is found", "");
+  args.about("this machine, this program, and the kernels that it runs", "");
   args.flag("--json", &o->json, "as JSON");
   args.example("hocket env", "what to put into a bug report");
   args.example("hocket env --json", "the same for a script");
   args.run([o] {
     const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
     const double memory = pages * static_cast<double>(sysconf(_SC_PAGESIZE));
-    const std::string library = runtime::torch_library_path();
-    std::string torch, why_not;
-    try {
-      torch = runtime::load_torch_backend()->describe();
-    } catch (const Error& e) {
-      why_not = e.what();
-    }
     std::vector<std::string> passes;
     for (const auto& pass : passes::all()) passes.push_back(pass.name);
     if (o->json) {
       JsonWriter j({.indent = 2});
       j.object().member("hocket", HOCKET_VERSION);
       for (const auto& [key, value] : engine::machine_facts()) j.member(key, value);
-      j.member("memory_bytes", static_cast<int64_t>(memory)).member("torch_library", library);
-      if (why_not.empty()) {
-        j.member("torch", torch);
-      } else {
-        j.key("torch").null().member("torch_error", why_not);
-      }
+      j.member("memory_bytes", static_cast<int64_t>(memory)).member("kernels", kernels::cpu_choice());
       j.member("models", models::families()).member("passes", passes);
       j.member("ops", ops::all().size()).end();
       fmt::print("{}\n", j.take());
@@ -62,8 +49,7 @@ void verb_env(Args& args) {
     row("hocket", HOCKET_VERSION);
     for (const auto& [key, value] : engine::machine_facts()) row(key, value);
     row("memory_bytes", human_bytes(memory));
-    row("torch_library", library);
-    row("torch", why_not.empty() ? torch : "not available: " + why_not);
+    row("kernels", kernels::cpu_choice());
     row("models", join(models::families(), ", "));
     row("passes", join(passes, ", "));
     row("ops", fmt::format("{}", ops::all().size()));

@@ -78,7 +78,7 @@ int on_ids(const Options& o, const engine::Run& run) {
   size_t longest = 0;
   for (const auto& list : ids) longest = std::max(longest, list.size());
   warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
-  auto backend = runtime::load_torch_backend();
+  auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
   const auto logits = train::logits_of(run, ids, backend, stores);
@@ -114,7 +114,7 @@ int on_data(const Options& o, const engine::Run& run) {
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
-  auto backend = runtime::load_torch_backend();
+  auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
   train::Evaluator evaluator(run, dataset, backend, stores);

@@ -142,9 +142,9 @@ std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {
     for (size_t i = 0; i < tasks.size(); ++i) {
       const program::Task& t = tasks[i];
       if (program::is_communication(program.kind(t).op)) continue;
-      const auto [it, fresh] = index.emplace(std::pair(t.kind, t.accumulate), targets.size());
+      const auto [it, fresh] = index.emplace(std::pair(t.kind, t.accumulate.bits()), targets.size());
       if (fresh)
-        targets.push_back({kind_key(program.kind(t), t.accumulate), t.kind, t.accumulate, 0,
+        targets.push_back({kind_key(program.kind(t), t.accumulate.bits()), t.kind, t.accumulate.bits(), 0,
                            static_cast<int32_t>(c), static_cast<program::TaskId>(i)});
       ++count[it->second];
     }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/glob.h"
 #include "base/text.h"
 #include "data/prepare.h"
 

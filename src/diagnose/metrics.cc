@@ -93,6 +93,8 @@ class Reader {
 }  // namespace
 
 Metrics load_metrics(const std::string& path) {
+  // Line by line, since a killed run may leave half a line at the end: a line that cannot be read is
+  // counted and skipped; a file without a single good line is not a metrics file.
   const std::string text = read_file(path);
   Reader reader;
   bool any = false;

@@ -83,6 +83,8 @@ std::string main_lane(const Trace& trace, const Sums& s) {
 }  // namespace
 
 void fill_measured(ReportData& report, const Trace& trace) {
+  // The step that is shown is the one of median length, so that neither the first nor a disturbed
+  // one stands for the run. The table by kind is the mean over all steps and ranks.
   const std::map<int32_t, Span> steps = steps_of(trace);
   if (steps.empty()) return;
   std::vector<std::pair<int64_t, int32_t>> by_length;
@@ -223,10 +225,11 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
                                : "output of " + describe(static_cast<size_t>(life.maker)),
                            kMemoryKinds[kind], life.begin, life.end, buffer.offset, bytes});
   }
-  for (size_t i = 0; i < n && i < cls.task_workspace.size(); ++i) {
-    if (cls.task_workspace[i] == kNone) continue;
+  for (size_t i = 0; i < n; ++i) {
+    const program::Task& t = cls.tasks[i];
+    if (t.workspace == kNone) continue;
     plan.blocks.push_back({"workspace of " + describe(i), "workspace", begin[i], end[i],
-                           cls.task_workspace[i], program.kind(cls.tasks[i]).workspace});
+                           t.workspace, program.kind(t).workspace});
   }
   // Parameters before what the optimizer keeps.
   for (const char* name : {"parameters", "optimizer state"}) {

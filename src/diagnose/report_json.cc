@@ -167,6 +167,8 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
 }
 
 void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t limit) {
+  // All blocks if they fit into the limit; else each plan gets an equal share of it, and keeps the
+  // blocks that matter most to the eye: the largest in bytes x lifetime.
   size_t total = 0;
   for (const MemoryPlan& plan : plans) total += plan.blocks.size();
   out.key("memory").array();
@@ -228,6 +230,9 @@ void put_numbers(JsonWriter& out, const ReportData& r) {
 }  // namespace
 
 std::string report_json(const ReportData& r, const ReportLimits& limits) {
+  // One object with everything the page draws, in the order in which it draws it. Whatever can grow
+  // with the run is bounded by `limits`: curves are thinned by a stride, timelines and memory
+  // blocks cut to the longest, texts shortened; the page says what was left out.
   JsonWriter out({.digits = 6});
   out.object().member("title", r.title).member("subtitle", r.subtitle).member("date", r.date);
   out.member("command", r.command).member("version", r.version).member("status", r.status);

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace hocket::graph {
 
@@ -52,6 +53,15 @@ int64_t TensorType::numel() const {
   int64_t n = 1;
   for (int64_t d : dims) n *= d;
   return n;
+}
+
+std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out) {
+  for (const std::span<const TensorType> list : {in, out}) {
+    for (const TensorType& type : list) {
+      if (is_floating(type.dtype)) return type.dtype;
+    }
+  }
+  return std::nullopt;
 }
 
 std::string to_string(const TensorType& type) {
@@ -114,10 +124,18 @@ std::string print_double(double v) {
   return text;
 }
 
+bool is_quote(char c) { return c == '"' || c == '\''; }
+
 Attr parse_attr(std::string_view text) {
-  if (!text.empty() && text.front() == '"') {
-    if (text.size() < 2 || text.back() != '"') fail("attributes", "unterminated string {}", text);
-    return std::string(text.substr(1, text.size() - 2));
+  // A quote begins a string; a number with '.', an exponent, inf or nan is a double and any other
+  // an integer. print_double keeps to that, so that the type survives.
+  if (!text.empty() && is_quote(text.front())) {
+    std::string value;
+    if (text.size() < 2 || text.back() != text.front() ||
+        !unescape(text.substr(1, text.size() - 2), &value)) {
+      fail("attributes", "unterminated string or bad escape {}", text);
+    }
+    return value;
   }
   auto number = [&](auto zero) {
     auto value = zero;
@@ -132,7 +150,7 @@ Attr parse_attr(std::string_view text) {
 }
 }  // namespace
 
-std::string to_string(const Attrs& attrs) {
+std::string to_string(const Attrs& attrs, char quote) {
   if (attrs.empty()) return "";
   std::string text = "{";
   for (const auto& [key, value] : attrs.items()) {
@@ -143,7 +161,7 @@ std::string to_string(const Attrs& attrs) {
     } else if (const auto* f = std::get_if<double>(&value)) {
       text += print_double(*f);
     } else {
-      text += '"' + std::get<std::string>(value) + '"';
+      text += quote + escape(std::get<std::string>(value), "\"'") + quote;
     }
   }
   return text + '}';
@@ -160,7 +178,7 @@ Attrs parse_attrs(std::string_view text) {
     if (eq == text.npos || eq == 0) fail("attributes", "got '{}'; expected key=value", text);
     size_t end = eq + 1;
     bool quoted = false;
-    while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= text[end++] == '"';
+    while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= is_quote(text[end++]);
     attrs.set(std::string(text.substr(0, eq)), parse_attr(text.substr(eq + 1, end - eq - 1)));
     text.remove_prefix(std::min(end + 1, text.size()));
   }

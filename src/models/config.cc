@@ -167,6 +167,9 @@ std::vector<std::string> families() {
 }
 
 ModelConfig parse_config(std::string_view text, const std::string& where, bool strict) {
+  // The family first, since it decides which keys exist; then refusal of what would change the model
+  // and is not built (refuse_unsupported), so that nothing is silently ignored; then the numbers,
+  // each with its bounds and the relations between them; last what only this family has.
   const json object = parse_json(text, where, {.max_depth = 32, .max_bytes = kMaxConfigBytes});
   const JsonView in(object, where);
   const std::string type = in.get_string("model_type");

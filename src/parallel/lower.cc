@@ -64,6 +64,9 @@ class Stamper {
   void begin_action() { first_compute_ = true; }
 
   BufferId buffer(ValueId v, int micro_batch) {
+    // The buffer of a value, made when it is first asked for. Values that belong to a micro-batch
+    // (activations, inputs) have one each; accumulators, parameters and what is left at the end of
+    // the step have one in all.
     const Value& value = stage_.values[static_cast<size_t>(v)];
     using Life = Value::Life;
     bool per_mb = value.life == Life::micro_batch || value.life == Life::input;
@@ -90,6 +93,13 @@ class Stamper {
   }
 
   void add(const TaskTemplate& t, int micro_batch) {
+    // Three things happen to a template as it becomes a task. Values become buffers: of this
+    // micro-batch, or of the step; an output that updates in place takes over the buffer of what it
+    // updates, and an accumulator adds from its second write on. Communication is tied to compute:
+    // the compute of an action waits for the sends of the action before the previous one, and its
+    // receives for that action's compute, so that at most two actions' worth of messages is under
+    // way. And when the last contribution to a gradient has been written, its reduction follows at
+    // once, so that it overlaps with what is left of the backward pass.
     Task task = t.task;
     task.micro_batch = micro_batch;
     for (ValueId v : t.in) task.in.push_back(buffer(v, micro_batch));
@@ -105,7 +115,7 @@ class Stamper {
       }
       task.out.push_back(buffer(v, micro_batch));
       if (stage_.values[static_cast<size_t>(v)].accumulator) {
-        if (written_[static_cast<size_t>(v)]) task.accumulate |= 1u << o;
+        if (written_[static_cast<size_t>(v)]) task.accumulate.add(o);
         written_[static_cast<size_t>(v)] = true;
         --remaining_[static_cast<size_t>(v)];
       }

@@ -21,6 +21,8 @@ graph::Mesh Plan::mesh() const {
 }
 
 void Plan::validate(int64_t num_layers, int64_t num_experts) const {
+  // What is wrong is said by key: sizes, divisibility of experts and layers, then the two bounds
+  // that keep a mistyped plan from making a program that nobody can hold in memory.
   auto positive = [](const char* key, int64_t v) {
     if (v < 1) fail("plan", "{} is {}; expected at least 1", key, v);
   };

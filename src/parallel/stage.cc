@@ -2,7 +2,6 @@
 #include "parallel/stage.h"
 
 #include <algorithm>
-#include <bit>
 #include <set>
 
 #include "base/error.h"
@@ -30,6 +29,14 @@ namespace {
 /// (addresses are reserved for the worst case) and reported.
 constexpr double kExpectedFactor = 1.25;
 
+/// Work and workspace of a kind of `op`; `experts`: of the whole tensors.
+void set_cost(Kind* kind, const ops::Op& op, int64_t experts) {
+  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts});
+  kind->flops = cost.flops;
+  kind->bytes = cost.bytes;
+  kind->workspace = cost.workspace;
+}
+
 class StageLowering {
  public:
   StageLowering(const Graph& graph, const Plan& plan, const Layouts& layouts,
@@ -44,6 +51,7 @@ class StageLowering {
       for (TensorId id : g.contributions) accumulated_[idx(id)] = true;
     }
     for (TensorId id : graph.outputs) is_output_[idx(id)] = true;
+    find_gradient_sums();
     for (const graph::Node& node : graph.nodes) {
       if (node.phase == graph::Phase::optimizer) continue;
       for (TensorId id : node.in) {
@@ -69,6 +77,7 @@ class StageLowering {
   }
   int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
 
+  void find_gradient_sums();
   void name_layer_kinds();
   int32_t segment(int32_t layer, Phase phase);
   Lane comm_lane(const Group& group) const;
@@ -113,17 +122,38 @@ class StageLowering {
   std::vector<std::vector<ValueId>> values_of_;  // per tensor: its values on this stage
   std::vector<std::set<int32_t>> remote_consumers_;
   std::vector<bool> accumulated_, is_output_;
+  std::vector<bool> sums_gradients_;  // per node
   std::vector<ValueId> sizes_of_;  // per counts tensor
   std::vector<std::string> layer_kind_;
   bool in_step_ = false;
 };
 
+/// The optimizer nodes between the contributions to a gradient and their total: stages sum what they
+/// have, in emit_grads.
+void StageLowering::find_gradient_sums() {
+  sums_gradients_.assign(graph_.nodes.size(), false);
+  std::vector<TensorId> open;
+  for (const graph::ParamGrad& grad : graph_.grads) {
+    if (grad.total != kNone) open.push_back(grad.total);
+  }
+  while (!open.empty()) {
+    const graph::NodeId producer = graph_.tensor(open.back()).producer;
+    open.pop_back();
+    const graph::Node& node = graph_.nodes[idx(producer)];
+    if (node.phase != graph::Phase::optimizer) continue;  // a contribution
+    sums_gradients_[idx(producer)] = true;
+    open.insert(open.end(), node.in.begin(), node.in.end());
+  }
+}
+
 void StageLowering::name_layer_kinds() {
   layer_kind_.assign(idx(graph_.num_layers) + 2, "dense");
   layer_kind_.front() = "embedding";
   layer_kind_.back() = "head";
-  for (const graph::Node& node : graph_.nodes)
-    if (node.op == "dispatch" && node.layer >= 0) layer_kind_[idx(node.layer) + 1] = "moe";
+  for (const graph::Node& node : graph_.nodes) {
+    const bool routes = ops::find(node.op).routing.counts >= 0;
+    if (routes && node.layer >= 0) layer_kind_[idx(node.layer) + 1] = "moe";
+  }
 }
 
 int32_t StageLowering::segment(int32_t layer, Phase phase) {
@@ -263,6 +293,12 @@ ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase ph
 
 ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
                                int32_t layer) {
+  // From the layout that the value has to the one that is wanted, a collective at a time. All sums
+  // first, in one all_reduce over all their axes. Then axis by axis, innermost first, because a
+  // split is nested inside those of the axes before it: P -> S is a reduce_scatter (of routing
+  // counts: a size exchange, which gives the local counts), S -> S of a routed tensor (between
+  // rows by token and rows by expert) an all_to_all with those sizes, S -> B an all_gather.
+  // Every intermediate layout is a value of its own, found again by whoever asks for it.
   const TensorId tensor = out_.values[idx(from)].tensor;
   const graph::Tensor& logical = graph_.tensor(tensor);
   std::vector<int32_t> sum_axes;
@@ -317,6 +353,9 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
 }
 
 ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user) {
+  // The value of a tensor in the layout that it has where it is made. Parameters, states and inputs
+  // come into being when first asked for. An activation is here already if its node runs on this
+  // stage; otherwise the stage that makes it sends it, and the receive stands here.
   const graph::Tensor& t = graph_.tensor(tensor);
   const Layout& layout = layouts_.tensor[idx(tensor)];
   if (ValueId v = find(tensor, layout); v != kNone) return v;
@@ -369,6 +408,9 @@ ValueId StageLowering::get(TensorId tensor, const Layout& layout, List& list,
 /// Sums several partial inputs of a node over the same axes in one collective.
 void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted,
                                            List& list) {
+  // Partial inputs that want the same sum would each get an all_reduce of their own from get().
+  // Grouped by the axes that they are summed over, each group of two and more becomes one
+  // coalesced all_reduce; get() then finds the results.
   std::map<std::vector<int32_t>, std::pair<std::vector<ValueId>, std::vector<Layout>>> groups;
   for (size_t i = 0; i < node.in.size(); ++i) {
     if (find(node.in[i], wanted.in[i]) != kNone) continue;
@@ -394,8 +436,12 @@ void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLa
 
 void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
                          List& list) {
+  // One node becomes one compute task: its inputs are found, or brought into the layouts that the
+  // node wants (which may put communication before it); its outputs become values in the layouts
+  // that it gives. An output shares the buffer of the input that it updates in place, or of the
+  // accumulator that it adds to. What other stages need is sent right away.
   const ops::Op& op = ops::find(node.op);
-  const size_t n_in = node.in.size() - static_cast<size_t>(std::popcount(node.accumulate));
+  const size_t n_in = node.in.size() - node.accumulate.size();
   reduce_inputs_together(node, wanted, list);
   std::vector<ValueId> in;
   for (size_t i = 0; i < node.in.size(); ++i)
@@ -420,23 +466,18 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     Value& value = out_.values[idx(v)];
     value.accumulator = !in_step_ && accumulated_[idx(tensor)];
     value.output = is_output_[idx(tensor)] && !value.accumulator;
-    if (value.accumulator && !(op.accumulates >> o & 1))
+    if (value.accumulator && !op.accumulates.contains(o))
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     if (updates != op.inplace.end())
       t.shares.push_back({static_cast<int>(o), in[idx(updates->first)]});
-    if (node.accumulate >> o & 1) t.shares.push_back({static_cast<int>(o), in[acc++]});
+    if (node.accumulate.contains(o)) t.shares.push_back({static_cast<int>(o), in[acc++]});
     t.out.push_back(v);
     kind.out.push_back(value.type);
   }
-  // A part of the experts sees a part of the rows: the cost needs their number.
-  graph::Attrs with_experts = kind.attrs;
+  int64_t experts = 0;  // of the whole tensors
   for (TensorId id : node.in)
-    if (const TensorType& type = graph_.tensor(id).type; type.routed())
-      with_experts.set("experts", type.dims[0]);
-  ops::Cost cost = op.cost(with_experts, kind.in, kind.out);
-  kind.flops = cost.flops;
-  kind.bytes = cost.bytes;
-  kind.workspace = cost.workspace;
+    if (const TensorType& type = graph_.tensor(id).type; type.routed()) experts = type.dims[0];
+  set_cost(&kind, op, experts);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
@@ -461,6 +502,12 @@ std::vector<int32_t> StageLowering::holders(TensorId param) const {
 /// Per parameter: sum over its uses here, over the stages that hold it, over the data-parallel
 /// ranks, in this order, so that the bits do not depend on the pipeline.
 void StageLowering::emit_grads() {
+  // For each parameter with uses on this stage, what happens to its accumulators when the last
+  // micro-batch has added to them: the uses are summed (`add`, in the order of uses, under the
+  // name that autodiff gave the sum), then the stages that share the parameter (tied embeddings)
+  // sum over `pp`, then the sum is brought to the layout of the parameter, which sums over the
+  // data-parallel ranks. The tasks are kept apart per parameter: the stamper places them as soon as
+  // the contributions are complete.
   in_step_ = true;
   for (const auto& g : graph_.grads) {
     GradReduction reduction;
@@ -470,24 +517,14 @@ void StageLowering::emit_grads() {
         reduction.contributions.push_back(v);
     if (reduction.contributions.empty()) continue;
     List& list = reduction.tasks;
-    TensorId total = g.contributions[0];
-    if (g.contributions.size() > 1) {
-      total = kNone;
-      for (const graph::Node& node : graph_.nodes)
-        if (node.phase == graph::Phase::optimizer && node.op == "add" &&
-            node.in.back() == g.contributions.back())
-          total = node.out[0];
-      HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
-    }
+    const TensorId total = g.total;
+    HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
     ValueId sum = reduction.contributions[0];
     for (size_t i = 1; i < reduction.contributions.size(); ++i) {
       Value v = out_.values[idx(sum)];
       ValueId next = add_value(total, v.layout, Value::Life::step);
       Kind kind{.op = "add", .attrs = {}, .in = {v.type, v.type}, .out = {v.type}};
-      ops::Cost cost = ops::find("add").cost({}, kind.in, kind.out);
-      kind.flops = cost.flops;
-      kind.bytes = cost.bytes;
-      kind.workspace = cost.workspace;
+      set_cost(&kind, ops::find("add"), 0);
       TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, param.layer);
       t.in = {sum, reduction.contributions[i]};
       t.out = {next};
@@ -535,7 +572,7 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
       v = add_value(id, Layout{}, Value::Life::step);
       const TensorType& type = out_.values[idx(v)].type;
       Kind kind{.op = "zero", .attrs = {{"type", to_string(type)}}, .in = {}, .out = {type}};
-      kind.bytes = type.bytes();
+      set_cost(&kind, ops::find("zero"), 0);
       TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, 0);
       t.out = {v};
       list.push_back(std::move(t));
@@ -550,12 +587,16 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
 }
 
 void StageLowering::emit_step() {
+  // The optimizer's nodes, once per step, on the stages where their parameter lives. Before the clip
+  // coefficient the per-parameter sums of squares are made whole: over the ranks that split the
+  // parameter, then over the stages. Last, the losses: their partial sums become the outputs that
+  // the host reads.
   in_step_ = true;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];
     if (node.phase != graph::Phase::optimizer || !runs_here(node)) continue;
-    if (values_of_[idx(node.out[0])].size() > 0) continue;  // a gradient sum, already there
-    if (node.op == "clip_coef") {
+    if (sums_gradients_[n]) continue;  // emit_grads did
+    if (node.layer == graph::kEveryStage) {
       // Partial sums first, of the parameters that live here.
       graph::Node present = node;
       NodeLayouts wanted;
@@ -580,6 +621,9 @@ void StageLowering::emit_step() {
 /// An output may take over a value's buffer only if nobody reads the value later; otherwise a copy
 /// is made first.
 void StageLowering::protect_shared(List& list) {
+  // First pass: the last task of the list that reads each value. Second pass: wherever an output takes
+  // over the buffer of a value of this micro-batch that is read later, or that the host reads, the
+  // task takes over a copy instead, which is made right before it.
   std::vector<int64_t> last_read(out_.values.size(), -1);
   for (size_t i = 0; i < list.size(); ++i) {
     for (ValueId v : list[i].in) last_read[idx(v)] = static_cast<int64_t>(i);
@@ -596,7 +640,7 @@ void StageLowering::protect_shared(List& list) {
       ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
       values_of_[idx(value.tensor)].pop_back();
       Kind kind{.op = "copy", .attrs = {}, .in = {value.type}, .out = {value.type}};
-      kind.bytes = 2 * value.type.bytes();
+      set_cost(&kind, ops::find("copy"), 0);
       TaskTemplate c = make(std::move(kind), Lane::compute, t.task.phase, t.task.layer);
       c.in = {v};
       c.out = {copy};
@@ -609,6 +653,11 @@ void StageLowering::protect_shared(List& list) {
 }
 
 StageTemplate StageLowering::run(bool split_backward) {
+  // Forward nodes, then backward nodes, in the graph's order. With a split backward, the tasks that
+  // only add to gradient accumulators (dW) go to the end of the backward list, so that the schedule
+  // can run them later. In-place updates are then protected over forward and backward as one list,
+  // since a backward task may still read what a forward task would overwrite. Reductions of
+  // gradients and the optimizer's step come last.
   for (auto [phase, list] : {std::pair{graph::Phase::forward, &out_.forward},
                              std::pair{graph::Phase::backward, &out_.backward}})
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {

@@ -263,9 +263,9 @@ void plan_memory(const Program& program, RankClass& cls) {
   // Kernels run one after the other in the compute lane and share one workspace.
   cls.workspace_offset = workspace > 0 ? top : kNone;
   cls.arena_bytes = top + align(workspace);
-  cls.task_workspace.assign(n, kNone);
-  for (size_t i = 0; i < n; ++i)
-    if (program.kind(cls.tasks[i]).workspace > 0) cls.task_workspace[i] = cls.workspace_offset;
+  for (Task& t : cls.tasks) {
+    t.workspace = program.kind(t).workspace > 0 ? cls.workspace_offset : kNone;
+  }
   cls.expected_bytes = cls.arena_bytes;
   if (ragged) {
     std::vector<int64_t> scratch(m, kNone);

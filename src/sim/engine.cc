@@ -114,6 +114,9 @@ class Engine {
  public:
   Engine(const Program& program, Durations& durations, const ReplayOptions& options)
       : durations_(durations), options_(options), t_(build_tables(program, durations, options)) {
+    // All state is flat and indexed by (replayed rank, task of its class): `base[i]` is where rank
+    // i begins. `waits_` starts as the class's counts and is counted down; receives have a slot
+    // each; channels have a counter per meeting. Nothing is allocated after this.
     const size_t n = t_.num_ranks();
     out_.ranks = t_.ranks;
     out_.stands = t_.stands;
@@ -221,6 +224,12 @@ class Engine {
   }
 
   void start(int32_t i, TaskId task, int64_t now, TaskAt cause) {
+    // A task starts when its last dependency and its lane's previous task have ended (`cause`: the
+    // one that was last). Work occupies its lane and ends after its duration; shared work joins its
+    // node's queue instead. A send occupies its lane for the transfer and tells the receiver's slot
+    // that the transfer has begun. A receive ends when its message has arrived, maybe at once. The
+    // last member to arrive at a collective begins the transfer for all of them; the one event that
+    // ends it belongs to the lowest member.
     const ClassTable& c = table(i);
     const TaskRecord& r = c.tasks[at(task)];
     if (kRecord) {
@@ -319,6 +328,9 @@ class Engine {
   }
 
   void complete_event(const Event& e, int32_t node) {
+    // What start() began ends here: the lane's account is closed, and tasks that waited may start
+    // (complete). A send also delivers: the receiver's slot has its message, and a receive that was
+    // posted already ends now. A collective ends for all members at once.
     const ClassTable& c = table(e.index);
     const TaskRecord& r = c.tasks[at(e.task)];
     switch (r.type) {

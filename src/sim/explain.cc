@@ -25,6 +25,11 @@ size_t state_of(const Tables& t, const CollectiveRecord& k, int32_t index) {
 std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
                                     const std::vector<TaskAt>& cause,
                                     const std::vector<int32_t>& last_arriver) {
+  // From the task that ended last, back along what each task waited for: the dependency or lane
+  // predecessor that was last (`cause`); for a collective, what the last member to arrive waited
+  // for; for a receive, its sender, if the message came later than the receive was posted. Every
+  // step is the stretch of time between the end of what it waited for and its own end, so the
+  // steps add up to the whole.
   std::vector<PathStep> path;
   TaskAt here;
   int64_t latest = -1;
@@ -70,6 +75,9 @@ std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
 void throw_deadlock(const Tables& t, const std::vector<int64_t>& base,
                     const std::vector<int32_t>& waits, const std::vector<int32_t>& arrived,
                     const std::vector<bool>& ended) {
+  // Nothing can start any more. Every lane of every replayed rank that has tasks left is stuck at
+  // the first of them; each gets a line with what it waits for: a dependency, a message, members
+  // of its group. After kShown lines they are only counted.
   const Program& p = *t.program;
   constexpr int kShown = 12;
   int found = 0;

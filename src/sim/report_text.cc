@@ -82,6 +82,9 @@ std::string path_text(const SimReport& r) {
 }
 
 std::string to_text(const Program& p, const SimReport& r) {
+  // From the answer to its grounds: step time and throughput; where each rank's time goes; memory
+  // against the device's; the critical path; where the numbers come from, and what they leave
+  // out.
   std::string out;
   const auto to = std::back_inserter(out);
   std::string mesh;
@@ -134,6 +137,8 @@ std::string to_text(const Program& p, const SimReport& r) {
 }
 
 std::string to_json(const Program& p, const SimReport& r) {
+  // The same facts as to_text, for scripts: seconds as numbers, every rank that was replayed
+  // instead of the first 16, and absent keys where nothing is known (tokens, FLOPs).
   const auto s = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
   JsonWriter j({.indent = 2});
   j.object().member("step_s", s(r.step_ns)).member("step_ns", r.step_ns);

@@ -34,8 +34,8 @@ class ModelDurations : public Durations {
     const Task& t = p_.classes[at(cls)].tasks[at(task)];
     auto& known = work_[at(t.kind)];
     for (const auto& [accumulate, cost] : known)
-      if (accumulate == t.accumulate) return cost;
-    known.emplace_back(t.accumulate, costs_.work(p_.kind(t), t.accumulate));
+      if (accumulate == t.accumulate.bits()) return cost;
+    known.emplace_back(t.accumulate.bits(), costs_.work(p_.kind(t), t.accumulate.bits()));
     return known.back().second;
   }
 
@@ -52,10 +52,10 @@ class ModelDurations : public Durations {
     const Task& t = p_.classes[at(cls)].tasks[at(task)];
     const bool inter = t.lane == Lane::inter || t.lane == Lane::inter_rx;
     const auto [it, fresh] =
-        transfers_.try_emplace({t.kind, static_cast<int32_t>(t.accumulate), inter, shape});
+        transfers_.try_emplace({t.kind, static_cast<int32_t>(t.accumulate.bits()), inter, shape});
     if (fresh) {
       for (const auto& [known, id] : shapes_)
-        if (id == shape) it->second = costs_.transfer(p_.kind(t), t.accumulate, inter, known);
+        if (id == shape) it->second = costs_.transfer(p_.kind(t), t.accumulate.bits(), inter, known);
     }
     return it->second;
   }
@@ -108,7 +108,7 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
       TaskCost cost;
       if (op == "recv") continue;
       if (op == "send") {
-        const int32_t pair[2] = {first[c], peer_rank(p, t.peer_axis, t.peer, first[c])};
+        const int32_t pair[2] = {first[c], p.peer_of(t, first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else if (program::is_collective(op)) {
         const auto [it, fresh] = group_shape.emplace(t.group, 0);
@@ -129,6 +129,8 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
 }
 
 void summarise_path(const Program& p, const Replay& replay, SimReport& report) {
+  // The path has thousands of steps; a reader wants to know which kinds of task make it long. Sum
+  // by (kind, phase), keep the longest step of each as the example, and show the five largest.
   struct Sum {
     int64_t ns = 0, count = 0, longest = -1;
     const PathStep* example = nullptr;
@@ -164,6 +166,9 @@ void summarise_path(const Program& p, const Replay& replay, SimReport& report) {
 
 void add_notes(const Program& p, const CostModel& costs, const ModelDurations& durations,
                SimReport& report) {
+  // What a reader of the prediction has to know before believing it: whether it is calibrated at
+  // all, whether the profile fits the plan, whether the program was lowered for this cluster's
+  // nodes, whether it fits into memory.
   const cost::Cluster& c = costs.cluster();
   if (!costs.calibrated())
     report.notes.push_back(
@@ -220,6 +225,9 @@ int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
 
 SimReport simulate(const Program& program, const CostModel& costs, const SimOptions& options,
                    Replay* timeline) {
+  // Replay, then summarise: the replay gives times of tasks, everything else in the report follows
+  // from them and from the program (throughput, MFU, breakdown by rank, memory as planned, where
+  // the durations come from, critical path).
   const cost::Cluster& cluster = costs.cluster();
   const int32_t world = program.mesh.size();
   if (world > cluster.capacity())

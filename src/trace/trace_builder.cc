@@ -124,7 +124,6 @@ int32_t TraceBuilder::group_instance(program::GroupId group, int32_t rank) {
   if (added) {
     std::vector<int32_t> ranks =
         program_.members(program_.groups[static_cast<size_t>(group)], rank);
-    ranks.push_back(group);  // two groups of the same ranks stay apart
     at->second =
         groups_.try_emplace(std::move(ranks), static_cast<int32_t>(groups_.size())).first->second;
   }

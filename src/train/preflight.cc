@@ -57,7 +57,7 @@ void require_memory(const engine::Run& run, const program::Program& program) {
 }
 
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<runtime::Backend>& backend,
+                     const std::shared_ptr<kernels::Backend>& backend,
                      const data::Dataset& dataset) {
   Prediction result;
   const auto& program = compiled.program;

@@ -8,10 +8,10 @@
 
 #include "check/check.h"
 #include "data/prepare.h"
-#include "trace/trace.h"
-#include "runtime/kernel.h"
-#include "sim/simulator.h"
 #include "engine/describe.h"
+#include "kernels/backend.h"
+#include "sim/simulator.h"
+#include "trace/trace.h"
 #include "train/profiler.h"
 
 namespace hocket::train {
@@ -36,7 +36,7 @@ void require_memory(const engine::Run& run, const program::Program& program);
 
 /// Prints and returns it; throws Error (exit code 2) with the verdict if the check refuses.
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<runtime::Backend>& backend,
+                     const std::shared_ptr<kernels::Backend>& backend,
                      const data::Dataset& dataset);
 
 }  // namespace hocket::train

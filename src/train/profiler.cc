@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <set>
 #include <thread>
 
@@ -16,7 +15,9 @@
 #include "base/stats.h"
 #include "comm/local.h"
 #include "comm/solo.h"
+#include "ops/op.h"
 #include "runtime/executor.h"
+#include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
 
@@ -30,34 +31,25 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Inputs of the kind that training has: random tokens, whole sequences as documents.
-void feed_rank(const engine::Run& run, const engine::Compiled& compiled, runtime::Executor& rank, int32_t cls) {
+/// Inputs of the kind that training has: random tokens, whole sequences as documents, and a learning
+/// rate of 0, so that the weights stay good.
+engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compiled) {
   Rng rng(1);
-  const int64_t seq_len = run.config.train.seq_len;
-  for (const auto& b : compiled.program.classes[static_cast<size_t>(cls)].buffers) {
-    if (b.kind != program::BufferKind::input) continue;
-    void* data = rank.input(b.name, b.micro_batch);
-    const int64_t n = b.type.numel();
-    if (b.type.dtype == graph::DType::i32) {
-      for (int64_t i = 0; i < n; ++i)
-        static_cast<int32_t*>(data)[i] =
-            b.name == "positions"
-                ? static_cast<int32_t>(i % seq_len)
-                : static_cast<int32_t>(rng.below(static_cast<uint64_t>(run.model.vocab_size)));
-    } else if (b.name == "hyper") {
-      const double hyper[3] = {0.0, 0.5, 0.5};  // a learning rate of 0: weights stay good
-      std::memcpy(data, hyper, sizeof hyper);
-    } else {
-      for (int64_t i = 0; i < n; ++i)
-        static_cast<double*>(data)[i] = 1.0 / static_cast<double>(compiled.tokens_per_step);
-    }
-  }
+  engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
+  const auto vocab = static_cast<uint64_t>(run.model.vocab_size);
+  for (int32_t& token : batch.tokens) token = static_cast<int32_t>(rng.below(vocab));
+  for (int32_t& target : batch.targets) target = static_cast<int32_t>(rng.below(vocab));
+  for (size_t i = 0; i < batch.positions.size(); ++i)
+    batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
+  batch.loss_scale = 1.0 / static_cast<double>(compiled.tokens_per_step);
+  batch.hyper = {0.0, 0.5, 0.5};
+  return batch;
 }
 
 }  // namespace
 
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
-                      const std::shared_ptr<runtime::Backend>& backend,
+                      const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options) {
   const program::Program& p = compiled.program;
   cost::Profile result;
@@ -67,6 +59,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   result.threads = engine::threads_per_rank(run.plan);
   std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(p);
   std::map<std::string, std::vector<double>> samples;
+  const engine::Batch batch = random_batch(run, compiled);
   std::set<int32_t> classes;
   for (const auto& t : targets) classes.insert(t.cls);
   for (int32_t cls : classes) {
@@ -81,12 +74,12 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     std::thread worker([&] {
       try {
         runtime::Executor executor(p, rank, backend, &solo, stores[static_cast<size_t>(rank)], how);
-        feed_rank(run, compiled, executor, cls);
+        engine::feed(batch, compiled, rank, executor);
         const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i)
           if (!program::is_communication(p.kind(tasks[i]).op))
-            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate);
+            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
         constexpr int kWarmUp = 2, kLeast = 5;
         auto start = Clock::now();
         for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
@@ -128,7 +121,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     // The rate of the best large product is what MFU is a share of.
     const double rate = kind.flops / (middle * 1e-9);
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
-    if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
+    if (ops::find(kind.op).cost_class == ops::CostClass::matmul && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
                                            static_cast<double>(kind.bytes) / (middle * 1e-9));
@@ -143,7 +136,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
 }
 
 cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
-                             const std::shared_ptr<runtime::Backend>& backend,
+                             const std::shared_ptr<kernels::Backend>& backend,
                              const ProfileOptions& options) {
   try {
     cost::Profile old = cost::read_profile(path);

@@ -12,11 +12,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/baselines.h"
-#include "data/commands.h"
 #include "diagnose/report_fill.h"
 #include "trace/trace_builder.h"
 #include "train/sample.h"
@@ -46,41 +44,33 @@ trace::Trace to_trace(const engine::Session& session, const std::string& title, 
   return builder.take();
 }
 
-/// Baselines of a dataset, computed once and kept beside it; none, with a note, if they can't be.
-std::vector<diagnose::Baseline> baselines(const data::Dataset& dataset) {
-  const std::string path = join_path(dataset.folder(), "baselines.json");
-  std::optional<double> xz, trigram;
+/// The baselines of a dataset, from the easiest to the hardest; none, with a warning, if they can't
+/// be computed.
+std::vector<diagnose::Baseline> baselines_of(const data::Dataset& dataset) {
+  data::Baselines found;
   try {
-    const nlohmann::json json = read_json(path);
-    const JsonView in(json, path);
-    if (in.get_string("fingerprint") == dataset.fingerprint()) {
-      xz = in.get_double("xz");
-      trigram = in.get_double("trigram");
-    }
-  } catch (const Error&) {  // not there yet, or damaged
+    Progress progress;
+    found = data::kept_baselines(dataset, {}, [&](const std::string& what) {
+      progress.update("baselines, once: " + what);
+    });
+  } catch (const Error& e) {
+    log_warning("the report will have no baselines: {}", e.what());
+    return {};
   }
-  if (!xz || !trigram) {
-    try {
-      Progress progress;
-      const data::BaselinesResult b = data::run_baselines(
-          dataset, [&](const std::string& what) { progress.update("baselines, once: " + what); });
-      progress.finish();
-      xz = b.xz.bits_per_byte();
-      trigram = b.trigram.bits_per_byte();
-    } catch (const Error& e) {
-      log_warning("the report will have no baselines: {}", e.what());
-      return {};
-    }
-    try {
-      const nlohmann::json json = {
-          {"fingerprint", dataset.fingerprint()}, {"xz", *xz}, {"trigram", *trigram}};
-      write_file_atomic(path, json.dump(2));
-    } catch (const Error& e) {
-      log_warning("the baselines could not be kept: {}", e.what());
-    }
-  }
-  return {{"xz -9e", *xz, "each held-out file compressed alone"},
-          {"Witten-Bell trigram", *trigram, "over the same tokens and training files"}};
+  std::vector<diagnose::Baseline> list;
+  if (found.xz_each)
+    list.push_back({"xz -9e", *found.xz_each, "each held-out file compressed alone"});
+  if (found.xz_one_piece)
+    list.push_back({"xz -9e, one piece", *found.xz_one_piece,
+                    "all held-out files compressed as one text, so that each is described by those "
+                    "before it"});
+  if (found.trigram)
+    list.push_back(
+        {"Witten-Bell trigram", *found.trigram, "over the same tokens and training files"});
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
+    return a.bits_per_byte > b.bits_per_byte;
+  });
+  return list;
 }
 
 }  // namespace
@@ -94,7 +84,7 @@ double RunReport::peak_gib(engine::Session& session) const {
 }
 
 void RunReport::begin(const data::Dataset& dataset, const std::string& command) {
-  if (dataset.valid()) baselines_ = baselines(dataset);
+  if (dataset.valid()) baselines_ = baselines_of(dataset);
   command_ = command;
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
 }
@@ -221,7 +211,7 @@ void RunReport::finish(const engine::Run& run, engine::Session& session, const d
     fmt::print("report   {}/report.html\n", dir);
   }
   for (const auto& b : report.baselines)
-    fmt::print("{:<22} {:.4f} bits/byte\n", b.name, b.bits_per_byte);
+    fmt::print("{:<22} {:.4f} bits/byte ({})\n", b.name, b.bits_per_byte, b.what);
   if (final_bits_per_byte > 0)
     fmt::print("{:<22} {:.4f} bits/byte on the same held-out files\n", "this model",
                final_bits_per_byte);

@@ -17,8 +17,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
 #include "data/loader.h"
-#include "train/evaluate.h"
+#include "engine/batch.h"
 #include "engine/params.h"
+#include "train/evaluate.h"
 #include "train/preflight.h"
 #include "train/resume.h"
 #include "train/run_report.h"
@@ -85,7 +86,7 @@ class Trainer {
   data::Dataset dataset_;
   std::optional<checkpoint::Checkpoint> from_;  ///< what the run goes on from, until it is loaded
   std::string last_checkpoint_;
-  std::shared_ptr<runtime::Backend> backend_;
+  std::shared_ptr<kernels::Backend> backend_;
   engine::Stores stores_;
   std::unique_ptr<engine::Session> session_;
   std::unique_ptr<Evaluator> evaluator_;
@@ -144,16 +145,14 @@ void Trainer::set_up() {
   if (dataset_.tokenizer().vocab_size() > run_.model.vocab_size)
     fail(run_.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
-  backend_ = runtime::load_torch_backend();
+  backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
   if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
   prediction_ = preflight(run_, compiled, backend_, dataset_);
   model_flops_ = prediction_.model_flops;
   stores_.resize(static_cast<size_t>(run_.plan.world()));
-  runtime::ExecutorOptions how;
-  how.threads = engine::threads_per_rank(run_.plan);
-  how.timeout = std::chrono::milliseconds(static_cast<int64_t>(run_.config.plan.timeout_s * 1000));
-  session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_, how);
+  session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_,
+                                               engine::executor_options(run_));
   loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
                                                  dataset_.tokenizer().eos_id(),
                                                  static_cast<uint64_t>(t_.seed));
@@ -265,34 +264,13 @@ std::vector<std::vector<int64_t>> Trainer::expert_counts() {
 
 void Trainer::one_step(int64_t step) {
   const double begin = now_s();
-  const int64_t s = t_.seq_len, n = session_->program().num_micro_batches;
-  const int64_t rows = t_.global_batch / n;
-  std::vector<std::vector<int32_t>> tokens, targets, positions;
-  int64_t count = 0;
-  for (int64_t m = 0; m < n; ++m) {
-    std::vector<int32_t> tok(static_cast<size_t>(rows * s)), tgt(tok.size()), pos(tok.size());
-    for (int64_t r = 0; r < rows; ++r) {
-      auto row = [&](std::vector<int32_t>& v) {
-        return std::span(v).subspan(static_cast<size_t>(r * s), static_cast<size_t>(s));
-      };
-      loader_->fill((step - 1) * t_.global_batch + m * rows + r, {row(tok), row(tgt), row(pos)});
-    }
-    count += std::count_if(tgt.begin(), tgt.end(), [](int32_t x) { return x >= 0; });
-    tokens.push_back(std::move(tok));
-    targets.push_back(std::move(tgt));
-    positions.push_back(std::move(pos));
-  }
-  for (int32_t m = 0; m < static_cast<int32_t>(n); ++m) {
-    session_->feed("tokens", m, tokens[static_cast<size_t>(m)].data());
-    session_->feed("targets", m, targets[static_cast<size_t>(m)].data());
-    session_->feed("positions", m, positions[static_cast<size_t>(m)].data());
-  }
-  const double scale = 1.0 / static_cast<double>(std::max<int64_t>(count, 1));
+  engine::Batch batch(t_.global_batch, t_.seq_len);
+  for (int64_t r = 0; r < batch.rows; ++r)
+    loader_->fill((step - 1) * t_.global_batch + r, batch.row(r));
   const double lr = learning_rate(t_, step, steps_);
-  const double hyper[3] = {lr, 1 - std::pow(t_.beta1, static_cast<double>(step)),
-                           1 - std::pow(t_.beta2, static_cast<double>(step))};
-  session_->feed("loss_scale", program::kNone, &scale);
-  session_->feed("hyper", program::kNone, hyper);
+  batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.num_targets(), 1));
+  batch.hyper = engine::Hyper::of(t_, lr, step);
+  session_->feed(batch);
   session_->step();
   const double loss = session_->loss();
   last_step_s_ = now_s() - begin;
@@ -305,11 +283,11 @@ void Trainer::one_step(int64_t step) {
                                             : last_checkpoint_ + " is intact");
   losses_.push_back({step, loss});
 
-  const double tokens_per_s = static_cast<double>(t_.global_batch * s) / last_step_s_;
+  const double tokens_per_s = static_cast<double>(t_.global_batch * t_.seq_len) / last_step_s_;
   const double world = static_cast<double>(run_.plan.world());
   nlohmann::json line = {{"step", step},
                          {"time_s", trained_s_},
-                         {"tokens", step * t_.global_batch * s},
+                         {"tokens", step * t_.global_batch * t_.seq_len},
                          {"train/loss", loss},
                          {"train/grad_norm", norm},
                          {"train/lr", lr},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files: atomic writes under every failure, mappings, globs, and the errors that users see.
+// Files: atomic writes under every failure, mappings, and the errors that users see.
 #include "base/file.h"
 
 #include <gtest/gtest.h>
@@ -179,31 +179,6 @@ TEST_F(File, FoldersAndNames) {
   EXPECT_EQ(join_path("a", "/b"), "/b");
   EXPECT_TRUE(is_temporary_name("model.safetensors.hocket-tmp-12-0"));
   EXPECT_FALSE(is_temporary_name("model.safetensors"));
-}
-
-TEST_F(File, Glob) {
-  for (const char* name : {"a/1.h", "a/2.h", "a/b/3.h", "a/b/c/4.cc", "a/.hid/5.h", "top.h"}) {
-    make_dirs(parent_path(at(name)));
-    write_file_atomic(at(name), "x");
-  }
-  ::symlink(at("a").c_str(), at("a/b/loop").c_str());
-  const auto glob = [&](const std::string& pattern) {
-    std::vector<std::string> out;
-    for (const std::string& path : list_glob(at(pattern))) {
-      out.push_back(path.substr(dir_.size() + 1));
-    }
-    return out;
-  };
-  using Names = std::vector<std::string>;
-  EXPECT_EQ(glob("a/*.h"), (Names{"a/1.h", "a/2.h"}));
-  EXPECT_EQ(glob("**/*.h"), (Names{"a/1.h", "a/2.h", "a/b/3.h", "top.h"}));
-  EXPECT_EQ(glob("**"), (Names{"a/1.h", "a/2.h", "a/b/3.h", "a/b/c/4.cc", "top.h"}));
-  EXPECT_EQ(glob("a/**/**/[34].*"), (Names{"a/b/3.h", "a/b/c/4.cc"}));
-  EXPECT_EQ(glob("a/1.h"), Names{"a/1.h"});
-  EXPECT_EQ(glob("a/b/loop/?.h"), (Names{"a/b/loop/1.h", "a/b/loop/2.h"}));  // named: followed
-  EXPECT_EQ(glob("a/none"), Names{});
-  EXPECT_EQ(glob("a"), Names{});  // a folder is no file
-  EXPECT_EQ(list_glob(""), Names{});
 }
 
 }  // namespace

@@ -16,7 +16,6 @@ import cli_util
 from cli_util import HOCKET, Sandbox, floats, read_safetensors
 
 
-@unittest.skipUnless(cli_util.HAS_TORCH, f"no {cli_util.TORCH_LIB}")
 class Execute(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

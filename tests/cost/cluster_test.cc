@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/glob.h"
 
 namespace hocket::cost {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/glob.h"
 
 namespace hocket::data {
 
