@@ -28,7 +28,7 @@ void load(const engine::Run& run, engine::Stores& stores) {
   how.num_micro_batches = 1;
   const engine::Compiled compiled = engine::compile(run, how);
   train::require_memory(run, compiled.program);
-  train::load_weights(run.config.model.path, run, compiled, stores);
+  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, stores);
 }
 
 /// Mean next-token loss of the lists, from their logits; nan without a next token.

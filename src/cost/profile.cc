@@ -36,6 +36,8 @@ int64_t natural(const JsonView& v, std::string_view key, int64_t otherwise) {
 }
 
 Profile from_json(const nlohmann::json& json, const std::string& where) {
+  // Top to bottom as to_json writes it. Only format and tasks must be there; what is absent stays
+  // "not measured", and what is present must be sane, since durations are computed from it.
   const JsonView root(json, where);
   if (root.get_string("format") != kFormat)
     root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",

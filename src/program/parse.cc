@@ -236,6 +236,8 @@ void Parser::task(Words& words, RankClass* cls) {
 }
 
 void Parser::line(std::string_view raw) {
+  // The first word says what the line is. Tables come before what refers to them (kinds, groups, then
+  // classes with their buffers and tasks), and numbers count up, so that ids are positions.
   constexpr std::string_view kConfig = "config ";
   if (raw.starts_with(kConfig)) {
     program.config = raw.substr(kConfig.size());
@@ -274,6 +276,8 @@ void Parser::line(std::string_view raw) {
 }  // namespace
 
 Program parse_program(std::string_view text, const std::string& where) {
+  // Line by line between the header and `end`, without which the text counts as cut off. Whatever is
+  // wrong in a line surfaces here, so that every error names the file and the line.
   Parser parser;
   size_t number = 0;
   bool header = false;

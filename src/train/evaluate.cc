@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "checkpoint/model_weights.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 
@@ -154,9 +153,8 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
   return g;
 }
 
-void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores) {
-  checkpoint::ModelWeights weights(folder, run.model);
   for (const graph::Tensor& t : compiled.reference.tensors)
     if (t.kind == graph::TensorKind::param)
       engine::scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {

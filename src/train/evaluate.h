@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_weights.h"
 #include "data/prepare.h"
 #include "engine/session.h"
 
@@ -53,8 +54,8 @@ struct Gradients {
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        std::shared_ptr<kernels::Backend> backend, engine::Stores& stores);
 
-/// Loads every parameter of a model folder onto all ranks.
-void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+/// Loads every parameter of a model onto all ranks.
+void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores);
 
 }  // namespace hocket::train

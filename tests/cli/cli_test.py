@@ -109,6 +109,12 @@ class Cli(unittest.TestCase):
             self.refused(["check", "configs/quickstart.yaml", "--set", key], *expected)
 
         refused("output.dir=", "output.dir is empty")
+        refused("model.path=", "model has neither path nor config")
+        refused("model.config.model_type=llama", "model has both path and config")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "model.path=", "--set", "model.init=weights",
+                      "--set", "model.config={model_type: llama}"],
+                     "model.init is weights, and model.config names no folder")
+        refused("model.init=weights", "configs/models/quickstart] no model.safetensors")
         refused("plan.threads_per_rank=100000", "expected from 0 to 1024")
         refused("train.global_batch=4000000000", "1000000000 micro-batches", "with 3 layers", "plan.micro_batch")
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dp=65536", "--set", "plan.micro_batch=1",
