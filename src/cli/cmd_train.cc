@@ -34,7 +34,7 @@ void verb_train(Args& args) {
   args.flag("--print-keys", &o->print_keys,
             "print every key of a run.yaml with type, default and meaning, and end");
   args.flag("--json", &o->json, "with --print-config: as JSON");
-  args.example("hocket train configs/quickstart.yaml", "what `make quickstart` trains");
+  args.example("hocket train configs/quickstart.yaml", "what ./quickstart trains");
   args.example("hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
                "--set plan.micro_batch=1 --set output.dir=runs/four --set train.steps=20 "
                "--set train.minutes=0",
