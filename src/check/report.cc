@@ -59,7 +59,10 @@ std::string to_text(const Verdict& v) {
     s += "outside\n";
     for (const std::string& a : v.outside) s += "  - " + a + "\n";
   }
-  s += "program " + v.program_hash.hex() + "\n";
+  const Certificate& c = v.certificate;
+  s += fmt::format("program {}\n", c.program.hex());
+  if (c.reference != Hash128{}) s += fmt::format("reference {}\n", c.reference.hex());
+  s += fmt::format("mesh {} ({})\n", c.mesh.hex(), c.ranks);
   return s;
 }
 
@@ -67,7 +70,10 @@ std::string to_json(const Verdict& v) {
   using nlohmann::json;
   json j;
   j["ok"] = v.ok();
-  j["program_hash"] = v.program_hash.hex();
+  j["program_hash"] = v.certificate.program.hex();
+  j["reference_hash"] = v.certificate.reference.hex();
+  j["mesh_hash"] = v.certificate.mesh.hex();
+  j["mesh"] = v.certificate.ranks;
   j["counts"] = {{"tasks", v.num_tasks},
                  {"buffers", v.num_buffers},
                  {"messages", v.num_messages},

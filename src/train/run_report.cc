@@ -166,7 +166,9 @@ void RunReport::finish(const engine::Run& run, engine::Session& session, const d
     std::sort(by_time.begin(), by_time.end());
     const Kept& median = kept_[by_time[by_time.size() / 2].second];
     trace = to_trace(session, report.title, median.step, median.times);
-    trace.set_property("program_hash", prediction.program_hash);
+    trace.set_property("program_hash", prediction.certificate.program.hex());
+    trace.set_property("reference_hash", prediction.certificate.reference.hex());
+    trace.set_property("mesh_hash", prediction.certificate.mesh.hex());
     trace.set_property("config", run.resolved.to_json().dump());
     diagnose::fill_measured(report, trace);
     std::vector<int32_t> ranks_of_event;

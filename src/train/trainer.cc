@@ -147,7 +147,15 @@ void Trainer::set_up() {
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
-  if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
+  if (!options_.program_text.empty()) {
+    program::Program given = program::parse_program(options_.program_text);
+    // Batches are cut, and ranks started, as the plan says.
+    if (given.mesh != compiled.program.mesh)
+      fail(run_.name, "the program is of another mesh of ranks than the plan in its configuration; "
+           "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
+           run_.plan.pp, run_.plan.dp, run_.plan.ep);
+    compiled.program = std::move(given);
+  }
   prediction_ = preflight(run_, compiled, backend_, dataset_);
   model_flops_ = prediction_.model_flops;
   stores_.resize(static_cast<size_t>(run_.plan.world()));
@@ -356,7 +364,10 @@ void Trainer::save(int64_t step) {
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
   content.state.data = nlohmann::json{{"fingerprint", dataset_.fingerprint()},
-                                      {"program_hash", prediction_.program_hash},
+                                      {"program_hash", prediction_.certificate.program.hex()},
+                                      {"reference_hash", prediction_.certificate.reference.hex()},
+                                      {"mesh_hash", prediction_.certificate.mesh.hex()},
+                                      {"mesh", prediction_.certificate.ranks},
                                       {"steps", steps_},
                                       {"time_s", trained_s_}}
                            .dump();
