@@ -183,7 +183,15 @@ void Trainer::set_up() {
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
-  if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
+  if (!options_.program_text.empty()) {
+    program::Program given = program::parse_program(options_.program_text);
+    // Batches are cut, and ranks started, as the plan says.
+    if (given.mesh != compiled.program.mesh)
+      fail(run_.name, "the program is of another mesh of ranks than the plan in its configuration; "
+           "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
+           run_.plan.pp, run_.plan.dp, run_.plan.ep);
+    compiled.program = std::move(given);
+  }
   const std::string weights =
       from_ ? fmt::format("of checkpoint {} (step {})", from_->folder(), start_step_) : began_with_;
   prediction_ = preflight(run_, compiled, backend_, dataset_, weights);
@@ -322,7 +330,7 @@ void Trainer::save(int64_t step) {
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
   content.state.data =
-      Position{dataset_.fingerprint(), prediction_.program_hash, began_with_, steps_, trained_s_}
+      Position{dataset_.fingerprint(), prediction_.certificate, began_with_, steps_, trained_s_}
           .to_json();
   content.state.losses = losses_;
   content.files = checkpoint::tokenizer_files(dataset_.folder(), run_.model);

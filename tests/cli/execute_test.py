@@ -51,7 +51,10 @@ class Execute(unittest.TestCase):
                 losses.append([x["train/loss"] for x in map(json.loads, f) if "train/loss" in x])
         verdict = json.loads(self.box.good("check", "text.txt", "--json"))
         with open(self.box.path("runs/text/checkpoints/step-000006/run.json"), encoding="utf-8") as f:
-            self.assertEqual(verdict["program_hash"], json.load(f)["data"]["program_hash"])
+            data = json.load(f)["data"]
+        for key in ("program_hash", "reference_hash", "mesh_hash", "mesh"):
+            self.assertEqual(verdict[key], data[key])
+        self.box.good("check", "text.txt", "--certificate", "runs/text/checkpoints/step-000006/run.json")
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
