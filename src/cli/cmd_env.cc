@@ -24,7 +24,9 @@ void verb_env(Args& args) {
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  args.about("this machine, this program, and the kernels that it runs", "");
+  args.about("this machine, this program, and the kernels that it runs",
+             "The kernels are those of the best instruction set for this processor. HOCKET_CPU=x86-64-v3 "
+             "in the environment makes every verb take those of that one.");
   args.flag("--json", &o->json, "as JSON");
   args.example("hocket env", "what to put into a bug report");
   args.example("hocket env --json", "the same for a script");

@@ -85,7 +85,11 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
     kept.push_back(fit[n == 1 ? fit.size() - 1 : i * (fit.size() - 1) / (n - 1)]);
   }
   out.key("load").object().member("layers", layers);
-  out.member("experts", experts).key("steps").array();
+  out.member("experts", experts).key("numbers").array();
+  for (size_t i = 0; i < layers; ++i) {
+    out.value(i < all.back().layers.size() ? all.back().layers[i] : static_cast<int64_t>(i));
+  }
+  out.end().key("steps").array();
   for (const LoadPoint* p : kept) out.value(p->step);
   out.end().key("v").array();
   for (const LoadPoint* p : kept) {
@@ -293,7 +297,8 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
   out.key("samples").array();
   for (const Sample& s : r.samples) {
     out.object().member("prompt", shortened(s.prompt, limits.text));
-    out.member("text", shortened(s.text, limits.text)).member("how", s.how).end();
+    out.member("text", shortened(s.text, limits.text)).member("how", s.how);
+    out.member("language", s.language).end();
   }
   out.end().member("config", shortened(r.config, limits.text)).key("files").array();
   for (const ReportFile& f : r.files) {
