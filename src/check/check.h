@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/hash.h"
+#include "check/certificate.h"
 #include "graph/graph.h"
 #include "program/program.h"
 
@@ -65,7 +65,18 @@ struct ClassMemory {
 struct CheckOptions {
   int64_t memory_budget = 0;  ///< bytes per rank; 0: not compared
   int max_problems = 20;      ///< problems kept in the verdict; all are counted
+  /// For tests of the check itself: what these rules refuse is passed over. The verdict of a
+  /// check with rules left out proves nothing.
+  std::vector<std::string> skip_rules = {};
 };
+
+/// A rule of the check: its name in a verdict, and what holds when it refuses nothing.
+struct RuleInfo {
+  const char* name;
+  const char* says;
+};
+/// All rules, in the order in which they are looked at.
+std::vector<RuleInfo> rules();
 
 struct Verdict {
   int64_t num_problems = 0;
@@ -77,7 +88,7 @@ struct Verdict {
   int64_t num_tasks = 0, num_buffers = 0, num_messages = 0, num_collectives = 0;
   int64_t num_applications = 0;  ///< distinct op applications of the single-device step
   double seconds = 0;
-  Hash128 program_hash;
+  Certificate certificate;  ///< what this verdict is about
   /// Who waits for whom if a send waited for its receiver; "" if the program ends then, too.
   std::string stuck_when_sends_wait;
   bool ok() const { return num_problems == 0; }

@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
 
 namespace hocket::check {
 namespace {
@@ -29,6 +33,7 @@ OpClass class_of(std::string_view op) {
 }
 
 uint32_t lanes_of(const KindInfo& k) {
+  if (k.op_class == OpClass::unknown) return 0;
   if (k.comm) {
     return bit(program::link_lane(k.comm->role, false)) | bit(program::link_lane(k.comm->role, true));
   }
@@ -36,6 +41,15 @@ uint32_t lanes_of(const KindInfo& k) {
     return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host);
   }
   return bit(Lane::compute);
+}
+
+bool is_rule(std::string_view name) {
+  static const std::set<std::string_view> names = [] {
+    std::set<std::string_view> all;
+    for (const RuleInfo& rule : rules()) all.insert(rule.name);
+    return all;
+  }();
+  return names.contains(name);
 }
 
 }  // namespace
@@ -185,6 +199,9 @@ std::string Context::buffer_name(int32_t cls, BufferId b) const {
 
 void Context::report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
                      std::string text, std::string fix) {
+  HOCKET_CHECK(is_rule(rule), "the rule {} is in no list; add it to derived_rules", rule);
+  const auto& skip = options.skip_rules;
+  if (std::find(skip.begin(), skip.end(), rule) != skip.end()) return;
   if (problems.full()) {
     ++problems.count;
     return;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 
@@ -43,21 +42,6 @@ static std::string kind_types_differ(const Kind& k, const KindInfo& info) {
   if (out_types == k.out) return "";
   return fmt::format("{}{} on {} gives {}; the kind says {}", k.op, graph::to_string(k.attrs),
                      types_text(k.in), types_text(out_types), types_text(k.out));
-}
-
-std::string cost_differs(const Kind& kind, const ops::Op& rules, int64_t experts) {
-  const ops::Cost want = ops::cost_of(rules, {kind.attrs, kind.in, kind.out, experts});
-  // Another machine may have rounded the last digit otherwise.
-  constexpr double kRounding = 1e-9;
-  const auto close = [](double a, double b, double slack) {
-    return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)) + slack;
-  };
-  if (close(kind.flops, want.flops, 0) &&
-      close(static_cast<double>(kind.bytes), static_cast<double>(want.bytes), 1)) {
-    return "";
-  }
-  return fmt::format("the kind says {} FLOPs and {} bytes; {} on these types takes {} and {}",
-                     kind.flops, kind.bytes, kind.op, want.flops, want.bytes);
 }
 
 const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
@@ -100,12 +84,6 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
          } catch (const std::exception&) {
            return "";  // types-follow says why
          }
-       }},
-      {kCostRule.name, kCostRule.says, kCostRule.fix,
-       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
-         // Work on rows depends on the experts of the whole tensor: Values::compute knows them.
-         if (!info.rules || has_rows(k)) return "";
-         return cost_differs(k, *info.rules, 0);
        }},
   };
   return rules;
@@ -298,7 +276,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
            return fmt::format("does not fit its operands: {}", e.what());
          }
        }},
-      {"cost-recomputed",
+      {"cost-follows",
        "the bytes of a communication are the payload of its op on its types, without FLOPs or workspace",
        "make the kind with program::communication_kind",
        [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
@@ -310,7 +288,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          return fmt::format("says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0",
                             kind.bytes, kind.flops, kind.workspace, bytes);
        }},
-      {"lane-recomputed",
+      {"lane-follows",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
        "put it in the lane of the link, or correct ranks_per_node",
        [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
@@ -373,6 +351,48 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
            }
          return "";
        }},
+  };
+  return rules;
+}
+
+// --- what follows from running the tasks ---------------------------------------------------------
+
+const std::vector<RuleInfo>& derived_rules() {
+  static const std::vector<RuleInfo> rules = {
+      {"micro-batches", "the program runs as many micro-batches as the reference"},
+      {"send-unmatched", "every send has its receive"},
+      {"recv-unmatched", "every receive has its send"},
+      {"message-type", "both ends of a message have one type"},
+      {"message-order", "messages of one peer and tag use one lane"},
+      {"collective-unmatched", "all members of a group run the same number of its collectives"},
+      {"collective-differs", "collectives that meet have one op, attributes and sizes"},
+      {"group-lane", "the collectives of a group use one lane"},
+      {"deadlock", "nothing waits in a cycle"},
+      {"race", "two accesses of which one writes are ordered, to a buffer or to its memory"},
+      {"read-before-write", "what is read was written before"},
+      {"overwritten", "what is read still lies in its memory"},
+      {"arena-expected", "the plan's figure for ragged buffers is at least what is alive at once"},
+      {"memory-budget", "a rank needs at most the budget"},
+      {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
+      {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
+      {"sequence-cut", "a split leaves whole what the op couples"},
+      {"local-size", "a value has the local type that its layout implies"},
+      {"sum-layout", "values that are added have one layout"},
+      {"sum-type", "values that are added have one type"},
+      {"reduce-replicated", "what is reduced over an axis is not replicated on it"},
+      {"reduce-split", "what is reduced over an axis is not split on it"},
+      {"gather-layout", "what is gathered is split along that dim, innermost axis first"},
+      {"scatter-layout", "what is reduce-scattered is partial, and the new split the innermost"},
+      {"exchange-axis", "tokens are exchanged over one axis"},
+      {"exchange-counts", "sizes are exchanged from a rank's own counts of a routing"},
+      {"exchange-sizes", "an exchange uses the sizes of its own routing"},
+      {"exchange-layout", "an exchange goes from split by token to split by expert, or back"},
+      {"message-layout", "what is sent along an axis is replicated on it"},
+      {"stages-reduce-only", "all_reduce is the only collective over pipeline stages"},
+      {"not-in-graph", "every application of an op occurs in the single-device step"},
+      {"final-value", "named buffers end the step with the value of the single-device step"},
+      {"final-layout", "and in the layout that the host expects"},
+      {"result-missing", "every result of the single-device step is kept by some class"},
   };
   return rules;
 }

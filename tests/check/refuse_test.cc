@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
+#include "ops/op.h"
 #include "program/finalize.h"
 #include "tests/check/check_util.h"
 
@@ -126,6 +127,61 @@ TEST(Refuse, WrongMicroBatchIsTracedToItsOrigin) {
   const Verdict v = check(c.program, c.graph);
   ASSERT_FALSE(v.ok());
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "embedding", 2)) << to_text(v);
+}
+
+/// The program of a plan with more ranks, each with half a sequence of the reference.
+TEST(Refuse, SequencesCutBetweenRanks) {
+  parallel::Plan two, four;
+  two.dp = 2;
+  four.dp = 4;
+  const test::Case whole = test::make_case(test::dense(2, false), two, 8);
+  Program p = test::make_case(test::dense(2, false), four, 4).program;
+  // It says that its sequences are as long as the reference's.
+  for (program::Kind& kind : p.kinds) {
+    if (!kind.attrs.has("seq")) continue;
+    kind.attrs.set("seq", int64_t{8});
+    const ops::Cost cost = ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out});
+    kind.flops = cost.flops;
+  }
+  const Verdict v = check(p, whole.graph);
+  expect_refused(v, "sequence-cut", {"attention L0", "edp", "its 4 are no multiple of seq=8"});
+  EXPECT_EQ(v.problems[0].task.task, find(p, 0, "attention")) << to_text(v);
+  EXPECT_EQ(v.num_problems, 1) << to_text(v);
+}
+
+TEST(Refuse, KernelsThatCostNothing) {
+  for (const bool bytes : {false, true}) {
+    test::Case c = make(1, 2, 2, 1);
+    const int32_t first = find(c.program, 0, "grouped_linear");
+    for (program::Kind& kind : c.program.kinds) {
+      if (!ops::find_or_null(kind.op)) continue;
+      if (bytes) {
+        kind.bytes = 0;
+      } else {
+        kind.flops = 0;
+      }
+    }
+    const Verdict v = check(c.program, c.graph, {.max_problems = 100});
+    expect_refused(v, "cost-follows", {bytes ? "0 bytes" : "0 FLOPs", "linear L0"});
+    // Of experts' kinds too, whose work depends on how many experts there are on all ranks.
+    bool experts = false;
+    for (const Problem& p : v.problems) {
+      EXPECT_EQ(p.rule, "cost-follows") << p.text;
+      experts |= p.task.task == first;
+    }
+    EXPECT_TRUE(experts) << to_text(v);
+  }
+}
+
+TEST(Refuse, OneKernelDearer) {
+  test::Case c = make(1, 2, 2, 1);
+  Task& t = task(c.program, 0, "grouped_linear", 1);
+  program::Kind kind = c.program.kind(t);
+  kind.flops *= 1 + 1e-6;
+  t.kind = c.program.intern(std::move(kind));
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "cost-follows", {"grouped_linear", "FLOPs"});
+  EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "grouped_linear", 1));
 }
 
 TEST(Refuse, WrongScale) {
@@ -377,14 +433,14 @@ TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
   test::Case c = make(1, 2, 1, 1);
   task(c.program, 0, "all_reduce", 1).lane = Lane::inter;
   Verdict v = check(c.program, c.graph);
-  expect_refused(v, "lane-recomputed", {"is in lane inter", "all ranks in one node", "lane intra"});
+  expect_refused(v, "lane-follows", {"is in lane inter", "all ranks in one node", "lane intra"});
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "all_reduce", 1));
   // A rank per node: what was right inside a node goes over the network.
   c = make(2, 1, 1, 1);
   c.program.ranks_per_node = 1;
   v = check(c.program, c.graph);
-  expect_refused(v, "lane-recomputed", {"send", "is in lane intra", "1 ranks per node", "lane inter"});
-  expect_refused(v, "lane-recomputed", {"recv", "is in lane intra_rx", "lane inter_rx"});
+  expect_refused(v, "lane-follows", {"send", "is in lane intra", "1 ranks per node", "lane inter"});
+  expect_refused(v, "lane-follows", {"recv", "is in lane intra_rx", "lane inter_rx"});
   for (RankClass& cls : c.program.classes)
     for (Task& t : cls.tasks) {
       if (t.lane == Lane::intra) t.lane = Lane::inter;
@@ -403,12 +459,12 @@ TEST(Refuse, AnotherPayloadThanTheTypesHave) {
     const int64_t right = kind.bytes;
     kind.bytes = 0;
     t.kind = c.program.intern(kind);
-    expect_refused(check(c.program, c.graph), "cost-recomputed",
+    expect_refused(check(c.program, c.graph), "cost-follows",
                    {op, "says 0 bytes", "expected " + std::to_string(right)});
     kind.bytes = right;
     kind.flops = 1;
     t.kind = c.program.intern(kind);
-    expect_refused(check(c.program, c.graph), "cost-recomputed", {op, "1 FLOPs"});
+    expect_refused(check(c.program, c.graph), "cost-follows", {op, "1 FLOPs"});
   }
 }
 
@@ -464,6 +520,36 @@ TEST(Refuse, UnknownOpAndWrongTypes) {
   kind.out[0].dims.back() += 1;
   u.kind = c.program.intern(kind);
   expect_refused(check(c.program, c.graph), "types-follow", {"linear", "the kind says"});
+}
+
+/// One collective of more operands than a set of outputs has places.
+TEST(Check, CollectivesOfManyOperands) {
+  for (const int64_t layers : {8, 12}) {
+    parallel::Plan plan;
+    plan.dp = 2;
+    plan.pp = 2;
+    const test::Case c = test::make_case(test::dense(layers, true), plan, 8, 1 << 30);
+    size_t most = 0;
+    for (const program::Kind& kind : c.program.kinds) most = std::max(most, kind.out.size());
+    EXPECT_GT(most, layers == 8 ? 32u : 64u);
+    const Verdict v = check(c.program, c.graph);
+    EXPECT_TRUE(v.ok()) << to_text(v);
+    const Program back = program::parse_program(program::print(c.program));
+    EXPECT_TRUE(back == c.program);
+  }
+}
+
+/// A task of so many outputs that says it adds to all that it can say.
+TEST(Refuse, AccumulationOfACollective) {
+  parallel::Plan plan;
+  plan.dp = 2;
+  test::Case c = test::make_case(test::dense(8, true), plan, 8, 1 << 30);
+  for (Task& t : c.program.classes[0].tasks) {
+    if (t.out.size() <= graph::OutputSet::kMost) continue;
+    t.accumulate = graph::OutputSet::of_bits(~0u);
+    break;
+  }
+  expect_refused(check(c.program, c.graph), "accumulate-allowed", {"all_reduce", "0xffffffff"});
 }
 
 }  // namespace
