@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace hocket {
@@ -20,9 +21,15 @@ std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} <<
 /// A file being written, buffered. Every failure is an Error that names the path and the cause.
 class FileWriter {
  public:
-  enum class Mode { create, append };
+  enum class Mode {
+    create,   ///< an empty file, whatever was there
+    append,   ///< from the end of what is there, if anything is
+    existing  ///< as append, and an error if nothing is there: devices, pipes
+  };
   /// `shown` is the name used in errors (the final name while a temporary is written).
   FileWriter(const std::string& path, Mode mode, const std::string& shown = "");
+  /// Writes to standard output, after what stdio holds back for it; close() leaves that open.
+  static FileWriter standard_output();
   /// Closes without reporting; call close() to know that all was written.
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -39,6 +46,7 @@ class FileWriter {
   void close();
 
  private:
+  FileWriter(int fd, std::string shown) : fd_(fd), shown_(std::move(shown)) {}
   void put(const char* data, size_t bytes);
 
   int fd_ = -1;
@@ -49,8 +57,15 @@ class FileWriter {
 
 /// Writes to a temporary name in the same folder, syncs, renames over `path` and syncs the folder.
 /// On any error, also one thrown by `writer`, the temporary is removed and `path` is as before.
+/// A link stays: what it points to is replaced, or made. What is no regular file (a device, a pipe)
+/// is never replaced: the bytes are written into it as they come, and of an error what came before
+/// it has been written. Error: a folder, or links in a circle.
 void write_file_atomic(const std::string& path, std::string_view bytes);
 void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer);
+
+/// Writes a command's result: `-` is standard output, anything else is for write_file_atomic.
+void write_output(const std::string& path, std::string_view bytes);
+void write_output(const std::string& path, const std::function<void(FileWriter&)>& writer);
 
 /// True for names that write_file_atomic leaves behind if the process is killed.
 bool is_temporary_name(std::string_view name);

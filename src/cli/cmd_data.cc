@@ -44,6 +44,8 @@ struct Corpus {
     if (d.files.empty())
       fail("hocket data", "no files; try --files 'folder/**' or data.files in a run.yaml");
     if (d.valid_fraction < 0 || d.valid_fraction >= 1)
+    if (out == "-")
+      fail("hocket data", "--out is '-'; expected a folder: what goes there are several files");
       fail("hocket data", "--valid-fraction is {}; expected 0 to 1", d.valid_fraction);
     return d;
   }

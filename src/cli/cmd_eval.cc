@@ -99,11 +99,12 @@ int on_ids(const Options& o, const engine::Run& run) {
     fmt::print("{}\n", j.dump());
     return 0;
   }
-  fmt::print("{} lists, {} tokens", ids.size(), tokens);
-  if (!std::isnan(loss)) fmt::print(", mean next-token loss {:.6f}", loss);
-  fmt::print("\n");
+  std::FILE* words = words_beside(o.logits == "-" ? o.logits : o.grads);
+  fmt::print(words, "{} lists, {} tokens", ids.size(), tokens);
+  if (!std::isnan(loss)) fmt::print(words, ", mean next-token loss {:.6f}", loss);
+  fmt::print(words, "\n");
   for (const std::string* path : {&o.logits, &o.grads})
-    if (!path->empty()) fmt::print("wrote {}\n", *path);
+    if (!path->empty()) fmt::print(words, "wrote {}\n", *path);
   return 0;
 }
 
@@ -150,8 +151,10 @@ void verb_eval(Args& args) {
                   "local cache");
   add_set(args, &o->set);
   args.option("--ids", "FILE", &o->ids, "ids.json: a list of token lists");
-  args.option("--save-logits", "FILE", &o->logits, "with --ids: a .safetensors to write");
-  args.option("--save-grads", "FILE", &o->grads, "with --ids: a .safetensors to write");
+  args.option("--save-logits", "FILE", &o->logits,
+              "with --ids: a .safetensors to write; -: standard output");
+  args.option("--save-grads", "FILE", &o->grads,
+              "with --ids: a .safetensors to write; -: standard output");
   args.option("--data", "DIR", &o->data, "a folder made by `hocket data prepare`");
   args.option("--sequences", "N", &o->sequences,
               "with --data: only so many sequences, spread evenly; 0: all");
@@ -171,6 +174,9 @@ void verb_eval(Args& args) {
     std::vector<std::string> set = o->set;
     if (!o->data.empty()) set.push_back("data.dir=" + o->data);
     const engine::Run run = model_run(o->model, o->dtype, set);
+    if ((o->logits == "-") + (o->grads == "-") + o->json > 1)
+      fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
+           "expected one of them there");
     if (!o->ids.empty()) return on_ids(*o, run);
     if (run.config.data.dir.empty())
       fail("hocket eval", "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "

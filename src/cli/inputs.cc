@@ -107,6 +107,8 @@ void emit(const std::string& path, const std::string& text) {
   if (!path.empty() && path != "-") return write_file_atomic(path, text);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
     fail_run("hocket", "can't write to standard output");
+std::FILE* words_beside(const std::string& path) { return path == "-" ? stderr : stdout; }
+
 }
 
 }  // namespace hocket::cli

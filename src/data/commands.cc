@@ -26,15 +26,6 @@ std::string read_input(const std::string& path) {
   return text;
 }
 
-void write_output(const std::string& path, const std::string& text) {
-  if (path != "-") {
-    write_file_atomic(path, text);
-  } else if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
-             std::fflush(stdout) != 0) {
-    fail_run("data", "standard output cannot be written");
-  }
-}
-
 // Applies `convert(line, where)` to every line; an empty last line is none.
 template <class Convert>
 std::string each_line(const std::string& text, const std::string& name, const Convert& convert) {
