@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -234,24 +233,6 @@ void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep
   for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i)
     remove_tree(found[i].second);
 }
-
-FolderLock::FolderLock(const std::string& folder) {
-  const std::string path = join_path(folder, ".lock");
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail(path, "cannot be opened: {}", std::strerror(errno));
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  if (error == EWOULDBLOCK) {
-    ::close(fd_);
-    fail(folder, "another process is training into this folder; wait for it, or choose another "
-         "output.dir");
-  }
-  // Some network file systems have no locks.
-  log_warning("{}: no lock ({}): take care that no other process trains into this folder", path,
-              std::strerror(error));
-}
-
-FolderLock::~FolderLock() { ::close(fd_); }
 
 namespace {
 

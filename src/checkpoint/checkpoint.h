@@ -56,20 +56,7 @@ void clean_checkpoints(const std::string& run_folder);
 /// Later ones, damaged or of another run, are not touched.
 void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep);
 
-/// Held while a run writes into a folder, which must exist: a second holder gets an Error. It ends
-/// with the process, however that ends.
-class FolderLock {
- public:
-  explicit FolderLock(const std::string& folder);
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-
- private:
-  int fd_;
-};
-
-/// A complete checkpoint, opened for reading. Error: not one, damaged.
+/// An intact checkpoint, opened for reading.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::string& folder);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/folder_lock.h"
 #include "base/text.h"
 
 namespace hocket::data {
@@ -206,6 +207,9 @@ PrepareResult prepare(const PrepareOptions& options) {
     std::vector<int32_t> ids;
     std::vector<int64_t> tokens;
     PrepareProgress progress;
+  const FolderLock lock(options.output, "preparing data into this folder", "choose another one");
+  // Whoever held the lock may have made just that.
+  if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
     progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
     for (const Corpus::File& f : corpus.files) {
       const std::string text = read_file(f.path);

@@ -69,7 +69,8 @@ struct PrepareResult {
 
 /// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
 /// latter last; until all is written the folder keeps what it had. Same inputs, same bytes, whoever
-/// runs it. Does nothing if the folder holds the result already.
+/// runs it. Does nothing if the folder holds the result already. Error: another process prepares
+/// into the same folder (FolderLock).
 PrepareResult prepare(const PrepareOptions& options);
 
 /// A prepared folder, opened.

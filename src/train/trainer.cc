@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -391,7 +392,8 @@ void Trainer::save(int64_t step) {
 
 void Trainer::go() {
   make_dirs(run_.config.output.dir);
-  const checkpoint::FolderLock lock(run_.config.output.dir);
+  const FolderLock lock(run_.config.output.dir, "training into this folder",
+                        "choose another output.dir");
   find_checkpoint();
   if (nothing_left()) return;
   const bool steps_known = steps_ > 0;

@@ -152,33 +152,6 @@ TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
   EXPECT_EQ(steps(), (std::vector<int64_t>{999999, 1000000}));
 }
 
-TEST(FolderLock, OneAtATime) {
-  const TempFolder run;
-  {
-    const FolderLock lock(run.path());
-    EXPECT_NE(error_of([&] { const FolderLock second(run.path()); }).find("another process"),
-              std::string::npos);
-  }
-  { const FolderLock again(run.path()); }
-  // A killed holder holds nothing.
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const FolderLock lock(run.path());
-    if (::write(ready[1], "", 1) == 1) ::pause();
-    ::_exit(1);
-  }
-  char byte;
-  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  EXPECT_NE(error_of([&] { const FolderLock second(run.path()); }), "");
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
-  EXPECT_EQ(error_of([&] { const FolderLock third(run.path()); }), "");
-  ::close(ready[0]);
-  ::close(ready[1]);
-}
-
 TEST(Checkpoint, SavingTheSameStepReplaces) {
   const TempFolder run;
   save_checkpoint(run.path(), Content("llama", DType::f32, 5).c);

@@ -5,12 +5,15 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <map>
 #include <set>
 
+#include <utility>
 #include "data/tokenizer/bpe_train.h"
 #include "data/commands.h"
+#include "base/folder_lock.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::data {
@@ -93,6 +96,36 @@ TEST_F(Prepare, SecondCallDoesNothing) {
 }
 
 TEST_F(Prepare, AnyChangeIsNoticed) {
+// A second process neither takes away what the first one has staged nor publishes over it.
+TEST_F(Prepare, OneAtATime) {
+  bool refused = false;
+  options_.progress = [&](const PrepareProgress&) {
+    if (std::exchange(refused, true)) return;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      PrepareOptions second = options_;
+      second.progress = nullptr;
+      std::string text;
+      try {
+        prepare(second);
+      } catch (const Error& e) {
+        text = e.what();
+      }
+      ::_exit(text.find("another process is preparing data") == std::string::npos);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "was not refused";
+  };
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  EXPECT_TRUE(refused);
+  Dataset(options_.output).train()->verify();
+  // Once it is made, anybody may ask for it at any time.
+  const FolderLock held(options_.output, "preparing data", "wait");
+  options_.progress = nullptr;
+  EXPECT_TRUE(prepare(options_).up_to_date);
+}
+
   prepare(options_);
   folder_.add("in/d0/f0.txt", "something new");
   EXPECT_FALSE(prepare(options_).up_to_date);
@@ -126,8 +159,9 @@ TEST_F(Prepare, SmallShardsHoldTheSameAndOldOnesGo) {
   options_.shard_tokens = int64_t{1} << 20;
   prepare(options_);
   EXPECT_EQ(list_dir(options_.output),
-            (std::vector<std::string>{"index.json", "tokenizer.json", "tokenizer_config.json",
-                                      "train-00000.bin", "valid-00000.bin"}));
+            (std::vector<std::string>{".lock", "index.json", "tokenizer.json",
+                                      "tokenizer_config.json", "train-00000.bin",
+                                      "valid-00000.bin"}));
 }
 
 TEST_F(Prepare, SplitDependsOnContentOnly) {
