@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -158,6 +159,30 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
   return out;
 }
 
+void read_pieces(const std::string& path, const std::function<bool(std::string_view)>& take) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  int64_t size = 0;
+  const Fd fd(open_for_read(path, &size));
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  std::string piece(kPiece, '\0');
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path, "cannot be read: {}", error_text(errno));
+    if (got == 0) return;
+    if (!take(std::string_view(piece).substr(0, static_cast<size_t>(got)))) return;
+  }
+}
+
+Hash128 hash_file(const std::string& path) {
+  Hasher hasher;
+  read_pieces(path, [&](std::string_view piece) {
+    hasher.add(piece);
+    return true;
+  });
+  return hasher.finish();
+}
+
 FileWriter::FileWriter(const std::string& path, Mode mode, const std::string& shown)
     : shown_(shown.empty() ? path : shown) {
   int error = injected(FileFaults::Op::open);
@@ -198,6 +223,7 @@ void FileWriter::put(const char* data, size_t bytes) {
 
 void FileWriter::write(const void* data, size_t bytes) {
   written_ += static_cast<int64_t>(bytes);
+  if (hasher_ != nullptr) hasher_->add({static_cast<const char*>(data), bytes});
   if (buffer_.size() + bytes <= kBufferBytes) {
     buffer_.append(static_cast<const char*>(data), bytes);
     return;
@@ -301,6 +327,48 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(size_, other.size_);
   std::swap(path_, other.path_);
   return *this;
+}
+
+RandomFile::RandomFile(const std::string& path) : fd_(open_for_read(path, &size_)), path_(path) {
+  if (size_ < 0) {
+    ::close(fd_);
+    fail(path, "cannot be read at any place; expected a regular file");
+  }
+}
+
+RandomFile::~RandomFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+RandomFile::RandomFile(RandomFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), size_(other.size_), path_(std::move(other.path_)) {}
+
+void RandomFile::read(int64_t at, void* dst, size_t bytes) const {
+  auto* to = static_cast<char*>(dst);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd_, to, bytes, at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, "cannot be read: {}", error_text(errno));
+    if (got == 0) {
+      struct stat st {};
+      ::fstat(fd_, &st);
+      fail_run(path_, "was cut off while it was read; got {} bytes; expected {}", st.st_size,
+               size_);
+    }
+    to += got;
+    at += got;
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+void allow_open_files(int64_t count) {
+  constexpr rlim_t kOthers = 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, static_cast<rlim_t>(count) + kOthers);
+  if (wanted <= limit.rlim_cur) return;
+  limit.rlim_cur = wanted;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // if not: opening one too many says so
 }
 
 bool file_exists(const std::string& path) {

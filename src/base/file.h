@@ -13,10 +13,18 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
+
 namespace hocket {
 
 /// The whole file. Error: absent, a directory, unreadable, longer than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 40);
+
+/// Hands the file to `take` in pieces of at most 1 MiB, in order, with one piece in memory, until
+/// its end or until `take` returns false. Error: as read_file.
+void read_pieces(const std::string& path, const std::function<bool(std::string_view)>& take);
+/// hash128 of the file. Error: as read_file.
+Hash128 hash_file(const std::string& path);
 
 /// A file being written, buffered. Every failure is an Error that names the path and the cause.
 class FileWriter {
@@ -37,6 +45,8 @@ class FileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  /// From here on everything that is written is added to `hasher`, too, which must outlive this.
+  void hash_into(Hasher* hasher) { hasher_ = hasher; }
   /// Bytes written so far through this object.
   int64_t written() const { return written_; }
   /// Hands what is buffered to the system.
@@ -53,6 +63,7 @@ class FileWriter {
   std::string shown_;
   std::string buffer_;
   int64_t written_ = 0;
+  Hasher* hasher_ = nullptr;
 };
 
 /// Writes to a temporary name in the same folder, syncs, renames over `path` and syncs the folder.
@@ -90,6 +101,30 @@ class MappedFile {
   size_t size_ = 0;
   std::string path_;
 };
+
+/// A file opened for reading at any place, from any thread. Unlike a mapping, whose pages are gone
+/// with a signal when another process cuts the file off, it then has an Error.
+class RandomFile {
+ public:
+  explicit RandomFile(const std::string& path);
+  ~RandomFile();
+  RandomFile(RandomFile&& other) noexcept;
+  RandomFile& operator=(RandomFile&&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }  ///< when it was opened
+  /// Bytes [at, at + bytes). Error: the file does not reach that far (any more), or the disk.
+  void read(int64_t at, void* dst, size_t bytes) const;
+
+ private:
+  int fd_ = -1;
+  int64_t size_ = 0;
+  std::string path_;
+};
+
+/// Raises the number of files that this process may hold open, as far as the system lets it, so
+/// that there is room for `count` and the few that everybody needs.
+void allow_open_files(int64_t count);
 
 bool file_exists(const std::string& path);  ///< a file, folder or anything else
 bool is_directory(const std::string& path);
