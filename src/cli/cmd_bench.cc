@@ -271,7 +271,7 @@ int bench_step(const StepOptions& o) {
   const double idle = status_mib("VmRSS");
   // The highest RSS counts from here, not from loading the library.
   std::ofstream("/proc/self/clear_refs") << "5";
-  const std::string config = checkpoint::resolve_model(o.config, false).config_file;
+  const std::string config = checkpoint::resolve_model(o.config, checkpoint::Need::config).config_file;
   const nlohmann::json tree = {
       {"model", {{"path", config}}},
       {"train", {{"global_batch", 4}, {"seq_len", 512}, {"lr", 3e-4}, {"max_grad_norm", 1.0}}},

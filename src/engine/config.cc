@@ -119,7 +119,9 @@ void derive(Run& run) {
   run.model = c.model.path.empty()
                   ? models::parse_config(c.model.config->dump(), run.name + ": model.config", true)
                   : models::read_config(
-                        checkpoint::resolve_model(c.model.path, c.model.init == "weights")
+                        checkpoint::resolve_model(c.model.path, c.model.init == "weights"
+                                                                    ? checkpoint::Need::weights
+                                                                    : checkpoint::Need::config)
                             .config_file);
   if (c.output.dir.empty())
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");

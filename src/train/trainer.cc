@@ -112,19 +112,21 @@ void Trainer::find_checkpoint() {
            "another output.dir, or remove this folder");
     return;
   }
-  const auto latest = checkpoint::latest_checkpoint(checkpoints());
+  const auto latest = checkpoint::latest_checkpoint(checkpoints(), checkpoint::Verify::all);
   if (!latest) return;
-  from_.emplace(*latest);
+  from_.emplace(*latest, checkpoint::Verify::lengths);
   check_same_training(run_, dataset_.fingerprint(), *from_);
   last_checkpoint_ = *latest;
   const checkpoint::RunState& state = from_->state();
   start_step_ = state.step;
   losses_ = state.losses;
-  const nlohmann::json data = parse_json(state.data, *latest + "/run.json: data");
-  trained_s_ = data.value("time_s", 0.0);
-  const nlohmann::json config = parse_json(state.config, *latest + "/run.json: config");
-  if (t_.minutes > 0 && config.at("train").at("minutes") == t_.minutes)
-    steps_ = data.value("steps", int64_t{0});
+  const std::string run = join_path(*latest, "run.json");
+  const nlohmann::json data_json = parse_json(state.data, run + ": data");
+  const nlohmann::json config_json = parse_json(state.config, run + ": config");
+  const JsonView data(data_json, run + ": data"), config(config_json, run + ": config");
+  trained_s_ = data.get_double("time_s", 0);
+  if (t_.minutes > 0 && config.at("train").get_double("minutes", 0) == t_.minutes)
+    steps_ = data.get_int("steps", 0);
 }
 
 /// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
@@ -188,8 +190,9 @@ void Trainer::load_or_initialise() {
     from_.reset();
     drop_metrics_after(start_step_);
   } else if (run_.config.model.init == "weights") {
-    load_weights(checkpoint::resolve_model(run_.config.model.path).folder, run_,
-                 session_->compiled(), stores_);
+    load_weights(
+        checkpoint::resolve_model(run_.config.model.path, checkpoint::Need::intact).folder, run_,
+        session_->compiled(), stores_);
   }
   engine::initialise(graph, session_->program(), static_cast<uint64_t>(t_.seed), stores_);
   // A new run starts with an empty file.
@@ -199,11 +202,15 @@ void Trainer::load_or_initialise() {
 /// Of a killed run, the lines of steps that will be done again, and half a line.
 void Trainer::drop_metrics_after(int64_t step) const {
   if (!file_exists(metrics())) return;
+  int64_t number = 0;
   const std::string text = read_file(metrics());
+    ++number;
   std::string kept;
   for (const auto& line : split(text, '\n')) {
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("step", int64_t{0}) <= step) kept.append(line).append("\n");
+    if (!json.is_object()) continue;
+    const JsonView in(json, fmt::format("{}:{}", metrics(), number));
+    if (in.get_int("step", 0) <= step) kept.append(line).append("\n");
   }
   if (kept != text) write_file_atomic(metrics(), kept);
 }
@@ -365,6 +372,7 @@ void Trainer::evaluate(int64_t step, bool all) {
 }
 
 void Trainer::save(int64_t step) {
+  content.end_of_text = dataset_.tokenizer().eos_id();
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
   const auto& graph = session_->graph();
