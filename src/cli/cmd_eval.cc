@@ -114,7 +114,10 @@ int on_data(const Options& o, const engine::Run& run) {
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
-  auto backend = runtime::load_torch_backend();
+  data::require_tokenizer_of(run.config.model.path, dataset.tokenizer(), dataset.folder(),
+                             "prepare the data again with `--tokenizer " + run.config.model.path +
+                                 "`");
+  if (dataset.valid() != nullptr) dataset.valid()->verify();
   engine::Stores stores;
   load(run, stores);
   train::Evaluator evaluator(run, dataset, backend, stores);
