@@ -78,9 +78,9 @@ int on_ids(const Options& o, const engine::Run& run) {
   size_t longest = 0;
   for (const auto& list : ids) longest = std::max(longest, list.size());
   warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
-  auto backend = runtime::load_torch_backend();
   engine::Stores stores;
   load(run, stores);
+  auto backend = runtime::load_torch_backend();
   const auto logits = train::logits_of(run, ids, backend, stores);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
   if (!o.logits.empty()) save_logits(o.logits, ids, logits, run.model.vocab_size);
@@ -120,6 +120,7 @@ int on_data(const Options& o, const engine::Run& run) {
   if (dataset.valid() != nullptr) dataset.valid()->verify();
   engine::Stores stores;
   load(run, stores);
+  auto backend = runtime::load_torch_backend();
   train::Evaluator evaluator(run, dataset, backend, stores);
   Progress progress;
   const train::HeldOut h = evaluator.run(o.sequences, [&](int64_t done, int64_t total) {
@@ -173,13 +174,13 @@ void verb_eval(Args& args) {
   args.run([o] {
     if (o->ids.empty() && (!o->logits.empty() || !o->grads.empty()))
       fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
+    if ((o->logits == "-") + (o->grads == "-") + o->json > 1)
+      fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
+           "expected one of them there");
     if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
     std::vector<std::string> set = o->set;
     if (!o->data.empty()) set.push_back("data.dir=" + o->data);
     const engine::Run run = model_run(o->model, o->dtype, set);
-    if ((o->logits == "-") + (o->grads == "-") + o->json > 1)
-      fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
-           "expected one of them there");
     if (!o->ids.empty()) return on_ids(*o, run);
     if (run.config.data.dir.empty())
       fail("hocket eval", "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "

@@ -7,6 +7,9 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/resolve.h"
 
 namespace hocket::train {
 namespace {
@@ -47,13 +50,13 @@ KeyValues values_of(const models::ModelConfig& m) {
           {"eos_token_id", m.eos_token_ids}};
 }
 
-}  // namespace
-
-void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
 bool is_unset_token(const std::pair<std::string, json>& field) {
   return field.first.ends_with("_token_id") && (field.second.is_null() || field.second.empty());
 }
 
+}  // namespace
+
+void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from) {
   const std::string path = from.folder() + "/run.json";
   const json config = parse_json(from.state().config, path + ": config");
@@ -71,12 +74,39 @@ bool is_unset_token(const std::pair<std::string, json>& field) {
     // What the model does not say, the checkpoint has from the tokenizer, or has not either.
     if (is_unset_token(now[i])) continue;
     compare("the model's " + now[i].first, saved[i].second, now[i].second);
+  }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("train.seed", from.state().seed, t.seed);
   compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), t.seq_len);
   compare("data.dir's fingerprint", JsonView(data, path + ": data").get_string("fingerprint"),
           data_fingerprint);
+}
+
+void check_data(const engine::Run& run, const data::Dataset& dataset, bool from_weights) {
+  const data::Tokenizer& tokenizer = dataset.tokenizer();
+  if (tokenizer.vocab_size() > run.model.vocab_size)
+    fail(run.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
+         dataset.folder(), tokenizer.vocab_size(), run.model.vocab_size);
+  if (from_weights) {
+    const std::string folder =
+        checkpoint::resolve_model(run.config.model.path, checkpoint::Need::weights).folder;
+    data::require_tokenizer_of(folder, tokenizer, dataset.folder(),
+                               "prepare the data again with data.tokenizer: " + folder +
+                                   ", or start from a copy of that folder without tokenizer.json to "
+                                   "train another vocabulary");
+  }
+  constexpr int64_t kWorthAWord = int64_t{1} << 30;  // less takes a second at most
+  Progress progress;
+  for (const auto& stream : {dataset.train(), dataset.valid()}) {
+    if (stream == nullptr) continue;
+    stream->verify([&](int64_t done, int64_t total) {
+      if (total < kWorthAWord) return;
+      progress.update(fmt::format("comparing checksums: {} of {}",
+                                  human_bytes(static_cast<double>(done)),
+                                  human_bytes(static_cast<double>(total))));
+    });
+  }
 }
 
 }  // namespace hocket::train

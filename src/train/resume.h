@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which runs may go on from a checkpoint (docs/config.md, "Going on").
+// What a run may start from: which checkpoint goes on (docs/config.md, "Going on"), and what the data
+// must be like.
 #pragma once
 
 #include <string>
 
 #include "checkpoint/checkpoint.h"
+#include "data/prepare.h"
 #include "engine/config.h"
 
 namespace hocket::train {
@@ -13,5 +15,10 @@ namespace hocket::train {
 /// seed, batches and data (its fingerprint) of the one that saved the checkpoint.
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
+
+/// Error unless the model has an embedding for every token of the data, the data was made by the
+/// tokenizer beside the weights that the run starts from, if it does so, and the shards have their
+/// checksums (all ids are read once).
+void check_data(const engine::Run& run, const data::Dataset& dataset, bool from_weights);
 
 }  // namespace hocket::train

@@ -144,9 +144,7 @@ bool Trainer::nothing_left() const {
 }
 
 void Trainer::set_up() {
-  if (dataset_.tokenizer().vocab_size() > run_.model.vocab_size)
-    fail(run_.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
-         dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
+  check_data(run_, dataset_, !from_ && run_.config.model.init == "weights");
   backend_ = runtime::load_torch_backend();
   engine::Compiled compiled = engine::compile(run_);
   if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
@@ -202,11 +200,11 @@ void Trainer::load_or_initialise() {
 /// Of a killed run, the lines of steps that will be done again, and half a line.
 void Trainer::drop_metrics_after(int64_t step) const {
   if (!file_exists(metrics())) return;
-  int64_t number = 0;
   const std::string text = read_file(metrics());
-    ++number;
   std::string kept;
+  int64_t number = 0;
   for (const auto& line : split(text, '\n')) {
+    ++number;
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object()) continue;
     const JsonView in(json, fmt::format("{}:{}", metrics(), number));
@@ -372,9 +370,9 @@ void Trainer::evaluate(int64_t step, bool all) {
 }
 
 void Trainer::save(int64_t step) {
-  content.end_of_text = dataset_.tokenizer().eos_id();
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
+  content.end_of_text = dataset_.tokenizer().eos_id();
   const auto& graph = session_->graph();
   std::vector<std::vector<std::byte>> hold;
   for (const graph::Tensor& t : graph.tensors) {
