@@ -102,8 +102,14 @@ void Args::unknown(const std::string& word) const {
   std::vector<std::string> flags = {"--help"};
   for (const auto& o : options_) flags.push_back(o->flag);
   const std::string bare = word.substr(0, word.find('='));
-  if (bare.rfind('-', 0) != 0)
-    fail("hocket " + name_, "unexpected argument {}; try: hocket {} --help", quote(word), name_);
+  if (bare.rfind('-', 0) != 0) {
+    const bool expanded = std::any_of(options_.begin(), options_.end(), [](const auto& o) {
+      return o->value_name == "GLOB" && !o->given.empty();
+    });
+    fail("hocket " + name_, "unexpected argument {}; try: {}", quote(word),
+         expanded ? "quotes around the pattern of --files, which the shell has expanded"
+                  : "hocket " + name_ + " --help");
+  }
   const std::string near = nearest(bare, flags);
   fail("hocket " + name_, "unknown option {}; {}", quote(bare),
        near.empty() ? fmt::format("the options are {}", join(flags, ", "))

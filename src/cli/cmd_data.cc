@@ -27,7 +27,7 @@ struct Corpus {
     args.positional("RUN", &run, "a run.yaml; its data section says what flags do not", false);
     add_set(args, &set);
     args.option("--files", "GLOB", &files,
-                "a text file, a folder or a glob (** recurses); may be repeated");
+                "a text file, a folder or a glob in quotes ('**' recurses); may be repeated");
     args.option("--out", "DIR", &out, out_help);
     args.option("--valid-fraction", "F", &valid_fraction,
                 "share of the files that is held out [0.05]");
@@ -36,23 +36,32 @@ struct Corpus {
   }
   engine::DataSection section() const {
     engine::DataSection d;
+    if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml"))
+      fail("hocket data", "{} stands where a run.yaml is expected; if the shell expanded the pattern of "
+           "--files, quote it: --files '*.txt'", quote(run));
     if (!run.empty()) d = engine::read_run(run, set).config.data;
     else if (!set.empty()) fail("hocket data", "--set needs a RUN; without one use the flags");
     if (!files.empty()) d.files = files;
     if (valid_fraction) d.valid_fraction = *valid_fraction;
     if (vocab_size) d.vocab_size = *vocab_size;
-    if (d.files.empty())
-      fail("hocket data", "no files; try --files 'folder/**' or data.files in a run.yaml");
-    if (d.valid_fraction < 0 || d.valid_fraction >= 1)
     if (out == "-")
       fail("hocket data", "--out is '-'; expected a folder: what goes there are several files");
-      fail("hocket data", "--valid-fraction is {}; expected 0 to 1", d.valid_fraction);
+    if (d.files.empty())
+      fail("hocket data", "no files; try --files 'folder/**' or data.files in a run.yaml");
+    if (d.valid_fraction < 0 || d.valid_fraction > 0.9)
+      fail("hocket data", "--valid-fraction is {}; expected 0 to 0.9", d.valid_fraction);
     return d;
   }
   data::CorpusOptions options(const engine::DataSection& d) const {
     return {d.files, d.valid_fraction, static_cast<uint64_t>(seed.value_or(0))};
   }
 };
+
+nlohmann::json counts(const std::map<data::Corpus::Why, int64_t>& dropped) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [why, count] : dropped) json[data::to_string(why)] = count;
+  return json;
+}
 
 void declare_train_tokenizer(Args& args) {
   auto o = std::make_shared<Corpus>();
@@ -136,9 +145,7 @@ void declare_prepare(Args& args) {
       };
       fmt::print("{}\n", nlohmann::json{{"out", options.output}, {"train", split(r.train)},
                                         {"valid", split(r.valid)},
-                                        {"dropped_duplicate", r.dropped_duplicate},
-                                        {"dropped_empty", r.dropped_empty},
-                                        {"dropped_binary", r.dropped_binary},
+                                        {"dropped", counts(r.dropped)},
                                         {"up_to_date", r.up_to_date}}.dump());
       return 0;
     }
@@ -148,9 +155,7 @@ void declare_prepare(Args& args) {
                human_count(static_cast<double>(r.train.tokens)), r.valid.files,
                human_bytes(static_cast<double>(r.valid.bytes)),
                human_count(static_cast<double>(r.valid.tokens)));
-    if (!r.up_to_date)
-      fmt::print("left out: {} duplicate, {} empty, {} binary files\n", r.dropped_duplicate,
-                 r.dropped_empty, r.dropped_binary);
+    fmt::print("left out: {}\n", data::left_out_text(r.dropped));
     return 0;
   });
 }
