@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "data/tokenizer/utf8.h"
 
 namespace hocket::data {
 namespace {

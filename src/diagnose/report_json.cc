@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace hocket::diagnose {
 namespace {

@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/tokenizer/tokenizer_impl.h"
-#include "data/tokenizer/utf8.h"
 
 namespace hocket::data {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/tokenizer/nfc.h"
 #include "data/tokenizer/tokenizer_impl.h"
-#include "data/tokenizer/utf8.h"
 
 namespace hocket::data {
 namespace {

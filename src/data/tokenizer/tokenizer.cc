@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/tokenizer_impl.h"
-#include "data/tokenizer/utf8.h"
 
 #include <nlohmann/json.hpp>
 
