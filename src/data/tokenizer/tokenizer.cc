@@ -32,8 +32,8 @@ void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all) {
     text(t.text);
     h.add(uint64_t{t.single_word} | uint64_t{t.lstrip} << 1 | uint64_t{t.rstrip} << 2 |
           uint64_t{t.normalized} << 3);
-  *content = h.finish();
   }
+  *content = h.finish();
   h.add(static_cast<uint64_t>(spec.eos));
   *all = h.finish();
 }
@@ -66,7 +66,7 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
     }
     if (bytes.size() == 1) t.byte_ids[static_cast<uint8_t>(bytes[0])] = id;
   }
-  t.merges.reserve(t.spec.merges.size());
+  t.merges = FlatMap<Merge>(t.spec.merges.size());
   std::string both;
   for (size_t rank = 0; rank < t.spec.merges.size(); ++rank) {
     const auto [left, right] = t.spec.merges[rank];
@@ -81,7 +81,9 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
     if (result < 0) {
       fail("tokenizer", "merge {} makes {}, which is not in the vocabulary", rank, quote(both));
     }
-    t.merges.set(left, right, static_cast<uint32_t>(rank), result);
+    // A pair that is there already gets the later rank.
+    const Merge merge{static_cast<uint32_t>(rank), result};
+    *t.merges.insert(pair_key(left, right), merge).first = merge;
   }
   t.special.assign(t.spec.tokens.size(), false);
   for (const AddedToken& added : t.spec.added) {
@@ -177,7 +179,6 @@ int32_t Tokenizer::find_token(std::string_view bytes) const {
 const TokenizerSpec& Tokenizer::spec() const { return impl_->spec; }
 
 Hash128 Tokenizer::hash() const { return impl_->hash; }
-
 Hash128 Tokenizer::content_hash() const { return impl_->content_hash; }
 
 void require_tokenizer_of(const std::string& model_folder, const Tokenizer& tokenizer,
@@ -203,4 +204,5 @@ void require_tokenizer_of(const std::string& model_folder, const Tokenizer& toke
   fail(where, "the tokenizer ({}) is not that of the model, {} ({}); expected the same: ids mean "
        "other text; {}", named(tokenizer), file, other, advice);
 }
+
 }  // namespace hocket::data
