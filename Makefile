@@ -2,7 +2,7 @@
 #   make quickstart [MINUTES=15]   set up, build, train a small MoE on this machine's C++ headers
 #   make build                     set up, build build/hocket
 #   make test                      set up, build, run all tests
-#   make sim                       build-sim/hocket without LibTorch (graph, check, simulate); no root
+#   make sim                       build-sim/hocket with graph, check and simulate alone; no root
 #   make format | clean
 JOBS ?= $(shell nproc)
 MINUTES ?=

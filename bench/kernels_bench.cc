@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/workspace.h"
-#include "runtime/kernel.h"
+#include "kernels/backend.h"
+#include "ops/op.h"
 
 namespace hocket {
 namespace {
@@ -133,11 +133,11 @@ void fill(const Case& c, const TensorType& type, void* data) {
   }
 }
 
-void run(benchmark::State& state, const Case& c, runtime::Backend& backend) {
+void run(benchmark::State& state, const Case& c, kernels::Backend& backend) {
   const char* threads = std::getenv("HOCKET_BENCH_THREADS");
   backend.enter_thread(threads ? std::atoi(threads) : 2);
   std::vector<Memory> memory;
-  std::vector<runtime::TensorRef> in, out;
+  std::vector<kernels::TensorRef> in, out;
   int64_t bytes = 0;
   for (const TensorType& t : c.in) {
     memory.push_back(allocate(t.bytes()));
@@ -155,8 +155,8 @@ void run(benchmark::State& state, const Case& c, runtime::Backend& backend) {
   }
   const int64_t workspace_bytes = ops::workspace_bytes(c.op, c.attrs, c.in, c.out);
   Memory workspace = allocate(workspace_bytes);
-  const runtime::KernelArgs args{&c.attrs, in, out, c.accumulate, workspace.get(), workspace_bytes};
-  const runtime::KernelFn kernel = backend.find(c.op, runtime::Device::cpu, DType::f32);
+  const kernels::KernelArgs args{&c.attrs, in, out, c.accumulate, workspace.get(), workspace_bytes};
+  const kernels::KernelFn kernel = backend.find(c.op, kernels::Device::cpu, {c.in, c.out});
   for (auto _ : state) kernel(args);
   using benchmark::Counter;
   const double work = c.flops > 0 ? c.flops : static_cast<double>(bytes);
@@ -164,17 +164,11 @@ void run(benchmark::State& state, const Case& c, runtime::Backend& backend) {
       Counter(work * 1e-9, Counter::kIsIterationInvariantRate);
 }
 
-/// Registers the cases when the executable starts; without the library there are none.
+/// Registers the cases when the executable starts.
 const bool registered = [] {
-  std::shared_ptr<runtime::Backend> backend;
-  try {
-    backend = runtime::load_torch_backend();
-  } catch (const std::exception&) {
-    return false;
-  }
   for (Case& c : cases())
-    benchmark::RegisterBenchmark(("kernel/" + c.name).c_str(), [c, backend](benchmark::State& state) {
-      run(state, c, *backend);
+    benchmark::RegisterBenchmark(("kernel/" + c.name).c_str(), [c](benchmark::State& state) {
+      run(state, c, *kernels::cpu_backend());
     })->UseRealTime()->Unit(benchmark::kMicrosecond);
   return true;
 }();

@@ -17,9 +17,7 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # The sloppiness is what ccache asks for to cache files that use a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
 find_package(Threads REQUIRED)
@@ -43,7 +41,7 @@ if(TARGET yaml-cpp::yaml-cpp)
 endif()
 target_link_libraries(hocket_flags INTERFACE fmt::fmt ${hocket_yaml} nlohmann_json::nlohmann_json
   CLI11::CLI11 ZLIB::ZLIB ${HOCKET_ZSTD_LIBRARY} ${HOCKET_PCRE2_LIBRARY} ${HOCKET_LZMA_LIBRARY}
-  Threads::Threads ${CMAKE_DL_LIBS})
+  Threads::Threads)
 if(HOCKET_WERROR)
   target_compile_options(hocket_flags INTERFACE -Werror)
 endif()

@@ -1,19 +1,19 @@
-# hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [TORCH] [APP]
+# hocket_module(<folder> [DEPENDS <module>...] [EXCLUDE <subfolder or file>...] [APP]
 #               [SIM <file>...])
 #   Makes the OBJECT library hocket_<folder> from src/<folder>/**/*.cc. A folder without sources is
-#   skipped. With TORCH the sources become part of the one shared library hocket_torch instead.
-#   With APP the folder is left out of builds with HOCKET_SIM_ONLY, except for the files named after
+#   skipped. With APP the folder is left out of builds with HOCKET_SIM_ONLY, except for the files named after
 #   SIM. DEPENDS must name modules declared above it: a row sees only the rows above.
 # hocket_executable(<name> <source>...)
-#   An executable with every torch-free object; it exports its symbols to hocket_torch.
+#   An executable with every object.
 # hocket_benchmarks()
-#   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any.
+#   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any, and
+#   hocket_gemm_compare.
 
 set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
 
 function(hocket_module name)
-  cmake_parse_arguments(ARG "TORCH;APP" "" "DEPENDS;EXCLUDE;SIM" ${ARGN})
+  cmake_parse_arguments(ARG "APP" "" "DEPENDS;EXCLUDE;SIM" ${ARGN})
   foreach(dep ${ARG_DEPENDS})
     if(NOT dep IN_LIST HOCKET_DECLARED)
       message(FATAL_ERROR "module ${name} depends on ${dep}, which is not declared above it")
@@ -30,12 +30,6 @@ function(hocket_module name)
   if(NOT sources)
     return()
   endif()
-  if(ARG_TORCH)
-    if(HOCKET_TORCH)
-      target_sources(hocket_torch PRIVATE ${sources})
-    endif()
-    return()
-  endif()
   add_library(hocket_${name} OBJECT ${sources})
   # Several files at a time, so that their headers are read once. Files of ops, models and program
   # share names (infer, cost, read, Line) that each keeps to itself.
@@ -48,11 +42,7 @@ endfunction()
 
 function(hocket_executable name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} hocket_flags)
-  set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
-  if(HOCKET_TORCH)
-    add_dependencies(${name} hocket_torch)
-  endif()
+  target_link_libraries(${name} PRIVATE ${HOCKET_OBJECTS} ${HOCKET_LEVELS} hocket_flags)
 endfunction()
 
 function(hocket_benchmarks)
@@ -62,4 +52,5 @@ function(hocket_benchmarks)
     hocket_executable(hocket_bench ${sources})
     target_link_libraries(hocket_bench PRIVATE benchmark::benchmark benchmark::benchmark_main)
   endif()
+  hocket_executable(hocket_gemm_compare bench/gemm_compare.cc)
 endfunction()

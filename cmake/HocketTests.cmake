@@ -1,6 +1,5 @@
-# Tests. tests/**/*_test.cc become hocket_tests (torch-free; the ones that execute load hocket_torch
-# as the program does), tests/parity/*_test.cc become hocket_torch_tests (these may see LibTorch),
-# tests/**/*_test.py run under the .venv. One ctest entry per file, labelled with its folder; a line
+# Tests. tests/**/*_test.cc become hocket_tests, tests/**/*_test.py run under the .venv (those that
+# compare with PyTorch import it there). One ctest entry per file, labelled with its folder; a line
 # `// ctest: serial` or `// ctest: timeout=900` in a file sets the property of its entry.
 enable_testing()
 find_package(GTest REQUIRED)
@@ -32,9 +31,11 @@ endfunction()
 
 file(GLOB_RECURSE cc_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.cc)
 file(GLOB_RECURSE helpers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_util.cc)
-set(torch_tests ${cc_tests})
-list(FILTER torch_tests INCLUDE REGEX "^${CMAKE_SOURCE_DIR}/tests/parity/")
-list(FILTER cc_tests EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/tests/parity/")
+set(HOCKET_TEST_FILES "" CACHE STRING
+  "Regular expression of the C++ test files to build, e.g. 'tests/(check|program)/'; empty: all")
+if(HOCKET_TEST_FILES)
+  list(FILTER cc_tests INCLUDE REGEX "${HOCKET_TEST_FILES}")
+endif()
 if(cc_tests)
   hocket_executable(hocket_tests ${cc_tests} ${helpers})
   target_include_directories(hocket_tests PRIVATE ${CMAKE_SOURCE_DIR})
@@ -42,17 +43,6 @@ if(cc_tests)
   foreach(file ${cc_tests})
     hocket_test_entry(${file} ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/gtest_file.py
       $<TARGET_FILE:hocket_tests> ${file})
-  endforeach()
-endif()
-if(torch_tests AND HOCKET_TORCH)
-  hocket_executable(hocket_torch_tests ${torch_tests})
-  target_include_directories(hocket_torch_tests PRIVATE ${CMAKE_SOURCE_DIR})
-  target_include_directories(hocket_torch_tests SYSTEM PRIVATE ${TORCH_INCLUDE_DIRS})
-  target_link_libraries(hocket_torch_tests PRIVATE GTest::gtest GTest::gtest_main hocket_torch
-    ${TORCH_LIBRARIES})
-  foreach(file ${torch_tests})
-    hocket_test_entry(${file} ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/gtest_file.py
-      $<TARGET_FILE:hocket_torch_tests> ${file})
   endforeach()
 endif()
 file(GLOB_RECURSE py_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.py)

@@ -11,9 +11,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 
 
 def output(hocket, *words):
-    # A library that is there, so that the pages do not depend on what was built.
-    env = dict(os.environ, HOCKET_TORCH_LIB=os.path.realpath(hocket))
-    return subprocess.run([hocket, *words], stdout=subprocess.PIPE, env=env, check=True, text=True).stdout
+    return subprocess.run([hocket, *words], stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
 def names(text, after):

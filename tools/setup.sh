@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Hocket needs on Debian 12 or Ubuntu 24.04; a second call does only what changed.
-#   tools/setup.sh            packages to build and run; LibTorch (pip torch) in .venv
-#   tools/setup.sh --tests    also what the tests compare with (numpy, transformers, ...; Debian: Chromium)
-#   tools/setup.sh --sim      only what `make sim` needs: no Python, no LibTorch
+#   tools/setup.sh            packages to build and run
+#   tools/setup.sh --tests    also what the tests compare with: Python packages in .venv (PyTorch,
+#                             transformers, ...) and on Debian Chromium
+#   tools/setup.sh --sim      only what `make sim` needs
 #   tools/setup.sh --list     prints the packages of the chosen set and ends
 # Packages need root or sudo; without either it lists exactly the missing ones and ends with 2.
-# TORCH_DIR=<.../site-packages/torch> reuses an installed torch. HOCKET_GPU=0|1 overrides whether
-# this machine counts as having a GPU (1: the CUDA build of torch). HOCKET_TORCH_INDEX is where the
-# CPU build is looked for when the configured index does not have it.
+# TORCH_DIR=<.../site-packages/torch> lets the tests reuse an installed PyTorch. HOCKET_TORCH_INDEX is
+# where its CPU build is looked for when the configured index does not have it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
 sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
   libzstd-dev zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
-build_packages=(make g++ ccache ca-certificates python3 python3-venv libgtest-dev
-  libbenchmark-dev xz-utils)
+build_packages=(make g++ ccache python3 libgtest-dev libbenchmark-dev xz-utils)
+test_packages=(ca-certificates python3-venv)
 test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml)
 
 tests=0 sim=0 list=0
@@ -25,7 +25,7 @@ for arg in "$@"; do
     --tests) tests=1 ;;
     --sim) sim=1 ;;
     --list) list=1 ;;
-    -h | --help) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '3,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "[setup] unknown argument '$arg'; expected --tests, --sim or --list" >&2; exit 2 ;;
   esac
 done
@@ -43,8 +43,11 @@ if [ $sim = 1 ]; then
   [ -n "$compiler" ] || packages+=(g++)
 else
   packages+=("${build_packages[@]}")
+fi
+if [ $tests = 1 ]; then
+  packages+=("${test_packages[@]}")
   # Ubuntu's chromium is a snap: a browser that is there already will do.
-  if [ $tests = 1 ] && [ "$(. /etc/os-release 2>/dev/null && echo "$ID")" = debian ]; then
+  if [ "$(. /etc/os-release 2>/dev/null && echo "$ID")" = debian ]; then
     packages+=(chromium)
   fi
 fi
@@ -103,28 +106,19 @@ install_packages() {
 if [ $tests = 1 ] && ! command -v chromium chromium-browser google-chrome >/dev/null; then
   say "no Chromium here: tests/diagnose/report_browser_test.py will be skipped"
 fi
-[ $sim = 0 ] || exit 0
+[ $tests = 1 ] || exit 0
 
-# ---- .venv: torch, and what the tests compare with --------------------------------------------------
-has_gpu() {
-  if [ -n "${HOCKET_GPU:-}" ]; then [ "$HOCKET_GPU" = 1 ]; else
-    [ -e /dev/nvidiactl ] || { command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; }
-  fi
-}
+# ---- .venv: what the tests compare with -------------------------------------------------------------
 if [ -n "${TORCH_DIR:-}" ]; then
-  [ -e "$TORCH_DIR/share/cmake/Torch/TorchConfig.cmake" ] ||
-    refuse "TORCH_DIR=$TORCH_DIR holds no share/cmake/Torch/TorchConfig.cmake; expected the torch folder of a pip installation"
+  [ -e "$TORCH_DIR/__init__.py" ] ||
+    refuse "TORCH_DIR=$TORCH_DIR holds no __init__.py; expected the torch folder of a pip installation"
   torch="TORCH_DIR=$TORCH_DIR"
-elif has_gpu; then
-  torch="torch==$torch_version"
 else
   torch="torch==$torch_version+cpu"
 fi
-[ -n "${TORCH_DIR:-}" ] && [ $tests = 0 ] && { say "LibTorch: $TORCH_DIR"; exit 0; }
 
 stamp=.venv/.hocket-setup
-want="$torch"
-[ $tests = 0 ] || want="$want ${test_modules[*]}"
+want="$torch ${test_modules[*]}"
 want_id=$(printf '%s' "$want" | sha256sum | cut -c1-16)
 if [ -x .venv/bin/python ] && grep -qsx "$want_id" "$stamp"; then
   exit 0
@@ -143,27 +137,20 @@ has_torch() {
 case "$torch" in
   TORCH_DIR=*)
     site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-    dirname "$TORCH_DIR" >"$site/hocket_torch_dir.pth"
+    dirname "$TORCH_DIR" >"$site/torch_dir.pth"
     ;;
   *+cpu)
-    # The program needs the wheel's libraries and headers, none of its Python dependencies.
     if ! has_torch; then
-      say "torch $torch_version, CPU build (no GPU here)"
+      say "torch $torch_version, CPU build"
       pip install --no-deps --no-index "$torch" >/dev/null || pip install --no-deps "$torch" ||
         pip install --no-deps --index-url "${HOCKET_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}" "$torch" ||
         refuse "torch $torch_version (CPU build) could not be installed; set TORCH_DIR to an installed torch, or HOCKET_TORCH_INDEX"
     fi
     ;;
-  *)
-    say "torch $torch_version, CUDA build (this machine has a GPU)"
-    pip install "$torch" || refuse "torch $torch_version could not be installed"
-    ;;
 esac
-if [ $tests = 1 ]; then
-  say "what the tests compare with: ${test_modules[*]}"
-  requirements=("${test_modules[@]}")
-  [ -n "${TORCH_DIR:-}" ] || requirements+=("$torch")
-  pip install "${requirements[@]}" || refuse "the Python packages of the tests could not be installed"
-fi
+say "what the tests compare with: ${test_modules[*]}"
+requirements=("${test_modules[@]}")
+[ -n "${TORCH_DIR:-}" ] || requirements+=("$torch")
+pip install "${requirements[@]}" || refuse "the Python packages of the tests could not be installed"
 printf '%s\n' "$want_id" >>"$stamp"
 say "python packages: done in $((SECONDS - started)) s"

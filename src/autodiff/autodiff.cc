@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "graph/inputs.h"
 #include "ops/build.h"
 #include "ops/op.h"
 
@@ -73,12 +74,12 @@ class Context : public ops::GradContext {
 
   std::vector<TensorId> emit_grad(std::string op, graph::Attrs attrs, std::vector<TensorId> inputs,
                                   int input, int o) override {
-    bool can = ops::find(op).accumulates >> o & 1;
+    bool can = ops::find(op).accumulates.contains(static_cast<size_t>(o));
     TensorId sum = is_param(input) ? kNone : d_.grad_[in(input)];
     auto outs = emit(std::move(op), std::move(attrs), std::move(inputs));
     if (can && sum >= 0) {
       graph::Node& made = d_.graph_.nodes.back();
-      made.accumulate = 1u << o;
+      made.accumulate.add(static_cast<size_t>(o));
       made.in.push_back(sum);
       d_.grad_[in(input)] = outs[static_cast<size_t>(o)];
     } else {
@@ -130,27 +131,32 @@ void Differentiator::run() {
   for (size_t i = 0; i < contributions_.size(); ++i) {
     const auto& uses = contributions_[i];
     if (uses.empty()) continue;
-    graph_.grads.push_back({static_cast<TensorId>(i), uses});
+    graph_.grads.push_back({static_cast<TensorId>(i), uses, uses.size() == 1 ? uses[0] : kNone});
     for (size_t k = 0; k < uses.size(); ++k)
       graph_.tensors[static_cast<size_t>(uses[k])].name =
           "grad." + graph_.tensors[i].name + (uses.size() > 1 ? "#" + std::to_string(k) : "");
   }
 }
 
-/// Sum of a parameter's contributions, in the order of use, as optimizer-phase nodes.
-TensorId total(Graph& graph, const graph::ParamGrad& grad) {
-  TensorId sum = grad.contributions[0];
-  const std::string name = graph.tensor(grad.param).name;
-  for (size_t i = 1; i < grad.contributions.size(); ++i)
-    sum = ops::apply(graph, "add", {}, {sum, grad.contributions[i]}, "grad." + name,
-                     graph.tensor(grad.param).layer, Phase::optimizer)[0];
+/// Sums a parameter's contributions, in the order of use, by optimizer-phase nodes.
+TensorId sum_up(Graph& graph, size_t grad) {
+  const graph::ParamGrad& parts = graph.grads[grad];
+  const std::string name = "grad." + graph.tensor(parts.param).name;
+  const int32_t layer = graph.tensor(parts.param).layer;
+  TensorId sum = parts.contributions[0];
+  for (size_t i = 1; i < parts.contributions.size(); ++i)
+    sum = ops::apply(graph, "add", {}, {sum, parts.contributions[i]}, name, layer,
+                     Phase::optimizer)[0];
+  graph.grads[grad].total = sum;
   return sum;
 }
 
-std::vector<graph::ParamGrad> grads_by_name(const Graph& graph) {
-  std::vector<graph::ParamGrad> list = graph.grads;
-  std::sort(list.begin(), list.end(), [&](const auto& a, const auto& b) {
-    return graph.tensor(a.param).name < graph.tensor(b.param).name;
+/// Indices into graph.grads.
+std::vector<size_t> grads_by_name(const Graph& graph) {
+  std::vector<size_t> list(graph.grads.size());
+  std::iota(list.begin(), list.end(), size_t{0});
+  std::sort(list.begin(), list.end(), [&](size_t a, size_t b) {
+    return graph.tensor(graph.grads[a].param).name < graph.tensor(graph.grads[b].param).name;
   });
   return list;
 }
@@ -167,22 +173,24 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   // From all the sums of squares one clip coefficient and the gradient norm (an output). Then one
   // adamw per parameter, with two moments as state; vectors (norm weights) are not decayed. What
   // changes from step to step (learning rate, bias corrections) comes in as `hyper`.
-  std::vector<graph::ParamGrad> grads = grads_by_name(graph);
+  const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
-  std::vector<TensorId> sums, squares;
-  for (const auto& g : grads) {
-    sums.push_back(total(graph, g));
+  std::vector<TensorId> params, sums, squares;
+  for (const size_t grad : grads) {
+    const TensorId param = graph.grads[grad].param;
+    params.push_back(param);
+    sums.push_back(sum_up(graph, grad));
     squares.push_back(ops::apply(graph, "sumsq", {}, {sums.back()},
-                                 "sumsq." + graph.tensor(g.param).name,
-                                 graph.tensor(g.param).layer, Phase::optimizer)[0]);
+                                 "sumsq." + graph.tensor(param).name, graph.tensor(param).layer,
+                                 Phase::optimizer)[0]);
   }
   auto clip = ops::apply(graph, "clip_coef", {{"max_norm", config.max_norm}}, squares, "clip_coef",
                          graph::kEveryStage, Phase::optimizer);
   graph.tensors[static_cast<size_t>(clip[1])].name = "grad_norm";
   graph.outputs.push_back(clip[1]);
-  TensorId hyper = graph.input("hyper", {graph::DType::f64, {3}}, true);
-  for (size_t i = 0; i < grads.size(); ++i) {
-    const graph::Tensor param = graph.tensor(grads[i].param);
+  TensorId hyper = graph.input(graph::inputs::kHyper, {graph::DType::f64, {3}}, true);
+  for (size_t i = 0; i < params.size(); ++i) {
+    const graph::Tensor param = graph.tensor(params[i]);
     auto state = [&](const char* prefix) {
       graph::Tensor t = param;
       t.name = prefix + param.name;
@@ -195,13 +203,13 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                        {"beta2", config.beta2},
                        {"eps", config.eps},
                        {"weight_decay", param.type.dims.size() > 1 ? config.weight_decay : 0.0}};
-    ops::apply(graph, "adamw", attrs, {grads[i].param, sums[i], m, v, clip[0], hyper},
+    ops::apply(graph, "adamw", attrs, {params[i], sums[i], m, v, clip[0], hyper},
                "adamw." + param.name, param.layer, Phase::optimizer);
   }
 }
 
 void append_grad_outputs(Graph& graph) {
-  for (const auto& g : grads_by_name(graph)) graph.outputs.push_back(total(graph, g));
+  for (const size_t grad : grads_by_name(graph)) graph.outputs.push_back(sum_up(graph, grad));
 }
 
 }  // namespace hocket::autodiff

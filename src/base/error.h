@@ -17,13 +17,24 @@ namespace hocket {
 class Error : public std::runtime_error {
  public:
   enum class Kind { kInput, kRun };
-  Error(Kind kind, std::string_view where, std::string_view what)
-      : std::runtime_error(fmt::format("[{}] {}", where, what)), kind_(kind) {}
+  /// Of several that end one step: the rank's own, or that it was stopped because another failed.
+  enum class Cause { own, stopped };
+  Error(Kind kind, std::string_view where, std::string_view what, Cause cause = Cause::own)
+      : Error(kind, cause, fmt::format("[{}] {}", where, what)) {}
   Kind kind() const { return kind_; }
+  Cause cause() const { return cause_; }
   int exit_code() const { return kind_ == Kind::kInput ? 2 : 1; }
+  /// The same error with one more clause: `[where] what; note`.
+  Error with(std::string_view note) const {
+    return Error(kind_, cause_, fmt::format("{}; {}", what(), note));
+  }
 
  private:
+  Error(Kind kind, Cause cause, const std::string& text)
+      : std::runtime_error(text), kind_(kind), cause_(cause) {}
+
   Kind kind_;
+  Cause cause_;
 };
 
 /// Throws an `Error` for bad input (exit code 2): `fail("safetensors", "header is {} bytes", n)`.

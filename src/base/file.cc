@@ -410,10 +410,6 @@ void remove_tree(const std::string& path) {
   if (::rmdir(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "removing", errno);
 }
 
-void truncate_file(const std::string& path, int64_t bytes) {
-  if (::truncate(path.c_str(), bytes) != 0) fail_io(path, "truncating", errno);
-}
-
 void rename_durable(const std::string& from, const std::string& to) {
   if (const int error = rename_path(from, to)) fail_io(to, "renaming into place", error);
   sync_dir(parent_path(to));

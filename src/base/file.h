@@ -132,7 +132,6 @@ int64_t file_size(const std::string& path);  ///< Error if absent
 void make_dirs(const std::string& path);     ///< with parents; fine if it is there
 void remove_file(const std::string& path);   ///< fine if it is not there
 void remove_tree(const std::string& path);   ///< folder with all in it; fine if it is not there
-void truncate_file(const std::string& path, int64_t bytes);
 /// Renames a file or folder and syncs the folder that holds it. `to` must not be a non-empty
 /// folder.
 void rename_durable(const std::string& from, const std::string& to);

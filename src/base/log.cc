@@ -15,13 +15,24 @@
 namespace hocket {
 namespace {
 
+void put(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t done = ::write(fd, text.data(), text.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return;  // nowhere left to report it
+    text.remove_prefix(static_cast<size_t>(done));
+  }
+}
+
 LogLevel level_from_environment() {
   const char* text = std::getenv("HOCKET_LOG");
   const std::string_view name = text == nullptr ? "" : text;
   if (name == "debug") return LogLevel::debug;
-  if (name == "warning") return LogLevel::warning;
-  if (name == "error") return LogLevel::error;
-  return LogLevel::info;
+  if (!name.empty() && name != "warning") {
+    const std::string line = fmt::format("warning: HOCKET_LOG is '{}'; expected debug or warning\n", name);
+    put(2, line);
+  }
+  return LogLevel::warning;
 }
 
 std::atomic<LogLevel>& level_now() {
@@ -41,15 +52,6 @@ std::function<void(LogLevel, const std::string&)>& sink() {
   return function;
 }
 Progress* live_progress = nullptr;
-
-void put(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t done = ::write(fd, text.data(), text.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return;  // nowhere left to report it
-    text.remove_prefix(static_cast<size_t>(done));
-  }
-}
 
 // Cuts to `width` columns without splitting a UTF-8 character (one column each).
 std::string_view cut(std::string_view text, size_t width) {
@@ -80,10 +82,9 @@ void set_log_sink(std::function<void(LogLevel, const std::string&)> function) {
 }
 
 void log_line(LogLevel level, std::string_view text) {
-  constexpr const char* kPrefix[] = {"debug: ", "", "warning: ", "error: "};
   std::string line;
   if (thread_rank >= 0) line = fmt::format("[rank {}] ", thread_rank);
-  line += kPrefix[static_cast<int>(level)];
+  line += level == LogLevel::debug ? "debug: " : "warning: ";
   line += text;
   const std::lock_guard lock(output_mutex());
   if (sink()) {

@@ -13,9 +13,10 @@
 
 namespace hocket {
 
-enum class LogLevel : uint8_t { debug, info, warning, error };
+/// `debug` follows the work from the inside: passes, reshardings, the lanes of every rank.
+enum class LogLevel : uint8_t { debug, warning };
 
-/// Messages below it are dropped. Starts as HOCKET_LOG (debug, info, warning or error), else info.
+/// Messages below it are dropped. Starts as HOCKET_LOG (debug or warning), else warning.
 void set_log_level(LogLevel level);
 LogLevel log_level();
 
@@ -37,16 +38,8 @@ void log_debug(fmt::format_string<Args...> text, Args&&... args) {
   log_message(LogLevel::debug, text, std::forward<Args>(args)...);
 }
 template <typename... Args>
-void log_info(fmt::format_string<Args...> text, Args&&... args) {
-  log_message(LogLevel::info, text, std::forward<Args>(args)...);
-}
-template <typename... Args>
 void log_warning(fmt::format_string<Args...> text, Args&&... args) {
   log_message(LogLevel::warning, text, std::forward<Args>(args)...);
-}
-template <typename... Args>
-void log_error(fmt::format_string<Args...> text, Args&&... args) {
-  log_message(LogLevel::error, text, std::forward<Args>(args)...);
 }
 
 /// One line that says how far the work is. On a terminal it is rewritten in place (at most ten

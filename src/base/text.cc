@@ -147,6 +147,40 @@ std::string human_count(double count) {
   return three_digits(count) + kUnits[unit];
 }
 
+std::string escape(std::string_view text, std::string_view also) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f || c == '\\' || also.find(c) != also.npos) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+bool unescape(std::string_view text, std::string* out) {
+  std::string plain;
+  plain.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\\') {
+      plain += text[i];
+      continue;
+    }
+    if (text.size() - i < 4 || text[i + 1] != 'x') return false;
+    int byte = 0;
+    const char* const end = text.data() + i + 4;
+    const auto [stop, error] = std::from_chars(end - 2, end, byte, 16);
+    if (error != std::errc() || stop != end) return false;
+    plain += static_cast<char>(byte);
+    i += 3;
+  }
+  *out = std::move(plain);
+  return true;
+}
+
 std::string quote(std::string_view text, size_t limit) {
   std::string out = "'";
   for (const char c : text.substr(0, limit)) {

@@ -24,10 +24,14 @@ void claim(Verdict& v, bool planned, bool values) {
   add(fmt::format("{} tasks and {} buffers are well-formed: ids, types, lanes, in-place updates",
                   v.num_tasks, v.num_buffers),
       fmt::format("{} structural rules", structural_rules().size()));
-  add(fmt::format("every run ends: {} messages pair with equal types, {} collectives come in one "
+  const bool any_send = v.stuck_when_sends_wait.empty();
+  add(fmt::format("every run ends{}: {} messages pair with equal types, {} collectives come in one "
                   "order on all members, nothing waits in a cycle",
+                  any_send ? ", whether a send completes alone or waits for its receiver"
+                           : " if sends complete alone",
                   v.num_messages, v.num_collectives),
-      "abstract run of all lanes, one representative rank per class; sends complete alone");
+      any_send ? "abstract runs of all lanes, one representative rank per class, with both sends"
+               : "abstract run of all lanes, one representative rank per class");
   add("no race: every two accesses to a buffer of which one writes are ordered; nothing is read "
       "before it is written",
       "vector clocks over lane order and dependencies");
@@ -55,6 +59,11 @@ void state_limits(Verdict& v, bool values) {
         "two different sums do not collide in a 128-bit hash",
     };
   v.assumptions.push_back("ranks of a class run the same list of tasks");
+  if (!v.stuck_when_sends_wait.empty())
+    v.assumptions.push_back(
+        "sends complete without their receiver, as between local ranks (Gloo and NCCL wait); "
+        "otherwise " +
+        v.stuck_when_sends_wait);
   v.outside = {
       "kernels' own correctness", "rounding and the order of reductions",
       "the communication library and the network",
@@ -90,6 +99,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     const bool finished = sweep.run(hazards, values.get());
     if (finished && values) values->finish();
     v.memory = check_memory(ctx, hazards);
+    if (problems.count == 0) v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
     v.num_messages = sweep.num_messages();
     v.num_collectives = sweep.num_collectives();
   }
@@ -97,7 +107,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   v.problems = std::move(problems.list);
   if (v.ok()) claim(v, ctx.planned, reference != nullptr);
   state_limits(v, reference != nullptr);
-  v.program_hash = program_hash(program);
+  v.program_hash = program::program_hash(program);
   v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return v;
 }
@@ -131,89 +141,6 @@ Verdict check(const Program& program, const graph::Graph& reference, const Check
 
 Verdict check_structure(const Program& program, const CheckOptions& options) {
   return run(program, nullptr, options);
-}
-
-Hash128 program_hash(const Program& program) {
-  std::vector<uint64_t> words;
-  Hasher hasher;
-  auto flush = [&] {
-    hasher.add(std::string_view(reinterpret_cast<const char*>(words.data()), words.size() * 8));
-    words.clear();
-  };
-  auto put = [&](auto x) { words.push_back(static_cast<uint64_t>(x)); };
-  auto put_text = [&](const std::string& s) {
-    put(s.size());
-    put(hash64(s));
-  };
-  auto put_type = [&](const graph::TensorType& t) {
-    put(t.dtype);
-    put(t.top_k);
-    put(t.dims.size());
-    for (int64_t d : t.dims) put(d);
-  };
-  auto put_layout = [&](const Layout& l) {
-    for (const Placement& p : l.on) put(static_cast<int64_t>(p.code));
-  };
-  put(program.mesh.axes.size());
-  for (const graph::Axis& a : program.mesh.axes) {
-    put_text(a.name);
-    put(a.size);
-  }
-  put(program.num_micro_batches);
-  put(program.kinds.size());
-  for (const program::Kind& k : program.kinds) {
-    put_text(k.op + graph::to_string(k.attrs));
-    put(k.in.size());
-    for (const auto& t : k.in) put_type(t);
-    put(k.out.size());
-    for (const auto& t : k.out) put_type(t);
-    put(k.workspace);
-  }
-  put(program.groups.size());
-  for (const program::Group& g : program.groups) {
-    put(g.axes.size());
-    for (int32_t a : g.axes) put(a);
-    put(g.members.size());
-    for (int32_t m : g.members) put(m);
-  }
-  put(program.classes.size());
-  for (const RankClass& c : program.classes) {
-    put(c.stage);
-    put(c.arena_bytes);
-    put(c.expected_bytes);
-    put(c.tasks.size());
-    for (size_t i = 0; i < c.tasks.size(); ++i) {
-      const Task& t = c.tasks[i];
-      put(t.kind);
-      put(static_cast<uint64_t>(t.lane) << 32 | t.accumulate);
-      put(t.in.size() << 32 | t.out.size());
-      for (BufferId b : t.in) put(b);
-      for (BufferId b : t.out) put(b);
-      put(t.deps.size());
-      for (TaskId d : t.deps) put(d);
-      put(t.group);
-      put(t.peer_axis);
-      put(t.peer);
-      put(t.tag);
-      put(c.task_workspace.empty() ? program::kNone : c.task_workspace[i]);
-      if (words.size() > 4096) flush();
-    }
-    put(c.buffers.size());
-    for (const program::Buffer& b : c.buffers) {
-      put_type(b.type);
-      put(b.kind);
-      put(b.offset);
-      put(b.expected_bytes);
-      put(b.micro_batch);
-      if (b.kind != BufferKind::step) {
-        put_text(b.name);
-        put_layout(b.layout);
-      }
-      if (words.size() > 4096) flush();
-    }
-  }
-  flush();
-  return hasher.finish();
 }
 
 }  // namespace hocket::check

@@ -78,6 +78,8 @@ struct Verdict {
   int64_t num_applications = 0;  ///< distinct op applications of the single-device step
   double seconds = 0;
   Hash128 program_hash;
+  /// Who waits for whom if a send waited for its receiver; "" if the program ends then, too.
+  std::string stuck_when_sends_wait;
   bool ok() const { return num_problems == 0; }
 };
 
@@ -103,10 +105,6 @@ Verdict check(const program::Program& program, const graph::Graph& reference,
 
 /// Structure, order and memory of a program whose graph is not at hand.
 Verdict check_structure(const program::Program& program, const CheckOptions& options = {});
-
-/// Hash of everything that decides what the program does; independent of labels (origin, logical,
-/// layouts of step buffers, segments, configuration text).
-Hash128 program_hash(const program::Program& program);
 
 /// What was found, for people: refused (each problem with its fix), or proved, by which rule, under
 /// which assumptions, and what lies outside.

@@ -30,8 +30,8 @@ bool Values::innermost(const Layout& l, int32_t axis, int32_t dim) const {
 bool Values::local_index(ExprId e) const {
   const Expr& x = ref_.terms[e];
   if (x.kind == Expr::Kind::sizes) return true;
-  if (x.kind != Expr::Kind::output || x.b != 1) return false;
-  return ref_.keys[ref_.terms.app(x.a).key].op == "route_plan";
+  if (x.kind != Expr::Kind::output) return false;
+  return x.b == ref_.keys[ref_.terms.app(x.a).key].rules->routing.row_of;
 }
 
 bool Values::reduce(TaskRef ref, const GroupInfo& g, size_t operand, Value* v) {
@@ -133,13 +133,13 @@ void Values::collective(int32_t cls, TaskId task, const Task& t, const KindInfo&
   Layout l = ctx_.layouts[v.layout];
   const Expr& x = ref_.terms[v.expr];
   if (k.op_class == OpClass::size_exchange) {
-    const bool counts = x.kind == Expr::Kind::output && x.b == 0 &&
-                        ref_.keys[ref_.terms.app(x.a).key].op == "route_plan";
+    const bool counts = x.kind == Expr::Kind::output &&
+                        x.b == ref_.keys[ref_.terms.app(x.a).key].rules->routing.counts;
     if (!counts || (axis >= 0 && !l[axis].is_partial())) {
       refuse("exchange-counts", ref, t.in[0],
              counts ? "the counts are not those of the rank's own tokens alone"
                     : "it is not the counts of a routing",
-             "exchange the counts of route_plan before anything reduces them");
+             "exchange the counts of a routing before anything reduces them");
       return lose_outputs(cls, t);
     }
     const int64_t n = axis < 0 ? 1 : ctx_.program.mesh.axes[static_cast<size_t>(axis)].size;

@@ -20,8 +20,9 @@ OpClass class_of(std::string_view op) {
   if (op == "all_to_all") return OpClass::all_to_all;
   if (op == "send") return OpClass::send;
   if (op == "recv") return OpClass::recv;
-  if (!ops::find_or_null(op)) return OpClass::unknown;
-  switch (meaning_of(op)) {
+  const ops::Op* const rules = ops::find_or_null(op);
+  if (!rules) return OpClass::unknown;
+  switch (rules->meaning) {
     case Meaning::sum:
       return OpClass::add;
     case Meaning::identity:

@@ -92,9 +92,11 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
   };
 
   for (BufferId b : t.in) check_read(b);
-  if (t.accumulate)
-    for (size_t o = 0; o < t.out.size(); ++o)
-      if (t.accumulate >> o & 1) check_read(t.out[o]);
+  if (!t.accumulate.empty()) {
+    for (size_t o = 0; o < t.out.size(); ++o) {
+      if (t.accumulate.contains(o)) check_read(t.out[o]);
+    }
+  }
   for (BufferId b : t.out) {
     const Clock& seen = s.access[static_cast<size_t>(b)];
     bool ordered = true;
@@ -119,10 +121,10 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
     if (s.writer[i] != global) s.prior[i] = s.writer[i];
     s.writer[i] = global;
   }
-  if (ctx_.planned && !rc.task_workspace.empty()) {
+  if (ctx_.planned) {
     const int64_t bytes = ctx_.program.kind(t).workspace;
-    const int64_t offset = rc.task_workspace[static_cast<size_t>(task)];
-    if (bytes > 0 && offset >= 0) take(cls, offset, offset + bytes, -1 - global, global, before);
+    if (bytes > 0 && t.workspace >= 0)
+      take(cls, t.workspace, t.workspace + bytes, -1 - global, global, before);
   }
 }
 

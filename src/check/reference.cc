@@ -9,13 +9,6 @@ using graph::Node;
 using graph::Phase;
 using graph::TensorKind;
 
-Meaning meaning_of(std::string_view op) {
-  if (op == "add") return Meaning::sum;
-  if (op == "copy") return Meaning::identity;
-  if (op == "zero") return Meaning::empty;
-  return Meaning::application;
-}
-
 Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
     : graph_(&graph), num_micro_batches_(num_micro_batches) {
   prepare();
@@ -41,7 +34,6 @@ void Reference::prepare() {
   const size_t n = g.tensors.size();
   value_.assign(n, kUnwritten);
   total_.assign(n, kUnwritten);
-  grad_of_.assign(n, -1);
   each_index_.assign(n, -1);
   per_mb_.assign(n, false);
   wanted_.assign(n, false);
@@ -57,17 +49,19 @@ void Reference::prepare() {
     s.node = static_cast<int32_t>(i);
     s.optimizer = node.phase == Phase::optimizer;
     s.key = keys.intern(node.op, node.attrs);
-    s.meaning = meaning_of(node.op);
     const ops::Op* op = keys[s.key].rules;
     if (!op) fail("check", "graph node {} has the unknown op '{}'", i, node.op);
+    s.meaning = op->meaning;
     s.in = node.in;
     s.out = node.out;
     s.accumulators.assign(node.out.size(), -1);
-    size_t accumulators = 0;
-    for (size_t o = 0; o < node.out.size(); ++o) accumulators += node.accumulate >> o & 1;
+    const size_t accumulators = node.accumulate.size();
+    if (accumulators > node.in.size())
+      fail("check", "graph node {} has {} inputs for {} accumulators", i, node.in.size(),
+           accumulators);
     size_t next = node.in.size() - accumulators;
     for (size_t o = 0; o < node.out.size(); ++o)
-      if (node.accumulate >> o & 1) s.accumulators[o] = node.in[next++];
+      if (node.accumulate.contains(o)) s.accumulators[o] = node.in[next++];
     s.in.resize(node.in.size() - accumulators);
     s.updates.assign(node.out.size(), -1);
     for (auto [in, out] : op->inplace) {
@@ -102,16 +96,6 @@ void Reference::prepare() {
       each_.emplace_back();
     }
   }
-  // The first contribution stands for the whole gradient where the optimizer reads it.
-  for (size_t i = 0; i < g.grads.size(); ++i) {
-    const auto& list = g.grads[i].contributions;
-    if (list.empty() || !wanted_[static_cast<size_t>(list[0])]) continue;
-    bool added = false;  // unless the graph adds the others itself
-    for (size_t k = 1; k < list.size(); ++k) added |= wanted_[static_cast<size_t>(list[k])];
-    if (added) continue;
-    grad_of_[static_cast<size_t>(list[0])] = static_cast<int32_t>(i);
-    for (int32_t t : list) wanted_[static_cast<size_t>(t)] = true;
-  }
 }
 
 ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
@@ -120,15 +104,7 @@ ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   if (info.kind == TensorKind::input)
     return terms.input(tensor, info.per_step ? -1 : micro_batch, type_of[t]);
   ExprId e = value_[t];
-  if (step.optimizer && per_mb_[t]) {
-    if (grad_of_[t] >= 0) {
-      e = kZero;
-      for (int32_t c : graph_->grads[static_cast<size_t>(grad_of_[t])].contributions)
-        if (const ExprId part = total_[static_cast<size_t>(c)]; part >= 0) e = terms.sum(e, part);
-    } else {
-      e = total_[t];
-    }
-  }
+  if (step.optimizer && per_mb_[t]) e = total_[t];  // of all micro-batches
   if (e < 0)
     fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
          graph_->nodes[static_cast<size_t>(step.node)].op, info.name);
@@ -160,7 +136,7 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
           if (terms[e].kind != Expr::Kind::output) continue;
           const Application& from = terms.app(terms[e].a);
           if (from.route >= 0 && types[terms[e].type].routed()) route = from.route;
-          if (route < 0 && keys[from.key].op == "route_plan") route = terms[e].a;
+          if (route < 0 && keys[from.key].rules->routing.counts >= 0) route = terms[e].a;
         }
       }
       Application& a = terms.app(app);

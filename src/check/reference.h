@@ -14,9 +14,7 @@
 
 namespace hocket::check {
 
-/// How an op is read as a term: `add` is a sum, `copy` its operand, `zero` the empty sum.
-enum class Meaning : uint8_t { application, sum, identity, empty };
-Meaning meaning_of(std::string_view op);
+using ops::Meaning;
 
 class Reference {
  public:
@@ -64,7 +62,6 @@ class Reference {
   std::vector<Step> steps_;
   std::vector<ExprId> value_;     ///< of the current micro-batch, or of the step
   std::vector<ExprId> total_;     ///< summed over the micro-batches so far
-  std::vector<int32_t> grad_of_;  ///< first contribution -> index into graph.grads, else -1
   std::vector<bool> per_mb_, wanted_, updated_, wants_each_, summed_;
   std::vector<int32_t> each_index_;        ///< tensor -> row of each_, -1
   std::vector<std::vector<ExprId>> each_;  ///< losses and outputs, by micro-batch

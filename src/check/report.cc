@@ -75,6 +75,8 @@ std::string to_json(const Verdict& v) {
                  {"applications", v.num_applications},
                  {"problems", v.num_problems}};
   j["seconds"] = v.seconds;
+  j["sends"] = {{"may_wait_for_receivers", v.ok() && v.stuck_when_sends_wait.empty()},
+                {"stuck_if_they_wait", v.stuck_when_sends_wait}};
   j["problems"] = json::array();
   for (const Problem& p : v.problems) {
     json related = json::array();

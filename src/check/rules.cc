@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -72,6 +73,21 @@ static std::string kind_types_differ(const Kind& k, const KindInfo& info) {
                      types_text(k.in), types_text(out_types), types_text(k.out));
 }
 
+std::string cost_differs(const Kind& kind, const ops::Op& rules, int64_t experts) {
+  const ops::Cost want = ops::cost_of(rules, {kind.attrs, kind.in, kind.out, experts});
+  // Another machine may have rounded the last digit otherwise.
+  constexpr double kRounding = 1e-9;
+  const auto close = [](double a, double b, double slack) {
+    return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)) + slack;
+  };
+  if (close(kind.flops, want.flops, 0) &&
+      close(static_cast<double>(kind.bytes), static_cast<double>(want.bytes), 1)) {
+    return "";
+  }
+  return fmt::format("the kind says {} FLOPs and {} bytes; {} on these types takes {} and {}",
+                     kind.flops, kind.bytes, kind.op, want.flops, want.bytes);
+}
+
 const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
@@ -99,17 +115,23 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
          }
        }},
       {"workspace-declared", "a kernel's workspace is at least what its op declares",
-       "give the kind the workspace of ops::Op::cost",
+       "give the kind the workspace that ops::cost_of says",
        [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
          if (k.workspace < 0) return fmt::format("workspace is {} bytes", k.workspace);
-         if (!info.rules || !info.rules->cost) return "";
+         if (!info.rules) return "";
          try {
-           const int64_t want = info.rules->cost(k.attrs, k.in, k.out).workspace;
+           const int64_t want = ops::cost_of(*info.rules, {k.attrs, k.in, k.out}).workspace;
            if (k.workspace >= want) return "";
            return fmt::format("workspace is {} bytes; {} needs {}", k.workspace, k.op, want);
          } catch (const std::exception&) {
            return "";  // types-follow says why
          }
+       }},
+      {kCostRule.name, kCostRule.says, kCostRule.fix,
+       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
+         // Work on rows depends on the experts of the whole tensor: Values::compute knows them.
+         if (!info.rules || has_rows(k)) return "";
+         return cost_differs(k, *info.rules, 0);
        }},
   };
   return rules;
@@ -137,10 +159,14 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
          }
          return "";
        }},
-      {"group-once", "no two groups are the same", "intern groups with Program::intern",
+      {"group-once", "no two groups have the same ranks",
+       "use one group for one set of ranks: Program::intern leaves out axes of one rank",
        [](const Context& ctx, const program::Group& g, size_t index) -> std::string {
-         for (size_t i = 0; i < index; ++i)
-           if (ctx.program.groups[i] == g) return fmt::format("is the same as group {}", i);
+         const program::Group mine = ctx.program.canonical(g);
+         for (size_t i = 0; i < index; ++i) {
+           if (ctx.program.canonical(ctx.program.groups[i]) == mine)
+             return fmt::format("has the same ranks as group {}", i);
+         }
          return "";
        }},
   };
@@ -271,25 +297,24 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          return fmt::format("is in class {}, which is not a member of its group", cls);
        }},
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
-       "set peer_axis and peer to the offset of an existing rank",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
+       "set peer_axis and peer to an offset of at least one and less than the size of the axis",
+       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
          const bool wants = is_message(ctx.kind(t).op_class);
          if (wants != (t.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
          if (!wants) return "";
          const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
          if (t.peer == 0 || t.peer <= -n || t.peer >= n)
            return fmt::format("has its peer at offset {} on an axis of {}", t.peer, n);
-         if (t.peer_axis == ctx.pp_axis && !in_range(cls + t.peer, ctx.program.classes.size()))
-           return fmt::format("has its peer at stage {}, which does not exist", cls + t.peer);
          return "";
        }},
       {"accumulate-allowed", "only outputs that the op can add to are accumulated",
        "accumulate in a separate add, or add the output to Op::accumulates",
        [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         if (!t.accumulate) return "";
+         if (t.accumulate.empty()) return "";
          const KindInfo& k = ctx.kind(t);
-         if (k.rules && (t.accumulate & ~k.rules->accumulates) == 0) return "";
-         return fmt::format("accumulates into outputs 0x{:x}, which its op can't", t.accumulate);
+         if (k.rules && t.accumulate.within(k.rules->accumulates)) return "";
+         return fmt::format("accumulates into outputs 0x{:x}, which its op can't",
+                            t.accumulate.bits());
        }},
       {"in-place-declared",
        "an output lies in the buffer of an input exactly where the op declares "

@@ -31,7 +31,7 @@ std::string bad_ids(const Context& ctx, const RankClass& c, const Task& t) {
 std::string bad_workspace(const Context& ctx, const RankClass& c, size_t t) {
   if (!ctx.planned) return "";
   const int64_t bytes = ctx.program.kind(c.tasks[t]).workspace;
-  const int64_t offset = c.task_workspace.empty() ? kNone : c.task_workspace[t];
+  const int64_t offset = c.tasks[t].workspace;
   if (bytes == 0) return "";
   if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
   if (offset < 0 || offset % 64 != 0 || offset > c.arena_bytes || bytes > c.arena_bytes)
@@ -115,9 +115,6 @@ bool check_rules(Context& ctx) {
 
   for (size_t c = 0; c < p.classes.size(); ++c) {
     const RankClass& cls = p.classes[c];
-    if (!cls.task_workspace.empty() && cls.task_workspace.size() != cls.tasks.size())
-      refuse(ctx, kIdsRule.name, {}, {}, fmt::format("class {}", c),
-             "does not give every task a workspace offset", "run the memory plan again");
     for (size_t t = 0; t < cls.tasks.size(); ++t)
       if (std::string e = bad_ids(ctx, cls, cls.tasks[t]); !e.empty())
         refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(t)}, {},

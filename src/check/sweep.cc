@@ -17,8 +17,8 @@ int32_t Sweep::lane_index(int32_t global) const {
 }
 
 void Sweep::match() {
-  partner_.assign(ctx_.position.size(), -1);
-  meeting_.assign(ctx_.position.size(), -1);
+  matching_.partner.assign(ctx_.position.size(), -1);
+  matching_.meeting.assign(ctx_.position.size(), -1);
   match_messages();
   match_collectives();
 }
@@ -42,11 +42,9 @@ void Sweep::match_messages() {
       const Task& t = p.classes[c].tasks[i];
       const OpClass op = ctx_.kind(t).op_class;
       if (!is_message(op)) continue;
-      const int32_t other = t.peer_axis == ctx_.pp_axis ? ci + t.peer : ci;
+      const int32_t other = p.peer_class(t, ci);
       const bool receive = op == OpClass::recv;
-      // Offsets inside a class are modulo the axis.
-      const int32_t n = p.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
-      const int32_t offset = ((receive ? -t.peer : t.peer) + n) % n;
+      const int32_t offset = p.mesh.wrap(t.peer_axis, receive ? -int64_t{t.peer} : t.peer);
       list.push_back({{receive ? other : ci, receive ? ci : other, t.peer_axis, offset, t.tag},
                       receive,
                       ctx_.global(ci, static_cast<TaskId>(i))});
@@ -75,8 +73,8 @@ void Sweep::match_messages() {
         const int32_t s = list[begin + i].task, r = list[mid + i].task;
         const TaskRef a = ctx_.ref(s), b = ctx_.ref(r);
         if (ctx_.kind(ctx_.task(a)).in == ctx_.kind(ctx_.task(b)).out) {
-          partner_[static_cast<size_t>(s)] = r;
-          partner_[static_cast<size_t>(r)] = s;
+          matching_.partner[static_cast<size_t>(s)] = r;
+          matching_.partner[static_cast<size_t>(r)] = s;
           continue;
         }
         ctx_.report(
@@ -85,15 +83,15 @@ void Sweep::match_messages() {
                         graph::to_string(ctx_.program.kind(ctx_.task(b)).out[0]), ctx_.name(a),
                         graph::to_string(ctx_.program.kind(ctx_.task(a)).in[0])),
             "give both ends the same type, tag and order");
-        partner_[static_cast<size_t>(s)] = r;
-        partner_[static_cast<size_t>(r)] = s;
+        matching_.partner[static_cast<size_t>(s)] = r;
+        matching_.partner[static_cast<size_t>(r)] = s;
         continue;
       }
       const bool send = i < sends;
       const TaskRef a = ctx_.ref(list[send ? begin + i : mid + i].task);
       const Task& t = ctx_.task(a);
       std::vector<TaskRef> others;  // the same tag or peer on the other side, unmatched or not
-      const int32_t other = t.peer_axis == ctx_.pp_axis ? a.cls + t.peer : a.cls;
+      const int32_t other = p.peer_class(t, a.cls);
       const auto& tasks = p.classes[static_cast<size_t>(other)].tasks;
       for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k)
         if (is_message(ctx_.kind(tasks[k]).op_class) &&
@@ -112,6 +110,9 @@ void Sweep::match_collectives() {
   const Program& p = ctx_.program;
   std::vector<std::vector<std::vector<int32_t>>> by_group(
       p.groups.size(), std::vector<std::vector<int32_t>>(p.classes.size()));
+  // A set of ranks meets in one lane, or its members may disagree on the order. Groups differ in their
+  // ranks (group-once); one that stays inside a class has other ranks in every class. First user:
+  std::vector<std::vector<int32_t>> first(p.groups.size(), std::vector<int32_t>(p.classes.size(), -1));
   for (size_t c = 0; c < p.classes.size(); ++c) {
     for (size_t i = 0; i < p.classes[c].tasks.size(); ++i) {
       const Task& t = p.classes[c].tasks[i];
@@ -119,13 +120,16 @@ void Sweep::match_collectives() {
       ++num_collectives_;
       auto& list = by_group[static_cast<size_t>(t.group)][c];
       const int32_t global = ctx_.global(static_cast<int32_t>(c), static_cast<TaskId>(i));
-      if (!list.empty() && lane_index(list[0]) != lane_index(global)) {
-        const TaskRef a = ctx_.ref(list[0]), b = ctx_.ref(global);
+      const size_t g = static_cast<size_t>(t.group);
+      int32_t& lane_user = first[g][ctx_.groups[g].crosses_stages ? 0 : c];
+      if (lane_user < 0) lane_user = global;
+      if (ctx_.lane_of[static_cast<size_t>(lane_user)] != static_cast<uint8_t>(t.lane)) {
+        const TaskRef a = ctx_.ref(lane_user), b = ctx_.ref(global);
         ctx_.report("group-lane", ProblemClass::order, b, {a},
                     fmt::format("{} and {} use one group in two lanes: ranks may disagree on their "
                                 "order",
                                 ctx_.name(a), ctx_.name(b)),
-                    "put all collectives of a group in one lane");
+                    "put all collectives of a set of ranks in one lane");
       }
       list.push_back(global);
     }
@@ -137,7 +141,7 @@ void Sweep::match_collectives() {
     for (int32_t c : info.classes)
       most = std::max(most, by_group[g][static_cast<size_t>(c)].size());
     for (size_t k = 0; k < most; ++k) {
-      Meeting m;
+      Matching::Meeting m;
       std::vector<TaskRef> refs;
       int32_t absent = -1;
       for (int32_t c : info.classes) {
@@ -174,206 +178,73 @@ void Sweep::match_collectives() {
           }
       }
       for (int32_t t : m.tasks)
-        meeting_[static_cast<size_t>(t)] = static_cast<int32_t>(meetings_.size());
-      meetings_.push_back(std::move(m));
+        matching_.meeting[static_cast<size_t>(t)] = static_cast<int32_t>(matching_.meetings.size());
+      matching_.meetings.push_back(std::move(m));
     }
   }
 }
 
 bool Sweep::run(Hazards& hazards, Values* values) {
-  const Program& p = ctx_.program;
-  const size_t num_lanes = p.classes.size() * kNumLanes, total = ctx_.position.size();
-  std::vector<uint8_t> done(total, 0);
-  std::vector<Clock> clock(total);
+  // One run with sends that complete alone gives the order in which every task is looked at once:
+  // first its hazards, under the clock of what is known to be finished before it (the clock of its
+  // lane joined with those of its dependencies), then its values. What it overwrote is lost to them.
+  // A message brings no order between ranks here, so that what is shown holds for every transport.
+  const size_t num_lanes = ctx_.program.classes.size() * kNumLanes;
+  std::vector<Clock> clock(ctx_.position.size());
   std::vector<Clock> lane_clock(num_lanes, Clock{});
-  std::vector<int32_t> head(num_lanes, 0);
-  std::vector<int32_t> first_waiter(total, -1), next_waiter(num_lanes, -1);
-  std::vector<uint8_t> at_meeting(num_lanes, 0);
-  // Lanes that may go on, per class. Of these the one with the earliest task in issue order does: a
-  // forgotten dependency then shows as the race that it is.
-  std::vector<uint32_t> ready(p.classes.size(), (1u << kNumLanes) - 1);
-  auto wake = [&](int32_t lane) {
-    ready[static_cast<size_t>(lane / kNumLanes)] |= 1u << (lane % kNumLanes);
-  };
   std::vector<BufferId> lost;
-  size_t finished = 0;
-
-  auto finish = [&](int32_t global, const Task& t, int32_t cls, TaskId task, Clock before) {
-    const size_t l = static_cast<size_t>(cls) * kNumLanes + static_cast<size_t>(t.lane);
-    lost.clear();
-    hazards.visit(cls, task, global, before, &lost);
-    if (values)
-      for (BufferId b : lost) values->lose(cls, b);
-    ++before[static_cast<size_t>(t.lane)];
-    clock[static_cast<size_t>(global)] = lane_clock[l] = before;
-    ++head[l];
-    ++finished;
-    done[static_cast<size_t>(global)] = 1;
-    for (int32_t w = first_waiter[static_cast<size_t>(global)]; w >= 0;
-         w = next_waiter[static_cast<size_t>(w)])
-      wake(w);
-  };
-  auto known_before = [&](int32_t cls, const Task& t) {
-    const size_t l = static_cast<size_t>(cls) * kNumLanes + static_cast<size_t>(t.lane);
-    Clock c = lane_clock[l];
-    for (TaskId d : t.deps) {
-      const Clock& other = clock[static_cast<size_t>(ctx_.global(cls, d))];
-      for (size_t i = 0; i < c.size(); ++i) c[i] = std::max(c[i], other[i]);
-    }
-    return c;
-  };
-  auto wait_for = [&](int32_t lane, int32_t global) {
-    next_waiter[static_cast<size_t>(lane)] = first_waiter[static_cast<size_t>(global)];
-    first_waiter[static_cast<size_t>(global)] = lane;
-  };
-
   std::vector<TaskRef> refs;
-  // Runs the next task of a lane; false if the lane has to wait or is at its end.
-  auto advance = [&](int32_t lane) {
-    const int32_t cls = lane / kNumLanes;
-    const auto& tasks = ctx_.lanes[static_cast<size_t>(cls)][static_cast<size_t>(lane % kNumLanes)];
-    const TaskId task = tasks[static_cast<size_t>(head[static_cast<size_t>(lane)])];
-    const Task& t = p.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
-    const int32_t global = ctx_.global(cls, task);
-    int32_t blocker = -1;
-    for (TaskId d : t.deps)
-      if (!done[static_cast<size_t>(ctx_.global(cls, d))]) blocker = ctx_.global(cls, d);
-    const bool receive = ctx_.kind(t).op_class == OpClass::recv;
-    const int32_t sender = receive ? partner_[static_cast<size_t>(global)] : -1;
-    if (blocker < 0 && sender >= 0 && !done[static_cast<size_t>(sender)]) blocker = sender;
-    if (blocker >= 0) {
-      wait_for(lane, blocker);
-      return false;
+  auto look_at = [&](int32_t global) {
+    const TaskRef r = ctx_.ref(global);
+    const Task& t = ctx_.task(r);
+    const size_t lane = static_cast<size_t>(lane_index(global));
+    Clock before = lane_clock[lane];
+    for (TaskId d : t.deps) {
+      const Clock& other = clock[static_cast<size_t>(ctx_.global(r.cls, d))];
+      for (size_t i = 0; i < before.size(); ++i) before[i] = std::max(before[i], other[i]);
     }
-    if (receive && sender < 0) return false;  // reported as unmatched; waits for ever
-    const int32_t m = meeting_[static_cast<size_t>(global)];
-    if (m < 0) {
-      finish(global, t, cls, task, known_before(cls, t));
-      if (values) values->step(cls, task, global, sender);
-      return true;
+    lost.clear();
+    hazards.visit(r.cls, r.task, global, before, &lost);
+    if (values) {
+      for (BufferId b : lost) values->lose(r.cls, b);
     }
-    Meeting& meeting = meetings_[static_cast<size_t>(m)];
-    if (!at_meeting[static_cast<size_t>(lane)]) {
-      at_meeting[static_cast<size_t>(lane)] = 1;
-      ++meeting.arrived;
-    }
-    if (!meeting.complete || meeting.arrived < meeting.tasks.size()) return false;
-    refs.clear();
-    for (int32_t g : meeting.tasks) {
-      const TaskRef r = ctx_.ref(g);
-      refs.push_back(r);
-      at_meeting[static_cast<size_t>(lane_index(g))] = 0;
-      finish(g, ctx_.task(r), r.cls, r.task, known_before(r.cls, ctx_.task(r)));
-      wake(lane_index(g));
-    }
-    if (values) values->meet(refs);
-    return true;
+    ++before[static_cast<size_t>(t.lane)];
+    clock[static_cast<size_t>(global)] = lane_clock[lane] = before;
   };
-  for (bool any = true; any;) {
-    any = false;
-    for (size_t c = 0; c < p.classes.size(); ++c) {
-      while (ready[c]) {
-        int32_t best = -1;
-        TaskId first = std::numeric_limits<TaskId>::max();
-        for (int l = 0; l < kNumLanes; ++l) {
-          if (!(ready[c] >> l & 1)) continue;
-          const auto& tasks = ctx_.lanes[c][static_cast<size_t>(l)];
-          const size_t h = static_cast<size_t>(head[c * kNumLanes + static_cast<size_t>(l)]);
-          if (h >= tasks.size()) {
-            ready[c] &= ~(1u << l);
-          } else if (tasks[h] < first) {
-            first = tasks[h];
-            best = l;
-          }
-        }
-        if (best < 0) break;
-        if (advance(static_cast<int32_t>(c) * kNumLanes + best))
-          any = true;
-        else
-          ready[c] &= ~(1u << best);
-      }
+  AbstractRun lanes(ctx_, matching_, Sends::alone);
+  const bool ended = lanes.run([&](std::span<const int32_t> tasks, bool meeting) {
+    refs.clear();
+    for (int32_t global : tasks) {
+      look_at(global);
+      refs.push_back(ctx_.ref(global));
     }
+    if (!values) return;
+    if (meeting) return values->meet(refs);
+    for (int32_t global : tasks) {
+      const TaskRef r = ctx_.ref(global);
+      const bool receive = ctx_.kind(ctx_.task(r)).op_class == OpClass::recv;
+      values->step(r.cls, r.task, global,
+                   receive ? matching_.partner[static_cast<size_t>(global)] : -1);
+    }
+  });
+  if (ended) return true;
+  const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
+  for (const AbstractRun::Cycle& c : cycles) {
+    ctx_.report("deadlock", ProblemClass::order, c.tasks[0], c.tasks, c.text,
+                "reorder the tasks or remove one of these waits");
   }
-  if (finished == total) return true;
-  report_stuck(head, done);
+  if (cycles.empty() && ctx_.problems.count == 0) {
+    ctx_.report("deadlock", ProblemClass::order, {}, {}, "some tasks can never start",
+                "look for tasks that wait for each other");
+  }
   return false;
 }
 
-/// Follows what each stuck lane waits for until a lane comes up twice: that is the cycle.
-void Sweep::report_stuck(const std::vector<int32_t>& head, const std::vector<uint8_t>& done) {
-  const size_t num_lanes = head.size();
-  auto head_task = [&](size_t lane) {
-    const int32_t cls = static_cast<int32_t>(lane) / kNumLanes;
-    const auto& tasks = ctx_.lanes[static_cast<size_t>(cls)][lane % kNumLanes];
-    const size_t h = static_cast<size_t>(head[lane]);
-    return h < tasks.size() ? ctx_.global(cls, tasks[h]) : -1;
-  };
-  struct Wait {
-    int32_t target = -1;  ///< global task waited for
-    const char* why = "";
-  };
-  auto waits_for = [&](int32_t global) {
-    const TaskRef r = ctx_.ref(global);
-    for (TaskId d : ctx_.task(r).deps) {
-      const int32_t g = ctx_.global(r.cls, d);
-      if (!done[static_cast<size_t>(g)]) return Wait{g, "depends on"};
-    }
-    if (ctx_.kind(ctx_.task(r)).op_class == OpClass::recv) {
-      const int32_t s = partner_[static_cast<size_t>(global)];
-      if (s >= 0 && !done[static_cast<size_t>(s)]) return Wait{s, "receives from"};
-    }
-    if (const int32_t m = meeting_[static_cast<size_t>(global)]; m >= 0) {
-      const Meeting& meeting = meetings_[static_cast<size_t>(m)];
-      if (meeting.complete)
-        for (int32_t g : meeting.tasks)
-          if (g != head_task(static_cast<size_t>(lane_index(g)))) return Wait{g, "meets"};
-    }
-    return Wait{};
-  };
-
-  std::vector<uint8_t> colour(num_lanes, 0);  // 1: on the current path, 2: done with
-  bool cycle_found = false;
-  for (size_t start = 0; start < num_lanes; ++start) {
-    if (head_task(start) < 0 || colour[start]) continue;
-    std::vector<size_t> path;
-    std::vector<Wait> waits;
-    size_t lane = start;
-    while (true) {
-      colour[lane] = 1;
-      path.push_back(lane);
-      const Wait w = waits_for(head_task(lane));
-      waits.push_back(w);
-      if (w.target < 0) break;
-      const size_t next = static_cast<size_t>(lane_index(w.target));
-      if (colour[next] == 2) break;
-      if (colour[next] == 1) {
-        const size_t from =
-            static_cast<size_t>(std::find(path.begin(), path.end(), next) - path.begin());
-        std::vector<TaskRef> related;
-        std::string text = "deadlock: ";
-        for (size_t i = from; i < path.size(); ++i) {
-          const TaskRef at = ctx_.ref(head_task(path[i])), on = ctx_.ref(waits[i].target);
-          related.push_back(at);
-          related.push_back(on);
-          if (i - from < 6)
-            text += fmt::format("{}{} {} {}", i > from ? "; " : "", ctx_.name(at), waits[i].why,
-                                ctx_.name(on));
-          const TaskRef ahead = ctx_.ref(head_task(i + 1 < path.size() ? path[i + 1] : next));
-          if (!(ahead == on) && i - from < 6)
-            text += fmt::format(", which is behind {} in its lane", ctx_.name(ahead));
-        }
-        cycle_found = true;
-        ctx_.report("deadlock", ProblemClass::order, related[0], related, text,
-                    "reorder the tasks or remove one of these waits");
-        break;
-      }
-      lane = next;
-    }
-    for (size_t l : path) colour[l] = 2;
-  }
-  if (cycle_found || ctx_.problems.count > 0) return;
-  ctx_.report("deadlock", ProblemClass::order, {}, {}, "some tasks can never start",
-              "look for tasks that wait for each other");
+std::string Sweep::stuck_when_sends_wait() const {
+  AbstractRun lanes(ctx_, matching_, Sends::wait);
+  if (lanes.run([](std::span<const int32_t>, bool) {})) return "";
+  const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
+  return cycles.empty() ? "some tasks can never start" : cycles[0].text;
 }
 
 }  // namespace hocket::check

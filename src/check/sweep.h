@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the lanes of all classes abstractly, one representative rank per class: sends complete
-// without their receiver, everything else waits for what it needs. Finds unmatched messages,
-// disagreeing collectives and deadlocks, and visits every task once in an order that respects
-// lanes, dependencies, messages and meetings.
+// Pairs messages, and collectives over several classes, then runs the lanes abstractly: finds
+// unmatched messages, disagreeing collectives and deadlocks, and has hazards and values look at every
+// task once in an order that respects lanes, dependencies, messages and meetings.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "check/abstract_run.h"
 #include "check/context.h"
 #include "check/hazards.h"
 #include "check/values.h"
@@ -20,27 +20,23 @@ class Sweep {
 
   /// Pairs sends with receives and the collectives that cross stages; reports what does not pair.
   void match();
-  /// Runs all lanes. `values` may be null (no reference). False if some lanes got stuck.
+  /// Runs all lanes, with sends that complete alone. `values` may be null (no reference). False if some
+  /// lanes got stuck, which is reported.
   bool run(Hazards& hazards, Values* values);
+  /// For a program that ends when sends complete alone: who waits for whom when a send waits for its
+  /// receiver instead, or "" if it ends then, too.
+  std::string stuck_when_sends_wait() const;
 
   int64_t num_messages() const { return num_messages_; }
   int64_t num_collectives() const { return num_collectives_; }
 
  private:
-  struct Meeting {
-    std::vector<int32_t> tasks;  ///< global
-    size_t arrived = 0;
-    bool complete = true;  ///< false: some member lacks its task (reported)
-  };
   void match_messages();
   void match_collectives();
   int32_t lane_index(int32_t global) const;
-  void report_stuck(const std::vector<int32_t>& head, const std::vector<uint8_t>& done);
 
   Context& ctx_;
-  std::vector<int32_t> partner_;  ///< by global task: the send of a recv and back, -1
-  std::vector<int32_t> meeting_;  ///< by global task: index of meetings_, -1
-  std::vector<Meeting> meetings_;
+  Matching matching_;
   int64_t num_messages_ = 0, num_collectives_ = 0;
 };
 

@@ -7,12 +7,14 @@
 #include <set>
 
 #include "base/error.h"
+#include "check/rules.h"
 
 namespace hocket::check {
 
 Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     : ctx_(ctx), ref_(reference), hazards_(hazards) {
   signatures_.resize(ctx.kinds.size());
+  cost_checked_.assign(ctx.kinds.size(), false);
   made_.assign(ctx.position.size(), -1);
   const LayoutId replicated = ctx.layouts.intern({});
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
@@ -118,7 +120,7 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
     if (memo) memo->logical[o] = logical;
   }
   Value& v = at(cls, t.out[o]);
-  if (t.accumulate >> o & 1) {
+  if (t.accumulate.contains(o)) {
     if (v.expr < 0) {
       v.expr = kUnknown;
       return;
@@ -158,9 +160,10 @@ Values::Signature& Values::signature(const Task& t, const KindInfo& k) {
     bool legal = false;
     try {
       legal = ops::propagate(*k.rules, kind.in, kind.out, in_axis, out_axis);
+      if (legal) s.cut = ops::cut_run(*k.rules, kind.attrs, kind.in, kind.out, in_axis);
     } catch (const Error&) {
     }
-    if (!legal) s.bad_axis = static_cast<int32_t>(a);
+    if (!legal || !s.cut.empty()) s.bad_axis = static_cast<int32_t>(a);
     for (size_t i = 0; i < m; ++i) out[i].on[a] = out_axis[i];
   }
   for (const Layout& l : out) s.out.push_back(ctx_.layouts.intern(l));
@@ -190,6 +193,14 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
   for (LayoutId& l : ins_)
     if (l == kAnyLayout) l = ctx_.layouts.intern({});
   Signature& s = signature(t, k);
+  if (!s.cut.empty()) {
+    ctx_.report("sequence-cut", ProblemClass::value, ref, {},
+                fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
+                            ctx_.name(ref),
+                            ctx_.program.mesh.axes[static_cast<size_t>(s.bad_axis)].name, s.cut),
+                "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
+    return lose_outputs(cls, t);
+  }
   if (s.bad_axis >= 0) {
     explain_layout(ref, s);
     return lose_outputs(cls, t);
@@ -208,8 +219,26 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
     explain_unknown(ref);
     return lose_outputs(cls, t);
   }
+  check_cost(ref, t, k);
   for (size_t o = 0; o < t.out.size(); ++o)
     set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
+}
+
+/// Work on rows follows from the local types and from how many experts the whole tensors have, which
+/// the terms of the inputs say. Once per kind; the structural rules look at all other kinds.
+void Values::check_cost(TaskRef ref, const Task& t, const KindInfo& k) {
+  const program::Kind& kind = ctx_.program.kind(t);
+  if (cost_checked_[static_cast<size_t>(t.kind)] || !has_rows(kind)) return;
+  cost_checked_[static_cast<size_t>(t.kind)] = true;
+  int64_t experts = 0;
+  for (const ExprId e : exprs_) {
+    const TypeId logical = ref_.terms[e].type;
+    if (logical >= 0 && ctx_.types[logical].routed()) experts = ctx_.types[logical].dims[0];
+  }
+  const std::string wrong = cost_differs(kind, *k.rules, experts);
+  if (wrong.empty()) return;
+  ctx_.report(kCostRule.name, ProblemClass::structure, ref, {}, ctx_.name(ref) + ": " + wrong,
+              kCostRule.fix);
 }
 
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {

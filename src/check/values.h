@@ -39,7 +39,8 @@ class Values {
   struct Signature {
     std::vector<LayoutId> in, out;
     std::vector<TypeId> logical;  ///< by output: logical type last found to fit, -1
-    int32_t bad_axis = -1;        ///< no legal signature on this axis
+    int32_t bad_axis = -1;        ///< no legal signature on this axis, or one that cuts
+    std::string cut;              ///< what the split on bad_axis cuts that the op needs whole
   };
 
   Value& at(int32_t cls, BufferId b) {
@@ -51,6 +52,7 @@ class Values {
   Signature& signature(const Task& t, const KindInfo& k);
   bool fits(ExprId expr, LayoutId layout, TypeId local);
   void compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
+  void check_cost(TaskRef ref, const Task& t, const KindInfo& k);
   void collective(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
 
   // Layout changes of the collectives: false (and reported) if the value does not allow them.
@@ -76,6 +78,7 @@ class Values {
   const Hazards& hazards_;
   std::vector<std::vector<Value>> values_;
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
+  std::vector<bool> cost_checked_;                  ///< by kind
   std::vector<AppId> made_;                         ///< by global task: application computed, -1
   std::map<int32_t, Value> sent_;                   ///< by global task of the send
   std::vector<ExprId> exprs_;

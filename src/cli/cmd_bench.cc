@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <fstream>
@@ -20,9 +19,10 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "runtime/executor.h"
+#include "engine/batch.h"
 #include "engine/params.h"
-#include "train/preflight.h"
 #include "engine/session.h"
+#include "train/preflight.h"
 
 namespace hocket::cli {
 namespace {
@@ -43,11 +43,11 @@ double median(std::vector<double> v) {
 // ---- executor -----------------------------------------------------------------------------------
 
 /// Kernels that do nothing: what remains is the executor.
-class EmptyBackend : public runtime::Backend {
+class EmptyBackend : public kernels::Backend {
  public:
   std::string describe() const override { return "empty kernels"; }
-  runtime::KernelFn find(std::string_view, runtime::Device, graph::DType) const override {
-    return [](const runtime::KernelArgs&) {};
+  kernels::KernelFn find(std::string_view, kernels::Device, const kernels::OperandTypes&) const override {
+    return [](const kernels::KernelArgs&) {};
   }
   void enter_thread(int) override {}
 };
@@ -69,7 +69,6 @@ program::Program empty_tasks(int32_t count, bool hop) {
     if (hop && i > 0) t.deps = {i - 1};
     cls.tasks.push_back(std::move(t));
   }
-  cls.task_workspace.assign(static_cast<size_t>(count), program::kNone);
   p.classes.push_back(std::move(cls));
   return p;
 }
@@ -195,14 +194,13 @@ double status_mib(const std::string& key) {
 /// Training steps on random tokens, as bench/peer_torch.py does them: Zipf-like, 8 batches in turn.
 class StepBench {
  public:
-  StepBench(const engine::Run& run, std::shared_ptr<runtime::Backend> backend) : run_(run), stores_(
+  StepBench(const engine::Run& run, std::shared_ptr<kernels::Backend> backend) : run_(run), stores_(
       static_cast<size_t>(run.plan.world())) {
     engine::Compiled compiled = engine::compile(run);
     train::require_memory(run, compiled.program);
     engine::initialise(compiled.reference, compiled.program, 1, stores_);
-    runtime::ExecutorOptions how;
-    how.threads = engine::threads_per_rank(run.plan);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores_, how);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores_,
+                                                 engine::executor_options(run));
     const int64_t v = run.model.vocab_size;
     std::vector<double> sum(static_cast<size_t>(v));
     double all = 0;
@@ -221,30 +219,22 @@ class StepBench {
   nlohmann::json step() {
     const int64_t start = now_ns();
     const double cpu = cpu_ms();
-    const auto& batch = batches_[static_cast<size_t>(steps_++ % 8)];
-    const int64_t s = run_.config.train.seq_len, micro = session_->program().num_micro_batches;
-    const int64_t rows = run_.config.train.global_batch / micro;
-    std::vector<int32_t> tokens(static_cast<size_t>(rows * s)), targets(tokens.size()),
-        positions(tokens.size());
-    for (int32_t m = 0; m < micro; ++m) {
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t i = 0; i < s; ++i) {
-          const size_t to = static_cast<size_t>(r * s + i);
-          const size_t from = static_cast<size_t>((m * rows + r) * (s + 1) + i);
-          tokens[to] = batch[from];
-          targets[to] = batch[from + 1];
-          positions[to] = static_cast<int32_t>(i);
-        }
-      session_->feed("tokens", m, tokens.data());
-      session_->feed("targets", m, targets.data());
-      session_->feed("positions", m, positions.data());
-    }
+    const auto& ids = batches_[static_cast<size_t>(steps_++ % 8)];
     const engine::TrainSection& t = run_.config.train;
-    const double scale = 1.0 / static_cast<double>(t.global_batch * s);
-    const double hyper[3] = {t.lr, 1 - std::pow(t.beta1, static_cast<double>(steps_)),
-                             1 - std::pow(t.beta2, static_cast<double>(steps_))};
-    session_->feed("loss_scale", program::kNone, &scale);
-    session_->feed("hyper", program::kNone, hyper);
+    engine::Batch batch(t.global_batch, t.seq_len);
+    for (int64_t r = 0; r < batch.rows; ++r) {
+      const data::SequenceOut row = batch.row(r);
+      for (int64_t i = 0; i < t.seq_len; ++i) {
+        const size_t to = static_cast<size_t>(i);
+        const size_t from = static_cast<size_t>(r * (t.seq_len + 1) + i);
+        row.tokens[to] = ids[from];
+        row.targets[to] = ids[from + 1];
+        row.positions[to] = static_cast<int32_t>(i);
+      }
+    }
+    batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
+    batch.hyper = engine::Hyper::of(t, t.lr, steps_);
+    session_->feed(batch);
     session_->step();
     const double loss = session_->loss();
     return {{"ms", ms_since(start)}, {"cpu_ms", cpu_ms() - cpu}, {"loss", loss}};
@@ -267,7 +257,7 @@ struct StepOptions {
 
 int bench_step(const StepOptions& o) {
   if (o.steps < 1 || o.warmup < 0) fail("hocket bench step", "--steps and --warmup must be positive");
-  auto backend = runtime::load_torch_backend();
+  auto backend = kernels::cpu_backend();
   const double idle = status_mib("VmRSS");
   // The highest RSS counts from here, not from loading the library.
   std::ofstream("/proc/self/clear_refs") << "5";
@@ -327,7 +317,7 @@ void declare_step(Args& args) {
              "4 sequences of 512 tokens in one micro-batch, fp32, 2 threads, AdamW, clipping at 1. "
              "With --interactive it answers lines on standard input: `step` trains one step and "
              "prints {\"ms\", \"cpu_ms\", \"loss\"}; `memory` prints {\"rss_mib\", \"peak_mib\", "
-             "\"idle_mib\"}, idle being the process with LibTorch loaded and nothing else; `quit`.");
+             "\"idle_mib\"}, idle being the process before it compiles anything; `quit`.");
   args.option("--config", "MODEL", &o->config, "a config.json or its folder");
   add_set(args, &o->set);
   args.flag("--interactive", &o->interactive, "answer lines (bench/compare_peer.py)");

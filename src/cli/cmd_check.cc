@@ -79,7 +79,7 @@ void verb_check(Args& args) {
              "order; sends are matched; nothing can deadlock or race; memory is enough; and the "
              "program computes the single-device graph. A refusal names the task, the ranks, why, "
              "and what to change, and ends with exit code 2. Needs only a config.json: no weights, "
-             "no data, no LibTorch. docs/check.md lists the rules.");
+             "no data. docs/check.md lists the rules.");
   args.positional("RUN", &o->run,
                   "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
                   "rank, see --set)");

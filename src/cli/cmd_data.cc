@@ -170,7 +170,8 @@ void declare_stats(Args& args) {
   args.positional("DIR", &o->how.folder, "a folder made by `hocket data prepare`");
   args.flag("--verify", &o->how.verify, "read every token and compare checksums");
   args.flag("--baselines", &o->how.baselines,
-            "bits per byte of xz -9e on each held-out file, and of a Witten-Bell trigram");
+            "bits per byte of xz -9e on each held-out file alone and on all in one piece, and of a "
+            "Witten-Bell trigram");
   args.flag("--json", &o->json, "as JSON");
   args.example("hocket data stats runs/quickstart/data --verify", "is the folder intact?");
   args.example("hocket data stats runs/quickstart/data --baselines --json", "what to beat");

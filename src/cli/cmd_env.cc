@@ -10,11 +10,11 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/verbs.h"
+#include "engine/machine.h"
+#include "kernels/backend.h"
 #include "models/config.h"
 #include "ops/op.h"
 #include "passes/pass.h"
-#include "runtime/kernel.h"
-#include "engine/machine.h"
 
 namespace hocket::cli {
 
@@ -23,7 +23,7 @@ void verb_env(Args& args) {
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  args.about("this machine, this program, and whether LibTorch is found", "");
+  args.about("this machine, this program, and the kernels that it runs", "");
   args.flag("--json", &o->json, "as JSON");
   args.example("hocket env", "what to put into a bug report");
   args.example("hocket env --json", "the same for a script");
@@ -34,15 +34,7 @@ void verb_env(Args& args) {
     const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
     const double memory = pages * static_cast<double>(sysconf(_SC_PAGESIZE));
     j["memory_bytes"] = static_cast<int64_t>(memory);
-    j["torch_library"] = runtime::torch_library_path();
-    j["torch"] = nullptr;
-    std::string why;
-    try {
-      j["torch"] = runtime::load_torch_backend()->describe();
-    } catch (const Error& e) {
-      why = e.what();
-      j["torch_error"] = why;
-    }
+    j["kernels"] = kernels::cpu_choice();
     j["models"] = models::families();
     std::vector<std::string> names;
     for (const auto& pass : passes::all()) names.push_back(pass.name);
@@ -53,9 +45,7 @@ void verb_env(Args& args) {
       return 0;
     }
     for (const auto& [key, value] : j.items()) {
-      if (key == "torch_error") continue;
       std::string shown = value.is_string() ? value.get<std::string>()
-                          : value.is_null() ? "not available: " + why
                           : value.is_array() ? join(value.get<std::vector<std::string>>(), ", ")
                                              : value.dump();
       if (key == "memory_bytes") shown = human_bytes(memory);

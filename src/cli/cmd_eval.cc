@@ -28,7 +28,7 @@ void load(const engine::Run& run, engine::Stores& stores) {
   how.num_micro_batches = 1;
   const engine::Compiled compiled = engine::compile(run, how);
   train::require_memory(run, compiled.program);
-  train::load_weights(run.config.model.path, run, compiled, stores);
+  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, stores);
 }
 
 /// Mean next-token loss of the lists, from their logits; nan without a next token.
@@ -78,9 +78,9 @@ int on_ids(const Options& o, const engine::Run& run) {
   size_t longest = 0;
   for (const auto& list : ids) longest = std::max(longest, list.size());
   warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
+  auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
-  auto backend = runtime::load_torch_backend();
   const auto logits = train::logits_of(run, ids, backend, stores);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
   if (!o.logits.empty()) save_logits(o.logits, ids, logits, run.model.vocab_size);
@@ -118,9 +118,9 @@ int on_data(const Options& o, const engine::Run& run) {
                              "prepare the data again with `--tokenizer " + run.config.model.path +
                                  "`");
   if (dataset.valid() != nullptr) dataset.valid()->verify();
+  auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
-  auto backend = runtime::load_torch_backend();
   train::Evaluator evaluator(run, dataset, backend, stores);
   Progress progress;
   const train::HeldOut h = evaluator.run(o.sequences, [&](int64_t done, int64_t total) {

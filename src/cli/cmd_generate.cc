@@ -88,7 +88,7 @@ void verb_generate(Args& args) {
     decode.purpose = engine::Purpose::generate;
     decode.cache_slots = longest;
     train::require_memory(run, engine::compile(run, decode).program);
-    auto backend = runtime::load_torch_backend();
+    auto backend = kernels::cpu_backend();
     if (!o->json) {
       fmt::print("{}", how.prompt);
       std::fflush(stdout);

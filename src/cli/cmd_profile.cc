@@ -46,7 +46,7 @@ void verb_profile(Args& args) {
     how.seconds = o->seconds;
     how.progress = [&](const std::string& text) { progress.update(text); };
     const cost::Profile profile =
-        train::profile(source.run, compiled, runtime::load_torch_backend(), how);
+        train::profile(source.run, compiled, kernels::cpu_backend(), how);
     progress.finish();
     const std::string text = cost::to_json(profile);
     write_output(o->out, text);

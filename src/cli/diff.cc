@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Differences of programs and graphs. Ids of buffers, tensors and kinds shift with every rewrite, so
-// a task is compared by what it is: op, operand types, lane, phase, layer, micro-batch, peer and
-// group. The order is compared by the shortest edit script (Myers, "An O(ND) Difference Algorithm
-// and Its Variations", Algorithmica 1, 1986).
+// a task is compared by what it is: all its fields that are no places (program::identity). The order
+// is compared by the shortest edit script (Myers, "An O(ND) Difference Algorithm and Its Variations",
+// Algorithmica 1, 1986).
 #include "cli/diff.h"
 
 #include <fmt/format.h>
@@ -20,13 +20,78 @@
 namespace hocket::cli {
 namespace {
 
+/// A figure of a listing, as people read it and exactly.
+struct Fact {
+  std::string name;
+  std::string shown;
+  std::string exact;
+};
+Fact number(std::string name, size_t n) { return {std::move(name), std::to_string(n), std::to_string(n)}; }
+
 /// A list of tasks (one rank class) or nodes, ready to be compared.
 struct Listing {
-  std::string name;                ///< "stage 0"
-  std::vector<std::string> kinds;  ///< per entry: op and types
-  std::vector<std::string> lines;  ///< per entry: all that identifies it
-  std::vector<std::pair<std::string, std::string>> facts;
+  std::string name;                 ///< "stage 0"
+  std::string counted = "kinds";    ///< what `kinds` holds
+  std::vector<std::string> kinds;   ///< op and types of each entry, and buffers
+  std::vector<std::string> lines;   ///< per entry, in order: all that identifies it
+  std::vector<Fact> facts;
 };
+
+/// Every field of the class's own line, but addresses and what names the listing.
+void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
+  program::for_each_field<program::RankClass>([&]<class Value>(const program::Field& field,
+                                                              Value program::RankClass::*member) {
+    const Value& value = cls.*member;
+    if constexpr (std::is_same_v<Value, int64_t>) {
+      if (field.is_address) return;
+      facts->push_back({field.name, human_bytes(static_cast<double>(value)), std::to_string(value)});
+    } else if constexpr (std::is_same_v<Value, int32_t>) {
+      if (member != &program::RankClass::stage)
+        facts->push_back(number(field.name, static_cast<size_t>(value)));
+    } else {
+      static_assert(program::kIsList<Value> || std::is_same_v<Value, std::string>);
+    }
+  });
+}
+
+std::vector<Listing> list(const program::Program& p) {
+  std::vector<std::string> kinds;
+  for (const program::Kind& k : p.kinds) kinds.push_back(program::identity(p, k));
+  std::vector<Listing> result;
+  for (const program::RankClass& cls : p.classes) {
+    Listing l;
+    l.name = fmt::format("stage {}", cls.stage);
+    l.counted = "kinds and buffers";
+    size_t deps = 0;
+    for (const program::Task& t : cls.tasks) {
+      l.kinds.push_back(kinds[static_cast<size_t>(t.kind)]);
+      l.lines.push_back(program::identity(p, t));
+      deps += t.deps.size();
+    }
+    for (const program::Buffer& b : cls.buffers) l.kinds.push_back("buffer " + program::identity(p, b));
+    l.facts = {number("tasks", cls.tasks.size()), number("buffers", cls.buffers.size()),
+               number("dependencies between lanes", deps)};
+    add_facts(cls, &l.facts);
+    result.push_back(std::move(l));
+  }
+  return result;
+}
+
+/// The figures of the whole program: micro-batches and mesh.
+std::string figures(const program::Program& p) {
+  std::string text;
+  program::for_each_field<program::Program>([&](const program::Field& field, auto member) {
+    const auto& value = p.*member;
+    using Value = std::remove_cvref_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, program::Mesh>) {
+      for (const graph::Axis& axis : value.axes)
+        text += fmt::format(" {} {} {}", field.name, axis.name, axis.size);
+    } else if constexpr (std::is_integral_v<Value>) {
+      text += fmt::format(" {} {}", field.name, value);
+    }
+  });
+  return text.substr(1);
+}
 
 std::string types_of(const std::vector<graph::TensorType>& in,
                      const std::vector<graph::TensorType>& out) {
@@ -35,45 +100,6 @@ std::string types_of(const std::vector<graph::TensorType>& in,
   text += ") ->";
   for (const auto& t : out) text += " " + to_string(t);
   return text;
-}
-
-std::vector<Listing> list(const program::Program& p) {
-  std::vector<std::string> kinds;
-  for (const program::Kind& k : p.kinds)
-    kinds.push_back(fmt::format("{}{} {}", k.op, to_string(k.attrs), types_of(k.in, k.out)));
-  std::vector<Listing> result;
-  for (size_t c = 0; c < p.classes.size(); ++c) {
-    const program::RankClass& cls = p.classes[c];
-    Listing l;
-    l.name = fmt::format("stage {}", cls.stage);
-    size_t deps = 0;
-    for (const program::Task& t : cls.tasks) {
-      const std::string& kind = kinds[static_cast<size_t>(t.kind)];
-      auto number = [](const char* what, int32_t n) {
-        return n == program::kNone ? "" : fmt::format(" {}{}", what, n);
-      };
-      std::string line = fmt::format("{} {} {}{}{}{}{}", kind, to_string(t.lane), to_string(t.phase),
-                                     number("mb", t.micro_batch), number("L", t.layer),
-                                     t.recompute ? " recompute" : "", t.accumulate ? " +=" : "");
-      if (t.group != program::kNone) {
-        const program::Group& g = p.groups[static_cast<size_t>(t.group)];
-        std::vector<std::string> axes;
-        for (int32_t a : g.axes) axes.push_back(p.mesh.axes[static_cast<size_t>(a)].name);
-        line += " over " + join(axes, "x");
-      }
-      if (t.peer_axis != program::kNone) line += fmt::format(" peer {:+}", t.peer);
-      deps += t.deps.size();
-      l.kinds.push_back(kind);
-      l.lines.push_back(std::move(line));
-    }
-    l.facts = {{"tasks", fmt::format("{}", cls.tasks.size())},
-               {"buffers", fmt::format("{}", cls.buffers.size())},
-               {"dependencies between lanes", fmt::format("{}", deps)},
-               {"arena", human_bytes(static_cast<double>(cls.arena_bytes))},
-               {"persistent", human_bytes(static_cast<double>(cls.persistent_bytes))}};
-    result.push_back(std::move(l));
-  }
-  return result;
 }
 
 std::vector<Listing> list(const graph::Graph& g) {
@@ -87,11 +113,11 @@ std::vector<Listing> list(const graph::Graph& g) {
     const std::string kind = fmt::format("{}{} {}", n.op, to_string(n.attrs), types_of(in, out));
     l.kinds.push_back(kind);
     l.lines.push_back(fmt::format("{} {} L{}{}{} of{}", kind, to_string(n.phase), n.layer,
-                                  n.recompute ? " recompute" : "", n.accumulate ? " +=" : "", names));
+                                  n.recompute ? " recompute" : "", n.accumulate.empty() ? "" : " +=",
+                                  names));
   }
-  l.facts = {{"nodes", fmt::format("{}", g.nodes.size())},
-             {"tensors", fmt::format("{}", g.tensors.size())},
-             {"parameters with a gradient", fmt::format("{}", g.grads.size())}};
+  l.facts = {number("nodes", g.nodes.size()), number("tensors", g.tensors.size()),
+             number("parameters with a gradient", g.grads.size())};
   return {std::move(l)};
 }
 
@@ -143,23 +169,27 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
 
 std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   std::string out = a.name + "\n";
-  bool same = a.lines == b.lines;
-  for (size_t i = 0; i < a.facts.size(); ++i) {
-    same &= a.facts[i] == b.facts[i];
-    out += fmt::format("  {:<28}{}{}\n", a.facts[i].first, a.facts[i].second,
-                       a.facts[i].second == b.facts[i].second ? "" : " -> " + b.facts[i].second);
-  }
-  if (same) return out + "  no difference\n";
-
   std::map<std::string, std::pair<int64_t, int64_t>> count;
   for (const std::string& k : a.kinds) ++count[k].first;
   for (const std::string& k : b.kinds) ++count[k].second;
   std::erase_if(count, [](const auto& c) { return c.second.first == c.second.second; });
-  if (!count.empty()) out += fmt::format("  kinds ({:>+} means added)\n", 1);
+
+  bool same = a.lines == b.lines && count.empty();
+  for (size_t i = 0; i < a.facts.size(); ++i) {
+    const Fact &x = a.facts[i], &y = b.facts[i];
+    out += fmt::format("  {:<28}{}", x.name, x.shown);
+    if (x.exact != y.exact) out += x.shown != y.shown ? " -> " + y.shown
+                                                      : fmt::format(": {} -> {}", x.exact, y.exact);
+    out += "\n";
+    same &= x.exact == y.exact;
+  }
+  if (same) return out + "  no difference\n";
+
+  if (!count.empty()) out += fmt::format("  {} ({:>+} means added)\n", a.counted, 1);
   size_t shown = 0;
   for (const auto& [kind, n] : count) {
     if (++shown > limit) {
-      out += fmt::format("  … and {} more kinds\n", count.size() - limit);
+      out += fmt::format("  … and {} more\n", count.size() - limit);
       break;
     }
     out += fmt::format("  {:>+6}  {} ({} -> {})\n", n.second - n.first, kind, n.first, n.second);
@@ -207,12 +237,7 @@ std::string diff_texts(const std::string& a_name, const std::string& a, const st
   if (programs) {
     const program::Program p = program::parse_program(a, a_name);
     const program::Program q = program::parse_program(b, b_name);
-    auto mesh = [](const program::Program& program) {
-      std::string text = fmt::format("{} micro-batches, mesh", program.num_micro_batches);
-      for (const auto& axis : program.mesh.axes) text += fmt::format(" {} {}", axis.name, axis.size);
-      return text;
-    };
-    if (mesh(p) != mesh(q)) out += fmt::format("- {}\n+ {}\n", mesh(p), mesh(q));
+    if (figures(p) != figures(q)) out += fmt::format("- {}\n+ {}\n", figures(p), figures(q));
     x = list(p);
     y = list(q);
   } else {

@@ -9,12 +9,8 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/text.h"
 #include "cli/verbs.h"
-#ifndef HOCKET_SIM_ONLY
-#include "runtime/kernel.h"
-#endif
 
 namespace hocket::cli {
 namespace {
@@ -33,16 +29,6 @@ std::string shell_quoted(const std::string& word) {
   std::string out = "'";
   for (char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
   return out + "'";
-}
-
-/// Empty if the library is there.
-std::string missing_torch() {
-#ifdef HOCKET_SIM_ONLY
-  return "";
-#else
-  const std::string path = runtime::torch_library_path();
-  return file_exists(path) ? "" : path;
-#endif
 }
 
 int run_verb(const std::vector<std::string>& words) {
@@ -89,7 +75,7 @@ const std::vector<VerbGroup>& verb_groups() {
   static const std::vector<VerbGroup> groups = [] {
     std::vector<VerbGroup> list;
 #define HOCKET_GROUP(job) list.push_back({job, {}});
-#define HOCKET_VERB(name, torch) list.back().verbs.push_back({#name, verb_##name, torch});
+#define HOCKET_VERB(name) list.back().verbs.push_back({#name, verb_##name});
 #include "cli/verbs.inc"
 #undef HOCKET_VERB
 #undef HOCKET_GROUP
@@ -103,15 +89,13 @@ std::string help_text() {
       "hocket: large language models, mixture-of-experts first. A model and a plan make one\n"
       "program; it is trained, predicted, proven and rewritten.\n\n"
       "usage: hocket VERB ...        hocket VERB --help says everything about one\n";
-  const std::string missing = missing_torch();
   for (const VerbGroup& group : verb_groups()) {
     out += fmt::format("\n{}\n", group.job);
     std::vector<std::vector<Example>> examples;
     for (const Verb& verb : group.verbs) {
       Args args(verb.name);
       verb.declare(args);
-      out += fmt::format("  {:<10}{}{}\n", verb.name, args.summary(),
-                         verb.torch && !missing.empty() ? " (needs LibTorch: not built)" : "");
+      out += fmt::format("  {:<10}{}\n", verb.name, args.summary());
       examples.push_back(args.examples());
     }
     // Two for the group: the first of its first verbs, or two of its only one.
@@ -121,11 +105,9 @@ std::string help_text() {
         if (shown.size() < 2 && round < e.size()) shown.push_back(e[round].command);
     for (const std::string& command : shown) out += fmt::format("    $ {}\n", command);
   }
-  if (!missing.empty())
-    out += fmt::format("\nVerbs that execute need {}, which is not there; `make build` makes it.\n",
-                       missing);
   out += "\nRUN is a run.yaml or the text of a program; MODEL a Hugging Face folder, a checkpoint or run\n"
-         "folder of ours, or a hub id in the local cache. Exit codes: 0 ok, 1 failed, 2 bad input.\n";
+         "folder of ours, or a hub id in the local cache. Exit codes: 0 ok, 1 failed, 2 bad input.\n"
+         "HOCKET_LOG=debug tells passes, reshardings and the lanes of every rank on standard error.\n";
   return out;
 }
 

@@ -9,10 +9,8 @@
 
 namespace hocket::cli {
 
-inline constexpr bool kTorch = true, kNoTorch = false;
-
 #define HOCKET_GROUP(job)
-#define HOCKET_VERB(name, torch) void verb_##name(Args& args);
+#define HOCKET_VERB(name) void verb_##name(Args& args);
 #include "cli/verbs.inc"
 #undef HOCKET_VERB
 #undef HOCKET_GROUP
@@ -20,7 +18,6 @@ inline constexpr bool kTorch = true, kNoTorch = false;
 struct Verb {
   const char* name;
   void (*declare)(Args&);  ///< names the options and what to run
-  bool torch;
 };
 struct VerbGroup {
   const char* job;

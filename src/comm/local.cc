@@ -26,8 +26,11 @@ struct Posted {
   const Call* call = nullptr;
 };
 
-/// Barrier of one group instance.
+/// Barrier of one set of ranks. All its collectives come in one lane: in two lanes of a rank, each could
+/// take the other's place.
 struct Meeting {
+  explicit Meeting(program::Lane where) : lane(where) {}
+  const program::Lane lane;
   std::mutex mutex;
   std::condition_variable arrived;
   size_t count = 0;
@@ -58,6 +61,12 @@ std::string describe(const Kind& kind) {
   return kind.in.size() > 4 ? text + " …" : text;
 }
 
+std::string ranks_text(std::span<const int32_t> ranks) {
+  std::string text;
+  for (int32_t r : ranks) text += (text.empty() ? "" : ",") + std::to_string(r);
+  return text;
+}
+
 template <typename Fn>
 void with_type(DType dtype, Fn fn) {
   switch (dtype) {
@@ -82,7 +91,7 @@ struct LocalWorld::Impl {
     void send(const Call& call);
     void recv(const Call& call);
     void barrier(Meeting& m, const Call& call);
-    Meeting& meeting(std::span<const int32_t> members);
+    Meeting& meeting(const Call& call);
     void all_reduce(const Call& call, Meeting& m, size_t me);
     void all_gather(const Call& call, Meeting& m);
     void reduce_scatter(const Call& call, Meeting& m, size_t me);
@@ -108,7 +117,7 @@ struct LocalWorld::Impl {
   std::string reason;
 
   void check_abort() {
-    if (aborted) fail_run("comm", "stopped: {}", reason);
+    if (aborted) throw Error(Error::Kind::kRun, "comm", "stopped: " + reason, Error::Cause::stopped);
   }
 };
 
@@ -136,21 +145,25 @@ void LocalWorld::Impl::Rank::barrier(Meeting& m, const Call& call) {
   }
 }
 
-Meeting& LocalWorld::Impl::Rank::meeting(std::span<const int32_t> members) {
+Meeting& LocalWorld::Impl::Rank::meeting(const Call& call) {
   std::lock_guard lock(world_.mutex);
   world_.check_abort();
-  auto& m = world_.meetings[std::vector<int32_t>(members.begin(), members.end())];
+  auto& m = world_.meetings[std::vector<int32_t>(call.members.begin(), call.members.end())];
   if (!m) {
-    m = std::make_unique<Meeting>();
-    m->posted.resize(members.size());
+    m = std::make_unique<Meeting>(call.lane);
+    m->posted.resize(call.members.size());
   }
+  if (m->lane != call.lane)
+    fail_run("comm", "rank {} came in lane {} to a meeting of ranks {}; expected lane {}, in which they "
+                     "met before; try one lane for all collectives of these ranks",
+             rank_, to_string(call.lane), ranks_text(call.members), to_string(m->lane));
   return *m;
 }
 
 void LocalWorld::Impl::Rank::run(const Call& call) {
   if (call.kind->op == "send") return send(call);
   if (call.kind->op == "recv") return recv(call);
-  Meeting& m = meeting(call.members);
+  Meeting& m = meeting(call);
   const size_t me = static_cast<size_t>(
       std::find(call.members.begin(), call.members.end(), rank_) - call.members.begin());
   HOCKET_CHECK(me < call.members.size(), "rank {} is not in its group", rank_);

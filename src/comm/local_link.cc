@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/stats.h"
 #include "comm/communicator.h"
 #include "comm/local.h"
 
@@ -43,9 +44,7 @@ double message_s(LocalWorld& world, int64_t bytes, int rounds) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / 2);
   }
   other.join();
-  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
+  return median(times);
 }
 
 }  // namespace

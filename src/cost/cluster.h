@@ -127,7 +127,7 @@ struct Cluster {
   double peak_flops(graph::DType dtype) const;
   /// Throws Error (exit code 2) naming the first key that is missing or out of range.
   void validate(const std::string& where) const;
-  /// Constants without a source, as paths: must be empty for shipped files.
+  /// Constants without a source, as paths: a prediction names them, shipped files have none.
   std::vector<std::string> unsourced() const;
 };
 

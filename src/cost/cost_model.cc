@@ -6,16 +6,18 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/stats.h"
+#include "ops/op.h"
 
 namespace hocket::cost {
 namespace {
 
-enum class OpClass { matmul, attention, memory };
+using ops::CostClass;
 
-OpClass class_of(std::string_view op) {
-  if (op.starts_with("linear") || op.starts_with("grouped_linear")) return OpClass::matmul;
-  if (op.starts_with("attention")) return OpClass::attention;
-  return OpClass::memory;
+/// A profile may name ops that this version lacks.
+CostClass cost_class_of(std::string_view op) {
+  const ops::Op* const rules = ops::find_or_null(op);
+  return rules ? rules->cost_class : CostClass::memory;
 }
 
 int64_t to_ns(double seconds) {
@@ -105,9 +107,7 @@ void CostModel::hold_out() {
       const double ratio = scaled_ns(others, points[i].roofline_s) / points[i].ns;
       errors.push_back(std::max(ratio, 1 / ratio) - 1);
     }
-    std::nth_element(errors.begin(), errors.begin() + static_cast<std::ptrdiff_t>(errors.size() / 2),
-                     errors.end());
-    held_out_[key] = errors[errors.size() / 2];
+    held_out_[key] = median(errors);
   }
 }
 
@@ -121,14 +121,14 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
   if (flops > 0) {
     using graph::DType;
     double share = 1;
-    switch (class_of(op)) {
-      case OpClass::matmul:
+    switch (cost_class_of(op)) {
+      case CostClass::matmul:
         share = d.efficiency.matmul.value;
         break;
-      case OpClass::attention:
+      case CostClass::attention:
         share = d.efficiency.attention.value;
         break;
-      case OpClass::memory:
+      case CostClass::memory:
         // Matrix units do not help here: elementwise work runs at the f32 rate at best. A device
         // without a given f64 rate still does the few f64 sums of losses and norms.
         if (d.peak.f32.value > 0 && (dtype != DType::f64 || d.peak.f64.value <= 0))

@@ -44,7 +44,7 @@ struct TimedLink {
 };
 
 struct Profile {
-  std::map<std::string, std::string> machine;  ///< facts for people: cpu, torch, kernel
+  std::map<std::string, std::string> machine;  ///< facts for people: cpu, backend, kernel
   int64_t cores = 0;                           ///< of the machine
   int64_t threads = 1;                         ///< per rank while timing
   int64_t task_overhead_ns = 0;                ///< what the executor adds to every task

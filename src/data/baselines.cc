@@ -5,36 +5,58 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "data/prepare.h"
 
 namespace hocket::data {
 namespace {
 
 constexpr int kTokenBits = 21;
 
-// One encoder for many texts: liblzma keeps its memory between them.
+// Counts what `xz -9e` would write. One encoder for many texts: liblzma keeps its memory between
+// them. A text is begun, added piece by piece, and finished.
 class XzEncoder {
  public:
   ~XzEncoder() { lzma_end(&stream_); }
-  int64_t size(std::string_view text) {
-    lzma_ret rc = lzma_easy_encoder(&stream_, 9 | LZMA_PRESET_EXTREME, LZMA_CHECK_CRC64);
-    uint8_t out[1 << 14];
+  void begin() {
+    expect(lzma_easy_encoder(&stream_, 9 | LZMA_PRESET_EXTREME, LZMA_CHECK_CRC64), LZMA_OK);
+  }
+  void add(std::string_view text) {
     stream_.next_in = reinterpret_cast<const uint8_t*>(text.data());
     stream_.avail_in = text.size();
-    while (rc == LZMA_OK) {
-      stream_.next_out = out;
-      stream_.avail_out = sizeof out;
-      rc = lzma_code(&stream_, LZMA_FINISH);
-    }
-    if (rc != LZMA_STREAM_END) {
-      fail_run("baselines", "liblzma failed with code {} ({})", static_cast<int>(rc),
-               rc == LZMA_MEM_ERROR ? "it needs 700 MB of memory" : "unexpected");
-    }
+    while (stream_.avail_in > 0) expect(step(LZMA_RUN), LZMA_OK);
+  }
+  // Bytes of the file.
+  int64_t finish() {
+    lzma_ret rc = LZMA_OK;
+    while (rc == LZMA_OK) rc = step(LZMA_FINISH);
+    expect(rc, LZMA_STREAM_END);
     return static_cast<int64_t>(stream_.total_out);
+  }
+  int64_t size(std::string_view text) {
+    begin();
+    add(text);
+    return finish();
   }
 
  private:
+  lzma_ret step(lzma_action action) {
+    uint8_t out[1 << 14];
+    stream_.next_out = out;
+    stream_.avail_out = sizeof out;
+    return lzma_code(&stream_, action);
+  }
+  static void expect(lzma_ret got, lzma_ret wanted) {
+    if (got == wanted) return;
+    fail_run("baselines", "liblzma failed with code {} ({})", static_cast<int>(got),
+             got == LZMA_MEM_ERROR ? "it needs 700 MB of memory" : "unexpected");
+  }
+
   lzma_stream stream_ = LZMA_STREAM_INIT;
 };
 
@@ -60,8 +82,8 @@ void radix_sort(std::vector<uint64_t>* keys, int bits) {
 
 int64_t xz_size(std::string_view text) { return XzEncoder().size(text); }
 
-BaselineResult xz_baseline(const std::vector<std::string>& files,
-                           const std::function<void(int64_t)>& progress) {
+BaselineResult xz_each(const std::vector<std::string>& files,
+                       const std::function<void(int64_t)>& progress) {
   XzEncoder encoder;
   BaselineResult result;
   int64_t done = 0;
@@ -71,6 +93,23 @@ BaselineResult xz_baseline(const std::vector<std::string>& files,
     result.bytes += static_cast<int64_t>(file.size());
     if (progress) progress(++done);
   }
+  if (result.bytes == 0) fail("baselines", "{} files without a byte", files.size());
+  return result;
+}
+
+BaselineResult xz_one_piece(const std::vector<std::string>& files,
+                            const std::function<void(int64_t)>& progress) {
+  XzEncoder encoder;
+  BaselineResult result;
+  int64_t done = 0;
+  encoder.begin();
+  for (const std::string& path : files) {
+    const MappedFile file(path);
+    encoder.add(file.bytes());
+    result.bytes += static_cast<int64_t>(file.size());
+    if (progress) progress(++done);
+  }
+  result.bits = 8.0 * static_cast<double>(encoder.finish());
   if (result.bytes == 0) fail("baselines", "{} files without a byte", files.size());
   return result;
 }
@@ -173,6 +212,100 @@ BaselineResult Trigram::evaluate(const TokenStream& held_out) const {
     }
   }
   return result;
+}
+
+namespace {
+
+// The held-out files, which must be those that were prepared.
+std::vector<std::string> held_out_files(const Dataset& dataset) {
+  std::vector<std::string> files;
+  for (const Corpus::File& f : dataset.files()) {
+    if (!f.valid) continue;
+    if (!file_exists(f.path) || hash128(read_file(f.path)) != f.hash) {
+      fail("baselines", "{} is gone or changed since `hocket data prepare`; try to prepare again",
+           f.path);
+    }
+    files.push_back(f.path);
+  }
+  return files;
+}
+
+// What baselines.json has of this data; nothing if it is not there, damaged, or of other data.
+Baselines read_kept(const std::string& path, const std::string& fingerprint) {
+  Baselines kept;
+  try {
+    const nlohmann::json json = read_json(path);
+    const JsonView in(json, path);
+    if (in.get_string("fingerprint") != fingerprint) return {};
+    const auto number = [&](const char* key) -> std::optional<double> {
+      if (!in.has(key)) return std::nullopt;
+      return in.get_double(key);
+    };
+    kept = {number("xz"), number("xz_one_piece"), number("trigram")};
+  } catch (const Error&) {
+    return {};
+  }
+  return kept;
+}
+
+}  // namespace
+
+Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
+                        const std::function<void(const std::string&)>& progress) {
+  if (dataset.valid() == nullptr || dataset.train() == nullptr) {
+    fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
+  }
+  const auto say = [&](const std::string& what) {
+    if (progress) progress(what);
+  };
+  Baselines result;
+  std::vector<std::string> files;
+  if (choice.xz) files = held_out_files(dataset);
+  if (choice.trigram) {
+    say("trigram: counting");
+    const Trigram trigram(*dataset.train(), dataset.tokenizer().eos_id());
+    say("trigram: held-out files");
+    result.trigram = trigram.evaluate(*dataset.valid()).bits_per_byte();
+  }
+  if (choice.xz) {
+    result.xz_each =
+        xz_each(files, [&](int64_t done) {
+          say(fmt::format("xz -9e: {} of {} files", done, files.size()));
+        }).bits_per_byte();
+    result.xz_one_piece =
+        xz_one_piece(files, [&](int64_t done) {
+          say(fmt::format("xz -9e in one piece: {} of {} files", done, files.size()));
+        }).bits_per_byte();
+  }
+  return result;
+}
+
+Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
+                         const std::function<void(const std::string&)>& progress) {
+  const std::string path = join_path(dataset.folder(), "baselines.json");
+  Baselines all = read_kept(path, dataset.fingerprint());
+  const BaselineChoice missing = {choice.xz && !(all.xz_each && all.xz_one_piece),
+                                  choice.trigram && !all.trigram};
+  if (missing.xz || missing.trigram) {
+    const Baselines made = run_baselines(dataset, missing, progress);
+    if (missing.trigram) all.trigram = made.trigram;
+    if (missing.xz) {
+      all.xz_each = made.xz_each;
+      all.xz_one_piece = made.xz_one_piece;
+    }
+    nlohmann::ordered_json json = {{"fingerprint", dataset.fingerprint()}};
+    if (all.xz_each) json["xz"] = *all.xz_each;
+    if (all.xz_one_piece) json["xz_one_piece"] = *all.xz_one_piece;
+    if (all.trigram) json["trigram"] = *all.trigram;
+    try {
+      write_file_atomic(path, json.dump(2) + "\n");
+    } catch (const Error& e) {
+      log_warning("the baselines could not be kept: {}", e.what());
+    }
+  }
+  if (!choice.xz) all.xz_each = all.xz_one_piece = std::nullopt;
+  if (!choice.trigram) all.trigram = std::nullopt;
+  return all;
 }
 
 }  // namespace hocket::data

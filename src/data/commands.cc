@@ -124,33 +124,6 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   return result;
 }
 
-BaselinesResult run_baselines(const Dataset& dataset,
-                              const std::function<void(const std::string&)>& progress) {
-  if (dataset.valid() == nullptr || dataset.train() == nullptr) {
-    fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
-  }
-  const auto say = [&](const std::string& what) {
-    if (progress) progress(what);
-  };
-  std::vector<std::string> files;
-  for (const Corpus::File& f : dataset.files()) {
-    if (!f.valid) continue;
-    if (!file_exists(f.path) || hash128(read_file(f.path)) != f.hash) {
-      fail("baselines", "{} is gone or changed since `hocket data prepare`; try to prepare again",
-           f.path);
-    }
-    files.push_back(f.path);
-  }
-  BaselinesResult result;
-  say("trigram: counting");
-  const Trigram trigram(*dataset.train(), dataset.tokenizer().eos_id());
-  say("trigram: held-out files");
-  result.trigram = trigram.evaluate(*dataset.valid());
-  result.xz = xz_baseline(
-      files, [&](int64_t done) { say(fmt::format("xz -9e: {} of {} files", done, files.size())); });
-  return result;
-}
-
 DataStats data_stats(const DataStatsOptions& options) {
   const Dataset dataset(options.folder);
   DataStats s;
@@ -167,10 +140,7 @@ DataStats data_stats(const DataStatsOptions& options) {
     s.verified = true;
   }
   if (options.baselines) {
-    const BaselinesResult b = run_baselines(dataset, options.progress);
-    s.xz = b.xz;
-    s.trigram = b.trigram;
-    s.has_baselines = true;
+    s.baselines = run_baselines(dataset, {}, options.progress);
   }
   return s;
 }
@@ -188,9 +158,10 @@ std::string DataStats::to_json() const {
                    {"train", data::to_json(train)},
                    {"valid", data::to_json(valid)},
                    {"verified", verified}};
-  if (has_baselines) {
-    j["baselines"] = {{"xz_bits_per_byte", xz.bits_per_byte()},
-                      {"trigram_bits_per_byte", trigram.bits_per_byte()}};
+  if (baselines.trigram) {
+    j["baselines"] = {{"xz_bits_per_byte", *baselines.xz_each},
+                      {"xz_one_piece_bits_per_byte", *baselines.xz_one_piece},
+                      {"trigram_bits_per_byte", *baselines.trigram}};
   }
   return j.dump(1) + "\n";
 }
@@ -204,9 +175,11 @@ std::string DataStats::to_text() const {
                        human_bytes(static_cast<double>(split->bytes)),
                        human_count(static_cast<double>(split->tokens)), split->shards.size());
   }
-  if (has_baselines) {
-    out += fmt::format("  bits per byte of the validation files: xz -9e {:.4f}, trigram {:.4f}\n",
-                       xz.bits_per_byte(), trigram.bits_per_byte());
+  if (baselines.trigram) {
+    out += fmt::format(
+        "  bits per byte of the validation files: xz -9e {:.4f} (each alone) and {:.4f} (in one "
+        "piece), trigram {:.4f}\n",
+        *baselines.xz_each, *baselines.xz_one_piece, *baselines.trigram);
   }
   return out;
 }

@@ -42,8 +42,7 @@ struct DataStats {
   SplitStats train, valid;
   int32_t vocab_size = 0;
   bool verified = false;
-  bool has_baselines = false;
-  BaselineResult xz, trigram;
+  Baselines baselines;  ///< all of them, or none
 
   /// Bytes of text that a token stands for, on average over both splits.
   double bytes_per_token() const;
@@ -54,14 +53,6 @@ struct DataStats {
 /// Error: a damaged folder; baselines of a folder without validation split, or with files that are
 /// gone or changed.
 DataStats data_stats(const DataStatsOptions& options);
-
-struct BaselinesResult {
-  BaselineResult xz, trigram;
-};
-
-/// Both baselines of a prepared folder. Error: as data_stats.
-BaselinesResult run_baselines(const Dataset& dataset,
-                              const std::function<void(const std::string&)>& progress = nullptr);
 
 struct EncodeOptions {
   std::string tokenizer;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the page together: frame, style, data, script. The parts are raw string literals in page/.
+// Puts the page together: frame, style, data, script. The parts are the files of page/, which
+// the build turns into string literals (cmake/HocketEmbed.cmake).
 #include "diagnose/report.h"
 
 #include <fmt/format.h>
@@ -59,7 +60,10 @@ std::string escape_html(std::string_view text) {
 // One pass over the frame, so that marks inside the data mean nothing.
 std::string assemble(const std::string& title, const std::string& data) {
   std::string script;
-  for (const std::string_view part : kScripts) script += part;
+  for (const std::string_view part : kScripts) {
+    script += '\n';
+    script += part;
+  }
   std::string out;
   for (size_t at = 0; at < kFrame.size();) {
     size_t mark = kFrame.find('@', at);

@@ -225,10 +225,11 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
                                : "output of " + describe(static_cast<size_t>(life.maker)),
                            kMemoryKinds[kind], life.begin, life.end, buffer.offset, bytes});
   }
-  for (size_t i = 0; i < n && i < cls.task_workspace.size(); ++i) {
-    if (cls.task_workspace[i] == kNone) continue;
+  for (size_t i = 0; i < n; ++i) {
+    const program::Task& t = cls.tasks[i];
+    if (t.workspace == kNone) continue;
     plan.blocks.push_back({"workspace of " + describe(i), "workspace", begin[i], end[i],
-                           cls.task_workspace[i], program.kind(cls.tasks[i]).workspace});
+                           t.workspace, program.kind(t).workspace});
   }
   // Parameters before what the optimizer keeps.
   for (const char* name : {"parameters", "optimizer state"}) {

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/session.h"
 
-#include <cstring>
-
 #include "base/error.h"
 #include "engine/params.h"
 
 namespace hocket::engine {
 
-Session::Session(Compiled compiled, std::shared_ptr<runtime::Backend> backend, Stores& stores,
+runtime::ExecutorOptions executor_options(const Run& run) {
+  runtime::ExecutorOptions options;
+  options.threads = threads_per_rank(run.plan);
+  options.timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(run.config.plan.timeout_s * 1000));
+  return options;
+}
+
+Session::Session(Compiled compiled, std::shared_ptr<kernels::Backend> backend, Stores& stores,
                  runtime::ExecutorOptions options)
     : compiled_(std::move(compiled)), stores_(stores),
       run_(std::make_unique<runtime::LocalRun>(compiled_.program, std::move(backend), stores,
@@ -20,20 +26,8 @@ const graph::Tensor& Session::tensor(const std::string& name) const {
   return compiled_.reference.tensor(id);
 }
 
-void Session::feed(const std::string& name, int32_t micro_batch, const void* full) {
-  const graph::Tensor& t = tensor(name);
-  const int64_t size = size_of(t.type.dtype);
-  for (int32_t r = 0; r < run_->size(); ++r) {
-    runtime::Executor& rank = run_->rank(r);
-    if (!rank.has(name, micro_batch)) continue;  // a stage that does not read it
-    auto* to = static_cast<std::byte*>(rank.input(name, micro_batch));
-    for_each_run(t.type, rank.buffer(name, micro_batch).layout, program().mesh, r,
-                 [&](int64_t begin, int64_t count, int64_t local) {
-                   std::memcpy(to + local * size,
-                               static_cast<const std::byte*>(full) + begin * size,
-                               static_cast<size_t>(count * size));
-                 });
-  }
+void Session::feed(const Batch& batch) {
+  for (int32_t r = 0; r < run_->size(); ++r) engine::feed(batch, compiled_, r, run_->rank(r));
 }
 
 namespace {

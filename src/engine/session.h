@@ -7,11 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "runtime/executor.h"
-#include "runtime/kernel.h"
+#include "engine/batch.h"
 #include "engine/compile.h"
+#include "kernels/backend.h"
+#include "runtime/executor.h"
 
 namespace hocket::engine {
+
+/// How a run's ranks execute: plan.threads_per_rank and plan.timeout_s.
+runtime::ExecutorOptions executor_options(const Run& run);
 
 /// The persistent tensors of all local ranks; shared by the programs of one session.
 using Stores = std::vector<runtime::PersistentStore>;
@@ -19,7 +23,7 @@ using Stores = std::vector<runtime::PersistentStore>;
 class Session {
  public:
   /// `stores` must have one entry per rank of the program and outlive the session.
-  Session(Compiled compiled, std::shared_ptr<runtime::Backend> backend, Stores& stores,
+  Session(Compiled compiled, std::shared_ptr<kernels::Backend> backend, Stores& stores,
           runtime::ExecutorOptions options);
 
   const Compiled& compiled() const { return compiled_; }
@@ -27,9 +31,10 @@ class Session {
   const graph::Graph& graph() const { return compiled_.reference; }
   runtime::LocalRun& run() { return *run_; }
   Stores& stores() { return stores_; }
+  const Stores& stores() const { return stores_; }
 
-  /// Gives every rank its part of a full input tensor; `micro_batch` kNone for per-step inputs.
-  void feed(const std::string& name, int32_t micro_batch, const void* full);
+  /// Gives every rank its part of what the next step reads.
+  void feed(const Batch& batch);
   /// The full output tensor: parts put together, partial sums added, replicas taken once.
   std::vector<std::byte> collect(const std::string& name,
                                  int32_t micro_batch = program::kNone) const;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/output_set.h"
 #include "graph/tensor_type.h"
 
 namespace hocket::graph {
@@ -58,9 +59,9 @@ struct Node {
   /// 0..L-1 for the blocks, -1 for what comes before them (embedding), L for what comes after (final
   /// norm, head, loss). A backward node has the layer of its forward node; it decides the stage.
   int32_t layer = kNone;
-  /// Bit i set: output i = accumulator + op(...). The accumulators are the last inputs, in the order
-  /// of the outputs.
-  uint32_t accumulate = 0;
+  /// Outputs that are accumulator + op(...). The accumulators are the last inputs, in the order of the
+  /// outputs.
+  OutputSet accumulate;
   bool recompute = false;  ///< a repeated forward node, run in the backward phase
 };
 
@@ -70,6 +71,9 @@ struct Node {
 struct ParamGrad {
   TensorId param = kNone;
   std::vector<TensorId> contributions;
+  /// The sum of the contributions: the only one, or made of them by optimizer nodes; kNone while
+  /// nothing sums them.
+  TensorId total = kNone;
 };
 
 struct Graph {

@@ -39,6 +39,23 @@ int32_t Mesh::rank(const std::vector<int32_t>& coords) const {
   return r;
 }
 
+int32_t Mesh::wrap(int32_t axis, int64_t x) const {
+  HOCKET_CHECK(axis >= 0 && static_cast<size_t>(axis) < axes.size(), "axis {} of {}", axis,
+               axes.size());
+  const int64_t n = axes[static_cast<size_t>(axis)].size;
+  return static_cast<int32_t>((x % n + n) % n);
+}
+
+int32_t Mesh::moved(int32_t rank, int32_t axis, int32_t offset) const {
+  HOCKET_CHECK(rank >= 0 && rank < size(), "rank {} of {}", rank, size());
+  int32_t stride = 1;  // between neighbours on the axis
+  for (size_t inner = axes.size(); inner-- > static_cast<size_t>(axis) + 1;) {
+    stride *= axes[inner].size;
+  }
+  const int32_t here = wrap(axis, rank / stride);
+  return rank + (wrap(axis, int64_t{here} + offset) - here) * stride;
+}
+
 std::string to_string(const Layout& layout, const Mesh& mesh) {
   std::string text;
   for (size_t i = 0; i < mesh.axes.size(); ++i) {

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace hocket::graph {
 
@@ -54,6 +55,15 @@ int64_t TensorType::numel() const {
   return n;
 }
 
+std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out) {
+  for (const std::span<const TensorType> list : {in, out}) {
+    for (const TensorType& type : list) {
+      if (is_floating(type.dtype)) return type.dtype;
+    }
+  }
+  return std::nullopt;
+}
+
 std::string to_string(const TensorType& type) {
   std::string text = fmt::format("{}[{}]", to_string(type.dtype), fmt::join(type.dims, ","));
   if (type.routed()) text += fmt::format("@{}", type.top_k);
@@ -99,14 +109,8 @@ double Attrs::f(std::string_view key) const { return get<double>(map_, key, "a n
 const std::string& Attrs::s(std::string_view key) const {
   return get<std::string>(map_, key, "a string");
 }
-const std::vector<double>& Attrs::fs(std::string_view key) const {
-  return get<std::vector<double>>(map_, key, "a list of numbers");
-}
 int64_t Attrs::i_or(std::string_view key, int64_t fallback) const {
   return has(key) ? i(key) : fallback;
-}
-double Attrs::f_or(std::string_view key, double fallback) const {
-  return has(key) ? f(key) : fallback;
 }
 void Attrs::erase(std::string_view key) {
   if (auto it = map_.find(key); it != map_.end()) map_.erase(it);
@@ -120,43 +124,33 @@ std::string print_double(double v) {
   return text;
 }
 
+bool is_quote(char c) { return c == '"' || c == '\''; }
+
 Attr parse_attr(std::string_view text) {
-  // By the first character: a quote begins a string, a parenthesis a list of numbers; otherwise a
-  // number with '.', an exponent, inf or nan is a double and any other an integer. print_double
-  // keeps to that, so that the type survives.
-  if (!text.empty() && text.front() == '"') {
-    if (text.size() < 2 || text.back() != '"') fail("attributes", "unterminated string {}", text);
-    return std::string(text.substr(1, text.size() - 2));
-  }
-  auto number = [&](std::string_view t) {
-    double v = 0;
-    auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
-    if (ec != std::errc() || end != t.data() + t.size()) fail("attributes", "bad value '{}'", t);
-    return v;
-  };
-  if (!text.empty() && text.front() == '(') {
-    if (text.back() != ')') fail("attributes", "unterminated list {}", text);
-    std::vector<double> values;
-    std::string_view rest = text.substr(1, text.size() - 2);
-    while (!rest.empty()) {
-      size_t comma = std::min(rest.find(','), rest.size());
-      values.push_back(number(rest.substr(0, comma)));
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
+  // A quote begins a string; a number with '.', an exponent, inf or nan is a double and any other
+  // an integer. print_double keeps to that, so that the type survives.
+  if (!text.empty() && is_quote(text.front())) {
+    std::string value;
+    if (text.size() < 2 || text.back() != text.front() ||
+        !unescape(text.substr(1, text.size() - 2), &value)) {
+      fail("attributes", "unterminated string or bad escape {}", text);
     }
-    return values;
+    return value;
   }
-  if (text.find_first_of(".en") == text.npos) {
-    int64_t v = 0;
-    auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
-    if (ec != std::errc() || end != text.data() + text.size())
+  auto number = [&](auto zero) {
+    auto value = zero;
+    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (code != std::errc() || end != text.data() + text.size()) {
       fail("attributes", "bad value '{}'", text);
-    return v;
-  }
-  return number(text);
+    }
+    return value;
+  };
+  if (text.find_first_of(".en") == text.npos) return number(int64_t{0});
+  return number(0.0);
 }
 }  // namespace
 
-std::string to_string(const Attrs& attrs) {
+std::string to_string(const Attrs& attrs, char quote) {
   if (attrs.empty()) return "";
   std::string text = "{";
   for (const auto& [key, value] : attrs.items()) {
@@ -166,15 +160,8 @@ std::string to_string(const Attrs& attrs) {
       text += fmt::format("{}", *i);
     } else if (const auto* f = std::get_if<double>(&value)) {
       text += print_double(*f);
-    } else if (const auto* s = std::get_if<std::string>(&value)) {
-      text += '"' + *s + '"';
     } else {
-      text += '(';
-      for (double v : std::get<std::vector<double>>(value)) {
-        if (text.back() != '(') text += ',';
-        text += print_double(v);
-      }
-      text += ')';
+      text += quote + escape(std::get<std::string>(value), "\"'") + quote;
     }
   }
   return text + '}';
@@ -191,7 +178,7 @@ Attrs parse_attrs(std::string_view text) {
     if (eq == text.npos || eq == 0) fail("attributes", "got '{}'; expected key=value", text);
     size_t end = eq + 1;
     bool quoted = false;
-    while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= text[end++] == '"';
+    while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= is_quote(text[end++]);
     attrs.set(std::string(text.substr(0, eq)), parse_attr(text.substr(eq + 1, end - eq - 1)));
     text.remove_prefix(std::min(end + 1, text.size()));
   }

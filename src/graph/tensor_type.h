@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -43,11 +45,14 @@ struct TensorType {
   auto operator<=>(const TensorType&) const = default;
 };
 
+/// The first floating-point type among inputs, then outputs: what an op computes in.
+std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out);
+
 std::string to_string(const TensorType& type);       ///< "f32[128,64]", "f32[8,128,64]@2" if routed
 TensorType parse_tensor_type(std::string_view text); ///< inverse of to_string; throws Error
 
 /// Attributes of an op: small, ordered, printable, part of its identity.
-using Attr = std::variant<int64_t, double, std::string, std::vector<double>>;
+using Attr = std::variant<int64_t, double, std::string>;
 
 class Attrs {
  public:
@@ -56,9 +61,7 @@ class Attrs {
   int64_t i(std::string_view key) const;      ///< throws Error when absent or of another type
   double f(std::string_view key) const;
   const std::string& s(std::string_view key) const;
-  const std::vector<double>& fs(std::string_view key) const;
   int64_t i_or(std::string_view key, int64_t fallback) const;
-  double f_or(std::string_view key, double fallback) const;
   bool has(std::string_view key) const { return map_.find(key) != map_.end(); }
   void set(std::string key, Attr value) { map_[std::move(key)] = std::move(value); }
   void erase(std::string_view key);
@@ -71,7 +74,9 @@ class Attrs {
   std::map<std::string, Attr, std::less<>> map_;
 };
 
-std::string to_string(const Attrs& attrs);       ///< `{eps=1e-05 k=2 kind="llama3"}`, "" when empty
-Attrs parse_attrs(std::string_view text);        ///< inverse of to_string; throws Error
+/// `{eps=1e-05 k=2 kind="llama3"}`, "" when empty. Strings stand in `quote` (\" or ') and hold neither
+/// of the two themselves, nor line ends (base/text.h, escape).
+std::string to_string(const Attrs& attrs, char quote = '"');
+Attrs parse_attrs(std::string_view text);  ///< inverse of to_string, with either quote; throws Error
 
 }  // namespace hocket::graph

@@ -8,6 +8,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "graph/graph.h"
 
 namespace hocket::graph {
@@ -16,12 +17,13 @@ namespace {
 constexpr std::string_view kHeader = "hocket-graph 1";
 constexpr const char* kInitNames[] = {"none", "normal", "constant"};
 
-void print_ids(fmt::memory_buffer& out, const char* key, const std::vector<int32_t>& ids) {
-  if (!ids.empty()) fmt::format_to(std::back_inserter(out), " {}={}", key, fmt::join(ids, ","));
+/// The total that needs no word: of one contribution itself, of several none.
+TensorId only_contribution(const ParamGrad& grad) {
+  return grad.contributions.size() == 1 ? grad.contributions[0] : kNone;
 }
 
-void check_name(const std::string& name) {
-  HOCKET_CHECK(name.find_first_of("\"\n\r") == name.npos, "a tensor's name holds a quote or line end");
+void print_ids(fmt::memory_buffer& out, const char* key, const std::vector<int32_t>& ids) {
+  if (!ids.empty()) fmt::format_to(std::back_inserter(out), " {}={}", key, fmt::join(ids, ","));
 }
 
 /// `key=value` words of a line, quotes removed; `attrs=` and `name=` take the rest of the line.
@@ -46,10 +48,14 @@ class Line {
         return w.substr(key.size() + 1);
     return {};
   }
-  std::string_view quoted(std::string_view key) const {
+  std::string quoted(std::string_view key) const {
     std::string_view v = text(key);
-    if (v.size() < 2 || v.front() != '"' || v.back() != '"') bad(fmt::format("expected {}=\"…\"", key));
-    return v.substr(1, v.size() - 2);
+    std::string plain;
+    if (v.size() < 2 || v.front() != '"' || v.back() != '"' ||
+        !unescape(v.substr(1, v.size() - 2), &plain)) {
+      bad(fmt::format("expected {}=\"…\"", key));
+    }
+    return plain;
   }
   template <typename T>
   T parse(std::string_view t) const {
@@ -58,9 +64,10 @@ class Line {
     if (ec != std::errc() || end != t.data() + t.size()) bad(fmt::format("'{}' is no number", t));
     return v;
   }
-  int32_t integer(std::string_view key, int32_t otherwise) const {
+  template <typename T = int32_t>
+  T integer(std::string_view key, T otherwise) const {
     std::string_view t = text(key);
-    return t.empty() ? otherwise : parse<int32_t>(t);
+    return t.empty() ? otherwise : parse<T>(t);
   }
   /// Comma-separated ids, each in [0, limit).
   std::vector<int32_t> ids(std::string_view t, size_t limit) const {
@@ -116,7 +123,7 @@ void parse_node(Graph& g, const Line& line) {
   n.layer = line.integer("layer", kNone);
   n.in = line.ids(line.text("in"), g.tensors.size());
   n.out = line.ids(line.text("out"), g.tensors.size());
-  n.accumulate = static_cast<uint32_t>(line.integer("acc", 0));
+  n.accumulate = OutputSet::of_bits(line.integer<uint32_t>("acc", 0));
   n.recompute = line.integer("recompute", 0) != 0;
   if (std::string_view attrs = line.text("attrs"); !attrs.empty()) n.attrs = parse_attrs(attrs);
   g.nodes.push_back(std::move(n));
@@ -129,11 +136,10 @@ std::string print(const Graph& g) {
   // a diff of two graphs shows what differs and nothing else. parse_graph() reads it back.
   fmt::memory_buffer out;
   auto to = std::back_inserter(out);
-  check_name(g.name);
-  fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, g.num_layers, g.name);
+  fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, g.num_layers,
+                 escape(g.name, "\""));
   for (size_t i = 0; i < g.tensors.size(); ++i) {
     const Tensor& t = g.tensors[i];
-    check_name(t.name);
     fmt::format_to(to, "tensor {} {} {}", i, to_string(t.kind), to_string(t.type));
     if (t.producer != kNone) fmt::format_to(to, " by={}", t.producer);
     if (t.layer != kNone) fmt::format_to(to, " layer={}", t.layer);
@@ -141,7 +147,7 @@ std::string print(const Graph& g) {
     if (t.expert) fmt::format_to(to, " expert=1");
     if (t.init.kind != Init::Kind::none)
       fmt::format_to(to, " init={}:{}", kInitNames[static_cast<int>(t.init.kind)], t.init.value);
-    fmt::format_to(to, " name=\"{}\"\n", t.name);
+    fmt::format_to(to, " name=\"{}\"\n", escape(t.name, "\""));
   }
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
@@ -149,15 +155,18 @@ std::string print(const Graph& g) {
     if (n.layer != kNone) fmt::format_to(to, " layer={}", n.layer);
     print_ids(out, "in", n.in);
     print_ids(out, "out", n.out);
-    if (n.accumulate) fmt::format_to(to, " acc={}", n.accumulate);
+    if (!n.accumulate.empty()) fmt::format_to(to, " acc={}", n.accumulate.bits());
     if (n.recompute) fmt::format_to(to, " recompute=1");
     if (!n.attrs.empty()) fmt::format_to(to, " attrs={}", to_string(n.attrs));
     out.push_back('\n');
   }
   if (!g.losses.empty()) fmt::format_to(to, "losses {}\n", fmt::join(g.losses, ","));
   if (!g.outputs.empty()) fmt::format_to(to, "outputs {}\n", fmt::join(g.outputs, ","));
-  for (const ParamGrad& p : g.grads)
-    fmt::format_to(to, "grad {} {}\n", p.param, fmt::join(p.contributions, ","));
+  for (const ParamGrad& p : g.grads) {
+    fmt::format_to(to, "grad {} {}", p.param, fmt::join(p.contributions, ","));
+    if (p.total != only_contribution(p)) fmt::format_to(to, " total={}", p.total);
+    out.push_back('\n');
+  }
   return fmt::to_string(out);
 }
 
@@ -201,8 +210,10 @@ Graph parse_graph(std::string_view text) {
     } else if (what == "grad") {
       const auto param = line.ids(line.word(1), g.tensors.size());
       if (param.size() != 1) line.bad("expected one parameter");
-      g.grads.push_back({param[0], line.size() > 2 ? line.ids(line.word(2), g.tensors.size())
-                                                   : std::vector<TensorId>{}});
+      g.grads.push_back({param[0], line.ids(line.word(2), g.tensors.size())});
+      const auto total = line.ids(line.text("total"), g.tensors.size());
+      if (total.size() > 1) line.bad("expected one total");
+      g.grads.back().total = total.empty() ? only_contribution(g.grads.back()) : total[0];
     } else {
       line.bad(fmt::format("unknown line '{}'", what.substr(0, 40)));
     }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "models/builder.h"
+#include "ops/op.h"
 
 namespace hocket::models {
 
@@ -25,7 +26,7 @@ int64_t active_param_count(const graph::Graph& graph) {
   int64_t n = param_count(graph);
   std::vector<bool> seen(graph.tensors.size(), false);
   for (const graph::Node& node : graph.nodes) {
-    if (node.op != "grouped_linear") continue;
+    if (ops::find(node.op).family != ops::Family::expert_products) continue;
     const auto w = static_cast<size_t>(node.in[1]);
     const graph::Tensor& weight = graph.tensors[w];
     if (!weight.expert || weight.kind != graph::TensorKind::param || seen[w]) continue;

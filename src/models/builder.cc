@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "graph/inputs.h"
 #include "models/family.h"
 #include "ops/build.h"
 
@@ -17,6 +18,8 @@ using graph::TensorId;
 using graph::TensorKind;
 
 namespace {
+
+namespace inputs = graph::inputs;
 
 constexpr Init kOnes{Init::Kind::constant, 1};
 constexpr int64_t kMaxTokens = int64_t{1} << 27;
@@ -91,8 +94,8 @@ Init Builder::matrix_init(bool residual) const {
 void Builder::build() {
   const Family& family = family_of(config_);
   const int64_t v = config_.vocab_size, d = config_.hidden_size;
-  tokens_ = input("tokens", DType::i32, options_.tokens);
-  positions_ = input("positions", DType::i32, options_.tokens);
+  tokens_ = input(inputs::kTokens, DType::i32, options_.tokens);
+  positions_ = input(inputs::kPositions, DType::i32, options_.tokens);
   const Dims table{v, d};
   embedding_ = plain("model.embed_tokens.weight", table, -1, matrix_init(), table);
   if (config_.tie_word_embeddings && collect_weights_)
@@ -117,8 +120,8 @@ void Builder::head(TensorId x) {
     graph_.outputs.push_back(ops::apply(graph_, "linear", {}, {h, w}, "logits", last)[0]);
     return;
   }
-  const TensorId targets = input("targets", DType::i32, options_.tokens);
-  const TensorId scale = input("loss_scale", DType::f64, 1, true);
+  const TensorId targets = input(inputs::kTargets, DType::i32, options_.tokens);
+  const TensorId scale = input(inputs::kLossScale, DType::f64, 1, true);
   const Attrs attrs{{"grad", int64_t{options_.grad ? 1 : 0}}};
   graph_.losses.push_back(
       ops::apply(graph_, "linear_cross_entropy", attrs, {h, w, targets, scale}, "loss", last)[0]);

@@ -17,7 +17,7 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   return {in[0], in[2], in[3]};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("adamw", a, in, out, 12); }
+Work work(const Call& call) { return memory_bound(call, 12); }
 
 std::vector<Sample> samples() {
   std::vector<Sample> list;
@@ -43,9 +43,10 @@ void register_adamw(std::vector<Op>& ops) {
                  .layout = {"a,a,a,a,.,x->a,a,a|ab,ab,ab,ab,.,x->ab,ab,ab|abc,abc,abc,abc,.,x->abc,"
                             "abc,abc|abcd,abcd,abcd,abcd,.,x->abcd,abcd,abcd",
                             "abcd"},
-                 .cost = cost,
+                 .work = work,
                  .samples = samples,
-                 .inplace = {{0, 0}, {2, 1}, {3, 2}}});
+                 .inplace = {{0, 0}, {2, 1}, {3, 2}},
+                 .family = Family::optimizer});
 }
 
 }  // namespace hocket::ops

@@ -11,7 +11,7 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   want_same("add", in[0], in[1]);
   return {in[0]};
 }
-Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("add", a, in, out, 1); }
+Work work(const Call& call) { return memory_bound(call, 1); }
 
 void grad(GradContext& g) {
   for (int i : {0, 1})
@@ -25,7 +25,7 @@ void register_add(std::vector<Op>& ops) {
                  .doc = "c = a + b",
                  .infer = infer,
                  .layout = {"a,a->a|ab,ab->ab|abc,abc->abc|abcd,abcd->abcd", "abcd", "", true},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
                  .samples = [] {
                    std::vector<Sample> list;
@@ -34,7 +34,8 @@ void register_add(std::vector<Op>& ops) {
                      list.push_back({to_string(t), {}, {t, t}, {{}, {}}, {}});
                    }
                    return list;
-                 }});
+                 },
+                 .meaning = Meaning::sum});
 }
 
 }  // namespace hocket::ops

@@ -48,28 +48,52 @@ std::vector<TensorType> infer_cached(const Attrs&, Types in) {
   return {in[0], in[3], in[4]};
 }
 
+/// A query sees keys of its own sequence, of `seq` tokens.
+constexpr LayoutRule::Runs kSequences{'t', "seq"};
+
 /// Average number of keys that a query attends to: half a document. `seq` is the sequence length.
 double average_keys(const Attrs& a, double tokens) {
   return (static_cast<double>(a.i_or("seq", static_cast<int64_t>(tokens))) + 1) / 2;
 }
 
-Cost cost(const Attrs& a, Types in, Types out) {
-  Cost c = memory_bound("attention", a, in, out, 0);
-  double t = static_cast<double>(in[0].dims[0]);
-  c.flops = 4 * average_keys(a, t) * static_cast<double>(in[0].numel());
-  return c;
+/// FLOPs per product of blocks, of which the forward pass has two, the backward pass five.
+double product_flops(const Attrs& attrs, const TensorType& q, double mean_keys = 0) {
+  const double tokens = static_cast<double>(q.dims[0]);
+  const double keys = mean_keys > 0 ? mean_keys : average_keys(attrs, tokens);
+  return 2 * keys * static_cast<double>(q.numel());
 }
-Cost cost_bwd(const Attrs& a, Types in, Types out) {
-  Cost c = memory_bound("attention_bwd", a, in, out, 0);
-  double t = static_cast<double>(in[1].dims[0]);
-  c.flops = 10 * average_keys(a, t) * static_cast<double>(in[1].numel());
-  return c;
+Work work(const Call& call) {
+  return {2 * product_flops(call.attrs, call.in[0]), total_bytes(call.in, call.out)};
 }
-Cost cost_cached(const Attrs& a, Types in, Types out) {
-  Cost c = memory_bound("attention_cached", a, in, out, 0);
-  c.flops = 2 * static_cast<double>(in[3].dims[0]) * static_cast<double>(in[0].numel());
-  c.bytes = 2 * in[0].bytes() + in[3].bytes() + in[4].bytes();
-  return c;
+Work work_bwd(const Call& call) {
+  return {5 * product_flops(call.attrs, call.in[1]), total_bytes(call.in, call.out)};
+}
+/// Half of the cache is looked at on average, all of it is read at most.
+Work work_cached(const Call& call) {
+  const TensorType &q = call.in[0], &k_cache = call.in[3], &v_cache = call.in[4];
+  return {2 * static_cast<double>(k_cache.dims[0]) * static_cast<double>(q.numel()),
+          2 * q.bytes() + k_cache.bytes() + v_cache.bytes()};
+}
+
+/// Where documents begin and end, and the blocks of each thread.
+int64_t workspace(const Call& call) {
+  const TensorType& q = call.in[0];
+  return round_up(q.dims[0] * 12, 64) +
+         scratch_threads(call.attrs) * attention_scratch(q.dims[2], element(q));
+}
+/// The same, and the sums of do * o per token and head.
+int64_t workspace_bwd(const Call& call) {
+  const TensorType& q = call.in[1];
+  return round_up(q.dims[0] * 12, 64) + round_up(q.dims[0] * q.dims[1] * element(q), 64) +
+         scratch_threads(call.attrs) * attention_bwd_scratch(q.dims[2], element(q));
+}
+/// A row of scores per thread.
+int64_t workspace_cached(const Call& call) {
+  return scratch_threads(call.attrs) * round_up(call.in[3].dims[0] * element(call.in[0]), 64);
+}
+
+double model_flops(const Attrs& attrs, Types in, double mean_keys) {
+  return 2 * product_flops(attrs, in[0], mean_keys);
 }
 
 void grad(GradContext& g) {
@@ -116,27 +140,40 @@ std::vector<Sample> samples_cached() {
 }  // namespace
 
 void register_attention(std::vector<Op>& ops) {
+  // Causal attention over documents with its backward op, and the form for generation, which appends
+  // to a cache and has no gradient.
   ops.push_back({.name = "attention",
                  .doc = "o = softmax(scale q k^T) v, causal inside documents; lse = log sum exp",
                  .infer = infer,
-                 .layout = {"thd,thd,thd,t->thd,th", "th"},
-                 .cost = cost,
+                 .layout = {"thd,thd,thd,t->thd,th", "th", "", false, kSequences},
+                 .work = work,
                  .grad = grad,
-                 .samples = samples});
+                 .samples = samples,
+                 .workspace = workspace,
+                 .cost_class = CostClass::attention,
+                 .family = Family::attention,
+                 .model_flops = model_flops});
   ops.push_back({.name = "attention_bwd",
                  .doc = "dq, dk, dv from do and the saved q, k, v, o, lse (FlashAttention-2, arXiv "
                         "2307.08691)",
                  .infer = infer_bwd,
-                 .layout = {"thd,thd,thd,thd,thd,th,t->thd,thd,thd", "th", "1"},
-                 .cost = cost_bwd,
-                 .samples = samples_bwd});
+                 .layout = {"thd,thd,thd,thd,thd,th,t->thd,thd,thd", "th", "1", false,
+                            kSequences},
+                 .work = work_bwd,
+                 .samples = samples_bwd,
+                 .workspace = workspace_bwd,
+                 .cost_class = CostClass::attention,
+                 .family = Family::attention});
   ops.push_back({.name = "attention_cached",
                  .doc = "writes k, v of n new tokens at slots pos, attends to slots 0..pos[i]",
                  .infer = infer_cached,
                  .layout = {"thd,thd,thd,shd,shd,t->thd,shd,shd", "h"},
-                 .cost = cost_cached,
+                 .work = work_cached,
                  .samples = samples_cached,
-                 .inplace = {{3, 1}, {4, 2}}});
+                 .inplace = {{3, 1}, {4, 2}},
+                 .workspace = workspace_cached,
+                 .cost_class = CostClass::attention,
+                 .family = Family::attention});
 }
 
 }  // namespace hocket::ops

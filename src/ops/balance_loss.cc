@@ -23,12 +23,8 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   return {{graph::parse_dtype(attrs.s("dtype")), in[0].dims}};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) {
-  return memory_bound("balance_loss", a, in, out, 0);
-}
-Cost cost_bwd(const Attrs& a, Types in, Types out) {
-  return memory_bound("balance_loss_bwd", a, in, out, 1);
-}
+Work work(const Call& call) { return memory_bound(call, 0); }
+Work work_bwd(const Call& call) { return memory_bound(call, 1); }
 
 void grad(GradContext& g) {
   Attrs attrs = g.node().attrs;
@@ -42,11 +38,13 @@ const Fill kCounts{.kind = Fill::Kind::integers, .lo = 0, .hi = 5};
 }  // namespace
 
 void register_balance_loss(std::vector<Op>& ops) {
+  // The loss reads counts and summed probabilities of the whole global micro-batch: its layout allows no
+  // split, so lowering sums both first. Counts have no gradient.
   ops.push_back({.name = "balance_loss",
                  .doc = "loss = coef * E * sum_e counts_e/(tokens*top_k) * psum_e/tokens",
                  .infer = infer,
                  .layout = {"*", ""},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
                  .samples = [] {
                    return std::vector<Sample>{{"4 experts",
@@ -55,17 +53,19 @@ void register_balance_loss(std::vector<Op>& ops) {
                                                {{.kind = Fill::Kind::uniform}, kCounts},
                                                {}}};
                  },
-                 .accumulates = 1});
+                 .accumulates = {0},
+                 .family = Family::routing});
   ops.push_back({.name = "balance_loss_bwd",
                  .doc = "dpsum_e = coef * E * counts_e/(tokens*top_k) / tokens",
                  .infer = infer_bwd,
                  .layout = {"*", ""},
-                 .cost = cost_bwd,
+                 .work = work_bwd,
                  .samples = [] {
                    Attrs a = kAttrs;
                    a.set("dtype", std::string("f64"));
                    return std::vector<Sample>{{"4 experts", a, {{DType::i64, {4}}}, {kCounts}, {}}};
-                 }});
+                 },
+                 .family = Family::routing});
 }
 
 }  // namespace hocket::ops

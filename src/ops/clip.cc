@@ -13,10 +13,12 @@ std::vector<TensorType> infer_sumsq(const Attrs&, Types in) {
     fail("sumsq", "got {}; expected rank 1 to 4", to_string(in[0]));
   return {{DType::f64, {1}}};
 }
-Cost cost_sumsq(const Attrs& a, Types in, Types out) {
-  Cost c = memory_bound("sumsq", a, in, out, 0);
-  c.flops = 2 * static_cast<double>(in[0].numel());
-  return c;
+Work work_sumsq(const Call& call) {
+  return {2 * static_cast<double>(call.in[0].numel()), total_bytes(call.in, call.out)};
+}
+/// A sum per block.
+int64_t workspace_sumsq(const Call& call) {
+  return (call.in[0].numel() + kSumBlock - 1) / kSumBlock * 8;
 }
 
 std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
@@ -25,36 +27,39 @@ std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
   for (const TensorType& t : in) want_scalar("clip_coef", t, DType::f64);
   return {{DType::f64, {1}}, {DType::f64, {1}}};
 }
-Cost cost_clip(const Attrs& a, Types in, Types out) {
-  return memory_bound("clip_coef", a, in, out, 1);
-}
+Work work_clip(const Call& call) { return memory_bound(call, 1); }
 
 }  // namespace
 
 void register_clip(std::vector<Op>& ops) {
+  // The global gradient norm in two steps: a sum of squares per parameter, which ranks can add up, and
+  // the coefficient from all of them.
   ops.push_back({.name = "sumsq",
                  .doc = "s = sum of g^2, in fp64",
                  .infer = infer_sumsq,
                  .layout = {"a->.|ab->.|abc->.|abcd->.", "abcd"},
-                 .cost = cost_sumsq,
+                 .work = work_sumsq,
                  .samples = [] {
                    return std::vector<Sample>{{"[6,4]", {}, {{DType::f64, {6, 4}}}, {{}}, {}},
                                               {"[8]", {}, {{DType::f64, {8}}}, {{}}, {}},
                                               {"[4,2,6]", {}, {{DType::f64, {4, 2, 6}}}, {{}}, {}},
                                               {"[2,2,4,2]", {}, {{DType::f64, {2, 2, 4, 2}}}, {{}}, {}}};
-                 }});
+                 },
+                 .workspace = workspace_sumsq,
+                 .family = Family::optimizer});
   ops.push_back({.name = "clip_coef",
                  .doc = "norm = sqrt(sum_i s_i); coef = min(1, max_norm/(norm + 1e-6)), 1 if "
                         "max_norm <= 0 (torch.nn.utils.clip_grad_norm_)",
                  .infer = infer_clip,
                  .layout = {"*", ""},
-                 .cost = cost_clip,
+                 .work = work_clip,
                  .samples = [] {
                    TensorType s{DType::f64, {1}};
                    Fill f{.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 3};
                    return std::vector<Sample>{
                        {"three", {{"max_norm", 1.0}}, {s, s, s}, {f, f, f}, {}}};
-                 }});
+                 },
+                 .family = Family::optimizer});
 }
 
 }  // namespace hocket::ops

@@ -16,17 +16,17 @@ std::vector<TensorType> infer_zero(const Attrs& attrs, Types in) {
   want_inputs("zero", in, 0);
   return {graph::parse_tensor_type(attrs.s("type"))};
 }
-Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("copy", a, in, out, 0); }
-Cost cost_zero(const Attrs& a, Types in, Types out) { return memory_bound("zero", a, in, out, 0); }
+Work work(const Call& call) { return memory_bound(call, 0); }
 
 }  // namespace
 
 void register_copy(std::vector<Op>& ops) {
+  // Two ops that lowering puts in, and that mean nothing to the check: the same value, and no value.
   ops.push_back({.name = "copy",
                  .doc = "y = x",
                  .infer = infer,
                  .layout = {"a->a|ab->ab|abc->abc|abcd->abcd", "abcd", "1"},
-                 .cost = cost,
+                 .work = work,
                  .samples = [] {
                    std::vector<Sample> list;
                    for (Dims d : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
@@ -34,16 +34,20 @@ void register_copy(std::vector<Op>& ops) {
                      list.push_back({to_string(t), {}, {t}, {{}}, {}});
                    }
                    return list;
-                 }});
+                 },
+                 .family = Family::moving,
+                 .meaning = Meaning::identity});
   ops.push_back({.name = "zero",
                  .doc = "y = 0",
                  .infer = infer_zero,
                  .layout = {"*", ""},
-                 .cost = cost_zero,
+                 .work = work,
                  .samples = [] {
                    return std::vector<Sample>{
                        {"[6,4]", {{"type", std::string("f64[6,4]")}}, {}, {}, {}}};
-                 }});
+                 },
+                 .family = Family::moving,
+                 .meaning = Meaning::empty});
 }
 
 }  // namespace hocket::ops

@@ -60,27 +60,20 @@ std::vector<TensorType> infer_combine_bwd(const Attrs& attrs, Types in) {
   return {in[1], in[2]};
 }
 
-Cost cost_plan(const Attrs& a, Types in, Types out) {
-  return memory_bound("route_plan", a, in, out, 2);
+Work work_plan(const Call& call) { return memory_bound(call, 2); }
+/// A counter per expert.
+int64_t workspace_plan(const Call& call) { return call.attrs.i("num_experts") * 8; }
+
+/// Every row is read and written once.
+Work rows_moved(const TensorType& rows, double flops_per_element) {
+  const double n =
+      static_cast<double>(rows.dims[1]) * rows.top_k * static_cast<double>(rows.row_size());
+  return {flops_per_element * n, static_cast<int64_t>(2 * n) * size_of(rows.dtype)};
 }
-Cost rows_moved(std::string_view op, const Attrs& a, Types in, Types out, const TensorType& rows,
-                double flops) {
-  double n = static_cast<double>(rows.dims[1]) * rows.top_k * static_cast<double>(rows.row_size());
-  return {flops * n, static_cast<int64_t>(2 * n) * size_of(rows.dtype),
-          workspace_bytes(op, a, in, out)};
-}
-Cost cost_dispatch(const Attrs& a, Types in, Types out) {
-  return rows_moved("dispatch", a, in, out, out[0], 0);
-}
-Cost cost_dispatch_bwd(const Attrs& a, Types in, Types out) {
-  return rows_moved("dispatch_bwd", a, in, out, in[0], 1);
-}
-Cost cost_combine(const Attrs& a, Types in, Types out) {
-  return rows_moved("combine", a, in, out, in[0], 2);
-}
-Cost cost_combine_bwd(const Attrs& a, Types in, Types out) {
-  return rows_moved("combine_bwd", a, in, out, in[1], 3);
-}
+Work work_dispatch(const Call& call) { return rows_moved(call.out[0], 0); }
+Work work_dispatch_bwd(const Call& call) { return rows_moved(call.in[0], 1); }
+Work work_combine(const Call& call) { return rows_moved(call.in[0], 2); }
+Work work_combine_bwd(const Call& call) { return rows_moved(call.in[1], 3); }
 
 void grad_dispatch(GradContext& g) {
   if (g.needs(0)) g.emit_grad("dispatch_bwd", {}, {g.grad_out(0), g.node().in[1]}, 0);
@@ -117,49 +110,59 @@ Sample with_routes(std::vector<TensorType> inputs, Attrs attrs) {
 }  // namespace
 
 void register_dispatch(std::vector<Op>& ops) {
+  // route_plan turns the router's choices into row numbers; dispatch copies tokens to these rows, and
+  // combine adds them up again, weighted; each has its backward op.
   ops.push_back({.name = "route_plan",
                  .doc = "counts[E] rows per expert and row_of[T,K], rows in (expert, token) order",
                  .infer = infer_plan,
                  .layout = {"tk->e,tk", "t"},
-                 .cost = cost_plan,
+                 .work = work_plan,
                  .samples = [] {
                    return std::vector<Sample>{{"6 tokens", kAttrs, {kRowOf}, {kRoutes}, {}}};
-                 }});
+                 },
+                 .workspace = workspace_plan,
+                 .family = Family::routing,
+                 .routing = {.counts = 0, .row_of = 1}});
   ops.push_back({.name = "dispatch",
                  .doc = "xs[e,t,:] = x[t,:] for the experts e of token t",
                  .infer = infer_dispatch,
                  .layout = {"td,tk->etd", "t", "1"},
-                 .cost = cost_dispatch,
+                 .work = work_dispatch,
                  .grad = grad_dispatch,
                  .samples = [] {
                    return std::vector<Sample>{with_routes({kX, kRowOf}, kAttrs)};
-                 }});
+                 },
+                 .family = Family::routing,
+                 .cheap_to_repeat = true});
   ops.push_back({.name = "dispatch_bwd",
                  .doc = "dx[t,:] = sum over experts e of token t of dxs[e,t,:]",
                  .infer = infer_dispatch_bwd,
                  .layout = {"etd,tk->td", "t", "1"},
-                 .cost = cost_dispatch_bwd,
+                 .work = work_dispatch_bwd,
                  .samples = [] {
                    return std::vector<Sample>{with_routes({kRows, kRowOf}, {})};
                  },
-                 .accumulates = 1});
+                 .accumulates = {0},
+                 .family = Family::routing});
   ops.push_back({.name = "combine",
                  .doc = "y[t,:] = sum_k w[t,k] ys[e_k,t,:]",
                  .infer = infer_combine,
                  .layout = {"etd,tk,tk->td", "t", "11"},
-                 .cost = cost_combine,
+                 .work = work_combine,
                  .grad = grad_combine,
                  .samples = [] {
                    return std::vector<Sample>{with_routes({kRows, kW, kRowOf}, {})};
-                 }});
+                 },
+                 .family = Family::routing});
   ops.push_back({.name = "combine_bwd",
                  .doc = "dys[e_k,t,:] = w[t,k] dy[t,:], dw[t,k] = dy[t,:] . ys[e_k,t,:]",
                  .infer = infer_combine_bwd,
                  .layout = {"td,etd,tk,tk->etd,tk", "t", "1"},
-                 .cost = cost_combine_bwd,
+                 .work = work_combine_bwd,
                  .samples = [] {
                    return std::vector<Sample>{with_routes({kX, kRows, kW, kRowOf}, {})};
-                 }});
+                 },
+                 .family = Family::routing});
 }
 
 }  // namespace hocket::ops

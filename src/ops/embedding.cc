@@ -22,15 +22,10 @@ std::vector<TensorType> infer_dw(const Attrs& attrs, Types in) {
   return {{in[1].dtype, {attrs.i("vocab"), in[1].dims[1]}}};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) {
-  Cost c = memory_bound("embedding", a, in, out, 0);
-  c.bytes = in[0].bytes() + 2 * out[0].bytes();
-  return c;
-}
-Cost cost_dw(const Attrs& a, Types in, Types out) {
-  Cost c = memory_bound("embedding_dw", a, in, out, 0);
-  c.flops = static_cast<double>(in[1].numel());
-  return c;
+/// Only the rows that are looked up are read.
+Work work(const Call& call) { return {0, call.in[0].bytes() + 2 * call.out[0].bytes()}; }
+Work work_dw(const Call& call) {
+  return {static_cast<double>(call.in[1].numel()), total_bytes(call.in, call.out)};
 }
 
 void grad(GradContext& g) {
@@ -66,16 +61,18 @@ void register_embedding(std::vector<Op>& ops) {
                  .doc = "x[T,D] = W[ids[T]], W[V,D]",
                  .infer = infer,
                  .layout = {"t,vd->td", "td", "01"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
-                 .samples = samples});
+                 .samples = samples,
+                 .family = Family::embedding});
   ops.push_back({.name = "embedding_dw",
                  .doc = "dW[V,D]: row v is the sum of dy[t] over ids[t] = v",
                  .infer = infer_dw,
                  .layout = {"t,td->vd", "td", "01"},
-                 .cost = cost_dw,
+                 .work = work_dw,
                  .samples = samples_dw,
-                 .accumulates = 1});
+                 .accumulates = {0},
+                 .family = Family::embedding});
 }
 
 }  // namespace hocket::ops

@@ -60,32 +60,45 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   return {dw};
 }
 
-/// Cost under even routing: tokens x top_k rows over all experts. A part of E' of E experts sees
-/// E'/E of the rows; `experts` (attribute) is E.
-Cost gemm(std::string_view op, const Attrs& a, Types in, Types out, const TensorType& rows,
-          double per_row) {
-  double experts = static_cast<double>(rows.dims[0]);
-  double all = static_cast<double>(a.i_or("experts", rows.dims[0]));
-  double n = static_cast<double>(rows.dims[1]) * rows.top_k * experts / all;
-  double bound = static_cast<double>(rows.max_rows());
-  Cost c{2 * n * per_row, 0, workspace_bytes(op, a, in, out)};
-  for (Types list : {in, out})
-    for (const TensorType& t : list)
-      c.bytes += t.routed() ? static_cast<int64_t>(static_cast<double>(t.bytes()) * n / bound)
-                            : t.bytes();
-  return c;
-}
 double per_row(const TensorType& w) {
   return static_cast<double>(w.numel()) / static_cast<double>(w.dims[0]);
 }
-Cost cost(const Attrs& a, Types in, Types out) {
-  return gemm("grouped_linear", a, in, out, in[0], per_row(in[1]));
+
+/// Under even routing: tokens x top_k rows over all experts, of which this rank has its part.
+Work work_of(const Call& call, const TensorType& w) {
+  const TensorType& rows = call.in[0];
+  const double experts = static_cast<double>(rows.dims[0]);
+  const double all = call.experts > 0 ? static_cast<double>(call.experts) : experts;
+  const double n = static_cast<double>(rows.dims[1]) * rows.top_k * experts / all;
+  const double bound = static_cast<double>(rows.max_rows());
+  Work work{2 * n * per_row(w), 0};
+  for (const Types list : {call.in, call.out}) {
+    for (const TensorType& t : list) {
+      work.bytes += t.routed() ? static_cast<int64_t>(static_cast<double>(t.bytes()) * n / bound)
+                               : t.bytes();
+    }
+  }
+  return work;
 }
-Cost cost_dx(const Attrs& a, Types in, Types out) {
-  return gemm("grouped_linear_dx", a, in, out, in[0], per_row(in[1]));
+Work work(const Call& call) { return work_of(call, call.in[1]); }
+Work work_dw(const Call& call) { return work_of(call, call.out[0]); }
+
+/// Where the rows of each expert begin, and the scratch of one product.
+int64_t workspace_of(const Call& call, int64_t n, int64_t k) {
+  return round_up((call.in[2].numel() + 1) * 8, 64) +
+         product_scratch(call.attrs, n, k, element(call.in[0]));
 }
-Cost cost_dw(const Attrs& a, Types in, Types out) {
-  return gemm("grouped_linear_dw", a, in, out, in[0], per_row(out[0]));
+int64_t workspace(const Call& call) {
+  return workspace_of(call, call.out[0].row_size(), call.in[0].row_size());
+}
+/// The inner dimension of dW is the rows.
+int64_t workspace_dw(const Call& call) {
+  return workspace_of(call, call.in[1].row_size(), call.in[0].max_rows());
+}
+
+/// Every token visits top_k experts; its rows are spread over all of them.
+double model_flops(const Attrs&, Types in, double) {
+  return 2 * static_cast<double>(in[0].dims[1]) * in[0].top_k * per_row(in[1]);
 }
 
 void grad(GradContext& g) {
@@ -134,27 +147,38 @@ std::vector<Sample> samples_dw() {
 }  // namespace
 
 void register_grouped_linear(std::vector<Op>& ops) {
+  // As linear.cc, once per expert over its rows; `e/t` are the counts that say where they lie.
   ops.push_back({.name = "grouped_linear",
                  .doc = "y[e,t,o..] = x[e,t,:] W[e,o..,:]^T on the routed rows; counts[E] rows per "
                         "expert, any of them 0",
                  .infer = infer,
                  .layout = {"etk,efk,e/t->etf|etk,egfk,e/t->etgf", "etfk", "11"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
-                 .samples = samples});
+                 .samples = samples,
+                 .workspace = workspace,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::expert_products,
+                 .model_flops = model_flops});
   ops.push_back({.name = "grouped_linear_dx",
                  .doc = "dx[e,t,:] = dy[e,t,o..] W[e,o..,:]",
                  .infer = infer_dx,
                  .layout = {"etf,efk,e/t->etk|etgf,egfk,e/t->etk", "etfk", "11"},
-                 .cost = cost_dx,
-                 .samples = samples_dx});
+                 .work = work,
+                 .samples = samples_dx,
+                 .workspace = workspace,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::expert_products});
   ops.push_back({.name = "grouped_linear_dw",
                  .doc = "dW[e,o..,:] = sum_t dy[e,t,o..] x[e,t,:]",
                  .infer = infer_dw,
                  .layout = {"etf,etk,e/t->efk|etgf,etk,e/t->egfk", "etfk", "11"},
-                 .cost = cost_dw,
+                 .work = work_dw,
                  .samples = samples_dw,
-                 .accumulates = 1});
+                 .accumulates = {0},
+                 .workspace = workspace_dw,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::expert_products});
 }
 
 }  // namespace hocket::ops

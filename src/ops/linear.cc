@@ -6,17 +6,6 @@
 namespace hocket::ops {
 namespace {
 
-int64_t product(const Dims& d, size_t begin) {
-  int64_t n = 1;
-  for (size_t i = begin; i < d.size(); ++i) n *= d[i];
-  return n;
-}
-
-Cost gemm(std::string_view op, const Attrs& attrs, Types in, Types out, double m, double n,
-          double k) {
-  return {2 * m * n * k, total_bytes(in, out), workspace_bytes(op, attrs, in, out)};
-}
-
 std::vector<TensorType> infer(const Attrs&, Types in) {
   want_inputs("linear", in, 2);
   const Dims &x = in[0].dims, &w = in[1].dims;
@@ -60,20 +49,29 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   return {dw};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) {
-  double t = static_cast<double>(in[0].dims[0]);
-  return gemm("linear", a, in, out, t, static_cast<double>(product(out[0].dims, 1)),
-              static_cast<double>(product(in[0].dims, 1)));
+double per_token(const TensorType& t) { return static_cast<double>(product(t.dims, 1)); }
+
+/// A multiply-add per token, input feature and output feature. Of the three operands x, y and W any
+/// two have both numbers of features; `a` and `b` are x and y, or their gradients.
+Work work_of(const Call& call, const TensorType& a, const TensorType& b) {
+  const double tokens = static_cast<double>(a.dims[0]);
+  return {2 * tokens * per_token(a) * per_token(b), total_bytes(call.in, call.out)};
 }
-Cost cost_dx(const Attrs& a, Types in, Types out) {
-  double t = static_cast<double>(in[0].dims[0]);
-  return gemm("linear_dx", a, in, out, t, static_cast<double>(product(in[0].dims, 1)),
-              static_cast<double>(product(out[0].dims, 1)));
+Work work(const Call& call) { return work_of(call, call.in[0], call.out[0]); }
+Work work_dw(const Call& call) { return work_of(call, call.in[0], call.in[1]); }
+
+int64_t workspace(const Call& call) {
+  return product_scratch(call.attrs, product(call.out[0].dims, 1), product(call.in[0].dims, 1),
+                         element(call.in[0]));
 }
-Cost cost_dw(const Attrs& a, Types in, Types out) {
-  double t = static_cast<double>(in[0].dims[0]);
-  return gemm("linear_dw", a, in, out, t, static_cast<double>(product(in[0].dims, 1)),
-              static_cast<double>(product(in[1].dims, 1)));
+/// The inner dimension of dW is the tokens.
+int64_t workspace_dw(const Call& call) {
+  return product_scratch(call.attrs, product(call.in[1].dims, 1), call.in[0].dims[0],
+                         element(call.in[0]));
+}
+
+double model_flops(const Attrs&, Types in, double) {
+  return 2 * static_cast<double>(in[0].dims[0]) * static_cast<double>(in[1].numel());
 }
 
 void grad(GradContext& g) {
@@ -106,28 +104,40 @@ std::vector<Sample> samples_dw() {
 }  // namespace
 
 void register_linear(std::vector<Op>& ops) {
+  // The product and the two of its backward pass, which are ops of their own so that a schedule can
+  // run dW later than dX.
   ops.push_back({.name = "linear",
                  .doc = "y[T,o..] = x[T,f..] W[o..,f..]^T",
                  .infer = infer,
                  .layout = {"tk,fk->tf|tk,hfk->thf|thk,fhk->tf", "tfkh", "11"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
                  .samples = samples,
-                 .accumulates = 1});
+                 .accumulates = {0},
+                 .workspace = workspace,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::products,
+                 .model_flops = model_flops});
   ops.push_back({.name = "linear_dx",
                  .doc = "dx[T,f..] = dy[T,o..] W[o..,f..]",
                  .infer = infer_dx,
                  .layout = {"tf,fk->tk|thf,hfk->tk|tf,fhk->thk", "tfkh", "11"},
-                 .cost = cost_dx,
+                 .work = work,
                  .samples = samples_dx,
-                 .accumulates = 1});
+                 .accumulates = {0},
+                 .workspace = workspace,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::products});
   ops.push_back({.name = "linear_dw",
                  .doc = "dW[o..,f..] = dy[T,o..]^T x[T,f..]",
                  .infer = infer_dw,
                  .layout = {"tf,tk->fk|thf,tk->hfk|tf,thk->fhk", "tfkh", "11"},
-                 .cost = cost_dw,
+                 .work = work_dw,
                  .samples = samples_dw,
-                 .accumulates = 1});
+                 .accumulates = {0},
+                 .workspace = workspace_dw,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::products});
 }
 
 }  // namespace hocket::ops

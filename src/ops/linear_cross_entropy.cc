@@ -22,12 +22,31 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   return {loss, in[0], in[1]};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) {
-  Cost c = memory_bound("linear_cross_entropy", a, in, out, 0);
-  double gemms = a.i("grad") ? 3 : 1;
-  c.flops = 2 * gemms * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
-  return c;
+/// FLOPs of the logits of all tokens.
+double logits(Types in) {
+  return 2 * static_cast<double>(in[0].numel()) * static_cast<double>(in[1].dims[0]);
 }
+
+/// With the gradient two more products of the same size, dh and dW.
+Work work(const Call& call) {
+  const double products = call.attrs.i("grad") ? 3 : 1;
+  return {products * logits(call.in), total_bytes(call.in, call.out)};
+}
+
+/// The logits of some tokens, their targets' terms, and the scratch of the largest product.
+int64_t workspace(const Call& call) {
+  const TensorType& h = call.in[0];
+  const int64_t t = h.dims[0], d = h.dims[1], v = call.in[1].dims[0], e = element(h);
+  const int64_t rows = cross_entropy_rows(t, v, e);
+  int64_t scratch = product_scratch(call.attrs, v, d, e);
+  if (call.attrs.i("grad")) {
+    scratch = std::max({scratch, product_scratch(call.attrs, d, v, e),
+                        product_scratch(call.attrs, d, rows, e)});
+  }
+  return round_up(rows * v * e, 64) + round_up(rows * 8, 64) + scratch;
+}
+
+double model_flops(const Attrs&, Types in, double) { return logits(in); }
 
 void grad(GradContext& g) {
   if (g.node().attrs.i("grad") == 0)
@@ -61,11 +80,15 @@ void register_linear_cross_entropy(std::vector<Op>& ops) {
                         "also dh[T,D] and dW[V,D] of that loss",
                  .infer = infer,
                  .layout = {"td,vd,t,.->.,td,vd|td,vd,t,.->.", "t"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
                  .samples = samples,
-                 .accumulates = 5,
-                 .fd_inputs = {0, 1}});
+                 .accumulates = {0, 2},
+                 .fd_inputs = {0, 1},
+                 .workspace = workspace,
+                 .cost_class = CostClass::matmul,
+                 .family = Family::loss,
+                 .model_flops = model_flops});
 }
 
 }  // namespace hocket::ops

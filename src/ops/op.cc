@@ -2,6 +2,8 @@
 // The op registry (an explicit list, ops.inc) and the layout rules read from index notation.
 #include "ops/op.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
@@ -80,9 +82,10 @@ bool matches(const Operands& o, std::span<const TensorType> in, std::span<const 
 std::vector<AxisSignature> enumerate(const Op& op, const Operands& o) {
   const size_t n = o.in.size(), m = o.out.size();
   std::vector<AxisSignature> list;
-  list.push_back({std::vector<Placement>(n), std::vector<Placement>(m)});
+  list.push_back({std::vector<Placement>(n), std::vector<Placement>(m), 0});
   for (char letter : std::string_view(op.layout.split)) {
     AxisSignature s = list[0];
+    s.letter = letter;
     for (size_t i = 0; i < n; ++i) {
       if (size_t d = o.in[i].find(letter); d != std::string::npos)
         s.in[i] = Placement::split(static_cast<int>(d));
@@ -135,7 +138,7 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
                                       std::span<const TensorType> out) {
   std::string_view rest = op.layout.notation;
   if (rest == "*")
-    return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size())}};
+    return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size()), 0}};
   while (!rest.empty()) {
     size_t bar = std::min(rest.find('|'), rest.size());
     Operands o = parse_notation(rest.substr(0, bar));
@@ -145,15 +148,63 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
   fail("layout", "op {} has no layout rule for these ranks (rule {})", op.name, op.layout.notation);
 }
 
+namespace {
+
+/// The signature whose inputs lie as `in` says, or letter 0 and no placements.
+AxisSignature signature_for(const Op& op, std::span<const TensorType> in_types,
+                            std::span<const TensorType> out_types, std::span<const Placement> in,
+                            bool* found) {
+  for (AxisSignature& s : signatures(op, in_types, out_types)) {
+    *found = std::equal(in.begin(), in.end(), s.in.begin(), s.in.end());
+    if (*found) return std::move(s);
+  }
+  *found = false;
+  return {};
+}
+
+}  // namespace
+
 bool propagate(const Op& op, std::span<const TensorType> in_types,
                std::span<const TensorType> out_types, std::span<const Placement> in,
                std::span<Placement> out) {
-  for (const AxisSignature& s : signatures(op, in_types, out_types)) {
-    if (!std::equal(in.begin(), in.end(), s.in.begin(), s.in.end())) continue;
-    std::copy(s.out.begin(), s.out.end(), out.begin());
-    return true;
+  bool found = false;
+  const AxisSignature s = signature_for(op, in_types, out_types, in, &found);
+  if (found) std::copy(s.out.begin(), s.out.end(), out.begin());
+  return found;
+}
+
+std::string cut_run(const Op& op, const Attrs& attrs, std::span<const TensorType> in_types,
+                    std::span<const TensorType> out_types, std::span<const Placement> in) {
+  const LayoutRule::Runs& runs = op.layout.runs;
+  if (runs.letter == 0) return "";
+  bool found = false;
+  const AxisSignature s = signature_for(op, in_types, out_types, in, &found);
+  if (!found || s.letter != runs.letter) return "";
+  for (size_t i = 0; i < s.in.size(); ++i) {
+    if (!s.in[i].is_split()) continue;
+    const int64_t part = in_types[i].dims[static_cast<size_t>(s.in[i].dim())];
+    const int64_t run = attrs.i_or(runs.length, 0);
+    if (run <= 0) return fmt::format("its {} elements are a part of one run", part);
+    if (part % run != 0) return fmt::format("its {} are no multiple of {}={}", part, runs.length, run);
   }
-  return false;
+  return "";
+}
+
+const char* to_string(Family family) {
+  constexpr const char* kNames[] = {"element-wise", "products", "expert products",
+                                    "attention",    "loss",     "embedding",
+                                    "routing",      "optimizer", "moving"};
+  return kNames[static_cast<size_t>(family)];
+}
+
+Cost cost_of(const Op& op, const Call& call) {
+  const Work work = op.work(call);
+  return {work.flops, work.bytes, op.workspace ? round_up(op.workspace(call), 64) : 0};
+}
+
+int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,
+                        std::span<const TensorType> out) {
+  return cost_of(find(op), {attrs, in, out}).workspace;
 }
 
 }  // namespace hocket::ops

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op is: shapes, legal layouts, gradient, cost and sample cases, all in one file per op.
-// From these follow parity, finite-difference and layout tests, lowering, check and simulation.
+// What an op is: shapes, legal layouts, gradient, cost, traits and sample cases, all in one file per
+// op. From these follow parity, finite-difference and layout tests, lowering, check and simulation.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,49 @@ using graph::Placement;
 using graph::TensorId;
 using graph::TensorType;
 
-/// Work of one application. `bytes` is memory traffic (reads + writes); `workspace` is what the
-/// kernel may touch besides its inputs and outputs, planned in the arena (multiples of 64).
+/// One application of an op on one rank: what its cost depends on.
+struct Call {
+  const Attrs& attrs;
+  std::span<const TensorType> in, out;  ///< local types
+  /// Experts of the whole tensors, of which the local types may have a part; 0: as many as these. Even
+  /// routing brings to a rank with E' of E experts E'/E of the rows.
+  int64_t experts = 0;
+};
+
+/// Arithmetic and memory traffic (reads + writes) of one application.
+struct Work {
+  double flops = 0;
+  int64_t bytes = 0;
+};
+
+/// Work and workspace of one application, see Op.
 struct Cost {
   double flops = 0;
   int64_t bytes = 0;
   int64_t workspace = 0;
+};
+
+/// How fast a device does the arithmetic of an op (cost/cluster.h, efficiency).
+enum class CostClass : uint8_t {
+  memory,     ///< element by element: memory traffic or the vector units bound it
+  matmul,     ///< matrix products
+  attention,  ///< products of blocks with a softmax between them
+};
+
+/// What a person groups ops by. Reports give each family a colour.
+enum class Family : uint8_t {
+  elementwise, products, expert_products, attention, loss, embedding, routing, optimizer, moving,
+};
+const char* to_string(Family family);
+
+/// How an op is read as a term of the check: a sum of its inputs, its input unchanged, the empty sum,
+/// or an application that means itself.
+enum class Meaning : uint8_t { application, sum, identity, empty };
+
+/// Which outputs of an op that routes tokens to experts are what; none if `counts` is negative.
+struct Routing {
+  int counts = -1;   ///< rows per expert, of the tokens at hand: i64[E]
+  int row_of = -1;   ///< numbers of rows among those of the rank's own tokens
 };
 
 /// How to fill one input of a sample case.
@@ -73,16 +110,23 @@ struct Sample {
 /// operands, all replicated. `linear` lists, per input, '1' if the op is linear in it, so that a
 /// partial input (all others replicated) gives partial outputs; with `linear_jointly` (add) all
 /// inputs must be partial together.
+/// `runs` names a letter along which elements that stand in one run see each other (tokens of a
+/// sequence, in attention): a split along it must leave every run whole.
 struct LayoutRule {
   const char* notation;
   const char* split;
   const char* linear = "";
   bool linear_jointly = false;
+  struct Runs {
+    char letter = 0;
+    const char* length = "";  ///< attribute: elements of a run; if it is absent, all are one run
+  } runs = {};
 };
 
 /// Placements of all inputs and outputs of one legal signature on one axis.
 struct AxisSignature {
   std::vector<Placement> in, out;
+  char letter = 0;  ///< that is split, if one is
 };
 
 /// Given to a gradient rule: appends backward nodes to the graph.
@@ -110,16 +154,36 @@ struct Op {
   std::string doc;  ///< formula, shapes, source
   std::vector<TensorType> (*infer)(const Attrs&, std::span<const TensorType> in);
   LayoutRule layout;
-  Cost (*cost)(const Attrs&, std::span<const TensorType> in, std::span<const TensorType> out);
+  Work (*work)(const Call&);
   void (*grad)(GradContext&) = nullptr;  ///< null: not differentiable
   std::vector<Sample> (*samples)() = nullptr;
-  uint32_t accumulates = 0;  ///< bit i: output i can be added to an accumulator (Node::accumulate)
+  graph::OutputSet accumulates = {};  ///< outputs that can be added to an accumulator
   /// Pairs (input, output) that share a buffer: the op updates the input in place.
   std::vector<std::pair<int, int>> inplace = {};
   /// Indices of inputs with respect to which the gradient test differentiates (by default all
   /// floating-point inputs).
   std::vector<int> fd_inputs = {};
+
+  // Traits: what others need to know, so that nobody knows an op by its name.
+  /// Bytes that the kernel may touch besides its inputs and outputs, planned in the arena; scratch of
+  /// threads is counted for attribute `threads` of them (default kScratchThreads): a kernel uses no
+  /// more threads than its workspace has room for, and its result does not depend on their number.
+  int64_t (*workspace)(const Call&) = nullptr;
+  CostClass cost_class = CostClass::memory;
+  Family family = Family::elementwise;
+  /// FLOPs that the mathematics of the model asks for, of the whole forward node (docs/metrics.md);
+  /// null: none are counted. `mean_keys`: keys that a query sees on average, 0: as the attributes say.
+  double (*model_flops)(const Attrs&, std::span<const TensorType> in, double mean_keys) = nullptr;
+  bool cheap_to_repeat = false;  ///< much memory for little arithmetic: recompute=selective repeats it
+  Meaning meaning = Meaning::application;
+  Routing routing = {};
 };
+
+/// Work and workspace (rounded up to 64 bytes) of one application.
+Cost cost_of(const Op& op, const Call& call);
+/// The workspace alone, by name. Error if there is no such op.
+int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,
+                        std::span<const TensorType> out);
 
 const Op& find(std::string_view name);        ///< throws Error naming the nearest op
 const Op* find_or_null(std::string_view name);
@@ -134,5 +198,10 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
 bool propagate(const Op& op, std::span<const TensorType> in_types,
                std::span<const TensorType> out_types, std::span<const Placement> in,
                std::span<Placement> out);
+
+/// What a legal split on one axis cuts that the op needs whole (LayoutRule::runs), given the local
+/// types: "its 256 tokens are no multiple of seq=512". "" if nothing.
+std::string cut_run(const Op& op, const Attrs& attrs, std::span<const TensorType> in_types,
+                    std::span<const TensorType> out_types, std::span<const Placement> in);
 
 }  // namespace hocket::ops

@@ -35,9 +35,14 @@ std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
   return {in[1], in[2]};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("rms_norm", a, in, out, 4); }
-Cost cost_bwd(const Attrs& a, Types in, Types out) {
-  return memory_bound("rms_norm_bwd", a, in, out, 10);
+Work work(const Call& call) { return memory_bound(call, 4); }
+Work work_bwd(const Call& call) { return memory_bound(call, 10); }
+
+/// A row of dg per block of rows.
+int64_t workspace_bwd(const Call& call) {
+  const TensorType& x = call.in[1];
+  const int64_t rows = product(x.dims, 0, x.dims.size() - 1), block = norm_block_rows(rows);
+  return (rows + block - 1) / block * x.dims.back() * element(x);
 }
 
 void grad(GradContext& g) {
@@ -77,16 +82,18 @@ void register_rms_norm(std::vector<Op>& ops) {
                  .doc = "y = x * rstd * g, rstd = 1/sqrt(mean_last(x^2) + eps)",
                  .infer = infer,
                  .layout = {"td,d->td,t|thd,d->thd,th", "th"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
-                 .samples = samples});
+                 .samples = samples,
+                 .cheap_to_repeat = true});
   ops.push_back({.name = "rms_norm_bwd",
                  .doc = "dx = rstd*(dy*g - xhat*mean(dy*g*xhat)), dg = sum dy*xhat, xhat = x*rstd",
                  .infer = infer_bwd,
                  .layout = {"td,td,d,t->td,d|thd,thd,d,th->thd,d", "th"},
-                 .cost = cost_bwd,
+                 .work = work_bwd,
                  .samples = samples_bwd,
-                 .accumulates = 3});
+                 .accumulates = {0, 1},
+                 .workspace = workspace_bwd});
 }
 
 }  // namespace hocket::ops

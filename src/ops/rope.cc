@@ -16,7 +16,15 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   return {in[0]};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("rope", a, in, out, 3); }
+Work work(const Call& call) { return memory_bound(call, 3); }
+
+/// Frequencies, the rotated rows, and the coarse and fine tables of angles.
+int64_t workspace(const Call& call) {
+  const TensorType& x = call.in[0];
+  const int64_t t = x.dims[0], d = x.dims[2], e = element(x);
+  return round_up(d / 2 * 8, 64) + round_up(t * d * e, 64) + kRopeStep * d * 8 +
+         round_up((t / kRopeStep + 1) * d * 8, 64) + 64;
+}
 
 void grad(GradContext& g) {
   Attrs attrs = g.node().attrs;
@@ -53,9 +61,11 @@ void register_rope(std::vector<Op>& ops) {
                  .doc = "rotates pairs (i, i+d/2) of x[T,H,d] by pos[T] * theta^(-2i/d), scaled",
                  .infer = infer,
                  .layout = {"thd,t->thd", "th", "10"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
-                 .samples = samples});
+                 .samples = samples,
+                 .workspace = workspace,
+                 .cheap_to_repeat = true});
 }
 
 }  // namespace hocket::ops

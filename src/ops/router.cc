@@ -28,9 +28,13 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   return {in[2]};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("router", a, in, out, 5); }
-Cost cost_bwd(const Attrs& a, Types in, Types out) {
-  return memory_bound("router_bwd", a, in, out, 5);
+Work work(const Call& call) { return memory_bound(call, 5); }
+
+/// A row of psum per block of tokens.
+int64_t workspace(const Call& call) {
+  const TensorType& logits = call.in[0];
+  const int64_t tokens = logits.dims[0], block = norm_block_rows(tokens);
+  return (tokens + block - 1) / block * logits.dims[1] * element(logits);
 }
 
 void grad(GradContext& g) {
@@ -86,15 +90,18 @@ void register_router(std::vector<Op>& ops) {
                         "norm); psum[E] = sum_t probs",
                  .infer = infer,
                  .layout = {"te->tk,tk,te,e", "t"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
-                 .samples = samples});
+                 .samples = samples,
+                 .workspace = workspace,
+                 .family = Family::routing});
   ops.push_back({.name = "router_bwd",
                  .doc = "dlogits from dw[T,K] and dpsum[E] (added to every row of dprobs)",
                  .infer = infer_bwd,
                  .layout = {"tk,tk,te->te|tk,tk,te,e->te", "t"},
-                 .cost = cost_bwd,
-                 .samples = samples_bwd});
+                 .work = work,
+                 .samples = samples_bwd,
+                 .family = Family::routing});
 }
 
 }  // namespace hocket::ops

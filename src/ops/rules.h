@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers for the op files: shape expectations and cost sums.
+// Helpers for the op files: shape expectations, work and workspace sums.
 #pragma once
 
 #include <span>
@@ -54,12 +54,6 @@ inline void want_scalar(std::string_view op, const TensorType& t, DType dtype) {
     fail(op, "got {}; expected {}[1]", to_string(t), to_string(dtype));
 }
 
-inline double total_numel(Types list) {
-  double n = 0;
-  for (const TensorType& t : list) n += static_cast<double>(t.numel());
-  return n;
-}
-
 inline int64_t total_bytes(Types in, Types out) {
   int64_t n = 0;
   for (const TensorType& t : in) n += t.bytes();
@@ -67,12 +61,30 @@ inline int64_t total_bytes(Types in, Types out) {
   return n;
 }
 
-/// Cost of an op that touches every operand once, with `flops_per_element` of its largest output.
-inline Cost memory_bound(std::string_view op, const Attrs& attrs, Types in, Types out,
-                         double flops_per_element) {
+/// Work of an op that touches every operand once, with `flops_per_element` of its largest output.
+inline Work memory_bound(const Call& call, double flops_per_element) {
   double n = 0;
-  for (const TensorType& t : out) n = std::max(n, static_cast<double>(t.numel()));
-  return {n * flops_per_element, total_bytes(in, out), workspace_bytes(op, attrs, in, out)};
+  for (const TensorType& t : call.out) n = std::max(n, static_cast<double>(t.numel()));
+  return {n * flops_per_element, total_bytes(call.in, call.out)};
+}
+
+/// Bytes of an element.
+inline int64_t element(const TensorType& t) { return graph::size_of(t.dtype); }
+/// Elements of the dims from `begin` on, and before `end`.
+inline int64_t product(const Dims& dims, size_t begin, size_t end) {
+  int64_t n = 1;
+  for (size_t i = begin; i < end; ++i) n *= dims[i];
+  return n;
+}
+inline int64_t product(const Dims& dims, size_t begin) { return product(dims, begin, dims.size()); }
+
+/// Threads that scratch is counted for.
+inline int64_t scratch_threads(const Attrs& attrs) {
+  return std::max<int64_t>(1, attrs.i_or("threads", kScratchThreads));
+}
+/// Scratch of products with an inner dimension of k and n columns.
+inline int64_t product_scratch(const Attrs& attrs, int64_t n, int64_t k, int64_t element) {
+  return scratch_threads(attrs) * gemm_scratch(n, k, element);
 }
 
 }  // namespace hocket::ops

@@ -35,10 +35,7 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   return {in[1]};
 }
 
-Cost cost(const Attrs& a, Types in, Types out) { return memory_bound("swiglu", a, in, out, 6); }
-Cost cost_bwd(const Attrs& a, Types in, Types out) {
-  return memory_bound("swiglu_bwd", a, in, out, 6);
-}
+Work work(const Call& call) { return memory_bound(call, 6); }
 
 void grad(GradContext& g) {
   std::vector<TensorId> in{g.grad_out(0)};
@@ -85,14 +82,15 @@ void register_swiglu(std::vector<Op>& ops) {
                  .doc = "h = silu(gu[..,0,:]) * gu[..,1,:]",
                  .infer = infer,
                  .layout = {"tgf->tf|etgf,e/t->etf", "tfe"},
-                 .cost = cost,
+                 .work = work,
                  .grad = grad,
-                 .samples = samples});
+                 .samples = samples,
+                 .cheap_to_repeat = true});
   ops.push_back({.name = "swiglu_bwd",
                  .doc = "dg = dh*u*s*(1 + g*(1-s)), du = dh*silu(g), s = sigmoid(g)",
                  .infer = infer_bwd,
                  .layout = {"tf,tgf->tgf|etf,etgf,e/t->etgf", "tfe", "1"},
-                 .cost = cost_bwd,
+                 .work = work,
                  .samples = samples_bwd});
 }
 

@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workspace that each kernel declares: pure functions of attributes and local types, and the
-// block sizes that kernels and these functions must agree on.
+// Block sizes that kernels and the workspace functions of their ops (Op::workspace) agree on.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
-#include <string_view>
 
-#include "graph/tensor_type.h"
+#include "base/math.h"
 
 namespace hocket::ops {
 
-/// Bytes of workspace that the kernel of `op` may touch, a multiple of 64. Scratch of threads is
-/// counted for attribute `threads` of them (default kScratchThreads); a kernel uses no more
-/// threads than its workspace has room for, and its result does not depend on their number.
-int64_t workspace_bytes(std::string_view op, const graph::Attrs& attrs,
-                        std::span<const graph::TensorType> in,
-                        std::span<const graph::TensorType> out);
-
-inline constexpr int64_t kScratchThreads = 4;
+inline constexpr int64_t kScratchThreads = 4;  ///< that a kernel's scratch is counted for
 /// Blocks of a matrix product per thread: packed B of at most K x N, packed A of that many tiles.
 inline constexpr int64_t kGemmBlockN = 384, kGemmBlockK = 576, kGemmGroupA = 4;
 /// Parts of a grouped product that threads take one by one.
@@ -32,7 +22,7 @@ inline constexpr int64_t kMaxTileRows = 14, kMaxTileCols = 32;
 inline constexpr int64_t kRopeStep = 32;     ///< positions per row of the coarse table of angles
 inline constexpr int64_t kSumBlock = 16384;  ///< elements summed at once by sumsq
 
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+using hocket::round_up;
 
 /// Rows per block of the reductions over rows (at most 64 blocks, at least 64 rows each).
 inline int64_t norm_block_rows(int64_t rows) { return std::max<int64_t>(64, (rows + 63) / 64); }

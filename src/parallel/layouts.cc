@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/layouts.h"
 
-#include <bit>
 #include <limits>
 
 #include "base/error.h"
@@ -73,14 +72,13 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   std::vector<TensorId> param_of(graph.tensors.size(), kNone);
   for (const auto& g : graph.grads)
     for (TensorId id : g.contributions) param_of[static_cast<size_t>(id)] = g.param;
-  // row_of -> counts of the same route_plan.
+  // row_of -> counts of the same routing.
   std::vector<TensorId> counts_of_rows(graph.tensors.size(), kNone);
 
   std::vector<TensorType> in_types, out_types;
   for (const graph::Node& node : graph.nodes) {
     const ops::Op& op = ops::find(node.op);
-    const size_t n_acc = static_cast<size_t>(std::popcount(node.accumulate));
-    const size_t n_in = node.in.size() - n_acc;
+    const size_t n_in = node.in.size() - node.accumulate.size();
     in_types.clear(), out_types.clear();
     for (size_t i = 0; i < n_in; ++i) in_types.push_back(graph.tensor(node.in[i]).type);
     for (TensorId id : node.out) out_types.push_back(graph.tensor(id).type);
@@ -117,11 +115,12 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
         result.tensor[static_cast<size_t>(node.out[o])].on[axis] = best->out[o];
     }
     for (size_t o = 0, k = n_in; o < node.out.size(); ++o)
-      if (node.accumulate >> o & 1)
+      if (node.accumulate.contains(o))
         wanted.in[k++] = result.tensor[static_cast<size_t>(node.out[o])];
 
-    if (node.op == "route_plan")
-      counts_of_rows[static_cast<size_t>(node.out[1])] = node.out[0];
+    if (op.routing.counts >= 0)
+      counts_of_rows[static_cast<size_t>(node.out[static_cast<size_t>(op.routing.row_of)])] =
+          node.out[static_cast<size_t>(op.routing.counts)];
     TensorId counts = kNone;
     for (TensorId id : node.in) {
       if (counts == kNone) counts = result.counts_of[static_cast<size_t>(id)];

@@ -115,7 +115,7 @@ class Stamper {
       }
       task.out.push_back(buffer(v, micro_batch));
       if (stage_.values[static_cast<size_t>(v)].accumulator) {
-        if (written_[static_cast<size_t>(v)]) task.accumulate |= 1u << o;
+        if (written_[static_cast<size_t>(v)]) task.accumulate.add(o);
         written_[static_cast<size_t>(v)] = true;
         --remaining_[static_cast<size_t>(v)];
       }

@@ -2,10 +2,10 @@
 #include "parallel/stage.h"
 
 #include <algorithm>
-#include <bit>
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/op.h"
 
 namespace hocket::parallel {
@@ -29,6 +29,14 @@ namespace {
 /// (addresses are reserved for the worst case) and reported.
 constexpr double kExpectedFactor = 1.25;
 
+/// Work and workspace of a kind of `op`; `experts`: of the whole tensors.
+void set_cost(Kind* kind, const ops::Op& op, int64_t experts) {
+  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts});
+  kind->flops = cost.flops;
+  kind->bytes = cost.bytes;
+  kind->workspace = cost.workspace;
+}
+
 class StageLowering {
  public:
   StageLowering(const Graph& graph, const Plan& plan, const Layouts& layouts,
@@ -43,6 +51,7 @@ class StageLowering {
       for (TensorId id : g.contributions) accumulated_[idx(id)] = true;
     }
     for (TensorId id : graph.outputs) is_output_[idx(id)] = true;
+    find_gradient_sums();
     for (const graph::Node& node : graph.nodes) {
       if (node.phase == graph::Phase::optimizer) continue;
       for (TensorId id : node.in) {
@@ -68,6 +77,7 @@ class StageLowering {
   }
   int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
 
+  void find_gradient_sums();
   void name_layer_kinds();
   int32_t segment(int32_t layer, Phase phase);
   Lane comm_lane(const Group& group) const;
@@ -112,17 +122,38 @@ class StageLowering {
   std::vector<std::vector<ValueId>> values_of_;  // per tensor: its values on this stage
   std::vector<std::set<int32_t>> remote_consumers_;
   std::vector<bool> accumulated_, is_output_;
+  std::vector<bool> sums_gradients_;  // per node
   std::vector<ValueId> sizes_of_;  // per counts tensor
   std::vector<std::string> layer_kind_;
   bool in_step_ = false;
 };
 
+/// The optimizer nodes between the contributions to a gradient and their total: stages sum what they
+/// have, in emit_grads.
+void StageLowering::find_gradient_sums() {
+  sums_gradients_.assign(graph_.nodes.size(), false);
+  std::vector<TensorId> open;
+  for (const graph::ParamGrad& grad : graph_.grads) {
+    if (grad.total != kNone) open.push_back(grad.total);
+  }
+  while (!open.empty()) {
+    const graph::NodeId producer = graph_.tensor(open.back()).producer;
+    open.pop_back();
+    const graph::Node& node = graph_.nodes[idx(producer)];
+    if (node.phase != graph::Phase::optimizer) continue;  // a contribution
+    sums_gradients_[idx(producer)] = true;
+    open.insert(open.end(), node.in.begin(), node.in.end());
+  }
+}
+
 void StageLowering::name_layer_kinds() {
   layer_kind_.assign(idx(graph_.num_layers) + 2, "dense");
   layer_kind_.front() = "embedding";
   layer_kind_.back() = "head";
-  for (const graph::Node& node : graph_.nodes)
-    if (node.op == "dispatch" && node.layer >= 0) layer_kind_[idx(node.layer) + 1] = "moe";
+  for (const graph::Node& node : graph_.nodes) {
+    const bool routes = ops::find(node.op).routing.counts >= 0;
+    if (routes && node.layer >= 0) layer_kind_[idx(node.layer) + 1] = "moe";
+  }
 }
 
 int32_t StageLowering::segment(int32_t layer, Phase phase) {
@@ -272,6 +303,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
   const graph::Tensor& logical = graph_.tensor(tensor);
   std::vector<int32_t> sum_axes;
   Layout layout = out_.values[idx(from)].layout;
+  if (layout != to) {
+    log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
+              to_string(to, mesh_));
+  }
   for (size_t a = 0; a < mesh_.axes.size(); ++a)
     if (layout.on[a].is_partial() && to.on[a].is_replicate()) {
       sum_axes.push_back(static_cast<int32_t>(a));
@@ -406,7 +441,7 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   // that it gives. An output shares the buffer of the input that it updates in place, or of the
   // accumulator that it adds to. What other stages need is sent right away.
   const ops::Op& op = ops::find(node.op);
-  const size_t n_in = node.in.size() - static_cast<size_t>(std::popcount(node.accumulate));
+  const size_t n_in = node.in.size() - node.accumulate.size();
   reduce_inputs_together(node, wanted, list);
   std::vector<ValueId> in;
   for (size_t i = 0; i < node.in.size(); ++i)
@@ -431,23 +466,18 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     Value& value = out_.values[idx(v)];
     value.accumulator = !in_step_ && accumulated_[idx(tensor)];
     value.output = is_output_[idx(tensor)] && !value.accumulator;
-    if (value.accumulator && !(op.accumulates >> o & 1))
+    if (value.accumulator && !op.accumulates.contains(o))
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     if (updates != op.inplace.end())
       t.shares.push_back({static_cast<int>(o), in[idx(updates->first)]});
-    if (node.accumulate >> o & 1) t.shares.push_back({static_cast<int>(o), in[acc++]});
+    if (node.accumulate.contains(o)) t.shares.push_back({static_cast<int>(o), in[acc++]});
     t.out.push_back(v);
     kind.out.push_back(value.type);
   }
-  // A part of the experts sees a part of the rows: the cost needs their number.
-  graph::Attrs with_experts = kind.attrs;
+  int64_t experts = 0;  // of the whole tensors
   for (TensorId id : node.in)
-    if (const TensorType& type = graph_.tensor(id).type; type.routed())
-      with_experts.set("experts", type.dims[0]);
-  ops::Cost cost = op.cost(with_experts, kind.in, kind.out);
-  kind.flops = cost.flops;
-  kind.bytes = cost.bytes;
-  kind.workspace = cost.workspace;
+    if (const TensorType& type = graph_.tensor(id).type; type.routed()) experts = type.dims[0];
+  set_cost(&kind, op, experts);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
@@ -487,24 +517,14 @@ void StageLowering::emit_grads() {
         reduction.contributions.push_back(v);
     if (reduction.contributions.empty()) continue;
     List& list = reduction.tasks;
-    TensorId total = g.contributions[0];
-    if (g.contributions.size() > 1) {
-      total = kNone;
-      for (const graph::Node& node : graph_.nodes)
-        if (node.phase == graph::Phase::optimizer && node.op == "add" &&
-            node.in.back() == g.contributions.back())
-          total = node.out[0];
-      HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
-    }
+    const TensorId total = g.total;
+    HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
     ValueId sum = reduction.contributions[0];
     for (size_t i = 1; i < reduction.contributions.size(); ++i) {
       Value v = out_.values[idx(sum)];
       ValueId next = add_value(total, v.layout, Value::Life::step);
       Kind kind{.op = "add", .attrs = {}, .in = {v.type, v.type}, .out = {v.type}};
-      ops::Cost cost = ops::find("add").cost({}, kind.in, kind.out);
-      kind.flops = cost.flops;
-      kind.bytes = cost.bytes;
-      kind.workspace = cost.workspace;
+      set_cost(&kind, ops::find("add"), 0);
       TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, param.layer);
       t.in = {sum, reduction.contributions[i]};
       t.out = {next};
@@ -552,7 +572,7 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
       v = add_value(id, Layout{}, Value::Life::step);
       const TensorType& type = out_.values[idx(v)].type;
       Kind kind{.op = "zero", .attrs = {{"type", to_string(type)}}, .in = {}, .out = {type}};
-      kind.bytes = type.bytes();
+      set_cost(&kind, ops::find("zero"), 0);
       TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, 0);
       t.out = {v};
       list.push_back(std::move(t));
@@ -575,8 +595,8 @@ void StageLowering::emit_step() {
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];
     if (node.phase != graph::Phase::optimizer || !runs_here(node)) continue;
-    if (values_of_[idx(node.out[0])].size() > 0) continue;  // a gradient sum, already there
-    if (node.op == "clip_coef") {
+    if (sums_gradients_[n]) continue;  // emit_grads did
+    if (node.layer == graph::kEveryStage) {
       // Partial sums first, of the parameters that live here.
       graph::Node present = node;
       NodeLayouts wanted;
@@ -620,7 +640,7 @@ void StageLowering::protect_shared(List& list) {
       ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
       values_of_[idx(value.tensor)].pop_back();
       Kind kind{.op = "copy", .attrs = {}, .in = {value.type}, .out = {value.type}};
-      kind.bytes = 2 * value.type.bytes();
+      set_cost(&kind, ops::find("copy"), 0);
       TaskTemplate c = make(std::move(kind), Lane::compute, t.task.phase, t.task.layer);
       c.in = {v};
       c.out = {copy};

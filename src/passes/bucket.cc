@@ -71,6 +71,9 @@ class Bucketing {
     tasks_.push_back(cls_.tasks[i]);
   }
   void flush(Open& bucket) {
+    // The all_reduces of a bucket become one, at the place of the last of them: operands one after the
+    // other, waiting for all that they waited for. `renamed_` leads whoever waited for one of them to it.
+    // A bucket of one stays what it was.
     if (bucket.tasks.size() == 1) {
       emit(bucket.tasks[0]);
     } else if (bucket.tasks.size() > 1) {

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 
 namespace hocket::passes {
@@ -48,6 +49,7 @@ void PassRunner::run_level(T& object, F member) {
     (pass->*member)(object, options_);
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     times_.push_back({pass->name, took.count()});
+    log_debug("pass {}: {}", pass->name, human_time(took.count()));
     if (after) after(*pass);
   }
 }

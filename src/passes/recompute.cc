@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "ops/op.h"
 #include "passes/pass.h"
 
 namespace hocket::passes {
@@ -16,10 +17,6 @@ using graph::Phase;
 using graph::TensorId;
 
 namespace {
-
-bool cheap(const std::string& op) {
-  return op == "rms_norm" || op == "swiglu" || op == "rope" || op == "dispatch";
-}
 
 /// Forward nodes of `layer` whose repetition the backward nodes of the layer need.
 std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
@@ -35,7 +32,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
     if (producer == graph::kNone) continue;
     const graph::Node& node = graph.nodes[static_cast<size_t>(producer)];
     if (node.phase != Phase::forward || node.layer != layer) continue;
-    if (!full && !cheap(node.op)) continue;
+    if (!full && !ops::find(node.op).cheap_to_repeat) continue;
     if (repeat.insert(producer).second)
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
   }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/math.h"
 
 namespace hocket::program {
 
@@ -122,7 +123,7 @@ std::vector<int32_t> lane_positions(const RankClass& cls) {
 namespace {
 
 constexpr int64_t kAlign = 64;
-int64_t align(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
 
 /// Best-fit allocator over one address range; a free block carries what must have happened before
 /// it may be used again.
@@ -262,9 +263,9 @@ void plan_memory(const Program& program, RankClass& cls) {
   // Kernels run one after the other in the compute lane and share one workspace.
   cls.workspace_offset = workspace > 0 ? top : kNone;
   cls.arena_bytes = top + align(workspace);
-  cls.task_workspace.assign(n, kNone);
-  for (size_t i = 0; i < n; ++i)
-    if (program.kind(cls.tasks[i]).workspace > 0) cls.task_workspace[i] = cls.workspace_offset;
+  for (Task& t : cls.tasks) {
+    t.workspace = program.kind(t).workspace > 0 ? cls.workspace_offset : kNone;
+  }
   cls.expected_bytes = cls.arena_bytes;
   if (ragged) {
     std::vector<int64_t> scratch(m, kNone);

@@ -36,10 +36,7 @@ bool is_collective(std::string_view op) {
          op == "size_exchange" || op == "all_to_all";
 }
 graph::DType compute_dtype(const Kind& kind) {
-  for (const auto* list : {&kind.in, &kind.out})
-    for (const graph::TensorType& t : *list)
-      if (graph::is_floating(t.dtype)) return t.dtype;
-  return graph::DType::f32;
+  return graph::compute_dtype(kind.in, kind.out).value_or(graph::DType::f32);
 }
 
 bool is_communication(std::string_view op) {
@@ -78,36 +75,36 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   return ranks;
 }
 
-int32_t Program::peer_of(const Task& t, int32_t rank) const {
-  auto c = mesh.coords(rank);
-  c[static_cast<size_t>(t.peer_axis)] += t.peer;
-  return mesh.rank(c);
+int32_t Program::peer_class(const Task& t, int32_t cls) const {
+  return t.peer_axis == mesh.axis("pp") ? mesh.wrap(t.peer_axis, int64_t{cls} + t.peer) : cls;
 }
-
-namespace {
-std::string key_of(const Kind& k) {
-  std::string key = k.op + to_string(k.attrs) + '(';
-  for (const TensorType& t : k.in) key += to_string(t) + ' ';
-  key += ')';
-  for (const TensorType& t : k.out) key += to_string(t) + ' ';
-  return key + fmt::format("{} {} {}", k.flops, k.bytes, k.workspace);
-}
-}  // namespace
 
 KindId Program::intern(Kind kind) {
-  if (kind_index_.size() != kinds.size()) {
-    kind_index_.clear();
-    for (size_t i = 0; i < kinds.size(); ++i)
-      kind_index_.emplace(key_of(kinds[i]), static_cast<KindId>(i));
+  std::map<std::string, KindId>& places = kind_index.places_;
+  if (places.size() != kinds.size()) {
+    places.clear();
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      places.emplace(identity(*this, kinds[i]), static_cast<KindId>(i));
+    }
   }
-  auto [it, added] = kind_index_.emplace(key_of(kind), static_cast<KindId>(kinds.size()));
+  auto [it, added] = places.emplace(identity(*this, kind), static_cast<KindId>(kinds.size()));
   if (added) kinds.push_back(std::move(kind));
   return it->second;
 }
 
-GroupId Program::intern(Group group) {
-  auto it = std::find(groups.begin(), groups.end(), group);
-  if (it == groups.end()) it = groups.insert(groups.end(), std::move(group));
+Group Program::canonical(Group group) const {
+  const int32_t pp = mesh.axis("pp");
+  const size_t stages = static_cast<size_t>(mesh.extent("pp"));
+  if (group.members.size() == 1) std::erase(group.axes, pp);
+  if (group.members.size() == 1 || group.members.size() == stages) group.members.clear();
+  std::erase_if(group.axes, [&](int32_t a) { return mesh.axes[static_cast<size_t>(a)].size == 1; });
+  return group;
+}
+
+GroupId Program::intern(const Group& group) {
+  Group one = canonical(group);
+  auto it = std::find(groups.begin(), groups.end(), one);
+  if (it == groups.end()) it = groups.insert(groups.end(), std::move(one));
   return static_cast<GroupId>(it - groups.begin());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program: per rank class, tasks in lanes over buffers with dependencies. The same object is
-// executed, simulated, checked and rewritten.
+// executed, simulated, checked and rewritten. Every struct names its fields once (program/field.h).
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,19 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hash.h"
 #include "graph/graph.h"
 #include "graph/layout.h"
+#include "graph/output_set.h"
 #include "graph/tensor_type.h"
+#include "program/field.h"
 
 namespace hocket::program {
 
 using graph::Attrs;
 using graph::Layout;
 using graph::Mesh;
+using graph::OutputSet;
 using graph::TensorType;
 
 using graph::kNone;
@@ -56,6 +60,17 @@ struct Kind {
   int64_t bytes = 0;      ///< memory traffic of a kernel; payload per rank of a communication
   int64_t workspace = 0;
   bool operator==(const Kind&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("op").word(), &Kind::op);
+    visit(Field("attrs").always(), &Kind::attrs);
+    visit(Field("in").always(), &Kind::in);
+    visit(Field("out").always(), &Kind::out);
+    visit(Field("flops").always(), &Kind::flops);
+    visit(Field("bytes").always(), &Kind::bytes);
+    visit(Field("workspace").always(), &Kind::workspace);
+  }
 };
 /// First floating-point type among inputs, then outputs; f32 if there is none.
 graph::DType compute_dtype(const Kind& kind);
@@ -64,10 +79,18 @@ bool is_collective(std::string_view op);  ///< communication other than send and
 
 /// Ranks that differ only in the coordinates of `axes`; on axis `pp`, `members` (if not empty)
 /// restricts the group to these pipeline stages (replicas of a tied parameter).
+/// Program::intern brings a group to its one spelling: axes of one rank are left out, and `members` is
+/// empty when it names all stages.
 struct Group {
   std::vector<int32_t> axes;
   std::vector<int32_t> members;
   bool operator==(const Group&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("axes").refers_to(Ref::axis), &Group::axes);
+    visit(Field("members"), &Group::members);
+  }
 };
 
 struct Task {
@@ -77,13 +100,36 @@ struct Task {
   int32_t micro_batch = kNone;
   int32_t layer = kNone;
   int32_t segment = kNone;
-  uint32_t accumulate = 0;          ///< bit i: out[i] is added to
+  OutputSet accumulate;             ///< outputs that are added to
   bool recompute = false;
   std::vector<BufferId> in, out;
   std::vector<TaskId> deps;         ///< in other lanes; order inside a lane is implied
   GroupId group = kNone;            ///< collectives
-  int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: offset along an axis, message id
+  int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: Mesh::moved by, message id
   int32_t origin = kNone;           ///< graph node (label; no rule of check may depend on it)
+  int64_t workspace = kNone;        ///< arena offset of its kernel's workspace
+  bool operator==(const Task&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("lane").word(), &Task::lane);
+    visit(Field("phase").word().label(), &Task::phase);
+    visit(Field("kind").word().refers_to(Ref::kind), &Task::kind);
+    visit(Field("mb").label(), &Task::micro_batch);
+    visit(Field("layer").always().label(), &Task::layer);
+    visit(Field("segment").refers_to(Ref::segment).label(), &Task::segment);
+    visit(Field("in").refers_to(Ref::buffer), &Task::in);
+    visit(Field("out").refers_to(Ref::buffer), &Task::out);
+    visit(Field("acc"), &Task::accumulate);
+    visit(Field("recompute").label(), &Task::recompute);
+    visit(Field("deps").refers_to(Ref::task), &Task::deps);
+    visit(Field("group").refers_to(Ref::group), &Task::group);
+    visit(Field("axis").refers_to(Ref::axis), &Task::peer_axis);
+    visit(Field("peer").follows(), &Task::peer);
+    visit(Field("tag").follows().address(), &Task::tag);
+    visit(Field("node").refers_to(Ref::graph_node).label(), &Task::origin);
+    visit(Field("ws").address(), &Task::workspace);
+  }
 };
 
 enum class BufferKind : uint8_t {
@@ -104,6 +150,19 @@ struct Buffer {
   int32_t logical = kNone;         ///< graph tensor (label; no rule of check may depend on it)
   /// Ragged: the size is a bound, `expected` bytes are what the plan counts on.
   int64_t expected_bytes = kNone;
+  bool operator==(const Buffer&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("kind").word(), &Buffer::kind);
+    visit(Field("type").word(), &Buffer::type);
+    visit(Field("at").address(), &Buffer::offset);
+    visit(Field("mb"), &Buffer::micro_batch);
+    visit(Field("tensor").refers_to(Ref::graph_tensor).label(), &Buffer::logical);
+    visit(Field("expected"), &Buffer::expected_bytes);
+    visit(Field("layout").label_of_step(), &Buffer::layout);
+    visit(Field("name"), &Buffer::name);
+  }
 };
 
 /// Ranks that do the same: one pipeline stage. Tasks are in issue order; a lane is the subsequence
@@ -117,13 +176,41 @@ struct RankClass {
   int64_t expected_bytes = 0;   ///< memory that they take with ragged buffers at their expected size
   int64_t persistent_bytes = 0;
   int64_t workspace_offset = kNone;  ///< arena offset of the workspace that kernels share
-  std::vector<int64_t> task_workspace;  ///< arena offset of each task's workspace, kNone if none
+  bool operator==(const RankClass&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("name").word().label(), &RankClass::name);
+    visit(Field("stage").always(), &RankClass::stage);
+    visit(Field("arena").always(), &RankClass::arena_bytes);
+    visit(Field("expected").always(), &RankClass::expected_bytes);
+    visit(Field("persistent").always(), &RankClass::persistent_bytes);
+    visit(Field("workspace").always().address(), &RankClass::workspace_offset);
+    visit(Field("buffer"), &RankClass::buffers);
+    visit(Field("task"), &RankClass::tasks);
+  }
 };
 
 /// A piece of lowering, built once and stamped per layer and micro-batch.
 struct Segment {
   std::string name;  ///< "stage0/dense/forward"
   bool operator==(const Segment&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("name").word(), &Segment::name);
+  }
+};
+
+/// Where each kind stands in Program::kinds, by all its fields. Kept by Program::intern.
+class KindIndex {
+ public:
+  /// Two programs are equal whatever was looked up in them.
+  bool operator==(const KindIndex&) const { return true; }
+
+ private:
+  friend struct Program;
+  std::map<std::string, KindId> places_;
 };
 
 struct Program {
@@ -134,23 +221,53 @@ struct Program {
   std::vector<Group> groups;
   std::vector<Segment> segments;
   std::vector<RankClass> classes;  ///< class c = pipeline stage c
+  KindIndex kind_index;
 
   const Kind& kind(const Task& t) const { return kinds[static_cast<size_t>(t.kind)]; }
   int32_t class_of(int32_t rank) const;            ///< by its pp coordinate
   std::vector<int32_t> ranks_of(int32_t cls) const;
   /// Members of the group instance that `rank` belongs to, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
-  int32_t peer_of(const Task& t, int32_t rank) const;
+  /// The rank that a message of `rank` goes to or comes from.
+  int32_t peer_of(const Task& t, int32_t rank) const {
+    return mesh.moved(rank, t.peer_axis, t.peer);
+  }
+  /// The class of the peers of the ranks of class `cls`.
+  int32_t peer_class(const Task& t, int32_t cls) const;
   KindId intern(Kind kind);
-  GroupId intern(Group group);
+  GroupId intern(const Group& group);
+  /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
+  Group canonical(Group group) const;
+  bool operator==(const Program&) const = default;
 
- private:
-  std::map<std::string, KindId> kind_index_;
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("config").label(), &Program::config);
+    visit(Field("micro_batches").always(), &Program::num_micro_batches);
+    visit(Field("axis"), &Program::mesh);
+    visit(Field("kind"), &Program::kinds);
+    visit(Field("group"), &Program::groups);
+    visit(Field("segment").label(), &Program::segments);
+    visit(Field("class"), &Program::classes);
+    visit(Field("").cache(), &Program::kind_index);
+  }
 };
 
 /// Text form: prints and parses back to the same thing. Errors name `where` and the line.
 std::string print(const Program& program, int32_t only_class = kNone);
 Program parse_program(std::string_view text, const std::string& where = "program text");
+
+/// What a thing is, whatever its number and place in the program: all its fields but addresses, ids
+/// of buffers and tasks, and numbers of the graph; kinds, groups and axes spelt out. Equal for things
+/// that do the same in two programs.
+std::string identity(const Program& program, const Task& task);
+std::string identity(const Program& program, const Buffer& buffer);
+std::string identity(const Program& program, const Kind& kind);
+
+/// Hash of everything that decides what the program does: all fields but labels (origin, logical,
+/// coordinates of tasks, names of classes and segments, layouts of step buffers, the configuration's
+/// text). Two programs of one hash do the same.
+Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, int32_t cls);
 
 /// "linear_dw L3 mb2 bwd (task 118)": how a task is named in messages and traces.

@@ -1,352 +1,229 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text form of a program. One line per kind, group, segment, buffer and task; prints and parses
-// back to the same thing.
+// The text form of a program, printed: one line per kind, group, segment, buffer and task, each with
+// the fields that its struct names (program/field.h). src/program/parse.cc reads it back.
+#include "program/text.h"
+
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "base/error.h"
-#include "program/program.h"
+#include "base/text.h"
 
 namespace hocket::program {
-
-BufferKind parse_buffer_kind(std::string_view text);
-
 namespace {
 
-constexpr std::string_view kHeader = "hocket-program 1", kEnd = "end";
-
-void print_types(fmt::memory_buffer& out, const std::vector<TensorType>& types) {
-  for (size_t i = 0; i < types.size(); ++i)
-    fmt::format_to(std::back_inserter(out), "{}{}", i ? " " : "", to_string(types[i]));
-}
-
-void print_ids(fmt::memory_buffer& out, const char* key, const std::vector<int32_t>& ids) {
-  if (ids.empty()) return;
-  fmt::format_to(std::back_inserter(out), " {}={}", key, fmt::join(ids, ","));
-}
-
-void print_class(fmt::memory_buffer& out, const Program& p, size_t c) {
-  auto to = std::back_inserter(out);
-  const RankClass& cls = p.classes[c];
-  fmt::format_to(to, "class {} stage={} arena={} expected={} persistent={} workspace={}\n", cls.name,
-                 cls.stage, cls.arena_bytes, cls.expected_bytes, cls.persistent_bytes,
-                 cls.workspace_offset);
-  for (size_t i = 0; i < cls.buffers.size(); ++i) {
-    const Buffer& b = cls.buffers[i];
-    fmt::format_to(to, "buffer {} {} {}", i, to_string(b.kind), to_string(b.type));
-    if (b.offset != kNone) fmt::format_to(to, " at={}", b.offset);
-    if (b.micro_batch != kNone) fmt::format_to(to, " mb={}", b.micro_batch);
-    if (b.logical != kNone) fmt::format_to(to, " tensor={}", b.logical);
-    if (b.expected_bytes != kNone) fmt::format_to(to, " expected={}", b.expected_bytes);
-    if (std::string l = to_string(b.layout, p.mesh); l != "B") fmt::format_to(to, " layout=\"{}\"", l);
-    if (!b.name.empty()) fmt::format_to(to, " name=\"{}\"", b.name);
-    out.push_back('\n');
-  }
-  for (size_t i = 0; i < cls.tasks.size(); ++i) {
-    const Task& t = cls.tasks[i];
-    fmt::format_to(to, "task {} {} {} {} k{}", i, p.kind(t).op, to_string(t.lane),
-                   to_string(t.phase), t.kind);
-    if (t.micro_batch != kNone) fmt::format_to(to, " mb={}", t.micro_batch);
-    fmt::format_to(to, " layer={}", t.layer);
-    if (t.segment != kNone) fmt::format_to(to, " segment={}", t.segment);
-    print_ids(out, "in", t.in);
-    print_ids(out, "out", t.out);
-    if (t.accumulate) fmt::format_to(to, " acc={}", t.accumulate);
-    if (t.recompute) fmt::format_to(to, " recompute=1");
-    print_ids(out, "deps", t.deps);
-    if (t.group != kNone) fmt::format_to(to, " group={}", t.group);
-    if (t.peer_axis != kNone) fmt::format_to(to, " axis={} peer={} tag={}", t.peer_axis, t.peer, t.tag);
-    if (t.origin != kNone) fmt::format_to(to, " node={}", t.origin);
-    if (i < cls.task_workspace.size() && cls.task_workspace[i] != kNone)
-      fmt::format_to(to, " ws={}", cls.task_workspace[i]);
-    out.push_back('\n');
-  }
-}
-
-/// What is wrong with a line; parse_program adds where it stands.
-struct BadLine {
-  std::string why;
-};
-
-/// A line of the text, cut into words; key=value words are looked up by key.
-class Line {
+/// How values are written. One overload per type that a field may have.
+class Values {
  public:
-  explicit Line(std::string_view text) {
-    while (!text.empty()) {
-      size_t end = 0;
-      bool quoted = false;
-      while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= text[end++] == '"';
-      if (end > 0) words_.push_back(text.substr(0, end));
-      text.remove_prefix(std::min(end + 1, text.size()));
-    }
+  Values(fmt::memory_buffer& out, const Program& program) : out_(out), program_(program) {}
+
+  template <class Enum>
+    requires std::is_enum_v<Enum>
+  void write(Enum value) {
+    text(to_string(value));
   }
-  bool empty() const { return words_.empty(); }
-  std::string_view word(size_t i) const {
-    if (i >= words_.size()) bad("a word is missing");
-    return words_[i];
+  void write(bool value) { text(value ? "1" : "0"); }
+  void write(int32_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
+  void write(int64_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
+  void write(double value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
+  void write(OutputSet value) { fmt::format_to(std::back_inserter(out_), "{}", value.bits()); }
+  void write(const TensorType& value) { text(to_string(value)); }
+  void write(const std::vector<int32_t>& ids) {
+    fmt::format_to(std::back_inserter(out_), "{}", fmt::join(ids, ","));
   }
-  std::string_view text(std::string_view key) const {
-    for (size_t i = 1; i < words_.size(); ++i)
-      if (words_[i].size() > key.size() && words_[i].substr(0, key.size()) == key &&
-          words_[i][key.size()] == '=') {
-        std::string_view v = words_[i].substr(key.size() + 1);
-        if (v.size() >= 2 && v.front() == '"' && v.back() == '"') v = v.substr(1, v.size() - 2);
-        return v;
-      }
-    return {};
+  // These may hold blanks, so they are quoted.
+  void write(const std::string& value) { quoted(escape(value, "\"")); }
+  void write(const Attrs& value) { quoted(to_string(value, '\'')); }
+  void write(const Layout& value) { quoted(to_string(value, program_.mesh)); }
+  void write(const std::vector<TensorType>& types) {
+    std::string list;
+    for (const TensorType& type : types) list += (list.empty() ? "" : " ") + to_string(type);
+    quoted(list);
   }
-  int64_t parse(std::string_view t) const {
-    int64_t v = 0;
-    auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
-    if (ec != std::errc() || end != t.data() + t.size())
-      bad(fmt::format("'{}' is not a number", t));
-    return v;
+
+  void write_word(const std::string& value) {
+    text(value.empty() ? "\"\"" : escape(value, "\" ="));
   }
-  int64_t integer(std::string_view key, int64_t fallback) const {
-    std::string_view t = text(key);
-    return t.empty() ? fallback : parse(t);
+  template <class Value>
+  void write_word(const Value& value) {
+    write(value);
   }
-  int32_t small(std::string_view key, int32_t fallback) const {
-    return narrow(integer(key, fallback), key);
-  }
-  /// An index into something with `n` entries, or kNone.
-  int32_t index(std::string_view key, size_t n) const {
-    const int32_t v = small(key, kNone);
-    if (v != kNone && (v < 0 || static_cast<size_t>(v) >= n))
-      bad(fmt::format("{} {} does not exist (there are {})", key, v, n));
-    return v;
-  }
-  /// Lines are numbered in order, so that a lost one does not give the others other numbers.
-  void expect_number(std::string_view what, std::string_view word, size_t n) const {
-    if (const int64_t v = parse(word); v != static_cast<int64_t>(n))
-      bad(fmt::format("{} {} stands where {} is expected", what, v, n));
-  }
-  std::vector<int32_t> ids(std::string_view key) const {
-    std::vector<int32_t> list;
-    std::string_view t = text(key);
-    while (!t.empty()) {
-      size_t comma = std::min(t.find(','), t.size());
-      list.push_back(narrow(parse(t.substr(0, comma)), key));
-      t.remove_prefix(std::min(comma + 1, t.size()));
-    }
-    return list;
-  }
-  [[noreturn]] void bad(std::string_view why) const { throw BadLine{std::string(why)}; }
+  void text(std::string_view value) { out_.append(value.data(), value.data() + value.size()); }
 
  private:
-  int32_t narrow(int64_t v, std::string_view key) const {
-    if (v < INT32_MIN || v > INT32_MAX) bad(fmt::format("{} is out of range: {}", key, v));
-    return static_cast<int32_t>(v);
+  void quoted(std::string_view value) {
+    out_.push_back('"');
+    text(value);
+    out_.push_back('"');
   }
 
-  std::vector<std::string_view> words_;
+  fmt::memory_buffer& out_;
+  const Program& program_;
 };
 
-std::vector<TensorType> parse_types(std::string_view text) {
-  std::vector<TensorType> list;
-  while (!text.empty()) {
-    size_t end = std::min(text.find(' '), text.size());
-    if (end > 0) list.push_back(graph::parse_tensor_type(text.substr(0, end)));
-    text.remove_prefix(std::min(end + 1, text.size()));
+/// Writes the fields of one thing behind what stands in the line so far: words, then name=value.
+class Line {
+ public:
+  enum class Form {
+    text,      ///< everything, to be read back
+    identity,  ///< what the thing is in any program, see identity()
+  };
+  Line(fmt::memory_buffer& out, const Program& program, Form form)
+      : values_(out, program), program_(program), form_(form) {}
+
+  template <class Struct>
+  void fields(const Struct& object) {
+    static const Struct untouched{};
+    bool before = false;  // the field before was written
+    for_each_field<Struct>([&]<class Value>(const Field& field, Value Struct::*member) {
+      if constexpr (!kIsList<Value>) {
+        const Value& value = object.*member;
+        before = field.is_word || field.is_always || (field.is_follower && before) ||
+                 !(value == untouched.*member);
+        if (before && (form_ == Form::text || has_identity(field))) one(field, value);
+      }
+    });
   }
-  return list;
-}
 
-void want_ids(const Line& line, const std::vector<int32_t>& ids, size_t n, const char* what) {
-  for (int32_t id : ids)
-    if (id < 0 || static_cast<size_t>(id) >= n)
-      line.bad(fmt::format("{} {} does not exist (there are {})", what, id, n));
-}
-
-void parse_kind(Program& p, const Line& line) {
-  Kind k;
-  if (line.word(1).substr(0, 1) != "k") line.bad("expected a kind k<n>");
-  line.expect_number("kind", line.word(1).substr(1), p.kinds.size());
-  k.op = line.word(2);
-  k.attrs = graph::parse_attrs(line.text("attrs"));
-  k.in = parse_types(line.text("in"));
-  k.out = parse_types(line.text("out"));
-  std::string_view flops = line.text("flops");
-  auto [end, ec] = std::from_chars(flops.data(), flops.data() + flops.size(), k.flops);
-  if (ec != std::errc() || end != flops.data() + flops.size()) line.bad("bad flops");
-  k.bytes = line.integer("bytes", 0);
-  k.workspace = line.integer("workspace", 0);
-  p.kinds.push_back(std::move(k));
-}
-
-void parse_task(Program& p, RankClass& cls, const Line& line) {
-  Task t;
-  line.expect_number("task", line.word(1), cls.tasks.size());
-  std::string_view kind = line.word(5);
-  if (kind.size() < 2 || kind[0] != 'k') line.bad("expected a kind k<n>");
-  t.kind = static_cast<KindId>(line.parse(kind.substr(1)));
-  if (t.kind < 0 || static_cast<size_t>(t.kind) >= p.kinds.size())
-    line.bad(fmt::format("kind {} does not exist", t.kind));
-  if (line.word(2) != p.kind(t).op)
-    line.bad(fmt::format("kind {} is {}, the task says {}", t.kind, p.kind(t).op, line.word(2)));
-  t.lane = parse_lane(line.word(3));
-  t.phase = parse_phase(line.word(4));
-  t.micro_batch = line.small("mb", kNone);
-  t.layer = line.small("layer", kNone);
-  t.segment = line.index("segment", p.segments.size());
-  t.in = line.ids("in");
-  t.out = line.ids("out");
-  t.deps = line.ids("deps");
-  want_ids(line, t.in, cls.buffers.size(), "buffer");
-  want_ids(line, t.out, cls.buffers.size(), "buffer");
-  t.accumulate = static_cast<uint32_t>(line.integer("acc", 0));
-  t.recompute = line.integer("recompute", 0) != 0;
-  t.group = line.index("group", p.groups.size());
-  t.peer_axis = line.index("axis", p.mesh.axes.size());
-  t.peer = line.small("peer", 0);
-  t.tag = line.small("tag", kNone);
-  t.origin = line.small("node", kNone);
-  cls.task_workspace.push_back(line.integer("ws", kNone));
-  cls.tasks.push_back(std::move(t));
-}
-
-void parse_buffer(const Program& p, RankClass& cls, const Line& line) {
-  line.expect_number("buffer", line.word(1), cls.buffers.size());
-  Buffer b;
-  b.kind = parse_buffer_kind(line.word(2));
-  b.type = graph::parse_tensor_type(line.word(3));
-  b.offset = line.integer("at", kNone);
-  b.micro_batch = line.small("mb", kNone);
-  b.logical = line.small("tensor", kNone);
-  b.expected_bytes = line.integer("expected", kNone);
-  b.name = line.text("name");
-  if (auto l = line.text("layout"); !l.empty()) b.layout = graph::parse_layout(l, p.mesh);
-  cls.buffers.push_back(std::move(b));
-}
-
-/// A line after the header.
-void parse_line(Program& p, std::string_view raw) {
-  if (raw.substr(0, 7) == "config ") {
-    p.config = raw.substr(7);
-    return;
+ private:
+  static bool has_identity(const Field& field) {
+    constexpr Ref kPlaces[] = {Ref::buffer, Ref::task, Ref::graph_node, Ref::graph_tensor};
+    for (const Ref place : kPlaces) {
+      if (field.refers == place) return false;
+    }
+    return !field.is_address;
   }
-  Line line(raw);
-  std::string_view what = line.word(0);
-  if (what == "micro_batches") {
-    const int64_t n = line.parse(line.word(1));
-    if (n < 1 || n > 1 << 20) line.bad(fmt::format("micro_batches is {}; expected 1 or more", n));
-    p.num_micro_batches = static_cast<int32_t>(n);
-  } else if (what == "axis") {
-    int64_t size = line.parse(line.word(2));
-    if (size < 1 || size > (1 << 20) / p.mesh.size() || p.mesh.axes.size() >= graph::kMaxAxes)
-      line.bad("bad axis");
-    if (!p.classes.empty()) line.bad("comes after a class");
-    p.mesh.axes.push_back({std::string(line.word(1)), static_cast<int32_t>(size)});
-  } else if (what == "kind") {
-    std::string fixed(raw);
-    // Inner quotes of attributes were written as '.
-    size_t begin = fixed.find("attrs=\""), end = fixed.find("\" in=\"");
-    if (begin == fixed.npos || end == fixed.npos) line.bad("expected attrs, in and out");
-    std::string attrs = fixed.substr(begin + 7, end - begin - 7);
-    for (char& ch : attrs)
-      if (ch == '\'') ch = '"';
-    fixed.erase(begin, end + 1 - begin);
-    parse_kind(p, Line(fixed));
-    p.kinds.back().attrs = graph::parse_attrs(attrs);
-  } else if (what == "group") {
-    line.expect_number("group", line.word(1), p.groups.size());
-    Group g{line.ids("axes"), line.ids("members")};
-    want_ids(line, g.axes, p.mesh.axes.size(), "axis");
-    p.groups.push_back(std::move(g));
-  } else if (what == "segment") {
-    line.expect_number("segment", line.word(1), p.segments.size());
-    p.segments.push_back({std::string(line.word(2))});
-  } else if (what == "class") {
-    RankClass cls;
-    cls.name = line.word(1);
-    cls.stage = line.small("stage", 0);
-    cls.arena_bytes = line.integer("arena", 0);
-    cls.expected_bytes = line.integer("expected", cls.arena_bytes);
-    cls.persistent_bytes = line.integer("persistent", 0);
-    cls.workspace_offset = line.integer("workspace", kNone);
-    p.classes.push_back(std::move(cls));
-  } else if (what == "buffer" || what == "task") {
-    if (p.classes.empty()) line.bad("comes before any class");
-    if (what == "task") parse_task(p, p.classes.back(), line);
-    else parse_buffer(p, p.classes.back(), line);
-  } else {
-    line.bad(fmt::format("unknown line '{}'", what));
+
+  template <class Value>
+  void one(const Field& field, const Value& value) {
+    values_.text(" ");
+    if (!field.is_word) {
+      values_.text(field.name);
+      values_.text("=");
+    }
+    if (form_ == Form::identity && field.refers != Ref::none) {
+      spell_out(field.refers, value);
+    } else if (field.is_word) {
+      if (field.refers == Ref::kind) values_.text("k");
+      values_.write_word(value);
+    } else {
+      values_.write(value);
+    }
   }
+
+  /// What the ids name, instead of the ids.
+  void spell_out(Ref what, const std::vector<int32_t>& ids) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (i > 0) values_.text(",");
+      spell_out(what, ids[i]);
+    }
+  }
+  void spell_out(Ref what, int32_t id) {
+    const size_t index = static_cast<size_t>(id);
+    switch (what) {
+      case Ref::kind:
+        return fields(program_.kinds[index]);
+      case Ref::group:
+        values_.text("(");
+        fields(program_.groups[index]);
+        return values_.text(" )");
+      case Ref::segment:
+        return values_.text(program_.segments[index].name);
+      case Ref::axis:
+        return values_.text(program_.mesh.axes[index].name);
+      default:
+        HOCKET_CHECK(false, "a field of a thing's identity is a place");
+    }
+  }
+  template <class Value>
+  void spell_out(Ref, const Value&) {
+    HOCKET_CHECK(false, "a field that refers to something holds no number");
+  }
+
+  Values values_;
+  const Program& program_;
+  const Form form_;
+};
+
+/// Lines of the text, in order.
+class Printer {
+ public:
+  Printer(const Program& program, int32_t only_class) : program_(program), only_(only_class) {}
+
+  std::string run() {
+    line(kHeader);
+    for_each_field<Program>([&](const Field& field, auto member) { print(field, program_.*member); });
+    line(kEnd);
+    return fmt::to_string(out_);
+  }
+
+ private:
+  void print(const Field& field, const std::string& value) {
+    if (!value.empty()) line("{} {}", field.name, value);
+  }
+  void print(const Field& field, int32_t value) { line("{} {}", field.name, value); }
+  void print(const Field& field, const Mesh& mesh) {
+    for (const graph::Axis& axis : mesh.axes) line("{} {} {}", field.name, axis.name, axis.size);
+  }
+  void print(const Field&, const KindIndex&) {}
+  void print(const Field&, const std::vector<RankClass>& classes) {
+    for (size_t c = 0; c < classes.size(); ++c) {
+      if (only_ == kNone || only_ == static_cast<int32_t>(c)) print(classes[c]);
+    }
+  }
+  void print(const RankClass& cls) {
+    item("class", cls);
+    for_each_field<RankClass>([&]<class Value>(const Field& field, Value RankClass::*member) {
+      if constexpr (kIsList<Value>) print(field, cls.*member);
+    });
+  }
+  template <HasFields Struct>
+  void print(const Field& field, const std::vector<Struct>& list) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      if constexpr (std::is_same_v<Struct, Kind>) {
+        item(fmt::format("{} k{}", field.name, i), list[i]);
+      } else if constexpr (std::is_same_v<Struct, Task>) {
+        item(fmt::format("{} {} {}", field.name, i, program_.kind(list[i]).op), list[i]);
+      } else {
+        item(fmt::format("{} {}", field.name, i), list[i]);
+      }
+    }
+  }
+  template <class Struct>
+  void item(std::string_view head, const Struct& object) {
+    out_.append(head.data(), head.data() + head.size());
+    Line(out_, program_, Line::Form::text).fields(object);
+    out_.push_back('\n');
+  }
+  template <class... Args>
+  void line(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
+    out_.push_back('\n');
+  }
+  void line(std::string_view text) { line("{}", text); }
+
+  const Program& program_;
+  const int32_t only_;
+  fmt::memory_buffer out_;
+};
+
+template <class Struct>
+std::string identity_of(const Program& program, const Struct& object) {
+  fmt::memory_buffer out;
+  Line(out, program, Line::Form::identity).fields(object);
+  return std::string(out.data() + 1, out.size() - 1);  // without the blank in front
 }
 
 }  // namespace
 
-std::string print(const Program& p, int32_t only_class) {
-  fmt::memory_buffer out;
-  auto to = std::back_inserter(out);
-  fmt::format_to(to, "{}\n", kHeader);
-  if (!p.config.empty()) fmt::format_to(to, "config {}\n", p.config);
-  fmt::format_to(to, "micro_batches {}\n", p.num_micro_batches);
-  for (const auto& a : p.mesh.axes) fmt::format_to(to, "axis {} {}\n", a.name, a.size);
-  for (size_t i = 0; i < p.kinds.size(); ++i) {
-    const Kind& k = p.kinds[i];
-    fmt::format_to(to, "kind k{} {} attrs=\"", i, k.op);
-    // Strings inside attributes are quoted with ' so that the whole stays one word.
-    std::string attrs = to_string(k.attrs);
-    for (char& ch : attrs)
-      if (ch == '"') ch = '\'';
-    fmt::format_to(to, "{}\" in=\"", attrs);
-    print_types(out, k.in);
-    fmt::format_to(to, "\" out=\"");
-    print_types(out, k.out);
-    fmt::format_to(to, "\" flops={} bytes={} workspace={}\n", k.flops, k.bytes, k.workspace);
-  }
-  for (size_t i = 0; i < p.groups.size(); ++i) {
-    fmt::format_to(to, "group {}", i);
-    print_ids(out, "axes", p.groups[i].axes);
-    print_ids(out, "members", p.groups[i].members);
-    out.push_back('\n');
-  }
-  for (size_t i = 0; i < p.segments.size(); ++i)
-    fmt::format_to(to, "segment {} {}\n", i, p.segments[i].name);
-  for (size_t c = 0; c < p.classes.size(); ++c)
-    if (only_class == kNone || only_class == static_cast<int32_t>(c)) print_class(out, p, c);
-  fmt::format_to(to, "{}\n", kEnd);
-  return fmt::to_string(out);
+std::string print(const Program& program, int32_t only_class) {
+  return Printer(program, only_class).run();
 }
 
-Program parse_program(std::string_view text, const std::string& where) {
-  Program p;
-  size_t number = 0;
-  bool header = false, ended = false;
-  while (!text.empty()) {
-    size_t eol = std::min(text.find('\n'), text.size());
-    std::string_view raw = text.substr(0, eol);
-    text.remove_prefix(std::min(eol + 1, text.size()));
-    ++number;
-    if (raw.empty() || raw[0] == '#') continue;
-    std::string why;
-    try {
-      if (!header && raw != kHeader)
-        throw BadLine{fmt::format("got '{}'; expected '{}'", raw.substr(0, 40), kHeader)};
-      if (ended) throw BadLine{fmt::format("comes after '{}'", kEnd)};
-      if (!header) header = true;
-      else if (raw == kEnd) ended = true;
-      else parse_line(p, raw);
-      continue;
-    } catch (const BadLine& e) {
-      why = e.why;
-    } catch (const Error& e) {
-      why = e.what();
-    }
-    if (text.empty())
-      why += fmt::format("; the text is cut off here: its last line is not '{}'", kEnd);
-    fail(where, "line {}: {}", number, why);
-  }
-  if (!header) fail(where, "the text is empty; expected '{}'", kHeader);
-  if (!ended)
-    fail(where, "the text is cut off after line {}; expected '{}' as its last line", number, kEnd);
-  const int32_t stages = p.mesh.extent("pp");
-  if (static_cast<int32_t>(p.classes.size()) != stages)
-    fail(where, "got {} classes; expected {}, one per pipeline stage", p.classes.size(), stages);
-  return p;
+std::string identity(const Program& program, const Task& task) { return identity_of(program, task); }
+std::string identity(const Program& program, const Buffer& buffer) {
+  return identity_of(program, buffer);
 }
+std::string identity(const Program& program, const Kind& kind) { return identity_of(program, kind); }
 
 std::string to_dot(const Program& program, int32_t c) {
   const RankClass& cls = program.classes[static_cast<size_t>(c)];

@@ -6,11 +6,15 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/math.h"
+#include "base/text.h"
 #include "program/finalize.h"
 
 namespace hocket::runtime {
@@ -30,10 +34,10 @@ namespace {
 /// A task with everything resolved to pointers.
 struct Prepared {
   TaskId id = 0;
-  KernelFn kernel = nullptr;  ///< null: communication
-  KernelArgs args;
+  kernels::KernelFn kernel = nullptr;  ///< null: communication
+  kernels::KernelArgs args;
   comm::Call call;
-  std::vector<TensorRef> operands;
+  std::vector<kernels::TensorRef> operands;
   std::vector<void*> pointers;
   std::vector<int32_t> members;
   std::vector<std::pair<int, int64_t>> waits;  ///< (lane, finished tasks needed)
@@ -51,7 +55,7 @@ struct LaneState {
 }  // namespace
 
 struct Executor::Impl {
-  Impl(Executor& self, const Program& program, int32_t rank, std::shared_ptr<Backend> backend,
+  Impl(Executor& self, const Program& program, int32_t rank, std::shared_ptr<kernels::Backend> backend,
        comm::Communicator* communicator, PersistentStore& store, ExecutorOptions options)
       : self(self), program(program), cls_id(program.class_of(rank)),
         cls(program.classes[static_cast<size_t>(cls_id)]), rank(rank),
@@ -77,14 +81,14 @@ struct Executor::Impl {
   void run_lane(int lane);
   bool wait_for(const Prepared& task);
   void finish(int lane);
-  void record_error(TaskId task, const std::string& what);
+  void record_error(TaskId task, const std::string& what, Error::Cause cause);
 
   Executor& self;
   const Program& program;
   const int32_t cls_id;
   const RankClass& cls;
   const int32_t rank;
-  std::shared_ptr<Backend> backend;
+  std::shared_ptr<kernels::Backend> backend;
   comm::Communicator* communicator;
   const ExecutorOptions options;
   Region arena;
@@ -101,6 +105,7 @@ struct Executor::Impl {
   bool stopping = false;            // guarded by mutex
   bool hung = false;                // guarded by mutex: a task of the step has not come back
   std::string error;                // guarded by mutex: the first one
+  Error::Cause cause = Error::Cause::own;  // guarded by mutex: of that one
   std::atomic<int> waiting{0};
   std::atomic<bool> cancelled{false};
 };
@@ -117,7 +122,7 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
         address.push_back(store.get(b.name, b.type, b.layout).memory.data());
         break;
       default:
-        owned.emplace_back(std::max<int64_t>((b.type.bytes() + 63) / 64 * 64, 64));
+        owned.emplace_back(std::max<int64_t>(round_up(b.type.bytes(), 64), 64));
         address.push_back(owned.back().data());
     }
     if (b.kind != BufferKind::step)
@@ -146,20 +151,21 @@ void Executor::Impl::prepare() {
     if (program::is_communication(kind.op)) {
       if (!communicator)
         fail_run("executor", "{} needs other ranks", task_name(program, cls_id, p.id));
-      for (const TensorRef& r : p.operands) p.pointers.push_back(r.data);
+      for (const kernels::TensorRef& r : p.operands) p.pointers.push_back(r.data);
       if (t.group != kNone)
         p.members = program.members(program.groups[static_cast<size_t>(t.group)], rank);
       p.call.kind = &kind;
+      p.call.lane = t.lane;
       if (t.peer_axis != kNone) p.call.peer = program.peer_of(t, rank);
       p.call.tag = t.tag;
     } else {
-      p.kernel = backend->find(kind.op, options.device, program::compute_dtype(kind));
+      p.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
       if (!p.kernel)
         fail_run("executor", "no kernel for {} in {} ({})", kind.op,
                  to_string(program::compute_dtype(kind)), backend->describe());
       p.args.attrs = &kind.attrs;
-      p.args.accumulate = t.accumulate;
-      if (cls.task_workspace[i] != kNone) p.args.workspace = arena.data() + cls.task_workspace[i];
+      p.args.accumulate = t.accumulate.bits();
+      if (t.workspace != kNone) p.args.workspace = arena.data() + t.workspace;
       p.args.workspace_bytes = kind.workspace;
     }
     lanes[static_cast<int>(t.lane)].tasks.push_back(std::move(p));
@@ -249,6 +255,7 @@ bool Executor::Impl::shut_down() {
 void Executor::Impl::lane_main(int lane) {
   const bool compute = lane == static_cast<int>(program::Lane::compute);
   backend->enter_thread(compute ? options.threads : 1);
+  set_log_rank(rank);
   int64_t seen = 0;
   for (;;) {
     {
@@ -257,7 +264,11 @@ void Executor::Impl::lane_main(int lane) {
       if (stopping) return;
       seen = step;
     }
+    const int64_t began = now_ns();
     run_lane(lane);
+    log_debug("step {}: lane {} ran {} of {} tasks in {}", seen,
+              to_string(static_cast<program::Lane>(lane)), lanes[lane].done.load(),
+              lanes[lane].tasks.size(), human_time(static_cast<double>(now_ns() - began) * 1e-9));
     std::lock_guard lock(mutex);
     lanes[lane].ended = true;
     ++lanes_finished;
@@ -277,8 +288,11 @@ void Executor::Impl::run_lane(int lane) {
         communicator->run(p.call);
       time.end_ns = now_ns();
       for (auto& [data, bytes] : p.dead) std::memset(data, 0xff, static_cast<size_t>(bytes));
+    } catch (const Error& e) {
+      record_error(p.id, e.what(), e.cause());
+      return;
     } catch (const std::exception& e) {
-      record_error(p.id, e.what());
+      record_error(p.id, e.what(), Error::Cause::own);
       return;
     }
     finish(lane);
@@ -317,7 +331,7 @@ void Executor::Impl::finish(int lane) {
   }
 }
 
-void Executor::Impl::record_error(TaskId task, const std::string& what) {
+void Executor::Impl::record_error(TaskId task, const std::string& what, Error::Cause why) {
   std::string text;
   {
     std::lock_guard lock(mutex);
@@ -326,12 +340,15 @@ void Executor::Impl::record_error(TaskId task, const std::string& what) {
     // A lane that was left to itself may come back when the program and `self` are gone.
     if (stopping) return;
     text = fmt::format("rank {}: {}: {}", rank, task_name(program, cls_id, task), what);
-    if (error.empty()) error = text;
+    if (error.empty()) {
+      error = text;
+      cause = why;
+    }
   }
   if (self.on_error) self.on_error(text);
 }
 
-Executor::Executor(const Program& program, int32_t rank, const std::shared_ptr<Backend>& backend,
+Executor::Executor(const Program& program, int32_t rank, const std::shared_ptr<kernels::Backend>& backend,
                    comm::Communicator* communicator, PersistentStore& store,
                    ExecutorOptions options)
     : impl_(std::make_unique<Impl>(*this, program, rank, backend, communicator, store, options)) {}
@@ -390,13 +407,16 @@ void Executor::wait() {
         fmt::format("rank {}: {} has not ended, and nothing else has for {} s", m.rank,
                     m.unfinished(), std::chrono::duration<double>(window).count());
     m.error = m.error.empty() ? text : m.error + "; " + text;
+    m.cause = Error::Cause::own;
     m.changed.notify_all();
     lock.unlock();
     if (on_error) on_error(text);
     lock.lock();
   }
-  if (!m.error.empty()) throw Error(Error::Kind::kRun, "run", m.error);
-  if (m.cancelled) fail_run("run", "rank {}: the step was cancelled", m.rank);
+  if (!m.error.empty()) throw Error(Error::Kind::kRun, "run", m.error, m.cause);
+  if (m.cancelled)
+    throw Error(Error::Kind::kRun, "run", fmt::format("rank {}: the step was cancelled", m.rank),
+                Error::Cause::stopped);
 }
 
 void Executor::run_inline(
@@ -424,7 +444,7 @@ void Executor::cancel() {
 const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
 int64_t Executor::arena_resident_bytes() const { return impl_->arena.resident_bytes(); }
 
-LocalRun::LocalRun(const Program& program, std::shared_ptr<Backend> backend,
+LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> backend,
                    std::vector<PersistentStore>& stores, ExecutorOptions options)
     : world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
   HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(),
@@ -443,18 +463,18 @@ LocalRun::~LocalRun() { world_->abort("the run has ended"); }
 
 void LocalRun::step() {
   for (auto& e : executors_) e->start();
-  std::string first;
+  std::optional<Error> first;
   for (auto& e : executors_) {
     try {
       e->wait();
     } catch (const Error& error) {
       // The rank that failed tells more than those it stopped.
-      std::string what = error.what();
-      bool secondary = what.find("stopped: ") != what.npos || what.find("was cancelled") != what.npos;
-      if (first.empty() || !secondary) first = what;
+      if (!first || (first->cause() == Error::Cause::stopped && error.cause() == Error::Cause::own)) {
+        first = error;
+      }
     }
   }
-  if (!first.empty()) throw Error(Error::Kind::kRun, "step", first);
+  if (first) throw Error(Error::Kind::kRun, "step", first->what());
 }
 
 }  // namespace hocket::runtime

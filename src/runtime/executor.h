@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "kernels/backend.h"
 #include "program/program.h"
-#include "runtime/kernel.h"
 #include "runtime/memory.h"
 
 namespace hocket::runtime {
@@ -20,7 +20,7 @@ namespace hocket::runtime {
 struct ExecutorOptions {
   int threads = 1;                              ///< intra-op threads of the compute lane
   std::chrono::milliseconds timeout{300'000};   ///< of every wait
-  Device device = Device::cpu;
+  kernels::Device device = kernels::Device::cpu;
   /// Tests: step buffers hold NaN before their first write and after their last use.
   bool poison = false;
 };
@@ -33,7 +33,7 @@ struct TaskTime {
 /// One rank of a program.
 class Executor {
  public:
-  Executor(const program::Program& program, int32_t rank, const std::shared_ptr<Backend>& backend,
+  Executor(const program::Program& program, int32_t rank, const std::shared_ptr<kernels::Backend>& backend,
            comm::Communicator* communicator, PersistentStore& store, ExecutorOptions options);
   ~Executor();
 
@@ -69,7 +69,7 @@ class Executor {
 class LocalRun {
  public:
   /// `stores`: one per rank, outliving the run.
-  LocalRun(const program::Program& program, std::shared_ptr<Backend> backend,
+  LocalRun(const program::Program& program, std::shared_ptr<kernels::Backend> backend,
            std::vector<PersistentStore>& stores, ExecutorOptions options);
   ~LocalRun();
   /// Runs one step on every rank; throws the first error, which names rank, task and cause.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/math.h"
 
 namespace hocket::runtime {
 
@@ -40,7 +41,7 @@ Region& Region::operator=(Region&& other) noexcept {
 
 int64_t Region::resident_bytes() const {
   if (!data_) return 0;
-  const int64_t page = sysconf(_SC_PAGESIZE), pages = (bytes_ + page - 1) / page;
+  const int64_t page = sysconf(_SC_PAGESIZE), pages = ceil_div(bytes_, page);
   std::vector<unsigned char> resident(static_cast<size_t>(pages));
   if (mincore(data_, static_cast<size_t>(bytes_), resident.data()) != 0) return bytes_;
   int64_t n = 0;
@@ -53,7 +54,7 @@ PersistentStore::Entry& PersistentStore::get(const std::string& name,
                                              const graph::Layout& layout) {
   auto it = entries_.find(name);
   if (it == entries_.end()) {
-    Entry e{type, layout, Region((type.bytes() + 63) / 64 * 64), false};
+    Entry e{type, layout, Region(round_up(type.bytes(), 64)), false};
     return entries_.emplace(name, std::move(e)).first->second;
   }
   if (!(it->second.type == type) || !(it->second.layout == layout))

@@ -34,8 +34,8 @@ class ModelDurations : public Durations {
     const Task& t = p_.classes[at(cls)].tasks[at(task)];
     auto& known = work_[at(t.kind)];
     for (const auto& [accumulate, cost] : known)
-      if (accumulate == t.accumulate) return cost;
-    known.emplace_back(t.accumulate, costs_.work(p_.kind(t), t.accumulate));
+      if (accumulate == t.accumulate.bits()) return cost;
+    known.emplace_back(t.accumulate.bits(), costs_.work(p_.kind(t), t.accumulate.bits()));
     return known.back().second;
   }
 
@@ -52,10 +52,10 @@ class ModelDurations : public Durations {
     const Task& t = p_.classes[at(cls)].tasks[at(task)];
     const bool inter = t.lane == Lane::inter || t.lane == Lane::inter_rx;
     const auto [it, fresh] =
-        transfers_.try_emplace({t.kind, static_cast<int32_t>(t.accumulate), inter, shape});
+        transfers_.try_emplace({t.kind, static_cast<int32_t>(t.accumulate.bits()), inter, shape});
     if (fresh) {
       for (const auto& [known, id] : shapes_)
-        if (id == shape) it->second = costs_.transfer(p_.kind(t), t.accumulate, inter, known);
+        if (id == shape) it->second = costs_.transfer(p_.kind(t), t.accumulate.bits(), inter, known);
     }
     return it->second;
   }
@@ -108,7 +108,7 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
       TaskCost cost;
       if (op == "recv") continue;
       if (op == "send") {
-        const int32_t pair[2] = {first[c], peer_rank(p, t.peer_axis, t.peer, first[c])};
+        const int32_t pair[2] = {first[c], p.peer_of(t, first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else if (program::is_collective(op)) {
         const auto [it, fresh] = group_shape.emplace(t.group, 0);
@@ -179,6 +179,9 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
         fmt::format("the profile was taken with {} threads per rank, the plan "
                     "uses {}",
                     costs.profile()->threads, costs.threads()));
+  if (const std::vector<std::string> bare = c.unsourced(); !bare.empty()) {
+    report.notes.push_back(fmt::format("{} gives no source for {}", c.name, join(bare, ", ")));
+  }
   bool crosses = false, intra = false, inter = false;
   for (const auto& [shape, id] : durations.shapes()) crosses |= shape.nodes > 1;
   for (const program::RankClass& cls : p.classes)

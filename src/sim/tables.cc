@@ -20,7 +20,7 @@ using program::Task;
 
 size_t at(int32_t i) { return static_cast<size_t>(i); }
 
-/// Axis and offset of a peer; on axes other than `pp` the offset is reduced to [0, size).
+/// Axis and offset of a peer, the offset reduced to [0, size of the axis).
 struct Link {
   int32_t axis, offset;
   auto operator<=>(const Link&) const = default;
@@ -121,10 +121,7 @@ class Builder {
         fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, c, i),
              task.peer_axis, p_.mesh.axes.size() - 1);
       const Link link = link_of(task.peer_axis, task.peer);
-      const int32_t other = moved_class(c, link);
-      if (other < 0 || at(other) >= p_.classes.size())
-        fail("sim", "{} names stage {}; expected 0 to {}", program::task_name(p_, c, i), other,
-             p_.classes.size() - 1);
+      const int32_t other = p_.peer_class(task, c);
       record.type = send ? TaskType::send : TaskType::recv;
       record.aux = static_cast<int32_t>(table.p2p.size());
       P2pRecord p2p;
@@ -158,18 +155,10 @@ class Builder {
     }
   }
 
-  int32_t moved_class(int32_t c, const Link& link) const {
-    return link.axis == pp_ ? c + link.offset : c;
-  }
-
-  Link link_of(int32_t axis, int32_t offset) const {
-    if (axis == pp_) return {axis, offset};
-    const int32_t size = p_.mesh.axes[at(axis)].size;
-    return {axis, (offset % size + size) % size};
-  }
+  Link link_of(int32_t axis, int64_t offset) const { return {axis, p_.mesh.wrap(axis, offset)}; }
 
   int32_t moved_rank(int32_t rank, const Link& link) const {
-    return peer_rank(p_, link.axis, link.offset, rank);
+    return p_.mesh.moved(rank, link.axis, link.offset);
   }
 
   void match_messages() {
@@ -352,7 +341,7 @@ class Builder {
         const int32_t pair[2] = {t_.ranks[i], moved_rank(t_.ranks[i], link)};
         int32_t peer = index_of_[at(pair[1])];
         // One rank per class: the peer is represented by the rank that stands for its class.
-        if (peer == kNone) peer = index_of_class(moved_class(c, link));
+        if (peer == kNone) peer = index_of_class(class_of_[at(pair[1])]);
         t_.link_peer[at(id) * n + i] = peer;
         t_.link_shape[at(id) * n + i] = shape_of(pair);
       }
@@ -378,14 +367,6 @@ class Builder {
 };
 
 }  // namespace
-
-int32_t peer_rank(const Program& program, int32_t axis, int32_t offset, int32_t rank) {
-  std::vector<int32_t> coords = program.mesh.coords(rank);
-  const int32_t size = program.mesh.axes[at(axis)].size;
-  int32_t& x = coords[at(axis)];
-  x = ((x + offset) % size + size) % size;
-  return program.mesh.rank(coords);
-}
 
 Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options) {
   return Builder(program, durations, options).build();

@@ -28,7 +28,7 @@ struct CollectiveRecord {
 };
 
 struct P2pRecord {
-  int32_t link = 0;                  ///< (axis, offset)
+  int32_t link = 0;                  ///< (axis, offset in [0, size of the axis))
   int32_t partner = program::kNone;  ///< task in the peer's class, kNone if there is none
   int32_t slot = 0;                  ///< of the receive: its number among the receives of its class
 };
@@ -80,9 +80,6 @@ struct Tables {
     return link_peer[static_cast<size_t>(link) * ranks.size() + static_cast<size_t>(index)];
   }
 };
-
-/// The rank at `offset` along a mesh axis, around its end if need be.
-int32_t peer_rank(const Program& program, int32_t axis, int32_t offset, int32_t rank);
 
 Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options);
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one trace schema, of runs and of simulations: one event per task, memory samples, and what
-// they belong to. Written and read as Chrome JSON (plain or gzip), which Perfetto opens: a process
-// per rank, a thread per lane, arrows from sends to receives, a counter per rank. docs/trace.md
-// describes the file.
+// they belong to. Written as Chrome JSON (plain or gzip), which Perfetto opens: a process per rank, a
+// thread per lane, arrows from sends to receives, a counter per rank. docs/trace.md describes the file.
 #pragma once
 
 #include <cstdint>
@@ -80,23 +79,5 @@ struct Trace {
 /// Writes atomically; gzip if `path` ends in `.gz`. About 0.5 s per million events, 2 s with gzip.
 /// Error (exit code 1): a write that fails. Event fields must index the trace's own tables.
 void write_trace(const Trace& trace, const std::string& path);
-
-struct ReadTraceOptions {
-  /// Keep the events before the place where the file is cut off or malformed.
-  bool keep_partial = false;
-};
-/// What the reader left out.
-struct ReadTraceReport {
-  int64_t skipped_events = 0;  ///< phases other than X, C, M, s, t, f; X and C without a time
-  bool partial = false;        ///< cut off; only with keep_partial
-  std::string cause;           ///< of `partial`
-};
-
-/// Reads what write_trace writes, and Chrome JSON of others as far as it goes: an object with
-/// "traceEvents" or a bare array, plain or gzip whatever the name, streamed; unknown keys are
-/// skipped, an unnamed thread becomes the lane "tid N", a process without a rank gets one by the
-/// order of pids. Error: absent, cut off, malformed, not a trace (with the byte offset).
-Trace read_trace(const std::string& path, const ReadTraceOptions& options = {},
-                 ReadTraceReport* report = nullptr);
 
 }  // namespace hocket::trace

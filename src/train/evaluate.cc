@@ -7,63 +7,26 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "checkpoint/model_weights.h"
-#include "data/loader.h"
+#include "engine/batch.h"
 #include "engine/params.h"
 
 namespace hocket::train {
 
-namespace {
-
-runtime::ExecutorOptions executor_options(const engine::Run& run) {
-  runtime::ExecutorOptions o;
-  o.threads = engine::threads_per_rank(run.plan);
-  o.timeout = std::chrono::milliseconds(static_cast<int64_t>(run.config.plan.timeout_s * 1000));
-  return o;
-}
-
-/// Rows of seq_len for one step, filled with what is no token.
-struct Batch {
-  Batch(int64_t rows, int64_t seq_len)
-      : seq_len(seq_len), tokens(static_cast<size_t>(rows * seq_len), 0),
-        targets(tokens.size(), data::kIgnoredTarget), positions(tokens.size(), 0) {
-    // Padding: every token is a document of its own.
-  }
-  std::span<int32_t> row(std::vector<int32_t>& v, int64_t r) const {
-    return std::span(v).subspan(static_cast<size_t>(r * seq_len), static_cast<size_t>(seq_len));
-  }
-  void feed(engine::Session& session, bool with_targets) {
-    const int64_t per = session.graph().tensor(session.graph().find("tokens")).type.numel();
-    for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
-      session.feed("tokens", m, tokens.data() + m * per);
-      session.feed("positions", m, positions.data() + m * per);
-      if (with_targets) session.feed("targets", m, targets.data() + m * per);
-    }
-  }
-  int64_t seq_len;
-  std::vector<int32_t> tokens, targets, positions;
-};
-
-}  // namespace
-
 struct Evaluator::Impl {
   std::unique_ptr<engine::Session> session;
   std::unique_ptr<data::ValidLoader> loader;
-  int64_t rows = 0;
 };
 
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
-                     std::shared_ptr<runtime::Backend> backend, engine::Stores& stores)
+                     std::shared_ptr<kernels::Backend> backend, engine::Stores& stores)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
   engine::CompileOptions how;
   how.purpose = engine::Purpose::loss;
   // Enough micro-batches to keep a pipeline busy; more would only make the last step emptier.
   how.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1;
-  engine::Compiled compiled = engine::compile(run, how);
-  impl_->rows = compiled.tokens_per_step / run.config.train.seq_len;
-  impl_->session = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores,
-                                             executor_options(run));
+  impl_->session = std::make_unique<engine::Session>(
+      engine::compile(run, how), std::move(backend), stores, engine::executor_options(run));
   impl_->loader = std::make_unique<data::ValidLoader>(
       dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
       dataset.tokenizer().token_lengths());
@@ -77,17 +40,12 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
   HeldOut result;
-  const double one = 1;
   for (size_t next = 0; next < which.size();) {
-    Batch batch(impl_->rows, loader.seq_len());
-    for (int64_t r = 0; r < impl_->rows && next < which.size(); ++r, ++next)
-      result.bytes += loader.fill(which[next], {batch.row(batch.tokens, r),
-                                                batch.row(batch.targets, r),
-                                                batch.row(batch.positions, r)});
-    result.targets += static_cast<int64_t>(
-        std::count_if(batch.targets.begin(), batch.targets.end(), [](int32_t t) { return t >= 0; }));
-    batch.feed(session, true);
-    session.feed("loss_scale", program::kNone, &one);
+    engine::Batch batch = engine::empty_batch(session.compiled(), loader.seq_len());
+    for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next)
+      result.bytes += loader.fill(which[next], batch.row(r));
+    result.targets += batch.num_targets();
+    session.feed(batch);
     session.step();
     result.nats += session.loss();
     if (progress) progress(static_cast<int64_t>(next), static_cast<int64_t>(which.size()));
@@ -118,46 +76,46 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 
 namespace {
 
-/// All lists as rows of the longest length, padded; as many rows as the plan wants at once.
-struct Packed {
-  Batch batch;
-  int64_t seq_len, rows, num_micro_batches;
-};
-Packed pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
+/// All lists as rows of the longest length, padded: one row per rank and micro-batch.
+engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
   int64_t longest = 1;
   for (const auto& list : ids) longest = std::max(longest, static_cast<int64_t>(list.size()));
   const int64_t at_once = run.plan.dp;
-  const int64_t n = (static_cast<int64_t>(ids.size()) + at_once - 1) / at_once;
-  Packed p{Batch(n * at_once, longest), longest, n * at_once, n};
-  for (size_t i = 0; i < ids.size(); ++i)
+  const int64_t micro_batches = (static_cast<int64_t>(ids.size()) + at_once - 1) / at_once;
+  engine::Batch batch(micro_batches * at_once, longest);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const data::SequenceOut row = batch.row(static_cast<int64_t>(i));
     for (size_t k = 0; k < ids[i].size(); ++k) {
-      const size_t at = i * static_cast<size_t>(longest) + k;
-      p.batch.tokens[at] = ids[i][k];
-      p.batch.positions[at] = static_cast<int32_t>(k);
-      if (k + 1 < ids[i].size()) p.batch.targets[at] = ids[i][k + 1];
+      row.tokens[k] = ids[i][k];
+      row.positions[k] = static_cast<int32_t>(k);
+      if (k + 1 < ids[i].size()) row.targets[k] = ids[i][k + 1];
     }
-  return p;
+  }
+  return batch;
 }
 
-engine::Session session_for(const engine::Run& run, const Packed& packed, engine::Purpose purpose,
-                    std::shared_ptr<runtime::Backend> backend, engine::Stores& stores) {
+engine::Session session_for(const engine::Run& run, const engine::Batch& batch,
+                            engine::Purpose purpose, std::shared_ptr<kernels::Backend> backend,
+                            engine::Stores& stores) {
   engine::CompileOptions how;
   how.purpose = purpose;
   how.micro_batch = 1;
-  how.seq_len = packed.seq_len;
-  how.num_micro_batches = packed.num_micro_batches;
-  return engine::Session(engine::compile(run, how), std::move(backend), stores, executor_options(run));
+  how.seq_len = batch.seq_len;
+  how.num_micro_batches = batch.rows / run.plan.dp;
+  return engine::Session(engine::compile(run, how), std::move(backend), stores,
+                         engine::executor_options(run));
 }
 
 }  // namespace
 
 std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
-                                          std::shared_ptr<runtime::Backend> backend,
+                                          std::shared_ptr<kernels::Backend> backend,
                                           engine::Stores& stores) {
-  Packed packed = pack(run, ids);
-  engine::Session session = session_for(run, packed, engine::Purpose::logits, std::move(backend), stores);
-  packed.batch.feed(session, false);
+  const engine::Batch batch = pack(run, ids);
+  engine::Session session =
+      session_for(run, batch, engine::Purpose::logits, std::move(backend), stores);
+  session.feed(batch);
   session.step();
   const int64_t vocab = run.model.vocab_size;
   const bool f64 = run.config.model.dtype == "f64";
@@ -167,7 +125,7 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
     const int64_t per = run.plan.dp, row = static_cast<int64_t>(i) % per;
     if (row == 0) raw = session.collect("logits", static_cast<int32_t>(i) / static_cast<int32_t>(per));
     std::vector<float> out(ids[i].size() * static_cast<size_t>(vocab));
-    const int64_t begin = row * packed.seq_len * vocab;
+    const int64_t begin = row * batch.seq_len * vocab;
     for (size_t k = 0; k < out.size(); ++k)
       out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(raw.data())[begin + static_cast<int64_t>(k)])
                    : reinterpret_cast<const float*>(raw.data())[begin + static_cast<int64_t>(k)];
@@ -177,16 +135,14 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
 }
 
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<runtime::Backend> backend, engine::Stores& stores) {
-  Packed packed = pack(run, ids);
-  const auto targets =
-      std::count_if(packed.batch.targets.begin(), packed.batch.targets.end(),
-                    [](int32_t t) { return t >= 0; });
+                       std::shared_ptr<kernels::Backend> backend, engine::Stores& stores) {
+  engine::Batch batch = pack(run, ids);
+  const int64_t targets = batch.num_targets();
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
-  engine::Session session = session_for(run, packed, engine::Purpose::grads, std::move(backend), stores);
-  packed.batch.feed(session, true);
-  const double scale = 1.0 / static_cast<double>(targets);
-  session.feed("loss_scale", program::kNone, &scale);
+  batch.loss_scale = 1.0 / static_cast<double>(targets);
+  engine::Session session =
+      session_for(run, batch, engine::Purpose::grads, std::move(backend), stores);
+  session.feed(batch);
   session.step();
   Gradients g;
   g.loss = session.loss();
@@ -197,9 +153,8 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
   return g;
 }
 
-void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores) {
-  checkpoint::ModelWeights weights(folder, run.model);
   for (const graph::Tensor& t : compiled.reference.tensors)
     if (t.kind == graph::TensorKind::param)
       engine::scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_weights.h"
 #include "data/prepare.h"
 #include "engine/session.h"
 
@@ -24,7 +25,7 @@ struct HeldOut {
 /// Runs held-out sequences through the parameters in `stores`, under the run's plan.
 class Evaluator {
  public:
-  Evaluator(const engine::Run& run, const data::Dataset& dataset, std::shared_ptr<runtime::Backend> backend,
+  Evaluator(const engine::Run& run, const data::Dataset& dataset, std::shared_ptr<kernels::Backend> backend,
             engine::Stores& stores);
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
@@ -41,7 +42,7 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 /// Logits [tokens, vocab] of every list, as fp32, under the run's plan.
 std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
-                                          std::shared_ptr<runtime::Backend> backend,
+                                          std::shared_ptr<kernels::Backend> backend,
                                           engine::Stores& stores);
 
 /// Gradients of the mean next-token loss over all lists, by parameter name (full tensors in the
@@ -51,10 +52,10 @@ struct Gradients {
   std::vector<std::pair<graph::Tensor, std::vector<std::byte>>> grads;
 };
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<runtime::Backend> backend, engine::Stores& stores);
+                       std::shared_ptr<kernels::Backend> backend, engine::Stores& stores);
 
-/// Loads every parameter of a model folder onto all ranks.
-void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+/// Loads every parameter of a model onto all ranks.
+void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores);
 
 }  // namespace hocket::train

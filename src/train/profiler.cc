@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cstdio>
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -13,9 +14,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/stats.h"
 #include "comm/local.h"
 #include "comm/solo.h"
+#include "ops/op.h"
 #include "runtime/executor.h"
+#include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
 
@@ -29,39 +33,25 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Inputs of the kind that training has: random tokens, whole sequences as documents.
-void feed_rank(const engine::Run& run, const engine::Compiled& compiled, runtime::Executor& rank, int32_t cls) {
+/// Inputs of the kind that training has: random tokens, whole sequences as documents, and a learning
+/// rate of 0, so that the weights stay good.
+engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compiled) {
   Rng rng(1);
-  const int64_t seq_len = run.config.train.seq_len;
-  for (const auto& b : compiled.program.classes[static_cast<size_t>(cls)].buffers) {
-    if (b.kind != program::BufferKind::input) continue;
-    void* data = rank.input(b.name, b.micro_batch);
-    const int64_t n = b.type.numel();
-    if (b.type.dtype == graph::DType::i32) {
-      for (int64_t i = 0; i < n; ++i)
-        static_cast<int32_t*>(data)[i] =
-            b.name == "positions"
-                ? static_cast<int32_t>(i % seq_len)
-                : static_cast<int32_t>(rng.below(static_cast<uint64_t>(run.model.vocab_size)));
-    } else if (b.name == "hyper") {
-      const double hyper[3] = {0.0, 0.5, 0.5};  // a learning rate of 0: weights stay good
-      std::memcpy(data, hyper, sizeof hyper);
-    } else {
-      for (int64_t i = 0; i < n; ++i)
-        static_cast<double*>(data)[i] = 1.0 / static_cast<double>(compiled.tokens_per_step);
-    }
-  }
-}
-
-double quantile(std::vector<double> v, double q) {
-  std::sort(v.begin(), v.end());
-  return v[std::min(v.size() - 1, static_cast<size_t>(q * static_cast<double>(v.size())))];
+  engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
+  const auto vocab = static_cast<uint64_t>(run.model.vocab_size);
+  for (int32_t& token : batch.tokens) token = static_cast<int32_t>(rng.below(vocab));
+  for (int32_t& target : batch.targets) target = static_cast<int32_t>(rng.below(vocab));
+  for (size_t i = 0; i < batch.positions.size(); ++i)
+    batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
+  batch.loss_scale = 1.0 / static_cast<double>(compiled.tokens_per_step);
+  batch.hyper = {0.0, 0.5, 0.5};
+  return batch;
 }
 
 }  // namespace
 
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
-                      const std::shared_ptr<runtime::Backend>& backend,
+                      const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options) {
   const program::Program& p = compiled.program;
   cost::Profile result;
@@ -71,6 +61,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   result.threads = engine::threads_per_rank(run.plan);
   std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(p);
   std::map<std::string, std::vector<double>> samples;
+  const engine::Batch batch = random_batch(run, compiled);
   std::set<int32_t> classes;
   for (const auto& t : targets) classes.insert(t.cls);
   for (int32_t cls : classes) {
@@ -85,12 +76,12 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     std::thread worker([&] {
       try {
         runtime::Executor executor(p, rank, backend, &solo, stores[static_cast<size_t>(rank)], how);
-        feed_rank(run, compiled, executor, cls);
+        engine::feed(batch, compiled, rank, executor);
         const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i)
           if (!program::is_communication(p.kind(tasks[i]).op))
-            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate);
+            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
         constexpr int kWarmUp = 2, kLeast = 5;
         auto start = Clock::now();
         for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
@@ -125,17 +116,17 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     const program::Kind& kind = p.kinds[static_cast<size_t>(t.kind)];
     const auto& ns = samples[t.key];
     HOCKET_CHECK(!ns.empty(), "{} was not timed", t.key);
-    const double median = quantile(ns, 0.5);
+    const double middle = median(ns);
     result.tasks.push_back({t.key, kind.op, to_string(program::compute_dtype(kind)), kind.flops,
-                            kind.bytes, static_cast<int64_t>(median),
-                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / median});
+                            kind.bytes, static_cast<int64_t>(middle),
+                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / middle});
     // The rate of the best large product is what MFU is a share of.
-    const double rate = kind.flops / (median * 1e-9);
+    const double rate = kind.flops / (middle * 1e-9);
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
-    if (kind.op.rfind("linear", 0) == 0 && kind.flops > 1e7) peak = std::max(peak, rate);
+    if (ops::find(kind.op).cost_class == ops::CostClass::matmul && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
-                                           static_cast<double>(kind.bytes) / (median * 1e-9));
+                                           static_cast<double>(kind.bytes) / (middle * 1e-9));
   }
   std::erase_if(result.peak_flops, [](const auto& p) { return p.second == 0; });
   if (p.mesh.size() > 1) {
@@ -146,23 +137,61 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   return result;
 }
 
-cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
-                             const std::shared_ptr<runtime::Backend>& backend,
-                             const ProfileOptions& options) {
+namespace {
+
+/// Why a profile does not do for a program on this machine; empty if it does.
+std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
+                        const program::Program& program) {
+  const int threads = engine::threads_per_rank(run.plan);
+  if (profile.threads != threads)
+    return fmt::format("was taken with {} thread{} per rank; this plan has {}", profile.threads,
+                       profile.threads == 1 ? "" : "s", threads);
+  const auto cpu = profile.machine.find("cpu");
+  const std::string here = engine::machine_facts()["cpu"];
+  if (cpu == profile.machine.end() || cpu->second != here)
+    return fmt::format("was taken on {}; this is {}",
+                       cpu == profile.machine.end() ? "an unknown CPU" : cpu->second, here);
+  if (program.mesh.size() > 1 && profile.links.empty()) return "has no times of links";
+  std::set<std::string> timed;
+  for (const cost::TimedTask& task : profile.tasks) timed.insert(task.key);
+  const std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(program);
+  const auto missing = std::count_if(targets.begin(), targets.end(), [&](const auto& target) {
+    return !timed.contains(target.key);
+  });
+  if (missing > 0) return fmt::format("lacks {} of the {} tasks", missing, targets.size());
+  return "";
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code none_there;
+  return std::filesystem::equivalent(a, b, none_there);
+}
+
+}  // namespace
+
+cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compiled,
+                          const std::shared_ptr<kernels::Backend>& backend,
+                          const ProfileOptions& options) {
+  const std::string& given = run.config.cluster.profile;
+  const std::string own = run.config.output.dir + "/profile.json";
+  if (!given.empty()) {
+    const cost::Profile profile = cost::read_profile(given);
+    const std::string why = shortcoming(profile, run, compiled.program);
+    if (why.empty()) return profile;
+    if (same_file(given, own))
+      fail(run.name, "cluster.profile is {}, which {}; a new one would replace this input; try "
+           "without cluster.profile", given, why);
+    fmt::print("profile  {} {}; all tasks are timed, for {}\n", given, why, own);
+    std::fflush(stdout);
+  }
   try {
-    cost::Profile old = cost::read_profile(path);
-    std::set<std::string> keys;
-    for (const auto& t : old.tasks) keys.insert(t.key);
-    bool covers = old.threads == engine::threads_per_rank(run.plan) &&
-                  old.machine["cpu"] == engine::machine_facts()["cpu"] &&
-                  (compiled.program.mesh.size() == 1 || !old.links.empty());
-    for (const auto& t : cost::distinct_tasks(compiled.program)) covers &= keys.count(t.key) > 0;
-    if (covers) return old;
+    cost::Profile earlier = cost::read_profile(own);
+    if (shortcoming(earlier, run, compiled.program).empty()) return earlier;
   } catch (const Error&) {
-    // Absent or of an older form: measured anew.
+    // Not there, or of an older form.
   }
   cost::Profile fresh = profile(run, compiled, backend, options);
-  write_file_atomic(path, cost::to_json(fresh));
+  write_file_atomic(own, cost::to_json(fresh));
   return fresh;
 }
 

@@ -9,9 +9,9 @@
 
 #include "cost/cost_model.h"
 #include "cost/profile.h"
-#include "runtime/kernel.h"
 #include "engine/compile.h"
 #include "engine/machine.h"
+#include "kernels/backend.h"
 
 namespace hocket::train {
 
@@ -25,13 +25,15 @@ struct ProfileOptions {
 /// too fast). A kind's time is the median over passes of its mean in a pass. Parameters and
 /// optimizer state are scratch; nothing of a run is touched.
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
-                      const std::shared_ptr<runtime::Backend>& backend,
+                      const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);
 
-/// Reads `path` if it covers every task of the program on this machine with these threads,
-/// otherwise profiles and writes it.
-cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
-                             const std::shared_ptr<runtime::Backend>& backend,
-                             const ProfileOptions& options);
+/// The timings that a training predicts with: those of cluster.profile, an input that is never
+/// written, if they have every task of the program, from this machine with these threads (what is
+/// amiss is printed); else those of output.dir/profile.json, which an earlier start wrote; else new
+/// ones, which go there. Error (exit code 2): cluster.profile is not there, or no profile.
+cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compiled,
+                          const std::shared_ptr<kernels::Backend>& backend,
+                          const ProfileOptions& options);
 
 }  // namespace hocket::train

@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "checkpoint/resolve.h"
+#include "engine/params.h"
 
 namespace hocket::train {
 namespace {
@@ -56,11 +56,32 @@ bool is_unset_token(const std::pair<std::string, json>& field) {
 
 }  // namespace
 
+std::string Position::to_json() const {
+  return json{{"fingerprint", fingerprint},
+              {"program_hash", program_hash},
+              {"began_with", began_with},
+              {"steps", steps},
+              {"time_s", time_s}}
+      .dump();
+}
+
+Position Position::of(const checkpoint::Checkpoint& from) {
+  const std::string where = from.folder() + "/run.json: data";
+  const json object = parse_json(from.state().data, where);
+  const JsonView in(object, where);
+  Position p;
+  p.fingerprint = in.get_string("fingerprint");
+  if (in.has("program_hash")) p.program_hash = in.get_string("program_hash");
+  if (in.has("began_with")) p.began_with = in.get_string("began_with");
+  p.steps = in.get_int("steps", 0);
+  if (in.has("time_s")) p.time_s = in.get_double("time_s");
+  return p;
+}
+
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from) {
   const std::string path = from.folder() + "/run.json";
   const json config = parse_json(from.state().config, path + ": config");
-  const json data = parse_json(from.state().data, path + ": data");
   const JsonView model = JsonView(config, path + ": config").at("model");
   const JsonView train = JsonView(config, path + ": config").at("train");
   const engine::TrainSection& t = run.config.train;
@@ -79,23 +100,50 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   compare("train.seed", from.state().seed, t.seed);
   compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), t.seq_len);
-  compare("data.dir's fingerprint", JsonView(data, path + ": data").get_string("fingerprint"),
-          data_fingerprint);
+  compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
 }
 
-void check_data(const engine::Run& run, const data::Dataset& dataset, bool from_weights) {
+void restore(const checkpoint::Checkpoint& from, engine::Session& session) {
+  for (const graph::Tensor& t : session.graph().tensors) {
+    if (t.kind == graph::TensorKind::param) {
+      engine::scatter(t, session.program(), session.stores(),
+                      [&](int64_t begin, int64_t count, void* to) {
+                        from.weights().load_range(t.name, begin, count, t.type.dtype, to);
+                      });
+    }
+    if (t.kind == graph::TensorKind::state) {
+      engine::scatter(t, session.program(), session.stores(),
+                      [&](int64_t begin, int64_t count, void* to) {
+                        from.load_optimizer_range(t.name, t.type, begin, count, to);
+                      });
+    }
+  }
+}
+
+std::string save(const std::string& folder, const engine::Session& session,
+                 checkpoint::CheckpointContent content) {
+  std::vector<std::vector<std::byte>> held;  // what `content` points to
+  for (const graph::Tensor& t : session.graph().tensors) {
+    const bool param = t.kind == graph::TensorKind::param;
+    if (!param && t.kind != graph::TensorKind::state) continue;
+    held.push_back(engine::gather(t, session.program(), session.stores()));
+    auto& list = param ? content.params : content.optimizer;
+    list.push_back({t.name, t.type, held.back().data()});
+  }
+  return checkpoint::save_checkpoint(folder, content);
+}
+
+void check_data(const engine::Run& run, const data::Dataset& dataset,
+                const std::string& weights) {
   const data::Tokenizer& tokenizer = dataset.tokenizer();
   if (tokenizer.vocab_size() > run.model.vocab_size)
     fail(run.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
          dataset.folder(), tokenizer.vocab_size(), run.model.vocab_size);
-  if (from_weights) {
-    const std::string folder =
-        checkpoint::resolve_model(run.config.model.path, checkpoint::Need::weights).folder;
-    data::require_tokenizer_of(folder, tokenizer, dataset.folder(),
-                               "prepare the data again with data.tokenizer: " + folder +
-                                   ", or start from a copy of that folder without tokenizer.json to "
-                                   "train another vocabulary");
-  }
+  if (!weights.empty())
+    data::require_tokenizer_of(weights, tokenizer, dataset.folder(),
+                               "prepare the data again with data.tokenizer: " + weights +
+                                   ", or start from a copy of that folder without tokenizer.json "
+                                   "to train another vocabulary");
   constexpr int64_t kWorthAWord = int64_t{1} << 30;  // less takes a second at most
   Progress progress;
   for (const auto& stream : {dataset.train(), dataset.valid()}) {

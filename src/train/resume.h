@@ -1,15 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run may start from: which checkpoint goes on (docs/config.md, "Going on"), and what the data
-// must be like.
+// What a checkpoint says of its run, who may go on from it (docs/config.md, "Going on"), what the data
+// of a run must be like, and the way of tensors between checkpoint and ranks.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "checkpoint/checkpoint.h"
 #include "data/prepare.h"
-#include "engine/config.h"
+#include "engine/session.h"
 
 namespace hocket::train {
+
+/// What the trainer keeps in run.json beside step, seed, configuration and losses.
+struct Position {
+  std::string fingerprint;   ///< of the data
+  std::string program_hash;  ///< of the certificate
+  std::string began_with;    ///< "random, seed 1", "from <folder>"; empty: not known
+  int64_t steps = 0;         ///< where the run ends; 0: a checkpoint that does not say
+  double time_s = 0;         ///< spent in steps
+
+  std::string to_json() const;
+  /// Error: what a checkpoint has in its place is none.
+  static Position of(const checkpoint::Checkpoint& from);
+};
 
 /// Error, naming the first key that differs with both values, unless the run has the model, type,
 /// seed, batches and data (its fingerprint) of the one that saved the checkpoint.
@@ -17,8 +31,15 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
                          const checkpoint::Checkpoint& from);
 
 /// Error unless the model has an embedding for every token of the data, the data was made by the
-/// tokenizer beside the weights that the run starts from, if it does so, and the shards have their
-/// checksums (all ids are read once).
-void check_data(const engine::Run& run, const data::Dataset& dataset, bool from_weights);
+/// tokenizer beside the weights that the run starts from (`weights`: their folder; empty: none), and
+/// the shards have their checksums (all ids are read once).
+void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights);
+
+/// Parameters and optimizer state of the checkpoint onto all ranks.
+void restore(const checkpoint::Checkpoint& from, engine::Session& session);
+
+/// Writes a checkpoint of what the ranks hold into `folder` and returns its path.
+std::string save(const std::string& folder, const engine::Session& session,
+                 checkpoint::CheckpointContent content);
 
 }  // namespace hocket::train

@@ -51,7 +51,7 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64
 }  // namespace
 
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
-                     std::shared_ptr<runtime::Backend> backend,
+                     std::shared_ptr<kernels::Backend> backend,
                      const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
                      const GenerateOptions& options) {
   std::vector<int32_t> ids;
@@ -65,15 +65,14 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
   const int64_t slots = static_cast<int64_t>(ids.size()) + options.max_new_tokens;
 
   engine::Stores stores(1);
-  runtime::ExecutorOptions how;
-  how.threads = engine::threads_per_rank(run.plan);
   auto session_for = [&](int64_t n) {
     engine::CompileOptions o;
     o.purpose = engine::Purpose::generate;
     o.new_tokens = n;
     o.cache_slots = slots;
     o.num_micro_batches = 1;
-    return std::make_unique<engine::Session>(engine::compile(run, o), backend, stores, how);
+    return std::make_unique<engine::Session>(engine::compile(run, o), backend, stores,
+                                             engine::executor_options(run));
   };
   auto decode = session_for(1);
   for (const graph::Tensor& t : decode->graph().tensors)
@@ -84,13 +83,14 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
 
   /// Runs tokens [begin, begin + count); returns the logits of the last one.
   auto forward = [&](engine::Session& s, int64_t n, int64_t begin, int64_t count) {
-    std::vector<int32_t> tokens(static_cast<size_t>(n), 0), positions(static_cast<size_t>(n), -1);
-    for (int64_t i = 0; i < count; ++i) {
-      tokens[static_cast<size_t>(i)] = ids[static_cast<size_t>(begin + i)];
-      positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
+    engine::Batch batch(1, n);
+    for (int64_t i = 0; i < n; ++i) {
+      const size_t at = static_cast<size_t>(i);
+      // A position below 0 is a row without a token.
+      batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
+      if (i < count) batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
     }
-    s.feed("tokens", 0, tokens.data());
-    s.feed("positions", 0, positions.data());
+    s.feed(batch);
     s.step();
     std::vector<std::byte> raw = s.collect("logits", 0);
     const size_t v = static_cast<size_t>(run.model.vocab_size);
@@ -148,7 +148,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, c
   };
   std::string text;
   const std::string raw =
-      generate(run, dataset.tokenizer(), runtime::load_torch_backend(), weights, o);
+      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, o);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
     const int n = utf8_length(raw, at);

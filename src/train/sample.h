@@ -25,7 +25,7 @@ struct GenerateOptions {
 /// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
 /// prompt. One rank, whatever the plan.
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
-                     std::shared_ptr<runtime::Backend> backend,
+                     std::shared_ptr<kernels::Backend> backend,
                      const std::function<void(const graph::Tensor&, int64_t begin, int64_t count,
                                               void* dst)>& weights,
                      const GenerateOptions& options);

@@ -25,6 +25,15 @@ TEST(Error, TextAndExitCodes) {
   }
 }
 
+TEST(Error, ANoteKeepsKindAndCause) {
+  const Error stopped(Error::Kind::kRun, "comm", "stopped: rank 1 failed", Error::Cause::stopped);
+  const Error told = stopped.with("step-000004 is complete");
+  EXPECT_STREQ(told.what(), "[comm] stopped: rank 1 failed; step-000004 is complete");
+  EXPECT_EQ(told.kind(), Error::Kind::kRun);
+  EXPECT_EQ(told.cause(), Error::Cause::stopped);
+  EXPECT_EQ(Error(Error::Kind::kInput, "a", "b").with("c").cause(), Error::Cause::own);
+}
+
 TEST(Error, CheckNamesTheCondition) {
   HOCKET_CHECK(1 + 1 == 2, "never printed");
   try {

@@ -29,8 +29,8 @@ class Layers(unittest.TestCase):
     def test_allowed(self):
         for path, include in [
                 ("src/graph/a.cc", '"base/error.h"'), ("src/graph/a.cc", '"graph/b.h"'),
-                ("src/kernels/a.cc", "<ATen/ATen.h>"), ("src/kernels/a.cc", '"runtime/torch/a.h"'),
-                ("src/runtime/torch/a.cc", "<c10/core/Allocator.h>"),
+                ("src/torch/a.cc", "<ATen/ATen.h>"), ("src/torch/a.cc", '"torch/a.h"'),
+                ("src/runtime/a.cc", '"kernels/abi.h"'),
                 ("src/train/a.cc", '"data/b.h"'), ("tests/parity/a_test.cc", "<ATen/ATen.h>"),
                 ("tests/base/a_test.cc", '"cli/main.h"')]:
             self.assertEqual([], self.errors(path, f"{HEAD}#include {include}\n"), (path, include))
@@ -40,14 +40,16 @@ class Layers(unittest.TestCase):
                 ("src/base/a.cc", HEAD + '#include "graph/b.h"\n', "row is below"),
                 ("src/sim/a.cc", HEAD + '#include "runtime/b.h"\n', "row is below"),
                 ("src/sim/a.cc", HEAD + "#include <ATen/ATen.h>\n", "LibTorch"),
-                ("src/runtime/a.cc", HEAD + '#include "runtime/torch/b.h"\n', "hocket_torch"),
-                ("src/train/a.cc", HEAD + '#include "kernels/b.h"\n', "hocket_torch"),
+                ("src/kernels/cpu/a.cc", HEAD + "#include <ATen/ATen.h>\n", "LibTorch"),
+                ("src/kernels/cpu/a.cc", HEAD + '#include "runtime/b.h"\n', "row is below"),
+                ("src/train/a.cc", HEAD + '#include "torch/b.h"\n', "of its own"),
                 ("tests/base/a_test.cc", HEAD + "#include <torch/torch.h>\n", "LibTorch"),
                 ("src/nowhere/a.cc", HEAD, "no row"),
                 ("src/base/a.cc", HEAD + '#include "error.h"\n', "from the root"),
                 ("src/base/a.cc", HEAD + "#include <regex>\n", "regex"),
                 ("src/base/a.h", HEAD + "#include <yaml-cpp/yaml.h>\n", "in a header"),
                 ("src/base/a.cc", "int x;\n", "first line"),
+                ("src/base/a.js", "let x;\n", "first line"),
                 ("src/base/a.cc", HEAD + "int x;\n" * 800, "801 lines"),
                 ("src/base/a.cc", HEAD + "// TO" + "DO later\n", "no note")]:
             errors = self.errors(path, text)

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "program/finalize.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::check {
@@ -107,7 +108,7 @@ TEST(Check, CertificateIsJson) {
   EXPECT_GT(j["proved"].size(), 0u);
   EXPECT_GT(j["assumptions"].size(), 0u);
   EXPECT_GT(j["outside"].size(), 0u);
-  c.program.classes[0].tasks[5].accumulate = 1;
+  c.program.classes[0].tasks[5].accumulate = {0};
   auto k = nlohmann::json::parse(to_json(check(c.program, c.graph)));
   EXPECT_FALSE(k["ok"]);
   EXPECT_NE(k["program_hash"], j["program_hash"]);
@@ -143,6 +144,49 @@ TEST(Check, BudgetNamesTheLargestBuffersAndAWayOut) {
   EXPECT_EQ(v.problems[0].rule, "memory-budget");
   EXPECT_NE(v.problems[0].text.find("written by"), std::string::npos) << v.problems[0].text;
   EXPECT_NE(v.problems[0].fix.find("plan."), std::string::npos);
+}
+
+/// The program of `c` with its loss, the same on all ranks, passed on to the next rank of the axis.
+program::Program with_a_ring(const test::Case& c, const std::string& axis, int32_t offset) {
+  program::Program p = c.program;
+  for (program::RankClass& cls : p.classes) {
+    int32_t loss = 0;
+    while (cls.buffers[static_cast<size_t>(loss)].kind != program::BufferKind::output) ++loss;
+    const graph::TensorType type = cls.buffers[static_cast<size_t>(loss)].type;
+    program::Task send, recv;
+    send.kind = p.intern({.op = "send", .attrs = {}, .in = {type}, .out = {}, .bytes = type.bytes()});
+    recv.kind = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {type}, .bytes = type.bytes()});
+    send.lane = program::Lane::intra;
+    recv.lane = program::Lane::intra_rx;
+    send.phase = recv.phase = program::Phase::optimizer;
+    send.peer_axis = recv.peer_axis = p.mesh.axis(axis);
+    send.tag = recv.tag = 1 << 20;
+    send.peer = offset;
+    recv.peer = -offset;
+    send.in = {loss};
+    recv.out = {static_cast<int32_t>(cls.buffers.size())};
+    cls.buffers.emplace_back().type = type;
+    cls.tasks.push_back(send);
+    cls.tasks.push_back(recv);
+  }
+  program::finalize(p);
+  return p;
+}
+
+TEST(Check, AMessageAroundARingIsGood) {
+  parallel::Plan plan;
+  plan.dp = 4;
+  const test::Case c = test::make_case(test::dense(2, false), plan);
+  for (int32_t offset : {1, -1, 2, 3, -3}) {
+    const Verdict v = check(with_a_ring(c, "edp", offset), c.graph);
+    EXPECT_TRUE(v.ok()) << to_text(v);
+    EXPECT_EQ(v.num_messages, 1);
+  }
+  for (int32_t offset : {0, 4, -4, 5}) {
+    const Verdict v = check(with_a_ring(c, "edp", offset), c.graph);
+    ASSERT_FALSE(v.ok()) << "offset " << offset;
+    EXPECT_EQ(v.problems[0].rule, "peer-exists");
+  }
 }
 
 TEST(Check, AnotherGraphIsRefused) {

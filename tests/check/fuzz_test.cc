@@ -10,46 +10,48 @@
 namespace hocket::check {
 namespace {
 
-using Writers = std::vector<std::function<void(int64_t)>>;
+/// Collects every integer of a program, as something to overwrite.
+class Integers {
+ public:
+  std::vector<std::function<void(int64_t)>> writers;
 
-/// Every integer of a program, as something to overwrite.
-Writers fields(program::Program& p) {
-  Writers w;
-  auto add = [&](auto& field) {
-    w.push_back(
-        [&field](int64_t v) { field = static_cast<std::remove_reference_t<decltype(field)>>(v); });
-  };
-  for (auto& a : p.mesh.axes) add(a.size);
-  add(p.num_micro_batches);
-  for (auto& k : p.kinds) {
-    add(k.workspace);
-    for (auto* list : {&k.in, &k.out})
-      for (auto& t : *list) {
-        add(t.top_k);
-        for (auto& d : t.dims) add(d);
-      }
+  template <program::HasFields Struct>
+  void add(Struct& object) {
+    program::for_each_field<Struct>(
+        [&](const program::Field&, auto member) { add(object.*member); });
   }
-  for (auto& g : p.groups)
-    for (auto* list : {&g.axes, &g.members})
-      for (auto& x : *list) add(x);
-  for (auto& c : p.classes) {
-    add(c.stage);
-    add(c.arena_bytes);
-    for (auto& x : c.task_workspace) add(x);
-    for (auto& t : c.tasks) {
-      add(t.kind), add(t.lane), add(t.accumulate), add(t.group), add(t.peer_axis), add(t.peer);
-      add(t.tag), add(t.phase), add(t.micro_batch), add(t.layer);
-      for (auto* list : {&t.in, &t.out, &t.deps})
-        for (auto& x : *list) add(x);
-    }
-    for (auto& b : c.buffers) {
-      add(b.offset), add(b.expected_bytes), add(b.micro_batch), add(b.type.top_k);
-      for (auto& d : b.type.dims) add(d);
-      for (auto& l : b.layout.on) add(l.code);
-    }
+
+ private:
+  template <class Number>
+    requires std::is_integral_v<Number> || std::is_enum_v<Number>
+  void add(Number& number) {
+    writers.push_back([&number](int64_t value) { number = static_cast<Number>(value); });
   }
-  return w;
-}
+  void add(program::OutputSet& set) {
+    writers.push_back([&set](int64_t value) {
+      set = program::OutputSet::of_bits(static_cast<uint32_t>(value));
+    });
+  }
+  void add(graph::TensorType& type) {
+    add(type.top_k);
+    add(type.dims);
+  }
+  void add(program::Layout& layout) {
+    for (graph::Placement& placement : layout.on) add(placement.code);
+  }
+  void add(program::Mesh& mesh) {
+    for (graph::Axis& axis : mesh.axes) add(axis.size);
+  }
+  template <class Item>
+  void add(std::vector<Item>& list) {
+    for (Item& item : list) add(item);
+  }
+  // What holds no integer.
+  void add(double&) {}
+  void add(std::string&) {}
+  void add(program::Attrs&) {}
+  void add(program::KindIndex&) {}
+};
 
 TEST(Fuzz, CorruptProgramsGetAVerdict) {
   std::mt19937_64 rng(5);
@@ -59,8 +61,11 @@ TEST(Fuzz, CorruptProgramsGetAVerdict) {
   int refused = 0;
   for (int i = 0; i < 400; ++i) {
     test::Case c = test::random_case(rng);
-    const Writers w = fields(c.program);
-    for (int k = 0; k < 1 + i % 3; ++k) w[rng() % w.size()](kValues[rng() % std::size(kValues)]);
+    Integers integers;
+    integers.add(c.program);
+    const auto& writers = integers.writers;
+    for (int k = 0; k < 1 + i % 3; ++k)
+      writers[rng() % writers.size()](kValues[rng() % std::size(kValues)]);
     refused += !check(c.program, c.graph).ok();
   }
   EXPECT_GT(refused, 250);

@@ -37,7 +37,6 @@ Task& task(Program& p, int32_t cls, const std::string& op, int n = 0) {
 void erase(Program& p, int32_t cls, int32_t at) {
   RankClass& c = p.classes[static_cast<size_t>(cls)];
   c.tasks.erase(c.tasks.begin() + at);
-  if (!c.task_workspace.empty()) c.task_workspace.erase(c.task_workspace.begin() + at);
   for (Task& t : c.tasks) {
     std::erase(t.deps, at);
     for (int32_t& d : t.deps) d -= d > at;
@@ -71,7 +70,6 @@ TEST(Refuse, AllReduceTwice) {
   RankClass& cls = c.program.classes[0];
   const int32_t at = find(c.program, 0, "all_reduce");
   cls.tasks.insert(cls.tasks.begin() + at, cls.tasks[static_cast<size_t>(at)]);
-  cls.task_workspace.insert(cls.task_workspace.begin() + at, program::kNone);
   for (size_t i = static_cast<size_t>(at) + 1; i < cls.tasks.size(); ++i)
     for (int32_t& d : cls.tasks[i].deps) d += d >= at;
   expect_refused(check(c.program, c.graph), "reduce-replicated",
@@ -167,15 +165,8 @@ TEST(Refuse, ExchangeInTheWrongDirection) {
 
 TEST(Refuse, TiedGradientNotSummedOverStages) {
   test::Case c = make(2, 1, 1, 2, true);
-  for (int32_t cls = 0; cls < 2; ++cls) {
-    const auto& tasks = c.program.classes[static_cast<size_t>(cls)].tasks;
-    for (size_t i = 0; i < tasks.size(); ++i)
-      if (c.program.kind(tasks[i]).op == "all_reduce" &&
-          !c.program.groups[static_cast<size_t>(tasks[i].group)].members.empty()) {
-        erase(c.program, cls, static_cast<int32_t>(i));
-        break;
-      }
-  }
+  // The first reduction over stages is the tied gradient's; the norms' comes later.
+  for (int32_t cls = 0; cls < 2; ++cls) erase(c.program, cls, find(c.program, cls, "all_reduce"));
   expect_refused(check(c.program, c.graph), "not-in-graph", {"lacks"});
 }
 
@@ -189,7 +180,6 @@ TEST(Refuse, ParameterUpdatedTwice) {
   test::Case c = make(1, 1, 1, 1);
   RankClass& cls = c.program.classes[0];
   cls.tasks.push_back(task(c.program, 0, "adamw", 1));
-  cls.task_workspace.push_back(program::kNone);
   expect_refused(check(c.program, c.graph), "not-in-graph", {"adamw"});
 }
 
@@ -229,9 +219,9 @@ TEST(Refuse, WorkspaceOverAnInput) {
   test::Case c = make(1, 1, 1, 1);
   RankClass& cls = c.program.classes[0];
   const int32_t at = find(c.program, 0, "linear");
-  const Task& t = cls.tasks[static_cast<size_t>(at)];
+  Task& t = cls.tasks[static_cast<size_t>(at)];
   ASSERT_GT(c.program.kind(t).workspace, 0);
-  cls.task_workspace[static_cast<size_t>(at)] = cls.buffers[static_cast<size_t>(t.in[0])].offset;
+  t.workspace = cls.buffers[static_cast<size_t>(t.in[0])].offset;
   expect_refused(check(c.program, c.graph), "race", {"linear", "puts its workspace over"});
 }
 
@@ -317,6 +307,82 @@ TEST(Refuse, Deadlock) {
   Verdict v = check_structure(exchange(true));
   expect_refused(v, "deadlock", {"recv", "receives from", "depends on", "class 1"});
   EXPECT_EQ(v.problems[0].ranks, (std::vector<int32_t>{0, 1}));
+}
+
+/// A ring of `n` ranks: each sends its value to the next and receives the one of the rank before;
+/// `after_the_send`: it looks for the latter only when its own is on the way.
+Program ring(int32_t n, bool after_the_send) {
+  Program p;
+  p.mesh = {{{"pp", 1}, {"edp", n}}};
+  const graph::TensorType f{graph::DType::f32, {16}};
+  const auto zero =
+      p.intern({.op = "zero", .attrs = {{"type", graph::to_string(f)}}, .in = {}, .out = {f}});
+  RankClass c;
+  c.buffers.resize(2);
+  for (program::Buffer& b : c.buffers) b.type = f;
+  Task make, send, recv;
+  make.kind = zero;
+  make.out = {0};
+  send.kind = p.intern({.op = "send", .attrs = {}, .in = {f}, .out = {}, .bytes = f.bytes()});
+  send.lane = Lane::intra;
+  send.in = {0};
+  recv.kind = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {f}, .bytes = f.bytes()});
+  recv.lane = Lane::intra_rx;
+  recv.out = {1};
+  send.peer_axis = recv.peer_axis = 1;
+  send.tag = recv.tag = 0;
+  send.peer = 1;
+  recv.peer = -1;
+  if (after_the_send) recv.deps = {1};
+  c.tasks = {make, send, recv};
+  p.classes.push_back(c);
+  program::finalize(p);
+  return p;
+}
+
+TEST(Refuse, ARingThatEndsOnlyWhenSendsCompleteAlone) {
+  // Both lanes are free: every send meets the receive of the next rank.
+  Verdict v = check_structure(ring(4, false));
+  ASSERT_TRUE(v.ok()) << to_text(v);
+  EXPECT_EQ(v.stuck_when_sends_wait, "");
+  EXPECT_NE(to_text(v).find("whether a send completes alone or waits for its receiver"),
+            std::string::npos) << to_text(v);
+  // The receive comes after the send: if sends wait, each rank waits for the next one's receive.
+  v = check_structure(ring(4, true));
+  ASSERT_TRUE(v.ok()) << to_text(v);
+  for (const char* words : {"send", "waits for its receiver", "depends on"})
+    EXPECT_NE(v.stuck_when_sends_wait.find(words), std::string::npos) << v.stuck_when_sends_wait;
+  EXPECT_NE(to_text(v).find("every run ends if sends complete alone"), std::string::npos);
+  bool assumed = false;
+  for (const std::string& a : v.assumptions) assumed |= a.starts_with("sends complete without");
+  EXPECT_TRUE(assumed) << to_text(v);
+}
+
+TEST(Refuse, TwoGroupsOfTheSameRanks) {
+  for (bool other_lane : {false, true}) {
+    test::Case c = make(1, 2, 1, 1);
+    ASSERT_EQ(c.program.mesh.axes[2].size, 1);
+    Task& t = task(c.program, 0, "all_reduce", 1);
+    // The same ranks, spelled with an axis of one rank.
+    c.program.groups.push_back({{1, 2}, {}});
+    t.group = static_cast<int32_t>(c.program.groups.size()) - 1;
+    if (other_lane) t.lane = Lane::inter;
+    const Verdict v = check(c.program, c.graph);
+    expect_refused(v, "group-once", {"all_reduce", "has the same ranks as group 0"});
+    EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "all_reduce", 1));
+  }
+}
+
+TEST(Refuse, OneGroupInTwoLanes) {
+  test::Case c = make(1, 2, 1, 1);
+  c.program.classes[0].tasks[static_cast<size_t>(find(c.program, 0, "all_reduce", 1))].lane = Lane::inter;
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "group-lane", {"all_reduce", "in two lanes"});
+  // Over stages the classes share the ranks of a meeting.
+  c = make(2, 1, 1, 1);
+  for (Task& t : c.program.classes[1].tasks)
+    if (c.program.kind(t).op == "all_reduce") t.lane = Lane::inter;
+  expect_refused(check(c.program, c.graph), "group-lane", {"class 0", "class 1", "in two lanes"});
 }
 
 TEST(Refuse, CollectivesInDifferentOrder) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -138,7 +139,9 @@ TEST_F(Damage, FilesOfAnotherStepAreNoticed) {
 }
 
 TEST_F(Damage, AllDamagedIsAnError) {
-  for (const std::string& folder : {older_, newest_}) truncate_file(folder + "/model.safetensors", 9);
+  for (const std::string& folder : {older_, newest_}) {
+    std::filesystem::resize_file(folder + "/model.safetensors", 9);
+  }
   const std::string text = error_of([&] { latest_checkpoint(run_.path(), Verify::all); });
   EXPECT_NE(text.find("no intact checkpoint: step-000002 (model.safetensors has 9 bytes of"),
             std::string::npos)
@@ -151,7 +154,7 @@ TEST_F(Damage, OldCheckpointsOpenWithALine) {
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
   EXPECT_EQ(log_, "warning: " + newest_ + ": saved without checksums; only lengths were compared\n");
   EXPECT_EQ(Checkpoint(newest_, Verify::lengths).state().step, 2);
-  truncate_file(newest_ + "/model.safetensors", 100);
+  std::filesystem::resize_file(newest_ + "/model.safetensors", 100);
   expect_fall_back("model.safetensors has 100 bytes of");
 }
 

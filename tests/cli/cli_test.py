@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: timeout=600
-"""The command line without LibTorch: errors and exit codes, check, simulate and graph on runs, models and the
+"""The command line: errors and exit codes, check, simulate and graph on runs, models and the
 texts of programs."""
 import json
 import os
@@ -105,6 +105,12 @@ class Cli(unittest.TestCase):
             self.refused(["check", "configs/quickstart.yaml", "--set", key], *expected)
 
         refused("output.dir=", "output.dir is empty")
+        refused("model.path=", "model has neither path nor config")
+        refused("model.config.model_type=llama", "model has both path and config")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "model.path=", "--set", "model.init=weights",
+                      "--set", "model.config={model_type: llama}"],
+                     "model.init is weights, and model.config names no folder")
+        refused("model.init=weights", "configs/models/quickstart] no model.safetensors")
         refused("plan.threads_per_rank=100000", "expected from 0 to 1024")
         refused("train.global_batch=4000000000", "1000000000 micro-batches", "with 3 layers", "plan.micro_batch")
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dp=65536", "--set", "plan.micro_batch=1",
@@ -114,12 +120,11 @@ class Cli(unittest.TestCase):
             refused(key + "=4611686018427387904", key)
 
     def test_memory_of_this_machine(self):
-        """Before anything is allocated, and before LibTorch is loaded."""
+        """Before anything is allocated."""
         self.refused(["profile", "configs/models/qwen3-30b-a3b"], "1 local rank would need", "this machine has",
                      "cluster.memory_budget")
         self.refused(["profile", "configs/quickstart.yaml", "--set", "cluster.memory_budget=10KiB"], "10 KiB", "try")
 
-    @unittest.skipUnless(cli_util.HAS_TORCH, f"no {cli_util.TORCH_LIB}")
     def test_memory_and_positions_of_verbs_that_execute(self):
         self.box.prepare()
         small = ["--set", "cluster.memory_budget=10KiB"]
@@ -312,7 +317,7 @@ class Cli(unittest.TestCase):
     def test_env(self):
         j = json.loads(self.box.good("env", "--json"))
         self.assertEqual(["llama", "qwen3_moe"], j["models"])
-        self.assertEqual(cli_util.HAS_TORCH, j["torch"] is not None)
+        self.assertIn("best for this processor", j["kernels"])
         self.assertIn("hocket", self.box.good("env"))
 
     def test_bench(self):

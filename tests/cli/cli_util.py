@@ -12,8 +12,6 @@ import sys
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 BINARY_DIR = os.environ.get("HOCKET_BINARY_DIR", os.path.join(ROOT, "build"))
 HOCKET = os.path.join(BINARY_DIR, "hocket")
-TORCH_LIB = os.environ.get("HOCKET_TORCH_LIB") or os.path.join(BINARY_DIR, "libhocket_torch.so")
-HAS_TORCH = os.path.exists(TORCH_LIB)
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 
 TINY = {
@@ -61,10 +59,7 @@ class Sandbox:
         return os.path.join(self.folder, name)
 
     def environment(self):
-        env = dict(os.environ, PATH=self.path("bin") + ":" + os.environ["PATH"])
-        if HAS_TORCH:
-            env["HOCKET_TORCH_LIB"] = TORCH_LIB
-        return env
+        return dict(os.environ, PATH=self.path("bin") + ":" + os.environ["PATH"])
 
     def shell(self, command, timeout=240):
         """Runs a command line as printed; the compiler's headers become the sandbox's."""

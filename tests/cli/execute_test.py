@@ -16,7 +16,6 @@ import cli_util
 from cli_util import HOCKET, Sandbox, floats, read_safetensors
 
 
-@unittest.skipUnless(cli_util.HAS_TORCH, f"no {cli_util.TORCH_LIB}")
 class Execute(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -94,6 +93,92 @@ class Execute(unittest.TestCase):
         return ["train", "configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set", "train.steps=2",
                 "--set", "train.save_every=1", "--set", "cluster.profile=runs/quickstart/profile.json",
                 *(w for change in more for w in ("--set", change))]
+
+    def test_the_profile_is_an_input(self):
+        """What cluster.profile names is read, refused if it is no profile, and never written."""
+        def content(name):
+            with open(self.box.path(name), "rb") as f:
+                return f.read()
+
+        cluster = content("configs/clusters/h100-64x8.yaml")
+        self.refused("configs/clusters/h100-64x8.yaml",
+                     *self.short("timed", "cluster.profile=configs/clusters/h100-64x8.yaml"))
+        self.assertEqual(cluster, content("configs/clusters/h100-64x8.yaml"))
+        self.refused("none.json", *self.short("timed", "cluster.profile=none.json"))
+        self.assertFalse(os.path.exists(self.box.path("none.json")))
+        # One that lacks a task: it stays, and what is timed goes into the run's own.
+        profile = json.loads(content("runs/quickstart/profile.json"))
+        tasks = len(profile["tasks"])
+        profile["tasks"].pop()
+        with open(self.box.path("part.json"), "w", encoding="utf-8") as f:
+            json.dump(profile, f)
+        part = content("part.json")
+        out = self.box.good(*self.short("timed", "cluster.profile=part.json"))
+        self.assertIn(f"part.json lacks 1 of the {tasks} tasks", out)
+        self.assertEqual(part, content("part.json"))
+        self.assertEqual(tasks, len(json.loads(content("runs/timed/profile.json"))["tasks"]))
+        # The next start takes the run's own.
+        own = content("runs/timed/profile.json")
+        self.box.good(*self.short("timed", "cluster.profile=part.json", "train.steps=3"))
+        self.assertEqual(own, content("runs/timed/profile.json"))
+        # Of other threads, and in the very place where the new one would go.
+        self.refused("runs/timed/profile.json, which was taken with",
+                     *self.short("timed", "cluster.profile=runs/timed/profile.json", "train.steps=4",
+                                 "plan.threads_per_rank=1"))
+        self.assertEqual(own, content("runs/timed/profile.json"))
+
+    def test_learning_rate(self):
+        """It never ends above its peak, and a warm-up that is longer than the training is told."""
+        def rates(name):
+            with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
+                return [x["train/lr"] for x in map(json.loads, f) if "train/lr" in x]
+
+        fine = ["train.lr=1e-5", "train.steps=6", "train.warmup_steps=2"]
+        r = self.box.run(*self.short("fine", *fine, "train.min_lr=null"))
+        self.assertEqual((0, ""), (r.returncode, "".join(x for x in r.stderr.split("\n") if "warning" in x)))
+        self.assertAlmostEqual(1e-6, rates("fine")[-1], delta=1e-12)
+        self.assertAlmostEqual(1e-5, max(rates("fine")), delta=1e-12)
+        r = self.box.run(*self.short("high", *fine, "train.min_lr=1e-4"))
+        self.assertIn("train.min_lr is 0.0001, above train.lr", r.stderr)
+        self.assertEqual([1e-5] * 5, rates("high")[1:])
+        r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
+        self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
+
+    def test_what_a_training_starts_from(self):
+        """Weights where model.path has them, unless told otherwise; and the start says which."""
+        def losses(name):
+            with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
+                return [x["train/loss"] for x in map(json.loads, f) if "train/loss" in x]
+
+        self.assertIn("\nweights  random, seed 1\n", self.output)
+        model = "model.path=runs/quickstart"
+        saved = "runs/quickstart/checkpoints/step-000006"
+        self.assertIn(f"\nweights  from {saved}\n", self.box.good(*self.short("tuned", model)))
+        self.assertIn("\nweights  from ", self.box.good(*self.short("told", model, "model.init=weights")))
+        self.assertIn("\nweights  random, seed 1\n",
+                      self.box.good(*self.short("anew", model, "model.init=random")))
+        # A config.json means itself alone.
+        self.assertIn("\nweights  random, seed 1\n",
+                      self.box.good(*self.short("config", f"model.path={saved}/config.json")))
+        self.assertEqual(losses("tuned"), losses("told"))
+        self.assertEqual(losses("anew"), losses("config"))
+        self.assertLess(losses("tuned")[0], losses("anew")[0])
+        # Going on starts from the run's own checkpoint, and the report still knows the beginning.
+        out = self.box.good(*self.short("tuned", model, "train.steps=3"))
+        self.assertIn("\nweights  of checkpoint runs/tuned/checkpoints/step-000002 (step 2)\n", out)
+        with open(self.box.path("runs/tuned/report.html"), encoding="utf-8") as f:
+            self.assertIn(f"from {saved}", f.read())
+        # Weights that do not fit are told before anything is timed; so are those in a form that is not read.
+        shutil.copytree(self.box.path(saved), self.box.path("narrow"))
+        with open(self.box.path("narrow/config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(cli_util.TINY, intermediate_size=40, moe_intermediate_size=12), f)
+        words = ["train", "configs/quickstart.yaml", "--set", "output.dir=runs/narrow", "--set"]
+        self.refused("narrow", *words, "model.path=narrow")
+        os.remove(self.box.path("narrow/model.safetensors"))
+        with open(self.box.path("narrow/pytorch_model.bin"), "wb") as f:
+            f.write(b"x")
+        self.refused("narrow] has pytorch_model.bin, which is not read", *words, "model.path=narrow")
+        self.assertFalse(os.path.exists(self.box.path("runs/narrow/profile.json")))
 
     def test_finished_training_is_left_alone(self):
         before = self.files("runs/quickstart")

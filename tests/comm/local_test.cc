@@ -53,6 +53,7 @@ struct Side {
   std::vector<Bytes> in, out;
   std::vector<int32_t> members;
   bool inplace = false;
+  program::Lane lane = program::Lane::intra;
   int32_t peer = -1, tag = -1;
   std::vector<void*> p_in, p_out;
   Call call;
@@ -66,7 +67,8 @@ struct Side {
     p_in.clear(), p_out.clear();
     for (Bytes& b : in) p_in.push_back(b.data());
     for (Bytes& b : inplace ? in : out) p_out.push_back(b.data());
-    call = {&kind, p_in, p_out, members, peer, tag};
+    call = {.kind = &kind, .in = p_in, .out = p_out, .members = members, .lane = lane, .peer = peer,
+            .tag = tag};
   }
   const Bytes& result(size_t i) const { return inplace ? in[i] : out[i]; }
 };
@@ -470,6 +472,31 @@ TEST(LocalComm, RefusesMismatches) {
   });
   EXPECT_NE(e, "");
   EXPECT_NE(f, "");
+}
+
+// In two lanes, each lane of a rank could take the place of another rank at the meeting.
+TEST(LocalComm, ASetOfRanksMeetsInOneLane) {
+  LocalWorld world(3, milliseconds(20'000));
+  auto side = [](std::vector<int32_t> members, program::Lane lane) {
+    Side s;
+    s.kind.op = "all_reduce";
+    s.kind.in = s.kind.out = {{DType::f32, {4}}};
+    s.in = {Bytes(16)};
+    s.members = std::move(members);
+    s.lane = lane;
+    return s;
+  };
+  std::vector<Side> sides{side({0, 1}, program::Lane::intra), side({0, 1}, program::Lane::intra)};
+  run_all(world, sides);
+  expect_no_errors(sides);
+  Side other = side({0, 1}, program::Lane::inter);
+  other.prepare();
+  const std::string why = error_of([&] { world.communicator(0).run(other.call); });
+  EXPECT_NE(why.find("came in lane inter to a meeting of ranks 0,1"), std::string::npos) << why;
+  // Another set of ranks may meet in another lane.
+  std::vector<Side> three(3, side({0, 1, 2}, program::Lane::inter));
+  run_all(world, three);
+  expect_no_errors(three);
 }
 
 TEST(LocalComm, AnAbortWakesEverybody) {

@@ -199,7 +199,7 @@ TEST(Profile, DistinctTasksOfAProgram) {
   const auto add = [&](size_t c, program::KindId k, uint32_t accumulate) {
     program::Task t;
     t.kind = k;
-    t.accumulate = accumulate;
+    t.accumulate = program::OutputSet::of_bits(accumulate);
     p.classes[c].tasks.push_back(t);
   };
   add(0, a, 0);

@@ -103,16 +103,26 @@ TEST(Xz, EqualsTheProgram) {
     bits += 8 * file_size(path + ".xz");
     bytes += static_cast<int64_t>(texts[i].size());
   }
-  const BaselineResult all = xz_baseline(paths);
+  const BaselineResult all = xz_each(paths);
   EXPECT_EQ(all.bits, static_cast<double>(bits));
   EXPECT_EQ(all.bytes, bytes);
+  // In one piece: the file that xz makes of them one after the other.
+  std::string joined;
+  for (const std::string& text : texts) joined += text;
+  const std::string path = folder.add("joined", joined);
+  ASSERT_EQ(std::system(("xz -9e -k '" + path + "'").c_str()), 0);
+  const BaselineResult one = xz_one_piece(paths);
+  EXPECT_EQ(one.bits, 8.0 * static_cast<double>(file_size(path + ".xz")));
+  EXPECT_EQ(one.bytes, bytes);
 }
 
 TEST(Xz, NothingToCompress) {
   const TempFolder folder;
-  EXPECT_ERROR(xz_baseline({}), "0 files");
-  EXPECT_ERROR(xz_baseline({folder.add("e", "")}), "without a byte");
-  EXPECT_ERROR(xz_baseline({"/nonexistent"}), "/nonexistent");
+  for (const auto& baseline : {xz_each, xz_one_piece}) {
+    EXPECT_ERROR(baseline({}, nullptr), "0 files");
+    EXPECT_ERROR(baseline({folder.add("e", "")}, nullptr), "without a byte");
+    EXPECT_ERROR(baseline({"/nonexistent"}, nullptr), "/nonexistent");
+  }
 }
 
 }  // namespace

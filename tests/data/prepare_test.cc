@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -138,7 +139,7 @@ TEST_F(Prepare, AnyChangeIsNoticed) {
   EXPECT_FALSE(prepare(options_).up_to_date);
   folder_.add("in/new.txt", "one more");
   EXPECT_FALSE(prepare(options_).up_to_date);
-  truncate_file(options_.output + "/train-00000.bin", 100);
+  std::filesystem::resize_file(options_.output + "/train-00000.bin", 100);
   EXPECT_FALSE(prepare(options_).up_to_date);
   Dataset(options_.output).train()->verify();
   EXPECT_TRUE(prepare(options_).up_to_date);
@@ -365,16 +366,48 @@ TEST_F(Prepare, StatsAndBaselines) {
   ask.verify = ask.baselines = true;
   const DataStats s = data_stats(ask);
   EXPECT_TRUE(s.verified);
-  EXPECT_GT(s.xz.bits_per_byte(), 8);  // 60 bytes of container around 35 bytes of text
-  EXPECT_GT(s.trigram.bits_per_byte(), 0.1);
-  EXPECT_LT(s.trigram.bits_per_byte(), 8);
-  EXPECT_EQ(s.trigram.bytes, s.valid.bytes);
-  EXPECT_EQ(s.xz.bytes, s.valid.bytes);
+  EXPECT_GT(*s.baselines.xz_each, 8);  // 60 bytes of container around 35 bytes of text
+  EXPECT_LT(*s.baselines.xz_one_piece, *s.baselines.xz_each);
+  EXPECT_GT(*s.baselines.trigram, 0.1);
+  EXPECT_LT(*s.baselines.trigram, 8);
   EXPECT_NE(s.to_json().find("xz_bits_per_byte"), std::string::npos);
+  EXPECT_NE(s.to_json().find("xz_one_piece_bits_per_byte"), std::string::npos);
   EXPECT_NE(s.to_text().find("trigram"), std::string::npos);
   const std::string held_out = scan_corpus(options_.corpus).paths(true)[0];
   write_file_atomic(held_out, "changed");
   EXPECT_ERROR(data_stats(ask), held_out);
+}
+
+TEST_F(Prepare, BaselinesAreComputedOnceAndAsAskedFor) {
+  prepare(options_);
+  const Dataset dataset(options_.output);
+  std::vector<std::string> done;
+  const auto note = [&](const std::string& what) { done.push_back(what); };
+  // The trigram needs no text, only tokens.
+  const std::string held_out = scan_corpus(options_.corpus).paths(true)[0];
+  const std::string text = read_file(held_out);
+  remove_file(held_out);
+  const Baselines trigram = kept_baselines(dataset, {.xz = false}, note);
+  EXPECT_TRUE(trigram.trigram && !trigram.xz_each && !trigram.xz_one_piece);
+  EXPECT_EQ(done, (std::vector<std::string>{"trigram: counting", "trigram: held-out files"}));
+  EXPECT_ERROR(kept_baselines(dataset, {}, note), held_out);
+  write_file_atomic(held_out, text);
+  done.clear();
+  const Baselines all = kept_baselines(dataset, {}, note);
+  EXPECT_EQ(all.trigram, trigram.trigram);
+  EXPECT_LT(*all.xz_one_piece, *all.xz_each);
+  for (const std::string& what : done) EXPECT_EQ(what.find("trigram"), what.npos) << what;
+  done.clear();
+  EXPECT_EQ(kept_baselines(dataset, {}, note).xz_each, all.xz_each);
+  EXPECT_FALSE(kept_baselines(dataset, {.trigram = false}, note).trigram);
+  EXPECT_TRUE(done.empty()) << done[0];
+  // Numbers of other data, and half a file, count as none.
+  const std::string path = options_.output + "/baselines.json";
+  for (const std::string kept : {R"({"fingerprint": "other", "xz": 1, "xz_one_piece": 1, "trigram": 1})",
+                                 R"({"fingerprint": ")"}) {
+    write_file_atomic(path, kept);
+    EXPECT_EQ(kept_baselines(dataset, {}, note).xz_one_piece, all.xz_one_piece);
+  }
 }
 
 TEST_F(Prepare, EncodeAndDecodeFiles) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "base/rng.h"
 #include "tests/data/data_util.h"
@@ -167,7 +168,7 @@ TEST(Shard, CutOffWhileItIsOpen) {
     std::vector<Ids> documents(3, Ids(5000, 7));
     const std::string path = write(folder, "s", vocab, documents);
     const Shard shard(path);
-    truncate_file(path, 8192);
+    std::filesystem::resize_file(path, 8192);
     EXPECT_EQ(read(shard, 0, 10), Ids(10, 7));  // what is still there
     for (const int64_t begin : {4000, 14'000}) {
       try {
@@ -182,7 +183,7 @@ TEST(Shard, CutOffWhileItIsOpen) {
     }
     EXPECT_THROW(shard.verify(), Error);
     EXPECT_EQ(shard.document_begin(2), 10'000);  // kept in memory
-    truncate_file(path, 0);
+    std::filesystem::resize_file(path, 0);
     EXPECT_EQ(shard.document_bytes(2), 15'000);
   }
 }

@@ -4,10 +4,12 @@
 # ctest: timeout=600
 """Opens the report's demonstration pages in headless Chromium, wide and narrow, light and dark: no
 error on the console, nothing wider than the window, no text over text, every chart answers the
-pointer, every control works. Skipped where Chromium is not installed.
+pointer, every control works. Before that Node reads every script of the page. Each half is skipped
+where its program is not installed.
 
   report_browser_test.py [PAGE.html ...]   checks these pages instead
 """
+import glob
 import html
 import json
 import os
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 
+SCRIPTS = os.path.join(os.path.dirname(__file__), "../../src/diagnose/page")
 PROBE = r"""
 <script>addEventListener("load", () => {
   // Charts are drawn when the browser gets to it: begin when their number has stood still for a while.
@@ -96,6 +99,23 @@ def chromium():
     return None
 
 
+def script_faults():
+    """What Node says of the syntax of the page's scripts."""
+    node = shutil.which("node")
+    if node is None:
+        print("skipped: no Node here, the syntax of the scripts is left to the browser (apt-get install nodejs)")
+        return []
+    scripts = sorted(glob.glob(os.path.join(SCRIPTS, "*.js")))
+    assert len(scripts) >= 7, f"{SCRIPTS} holds {scripts}"
+    faults = []
+    for script in scripts:
+        run = subprocess.run([node, "--check", script], capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            faults.append(run.stderr.strip())
+    print(f"{len(scripts)} scripts read by Node: {chr(10).join(faults) if faults else 'fine'}")
+    return faults
+
+
 def probe(browser, page, width, theme, folder):
     with open(page, encoding="utf-8") as f:
         text = f.read()
@@ -137,11 +157,11 @@ def look(browser, page, width, theme, folder):
 
 
 def main():
+    failed = bool(script_faults())
     browser = chromium()
     if browser is None:
         print("skipped: no Chromium here (apt-get install chromium)")
-        return 0
-    failed = False
+        return 1 if failed else 0
     with tempfile.TemporaryDirectory() as folder:
         pages = sys.argv[1:]
         if not pages:

@@ -310,7 +310,7 @@ ReportData demo_report(int ranks, uint64_t seed) {
               {{"CPU", "2 cores, AVX-512"},
                {"GEMM", "214 GFLOP/s, f32"},
                {"memory", "31 GB/s"},
-               {"LibTorch", "2.13.0 (CPU)"}}},
+               {"kernels", "x86-64-v4"}}},
              {"Data",
               {{"corpus", "/usr/include/c++/12, 788 files"},
                {"training", "9.8 MB, 3.1 M tokens"},

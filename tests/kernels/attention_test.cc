@@ -9,8 +9,6 @@
 namespace hocket::test {
 namespace {
 
-using AttentionKernels = KernelTest;
-
 struct Naive {
   std::vector<double> o, lse, dq, dk, dv;
 };
@@ -65,7 +63,7 @@ struct Case {
   int64_t n, h, g, d, longest;
 };
 
-TEST_F(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
+TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
   Random random(5);
   for (Case c : {Case{1, 1, 1, 1, 1}, Case{7, 3, 1, 5, 7}, Case{12, 4, 2, 4, 5}, Case{9, 2, 2, 3, 1},
                  Case{40, 2, 1, 32, 40}, Case{130, 4, 2, 64, 130}, Case{300, 2, 2, 16, 300},
@@ -96,7 +94,7 @@ TEST_F(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
   }
 }
 
-TEST_F(AttentionKernels, DocumentsNeverSeeEachOther) {
+TEST(AttentionKernels, DocumentsNeverSeeEachOther) {
   Random random(6);
   Values q = random.normals({30, 2, 8}), k = random.normals({30, 1, 8}), v = random.normals({30, 1, 8});
   Values pos = zeros({30}, DType::i32);
@@ -111,7 +109,7 @@ TEST_F(AttentionKernels, DocumentsNeverSeeEachOther) {
       ASSERT_EQ(a[0][t * 16 + i], b[0][t * 16 + i]) << "token " << t;
 }
 
-TEST_F(AttentionKernels, LargeScoresDoNotOverflow) {
+TEST(AttentionKernels, LargeScoresDoNotOverflow) {
   Random random(7);
   Values q = random.normals({20, 1, 4}, 300), k = random.normals({20, 1, 4}, 300),
          v = random.normals({20, 1, 4}), pos = zeros({20}, DType::i32);
@@ -123,7 +121,7 @@ TEST_F(AttentionKernels, LargeScoresDoNotOverflow) {
   expect_close(f[1], want.lse, 1e-12, "lse");
 }
 
-TEST_F(AttentionKernels, CachedMatchesTheWholeSequence) {
+TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
   Random random(8);
   const int64_t n = 13, h = 4, g = 2, d = 6, slots = 20;
   Values q = random.normals({n, h, d}), k = random.normals({n, g, d}), v = random.normals({n, g, d});
@@ -157,7 +155,7 @@ TEST_F(AttentionKernels, CachedMatchesTheWholeSequence) {
   });
 }
 
-TEST_F(AttentionKernels, CachedIgnoresNegativePositionsAndRefusesFullCaches) {
+TEST(AttentionKernels, CachedIgnoresNegativePositionsAndRefusesFullCaches) {
   Random random(9);
   Values q = random.normals({2, 2, 4}), k = random.normals({2, 1, 4}), cache = random.normals({3, 1, 4});
   Call call{.op = "attention_cached",

@@ -4,15 +4,17 @@
 
 #include <cmath>
 #include <numbers>
+#include <string>
+#include <vector>
 
+#include "base/error.h"
+#include "kernels/backend.h"
 #include "tests/kernels/kernel_util.h"
 
 namespace hocket::test {
 namespace {
 
-using DenseKernels = KernelTest;
-
-TEST_F(DenseKernels, EmbeddingAndItsGradient) {
+TEST(DenseKernels, EmbeddingAndItsGradient) {
   Random random(11);
   for (int64_t d : {1, 7, 40, 130}) {
     const int64_t n = 300, vocab = 37;
@@ -39,7 +41,7 @@ TEST_F(DenseKernels, EmbeddingAndItsGradient) {
                       {zeros({2, 2})}}, DType::f32), std::runtime_error);
 }
 
-TEST_F(DenseKernels, RmsNormAndItsGradient) {
+TEST(DenseKernels, RmsNormAndItsGradient) {
   Random random(12);
   for (graph::Dims dims : {graph::Dims{1, 1}, {5, 7}, {130, 33}, {70, 3, 16}, {4, 600}, {5000, 2}}) {
     const int64_t d = dims.back();
@@ -80,7 +82,7 @@ TEST_F(DenseKernels, RmsNormAndItsGradient) {
   }
 }
 
-TEST_F(DenseKernels, RopeTurnsHalves) {
+TEST(DenseKernels, RopeTurnsHalves) {
   Random random(13);
   const double theta = 10000;
   auto frequency = [&](const Attrs& a, double f) {
@@ -122,7 +124,7 @@ TEST_F(DenseKernels, RopeTurnsHalves) {
       }
 }
 
-TEST_F(DenseKernels, SwigluAndItsGradient) {
+TEST(DenseKernels, SwigluAndItsGradient) {
   Random random(14);
   for (int64_t f : {1, 5, 16, 37, 130}) {
     const int64_t n = 23, rows = 11;
@@ -153,7 +155,7 @@ TEST_F(DenseKernels, SwigluAndItsGradient) {
   }
 }
 
-TEST_F(DenseKernels, LinearCrossEntropyAndItsGradients) {
+TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
   Random random(15);
   struct Case {
     int64_t t, d, v;
@@ -204,7 +206,7 @@ TEST_F(DenseKernels, LinearCrossEntropyAndItsGradients) {
   }
 }
 
-TEST_F(DenseKernels, OptimizerStep) {
+TEST(DenseKernels, OptimizerStep) {
   Random random(16);
   const int64_t n = 40000;
   Values p = random.normals({n}), g = random.normals({n}), m = random.normals({n}, 0.1),
@@ -248,9 +250,46 @@ TEST_F(DenseKernels, OptimizerStep) {
   });
   EXPECT_EQ(run({"copy", {}, {integers({1, 2, 3}, DType::i64)}, {integers({0, 0, 0}, DType::i64)}},
                 DType::f32)[0].v, (std::vector<double>{1, 2, 3}));
-  EXPECT_NE(backend().find("zero", runtime::Device::cpu, DType::i32), nullptr);
-  EXPECT_EQ(backend().find("linear", runtime::Device::cpu, DType::i32), nullptr);
-  EXPECT_EQ(backend().find("linear", runtime::Device::cuda, DType::f32), nullptr);
+}
+
+TEST(DenseKernels, AreFoundByOpDeviceAndOperandTypes) {
+  const kernels::Backend& cpu = *kernels::cpu_backend();
+  const std::vector<TensorType> f32{{DType::f32, {2, 2}}, {DType::f32, {2, 2}}},
+      i32{{DType::i32, {2}}}, bf16{{DType::bf16, {2, 2}}, {DType::bf16, {2, 2}}};
+  using kernels::Device;
+  EXPECT_NE(cpu.find("linear", Device::cpu, {f32, f32}), nullptr);
+  EXPECT_NE(cpu.find("zero", Device::cpu, {{}, i32}), nullptr);
+  EXPECT_NE(cpu.find("copy", Device::cpu, {bf16, bf16}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cpu, {i32, i32}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cpu, {bf16, bf16}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cuda, {f32, f32}), nullptr);
+  EXPECT_EQ(cpu.find("nothing", Device::cpu, {f32, f32}), nullptr);
+}
+
+// What a kernel can't follow it refuses, before it touches an operand.
+TEST(DenseKernels, RefuseStridesAndBegins) {
+  float x[4] = {1, 2, 3, 4}, y[4] = {9, 9, 9, 9};
+  const TensorType type{DType::f32, {2, 2}};
+  const kernels::KernelFn add =
+      kernels::cpu_backend()->find("add", kernels::Device::cpu, {std::vector{type, type}, std::vector{type}});
+  const int64_t strides[] = {1, 2};
+  const kernels::TensorRef plain{x, &type}, turned{x, &type, strides}, out{y, &type};
+  const graph::Attrs attrs;
+  const auto refusal = [&](const kernels::TensorRef& second, std::span<const kernels::Begin> begins) {
+    const kernels::TensorRef in[] = {plain, second};
+    try {
+      add({.attrs = &attrs, .in = in, .out = std::span(&out, 1), .begins = begins});
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refusal(turned, {}).find("strides for operand f32[2,2]"), std::string::npos);
+  const kernels::Begin half[] = {{'t', 2}};
+  EXPECT_NE(refusal(plain, half).find("begins at 2 of letter 't'"), std::string::npos);
+  EXPECT_EQ(y[0], 9);
+  EXPECT_EQ(refusal(plain, {}), "");
+  EXPECT_EQ(y[3], 8);
 }
 
 }  // namespace

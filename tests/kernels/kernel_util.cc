@@ -2,16 +2,19 @@
 #include "tests/kernels/kernel_util.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <memory>
 
-#include "ops/workspace.h"
+#include "kernels/backend.h"
+#include "ops/op.h"
 
 namespace hocket::test {
 namespace {
+
+/// The backend under test; null: the one that programs use.
+kernels::Backend* used = nullptr;
+kernels::Backend& cpu() { return used ? *used : *kernels::cpu_backend(); }
 
 constexpr size_t kGuard = 256;
 
@@ -77,10 +80,10 @@ size_t stored(const Values& v) {
 }
 
 std::vector<Values> run_once(const Call& call, const std::vector<Values>& in,
-                             const std::vector<Values>& out, DType dtype, int threads) {
-  backend().enter_thread(threads);
+                             const std::vector<Values>& out, int threads) {
+  cpu().enter_thread(threads);
   std::vector<std::unique_ptr<Guarded>> buffers_in, buffers_out;
-  std::vector<runtime::TensorRef> refs_in, refs_out;
+  std::vector<kernels::TensorRef> refs_in, refs_out;
   for (const Values& v : in) {
     auto b = std::make_unique<Guarded>(stored(v) * static_cast<size_t>(size_of(v.type.dtype)));
     put(v, b->data());
@@ -105,9 +108,9 @@ std::vector<Values> run_once(const Call& call, const std::vector<Values>& in,
   Guarded workspace(
       static_cast<size_t>(ops::workspace_bytes(call.op, call.attrs, types_in, types_out)));
   workspace.fill_nan();
-  runtime::KernelArgs args{&call.attrs,      refs_in, refs_out, call.accumulate, workspace.data(),
+  kernels::KernelArgs args{&call.attrs,      refs_in, refs_out, call.accumulate, workspace.data(),
                            static_cast<int64_t>(workspace.size())};
-  runtime::KernelFn fn = backend().find(call.op, runtime::Device::cpu, dtype);
+  kernels::KernelFn fn = cpu().find(call.op, kernels::Device::cpu, {types_in, types_out});
   if (!fn) throw std::runtime_error("no kernel of " + call.op);
   fn(args);
   EXPECT_TRUE(workspace.intact()) << call.op << " wrote beyond its workspace";
@@ -183,8 +186,8 @@ std::vector<Values> run(const Call& call, DType dtype) {
     return list;
   };
   const std::vector<Values> in = convert(call.in), out = convert(call.out);
-  std::vector<Values> one = run_once(call, in, out, dtype, 1);
-  std::vector<Values> three = run_once(call, in, out, dtype, 3);
+  std::vector<Values> one = run_once(call, in, out, 1);
+  std::vector<Values> three = run_once(call, in, out, 3);
   for (size_t i = 0; i < one.size(); ++i)
     EXPECT_EQ(std::memcmp(one[i].v.data(), three[i].v.data(), one[i].v.size() * sizeof(double)), 0)
         << call.op << ": output " << i << " depends on the number of threads";
@@ -192,12 +195,16 @@ std::vector<Values> run(const Call& call, DType dtype) {
 }
 
 void for_both(const std::function<void(DType, double)>& check) {
-  {
-    SCOPED_TRACE("f64");
-    check(DType::f64, 1e-12);
+  for (const auto& backend : kernels::cpu_backends()) {
+    used = backend.get();
+    {
+      SCOPED_TRACE(backend->describe() + ", f64");
+      check(DType::f64, 1e-12);
+    }
+    SCOPED_TRACE(backend->describe() + ", f32");
+    check(DType::f32, 1e-5);
   }
-  SCOPED_TRACE("f32");
-  check(DType::f32, 1e-5);
+  used = nullptr;
 }
 
 void expect_close(const Values& got, const std::vector<double>& want, double tolerance,
@@ -211,18 +218,6 @@ void expect_close(const Values& got, const std::vector<double>& want, double tol
                     << ", expected " << want[i] << " within " << tolerance * top;
       return;
     }
-}
-
-void KernelTest::SetUp() {
-  const char* path = std::getenv("HOCKET_TORCH_LIB");
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path();
-  if (!path && !std::filesystem::exists(beside / "libhocket_torch.so"))
-    GTEST_SKIP() << "built without LibTorch";
-}
-
-runtime::Backend& backend() {
-  static std::shared_ptr<runtime::Backend> b = runtime::load_torch_backend();
-  return *b;
 }
 
 }  // namespace hocket::test

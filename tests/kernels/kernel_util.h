@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one kernel of the LibTorch backend the hard way: operands and workspace between guard
+// Runs one CPU kernel the hard way: operands and workspace between guard
 // bytes, outputs and workspace full of NaN, on 1 and on 3 threads with equal bits, inputs intact.
 #pragma once
 
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "graph/tensor_type.h"
-#include "runtime/kernel.h"
 
 namespace hocket::test {
 
@@ -61,19 +60,12 @@ struct Call {
 /// Runs the call in compute dtype `dtype` and returns the outputs.
 std::vector<Values> run(const Call& call, DType dtype);
 
-/// Calls check(dtype, tolerance) for f64 and f32.
+/// Calls check(dtype, tolerance) for f64 and f32, on the kernels of every instruction set that this
+/// processor supports.
 void for_both(const std::function<void(DType, double)>& check);
 
 /// Expects got == want within `tolerance` times the largest |want| (at least 1e-2).
 void expect_close(const Values& got, const std::vector<double>& want, double tolerance,
                   const std::string& what);
-
-runtime::Backend& backend();
-
-/// Base of the tests here: skipped in a build without LibTorch.
-class KernelTest : public testing::Test {
- protected:
-  void SetUp() override;
-};
 
 }  // namespace hocket::test

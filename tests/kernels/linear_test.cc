@@ -7,8 +7,6 @@
 namespace hocket::test {
 namespace {
 
-using LinearKernels = KernelTest;
-
 /// sum_p a(i,p) b(p,j) (+ start) for all i < m, j < n.
 template <typename A, typename B>
 std::vector<double> product(int64_t m, int64_t n, int64_t k, A a, B b,
@@ -27,7 +25,7 @@ struct Shape {
   int64_t t, n, k;
 };
 
-TEST_F(LinearKernels, MatchNaiveSumsAtOddSizes) {
+TEST(LinearKernels, MatchNaiveSumsAtOddSizes) {
   Random random(1);
   for (Shape s : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{14, 32, 16}, Shape{15, 33, 17},
                   Shape{29, 100, 513}, Shape{130, 70, 66}, Shape{1, 300, 1030}, Shape{460, 9, 40},
@@ -57,7 +55,7 @@ TEST_F(LinearKernels, MatchNaiveSumsAtOddSizes) {
   }
 }
 
-TEST_F(LinearKernels, TakeHeadsAsOneWidth) {
+TEST(LinearKernels, TakeHeadsAsOneWidth) {
   Random random(2);
   Values x = random.normals({6, 8}), w = random.normals({4, 3, 8}), flat = w;
   flat.type.dims = {12, 8};
@@ -70,7 +68,7 @@ TEST_F(LinearKernels, TakeHeadsAsOneWidth) {
                           [&](auto p, auto j) { return wo[j * 12 + p]; }), 1e-12, "y");
 }
 
-TEST_F(LinearKernels, RowsDoNotDependOnTheirNumber) {
+TEST(LinearKernels, RowsDoNotDependOnTheirNumber) {
   Random random(3);
   Values x = random.normals({75, 200}), w = random.normals({50, 200}), part = x;
   part.type.dims[0] = 9;
@@ -85,7 +83,7 @@ struct Grouped {
   int64_t n, k;
 };
 
-TEST_F(LinearKernels, GroupedMatchOnePerExpert) {
+TEST(LinearKernels, GroupedMatchOnePerExpert) {
   Random random(4);
   for (const Grouped& g : {Grouped{{3, 0, 5, 1}, 5, 7}, Grouped{{0, 0}, 3, 4}, Grouped{{17}, 33, 20},
                            Grouped{{0, 120, 0, 1, 0}, 70, 40}, Grouped{{500, 3}, 40, 30}}) {

@@ -11,8 +11,6 @@
 namespace hocket::test {
 namespace {
 
-using MoeKernels = KernelTest;
-
 struct Case {
   int64_t t, e, k;
 };
@@ -32,7 +30,7 @@ std::vector<double> top_k(const std::vector<double>& p, Case c) {
   return ids;
 }
 
-TEST_F(MoeKernels, RouterAndItsGradient) {
+TEST(MoeKernels, RouterAndItsGradient) {
   Random random(21);
   for (Case c : kCases)
     for (int64_t norm : {0, 1})
@@ -91,7 +89,7 @@ TEST_F(MoeKernels, RouterAndItsGradient) {
       }
 }
 
-TEST_F(MoeKernels, TiesGoToTheLowestIndex) {
+TEST(MoeKernels, TiesGoToTheLowestIndex) {
   Values logits = zeros({2, 5});
   logits[5 + 3] = logits[5 + 1] = 1;
   const auto f = run({"router", {{"top_k", int64_t{3}}, {"norm", int64_t{1}}}, {logits},
@@ -99,7 +97,7 @@ TEST_F(MoeKernels, TiesGoToTheLowestIndex) {
   EXPECT_EQ(f[1].v, (std::vector<double>{0, 1, 2, 1, 3, 0}));
 }
 
-TEST_F(MoeKernels, DispatchAndCombineWithTheirGradients) {
+TEST(MoeKernels, DispatchAndCombineWithTheirGradients) {
   Random random(22);
   for (Case c : kCases) {
     const int64_t d = 9, rows = c.t * c.k;
@@ -154,7 +152,7 @@ TEST_F(MoeKernels, DispatchAndCombineWithTheirGradients) {
                std::runtime_error);
 }
 
-TEST_F(MoeKernels, BalanceLossAndItsGradient) {
+TEST(MoeKernels, BalanceLossAndItsGradient) {
   Values psum = integers({1.5, 2, 0.25}), counts = integers({3, 0, 5}, DType::i64);
   psum.type.dtype = DType::f64;
   const Attrs attrs{{"coef", 0.01}, {"tokens", int64_t{4}}, {"top_k", int64_t{2}}};

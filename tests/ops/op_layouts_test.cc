@@ -19,7 +19,7 @@
 namespace hocket::optest {
 namespace {
 
-class EveryLayout : public OpTest, public testing::WithParamInterface<const Op*> {};
+class EveryLayout : public testing::TestWithParam<const Op*> {};
 
 std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "kernels/backend.h"
 #include "ops/op.h"
-#include "runtime/kernel.h"
 
 namespace hocket::optest {
 
@@ -99,11 +99,5 @@ std::vector<Notation> notations(const Op& op);  ///< empty for "*"
 /// The alternative for these operands, or null.
 const Notation* matching(const std::vector<Notation>& list, std::span<const TensorType> in,
                          std::span<const TensorType> out);
-
-/// Skips the tests below it where LibTorch is absent.
-class OpTest : public testing::Test {
- protected:
-  void SetUp() override;
-};
 
 }  // namespace hocket::optest

@@ -48,27 +48,19 @@ std::vector<Case> pipelines(int n) {
   return found;
 }
 
-class BitIdentity : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string why;
-    if (!backend(&why)) GTEST_SKIP() << why;
-  }
-};
-
-TEST_F(BitIdentity, RunningAgain) {
+TEST(BitIdentity, RunningAgain) {
   for (uint64_t seed = 2000; seed < 2008; ++seed) {
     Case c = random_case(seed, 6, "f32");
     expect_same_bits(run(c, {}), run(c, {}), c.name);
   }
 }
 
-TEST_F(BitIdentity, PipelineOnAndOff) {
+TEST(BitIdentity, PipelineOnAndOff) {
   for (const Case& c : pipelines(10))
     expect_same_bits(run(c, {}), run(c, {"plan.pp=1", "plan.pp_layers=[]"}), c.name);
 }
 
-TEST_F(BitIdentity, SchedulesOfOnePipeline) {
+TEST(BitIdentity, SchedulesOfOnePipeline) {
   const std::string path = testing::TempDir() + "hocket_bit_identity.csv";
   for (const Case& c : pipelines(6)) {
     const parallel::Plan plan = engine::parse_run(c.text, c.name, {}).plan;
@@ -91,7 +83,7 @@ TEST_F(BitIdentity, SchedulesOfOnePipeline) {
   }
 }
 
-TEST_F(BitIdentity, Recompute) {
+TEST(BitIdentity, Recompute) {
   for (uint64_t seed = 3000; seed < 3010; ++seed) {
     Case c = random_case(seed, 6, "f32");
     const Outcome none = run(c, {"plan.recompute=none"});
@@ -101,7 +93,7 @@ TEST_F(BitIdentity, Recompute) {
 }
 
 /// Whatever declares `same_numerics` keeps that promise: each pass on against off.
-TEST_F(BitIdentity, EveryPassThatSaysSo) {
+TEST(BitIdentity, EveryPassThatSaysSo) {
   for (const passes::Pass& pass : passes::all()) {
     if (!pass.same_numerics) continue;
     std::string others;
@@ -116,7 +108,7 @@ TEST_F(BitIdentity, EveryPassThatSaysSo) {
   }
 }
 
-TEST_F(BitIdentity, MemoryReuse) {
+TEST(BitIdentity, MemoryReuse) {
   int64_t planned = 0, distinct = 0;
   for (uint64_t seed = 5000; seed < 5010; ++seed) {
     Case c = random_case(seed, 6, "f32");
@@ -133,8 +125,8 @@ TEST_F(BitIdentity, MemoryReuse) {
         for (program::Buffer& b : cls.buffers)
           if (b.kind == program::BufferKind::step) b.offset = take(b.type.bytes());
         for (size_t t = 0; t < cls.tasks.size(); ++t)
-          if (cls.task_workspace[t] != program::kNone)
-            cls.task_workspace[t] = take(p.kind(cls.tasks[t]).workspace);
+          if (cls.tasks[t].workspace != program::kNone)
+            cls.tasks[t].workspace = take(p.kind(cls.tasks[t]).workspace);
         cls.arena_bytes = cls.expected_bytes = top;
         distinct += top;
       }
@@ -144,7 +136,7 @@ TEST_F(BitIdentity, MemoryReuse) {
   EXPECT_LT(planned, distinct / 2) << "the plan reuses nothing: this compares nothing";
 }
 
-TEST_F(BitIdentity, TextForm) {
+TEST(BitIdentity, TextForm) {
   for (uint64_t seed = 6000; seed < 6008; ++seed) {
     Case c = random_case(seed, 6, "f32");
     auto through_text = [](program::Program& p) { p = program::parse_program(program::print(p)); };

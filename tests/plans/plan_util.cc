@@ -8,20 +8,6 @@
 
 namespace hocket::test {
 
-std::shared_ptr<runtime::Backend> backend(std::string* why_not) {
-  static std::string reason;
-  static std::shared_ptr<runtime::Backend> loaded = [] {
-    try {
-      return runtime::load_torch_backend();
-    } catch (const Error& e) {
-      reason = e.what();
-      return std::shared_ptr<runtime::Backend>();
-    }
-  }();
-  if (why_not) *why_not = reason;
-  return loaded;
-}
-
 namespace {
 
 int64_t pick(Rng& rng, std::initializer_list<int64_t> from) {
@@ -90,38 +76,24 @@ std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType d
 }
 
 /// Random tokens with documents, targets with holes; per step, a function of the seed alone.
-void feed_random(engine::Session& session, const engine::Run& run, int step, uint64_t seed) {
-  const auto& g = session.graph();
-  const int64_t tokens = g.tensor(g.find("tokens")).type.numel();
-  const int n = session.program().num_micro_batches;
+engine::Batch random_batch(const engine::Session& session, const engine::Run& run, int step,
+                           uint64_t seed) {
   Rng rng(seed * 7919 + static_cast<uint64_t>(step));
-  std::vector<std::vector<int32_t>> ids, targets, positions;
-  int64_t count = 0;
-  const int64_t seq_len = run.config.train.seq_len;
-  for (int m = 0; m < n; ++m) {
-    std::vector<int32_t> i, t, p;
-    for (int64_t k = 0; k < tokens; ++k) {
-      i.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(run.model.vocab_size))));
-      bool ignored = rng.below(8) == 0;
-      t.push_back(ignored ? -100 : static_cast<int32_t>(
-                                       rng.below(static_cast<uint64_t>(run.model.vocab_size))));
-      count += !ignored;
-      bool begins = k % seq_len == 0 || rng.below(4) == 0;
-      p.push_back(begins ? 0 : p.back() + 1);
+  const auto vocab = static_cast<uint64_t>(run.model.vocab_size);
+  engine::Batch batch = engine::empty_batch(session.compiled(), run.config.train.seq_len);
+  for (int64_t r = 0; r < batch.rows; ++r) {
+    const data::SequenceOut row = batch.row(r);
+    for (size_t k = 0; k < row.tokens.size(); ++k) {
+      row.tokens[k] = static_cast<int32_t>(rng.below(vocab));
+      const bool ignored = rng.below(8) == 0;
+      row.targets[k] = ignored ? data::kIgnoredTarget : static_cast<int32_t>(rng.below(vocab));
+      const bool begins = k == 0 || rng.below(4) == 0;
+      row.positions[k] = begins ? 0 : row.positions[k - 1] + 1;
     }
-    ids.push_back(i), targets.push_back(t), positions.push_back(p);
   }
-  for (int m = 0; m < n; ++m) {
-    session.feed("tokens", m, ids[static_cast<size_t>(m)].data());
-    session.feed("targets", m, targets[static_cast<size_t>(m)].data());
-    session.feed("positions", m, positions[static_cast<size_t>(m)].data());
-  }
-  double scale = 1.0 / static_cast<double>(std::max<int64_t>(count, 1));
-  session.feed("loss_scale", program::kNone, &scale);
-  if (g.find("hyper") != graph::kNone) {
-    double hyper[3] = {0.01, 1 - std::pow(0.9, step + 1), 1 - std::pow(0.95, step + 1)};
-    session.feed("hyper", program::kNone, hyper);
-  }
+  batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.num_targets(), 1));
+  batch.hyper = engine::Hyper::of(run.config.train, run.config.train.lr, step + 1);
+  return batch;
 }
 
 }  // namespace
@@ -146,8 +118,8 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     how.purpose = engine::Purpose::grads;
     engine::Compiled compiled = engine::compile(run, how);
     engine::initialise(compiled.reference, compiled.program, c.seed, stores);
-    engine::Session session(std::move(compiled), backend(), stores, options);
-    feed_random(session, run, 0, c.seed);
+    engine::Session session(std::move(compiled), kernels::cpu_backend(), stores, options);
+    session.feed(random_batch(session, run, 0, c.seed));
     session.step();
     for (graph::TensorId id : session.graph().outputs) {
       const graph::Tensor& t = session.graph().tensor(id);
@@ -159,9 +131,9 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   engine::Compiled compiled = engine::compile(run);
   if (rewrite) rewrite(compiled.program);
   engine::initialise(compiled.reference, compiled.program, c.seed, stores);
-  engine::Session session(std::move(compiled), backend(), stores, options);
+  engine::Session session(std::move(compiled), kernels::cpu_backend(), stores, options);
   for (int s = 0; s < steps; ++s) {
-    feed_random(session, run, s, c.seed);
+    session.feed(random_batch(session, run, s, c.seed));
     session.step();
     out.losses.push_back(session.total_loss());
     out.norms.push_back(session.collect_as<double>("grad_norm")[0]);

@@ -14,8 +14,6 @@
 
 namespace hocket::test {
 
-/// The LibTorch backend, or null where it is not built (tests then skip with the reason).
-std::shared_ptr<runtime::Backend> backend(std::string* why_not = nullptr);
 
 struct Case {
   std::string text;  ///< run.yaml

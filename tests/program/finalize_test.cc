@@ -160,7 +160,7 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
       }
     }
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
-      const int64_t bytes = p.kind(cls.tasks[i]).workspace, at = cls.task_workspace[i];
+      const int64_t bytes = p.kind(cls.tasks[i]).workspace, at = cls.tasks[i].workspace;
       if (bytes == 0) continue;
       EXPECT_EQ(cls.tasks[i].lane, Lane::compute);
       ASSERT_GE(at, 0);

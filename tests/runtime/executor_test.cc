@@ -24,6 +24,8 @@ using fake::Body;
 using fake::Builder;
 using fake::f64s;
 using fake::i64s;
+using kernels::KernelArgs;
+using kernels::TensorRef;
 using program::BufferId;
 using program::BufferKind;
 using program::Lane;
@@ -250,6 +252,22 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   EXPECT_EQ(arrived, 0);
 }
 
+TEST(Executor, TheRankThatFailedIsNamedWhateverItSays) {
+  Builder b(2, 1);
+  b.recv(0, b.buffer(0, f64s(4)), 1, 5);
+  const BufferId x = b.buffer(1, f64s(4));
+  // The words that those say which were stopped.
+  b.task(1, Lane::compute, {}, {x}, [](const KernelArgs&) {
+    throw std::runtime_error("stopped: the tape was cancelled");
+  });
+  b.send(1, x, 0, 5);
+  ExecutorOptions options;
+  options.timeout = milliseconds(60'000);
+  Ranks ranks(b.finish(), options);
+  const std::string what = failure([&] { ranks.run.step(); });
+  EXPECT_EQ(what.find("[step] [run] rank 1: "), 0u) << what;
+}
+
 TEST(Executor, AReceiveWithoutASendTimesOut) {
   Builder b(2, 1);
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, nullptr);
@@ -415,6 +433,54 @@ TEST(Executor, NamesBuffers) {
   const auto* loss = static_cast<const double*>(e.output("loss"));
   EXPECT_EQ(loss[0], 6);
   EXPECT_EQ(loss[1], -2);
+}
+
+/// Every rank passes what it got on to the next one along the axis, around its end, and writes down
+/// whose values came by, in the order in which they came: 10^k times the number that came as k-th.
+Program ring(int stages, int ranks_per_stage, int32_t axis) {
+  Builder b(stages, ranks_per_stage);
+  const int n = axis == 0 ? stages : ranks_per_stage;
+  for (int s = 0; s < stages; ++s) {
+    BufferId passing = b.named(s, BufferKind::input, "own", f64s(1));
+    BufferId seen = b.buffer(s, f64s(1));
+    b.task(s, Lane::compute, {passing}, {seen}, [](const KernelArgs& a) {
+      a.out[0].as<double>()[0] = a.in[0].as<double>()[0];
+    });
+    for (int hop = 1; hop < n; ++hop) {
+      const BufferId arrived = b.buffer(s, f64s(1));
+      const BufferId next = hop + 1 < n ? b.buffer(s, f64s(1))
+                                        : b.named(s, BufferKind::output, "seen", f64s(1));
+      b.send_along(s, axis, 1, passing, hop);
+      b.recv_along(s, axis, -1, arrived, hop);
+      const double digit = std::pow(10, hop);
+      b.task(s, Lane::compute, {seen, arrived}, {next}, [digit](const KernelArgs& a) {
+        a.out[0].as<double>()[0] = a.in[0].as<double>()[0] + digit * a.in[1].as<double>()[0];
+      });
+      passing = arrived;
+      seen = next;
+    }
+  }
+  return b.finish();
+}
+
+TEST(Executor, MessagesGoAroundARing) {
+  struct Shape {
+    int stages, ranks_per_stage, axis;
+  };
+  for (const Shape& shape : {Shape{1, 4, 1}, Shape{3, 2, 1}, Shape{4, 1, 0}, Shape{3, 2, 0}}) {
+    Ranks ranks(ring(shape.stages, shape.ranks_per_stage, shape.axis), {.timeout = milliseconds(20'000)});
+    const graph::Mesh& mesh = ranks.program.mesh;
+    for (int32_t r = 0; r < mesh.size(); ++r)
+      static_cast<double*>(ranks.run.rank(r).input("own"))[0] = r + 1;
+    ranks.run.step();
+    for (int32_t r = 0; r < mesh.size(); ++r) {
+      double want = 0;
+      const int32_t n = mesh.axes[static_cast<size_t>(shape.axis)].size;
+      for (int32_t back = 0; back < n; ++back)
+        want += std::pow(10, back) * (mesh.moved(r, shape.axis, -back) + 1);
+      EXPECT_EQ(static_cast<const double*>(ranks.run.rank(r).output("seen"))[0], want) << "rank " << r;
+    }
+  }
 }
 
 TEST(Executor, RunsInlineInIssueOrder) {

@@ -22,7 +22,7 @@ std::deque<Body>& bodies() {
   return list;
 }
 
-void call(const runtime::KernelArgs& args) {
+void call(const kernels::KernelArgs& args) {
   const Body* body;
   {
     std::lock_guard lock(bodies_mutex);
@@ -31,7 +31,7 @@ void call(const runtime::KernelArgs& args) {
   (*body)(args);
 }
 
-void nothing(const runtime::KernelArgs&) {}
+void nothing(const kernels::KernelArgs&) {}
 
 }  // namespace
 
@@ -41,7 +41,7 @@ int64_t add_body(Body body) {
   return static_cast<int64_t>(bodies().size()) - 1;
 }
 
-runtime::KernelFn Backend::find(std::string_view op, runtime::Device, graph::DType) const {
+kernels::KernelFn Backend::find(std::string_view op, kernels::Device, const kernels::OperandTypes&) const {
   return op == "fake" ? &call : op == "nothing" ? &nothing : nullptr;
 }
 void Backend::enter_thread(int num_threads) {
@@ -114,24 +114,36 @@ TaskId Builder::all_reduce(int stage, Lane lane, BufferId buffer) {
   return add(stage, std::move(kind), std::move(t));
 }
 
-TaskId Builder::send(int stage, BufferId from, int32_t to_stage, int32_t tag) {
+TaskId Builder::send_along(int stage, int32_t axis, int32_t offset, BufferId from, int32_t tag) {
   Kind kind;
   kind.op = "send";
   Task t;
   t.lane = Lane::intra;
   t.in = {from};
-  t.peer_axis = 0, t.peer = to_stage - stage, t.tag = tag;
+  t.peer_axis = axis;
+  t.peer = offset;
+  t.tag = tag;
   return add(stage, std::move(kind), std::move(t));
 }
 
-TaskId Builder::recv(int stage, BufferId to, int32_t from_stage, int32_t tag) {
+TaskId Builder::recv_along(int stage, int32_t axis, int32_t offset, BufferId to, int32_t tag) {
   Kind kind;
   kind.op = "recv";
   Task t;
   t.lane = Lane::intra_rx;
   t.out = {to};
-  t.peer_axis = 0, t.peer = from_stage - stage, t.tag = tag;
+  t.peer_axis = axis;
+  t.peer = offset;
+  t.tag = tag;
   return add(stage, std::move(kind), std::move(t));
+}
+
+TaskId Builder::send(int stage, BufferId from, int32_t to_stage, int32_t tag) {
+  return send_along(stage, 0, to_stage - stage, from, tag);
+}
+
+TaskId Builder::recv(int stage, BufferId to, int32_t from_stage, int32_t tag) {
+  return recv_along(stage, 0, from_stage - stage, to, tag);
 }
 
 program::Program Builder::finish() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend whose kernels are lambdas, and programs made by hand: what the runtime's tests run
-// without LibTorch.
+// A backend whose kernels are lambdas, and programs made by hand: what the runtime's tests
+// run.
 #pragma once
 
 #include <functional>
@@ -9,18 +9,18 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "program/program.h"
-#include "runtime/kernel.h"
 
 namespace hocket::fake {
 
-using Body = std::function<void(const runtime::KernelArgs&)>;
+using Body = std::function<void(const kernels::KernelArgs&)>;
 
 /// Kernels by number; op "fake" with attribute `body`.
-class Backend : public runtime::Backend {
+class Backend : public kernels::Backend {
  public:
   std::string describe() const override { return "fakes"; }
-  runtime::KernelFn find(std::string_view op, runtime::Device, graph::DType) const override;
+  kernels::KernelFn find(std::string_view op, kernels::Device, const kernels::OperandTypes&) const override;
   void enter_thread(int num_threads) override;
   /// Thread counts that lanes asked for.
   std::vector<int> entered() const;
@@ -46,6 +46,11 @@ class Builder {
   program::TaskId all_reduce(int stage, program::Lane lane, program::BufferId buffer);
   program::TaskId send(int stage, program::BufferId from, int32_t to_stage, int32_t tag);
   program::TaskId recv(int stage, program::BufferId to, int32_t from_stage, int32_t tag);
+  /// A message along any axis (0: stages, 1: the ranks of a stage) to or from the peer at `offset`.
+  program::TaskId send_along(int stage, int32_t axis, int32_t offset, program::BufferId from,
+                             int32_t tag);
+  program::TaskId recv_along(int stage, int32_t axis, int32_t offset, program::BufferId to,
+                             int32_t tag);
 
   program::Task& last(int stage) { return program_.classes[static_cast<size_t>(stage)].tasks.back(); }
   /// Adds dependencies and the memory plan.

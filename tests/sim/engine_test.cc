@@ -109,6 +109,25 @@ TEST(SimEngine, TwoStagePipeline) {
 
 // A group over the two stages: the members arrive at 10 and 25, the transfer takes 7. Stage 0 waits
 // 15 idle (not communication), then both are in transfer 25..32.
+// Three stages pass a message on around the ring: stage s works 10 (s + 1), sends 5 to the next, the
+// last one to the first, and works 1 when the message of the one before is there.
+//   stage 0: a 0..10, send 10..15, from stage 2 at 35: b 35..36.
+//   stage 1: a 0..20, from stage 0 at 15: b 20..21.  stage 2: a 0..30, from stage 1 at 25: b 30..31.
+TEST(SimEngine, PeersGoAroundTheEndOfTheirAxis) {
+  Maker m({{"pp", 3}});
+  for (int32_t s = 0; s < 3; ++s) {
+    const TaskId a = m.work(s, "a", 10 * (s + 1));
+    m.send(s, 1, 0, 5, {a});
+    const TaskId arrived = m.recv(s, -1, 0);
+    m.work(s, "b", 1, {arrived});
+  }
+  const Replay r = run(m.p);
+  EXPECT_EQ(r.end_of_ns[size_t(r.base[0]) + 3], 36);
+  EXPECT_EQ(r.end_of_ns[size_t(r.base[1]) + 3], 21);
+  EXPECT_EQ(r.end_of_ns[size_t(r.base[2]) + 3], 31);
+  EXPECT_EQ(r.end_ns, 36);
+}
+
 TEST(SimEngine, CollectiveStartsWhenTheLastMemberArrives) {
   Maker m({{"pp", 3}, {"dp", 2}});
   const std::vector<int32_t> ends = {0, 2};
@@ -293,7 +312,7 @@ TEST(SimEngine, BadReferencesAreBadInput) {
   n.collective(0, {"pp"}, 5, {}, "all_reduce", {1});  // stage 0 is no member
   EXPECT_THROW(run(n.p), Error);
   Maker s({{"pp", 2}});
-  s.send(1, +1, 0, 5);  // there is no stage 2
+  s.send(1, +1, 0, 5, {}, "ep");  // there is no such axis
   EXPECT_THROW(run(s.p), Error);
 }
 

@@ -98,7 +98,7 @@ TEST(Simulator, ReportOfTwoStages) {
   const std::string text = to_text(p, r);
   for (const char* part : {"(uncalibrated)", "43 us", "rank", "x2", "MFU 23.3 %", "DOES NOT FIT",
                            "does not fit: stage 1", "ranks_per_node=2", "100.0 % analytic",
-                           "Not modelled", "Critical path"})
+                           "Not modelled", "Critical path", "toy gives no source for device.memory"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   const auto json = nlohmann::json::parse(to_json(p, r));
   EXPECT_EQ(json["step_ns"], 43000);

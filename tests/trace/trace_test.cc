@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "tests/trace/trace_read_util.h"
 #include "trace/trace_builder.h"
 
 namespace hocket::trace {

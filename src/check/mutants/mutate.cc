@@ -25,7 +25,9 @@ constexpr Row kRows[] = {
     {"change-edge", [](Mutator& m) { return m.change_edge(); }},
     {"add-edge", [](Mutator& m) { return m.add_edge(); }},
     {"group", [](Mutator& m) { return m.change_group(); }},
+    {"twin-group", [](Mutator& m) { return m.twin_group(); }},
     {"message", [](Mutator& m) { return m.change_peer(); }},
+    {"far-peer", [](Mutator& m) { return m.move_peer_around(); }},
     {"offset", [](Mutator& m) { return m.change_offset(); }},
     {"buffer-size", [](Mutator& m) { return m.change_type(); }},
     {"named-buffer", [](Mutator& m) { return m.change_named(); }},
@@ -33,6 +35,8 @@ constexpr Row kRows[] = {
     {"accumulate", [](Mutator& m) { return m.change_accumulate(); }},
     {"op", [](Mutator& m) { return m.change_kind(); }},
     {"workspace", [](Mutator& m) { return m.change_workspace(); }},
+    {"cost", [](Mutator& m) { return m.change_cost(); }},
+    {"cut-sequences", [](Mutator& m) { return m.cut_sequences(); }},
 };
 
 }  // namespace

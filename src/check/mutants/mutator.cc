@@ -29,13 +29,13 @@ void collect_neighbours(const Program& p, TaskRef r, std::set<TaskRef>* to) {
     for (TaskId d : c.tasks[i].deps)
       if (d == r.task) to->insert({r.cls, static_cast<int32_t>(i)});
   for (size_t k = 0; k < p.classes.size(); ++k) {
-    if (static_cast<int32_t>(k) == r.cls) continue;
+    const int32_t cls = static_cast<int32_t>(k);
     for (size_t i = 0; i < p.classes[k].tasks.size(); ++i) {
       const Task& o = p.classes[k].tasks[i];
       const bool message = t.tag != kNone && o.tag == t.tag && o.peer_axis == t.peer_axis &&
-                           static_cast<int32_t>(k) + o.peer == r.cls;
-      const bool collective = t.group != kNone && o.group == t.group;
-      if (message || collective) to->insert({static_cast<int32_t>(k), static_cast<int32_t>(i)});
+                           o.peer_axis != kNone && p.peer_class(o, cls) == r.cls;
+      const bool collective = cls != r.cls && t.group != kNone && o.group == t.group;
+      if (message || collective) to->insert({cls, static_cast<int32_t>(i)});
     }
   }
 }
@@ -75,18 +75,14 @@ void Mutator::permute(int32_t c, const std::vector<int32_t>& order) {
   for (size_t i = order.size(); i-- > 0;)
     to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
   std::vector<Task> tasks;
-  std::vector<int64_t> workspace;
   for (int32_t old : order) {
     tasks.push_back(rc.tasks[static_cast<size_t>(old)]);
-    if (!rc.task_workspace.empty())
-      workspace.push_back(rc.task_workspace[static_cast<size_t>(old)]);
     std::vector<TaskId> deps;
     for (TaskId d : tasks.back().deps)
       if (to[static_cast<size_t>(d)] >= 0) deps.push_back(to[static_cast<size_t>(d)]);
     tasks.back().deps = std::move(deps);
   }
   rc.tasks = std::move(tasks);
-  rc.task_workspace = std::move(workspace);
   auto moved = [&](TaskRef r) {
     if (r.cls == c) r.task = to[static_cast<size_t>(r.task)];
     return r;
@@ -268,7 +264,7 @@ bool Mutator::change_group() {
       group.members.erase(group.members.begin() +
                           static_cast<int64_t>(random_.below(group.members.size())));
   }
-  if (group == p_.groups[static_cast<size_t>(task(r).group)]) return false;
+  if (p_.canonical(group) == p_.canonical(p_.groups[static_cast<size_t>(task(r).group)])) return false;
   begin(r, "group changed");
   task(r).group = p_.intern(group);
   return true;
@@ -285,8 +281,10 @@ bool Mutator::change_peer() {
       if (o.tag != kNone && o.tag != t.tag) tags.push_back(o.tag);
     t.tag = tags.empty() || random_.flip() ? t.tag + 1 : tags[random_.below(tags.size())];
   } else if (random_.flip()) {
+    const int32_t to = random_.flip() ? -t.peer : t.peer + (random_.flip() ? 1 : -1);
+    if (p_.mesh.wrap(t.peer_axis, to) == p_.mesh.wrap(t.peer_axis, t.peer)) return false;
     begin(r, "peer changed");
-    t.peer = random_.flip() ? -t.peer : t.peer + (random_.flip() ? 1 : -1);
+    t.peer = to;
   } else {
     begin(r, "peer axis changed");
     t.peer_axis = (t.peer_axis + 1) % static_cast<int32_t>(p_.mesh.axes.size());
@@ -294,4 +292,41 @@ bool Mutator::change_peer() {
   collect_neighbours(p_, r, &m_->near);
   return true;
 }
+
+/// A peer beyond the end of its axis: the same rank, if everybody wrapped it the same way as often.
+bool Mutator::move_peer_around() {
+  const TaskRef r = any_task([](const Task& t) { return t.peer_axis != kNone; });
+  if (r.cls < 0) return false;
+  Task& t = task(r);
+  const int32_t n = p_.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
+  begin(r, "peer moved once around its axis");
+  t.peer += t.peer > 0 ? n : -n;
+  return true;
+}
+
+/// A second group of the same ranks, spelled differently, for one collective, in its lane or another.
+bool Mutator::twin_group() {
+  const TaskRef r = any_task([](const Task& t) { return t.group != kNone; });
+  if (r.cls < 0) return false;
+  program::Group twin = p_.groups[static_cast<size_t>(task(r).group)];
+  const int32_t pp = p_.mesh.axis("pp");
+  const auto axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
+  if (p_.mesh.axes[static_cast<size_t>(axis)].size == 1) {
+    if (std::erase(twin.axes, axis) == 0) twin.axes.push_back(axis);
+    std::sort(twin.axes.begin(), twin.axes.end());
+  } else if (axis == pp && twin.members.empty() &&
+             std::find(twin.axes.begin(), twin.axes.end(), pp) != twin.axes.end()) {
+    for (size_t c = 0; c < p_.classes.size(); ++c) twin.members.push_back(static_cast<int32_t>(c));
+  } else {
+    return false;
+  }
+  begin(r, "group changed to another spelling of its ranks");
+  if (random_.flip()) {
+    task(r).lane = task(r).lane == program::Lane::intra ? program::Lane::inter : program::Lane::intra;
+  }
+  task(r).group = static_cast<int32_t>(p_.groups.size());
+  p_.groups.push_back(std::move(twin));
+  return true;
+}
+
 }  // namespace hocket::check

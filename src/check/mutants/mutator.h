@@ -16,6 +16,7 @@ using program::Buffer;
 using program::BufferId;
 using program::BufferKind;
 using program::kNone;
+using program::OutputSet;
 using program::Program;
 using program::RankClass;
 using program::Task;
@@ -51,6 +52,8 @@ class Mutator {
   bool add_edge();
   bool change_group();
   bool change_peer();
+  bool move_peer_around();
+  bool twin_group();
   bool change_offset();
   bool change_type();
   bool change_named();
@@ -58,6 +61,8 @@ class Mutator {
   bool change_accumulate();
   bool change_kind();
   bool change_workspace();
+  bool change_cost();
+  bool cut_sequences();
 
  private:
   RankClass& cls(TaskRef r) { return p_.classes[static_cast<size_t>(r.cls)]; }

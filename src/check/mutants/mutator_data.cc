@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "ops/op.h"
+
 namespace hocket::check {
 
 bool Mutator::change_offset() {
@@ -113,7 +115,7 @@ bool Mutator::change_accumulate() {
   const TaskRef r = any_task([](const Task& t) { return !t.out.empty(); });
   if (r.cls < 0) return false;
   begin(r, "accumulation changed");
-  task(r).accumulate ^= 1u << random_.below(task(r).out.size());
+  task(r).accumulate.flip(random_.below(std::min(task(r).out.size(), OutputSet::kMost)));
   return true;
 }
 
@@ -137,7 +139,7 @@ bool Mutator::change_workspace() {
   const TaskRef r = any_task([&](const Task& t) { return p_.kind(t).workspace > 0; });
   if (r.cls < 0) return false;
   RankClass& c = cls(r);
-  if (random_.flip() && !c.task_workspace.empty()) {
+  if (random_.flip() && task(r).workspace != kNone) {
     const int64_t to =
         static_cast<int64_t>(random_.below(static_cast<size_t>(c.arena_bytes) / 64 + 1)) * 64;
     begin(r, fmt::format("workspace moved to {}", to));
@@ -148,12 +150,100 @@ bool Mutator::change_workspace() {
           to < c.buffers[k].offset + c.buffers[k].type.bytes())
         over.push_back(static_cast<BufferId>(k));
     collect_users(c, r.cls, over, &m_->near);
-    c.task_workspace[static_cast<size_t>(r.task)] = to;
+    task(r).workspace = to;
   } else {
     program::Kind kind = p_.kind(task(r));
     begin(r, "workspace halved");
     kind.workspace = kind.workspace / 128 * 64;
     task(r).kind = p_.intern(std::move(kind));
+  }
+  return true;
+}
+
+/// Predictions would believe another kernel.
+bool Mutator::change_cost() {
+  const TaskRef r = any_task([&](const Task& t) { return ops::find_or_null(p_.kind(t).op) != nullptr; });
+  if (r.cls < 0) return false;
+  program::Kind kind = p_.kind(task(r));
+  const bool flops = random_.flip() && kind.flops > 0;
+  const bool none = random_.flip();
+  begin(r, fmt::format("{} {}", flops ? "FLOPs" : "bytes", none ? "zero" : "doubled"));
+  if (flops) {
+    kind.flops = none ? 0 : kind.flops * 2;
+  } else {
+    kind.bytes = none ? 0 : kind.bytes * 2;
+  }
+  task(r).kind = p_.intern(std::move(kind));
+  return true;
+}
+
+/// Twice as many ranks along an axis that splits tokens, each with half of them: right but for the
+/// ops that need sequences whole. False unless some op then gets half a sequence.
+bool Mutator::cut_sequences() {
+  Program p = p_;
+  const int32_t found = p.mesh.axis("edp");
+  if (found < 0 || p.mesh.axes[static_cast<size_t>(found)].size < 2) return false;
+  const size_t axis = static_cast<size_t>(found);
+  p.mesh.axes[axis].size *= 2;
+  for (RankClass& c : p.classes) {
+    for (Buffer& b : c.buffers) {
+      const graph::Placement split = b.layout.on[axis];
+      if (!split.is_split()) continue;
+      int64_t& dim = b.type.dims[static_cast<size_t>(split.dim())];
+      if (dim % 2 != 0) return false;
+      dim /= 2;
+      if (b.expected_bytes != kNone) b.expected_bytes = std::min(b.expected_bytes, b.type.bytes());
+    }
+  }
+  // The experts of the whole tensor: those here times the ranks that split them.
+  const auto experts_of = [&](const Buffer& b) {
+    int64_t experts = b.type.dims[0];
+    for (size_t a = 0; a < p.mesh.axes.size(); ++a) {
+      if (b.layout.on[a] == graph::Placement::split(0)) experts *= p.mesh.axes[a].size;
+    }
+    return experts;
+  };
+  std::vector<TaskRef> cut;
+  for (size_t c = 0; c < p.classes.size(); ++c) {
+    RankClass& cls = p.classes[c];
+    for (size_t i = 0; i < cls.tasks.size(); ++i) {
+      Task& t = cls.tasks[i];
+      program::Kind kind = p.kind(t);
+      const std::vector<graph::TensorType> before = kind.in;
+      int64_t experts = 0;
+      double had = 0, has = 0;
+      const auto retype = [&](std::vector<graph::TensorType>& types, const std::vector<BufferId>& ids) {
+        for (size_t k = 0; k < types.size(); ++k) {
+          const Buffer& b = cls.buffers[static_cast<size_t>(ids[k])];
+          had += static_cast<double>(types[k].bytes());
+          types[k] = b.type;
+          has += static_cast<double>(types[k].bytes());
+          if (b.type.routed()) experts = experts_of(b);
+        }
+      };
+      retype(kind.in, t.in);
+      retype(kind.out, t.out);
+      if (const ops::Op* op = ops::find_or_null(kind.op)) {
+        const ops::Cost cost = ops::cost_of(*op, {kind.attrs, kind.in, kind.out, experts});
+        kind.flops = cost.flops;
+        kind.bytes = cost.bytes;
+        const ops::LayoutRule::Runs& runs = op->layout.runs;
+        if (runs.letter != 0 && kind.in != before &&
+            kind.in[0].dims[0] % kind.attrs.i_or(runs.length, 1) != 0) {
+          cut.push_back({static_cast<int32_t>(c), static_cast<int32_t>(i)});
+        }
+      } else {
+        kind.bytes = static_cast<int64_t>(static_cast<double>(kind.bytes) * has / had);
+      }
+      t.kind = p.intern(std::move(kind));
+    }
+  }
+  if (cut.empty()) return false;
+  p_ = std::move(p);
+  begin(cut[0], "and all others: tokens split further, sequences with them");
+  for (const TaskRef& r : cut) {
+    m_->tasks.push_back(r);
+    m_->near.insert(r);
   }
   return true;
 }

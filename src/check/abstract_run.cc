@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/abstract_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace hocket::check {
+
+using program::kNumLanes;
+
+AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, Sends sends)
+    : ctx_(ctx), matching_(matching), sends_(sends) {
+  const size_t classes = ctx.program.classes.size(), tasks = ctx.position.size();
+  const size_t lanes = classes * kNumLanes;
+  done_.assign(tasks, 0);
+  head_.assign(lanes, 0);
+  arrived_.assign(lanes, 0);
+  first_waiter_.assign(tasks, -1);
+  next_waiter_.assign(lanes, -1);
+  ready_.assign(classes, (1u << kNumLanes) - 1);
+}
+
+int32_t AbstractRun::lane_index(int32_t task) const {
+  return ctx_.task_class[static_cast<size_t>(task)] * kNumLanes +
+         ctx_.lane_of[static_cast<size_t>(task)];
+}
+
+int32_t AbstractRun::head_task(int32_t lane) const {
+  const int32_t cls = lane / kNumLanes;
+  const auto& tasks = ctx_.lanes[static_cast<size_t>(cls)][static_cast<size_t>(lane % kNumLanes)];
+  const size_t h = static_cast<size_t>(head_[static_cast<size_t>(lane)]);
+  return h < tasks.size() ? ctx_.global(cls, tasks[h]) : -1;
+}
+
+bool AbstractRun::together(int32_t task) const {
+  return sends_ == Sends::wait && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))).op_class);
+}
+
+void AbstractRun::wake(int32_t lane) {
+  ready_[static_cast<size_t>(lane / kNumLanes)] |= 1u << (lane % kNumLanes);
+}
+
+/// Of the lanes of a class that may go on, the one with the earliest task in issue order does: a
+/// forgotten dependency then shows as the race that it is.
+int32_t AbstractRun::next_lane(size_t cls) {
+  int32_t best = -1, first = std::numeric_limits<int32_t>::max();
+  for (int32_t l = 0; l < kNumLanes; ++l) {
+    if (!(ready_[cls] >> l & 1)) continue;
+    const int32_t lane = static_cast<int32_t>(cls) * kNumLanes + l;
+    const int32_t task = head_task(lane);
+    if (task < 0) {
+      ready_[cls] &= ~(1u << l);
+    } else if (task < first) {
+      first = task;
+      best = lane;
+    }
+  }
+  return best;
+}
+
+void AbstractRun::end(int32_t task) {
+  const int32_t lane = lane_index(task);
+  ++head_[static_cast<size_t>(lane)];
+  arrived_[static_cast<size_t>(lane)] = 0;
+  ++finished_;
+  done_[static_cast<size_t>(task)] = 1;
+  wake(lane);
+  for (int32_t w = first_waiter_[static_cast<size_t>(task)]; w >= 0;
+       w = next_waiter_[static_cast<size_t>(w)]) {
+    wake(w);
+  }
+  ended_.push_back(task);
+}
+
+void AbstractRun::advance(int32_t lane, bool* meeting) {
+  // A task ends when the tasks it depends on have ended, and further
+  //   a receive:  when its send has ended (sends complete alone), or with it (sends wait);
+  //   a send:     at once, or with its receive;
+  //   a collective over several classes: with the tasks of all other classes.
+  // A lane that waits for one task hangs itself into that task's list and is woken by its end. One
+  // that waits for others to arrive notes that it is there; the last to arrive ends them all.
+  ended_.clear();
+  ready_[static_cast<size_t>(lane / kNumLanes)] &= ~(1u << (lane % kNumLanes));
+  const int32_t task = head_task(lane);
+  const TaskRef ref = ctx_.ref(task);
+  const Task& t = ctx_.task(ref);
+  auto wait_for = [&](int32_t other) {
+    next_waiter_[static_cast<size_t>(lane)] = first_waiter_[static_cast<size_t>(other)];
+    first_waiter_[static_cast<size_t>(other)] = lane;
+  };
+  int32_t blocker = -1;
+  for (TaskId d : t.deps) {
+    if (!done_[static_cast<size_t>(ctx_.global(ref.cls, d))]) blocker = ctx_.global(ref.cls, d);
+  }
+  if (blocker >= 0) return wait_for(blocker);
+
+  const OpClass op = ctx_.kind(t).op_class;
+  if (is_message(op)) {
+    const int32_t other = matching_.partner[static_cast<size_t>(task)];
+    const bool receive = op == OpClass::recv;
+    if (other < 0 && (receive || sends_ == Sends::wait)) return;  // reported; waits for ever
+    if (sends_ == Sends::alone) {
+      if (receive && !done_[static_cast<size_t>(other)]) return wait_for(other);
+      return end(task);
+    }
+    arrived_[static_cast<size_t>(lane)] = 1;
+    const int32_t other_lane = lane_index(other);
+    if (!arrived_[static_cast<size_t>(other_lane)] || head_task(other_lane) != other) return;
+    end(receive ? other : task);
+    end(receive ? task : other);
+    return;
+  }
+  const int32_t m = matching_.meeting[static_cast<size_t>(task)];
+  if (m < 0) return end(task);
+  const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(m)];
+  arrived_[static_cast<size_t>(lane)] = 1;
+  if (!all.complete) return;
+  for (int32_t other : all.tasks) {
+    const int32_t other_lane = lane_index(other);
+    if (!arrived_[static_cast<size_t>(other_lane)] || head_task(other_lane) != other) return;
+  }
+  *meeting = true;
+  for (int32_t other : all.tasks) end(other);
+}
+
+AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
+  const TaskRef r = ctx_.ref(task);
+  const Task& t = ctx_.task(r);
+  for (TaskId d : t.deps) {
+    const int32_t g = ctx_.global(r.cls, d);
+    if (!done_[static_cast<size_t>(g)]) return {g, "depends on"};
+  }
+  const int32_t other = matching_.partner[static_cast<size_t>(task)];
+  if (other >= 0 && !done_[static_cast<size_t>(other)]) {
+    if (ctx_.kind(t).op_class == OpClass::recv) return {other, "receives from"};
+    if (together(task)) return {other, "waits for its receiver"};
+  }
+  if (const int32_t m = matching_.meeting[static_cast<size_t>(task)]; m >= 0) {
+    const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(m)];
+    if (all.complete) {
+      for (int32_t g : all.tasks) {
+        if (g != head_task(lane_index(g))) return {g, "meets"};
+        if (!arrived_[static_cast<size_t>(lane_index(g))]) return {g, "meets"};
+      }
+    }
+  }
+  return {};
+}
+
+std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
+  // Every stuck lane waits, through its head, for a task of another lane, and so for the head of that
+  // one. Following these waits from each lane ends at a lane that waits for nobody who could come
+  // (reported elsewhere), at one that was followed before, or comes back to the path: a cycle.
+  const int32_t num_lanes = static_cast<int32_t>(head_.size());
+  std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: done with
+  std::vector<Cycle> found;
+  for (int32_t start = 0; start < num_lanes; ++start) {
+    if (head_task(start) < 0 || colour[static_cast<size_t>(start)]) continue;
+    std::vector<int32_t> path;
+    std::vector<Wait> waits;
+    int32_t lane = start;
+    while (true) {
+      colour[static_cast<size_t>(lane)] = 1;
+      path.push_back(lane);
+      const Wait w = waits_for(head_task(lane));
+      waits.push_back(w);
+      if (w.target < 0) break;
+      const int32_t next = lane_index(w.target);
+      if (colour[static_cast<size_t>(next)] == 2) break;
+      if (colour[static_cast<size_t>(next)] == 1) {
+        const size_t from =
+            static_cast<size_t>(std::find(path.begin(), path.end(), next) - path.begin());
+        Cycle cycle;
+        cycle.text = "deadlock: ";
+        for (size_t i = from; i < path.size(); ++i) {
+          const TaskRef at = ctx_.ref(head_task(path[i])), on = ctx_.ref(waits[i].target);
+          cycle.tasks.push_back(at);
+          cycle.tasks.push_back(on);
+          if (i - from >= 6) continue;
+          cycle.text += fmt::format("{}{} {} {}", i > from ? "; " : "", ctx_.name(at), waits[i].why,
+                                    ctx_.name(on));
+          const TaskRef ahead = ctx_.ref(head_task(i + 1 < path.size() ? path[i + 1] : next));
+          if (!(ahead == on)) {
+            cycle.text += fmt::format(", which is behind {} in its lane", ctx_.name(ahead));
+          }
+        }
+        found.push_back(std::move(cycle));
+        break;
+      }
+      lane = next;
+    }
+    for (int32_t l : path) colour[static_cast<size_t>(l)] = 2;
+  }
+  return found;
+}
+
+}  // namespace hocket::check

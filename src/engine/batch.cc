@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/batch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "engine/params.h"
+#include "graph/inputs.h"
+
+namespace hocket::engine {
+
+namespace {
+
+namespace inputs = graph::inputs;
+
+/// Tokens of a micro-batch over all ranks.
+int64_t tokens_per_micro_batch(const Compiled& compiled) {
+  const graph::TensorId id = compiled.reference.find(inputs::kTokens);
+  HOCKET_CHECK(id != graph::kNone, "the graph has no input {}", inputs::kTokens);
+  return compiled.reference.tensor(id).type.numel();
+}
+
+/// Copies what the rank holds of a full input; nothing if it does not read it.
+void feed_input(const std::string& name, int32_t micro_batch, const void* full,
+                const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
+  if (!executor.has(name, micro_batch)) return;
+  const graph::Tensor& tensor = compiled.reference.tensor(compiled.reference.find(name));
+  const int64_t size = size_of(tensor.type.dtype);
+  const auto* from = static_cast<const std::byte*>(full);
+  auto* to = static_cast<std::byte*>(executor.input(name, micro_batch));
+  for_each_run(tensor.type, executor.buffer(name, micro_batch).layout, compiled.program.mesh, rank,
+               [&](int64_t begin, int64_t count, int64_t local) {
+                 std::memcpy(to + local * size, from + begin * size,
+                             static_cast<size_t>(count * size));
+               });
+}
+
+}  // namespace
+
+Hyper Hyper::of(const TrainSection& train, double lr, int64_t step) {
+  const auto t = static_cast<double>(step);
+  return {lr, 1 - std::pow(train.beta1, t), 1 - std::pow(train.beta2, t)};
+}
+
+Batch::Batch(int64_t rows, int64_t seq_len)
+    : rows(rows),
+      seq_len(seq_len),
+      tokens(static_cast<size_t>(rows * seq_len), 0),
+      targets(tokens.size(), data::kIgnoredTarget),
+      positions(tokens.size(), 0) {}
+
+data::SequenceOut Batch::row(int64_t r) {
+  const auto part = [&](std::vector<int32_t>& all) {
+    return std::span(all).subspan(static_cast<size_t>(r * seq_len), static_cast<size_t>(seq_len));
+  };
+  return {part(tokens), part(targets), part(positions)};
+}
+
+int64_t Batch::num_targets() const {
+  return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+}
+
+Batch empty_batch(const Compiled& compiled, int64_t seq_len) {
+  const int64_t tokens = tokens_per_micro_batch(compiled) * compiled.program.num_micro_batches;
+  HOCKET_CHECK(tokens % seq_len == 0, "{} tokens a step in rows of {}", tokens, seq_len);
+  return Batch(tokens / seq_len, seq_len);
+}
+
+void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
+  const int64_t per_micro_batch = tokens_per_micro_batch(compiled);
+  const int32_t micro_batches = compiled.program.num_micro_batches;
+  HOCKET_CHECK(batch.rows * batch.seq_len == per_micro_batch * micro_batches,
+               "{} rows of {} tokens for {} micro-batches of {}", batch.rows, batch.seq_len,
+               micro_batches, per_micro_batch);
+  for (int32_t m = 0; m < micro_batches; ++m) {
+    const int64_t at = m * per_micro_batch;
+    feed_input(inputs::kTokens, m, batch.tokens.data() + at, compiled, rank, executor);
+    feed_input(inputs::kTargets, m, batch.targets.data() + at, compiled, rank, executor);
+    feed_input(inputs::kPositions, m, batch.positions.data() + at, compiled, rank, executor);
+  }
+  const double hyper[3] = {batch.hyper.lr, batch.hyper.bias1, batch.hyper.bias2};
+  feed_input(inputs::kLossScale, program::kNone, &batch.loss_scale, compiled, rank, executor);
+  feed_input(inputs::kHyper, program::kNone, hyper, compiled, rank, executor);
+}
+
+}  // namespace hocket::engine

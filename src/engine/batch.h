@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step reads, and the one way in which it gets to the ranks: training, evaluation,
+// generation, profiling and benchmarks fill a Batch and feed it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/loader.h"
+#include "engine/compile.h"
+#include "runtime/executor.h"
+
+namespace hocket::engine {
+
+/// What AdamW takes from step to step, in the order of its input `hyper` f64[3] (ops/adamw.cc).
+struct Hyper {
+  double lr = 0;
+  double bias1 = 1, bias2 = 1;  ///< 1 - beta1^step and 1 - beta2^step
+
+  /// Of step 1, 2, ... with the betas of `train`.
+  static Hyper of(const TrainSection& train, double lr, int64_t step);
+};
+
+/// Rows of `seq_len` tokens for all micro-batches of a step, one micro-batch after the other, and
+/// the numbers of the whole step. A new batch is padding throughout: every token is a document of
+/// its own, and there is nothing to predict.
+struct Batch {
+  Batch(int64_t rows, int64_t seq_len);
+
+  /// Row 0 .. rows - 1, to be filled.
+  data::SequenceOut row(int64_t r);
+  /// Tokens that are predicted.
+  int64_t num_targets() const;
+
+  int64_t rows, seq_len;
+  std::vector<int32_t> tokens, targets, positions;  ///< [rows, seq_len]
+  double loss_scale = 1;  ///< of every token's loss: 1 / num_targets() makes it the mean
+  Hyper hyper;
+};
+
+/// A batch of the size that the program reads: as many rows of `seq_len` as its micro-batches hold.
+Batch empty_batch(const Compiled& compiled, int64_t seq_len);
+
+/// Gives one rank its part of every input that its tasks read. The batch must have the tokens of
+/// all micro-batches, no more and no less.
+void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor);
+
+}  // namespace hocket::engine

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal attention over packed documents, in blocks that never form tokens x tokens
+// (FlashAttention-2, arXiv 2307.08691), forward and backward. One task is a block of queries of one
+// head (forward) or a document and kv head (backward); register tiles above the diagonal are
+// skipped. A query's result depends on its document alone, not on threads or neighbours.
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/gemm_tile.h"
+#include "kernels/cpu/kernels.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+namespace {
+
+constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
+using ops::kAttnKeysBwd;
+using ops::kAttnKeysFwd;
+using ops::kAttnRowsBwd;
+using ops::kAttnRowsFwd;
+
+/// Tokens [begin, end) of a document, and the block of it that starts at `at`.
+struct Block {
+  int32_t begin, end, at;
+};
+
+/// Cuts [0, tokens) into documents, and these into blocks of `step` tokens (0: whole), most work
+/// first.
+int64_t find_blocks(const int32_t* pos, int64_t tokens, int64_t step, Block* to) {
+  int64_t n = 0;
+  for (int64_t t = 0; t < tokens;) {
+    int64_t end = t + 1;
+    while (end < tokens && pos[end] != 0) ++end;
+    for (int64_t at = t; at < end; at += step ? step : end - t)
+      to[n++] = {static_cast<int32_t>(t), static_cast<int32_t>(end), static_cast<int32_t>(at)};
+    t = end;
+  }
+  auto work = [step](const Block& b) { return step ? b.at - b.begin : b.end - b.begin; };
+  std::sort(to, to + n, [&](const Block& a, const Block& b) {
+    return work(a) != work(b) ? work(a) > work(b) : a.at < b.at;
+  });
+  return n;
+}
+
+template <typename T>
+struct Heads {
+  int64_t tokens, h, g, d, group;  ///< group = query heads per kv head
+  int64_t q_stride, k_stride;      ///< elements between tokens
+  int64_t wide;                    ///< d rounded up to whole register tiles
+  explicit Heads(const TensorRef& q, const TensorRef& k)
+      : tokens(q.dim(0)), h(q.dim(1)), g(k.dim(1)), d(q.dim(2)), group(h / std::max<int64_t>(g, 1)),
+        q_stride(h * d), k_stride(g * d), wide(ops::round_up(d, kTileCols<T>)) {}
+};
+
+/// A [rows, d] operand whose rows can be read in whole tiles: in place if d is a multiple of the
+/// tile, else copied to `pad`.
+template <typename T>
+const T* whole_rows(const Heads<T>& s, const T* src, int64_t stride, int64_t rows, T* pad,
+                    int64_t& ld) {
+  ld = stride;
+  if (s.wide == s.d) return src;
+  ld = s.wide;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy(src + r * stride, src + r * stride + s.d, pad + r * s.wide);
+    std::fill(pad + r * s.wide + s.d, pad + (r + 1) * s.wide, T(0));
+  }
+  return pad;
+}
+
+/// C[m, n] (+)= A B with A given as [k][m]; only whole 2-vector columns of B are read.
+template <typename T, typename Skip>
+[[gnu::always_inline]] inline void product(int64_t m, int64_t n, int64_t k, const T* a,
+                                           int64_t lda, const T* b, int64_t ldb, bool add, T* c,
+                                           int64_t ldc, Skip skip) {
+  constexpr int64_t MR = kTileRows, NR = kTileCols<T>;
+  for (int64_t i = 0; i < m; i += MR)
+    for (int64_t j = 0; j < n; j += NR)
+      if (!skip(i, j))
+        tile<T>(std::min(MR, m - i), std::min(NR, n - j), k, a + i, lda, b + j, ldb, add,
+                c + i * ldc + j, ldc);
+}
+
+template <typename T>
+struct ForwardScratch {
+  T *q, *k, *v, *s, *top, *sum, *fix;
+  explicit ForwardScratch(Scratch& from, const Heads<T>& s) {
+    q = from.take<T>(s.d * kAttnRowsFwd);
+    k = from.take<T>(s.d * kAttnKeysFwd);
+    v = from.take<T>(s.wide * kAttnKeysFwd);
+    this->s = from.take<T>(kAttnKeysFwd * kAttnRowsFwd);
+    top = from.take<T>(kAttnRowsFwd);
+    sum = from.take<T>(kAttnRowsFwd);
+    fix = from.take<T>(kAttnRowsFwd);
+  }
+};
+
+/// Softmax of one block of scores in place, s[key][query], queries in lanes. `first` is the number
+/// of keys before this block minus the number of tokens before the first query: key j may be seen
+/// by query c if first + j <= c.
+template <typename T>
+void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* sum, T* fix) {
+  constexpr int64_t L = kLanes<T>, M = kAttnRowsFwd;
+  Vec<T> lane;
+  for (int64_t i = 0; i < L; ++i) lane[i] = static_cast<T>(i);
+  const T low = std::numeric_limits<T>::lowest() / 4;
+  for (int64_t c = 0; c < rows; c += L) {
+    // Keys before `all` are seen by every query of this vector, keys from `any` on by none; rows of
+    // the register tiles that reach into these queries need zeros up to `zero`.
+    const int64_t all = std::clamp<int64_t>(c + 1 - first, 0, keys);
+    const int64_t any = std::clamp<int64_t>(c + L - first, 0, keys);
+    const int64_t zero = std::clamp<int64_t>(c + L + kTileRows - first, 0, keys);
+    const Vec<T> query = lane + static_cast<T>(c - first);
+    T* col = s + c;
+    const Vec<T> old = load(top + c);
+    Vec<T> m0 = old, m1 = old;
+    int64_t j = 0;
+    for (; j + 2 <= all; j += 2) {
+      const Vec<T> a = load(col + j * M), b = load(col + (j + 1) * M);
+      m0 = a > m0 ? a : m0;
+      m1 = b > m1 ? b : m1;
+    }
+    for (; j < any; ++j) {
+      const Vec<T> a = query >= static_cast<T>(j) ? load(col + j * M) : splat(low);
+      m0 = a > m0 ? a : m0;
+    }
+    m0 = m1 > m0 ? m1 : m0;
+    store(top + c, m0);
+    Vec<T> s0{}, s1{};
+    for (j = 0; j + 2 <= all; j += 2) {
+      const Vec<T> a = vexp2_nonpositive(load(col + j * M) - m0);
+      const Vec<T> b = vexp2_nonpositive(load(col + (j + 1) * M) - m0);
+      store(col + j * M, a);
+      store(col + (j + 1) * M, b);
+      s0 += a;
+      s1 += b;
+    }
+    for (; j < any; ++j) {
+      Vec<T> a = vexp2_nonpositive(load(col + j * M) - m0);
+      a = query >= static_cast<T>(j) ? a : Vec<T>{};
+      store(col + j * M, a);
+      s0 += a;
+    }
+    for (; j < zero; ++j) store(col + j * M, Vec<T>{});
+    const Vec<T> f = vexp2_nonpositive(old - m0);
+    store(fix + c, f);
+    store(sum + c, load(sum + c) * f + s0 + s1);
+  }
+}
+
+template <typename T>
+void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q, const T* k,
+                   const T* v, T scale, T* o, T* lse, const ForwardScratch<T>& ws) {
+  // One block of M queries of one head against all keys that it may see, N at a time, with the softmax
+  // made as it goes (FlashAttention, arXiv 2205.14135): scores of the tile; their running maximum `top`
+  // and sum of exponentials `sum` per query; `fix` scales what is in the output so far to the new
+  // maximum; then the tile's exponentials times its values are added. Products leave out what lies
+  // beyond the diagonal. The last loop divides by the sums and notes lse = ln(sum e^score), which the
+  // backward pass needs.
+  constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
+  const int64_t rows = std::min<int64_t>(M, b.end - b.at), i0 = b.at - b.begin;
+  const int64_t kv = head / hs.group * hs.d;
+  T* out = o + b.at * hs.q_stride + head * hs.d;
+  pack_transposed(q + b.at * hs.q_stride + head * hs.d, hs.q_stride, rows, hs.d, M, ws.q);
+#pragma omp simd
+  for (int64_t i = 0; i < hs.d * M; ++i) ws.q[i] *= scale;
+  const T low = std::numeric_limits<T>::lowest() / 4;
+  for (int64_t i = 0; i < M; ++i) ws.top[i] = low, ws.sum[i] = 0;
+  for (int64_t j0 = 0; j0 < i0 + rows; j0 += N) {
+    const int64_t keys = std::min(N, i0 + rows - j0), first = j0 - i0;
+    const T* kb = k + (b.begin + j0) * hs.k_stride + kv;
+    pack_transposed(kb, hs.k_stride, keys, hs.d, N, ws.k);
+    product<T>(keys, ops::round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
+               [&](int64_t i, int64_t j) { return first + i > j + NR - 1; });
+    softmax_block(keys, rows, first, ws.s, ws.top, ws.sum, ws.fix);
+    if (j0 > 0)
+      for (int64_t r = 0; r < rows; ++r)
+        if (const T f = ws.fix[r]; f != 1) {
+          T* __restrict row = out + r * hs.q_stride;
+#pragma omp simd
+          for (int64_t i = 0; i < hs.d; ++i) row[i] *= f;
+        }
+    int64_t ldv;
+    const T* vb = whole_rows(hs, v + (b.begin + j0) * hs.k_stride + kv, hs.k_stride, keys, ws.v, ldv);
+    for (int64_t r = 0; r < rows; r += MR) {
+      const int64_t n = std::min(MR, rows - r), seen = std::clamp<int64_t>(r + n - first, 0, keys);
+      for (int64_t c = 0; c < hs.d && (seen > 0 || j0 == 0); c += NR)
+        tile<T>(n, std::min(NR, hs.d - c), seen, ws.s + r, M, vb + c, ldv, j0 > 0,
+                out + r * hs.q_stride + c, hs.q_stride);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    T* __restrict row = out + r * hs.q_stride;
+    const T f = 1 / ws.sum[r];
+#pragma omp simd
+    for (int64_t i = 0; i < hs.d; ++i) row[i] *= f;
+    lse[(b.at + r) * hs.h + head] = static_cast<T>(
+        kLn2 * static_cast<double>(ws.top[r]) + std::log(static_cast<double>(ws.sum[r])));
+  }
+}
+
+template <typename T>
+struct BackwardScratch {
+  T *q, *k, *dy, *v, *s, *ds, *turned, *pad_q, *pad_k, *pad_dy;
+  explicit BackwardScratch(Scratch& from, const Heads<T>& hs) {
+    q = from.take<T>(hs.d * kAttnRowsBwd);
+    dy = from.take<T>(hs.d * kAttnRowsBwd);
+    k = from.take<T>(hs.d * kAttnKeysBwd);
+    v = from.take<T>(hs.d * kAttnKeysBwd);
+    s = from.take<T>(kAttnRowsBwd * kAttnKeysBwd);
+    ds = from.take<T>(kAttnRowsBwd * kAttnKeysBwd);
+    turned = from.take<T>(kAttnRowsBwd * kAttnKeysBwd);
+    pad_q = from.take<T>(kAttnRowsBwd * hs.wide);
+    pad_dy = from.take<T>(kAttnRowsBwd * hs.wide);
+    pad_k = from.take<T>(kAttnKeysBwd * hs.wide);
+  }
+};
+
+template <typename T>
+struct BackwardArgs {
+  const T *dy, *q, *k, *v, *lse, *delta;
+  T scale;
+  T *dq, *dk, *dv;
+};
+
+/// P and dS = scale P (dP - delta) of one row in place; keys in [seen, end) become zero.
+template <typename T>
+void backward_row(int64_t end, int64_t seen, T lse2, T delta, T scale, T* s, T* ds) {
+  constexpr int64_t L = kLanes<T>;
+  const Vec<T> shift = splat(lse2);
+  int64_t j = 0;
+  auto step = [&](int64_t at) {
+    const Vec<T> p = vexp2_nonpositive(load(s + at) - shift);
+    store(s + at, p);
+    store(ds + at, p * (load(ds + at) - delta) * scale);
+  };
+  for (; j < seen; j += L) step(j);  // rows are padded to whole vectors
+  for (j = seen; j < end; ++j) s[j] = ds[j] = 0;
+}
+
+/// dK, dV of a document's kv head and dQ of the query heads that share it.
+template <typename T>
+void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
+                       const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
+  // One document and one head of keys (with all heads of queries that share it), N keys at a time
+  // against M queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the weights
+  // P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq += dS k. Nothing
+  // else writes these rows, so neither locks nor an order between threads are needed. The first tile
+  // that reaches a row of a gradient writes it, later ones add.
+  constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
+  const int64_t len = b.end - b.begin;
+  for (int64_t j0 = 0; j0 < len; j0 += N) {
+    const int64_t keys = std::min(N, len - j0);
+    const int64_t at_k = (b.begin + j0) * hs.k_stride + kv_head * hs.d;
+    pack_transposed(x.k + at_k, hs.k_stride, keys, hs.d, N, ws.k);
+    pack_transposed(x.v + at_k, hs.k_stride, keys, hs.d, N, ws.v);
+    int64_t ldk, ldq, lddy;
+    const T* kb = whole_rows(hs, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
+    bool add = false;
+    for (int64_t head = kv_head * hs.group; head < (kv_head + 1) * hs.group; ++head) {
+      for (int64_t i0 = j0; i0 < len; i0 += M, add = true) {
+        const int64_t rows = std::min(M, len - i0), first = j0 - i0, seen_all = rows - first;
+        const int64_t at_q = (b.begin + i0) * hs.q_stride + head * hs.d;
+        // Keys that the last row sees; columns beyond are left out of every product.
+        const int64_t n = std::min(keys, seen_all);
+        const int64_t padded = ops::round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
+        pack_transposed(x.q + at_q, hs.q_stride, rows, hs.d, M, ws.q);
+        pack_transposed(x.dy + at_q, hs.q_stride, rows, hs.d, M, ws.dy);
+        const T pre = static_cast<T>(static_cast<double>(x.scale) * kLog2e);
+#pragma omp simd
+        for (int64_t i = 0; i < hs.d * M; ++i) ws.q[i] *= pre;
+        auto skip = [&](int64_t i, int64_t j) { return first + j > i + MR - 1; };
+        product<T>(rows, padded, hs.d, ws.q, M, ws.k, N, false, ws.s, N, skip);
+        product<T>(rows, padded, hs.d, ws.dy, M, ws.v, N, false, ws.ds, N, skip);
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t t = (b.begin + i0 + r) * hs.h + head;
+          backward_row<T>(zeroed, std::clamp<int64_t>(r + 1 - first, 0, n),
+                          static_cast<T>(static_cast<double>(x.lse[t]) * kLog2e), x.delta[t],
+                          x.scale, ws.s + r * N, ws.ds + r * N);
+        }
+        const T* dyb = whole_rows(hs, x.dy + at_q, hs.q_stride, rows, ws.pad_dy, lddy);
+        const T* qb = whole_rows(hs, x.q + at_q, hs.q_stride, rows, ws.pad_q, ldq);
+        for (int64_t j = 0; j < keys; j += MR) {
+          const int64_t m = std::min(MR, keys - j);
+          const int64_t r0 = std::clamp<int64_t>(first + j, 0, rows);  // first row that sees key j
+          if (j >= n && add) continue;
+          for (int64_t c = 0; c < hs.d; c += NR) {
+            const int64_t w = std::min(NR, hs.d - c), k = j < n ? rows - r0 : 0;
+            const int64_t to = at_k + j * hs.k_stride + c;
+            tile<T>(m, w, k, ws.s + r0 * N + j, N, dyb + r0 * lddy + c, lddy, add, x.dv + to,
+                    hs.k_stride);
+            tile<T>(m, w, k, ws.ds + r0 * N + j, N, qb + r0 * ldq + c, ldq, add, x.dk + to,
+                    hs.k_stride);
+          }
+        }
+        pack_transposed(ws.ds, N, rows, n, M, ws.turned);
+        for (int64_t r = 0; r < rows; r += MR) {
+          const int64_t m = std::min(MR, rows - r), k = std::clamp<int64_t>(r + m - first, 0, n);
+          for (int64_t c = 0; c < hs.d; c += NR)
+            tile<T>(m, std::min(NR, hs.d - c), k, ws.turned + r, M, kb + c, ldk, j0 > 0,
+                    x.dq + at_q + r * hs.q_stride + c, hs.q_stride);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void attention(const KernelArgs& args) {
+  const Heads<T> hs(args.in[0], args.in[1]);
+  const T *q = in<T>(args, 0), *k = in<T>(args, 1), *v = in<T>(args, 2);
+  T *o = out<T>(args, 0), *lse = out<T>(args, 1);
+  const T scale = static_cast<T>(args.attrs->f("scale") * kLog2e);
+  Scratch scratch(args);
+  Block* blocks = scratch.take<Block>(hs.tokens);
+  const int64_t n = find_blocks(in<int32_t>(args, 3), hs.tokens, kAttnRowsFwd, blocks) * hs.h;
+  const int64_t each = ops::attention_scratch(hs.d, sizeof(T));
+  const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
+  std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
+  auto run = [&](int64_t i, int64_t thread) {
+    Scratch own(base + thread * each, each);
+    forward_block(hs, blocks[i / hs.h], i % hs.h, q, k, v, scale, o, lse,
+                  ForwardScratch<T>(own, hs));
+  };
+  parallel(n, threads, run);
+}
+
+template <typename T>
+void attention_bwd(const KernelArgs& args) {
+  const Heads<T> hs(args.in[1], args.in[2]);
+  const T *dy = in<T>(args, 0), *o = in<T>(args, 4);
+  Scratch scratch(args);
+  Block* blocks = scratch.take<Block>(hs.tokens);
+  T* delta = scratch.take<T>(hs.tokens * hs.h);
+  parallel_for(hs.tokens * hs.h, row_grain(hs.d), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) delta[r] = vdot(dy + r * hs.d, o + r * hs.d, hs.d);
+  });
+  const BackwardArgs<T> x{dy, in<T>(args, 1), in<T>(args, 2), in<T>(args, 3), in<T>(args, 5),
+                          delta, static_cast<T>(args.attrs->f("scale")), out<T>(args, 0),
+                          out<T>(args, 1), out<T>(args, 2)};
+  const int64_t n = find_blocks(in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
+  const int64_t each = ops::attention_bwd_scratch(hs.d, sizeof(T));
+  const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
+  std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
+  auto run = [&](int64_t i, int64_t thread) {
+    Scratch own(base + thread * each, each);
+    backward_document(hs, blocks[i / hs.g], i % hs.g, x, BackwardScratch<T>(own, hs));
+  };
+  parallel(n, threads, run);
+}
+
+HOCKET_KERNEL(attention)
+HOCKET_KERNEL(attention_bwd)
+
+}  // namespace hocket::kernels::HOCKET_CPU

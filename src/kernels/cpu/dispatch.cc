@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// route_plan, dispatch, combine and their gradients: every pass goes over tokens, so that a
+// token's k rows are scattered or gathered by one thread in the order of k.
+#include <cstring>
+
+#include "kernels/cpu/kernels.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+
+template <typename T>
+void route_plan(const KernelArgs& args) {
+  const int32_t* ids = in<int32_t>(args, 0);
+  int64_t* counts = out<int64_t>(args, 0);
+  int32_t* row_of = out<int32_t>(args, 1);
+  const int64_t n = count(args.in[0]), e = args.attrs->i("num_experts");
+  std::fill(counts, counts + e, int64_t{0});
+  for (int64_t i = 0; i < n; ++i) {
+    if (ids[i] < 0 || ids[i] >= e)
+      fail_run("route_plan", "expert {} at {}; expected 0 <= expert < {}", ids[i], i, e);
+    ++counts[ids[i]];
+  }
+  int64_t* next = Scratch(args).take<int64_t>(e);
+  int64_t at = 0;
+  for (int64_t i = 0; i < e; ++i) next[i] = at, at += counts[i];
+  for (int64_t i = 0; i < n; ++i) row_of[i] = static_cast<int32_t>(next[ids[i]]++);
+}
+
+template <typename T>
+void dispatch(const KernelArgs& args) {
+  const T* x = in<T>(args, 0);
+  const int32_t* row_of = in<int32_t>(args, 1);
+  T* xs = out<T>(args, 0);
+  const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[1].dim(1);
+  parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * k; i < end * k; ++i)
+      std::memcpy(xs + row_of[i] * d, x + i / k * d, static_cast<size_t>(d) * sizeof(T));
+  });
+}
+
+template <typename T>
+void dispatch_bwd(const KernelArgs& args) {
+  const T* dxs = in<T>(args, 0);
+  const int32_t* row_of = in<int32_t>(args, 1);
+  T* dx = out<T>(args, 0);
+  const int64_t tokens = args.out[0].dim(0), d = args.out[0].dim(1), k = args.in[1].dim(1);
+  const bool add = accumulates(args, 0);
+  parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      T* __restrict to = dx + t * d;
+      if (!add) std::fill(to, to + d, T(0));
+      for (int64_t j = 0; j < k; ++j) {
+        const T* __restrict from = dxs + row_of[t * k + j] * d;
+#pragma omp simd
+        for (int64_t i = 0; i < d; ++i) to[i] += from[i];
+      }
+    }
+  });
+}
+
+template <typename T>
+void combine(const KernelArgs& args) {
+  const T *ys = in<T>(args, 0), *w = in<T>(args, 1);
+  const int32_t* row_of = in<int32_t>(args, 2);
+  T* y = out<T>(args, 0);
+  const int64_t tokens = args.out[0].dim(0), d = args.out[0].dim(1), k = args.in[2].dim(1);
+  parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      T* __restrict to = y + t * d;
+      for (int64_t j = 0; j < k; ++j) {
+        const T* __restrict from = ys + row_of[t * k + j] * d;
+        const T f = w[t * k + j];
+        if (j == 0) {
+#pragma omp simd
+          for (int64_t i = 0; i < d; ++i) to[i] = f * from[i];
+        } else {
+#pragma omp simd
+          for (int64_t i = 0; i < d; ++i) to[i] += f * from[i];
+        }
+      }
+    }
+  });
+}
+
+template <typename T>
+void combine_bwd(const KernelArgs& args) {
+  const T *dy = in<T>(args, 0), *ys = in<T>(args, 1), *w = in<T>(args, 2);
+  const int32_t* row_of = in<int32_t>(args, 3);
+  T *dys = out<T>(args, 0), *dw = out<T>(args, 1);
+  const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[3].dim(1);
+  parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * k; i < end * k; ++i) {
+      const T* __restrict from = dy + i / k * d;
+      const T* __restrict saved = ys + row_of[i] * d;
+      T* __restrict to = dys + row_of[i] * d;
+      const T f = w[i];
+      T dot = 0;
+#pragma omp simd reduction(+ : dot)
+      for (int64_t c = 0; c < d; ++c) {
+        to[c] = f * from[c];
+        dot += from[c] * saved[c];
+      }
+      dw[i] = dot;
+    }
+  });
+}
+
+HOCKET_KERNEL(route_plan)
+HOCKET_KERNEL(dispatch)
+HOCKET_KERNEL(dispatch_bwd)
+HOCKET_KERNEL(combine)
+HOCKET_KERNEL(combine_bwd)
+
+}  // namespace hocket::kernels::HOCKET_CPU

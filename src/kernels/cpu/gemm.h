@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// C = op(A) op(B) (+ C) on row-major matrices. Blocked as Goto and van de Geijn describe (ACM TOMS
+// 34(3), 2008), on register tiles in vector extensions. Why not ATen's: MKL runs at half the rate on
+// AMD with AVX-512, packs into memory of its own, and its bits change with threads and alignment.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/scratch.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+
+/// One product. A is [m,k] (or [k,m] if trans_a), B is [k,n] (or [n,k] if trans_b), C is [m,n].
+/// `ld*` are row strides in elements. `add`: C += product, else C = product. k may be 0.
+template <typename T>
+struct Gemm {
+  bool trans_a = false, trans_b = false;
+  int64_t m = 0, n = 0, k = 0;
+  const T* a = nullptr;
+  int64_t lda = 0;
+  const T* b = nullptr;
+  int64_t ldb = 0;
+  bool add = false;
+  T* c = nullptr;
+  int64_t ldc = 0;
+};
+
+/// Runs one product on the calling thread's team. `scratch` holds what one thread needs
+/// (ops::gemm_scratch) once or more; no more threads than that are used.
+template <typename T>
+void gemm(const Gemm<T>& g, Scratch scratch);
+
+/// The part [m0,m1) x [n0,n1) of a product on the calling thread alone, scratch of one thread.
+template <typename T>
+void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch);
+
+}  // namespace hocket::kernels::HOCKET_CPU

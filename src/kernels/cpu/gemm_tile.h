@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// The register tile of our matrix products, and the packing of its operands. Every element of C is
+// one chain of fused multiply-adds in the order of k, whatever the tile and the thread: results do
+// not depend on the thread count, on alignment, or on how many other rows there are.
+#pragma once
+
+#include "kernels/cpu/vec.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+
+#if defined(__AVX512F__)
+inline constexpr int kTileRows = 14;
+#elif defined(__aarch64__)
+inline constexpr int kTileRows = 8;
+#else
+inline constexpr int kTileRows = 6;
+#endif
+inline constexpr int kTileVecs = 2;
+template <typename T>
+inline constexpr int kTileCols = kTileVecs * kLanes<T>;
+
+template <typename T, int R>
+[[gnu::always_inline]] inline void tile_store(const Vec<T> (&acc)[R][kTileVecs], bool add,
+                                              T* __restrict c, int64_t ldc, int64_t cols) {
+  constexpr int L = kLanes<T>;
+  if (cols == kTileCols<T>) {
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      T* row = c + i * ldc;
+      store(row, add ? load(row) + acc[i][0] : acc[i][0]);
+      store(row + L, add ? load(row + L) + acc[i][1] : acc[i][1]);
+    }
+  } else {
+    T tmp[kTileRows][kTileCols<T>];
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) store(tmp[i], acc[i][0]), store(tmp[i] + L, acc[i][1]);
+    for (int i = 0; i < R; ++i)
+      for (int64_t j = 0; j < cols; ++j) {
+        T* to = c + i * ldc + j;
+        *to = add ? *to + tmp[i][j] : tmp[i][j];
+      }
+  }
+}
+
+/// C[R, 2 vectors] (+)= A B. `a` is [k][>= R] with rows lda apart (A transposed), `b` is
+/// [k][two vectors] with rows ldb apart; all of them are read, `cols` columns of C are written.
+template <typename T, int R>
+[[gnu::always_inline]] inline void tile_body(int64_t k, const T* __restrict a, int64_t lda,
+                                             const T* __restrict b, int64_t ldb, bool add,
+                                             T* __restrict c, int64_t ldc, int64_t cols) {
+  using V = Vec<T>;
+  constexpr int L = kLanes<T>;
+  V acc[R][kTileVecs] = {};
+  for (int64_t p = 0; p < k; ++p) {
+    V b0 = load(b), b1 = load(b + L);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      V x = splat(a[i]);
+      acc[i][0] += x * b0;
+      acc[i][1] += x * b1;
+    }
+    a += lda;
+    b += ldb;
+  }
+  tile_store<T, R>(acc, add, c, ldc, cols);
+}
+
+/// As tile_body with A row-major, `lda` apart. Fourteen row pointers do not fit into the registers;
+/// three and the addressing modes do, if the compiler is kept from spelling the others out.
+template <typename T, int R>
+[[gnu::always_inline]] inline void tile_rows_body(int64_t k, const T* __restrict a, int64_t lda,
+                                                  const T* __restrict b, int64_t ldb, bool add,
+                                                  T* __restrict c, int64_t ldc, int64_t cols) {
+  using V = Vec<T>;
+  constexpr int L = kLanes<T>;
+  V acc[R][kTileVecs] = {};
+  const T* base[3] = {a, a + 5 * lda, a + 10 * lda};
+  int64_t one = lda, three = 3 * lda;
+  for (int64_t p = 0; p < k; ++p) {
+    asm("" : "+r"(one), "+r"(three));
+    V b0 = load(b), b1 = load(b + L);
+#pragma GCC unroll 16
+    for (int i = 0; i < R; ++i) {
+      const T* row = base[i / 5];
+      V x = splat(i % 5 == 0   ? *row
+                  : i % 5 == 1 ? row[one]
+                  : i % 5 == 2 ? row[2 * one]
+                  : i % 5 == 3 ? row[three]
+                               : row[4 * one]);
+      acc[i][0] += x * b0;
+      acc[i][1] += x * b1;
+    }
+    for (const T*& row : base) ++row;
+    b += ldb;
+  }
+  tile_store<T, R>(acc, add, c, ldc, cols);
+}
+
+/// C[rows, cols] (+)= A B for rows <= kTileRows, cols <= kTileCols.
+template <typename T>
+void tile(int64_t rows, int64_t cols, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
+          bool add, T* c, int64_t ldc);
+/// The same with A row-major: a[row * lda + k].
+template <typename T>
+void tile_rows(int64_t rows, int64_t cols, int64_t k, const T* a, int64_t lda, const T* b,
+               int64_t ldb, bool add, T* c, int64_t ldc);
+
+/// dst[c * width + r] = src[r * ld + c] for r < rows, c < cols; zeros for rows <= r < width.
+/// Packs a row-major operand whose rows become columns of a panel of `width` >= rows.
+template <typename T>
+void pack_transposed(const T* src, int64_t ld, int64_t rows, int64_t cols, int64_t width, T* dst);
+/// Cuts src[rows, cols] into panels of `width` columns, each stored [rows][width] after the other;
+/// the last one is filled up with zeros.
+template <typename T>
+void pack_rows(const T* src, int64_t ld, int64_t rows, int64_t cols, int64_t width, T* dst);
+
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// rms_norm: y = x * rstd * g with rstd = 1/sqrt(mean(x^2) + eps) over the last dim.
+// Backward, with xh = x * rstd and c = mean(dy * g * xh): dx = rstd (dy g - xh c), dg = sum dy xh.
+// dg is summed over fixed blocks of rows first, so it does not depend on the thread count.
+#include <cmath>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+
+template <typename T>
+void rms_norm(const KernelArgs& args) {
+  const T *x = in<T>(args, 0), *g = in<T>(args, 1);
+  T *y = out<T>(args, 0), *rstd = out<T>(args, 1);
+  const int64_t d = last_dim(args.in[0]), rows = row_count(args.in[0]);
+  const T eps = static_cast<T>(args.attrs->f("eps"));
+  parallel_for(rows, row_grain(d), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* __restrict row = x + r * d;
+      T* __restrict to = y + r * d;
+      const T s = T(1) / std::sqrt(vdot(row, row, d) / static_cast<T>(d) + eps);
+      rstd[r] = s;
+#pragma omp simd
+      for (int64_t i = 0; i < d; ++i) to[i] = row[i] * s * g[i];
+    }
+  });
+}
+
+template <typename T>
+void rms_norm_bwd(const KernelArgs& args) {
+  // y = x g s with s = 1 / rms(x), one s a row. Per row: dx = g dy s - x (sum_i dy_i g_i x_i) s^3 / d,
+  // and dy x s goes into dg. Rows are cut into blocks whose number depends on the rows alone: each block
+  // sums dg into a row of `partial`, and these are added in order at the end, so that the bits do not
+  // depend on the number of threads.
+  const T *dy = in<T>(args, 0), *x = in<T>(args, 1), *g = in<T>(args, 2), *rstd = in<T>(args, 3);
+  T *dx = out<T>(args, 0), *dg = out<T>(args, 1);
+  const int64_t d = last_dim(args.in[1]), rows = row_count(args.in[1]);
+  const bool add_dx = accumulates(args, 0), add_dg = accumulates(args, 1);
+  const int64_t block = ops::norm_block_rows(rows), blocks = ceil_div(rows, block);
+  T* partial = Scratch(args).take<T>(blocks * d);
+  parallel_for(blocks, ceil_div(row_grain(d), block), [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      T* __restrict acc = partial + b * d;
+      std::fill(acc, acc + d, T(0));
+      for (int64_t r = b * block; r < std::min(rows, (b + 1) * block); ++r) {
+        const T* __restrict dyr = dy + r * d;
+        const T* __restrict xr = x + r * d;
+        T* __restrict dxr = dx + r * d;
+        const T s = rstd[r];
+        T dot = 0;
+#pragma omp simd reduction(+ : dot)
+        for (int64_t i = 0; i < d; ++i) dot += dyr[i] * g[i] * xr[i];
+        const T c = dot * s * s * s / static_cast<T>(d);
+        if (add_dx) {
+#pragma omp simd
+          for (int64_t i = 0; i < d; ++i) {
+            acc[i] += dyr[i] * xr[i] * s;
+            dxr[i] += dyr[i] * g[i] * s - xr[i] * c;
+          }
+        } else {
+#pragma omp simd
+          for (int64_t i = 0; i < d; ++i) {
+            acc[i] += dyr[i] * xr[i] * s;
+            dxr[i] = dyr[i] * g[i] * s - xr[i] * c;
+          }
+        }
+      }
+    }
+  });
+  for (int64_t i = 0; i < d && !add_dg; ++i) dg[i] = 0;
+  for (int64_t b = 0; b < blocks; ++b) {
+    const T* __restrict acc = partial + b * d;
+#pragma omp simd
+    for (int64_t i = 0; i < d; ++i) dg[i] += acc[i];
+  }
+}
+
+HOCKET_KERNEL(rms_norm)
+HOCKET_KERNEL(rms_norm_bwd)
+
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/team.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hocket::kernels {
+namespace {
+
+/// One call of run_parts; lives on the caller's stack until every helper has left it.
+struct Job {
+  Part run;
+  void* context;
+  int64_t parts;
+  int64_t limit;  ///< threads that may work on it
+  std::atomic<int64_t> next = 0;
+  std::mutex mutex = {};
+  std::exception_ptr error = {};  ///< guarded by mutex: the first one
+
+  void work(int64_t thread) {
+    for (int64_t part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
+      try {
+        run(context, part, thread);
+      } catch (...) {
+        next.store(parts, std::memory_order_relaxed);
+        std::lock_guard lock(mutex);
+        if (!error) {
+          error = std::current_exception();
+        }
+      }
+    }
+  }
+};
+
+/// The helpers of one thread. A job is published under the mutex; a helper enters it by counting
+/// itself in, also under the mutex, so the owner, who withdraws the job when no part is left, then
+/// knows how many to wait for.
+class Team {
+ public:
+  ~Team() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& helper : helpers_) {
+      helper.join();
+    }
+  }
+
+  void run(Job& job) {
+    while (static_cast<int64_t>(helpers_.size()) < job.limit - 1) {
+      const auto thread = static_cast<int64_t>(helpers_.size()) + 1;
+      helpers_.emplace_back([this, thread] { help(thread); });
+    }
+    {
+      std::lock_guard lock(mutex_);
+      job_ = &job;
+      ++jobs_;
+    }
+    wake_.notify_all();
+    job.work(0);
+    std::unique_lock lock(mutex_);
+    job_ = nullptr;
+    left_.wait(lock, [this] { return inside_ == 0; });
+  }
+
+ private:
+  void help(int64_t thread) {
+    int64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [&] { return stopping_ || (job_ && jobs_ > seen); });
+      if (stopping_) {
+        return;
+      }
+      seen = jobs_;
+      Job& job = *job_;
+      if (thread >= job.limit) {
+        continue;
+      }
+      ++inside_;
+      lock.unlock();
+      job.work(thread);
+      lock.lock();
+      if (--inside_ == 0) {
+        left_.notify_one();
+      }
+    }
+  }
+
+  std::vector<std::thread> helpers_;
+  std::mutex mutex_;
+  std::condition_variable wake_, left_;
+  Job* job_ = nullptr;     ///< guarded by mutex_; null between jobs
+  int64_t jobs_ = 0;       ///< guarded by mutex_: how many there were
+  int64_t inside_ = 0;     ///< guarded by mutex_: helpers at work on the job
+  bool stopping_ = false;  ///< guarded by mutex_
+};
+
+thread_local int size = 1;
+thread_local std::unique_ptr<Team> team;
+
+/// A part that asks for threads of its own gets none.
+class AloneInside {
+ public:
+  AloneInside() : own_(size) { size = 1; }
+  ~AloneInside() { size = own_; }
+  AloneInside(const AloneInside&) = delete;
+  AloneInside& operator=(const AloneInside&) = delete;
+
+ private:
+  const int own_;
+};
+
+}  // namespace
+
+int team_size() { return size; }
+void set_team_size(int n) { size = std::max(n, 1); }
+
+void run_parts(int64_t parts, int64_t limit, Part run, void* context) {
+  Job job{run, context, parts, std::min({limit, parts, static_cast<int64_t>(size)})};
+  const AloneInside alone;
+  if (job.limit <= 1) {
+    job.work(0);
+  } else {
+    if (!team) {
+      team = std::make_unique<Team>();
+    }
+    team->run(job);
+  }
+  if (job.error) {
+    std::rethrow_exception(job.error);
+  }
+}
+
+}  // namespace hocket::kernels

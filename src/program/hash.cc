@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The hash of a program: every field that its structs name and that is no label.
+#include <bit>
+
+#include "program/program.h"
+
+namespace hocket::program {
+namespace {
+
+class ProgramHasher {
+ public:
+  template <HasFields Struct>
+  void add(const Struct& object) {
+    for_each_field<Struct>([&](const Field& field, auto member) {
+      if (!field.is_label && !field.is_cache && !label_of_step(field, object)) add(object.*member);
+    });
+    if (words_.size() > kBatch) flush();
+  }
+
+  Hash128 finish() {
+    flush();
+    return hasher_.finish();
+  }
+
+ private:
+  static constexpr size_t kBatch = 4096;
+
+  static bool label_of_step(const Field& field, const Buffer& buffer) {
+    return field.is_label_of_step && buffer.kind == BufferKind::step;
+  }
+  template <class Struct>
+  static bool label_of_step(const Field&, const Struct&) {
+    return false;
+  }
+
+  // One overload per type that a field may have. Lists begin with their length, so that no two
+  // different programs give the same words.
+  template <class Number>
+    requires std::is_integral_v<Number> || std::is_enum_v<Number>
+  void add(Number value) {
+    words_.push_back(static_cast<uint64_t>(value));
+  }
+  void add(double value) { words_.push_back(std::bit_cast<uint64_t>(value)); }
+  void add(OutputSet value) { add(value.bits()); }
+  void add(const std::string& value) {
+    const Hash128 hash = hash128(value);
+    words_.push_back(hash.high);
+    words_.push_back(hash.low);
+  }
+  void add(const Attrs& value) { add(to_string(value)); }
+  void add(const TensorType& value) {
+    add(value.dtype);
+    add(value.top_k);
+    add(value.dims);
+  }
+  void add(const graph::Axis& value) {
+    add(value.name);
+    add(value.size);
+  }
+  void add(const Mesh& value) { add(value.axes); }
+  void add(const Layout& value) {
+    for (const graph::Placement& placement : value.on) add(placement.code);
+  }
+  void add(const KindIndex&) {}
+  template <class Item>
+  void add(const std::vector<Item>& list) {
+    add(list.size());
+    for (const Item& item : list) add(item);
+  }
+
+  void flush() {
+    hasher_.add(std::string_view(reinterpret_cast<const char*>(words_.data()),
+                                 words_.size() * sizeof(uint64_t)));
+    words_.clear();
+  }
+
+  std::vector<uint64_t> words_;
+  Hasher hasher_;
+};
+
+}  // namespace
+
+Hash128 program_hash(const Program& program) {
+  ProgramHasher hasher;
+  hasher.add(program);
+  return hasher.finish();
+}
+
+}  // namespace hocket::program

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text form of a program, read back: every line into the struct whose fields it prints. A word
+// that no field knows is an error, as is an id that names nothing.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "program/text.h"
+
+namespace hocket::program {
+namespace {
+
+/// What is wrong with a line; parse_program adds where it stands.
+struct BadLine {
+  std::string why;
+};
+
+[[noreturn]] void bad(std::string why) { throw BadLine{std::move(why)}; }
+
+template <class Number>
+Number parse_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    bad(fmt::format("'{}' is not a number", text));
+  }
+  return value;
+}
+
+/// A line, cut into words at blanks outside quotes. Reading a word takes it.
+class Words {
+ public:
+  explicit Words(std::string_view text) {
+    while (!text.empty()) {
+      size_t end = 0;
+      bool quoted = false;
+      while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= text[end++] == '"';
+      if (end > 0) words_.push_back(text.substr(0, end));
+      text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    taken_.assign(words_.size(), false);
+  }
+
+  /// The next word that stands in its place.
+  std::string_view next() {
+    if (next_ >= words_.size()) bad("a word is missing");
+    taken_[next_] = true;
+    return words_[next_++];
+  }
+  /// The value of name=value behind the words, without its quotes. False if there is none.
+  bool find(std::string_view name, std::string_view* value) {
+    for (size_t i = next_; i < words_.size(); ++i) {
+      const std::string_view word = words_[i];
+      if (taken_[i] || word.size() <= name.size() || word[name.size()] != '=' ||
+          !word.starts_with(name)) {
+        continue;
+      }
+      taken_[i] = true;
+      *value = unquoted(word.substr(name.size() + 1));
+      return true;
+    }
+    return false;
+  }
+  /// Lines are numbered in order, so that a lost one does not give the others other numbers.
+  void expect_number(std::string_view what, std::string_view prefix, size_t expected) {
+    const std::string_view word = next();
+    if (!word.starts_with(prefix)) bad(fmt::format("expected a {} {}<n>", what, prefix));
+    if (const auto got = parse_number<int64_t>(word.substr(prefix.size()));
+        got != static_cast<int64_t>(expected)) {
+      bad(fmt::format("{} {} stands where {} is expected", what, got, expected));
+    }
+  }
+  void expect_all_taken() const {
+    for (size_t i = 0; i < words_.size(); ++i) {
+      if (!taken_[i]) bad(fmt::format("'{}' is unknown here, or comes twice", words_[i]));
+    }
+  }
+  static std::string_view unquoted(std::string_view text) {
+    const bool quotes = text.size() >= 2 && text.front() == '"' && text.back() == '"';
+    return quotes ? text.substr(1, text.size() - 2) : text;
+  }
+
+ private:
+  std::vector<std::string_view> words_;
+  std::vector<bool> taken_;
+  size_t next_ = 0;
+};
+
+/// Reads the lines of one program.
+class Parser {
+ public:
+  Program program;
+
+  /// A line after the header and before the end.
+  void line(std::string_view raw);
+
+ private:
+  // One overload per type that a field may have.
+  void read(std::string_view text, bool* value) const {
+    const auto number = parse_number<int64_t>(text);
+    if (number != 0 && number != 1) bad(fmt::format("'{}' is neither 0 nor 1", text));
+    *value = number == 1;
+  }
+  void read(std::string_view text, int32_t* value) const { *value = narrow<int32_t>(text); }
+  void read(std::string_view text, int64_t* value) const { *value = parse_number<int64_t>(text); }
+  void read(std::string_view text, double* value) const { *value = parse_number<double>(text); }
+  void read(std::string_view text, OutputSet* value) const {
+    *value = OutputSet::of_bits(narrow<uint32_t>(text));
+  }
+  void read(std::string_view text, Lane* value) const { *value = parse_lane(text); }
+  void read(std::string_view text, Phase* value) const { *value = parse_phase(text); }
+  void read(std::string_view text, BufferKind* value) const { *value = parse_buffer_kind(text); }
+  void read(std::string_view text, Attrs* value) const { *value = graph::parse_attrs(text); }
+  void read(std::string_view text, TensorType* value) const {
+    *value = graph::parse_tensor_type(text);
+  }
+  void read(std::string_view text, Layout* value) const {
+    *value = graph::parse_layout(text, program.mesh);
+  }
+  void read(std::string_view text, std::string* value) const {
+    if (!unescape(text, value)) bad(fmt::format("'{}' has a backslash that begins no \\xHH", text));
+  }
+  void read(std::string_view text, std::vector<TensorType>* types) const {
+    each(text, ' ', [&](std::string_view type) {
+      if (!type.empty()) types->push_back(graph::parse_tensor_type(type));
+    });
+  }
+  void read(std::string_view text, std::vector<int32_t>* ids) const {
+    each(text, ',', [&](std::string_view id) { ids->push_back(narrow<int32_t>(id)); });
+  }
+
+  template <class Number>
+  static Number narrow(std::string_view text) {
+    const auto value = parse_number<int64_t>(text);
+    if (!std::in_range<Number>(value)) bad(fmt::format("'{}' is out of range", text));
+    return static_cast<Number>(value);
+  }
+  template <class Visitor>
+  static void each(std::string_view list, char separator, Visitor&& visit) {
+    while (!list.empty()) {
+      const size_t end = std::min(list.find(separator), list.size());
+      visit(list.substr(0, end));
+      list.remove_prefix(std::min(end + 1, list.size()));
+    }
+  }
+
+  /// The rest of the line, as the fields of `object`.
+  template <class Struct>
+  void fields(Words& words, Struct* object) const {
+    for_each_field<Struct>([&]<class Value>(const Field& field, Value Struct::*member) {
+      if constexpr (!kIsList<Value>) {
+        std::string_view text;
+        if (field.is_word) {
+          text = Words::unquoted(words.next());
+          if (field.refers == Ref::kind) {
+            if (!text.starts_with("k")) bad("expected a kind k<n>");
+            text.remove_prefix(1);
+          }
+        } else if (!words.find(field.name, &text)) {
+          return;
+        }
+        read(text, &(object->*member));
+        expect_exists(field, object->*member);
+      }
+    });
+    words.expect_all_taken();
+  }
+
+  /// How many things of this sort the text has named so far; kAny for what it names later or never.
+  static constexpr size_t kAny = SIZE_MAX;
+  size_t num_named(Ref what) const {
+    switch (what) {
+      case Ref::kind: return program.kinds.size();
+      case Ref::group: return program.groups.size();
+      case Ref::segment: return program.segments.size();
+      case Ref::axis: return program.mesh.axes.size();
+      case Ref::buffer: return program.classes.back().buffers.size();
+      default: return kAny;
+    }
+  }
+  void expect_exists(const Field& field, int32_t id) const {
+    if (field.refers == Ref::none || (id == kNone && !field.is_word)) return;
+    expect_below(field, id, num_named(field.refers));
+  }
+  void expect_exists(const Field& field, const std::vector<int32_t>& ids) const {
+    if (field.refers == Ref::none) return;
+    for (const int32_t id : ids) expect_below(field, id, num_named(field.refers));
+  }
+  template <class Value>
+  void expect_exists(const Field&, const Value&) const {}
+  static void expect_below(const Field& field, int32_t id, size_t count) {
+    if (count == kAny || (id >= 0 && static_cast<size_t>(id) < count)) return;
+    bad(fmt::format("{} {} does not exist (there are {})", field.name, id, count));
+  }
+
+  void axis(Words& words);
+  void task(Words& words, RankClass* cls);
+  template <class Struct>
+  void numbered(Words& words, std::string_view what, std::string_view prefix,
+                std::vector<Struct>* list) {
+    words.expect_number(what, prefix, list->size());
+    Struct object;
+    fields(words, &object);
+    list->push_back(std::move(object));
+  }
+  RankClass* open_class() {
+    if (program.classes.empty()) bad("comes before any class");
+    return &program.classes.back();
+  }
+};
+
+void Parser::axis(Words& words) {
+  if (!program.classes.empty()) bad("comes after a class");
+  const std::string name(words.next());
+  const auto size = parse_number<int64_t>(words.next());
+  if (size < 1 || size > (1 << 20) / program.mesh.size() ||
+      program.mesh.axes.size() >= graph::kMaxAxes) {
+    bad("bad axis");
+  }
+  program.mesh.axes.push_back({name, static_cast<int32_t>(size)});
+  words.expect_all_taken();
+}
+
+/// The line of a task names its op as well, for people.
+void Parser::task(Words& words, RankClass* cls) {
+  words.expect_number("task", "", cls->tasks.size());
+  const std::string_view op = words.next();
+  Task task;
+  fields(words, &task);
+  if (op != program.kind(task).op) {
+    bad(fmt::format("kind {} is {}, the task says {}", task.kind, program.kind(task).op, op));
+  }
+  cls->tasks.push_back(std::move(task));
+}
+
+void Parser::line(std::string_view raw) {
+  // The first word says what the line is. Tables come before what refers to them (kinds, groups, then
+  // classes with their buffers and tasks), and numbers count up, so that ids are positions.
+  constexpr std::string_view kConfig = "config ";
+  if (raw.starts_with(kConfig)) {
+    program.config = raw.substr(kConfig.size());
+    return;
+  }
+  Words words(raw);
+  const std::string_view what = words.next();
+  if (what == "micro_batches") {
+    const auto count = parse_number<int64_t>(words.next());
+    if (count < 1 || count > 1 << 20) {
+      bad(fmt::format("micro_batches is {}; expected 1 or more", count));
+    }
+    program.num_micro_batches = static_cast<int32_t>(count);
+    words.expect_all_taken();
+  } else if (what == "axis") {
+    axis(words);
+  } else if (what == "kind") {
+    numbered(words, what, "k", &program.kinds);
+  } else if (what == "group") {
+    numbered(words, what, "", &program.groups);
+  } else if (what == "segment") {
+    numbered(words, what, "", &program.segments);
+  } else if (what == "class") {
+    RankClass cls;
+    fields(words, &cls);
+    program.classes.push_back(std::move(cls));
+  } else if (what == "buffer") {
+    numbered(words, what, "", &open_class()->buffers);
+  } else if (what == "task") {
+    task(words, open_class());
+  } else {
+    bad(fmt::format("unknown line '{}'", what));
+  }
+}
+
+}  // namespace
+
+Program parse_program(std::string_view text, const std::string& where) {
+  // Line by line between the header and `end`, without which the text counts as cut off. Whatever is
+  // wrong in a line surfaces here, so that every error names the file and the line.
+  Parser parser;
+  size_t number = 0;
+  bool header = false;
+  bool ended = false;
+  while (!text.empty()) {
+    const size_t eol = std::min(text.find('\n'), text.size());
+    const std::string_view raw = text.substr(0, eol);
+    text.remove_prefix(std::min(eol + 1, text.size()));
+    ++number;
+    if (raw.empty() || raw[0] == '#') continue;
+    std::string why;
+    try {
+      if (!header && raw != kHeader) {
+        bad(fmt::format("got '{}'; expected '{}'", raw.substr(0, 40), kHeader));
+      }
+      if (ended) bad(fmt::format("comes after '{}'", kEnd));
+      if (!header) {
+        header = true;
+      } else if (raw == kEnd) {
+        ended = true;
+      } else {
+        parser.line(raw);
+      }
+      continue;
+    } catch (const BadLine& e) {
+      why = e.why;
+    } catch (const Error& e) {
+      why = e.what();
+    }
+    if (text.empty()) {
+      why += fmt::format("; the text is cut off here: its last line is not '{}'", kEnd);
+    }
+    fail(where, "line {}: {}", number, why);
+  }
+  if (!header) fail(where, "the text is empty; expected '{}'", kHeader);
+  if (!ended) {
+    fail(where, "the text is cut off after line {}; expected '{}' as its last line", number, kEnd);
+  }
+  Program program = std::move(parser.program);
+  const int32_t stages = program.mesh.extent("pp");
+  if (static_cast<int32_t>(program.classes.size()) != stages) {
+    fail(where, "got {} classes; expected {}, one per pipeline stage", program.classes.size(),
+         stages);
+  }
+  return program;
+}
+
+}  // namespace hocket::program

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two halves of the text form share: text.cc prints, parse.cc reads.
+#pragma once
+
+#include <string_view>
+
+#include "program/program.h"
+
+namespace hocket::program {
+
+inline constexpr std::string_view kHeader = "hocket-program 1";  ///< the first line
+inline constexpr std::string_view kEnd = "end";                  ///< the last line
+
+BufferKind parse_buffer_kind(std::string_view text);
+
+}  // namespace hocket::program

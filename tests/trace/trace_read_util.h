@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads traces back, so that tests can compare what was written. A verb that takes traces would move
+// it to src/trace.
+#pragma once
+
+#include <string>
+
+#include "trace/trace.h"
+
+namespace hocket::trace {
+
+struct ReadTraceOptions {
+  /// Keep the events before the place where the file is cut off or malformed.
+  bool keep_partial = false;
+};
+/// What the reader left out.
+struct ReadTraceReport {
+  int64_t skipped_events = 0;  ///< phases other than X, C, M, s, t, f; X and C without a time
+  bool partial = false;        ///< cut off; only with keep_partial
+  std::string cause;           ///< of `partial`
+};
+
+/// Reads what write_trace writes, and Chrome JSON of others as far as it goes: an object with
+/// "traceEvents" or a bare array, plain or gzip whatever the name, streamed; unknown keys are
+/// skipped, an unnamed thread becomes the lane "tid N", a process without a rank gets one by the
+/// order of pids. Error: absent, cut off, malformed, not a trace (with the byte offset).
+Trace read_trace(const std::string& path, const ReadTraceOptions& options = {},
+                 ReadTraceReport* report = nullptr);
+
+}  // namespace hocket::trace
