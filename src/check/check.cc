@@ -7,9 +7,11 @@
 
 #include "base/error.h"
 #include "check/context.h"
+#include "check/costs.h"
 #include "check/hazards.h"
 #include "check/memory.h"
 #include "check/reference.h"
+#include "check/rules.h"
 #include "check/structure.h"
 #include "check/sweep.h"
 #include "check/values.h"
@@ -42,10 +44,15 @@ void claim(Verdict& v, bool planned, bool values) {
   if (values)
     add(fmt::format(
             "every parameter, state and output ends the step with the value that the "
-            "single-device graph gives it ({} applications), in the layout the host expects",
+            "single-device graph gives it ({} applications), in the layout the host expects; "
+            "no rank has a part of a sequence where an op needs all of it",
             v.num_applications),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
+  add("predictions count the work that the kernels do",
+      values ? "FLOPs and bytes of every kind worked out again from its op and types"
+             : "FLOPs and bytes of every kind without routed rows worked out again from its op and "
+               "types");
 }
 
 void state_limits(Verdict& v, bool values) {
@@ -53,8 +60,7 @@ void state_limits(Verdict& v, bool values) {
     v.assumptions = {
         "the layout and gradient rules of src/ops are right (tested against one device and finite "
         "differences)",
-        "the host fills inputs and initial persistent tensors as their declared layouts say, and "
-        "splits micro-batches between documents",
+        "the host fills inputs and initial persistent tensors as their declared layouts say",
         "addition is associative and commutative",
         "two different sums do not collide in a 128-bit hash",
     };
@@ -99,13 +105,14 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     const bool finished = sweep.run(hazards, values.get());
     if (finished && values) values->finish();
     v.memory = check_memory(ctx, hazards);
+    check_costs(ctx, values.get());
     if (problems.count == 0) v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
     v.num_messages = sweep.num_messages();
     v.num_collectives = sweep.num_collectives();
   }
   v.num_problems = problems.count;
   v.problems = std::move(problems.list);
-  if (v.ok()) claim(v, ctx.planned, reference != nullptr);
+  if (v.ok() && options.skip_rules.empty()) claim(v, ctx.planned, reference != nullptr);
   state_limits(v, reference != nullptr);
   v.program_hash = program::program_hash(program);
   v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -117,6 +124,12 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
 const char* to_string(ProblemClass c) {
   constexpr const char* kNames[] = {"structure", "order", "memory", "value"};
   return kNames[static_cast<int>(c)];
+}
+
+std::vector<RuleInfo> rules() {
+  std::vector<RuleInfo> all = structural_rules();
+  all.insert(all.end(), derived_rules().begin(), derived_rules().end());
+  return all;
 }
 
 struct Checker::Impl {

@@ -7,14 +7,13 @@
 #include <set>
 
 #include "base/error.h"
-#include "check/rules.h"
 
 namespace hocket::check {
 
 Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     : ctx_(ctx), ref_(reference), hazards_(hazards) {
   signatures_.resize(ctx.kinds.size());
-  cost_checked_.assign(ctx.kinds.size(), false);
+  experts_.assign(ctx.kinds.size(), 0);
   made_.assign(ctx.position.size(), -1);
   const LayoutId replicated = ctx.layouts.intern({});
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
@@ -219,33 +218,20 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
     explain_unknown(ref);
     return lose_outputs(cls, t);
   }
-  check_cost(ref, t, k);
-  for (size_t o = 0; o < t.out.size(); ++o)
-    set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
-}
-
-/// Work on rows follows from the local types and from how many experts the whole tensors have, which
-/// the terms of the inputs say. Once per kind; the structural rules look at all other kinds.
-void Values::check_cost(TaskRef ref, const Task& t, const KindInfo& k) {
-  const program::Kind& kind = ctx_.program.kind(t);
-  if (cost_checked_[static_cast<size_t>(t.kind)] || !has_rows(kind)) return;
-  cost_checked_[static_cast<size_t>(t.kind)] = true;
-  int64_t experts = 0;
   for (const ExprId e : exprs_) {
     const TypeId logical = ref_.terms[e].type;
-    if (logical >= 0 && ctx_.types[logical].routed()) experts = ctx_.types[logical].dims[0];
+    if (logical >= 0 && ctx_.types[logical].routed())
+      experts_[static_cast<size_t>(t.kind)] = ctx_.types[logical].dims[0];
   }
-  const std::string wrong = cost_differs(kind, *k.rules, experts);
-  if (wrong.empty()) return;
-  ctx_.report(kCostRule.name, ProblemClass::structure, ref, {}, ctx_.name(ref) + ": " + wrong,
-              kCostRule.fix);
+  for (size_t o = 0; o < t.out.size(); ++o)
+    set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
 }
 
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
   const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
   const KindInfo& k = ctx_.kind(t);
-  if (is_local(k.op_class)) return compute(cls, task, t, k);
-  if (k.op_class == OpClass::send) {
+  if (is_local(k)) return compute(cls, task, t, k);
+  if (is_message(k) && !is_receive(k)) {
     Value v = at(cls, t.in[0]);
     if (v.expr < 0) v.expr = kUnknown;
     if (v.expr >= 0 && t.peer_axis != ctx_.pp_axis && v.layout != kAnyLayout &&
@@ -259,7 +245,7 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
     sent_[global] = v;
     return;
   }
-  if (k.op_class == OpClass::recv) {
+  if (is_receive(k)) {
     auto it = sender < 0 ? sent_.end() : sent_.find(sender);
     if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, t);
     const Value v = it->second;

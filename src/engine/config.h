@@ -51,6 +51,7 @@ struct TrainSection {
   int64_t seed = 1;
   int64_t eval_every = 0;
   int64_t eval_sequences = 32;
+  int64_t final_eval_sequences = 0;
   int64_t save_every = 0;
   int64_t keep_last = 2;
   bool resume = true;
@@ -81,6 +82,8 @@ struct OutputSection {
   std::string dir = "runs/default";
   bool trace = true;
   bool report = true;
+  std::string baselines = "auto";
+  std::string sample_prompt;
   void fields(Fields& v);
 };
 

@@ -40,6 +40,8 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
   HeldOut result;
+  result.sequences = static_cast<int64_t>(which.size());
+  result.of = loader.size();
   for (size_t next = 0; next < which.size();) {
     engine::Batch batch = engine::empty_batch(session.compiled(), loader.seq_len());
     for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next)

@@ -103,6 +103,27 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
 }
 
+std::vector<std::string> changed_settings(const engine::Run& run,
+                                          const checkpoint::Checkpoint& from) {
+  const json saved = parse_json(from.state().config, from.folder() + "/run.json: config");
+  const json now = run.resolved.to_json();
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+  std::vector<std::string> changes;
+  for (const auto& [section, keys] : now.items()) {
+    if (section == "model") continue;
+    for (const auto& [key, value] : keys.items()) {
+      const json::json_pointer at("/" + section + "/" + key);
+      const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);
+      const auto shown = [](const json& v) { return v.is_null() ? "default" : v.dump(); };
+      if (before != value)
+        changes.push_back(
+            fmt::format("{}.{} {} -> {}", section, key, shown(before), shown(value)));
+    }
+  }
+  return changes;
+}
+
 void restore(const checkpoint::Checkpoint& from, engine::Session& session) {
   for (const graph::Tensor& t : session.graph().tensors) {
     if (t.kind == graph::TensorKind::param) {

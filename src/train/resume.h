@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "data/prepare.h"
@@ -34,6 +35,12 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
 /// tokenizer beside the weights that the run starts from (`weights`: their folder; empty: none), and
 /// the shards have their checksums (all ids are read once).
 void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights);
+
+/// What the run does otherwise than the one that saved the checkpoint: "train.lr 0.001 -> 0.01" for
+/// every key that differs, in the order of keys. Keys that the checkpoint does not have count with
+/// their default; those of `model` are left out, since they must be the same or no longer matter.
+std::vector<std::string> changed_settings(const engine::Run& run,
+                                          const checkpoint::Checkpoint& from);
 
 /// Parameters and optimizer state of the checkpoint onto all ranks.
 void restore(const checkpoint::Checkpoint& from, engine::Session& session);

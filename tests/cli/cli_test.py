@@ -47,6 +47,11 @@ class Cli(unittest.TestCase):
         self.refused(["check", "configs/quickstart.yaml", "--memory-budget", "lots"], "bytes")
         self.refused(["check", "configs/quickstart.yaml", "--mutate", "many"], "--mutate", "integer")
         self.refused(["check", "a", "b"], "unexpected argument")
+        # After "--" nothing is an option; a flag may be repeated; --help wins over what stands behind it.
+        self.refused(["check", "--", "--seed"], "[--seed]")
+        self.refused(["env", "--json", "--", "--json"], "unexpected argument '--json'")
+        self.assertEqual(self.box.good("env", "--json"), self.box.good("env", "--json", "--json"))
+        self.assertIn("usage", self.box.good("env", "word", "--help", "--nonsense"))
         self.refused(["check", "--seed", "1", "--seed", "2", "configs/quickstart.yaml"], "2 times")
         self.refused(["data", "prepaer"], "did you mean prepare?")
         self.refused(["simulate", "--json=1", "configs/quickstart.yaml"], "--json")

@@ -24,12 +24,15 @@ struct Block {
 };
 
 /// Cuts [0, tokens) into documents, and these into blocks of `step` tokens (0: whole), most work
-/// first.
-int64_t find_blocks(const int32_t* pos, int64_t tokens, int64_t step, Block* to) {
+/// first. A document begins where its position is 0, and at every multiple of the attribute `seq`:
+/// then ranks with whole sequences compute what one rank does, whatever the positions are.
+int64_t find_blocks(const KernelArgs& args, const int32_t* pos, int64_t tokens, int64_t step,
+                    Block* to) {
+  const int64_t sequence = args.attrs->i_or("seq", std::max<int64_t>(tokens, 1));
   int64_t n = 0;
   for (int64_t t = 0; t < tokens;) {
     int64_t end = t + 1;
-    while (end < tokens && pos[end] != 0) ++end;
+    while (end < tokens && pos[end] != 0 && end % sequence != 0) ++end;
     for (int64_t at = t; at < end; at += step ? step : end - t)
       to[n++] = {static_cast<int32_t>(t), static_cast<int32_t>(end), static_cast<int32_t>(at)};
     t = end;
@@ -313,7 +316,7 @@ void attention(const KernelArgs& args) {
   const T scale = static_cast<T>(args.attrs->f("scale") * kLog2e);
   Scratch scratch(args);
   Block* blocks = scratch.take<Block>(hs.tokens);
-  const int64_t n = find_blocks(in<int32_t>(args, 3), hs.tokens, kAttnRowsFwd, blocks) * hs.h;
+  const int64_t n = find_blocks(args, in<int32_t>(args, 3), hs.tokens, kAttnRowsFwd, blocks) * hs.h;
   const int64_t each = ops::attention_scratch(hs.d, sizeof(T));
   const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
@@ -338,7 +341,7 @@ void attention_bwd(const KernelArgs& args) {
   const BackwardArgs<T> x{dy, in<T>(args, 1), in<T>(args, 2), in<T>(args, 3), in<T>(args, 5),
                           delta, static_cast<T>(args.attrs->f("scale")), out<T>(args, 0),
                           out<T>(args, 1), out<T>(args, 2)};
-  const int64_t n = find_blocks(in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
+  const int64_t n = find_blocks(args, in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
   const int64_t each = ops::attention_bwd_scratch(hs.d, sizeof(T));
   const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
