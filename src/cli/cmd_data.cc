@@ -8,9 +8,9 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/data_commands.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
-#include "data/commands.h"
 
 namespace hocket::cli {
 namespace {
@@ -71,7 +71,7 @@ void declare_train_tokenizer(Args& args) {
                "on the C++ headers of this machine");
   args.run([o] {
     const engine::DataSection d = o->section();
-    data::TrainTokenizerOptions options;
+    TrainTokenizerOptions options;
     options.corpus = o->options(d);
     options.output = o->out.empty() ? d.tokenizer : o->out;
     if (options.output.empty())
@@ -87,7 +87,7 @@ void declare_train_tokenizer(Args& args) {
       else
         progress.update(fmt::format("merging: {}/{} tokens", p.done, p.total));
     };
-    const data::TrainTokenizerResult r = data::train_tokenizer(options);
+    const TrainTokenizerResult r = train_tokenizer(options);
     progress.finish();
     if (o->json) {
       JsonWriter j;
@@ -163,7 +163,7 @@ void declare_prepare(Args& args) {
 
 void declare_stats(Args& args) {
   struct Options {
-    data::DataStatsOptions how;
+    DataStatsOptions how;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
@@ -179,7 +179,7 @@ void declare_stats(Args& args) {
   args.run([o] {
     Progress progress;
     o->how.progress = [&](const std::string& what) { progress.update(what); };
-    const data::DataStats stats = data::data_stats(o->how);
+    const DataStats stats = data_stats(o->how);
     progress.finish();
     const std::string text = o->json ? stats.to_json() : stats.to_text();
     fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
@@ -188,7 +188,7 @@ void declare_stats(Args& args) {
 }
 
 void declare_coder(Args& args, bool encode) {
-  auto o = std::make_shared<data::EncodeOptions>();
+  auto o = std::make_shared<EncodeOptions>();
   args.about(encode ? "text to token ids" : "token ids to text",
              encode ? "The whole input is one text and gives one line, a JSON list of ids; with "
                       "--lines each line is a JSON string."
@@ -204,7 +204,7 @@ void declare_coder(Args& args, bool encode) {
   else
     args.example("echo '[312, 1044]' | hocket data decode runs/quickstart/tokenizer", "the text");
   args.run([o, encode] {
-    encode ? data::encode_text(*o) : data::decode_ids(*o);
+    encode ? encode_text(*o) : decode_ids(*o);
     return 0;
   });
 }

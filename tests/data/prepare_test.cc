@@ -15,7 +15,7 @@
 
 #include "data/tokenizer/bpe_train.h"
 #include "base/folder_lock.h"
-#include "data/commands.h"
+#include "data/baselines.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::data {
@@ -359,25 +359,6 @@ TEST_F(Prepare, DamagedFoldersAreRefused) {
   EXPECT_ERROR(Dataset(options_.output), "tokenizer beside");
 }
 
-TEST_F(Prepare, StatsAndBaselines) {
-  prepare(options_);
-  DataStatsOptions ask;
-  ask.folder = options_.output;
-  ask.verify = ask.baselines = true;
-  const DataStats s = data_stats(ask);
-  EXPECT_TRUE(s.verified);
-  EXPECT_GT(*s.baselines.xz_each, 8);  // 60 bytes of container around 35 bytes of text
-  EXPECT_LT(*s.baselines.xz_one_piece, *s.baselines.xz_each);
-  EXPECT_GT(*s.baselines.trigram, 0.1);
-  EXPECT_LT(*s.baselines.trigram, 8);
-  EXPECT_NE(s.to_json().find("xz_bits_per_byte"), std::string::npos);
-  EXPECT_NE(s.to_json().find("xz_one_piece_bits_per_byte"), std::string::npos);
-  EXPECT_NE(s.to_text().find("trigram"), std::string::npos);
-  const std::string held_out = scan_corpus(options_.corpus).paths(true)[0];
-  write_file_atomic(held_out, "changed");
-  EXPECT_ERROR(data_stats(ask), held_out);
-}
-
 TEST_F(Prepare, BaselinesAreComputedOnceAndAsAskedFor) {
   prepare(options_);
   const Dataset dataset(options_.output);
@@ -408,36 +389,6 @@ TEST_F(Prepare, BaselinesAreComputedOnceAndAsAskedFor) {
     write_file_atomic(path, kept);
     EXPECT_EQ(kept_baselines(dataset, {}, note).xz_one_piece, all.xz_one_piece);
   }
-}
-
-TEST_F(Prepare, EncodeAndDecodeFiles) {
-  folder_.add("text.jsonl", "\"file 1\"\n\"\\u00e9 \\\"q\\\"\"\n");
-  EncodeOptions e;
-  e.tokenizer = options_.tokenizer;
-  e.lines = true;
-  e.input = folder_ / "text.jsonl";
-  e.output = folder_ / "ids.jsonl";
-  encode_text(e);
-  e.input = e.output;
-  e.output = folder_ / "back.jsonl";
-  decode_ids(e);
-  EXPECT_EQ(read_file(e.output), "\"file 1\"\n\"\u00e9 \\\"q\\\"\"\n");
-
-  e.lines = false;
-  e.input = folder_.add("raw", "any \xFF bytes\n");
-  e.output = folder_ / "ids";
-  encode_text(e);
-  e.input = e.output;
-  e.output = folder_ / "back";
-  decode_ids(e);
-  EXPECT_EQ(read_file(e.output), "any \xFF bytes\n");
-
-  e.lines = true;
-  e.input = folder_.add("bad.jsonl", "\"x\"\n{\"a\": 1}\n");
-  EXPECT_ERROR(encode_text(e), "bad.jsonl:2");
-  e.input = folder_.add("bad.jsonl", "[1]\n[2, 99999]\n");
-  EXPECT_ERROR(decode_ids(e), "99999");
-  EXPECT_ERROR(decode_ids(e), "bad.jsonl:2");
 }
 
 }  // namespace
