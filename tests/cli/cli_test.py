@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import tempfile
 import unittest
@@ -366,6 +367,40 @@ class Cli(unittest.TestCase):
         p.stderr.close()
         self.assertEqual(-signal.SIGPIPE, p.wait())
         self.assertTrue(os.path.isdir(self.box.folder))
+
+    def test_results_on_standard_output(self):
+        """`-` as the file of a result; what a command says about it goes to standard error."""
+        run = "configs/quickstart.yaml"
+        self.assertEqual(self.box.good("graph", run), self.box.good("graph", run, "--out", "-"))
+        r = self.box.run("simulate", run, "--trace", "-")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("traceEvents", json.loads(r.stdout))
+        self.assertIn("Predicted step", r.stderr)
+        self.refused(["simulate", run, "--trace", "-", "--json"], "both go to standard output")
+        self.refused(["data", "prepare", run, "--files", "include/**", "--out", "-"], "expected a folder")
+        self.assertEqual([], [name for name in os.listdir(self.box.folder) if name.startswith("-")])
+
+    def test_devices_and_links_stay(self):
+        """Results that go into a device, a pipe or a link do not replace it."""
+        run, pipe, link = "configs/quickstart.yaml", self.box.path("pipe"), self.box.path("link.txt")
+        os.mkfifo(pipe)
+        with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as cat:
+            self.box.good("simulate", run, "--trace", "pipe")
+            self.assertIn("traceEvents", json.loads(cat.stdout.read()))
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+        os.symlink("configs/kept.txt", link)
+        self.box.good("graph", run, "--out", "link.txt")
+        self.assertEqual("configs/kept.txt", os.readlink(link))
+        with open(self.box.path("configs/kept.txt"), encoding="utf-8") as f:
+            self.assertTrue(f.read().startswith("hocket-program"))
+        null = self.box.path("null")  # a copy: the device that everybody uses is not for tests
+        try:
+            os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            open(null, "wb").close()
+        except PermissionError:
+            self.skipTest("no right to make device nodes")
+        self.box.good("simulate", run, "--trace", "null")
+        self.assertTrue(stat.S_ISCHR(os.stat(null).st_mode))
 
 
 if __name__ == "__main__":
