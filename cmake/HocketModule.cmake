@@ -6,7 +6,8 @@
 # hocket_executable(<name> <source>...)
 #   An executable with every object.
 # hocket_benchmarks()
-#   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any.
+#   hocket_bench from bench/**/*_bench.cc (Google Benchmark), if there are any, and
+#   hocket_gemm_compare.
 
 set(HOCKET_DECLARED "" CACHE INTERNAL "")
 set(HOCKET_OBJECTS "" CACHE INTERNAL "")
@@ -19,6 +20,9 @@ function(hocket_module name)
     endif()
   endforeach()
   set(HOCKET_DECLARED ${HOCKET_DECLARED} ${name} CACHE INTERNAL "")
+  if(HOCKET_ONLY AND NOT name IN_LIST HOCKET_ONLY)
+    return()
+  endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
   foreach(part ${ARG_EXCLUDE})
     list(FILTER sources EXCLUDE REGEX "^${CMAKE_SOURCE_DIR}/src/${name}/${part}(/|$)")
@@ -51,4 +55,5 @@ function(hocket_benchmarks)
     hocket_executable(hocket_bench ${sources})
     target_link_libraries(hocket_bench PRIVATE benchmark::benchmark benchmark::benchmark_main)
   endif()
+  hocket_executable(hocket_gemm_compare bench/gemm_compare.cc)
 endfunction()

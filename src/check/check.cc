@@ -11,6 +11,7 @@
 #include "check/hazards.h"
 #include "check/memory.h"
 #include "check/reference.h"
+#include "check/rules.h"
 #include "check/structure.h"
 #include "check/sweep.h"
 #include "check/values.h"
@@ -111,7 +112,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   }
   v.num_problems = problems.count;
   v.problems = std::move(problems.list);
-  if (v.ok()) claim(v, ctx.planned, reference != nullptr);
+  if (v.ok() && options.skip_rules.empty()) claim(v, ctx.planned, reference != nullptr);
   state_limits(v, reference != nullptr);
   v.certificate.program = program::program_hash(program);
   v.certificate.mesh = mesh_hash(program.mesh);
@@ -127,6 +128,12 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
 const char* to_string(ProblemClass c) {
   constexpr const char* kNames[] = {"structure", "order", "memory", "value"};
   return kNames[static_cast<int>(c)];
+}
+
+std::vector<RuleInfo> rules() {
+  std::vector<RuleInfo> all = structural_rules();
+  all.insert(all.end(), derived_rules().begin(), derived_rules().end());
+  return all;
 }
 
 struct Checker::Impl {

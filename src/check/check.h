@@ -65,7 +65,18 @@ struct ClassMemory {
 struct CheckOptions {
   int64_t memory_budget = 0;  ///< bytes per rank; 0: not compared
   int max_problems = 20;      ///< problems kept in the verdict; all are counted
+  /// For tests of the check itself: what these rules refuse is passed over. The verdict of a
+  /// check with rules left out proves nothing.
+  std::vector<std::string> skip_rules = {};
 };
+
+/// A rule of the check: its name in a verdict, and what holds when it refuses nothing.
+struct RuleInfo {
+  const char* name;
+  const char* says;
+};
+/// All rules, in the order in which they are looked at.
+std::vector<RuleInfo> rules();
 
 struct Verdict {
   int64_t num_problems = 0;

@@ -28,4 +28,8 @@ const std::vector<Rule<const RankClass&, const program::Buffer&>>& buffer_rules(
 /// Ids are in range when these are applied, and Context::place was called.
 const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules();
 
+/// The rules that are no predicate over one thing: what the abstract run, the hazards, the memory
+/// and the values refuse. Context::report takes no rule that stands in neither list.
+const std::vector<RuleInfo>& derived_rules();
+
 }  // namespace hocket::check

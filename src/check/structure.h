@@ -14,11 +14,7 @@ namespace hocket::check {
 /// when anything was refused: the other parts must not run then.
 bool check_rules(Context& ctx);
 
-/// Names and one-line statements of the structural rules, in order (for docs and the certificate).
-struct RuleInfo {
-  const char* name;
-  const char* says;
-};
+/// The structural rules, in order.
 std::vector<RuleInfo> structural_rules();
 
 }  // namespace hocket::check

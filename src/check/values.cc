@@ -230,8 +230,8 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
   const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
   const KindInfo& k = ctx_.kind(t);
-  if (is_local(k.op_class)) return compute(cls, task, t, k);
-  if (k.op_class == OpClass::send) {
+  if (is_local(k)) return compute(cls, task, t, k);
+  if (is_message(k) && !is_receive(k)) {
     Value v = at(cls, t.in[0]);
     if (v.expr < 0) v.expr = kUnknown;
     if (v.expr >= 0 && t.peer_axis != ctx_.pp_axis && v.layout != kAnyLayout &&
@@ -245,7 +245,7 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
     sent_[global] = v;
     return;
   }
-  if (k.op_class == OpClass::recv) {
+  if (is_receive(k)) {
     auto it = sender < 0 ? sent_.end() : sent_.find(sender);
     if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, t);
     const Value v = it->second;

@@ -56,10 +56,10 @@ class Values {
   void compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
   void collective(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
 
-  // Layout changes of the collectives: false (and reported) if the value does not allow them.
-  bool reduce(TaskRef ref, const GroupInfo& g, size_t operand, Value* v);
-  bool gather(TaskRef ref, const GroupInfo& g, int32_t dim, Value* v);
-  bool scatter(TaskRef ref, const GroupInfo& g, int32_t dim, Value* v);
+  // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
+  // not those of the rows.
+  bool move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t operand, Value* v);
+  bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value& sizes);
   bool innermost(const Layout& l, int32_t axis, int32_t dim) const;
   bool local_index(ExprId e) const;
   void refuse(const char* rule, TaskRef ref, BufferId b, const std::string& why, const char* fix);

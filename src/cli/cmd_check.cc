@@ -4,10 +4,9 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "base/json_writer.h"
 #include "base/units.h"
 #include "check/check.h"
 #include "check/mutants/mutate.h"
@@ -30,7 +29,8 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
   if (const check::Verdict v = checker.check(compiled.program, options); !v.ok())
     fail("hocket check", "the program itself is refused; expected a good one to change\n{}",
          check::to_text(v));
-  nlohmann::json list = nlohmann::json::array();
+  JsonWriter list({.indent = 2});
+  list.object().key("mutants").array();
   std::map<std::string, std::map<std::string, int64_t>> table;
   std::map<std::string, int64_t> total;
   for (int64_t i = 0; i < count; ++i) {
@@ -43,15 +43,19 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
     ++table[mutation.kind][how];
     ++total[how];
     const std::string said = verdict.ok() ? "" : verdict.problems[0].text;
-    if (json)
-      list.push_back({{"seed", s}, {"kind", mutation.kind}, {"change", mutation.text},
-                      {"verdict", how}, {"said", said}});
-    else if (how == "accepted" || how == "missed")
+    if (json) {
+      list.object().member("seed", s).member("kind", mutation.kind).member("change", mutation.text);
+      list.member("verdict", how).member("said", said).end();
+    } else if (how == "accepted" || how == "missed") {
       fmt::print("seed {}: {}, {}: {}{}\n", s, how, mutation.kind, mutation.text,
                  said.empty() ? "" : "\n  said: " + said);
+    }
   }
   if (json) {
-    fmt::print("{}\n", nlohmann::json{{"mutants", list}, {"total", total}}.dump(2));
+    list.end().key("total").object();
+    for (const auto& [how, number] : total) list.member(how, number);
+    list.end().end();
+    fmt::print("{}\n", list.take());
     return 0;
   }
   fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", "fault", "exact", "near", "missed", "accepted");
@@ -114,13 +118,9 @@ void verb_check(Args& args) {
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
     if (!o->certificate.empty()) {
-      const nlohmann::json json = read_json(o->certificate);
-      const check::Certificate certified =
-          check::parse_certificate(JsonView(json, o->certificate));
-      if (const std::string other = check::differences(certified, verdict.certificate);
-          !other.empty()) {
-        fail(o->certificate, "is not about {}: other is {}", o->run, other);
-      }
+      const check::Certificate certified = check::read_certificate(o->certificate);
+      const std::string other = check::differences(certified, verdict.certificate);
+      if (!other.empty()) fail(o->certificate, "is not about {}: other is {}", o->run, other);
     }
     if (o->json)
       fmt::print("{}\n", check::to_json(verdict));

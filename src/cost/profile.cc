@@ -36,6 +36,8 @@ int64_t natural(const JsonView& v, std::string_view key, int64_t otherwise) {
 }
 
 Profile from_json(const nlohmann::json& json, const std::string& where) {
+  // Top to bottom as to_json writes it. Only format and tasks must be there; what is absent stays
+  // "not measured", and what is present must be sane, since durations are computed from it.
   const JsonView root(json, where);
   if (root.get_string("format") != kFormat)
     root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",
@@ -141,7 +143,7 @@ std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {
     const auto& tasks = program.classes[c].tasks;
     for (size_t i = 0; i < tasks.size(); ++i) {
       const program::Task& t = tasks[i];
-      if (program::is_communication(program.kind(t).op)) continue;
+      if (program::is_communication(program.kind(t))) continue;
       const auto [it, fresh] = index.emplace(std::pair(t.kind, t.accumulate.bits()), targets.size());
       if (fresh)
         targets.push_back({kind_key(program.kind(t), t.accumulate.bits()), t.kind, t.accumulate.bits(), 0,

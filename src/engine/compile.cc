@@ -43,6 +43,9 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t 
 }  // namespace
 
 Compiled compile(const Run& run, const CompileOptions& options) {
+  // The whole pipeline: the model's graph for one global micro-batch; its backward and optimizer (this
+  // is what check compares with); graph passes; lowering to a program; program passes; dependencies
+  // and memory plan. `observe` sees every stage. Generation runs on one rank whatever the plan is.
   parallel::Plan plan = run.plan;
   if (options.micro_batch > 0) plan.micro_batch = options.micro_batch;
   if (options.num_micro_batches > 0) plan.num_micro_batches = options.num_micro_batches;

@@ -29,8 +29,9 @@ void ModelSection::fields(Fields& v) {
   v("path", path, "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
   v("config", *config, "instead of path: the keys of a Hugging Face config.json");
   v("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
-  v("init", init, "random, or weights: start from the safetensors beside the config")
-      .one_of({"random", "weights"});
+  v("init", init, "what a new training starts from: weights (the safetensors of path), random, or auto: "
+                  "the weights if path is a folder or hub id that has them, else random")
+      .one_of({"auto", "random", "weights"});
 }
 
 void DataSection::fields(Fields& v) {
@@ -44,6 +45,7 @@ void DataSection::fields(Fields& v) {
 }
 
 void TrainSection::fields(Fields& v) {
+  // One line per key: name, where it goes, what docs/config.md says of it, its bounds.
   v("steps", steps, "optimizer steps").min(1);
   v("minutes", minutes,
     "if above 0: as many steps as fit into this time, by the predicted step time, replace `steps`")
@@ -51,7 +53,8 @@ void TrainSection::fields(Fields& v) {
   v("global_batch", global_batch, "sequences per step, over all ranks and micro-batches").min(1);
   v("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
   v("lr", lr, "peak learning rate").min(0);
-  v("min_lr", min_lr, "learning rate at the end of the cosine").min(0);
+  v("min_lr", min_lr, "learning rate at the end of the cosine; default: a tenth of lr; one above lr "
+                      "counts as lr").min(0);
   v("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
   v("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
   v("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
@@ -63,7 +66,9 @@ void TrainSection::fields(Fields& v) {
   v("seed", seed, "of initialisation and data order").min(0);
   v("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   v("eval_sequences", eval_sequences,
-    "held-out sequences per validation while training; the one at the end takes all").min(1);
+    "held-out sequences per validation while training, spread evenly").min(1);
+  v("final_eval_sequences", final_eval_sequences,
+    "held-out sequences of the validation at the end; 0: all of them").min(0);
   v("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
   v("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
   v("resume", resume, "continue from the newest checkpoint of output.dir, if there is one; false: "
@@ -89,7 +94,9 @@ void PlanSection::fields(Fields& v) {
 
 void ClusterSection::fields(Fields& v) {
   v("file", file, "cluster file for check and simulate; default: this machine");
-  v("profile", profile, "timings written by `hocket profile`");
+  v("profile", profile,
+    "timings written by `hocket profile`, which are only read; without, or where they do not have every "
+    "task, `train` times them itself, for output.dir/profile.json");
   v("memory_budget", memory_budget,
     "memory per rank that check compares with; where tasks execute, default: this machine's free "
     "memory, shared").unit(Unit::bytes);
@@ -99,6 +106,12 @@ void OutputSection::fields(Fields& v) {
   v("dir", dir, "checkpoints, metrics, traces and the report go here");
   v("trace", trace, "write the trace of one step");
   v("report", report, "write report.html at the end");
+  v("baselines", baselines,
+    "what the held-out loss is compared with, computed once per data: all (xz -9e, a second per MB, and a "
+    "trigram model), trigram, or none; auto: all if there is a report, else none")
+      .one_of({"auto", "all", "trigram", "none"});
+  v("sample_prompt", sample_prompt,
+    "what the sample at the end goes on from; default: the first lines of a held-out file");
 }
 
 void RunConfig::fields(Fields& v) {
@@ -110,15 +123,36 @@ void RunConfig::fields(Fields& v) {
   v("output", output, "where results go");
 }
 
+namespace {
+
+/// The model's configuration, and where its weights are.
+void derive_model(Run& run) {
+  const ModelSection& m = run.config.model;
+  const bool has_config = !m.config->is_null();
+  if (m.path.empty() && !has_config)
+    fail(run.name, "model has neither path nor config; try model.path: a folder with a config.json");
+  if (!m.path.empty() && has_config)
+    fail(run.name, "model has both path and config; expected one of them");
+  if (has_config) {
+    if (m.init == "weights")
+      fail(run.name, "model.init is weights, and model.config names no folder to take them from; "
+           "try model.path: a folder with safetensors");
+    run.model = models::parse_config(m.config->dump(), run.name + ": model.config", true);
+    return;
+  }
+  const bool required = m.init == "weights";
+  const checkpoint::ModelLocation at = checkpoint::resolve_model(m.path, required);
+  run.model = models::read_config(at.config_file);
+  // Who names a config.json means the configuration alone.
+  const bool config_only = at.config_file == m.path;
+  if (required || (m.init == "auto" && at.has_weights && !config_only)) run.weights = at.folder;
+}
+
+}  // namespace
+
 void derive(Run& run) {
   const RunConfig& c = run.config;
-  if (c.model.path.empty() == c.model.config->is_null())
-    fail(run.name, "model needs either path or config; try model.path: a folder with a config.json");
-  run.model = c.model.path.empty()
-                  ? models::parse_config(c.model.config->dump(), run.name + ": model.config", true)
-                  : models::read_config(
-                        checkpoint::resolve_model(c.model.path, c.model.init == "weights")
-                            .config_file);
+  derive_model(run);
   if (c.output.dir.empty())
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
   parallel::Plan& p = run.plan;
@@ -155,8 +189,9 @@ bool outside_program(std::string_view override) {
   for (std::string_view section : {"output.", "data.", "cluster."})
     if (override.starts_with(section)) return true;
   const std::string_view key = override.substr(0, override.find('='));
+  if (key == "model.init") return true;
   for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
-                                "eval_sequences", "save_every", "keep_last", "resume"})
+                                "eval_sequences", "final_eval_sequences", "save_every", "keep_last", "resume"})
     if (key.starts_with("train.") && key.substr(6) == loop) return true;
   return false;
 }

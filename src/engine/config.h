@@ -23,7 +23,7 @@ struct ModelSection {
   /// Instead of path: the keys of a config.json. Never null; shared by copies.
   std::shared_ptr<nlohmann::json> config;
   std::string dtype = "f32";
-  std::string init = "random";
+  std::string init = "auto";
   void fields(Fields& v);
 };
 
@@ -43,7 +43,7 @@ struct TrainSection {
   int64_t global_batch = 4;
   int64_t seq_len = 512;
   double lr = 1e-3;
-  double min_lr = 1e-4;
+  std::optional<double> min_lr;
   int64_t warmup_steps = 20;
   double weight_decay = 0.1;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
@@ -52,6 +52,7 @@ struct TrainSection {
   int64_t seed = 1;
   int64_t eval_every = 0;
   int64_t eval_sequences = 32;
+  int64_t final_eval_sequences = 0;
   int64_t save_every = 0;
   int64_t keep_last = 2;
   bool resume = true;
@@ -81,6 +82,8 @@ struct OutputSection {
   std::string dir = "runs/default";
   bool trace = true;
   bool report = true;
+  std::string baselines = "auto";
+  std::string sample_prompt;
   void fields(Fields& v);
 };
 
@@ -101,13 +104,14 @@ struct Run {
   std::string name;  ///< the file that was read
   models::ModelConfig model;
   parallel::Plan plan;
+  std::string weights;  ///< the folder that a new training takes its weights from; empty: random
 };
 
 /// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with
 /// overrides "a.b=value". For a program, `program_text` receives its text. Throws Error.
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
                 std::string* program_text = nullptr);
-/// What follows from the configuration: model and plan. Error if they do not fit.
+/// What follows from the configuration: model, weights and plan. Error if they do not fit.
 void derive(Run& run);
 
 /// Both.

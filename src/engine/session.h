@@ -31,6 +31,7 @@ class Session {
   const graph::Graph& graph() const { return compiled_.reference; }
   runtime::LocalRun& run() { return *run_; }
   Stores& stores() { return stores_; }
+  const Stores& stores() const { return stores_; }
 
   /// Gives every rank its part of what the next step reads.
   void feed(const Batch& batch);

@@ -156,6 +156,8 @@ std::vector<Sample> samples_cached() {
 }  // namespace
 
 void register_attention(std::vector<Op>& ops) {
+  // Causal attention over documents with its backward op, and the form for generation, which appends
+  // to a cache and has no gradient.
   ops.push_back({.name = "attention",
                  .doc = "o = softmax(scale q k^T) v, causal inside documents; lse = log sum exp",
                  .infer = infer,

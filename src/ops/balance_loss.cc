@@ -38,6 +38,8 @@ const Fill kCounts{.kind = Fill::Kind::integers, .lo = 0, .hi = 5};
 }  // namespace
 
 void register_balance_loss(std::vector<Op>& ops) {
+  // The loss reads counts and summed probabilities of the whole global micro-batch: its layout allows no
+  // split, so lowering sums both first. Counts have no gradient.
   ops.push_back({.name = "balance_loss",
                  .doc = "loss = coef * E * sum_e counts_e/(tokens*top_k) * psum_e/tokens",
                  .infer = infer,

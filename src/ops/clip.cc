@@ -32,6 +32,8 @@ Work work_clip(const Call& call) { return memory_bound(call, 1); }
 }  // namespace
 
 void register_clip(std::vector<Op>& ops) {
+  // The global gradient norm in two steps: a sum of squares per parameter, which ranks can add up, and
+  // the coefficient from all of them.
   ops.push_back({.name = "sumsq",
                  .doc = "s = sum of g^2, in fp64",
                  .infer = infer_sumsq,

@@ -21,6 +21,7 @@ Work work(const Call& call) { return memory_bound(call, 0); }
 }  // namespace
 
 void register_copy(std::vector<Op>& ops) {
+  // Two ops that lowering puts in, and that mean nothing to the check: the same value, and no value.
   ops.push_back({.name = "copy",
                  .doc = "y = x",
                  .infer = infer,

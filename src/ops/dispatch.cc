@@ -110,6 +110,8 @@ Sample with_routes(std::vector<TensorType> inputs, Attrs attrs) {
 }  // namespace
 
 void register_dispatch(std::vector<Op>& ops) {
+  // route_plan turns the router's choices into row numbers; dispatch copies tokens to these rows, and
+  // combine adds them up again, weighted; each has its backward op.
   ops.push_back({.name = "route_plan",
                  .doc = "counts[E] rows per expert and row_of[T,K], rows in (expert, token) order",
                  .infer = infer_plan,

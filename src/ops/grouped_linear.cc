@@ -147,6 +147,7 @@ std::vector<Sample> samples_dw() {
 }  // namespace
 
 void register_grouped_linear(std::vector<Op>& ops) {
+  // As linear.cc, once per expert over its rows; `e/t` are the counts that say where they lie.
   ops.push_back({.name = "grouped_linear",
                  .doc = "y[e,t,o..] = x[e,t,:] W[e,o..,:]^T on the routed rows; counts[E] rows per "
                         "expert, any of them 0",

@@ -104,6 +104,8 @@ std::vector<Sample> samples_dw() {
 }  // namespace
 
 void register_linear(std::vector<Op>& ops) {
+  // The product and the two of its backward pass, which are ops of their own so that a schedule can
+  // run dW later than dX.
   ops.push_back({.name = "linear",
                  .doc = "y[T,o..] = x[T,f..] W[o..,f..]^T",
                  .infer = infer,

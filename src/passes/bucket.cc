@@ -52,11 +52,11 @@ class Bucketing {
  private:
   bool mergeable(const Task& t) const {
     const program::Kind& k = program_.kind(t);
-    if (t.group == kNone) return false;
+    if (t.group == kNone || !program::is_collective(k)) return false;
     // Collectives across stages keep their place: every stage has the same order of them.
     const auto& axes = program_.groups[static_cast<size_t>(t.group)].axes;
     if (std::find(axes.begin(), axes.end(), program_.mesh.axis("pp")) != axes.end()) return false;
-    return k.op == "all_reduce" && t.phase == program::Phase::grad && t.in == t.out &&
+    return comm::op(k.communication).list && t.phase == program::Phase::grad && t.in == t.out &&
            !k.in.empty() && graph::is_floating(k.in[0].dtype) && k.in[0].numel() > 1;
   }
   bool touches(const Open& bucket, const Task& t) const {
@@ -71,12 +71,15 @@ class Bucketing {
     tasks_.push_back(cls_.tasks[i]);
   }
   void flush(Open& bucket) {
+    // The all_reduces of a bucket become one, at the place of the last of them: operands one after the
+    // other, waiting for all that they waited for. `renamed_` leads whoever waited for one of them to it.
+    // A bucket of one stays what it was.
     if (bucket.tasks.size() == 1) {
       emit(bucket.tasks[0]);
     } else if (bucket.tasks.size() > 1) {
       Task merged = cls_.tasks[bucket.tasks.back()];
-      program::Kind kind;
-      kind.op = "all_reduce";
+      const comm::Id op = program_.kind(merged).communication;
+      std::vector<graph::TensorType> types;
       merged.in.clear();
       merged.deps.clear();
       for (size_t i : bucket.tasks) {
@@ -84,13 +87,11 @@ class Bucketing {
         const program::Kind& k = program_.kind(t);
         merged.in.insert(merged.in.end(), t.in.begin(), t.in.end());
         merged.deps.insert(merged.deps.end(), t.deps.begin(), t.deps.end());
-        kind.in.insert(kind.in.end(), k.in.begin(), k.in.end());
-        kind.bytes += k.bytes;
+        types.insert(types.end(), k.in.begin(), k.in.end());
         renamed_[i] = static_cast<TaskId>(tasks_.size());
       }
       merged.out = merged.in;
-      kind.out = kind.in;
-      merged.kind = program_.intern(std::move(kind));
+      merged.kind = program_.intern(program::communication_kind(op, {}, types, types));
       tasks_.push_back(std::move(merged));
     }
     bucket = {};

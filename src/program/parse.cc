@@ -150,7 +150,7 @@ class Parser {
   template <class Struct>
   void fields(Words& words, Struct* object) const {
     for_each_field<Struct>([&]<class Value>(const Field& field, Value Struct::*member) {
-      if constexpr (!kIsList<Value>) {
+      if constexpr (!kIsList<Value> && !kIsCache<Value>) {
         std::string_view text;
         if (field.is_word) {
           text = Words::unquoted(words.next());
@@ -236,6 +236,8 @@ void Parser::task(Words& words, RankClass* cls) {
 }
 
 void Parser::line(std::string_view raw) {
+  // The first word says what the line is. Tables come before what refers to them (kinds, groups, then
+  // classes with their buffers and tasks), and numbers count up, so that ids are positions.
   constexpr std::string_view kConfig = "config ";
   if (raw.starts_with(kConfig)) {
     program.config = raw.substr(kConfig.size());
@@ -250,10 +252,18 @@ void Parser::line(std::string_view raw) {
     }
     program.num_micro_batches = static_cast<int32_t>(count);
     words.expect_all_taken();
+  } else if (what == "ranks_per_node") {
+    const auto count = parse_number<int64_t>(words.next());
+    if (count < 1 || count > 1 << 20) {
+      bad(fmt::format("ranks_per_node is {}; expected 1 or more", count));
+    }
+    program.ranks_per_node = static_cast<int32_t>(count);
+    words.expect_all_taken();
   } else if (what == "axis") {
     axis(words);
   } else if (what == "kind") {
     numbered(words, what, "k", &program.kinds);
+    program.kinds.back().communication = comm::find(program.kinds.back().op);
   } else if (what == "group") {
     numbered(words, what, "", &program.groups);
   } else if (what == "segment") {
@@ -274,6 +284,8 @@ void Parser::line(std::string_view raw) {
 }  // namespace
 
 Program parse_program(std::string_view text, const std::string& where) {
+  // Line by line between the header and `end`, without which the text counts as cut off. Whatever is
+  // wrong in a line surfaces here, so that every error names the file and the line.
   Parser parser;
   size_t number = 0;
   bool header = false;

@@ -25,6 +25,8 @@ TraceBuilder::TraceBuilder(const program::Program& program, std::string title, s
 }
 
 void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns, int64_t end_ns) {
+  // What an event carries beyond its times is the task's: kind, coordinates, cost. A collective names
+  // the instance of its group, a message end the arrow that it shares with the other end.
   const program::RankClass& cls =
       program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
   HOCKET_CHECK(task >= 0 && static_cast<size_t>(task) < cls.tasks.size(), "task {} of {}", task,
@@ -48,9 +50,9 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
   e.lane = static_cast<uint16_t>(t.lane);
   if (t.group != program::kNone) {
     e.group = group_instance(t.group, rank);
-  } else if (t.peer_axis != program::kNone) {
+  } else if (t.peer_axis != program::kNone && program::is_communication(kind)) {
     const int32_t peer = program_.peer_of(t, rank);
-    const bool sends = kind.op == "send";
+    const bool sends = comm::op(kind.communication).role == comm::Role::send;
     e.flow_end = sends ? FlowEnd::out : FlowEnd::in;
     e.flow = message(step, sends ? rank : peer, sends ? peer : rank, t.tag, sends);
   }
@@ -78,6 +80,9 @@ int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, in
 
 void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
                                   std::span<const int64_t> end_ns, int64_t offset_ns) {
+  // When each step buffer is alive: from the start of the first task that touches it to the end of the
+  // last. The starts add its bytes and the ends take them away; walked in the order of time, that is the
+  // memory curve.
   const program::RankClass& cls =
       program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
   struct Life {

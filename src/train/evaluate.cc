@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "checkpoint/model_weights.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 
@@ -41,6 +40,8 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
   HeldOut result;
+  result.sequences = static_cast<int64_t>(which.size());
+  result.of = loader.size();
   for (size_t next = 0; next < which.size();) {
     engine::Batch batch = engine::empty_batch(session.compiled(), loader.seq_len());
     for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next)
@@ -154,9 +155,8 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
   return g;
 }
 
-void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores) {
-  checkpoint::ModelWeights weights(folder, run.model);
   for (const graph::Tensor& t : compiled.reference.tensors)
     if (t.kind == graph::TensorKind::param)
       engine::scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {

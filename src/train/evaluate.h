@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_weights.h"
 #include "data/prepare.h"
 #include "engine/session.h"
 
@@ -17,6 +18,8 @@ struct HeldOut {
   double nats = 0;      ///< sum over all targets
   int64_t targets = 0;
   int64_t bytes = 0;    ///< of the text that the targets stand for
+  int64_t sequences = 0, of = 0;  ///< those that were run, and those that there are
+  bool complete() const { return sequences == of; }
   double loss() const { return nats / static_cast<double>(targets); }
   double bits_per_byte() const { return nats / 0.6931471805599453 / static_cast<double>(bytes); }
 };
@@ -53,8 +56,8 @@ struct Gradients {
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
                        std::shared_ptr<kernels::Backend> backend, engine::Stores& stores);
 
-/// Loads every parameter of a model folder onto all ranks.
-void load_weights(const std::string& folder, const engine::Run& run, const engine::Compiled& compiled,
+/// Loads every parameter of a model onto all ranks.
+void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores);
 
 }  // namespace hocket::train

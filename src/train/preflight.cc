@@ -58,7 +58,7 @@ void require_memory(const engine::Run& run, const program::Program& program) {
 
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<kernels::Backend>& backend,
-                     const data::Dataset& dataset) {
+                     const data::Dataset& dataset, const std::string& weights) {
   Prediction result;
   const auto& program = compiled.program;
   result.params = models::param_count(compiled.reference);
@@ -68,6 +68,7 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   fmt::print("model    {}\n         {:.2f} M parameters ({:.2f} M active), {}\n",
              engine::describe(run.model), static_cast<double>(result.params) / 1e6,
              static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
+  fmt::print("weights  {}\n", weights);
   std::fflush(stdout);
   const int64_t files = dataset.train_stats().files;
   fmt::print("data     {}: {:.1f} M tokens in {} file{}; held out {:.2f} M in {}\n",
@@ -96,10 +97,7 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   Progress progress;
   ProfileOptions how;
   how.progress = [&](const std::string& text) { progress.update(text); };
-  const std::string path = run.config.cluster.profile.empty()
-                               ? run.config.output.dir + "/profile.json"
-                               : run.config.cluster.profile;
-  cost::Profile profile = profile_cached(path, run, compiled, backend, how);
+  const cost::Profile profile = profile_for(run, compiled, backend, how);
   progress.finish();
   const std::string dtype = run.config.model.dtype;
   if (auto it = profile.peak_flops.find(dtype); it != profile.peak_flops.end())

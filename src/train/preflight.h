@@ -34,9 +34,10 @@ struct Prediction {
 /// or than cluster.memory_budget allows. To be called before anything is allocated for them.
 void require_memory(const engine::Run& run, const program::Program& program);
 
-/// Prints and returns it; throws Error (exit code 2) with the verdict if the check refuses.
+/// Prints and returns it; `weights` says what the run starts from. Error (exit code 2) with the
+/// verdict if the check refuses.
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<kernels::Backend>& backend,
-                     const data::Dataset& dataset);
+                     const data::Dataset& dataset, const std::string& weights);
 
 }  // namespace hocket::train

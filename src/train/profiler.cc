@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -78,7 +80,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
         const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i)
-          if (!program::is_communication(p.kind(tasks[i]).op))
+          if (!program::is_communication(p.kind(tasks[i])))
             key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
         constexpr int kWarmUp = 2, kLeast = 5;
         auto start = Clock::now();
@@ -135,23 +137,61 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   return result;
 }
 
-cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
-                             const std::shared_ptr<kernels::Backend>& backend,
-                             const ProfileOptions& options) {
+namespace {
+
+/// Why a profile does not do for a program on this machine; empty if it does.
+std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
+                        const program::Program& program) {
+  const int threads = engine::threads_per_rank(run.plan);
+  if (profile.threads != threads)
+    return fmt::format("was taken with {} thread{} per rank; this plan has {}", profile.threads,
+                       profile.threads == 1 ? "" : "s", threads);
+  const auto cpu = profile.machine.find("cpu");
+  const std::string here = engine::machine_facts()["cpu"];
+  if (cpu == profile.machine.end() || cpu->second != here)
+    return fmt::format("was taken on {}; this is {}",
+                       cpu == profile.machine.end() ? "an unknown CPU" : cpu->second, here);
+  if (program.mesh.size() > 1 && profile.links.empty()) return "has no times of links";
+  std::set<std::string> timed;
+  for (const cost::TimedTask& task : profile.tasks) timed.insert(task.key);
+  const std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(program);
+  const auto missing = std::count_if(targets.begin(), targets.end(), [&](const auto& target) {
+    return !timed.contains(target.key);
+  });
+  if (missing > 0) return fmt::format("lacks {} of the {} tasks", missing, targets.size());
+  return "";
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code none_there;
+  return std::filesystem::equivalent(a, b, none_there);
+}
+
+}  // namespace
+
+cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compiled,
+                          const std::shared_ptr<kernels::Backend>& backend,
+                          const ProfileOptions& options) {
+  const std::string& given = run.config.cluster.profile;
+  const std::string own = run.config.output.dir + "/profile.json";
+  if (!given.empty()) {
+    const cost::Profile profile = cost::read_profile(given);
+    const std::string why = shortcoming(profile, run, compiled.program);
+    if (why.empty()) return profile;
+    if (same_file(given, own))
+      fail(run.name, "cluster.profile is {}, which {}; a new one would replace this input; try "
+           "without cluster.profile", given, why);
+    fmt::print("profile  {} {}; all tasks are timed, for {}\n", given, why, own);
+    std::fflush(stdout);
+  }
   try {
-    cost::Profile old = cost::read_profile(path);
-    std::set<std::string> keys;
-    for (const auto& t : old.tasks) keys.insert(t.key);
-    bool covers = old.threads == engine::threads_per_rank(run.plan) &&
-                  old.machine["cpu"] == engine::machine_facts()["cpu"] &&
-                  (compiled.program.mesh.size() == 1 || !old.links.empty());
-    for (const auto& t : cost::distinct_tasks(compiled.program)) covers &= keys.count(t.key) > 0;
-    if (covers) return old;
+    cost::Profile earlier = cost::read_profile(own);
+    if (shortcoming(earlier, run, compiled.program).empty()) return earlier;
   } catch (const Error&) {
-    // Absent or of an older form: measured anew.
+    // Not there, or of an older form.
   }
   cost::Profile fresh = profile(run, compiled, backend, options);
-  write_file_atomic(path, cost::to_json(fresh));
+  write_file_atomic(own, cost::to_json(fresh));
   return fresh;
 }
 

@@ -28,10 +28,12 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options);
 
-/// Reads `path` if it covers every task of the program on this machine with these threads,
-/// otherwise profiles and writes it.
-cost::Profile profile_cached(const std::string& path, const engine::Run& run, const engine::Compiled& compiled,
-                             const std::shared_ptr<kernels::Backend>& backend,
-                             const ProfileOptions& options);
+/// The timings that a training predicts with: those of cluster.profile, an input that is never
+/// written, if they have every task of the program, from this machine with these threads (what is
+/// amiss is printed); else those of output.dir/profile.json, which an earlier start wrote; else new
+/// ones, which go there. Error (exit code 2): cluster.profile is not there, or no profile.
+cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compiled,
+                          const std::shared_ptr<kernels::Backend>& backend,
+                          const ProfileOptions& options);
 
 }  // namespace hocket::train

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "engine/params.h"
 
 namespace hocket::train {
 namespace {
@@ -49,11 +50,35 @@ KeyValues values_of(const models::ModelConfig& m) {
 
 }  // namespace
 
+std::string Position::to_json() const {
+  return json{{"fingerprint", fingerprint},
+              {"program_hash", certificate.program.hex()},
+              {"reference_hash", certificate.reference.hex()},
+              {"mesh_hash", certificate.mesh.hex()},
+              {"mesh", certificate.ranks},
+              {"began_with", began_with},
+              {"steps", steps},
+              {"time_s", time_s}}
+      .dump();
+}
+
+Position Position::of(const checkpoint::Checkpoint& from) {
+  const std::string where = from.folder() + "/run.json: data";
+  const json object = parse_json(from.state().data, where);
+  const JsonView in(object, where);
+  Position p;
+  p.fingerprint = in.get_string("fingerprint");
+  if (in.has("mesh_hash")) p.certificate = check::parse_certificate(in);
+  if (in.has("began_with")) p.began_with = in.get_string("began_with");
+  p.steps = in.get_int("steps", 0);
+  if (in.has("time_s")) p.time_s = in.get_double("time_s");
+  return p;
+}
+
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from) {
   const std::string path = from.folder() + "/run.json";
   const json config = parse_json(from.state().config, path + ": config");
-  const json data = parse_json(from.state().data, path + ": data");
   const JsonView model = JsonView(config, path + ": config").at("model");
   const JsonView train = JsonView(config, path + ": config").at("train");
   const engine::TrainSection& t = run.config.train;
@@ -69,8 +94,58 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   compare("train.seed", from.state().seed, t.seed);
   compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), t.seq_len);
-  compare("data.dir's fingerprint", JsonView(data, path + ": data").get_string("fingerprint"),
-          data_fingerprint);
+  compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
+}
+
+std::vector<std::string> changed_settings(const engine::Run& run,
+                                          const checkpoint::Checkpoint& from) {
+  const json saved = parse_json(from.state().config, from.folder() + "/run.json: config");
+  const json now = run.resolved.to_json();
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+  std::vector<std::string> changes;
+  for (const auto& [section, keys] : now.items()) {
+    if (section == "model") continue;
+    for (const auto& [key, value] : keys.items()) {
+      const json::json_pointer at("/" + section + "/" + key);
+      const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);
+      const auto shown = [](const json& v) { return v.is_null() ? "default" : v.dump(); };
+      if (before != value)
+        changes.push_back(
+            fmt::format("{}.{} {} -> {}", section, key, shown(before), shown(value)));
+    }
+  }
+  return changes;
+}
+
+void restore(const checkpoint::Checkpoint& from, engine::Session& session) {
+  for (const graph::Tensor& t : session.graph().tensors) {
+    if (t.kind == graph::TensorKind::param) {
+      engine::scatter(t, session.program(), session.stores(),
+                      [&](int64_t begin, int64_t count, void* to) {
+                        from.weights().load_range(t.name, begin, count, t.type.dtype, to);
+                      });
+    }
+    if (t.kind == graph::TensorKind::state) {
+      engine::scatter(t, session.program(), session.stores(),
+                      [&](int64_t begin, int64_t count, void* to) {
+                        from.load_optimizer_range(t.name, t.type, begin, count, to);
+                      });
+    }
+  }
+}
+
+std::string save(const std::string& folder, const engine::Session& session,
+                 checkpoint::CheckpointContent content) {
+  std::vector<std::vector<std::byte>> held;  // what `content` points to
+  for (const graph::Tensor& t : session.graph().tensors) {
+    const bool param = t.kind == graph::TensorKind::param;
+    if (!param && t.kind != graph::TensorKind::state) continue;
+    held.push_back(engine::gather(t, session.program(), session.stores()));
+    auto& list = param ? content.params : content.optimizer;
+    list.push_back({t.name, t.type, held.back().data()});
+  }
+  return checkpoint::save_checkpoint(folder, content);
 }
 
 }  // namespace hocket::train

@@ -1,17 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which runs may go on from a checkpoint (docs/config.md, "Going on").
+// What a checkpoint says of its run, who may go on from it (docs/config.md, "Going on"), and the way
+// of tensors between checkpoint and ranks.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
+#include "check/certificate.h"
 #include "checkpoint/checkpoint.h"
-#include "engine/config.h"
+#include "engine/session.h"
 
 namespace hocket::train {
+
+/// What the trainer keeps in run.json beside step, seed, configuration and losses.
+struct Position {
+  std::string fingerprint;   ///< of the data
+  check::Certificate certificate;  ///< of what was trained; zero: a checkpoint that has none
+  std::string began_with;    ///< "random, seed 1", "from <folder>"; empty: not known
+  int64_t steps = 0;         ///< where the run ends; 0: a checkpoint that does not say
+  double time_s = 0;         ///< spent in steps
+
+  std::string to_json() const;
+  /// Error: what a checkpoint has in its place is none.
+  static Position of(const checkpoint::Checkpoint& from);
+};
 
 /// Error, naming the first key that differs with both values, unless the run has the model, type,
 /// seed, batches and data (its fingerprint) of the one that saved the checkpoint.
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
+
+/// What the run does otherwise than the one that saved the checkpoint: "train.lr 0.001 -> 0.01" for
+/// every key that differs, in the order of keys. Keys that the checkpoint does not have count with
+/// their default; those of `model` are left out, since they must be the same or no longer matter.
+std::vector<std::string> changed_settings(const engine::Run& run,
+                                          const checkpoint::Checkpoint& from);
+
+/// Parameters and optimizer state of the checkpoint onto all ranks.
+void restore(const checkpoint::Checkpoint& from, engine::Session& session);
+
+/// Writes a checkpoint of what the ranks hold into `folder` and returns its path.
+std::string save(const std::string& folder, const engine::Session& session,
+                 checkpoint::CheckpointContent content);
 
 }  // namespace hocket::train

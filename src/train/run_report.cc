@@ -9,6 +9,7 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -23,19 +24,21 @@ namespace hocket::train {
 
 namespace {
 
-constexpr size_t kKeptSteps = 7;
-constexpr int64_t kSettled = 20;  // steps before this one warm caches, pages and clocks
+constexpr size_t kKeptSteps = 7;      // the median of which is shown
+constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
 
 trace::Trace to_trace(const engine::Session& session, const std::string& title, int64_t step,
-                        const std::vector<std::vector<runtime::TaskTime>>& times) {
+                      const std::vector<std::vector<runtime::TaskTime>>& times) {
   trace::TraceBuilder builder(session.program(), title, "run");
   int64_t origin = INT64_MAX;
-  for (const auto& rank : times)
-    for (const auto& t : rank)
+  for (const auto& rank : times) {
+    for (const runtime::TaskTime& t : rank) {
       if (t.end_ns > 0) origin = std::min(origin, t.start_ns);
+    }
+  }
   for (size_t r = 0; r < times.size(); ++r) {
     std::vector<int64_t> start, end;
-    for (const auto& t : times[r]) {
+    for (const runtime::TaskTime& t : times[r]) {
       start.push_back(t.start_ns);
       end.push_back(t.end_ns);
     }
@@ -44,13 +47,17 @@ trace::Trace to_trace(const engine::Session& session, const std::string& title, 
   return builder.take();
 }
 
-/// The baselines of a dataset, from the easiest to the hardest; none, with a warning, if they can't
-/// be computed.
-std::vector<diagnose::Baseline> baselines_of(const data::Dataset& dataset) {
+/// The baselines that output.baselines asks for, from the easiest to the hardest; none, with a
+/// warning, if they can't be computed.
+std::vector<diagnose::Baseline> baselines_of(const engine::OutputSection& output,
+                                             const data::Dataset& dataset) {
+  const std::string& wanted = output.baselines;
+  const bool all = wanted == "all" || (wanted == "auto" && output.report);
+  if (dataset.valid() == nullptr || (!all && wanted != "trigram")) return {};
   data::Baselines found;
   try {
     Progress progress;
-    found = data::kept_baselines(dataset, {}, [&](const std::string& what) {
+    found = data::kept_baselines(dataset, {.xz = all}, [&](const std::string& what) {
       progress.update("baselines, once: " + what);
     });
   } catch (const Error& e) {
@@ -73,7 +80,34 @@ std::vector<diagnose::Baseline> baselines_of(const data::Dataset& dataset) {
   return list;
 }
 
+/// "c++" if most of the files whose names say what they hold are C or C++; standard headers have no
+/// suffix, so those without one say nothing.
+std::string language_of(const data::Dataset& dataset) {
+  const std::set<std::string> suffixes = {"c", "cc", "cpp", "cxx", "cu", "h", "hh", "hpp", "hxx", "tcc"};
+  int64_t cpp = 0, other = 0;
+  for (const data::Corpus::File& file : dataset.files()) {
+    const std::string name = file_name(file.path);
+    const size_t dot = name.find_last_of('.');
+    if (dot == name.npos || dot == 0) continue;
+    ++(suffixes.contains(name.substr(dot + 1)) ? cpp : other);
+  }
+  return cpp > other ? "c++" : "";
+}
+
+std::string millions(double count) { return fmt::format("{:.2f} M", count / 1e6); }
+
 }  // namespace
+
+int64_t RunReport::Kept::duration_ns() const {
+  int64_t first = INT64_MAX, last = 0;
+  for (const auto& rank : times) {
+    for (const runtime::TaskTime& t : rank) {
+      first = std::min(first, t.start_ns);
+      last = std::max(last, t.end_ns);
+    }
+  }
+  return last - first;
+}
 
 double RunReport::peak_gib(engine::Session& session) const {
   int64_t most = 0;
@@ -83,9 +117,10 @@ double RunReport::peak_gib(engine::Session& session) const {
   return static_cast<double>(most) / static_cast<double>(1LL << 30);
 }
 
-void RunReport::begin(const data::Dataset& dataset, const std::string& command) {
-  if (dataset.valid()) baselines_ = baselines_of(dataset);
+void RunReport::begin(const std::string& command, const std::string& began_with) {
+  baselines_ = baselines_of(run_.config.output, dataset_);
   command_ = command;
+  began_with_ = began_with;
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
 }
 
@@ -93,7 +128,7 @@ void RunReport::after_step(engine::Session& session, int64_t step) {
   if (steps_seen_++ == 0) first_step_ = step;
   // Early steps are replaced by settled ones.
   if (kept_.size() == kKeptSteps) {
-    if (kept_.front().step - first_step_ >= kSettled) return;
+    if (kept_.front().step - first_step_ >= kSettledAfter) return;
     kept_.erase(kept_.begin());
   }
   Kept kept{step, {}};
@@ -102,130 +137,170 @@ void RunReport::after_step(engine::Session& session, int64_t step) {
   kept_.push_back(std::move(kept));
 }
 
-void RunReport::finish(const engine::Run& run, engine::Session& session, const data::Dataset& dataset,
-                       const Prediction& prediction, int64_t steps_done) {
-  const std::string& dir = run.config.output.dir;
+/// In the order of the page: what the run was, what its step did, what it left behind.
+void RunReport::finish(engine::Session& session, int64_t steps_done) {
+  const std::string& dir = run_.config.output.dir;
+  diagnose::ReportData report = describe_run(steps_done);
+  trace::Trace measured;
+  if (!kept_.empty()) {
+    measured = median_step(session, report.title);
+    fill_step(report, session, measured);
+  }
+  if (run_.config.output.trace) write_traces(measured);
+  diagnose::Sample sample = sample_text(run_, session, dataset_);
+  sample.language = language_of(dataset_);
+  fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);
+  report.samples.push_back(std::move(sample));
+  report.files = list_files();
+  report.next = next_commands();
+  if (run_.config.output.report) {
+    diagnose::write_report_html(report, dir + "/report.html");
+    fmt::print("report   {}/report.html\n", dir);
+  }
+  print_summary(report, session);
+}
+
+/// Everything that does not come from a traced step.
+diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
+  const models::ModelConfig& m = run_.model;
+  const auto params = static_cast<double>(prediction_.params);
+  const auto active = static_cast<double>(prediction_.active_params);
   diagnose::ReportData report;
-  report.title = fmt::format("{}: {:.1f} M parameters learn {}", run.model.family,
-                             static_cast<double>(prediction.params) / 1e6, run.config.data.name);
-  report.data_name = "held-out " + run.config.data.name;
-  report.subtitle = fmt::format("{} · {:.1f} M parameters · {}", run.model.family,
-                                static_cast<double>(prediction.params) / 1e6, describe(run));
+  report.title = fmt::format("{}: {:.1f} M parameters learn {}", m.family, params / 1e6,
+                             run_.config.data.name);
+  report.subtitle =
+      fmt::format("{} · {:.1f} M parameters · {}", m.family, params / 1e6, describe(run_));
   report.date = started_;
   report.command = command_;
   report.version = HOCKET_VERSION;
   report.status = fmt::format("finished, {} steps", steps_done);
-  const auto& m = run.model;
-  report.facts = {
-      {"Model",
-       {{"family", m.family},
-        {"parameters", fmt::format("{:.2f} M, {:.2f} M active",
-                                   static_cast<double>(prediction.params) / 1e6,
-                                   static_cast<double>(prediction.active_params) / 1e6)},
-        {"layers", std::to_string(m.num_layers)},
-        {"width", std::to_string(m.hidden_size)},
-        {"heads", fmt::format("{} over {} of {}", m.num_heads, m.num_kv_heads, m.head_dim)},
-        {"vocabulary", std::to_string(m.vocab_size)}}},
-      {"Plan", {{"mesh", describe(run)}, {"check", prediction.check_summary}}},
-      {"Data",
-       {{"training", fmt::format("{} files, {:.2f} M tokens", dataset.train_stats().files,
-                                 static_cast<double>(dataset.train_stats().tokens) / 1e6)},
-        {"held out", fmt::format("{} files, {:.2f} M tokens", dataset.valid_stats().files,
-                                 static_cast<double>(dataset.valid_stats().tokens) / 1e6)}}}};
+
+  const auto split = [](const data::SplitStats& s) {
+    return fmt::format("{} files, {} tokens", s.files, millions(static_cast<double>(s.tokens)));
+  };
+  diagnose::FactGroup model{
+      "Model",
+      {{"family", m.family},
+       {"parameters", fmt::format("{}, {} active", millions(params), millions(active))},
+       {"layers", std::to_string(m.num_layers)},
+       {"width", std::to_string(m.hidden_size)},
+       {"heads", fmt::format("{} over {} of {}", m.num_heads, m.num_kv_heads, m.head_dim)},
+       {"vocabulary", std::to_string(m.vocab_size)}}};
   if (m.num_experts > 0)
-    report.facts[0].rows.push_back(
-        {"experts", fmt::format("{}, {} per token", m.num_experts, m.top_k)});
+    model.rows.push_back({"experts", fmt::format("{}, {} per token", m.num_experts, m.top_k)});
+  if (!began_with_.empty()) model.rows.push_back({"weights at first", began_with_});
   diagnose::FactGroup machine{"Machine", {}};
   for (const auto& [key, value] : engine::machine_facts()) machine.rows.push_back({key, value});
-  report.facts.push_back(std::move(machine));
-  report.parameters = static_cast<double>(prediction.params);
-  report.active_parameters = static_cast<double>(prediction.active_params);
-  report.flops_per_step = prediction.model_flops;
-  report.world = static_cast<int32_t>(run.plan.world());
-  if (prediction.peak_flops > 0) report.peak_flops = prediction.peak_flops;
-  report.peak_flops_what = "fastest matrix product, timed alone";
-  if (prediction.memory_bandwidth > 0) report.memory_bandwidth = prediction.memory_bandwidth;
-  if (final_bits_per_byte > 0) report.final_bits_per_byte = final_bits_per_byte;
-  report.prediction_provenance = prediction.provenance;
-  report.predicted_step_s = prediction.step_s;
-  report.settled_step = first_step_ + kSettled;
-  report.baselines = baselines_;
-  report.metrics = diagnose::load_metrics(dir + "/metrics.jsonl");
-  report.config = run.resolved.to_yaml();
+  report.facts = {std::move(model),
+                  {"Plan", {{"mesh", describe(run_)}, {"check", prediction_.check_summary}}},
+                  {"Data",
+                   {{"training", split(dataset_.train_stats())},
+                    {"held out", split(dataset_.valid_stats())}}},
+                  std::move(machine)};
 
-  trace::Trace trace;
-  if (!kept_.empty()) {
-    // Of the settled steps, the one of median duration.
-    std::vector<std::pair<int64_t, size_t>> by_time;
-    for (size_t i = 0; i < kept_.size(); ++i) {
-      int64_t first = INT64_MAX, last = 0;
-      for (const auto& rank : kept_[i].times)
-        for (const auto& t : rank) first = std::min(first, t.start_ns), last = std::max(last, t.end_ns);
-      by_time.push_back({last - first, i});
-    }
-    std::sort(by_time.begin(), by_time.end());
-    const Kept& median = kept_[by_time[by_time.size() / 2].second];
-    trace = to_trace(session, report.title, median.step, median.times);
-    trace.set_property("program_hash", prediction.certificate.program.hex());
-    trace.set_property("reference_hash", prediction.certificate.reference.hex());
-    trace.set_property("mesh_hash", prediction.certificate.mesh.hex());
-    trace.set_property("config", run.resolved.to_json().dump());
-    diagnose::fill_measured(report, trace);
-    std::vector<int32_t> ranks_of_event;
-    if (run.plan.dp > 1)
-      ranks_of_event.assign(prediction.trace.events.size(), static_cast<int32_t>(run.plan.dp));
-    diagnose::fill_predicted(report, prediction.trace, ranks_of_event);
-    for (int32_t c = 0; c < static_cast<int32_t>(session.program().classes.size()); ++c)
-      report.memory.push_back(diagnose::memory_plan_of(session.program(), c, &trace));
-    for (int32_t r = session.run().size(); r-- > 0;)
-      report.memory[static_cast<size_t>(session.program().class_of(r))].high_water_bytes =
-          session.run().rank(r).arena_resident_bytes();
-  }
-  if (run.config.output.trace) {
-    if (!kept_.empty()) trace::write_trace(trace, dir + "/trace.json.gz");
-    trace::write_trace(prediction.trace, dir + "/predicted.json.gz");
-  }
-  diagnose::Sample sample = sample_text(run, session, dataset);
-  fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);
-  report.samples.push_back(std::move(sample));
-  std::error_code ignored;
+  report.data_name = "held-out " + run_.config.data.name;
+  report.parameters = params;
+  report.active_parameters = active;
+  report.flops_per_step = prediction_.model_flops;
+  report.world = static_cast<int32_t>(run_.plan.world());
+  if (prediction_.peak_flops > 0) report.peak_flops = prediction_.peak_flops;
+  report.peak_flops_what = "fastest matrix product, timed alone";
+  if (prediction_.memory_bandwidth > 0) report.memory_bandwidth = prediction_.memory_bandwidth;
+  if (final_bits_per_byte_ > 0) report.final_bits_per_byte = final_bits_per_byte_;
+  if (!final_read_.empty())
+    report.notes.push_back("The evaluation at the end read " + final_read_ +
+                           "; the baselines are of all held-out files.");
+  report.baselines = baselines_;
+  report.prediction_provenance = prediction_.provenance;
+  report.predicted_step_s = prediction_.step_s;
+  report.settled_step = first_step_ + kSettledAfter;
+  report.metrics = diagnose::load_metrics(run_.config.output.dir + "/metrics.jsonl");
+  report.config = run_.resolved.to_yaml();
+  return report;
+}
+
+/// Of the kept steps, the one of median duration.
+trace::Trace RunReport::median_step(const engine::Session& session,
+                                    const std::string& title) const {
+  std::vector<const Kept*> by_time;
+  for (const Kept& kept : kept_) by_time.push_back(&kept);
+  std::stable_sort(by_time.begin(), by_time.end(), [](const Kept* a, const Kept* b) {
+    return a->duration_ns() < b->duration_ns();
+  });
+  const Kept& median = *by_time[by_time.size() / 2];
+  trace::Trace trace = to_trace(session, title, median.step, median.times);
+  trace.set_property("program_hash", prediction_.certificate.program.hex());
+  trace.set_property("reference_hash", prediction_.certificate.reference.hex());
+  trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
+  trace.set_property("config", run_.resolved.to_json().dump());
+  return trace;
+}
+
+void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session,
+                          const trace::Trace& measured) const {
+  const program::Program& program = session.program();
+  diagnose::fill_measured(report, measured);
+  // The simulator replays one rank of each class, which stands for dp of them.
+  std::vector<int32_t> ranks_of_event;
+  if (run_.plan.dp > 1)
+    ranks_of_event.assign(prediction_.trace.events.size(), static_cast<int32_t>(run_.plan.dp));
+  diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
+  for (int32_t c = 0; c < static_cast<int32_t>(program.classes.size()); ++c)
+    report.memory.push_back(diagnose::memory_plan_of(program, c, &measured));
+  for (int32_t r = session.run().size(); r-- > 0;)
+    report.memory[static_cast<size_t>(program.class_of(r))].high_water_bytes =
+        session.run().rank(r).arena_resident_bytes();
+}
+
+void RunReport::write_traces(const trace::Trace& measured) const {
+  const std::string& dir = run_.config.output.dir;
+  if (!measured.events.empty()) trace::write_trace(measured, dir + "/trace.json.gz");
+  trace::write_trace(prediction_.trace, dir + "/predicted.json.gz");
+}
+
+std::vector<diagnose::ReportFile> RunReport::list_files() const {
+  std::vector<diagnose::ReportFile> files;
   for (const auto& [name, what] : std::vector<std::pair<std::string, std::string>>{
            {"metrics.jsonl", "one line per step and validation"},
            {"trace.json.gz", "a measured step; opens in Perfetto (ui.perfetto.dev)"},
            {"predicted.json.gz", "the simulator's step, same schema"},
            {"profile.json", "tasks timed in isolation"},
            {"checkpoints", "opens with Hugging Face transformers"}}) {
-    const std::string path = dir + "/" + name;
-    if (!std::filesystem::exists(path)) continue;
-    auto size = std::filesystem::is_regular_file(path, ignored)
-                    ? std::filesystem::file_size(path, ignored) : 0;
-    report.files.push_back({name, what, static_cast<int64_t>(size)});
+    const std::string path = run_.config.output.dir + "/" + name;
+    if (!file_exists(path)) continue;
+    files.push_back({name, what, is_directory(path) ? 0 : file_size(path)});
   }
+  return files;
+}
+
+std::vector<diagnose::Command> RunReport::next_commands() const {
+  const std::string& dir = run_.config.output.dir;
   // With the overrides of `hocket train RUN --set ...`.
   const std::string train = "hocket train ";
   const std::string graph_words =
-      command_.starts_with(train) ? command_.substr(train.size()) : run.name;
-  report.next = {{"hocket generate " + dir + " --prompt '...'", "text from this model"},
-                 {"hocket eval " + dir + " --data " + dataset.folder(), "held-out bits per byte"},
-                 {"hocket graph " + graph_words + " --stage program", "the program that ran"}};
-  if (run.config.output.report) {
-    diagnose::write_report_html(report, dir + "/report.html");
-    fmt::print("report   {}/report.html\n", dir);
-  }
-  for (const auto& b : report.baselines)
+      command_.starts_with(train) ? command_.substr(train.size()) : run_.name;
+  return {{"hocket generate " + dir + " --prompt '...'", "text from this model"},
+          {"hocket eval " + dir + " --data " + dataset_.folder(), "held-out bits per byte"},
+          {"hocket graph " + graph_words + " --stage program", "the program that ran"}};
+}
+
+/// The last lines on the terminal: held-out figures, step time, memory.
+void RunReport::print_summary(const diagnose::ReportData& report, engine::Session& session) const {
+  for (const diagnose::Baseline& b : report.baselines)
     fmt::print("{:<22} {:.4f} bits/byte ({})\n", b.name, b.bits_per_byte, b.what);
-  if (final_bits_per_byte > 0)
-    fmt::print("{:<22} {:.4f} bits/byte on the same held-out files\n", "this model",
-               final_bits_per_byte);
+  if (final_bits_per_byte_ > 0)
+    fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_bits_per_byte_,
+               final_read_.empty() ? "the same held-out files" : final_read_);
   std::vector<double> settled;
-  for (const auto& p : report.metrics.train)
+  for (const diagnose::TrainPoint& p : report.metrics.train) {
     if (p.step >= report.settled_step) settled.push_back(p.step_s);
+  }
   if (!settled.empty()) {
     std::sort(settled.begin(), settled.end());
     const double median = settled[settled.size() / 2];
     fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
-               human_time(median), human_time(prediction.step_s),
-               100 * (prediction.step_s / median - 1));
+               human_time(median), human_time(prediction_.step_s),
+               100 * (prediction_.step_s / median - 1));
   }
   const auto& classes = session.program().classes;
   for (size_t c = 0; c < classes.size(); ++c) {

@@ -6,34 +6,61 @@
 #include <vector>
 
 #include "diagnose/report.h"
+#include "engine/session.h"
 #include "trace/trace.h"
 #include "train/preflight.h"
-#include "engine/session.h"
 
 namespace hocket::train {
 
 class RunReport {
  public:
+  /// All of these outlive the report.
+  RunReport(const engine::Run& run, const data::Dataset& dataset, const Prediction& prediction)
+      : run_(run), dataset_(dataset), prediction_(prediction) {}
+
   /// Before the first step: the held-out files, which the baselines need, may be gone at the end.
-  void begin(const data::Dataset& dataset, const std::string& command);
+  /// `command` as typed; `began_with` what the run started from at first, empty: not known.
+  void begin(const std::string& command, const std::string& began_with);
   /// Keeps the task times of a few settled steps.
   void after_step(engine::Session& session, int64_t step);
-  /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir.
-  void finish(const engine::Run& run, engine::Session& session, const data::Dataset& dataset,
-              const Prediction& prediction, int64_t steps_done);
+  /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
+  /// prints what the run came to.
+  void finish(engine::Session& session, int64_t steps_done);
   /// Memory of the rank that uses most: persistent and arena pages touched so far.
   double peak_gib(engine::Session& session) const;
 
-  double final_bits_per_byte = 0;
+  /// The held-out figure of the evaluation at the end, and what it read, empty: all that is held
+  /// out, as the baselines do.
+  void set_final(double bits_per_byte, const std::string& read) {
+    final_bits_per_byte_ = bits_per_byte;
+    final_read_ = read;
+  }
 
  private:
-  std::string command_, started_;
-  std::vector<diagnose::Baseline> baselines_;
-  int64_t first_step_ = 0, steps_seen_ = 0;
+  /// Task times of one step, per rank.
   struct Kept {
     int64_t step;
-    std::vector<std::vector<runtime::TaskTime>> times;  ///< per rank
+    std::vector<std::vector<runtime::TaskTime>> times;
+    int64_t duration_ns() const;
   };
+
+  diagnose::ReportData describe_run(int64_t steps_done) const;
+  trace::Trace median_step(const engine::Session& session, const std::string& title) const;
+  void fill_step(diagnose::ReportData& report, engine::Session& session,
+                 const trace::Trace& measured) const;
+  void write_traces(const trace::Trace& measured) const;
+  std::vector<diagnose::ReportFile> list_files() const;
+  std::vector<diagnose::Command> next_commands() const;
+  void print_summary(const diagnose::ReportData& report, engine::Session& session) const;
+
+  const engine::Run& run_;
+  const data::Dataset& dataset_;
+  const Prediction& prediction_;
+  std::string command_, began_with_, started_;
+  std::vector<diagnose::Baseline> baselines_;
+  double final_bits_per_byte_ = 0;  ///< 0: none
+  std::string final_read_;
+  int64_t first_step_ = 0, steps_seen_ = 0;
   std::vector<Kept> kept_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "data/prepare.h"
 #include "diagnose/report.h"
@@ -22,6 +23,11 @@ struct GenerateOptions {
   std::function<void(const std::string&)> on_text;
 };
 
+/// Draws a token: temperature, top-k, top-p (Holtzman et al., arXiv 1904.09751: the most likely ones
+/// up to the one that reaches `top_p`). A counter-based uniform number, from the seed and `position`,
+/// decides, so a seed gives the same text everywhere. Equal logits go to the lowest token.
+int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
+
 /// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
 /// prompt. One rank, whatever the plan.
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
@@ -30,7 +36,12 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                                               void* dst)>& weights,
                      const GenerateOptions& options);
 
-/// A sample from the parameters that a session has in memory.
+/// How a text of the data begins, to be continued: the first held-out document that is long enough
+/// (of the training data if nothing is held out), as far as whole lines of at most 32 tokens go.
+std::string prompt_from(const data::Dataset& dataset);
+
+/// A sample from the parameters that a session has in memory, after output.sample_prompt or what
+/// prompt_from() finds.
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, const data::Dataset& dataset);
 
 }  // namespace hocket::train

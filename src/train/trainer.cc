@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <csignal>
 #include <nlohmann/json.hpp>
+#include <numbers>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -20,35 +20,34 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "train/evaluate.h"
+#include "train/metrics.h"
 #include "train/preflight.h"
 #include "train/resume.h"
 #include "train/run_report.h"
+#include "train/stop.h"
 
 namespace hocket::train {
+
+double final_learning_rate(const engine::TrainSection& t) {
+  return std::min(t.min_lr.value_or(t.lr / 10), t.lr);
+}
 
 double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps) {
   if (step <= t.warmup_steps)
     return t.lr * static_cast<double>(step) / static_cast<double>(t.warmup_steps);
   const double span = static_cast<double>(std::max<int64_t>(1, steps - t.warmup_steps));
   const double x = std::min(1.0, static_cast<double>(step - t.warmup_steps) / span);
-  return t.min_lr + (t.lr - t.min_lr) * 0.5 * (1 + std::cos(3.141592653589793 * x));
+  const double end = final_learning_rate(t);
+  return end + (t.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
 }
 
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
-double now_s() {
-  return std::chrono::duration<double>(SteadyClock::now().time_since_epoch()).count();
-}
+/// Share of a run's time that goes into evaluations and checkpoints, added to that of the steps:
+/// 4 % at the quickstart's intervals.
+constexpr double kBesideSteps = 0.04;
 
-volatile std::sig_atomic_t g_stop = 0;
-void on_signal(int signal) {
-  if (g_stop) {
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
-  }
-  g_stop = 1;
-}
+double now_s() { return static_cast<double>(now_ns()) * 1e-9; }
 
 /// The folder of the shards, which must be named.
 const std::string& data_dir(const engine::Run& run) {
@@ -57,34 +56,53 @@ const std::string& data_dir(const engine::Run& run) {
   return run.config.data.dir;
 }
 
+/// Says what of the schedule does not do what it seems to.
+void tell_schedule(const engine::TrainSection& t, int64_t steps) {
+  if (t.min_lr && *t.min_lr > t.lr)
+    log_warning("train.min_lr is {}, above train.lr: the learning rate stays at {} after the "
+                "warm-up", *t.min_lr, t.lr);
+  if (t.warmup_steps > steps)
+    log_warning("train.warmup_steps is {}, but the training has {} step{}: the learning rate ends "
+                "at {} instead of {}", t.warmup_steps, steps, steps == 1 ? "" : "s",
+                learning_rate(t, steps, steps), t.lr);
+}
+
 class Trainer {
  public:
-  Trainer(const engine::Run& run, const TrainOptions& options)
-      : run_(run), options_(options), t_(run.config.train), dataset_(data_dir(run)) {}
-  void go();
+  Trainer(const engine::Run& run, const TrainOptions& options, StopSignals& stop)
+      : run_(run),
+        options_(options),
+        stop_(stop),
+        t_(run.config.train),
+        dataset_(data_dir(run)),
+        metrics_(run.config.output.dir + "/metrics.jsonl") {}
+  /// Returns the exit code.
+  int go();
 
  private:
+  void find_start();
   void find_checkpoint();
   bool nothing_left() const;
   void set_up();
   void load_or_initialise();
   void one_step(int64_t step);
-  void evaluate(int64_t step, bool all);
+  void evaluate(int64_t step, bool final);
   void save(int64_t step);
-  void write_metrics(const nlohmann::json& line);
-  void drop_metrics_after(int64_t step) const;
+  void tell_resume();
   template <typename Write>
   void storing(const Write& write) const;
   void warn_if_uneven();
-  std::vector<std::vector<int64_t>> expert_counts();
   std::string checkpoints() const { return run_.config.output.dir + "/checkpoints"; }
-  std::string metrics() const { return run_.config.output.dir + "/metrics.jsonl"; }
 
   const engine::Run& run_;
   const TrainOptions& options_;
+  StopSignals& stop_;
   const engine::TrainSection& t_;
   data::Dataset dataset_;
+  MetricsFile metrics_;
   std::optional<checkpoint::Checkpoint> from_;  ///< what the run goes on from, until it is loaded
+  std::optional<checkpoint::ModelWeights> weights_;  ///< what it starts from, until it is loaded
+  std::string began_with_;  ///< see Position
   std::string last_checkpoint_;
   std::shared_ptr<kernels::Backend> backend_;
   engine::Stores stores_;
@@ -92,16 +110,36 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<data::PackedLoader> loader_;
   Prediction prediction_;
-  RunReport report_;
+  RunReport report_{run_, dataset_, prediction_};
   std::unique_ptr<Progress> progress_;
   std::vector<std::pair<int64_t, double>> losses_;
   int64_t start_step_ = 0;
   int64_t steps_ = 0;  ///< 0: not known yet
   double trained_s_ = 0;  ///< time in steps, over all resumed runs
-  double last_step_s_ = 0, mean_step_s_ = 0, last_bpb_ = 0;
-  double model_flops_ = 0;
+  double mean_step_s_ = 0;
+  std::string held_out_;  ///< what the progress line says of the last evaluation
   bool warned_uneven_ = false;
 };
+
+/// What the run starts from: a checkpoint of its own, other weights, or random values. Weights that
+/// do not fit the model are told here, before anything is timed.
+void Trainer::find_start() {
+  find_checkpoint();
+  if (from_) return;
+  const engine::ModelSection& model = run_.config.model;
+  if (!run_.weights.empty()) {
+    weights_.emplace(run_.weights, run_.model);
+    began_with_ = "from " + run_.weights;
+    return;
+  }
+  began_with_ = fmt::format("random, seed {}", t_.seed);
+  if (model.init != "auto" || !is_directory(model.path)) return;
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (file_exists(join_path(model.path, name)))
+      fail(model.path, "has {}, which is not read, and no safetensors; try to save it again with "
+           "safe_serialization=True, or model.init: random to leave its weights aside", name);
+  }
+}
 
 void Trainer::find_checkpoint() {
   steps_ = t_.minutes > 0 ? 0 : t_.steps;
@@ -120,22 +158,20 @@ void Trainer::find_checkpoint() {
   const checkpoint::RunState& state = from_->state();
   start_step_ = state.step;
   losses_ = state.losses;
-  const nlohmann::json data = parse_json(state.data, *latest + "/run.json: data");
-  trained_s_ = data.value("time_s", 0.0);
-  const nlohmann::json config = parse_json(state.config, *latest + "/run.json: config");
-  if (t_.minutes > 0 && config.at("train").at("minutes") == t_.minutes)
-    steps_ = data.value("steps", int64_t{0});
+  const Position position = Position::of(*from_);
+  trained_s_ = position.time_s;
+  began_with_ = position.began_with;
+  const std::string where = *latest + "/run.json: config";
+  const nlohmann::json config = parse_json(state.config, where);
+  // The number of steps that fit was decided when the training began.
+  const double minutes = JsonView(config, where).at("train").get_double("minutes");
+  if (t_.minutes > 0 && minutes == t_.minutes) steps_ = position.steps;
 }
 
 /// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
 bool Trainer::nothing_left() const {
   if (!from_ || steps_ == 0 || start_step_ < steps_) return false;
-  if (dataset_.valid()) {
-    const std::string text = file_exists(metrics()) ? read_file(metrics()) : "";
-    const auto lines = split(trim(text), '\n');
-    const auto last = nlohmann::json::parse(lines.back(), nullptr, false);
-    if (!last.is_object() || last.value("eval/complete", nlohmann::json()) != true) return false;
-  }
+  if (dataset_.valid() && !metrics_.ends_with_final_evaluation()) return false;
   fmt::print("already finished at step {} of {}; nothing to do (raise train.{} to go on)\n",
              start_step_, steps_, t_.minutes > 0 ? "minutes" : "steps");
   return true;
@@ -156,8 +192,9 @@ void Trainer::set_up() {
            run_.plan.pp, run_.plan.dp, run_.plan.ep);
     compiled.program = std::move(given);
   }
-  prediction_ = preflight(run_, compiled, backend_, dataset_);
-  model_flops_ = prediction_.model_flops;
+  const std::string weights =
+      from_ ? fmt::format("of checkpoint {} (step {})", from_->folder(), start_step_) : began_with_;
+  prediction_ = preflight(run_, compiled, backend_, dataset_, weights);
   stores_.resize(static_cast<size_t>(run_.plan.world()));
   session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_,
                                                engine::executor_options(run_));
@@ -167,9 +204,8 @@ void Trainer::set_up() {
   if (dataset_.valid()) evaluator_ = std::make_unique<Evaluator>(run_, dataset_, backend_, stores_);
   if (steps_ == 0) {
     // Fixed before the first step, so that the schedule does not depend on the clock.
-    const double evals = t_.eval_every > 0 ? 1.04 : 1.0;
-    steps_ = std::max<int64_t>(
-        1, static_cast<int64_t>(t_.minutes * 60 / (prediction_.step_s * evals)));
+    const double each_s = prediction_.step_s * (1 + (t_.eval_every > 0 ? kBesideSteps : 0));
+    steps_ = std::max<int64_t>(1, static_cast<int64_t>(t_.minutes * 60 / each_s));
     fmt::print("{} minutes at {} predicted per step: {} steps\n", t_.minutes,
                human_time(prediction_.step_s), steps_);
     std::fflush(stdout);
@@ -179,39 +215,19 @@ void Trainer::set_up() {
 void Trainer::load_or_initialise() {
   const auto& graph = session_->graph();
   if (from_) {
-    for (const graph::Tensor& t : graph.tensors) {
-      if (t.kind == graph::TensorKind::param)
-        engine::scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
-          from_->weights().load_range(t.name, begin, count, t.type.dtype, to);
-        });
-      if (t.kind == graph::TensorKind::state)
-        engine::scatter(t, session_->program(), stores_, [&](int64_t begin, int64_t count, void* to) {
-          from_->load_optimizer_range(t.name, t.type, begin, count, to);
-        });
-    }
+    restore(*from_, *session_);
     fmt::print("resumed from {} (step {})\n", from_->folder(), start_step_);
+    if (const auto changes = changed_settings(run_, *from_); !changes.empty())
+      fmt::print("changed since: {}\n", join(changes, ", "));
     std::fflush(stdout);
     from_.reset();
-    drop_metrics_after(start_step_);
-  } else if (run_.config.model.init == "weights") {
-    load_weights(checkpoint::resolve_model(run_.config.model.path).folder, run_,
-                 session_->compiled(), stores_);
+    metrics_.drop_after(start_step_);
+  } else if (weights_) {
+    load_weights(*weights_, session_->compiled(), stores_);
+    weights_.reset();
   }
   engine::initialise(graph, session_->program(), static_cast<uint64_t>(t_.seed), stores_);
-  // A new run starts with an empty file.
-  if (start_step_ == 0) write_file_atomic(metrics(), "");
-}
-
-/// Of a killed run, the lines of steps that will be done again, and half a line.
-void Trainer::drop_metrics_after(int64_t step) const {
-  if (!file_exists(metrics())) return;
-  const std::string text = read_file(metrics());
-  std::string kept;
-  for (const auto& line : split(text, '\n')) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("step", int64_t{0}) <= step) kept.append(line).append("\n");
-  }
-  if (kept != text) write_file_atomic(metrics(), kept);
+  if (start_step_ == 0) metrics_.clear();
 }
 
 /// Runs `write`; its error (a full disk) also says what there is to go on from.
@@ -220,23 +236,10 @@ void Trainer::storing(const Write& write) const {
   try {
     write();
   } catch (const Error& e) {
-    const std::string text = e.what();  // "[where] what"
-    const size_t end = text.find("] ");
-    throw Error(e.kind(), text.substr(1, end - 1),
-                text.substr(end + 2) +
-                    (last_checkpoint_.empty()
-                         ? "; there is no checkpoint yet"
-                         : "; " + last_checkpoint_ +
-                               " is complete, and the same command goes on from it"));
+    throw e.with(last_checkpoint_.empty()
+                     ? "there is no checkpoint yet"
+                     : last_checkpoint_ + " is complete, and the same command goes on from it");
   }
-}
-
-void Trainer::write_metrics(const nlohmann::json& line) {
-  storing([&] {
-    FileWriter out(metrics(), FileWriter::Mode::append);
-    out.write(line.dump() + "\n");
-    out.close();
-  });
 }
 
 /// Ragged buffers take memory beyond what the plan expects if a rank gets many more tokens.
@@ -255,162 +258,136 @@ void Trainer::warn_if_uneven() {
   }
 }
 
-std::vector<std::vector<int64_t>> Trainer::expert_counts() {
-  std::vector<std::vector<int64_t>> load;
-  for (graph::TensorId id : session_->graph().outputs) {
-    const graph::Tensor& t = session_->graph().tensor(id);
-    if (t.name.rfind("moe.counts.", 0) != 0) continue;
-    std::vector<int64_t> sum(static_cast<size_t>(t.type.numel()), 0);
-    for (int32_t m = 0; m < session_->program().num_micro_batches; ++m) {
-      auto part = session_->collect_as<int64_t>(t.name, m);
-      for (size_t e = 0; e < sum.size(); ++e) sum[e] += part[e];
-    }
-    load.push_back(std::move(sum));
-  }
-  return load;
-}
-
+/// Fills the batch, runs the program, and writes down what the step tells. The time of a step goes
+/// from fetching its tokens to having its loss.
 void Trainer::one_step(int64_t step) {
   const double begin = now_s();
   engine::Batch batch(t_.global_batch, t_.seq_len);
   for (int64_t r = 0; r < batch.rows; ++r)
     loader_->fill((step - 1) * t_.global_batch + r, batch.row(r));
-  const double lr = learning_rate(t_, step, steps_);
+  StepMetrics m;
+  m.step = step;
+  m.lr = learning_rate(t_, step, steps_);
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.num_targets(), 1));
-  batch.hyper = engine::Hyper::of(t_, lr, step);
+  batch.hyper = engine::Hyper::of(t_, m.lr, step);
   session_->feed(batch);
   session_->step();
-  const double loss = session_->loss();
-  last_step_s_ = now_s() - begin;
-  trained_s_ += last_step_s_;
-  mean_step_s_ = mean_step_s_ == 0 ? last_step_s_ : 0.9 * mean_step_s_ + 0.1 * last_step_s_;
-  const double norm = session_->collect_as<double>("grad_norm")[0];
-  if (!std::isfinite(loss) || !std::isfinite(norm))
-    fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step, loss,
-             norm, last_checkpoint_.empty() ? "there is no checkpoint yet"
-                                            : last_checkpoint_ + " is intact");
-  losses_.push_back({step, loss});
+  m.loss = session_->loss();
+  m.step_s = now_s() - begin;
+  m.grad_norm = session_->collect_as<double>("grad_norm")[0];
+  if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm))
+    fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step,
+             m.loss, m.grad_norm,
+             last_checkpoint_.empty() ? "there is no checkpoint yet"
+                                      : last_checkpoint_ + " is intact");
+  losses_.push_back({step, m.loss});
+  trained_s_ += m.step_s;
+  mean_step_s_ = mean_step_s_ == 0 ? m.step_s : 0.9 * mean_step_s_ + 0.1 * m.step_s;
 
-  const double tokens_per_s = static_cast<double>(t_.global_batch * t_.seq_len) / last_step_s_;
-  const double world = static_cast<double>(run_.plan.world());
-  nlohmann::json line = {{"step", step},
-                         {"time_s", trained_s_},
-                         {"tokens", step * t_.global_batch * t_.seq_len},
-                         {"train/loss", loss},
-                         {"train/grad_norm", norm},
-                         {"train/lr", lr},
-                         {"perf/step_s", last_step_s_},
-                         {"perf/predicted_step_s", prediction_.step_s},
-                         {"perf/tokens_per_s_per_device", tokens_per_s / world},
-                         {"perf/tflops_per_device", model_flops_ / last_step_s_ / world / 1e12},
-                         {"memory/peak_gib", report_.peak_gib(*session_)}};
-  if (prediction_.peak_flops > 0)
-    line["perf/mfu"] = model_flops_ / last_step_s_ / world / prediction_.peak_flops;
-  double balance = 0;
-  auto load = expert_counts();
-  for (const auto& layer : load) {
-    double sum = 0, most = 0;
-    for (int64_t c : layer) sum += static_cast<double>(c), most = std::max(most, static_cast<double>(c));
-    balance = std::max(balance, most * static_cast<double>(layer.size()) / std::max(sum, 1.0));
-  }
-  if (!load.empty()) {
-    line["moe/load_max_over_mean"] = balance;
-    if (step % std::max<int64_t>(1, steps_ / 60) == 0 || step == 1) line["moe/load"] = load;
-  }
-  write_metrics(line);
+  m.tokens = batch.rows * batch.seq_len;
+  m.tokens_seen = step * m.tokens;
+  m.time_s = trained_s_;
+  m.predicted_step_s = prediction_.step_s;
+  m.model_flops = prediction_.model_flops;
+  m.peak_flops = prediction_.peak_flops;
+  m.world = run_.plan.world();
+  m.peak_gib = report_.peak_gib(*session_);
+  m.expert_load = expert_load(*session_);
+  storing([&] { metrics_.append(to_line(m)); });
   report_.after_step(*session_, step);
   warn_if_uneven();
-  const double left = static_cast<double>(steps_ - step) * mean_step_s_;
-  progress_->update(fmt::format(
-      "step {}/{}  loss {:.4f}  {:.0f} tok/s{}  step {} (predicted {}){}  {:.1f} GFLOP/s{}", step,
-      steps_, loss, tokens_per_s, step < steps_ ? "  ETA " + human_time(left) : "",
-      human_time(last_step_s_), human_time(prediction_.step_s),
-      load.empty() ? "" : fmt::format("  experts max/mean {:.2f}", balance),
-      model_flops_ / last_step_s_ / 1e9,
-      last_bpb_ > 0 ? fmt::format("  held-out {:.3f} bits/byte", last_bpb_) : ""));
+  const double eta_s = static_cast<double>(steps_ - step) * mean_step_s_;
+  progress_->update(progress_text(m, steps_, eta_s, held_out_));
 }
 
-void Trainer::evaluate(int64_t step, bool all) {
+void Trainer::evaluate(int64_t step, bool final) {
   if (!evaluator_) return;
   const double begin = now_s();
-  HeldOut h = evaluator_->run(all ? 0 : t_.eval_sequences, [&](int64_t done, int64_t total) {
+  const int64_t sequences = final ? t_.final_eval_sequences : t_.eval_sequences;
+  const HeldOut h = evaluator_->run(sequences, [&](int64_t done, int64_t total) {
     progress_->update(fmt::format("validation {}/{} sequences", done, total));
   });
-  last_bpb_ = h.bits_per_byte();
-  write_metrics({{"step", step},
-                 {"time_s", trained_s_},
-                 {"eval/loss", h.loss()},
-                 {"eval/bits_per_byte", h.bits_per_byte()},
-                 {"eval/complete", all}});
+  held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", h.bits_per_byte(), step);
+  storing([&] {
+    metrics_.append({{"step", step},
+                     {"time_s", trained_s_},
+                     {"eval/loss", h.loss()},
+                     {"eval/bits_per_byte", h.bits_per_byte()},
+                     {"eval/complete", h.complete()},
+                     {"eval/final", final}});
+  });
+  const std::string read = h.complete() ? "all held-out files"
+                                        : fmt::format("{} of {} held-out sequences", h.sequences, h.of);
   progress_->print(fmt::format("step {}: held-out loss {:.4f}, {:.4f} bits/byte ({}, {})", step,
-                               h.loss(), h.bits_per_byte(),
-                               all ? "all held-out files" : "a sample of them",
-                               human_time(now_s() - begin)));
-  if (all) report_.final_bits_per_byte = h.bits_per_byte();
+                               h.loss(), h.bits_per_byte(), read, human_time(now_s() - begin)));
+  if (final) report_.set_final(h.bits_per_byte(), h.complete() ? "" : read);
 }
 
 void Trainer::save(int64_t step) {
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
-  const auto& graph = session_->graph();
-  std::vector<std::vector<std::byte>> hold;
-  for (const graph::Tensor& t : graph.tensors) {
-    if (t.kind != graph::TensorKind::param && t.kind != graph::TensorKind::state) continue;
-    hold.push_back(engine::gather(t, session_->program(), stores_));
-    auto& list = t.kind == graph::TensorKind::param ? content.params : content.optimizer;
-    list.push_back({t.name, t.type, hold.back().data()});
-  }
   content.state.step = step;
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
-  content.state.data = nlohmann::json{{"fingerprint", dataset_.fingerprint()},
-                                      {"program_hash", prediction_.certificate.program.hex()},
-                                      {"reference_hash", prediction_.certificate.reference.hex()},
-                                      {"mesh_hash", prediction_.certificate.mesh.hex()},
-                                      {"mesh", prediction_.certificate.ranks},
-                                      {"steps", steps_},
-                                      {"time_s", trained_s_}}
-                           .dump();
+  content.state.data =
+      Position{dataset_.fingerprint(), prediction_.certificate, began_with_, steps_, trained_s_}
+          .to_json();
   content.state.losses = losses_;
   content.files = checkpoint::tokenizer_files(dataset_.folder(), run_.model);
-  storing([&] { last_checkpoint_ = checkpoint::save_checkpoint(checkpoints(), content); });
+  storing([&] { last_checkpoint_ = train::save(checkpoints(), *session_, std::move(content)); });
+  tell_resume();
   progress_->print(fmt::format("saved {}", last_checkpoint_));
   checkpoint::prune_checkpoints(checkpoints(), step, t_.keep_last);
 }
 
-void Trainer::go() {
+/// A run is found or begun, goes step by step with evaluations and checkpoints in between, and ends
+/// with a checkpoint, an evaluation and the report. A signal ends it after a step and its
+/// checkpoint; the next start then does what is left.
+int Trainer::go() {
   make_dirs(run_.config.output.dir);
   const checkpoint::FolderLock lock(run_.config.output.dir);
-  find_checkpoint();
-  if (nothing_left()) return;
+  find_start();
+  if (nothing_left()) return 0;
+  tell_resume();
   const bool steps_known = steps_ > 0;
   set_up();
-  if (!steps_known && nothing_left()) return;
-  report_.begin(dataset_, options_.command);
+  if (!steps_known && nothing_left()) return 0;
+  report_.begin(options_.command, began_with_);
   load_or_initialise();
-  g_stop = 0;
-  auto old_int = std::signal(SIGINT, on_signal), old_term = std::signal(SIGTERM, on_signal);
+  tell_schedule(t_, steps_);
   progress_ = std::make_unique<Progress>();
   int64_t step = start_step_;
-  while (step < steps_ && !g_stop) {
-    one_step(++step);
+  while (step < steps_ && stop_.requested() == 0) {
+    stop_.wait_for_step(++step);
+    one_step(step);
     if (t_.eval_every > 0 && step % t_.eval_every == 0 && step < steps_) evaluate(step, false);
     if (t_.save_every > 0 && step % t_.save_every == 0 && step < steps_) save(step);
   }
-  std::signal(SIGINT, old_int);
-  std::signal(SIGTERM, old_term);
   progress_->finish();
   if (step > start_step_ || start_step_ == 0) save(step);
-  if (g_stop && step < steps_) {
+  stop_.wait_for_nothing();
+  if (const int signal = stop_.requested(); signal != 0) {
     fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);
-    return;
+    return exit_code_of(signal);
   }
   evaluate(step, true);
-  report_.finish(run_, *session_, dataset_, prediction_, step);
+  report_.finish(*session_, step);
+  return 0;
+}
+
+/// What a signal says that ends the process at once.
+void Trainer::tell_resume() {
+  stop_.set_resume(last_checkpoint_.empty()
+                       ? "there is no checkpoint yet: the same command starts over"
+                       : "the same command goes on from " + last_checkpoint_);
 }
 
 }  // namespace
 
-void train(const engine::Run& run, const TrainOptions& options) { Trainer(run, options).go(); }
+int train(const engine::Run& run, const TrainOptions& options) {
+  StopSignals stop;
+  stop.set_resume("nothing was begun");
+  return Trainer(run, options, stop).go();
+}
 
 }  // namespace hocket::train

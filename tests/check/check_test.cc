@@ -194,8 +194,8 @@ program::Program with_a_ring(const test::Case& c, const std::string& axis, int32
     while (cls.buffers[static_cast<size_t>(loss)].kind != program::BufferKind::output) ++loss;
     const graph::TensorType type = cls.buffers[static_cast<size_t>(loss)].type;
     program::Task send, recv;
-    send.kind = p.intern({.op = "send", .attrs = {}, .in = {type}, .out = {}, .bytes = type.bytes()});
-    recv.kind = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {type}, .bytes = type.bytes()});
+    send.kind = p.intern(program::communication_kind(comm::Id::send, {}, {type}, {}));
+    recv.kind = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {type}));
     send.lane = program::Lane::intra;
     recv.lane = program::Lane::intra_rx;
     send.phase = recv.phase = program::Phase::optimizer;

@@ -216,7 +216,7 @@ TEST(Refuse, ExchangeInTheWrongDirection) {
   kind.attrs.set("from", to);
   kind.attrs.set("to", from);
   t.kind = c.program.intern(kind);
-  expect_refused(check(c.program, c.graph), "exchange-layout", {"all_to_all"});
+  expect_refused(check(c.program, c.graph), "types-follow", {"all_to_all", "among 2 ranks"});
 }
 
 TEST(Refuse, TiedGradientNotSummedOverStages) {
@@ -324,8 +324,8 @@ Program exchange(bool swapped) {
   graph::TensorType f{graph::DType::f32, {16}};
   const auto zero =
       p.intern({.op = "zero", .attrs = {{"type", graph::to_string(f)}}, .in = {}, .out = {f}});
-  const auto send = p.intern({.op = "send", .attrs = {}, .in = {f}, .out = {}});
-  const auto recv = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {f}});
+  const auto send = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
+  const auto recv = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {f}));
   const auto add = p.intern({.op = "add", .attrs = {}, .in = {f, f}, .out = {f}});
   for (int32_t s = 0; s < 2; ++s) {
     RankClass c;
@@ -379,10 +379,10 @@ Program ring(int32_t n, bool after_the_send) {
   Task make, send, recv;
   make.kind = zero;
   make.out = {0};
-  send.kind = p.intern({.op = "send", .attrs = {}, .in = {f}, .out = {}, .bytes = f.bytes()});
+  send.kind = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
   send.lane = Lane::intra;
   send.in = {0};
-  recv.kind = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {f}, .bytes = f.bytes()});
+  recv.kind = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {f}));
   recv.lane = Lane::intra_rx;
   recv.out = {1};
   send.peer_axis = recv.peer_axis = 1;
@@ -429,16 +429,54 @@ TEST(Refuse, TwoGroupsOfTheSameRanks) {
   }
 }
 
-TEST(Refuse, OneGroupInTwoLanes) {
+TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
   test::Case c = make(1, 2, 1, 1);
-  c.program.classes[0].tasks[static_cast<size_t>(find(c.program, 0, "all_reduce", 1))].lane = Lane::inter;
-  const Verdict v = check(c.program, c.graph);
-  expect_refused(v, "group-lane", {"all_reduce", "in two lanes"});
-  // Over stages the classes share the ranks of a meeting.
+  task(c.program, 0, "all_reduce", 1).lane = Lane::inter;
+  Verdict v = check(c.program, c.graph);
+  expect_refused(v, "lane-recomputed", {"is in lane inter", "all ranks in one node", "lane intra"});
+  EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "all_reduce", 1));
+  // A rank per node: what was right inside a node goes over the network.
   c = make(2, 1, 1, 1);
-  for (Task& t : c.program.classes[1].tasks)
-    if (c.program.kind(t).op == "all_reduce") t.lane = Lane::inter;
-  expect_refused(check(c.program, c.graph), "group-lane", {"class 0", "class 1", "in two lanes"});
+  c.program.ranks_per_node = 1;
+  v = check(c.program, c.graph);
+  expect_refused(v, "lane-recomputed", {"send", "is in lane intra", "1 ranks per node", "lane inter"});
+  expect_refused(v, "lane-recomputed", {"recv", "is in lane intra_rx", "lane inter_rx"});
+  for (RankClass& cls : c.program.classes)
+    for (Task& t : cls.tasks) {
+      if (t.lane == Lane::intra) t.lane = Lane::inter;
+      if (t.lane == Lane::intra_rx) t.lane = Lane::inter_rx;
+    }
+  v = check(c.program, c.graph);
+  EXPECT_TRUE(v.ok()) << to_text(v);
+}
+
+TEST(Refuse, AnotherPayloadThanTheTypesHave) {
+  for (const char* op : {"all_reduce", "send", "recv"}) {
+    test::Case c = make(2, 2, 1, 1);
+    const int32_t cls = op == std::string("recv") ? 1 : 0;
+    Task& t = task(c.program, cls, op);
+    program::Kind kind = c.program.kind(t);
+    const int64_t right = kind.bytes;
+    kind.bytes = 0;
+    t.kind = c.program.intern(kind);
+    expect_refused(check(c.program, c.graph), "cost-recomputed",
+                   {op, "says 0 bytes", "expected " + std::to_string(right)});
+    kind.bytes = right;
+    kind.flops = 1;
+    t.kind = c.program.intern(kind);
+    expect_refused(check(c.program, c.graph), "cost-recomputed", {op, "1 FLOPs"});
+  }
+}
+
+TEST(Refuse, TypesThatTheGroupDoesNotMake) {
+  // Sizes of an exchange among two ranks, in a group of four.
+  test::Case c = make(1, 4, 2, 1);
+  Task& t = task(c.program, 0, "size_exchange");
+  const int32_t at = find(c.program, 0, "size_exchange");
+  t.group = c.program.intern(program::Group{{1, 2}, {}});
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "types-follow", {"size_exchange", "among 4 ranks", "i64[4,8]", "i64[2,8]"});
+  EXPECT_EQ(v.problems[0].task.task, at);
 }
 
 TEST(Refuse, CollectivesInDifferentOrder) {

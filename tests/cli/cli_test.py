@@ -46,6 +46,11 @@ class Cli(unittest.TestCase):
         self.refused(["check", "configs/quickstart.yaml", "--memory-budget", "lots"], "bytes")
         self.refused(["check", "configs/quickstart.yaml", "--mutate", "many"], "--mutate", "integer")
         self.refused(["check", "a", "b"], "unexpected argument")
+        # After "--" nothing is an option; a flag may be repeated; --help wins over what stands behind it.
+        self.refused(["check", "--", "--seed"], "[--seed]")
+        self.refused(["env", "--json", "--", "--json"], "unexpected argument '--json'")
+        self.assertEqual(self.box.good("env", "--json"), self.box.good("env", "--json", "--json"))
+        self.assertIn("usage", self.box.good("env", "word", "--help", "--nonsense"))
         self.refused(["check", "--seed", "1", "--seed", "2", "configs/quickstart.yaml"], "2 times")
         self.refused(["data", "prepaer"], "did you mean prepare?")
         self.refused(["simulate", "--json=1", "configs/quickstart.yaml"], "--json")
@@ -104,6 +109,12 @@ class Cli(unittest.TestCase):
             self.refused(["check", "configs/quickstart.yaml", "--set", key], *expected)
 
         refused("output.dir=", "output.dir is empty")
+        refused("model.path=", "model has neither path nor config")
+        refused("model.config.model_type=llama", "model has both path and config")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "model.path=", "--set", "model.init=weights",
+                      "--set", "model.config={model_type: llama}"],
+                     "model.init is weights, and model.config names no folder")
+        refused("model.init=weights", "configs/models/quickstart] no model.safetensors")
         refused("plan.threads_per_rank=100000", "expected from 0 to 1024")
         refused("train.global_batch=4000000000", "1000000000 micro-batches", "with 3 layers", "plan.micro_batch")
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dp=65536", "--set", "plan.micro_batch=1",
@@ -328,7 +339,7 @@ class Cli(unittest.TestCase):
     def test_env(self):
         j = json.loads(self.box.good("env", "--json"))
         self.assertEqual(["llama", "qwen3_moe"], j["models"])
-        self.assertIn("bytes per vector", j["kernels"])
+        self.assertIn("best for this processor", j["kernels"])
         self.assertIn("hocket", self.box.good("env"))
 
     def test_bench(self):

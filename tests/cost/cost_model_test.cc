@@ -36,6 +36,7 @@ Cluster toy() {
 Kind kind(const std::string& op, double flops, int64_t bytes, DType dtype = DType::f32) {
   Kind k;
   k.op = op;
+  k.communication = comm::find(op);
   k.in = {{dtype, {bytes, int64_t(flops / 1000)}}};
   k.out = {{dtype, {4}}};
   k.flops = flops;
@@ -122,6 +123,12 @@ TEST(CostModel, ProfileFirstThenNeighboursThenRoofline) {
   c = m.work(kind("linear", 2e9, 1000), 0);
   EXPECT_NEAR(double(c.ns), std::sqrt(12.0) * 1e6 + 100, 1);
   EXPECT_EQ(c.provenance, Provenance::interpolated);
+  // A quarter of the way, nearer to the smaller one: 2 ms x 3^(1/4).
+  c = m.work(kind("linear", 1e9 * std::sqrt(2.0), 1000), 0);
+  EXPECT_NEAR(double(c.ns), 2e6 * std::pow(3.0, 0.25) + 100, 1);
+  // Three quarters of the way between 4 and 16 GFLOP: 6 ms x (10/3)^(3/4).
+  c = m.work(kind("linear", 4e9 * std::pow(4.0, 0.75), 1000), 0);
+  EXPECT_NEAR(double(c.ns), 6e6 * std::pow(10.0 / 3, 0.75) + 100, 1);
   // Outside: proportional from the nearest.
   EXPECT_NEAR(double(m.work(kind("linear", 0.5e9, 1000), 0).ns), 1e6 + 100, 1);
   EXPECT_NEAR(double(m.work(kind("linear", 32e9, 1000), 0).ns), 40e6 + 100, 1);

@@ -9,6 +9,7 @@
 
 #include "engine/params.h"
 #include "engine/session.h"
+#include "kernels/backend.h"
 
 namespace hocket::engine {
 namespace {
@@ -16,8 +17,9 @@ namespace {
 class NoKernels : public kernels::Backend {
  public:
   std::string describe() const override { return "kernels that do nothing"; }
-  runtime::KernelFn find(std::string_view, runtime::Device, graph::DType) const override {
-    return [](const runtime::KernelArgs&) {};
+  kernels::KernelFn find(std::string_view, kernels::Device,
+                         const kernels::OperandTypes&) const override {
+    return [](const kernels::KernelArgs&) {};
   }
   void enter_thread(int) override {}
 };

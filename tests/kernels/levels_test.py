@@ -39,6 +39,7 @@ class Levels(unittest.TestCase):
                 function = line.split("<", 1)[1][:-3]
             elif WIDE.search(line):
                 (wide if "x86_64_v3" in function or "x86_64_v4" in function else found).add(function)
+        text.stdout.close()
         self.assertEqual(0, text.wait())
         self.assertGreater(len(wide), 50)
         self.assertEqual(set(), found)

@@ -53,6 +53,22 @@ TEST(SimEngine, CommunicationBesideComputeIsHidden) {
   }
 }
 
+// a 0..10; then the host works 10..30 and a copy runs 10..25. Work of the host is work: nothing is
+// exposed. b waits for both: 30..35. The second copy runs alone: 35..42, exposed.
+TEST(SimEngine, WorkOfTheHostIsNoCommunication) {
+  Maker m({{"dp", 1}});
+  const TaskId a = m.work(0, "a", 10);
+  const TaskId host = m.work(0, "host", 20, {a}, Lane::host);
+  const TaskId copy = m.work(0, "copy", 15, {a}, Lane::h2d);
+  const TaskId b = m.work(0, "b", 5, {host, copy});
+  m.work(0, "copy", 7, {b}, Lane::d2h);
+  const Replay r = run(m.p);
+  EXPECT_EQ(r.end_ns, 42);
+  EXPECT_EQ(r.time[0].compute_ns, 35);
+  EXPECT_EQ(r.time[0].exposed_ns, 7);
+  EXPECT_EQ(r.time[0].idle_ns, 0);
+}
+
 // Two stages, two micro-batches, 1F1B; forward 10, backward 20, transfer 3.
 //   stage 0: f0 0..10, f1 10..20; sends 10..13, 20..23; b0 after its gradient, b1 after its own.
 //   stage 1: f0 13..23, b0 23..43, send 43..46; f1 43..53 (arrived at 23), b1 53..73, send 73..76.
@@ -96,6 +112,13 @@ TEST(SimEngine, TwoStagePipeline) {
   EXPECT_EQ(r.time[1].compute_ns, 60);
   EXPECT_EQ(r.time[1].exposed_ns, 6);
   EXPECT_EQ(r.time[1].idle_ns, 30);
+  // Two messages each way of 3: in the sender's and in the receiver's own lane.
+  for (const RankTime& t : r.time) {
+    EXPECT_EQ(t.busy_ns[size_t(Lane::intra)], 6);
+    EXPECT_EQ(t.busy_ns[size_t(Lane::intra_rx)], 6);
+    EXPECT_EQ(t.busy_ns[size_t(Lane::compute)], 60);
+    EXPECT_EQ(t.busy_ns[size_t(Lane::inter_rx)], 0);
+  }
   // Critical path backwards: b1, its transfer, b1 f1 b0 f0 of stage 1, transfer, f0 of stage 0.
   std::string path;
   for (const PathStep& s : r.path)
@@ -374,16 +397,16 @@ class Reference {
         if (p_.peer_of(sends[s], from) != rank) continue;
         if (k-- == 0) e = std::max(e, end(from, TaskId(s)));
       }
-    } else if (program::is_collective(op)) {
+    } else if (program::is_collective(p_.kind(task))) {
       const int32_t k = nth(rank, t, [&](const program::Task& o) {
-        return program::is_collective(p_.kind(o).op) && o.group == task.group &&
+        return program::is_collective(p_.kind(o)) && o.group == task.group &&
                o.lane == task.lane;
       });
       for (int32_t m : p_.members(p_.groups[size_t(task.group)], rank)) {
         int32_t left = k;
         const auto& list = tasks(m);
         for (size_t s = 0; s < list.size(); ++s)
-          if (program::is_collective(p_.kind(list[s]).op) && list[s].group == task.group &&
+          if (program::is_collective(p_.kind(list[s])) && list[s].group == task.group &&
               list[s].lane == task.lane && left-- == 0)
             e = std::max(e, ready(m, TaskId(s)));
       }

@@ -118,6 +118,17 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_EQ(to_json(p, simulate(p, costs, o)), to_json(p, r));
 }
 
+/// A rank that is several cores has their peak together.
+TEST(Simulator, UtilisationIsOfAllCoresOfARank) {
+  Cluster c = toy();
+  c.cores_per_node = 8;
+  SimOptions o;
+  o.model_flops = 4 * 10e6;
+  const SimReport r = simulate(two_by_two(), CostModel(c, std::nullopt, 4), o);
+  EXPECT_EQ(r.peak_flops, 4e12);
+  EXPECT_NEAR(r.mfu, 40e6 / (static_cast<double>(r.step_ns) * 1e-9) / 4 / 4e12, 1e-12);
+}
+
 TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
   Program p = two_by_two();
   program::Buffer b;

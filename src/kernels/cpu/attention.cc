@@ -152,6 +152,12 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* s
 template <typename T>
 void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q, const T* k,
                    const T* v, T scale, T* o, T* lse, const ForwardScratch<T>& ws) {
+  // One block of M queries of one head against all keys that it may see, N at a time, with the softmax
+  // made as it goes (FlashAttention, arXiv 2205.14135): scores of the tile; their running maximum `top`
+  // and sum of exponentials `sum` per query; `fix` scales what is in the output so far to the new
+  // maximum; then the tile's exponentials times its values are added. Products leave out what lies
+  // beyond the diagonal. The last loop divides by the sums and notes lse = ln(sum e^score), which the
+  // backward pass needs.
   constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t rows = std::min<int64_t>(M, b.end - b.at), i0 = b.at - b.begin;
   const int64_t kv = head / hs.group * hs.d;
@@ -237,6 +243,11 @@ void backward_row(int64_t end, int64_t seen, T lse2, T delta, T scale, T* s, T* 
 template <typename T>
 void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
                        const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
+  // One document and one head of keys (with all heads of queries that share it), N keys at a time
+  // against M queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the weights
+  // P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq += dS k. Nothing
+  // else writes these rows, so neither locks nor an order between threads are needed. The first tile
+  // that reaches a row of a gradient writes it, later ones add.
   constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t len = b.end - b.begin;
   for (int64_t j0 = 0; j0 < len; j0 += N) {

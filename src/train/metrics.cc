@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+
+namespace hocket::train {
+
+double StepMetrics::load_max_over_mean() const {
+  double worst = 0;
+  for (const LayerLoad& layer : expert_load) {
+    int64_t sum = 0, most = 0;
+    for (int64_t tokens : layer.tokens) {
+      sum += tokens;
+      most = std::max(most, tokens);
+    }
+    const double mean =
+        static_cast<double>(std::max<int64_t>(sum, 1)) / static_cast<double>(layer.tokens.size());
+    worst = std::max(worst, static_cast<double>(most) / mean);
+  }
+  return worst;
+}
+
+std::vector<LayerLoad> expert_load(const engine::Session& session) {
+  std::vector<LayerLoad> load;
+  for (graph::TensorId id : session.graph().outputs) {
+    const graph::Tensor& t = session.graph().tensor(id);
+    if (t.name.rfind("moe.counts.", 0) != 0) continue;
+    std::vector<int64_t> sum(static_cast<size_t>(t.type.numel()), 0);
+    for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
+      const auto part = session.collect_as<int64_t>(t.name, m);
+      for (size_t e = 0; e < sum.size(); ++e) sum[e] += part[e];
+    }
+    load.push_back({t.layer, std::move(sum)});
+  }
+  return load;
+}
+
+nlohmann::json to_line(const StepMetrics& m) {
+  const auto world = static_cast<double>(m.world);
+  nlohmann::json line = {{"step", m.step},
+                         {"time_s", m.time_s},
+                         {"tokens", m.tokens_seen},
+                         {"train/loss", m.loss},
+                         {"train/grad_norm", m.grad_norm},
+                         {"train/lr", m.lr},
+                         {"perf/step_s", m.step_s},
+                         {"perf/predicted_step_s", m.predicted_step_s},
+                         {"perf/tokens_per_s_per_device", m.tokens_per_s() / world},
+                         {"perf/tflops_per_device", m.flops_per_s() / world / 1e12},
+                         {"memory/peak_gib", m.peak_gib}};
+  if (m.peak_flops > 0) line["perf/mfu"] = m.flops_per_s() / world / m.peak_flops;
+  if (!m.expert_load.empty()) {
+    line["moe/load_max_over_mean"] = m.load_max_over_mean();
+    for (const LayerLoad& layer : m.expert_load) {
+      line["moe/layers"].push_back(layer.layer);
+      line["moe/load"].push_back(layer.tokens);
+    }
+  }
+  return line;
+}
+
+std::string progress_text(const StepMetrics& m, int64_t steps, double eta_s,
+                          const std::string& held_out) {
+  std::string text =
+      fmt::format("step {}/{}  loss {:.4f}  {:.0f} tok/s", m.step, steps, m.loss, m.tokens_per_s());
+  if (m.step < steps) text += "  ETA " + human_time(eta_s);
+  text += fmt::format("  step {} (predicted {})", human_time(m.step_s),
+                      human_time(m.predicted_step_s));
+  if (!m.expert_load.empty())
+    text += fmt::format("  experts max/mean {:.2f}", m.load_max_over_mean());
+  text += fmt::format("  {:.1f} GFLOP/s", m.flops_per_s() / 1e9);
+  if (!held_out.empty()) text += "  " + held_out;
+  return text;
+}
+
+void MetricsFile::clear() const { write_file_atomic(path_, ""); }
+
+void MetricsFile::append(const nlohmann::json& line) const {
+  FileWriter out(path_, FileWriter::Mode::append);
+  out.write(line.dump() + "\n");
+  out.close();
+}
+
+void MetricsFile::drop_after(int64_t step) const {
+  if (!file_exists(path_)) return;
+  const std::string text = read_file(path_);
+  std::string kept;
+  for (const auto& line : split(text, '\n')) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const bool metrics =
+        json.is_object() && json.contains("step") && json["step"].is_number_integer();
+    if (metrics && json["step"].get<int64_t>() <= step) kept.append(line).append("\n");
+  }
+  if (kept != text) write_file_atomic(path_, kept);
+}
+
+bool MetricsFile::ends_with_final_evaluation() const {
+  const std::string text = file_exists(path_) ? read_file(path_) : "";
+  const auto lines = split(trim(text), '\n');
+  const auto last = nlohmann::json::parse(lines.back(), nullptr, false);
+  // Runs of earlier versions always took all at the end, and only there.
+  const char* key = last.contains("eval/final") ? "eval/final" : "eval/complete";
+  return last.is_object() && last.value(key, nlohmann::json()) == true;
+}
+
+}  // namespace hocket::train

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The optimizer part of a graph: one update per parameter, of what is decayed and how.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "autodiff/autodiff.h"
+#include "models/build.h"
+#include "tests/check/check_util.h"
+
+namespace hocket::autodiff {
+namespace {
+
+using graph::TensorKind;
+
+graph::Graph with_optimizer(const models::ModelConfig& model, const AdamWConfig& config) {
+  models::BuildOptions options;
+  options.tokens = 16;
+  options.sequence_length = 8;
+  graph::Graph g = models::build(model, options);
+  differentiate(g);
+  append_adamw(g, config);
+  return g;
+}
+
+TEST(AdamW, EveryParameterIsUpdatedOnceAndOnlyMatricesAreDecayed) {
+  AdamWConfig config;
+  config.beta1 = 0.7;
+  config.beta2 = 0.8;
+  config.eps = 0.01;
+  config.weight_decay = 0.25;
+  config.max_norm = 3;
+  for (const auto& model : {check::test::dense(2, true), check::test::moe(2)}) {
+    const graph::Graph g = with_optimizer(model, config);
+    std::set<std::string> updated, wanted, vectors;
+    for (const graph::Tensor& t : g.tensors)
+      if (t.kind == TensorKind::param) wanted.insert(t.name);
+    for (const graph::Node& n : g.nodes) {
+      if (n.op == "clip_coef") {
+        EXPECT_EQ(n.attrs.f("max_norm"), 3);
+      }
+      if (n.op != "adamw") continue;
+      const graph::Tensor& param = g.tensor(n.in[0]);
+      EXPECT_TRUE(updated.insert(param.name).second) << param.name << " is updated twice";
+      EXPECT_EQ(n.attrs.f("beta1"), 0.7);
+      EXPECT_EQ(n.attrs.f("beta2"), 0.8);
+      EXPECT_EQ(n.attrs.f("eps"), 0.01);
+      // Norm weights are the vectors.
+      const bool vector = param.name.find("norm") != std::string::npos;
+      if (vector) vectors.insert(param.name);
+      EXPECT_EQ(param.type.dims.size() == 1, vector) << param.name;
+      EXPECT_EQ(n.attrs.f("weight_decay"), vector ? 0 : 0.25) << param.name;
+      for (size_t i : {2, 3}) {
+        const graph::Tensor& moment = g.tensor(n.in[i]);
+        EXPECT_EQ(moment.kind, TensorKind::state);
+        EXPECT_EQ(moment.type, param.type);
+        EXPECT_EQ(moment.name, (i == 2 ? "exp_avg." : "exp_avg_sq.") + param.name);
+      }
+    }
+    EXPECT_EQ(updated, wanted);
+    EXPECT_GE(vectors.size(), 5u);
+  }
+}
+
+}  // namespace
+}  // namespace hocket::autodiff

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of what collectives do to values: reductions, gathers, scatters and exchanges of what does
+// not lie as they need it.
+#include "tests/check/rules_util.h"
+
+namespace hocket::check::test {
+namespace {
+
+graph::TensorType i64(graph::Dims dims) { return {graph::DType::i64, std::move(dims)}; }
+
+/// A program of experts, and its tasks of the first micro-batch around the exchange. Collectives are
+/// inserted after the exchange, and then the memory is planned again: all operands are still alive.
+struct Exchange {
+  explicit Exchange(Edit& edit) : e(edit), after(e.find("all_to_all") + 1) {}
+  BufferId counts() { return e.task("route_plan").out[0]; }      // edp:P ep:P
+  BufferId rows() { return e.task("route_plan").out[1]; }        // edp:S0 ep:S0
+  BufferId by_token() { return e.task("dispatch").out[0]; }      // edp:S1 ep:S1
+  BufferId by_expert() { return e.task("all_to_all").out[0]; }   // edp:S1 ep:S0
+  BufferId local_counts() { return e.task("size_exchange").out[1]; }  // edp:P ep:S0
+
+  void add(const std::string& op, const graph::Attrs& attrs, std::vector<int32_t> axes,
+           std::vector<BufferId> in, std::vector<BufferId> out) {
+    Task t = e.make_collective(op, attrs, std::move(axes), std::move(in), std::move(out));
+    e.insert(after++, std::move(t));
+  }
+  /// size_exchange over one axis; returns the buffer of the sizes.
+  BufferId exchange_sizes(BufferId from, int32_t axis) {
+    const int64_t experts = e.buffer(from).type.dims[0];
+    const int64_t ranks = e.program.mesh.axes[static_cast<size_t>(axis)].size;
+    const BufferId sizes = e.add_buffer(i64({ranks, experts}));
+    const BufferId local = e.add_buffer(i64({experts / ranks}));
+    add("size_exchange", {}, {axis}, {from}, {sizes, local});
+    return sizes;
+  }
+  /// The other output of the last size_exchange.
+  BufferId local_of(BufferId sizes) const { return sizes + 1; }
+  void exchange_rows(BufferId from, BufferId sizes, int32_t axis, int64_t split, int64_t to) {
+    add("all_to_all", {{"from", split}, {"to", to}}, {axis}, {from, sizes}, {e.add_like(from)});
+  }
+
+  Edit& e;
+  TaskId after;
+};
+
+/// An edit: `change` works on the exchange, then the program is planned again.
+std::function<void(Edit&)> with_exchange(void (*change)(Exchange&)) {
+  return [change](Edit& e) {
+    Exchange x(e);
+    change(x);
+    e.replan();
+  };
+}
+
+std::vector<Row> reduction_rows() {
+  return {
+      {"reduce-replicated", "a sum of what is whole", two_ranks,
+       [](Edit& e) {
+         const BufferId from = e.named("model.norm.weight"), to = e.add_like(from);
+         e.append(e.make_collective("all_reduce", {}, {e.axis("edp")}, {from}, {to}));
+       }},
+      {"reduce-split", "a sum of different parts", two_ranks,
+       [](Edit& e) {
+         const BufferId from = e.named("tokens", 0), to = e.add_like(from);
+         e.append(e.make_collective("all_reduce", {}, {e.axis("edp")}, {from}, {to}));
+       }},
+      {"stages-reduce-only", "a gather over the stages", two_stages,
+       [](Edit& e) {
+         for (int32_t c = 0; c < 2; ++c) {
+           const char* const name = c == 0 ? "model.layers.0.input_layernorm.weight"
+                                           : "model.norm.weight";
+           const BufferId to = e.add_buffer({graph::DType::f32, {32}}, c);
+           e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("pp")},
+                                      {e.named(name, kNone, c)}, {to}, c),
+                    c);
+         }
+       }},
+      {"gather-layout", "a gather of what is whole", two_ranks,
+       [](Edit& e) {
+         const BufferId to = e.add_buffer({graph::DType::f32, {32}});
+         e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")},
+                                    {e.named("model.norm.weight")}, {to}));
+       }},
+      {"gather-layout", "a gather over an axis that is not the innermost split", four_experts,
+       [](Edit& e) {
+         const BufferId to = e.add_buffer({graph::DType::i32, {16}});
+         e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")},
+                                    {e.named("tokens", 0)}, {to}));
+       }},
+      {"gather-layout", "a gather of row numbers", four_experts,
+       with_exchange([](Exchange& x) {
+         graph::TensorType all = x.e.buffer(x.rows()).type;
+         all.dims[0] *= 2;
+         x.add("all_gather", {{"dim", int64_t{0}}}, {x.e.axis("ep")}, {x.rows()},
+               {x.e.add_buffer(all)});
+       })},
+      {"scatter-layout", "a scatter of what is whole", two_ranks,
+       [](Edit& e) {
+         const BufferId to = e.add_buffer({graph::DType::f32, {8}});
+         e.append(e.make_collective("reduce_scatter", {{"dim", int64_t{0}}}, {e.axis("edp")},
+                                    {e.named("model.norm.weight")}, {to}));
+       }},
+      {"scatter-layout", "a scatter of a dim that is split further inside", four_experts,
+       [](Edit& e) {
+         // Gradient of the experts: parts over edp, split by expert over ep.
+         const TaskId at = e.find("grouped_linear_dw", -1);
+         const BufferId from = e.at(at).out[0];
+         graph::TensorType part = e.buffer(from).type;
+         part.dims[0] /= 2;
+         const BufferId to = e.add_buffer(part);
+         e.insert(at + 1, e.make_collective("reduce_scatter", {{"dim", int64_t{0}}},
+                                            {e.axis("edp")}, {from}, {to}));
+       }},
+  };
+}
+
+std::vector<Row> exchange_rows() {
+  return {
+      {"exchange-axis", "an exchange over two axes", four_experts,
+       with_exchange([](Exchange& x) {
+         x.add("size_exchange", {}, {x.e.axis("edp"), x.e.axis("ep")}, {x.counts()},
+               {x.e.add_buffer(i64({4, 8})), x.e.add_buffer(i64({2}))});
+       })},
+      {"exchange-counts", "sizes from counts that were summed already", four_experts,
+       with_exchange([](Exchange& x) {
+         x.exchange_sizes(x.e.task("all_reduce").out[1], x.e.axis("ep"));
+       })},
+      {"exchange-counts", "sizes from what is no count", four_experts,
+       with_exchange([](Exchange& x) {
+         const BufferId zero = x.e.add_buffer(i64({8}));
+         x.e.insert(x.after++, x.e.make("zero", {{"type", std::string("i64[8]")}}, {}, {zero}));
+         x.exchange_sizes(zero, x.e.axis("ep"));
+       })},
+      {"exchange-counts", "sizes with a row too few", four_experts,
+       with_exchange([](Exchange& x) {
+         x.add("size_exchange", {}, {x.e.axis("ep")}, {x.counts()},
+               {x.e.add_buffer(i64({1, 8})), x.e.add_buffer(i64({4}))});
+       })},
+      {"exchange-sizes", "sizes of another micro-batch", four_experts,
+       [](Edit& e) {
+         Task t = e.task("all_to_all");
+         const TaskId at = e.find("size_exchange", 1);
+         t.in[1] = e.at(at).out[0];
+         t.out[0] = e.add_like(t.out[0]);
+         t.deps.clear();
+         e.insert(at + 1, std::move(t));
+         e.replan();
+       }},
+      {"exchange-sizes", "sizes of other tokens", four_experts,
+       with_exchange([](Exchange& x) {
+         // Summed over edp first: the rows of all those ranks, not of this one.
+         const BufferId sum = x.e.add_like(x.counts());
+         x.add("all_reduce", {}, {x.e.axis("edp")}, {x.counts()}, {sum});
+         const BufferId sizes = x.exchange_sizes(sum, x.e.axis("ep"));
+         x.exchange_rows(x.by_token(), sizes, x.e.axis("ep"), 1, 0);
+       })},
+      {"exchange-layout", "an exchange in the wrong direction", four_experts,
+       with_exchange([](Exchange& x) {
+         const BufferId sizes = x.e.task("size_exchange").out[0];
+         x.exchange_rows(x.by_token(), sizes, x.e.axis("ep"), 0, 1);
+       })},
+      {"exchange-layout", "an exchange over an axis that is not the innermost split", four_experts,
+       with_exchange([](Exchange& x) {
+         const BufferId sizes = x.exchange_sizes(x.counts(), x.e.axis("edp"));
+         x.exchange_rows(x.by_token(), sizes, x.e.axis("edp"), 1, 0);
+       })},
+      {"exchange-layout", "an exchange whose new split lies outside another", four_experts,
+       with_exchange([](Exchange& x) {
+         const BufferId sizes = x.exchange_sizes(x.local_counts(), x.e.axis("edp"));
+         x.exchange_rows(x.by_expert(), sizes, x.e.axis("edp"), 1, 0);
+       })},
+  };
+}
+
+}  // namespace
+
+std::vector<Row> collective_rows() {
+  std::vector<Row> list = reduction_rows();
+  for (const Row& row : exchange_rows()) list.push_back(row);
+  return list;
+}
+
+}  // namespace hocket::check::test

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of order: messages and collectives that do not pair, waits in a cycle, unordered accesses.
+#include "tests/check/rules_util.h"
+
+namespace hocket::check::test {
+namespace {
+
+constexpr int32_t kTag = 900;  // no message of a lowered program has it
+
+graph::TensorType f32(graph::Dims dims) { return {graph::DType::f32, std::move(dims)}; }
+
+/// Appends a task that fills a new buffer with zeros; returns the buffer.
+BufferId zeros(Edit& e, int64_t n, int32_t c = 0) {
+  const graph::TensorType type = f32({n});
+  const BufferId b = e.add_buffer(type, c);
+  e.append(e.make("zero", {{"type", graph::to_string(type)}}, {}, {b}, c), c);
+  return b;
+}
+
+/// Appends a message of zeros from class 0 to class 1.
+void send_zeros(Edit& e, int64_t sent, int64_t expected, Lane lane, Lane lane_rx) {
+  Task send = e.make_message("send", zeros(e, sent), e.axis("pp"), 1, kTag);
+  send.lane = lane;
+  e.append(std::move(send));
+  Task recv = e.make_message("recv", e.add_buffer(f32({expected}), 1), e.axis("pp"), -1, kTag, 1);
+  recv.lane = lane_rx;
+  e.append(std::move(recv), 1);
+}
+
+/// Appends an all_reduce of zeros over the stages to class c.
+void reduce_zeros(Edit& e, int64_t n, int32_t c) {
+  const BufferId b = zeros(e, n, c);
+  e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {b}, {b}, c), c);
+}
+
+std::vector<Row> meeting_rows() {
+  return {
+      {"send-unmatched", "a message that nobody receives", two_stages,
+       [](Edit& e) {
+         e.append(e.make_message("send", e.task("swiglu").out[0], e.axis("pp"), 1, kTag));
+         e.at(e.find("send", -1)).in = {e.named("model.norm.weight", kNone, 0)};
+       }},
+      {"recv-unmatched", "a message that nobody sends", two_stages,
+       [](Edit& e) {
+         e.append(e.make_message("recv", e.add_buffer(f32({4})), e.axis("pp"), 1, kTag));
+       },
+       "deadlock", "the receive waits for ever; this rule says for what"},
+      {"message-type", "a message of another size than is expected", two_stages,
+       [](Edit& e) { send_zeros(e, 4, 8, Lane::intra, Lane::intra_rx); }},
+      {"message-order", "messages of one peer and tag in two lanes", two_stages,
+       [](Edit& e) {
+         send_zeros(e, 4, 4, Lane::intra, Lane::intra_rx);
+         send_zeros(e, 4, 4, Lane::inter, Lane::inter_rx);
+       }},
+      {"collective-unmatched", "a collective that one stage leaves out", two_stages,
+       [](Edit& e) {
+         reduce_zeros(e, 4, 0);
+       },
+       "deadlock", "the collective waits for ever; this rule says for whom"},
+      {"collective-differs", "stages that reduce different sizes together", two_stages,
+       [](Edit& e) {
+         reduce_zeros(e, 4, 0);
+         reduce_zeros(e, 8, 1);
+       },
+       "deadlock", "such a meeting is taken never to end"},
+      {"group-lane", "a group in two lanes", two_ranks,
+       [](Edit& e) {
+         e.task("all_reduce", -1).lane = Lane::inter;
+         e.replan();
+       }},
+      {"deadlock", "two stages that both receive before they send", two_stages,
+       [](Edit& e) {
+         for (int32_t c = 0; c < 2; ++c) {
+           const int32_t other = c == 0 ? 1 : -1;
+           const BufferId b = e.add_buffer(f32({4}), c);
+           e.append(e.make_message("recv", b, e.axis("pp"), other, kTag + 1 - c, c), c);
+           e.append(e.make_message("send", b, e.axis("pp"), other, kTag + c, c), c);
+         }
+       }},
+      {"deadlock", "two collectives whose members wait for each other", tied_stages,
+       [](Edit& e) {
+         // Stage 1 receives what stage 0 sends after the collective, before it takes part itself.
+         reduce_zeros(e, 4, 0);
+         e.append(e.make_message("send", zeros(e, 4), e.axis("pp"), 1, kTag));
+         e.append(
+             e.make_message("recv", e.add_buffer(f32({4}), 1), e.axis("pp"), -1, kTag, 1), 1);
+         reduce_zeros(e, 4, 1);
+       }},
+  };
+}
+
+std::vector<Row> race_rows() {
+  return {
+      {"race", "a read that does not wait for the write", two_ranks,
+       [](Edit& e) { e.task("all_reduce", -1).deps.clear(); }},
+      {"race", "a write that does not wait for the read", one_rank,
+       [](Edit& e) {
+         // The copy reads what the next micro-batch's gradients are added to.
+         const TaskId at = e.find("embedding_dw");
+         const BufferId from = e.at(at).out[0], to = e.add_like(from);
+         Task copy = e.make("copy", {}, {from}, {to});
+         copy.lane = Lane::d2h;
+         copy.deps = {at};
+         e.insert(at + 1, std::move(copy), 0, false);
+       }},
+      {"race", "a buffer in memory whose buffer may still be read", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("embedding");
+         const BufferId from = e.at(at).out[0], to = e.add_like(from);
+         Task copy = e.make("copy", {}, {from}, {to});
+         copy.lane = Lane::d2h;
+         copy.deps = {at};
+         e.insert(at + 1, std::move(copy), 0, false);
+       }},
+      {"race", "a buffer in a workspace that may still be in use", one_rank,
+       [](Edit& e) {
+         TaskId last = 0;
+         for (TaskId i = 0; i < static_cast<TaskId>(e.cls().tasks.size()); ++i)
+           if (e.kind(e.at(i)).workspace > 0) last = i;
+         const BufferId from = e.named("model.norm.weight"), to = e.add_like(from);
+         e.buffer(to).offset = e.at(last).workspace;
+         Task copy = e.make("copy", {}, {from}, {to});
+         copy.lane = Lane::h2d;
+         e.insert(last + 1, std::move(copy), 0, false);
+       }},
+      {"race", "a workspace over an operand", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("linear");
+         e.at(at).workspace = e.buffer(e.at(at).in[0]).offset;
+       },
+       "overwritten", "what reads the operand later finds it gone"},
+      {"read-before-write", "a read of what nothing wrote", one_rank,
+       [](Edit& e) {
+         const BufferId from = e.add_buffer(f32({4})), to = e.add_buffer(f32({4}));
+         e.append(e.make("copy", {}, {from}, {to}));
+       }},
+  };
+}
+
+}  // namespace
+
+std::vector<Row> order_rows() {
+  std::vector<Row> list = meeting_rows();
+  for (const Row& row : race_rows()) list.push_back(row);
+  return list;
+}
+
+}  // namespace hocket::check::test

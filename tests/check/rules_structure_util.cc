@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults that the structural rules refuse: ids, types, lanes, groups, peers, places in the arena.
+#include <algorithm>
+
+#include "tests/check/rules_util.h"
+
+namespace hocket::check::test {
+namespace {
+
+graph::TensorType f32(graph::Dims dims) { return {graph::DType::f32, std::move(dims)}; }
+
+/// Another input buffer `name` of micro-batch 0, that no task reads.
+program::Buffer& add_input(Edit& e, const std::string& name, graph::TensorType type, int32_t c) {
+  program::Buffer b;
+  b.type = std::move(type);
+  b.kind = BufferKind::input;
+  b.name = name;
+  b.micro_batch = 0;
+  e.cls(c).buffers.push_back(b);
+  return e.cls(c).buffers.back();
+}
+
+/// Appends a copy of a parameter to a step buffer; returns that buffer.
+BufferId copy_of_norm(Edit& e) {
+  const BufferId from = e.named("model.norm.weight"), to = e.add_like(from);
+  e.append(e.make("copy", {}, {from}, {to}));
+  return to;
+}
+
+std::vector<Row> id_rows() {
+  return {
+      {"ids-in-range", "no micro-batch", one_rank,
+       [](Edit& e) { e.program.num_micro_batches = 0; }},
+      {"ids-in-range", "an axis of no rank", one_rank,
+       [](Edit& e) { e.program.mesh.axes[1].size = 0; }},
+      {"ids-in-range", "too many axes", one_rank,
+       [](Edit& e) { e.program.mesh.axes.resize(graph::kMaxAxes + 1, {"more", 1}); }},
+      {.rule = "ids-in-range",
+       .fault = "a kind that does not exist",
+       .start = one_rank,
+       .edit = [](Edit& e) { e.task("swiglu").kind = 1000; },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "a lane that does not exist",
+       .start = one_rank,
+       .edit = [](Edit& e) { e.task("swiglu").lane = static_cast<Lane>(program::kNumLanes); },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "an input that does not exist",
+       .start = one_rank,
+       .edit =
+           [](Edit& e) {
+             e.task("swiglu").in[0] = static_cast<BufferId>(e.cls().buffers.size());
+           },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "an output that does not exist",
+       .start = one_rank,
+       .edit = [](Edit& e) { e.task("swiglu").out[0] = -1; },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "a dependency on a task that does not exist",
+       .start = one_rank,
+       .edit = [](Edit& e) { e.task("swiglu").deps.push_back(-3); },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "a group that does not exist",
+       .start = two_ranks,
+       .edit = [](Edit& e) { e.task("all_reduce").group = 77; },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "an axis of a peer that does not exist",
+       .start = two_stages,
+       .edit = [](Edit& e) { e.task("send").peer_axis = 9; },
+       .only_refused = true},
+      {"class-is-stage", "a class says it is another stage", one_rank,
+       [](Edit& e) { e.cls().stage = 1; }},
+      {.rule = "class-is-stage",
+       .fault = "more classes than stages",
+       .start = one_rank,
+       .edit = [](Edit& e) { e.program.classes.push_back(e.cls()); },
+       .only_refused = true},
+  };
+}
+
+std::vector<Row> kind_rows() {
+  return {
+      {"known-op", "an op that nobody knows", one_rank,
+       [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.op = "swigloo"; }); },
+       "lane-fits", "an op of no class fits no lane; that would not say what is wrong"},
+      {"types-sane", "a dimension of nothing", one_rank,
+       [](Edit& e) {
+         e.rekind(e.task("swiglu"), [](Kind& k) {
+           k.in[0].dims[0] = 0;
+           k.out[0].dims[0] = 0;
+         });
+       },
+       "operand-types",
+       "a buffer of such a type is refused too; this rule keeps such types from the shape rules"},
+      {.rule = "types-sane",
+       .fault = "a size beyond this world",
+       .start = one_rank,
+       .edit =
+           [](Edit& e) {
+             e.rekind(e.task("swiglu"), [](Kind& k) { k.in[0].dims[0] = int64_t{1} << 60; });
+           },
+       .only_refused = true},
+      {"types-follow", "another output than the op gives", one_rank,
+       [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.out[0].dims.back() += 1; }); },
+       "operand-types", "the buffer still has the right type; with both wrong, local-size"},
+      {"types-follow", "size_exchange with an input too many", four_experts,
+       [](Edit& e) {
+         Task& t = e.task("size_exchange");
+         e.rekind(t, [](Kind& k) { k.in.push_back(k.in[0]); });
+         t.in.push_back(t.in[0]);
+       }},
+      {"types-follow", "all_reduce that changes the shape", two_ranks,
+       [](Edit& e) {
+         const BufferId from = copy_of_norm(e), to = e.add_buffer(f32({4, 4}));
+         e.append(e.make_collective("all_reduce", {}, {e.axis("edp")}, {from}, {to}));
+       },
+       "reduce-replicated", "the copied weight is whole already: a sum of it is refused anyhow"},
+      {"types-follow", "all_gather along a dim that the tensor lacks", two_ranks,
+       [](Edit& e) {
+         const BufferId from = e.named("tokens", 0);
+         const BufferId to = e.add_buffer({graph::DType::i32, {16}});
+         e.append(e.make_collective("all_gather", {{"dim", int64_t{3}}}, {e.axis("edp")}, {from},
+                                    {to}));
+       },
+       "gather-layout", "nothing is split along a dim that does not exist"},
+      {"types-follow", "all_to_all that goes nowhere", four_experts,
+       [](Edit& e) {
+         e.rekind(e.task("all_to_all"), [](Kind& k) { k.attrs.set("to", int64_t{1}); });
+       },
+       "exchange-layout", "where the value is known; without a graph only this rule sees it"},
+      {"types-follow", "a send of two buffers", two_stages,
+       [](Edit& e) {
+         Task& t = e.task("send");
+         e.rekind(t, [](Kind& k) { k.in.push_back(k.in[0]); });
+         t.in.push_back(t.in[0]);
+       },
+       "message-type", "the receive has one"},
+      {"workspace-declared", "a workspace that is slightly too small", one_rank,
+       [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace -= 64; }); }},
+      {"cost-follows", "a kernel of no work", one_rank,
+       [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.flops = 0; }); }},
+      {"cost-follows", "a kernel with a byte too many", one_rank,
+       [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { ++k.bytes; }); }},
+      {"cost-follows", "a product of experts with other work than its rows", four_experts,
+       [](Edit& e) { e.rekind(e.task("grouped_linear"), [](Kind& k) { k.flops /= 2; }); }},
+      {"workspace-declared", "a negative workspace", one_rank,
+       [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace = -64; }); }},
+  };
+}
+
+std::vector<Row> group_rows() {
+  return {
+      {"group-axes", "axes out of mesh order", four_experts,
+       [](Edit& e) {
+         auto& axes = e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].axes;
+         std::reverse(axes.begin(), axes.end());
+       }},
+      {"group-axes", "stages as members of a group that does not go along pp", two_ranks,
+       [](Edit& e) {
+         e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].members = {0};
+       }},
+      {.rule = "group-axes",
+       .fault = "an axis that does not exist",
+       .start = two_ranks,
+       .edit =
+           [](Edit& e) {
+             e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].axes = {9};
+           },
+       .only_refused = true},
+      {.rule = "group-axes",
+       .fault = "a stage that does not exist",
+       .start = tied_stages,
+       .edit =
+           [](Edit& e) {
+             e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].members = {0, 2};
+           },
+       .only_refused = true},
+      {"group-once", "one group under two ids", two_ranks,
+       [](Edit& e) {
+         Task& t = e.task("all_reduce", -1);
+         e.program.groups.push_back(e.program.groups[static_cast<size_t>(t.group)]);
+         t.group = static_cast<int32_t>(e.program.groups.size() - 1);
+       }},
+      {"group-fits", "a kernel with a group", two_ranks,
+       [](Edit& e) { e.task("swiglu").group = e.task("all_reduce").group; }},
+      {.rule = "group-fits",
+       .fault = "a collective without a group",
+       .start = two_ranks,
+       .edit = [](Edit& e) { e.task("all_reduce").group = kNone; },
+       .only_refused = true},
+      {"group-fits", "a collective of a stage that is no member", two_stages,
+       [](Edit& e) {
+         const BufferId b = e.named("model.norm.weight", kNone, 1), to = e.add_like(b, 1);
+         e.append(e.make("copy", {}, {b}, {to}, 1), 1);
+         Task t = e.make_collective("all_reduce", {}, {e.axis("pp")}, {to}, {to}, 1);
+         t.group = e.program.intern(program::Group{{e.axis("pp")}, {0}});
+         e.append(std::move(t), 1);
+       }},
+  };
+}
+
+std::vector<Row> buffer_rows() {
+  return {
+      {"buffer-type", "a ragged buffer that expects more than its bound", one_rank,
+       [](Edit& e) {
+         program::Buffer& b = e.buffer(e.task("swiglu").out[0]);
+         b.expected_bytes = b.type.bytes() + 64;
+       }},
+      {"buffer-type", "a buffer of a negative size", one_rank,
+       [](Edit& e) { e.buffer(e.add_buffer(f32({4}))).type.dims[0] = -4; }},
+      {"arena-bounds", "an offset that is no multiple of 64", one_rank,
+       [](Edit& e) {
+         e.buffer(copy_of_norm(e)).offset += 32;
+         e.cls().arena_bytes += 64;
+         e.cls().expected_bytes += 64;
+       }},
+      {"arena-bounds", "the end beyond the arena", one_rank,
+       [](Edit& e) {
+         copy_of_norm(e);
+         e.cls().arena_bytes -= 64;
+         e.cls().expected_bytes -= 64;
+       }},
+      {"arena-bounds", "a named buffer in the arena", one_rank,
+       [](Edit& e) { e.buffer(e.named("tokens", 0)).offset = 0; }},
+      {"host-contract", "an input without a name", one_rank,
+       [](Edit& e) { add_input(e, "", {graph::DType::i32, {8}}, 0); }, "named-tensor",
+       "a graph has no tensor of that name; without a graph only this rule sees it"},
+      {"host-contract", "an input that is partial", two_stages_two_ranks,
+       [](Edit& e) {
+         add_input(e, "tokens", {graph::DType::i32, {16}}, 1).layout[e.axis("edp")] =
+             Placement::partial();
+       }},
+      {"host-contract", "an input split over the stages", two_stages_two_ranks,
+       [](Edit& e) {
+         add_input(e, "tokens", {graph::DType::i32, {8}}, 1).layout[e.axis("pp")] =
+             Placement::split(0);
+       }},
+      {"named-once", "an input in two buffers", one_rank,
+       [](Edit& e) { add_input(e, "tokens", {graph::DType::i32, {8}}, 0); }},
+      {"workspace-planned", "a workspace without a place", one_rank,
+       [](Edit& e) { e.task("linear").workspace = kNone; }},
+      {"workspace-planned", "a workspace at no multiple of 64", one_rank,
+       [](Edit& e) {
+         e.task("linear").workspace += 32;
+         e.cls().arena_bytes += 64;
+         e.cls().expected_bytes += 64;
+       }},
+      {"workspace-planned", "a workspace that ends beyond the arena", one_rank,
+       [](Edit& e) { e.task("linear").workspace = e.cls().arena_bytes - 64; }},
+      {"buffer-planned", "a buffer that is used but has no place", one_rank,
+       [](Edit& e) {
+         // The first buffer of the arena: with the rule off, "no offset" reads as -1, and nothing
+         // else lies there at that time.
+         for (program::Buffer& b : e.cls().buffers)
+           if (b.kind == BufferKind::step && b.offset == 0) {
+             b.offset = kNone;
+             return;
+           }
+       }},
+  };
+}
+
+std::vector<Row> task_rows() {
+  return {
+      {"operand-types", "a buffer of another shape and the same size", one_rank,
+       [](Edit& e) {
+         auto& dims = e.buffer(e.task("swiglu").out[0]).type.dims;
+         std::swap(dims[0], dims[1]);
+       }},
+      {.rule = "operand-types",
+       .fault = "an input too many",
+       .start = one_rank,
+       .edit =
+           [](Edit& e) {
+             Task& t = e.task("swiglu");
+             t.in.push_back(t.in[0]);
+           },
+       .only_refused = true},
+      {"deps-earlier", "a task in front of what it waits for", two_ranks,
+       [](Edit& e) {
+         const TaskId reduce = e.find("all_reduce");
+         const TaskId before = e.at(reduce).deps.back();
+         e.move(reduce, before);
+       }},
+      {"lane-fits", "kernels in the host's lane", one_rank,
+       [](Edit& e) {
+         for (Task& t : e.cls().tasks) t.lane = Lane::host;
+       }},
+      {"lane-fits", "collectives in the kernels' lane", two_ranks,
+       [](Edit& e) {
+         for (Task& t : e.cls().tasks) t.lane = Lane::compute;
+       }},
+      {"peer-exists", "a kernel with a peer", two_stages,
+       [](Edit& e) { e.task("swiglu").peer_axis = e.axis("pp"); }},
+      {.rule = "peer-exists",
+       .fault = "a send without a peer",
+       .start = two_stages,
+       .edit = [](Edit& e) { e.task("send").peer_axis = kNone; },
+       .only_refused = true},
+      {.rule = "peer-exists",
+       .fault = "a send beyond the last stage",
+       .start = two_stages,
+       .edit = [](Edit& e) { e.task("send", 0, 1).peer = 1; },
+       .only_refused = true},
+      {"peer-exists", "a message to oneself", two_ranks,
+       [](Edit& e) {
+         const BufferId b = copy_of_norm(e), to = e.add_like(b);
+         e.append(e.make_message("send", b, e.axis("edp"), 0, 900));
+         e.append(e.make_message("recv", to, e.axis("edp"), 0, 900));
+       }},
+      {"peer-exists", "a message beyond the end of an axis", two_ranks,
+       [](Edit& e) {
+         const BufferId b = copy_of_norm(e), to = e.add_like(b);
+         e.append(e.make_message("send", b, e.axis("edp"), 2, 900));
+         e.append(e.make_message("recv", to, e.axis("edp"), -2, 900));
+       }},
+      {"accumulate-allowed", "an accumulation that the kernel does not do", one_rank,
+       [](Edit& e) {
+         const BufferId b = e.task("swiglu").out[0];
+         const graph::Attrs type{{"type", graph::to_string(e.buffer(b).type)}};
+         e.insert(e.find("swiglu"), e.make("zero", type, {}, {b}));
+         e.task("swiglu").accumulate.add(0);
+       }},
+      {"in-place-declared", "an output over an input that is still read", forward_only,
+       [](Edit& e) {
+         const Task& add = e.task("add");
+         const BufferId from = add.out[0], to = add.in[1];
+         for (Task& t : e.cls().tasks)
+           for (auto* list : {&t.in, &t.out}) std::replace(list->begin(), list->end(), from, to);
+         e.replan();
+       }},
+      {"in-place-declared", "two outputs to one buffer", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("attention_bwd");
+         Task twice = e.at(at);
+         const BufferId dq = e.add_like(twice.out[0]), dkv = e.add_like(twice.out[1]);
+         twice.out = {dq, dkv, dkv};
+         e.insert(at + 1, std::move(twice));
+       }},
+      {"in-place-declared", "an update that goes elsewhere", one_rank,
+       [](Edit& e) {
+         const BufferId other = e.add_like(e.task("adamw").out[0]);
+         e.task("adamw").out[0] = other;
+       },
+       "final-value", "the parameter keeps its old value; without a graph only this rule sees it"},
+      {"inputs-read-only", "a task that writes an input", one_rank,
+       [](Edit& e) {
+         e.append(e.make("copy", {}, {e.named("positions", 0)}, {e.named("targets", 0)}));
+       }},
+  };
+}
+
+}  // namespace
+
+std::vector<Row> structure_rows() {
+  std::vector<Row> list;
+  for (const auto& part : {id_rows(), kind_rows(), group_rows(), buffer_rows(), task_rows()})
+    list.insert(list.end(), part.begin(), part.end());
+  return list;
+}
+
+}  // namespace hocket::check::test

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Faults of values: named buffers, layouts, sums, and another result than the single-device graph.
+#include "tests/check/rules_util.h"
+
+namespace hocket::check::test {
+namespace {
+
+/// Another named buffer that no task uses.
+program::Buffer& add_named(Edit& e, BufferKind kind, const std::string& name,
+                           graph::TensorType type, int32_t c = 0) {
+  program::Buffer b;
+  b.type = std::move(type);
+  b.kind = kind;
+  b.name = name;
+  e.cls(c).buffers.push_back(b);
+  return e.cls(c).buffers.back();
+}
+
+/// Turns a named buffer into one that lives inside the step.
+void forget(Edit& e, BufferId b) {
+  const BufferId step = e.add_like(b);
+  const program::Buffer place = e.buffer(step);
+  e.cls().buffers.pop_back();
+  e.buffer(b) = place;
+}
+
+std::vector<Row> named_rows() {
+  const graph::TensorType tokens{graph::DType::i32, {8}}, scalar{graph::DType::f64, {1}};
+  return {
+      {"micro-batches", "more micro-batches than the reference", one_rank,
+       [](Edit& e) { ++e.program.num_micro_batches; }},
+      {"named-tensor", "a name that the graph lacks", two_ranks,
+       [](Edit& e) { e.buffer(e.named("tokens", 0)).name = "tokenz"; }},
+      {"named-tensor", "a persistent buffer that is no parameter", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::persistent, "loss_scale", {graph::DType::f64, {1}});
+       }},
+      {"named-tensor", "an input that is no input", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::input, "model.norm.weight", {graph::DType::f32, {16}});
+       }},
+      {"named-tensor", "an input of a micro-batch that does not exist", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::input, "tokens", {graph::DType::i32, {8}}).micro_batch = 7;
+       }},
+      {"named-tensor", "an input of the step with a micro-batch", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::input, "loss_scale", {graph::DType::f64, {1}}).micro_batch = 0;
+       }},
+      {"named-tensor", "another size than the layout gives", two_stages_two_ranks,
+       [](Edit& e) {
+         add_named(e, BufferKind::input, "tokens", {graph::DType::i32, {8}}, 1).micro_batch = 0;
+       }},
+      {"named-tensor", "an output that is no result", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::output, "tokens", {graph::DType::i32, {8}}).micro_batch = 0;
+       }},
+      {"result-missing", "a loss that nobody keeps", one_rank,
+       [](Edit& e) { forget(e, e.named("loss")); }},
+      {"result-missing", "an output of one micro-batch that nobody keeps", four_experts,
+       [](Edit& e) { forget(e, e.named("moe.counts.0", 1)); }},
+  };
+}
+
+std::vector<Row> term_rows() {
+  return {
+      {"not-in-graph", "another attribute", four_experts,
+       [](Edit& e) {
+         e.rekind(e.task("balance_loss"),
+                  [](Kind& k) { k.attrs.set("coef", k.attrs.f("coef") * 2); });
+       }},
+      {"not-in-graph", "an operand of another micro-batch", one_rank,
+       [](Edit& e) { e.task("embedding", 1).in[0] = e.task("embedding", 0).in[0]; }},
+      {"not-in-graph", "a contribution that a gradient lacks", one_rank,
+       [](Edit& e) {
+         // Kept in the program, but in a buffer of its own.
+         const BufferId other = e.add_like(e.task("embedding_dw").out[0]);
+         e.task("embedding_dw", 1).out[0] = other;
+         e.task("embedding_dw", 1).accumulate = {};
+       }},
+      {"not-in-graph", "a contribution that a gradient has twice", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("embedding_dw", 1);
+         e.insert(at + 1, Task(e.at(at)));
+       }},
+      {"final-value", "a parameter that is not updated", one_rank,
+       [](Edit& e) { e.erase(e.find("adamw", 2)); }},
+      {"final-value", "a loss without one of its micro-batches", one_rank,
+       [](Edit& e) {
+         e.task("linear_cross_entropy", 1).accumulate.flip(0);
+       }},
+      {"final-layout", "a whole loss where the host expects parts", two_ranks,
+       [](Edit& e) {
+         e.buffer(e.named("loss")).layout[e.axis("edp")] = Placement::partial();
+       }},
+  };
+}
+
+std::vector<Row> layout_rows() {
+  return {
+      {"layout-legal", "a partial gradient where a whole one is needed", two_ranks,
+       [](Edit& e) { e.erase(e.find("all_reduce")); }},
+      {"local-size", "a part of another size than its layout gives", two_ranks,
+       [](Edit& e) {
+         const BufferId from = e.named("tokens", 0), to = e.add_like(from);
+         e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")}, {from},
+                                    {to}));
+       }},
+      {"sum-layout", "a partial gradient added to a whole one", two_ranks,
+       [](Edit& e) {
+         const TaskId at = e.find("embedding_dw", 1);
+         const BufferId b = e.at(at).out[0];
+         e.insert(at, e.make_collective("all_reduce", {}, {e.axis("edp")}, {b}, {b}));
+       }},
+      {"sum-layout", "stages that hold a sum in different layouts", two_stages_two_ranks,
+       [](Edit& e) {
+         // Stage 0 has a whole weight, stage 1 the ranks' parts of its gradient.
+         const BufferId weight = e.named("model.layers.0.input_layernorm.weight");
+         const BufferId whole = e.add_like(weight), parts = e.add_like(weight);
+         e.append(e.make("copy", {}, {weight}, {whole}));
+         const TaskId at = e.find("rms_norm_bwd", 0, 1);
+         const BufferId grad = e.at(at, 1).out[1];
+         e.add_like(grad, 1);
+         const BufferId copy = static_cast<BufferId>(e.cls(1).buffers.size() - 1);
+         e.insert(at + 1, e.make("copy", {}, {grad}, {copy}, 1), 1);
+         e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {whole}, {parts}));
+         e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {copy}, {copy}, 1), 1);
+       }},
+      {"sequence-cut", "a sequence that lies on two ranks", two_ranks,
+       [](Edit& e) {
+         // The same tokens as one long sequence, in the graph and in the program.
+         for (graph::Node& n : e.graph.nodes)
+           if (n.op.starts_with("attention")) n.attrs.set("seq", int64_t{16});
+         for (Task& t : e.cls().tasks)
+           if (e.kind(t).op.starts_with("attention"))
+             e.rekind(t, [](Kind& k) {
+               k.attrs.set("seq", int64_t{16});
+               Edit::set_cost(k);
+             });
+         e.replan();
+       }},
+      {"message-layout", "a message of what differs between sender and receiver", two_ranks,
+       [](Edit& e) {
+         const BufferId from = e.named("tokens", 0), to = e.add_like(from);
+         e.append(e.make_message("send", from, e.axis("edp"), 1, 900));
+         e.append(e.make_message("recv", to, e.axis("edp"), -1, 900));
+       }},
+  };
+}
+
+}  // namespace
+
+std::vector<Row> value_rows() {
+  std::vector<Row> list;
+  for (const auto& part : {named_rows(), term_rows(), layout_rows()})
+    list.insert(list.end(), part.begin(), part.end());
+  return list;
+}
+
+}  // namespace hocket::check::test

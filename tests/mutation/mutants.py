@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of the product, one a row, each with the tests that must notice it.
+
+A row names a file, a piece of its text with the part to be changed between « and », what stands
+there instead, what that breaks, and ctest entries of which at least one must fail. The piece must
+occur exactly once in the file (tests/mutation/anchors_test.py sees to that); when code moves or is
+rewritten, its rows move along. An expression becomes `(MUT(k) ? new : old)`; a part that ends with a
+semicolon is a statement and becomes `if (MUT(k)) { new } else { old }`. run.py builds all mutants at
+once and switches them on one by one.
+
+A row without tests is equivalent to the original: `breaks` then says why no test can notice it."""
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    number: int
+    file: str
+    at: str      # with «…» around what is changed
+    new: str
+    breaks: str
+    tests: tuple  # of ctest names
+
+
+KERNELS = ("kernels/moe_test", "kernels/dense_test", "kernels/attention_test", "kernels/linear_test",
+           "ops/op_harness_test")
+LOADER = ("data/loader_test",)
+RULES = ("check/rules_test",)
+LOOP = ("train/reference_test",)
+GENERATE = ("train/generate_test",)
+
+MUTANTS = [
+    # --- kernels
+    Mutant(1, "src/kernels/router.cc", "while (at > 0 && «p[i] > p[id[at - 1]]») --at;",
+           "p[i] >= p[id[at - 1]]", "ties of top-k go to the highest index", KERNELS),
+    Mutant(2, "src/kernels/router.cc",
+           'const double c = «args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens)»;',
+           "0.0", "the load-balancing loss has no gradient", KERNELS),
+    Mutant(3, "src/kernels/router.cc", "+= (dw[t * k + j] - «mean») / total;", "T(0)",
+           "the gradient of the normalised routing weights", KERNELS),
+    Mutant(4, "src/kernels/rope.cc", 'const double theta = «attrs.f("theta")»;',
+           'attrs.f("theta") * 1.001', "the base of the rotation is 0.1 % off", KERNELS),
+    Mutant(5, "src/kernels/rope.cc",
+           "f[i] = «(1 - smooth) * f[i] / factor + smooth * f[i]»;",
+           "smooth * f[i] / factor + (1 - smooth) * f[i]",
+           "llama3 scaling interpolates the wrong way round", KERNELS),
+    Mutant(6, "src/kernels/optimizer.cc", "std::sqrt(«hyper[2]»)", "hyper[1]",
+           "AdamW corrects the second moment by the first one's bias", KERNELS),
+    Mutant(7, "src/kernels/optimizer.cc", 'eps = static_cast<T>(«args.attrs->f("eps")»);',
+           'args.attrs->f("eps") * static_cast<double>(scale)',
+           "AdamW adds eps before the bias correction", KERNELS),
+    Mutant(8, "src/kernels/optimizer.cc", "max_norm / (norm + «1e-6»)", "0.0",
+           "the clipping factor lacks its 1e-6", KERNELS),
+    Mutant(9, "src/kernels/rms_norm.cc", "for (int64_t i = 0; i < d && «!add_dg»; ++i) dg[i] = 0;",
+           "true", "the norm's weight gradient is not accumulated", KERNELS),
+    Mutant(10, "src/kernels/attention_cached.cc", "if («pos[i] < 0») continue;",
+           "pos[i] < 0 || (n > 1 && i == n - 1)",
+           "the last token of a prefill is not put into the KV cache", KERNELS),
+    Mutant(11, "src/kernels/attention_cached.cc", "row, «pos[i] + 1», d, scale,",
+           "(n == 1 && pos[i] > 0 ? pos[i] : pos[i] + 1)", "a decoded token does not see itself",
+           KERNELS),
+    Mutant(12, "src/kernels/cross_entropy.cc", ".add = «accumulates(args, 2)» || t > 0", "false",
+           "the head's weight gradient is not accumulated", KERNELS),
+
+    # --- the training loop
+    Mutant(13, "src/train/trainer.cc",
+           "std::min(1.0, static_cast<double>(«step - t.warmup_steps») / span);",
+           "step - 1 - t.warmup_steps", "the cosine is one step late", LOOP),
+    Mutant(14, "src/train/trainer.cc", "1 - std::pow(t_.beta1, static_cast<double>(«step»)),",
+           "step - start_step_", "the bias correction begins anew at resume",
+           ("train/resume_test",)),
+    Mutant(15, "src/train/trainer.cc", "loader_->fill((«step - 1») * t_.global_batch",
+           "step - 1 - start_step_", "the data begin anew at resume", ("train/resume_test",)),
+    Mutant(16, "src/train/trainer.cc",
+           "return t.lr * static_cast<double>(«step») / static_cast<double>(t.warmup_steps);",
+           "step - 1", "the warm-up begins at zero", LOOP),
+    Mutant(17, "src/train/trainer.cc", "m * rows + «r», {row(tok)", "rows - 1 - r",
+           "the sequences of a micro-batch in reverse order", LOOP),
+    Mutant(61, "src/train/trainer.cc",
+           "return «t.min_lr + (t.lr - t.min_lr) * 0.5 * (1 + std::cos(3.141592653589793 * x))»;",
+           "t.lr", "the learning rate never falls", LOOP),
+    Mutant(62, "src/train/trainer.cc", "std::max<int64_t>(«count», 1));", "count * 2",
+           "the loss and the gradient are halved", LOOP),
+    Mutant(54, "src/train/trainer.cc", 'json.value("step", int64_t{0}) <= «step»)', "step + 1",
+           "a resumed run keeps the metrics of a step that it repeats", ("train/resume_test",
+                                                                         "cli/execute_test")),
+    Mutant(55, "src/train/trainer.cc", "prune_checkpoints(checkpoints(), step, «t_.keep_last»)",
+           "1", "only the newest checkpoint is kept", ("train/resume_test", "cli/execute_test")),
+    Mutant(18, "src/autodiff/autodiff.cc",
+           '{"weight_decay", «param.type.dims.size() > 1» ? config.weight_decay : 0.0}', "true",
+           "weight decay also of vectors", LOOP + ("autodiff/adamw_test",)),
+    Mutant(52, "src/train/preflight.cc", "if (have <= 0 || need <= «have») return;", "have * 4",
+           "a run that needs four times the memory begins", ("train/preflight_test",)),
+    Mutant(53, "src/train/evaluate.cc",
+           "how.num_micro_batches = «run.plan.pp > 1 ? run.plan.num_micro_batches : 1»;",
+           "1",
+           "nothing: the loss of an evaluation is the same sum over the same sequences, in however "
+           "many micro-batches they go through the pipeline; only its speed differs", ()),
+    Mutant(58, "src/train/profiler.cc", "if («pass >= kWarmUp»)\n", "true",
+           "the profile counts the passes of the warm-up", ("train/profiler_test",)),
+
+    # --- generation
+    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < o.top_p * sum»)",
+           "kept + p[n] < o.top_p * sum", "top-p drops the token that reaches p", GENERATE),
+    Mutant(47, "src/train/sample.cc", "if («id == tokenizer.eos_id()») break;", "false",
+           "text goes on after its end", GENERATE),
+    Mutant(48, "src/train/sample.cc", "logits = forward(*decode, 1, «done++», 1);",
+           "(done >= 70 ? done : done++)", "the text is stale after 70 tokens", GENERATE),
+    Mutant(59, "src/train/sample.cc", "logits = forward(*decode, 1, «done++», 1);",
+           "(done++, done - 2)",
+           "every decoded step reads the token before", GENERATE),
+    Mutant(60, "src/train/sample.cc", "static_cast<int32_t>(«begin» + i);", "(n > 1 ? 0 : begin)",
+           "the positions of a prompt begin anew at every chunk", GENERATE),
+
+    # --- runtime and communication
+    Mutant(19, "src/runtime/executor.cc",
+           "if («done.load(std::memory_order_acquire) >= needed») continue;",
+           "(task.waits.size() > 1 && &task.waits.back().first == &lane) || "
+           "done.load(std::memory_order_acquire) >= needed",
+           "a task that waits for several lanes does not wait for the last", ("runtime/executor_test",)),
+    Mutant(20, "src/runtime/executor.cc", "if (waiting.load() > «0») {", "1",
+           "a lane that waits alone is not woken", ("runtime/executor_test",)),
+    Mutant(21, "src/comm/local.cc",
+           "} «barrier(m, call);» } void LocalWorld::Impl::Rank::all_reduce",
+           'if (call.kind->op != "all_gather") barrier(m, call);',
+           "all_gather leaves without the second meeting",
+           ("comm/local_test",)),
+    Mutant(22, "src/comm/local.cc", "}); «barrier(m, call);» // … then collects", "",
+           "all_reduce collects before all have summed",
+           ("comm/local_test",)),
+
+    # --- files and checkpoints
+    Mutant(25, "src/base/file.cc", "writer(file);\n    «file.sync();»", "",
+           "a file is renamed before its content is on the disk", ("base/file_test",)),
+    Mutant(26, "src/base/file.cc", "«sync_dir(parent_path(to));»", "",
+           "the folder is not synced after the rename", ("base/file_test",
+                                                         "checkpoint/checkpoint_test")),
+    Mutant(27, "src/checkpoint/checkpoint.cc", "write_safetensors(out, tensors); «out.sync();»", "",
+           "the tensors of a checkpoint are not synced", ("checkpoint/checkpoint_test",)),
+    Mutant(28, "src/checkpoint/checkpoint.cc", "«sync_dir(folder);»", "",
+           "the folder of a checkpoint is not synced", ("checkpoint/checkpoint_test",)),
+    Mutant(29, "src/checkpoint/checkpoint.cc", "if («size != expected») return", "size < expected",
+           "a longer file passes as complete", ("checkpoint/checkpoint_test",)),
+    Mutant(30, "src/checkpoint/checkpoint.cc", "if («!is_alive(pid)») remove_tree", "true",
+           "the temporary folder of a living process is deleted", ("checkpoint/checkpoint_test",)),
+
+    # --- the check
+    Mutant(31, "src/check/rules.cc", "for (size_t p = 0; «p < o»; ++p)", "false",
+           "two outputs may go to one buffer", RULES),
+    Mutant(32, "src/check/rules.cc", "if (k.workspace >= «want») return", "want / 2",
+           "half of the workspace is enough", RULES),
+    Mutant(33, "src/check/hazards.cc",
+           "if («ctx_.position[static_cast<size_t>(user)] >= before[lane]») overlap(user);", "false",
+           "a workspace may be overwritten while it is in use", RULES),
+    Mutant(34, "src/check/collectives.cc", "if (!l[a].is_partial() || «!innermost(l, a, dim)») {",
+           "false", "a scatter may split outside another split", RULES),
+    Mutant(35, "src/check/memory.cc", "if (alive > «c.expected_bytes»)", "c.expected_bytes * 2",
+           "the plan may count on half of what is alive", RULES),
+    Mutant(56, "src/check/sweep.cc",
+           "if («ctx_.task(r).kind != ctx_.task(refs[0]).kind») {", "false",
+           "different collectives may meet", RULES),
+    Mutant(57, "src/check/sweep.cc",
+           "if («!list.empty()» && lane_index(list[0]) != lane_index(global)) {", "false",
+           "a group may use two lanes", RULES),
+
+    # --- cost and simulation
+    Mutant(36, "src/cost/cost_model.cc",
+           "return std::exp(std::log(a.ns) + «w» * (std::log(b.ns) - std::log(a.ns)));", "1 - w",
+           "the interpolation between two timings is turned round", ("cost/cost_model_test",)),
+    Mutant(37, "src/cost/cost_model.cc",
+           "return points.back().ns * «x / points.back().roofline_s»;", "1",
+           "work beyond the largest timing costs no more", ("cost/cost_model_test",)),
+    Mutant(38, "src/cost/cost_model.cc", "const double ring = «2» * (n - 1) * alpha", "1",
+           "a ring pays half of its latencies", ("cost/cost_model_test",)),
+    Mutant(39, "src/sim/engine.cc",
+           "if (slot.posted) begin(peer, p.partner, «table(peer).tasks[at(p.partner)].lane», true);",
+           "r.lane", "the time of a receive is booked in the sender's lane", ("sim/engine_test",)),
+    Mutant(40, "src/sim/engine.cc", "if (slot.posted) heap_.push({«now_», peer, p.partner});",
+           "now_ + 1000", "a receive ends a microsecond late", ("sim/engine_test",)),
+    Mutant(41, "src/sim/engine.cc",
+           "«lane == static_cast<uint8_t>(program::Lane::host)»;", "false",
+           "work of the host counts as exposed communication", ("sim/engine_test",)),
+    Mutant(42, "src/sim/simulator.cc",
+           "report.peak_flops = cluster.peak_flops(report.dtype) * «cores»;", "1",
+           "the MFU is of one core instead of the rank's", ("sim/simulator_test",)),
+
+    # --- data
+    Mutant(43, "src/data/loader.cc", "if («document == 0») at = 0;", "false",
+           "the loader does not go back to the first token after the last document", LOADER),
+    Mutant(44, "src/data/loader.cc", "hash_combine(seed_, «epoch»);", "0",
+           "every epoch has the same order", LOADER),
+    Mutant(45, "src/data/loader.cc", "static_cast<int64_t>(«offset») +", "0",
+           "every epoch cuts the same sequences", LOADER),
+
+    # --- lowering, passes, the memory plan
+    Mutant(23, "src/program/finalize.cc", "if («needs[l] > now[l]») return false;",
+           "l < 3 && needs[l] > now[l]", "memory is reused before the receiving lanes are done with it",
+           ("program/finalize_test", "check/check_test")),
+    Mutant(24, "src/program/finalize.cc",
+           "«for (TaskId r : readers[static_cast<size_t>(b)]) want(r);»", "",
+           "a write does not wait for the readers in other lanes", ("program/finalize_test",
+                                                                    "check/check_test")),
+    Mutant(49, "src/passes/bucket.cc", "if («touches(bucket, t)») flush(bucket);", "false",
+           "a bucket is reduced after its gradients are read", ("passes/bucket_test",
+                                                                "check/check_test")),
+    Mutant(50, "src/passes/bucket.cc", "if («bucket.bytes >= limit_») flush(bucket);", "false",
+           "a bucket grows beyond its size", ("passes/bucket_test",)),
+    Mutant(51, "src/parallel/schedule.cc", "std::min(«stages - 1 - stage», micro_batches);",
+           "stages - stage", "1f1b warms up with one micro-batch more", ("parallel/schedule_test",)),
+]

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# ctest: timeout=600
+"""Greedy text is, token by token, the argmax of the logits that `eval` gives for all tokens before it
+at once: prompts shorter and longer than a chunk of the prefill, texts long after it, and up to the end
+of text, where it stops. The candidates come from the model of reference_util.py; `eval` judges them."""
+import json
+import unittest
+
+import torch
+from reference_util import DENSE, MOE, Folder, forward, random_weights
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+CHUNK = 64  # tokens of a prompt that are read at once
+
+
+def greedy(w, ids, most, stop, c, legal):
+    """The continuation of `ids` up to `most` tokens or `stop`, which it leaves out."""
+    ids, begin = list(ids), len(ids)
+    with torch.no_grad():
+        while len(ids) - begin < most:
+            logits, _ = forward(w, torch.tensor(ids), torch.arange(len(ids)), c)
+            best = logits[-1, :legal].argmax().item()
+            if best == stop:
+                return ids[begin:], True
+            ids.append(best)
+    return ids[begin:], False
+
+
+class Generate(Folder):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tokenizer = Tokenizer.from_file(cls.path("data/tokenizer.json"))
+        with open(cls.path("data/index.json"), encoding="utf-8") as f:
+            cls.eos = json.load(f)["tokenizer"]["eos"]
+
+    def ids(self, prompt):
+        return [self.eos] + self.tokenizer.encode(prompt).ids
+
+    def generate(self, name, prompt, most, *more):
+        said = self.hocket("generate", self.path(name), "--prompt", prompt, "--temperature", "0", "--json",
+                           "--tokenizer", self.path("data/tokenizer.json"), "--max-new-tokens", str(most),
+                           *more)
+        return json.loads(said)["text"]
+
+    def judge(self, name, lists, lengths):
+        """Every id from lengths[i] on is the argmax of eval's logits at the token before it."""
+        with open(self.path("ids.json"), "w", encoding="utf-8") as f:
+            json.dump(lists, f)
+        self.hocket("eval", self.path(name), "--ids", self.path("ids.json"), "--save-logits",
+                    self.path("logits.safetensors"))
+        legal = self.tokenizer.get_vocab_size()
+        for i, (logits, ids) in enumerate(zip(
+                (load_file(self.path("logits.safetensors"))[f"logits.{i}"] for i in range(len(lists))),
+                lists)):
+            for at in range(lengths[i], len(ids)):
+                self.assertEqual(logits[at - 1, :legal].argmax().item(), ids[at], f"{name} {i} at {at}")
+
+    def compare(self, name, c, seed):
+        weights = random_weights(c, seed, 0.5)
+        self.model(name, c, weights)
+        w = {n: t.double() for n, t in weights.items()}
+        legal = self.tokenizer.get_vocab_size()
+        text = "template int x = auto return { std :: } ; int int x :: auto = std return template ; } {"
+        prompts = ["", text[:11], text * 4, text * 7]
+        self.assertLess(len(self.ids(prompts[1])), CHUNK)
+        self.assertGreater(len(self.ids(prompts[3])), 2 * CHUNK)
+        lists, lengths = [], []
+        for prompt in prompts:
+            begin = self.ids(prompt)
+            more, _ = greedy(w, begin, 90, self.eos, c, legal)
+            self.assertGreater(len(set(more)), 3, "the text stands still")
+            lists.append(begin + more)
+            lengths.append(len(begin))
+            self.assertEqual(self.generate(name, prompt, 90),
+                             self.tokenizer.decode(more, skip_special_tokens=False), f"{name} {prompt!r}")
+        self.judge(name, lists, lengths)
+
+    def test_dense(self):
+        self.compare("dense", dict(DENSE, max_position_embeddings=512), 21)
+
+    def test_experts(self):
+        self.compare("moe", dict(MOE, max_position_embeddings=512), 23)
+
+    def test_stops_at_the_end_of_text(self):
+        c = dict(DENSE, max_position_embeddings=512)
+        legal = self.tokenizer.get_vocab_size()
+        for seed in range(400):
+            weights = random_weights(c, seed, 0.5)
+            w = {n: t.double() for n, t in weights.items()}
+            begin = self.ids("int x =")
+            more, ended = greedy(w, begin, 12, self.eos, c, legal)
+            if ended and len(more) > 2:
+                break
+        else:
+            self.fail("no seed ends its text")
+        self.model("ends", c, weights)
+        self.judge("ends", [begin + more + [self.eos]], [len(begin)])
+        self.assertEqual(self.generate("ends", "int x =", 40),
+                         self.tokenizer.decode(more, skip_special_tokens=False))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    unittest.main()
