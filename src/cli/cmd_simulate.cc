@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
@@ -56,6 +58,12 @@ void verb_simulate(Args& args) {
     const std::string timed = o->profile.empty() ? config.cluster.profile : o->profile;
     std::optional<cost::Profile> profile;
     if (!timed.empty()) profile = cost::read_profile(timed);
+    if (const std::string why = profile ? cost::mismatch(*profile, cluster) : ""; !why.empty()) {
+      if (!o->profile.empty())
+        fail("hocket simulate", "--profile {} {}; try without it", timed, why);
+      log_warning("cluster.profile {} is not used: it {}", timed, why);
+      profile.reset();
+    }
 
     const engine::Compiled compiled = source.compile();
     sim::SimOptions options;

@@ -239,6 +239,20 @@ class Cli(unittest.TestCase):
         self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
 
+    def test_simulate_with_the_profile_of_another_device(self):
+        """A CPU's timings say nothing of an H100: refused if asked for, left aside if the run names them."""
+        with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
+            json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
+        h100 = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/h100-64x8.yaml"]
+        self.refused([*h100, "--profile", "cpu.json"], "--profile cpu.json times a cpu (Z80)", "H100 SXM5 80GB")
+        r = self.box.run(*h100, "--set", "cluster.profile=cpu.json")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("cluster.profile cpu.json is not used: it times a cpu (Z80)", r.stderr)
+        self.assertIn("Predicted step (uncalibrated)", r.stdout)
+        self.assertEqual(self.box.good(*h100), r.stdout)
+        here = self.box.good("simulate", "configs/quickstart.yaml", "--profile", "cpu.json")
+        self.assertNotIn("uncalibrated", here)
+
     def test_simulate_512_ranks(self):
         """The configuration as shipped: classes share work, so that a large run takes no time."""
         r = subprocess.run([HOCKET, "simulate", "configs/qwen3-30b-a3b.yaml", "--cluster",
