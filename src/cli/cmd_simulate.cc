@@ -53,8 +53,7 @@ void verb_simulate(Args& args) {
     const Source source = read_source(o->run, o->set, true);
     const engine::RunConfig& config = source.run.config;
     const std::string file = o->cluster.empty() ? config.cluster.file : o->cluster;
-    const cost::Cluster cluster =
-        file.empty() ? engine::local_cluster(source.run) : cost::read_cluster(file);
+    const cost::Cluster cluster = engine::cluster_of(source.run, file);
     const std::string timed = o->profile.empty() ? config.cluster.profile : o->profile;
     std::optional<cost::Profile> profile;
     if (!timed.empty()) profile = cost::read_profile(timed);
