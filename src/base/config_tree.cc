@@ -107,6 +107,22 @@ const ConfigNode* ConfigNode::find(std::string_view key) const {
   return nullptr;
 }
 
+namespace {
+
+/// What the parser's message leaves out where a line is indented with a tab.
+std::string tab_clause(std::string_view text) {
+  int64_t number = 0;
+  for (const std::string& line : split(text, '\n')) {
+    ++number;
+    const size_t tab = line.find('\t');
+    if (tab != line.npos && tab < line.find_first_not_of(" \t"))
+      return fmt::format("; line {} is indented with a tab, where YAML takes blanks only", number);
+  }
+  return "";
+}
+
+}  // namespace
+
 ConfigNode parse_config_tree(std::string_view text, const std::string& name) {
   try {
     const std::string yaml(text);
@@ -117,7 +133,7 @@ ConfigNode parse_config_tree(std::string_view text, const std::string& name) {
     root.where = name;
     return root;
   } catch (const YAML::Exception& e) {
-    fail(at_line(name, e.mark, name), "not valid YAML: {}", e.msg);
+    fail(at_line(name, e.mark, name), "not valid YAML: {}{}", e.msg, tab_clause(text));
   }
 }
 
