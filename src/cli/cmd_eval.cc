@@ -8,10 +8,12 @@
 #include "base/error.h"
 #include "base/json_writer.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
+#include "engine/describe.h"
 #include "train/evaluate.h"
 #include "train/preflight.h"
 
@@ -101,7 +103,8 @@ int on_ids(const Options& o, const engine::Run& run) {
     return 0;
   }
   std::FILE* words = words_beside(o.logits == "-" ? o.logits : o.grads);
-  fmt::print(words, "{} lists, {} tokens", ids.size(), tokens);
+  fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
+             engine::counted(tokens, "token"));
   if (!std::isnan(loss)) fmt::print(words, ", mean next-token loss {:.6f}", loss);
   fmt::print(words, "\n");
   for (const std::string* path : {&o.logits, &o.grads})
@@ -111,7 +114,7 @@ int on_ids(const Options& o, const engine::Run& run) {
 
 int on_data(const Options& o, const engine::Run& run) {
   if (o.sequences < 0) fail("hocket eval", "--sequences is negative");
-  const data::Dataset dataset(run.config.data.dir);
+  const data::Dataset dataset(train::data_dir(run));
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
@@ -179,6 +182,8 @@ void verb_eval(Args& args) {
       fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
            "expected one of them there");
     if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
+    if (o->dtype != "f32" && o->dtype != "f64")
+      fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(o->dtype));
     std::vector<std::string> set = o->set;
     if (!o->data.empty()) set.push_back("data.dir=" + o->data);
     const engine::Run run = model_run(o->model, o->dtype, set);

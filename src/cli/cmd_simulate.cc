@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
@@ -54,11 +55,16 @@ void verb_simulate(Args& args) {
     const Source source = read_source(o->run, o->set, true);
     const engine::RunConfig& config = source.run.config;
     const std::string file = o->cluster.empty() ? config.cluster.file : o->cluster;
-    const cost::Cluster cluster =
-        file.empty() ? engine::local_cluster(source.run) : cost::read_cluster(file);
+    const cost::Cluster cluster = engine::cluster_of(source.run, file);
     const std::string timed = o->profile.empty() ? config.cluster.profile : o->profile;
     std::optional<cost::Profile> profile;
     if (!timed.empty()) profile = cost::read_profile(timed);
+    if (const std::string why = profile ? cost::mismatch(*profile, cluster) : ""; !why.empty()) {
+      if (!o->profile.empty())
+        fail("hocket simulate", "--profile {} {}; try without it", timed, why);
+      log_warning("cluster.profile {} is not used: it {}", timed, why);
+      profile.reset();
+    }
 
     const engine::Compiled compiled = source.compile();
     sim::SimOptions options;

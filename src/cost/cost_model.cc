@@ -49,6 +49,8 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)) {
   if (!profile_) return;
+  if (const std::string why = mismatch(*profile_, cluster_); !why.empty())
+    fail("cost", "the profile {}", why);
   if (cluster_.cores_per_node > 0 && profile_->cores > 0) cluster_.cores_per_node = profile_->cores;
   const auto replace = [&](const char* name, Link& link) {
     const auto it = profile_->links.find(name);

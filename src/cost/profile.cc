@@ -45,6 +45,7 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
     root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",
                                        root.get_string("format"), kFormat));
   Profile p;
+  if (root.has("device")) p.device = root.get_string("device");
   if (root.has("machine")) {
     const JsonView machine = root.at("machine");
     for (const std::string& key : machine.keys()) p.machine[key] = machine.get_string(key);
@@ -114,6 +115,7 @@ std::string to_json(const Profile& p) {
   using Json = nlohmann::ordered_json;
   Json root;
   root["format"] = kFormat;
+  root["device"] = p.device;
   root["machine"] = p.machine;
   root["cores"] = p.cores;
   root["threads"] = p.threads;
@@ -135,6 +137,15 @@ std::string to_json(const Profile& p) {
                      {"spread", t.spread}});
   root["tasks"] = tasks;
   return root.dump(1) + "\n";
+}
+
+std::string mismatch(const Profile& profile, const Cluster& cluster) {
+  const std::string wanted = cluster.cores_per_node > 0 ? "cpu" : cluster.device.name;
+  if (profile.device == wanted) return "";
+  const auto cpu = profile.machine.find("cpu");
+  std::string timed = profile.device;
+  if (timed == "cpu" && cpu != profile.machine.end()) timed += " (" + cpu->second + ")";
+  return fmt::format("times a {}, and {} computes on {}", timed, cluster.name, wanted);
 }
 
 std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {

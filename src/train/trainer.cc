@@ -55,11 +55,17 @@ constexpr double kBesideSteps = 0.04;
 
 double now_s() { return static_cast<double>(now_ns()) * 1e-9; }
 
-/// The folder of the shards, which must be named.
-const std::string& data_dir(const engine::Run& run) {
-  if (run.config.data.dir.empty())
-    fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
-  return run.config.data.dir;
+/// Error if a new training would replace files of the folder that no training of ours wrote: one
+/// of ours leaves its lock there.
+void expect_own_folder(const std::string& dir) {
+  if (file_exists(dir + "/.lock") || file_exists(dir + "/checkpoints")) return;
+  std::vector<std::string> others;
+  for (const char* name : {"metrics.jsonl", "report.html", "trace.json.gz", "predicted.json.gz"}) {
+    if (file_exists(join_path(dir, name))) others.push_back(name);
+  }
+  if (!others.empty())
+    fail(dir, "holds {}, which no training wrote here and this one would replace; choose another "
+         "output.dir, or remove them", join(others, ", "));
 }
 
 /// Says what of the schedule does not do what it seems to.
@@ -187,6 +193,10 @@ bool Trainer::nothing_left() const {
 
 void Trainer::set_up() {
   check_data(run_, dataset_, weights_ ? weights_->file().path() : "");
+  // Data that are too short for one sequence are told before anything is timed.
+  loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
+                                                 dataset_.tokenizer().eos_id(),
+                                                 static_cast<uint64_t>(t_.seed));
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
   if (!options_.program_text.empty()) {
@@ -204,9 +214,6 @@ void Trainer::set_up() {
   stores_.resize(static_cast<size_t>(run_.plan.world()));
   session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_,
                                                engine::executor_options(run_));
-  loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
-                                                 dataset_.tokenizer().eos_id(),
-                                                 static_cast<uint64_t>(t_.seed));
   if (dataset_.valid()) evaluator_ = std::make_unique<Evaluator>(run_, dataset_, backend_, stores_);
   if (steps_ == 0) {
     // Fixed before the first step, so that the schedule does not depend on the clock.
@@ -349,6 +356,7 @@ void Trainer::save(int64_t step) {
 /// with a checkpoint, an evaluation and the report. A signal ends it after a step and its
 /// checkpoint; the next start then does what is left.
 int Trainer::go() {
+  expect_own_folder(run_.config.output.dir);
   make_dirs(run_.config.output.dir);
   const FolderLock lock(run_.config.output.dir, "training into this folder",
                         "choose another output.dir");

@@ -91,6 +91,27 @@ class Cli(unittest.TestCase):
         self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
         self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
 
+    def test_messages_that_name_the_fault(self):
+        with open(self.box.path("tab.yaml"), "w", encoding="utf-8") as f:
+            f.write("model:\n  path: configs/models/quickstart\ntrain:\n\tsteps: 3\n")
+        self.refused(["check", "tab.yaml"], "line 4 is indented with a tab")
+        with open(self.box.path("configs/clusters/h100-64x8.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        with open(self.box.path("zero.yaml"), "w", encoding="utf-8") as f:
+            f.write(text.replace("450GB/s", "0GB/s"))
+        self.refused(["simulate", "configs/quickstart.yaml", "--cluster", "zero.yaml"],
+                     "links.intra.bandwidth is missing or 0")
+        with open(self.box.path("two.csv"), "w", encoding="utf-8") as f:
+            f.write("0F0,0B0\n1B0,1F0\n")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "plan.pp=2", "--set", "plan.pp_schedule=two.csv"],
+                     "[two.csv] row 2")
+        self.refused(["eval", "configs/models/quickstart", "--dtype", "bf16"],
+                     "[hocket eval] --dtype is 'bf16'; expected f32 or f64")
+        self.refused(["train", "configs/quickstart.yaml", "--set", "data.dir=nowhere/data"],
+                     "[nowhere/data] no such folder in " + os.path.realpath(self.box.folder))
+        r = self.box.run("check", "configs/quickstart.yaml", "--set", "train.seq_len=200")
+        self.assertIn("train.seq_len has 200 tokens, but the model's max_position_embeddings is 128", r.stderr)
+
     def test_yaml_that_goes_on_after_its_end(self):
         """yaml-cpp reads one empty document after the other from these."""
         for text in ("[1],2]\n", "{a: 1}, b\n"):
@@ -257,6 +278,20 @@ class Cli(unittest.TestCase):
             self.assertGreater(len(json.load(f)["traceEvents"]), 100)
         self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
+
+    def test_simulate_with_the_profile_of_another_device(self):
+        """A CPU's timings say nothing of an H100: refused if asked for, left aside if the run names them."""
+        with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
+            json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
+        h100 = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/h100-64x8.yaml"]
+        self.refused([*h100, "--profile", "cpu.json"], "--profile cpu.json times a cpu (Z80)", "H100 SXM5 80GB")
+        r = self.box.run(*h100, "--set", "cluster.profile=cpu.json")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("cluster.profile cpu.json is not used: it times a cpu (Z80)", r.stderr)
+        self.assertIn("Predicted step (uncalibrated)", r.stdout)
+        self.assertEqual(self.box.good(*h100), r.stdout)
+        here = self.box.good("simulate", "configs/quickstart.yaml", "--profile", "cpu.json")
+        self.assertNotIn("uncalibrated", here)
 
     def test_simulate_512_ranks(self):
         """The configuration as shipped: classes share work, so that a large run takes no time."""
