@@ -52,7 +52,10 @@ KeyValues values_of(const models::ModelConfig& m) {
 
 std::string Position::to_json() const {
   return json{{"fingerprint", fingerprint},
-              {"program_hash", program_hash},
+              {"program_hash", certificate.program.hex()},
+              {"reference_hash", certificate.reference.hex()},
+              {"mesh_hash", certificate.mesh.hex()},
+              {"mesh", certificate.ranks},
               {"began_with", began_with},
               {"steps", steps},
               {"time_s", time_s}}
@@ -65,7 +68,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   const JsonView in(object, where);
   Position p;
   p.fingerprint = in.get_string("fingerprint");
-  if (in.has("program_hash")) p.program_hash = in.get_string("program_hash");
+  if (in.has("reference_hash")) p.certificate = check::parse_certificate(in);
   if (in.has("began_with")) p.began_with = in.get_string("began_with");
   p.steps = in.get_int("steps", 0);
   if (in.has("time_s")) p.time_s = in.get_double("time_s");

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "check/certificate.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/session.h"
 
@@ -15,7 +16,7 @@ namespace hocket::train {
 /// What the trainer keeps in run.json beside step, seed, configuration and losses.
 struct Position {
   std::string fingerprint;   ///< of the data
-  std::string program_hash;  ///< of the certificate
+  check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
   std::string began_with;    ///< "random, seed 1", "from <folder>"; empty: not known
   int64_t steps = 0;         ///< where the run ends; 0: a checkpoint that does not say
   double time_s = 0;         ///< spent in steps

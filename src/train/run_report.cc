@@ -230,7 +230,9 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   });
   const Kept& median = *by_time[by_time.size() / 2];
   trace::Trace trace = to_trace(session, title, median.step, median.times);
-  trace.set_property("program_hash", prediction_.program_hash);
+  trace.set_property("program_hash", prediction_.certificate.program.hex());
+  trace.set_property("reference_hash", prediction_.certificate.reference.hex());
+  trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
   trace.set_property("config", run_.resolved.to_json().dump());
   return trace;
 }

@@ -16,8 +16,6 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
-#include "data/loader.h"
-#include "engine/batch.h"
 #include "engine/params.h"
 #include "train/evaluate.h"
 #include "train/metrics.h"
@@ -39,6 +37,13 @@ double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps)
   const double x = std::min(1.0, static_cast<double>(step - t.warmup_steps) / span);
   const double end = final_learning_rate(t);
   return end + (t.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
+}
+
+engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,
+                       int64_t seq_len) {
+  engine::Batch batch(rows, seq_len);
+  for (int64_t r = 0; r < rows; ++r) loader.fill((step - 1) * rows + r, batch.row(r));
+  return batch;
 }
 
 namespace {
@@ -183,7 +188,15 @@ void Trainer::set_up() {
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
-  if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
+  if (!options_.program_text.empty()) {
+    program::Program given = program::parse_program(options_.program_text);
+    // Batches are cut, and ranks started, as the plan says.
+    if (given.mesh != compiled.program.mesh)
+      fail(run_.name, "the program is of another mesh of ranks than the plan in its configuration; "
+           "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
+           run_.plan.pp, run_.plan.dp, run_.plan.ep);
+    compiled.program = std::move(given);
+  }
   const std::string weights =
       from_ ? fmt::format("of checkpoint {} (step {})", from_->folder(), start_step_) : began_with_;
   prediction_ = preflight(run_, compiled, backend_, dataset_, weights);
@@ -254,9 +267,7 @@ void Trainer::warn_if_uneven() {
 /// from fetching its tokens to having its loss.
 void Trainer::one_step(int64_t step) {
   const double begin = now_s();
-  engine::Batch batch(t_.global_batch, t_.seq_len);
-  for (int64_t r = 0; r < batch.rows; ++r)
-    loader_->fill((step - 1) * t_.global_batch + r, batch.row(r));
+  engine::Batch batch = batch_of(*loader_, step, t_.global_batch, t_.seq_len);
   StepMetrics m;
   m.step = step;
   m.lr = learning_rate(t_, step, steps_);
@@ -322,7 +333,7 @@ void Trainer::save(int64_t step) {
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
   content.state.data =
-      Position{dataset_.fingerprint(), prediction_.program_hash, began_with_, steps_, trained_s_}
+      Position{dataset_.fingerprint(), prediction_.certificate, began_with_, steps_, trained_s_}
           .to_json();
   content.state.losses = losses_;
   content.files = checkpoint::tokenizer_files(dataset_.folder(), run_.model);

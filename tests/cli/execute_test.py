@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """The verbs that execute, on a tiny model: data, train, eval, generate, profile, bench step."""
 import json
@@ -51,7 +52,10 @@ class Execute(unittest.TestCase):
                 losses.append([x["train/loss"] for x in map(json.loads, f) if "train/loss" in x])
         verdict = json.loads(self.box.good("check", "text.txt", "--json"))
         with open(self.box.path("runs/text/checkpoints/step-000006/run.json"), encoding="utf-8") as f:
-            self.assertEqual(verdict["program_hash"], json.load(f)["data"]["program_hash"])
+            data = json.load(f)["data"]
+        for key in ("program_hash", "reference_hash", "mesh_hash", "mesh"):
+            self.assertEqual(verdict[key], data[key])
+        self.box.good("check", "text.txt", "--certificate", "runs/text/checkpoints/step-000006/run.json")
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
