@@ -381,7 +381,6 @@ const std::vector<RuleInfo>& derived_rules() {
       {"sequence-cut", "a split leaves whole what the op couples"},
       {"local-size", "a value has the local type that its layout implies"},
       {"sum-layout", "values that are added have one layout"},
-      {"sum-type", "values that are added have one type"},
       {"reduce-replicated", "what is reduced over an axis is not replicated on it"},
       {"reduce-split", "what is reduced over an axis is not split on it"},
       {"gather-layout", "what is gathered is split along that dim, innermost axis first"},

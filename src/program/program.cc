@@ -97,7 +97,10 @@ Group Program::canonical(Group group) const {
   const size_t stages = static_cast<size_t>(mesh.extent("pp"));
   if (group.members.size() == 1) std::erase(group.axes, pp);
   if (group.members.size() == 1 || group.members.size() == stages) group.members.clear();
-  std::erase_if(group.axes, [&](int32_t a) { return mesh.axes[static_cast<size_t>(a)].size == 1; });
+  const auto num_axes = static_cast<int32_t>(mesh.axes.size());
+  std::erase_if(group.axes, [&](int32_t a) {  // one that does not exist stays: the check names it
+    return a >= 0 && a < num_axes && mesh.axes[static_cast<size_t>(a)].size == 1;
+  });
   return group;
 }
 

@@ -37,8 +37,8 @@ std::vector<Row> meeting_rows() {
   return {
       {"send-unmatched", "a message that nobody receives", two_stages,
        [](Edit& e) {
-         e.append(e.make_message("send", e.task("swiglu").out[0], e.axis("pp"), 1, kTag));
-         e.at(e.find("send", -1)).in = {e.named("model.norm.weight", kNone, 0)};
+         const BufferId weight = e.named("model.layers.0.input_layernorm.weight");
+         e.append(e.make_message("send", weight, e.axis("pp"), 1, kTag));
        }},
       {"recv-unmatched", "a message that nobody sends", two_stages,
        [](Edit& e) {
@@ -92,7 +92,7 @@ std::vector<Row> meeting_rows() {
 std::vector<Row> race_rows() {
   return {
       {"race", "a read that does not wait for the write", two_ranks,
-       [](Edit& e) { e.task("all_reduce", -1).deps.clear(); }},
+       [](Edit& e) { e.task("all_reduce").deps.clear(); }},
       {"race", "a write that does not wait for the read", one_rank,
        [](Edit& e) {
          // The copy reads what the next micro-batch's gradients are added to.

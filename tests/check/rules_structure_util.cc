@@ -93,6 +93,7 @@ std::vector<Row> kind_rows() {
          e.rekind(e.task("swiglu"), [](Kind& k) {
            k.in[0].dims[0] = 0;
            k.out[0].dims[0] = 0;
+           Edit::set_cost(k);
          });
        },
        "operand-types",
@@ -106,7 +107,12 @@ std::vector<Row> kind_rows() {
            },
        .only_refused = true},
       {"types-follow", "another output than the op gives", one_rank,
-       [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.out[0].dims.back() += 1; }); },
+       [](Edit& e) {
+         e.rekind(e.task("linear"), [](Kind& k) {
+           k.out[0].dims.back() += 1;
+           Edit::set_cost(k);
+         });
+       },
        "operand-types", "the buffer still has the right type; with both wrong, local-size"},
       {"types-follow", "size_exchange with an input too many", four_experts,
        [](Edit& e) {
@@ -144,8 +150,8 @@ std::vector<Row> kind_rows() {
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace -= 64; }); }},
       {"cost-follows", "a kernel of no work", one_rank,
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.flops = 0; }); }},
-      {"cost-follows", "a kernel with a byte too many", one_rank,
-       [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { ++k.bytes; }); }},
+      {"cost-follows", "a kernel that moves a few bytes too many", one_rank,
+       [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.bytes += 2; }); }},
       {"cost-follows", "a product of experts with other work than its rows", four_experts,
        [](Edit& e) { e.rekind(e.task("grouped_linear"), [](Kind& k) { k.flops /= 2; }); }},
       {"workspace-declared", "a negative workspace", one_rank,
@@ -166,7 +172,7 @@ std::vector<Row> group_rows() {
        }},
       {.rule = "group-axes",
        .fault = "an axis that does not exist",
-       .start = two_ranks,
+       .start = four_experts,  // with groups behind this one
        .edit =
            [](Edit& e) {
              e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].axes = {9};
@@ -193,13 +199,13 @@ std::vector<Row> group_rows() {
        .start = two_ranks,
        .edit = [](Edit& e) { e.task("all_reduce").group = kNone; },
        .only_refused = true},
-      {"group-fits", "a collective of a stage that is no member", two_stages,
+      {"group-fits", "a collective of a stage that is no member", three_stages,
        [](Edit& e) {
-         const BufferId b = e.named("model.norm.weight", kNone, 1), to = e.add_like(b, 1);
-         e.append(e.make("copy", {}, {b}, {to}, 1), 1);
-         Task t = e.make_collective("all_reduce", {}, {e.axis("pp")}, {to}, {to}, 1);
-         t.group = e.program.intern(program::Group{{e.axis("pp")}, {0}});
-         e.append(std::move(t), 1);
+         const BufferId b = e.named("model.norm.weight", kNone, 2), to = e.add_like(b, 2);
+         e.append(e.make("copy", {}, {b}, {to}, 2), 2);
+         Task t = e.make_collective("all_reduce", {}, {e.axis("pp")}, {to}, {to}, 2);
+         t.group = e.program.intern(program::Group{{e.axis("pp")}, {0, 1}});
+         e.append(std::move(t), 2);
        }},
   };
 }
@@ -301,11 +307,6 @@ std::vector<Row> task_rows() {
        .fault = "a send without a peer",
        .start = two_stages,
        .edit = [](Edit& e) { e.task("send").peer_axis = kNone; },
-       .only_refused = true},
-      {.rule = "peer-exists",
-       .fault = "a send beyond the last stage",
-       .start = two_stages,
-       .edit = [](Edit& e) { e.task("send", 0, 1).peer = 1; },
        .only_refused = true},
       {"peer-exists", "a message to oneself", two_ranks,
        [](Edit& e) {

@@ -28,6 +28,7 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 Case one_rank() { return start(dense(1, false), 1, 1, 1, 2); }
 Case two_ranks() { return start(dense(1, false), 1, 2, 1, 2); }
 Case two_stages() { return start(dense(2, false), 2, 1, 1, 2); }
+Case three_stages() { return start(dense(3, false), 3, 1, 1, 1); }
 Case tied_stages() { return start(dense(2, true), 2, 1, 1, 2); }
 Case four_experts() { return start(moe(1), 1, 4, 2, 2); }
 Case two_stages_two_ranks() { return start(dense(2, false), 2, 2, 1, 1); }
