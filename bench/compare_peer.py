@@ -6,6 +6,7 @@ Two processes are started and kept; each blocks on stdin (and so is idle) while 
 steps. Which of the two goes first changes from round to round. The result is the median over rounds of
 (time of the peer's block / time of Hocket's block), with its quartiles, and peak memory of both as RSS above
 the idle process. A markdown row goes to bench/results/. `--peer-vs-peer` runs two peers: the ratio must be 1.
+`--old PATH` takes another hocket into the same rounds, for the effect of a change.
 
 Line protocol of `peer_torch.py --interactive` and of `hocket bench step --config DIR --interactive`: on `step`
 one training step, answered with {"ms": .., "loss": ..}; on `memory` {"rss_mib": .., "peak_mib": .., "idle_mib": ..};
@@ -95,6 +96,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", choices=tuple(CONFIGS), default="dense")
     ap.add_argument("--hocket", default=os.path.join(ROOT, "build", "hocket"))
+    ap.add_argument("--old", help="another hocket executable, timed in the same rounds")
     ap.add_argument("--hocket-args", default="", help="more arguments of `hocket bench step`")
     ap.add_argument("--peer-args", default="", help="more arguments of peer_torch.py (e.g. '--gemm mkl')")
     ap.add_argument("--peer-vs-peer", action="store_true", help="self-test: two peers against one another")
@@ -122,16 +124,19 @@ def main():
         ours_name = "hocket"
         ours = [args.hocket, "bench", "step", "--config", config, "--interactive", *shlex.split(args.hocket_args)]
     a, b = Side("peer", peer, args.timeout), Side(ours_name, ours, args.timeout)
+    sides = [a, b]
+    if args.old:
+        sides.append(Side("old hocket", [args.old, *ours[1:]], args.timeout))
 
-    for side in (a, b):
+    for side in sides:
         for _ in range(args.warmup):
             side.ask("step")
     load = [other_load()]
-    steps = {a: [], b: []}
-    blocks = {a: [], b: []}
+    steps = {side: [] for side in sides}
+    blocks = {side: [] for side in sides}
     losses = {}
     for r in range(args.rounds):
-        for side in (a, b) if r % 2 == 0 else (b, a):
+        for side in sides if r % 2 == 0 else sides[::-1]:
             answers = [side.ask("step") for _ in range(args.block)]
             ms = [x["ms"] for x in answers]
             steps[side] += ms
@@ -142,14 +147,14 @@ def main():
         if not args.json:
             print(f"round {r + 1:3}  peer {blocks[a][-1] / args.block:8.1f} ms  {b.name} {blocks[b][-1] / args.block:8.1f} ms"
                   f"  ratio {blocks[a][-1] / blocks[b][-1]:.3f}", flush=True)
-    memory = {side: side.ask("memory") for side in (a, b)}
-    for side in (a, b):
+    memory = {side: side.ask("memory") for side in sides}
+    for side in sides:
         side.quit()
 
     ratios = sorted(x / y for x, y in zip(blocks[a], blocks[b]))
     q = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    above = {s: memory[s]["peak_mib"] - memory[s]["idle_mib"] for s in (a, b)}
-    median = {s: statistics.median(steps[s]) for s in (a, b)}
+    above = {s: memory[s]["peak_mib"] - memory[s]["idle_mib"] for s in sides}
+    median = {s: statistics.median(steps[s]) for s in sides}
     result = {
         "model": args.model, "rounds": args.rounds, "block": args.block,
         "peer_ms": round(median[a], 1), "ours_ms": round(median[b], 1),
@@ -161,6 +166,17 @@ def main():
         "peer_peak_above_idle_mib": round(above[a], 1), "ours_peak_above_idle_mib": round(above[b], 1),
         "memory_ratio": round(above[b] / above[a], 4), "other_load": round(max(load), 3),
         "peer_loss": losses[a], "ours_loss": losses[b], "cpu": cpu_name(), "peer_args": args.peer_args}
+    against_old = ""
+    if args.old:
+        old = sides[2]
+        change = statistics.quantiles([x / y for x, y in zip(blocks[old], blocks[b])], n=4)
+        old_speedup = statistics.quantiles([x / y for x, y in zip(blocks[a], blocks[old])], n=4)
+        result["over_old"] = [round(x, 4) for x in change]
+        result["old_speedup"] = [round(x, 4) for x in old_speedup]
+        result["old_memory_ratio"] = round(above[old] / above[a], 4)
+        result["old_loss"] = losses[old]
+        against_old = (f"old: {old_speedup[1]:.3f} ({old_speedup[0]:.3f} to {old_speedup[2]:.3f}), memory "
+                       f"{result['old_memory_ratio']:.2f}; new over old {change[1]:.3f} ({change[0]:.3f} to {change[2]:.3f})")
     if args.json:
         print(json.dumps(result))
     else:
@@ -168,6 +184,8 @@ def main():
               f"speed-up {q[1]:.3f} (quartiles {q[0]:.3f} to {q[2]:.3f}, {args.rounds} rounds of {args.block} steps)")
         print(f"peak above idle: peer {above[a]:.0f} MiB, {b.name} {above[b]:.0f} MiB, ratio {result['memory_ratio']:.2f}; "
               f"other load {100 * result['other_load']:.0f} % of the cores")
+        if against_old:
+            print(against_old)
     if not args.no_row and not args.peer_vs_peer:
         os.makedirs(args.results, exist_ok=True)
         path = os.path.join(args.results, "compare_peer.md")
@@ -180,7 +198,7 @@ def main():
                         "ratio | other load | peer arguments | note |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
             f.write(f"| {datetime.date.today()} | {result['cpu']} | {args.model} | {result['peer_tokens_per_s']:.0f} | "
                     f"{result['ours_tokens_per_s']:.0f} | {q[1]:.3f} ({q[0]:.3f} to {q[2]:.3f}) | {above[a]:.0f}, {above[b]:.0f} | "
-                    f"{result['memory_ratio']:.2f} | {100 * result['other_load']:.0f} % | {args.peer_args or 'defaults'} | {args.label} |\n")
+                    f"{result['memory_ratio']:.2f} | {100 * result['other_load']:.0f} % | {args.peer_args or 'defaults'} | {', '.join(x for x in (against_old, args.label) if x)} |\n")
     return 0
 
 

@@ -5,6 +5,7 @@
 #   tools/setup.sh --tests    also what the tests compare with: Python packages in .venv (PyTorch,
 #                             transformers, ...) and on Debian Chromium
 #   tools/setup.sh --sim      only what `make sim` needs
+#   tools/setup.sh --format   only clang-format, in the version that the sources are laid out by
 #   tools/setup.sh --list     prints the packages of the chosen set and ends
 # Packages need root or sudo; without either it lists exactly the missing ones and ends with 2.
 # TORCH_DIR=<.../site-packages/torch> lets the tests reuse an installed PyTorch. HOCKET_TORCH_INDEX is
@@ -13,20 +14,22 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 torch_version=2.13.0
-sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev
-  libzstd-dev zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
-build_packages=(make g++ ccache python3 libgtest-dev libbenchmark-dev xz-utils)
-test_packages=(ca-certificates python3-venv)
+sim_packages=(cmake ninja-build libfmt-dev libyaml-cpp-dev nlohmann-json3-dev
+  zlib1g-dev liblzma-dev libpcre2-dev libxxhash-dev)
+build_packages=(make g++ ccache)
+test_packages=(ca-certificates python3 python3-venv libgtest-dev libbenchmark-dev xz-utils)
+format_packages=(clang-format-14)  # another version lays out differently
 test_modules=(numpy safetensors tokenizers 'transformers>=4.57' pyyaml)
 
-tests=0 sim=0 list=0
+tests=0 sim=0 format=0 list=0
 for arg in "$@"; do
   case "$arg" in
     --tests) tests=1 ;;
     --sim) sim=1 ;;
+    --format) format=1 ;;
     --list) list=1 ;;
-    -h | --help) sed -n '3,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "[setup] unknown argument '$arg'; expected --tests, --sim or --list" >&2; exit 2 ;;
+    -h | --help) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "[setup] unknown argument '$arg'; expected --tests, --sim, --format or --list" >&2; exit 2 ;;
   esac
 done
 
@@ -34,7 +37,9 @@ say() { echo "[setup] $*"; }
 refuse() { echo "[setup] $*" >&2; exit 2; }
 
 packages=("${sim_packages[@]}")
-if [ $sim = 1 ]; then
+if [ $format = 1 ]; then
+  packages=("${format_packages[@]}")
+elif [ $sim = 1 ]; then
   # Any C++20 compiler does here: g++ is asked for only when there is none.
   compiler=${CXX:-}
   for c in c++ g++ clang++; do

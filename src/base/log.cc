@@ -91,8 +91,17 @@ void log_line(LogLevel level, std::string_view text) {
     sink()(level, line);
     return;
   }
+  Progress::step_around_locked(line);
+}
+
+void print_line(std::string_view text) {
+  const std::lock_guard lock(output_mutex());
+  Progress::step_around_locked(text);
+}
+
+void Progress::step_around_locked(std::string_view line) {
   if (live_progress != nullptr) live_progress->clear_locked();
-  put(2, line + "\n");
+  put(2, std::string(line) + "\n");
   if (live_progress != nullptr && live_progress->terminal_ && !live_progress->last_.empty()) {
     live_progress->show_locked(true);
   }

@@ -28,6 +28,8 @@ void set_log_sink(std::function<void(LogLevel, const std::string&)> sink);
 
 /// One line; safe from any thread, never interleaved, steps around a live progress line.
 void log_line(LogLevel level, std::string_view text);
+/// The same for an answer to the user: no level, no rank, always shown.
+void print_line(std::string_view text);
 
 template <typename... Args>
 void log_message(LogLevel level, fmt::format_string<Args...> text, Args&&... args) {
@@ -69,6 +71,8 @@ class Progress {
 
  private:
   friend void log_line(LogLevel, std::string_view);
+  friend void print_line(std::string_view);
+  static void step_around_locked(std::string_view line);
   void show_locked(bool force);
   void clear_locked();
 

@@ -34,7 +34,7 @@ int32_t AbstractRun::head_task(int32_t lane) const {
 }
 
 bool AbstractRun::together(int32_t task) const {
-  return sends_ == Sends::wait && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))).op_class);
+  return sends_ == Sends::wait && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))));
 }
 
 void AbstractRun::wake(int32_t lane) {
@@ -95,10 +95,10 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
   }
   if (blocker >= 0) return wait_for(blocker);
 
-  const OpClass op = ctx_.kind(t).op_class;
-  if (is_message(op)) {
+  const KindInfo& k = ctx_.kind(t);
+  if (is_message(k)) {
     const int32_t other = matching_.partner[static_cast<size_t>(task)];
-    const bool receive = op == OpClass::recv;
+    const bool receive = is_receive(k);
     if (other < 0 && (receive || sends_ == Sends::wait)) return;  // reported; waits for ever
     if (sends_ == Sends::alone) {
       if (receive && !done_[static_cast<size_t>(other)]) return wait_for(other);
@@ -133,7 +133,7 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
   }
   const int32_t other = matching_.partner[static_cast<size_t>(task)];
   if (other >= 0 && !done_[static_cast<size_t>(other)]) {
-    if (ctx_.kind(t).op_class == OpClass::recv) return {other, "receives from"};
+    if (is_receive(ctx_.kind(t))) return {other, "receives from"};
     if (together(task)) return {other, "waits for its receiver"};
   }
   if (const int32_t m = matching_.meeting[static_cast<size_t>(task)]; m >= 0) {

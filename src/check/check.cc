@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "check/context.h"
+#include "check/costs.h"
 #include "check/hazards.h"
 #include "check/memory.h"
 #include "check/reference.h"
@@ -43,10 +44,15 @@ void claim(Verdict& v, bool planned, bool values) {
   if (values)
     add(fmt::format(
             "every parameter, state and output ends the step with the value that the "
-            "single-device graph gives it ({} applications), in the layout the host expects",
+            "single-device graph gives it ({} applications), in the layout the host expects; "
+            "no rank has a part of a sequence where an op needs all of it",
             v.num_applications),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
+  add("predictions count the work that the kernels do",
+      values ? "FLOPs and bytes of every kind worked out again from its op and types"
+             : "FLOPs and bytes of every kind without routed rows worked out again from its op and "
+               "types");
 }
 
 void state_limits(Verdict& v, bool values) {
@@ -54,8 +60,7 @@ void state_limits(Verdict& v, bool values) {
     v.assumptions = {
         "the layout and gradient rules of src/ops are right (tested against one device and finite "
         "differences)",
-        "the host fills inputs and initial persistent tensors as their declared layouts say, and "
-        "splits micro-batches between documents",
+        "the host fills inputs and initial persistent tensors as their declared layouts say",
         "addition is associative and commutative",
         "two different sums do not collide in a 128-bit hash",
     };
@@ -100,6 +105,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     const bool finished = sweep.run(hazards, values.get());
     if (finished && values) values->finish();
     v.memory = check_memory(ctx, hazards);
+    check_costs(ctx, values.get());
     if (problems.count == 0) v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
     v.num_messages = sweep.num_messages();
     v.num_collectives = sweep.num_collectives();
@@ -108,7 +114,11 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   v.problems = std::move(problems.list);
   if (v.ok() && options.skip_rules.empty()) claim(v, ctx.planned, reference != nullptr);
   state_limits(v, reference != nullptr);
-  v.program_hash = program::program_hash(program);
+  v.certificate.program = program::program_hash(program);
+  v.certificate.mesh = mesh_hash(program.mesh);
+  for (const graph::Axis& axis : program.mesh.axes)
+    v.certificate.ranks += fmt::format("{}{} {}", v.certificate.ranks.empty() ? "" : " x ", axis.name, axis.size);
+  if (reference) v.certificate.reference = reference->hash();
   v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return v;
 }

@@ -17,13 +17,6 @@ using program::Lane;
 constexpr uint32_t bit(Lane lane) { return 1u << static_cast<int>(lane); }
 
 OpClass class_of(std::string_view op) {
-  if (op == "all_reduce") return OpClass::all_reduce;
-  if (op == "all_gather") return OpClass::all_gather;
-  if (op == "reduce_scatter") return OpClass::reduce_scatter;
-  if (op == "size_exchange") return OpClass::size_exchange;
-  if (op == "all_to_all") return OpClass::all_to_all;
-  if (op == "send") return OpClass::send;
-  if (op == "recv") return OpClass::recv;
   const ops::Op* const rules = ops::find_or_null(op);
   if (!rules) return OpClass::unknown;
   switch (rules->meaning) {
@@ -39,19 +32,14 @@ OpClass class_of(std::string_view op) {
   return OpClass::compute;
 }
 
-uint32_t lanes_of(OpClass c) {
-  switch (c) {
-    case OpClass::send:
-      return bit(Lane::intra) | bit(Lane::inter);
-    case OpClass::recv:
-      return bit(Lane::intra_rx) | bit(Lane::inter_rx);
-    case OpClass::copy:
-    case OpClass::zero:
-      return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host);
-    default:
-      break;
+uint32_t lanes_of(const KindInfo& k) {
+  if (k.comm) {
+    return bit(program::link_lane(k.comm->role, false)) | bit(program::link_lane(k.comm->role, true));
   }
-  return is_local(c) ? bit(Lane::compute) : bit(Lane::intra) | bit(Lane::inter);
+  if (k.op_class == OpClass::copy || k.op_class == OpClass::zero) {
+    return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host);
+  }
+  return bit(Lane::compute);
 }
 
 bool is_rule(std::string_view name) {
@@ -89,16 +77,17 @@ Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& 
   pp_axis = p.mesh.axis("pp");
   for (const program::Kind& kind : p.kinds) {
     KindInfo info;
-    info.op_class = class_of(kind.op);
-    info.lanes = lanes_of(info.op_class);
-    if (is_local(info.op_class)) {
+    if (const comm::Id id = comm::find(kind.op); id != comm::Id::none) info.comm = &comm::op(id);
+    info.op_class = info.comm ? OpClass::communication : class_of(kind.op);
+    info.lanes = lanes_of(info);
+    if (is_local(info)) {
       info.rules = ops::find_or_null(kind.op);
       info.key = keys.intern(kind.op, kind.attrs);
     }
     for (const auto& type : kind.in) info.in.push_back(types.intern(type));
     for (const auto& type : kind.out) info.out.push_back(types.intern(type));
     info.shares.assign(kind.out.size(), -1);
-    if (info.op_class == OpClass::all_reduce)
+    if (info.comm && info.comm->list)
       for (size_t i = 0; i < kind.out.size(); ++i) info.shares[i] = static_cast<int16_t>(i);
     if (info.rules)
       for (auto [in, out] : info.rules->inplace)
@@ -116,8 +105,10 @@ Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& 
           for (size_t c = 0; c < p.classes.size(); ++c)
             info.classes.push_back(static_cast<int32_t>(c));
         info.crosses_stages = info.classes.size() > 1;
+        info.ranks *= static_cast<int64_t>(info.classes.size());
       } else if (p.mesh.axes[static_cast<size_t>(a)].size > 1) {
         info.axes.push_back(a);
+        info.ranks *= p.mesh.axes[static_cast<size_t>(a)].size;
       }
     }
     groups.push_back(std::move(info));
@@ -151,6 +142,16 @@ void Context::place() {
     buffer_type[c].reserve(cls.buffers.size());
     for (const program::Buffer& b : cls.buffers) buffer_type[c].push_back(types.intern(b.type));
   }
+}
+
+bool Context::leaves_node(int32_t cls, const Task& t) const {
+  const auto [known, fresh] = leaves_node_.try_emplace({cls, t.group, t.peer_axis, t.peer});
+  if (fresh) {
+    known->second = t.group != program::kNone
+                        ? program.leaves_node(program.groups[static_cast<size_t>(t.group)], cls)
+                        : program.leaves_node(t.peer_axis, t.peer, cls);
+  }
+  return known->second;
 }
 
 std::string Context::ranks_text(int32_t cls) const {

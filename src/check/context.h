@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,38 +27,29 @@ using program::RankClass;
 using program::Task;
 using program::TaskId;
 
-enum class OpClass : uint8_t {
-  compute,
-  add,
-  copy,
-  zero,
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  size_exchange,
-  all_to_all,
-  send,
-  recv,
-  unknown,
-};
-inline bool is_collective(OpClass c) {
-  return c >= OpClass::all_reduce && c <= OpClass::all_to_all;
-}
-inline bool is_message(OpClass c) { return c == OpClass::send || c == OpClass::recv; }
-inline bool is_local(OpClass c) { return c < OpClass::all_reduce; }
+/// How a kind is looked at: sums, copies and zeros are read as what they mean.
+enum class OpClass : uint8_t { compute, add, copy, zero, communication, unknown };
 
 struct KindInfo {
   OpClass op_class = OpClass::unknown;
   const ops::Op* rules = nullptr;  ///< local ops
+  const comm::Op* comm = nullptr;  ///< communication ops
   int32_t key = -1;                ///< OpKeys of the reference
   uint32_t lanes = 0;              ///< bit per allowed lane
   std::vector<TypeId> in, out;     ///< local types
   std::vector<int16_t> shares;     ///< by output: input that it updates in place, -1
 };
+inline bool is_local(const KindInfo& k) { return !k.comm && k.op_class != OpClass::unknown; }
+inline bool is_collective(const KindInfo& k) {
+  return k.comm && k.comm->role == comm::Role::collective;
+}
+inline bool is_message(const KindInfo& k) { return k.comm && !is_collective(k); }
+inline bool is_receive(const KindInfo& k) { return k.comm && k.comm->role == comm::Role::receive; }
 
 struct GroupInfo {
   std::vector<int32_t> axes;     ///< of more than one rank, without pp
   bool crosses_stages = false;   ///< more than one class takes part
+  int64_t ranks = 1;             ///< that meet in an instance
   std::vector<int32_t> classes;  ///< taking part, if it crosses stages
 };
 
@@ -122,6 +114,8 @@ struct Context {
     return program.classes[static_cast<size_t>(r.cls)].tasks[static_cast<size_t>(r.task)];
   }
   const KindInfo& kind(const Task& t) const { return kinds[static_cast<size_t>(t.kind)]; }
+  /// True if a communication task of the class reaches ranks of other nodes.
+  bool leaves_node(int32_t cls, const Task& t) const;
   /// "linear L3 mb2 fwd (task 118) of class 1 (ranks 4-7)".
   std::string name(TaskRef r) const;
   /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
@@ -131,6 +125,10 @@ struct Context {
   std::vector<TaskRef> users(int32_t cls, BufferId b, size_t at_most = 4) const;
   void report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
               std::string text, std::string fix);
+
+ private:
+  /// By class, group, peer axis and peer: a scan over all ranks, asked for every task.
+  mutable std::map<std::array<int32_t, 4>, bool> leaves_node_;
 };
 
 }  // namespace hocket::check

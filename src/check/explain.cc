@@ -239,7 +239,7 @@ void Values::explain_layout(TaskRef ref, const Signature& s) {
   }
   ctx_.report(
       "layout-legal", ProblemClass::value, ref, related, text,
-      partial ? fmt::format("all_reduce or reduce_scatter the partial input over {} first", axis)
+      partial ? fmt::format("sum the partial input over {} first", axis)
       : split ? fmt::format("gather over {} first, or split the other inputs alike", axis)
               : "bring the inputs to layouts that the op's rule lists");
 }

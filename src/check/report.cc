@@ -2,8 +2,7 @@
 // A verdict as text for people and as JSON for scripts.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "check/check.h"
 
@@ -59,54 +58,52 @@ std::string to_text(const Verdict& v) {
     s += "outside\n";
     for (const std::string& a : v.outside) s += "  - " + a + "\n";
   }
-  s += "program " + v.program_hash.hex() + "\n";
+  const Certificate& c = v.certificate;
+  s += fmt::format("program {}\n", c.program.hex());
+  if (c.reference != Hash128{}) s += fmt::format("reference {}\n", c.reference.hex());
+  s += fmt::format("mesh {} ({})\n", c.mesh.hex(), c.ranks);
   return s;
 }
 
 std::string to_json(const Verdict& v) {
-  using nlohmann::json;
-  json j;
-  j["ok"] = v.ok();
-  j["program_hash"] = v.program_hash.hex();
-  j["counts"] = {{"tasks", v.num_tasks},
-                 {"buffers", v.num_buffers},
-                 {"messages", v.num_messages},
-                 {"collectives", v.num_collectives},
-                 {"applications", v.num_applications},
-                 {"problems", v.num_problems}};
-  j["seconds"] = v.seconds;
-  j["sends"] = {{"may_wait_for_receivers", v.ok() && v.stuck_when_sends_wait.empty()},
-                {"stuck_if_they_wait", v.stuck_when_sends_wait}};
-  j["problems"] = json::array();
+  JsonWriter j({.indent = 2});
+  const auto task = [&](std::string_view name, const TaskRef& r) {
+    if (!name.empty()) j.key(name);
+    j.object().member("class", r.cls).member("task", r.task).end();
+  };
+  j.object().member("ok", v.ok());
+  j.member("program_hash", v.certificate.program.hex());
+  j.member("reference_hash", v.certificate.reference.hex());
+  j.member("mesh_hash", v.certificate.mesh.hex()).member("mesh", v.certificate.ranks);
+  j.key("counts").object().member("tasks", v.num_tasks).member("buffers", v.num_buffers);
+  j.member("messages", v.num_messages).member("collectives", v.num_collectives);
+  j.member("applications", v.num_applications).member("problems", v.num_problems).end();
+  j.member("seconds", v.seconds).key("sends").object();
+  j.member("may_wait_for_receivers", v.ok() && v.stuck_when_sends_wait.empty());
+  j.member("stuck_if_they_wait", v.stuck_when_sends_wait).end();
+  j.key("problems").array();
   for (const Problem& p : v.problems) {
-    json related = json::array();
-    for (const TaskRef& r : p.related) related.push_back({{"class", r.cls}, {"task", r.task}});
-    j["problems"].push_back({{"rule", p.rule},
-                             {"class", to_string(p.problem_class)},
-                             {"task", {{"class", p.task.cls}, {"task", p.task.task}}},
-                             {"related", related},
-                             {"ranks", p.ranks},
-                             {"text", p.text},
-                             {"fix", p.fix}});
+    j.object().member("rule", p.rule).member("class", to_string(p.problem_class));
+    task("task", p.task);
+    j.key("related").array();
+    for (const TaskRef& r : p.related) task("", r);
+    j.end().member("ranks", p.ranks).member("text", p.text).member("fix", p.fix).end();
   }
-  j["proved"] = json::array();
-  for (const Claim& c : v.proved) j["proved"].push_back({{"what", c.what}, {"rule", c.rule}});
-  j["assumptions"] = v.assumptions;
-  j["outside"] = v.outside;
-  j["memory"] = json::array();
+  j.end().key("proved").array();
+  for (const Claim& c : v.proved) j.object().member("what", c.what).member("rule", c.rule).end();
+  j.end().member("assumptions", v.assumptions).member("outside", v.outside);
+  j.key("memory").array();
   for (const ClassMemory& m : v.memory) {
-    json largest = json::array();
-    for (const LiveBuffer& b : m.largest)
-      largest.push_back({{"buffer", b.buffer}, {"bytes", b.bytes}, {"what", b.what}});
-    j["memory"].push_back({{"class", m.cls},
-                           {"arena_planned", m.arena_planned},
-                           {"arena_used", m.arena_used},
-                           {"persistent", m.persistent},
-                           {"host_io", m.host_io},
-                           {"peak", m.peak},
-                           {"largest", largest}});
+    j.object().member("class", m.cls).member("arena_planned", m.arena_planned);
+    j.member("arena_used", m.arena_used).member("persistent", m.persistent);
+    j.member("host_io", m.host_io).member("peak", m.peak).key("largest").array();
+    for (const LiveBuffer& b : m.largest) {
+      j.object().member("buffer", b.buffer).member("bytes", b.bytes).member("what", b.what).end();
+    }
+    j.end().end();
   }
-  return j.dump(2);
+  j.end().end();
+  return j.take();
 }
 
 }  // namespace hocket::check

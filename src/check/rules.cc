@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 
@@ -33,39 +32,11 @@ static std::string types_text(const std::vector<graph::TensorType>& list) {
 // --- kinds: what tasks of the same shape share ---------------------------------------------------
 
 static std::string kind_types_differ(const Kind& k, const KindInfo& info) {
-  const size_t in = k.in.size(), out = k.out.size();
-  auto arity = [&](size_t want_in, size_t want_out) -> std::string {
-    if (in == want_in && out == want_out) return "";
-    return fmt::format("{} has {} inputs and {} outputs; expected {} and {}", k.op, in, out,
-                       want_in, want_out);
-  };
-  switch (info.op_class) {
-    case OpClass::unknown:
-      return fmt::format("unknown op '{}'", k.op);
-    case OpClass::all_reduce:
-      if (in == 0 || in != out) return arity(std::max<size_t>(in, 1), std::max<size_t>(in, 1));
-      return k.in == k.out ? ""
-                           : fmt::format("all_reduce {} -> {}: types differ", types_text(k.in),
-                                         types_text(k.out));
-    case OpClass::all_gather:
-    case OpClass::reduce_scatter:
-      if (std::string e = arity(1, 1); !e.empty()) return e;
-      if (in_range(k.attrs.i("dim"), k.in[0].dims.size()) && !k.in[0].routed()) return "";
-      return fmt::format("{} along dim {} of {}", k.op, k.attrs.i("dim"), to_string(k.in[0]));
-    case OpClass::size_exchange:
-      return arity(1, 2);
-    case OpClass::all_to_all:
-      if (std::string e = arity(2, 1); !e.empty()) return e;
-      if (k.attrs.i("from") + k.attrs.i("to") == 1 && in_range(k.attrs.i("from"), 2) &&
-          k.in[0].routed() && k.out[0].routed())
-        return "";
-      return "all_to_all goes from 0 to 1 or from 1 to 0, on routed tensors";
-    case OpClass::send:
-      return arity(1, 0);
-    case OpClass::recv:
-      return arity(0, 1);
-    default:
-      break;
+  if (info.comm) {
+    const comm::Arity got{k.in.size(), k.out.size()}, want = comm::arity(*info.comm, k.in.size());
+    if (got == want) return "";
+    return fmt::format("{} has {} inputs and {} outputs; expected {} and {}", k.op, got.in, got.out,
+                       want.in, want.out);
   }
   const std::vector<graph::TensorType> out_types = info.rules->infer(k.attrs, k.in);
   if (out_types == k.out) return "";
@@ -73,27 +44,14 @@ static std::string kind_types_differ(const Kind& k, const KindInfo& info) {
                      types_text(k.in), types_text(out_types), types_text(k.out));
 }
 
-std::string cost_differs(const Kind& kind, const ops::Op& rules, int64_t experts) {
-  const ops::Cost want = ops::cost_of(rules, {kind.attrs, kind.in, kind.out, experts});
-  // Another machine may have rounded the last digit otherwise.
-  constexpr double kRounding = 1e-9;
-  const auto close = [](double a, double b, double slack) {
-    return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)) + slack;
-  };
-  if (close(kind.flops, want.flops, 0) &&
-      close(static_cast<double>(kind.bytes), static_cast<double>(want.bytes), 1)) {
-    return "";
-  }
-  return fmt::format("the kind says {} FLOPs and {} bytes; {} on these types takes {} and {}",
-                     kind.flops, kind.bytes, kind.op, want.flops, want.bytes);
-}
-
 const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
        "use an op of src/ops/ops.inc or a communication op",
        [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
-         return info.op_class == OpClass::unknown ? fmt::format("unknown op '{}'", k.op) : "";
+         if (info.op_class == OpClass::unknown) return fmt::format("unknown op '{}'", k.op);
+         const comm::Id id = info.comm ? info.comm->id : comm::Id::none;
+         return k.communication == id ? "" : fmt::format("{} is run as another op", k.op);
        }},
       {"types-sane", "dimensions are positive, and sizes are of this world",
        "correct the types of the kind",
@@ -126,12 +84,6 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
          } catch (const std::exception&) {
            return "";  // types-follow says why
          }
-       }},
-      {kCostRule.name, kCostRule.says, kCostRule.fix,
-       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
-         // Work on rows depends on the experts of the whole tensor: Values::compute knows them.
-         if (!info.rules || has_rows(k)) return "";
-         return cost_differs(k, *info.rules, 0);
        }},
   };
   return rules;
@@ -243,9 +195,9 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
 static bool may_share(const KindInfo& k, size_t i, size_t o) {
   return k.shares[o] == static_cast<int16_t>(i);
 }
-/// An all-reduce may also write elsewhere, where the partial value is still read.
+/// A collective may also write elsewhere, where the partial value is still read.
 static bool must_share(const KindInfo& k, size_t i, size_t o) {
-  return may_share(k, i, o) && k.op_class != OpClass::all_reduce;
+  return may_share(k, i, o) && !k.comm;
 }
 
 const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
@@ -289,7 +241,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
       {"group-fits", "a collective has a group, nothing else has one",
        "give collectives the group of the axes they reduce or exchange over",
        [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
-         const bool wants = is_collective(ctx.kind(t).op_class);
+         const bool wants = is_collective(ctx.kind(t));
          if (wants != (t.group != kNone)) return wants ? "has no group" : "has a group";
          if (!wants) return "";
          const auto& members = ctx.program.groups[static_cast<size_t>(t.group)].members;
@@ -299,13 +251,58 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
        "set peer_axis and peer to an offset of at least one and less than the size of the axis",
        [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         const bool wants = is_message(ctx.kind(t).op_class);
+         const bool wants = is_message(ctx.kind(t));
          if (wants != (t.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
          if (!wants) return "";
          const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
          if (t.peer == 0 || t.peer <= -n || t.peer >= n)
            return fmt::format("has its peer at offset {} on an axis of {}", t.peer, n);
          return "";
+       }},
+      {"types-follow",
+       "what a collective makes follows from what it takes and from the ranks of its group",
+       "correct the types of the kind, or the group",
+       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
+         const KindInfo& k = ctx.kind(t);
+         if (!is_collective(k)) return "";
+         const Kind& kind = ctx.program.kind(t);
+         const int64_t ranks = ctx.groups[static_cast<size_t>(t.group)].ranks;
+         try {
+           const auto out = comm::infer(*k.comm, kind.attrs, kind.in, ranks);
+           if (out == kind.out) return "";
+           return fmt::format("among {} ranks makes {} of {}; its kind says {}", ranks,
+                              types_text(out), types_text(kind.in), types_text(kind.out));
+         } catch (const Error& e) {
+           return fmt::format("does not fit its operands: {}", e.what());
+         }
+       }},
+      {"cost-recomputed",
+       "the bytes of a communication are the payload of its op on its types, without FLOPs or workspace",
+       "make the kind with program::communication_kind",
+       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
+         const KindInfo& k = ctx.kind(t);
+         if (!k.comm) return "";
+         const Kind& kind = ctx.program.kind(t);
+         const int64_t bytes = k.comm->payload(kind.attrs, kind.in, kind.out);
+         if (kind.bytes == bytes && kind.flops == 0 && kind.workspace == 0) return "";
+         return fmt::format("says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0",
+                            kind.bytes, kind.flops, kind.workspace, bytes);
+       }},
+      {"lane-recomputed",
+       "communication is in the lane of the link that it uses: between nodes, or inside one",
+       "put it in the lane of the link, or correct ranks_per_node",
+       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
+         const KindInfo& k = ctx.kind(t);
+         if (!k.comm) return "";
+         const bool leaves = ctx.leaves_node(cls, t);
+         const program::Lane want = program::link_lane(k.comm->role, leaves);
+         if (t.lane == want) return "";
+         const std::string nodes = ctx.program.ranks_per_node > 0
+                                       ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)
+                                       : "all ranks in one node";
+         return fmt::format("is in lane {}; with {} its ranks are {}, which is lane {}",
+                            program::to_string(t.lane), nodes,
+                            leaves ? "in several nodes" : "in one node", program::to_string(want));
        }},
       {"accumulate-allowed", "only outputs that the op can add to are accumulated",
        "accumulate in a separate add, or add the output to Op::accumulates",
@@ -366,16 +363,15 @@ const std::vector<RuleInfo>& derived_rules() {
       {"send-unmatched", "every send has its receive"},
       {"recv-unmatched", "every receive has its send"},
       {"message-type", "both ends of a message have one type"},
-      {"message-order", "messages of one peer and tag use one lane"},
       {"collective-unmatched", "all members of a group run the same number of its collectives"},
       {"collective-differs", "collectives that meet have one op, attributes and sizes"},
-      {"group-lane", "the collectives of a group use one lane"},
       {"deadlock", "nothing waits in a cycle"},
       {"race", "two accesses of which one writes are ordered, to a buffer or to its memory"},
       {"read-before-write", "what is read was written before"},
       {"overwritten", "what is read still lies in its memory"},
       {"arena-expected", "the plan's figure for ragged buffers is at least what is alive at once"},
       {"memory-budget", "a rank needs at most the budget"},
+      {"cost-follows", "FLOPs and bytes of a kernel are those of its op on its types"},
       {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
       {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
       {"sequence-cut", "a split leaves whole what the op couples"},

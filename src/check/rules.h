@@ -3,7 +3,6 @@
 // To add a rule, add a row in rules.cc.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,24 +18,6 @@ struct Rule {
   const char* fix;
   std::string (*wrong)(const Context&, Args...);
 };
-
-/// What FLOPs or bytes of a compute kind differ from those that its op works out; "" if none do.
-/// `experts`: of the whole tensors, see ops::Call.
-std::string cost_differs(const program::Kind& kind, const ops::Op& rules, int64_t experts);
-
-/// A rule that two parts of the check apply.
-struct RuleText {
-  const char* name;
-  const char* says;
-  const char* fix;
-};
-inline constexpr RuleText kCostRule{
-    "cost-follows", "FLOPs and bytes of a kernel are those that its op works out from its types",
-    "give the kind the FLOPs and bytes that ops::cost_of says"};
-/// True for kinds with routed inputs.
-inline bool has_rows(const program::Kind& kind) {
-  return std::any_of(kind.in.begin(), kind.in.end(), [](const auto& t) { return t.routed(); });
-}
 
 inline bool in_range(int64_t i, size_t n) { return i >= 0 && static_cast<size_t>(i) < n; }
 

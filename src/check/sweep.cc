@@ -24,6 +24,8 @@ void Sweep::match() {
 }
 
 void Sweep::match_messages() {
+  // A channel holds the messages of one tag from the ranks of one class to their peers. Both ends use it
+  // in one lane each (lane-recomputed), so the k-th send meets the k-th receive.
   // Sender and receiver class, axis, offset as the sender sees it, tag.
   using Channel = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
   struct Message {
@@ -40,10 +42,10 @@ void Sweep::match_messages() {
     const int32_t ci = static_cast<int32_t>(c);
     for (size_t i = 0; i < p.classes[c].tasks.size(); ++i) {
       const Task& t = p.classes[c].tasks[i];
-      const OpClass op = ctx_.kind(t).op_class;
-      if (!is_message(op)) continue;
+      const KindInfo& k = ctx_.kind(t);
+      if (!is_message(k)) continue;
       const int32_t other = p.peer_class(t, ci);
-      const bool receive = op == OpClass::recv;
+      const bool receive = is_receive(k);
       const int32_t offset = p.mesh.wrap(t.peer_axis, receive ? -int64_t{t.peer} : t.peer);
       list.push_back({{receive ? other : ci, receive ? ci : other, t.peer_axis, offset, t.tag},
                       receive,
@@ -58,16 +60,6 @@ void Sweep::match_messages() {
     size_t mid = begin;
     while (mid < end && !list[mid].receive) ++mid;
     const size_t sends = mid - begin, recvs = end - mid;
-    for (size_t i = begin; i < end; ++i) {
-      const size_t first = list[i].receive ? mid : begin;
-      if (lane_index(list[i].task) == lane_index(list[first].task)) continue;
-      const TaskRef a = ctx_.ref(list[first].task), b = ctx_.ref(list[i].task);
-      ctx_.report("message-order", ProblemClass::order, b, {a},
-                  fmt::format("{} and {} use one peer and tag in two lanes: which message comes "
-                              "first is not determined",
-                              ctx_.name(a), ctx_.name(b)),
-                  "use one lane per peer and tag");
-    }
     for (size_t i = 0; i < std::max(sends, recvs); ++i) {
       if (i < sends && i < recvs) {
         const int32_t s = list[begin + i].task, r = list[mid + i].task;
@@ -94,12 +86,12 @@ void Sweep::match_messages() {
       const int32_t other = p.peer_class(t, a.cls);
       const auto& tasks = p.classes[static_cast<size_t>(other)].tasks;
       for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k)
-        if (is_message(ctx_.kind(tasks[k]).op_class) &&
-            (ctx_.kind(tasks[k]).op_class == OpClass::recv) == send && tasks[k].tag == t.tag)
+        if (is_message(ctx_.kind(tasks[k])) && is_receive(ctx_.kind(tasks[k])) == send &&
+            tasks[k].tag == t.tag)
           others.push_back({other, static_cast<int32_t>(k)});
       ctx_.report(send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, a, others,
                   fmt::format("{} (tag {}) has no matching {} in class {}", ctx_.name(a), t.tag,
-                              send ? "recv" : "send", other),
+                              comm::message(send ? comm::Role::receive : comm::Role::send).name, other),
                   send ? "add the recv, or remove the send" : "add the send, or remove the recv");
     }
     begin = end;
@@ -107,31 +99,19 @@ void Sweep::match_messages() {
 }
 
 void Sweep::match_collectives() {
+  // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), where the order of
+  // its collectives is that of the tasks. Ranks of a class run the same list and are in step; over
+  // several classes, the k-th collective of each must be the same.
   const Program& p = ctx_.program;
   std::vector<std::vector<std::vector<int32_t>>> by_group(
       p.groups.size(), std::vector<std::vector<int32_t>>(p.classes.size()));
-  // A set of ranks meets in one lane, or its members may disagree on the order. Groups differ in their
-  // ranks (group-once); one that stays inside a class has other ranks in every class. First user:
-  std::vector<std::vector<int32_t>> first(p.groups.size(), std::vector<int32_t>(p.classes.size(), -1));
   for (size_t c = 0; c < p.classes.size(); ++c) {
     for (size_t i = 0; i < p.classes[c].tasks.size(); ++i) {
       const Task& t = p.classes[c].tasks[i];
-      if (!is_collective(ctx_.kind(t).op_class)) continue;
+      if (!is_collective(ctx_.kind(t))) continue;
       ++num_collectives_;
-      auto& list = by_group[static_cast<size_t>(t.group)][c];
-      const int32_t global = ctx_.global(static_cast<int32_t>(c), static_cast<TaskId>(i));
-      const size_t g = static_cast<size_t>(t.group);
-      int32_t& lane_user = first[g][ctx_.groups[g].crosses_stages ? 0 : c];
-      if (lane_user < 0) lane_user = global;
-      if (ctx_.lane_of[static_cast<size_t>(lane_user)] != static_cast<uint8_t>(t.lane)) {
-        const TaskRef a = ctx_.ref(lane_user), b = ctx_.ref(global);
-        ctx_.report("group-lane", ProblemClass::order, b, {a},
-                    fmt::format("{} and {} use one group in two lanes: ranks may disagree on their "
-                                "order",
-                                ctx_.name(a), ctx_.name(b)),
-                    "put all collectives of a set of ranks in one lane");
-      }
-      list.push_back(global);
+      by_group[static_cast<size_t>(t.group)][c].push_back(
+          ctx_.global(static_cast<int32_t>(c), static_cast<TaskId>(i)));
     }
   }
   for (size_t g = 0; g < p.groups.size(); ++g) {
@@ -222,7 +202,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     if (meeting) return values->meet(refs);
     for (int32_t global : tasks) {
       const TaskRef r = ctx_.ref(global);
-      const bool receive = ctx_.kind(ctx_.task(r)).op_class == OpClass::recv;
+      const bool receive = is_receive(ctx_.kind(ctx_.task(r)));
       values->step(r.cls, r.task, global,
                    receive ? matching_.partner[static_cast<size_t>(global)] : -1);
     }

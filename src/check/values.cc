@@ -7,14 +7,13 @@
 #include <set>
 
 #include "base/error.h"
-#include "check/rules.h"
 
 namespace hocket::check {
 
 Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     : ctx_(ctx), ref_(reference), hazards_(hazards) {
   signatures_.resize(ctx.kinds.size());
-  cost_checked_.assign(ctx.kinds.size(), false);
+  experts_.assign(ctx.kinds.size(), 0);
   made_.assign(ctx.position.size(), -1);
   const LayoutId replicated = ctx.layouts.intern({});
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
@@ -132,12 +131,7 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
       v.expr = kUnknown;
       return;
     }
-    if (v.expr != kZero && ref_.terms[v.expr].type != logical) {
-      refuse("sum-type", ref, t.out[o], "it would add " + describe(expr),
-             "accumulate into the buffer of the same tensor");
-      v.expr = kUnknown;
-      return;
-    }
+    // One local type (operand-types) in one layout is one logical type.
     v = {ref_.terms.sum(v.expr, expr), layout};
     return;
   }
@@ -206,11 +200,6 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
     return lose_outputs(cls, t);
   }
   if (k.op_class == OpClass::add) {
-    if (ref_.terms[exprs_[0]].type != ref_.terms[exprs_[1]].type) {
-      refuse("sum-type", ref, t.in[1], "it would be added to " + describe(exprs_[0]),
-             "add values of the same tensor type");
-      return lose_outputs(cls, t);
-    }
     return set(cls, t, 0, ref_.terms.sum(exprs_[0], exprs_[1]), s.out[0], &s, ref);
   }
   const AppId app = ref_.terms.find(k.key, exprs_);
@@ -219,33 +208,20 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
     explain_unknown(ref);
     return lose_outputs(cls, t);
   }
-  check_cost(ref, t, k);
-  for (size_t o = 0; o < t.out.size(); ++o)
-    set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
-}
-
-/// Work on rows follows from the local types and from how many experts the whole tensors have, which
-/// the terms of the inputs say. Once per kind; the structural rules look at all other kinds.
-void Values::check_cost(TaskRef ref, const Task& t, const KindInfo& k) {
-  const program::Kind& kind = ctx_.program.kind(t);
-  if (cost_checked_[static_cast<size_t>(t.kind)] || !has_rows(kind)) return;
-  cost_checked_[static_cast<size_t>(t.kind)] = true;
-  int64_t experts = 0;
   for (const ExprId e : exprs_) {
     const TypeId logical = ref_.terms[e].type;
-    if (logical >= 0 && ctx_.types[logical].routed()) experts = ctx_.types[logical].dims[0];
+    if (logical >= 0 && ctx_.types[logical].routed())
+      experts_[static_cast<size_t>(t.kind)] = ctx_.types[logical].dims[0];
   }
-  const std::string wrong = cost_differs(kind, *k.rules, experts);
-  if (wrong.empty()) return;
-  ctx_.report(kCostRule.name, ProblemClass::structure, ref, {}, ctx_.name(ref) + ": " + wrong,
-              kCostRule.fix);
+  for (size_t o = 0; o < t.out.size(); ++o)
+    set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
 }
 
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
   const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
   const KindInfo& k = ctx_.kind(t);
-  if (is_local(k.op_class)) return compute(cls, task, t, k);
-  if (k.op_class == OpClass::send) {
+  if (is_local(k)) return compute(cls, task, t, k);
+  if (is_message(k) && !is_receive(k)) {
     Value v = at(cls, t.in[0]);
     if (v.expr < 0) v.expr = kUnknown;
     if (v.expr >= 0 && t.peer_axis != ctx_.pp_axis && v.layout != kAnyLayout &&
@@ -259,7 +235,7 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
     sent_[global] = v;
     return;
   }
-  if (k.op_class == OpClass::recv) {
+  if (is_receive(k)) {
     auto it = sender < 0 ? sent_.end() : sent_.find(sender);
     if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, t);
     const Value v = it->second;

@@ -31,6 +31,8 @@ class Values {
   void meet(std::span<const TaskRef> tasks);
   /// The content of this buffer follows from something already refused.
   void lose(int32_t cls, BufferId b) { at(cls, b).expr = kUnknown; }
+  /// Experts of the whole tensors whose rows a kind works on; 0 if none was seen.
+  int64_t experts(program::KindId kind) const { return experts_[static_cast<size_t>(kind)]; }
   /// After the last task: named buffers hold what the single-device step leaves in them.
   void finish();
 
@@ -52,13 +54,12 @@ class Values {
   Signature& signature(const Task& t, const KindInfo& k);
   bool fits(ExprId expr, LayoutId layout, TypeId local);
   void compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
-  void check_cost(TaskRef ref, const Task& t, const KindInfo& k);
   void collective(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
 
-  // Layout changes of the collectives: false (and reported) if the value does not allow them.
-  bool reduce(TaskRef ref, const GroupInfo& g, size_t operand, Value* v);
-  bool gather(TaskRef ref, const GroupInfo& g, int32_t dim, Value* v);
-  bool scatter(TaskRef ref, const GroupInfo& g, int32_t dim, Value* v);
+  // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
+  // not those of the rows.
+  bool move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t operand, Value* v);
+  bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value& sizes);
   bool innermost(const Layout& l, int32_t axis, int32_t dim) const;
   bool local_index(ExprId e) const;
   void refuse(const char* rule, TaskRef ref, BufferId b, const std::string& why, const char* fix);
@@ -78,7 +79,7 @@ class Values {
   const Hazards& hazards_;
   std::vector<std::vector<Value>> values_;
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
-  std::vector<bool> cost_checked_;                  ///< by kind
+  std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1
   std::map<int32_t, Value> sent_;                   ///< by global task of the send
   std::vector<ExprId> exprs_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/args.h"
 
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -37,20 +37,19 @@ std::string default_of(const Target& target) {
 
 void Args::positional(std::string name, std::string* value, std::string help, bool required) {
   positionals_.push_back(std::make_unique<Option>(
-      Option{"", std::move(name), value, std::move(help), default_of(value), required, {}, false}));
+      Option{"", std::move(name), value, std::move(help), default_of(value), required, {}}));
 }
 
 void Args::positional(std::string name, std::vector<std::string>* values, std::string help,
                       bool required) {
   positionals_.push_back(std::make_unique<Option>(
-      Option{"", std::move(name), values, std::move(help), "", required, {}, false}));
+      Option{"", std::move(name), values, std::move(help), "", required, {}}));
 }
 
 void Args::option(std::string flag, std::string value_name, Target target, std::string help) {
   std::string shown = default_of(target);
   options_.push_back(std::make_unique<Option>(Option{std::move(flag), std::move(value_name), target,
-                                                     std::move(help), std::move(shown), false, {},
-                                                     false}));
+                                                     std::move(help), std::move(shown), false, {}}));
 }
 
 void Args::flag(std::string flag, bool* value, std::string help) {
@@ -67,7 +66,7 @@ Args& Args::sub(std::string name) {
 }
 
 void Args::convert(Option& o) const {
-  if (!o.seen) {
+  if (o.given.empty()) {
     if (o.required)
       fail("hocket " + name_, "{} is missing; {}; try: hocket {} --help", o.value_name, o.help, name_);
     return;
@@ -86,7 +85,7 @@ void Args::convert(Option& o) const {
     return v;
   };
   if (o.given.size() > 1 && !std::holds_alternative<std::vector<std::string>*>(o.target)) {
-    if (o.flag.empty()) unknown(o.given[1]);
+    if (o.flag.empty()) unexpected(o.given[1]);
     fail("hocket " + name_, "{} is given {} times; expected once", shown, o.given.size());
   }
   if (auto* p = std::get_if<bool*>(&o.target)) **p = true;
@@ -98,36 +97,63 @@ void Args::convert(Option& o) const {
   else **std::get_if<std::vector<std::string>*>(&o.target) = o.given;
 }
 
-void Args::unknown(const std::string& word) const {
+void Args::unexpected(const std::string& word) const {
+  fail("hocket " + name_, "unexpected argument {}; try: hocket {} --help", quote(word), name_);
+}
+
+void Args::unknown_option(const std::string& word) const {
   std::vector<std::string> flags = {"--help"};
   for (const auto& o : options_) flags.push_back(o->flag);
   const std::string bare = word.substr(0, word.find('='));
-  if (bare.rfind('-', 0) != 0)
-    fail("hocket " + name_, "unexpected argument {}; try: hocket {} --help", quote(word), name_);
   const std::string near = nearest(bare, flags);
   fail("hocket " + name_, "unknown option {}; {}", quote(bare),
        near.empty() ? fmt::format("the options are {}", join(flags, ", "))
                     : fmt::format("did you mean {}?", near));
 }
 
-void Args::refuse_unknown(const std::vector<std::string>& words) const {
-  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+bool Args::assign(const std::vector<std::string>& words) {
+  HOCKET_CHECK(positionals_.size() <= 1, "{}: a second positional gets nothing", name_);
+  bool options_end = false;  // after "--" every word is a positional
+  const std::string* surplus = nullptr;  // told at the end: --help may follow
+  for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     // "-" and negative numbers are values.
-    if (word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9')) continue;
-    if (word == "--help" || word == "-h") return;
+    const bool is_value = word.size() < 2 || word[0] != '-' || (word[1] >= '0' && word[1] <= '9');
+    if (options_end || is_value) {
+      if (!positionals_.empty()) {
+        positionals_[0]->given.push_back(word);
+      } else if (surplus == nullptr) {
+        surplus = &word;
+      }
+      continue;
+    }
+    if (word == "--") {
+      options_end = true;
+      continue;
+    }
+    if (word == "--help" || word == "-h") return true;
     const size_t equals = word.find('=');
-    const auto option = std::find_if(options_.begin(), options_.end(), [&](const auto& o) {
+    const auto found = std::find_if(options_.begin(), options_.end(), [&](const auto& o) {
       return o->flag == word.substr(0, equals);
     });
-    if (option == options_.end()) unknown(word);
-    const bool takes_value = !std::holds_alternative<bool*>((*option)->target);
-    if (!takes_value && equals != std::string::npos)
-      fail("hocket " + name_, "{} takes no value; got {}", (*option)->flag, quote(word));
-    if (takes_value && equals == std::string::npos && ++i == words.size())
-      fail("hocket " + name_, "{} needs a value ({}); {}", word, (*option)->value_name,
-           (*option)->help);
+    if (found == options_.end()) unknown_option(word);
+    Option& option = **found;
+    const bool takes_value = !std::holds_alternative<bool*>(option.target);
+    if (!takes_value && equals != std::string::npos) {
+      fail("hocket " + name_, "{} takes no value; got {}", option.flag, quote(word));
+    }
+    if (!takes_value) {
+      option.given.assign(1, "");  // twice says no more than once
+    } else if (equals != std::string::npos) {
+      option.given.push_back(word.substr(equals + 1));
+    } else if (++i == words.size()) {
+      fail("hocket " + name_, "{} needs a value ({}); {}", word, option.value_name, option.help);
+    } else {
+      option.given.push_back(words[i]);
+    }
   }
+  if (surplus != nullptr) unexpected(*surplus);
+  return false;
 }
 
 int Args::call(const std::vector<std::string>& words) {
@@ -147,41 +173,12 @@ int Args::call(const std::vector<std::string>& words) {
          join(names, ", "), near.empty() ? "" : fmt::format("; did you mean {}?", near));
   }
 
-  refuse_unknown(words);
-  CLI::App app;
-  app.set_help_flag("", "");
-  bool help_wanted = false;
-  app.add_flag("-h,--help", help_wanted, "");
-  app.allow_extras();
-  std::vector<std::pair<Option*, CLI::Option*>> known;
-  for (auto& o : options_) {
-    CLI::Option* c = nullptr;
-    if (std::holds_alternative<bool*>(o->target))
-      c = app.add_flag(o->flag);
-    else
-      c = app.add_option(o->flag, o->given)->expected(1)->allow_extra_args(false);
-    known.push_back({o.get(), c->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)});
-  }
-  HOCKET_CHECK(positionals_.size() <= 1, "{}: a second positional gets nothing", name_);
-  for (auto& o : positionals_) {
-    // One too many is noticed by convert().
-    known.push_back({o.get(), app.add_option(o->value_name, o->given)->expected(0, 1 << 20)});
-  }
-  try {
-    // CLI11 takes the words in reverse.
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
-  } catch (const CLI::ParseError& e) {
-    fail("hocket " + name_, "{}; try: hocket {} --help", e.what(), name_);
-  }
-  if (help_wanted) {
+  if (assign(words)) {
     fmt::print("{}", help());
     return 0;
   }
-  if (const std::vector<std::string> extra = app.remaining(); !extra.empty()) unknown(extra[0]);
-  for (auto& [option, c] : known) {
-    option->seen = c->count() > 0;
-    convert(*option);
-  }
+  for (auto& option : options_) convert(*option);
+  for (auto& option : positionals_) convert(*option);
   return body_();
 }
 

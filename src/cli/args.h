@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of one verb: options are named once, with their help, and parsing (CLI11),
-// conversion, errors and --help follow. CLI11 is seen by args.cc alone.
+// The command line of one verb: options are named once, with their help, and parsing, conversion,
+// errors and --help follow.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,6 @@ class Args {
   const std::string& name() const { return name_; }
   const std::string& summary() const { return summary_; }
   const std::vector<Example>& examples() const { return examples_; }
-  const std::vector<std::unique_ptr<Args>>& subs() const { return subs_; }
 
  private:
   struct Option {
@@ -63,12 +62,13 @@ class Args {
     Target target;
     std::string help, shown_default;
     bool required = false;
-    std::vector<std::string> given;
-    bool seen = false;
+    std::vector<std::string> given;  ///< its values; a flag that was given has one empty value
   };
+  /// Words to their options; true if one of them asks for help.
+  bool assign(const std::vector<std::string>& words);
   void convert(Option& option) const;
-  void refuse_unknown(const std::vector<std::string>& words) const;
-  [[noreturn]] void unknown(const std::string& word) const;
+  [[noreturn]] void unexpected(const std::string& word) const;
+  [[noreturn]] void unknown_option(const std::string& word) const;
   std::string usage() const;
 
   std::string name_, summary_, text_;

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json.h"
+#include "base/json_writer.h"
 #include "base/units.h"
 #include "check/check.h"
 #include "check/mutants/mutate.h"
@@ -29,7 +31,8 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
   if (const check::Verdict v = checker.check(compiled.program, options); !v.ok())
     fail("hocket check", "the program itself is refused; expected a good one to change\n{}",
          check::to_text(v));
-  nlohmann::json list = nlohmann::json::array();
+  JsonWriter list({.indent = 2});
+  list.object().key("mutants").array();
   std::map<std::string, std::map<std::string, int64_t>> table;
   std::map<std::string, int64_t> total;
   for (int64_t i = 0; i < count; ++i) {
@@ -42,15 +45,19 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
     ++table[mutation.kind][how];
     ++total[how];
     const std::string said = verdict.ok() ? "" : verdict.problems[0].text;
-    if (json)
-      list.push_back({{"seed", s}, {"kind", mutation.kind}, {"change", mutation.text},
-                      {"verdict", how}, {"said", said}});
-    else if (how == "accepted" || how == "missed")
+    if (json) {
+      list.object().member("seed", s).member("kind", mutation.kind).member("change", mutation.text);
+      list.member("verdict", how).member("said", said).end();
+    } else if (how == "accepted" || how == "missed") {
       fmt::print("seed {}: {}, {}: {}{}\n", s, how, mutation.kind, mutation.text,
                  said.empty() ? "" : "\n  said: " + said);
+    }
   }
   if (json) {
-    fmt::print("{}\n", nlohmann::json{{"mutants", list}, {"total", total}}.dump(2));
+    list.end().key("total").object();
+    for (const auto& [how, number] : total) list.member(how, number);
+    list.end().end();
+    fmt::print("{}\n", list.take());
     return 0;
   }
   fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", "fault", "exact", "near", "missed", "accepted");
@@ -68,7 +75,7 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
 
 void verb_check(Args& args) {
   struct Options {
-    std::string run, budget;
+    std::string run, budget, certificate;
     std::vector<std::string> set;
     bool json = false;
     int64_t mutants = 0, seed = 1;
@@ -84,8 +91,11 @@ void verb_check(Args& args) {
                   "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
                   "rank, see --set)");
   add_set(args, &o->set);
-  args.flag("--json", &o->json, "the certificate: what was proved, by which rule, with the "
-                                "program's hash");
+  args.flag("--json", &o->json, "the certificate: what was proved, by which rule, with the hashes of "
+                                "the program, the single-device graph and the mesh");
+  args.option("--certificate", "FILE", &o->certificate,
+              "a certificate, or the run.json of a checkpoint: refuse unless it is about this very "
+              "program, graph and mesh");
   args.option("--memory-budget", "BYTES", &o->budget,
               "memory of a rank, e.g. 80GiB; default: cluster.memory_budget");
   args.option("--mutate", "N", &o->mutants,
@@ -109,6 +119,15 @@ void verb_check(Args& args) {
     const engine::Compiled compiled = source.compile();
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
+    if (!o->certificate.empty()) {
+      const nlohmann::json json = read_json(o->certificate);
+      const check::Certificate certified =
+          check::parse_certificate(JsonView(json, o->certificate));
+      if (const std::string other = check::differences(certified, verdict.certificate);
+          !other.empty()) {
+        fail(o->certificate, "is not about {}: other is {}", o->run, other);
+      }
+    }
     if (o->json)
       fmt::print("{}\n", check::to_json(verdict));
     else

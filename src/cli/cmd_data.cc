@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/inputs.h"
@@ -84,15 +84,17 @@ void declare_train_tokenizer(Args& args) {
     };
     const data::TrainTokenizerResult r = data::train_tokenizer(options);
     progress.finish();
-    if (o->json)
-      fmt::print("{}\n", nlohmann::json{{"out", options.output}, {"vocab_size", r.vocab_size},
-                                        {"files", r.files}, {"bytes", r.bytes},
-                                        {"up_to_date", r.up_to_date}}.dump());
-    else if (r.up_to_date)
+    if (o->json) {
+      JsonWriter j;
+      j.object().member("out", options.output).member("vocab_size", r.vocab_size);
+      j.member("files", r.files).member("bytes", r.bytes).member("up_to_date", r.up_to_date).end();
+      fmt::print("{}\n", j.take());
+    } else if (r.up_to_date) {
       fmt::print("{}: {} tokens, up to date\n", options.output, r.vocab_size);
-    else
+    } else {
       fmt::print("{}: {} tokens from {} files, {}\n", options.output, r.vocab_size, r.files,
                  human_bytes(static_cast<double>(r.bytes)));
+    }
     return 0;
   });
 }
@@ -129,15 +131,17 @@ void declare_prepare(Args& args) {
     const data::PrepareResult r = data::prepare(options);
     progress.finish();
     if (o->json) {
-      auto split = [](const data::SplitStats& s) {
-        return nlohmann::json{{"files", s.files}, {"bytes", s.bytes}, {"tokens", s.tokens}};
+      JsonWriter j;
+      const auto split = [&](const char* name, const data::SplitStats& s) {
+        j.key(name).object().member("files", s.files).member("bytes", s.bytes);
+        j.member("tokens", s.tokens).end();
       };
-      fmt::print("{}\n", nlohmann::json{{"out", options.output}, {"train", split(r.train)},
-                                        {"valid", split(r.valid)},
-                                        {"dropped_duplicate", r.dropped_duplicate},
-                                        {"dropped_empty", r.dropped_empty},
-                                        {"dropped_binary", r.dropped_binary},
-                                        {"up_to_date", r.up_to_date}}.dump());
+      j.object().member("out", options.output);
+      split("train", r.train);
+      split("valid", r.valid);
+      j.member("dropped_duplicate", r.dropped_duplicate).member("dropped_empty", r.dropped_empty);
+      j.member("dropped_binary", r.dropped_binary).member("up_to_date", r.up_to_date).end();
+      fmt::print("{}\n", j.take());
       return 0;
     }
     fmt::print("{}{}: training {} files, {}, {} tokens; held out {} files, {}, {} tokens\n",

@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "base/error.h"
-#include "base/file.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "cli/verbs.h"
 #include "engine/machine.h"
@@ -23,34 +24,37 @@ void verb_env(Args& args) {
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  args.about("this machine, this program, and the kernels that it runs", "");
+  args.about("this machine, this program, and the kernels that it runs",
+             "The kernels are those of the best instruction set for this processor. HOCKET_CPU=x86-64-v3 "
+             "in the environment makes every verb take those of that one.");
   args.flag("--json", &o->json, "as JSON");
   args.example("hocket env", "what to put into a bug report");
   args.example("hocket env --json", "the same for a script");
   args.run([o] {
-    nlohmann::ordered_json j;
-    j["hocket"] = HOCKET_VERSION;
-    for (const auto& [key, value] : engine::machine_facts()) j[key] = value;
     const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
     const double memory = pages * static_cast<double>(sysconf(_SC_PAGESIZE));
-    j["memory_bytes"] = static_cast<int64_t>(memory);
-    j["kernels"] = kernels::cpu_choice();
-    j["models"] = models::families();
-    std::vector<std::string> names;
-    for (const auto& pass : passes::all()) names.push_back(pass.name);
-    j["passes"] = names;
-    j["ops"] = ops::all().size();
+    std::vector<std::string> passes;
+    for (const auto& pass : passes::all()) passes.push_back(pass.name);
     if (o->json) {
-      fmt::print("{}\n", j.dump(2));
+      JsonWriter j({.indent = 2});
+      j.object().member("hocket", HOCKET_VERSION);
+      for (const auto& [key, value] : engine::machine_facts()) j.member(key, value);
+      j.member("memory_bytes", static_cast<int64_t>(memory)).member("kernels", kernels::cpu_choice());
+      j.member("models", models::families()).member("passes", passes);
+      j.member("ops", ops::all().size()).end();
+      fmt::print("{}\n", j.take());
       return 0;
     }
-    for (const auto& [key, value] : j.items()) {
-      std::string shown = value.is_string() ? value.get<std::string>()
-                          : value.is_array() ? join(value.get<std::vector<std::string>>(), ", ")
-                                             : value.dump();
-      if (key == "memory_bytes") shown = human_bytes(memory);
-      fmt::print("{:<14} {}\n", key, shown);
-    }
+    const auto row = [](std::string_view key, std::string_view value) {
+      fmt::print("{:<14} {}\n", key, value);
+    };
+    row("hocket", HOCKET_VERSION);
+    for (const auto& [key, value] : engine::machine_facts()) row(key, value);
+    row("memory_bytes", human_bytes(memory));
+    row("kernels", kernels::cpu_choice());
+    row("models", join(models::families(), ", "));
+    row("passes", join(passes, ", "));
+    row("ops", fmt::format("{}", ops::all().size()));
     return 0;
   });
 }

@@ -4,9 +4,9 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
@@ -92,11 +92,12 @@ int on_ids(const Options& o, const engine::Run& run) {
   int64_t tokens = 0;
   for (const auto& list : ids) tokens += static_cast<int64_t>(list.size());
   if (o.json) {
-    nlohmann::json j = {{"lists", ids.size()}, {"tokens", tokens}, {"loss", nullptr}};
-    if (!std::isnan(loss)) j["loss"] = loss;
-    if (!o.logits.empty()) j["logits"] = o.logits;
-    if (!o.grads.empty()) j["grads"] = o.grads;
-    fmt::print("{}\n", j.dump());
+    JsonWriter j;
+    j.object().member("lists", ids.size()).member("tokens", tokens).member("loss", loss);
+    if (!o.logits.empty()) j.member("logits", o.logits);
+    if (!o.grads.empty()) j.member("grads", o.grads);
+    j.end();
+    fmt::print("{}\n", j.take());
     return 0;
   }
   fmt::print("{} lists, {} tokens", ids.size(), tokens);
@@ -122,15 +123,15 @@ int on_data(const Options& o, const engine::Run& run) {
     progress.update(fmt::format("evaluation {}/{} sequences", done, total));
   });
   progress.finish();
-  if (o.json)
-    fmt::print("{}\n", nlohmann::json{{"eval/loss", h.loss()},
-                                      {"eval/bits_per_byte", h.bits_per_byte()},
-                                      {"targets", h.targets},
-                                      {"bytes", h.bytes},
-                                      {"data", dataset.folder()}}.dump());
-  else
+  if (o.json) {
+    JsonWriter j;
+    j.object().member("eval/loss", h.loss()).member("eval/bits_per_byte", h.bits_per_byte());
+    j.member("targets", h.targets).member("bytes", h.bytes).member("data", dataset.folder()).end();
+    fmt::print("{}\n", j.take());
+  } else {
     fmt::print("{}: loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes held out)\n", dataset.folder(),
                h.loss(), h.bits_per_byte(), h.targets, h.bytes);
+  }
   return 0;
 }
 

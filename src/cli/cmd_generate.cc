@@ -5,10 +5,10 @@
 #include <cstdio>
 #include <iterator>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "cli/inputs.h"
@@ -100,11 +100,12 @@ void verb_generate(Args& args) {
           weights.load_range(t.name, begin, count, t.type.dtype, to);
         },
         how);
-    if (o->json)
-      fmt::print("{}\n", nlohmann::json{{"prompt", how.prompt}, {"text", text}}.dump(
-                             -1, ' ', false, nlohmann::json::error_handler_t::replace));
-    else
-      fmt::print("\n");
+    if (o->json) {
+      JsonWriter j;
+      j.object().member("prompt", how.prompt).member("text", text).end();
+      fmt::print("{}", j.take());
+    }
+    fmt::print("\n");
     return 0;
   });
 }

@@ -24,8 +24,9 @@ void verb_train(Args& args) {
              "memory; then trains. While it runs: step, loss, tokens/s, FLOP/s, expert balance, "
              "predicted beside measured step time. Into output.dir go metrics.jsonl, checkpoints "
              "that transformers opens, a trace that Perfetto opens, and report.html.\n"
-             "Ctrl-C saves a checkpoint and ends; the same command continues from the newest one, "
-             "bit for bit. All ranks are threads of this process.");
+             "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint and ends with exit code "
+             "130 (143, 129); a second one ends at once. The same command continues from the newest "
+             "checkpoint, bit for bit. All ranks are threads of this process.");
   args.positional("RUN", &o->run, "a run.yaml, or the text of a program (`hocket graph`)", false);
   add_set(args, &o->set);
   args.flag("--print-config", &o->print_config,
@@ -33,7 +34,7 @@ void verb_train(Args& args) {
   args.flag("--print-keys", &o->print_keys,
             "print every key of a run.yaml with type, default and meaning, and end");
   args.flag("--json", &o->json, "with --print-config: as JSON");
-  args.example("hocket train configs/quickstart.yaml", "what `make quickstart` trains");
+  args.example("hocket train configs/quickstart.yaml", "what ./quickstart trains");
   args.example("hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
                "--set plan.micro_batch=1 --set output.dir=runs/four --set train.steps=20 "
                "--set train.minutes=0",
@@ -58,8 +59,7 @@ void verb_train(Args& args) {
     const Source source = read_source(o->run, o->set);
     if (o->json) fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-    train::train(source.run, {source.program_text, command_line()});
-    return 0;
+    return train::train(source.run, {source.program_text, command_line()});
   });
 }
 

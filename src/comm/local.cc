@@ -12,19 +12,13 @@
 
 #include "base/error.h"
 #include "comm/communicator.h"
+#include "comm/ops/comm_op.h"
 
 namespace hocket::comm {
 
-using graph::DType;
-using graph::TensorType;
 using program::Kind;
 
 namespace {
-
-/// What one member brings to a collective.
-struct Posted {
-  const Call* call = nullptr;
-};
 
 /// Barrier of one set of ranks. All its collectives come in one lane: in two lanes of a rank, each could
 /// take the other's place.
@@ -35,25 +29,9 @@ struct Meeting {
   std::condition_variable arrived;
   size_t count = 0;
   uint64_t generation = 0;
-  std::vector<Posted> posted;
+  std::vector<const Kind*> kinds;   // what each member came with, and its operands
+  std::vector<Operands> operands;
 };
-
-template <typename T>
-void sum_range(const std::vector<const T*>& from, T* to, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
-    T sum = from[0][i];
-    for (size_t r = 1; r < from.size(); ++r) sum += from[r][i];
-    to[i] = sum;
-  }
-}
-
-/// Elements before and from `dim` on: a tensor is [outer, inner] blocks for that dim.
-std::pair<int64_t, int64_t> blocks(const TensorType& t, int64_t dim) {
-  int64_t outer = 1, inner = 1;
-  for (int64_t i = 0; i < static_cast<int64_t>(t.dims.size()); ++i)
-    (i < dim ? outer : inner) *= t.dims[static_cast<size_t>(i)];
-  return {outer, inner};
-}
 
 std::string describe(const Kind& kind) {
   std::string text = kind.op + to_string(kind.attrs) + " of";
@@ -65,18 +43,6 @@ std::string ranks_text(std::span<const int32_t> ranks) {
   std::string text;
   for (int32_t r : ranks) text += (text.empty() ? "" : ",") + std::to_string(r);
   return text;
-}
-
-template <typename Fn>
-void with_type(DType dtype, Fn fn) {
-  switch (dtype) {
-    case DType::f32: return fn(float{});
-    case DType::f64: return fn(double{});
-    case DType::i32: return fn(int32_t{});
-    case DType::i64: return fn(int64_t{});
-    case DType::bf16: break;
-  }
-  fail_run("comm", "no local sum of {}", to_string(dtype));
 }
 
 }  // namespace
@@ -92,11 +58,6 @@ struct LocalWorld::Impl {
     void recv(const Call& call);
     void barrier(Meeting& m, const Call& call);
     Meeting& meeting(const Call& call);
-    void all_reduce(const Call& call, Meeting& m, size_t me);
-    void all_gather(const Call& call, Meeting& m);
-    void reduce_scatter(const Call& call, Meeting& m, size_t me);
-    void size_exchange(const Call& call, Meeting& m, size_t me);
-    void all_to_all(const Call& call, Meeting& m, size_t me);
 
     Impl& world_;
     int32_t rank_;
@@ -151,7 +112,8 @@ Meeting& LocalWorld::Impl::Rank::meeting(const Call& call) {
   auto& m = world_.meetings[std::vector<int32_t>(call.members.begin(), call.members.end())];
   if (!m) {
     m = std::make_unique<Meeting>(call.lane);
-    m->posted.resize(call.members.size());
+    m->kinds.resize(call.members.size());
+    m->operands.resize(call.members.size());
   }
   if (m->lane != call.lane)
     fail_run("comm", "rank {} came in lane {} to a meeting of ranks {}; expected lane {}, in which they "
@@ -161,146 +123,31 @@ Meeting& LocalWorld::Impl::Rank::meeting(const Call& call) {
 }
 
 void LocalWorld::Impl::Rank::run(const Call& call) {
-  if (call.kind->op == "send") return send(call);
-  if (call.kind->op == "recv") return recv(call);
+  // A collective: everybody posts its operands, and all wait until all have. Whoever finds another op or
+  // other types there throws before it reads anything. Then each does its own part, phase by phase, and
+  // leaves only when all are done, because others read its operands until then.
+  HOCKET_CHECK(is_communication(*call.kind), "{} involves no other rank", call.kind->op);
+  const Op& op = comm::op(call.kind->communication);
+  if (op.role == Role::send) return send(call);
+  if (op.role == Role::receive) return recv(call);
   Meeting& m = meeting(call);
   const size_t me = static_cast<size_t>(
       std::find(call.members.begin(), call.members.end(), rank_) - call.members.begin());
   HOCKET_CHECK(me < call.members.size(), "rank {} is not in its group", rank_);
-  m.posted[me].call = &call;
+  m.kinds[me] = call.kind;
+  m.operands[me] = {call.in, call.out};
   barrier(m, call);
   for (size_t i = 0; i < call.members.size(); ++i) {
-    const Kind* other = m.posted[i].call->kind;
+    const Kind* other = m.kinds[i];
     if (other != call.kind && (other->op != call.kind->op || other->attrs != call.kind->attrs ||
                                other->in != call.kind->in || other->out != call.kind->out))
       fail_run("comm", "rank {} came with {} to a meeting where rank {} came with {}",
                call.members[i], describe(*other), rank_, describe(*call.kind));
   }
-  if (call.kind->op == "all_reduce") {
-    all_reduce(call, m, me);
-  } else if (call.kind->op == "all_gather") {
-    all_gather(call, m);
-  } else if (call.kind->op == "reduce_scatter") {
-    reduce_scatter(call, m, me);
-  } else if (call.kind->op == "size_exchange") {
-    size_exchange(call, m, me);
-  } else if (call.kind->op == "all_to_all") {
-    all_to_all(call, m, me);
-  } else {
-    fail_run("comm", "unknown communication {}", call.kind->op);
-  }
-  barrier(m, call);
-}
-
-void LocalWorld::Impl::Rank::all_reduce(const Call& call, Meeting& m, size_t me) {
-  const int64_t n = static_cast<int64_t>(call.members.size());
-  auto chunk = [&](int64_t numel, int64_t i) { return numel * i / n; };
-  // First everybody sums one chunk over all inputs, in rank order …
-  for (size_t b = 0; b < call.in.size(); ++b)
-    with_type(call.kind->in[b].dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const int64_t numel = call.kind->in[b].numel(), i = static_cast<int64_t>(me);
-      std::vector<const T*> from;
-      for (const Posted& p : m.posted) from.push_back(static_cast<const T*>(p.call->in[b]));
-      sum_range(from, static_cast<T*>(call.out[b]), chunk(numel, i), chunk(numel, i + 1));
-    });
-  barrier(m, call);
-  // … then collects the other chunks.
-  for (size_t b = 0; b < call.in.size(); ++b) {
-    const int64_t numel = call.kind->in[b].numel(), size = size_of(call.kind->in[b].dtype);
-    for (size_t j = 0; j < call.members.size(); ++j) {
-      if (j == me) continue;
-      const int64_t begin = chunk(numel, static_cast<int64_t>(j)) * size;
-      const int64_t end = chunk(numel, static_cast<int64_t>(j) + 1) * size;
-      std::memcpy(static_cast<std::byte*>(call.out[b]) + begin,
-                  static_cast<const std::byte*>(m.posted[j].call->out[b]) + begin,
-                  static_cast<size_t>(end - begin));
-    }
-  }
-}
-
-void LocalWorld::Impl::Rank::all_gather(const Call& call, Meeting& m) {
-  const TensorType& part = call.kind->in[0];
-  auto [outer, inner] = blocks(part, call.kind->attrs.i("dim"));
-  const size_t row = static_cast<size_t>(inner * size_of(part.dtype));
-  auto* to = static_cast<std::byte*>(call.out[0]);
-  for (int64_t o = 0; o < outer; ++o)
-    for (const Posted& p : m.posted) {
-      std::memcpy(to, static_cast<const std::byte*>(p.call->in[0]) + static_cast<size_t>(o) * row,
-                  row);
-      to += row;
-    }
-}
-
-void LocalWorld::Impl::Rank::reduce_scatter(const Call& call, Meeting& m, size_t me) {
-  const TensorType& part = call.kind->out[0];
-  const auto shape = blocks(part, call.kind->attrs.i("dim"));
-  const int64_t outer = shape.first, inner = shape.second;  // clang 14 captures no bindings
-  const int64_t n = static_cast<int64_t>(call.members.size());
-  with_type(part.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t o = 0; o < outer; ++o) {
-      std::vector<const T*> from;
-      const int64_t at = (o * n + static_cast<int64_t>(me)) * inner;
-      for (const Posted& p : m.posted) from.push_back(static_cast<const T*>(p.call->in[0]) + at);
-      sum_range(from, static_cast<T*>(call.out[0]) + o * inner, 0, inner);
-    }
-  });
-}
-
-void LocalWorld::Impl::Rank::size_exchange(const Call& call, Meeting& m, size_t me) {
-  const int64_t experts = call.kind->in[0].dims[0];
-  const int64_t local = experts / static_cast<int64_t>(call.members.size());
-  auto* sizes = static_cast<int64_t*>(call.out[0]);
-  auto* counts = static_cast<int64_t*>(call.out[1]);
-  std::fill(counts, counts + local, 0);
-  for (size_t s = 0; s < m.posted.size(); ++s) {
-    const auto* from = static_cast<const int64_t*>(m.posted[s].call->in[0]);
-    std::copy(from, from + experts, sizes + static_cast<int64_t>(s) * experts);
-    for (int64_t e = 0; e < local; ++e) counts[e] += from[static_cast<int64_t>(me) * local + e];
-  }
-}
-
-void LocalWorld::Impl::Rank::all_to_all(const Call& call, Meeting& m, size_t me) {
-  const TensorType& rows = call.kind->in[0];
-  const TensorType& sizes_type = call.kind->in[1];
-  const int64_t n = sizes_type.dims[0], experts = sizes_type.dims[1], local = experts / n;
-  const auto* sizes = static_cast<const int64_t*>(call.in[1]);  // the same on every member
-  auto size = [&](int64_t source, int64_t e) { return sizes[source * experts + e]; };
-  const int64_t row_bytes = rows.row_size() * size_of(rows.dtype);
-  auto* to = static_cast<std::byte*>(call.out[0]);
-  int64_t written = 0;
-  const int64_t limit = call.kind->out[0].max_rows();
-  auto pull = [&](int64_t member, int64_t from_row, int64_t count) {
-    if (written + count > limit)
-      fail_run("comm", "all_to_all receives more than the {} rows of its buffer", limit);
-    std::memcpy(to + written * row_bytes,
-                static_cast<const std::byte*>(m.posted[static_cast<size_t>(member)].call->in[0]) +
-                    from_row * row_bytes,
-                static_cast<size_t>(count * row_bytes));
-    written += count;
-  };
-  const int64_t i = static_cast<int64_t>(me);
-  if (call.kind->attrs.i("from") == 1) {
-    // To the experts: my experts' rows from every source, in (expert, source) order.
-    std::vector<int64_t> at(static_cast<size_t>(n), 0);  // row in the source
-    for (int64_t s = 0; s < n; ++s)
-      for (int64_t e = 0; e < i * local; ++e) at[static_cast<size_t>(s)] += size(s, e);
-    for (int64_t e = i * local; e < (i + 1) * local; ++e)
-      for (int64_t s = 0; s < n; ++s) {
-        pull(s, at[static_cast<size_t>(s)], size(s, e));
-        at[static_cast<size_t>(s)] += size(s, e);
-      }
-  } else {
-    // Back to the tokens: my rows from every expert's owner.
-    for (int64_t e = 0; e < experts; ++e) {
-      const int64_t owner = e / local;
-      int64_t at = 0;
-      for (int64_t f = owner * local; f < e; ++f)
-        for (int64_t s = 0; s < n; ++s) at += size(s, f);
-      for (int64_t s = 0; s < i; ++s) at += size(s, e);
-      pull(owner, at, size(i, e));
-    }
+  const Together all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands};
+  for (int phase = 0; phase < op.phases; ++phase) {
+    op.run(all, me, phase);
+    barrier(m, call);
   }
 }
 

@@ -14,15 +14,14 @@ namespace {
 
 /// Median time of one message of `bytes` from one thread to another.
 double message_s(LocalWorld& world, int64_t bytes, int rounds) {
-  program::Kind send, recv;
-  send.op = "send";
-  recv.op = "recv";
-  send.in = recv.out = {{graph::DType::f32, {bytes / 4}, 0}};
+  const graph::TensorType type{graph::DType::f32, {bytes / 4}, 0};
+  const program::Kind send = program::communication_kind(message(Role::send).id, {}, {type}, {});
+  const program::Kind recv = program::communication_kind(message(Role::receive).id, {}, {}, {type});
   std::vector<float> a(static_cast<size_t>(bytes / 4)), b(a.size());
   auto call = [](const program::Kind& kind, void* const* p, int32_t peer) {
     Call c;
     c.kind = &kind;
-    (kind.op == "send" ? c.in : c.out) = std::span<void* const>(p, 1);
+    (kind.out.empty() ? c.in : c.out) = std::span<void* const>(p, 1);
     c.peer = peer;
     c.tag = 0;
     return c;

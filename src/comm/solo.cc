@@ -3,82 +3,55 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
+#include "comm/ops/parts.h"
 
 namespace hocket::comm {
 
-namespace {
-
-/// Both directions of the routed exchange when all n sources have the same counts: rows are
-/// repeated n times on the way to the experts, and taken once on the way back.
-void exchange_rows(const Call& call, int64_t me) {
-  const auto& rows = call.kind->in[0];
-  const auto& sizes_type = call.kind->in[1];
-  const int64_t n = sizes_type.dims[0], experts = sizes_type.dims[1], local = experts / n;
-  const auto* sizes = static_cast<const int64_t*>(call.in[1]);
-  const int64_t row = rows.row_size() * size_of(rows.dtype);
-  const auto* from = static_cast<const std::byte*>(call.in[0]);
-  auto* to = static_cast<std::byte*>(call.out[0]);
-  auto copy = [&](int64_t at, int64_t count) {
-    std::memcpy(to, from + at * row, static_cast<size_t>(count * row));
-    to += count * row;
-  };
-  if (call.kind->attrs.i("from") == 1) {
-    int64_t at = 0;
-    for (int64_t e = 0; e < experts; at += sizes[e++])
-      if (e / local == me)
-        for (int64_t s = 0; s < n; ++s) copy(at, sizes[e]);
+void SoloCommunicator::run(const Call& call) {
+  // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same rows
+  // in every part) is made by the op itself from as many members as there are, all with this rank's
+  // memory. Two cases need care. A sum of whole values would only be a multiple: this rank alone stands
+  // for the group, which leaves the value as it is. And a peer may hold more rows of a routed tensor than
+  // this rank does: it gets a copy with this rank's rows over and over, so that no row is left to chance.
+  const program::Kind& kind = *call.kind;
+  const Op& op = comm::op(kind.communication);
+  if (op.role == Role::send) return;
+  if (op.role == Role::receive) {
+    std::memset(call.out[0], 0, static_cast<size_t>(kind.out[0].bytes()));
     return;
   }
-  int64_t at = 0;
-  std::vector<int64_t> begin(static_cast<size_t>(local));
-  for (int64_t e = 0; e < local; ++e) {
-    begin[static_cast<size_t>(e)] = at;
-    at += n * sizes[me * local + e];
-  }
-  // Rows of other ranks' experts are not here: take as many of ours.
-  for (int64_t e = 0; e < experts; ++e) {
-    const int64_t mine = sizes[me * local + e % local], want = sizes[e];
-    const int64_t start = begin[static_cast<size_t>(e % local)];
-    for (int64_t done = 0; done < want;) {
-      const int64_t count = std::min(want - done, std::max<int64_t>(mine, 1));
-      copy(std::min(start, std::max<int64_t>(at - count, 0)), count);
-      done += count;
+  const size_t n = call.members.size();
+  const size_t me = static_cast<size_t>(
+      std::find(call.members.begin(), call.members.end(), rank_) - call.members.begin());
+  HOCKET_CHECK(me < n, "rank {} is not in its group", rank_);
+  const bool alone = op.move.placed == Move::Placed::sum && op.move.part == Move::Part::whole;
+  std::vector<Operands> members(alone ? 1 : n, Operands{call.in, call.out});
+  std::vector<std::vector<std::byte>> rows;  // of the peers that hold more
+  std::vector<std::vector<void*>> pointers;
+  if (op.needs_sizes) {
+    rows.resize(n);
+    pointers.resize(n);
+    const Rows sizes(call.in[1], kind.in[1].dims[0], kind.in[1].dims[1]);
+    const int dim = before(op, kind.attrs).dim();
+    const size_t row = static_cast<size_t>(kind.in[0].row_size() * size_of(kind.in[0].dtype));
+    const size_t mine = static_cast<size_t>(sizes.held(static_cast<int64_t>(me), dim));
+    for (size_t i = 0; i < n; ++i) {
+      const size_t held = static_cast<size_t>(sizes.held(static_cast<int64_t>(i), dim));
+      if (held <= mine) continue;
+      rows[i].resize(held * row);
+      for (size_t at = 0; at < held && mine > 0; at += mine) {
+        std::memcpy(rows[i].data() + at * row, call.in[0], std::min(mine, held - at) * row);
+      }
+      pointers[i].assign(call.in.begin(), call.in.end());
+      pointers[i][0] = rows[i].data();
+      members[i].in = pointers[i];
     }
   }
-}
-
-}  // namespace
-
-void SoloCommunicator::run(const Call& call) {
-  const program::Kind& kind = *call.kind;
-  const int64_t n = static_cast<int64_t>(call.members.size());
-  const int64_t me =
-      std::find(call.members.begin(), call.members.end(), rank_) - call.members.begin();
-  if (kind.op == "send") return;
-  if (kind.op == "recv") {
-    std::memset(call.out[0], 0, static_cast<size_t>(kind.out[0].bytes()));
-  } else if (kind.op == "all_reduce") {
-    for (size_t i = 0; i < call.in.size(); ++i)
-      if (call.in[i] != call.out[i])
-        std::memcpy(call.out[i], call.in[i], static_cast<size_t>(kind.in[i].bytes()));
-  } else if (kind.op == "size_exchange") {
-    const int64_t experts = kind.in[0].dims[0], local = experts / n;
-    const auto* counts = static_cast<const int64_t*>(call.in[0]);
-    for (int64_t s = 0; s < n; ++s)
-      std::copy(counts, counts + experts, static_cast<int64_t*>(call.out[0]) + s * experts);
-    for (int64_t e = 0; e < local; ++e)
-      static_cast<int64_t*>(call.out[1])[e] = n * counts[me * local + e];
-  } else if (kind.op == "all_to_all") {
-    exchange_rows(call, me);
-  } else {
-    // all_gather and reduce_scatter move whole floating-point blocks: any values will do.
-    const size_t in = static_cast<size_t>(kind.in[0].bytes());
-    const size_t out = static_cast<size_t>(kind.out[0].bytes());
-    for (size_t at = 0; at < out; at += in)
-      std::memcpy(static_cast<std::byte*>(call.out[0]) + at, call.in[0], std::min(in, out - at));
-  }
+  const Together all{&kind.attrs, kind.in, kind.out, members};
+  for (int phase = 0; phase < op.phases; ++phase) op.run(all, alone ? 0 : me, phase);
 }
 
 }  // namespace hocket::comm

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/stats.h"
@@ -191,32 +192,20 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   const double beta = !crosses       ? near.bytes_per_s()
                       : per_node > 1 ? std::min(near.bytes_per_s(), per_node * far.bytes_per_s())
                                      : far.bytes_per_s();
-  const double size = static_cast<double>(kind.bytes);
-  const std::string& op = kind.op;
-  double s = 0;
-  if (op == "all_reduce") {
-    const double ring = 2 * (n - 1) * alpha + 2 * (n - 1) / n * size / beta;
-    const double tree = 2 * std::ceil(std::log2(n)) * alpha + 2 * size / beta;
-    s = std::min(ring, tree);
-  } else if (op == "all_gather" || op == "reduce_scatter") {
-    s = (n - 1) * alpha + (n - 1) / n * size / beta;
-  } else if (op == "size_exchange") {
-    s = alpha + (n - 1) * size / beta;
-  } else if (op == "all_to_all") {
-    // All messages are posted at once; what stays in the node and what leaves it move side by side.
-    const double inside = shape.nodes > 1 ? per_node - 1 : crosses ? 0 : n - 1;
-    const double outside = n - 1 - inside;
-    double t = 0;
-    if (inside > 0) t = inside / n * size / near.bytes_per_s();
-    if (outside > 0) t = std::max(t, outside / n * size / far.bytes_per_s());
-    s = alpha + t;
-  } else if (op == "send") {
-    s = alpha + size / beta;
-  } else {
-    fail("cost",
-         "no cost for communication {}; expected all_reduce, all_gather, reduce_scatter, "
-         "all_to_all, size_exchange or send",
-         op);
+  // All members start together; of the op's algorithms the fastest is taken. In a direct one, what
+  // stays in the node and what leaves it move side by side.
+  const double inside = shape.nodes > 1 ? per_node - 1 : crosses ? 0 : n - 1;
+  const double outside = n - 1 - inside;
+  double s = std::numeric_limits<double>::infinity();
+  const comm::Op& op = comm::op(kind.communication);
+  for (const comm::Algorithm& a : op.algorithms(n, static_cast<double>(kind.bytes))) {
+    double data = a.bytes / beta;
+    if (a.direct) {
+      data = 0;
+      if (inside > 0) data = inside / (n - 1) * a.bytes / near.bytes_per_s();
+      if (outside > 0) data = std::max(data, outside / (n - 1) * a.bytes / far.bytes_per_s());
+    }
+    s = std::min(s, a.rounds * alpha + data);
   }
   const bool fitted = profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0;
   return {to_ns(s) + overhead, fitted ? Provenance::interpolated : Provenance::analytic};

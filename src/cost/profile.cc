@@ -143,7 +143,7 @@ std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {
     const auto& tasks = program.classes[c].tasks;
     for (size_t i = 0; i < tasks.size(); ++i) {
       const program::Task& t = tasks[i];
-      if (program::is_communication(program.kind(t).op)) continue;
+      if (program::is_communication(program.kind(t))) continue;
       const auto [it, fresh] = index.emplace(std::pair(t.kind, t.accumulate.bits()), targets.size());
       if (fresh)
         targets.push_back({kind_key(program.kind(t), t.accumulate.bits()), t.kind, t.accumulate.bits(), 0,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,6 +18,18 @@ using nlohmann::json;
 double number(const json& line, const char* key) {
   const auto at = line.find(key);
   return at != line.end() && at->is_number() ? at->get<double>() : kMissing;
+}
+
+// The numbers of `count` layers with experts.
+std::vector<int64_t> layers_of(const json& line, size_t count) {
+  std::vector<int64_t> layers(count);
+  std::iota(layers.begin(), layers.end(), 0);
+  const auto given = line.find("moe/layers");
+  if (given == line.end() || !given->is_array() || given->size() != count) return layers;
+  for (size_t i = 0; i < count; ++i) {
+    if ((*given)[i].is_number_integer()) layers[i] = (*given)[i].get<int64_t>();
+  }
+  return layers;
 }
 
 template <typename Point>
@@ -58,7 +71,7 @@ class Reader {
       known = true;
     }
     if (line.contains("moe/load")) {
-      LoadPoint p{step, {}};
+      LoadPoint p{step, {}, {}};
       for (const json& layer : line["moe/load"]) {
         std::vector<double> row;
         if (!layer.is_array()) return known;
@@ -67,6 +80,7 @@ class Reader {
         p.load.push_back(std::move(row));
       }
       if (p.load.empty() || p.load[0].empty()) return known;
+      p.layers = layers_of(line, p.load.size());
       drop_from(&out_.load, step);
       out_.load.push_back(std::move(p));
       known = true;

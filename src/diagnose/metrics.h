@@ -37,10 +37,12 @@ struct EvalPoint {
   double bits_per_byte = kMissing;
 };
 
-/// Tokens that every expert received, `moe/load`: [layer][expert], in any unit.
+/// Tokens that every expert received, `moe/load`: [layer with experts][expert], in any unit.
 struct LoadPoint {
   int64_t step = 0;
   std::vector<std::vector<double>> load;
+  /// Which layers of the model these are, `moe/layers`; where a line does not say: 0, 1, 2, ...
+  std::vector<int64_t> layers;
 };
 
 struct Metrics {

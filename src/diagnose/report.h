@@ -68,6 +68,7 @@ struct MemoryPlan {
 struct Sample {
   std::string prompt, text;  ///< text follows the prompt
   std::string how;           ///< "temperature 0.8, top-p 0.95, seed 1"
+  std::string language;      ///< "c++": its words are coloured; empty: plain text
 };
 struct ReportFile {
   std::string name, what;

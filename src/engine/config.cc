@@ -66,7 +66,9 @@ void TrainSection::fields(Fields& v) {
   v("seed", seed, "of initialisation and data order").min(0);
   v("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   v("eval_sequences", eval_sequences,
-    "held-out sequences per validation while training; the one at the end takes all").min(1);
+    "held-out sequences per validation while training, spread evenly").min(1);
+  v("final_eval_sequences", final_eval_sequences,
+    "held-out sequences of the validation at the end; 0: all of them").min(0);
   v("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
   v("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
   v("resume", resume, "continue from the newest checkpoint of output.dir, if there is one; false: "
@@ -81,10 +83,8 @@ void PlanSection::fields(Fields& v) {
   v("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
   v("pp_schedule", pp_schedule,
     "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
-  v("recompute", recompute, "activations computed again in the backward pass")
-      .one_of({"none", "selective", "full"});
   v("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
-  v("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
+  pass_options.fields(v);
   v("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
       .min(0).max(kMaxThreads);
   v("ranks_per_node", ranks_per_node, "decides which links are inside a node; 0: all ranks on one")
@@ -106,6 +106,12 @@ void OutputSection::fields(Fields& v) {
   v("dir", dir, "checkpoints, metrics, traces and the report go here");
   v("trace", trace, "write the trace of one step");
   v("report", report, "write report.html at the end");
+  v("baselines", baselines,
+    "what the held-out loss is compared with, computed once per data: all (xz -9e, a second per MB, and a "
+    "trigram model), trigram, or none; auto: all if there is a report, else none")
+      .one_of({"auto", "all", "trigram", "none"});
+  v("sample_prompt", sample_prompt,
+    "what the sample at the end goes on from; default: the first lines of a held-out file");
 }
 
 void RunConfig::fields(Fields& v) {
@@ -156,7 +162,6 @@ void derive(Run& run) {
   p.micro_batch = c.plan.micro_batch;
   p.pp_layers = c.plan.pp_layers;
   p.pp_schedule = c.plan.pp_schedule;
-  p.recompute = c.plan.recompute;
   p.threads_per_rank = c.plan.threads_per_rank;
   p.ranks_per_node = c.plan.ranks_per_node;
   const int64_t at_once = p.dp * p.micro_batch;
@@ -186,7 +191,7 @@ bool outside_program(std::string_view override) {
   const std::string_view key = override.substr(0, override.find('='));
   if (key == "model.init") return true;
   for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
-                                "eval_sequences", "save_every", "keep_last", "resume"})
+                                "eval_sequences", "final_eval_sequences", "save_every", "keep_last", "resume"})
     if (key.starts_with("train.") && key.substr(6) == loop) return true;
   return false;
 }

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "models/config.h"
 #include "parallel/plan.h"
+#include "passes/pass.h"
 
 namespace hocket::engine {
 
@@ -51,6 +52,7 @@ struct TrainSection {
   int64_t seed = 1;
   int64_t eval_every = 0;
   int64_t eval_sequences = 32;
+  int64_t final_eval_sequences = 0;
   int64_t save_every = 0;
   int64_t keep_last = 2;
   bool resume = true;
@@ -61,9 +63,8 @@ struct PlanSection {
   int64_t pp = 1, dp = 1, ep = 1, micro_batch = 1;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
-  std::string recompute = "none";
   std::vector<std::string> passes{"recompute", "bucket"};
-  double bucket_mib = 25;
+  passes::PassOptions pass_options;  ///< keys of the plan, each declared by its pass
   int64_t threads_per_rank = 0;
   int64_t ranks_per_node = 0;
   double timeout_s = 300;
@@ -81,6 +82,8 @@ struct OutputSection {
   std::string dir = "runs/default";
   bool trace = true;
   bool report = true;
+  std::string baselines = "auto";
+  std::string sample_prompt;
   void fields(Fields& v);
 };
 

@@ -29,7 +29,8 @@ std::string describe(const Run& run) {
                      p.pp, p.dp, p.ep > 1 ? fmt::format(" (ep {})", p.ep) : "", p.world(),
                      p.world() == 1 ? "" : "s", each, p.pp > 1 ? p.pp_schedule : "no pipeline",
                      p.num_micro_batches, p.num_micro_batches == 1 ? "" : "es", p.micro_batch,
-                     run.config.train.seq_len, p.recompute);
+                     run.config.train.seq_len,
+                     run.config.plan.pass_options.text("recompute"));
 }
 
 }  // namespace hocket::engine

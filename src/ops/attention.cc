@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention: causal grouped-query attention over packed documents. A document begins where
-// pos[t] == 0 and never sees another one; the cost uses whole sequences as documents unless the
-// caller knows better. attention_cached is the same for new tokens against a KV cache.
+// pos[t] == 0 and at every multiple of `seq`, the length of a sequence (without it all tokens are
+// one), and never sees another one; the cost uses whole sequences as documents unless the caller
+// knows better. attention_cached is the same for new tokens against a KV cache.
 #include "ops/rules.h"
 
 namespace hocket::ops {
 namespace {
+
+void want_sequences(std::string_view op, const Attrs& attrs) {
+  if (const int64_t length = attrs.i_or("seq", 1); length < 1)
+    fail(op, "seq is {}; expected tokens of a sequence", length);
+}
 
 void want_heads(std::string_view op, Types in) {
   for (int i = 0; i < 3; ++i) want_rank(op, in[static_cast<size_t>(i)], 3);
@@ -23,10 +29,12 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_heads("attention", in);
   want_vector("attention", in[3], DType::i32, in[0].dims[0], "number of positions");
   attrs.f("scale");
+  want_sequences("attention", attrs);
   return {in[0], {in[0].dtype, {in[0].dims[0], in[0].dims[1]}}};
 }
 
-std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
+std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
+  want_sequences("attention_bwd", attrs);
   want_inputs("attention_bwd", in, 7);
   want_heads("attention_bwd", in.subspan(1, 3));
   want_same("attention_bwd", in[0], in[1]);
@@ -106,12 +114,15 @@ void grad(GradContext& g) {
 std::vector<Sample> samples() {
   std::vector<Sample> list;
   struct Case {
-    int64_t t, h, g, d;
+    int64_t t, h, g, d, seq;
   };
-  for (Case c : {Case{12, 4, 2, 4}, Case{8, 2, 2, 3}, Case{7, 3, 1, 5}, Case{1, 1, 1, 2}}) {
+  for (Case c : {Case{12, 4, 2, 4, 6}, Case{8, 2, 2, 3, 2}, Case{8, 2, 2, 4, 0},
+                 Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}}) {
     TensorType q{DType::f64, {c.t, c.h, c.d}}, k{DType::f64, {c.t, c.g, c.d}};
+    Attrs attrs{{"scale", 0.5}};
+    if (c.seq > 0) attrs.set("seq", c.seq);
     list.push_back({to_string(q) + " " + to_string(k),
-                    {{"scale", 0.5}},
+                    attrs,
                     {q, k, k, {DType::i32, {c.t}}},
                     {{}, {}, {}, {.kind = Fill::Kind::documents}},
                     {},
@@ -122,11 +133,16 @@ std::vector<Sample> samples() {
 std::vector<Sample> samples_bwd() {
   TensorType q{DType::f64, {12, 4, 4}}, k{DType::f64, {12, 2, 4}}, lse{DType::f64, {12, 4}};
   Fill from{.kind = Fill::Kind::from_op};
-  return {{"12 tokens, 4 over 2 heads",
-           {{"scale", 0.5}},
-           {q, q, k, k, q, lse, {DType::i32, {12}}},
-           {{}, {}, {}, {}, from, from, {.kind = Fill::Kind::documents}},
-           {{"attention", {{"scale", 0.5}}, {1, 2, 3, 6}, {4, 5}}}}};
+  std::vector<Sample> list;
+  for (int64_t seq : {12, 6}) {
+    const Attrs attrs{{"scale", 0.5}, {"seq", seq}};
+    list.push_back({"12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq),
+                    attrs,
+                    {q, q, k, k, q, lse, {DType::i32, {12}}},
+                    {{}, {}, {}, {}, from, from, {.kind = Fill::Kind::documents}},
+                    {{"attention", attrs, {1, 2, 3, 6}, {4, 5}}}});
+  }
+  return list;
 }
 std::vector<Sample> samples_cached() {
   TensorType q{DType::f64, {3, 4, 4}}, k{DType::f64, {3, 2, 4}}, cache{DType::f64, {9, 2, 4}};

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "comm/ops/comm_op.h"
 #include "ops/op.h"
 
 namespace hocket::parallel {
@@ -21,15 +22,14 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double reshard_cost(const TensorType& type, Placement from, Placement to, int32_t n) {
   if (from == to) return 0;
-  double t = static_cast<double>(type.bytes()), p = n;
-  bool counts = type.dtype == graph::DType::i64;
-  if (from.is_partial() && to.is_replicate()) return 2 * (p - 1) / p * t;
-  if (from.is_partial() && to.is_split() && counts && to.dim() == 0) return t;  // size exchange
-  if (from.is_partial() && to.is_split()) return (p - 1) / p * t;
-  if (from.is_split() && to.is_replicate() && !type.routed()) return (p - 1) / p * t;
-  if (from.is_split() && to.is_split() && type.routed() && from.dim() < 2 && to.dim() < 2)
-    return (p - 1) / p * t / p;
-  return kInfinity;
+  TensorType local = type;
+  if (from.is_split()) {
+    // Sizes that do not divide are refused where the value is made: here only the cost counts.
+    int64_t& size = local.dims[static_cast<size_t>(from.dim())];
+    size = (size + n - 1) / n;
+  }
+  const auto step = comm::resharding(local, from, to, n);
+  return step ? step->bytes : kInfinity;
 }
 
 namespace {

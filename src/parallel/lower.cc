@@ -186,6 +186,7 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   Program program;
   program.mesh = plan.mesh();
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
+  program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
   const int stages = static_cast<int>(plan.pp), n = program.num_micro_batches;
   const bool train = !graph.grads.empty();
   Schedule schedule = train ? make_schedule(plan.pp_schedule, stages, n) : forward_only(stages, n);

@@ -80,8 +80,8 @@ class StageLowering {
   void find_gradient_sums();
   void name_layer_kinds();
   int32_t segment(int32_t layer, Phase phase);
-  Lane comm_lane(const Group& group) const;
-  Lane peer_lane(int32_t peer, bool receive) const;
+  Lane comm_lane(program::GroupId group);
+  Lane peer_lane(int32_t peer, comm::Role role);
 
   ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
   ValueId find(TensorId tensor, const Layout& layout) const;
@@ -99,9 +99,13 @@ class StageLowering {
   bool runs_here(const graph::Node& node) const;
   void gather_norms(const graph::Node& clip, List& list);
   TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
-  TaskTemplate& add_communication(const char* op, graph::Attrs attrs, const Group& group,
+  Kind communication_kind(const comm::Op& op, graph::Attrs attrs, const std::vector<ValueId>& in,
+                          const std::vector<ValueId>& out) const;
+  TaskTemplate& add_communication(const comm::Op& op, graph::Attrs attrs, const Group& group,
                                   std::vector<ValueId> in, std::vector<ValueId> out, List& list,
                                   Phase phase, int32_t layer);
+  TaskTemplate& add_message(comm::Role role, int32_t stage, ValueId v, List& list, Phase phase,
+                            int32_t layer);
   void protect_shared(List& list);
   std::vector<int32_t> holders(TensorId param) const;
 
@@ -124,6 +128,8 @@ class StageLowering {
   std::vector<bool> accumulated_, is_output_;
   std::vector<bool> sums_gradients_;  // per node
   std::vector<ValueId> sizes_of_;  // per counts tensor
+  std::map<program::GroupId, Lane> group_lane_;
+  std::map<int32_t, bool> peer_leaves_node_;  // by offset along the stages
   std::vector<std::string> layer_kind_;
   bool in_step_ = false;
 };
@@ -166,26 +172,19 @@ int32_t StageLowering::segment(int32_t layer, Phase phase) {
   return static_cast<int32_t>(program_.segments.size() - 1);
 }
 
-Lane StageLowering::comm_lane(const Group& group) const {
-  int64_t per_node = plan_.ranks_per_node > 0 ? plan_.ranks_per_node : plan_.world();
-  if (per_node >= plan_.world()) return Lane::intra;
-  for (int32_t rank : program_.ranks_of(stage_)) {
-    for (int32_t member : program_.members(group, rank))
-      if (member / per_node != rank / per_node) return Lane::inter;
+Lane StageLowering::comm_lane(program::GroupId group) {
+  const auto [known, fresh] = group_lane_.try_emplace(group);
+  if (fresh) {
+    const bool leaves = program_.leaves_node(program_.groups[idx(group)], stage_);
+    known->second = program::link_lane(comm::Role::collective, leaves);
   }
-  return Lane::intra;
+  return known->second;
 }
 
-Lane StageLowering::peer_lane(int32_t peer, bool receive) const {
-  int64_t per_node = plan_.ranks_per_node > 0 ? plan_.ranks_per_node : plan_.world();
-  bool inter = false;
-  for (int32_t rank : program_.ranks_of(stage_)) {
-    auto c = mesh_.coords(rank);
-    c[idx(mesh_.axis("pp"))] += peer;
-    inter |= mesh_.rank(c) / per_node != rank / per_node;
-  }
-  if (receive) return inter ? Lane::inter_rx : Lane::intra_rx;
-  return inter ? Lane::inter : Lane::intra;
+Lane StageLowering::peer_lane(int32_t peer, comm::Role role) {
+  const auto [known, fresh] = peer_leaves_node_.try_emplace(peer);
+  if (fresh) known->second = program_.leaves_node(mesh_.axis("pp"), peer, stage_);
+  return program::link_lane(role, known->second);
 }
 
 ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
@@ -225,28 +224,41 @@ TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t laye
   return t;
 }
 
-TaskTemplate& StageLowering::add_communication(const char* op, graph::Attrs attrs,
+Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
+                                       const std::vector<ValueId>& in,
+                                       const std::vector<ValueId>& out) const {
+  std::vector<TensorType> in_types, out_types;
+  for (ValueId v : in) in_types.push_back(out_.values[idx(v)].type);
+  for (ValueId v : out) out_types.push_back(out_.values[idx(v)].type);
+  return program::communication_kind(op.id, std::move(attrs), std::move(in_types),
+                                     std::move(out_types));
+}
+
+TaskTemplate& StageLowering::add_communication(const comm::Op& op, graph::Attrs attrs,
                                                const Group& group, std::vector<ValueId> in,
                                                std::vector<ValueId> out, List& list, Phase phase,
                                                int32_t layer) {
-  Kind kind;
-  kind.op = op;
-  kind.attrs = std::move(attrs);
-  for (ValueId v : in) {
-    kind.in.push_back(out_.values[idx(v)].type);
-    kind.bytes += kind.in.back().bytes();
-  }
-  for (ValueId v : out) kind.out.push_back(out_.values[idx(v)].type);
-  if (kind.op == "all_gather") kind.bytes = kind.out[0].bytes();
-  // Rows of a routed tensor: what even routing sends, not the bound.
-  if (kind.op == "all_to_all") {
-    const TensorType& by_token = kind.attrs.i("from") == 1 ? kind.in[0] : kind.out[0];
-    kind.bytes = by_token.dims[1] * by_token.top_k * by_token.row_size() * size_of(by_token.dtype);
-  }
-  TaskTemplate t = make(std::move(kind), comm_lane(group), phase, layer);
-  t.task.group = program_.intern(group);
+  const program::GroupId id = program_.intern(group);
+  TaskTemplate t = make(communication_kind(op, std::move(attrs), in, out), comm_lane(id), phase, layer);
+  t.task.group = id;
   t.in = std::move(in);
   t.out = std::move(out);
+  list.push_back(std::move(t));
+  return list.back();
+}
+
+/// One end of a message to or from another stage. The tensor is its tag.
+TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId v, List& list,
+                                         Phase phase, int32_t layer) {
+  const bool sends = role == comm::Role::send;
+  const std::vector<ValueId> value{v}, nothing;
+  Kind kind = communication_kind(comm::message(role), {}, sends ? value : nothing,
+                                 sends ? nothing : value);
+  TaskTemplate t = make(std::move(kind), peer_lane(stage - stage_, role), phase, layer);
+  t.task.peer_axis = mesh_.axis("pp");
+  t.task.peer = stage - stage_;
+  t.task.tag = out_.values[idx(v)].tensor;
+  (sends ? t.in : t.out) = value;
   list.push_back(std::move(t));
   return list.back();
 }
@@ -263,7 +275,7 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
                              v.life == Value::Life::step ? Value::Life::step
                                                          : Value::Life::micro_batch));
   }
-  TaskTemplate& t = add_communication("all_reduce", {}, Group{axes, {}}, from, outs, list, phase,
+  TaskTemplate& t = add_communication(comm::summing(), {}, Group{axes, {}}, from, outs, list, phase,
                                       layer);
   for (size_t i = 0; i < from.size(); ++i)
     if (out_.values[idx(from[i])].life == Value::Life::step)
@@ -279,25 +291,30 @@ ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase ph
   ValueId in = find(counts, from);
   HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
   ValueId local = add_value(counts, to, Value::Life::micro_batch);
+  const auto exchange = comm::resharding(out_.values[idx(in)].type, from[axis], to[axis],
+                                         mesh_.axes[idx(axis)].size);
+  if (!exchange || !exchange->op->makes_sizes)
+    fail("lower", "the rows of {} can't be exchanged from {} to {}", graph_.tensor(counts).name,
+         to_string(from, mesh_), to_string(to, mesh_));
   // The sizes matrix is an auxiliary value of the counts tensor: no layout of its own.
   Value v;
   v.tensor = counts;
-  v.type = {graph::DType::i64, {mesh_.axes[idx(axis)].size, out_.values[idx(in)].type.dims[0]}, 0};
+  v.type = exchange->out[0];
   v.name = graph_.tensor(counts).name + ".sizes";
   out_.values.push_back(v);
   sizes = static_cast<ValueId>(out_.values.size() - 1);
-  add_communication("size_exchange", {}, Group{{axis}, {}}, {in}, {sizes, local}, list, phase,
-                    layer);
+  add_communication(*exchange->op, exchange->attrs, Group{{axis}, {}}, {in}, {sizes, local}, list,
+                    phase, layer);
   return sizes;
 }
 
 ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
                                int32_t layer) {
   // From the layout that the value has to the one that is wanted, a collective at a time. All sums
-  // first, in one all_reduce over all their axes. Then axis by axis, innermost first, because a
-  // split is nested inside those of the axes before it: P -> S is a reduce_scatter (of routing
-  // counts: a size exchange, which gives the local counts), S -> S of a routed tensor (between
-  // rows by token and rows by expert) an all_to_all with those sizes, S -> B an all_gather.
+  // first, in one collective over all their axes. Then axis by axis, innermost first, because a
+  // split is nested inside those of the axes before it: the collective whose movement leads from one
+  // placement to the other. If that one exchanges routing counts, it gives the local counts and the
+  // sizes; if it moves rows, it needs the sizes of their routing.
   // Every intermediate layout is a value of its own, found again by whoever asks for it.
   const TensorId tensor = out_.values[idx(from)].tensor;
   const graph::Tensor& logical = graph_.tensor(tensor);
@@ -321,33 +338,24 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     if (p == q) continue;
     layout.on[a] = q;
     const int32_t axis = static_cast<int32_t>(a);
-    if (p.is_partial() && q.is_split() && logical.type.dtype == graph::DType::i64) {
+    const auto step = comm::resharding(out_.values[idx(from)].type, p, q, mesh_.axes[a].size);
+    if (!step)
+      fail("lower", "no resharding of {} from {} to {}", logical.name,
+           to_string(out_.values[idx(from)].layout, mesh_), to_string(to, mesh_));
+    if (step->op->makes_sizes) {
       sizes(tensor, axis, list, phase, layer);
       from = find(tensor, layout);
       HOCKET_CHECK(from != kNone, "size exchange of {} on several axes", logical.name);
       continue;
     }
-    Value::Life life = in_step_ ? Value::Life::step : Value::Life::micro_batch;
-    if (p.is_split() && q.is_split() && logical.type.routed()) {
-      ValueId s = sizes(layouts_.counts_of[idx(tensor)], axis, list, phase, layer);
-      ValueId v = add_value(tensor, layout, life);
-      add_communication("all_to_all", {{"from", int64_t{p.dim()}}, {"to", int64_t{q.dim()}}},
-                        Group{{axis}, {}}, {from, s}, {v}, list, phase, layer);
-      from = v;
-    } else if (p.is_partial() && q.is_split()) {
-      ValueId v = add_value(tensor, layout, life);
-      add_communication("reduce_scatter", {{"dim", int64_t{q.dim()}}}, Group{{axis}, {}}, {from},
-                        {v}, list, phase, layer);
-      from = v;
-    } else if (p.is_split() && q.is_replicate() && !logical.type.routed()) {
-      ValueId v = add_value(tensor, layout, life);
-      add_communication("all_gather", {{"dim", int64_t{p.dim()}}}, Group{{axis}, {}}, {from}, {v},
-                        list, phase, layer);
-      from = v;
-    } else {
-      fail("lower", "no resharding of {} from {} to {}", logical.name,
-           to_string(out_.values[idx(from)].layout, mesh_), to_string(to, mesh_));
-    }
+    std::vector<ValueId> in{from};
+    if (step->op->needs_sizes)
+      in.push_back(sizes(layouts_.counts_of[idx(tensor)], axis, list, phase, layer));
+    const ValueId v =
+        add_value(tensor, layout, in_step_ ? Value::Life::step : Value::Life::micro_batch);
+    add_communication(*step->op, step->attrs, Group{{axis}, {}}, std::move(in), {v}, list, phase,
+                      layer);
+    from = v;
   }
   return from;
 }
@@ -368,33 +376,14 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
   const int32_t from = stage_of(graph_.nodes[idx(t.producer)]);
   HOCKET_CHECK(from != stage_, "{} is used before it is made", t.name);
   ValueId v = add_value(tensor, layout, Value::Life::micro_batch);
-  Kind kind;
-  kind.op = "recv";
-  kind.out = {out_.values[idx(v)].type};
-  kind.bytes = kind.out[0].bytes();
-  TaskTemplate task = make(std::move(kind), peer_lane(from - stage_, true), phase_of(user),
-                           user.layer);
-  task.task.peer_axis = mesh_.axis("pp");
-  task.task.peer = from - stage_;
-  task.task.tag = tensor;
-  task.out = {v};
-  list.push_back(std::move(task));
+  add_message(comm::Role::receive, from, v, list, phase_of(user), user.layer);
   return v;
 }
 
 void StageLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t layer) {
   ValueId v = find(tensor, layouts_.tensor[idx(tensor)]);
   for (int32_t to : remote_consumers_[idx(tensor)]) {
-    Kind kind;
-    kind.op = "send";
-    kind.in = {out_.values[idx(v)].type};
-    kind.bytes = kind.in[0].bytes();
-    TaskTemplate task = make(std::move(kind), peer_lane(to - stage_, false), phase, layer);
-    task.task.peer_axis = mesh_.axis("pp");
-    task.task.peer = to - stage_;
-    task.task.tag = tensor;
-    task.in = {v};
-    list.push_back(std::move(task));
+    add_message(comm::Role::send, to, v, list, phase, layer);
   }
 }
 
@@ -538,7 +527,7 @@ void StageLowering::emit_grads() {
       ValueId next = add_value(total, v.layout, Value::Life::step);
       // The sum over stages replaces the stage's own: both are values of the same tensor.
       std::erase(values_of_[idx(total)], sum);
-      TaskTemplate& t = add_communication("all_reduce", {}, Group{{mesh_.axis("pp")}, stages},
+      TaskTemplate& t = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, stages},
                                           {sum}, {next}, list, Phase::grad, param.layer);
       t.shares.push_back({0, sum});
       sum = next;
@@ -581,7 +570,7 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
     std::erase(values_of_[idx(id)], v);
     out.push_back(add_value(id, Layout{}, Value::Life::step));
   }
-  TaskTemplate& t = add_communication("all_reduce", {}, Group{{mesh_.axis("pp")}, {}}, in, out,
+  TaskTemplate& t = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, {}}, in, out,
                                       list, Phase::grad, 0);
   for (size_t i = 0; i < in.size(); ++i) t.shares.push_back({static_cast<int>(i), in[i]});
 }

@@ -52,11 +52,11 @@ class Bucketing {
  private:
   bool mergeable(const Task& t) const {
     const program::Kind& k = program_.kind(t);
-    if (t.group == kNone) return false;
+    if (t.group == kNone || !program::is_collective(k)) return false;
     // Collectives across stages keep their place: every stage has the same order of them.
     const auto& axes = program_.groups[static_cast<size_t>(t.group)].axes;
     if (std::find(axes.begin(), axes.end(), program_.mesh.axis("pp")) != axes.end()) return false;
-    return k.op == "all_reduce" && t.phase == program::Phase::grad && t.in == t.out &&
+    return comm::op(k.communication).list && t.phase == program::Phase::grad && t.in == t.out &&
            !k.in.empty() && graph::is_floating(k.in[0].dtype) && k.in[0].numel() > 1;
   }
   bool touches(const Open& bucket, const Task& t) const {
@@ -78,8 +78,8 @@ class Bucketing {
       emit(bucket.tasks[0]);
     } else if (bucket.tasks.size() > 1) {
       Task merged = cls_.tasks[bucket.tasks.back()];
-      program::Kind kind;
-      kind.op = "all_reduce";
+      const comm::Id op = program_.kind(merged).communication;
+      std::vector<graph::TensorType> types;
       merged.in.clear();
       merged.deps.clear();
       for (size_t i : bucket.tasks) {
@@ -87,13 +87,11 @@ class Bucketing {
         const program::Kind& k = program_.kind(t);
         merged.in.insert(merged.in.end(), t.in.begin(), t.in.end());
         merged.deps.insert(merged.deps.end(), t.deps.begin(), t.deps.end());
-        kind.in.insert(kind.in.end(), k.in.begin(), k.in.end());
-        kind.bytes += k.bytes;
+        types.insert(types.end(), k.in.begin(), k.in.end());
         renamed_[i] = static_cast<TaskId>(tasks_.size());
       }
       merged.out = merged.in;
-      kind.out = kind.in;
-      merged.kind = program_.intern(std::move(kind));
+      merged.kind = program_.intern(program::communication_kind(op, {}, types, types));
       tasks_.push_back(std::move(merged));
     }
     bucket = {};
@@ -107,15 +105,23 @@ class Bucketing {
   std::vector<TaskId> renamed_;
 };
 
-void run(Program& program, const PassOptions& options) {
-  for (RankClass& cls : program.classes) Bucketing(program, cls, options.bucket_bytes).run();
+struct Options {
+  double bucket_mib = 25;
+  void fields(Fields& v) {
+    v("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
+  }
+};
+
+void run(Program& program, const Options& options) {
+  const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
+  for (RankClass& cls : program.classes) Bucketing(program, cls, limit).run();
 }
 
 }  // namespace
 
 Pass pass_bucket() {
-  return {"bucket", "merges gradient all-reduces into buckets (plan.bucket_mib)", true, nullptr,
-          run};
+  return program_pass("bucket", "merges gradient all-reduces into buckets (plan.bucket_mib)", true,
+                      run);
 }
 
 }  // namespace hocket::passes

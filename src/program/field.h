@@ -102,4 +102,8 @@ inline constexpr bool kIsList = false;
 template <HasFields Struct>
 inline constexpr bool kIsList<std::vector<Struct>> = true;
 
+/// True of types whose values follow from other fields: those of the fields that are a cache().
+template <class Member>
+inline constexpr bool kIsCache = false;
+
 }  // namespace hocket::program

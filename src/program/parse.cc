@@ -150,7 +150,7 @@ class Parser {
   template <class Struct>
   void fields(Words& words, Struct* object) const {
     for_each_field<Struct>([&]<class Value>(const Field& field, Value Struct::*member) {
-      if constexpr (!kIsList<Value>) {
+      if constexpr (!kIsList<Value> && !kIsCache<Value>) {
         std::string_view text;
         if (field.is_word) {
           text = Words::unquoted(words.next());
@@ -252,10 +252,18 @@ void Parser::line(std::string_view raw) {
     }
     program.num_micro_batches = static_cast<int32_t>(count);
     words.expect_all_taken();
+  } else if (what == "ranks_per_node") {
+    const auto count = parse_number<int64_t>(words.next());
+    if (count < 1 || count > 1 << 20) {
+      bad(fmt::format("ranks_per_node is {}; expected 1 or more", count));
+    }
+    program.ranks_per_node = static_cast<int32_t>(count);
+    words.expect_all_taken();
   } else if (what == "axis") {
     axis(words);
   } else if (what == "kind") {
     numbered(words, what, "k", &program.kinds);
+    program.kinds.back().communication = comm::find(program.kinds.back().op);
   } else if (what == "group") {
     numbered(words, what, "", &program.groups);
   } else if (what == "segment") {

@@ -31,21 +31,37 @@ BufferKind parse_buffer_kind(std::string_view text) {
   return parse_enum<BufferKind>(text, kBufferKinds, "buffer kind");
 }
 
-bool is_collective(std::string_view op) {
-  return op == "all_reduce" || op == "all_gather" || op == "reduce_scatter" ||
-         op == "size_exchange" || op == "all_to_all";
-}
 graph::DType compute_dtype(const Kind& kind) {
   return graph::compute_dtype(kind.in, kind.out).value_or(graph::DType::f32);
 }
 
-bool is_communication(std::string_view op) {
-  return op == "send" || op == "recv" || is_collective(op);
+bool is_collective(const Kind& kind) {
+  return is_communication(kind) && comm::op(kind.communication).role == comm::Role::collective;
+}
+
+Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
+                        std::vector<TensorType> out) {
+  Kind kind;
+  kind.op = comm::op(op).name;
+  kind.attrs = std::move(attrs);
+  kind.in = std::move(in);
+  kind.out = std::move(out);
+  kind.bytes = comm::op(op).payload(kind.attrs, kind.in, kind.out);
+  kind.communication = op;
+  return kind;
+}
+
+Lane link_lane(comm::Role role, bool leaves_node) {
+  if (role == comm::Role::receive) return leaves_node ? Lane::inter_rx : Lane::intra_rx;
+  return leaves_node ? Lane::inter : Lane::intra;
 }
 
 int32_t Program::class_of(int32_t rank) const {
   const int32_t pp = mesh.axis("pp");
-  return pp < 0 ? 0 : mesh.coords(rank)[static_cast<size_t>(pp)];
+  if (pp < 0) return 0;
+  int32_t stride = 1;
+  for (size_t a = static_cast<size_t>(pp) + 1; a < mesh.axes.size(); ++a) stride *= mesh.axes[a].size;
+  return rank / stride % mesh.axes[static_cast<size_t>(pp)].size;
 }
 
 std::vector<int32_t> Program::ranks_of(int32_t cls) const {
@@ -79,7 +95,54 @@ int32_t Program::peer_class(const Task& t, int32_t cls) const {
   return t.peer_axis == mesh.axis("pp") ? mesh.wrap(t.peer_axis, int64_t{cls} + t.peer) : cls;
 }
 
+bool Program::leaves_node(const Group& group, int32_t cls) const {
+  // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if its
+  // first and last do: the rank itself with its coordinates on the group's axes moved to both ends.
+  if (ranks_per_node <= 0) return false;
+  struct Span {
+    int32_t stride, size, first, last;
+  };
+  std::vector<Span> spans;
+  int32_t stride = 1;
+  for (size_t a = mesh.axes.size(); a-- > 0; stride *= mesh.axes[a].size) {
+    if (std::find(group.axes.begin(), group.axes.end(), static_cast<int32_t>(a)) == group.axes.end())
+      continue;
+    const bool some = mesh.axes[a].name == "pp" && !group.members.empty();
+    spans.push_back({stride, mesh.axes[a].size, some ? group.members.front() : 0,
+                     some ? group.members.back() : mesh.axes[a].size - 1});
+  }
+  for (int32_t rank : ranks_of(cls)) {
+    int32_t first = rank, last = rank;
+    for (const Span& s : spans) {
+      const int32_t here = rank / s.stride % s.size;
+      first += (s.first - here) * s.stride;
+      last += (s.last - here) * s.stride;
+    }
+    if (first / ranks_per_node != last / ranks_per_node) return true;
+  }
+  return false;
+}
+
+bool Program::leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const {
+  if (ranks_per_node <= 0) return false;
+  for (int32_t rank : ranks_of(cls)) {
+    if (mesh.moved(rank, peer_axis, peer) / ranks_per_node != rank / ranks_per_node) return true;
+  }
+  return false;
+}
+
+int64_t Program::size_of(const Group& group) const {
+  int64_t ranks = 1;
+  for (int32_t a : group.axes) {
+    const graph::Axis& axis = mesh.axes[static_cast<size_t>(a)];
+    const bool some = axis.name == "pp" && !group.members.empty();
+    ranks *= some ? static_cast<int64_t>(group.members.size()) : axis.size;
+  }
+  return ranks;
+}
+
 KindId Program::intern(Kind kind) {
+  kind.communication = comm::find(kind.op);
   std::map<std::string, KindId>& places = kind_index.places_;
   if (places.size() != kinds.size()) {
     places.clear();
@@ -97,9 +160,9 @@ Group Program::canonical(Group group) const {
   const size_t stages = static_cast<size_t>(mesh.extent("pp"));
   if (group.members.size() == 1) std::erase(group.axes, pp);
   if (group.members.size() == 1 || group.members.size() == stages) group.members.clear();
-  const auto num_axes = static_cast<int32_t>(mesh.axes.size());
-  std::erase_if(group.axes, [&](int32_t a) {  // one that does not exist stays: the check names it
-    return a >= 0 && a < num_axes && mesh.axes[static_cast<size_t>(a)].size == 1;
+  std::erase_if(group.axes, [&](int32_t a) {
+    return a >= 0 && static_cast<size_t>(a) < mesh.axes.size() &&
+           mesh.axes[static_cast<size_t>(a)].size == 1;
   });
   return group;
 }

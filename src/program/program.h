@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "comm/ops/comm_op.h"
 #include "graph/graph.h"
 #include "graph/layout.h"
 #include "graph/output_set.h"
@@ -42,23 +43,19 @@ enum class Phase : uint8_t { forward, backward, grad, optimizer };
 const char* to_string(Phase phase);
 Phase parse_phase(std::string_view text);
 
-/// What tasks of the same shape share, interned: op (a compute op of src/ops or one of the
-/// communication ops below), attributes, local types, cost.
-///   all_reduce(x...)            -> x... in place, summed over the group (coalesced list)
-///   all_gather(x) dim           -> y: parts concatenated along `dim`
-///   reduce_scatter(x) dim       -> y: summed, this rank's part along `dim`
-///   size_exchange(counts[E])    -> sizes i64[n,E], counts i64[E/n] of this rank's experts
-///   all_to_all(x, sizes) from,to-> y: routed, split(from) to split(to): 1 -> 0 sends rows to their
-///                                  experts, 0 -> 1 back to their tokens
-///   send(x) / recv() -> y       peer = this rank moved by `peer` along axis `peer_axis`
-///   copy, zero                  local
+template <>
+inline constexpr bool kIsCache<comm::Id> = true;
+
+/// What tasks of the same shape share, interned: op (a compute op of src/ops or a communication op of
+/// src/comm/ops), attributes, local types, cost.
 struct Kind {
   std::string op;
   Attrs attrs;
   std::vector<TensorType> in, out;  ///< local types, accumulators not among the inputs
   double flops = 0;
-  int64_t bytes = 0;      ///< memory traffic of a kernel; payload per rank of a communication
+  int64_t bytes = 0;      ///< memory traffic of a kernel; comm::Op::payload of a communication
   int64_t workspace = 0;
+  comm::Id communication = comm::Id::none;  ///< follows from `op`: set by Program::intern and the parser
   bool operator==(const Kind&) const = default;
 
   template <class Visitor>
@@ -70,12 +67,18 @@ struct Kind {
     visit(Field("flops").always(), &Kind::flops);
     visit(Field("bytes").always(), &Kind::bytes);
     visit(Field("workspace").always(), &Kind::workspace);
+    visit(Field("").cache(), &Kind::communication);
   }
 };
 /// First floating-point type among inputs, then outputs; f32 if there is none.
 graph::DType compute_dtype(const Kind& kind);
-bool is_communication(std::string_view op);
-bool is_collective(std::string_view op);  ///< communication other than send and recv
+inline bool is_communication(const Kind& kind) { return kind.communication != comm::Id::none; }
+bool is_collective(const Kind& kind);  ///< communication other than messages
+/// The kind of a communication op on these local types, with its payload.
+Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
+                        std::vector<TensorType> out);
+/// The lane of a link: where collectives and sends go out, or messages come in.
+Lane link_lane(comm::Role role, bool leaves_node);
 
 /// Ranks that differ only in the coordinates of `axes`; on axis `pp`, `members` (if not empty)
 /// restricts the group to these pipeline stages (replicas of a tied parameter).
@@ -212,11 +215,14 @@ class KindIndex {
   friend struct Program;
   std::map<std::string, KindId> places_;
 };
+template <>
+inline constexpr bool kIsCache<KindIndex> = true;
 
 struct Program {
   std::string config;   ///< resolved run configuration (JSON, one line): model, data, train, plan
   Mesh mesh;
   int32_t num_micro_batches = 1;
+  int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
   std::vector<Kind> kinds;
   std::vector<Group> groups;
   std::vector<Segment> segments;
@@ -234,6 +240,12 @@ struct Program {
   }
   /// The class of the peers of the ranks of class `cls`.
   int32_t peer_class(const Task& t, int32_t cls) const;
+  /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or receive from
+  /// other nodes. Linear in the ranks.
+  bool leaves_node(const Group& group, int32_t cls) const;
+  bool leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const;
+  /// Ranks that meet in an instance of the group.
+  int64_t size_of(const Group& group) const;
   KindId intern(Kind kind);
   GroupId intern(const Group& group);
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
@@ -244,6 +256,7 @@ struct Program {
   static constexpr void fields(Visitor&& visit) {
     visit(Field("config").label(), &Program::config);
     visit(Field("micro_batches").always(), &Program::num_micro_batches);
+    visit(Field("ranks_per_node"), &Program::ranks_per_node);
     visit(Field("axis"), &Program::mesh);
     visit(Field("kind"), &Program::kinds);
     visit(Field("group"), &Program::groups);

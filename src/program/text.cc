@@ -75,7 +75,7 @@ class Line {
     static const Struct untouched{};
     bool before = false;  // the field before was written
     for_each_field<Struct>([&]<class Value>(const Field& field, Value Struct::*member) {
-      if constexpr (!kIsList<Value>) {
+      if constexpr (!kIsList<Value> && !kIsCache<Value>) {
         const Value& value = object.*member;
         before = field.is_word || field.is_always || (field.is_follower && before) ||
                  !(value == untouched.*member);
@@ -160,7 +160,9 @@ class Printer {
   void print(const Field& field, const std::string& value) {
     if (!value.empty()) line("{} {}", field.name, value);
   }
-  void print(const Field& field, int32_t value) { line("{} {}", field.name, value); }
+  void print(const Field& field, int32_t value) {
+    if (field.is_always || value != 0) line("{} {}", field.name, value);
+  }
   void print(const Field& field, const Mesh& mesh) {
     for (const graph::Axis& axis : mesh.axes) line("{} {} {}", field.name, axis.name, axis.size);
   }

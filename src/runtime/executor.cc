@@ -148,7 +148,7 @@ void Executor::Impl::prepare() {
       p.operands.push_back({address[static_cast<size_t>(t.in[k])], &kind.in[k]});
     for (size_t k = 0; k < t.out.size(); ++k)
       p.operands.push_back({address[static_cast<size_t>(t.out[k])], &kind.out[k]});
-    if (program::is_communication(kind.op)) {
+    if (program::is_communication(kind)) {
       if (!communicator)
         fail_run("executor", "{} needs other ranks", task_name(program, cls_id, p.id));
       for (const kernels::TensorRef& r : p.operands) p.pointers.push_back(r.data);

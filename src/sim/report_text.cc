@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
+#include "base/json_writer.h"
 #include "base/text.h"
 
 namespace hocket::sim {
@@ -139,65 +139,57 @@ std::string to_text(const Program& p, const SimReport& r) {
 std::string to_json(const Program& p, const SimReport& r) {
   // The same facts as to_text, for scripts: seconds as numbers, every rank that was replayed
   // instead of the first 16, and absent keys where nothing is known (tokens, FLOPs).
-  using Json = nlohmann::ordered_json;
   const auto s = [](int64_t ns) { return static_cast<double>(ns) / 1e9; };
-  Json j;
-  j["step_s"] = s(r.step_ns);
-  j["step_ns"] = r.step_ns;
-  j["calibrated"] = r.calibrated;
-  j["cluster"] = r.cluster;
-  j["device"] = r.device;
-  j["ranks"] = r.ranks;
-  j["stages"] = r.stages;
-  j["micro_batches"] = p.num_micro_batches;
-  j["tasks"] = r.tasks;
-  j["replayed"] = {{"ranks", r.replayed_ranks}, {"tasks", r.replayed_tasks}};
+  JsonWriter j({.indent = 2});
+  j.object().member("step_s", s(r.step_ns)).member("step_ns", r.step_ns);
+  j.member("calibrated", r.calibrated).member("cluster", r.cluster).member("device", r.device);
+  j.member("ranks", r.ranks).member("stages", r.stages);
+  j.member("micro_batches", p.num_micro_batches).member("tasks", r.tasks);
+  j.key("replayed").object().member("ranks", r.replayed_ranks);
+  j.member("tasks", r.replayed_tasks).end();
   if (r.tokens > 0) {
-    j["tokens"] = r.tokens;
-    j["tokens_per_s"] = r.tokens_per_s;
-    j["tokens_per_s_per_device"] = r.tokens_per_s / r.ranks;
+    j.member("tokens", r.tokens).member("tokens_per_s", r.tokens_per_s);
+    j.member("tokens_per_s_per_device", r.tokens_per_s / r.ranks);
   }
   if (r.model_flops > 0) {
-    j["model_flops"] = r.model_flops;
-    j["tflops_per_device"] = r.flops_per_s_per_rank * 1e-12;
-    j["peak_flops_per_device"] = r.peak_flops;
-    j["mfu"] = r.mfu;
+    j.member("model_flops", r.model_flops);
+    j.member("tflops_per_device", r.flops_per_s_per_rank * 1e-12);
+    j.member("peak_flops_per_device", r.peak_flops).member("mfu", r.mfu);
   }
-  j["breakdown"] = Json::array();
+
+  j.key("breakdown").array();
   for (const RankReport& t : r.time) {
-    Json lanes = Json::object();
-    for (size_t l = 0; l < t.time.busy_ns.size(); ++l)
-      if (t.time.busy_ns[l] > 0)
-        lanes[program::to_string(static_cast<program::Lane>(l))] = s(t.time.busy_ns[l]);
-    j["breakdown"].push_back({{"rank", t.rank},
-                              {"stands_for", t.stands},
-                              {"stage", p.classes[at(t.cls)].stage},
-                              {"compute_s", s(t.time.compute_ns)},
-                              {"exposed_communication_s", s(t.time.exposed_ns)},
-                              {"idle_s", s(t.time.idle_ns)},
-                              {"lanes_s", lanes}});
+    j.object().member("rank", t.rank).member("stands_for", t.stands);
+    j.member("stage", p.classes[at(t.cls)].stage).member("compute_s", s(t.time.compute_ns));
+    j.member("exposed_communication_s", s(t.time.exposed_ns)).member("idle_s", s(t.time.idle_ns));
+    j.key("lanes_s").object();
+    for (size_t l = 0; l < t.time.busy_ns.size(); ++l) {
+      if (t.time.busy_ns[l] == 0) continue;
+      j.member(program::to_string(static_cast<program::Lane>(l)), s(t.time.busy_ns[l]));
+    }
+    j.end().end();
   }
-  j["memory"] = Json::array();
-  for (const MemoryReport& m : r.memory)
-    j["memory"].push_back({{"stage", p.classes[at(m.cls)].stage},
-                           {"step_bytes", m.arena_bytes},
-                           {"persistent_bytes", m.persistent_bytes},
-                           {"peak_bytes", m.peak_bytes()}});
-  j["device_memory_bytes"] = r.device_memory;
-  j["fits"] = r.fits();
-  j["provenance"] = {{"timed", r.provenance.timed},
-                     {"interpolated", r.provenance.interpolated},
-                     {"analytic", r.provenance.analytic}};
-  if (r.provenance.judged > 0)
-    j["expected_error"] = {{"relative", r.provenance.error}, {"of_the_time", r.provenance.judged}};
-  j["critical_path_s"] = s(r.path_ns);
-  j["critical_path"] = Json::array();
-  for (const PathEntry& e : r.path)
-    j["critical_path"].push_back(
-        {{"op", e.op}, {"count", e.count}, {"s", s(e.ns)}, {"longest", e.name}});
-  j["notes"] = r.notes;
-  j["not_modelled"] = not_modelled();
-  return j.dump(2) + "\n";
+  j.end().key("memory").array();
+  for (const MemoryReport& m : r.memory) {
+    j.object().member("stage", p.classes[at(m.cls)].stage).member("step_bytes", m.arena_bytes);
+    j.member("persistent_bytes", m.persistent_bytes).member("peak_bytes", m.peak_bytes()).end();
+  }
+  j.end().member("device_memory_bytes", r.device_memory).member("fits", r.fits());
+
+  j.key("provenance").object().member("timed", r.provenance.timed);
+  j.member("interpolated", r.provenance.interpolated);
+  j.member("analytic", r.provenance.analytic).end();
+  if (r.provenance.judged > 0) {
+    j.key("expected_error").object().member("relative", r.provenance.error);
+    j.member("of_the_time", r.provenance.judged).end();
+  }
+  j.member("critical_path_s", s(r.path_ns)).key("critical_path").array();
+  for (const PathEntry& e : r.path) {
+    j.object().member("op", e.op).member("count", e.count).member("s", s(e.ns));
+    j.member("longest", e.name).end();
+  }
+  j.end().member("notes", r.notes).member("not_modelled", not_modelled()).end();
+  return j.take() + "\n";
 }
 
 }  // namespace hocket::sim

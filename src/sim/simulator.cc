@@ -102,20 +102,21 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
     const auto& tasks = p.classes[c].tasks;
     for (size_t k = 0; k < tasks.size(); ++k) {
       const Task& t = tasks[k];
-      const std::string& op = p.kind(t).op;
+      const program::Kind& kind = p.kind(t);
       const int32_t cls = static_cast<int32_t>(c);
       const TaskId id = static_cast<TaskId>(k);
       TaskCost cost;
-      if (op == "recv") continue;
-      if (op == "send") {
+      if (!program::is_communication(kind)) {
+        cost = durations.work(cls, id);
+      } else if (comm::op(kind.communication).role == comm::Role::receive) {
+        continue;  // the sender pays
+      } else if (comm::op(kind.communication).role == comm::Role::send) {
         const int32_t pair[2] = {first[c], p.peer_of(t, first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
-      } else if (program::is_collective(op)) {
+      } else {
         const auto [it, fresh] = group_shape.emplace(t.group, 0);
         if (fresh) it->second = durations.shape_of(p.members(p.groups[at(t.group)], first[c]));
         cost = durations.transfer(cls, id, it->second);
-      } else {
-        cost = durations.work(cls, id);
       }
       const double ns = ranks[c] * static_cast<double>(cost.ns);
       total[static_cast<size_t>(cost.provenance)] += ns;

@@ -112,11 +112,11 @@ class Builder {
     // receive. A collective: it gets its ordinal in its channel (group and lane), by which members
     // meet. Everything else is work whose duration is known now.
     const Task& task = p_.classes[at(c)].tasks[at(i)];
-    const std::string& op = p_.kind(task).op;
+    const program::Kind& kind = p_.kind(task);
     TaskRecord& record = table.tasks[at(i)];
     record.lane = static_cast<uint8_t>(task.lane);
-    const bool send = op == "send", recv = op == "recv";
-    if (send || recv) {
+    if (program::is_communication(kind) && !program::is_collective(kind)) {
+      const bool send = comm::op(kind.communication).role == comm::Role::send;
       if (task.peer_axis < 0 || at(task.peer_axis) >= p_.mesh.axes.size())
         fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, c, i),
              task.peer_axis, p_.mesh.axes.size() - 1);
@@ -126,12 +126,12 @@ class Builder {
       record.aux = static_cast<int32_t>(table.p2p.size());
       P2pRecord p2p;
       p2p.link = links_.emplace(link, static_cast<int32_t>(links_.size())).first->second;
-      if (recv) p2p.slot = table.num_recvs++;
+      if (!send) p2p.slot = table.num_recvs++;
       table.p2p.push_back(p2p);
       const Link back = link_of(link.axis, -link.offset);
       auto& queue = send ? sends_[{c, other, link, task.tag}] : recvs_[{other, c, back, task.tag}];
       queue.push_back(i);
-    } else if (program::is_collective(op)) {
+    } else if (program::is_collective(kind)) {
       if (task.group < 0 || at(task.group) >= p_.groups.size())
         fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, c, i), task.group,
              static_cast<int64_t>(p_.groups.size()) - 1);

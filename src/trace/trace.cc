@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_writer.h"
 
 namespace hocket::trace {
 namespace {
@@ -54,24 +55,9 @@ class Sink {
   std::string out_;
 };
 
-// Text of a JSON string without the quotes.
-void append_escaped(std::string* out, std::string_view text) {
-  for (const char c : text) {
-    const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      *out += '\\';
-      *out += c;
-    } else if (u < 0x20) {
-      fmt::format_to(std::back_inserter(*out), "\\u{:04x}", u);
-    } else {
-      *out += c;
-    }
-  }
-}
-
-std::string escaped(std::string_view text) {
+std::string quoted(std::string_view text) {
   std::string out;
-  append_escaped(&out, text);
+  append_json_string(&out, text);
   return out;
 }
 
@@ -136,16 +122,16 @@ std::string header(const Trace& trace) {
   auto put = std::back_inserter(out);
   fmt::format_to(put,
                  "{{\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schema\":\"hocket-trace-1\","
-                 "\"title\":\"{}\",\"source\":\"{}\",\"ranks\":{},\"steps\":[{}],\"lanes\":[",
-                 escaped(trace.title), escaped(trace.source), trace.num_ranks,
+                 "\"title\":{},\"source\":{},\"ranks\":{},\"steps\":[{}],\"lanes\":[",
+                 quoted(trace.title), quoted(trace.source), trace.num_ranks,
                  fmt::join(trace.steps, ","));
   for (size_t i = 0; i < trace.lanes.size(); ++i) {
-    fmt::format_to(put, "{}\"{}\"", i ? "," : "", escaped(trace.lanes[i]));
+    fmt::format_to(put, "{}{}", i ? "," : "", quoted(trace.lanes[i]));
   }
   out += "],\"properties\":{";
   for (size_t i = 0; i < trace.properties.size(); ++i) {
     const auto& [key, value] = trace.properties[i];
-    fmt::format_to(put, "{}\"{}\":\"{}\"", i ? "," : "", escaped(key), escaped(value));
+    fmt::format_to(put, "{}{}:{}", i ? "," : "", quoted(key), quoted(value));
   }
   out += "}},\n\"traceEvents\":[\n";
 
@@ -168,9 +154,9 @@ std::string header(const Trace& trace) {
       if (!lanes[i]) continue;
       fmt::format_to(put,
                      "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{0},\"tid\":{1},\"args\":"
-                     "{{\"name\":\"{2}\"}}}},\n{{\"ph\":\"M\",\"name\":\"thread_sort_index\","
+                     "{{\"name\":{2}}}}},\n{{\"ph\":\"M\",\"name\":\"thread_sort_index\","
                      "\"pid\":{0},\"tid\":{1},\"args\":{{\"sort_index\":{1}}}}},\n",
-                     rank + 1, i + 1, escaped(trace.lanes[i]));
+                     rank + 1, i + 1, quoted(trace.lanes[i]));
     }
   }
   return out;
@@ -182,11 +168,11 @@ constexpr size_t kLineBytes = 640;
 char* write_event(const TraceEvent& e, const std::vector<std::string>& text, char* at) {
   Line line(at);
   const std::string& kind = text[e.kind];
-  line.lit("{\"ph\":\"X\",\"name\":\"");
+  line.lit("{\"ph\":\"X\",\"name\":");
   line.str(e.name ? text[e.name] : kind);
-  line.lit("\",\"cat\":\"");
+  line.lit(",\"cat\":");
   line.str(kind);
-  line.lit("\",\"pid\":");
+  line.lit(",\"pid\":");
   line.num(e.rank + 1);
   line.lit(",\"tid\":");
   line.num(e.lane + 1);
@@ -197,17 +183,27 @@ char* write_event(const TraceEvent& e, const std::vector<std::string>& text, cha
   line.lit(",\"args\":{\"task\":");
   line.num(e.task);
   if (e.phase) {
-    line.lit(",\"phase\":\"");
+    line.lit(",\"phase\":");
     line.str(text[e.phase]);
-    line.lit("\"");
   }
-  if (e.step != program::kNone) line.lit(",\"step\":"), line.num(e.step);
-  if (e.micro_batch != program::kNone) line.lit(",\"micro_batch\":"), line.num(e.micro_batch);
-  if (e.stage != program::kNone) line.lit(",\"stage\":"), line.num(e.stage);
-  if (e.layer != program::kNone) line.lit(",\"layer\":"), line.num(e.layer);
-  if (e.bytes != 0) line.lit(",\"bytes\":"), line.num(e.bytes);
-  if (e.flops != 0) line.lit(",\"flops\":"), line.real(e.flops);
-  if (e.group != program::kNone) line.lit(",\"group\":"), line.num(e.group);
+  const auto coordinate = [&](const auto& key, int32_t value) {
+    if (value == program::kNone) return;
+    line.lit(key);
+    line.num(value);
+  };
+  coordinate(",\"step\":", e.step);
+  coordinate(",\"micro_batch\":", e.micro_batch);
+  coordinate(",\"stage\":", e.stage);
+  coordinate(",\"layer\":", e.layer);
+  if (e.bytes != 0) {
+    line.lit(",\"bytes\":");
+    line.num(e.bytes);
+  }
+  if (e.flops != 0) {
+    line.lit(",\"flops\":");
+    line.real(e.flops);
+  }
+  coordinate(",\"group\":", e.group);
   if (e.flow_end == FlowEnd::none || e.flow == 0) {
     line.lit("}},\n");
     return line.end();
@@ -215,11 +211,18 @@ char* write_event(const TraceEvent& e, const std::vector<std::string>& text, cha
   const bool out = e.flow_end == FlowEnd::out;
   line.lit(",\"flow\":");
   line.num(e.flow);
-  out ? line.lit(",\"end\":\"out\"}},\n") : line.lit(",\"end\":\"in\"}},\n");
+  if (out) {
+    line.lit(",\"end\":\"out\"}},\n");
+  } else {
+    line.lit(",\"end\":\"in\"}},\n");
+  }
   // Arrows bind to the slice around their time. One out leaves at the send's start, so that it
   // never comes after the arrow's head, which stands in the last nanosecond of the receive.
-  out ? line.lit("{\"ph\":\"s\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":")
-      : line.lit("{\"ph\":\"f\",\"bp\":\"e\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":");
+  if (out) {
+    line.lit("{\"ph\":\"s\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":");
+  } else {
+    line.lit("{\"ph\":\"f\",\"bp\":\"e\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":");
+  }
   line.num(e.flow);
   line.lit(",\"pid\":");
   line.num(e.rank + 1);
@@ -233,9 +236,9 @@ char* write_event(const TraceEvent& e, const std::vector<std::string>& text, cha
 
 void write_to(const Trace& trace, Sink& sink) {
   sink.write(header(trace));
-  std::vector<std::string> text;
+  std::vector<std::string> text;  // the trace's strings as JSON strings
   text.reserve(trace.strings.size());
-  for (const std::string& s : trace.strings) text.push_back(escaped(s));
+  for (const std::string& s : trace.strings) text.push_back(quoted(s));
   const auto length = [&](StringId id) {
     HOCKET_CHECK(id < text.size(), "string {} of {}", id, text.size());
     return text[id].size();
@@ -257,9 +260,13 @@ void write_to(const Trace& trace, Sink& sink) {
   for (const TraceMemory& m : trace.memory) {
     reserve(kLineBytes + length(m.name));
     Line line(chunk.data() + used);
-    line.lit("{\"ph\":\"C\",\"name\":\"");
-    m.name ? line.str(text[m.name]) : line.lit("memory");
-    line.lit("\",\"pid\":");
+    line.lit("{\"ph\":\"C\",\"name\":");
+    if (m.name) {
+      line.str(text[m.name]);
+    } else {
+      line.lit("\"memory\"");
+    }
+    line.lit(",\"pid\":");
     line.num(m.rank + 1);
     line.lit(",\"ts\":");
     line.micro(m.t_ns);

@@ -50,9 +50,9 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
   e.lane = static_cast<uint16_t>(t.lane);
   if (t.group != program::kNone) {
     e.group = group_instance(t.group, rank);
-  } else if (t.peer_axis != program::kNone) {
+  } else if (t.peer_axis != program::kNone && program::is_communication(kind)) {
     const int32_t peer = program_.peer_of(t, rank);
-    const bool sends = kind.op == "send";
+    const bool sends = comm::op(kind.communication).role == comm::Role::send;
     e.flow_end = sends ? FlowEnd::out : FlowEnd::in;
     e.flow = message(step, sends ? rank : peer, sends ? peer : rank, t.tag, sends);
   }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/math.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 
@@ -40,6 +41,8 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
   HeldOut result;
+  result.sequences = static_cast<int64_t>(which.size());
+  result.of = loader.size();
   for (size_t next = 0; next < which.size();) {
     engine::Batch batch = engine::empty_batch(session.compiled(), loader.seq_len());
     for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next)
@@ -81,7 +84,7 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   int64_t longest = 1;
   for (const auto& list : ids) longest = std::max(longest, static_cast<int64_t>(list.size()));
   const int64_t at_once = run.plan.dp;
-  const int64_t micro_batches = (static_cast<int64_t>(ids.size()) + at_once - 1) / at_once;
+  const int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
   engine::Batch batch(micro_batches * at_once, longest);
   for (size_t i = 0; i < ids.size(); ++i) {
     const data::SequenceOut row = batch.row(static_cast<int64_t>(i));

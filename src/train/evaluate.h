@@ -18,6 +18,8 @@ struct HeldOut {
   double nats = 0;      ///< sum over all targets
   int64_t targets = 0;
   int64_t bytes = 0;    ///< of the text that the targets stand for
+  int64_t sequences = 0, of = 0;  ///< those that were run, and those that there are
+  bool complete() const { return sequences == of; }
   double loss() const { return nats / static_cast<double>(targets); }
   double bits_per_byte() const { return nats / 0.6931471805599453 / static_cast<double>(bytes); }
 };

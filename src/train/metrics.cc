@@ -13,21 +13,21 @@ namespace hocket::train {
 
 double StepMetrics::load_max_over_mean() const {
   double worst = 0;
-  for (const auto& layer : expert_load) {
+  for (const LayerLoad& layer : expert_load) {
     int64_t sum = 0, most = 0;
-    for (int64_t tokens : layer) {
+    for (int64_t tokens : layer.tokens) {
       sum += tokens;
       most = std::max(most, tokens);
     }
     const double mean =
-        static_cast<double>(std::max<int64_t>(sum, 1)) / static_cast<double>(layer.size());
+        static_cast<double>(std::max<int64_t>(sum, 1)) / static_cast<double>(layer.tokens.size());
     worst = std::max(worst, static_cast<double>(most) / mean);
   }
   return worst;
 }
 
-std::vector<std::vector<int64_t>> expert_load(const engine::Session& session) {
-  std::vector<std::vector<int64_t>> load;
+std::vector<LayerLoad> expert_load(const engine::Session& session) {
+  std::vector<LayerLoad> load;
   for (graph::TensorId id : session.graph().outputs) {
     const graph::Tensor& t = session.graph().tensor(id);
     if (t.name.rfind("moe.counts.", 0) != 0) continue;
@@ -36,7 +36,7 @@ std::vector<std::vector<int64_t>> expert_load(const engine::Session& session) {
       const auto part = session.collect_as<int64_t>(t.name, m);
       for (size_t e = 0; e < sum.size(); ++e) sum[e] += part[e];
     }
-    load.push_back(std::move(sum));
+    load.push_back({t.layer, std::move(sum)});
   }
   return load;
 }
@@ -57,7 +57,10 @@ nlohmann::json to_line(const StepMetrics& m) {
   if (m.peak_flops > 0) line["perf/mfu"] = m.flops_per_s() / world / m.peak_flops;
   if (!m.expert_load.empty()) {
     line["moe/load_max_over_mean"] = m.load_max_over_mean();
-    line["moe/load"] = m.expert_load;
+    for (const LayerLoad& layer : m.expert_load) {
+      line["moe/layers"].push_back(layer.layer);
+      line["moe/load"].push_back(layer.tokens);
+    }
   }
   return line;
 }
@@ -101,7 +104,9 @@ bool MetricsFile::ends_with_final_evaluation() const {
   const std::string text = file_exists(path_) ? read_file(path_) : "";
   const auto lines = split(trim(text), '\n');
   const auto last = nlohmann::json::parse(lines.back(), nullptr, false);
-  return last.is_object() && last.value("eval/complete", nlohmann::json()) == true;
+  // Runs of earlier versions always took all at the end, and only there.
+  const char* key = last.contains("eval/final") ? "eval/final" : "eval/complete";
+  return last.is_object() && last.value(key, nlohmann::json()) == true;
 }
 
 }  // namespace hocket::train

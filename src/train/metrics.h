@@ -12,6 +12,12 @@
 
 namespace hocket::train {
 
+/// Tokens that the experts of one layer received in a step.
+struct LayerLoad {
+  int64_t layer = 0;            ///< of the model: dense layers count, too
+  std::vector<int64_t> tokens;  ///< [expert]
+};
+
 struct StepMetrics {
   int64_t step = 0;
   int64_t tokens = 0;       ///< of this step, all ranks
@@ -23,7 +29,7 @@ struct StepMetrics {
   double peak_flops = 0;   ///< of one rank; 0: not known
   int64_t world = 1;
   double peak_gib = 0;
-  std::vector<std::vector<int64_t>> expert_load;  ///< see expert_load()
+  std::vector<LayerLoad> expert_load;  ///< of every layer with experts
 
   double tokens_per_s() const { return static_cast<double>(tokens) / step_s; }
   double flops_per_s() const { return model_flops / step_s; }
@@ -31,8 +37,8 @@ struct StepMetrics {
   double load_max_over_mean() const;
 };
 
-/// Tokens that every expert received in the session's last step, [layer with experts][expert].
-std::vector<std::vector<int64_t>> expert_load(const engine::Session& session);
+/// Of the session's last step, every layer with experts in order.
+std::vector<LayerLoad> expert_load(const engine::Session& session);
 
 /// The line of a step.
 nlohmann::json to_line(const StepMetrics& metrics);

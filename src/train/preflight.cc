@@ -84,7 +84,7 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   if (run.config.cluster.memory_budget)
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
   check::Verdict verdict = check::check(program, compiled.reference, options);
-  result.program_hash = verdict.program_hash.hex();
+  result.certificate = verdict.certificate;
   if (!verdict.ok()) fail(run.name, "the static check refuses the program:\n{}", to_text(verdict));
   result.check_summary =
       fmt::format("{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "

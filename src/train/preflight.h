@@ -23,7 +23,7 @@ struct Prediction {
   double peak_flops = 0;      ///< of one rank, measured by the profile
   double memory_bandwidth = 0;
   int64_t params = 0, active_params = 0;
-  std::string program_hash;
+  check::Certificate certificate;
   std::string provenance;
   std::string check_summary;
   trace::Trace trace;       ///< simulated

@@ -80,7 +80,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
         const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i)
-          if (!program::is_communication(p.kind(tasks[i]).op))
+          if (!program::is_communication(p.kind(tasks[i])))
             key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
         constexpr int kWarmUp = 2, kLeast = 5;
         auto start = Clock::now();

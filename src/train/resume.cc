@@ -52,7 +52,10 @@ KeyValues values_of(const models::ModelConfig& m) {
 
 std::string Position::to_json() const {
   return json{{"fingerprint", fingerprint},
-              {"program_hash", program_hash},
+              {"program_hash", certificate.program.hex()},
+              {"reference_hash", certificate.reference.hex()},
+              {"mesh_hash", certificate.mesh.hex()},
+              {"mesh", certificate.ranks},
               {"began_with", began_with},
               {"steps", steps},
               {"time_s", time_s}}
@@ -65,7 +68,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   const JsonView in(object, where);
   Position p;
   p.fingerprint = in.get_string("fingerprint");
-  if (in.has("program_hash")) p.program_hash = in.get_string("program_hash");
+  if (in.has("reference_hash")) p.certificate = check::parse_certificate(in);
   if (in.has("began_with")) p.began_with = in.get_string("began_with");
   p.steps = in.get_int("steps", 0);
   if (in.has("time_s")) p.time_s = in.get_double("time_s");
@@ -92,6 +95,27 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
   compare("train.seq_len", train.get_int("seq_len"), t.seq_len);
   compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
+}
+
+std::vector<std::string> changed_settings(const engine::Run& run,
+                                          const checkpoint::Checkpoint& from) {
+  const json saved = parse_json(from.state().config, from.folder() + "/run.json: config");
+  const json now = run.resolved.to_json();
+  engine::RunConfig defaults;
+  const json otherwise = parse_config(defaults, "{}", "defaults").to_json();
+  std::vector<std::string> changes;
+  for (const auto& [section, keys] : now.items()) {
+    if (section == "model") continue;
+    for (const auto& [key, value] : keys.items()) {
+      const json::json_pointer at("/" + section + "/" + key);
+      const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);
+      const auto shown = [](const json& v) { return v.is_null() ? "default" : v.dump(); };
+      if (before != value)
+        changes.push_back(
+            fmt::format("{}.{} {} -> {}", section, key, shown(before), shown(value)));
+    }
+  }
+  return changes;
 }
 
 void restore(const checkpoint::Checkpoint& from, engine::Session& session) {

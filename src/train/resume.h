@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "check/certificate.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/session.h"
 
@@ -14,7 +16,7 @@ namespace hocket::train {
 /// What the trainer keeps in run.json beside step, seed, configuration and losses.
 struct Position {
   std::string fingerprint;   ///< of the data
-  std::string program_hash;  ///< of the certificate
+  check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
   std::string began_with;    ///< "random, seed 1", "from <folder>"; empty: not known
   int64_t steps = 0;         ///< where the run ends; 0: a checkpoint that does not say
   double time_s = 0;         ///< spent in steps
@@ -28,6 +30,12 @@ struct Position {
 /// seed, batches and data (its fingerprint) of the one that saved the checkpoint.
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
+
+/// What the run does otherwise than the one that saved the checkpoint: "train.lr 0.001 -> 0.01" for
+/// every key that differs, in the order of keys. Keys that the checkpoint does not have count with
+/// their default; those of `model` are left out, since they must be the same or no longer matter.
+std::vector<std::string> changed_settings(const engine::Run& run,
+                                          const checkpoint::Checkpoint& from);
 
 /// Parameters and optimizer state of the checkpoint onto all ranks.
 void restore(const checkpoint::Checkpoint& from, engine::Session& session);

@@ -9,10 +9,12 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
@@ -46,13 +48,17 @@ trace::Trace to_trace(const engine::Session& session, const std::string& title, 
   return builder.take();
 }
 
-/// The baselines of a dataset, from the easiest to the hardest; none, with a warning, if they can't
-/// be computed.
-std::vector<diagnose::Baseline> baselines_of(const data::Dataset& dataset) {
+/// The baselines that output.baselines asks for, from the easiest to the hardest; none, with a
+/// warning, if they can't be computed.
+std::vector<diagnose::Baseline> baselines_of(const engine::OutputSection& output,
+                                             const data::Dataset& dataset) {
+  const std::string& wanted = output.baselines;
+  const bool all = wanted == "all" || (wanted == "auto" && output.report);
+  if (dataset.valid() == nullptr || (!all && wanted != "trigram")) return {};
   data::Baselines found;
   try {
     Progress progress;
-    found = data::kept_baselines(dataset, {}, [&](const std::string& what) {
+    found = data::kept_baselines(dataset, {.xz = all}, [&](const std::string& what) {
       progress.update("baselines, once: " + what);
     });
   } catch (const Error& e) {
@@ -73,6 +79,20 @@ std::vector<diagnose::Baseline> baselines_of(const data::Dataset& dataset) {
     return a.bits_per_byte > b.bits_per_byte;
   });
   return list;
+}
+
+/// "c++" if most of the files whose names say what they hold are C or C++; standard headers have no
+/// suffix, so those without one say nothing.
+std::string language_of(const data::Dataset& dataset) {
+  const std::set<std::string> suffixes = {"c", "cc", "cpp", "cxx", "cu", "h", "hh", "hpp", "hxx", "tcc"};
+  int64_t cpp = 0, other = 0;
+  for (const data::Corpus::File& file : dataset.files()) {
+    const std::string name = file_name(file.path);
+    const size_t dot = name.find_last_of('.');
+    if (dot == name.npos || dot == 0) continue;
+    ++(suffixes.contains(name.substr(dot + 1)) ? cpp : other);
+  }
+  return cpp > other ? "c++" : "";
 }
 
 std::string millions(double count) { return fmt::format("{:.2f} M", count / 1e6); }
@@ -99,7 +119,7 @@ double RunReport::peak_gib(engine::Session& session) const {
 }
 
 void RunReport::begin(const std::string& command, const std::string& began_with) {
-  if (dataset_.valid()) baselines_ = baselines_of(dataset_);
+  baselines_ = baselines_of(run_.config.output, dataset_);
   command_ = command;
   began_with_ = began_with;
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
@@ -129,6 +149,7 @@ void RunReport::finish(engine::Session& session, int64_t steps_done) {
   }
   if (run_.config.output.trace) write_traces(measured);
   diagnose::Sample sample = sample_text(run_, session, dataset_);
+  sample.language = language_of(dataset_);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);
   report.samples.push_back(std::move(sample));
   report.files = list_files();
@@ -186,7 +207,10 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   if (prediction_.peak_flops > 0) report.peak_flops = prediction_.peak_flops;
   report.peak_flops_what = "fastest matrix product, timed alone";
   if (prediction_.memory_bandwidth > 0) report.memory_bandwidth = prediction_.memory_bandwidth;
-  if (final_bits_per_byte > 0) report.final_bits_per_byte = final_bits_per_byte;
+  if (final_bits_per_byte_ > 0) report.final_bits_per_byte = final_bits_per_byte_;
+  if (!final_read_.empty())
+    report.notes.push_back("The evaluation at the end read " + final_read_ +
+                           "; the baselines are of all held-out files.");
   report.baselines = baselines_;
   report.prediction_provenance = prediction_.provenance;
   report.predicted_step_s = prediction_.step_s;
@@ -206,7 +230,9 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   });
   const Kept& median = *by_time[by_time.size() / 2];
   trace::Trace trace = to_trace(session, title, median.step, median.times);
-  trace.set_property("program_hash", prediction_.program_hash);
+  trace.set_property("program_hash", prediction_.certificate.program.hex());
+  trace.set_property("reference_hash", prediction_.certificate.reference.hex());
+  trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
   trace.set_property("config", run_.resolved.to_json().dump());
   return trace;
 }
@@ -263,19 +289,18 @@ std::vector<diagnose::Command> RunReport::next_commands() const {
 void RunReport::print_summary(const diagnose::ReportData& report, engine::Session& session) const {
   for (const diagnose::Baseline& b : report.baselines)
     fmt::print("{:<22} {:.4f} bits/byte ({})\n", b.name, b.bits_per_byte, b.what);
-  if (final_bits_per_byte > 0)
-    fmt::print("{:<22} {:.4f} bits/byte on the same held-out files\n", "this model",
-               final_bits_per_byte);
+  if (final_bits_per_byte_ > 0)
+    fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_bits_per_byte_,
+               final_read_.empty() ? "the same held-out files" : final_read_);
   std::vector<double> settled;
   for (const diagnose::TrainPoint& p : report.metrics.train) {
     if (p.step >= report.settled_step) settled.push_back(p.step_s);
   }
   if (!settled.empty()) {
-    std::sort(settled.begin(), settled.end());
-    const double median = settled[settled.size() / 2];
+    const double middle = median(settled);
     fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
-               human_time(median), human_time(prediction_.step_s),
-               100 * (prediction_.step_s / median - 1));
+               human_time(middle), human_time(prediction_.step_s),
+               100 * (prediction_.step_s / middle - 1));
   }
   const auto& classes = session.program().classes;
   for (size_t c = 0; c < classes.size(); ++c) {

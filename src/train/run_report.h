@@ -29,7 +29,12 @@ class RunReport {
   /// Memory of the rank that uses most: persistent and arena pages touched so far.
   double peak_gib(engine::Session& session) const;
 
-  double final_bits_per_byte = 0;
+  /// The held-out figure of the evaluation at the end, and what it read, empty: all that is held
+  /// out, as the baselines do.
+  void set_final(double bits_per_byte, const std::string& read) {
+    final_bits_per_byte_ = bits_per_byte;
+    final_read_ = read;
+  }
 
  private:
   /// Task times of one step, per rank.
@@ -53,6 +58,8 @@ class RunReport {
   const Prediction& prediction_;
   std::string command_, began_with_, started_;
   std::vector<diagnose::Baseline> baselines_;
+  double final_bits_per_byte_ = 0;  ///< 0: none
+  std::string final_read_;
   int64_t first_step_ = 0, steps_seen_ = 0;
   std::vector<Kept> kept_;
 };

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "data/tokenizer/utf8.h"
 #include "engine/params.h"
 
@@ -17,7 +18,8 @@ namespace hocket::train {
 
 namespace {
 
-constexpr int64_t kPrefill = 64;  // tokens per call while the prompt is read
+constexpr int64_t kPrefill = 64;       // tokens per call while the prompt is read
+constexpr int64_t kPromptTokens = 32;  // of a prompt that is taken from the data
 
 }  // namespace
 
@@ -128,9 +130,30 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
   return text;
 }
 
+std::string prompt_from(const data::Dataset& dataset) {
+  const data::TokenStream& stream = dataset.valid() ? *dataset.valid() : *dataset.train();
+  const auto length = [&](int64_t d) {
+    return stream.document_begin(d + 1) - stream.document_begin(d);
+  };
+  // Of a short document, half: something must be left to say.
+  int64_t document = 0;
+  for (int64_t d = stream.documents(); d-- > 0;) {
+    if (length(d) >= 2 * kPromptTokens) document = d;
+  }
+  std::vector<int32_t> ids(
+      static_cast<size_t>(std::min(kPromptTokens, length(document) / 2)));
+  stream.read(stream.document_begin(document), ids);
+  std::string text = dataset.tokenizer().decode(ids);
+  while (!text.empty() && !is_utf8(text)) text.pop_back();  // a character that was cut
+  const size_t end = text.find_last_of('\n');
+  if (end != text.npos && !trim(text.substr(0, end)).empty()) text.resize(end + 1);
+  return text;
+}
+
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, const data::Dataset& dataset) {
   GenerateOptions o;
-  o.prompt = "#include <vector>\n\nnamespace std\n{\n";
+  o.prompt = run.config.output.sample_prompt;
+  if (o.prompt.empty()) o.prompt = prompt_from(dataset);
   o.max_new_tokens = 160;
   std::map<std::string, std::vector<std::byte>> full;
   auto weights = [&](const graph::Tensor& t, int64_t begin, int64_t count, void* to) {
@@ -155,7 +178,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, c
     at += static_cast<size_t>(std::max(n, 1));
   }
   return {o.prompt, text,
-          fmt::format("temperature {}, top-p {}, seed {}", o.temperature, o.top_p, o.seed)};
+          fmt::format("temperature {}, top-p {}, seed {}", o.temperature, o.top_p, o.seed), ""};
 }
 
 }  // namespace hocket::train

@@ -36,7 +36,12 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                                               void* dst)>& weights,
                      const GenerateOptions& options);
 
-/// A sample from the parameters that a session has in memory.
+/// How a text of the data begins, to be continued: the first held-out document that is long enough
+/// (of the training data if nothing is held out), as far as whole lines of at most 32 tokens go.
+std::string prompt_from(const data::Dataset& dataset);
+
+/// A sample from the parameters that a session has in memory, after output.sample_prompt or what
+/// prompt_from() finds.
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, const data::Dataset& dataset);
 
 }  // namespace hocket::train

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <nlohmann/json.hpp>
 #include <numbers>
 
@@ -23,6 +22,7 @@
 #include "train/preflight.h"
 #include "train/resume.h"
 #include "train/run_report.h"
+#include "train/stop.h"
 
 namespace hocket::train {
 
@@ -54,15 +54,6 @@ constexpr double kBesideSteps = 0.04;
 
 double now_s() { return static_cast<double>(now_ns()) * 1e-9; }
 
-volatile std::sig_atomic_t g_stop = 0;
-void on_signal(int signal) {
-  if (g_stop) {
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
-  }
-  g_stop = 1;
-}
-
 /// The folder of the shards, which must be named.
 const std::string& data_dir(const engine::Run& run) {
   if (run.config.data.dir.empty())
@@ -83,13 +74,15 @@ void tell_schedule(const engine::TrainSection& t, int64_t steps) {
 
 class Trainer {
  public:
-  Trainer(const engine::Run& run, const TrainOptions& options)
+  Trainer(const engine::Run& run, const TrainOptions& options, StopSignals& stop)
       : run_(run),
         options_(options),
+        stop_(stop),
         t_(run.config.train),
         dataset_(data_dir(run)),
         metrics_(run.config.output.dir + "/metrics.jsonl") {}
-  void go();
+  /// Returns the exit code.
+  int go();
 
  private:
   void find_start();
@@ -98,8 +91,9 @@ class Trainer {
   void set_up();
   void load_or_initialise();
   void one_step(int64_t step);
-  void evaluate(int64_t step, bool all);
+  void evaluate(int64_t step, bool final);
   void save(int64_t step);
+  void tell_resume();
   template <typename Write>
   void storing(const Write& write) const;
   void warn_if_uneven();
@@ -107,6 +101,7 @@ class Trainer {
 
   const engine::Run& run_;
   const TrainOptions& options_;
+  StopSignals& stop_;
   const engine::TrainSection& t_;
   data::Dataset dataset_;
   MetricsFile metrics_;
@@ -193,7 +188,15 @@ void Trainer::set_up() {
          dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
-  if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
+  if (!options_.program_text.empty()) {
+    program::Program given = program::parse_program(options_.program_text);
+    // Batches are cut, and ranks started, as the plan says.
+    if (given.mesh != compiled.program.mesh)
+      fail(run_.name, "the program is of another mesh of ranks than the plan in its configuration; "
+           "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
+           run_.plan.pp, run_.plan.dp, run_.plan.ep);
+    compiled.program = std::move(given);
+  }
   const std::string weights =
       from_ ? fmt::format("of checkpoint {} (step {})", from_->folder(), start_step_) : began_with_;
   prediction_ = preflight(run_, compiled, backend_, dataset_, weights);
@@ -219,6 +222,8 @@ void Trainer::load_or_initialise() {
   if (from_) {
     restore(*from_, *session_);
     fmt::print("resumed from {} (step {})\n", from_->folder(), start_step_);
+    if (const auto changes = changed_settings(run_, *from_); !changes.empty())
+      fmt::print("changed since: {}\n", join(changes, ", "));
     std::fflush(stdout);
     from_.reset();
     metrics_.drop_after(start_step_);
@@ -298,25 +303,27 @@ void Trainer::one_step(int64_t step) {
   progress_->update(progress_text(m, steps_, eta_s, held_out_));
 }
 
-void Trainer::evaluate(int64_t step, bool all) {
+void Trainer::evaluate(int64_t step, bool final) {
   if (!evaluator_) return;
   const double begin = now_s();
-  HeldOut h = evaluator_->run(all ? 0 : t_.eval_sequences, [&](int64_t done, int64_t total) {
+  const int64_t sequences = final ? t_.final_eval_sequences : t_.eval_sequences;
+  const HeldOut h = evaluator_->run(sequences, [&](int64_t done, int64_t total) {
     progress_->update(fmt::format("validation {}/{} sequences", done, total));
   });
-  held_out_ = fmt::format("held-out {:.3f} bits/byte", h.bits_per_byte());
+  held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", h.bits_per_byte(), step);
   storing([&] {
     metrics_.append({{"step", step},
                      {"time_s", trained_s_},
                      {"eval/loss", h.loss()},
                      {"eval/bits_per_byte", h.bits_per_byte()},
-                     {"eval/complete", all}});
+                     {"eval/complete", h.complete()},
+                     {"eval/final", final}});
   });
+  const std::string read = h.complete() ? "all held-out files"
+                                        : fmt::format("{} of {} held-out sequences", h.sequences, h.of);
   progress_->print(fmt::format("step {}: held-out loss {:.4f}, {:.4f} bits/byte ({}, {})", step,
-                               h.loss(), h.bits_per_byte(),
-                               all ? "all held-out files" : "a sample of them",
-                               human_time(now_s() - begin)));
-  if (all) report_.final_bits_per_byte = h.bits_per_byte();
+                               h.loss(), h.bits_per_byte(), read, human_time(now_s() - begin)));
+  if (final) report_.set_final(h.bits_per_byte(), h.complete() ? "" : read);
 }
 
 void Trainer::save(int64_t step) {
@@ -326,49 +333,64 @@ void Trainer::save(int64_t step) {
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
   content.state.data =
-      Position{dataset_.fingerprint(), prediction_.program_hash, began_with_, steps_, trained_s_}
+      Position{dataset_.fingerprint(), prediction_.certificate, began_with_, steps_, trained_s_}
           .to_json();
   content.state.losses = losses_;
   content.files = checkpoint::tokenizer_files(dataset_.folder(), run_.model);
   storing([&] { last_checkpoint_ = train::save(checkpoints(), *session_, std::move(content)); });
+  tell_resume();
   progress_->print(fmt::format("saved {}", last_checkpoint_));
   checkpoint::prune_checkpoints(checkpoints(), step, t_.keep_last);
 }
 
-void Trainer::go() {
+/// A run is found or begun, goes step by step with evaluations and checkpoints in between, and ends
+/// with a checkpoint, an evaluation and the report. A signal ends it after a step and its
+/// checkpoint; the next start then does what is left.
+int Trainer::go() {
   make_dirs(run_.config.output.dir);
   const checkpoint::FolderLock lock(run_.config.output.dir);
   find_start();
-  if (nothing_left()) return;
+  if (nothing_left()) return 0;
+  tell_resume();
   const bool steps_known = steps_ > 0;
   set_up();
-  if (!steps_known && nothing_left()) return;
+  if (!steps_known && nothing_left()) return 0;
   report_.begin(options_.command, began_with_);
   load_or_initialise();
   tell_schedule(t_, steps_);
-  g_stop = 0;
-  auto old_int = std::signal(SIGINT, on_signal), old_term = std::signal(SIGTERM, on_signal);
   progress_ = std::make_unique<Progress>();
   int64_t step = start_step_;
-  while (step < steps_ && !g_stop) {
-    one_step(++step);
+  while (step < steps_ && stop_.requested() == 0) {
+    stop_.wait_for_step(++step);
+    one_step(step);
     if (t_.eval_every > 0 && step % t_.eval_every == 0 && step < steps_) evaluate(step, false);
     if (t_.save_every > 0 && step % t_.save_every == 0 && step < steps_) save(step);
   }
-  std::signal(SIGINT, old_int);
-  std::signal(SIGTERM, old_term);
   progress_->finish();
   if (step > start_step_ || start_step_ == 0) save(step);
-  if (g_stop && step < steps_) {
+  stop_.wait_for_nothing();
+  if (const int signal = stop_.requested(); signal != 0) {
     fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);
-    return;
+    return exit_code_of(signal);
   }
   evaluate(step, true);
   report_.finish(*session_, step);
+  return 0;
+}
+
+/// What a signal says that ends the process at once.
+void Trainer::tell_resume() {
+  stop_.set_resume(last_checkpoint_.empty()
+                       ? "there is no checkpoint yet: the same command starts over"
+                       : "the same command goes on from " + last_checkpoint_);
 }
 
 }  // namespace
 
-void train(const engine::Run& run, const TrainOptions& options) { Trainer(run, options).go(); }
+int train(const engine::Run& run, const TrainOptions& options) {
+  StopSignals stop;
+  stop.set_resume("nothing was begun");
+  return Trainer(run, options, stop).go();
+}
 
 }  // namespace hocket::train

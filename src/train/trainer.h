@@ -18,8 +18,9 @@ struct TrainOptions {
 };
 
 /// Trains to the end, from the newest checkpoint of output.dir if there is one; a finished training
-/// is left as it is. Throws Error; a failed step leaves the last checkpoint as it was.
-void train(const engine::Run& run, const TrainOptions& options);
+/// is left as it is. Returns 0, or 128 + the number of the signal that ended it after a step and
+/// its checkpoint. Throws Error; a failed step leaves the last checkpoint as it was.
+int train(const engine::Run& run, const TrainOptions& options);
 
 /// Where the learning rate ends: train.min_lr, or a tenth of train.lr; at most train.lr.
 double final_learning_rate(const engine::TrainSection& t);

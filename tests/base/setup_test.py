@@ -27,7 +27,24 @@ class Setup(unittest.TestCase):
         with open("/etc/os-release", encoding="utf-8") as f:
             debian = "ID=debian\n" in f.readlines()
         # Ubuntu's chromium is a snap.
-        self.assertEqual({"chromium"} if debian else set(), tests - build)
+        self.assertLess(build, tests)
+        self.assertEqual(debian, "chromium" in tests)
+        self.assertNotIn("libgtest-dev", build)
+        # The layout of the sources is that of one version.
+        self.assertEqual({"clang-format-14"}, self.packages("--format"))
+
+    def test_two_commands(self):
+        for name, what in (("quickstart", "MINUTES"), ("test", "PATTERN")):
+            r = subprocess.run([os.path.join(ROOT, name), "--help"], stdout=subprocess.PIPE, text=True, check=True)
+            self.assertIn(f"./{name}", r.stdout)
+            self.assertIn(what, r.stdout)
+            self.assertNotIn("#", r.stdout)
+            self.assertNotIn("set -", r.stdout)
+        for words in (["quickstart", "soon"], ["quickstart", "1", "2"], ["test", "--fast"], ["test", "a", "b"]):
+            r = subprocess.run([os.path.join(ROOT, words[0]), *words[1:]], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual((2, ""), (r.returncode, r.stdout), words)
+            self.assertIn(f"./{words[0]} --help", r.stderr)
 
     def test_unknown_word(self):
         r = setup("--test")

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
+#include "ops/op.h"
 #include "program/finalize.h"
 #include "tests/check/check_util.h"
 
@@ -128,6 +129,61 @@ TEST(Refuse, WrongMicroBatchIsTracedToItsOrigin) {
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "embedding", 2)) << to_text(v);
 }
 
+/// The program of a plan with more ranks, each with half a sequence of the reference.
+TEST(Refuse, SequencesCutBetweenRanks) {
+  parallel::Plan two, four;
+  two.dp = 2;
+  four.dp = 4;
+  const test::Case whole = test::make_case(test::dense(2, false), two, 8);
+  Program p = test::make_case(test::dense(2, false), four, 4).program;
+  // It says that its sequences are as long as the reference's.
+  for (program::Kind& kind : p.kinds) {
+    if (!kind.attrs.has("seq")) continue;
+    kind.attrs.set("seq", int64_t{8});
+    const ops::Cost cost = ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out});
+    kind.flops = cost.flops;
+  }
+  const Verdict v = check(p, whole.graph);
+  expect_refused(v, "sequence-cut", {"attention L0", "edp", "its 4 are no multiple of seq=8"});
+  EXPECT_EQ(v.problems[0].task.task, find(p, 0, "attention")) << to_text(v);
+  EXPECT_EQ(v.num_problems, 1) << to_text(v);
+}
+
+TEST(Refuse, KernelsThatCostNothing) {
+  for (const bool bytes : {false, true}) {
+    test::Case c = make(1, 2, 2, 1);
+    const int32_t first = find(c.program, 0, "grouped_linear");
+    for (program::Kind& kind : c.program.kinds) {
+      if (!ops::find_or_null(kind.op)) continue;
+      if (bytes) {
+        kind.bytes = 0;
+      } else {
+        kind.flops = 0;
+      }
+    }
+    const Verdict v = check(c.program, c.graph, {.max_problems = 100});
+    expect_refused(v, "cost-follows", {bytes ? "0 bytes" : "0 FLOPs", "linear L0"});
+    // Of experts' kinds too, whose work depends on how many experts there are on all ranks.
+    bool experts = false;
+    for (const Problem& p : v.problems) {
+      EXPECT_EQ(p.rule, "cost-follows") << p.text;
+      experts |= p.task.task == first;
+    }
+    EXPECT_TRUE(experts) << to_text(v);
+  }
+}
+
+TEST(Refuse, OneKernelDearer) {
+  test::Case c = make(1, 2, 2, 1);
+  Task& t = task(c.program, 0, "grouped_linear", 1);
+  program::Kind kind = c.program.kind(t);
+  kind.flops *= 1 + 1e-6;
+  t.kind = c.program.intern(std::move(kind));
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "cost-follows", {"grouped_linear", "FLOPs"});
+  EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "grouped_linear", 1));
+}
+
 TEST(Refuse, WrongScale) {
   test::Case c = make(1, 2, 2, 1);
   Task& t = task(c.program, 0, "balance_loss");
@@ -160,7 +216,7 @@ TEST(Refuse, ExchangeInTheWrongDirection) {
   kind.attrs.set("from", to);
   kind.attrs.set("to", from);
   t.kind = c.program.intern(kind);
-  expect_refused(check(c.program, c.graph), "exchange-layout", {"all_to_all"});
+  expect_refused(check(c.program, c.graph), "types-follow", {"all_to_all", "among 2 ranks"});
 }
 
 TEST(Refuse, TiedGradientNotSummedOverStages) {
@@ -268,8 +324,8 @@ Program exchange(bool swapped) {
   graph::TensorType f{graph::DType::f32, {16}};
   const auto zero =
       p.intern({.op = "zero", .attrs = {{"type", graph::to_string(f)}}, .in = {}, .out = {f}});
-  const auto send = p.intern({.op = "send", .attrs = {}, .in = {f}, .out = {}});
-  const auto recv = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {f}});
+  const auto send = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
+  const auto recv = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {f}));
   const auto add = p.intern({.op = "add", .attrs = {}, .in = {f, f}, .out = {f}});
   for (int32_t s = 0; s < 2; ++s) {
     RankClass c;
@@ -323,10 +379,10 @@ Program ring(int32_t n, bool after_the_send) {
   Task make, send, recv;
   make.kind = zero;
   make.out = {0};
-  send.kind = p.intern({.op = "send", .attrs = {}, .in = {f}, .out = {}, .bytes = f.bytes()});
+  send.kind = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
   send.lane = Lane::intra;
   send.in = {0};
-  recv.kind = p.intern({.op = "recv", .attrs = {}, .in = {}, .out = {f}, .bytes = f.bytes()});
+  recv.kind = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {f}));
   recv.lane = Lane::intra_rx;
   recv.out = {1};
   send.peer_axis = recv.peer_axis = 1;
@@ -373,16 +429,54 @@ TEST(Refuse, TwoGroupsOfTheSameRanks) {
   }
 }
 
-TEST(Refuse, OneGroupInTwoLanes) {
+TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
   test::Case c = make(1, 2, 1, 1);
-  c.program.classes[0].tasks[static_cast<size_t>(find(c.program, 0, "all_reduce", 1))].lane = Lane::inter;
-  const Verdict v = check(c.program, c.graph);
-  expect_refused(v, "group-lane", {"all_reduce", "in two lanes"});
-  // Over stages the classes share the ranks of a meeting.
+  task(c.program, 0, "all_reduce", 1).lane = Lane::inter;
+  Verdict v = check(c.program, c.graph);
+  expect_refused(v, "lane-recomputed", {"is in lane inter", "all ranks in one node", "lane intra"});
+  EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "all_reduce", 1));
+  // A rank per node: what was right inside a node goes over the network.
   c = make(2, 1, 1, 1);
-  for (Task& t : c.program.classes[1].tasks)
-    if (c.program.kind(t).op == "all_reduce") t.lane = Lane::inter;
-  expect_refused(check(c.program, c.graph), "group-lane", {"class 0", "class 1", "in two lanes"});
+  c.program.ranks_per_node = 1;
+  v = check(c.program, c.graph);
+  expect_refused(v, "lane-recomputed", {"send", "is in lane intra", "1 ranks per node", "lane inter"});
+  expect_refused(v, "lane-recomputed", {"recv", "is in lane intra_rx", "lane inter_rx"});
+  for (RankClass& cls : c.program.classes)
+    for (Task& t : cls.tasks) {
+      if (t.lane == Lane::intra) t.lane = Lane::inter;
+      if (t.lane == Lane::intra_rx) t.lane = Lane::inter_rx;
+    }
+  v = check(c.program, c.graph);
+  EXPECT_TRUE(v.ok()) << to_text(v);
+}
+
+TEST(Refuse, AnotherPayloadThanTheTypesHave) {
+  for (const char* op : {"all_reduce", "send", "recv"}) {
+    test::Case c = make(2, 2, 1, 1);
+    const int32_t cls = op == std::string("recv") ? 1 : 0;
+    Task& t = task(c.program, cls, op);
+    program::Kind kind = c.program.kind(t);
+    const int64_t right = kind.bytes;
+    kind.bytes = 0;
+    t.kind = c.program.intern(kind);
+    expect_refused(check(c.program, c.graph), "cost-recomputed",
+                   {op, "says 0 bytes", "expected " + std::to_string(right)});
+    kind.bytes = right;
+    kind.flops = 1;
+    t.kind = c.program.intern(kind);
+    expect_refused(check(c.program, c.graph), "cost-recomputed", {op, "1 FLOPs"});
+  }
+}
+
+TEST(Refuse, TypesThatTheGroupDoesNotMake) {
+  // Sizes of an exchange among two ranks, in a group of four.
+  test::Case c = make(1, 4, 2, 1);
+  Task& t = task(c.program, 0, "size_exchange");
+  const int32_t at = find(c.program, 0, "size_exchange");
+  t.group = c.program.intern(program::Group{{1, 2}, {}});
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "types-follow", {"size_exchange", "among 4 ranks", "i64[4,8]", "i64[2,8]"});
+  EXPECT_EQ(v.problems[0].task.task, at);
 }
 
 TEST(Refuse, CollectivesInDifferentOrder) {
@@ -426,6 +520,36 @@ TEST(Refuse, UnknownOpAndWrongTypes) {
   kind.out[0].dims.back() += 1;
   u.kind = c.program.intern(kind);
   expect_refused(check(c.program, c.graph), "types-follow", {"linear", "the kind says"});
+}
+
+/// One collective of more operands than a set of outputs has places.
+TEST(Check, CollectivesOfManyOperands) {
+  for (const int64_t layers : {8, 12}) {
+    parallel::Plan plan;
+    plan.dp = 2;
+    plan.pp = 2;
+    const test::Case c = test::make_case(test::dense(layers, true), plan, 8, 1 << 30);
+    size_t most = 0;
+    for (const program::Kind& kind : c.program.kinds) most = std::max(most, kind.out.size());
+    EXPECT_GT(most, layers == 8 ? 32u : 64u);
+    const Verdict v = check(c.program, c.graph);
+    EXPECT_TRUE(v.ok()) << to_text(v);
+    const Program back = program::parse_program(program::print(c.program));
+    EXPECT_TRUE(back == c.program);
+  }
+}
+
+/// A task of so many outputs that says it adds to all that it can say.
+TEST(Refuse, AccumulationOfACollective) {
+  parallel::Plan plan;
+  plan.dp = 2;
+  test::Case c = test::make_case(test::dense(8, true), plan, 8, 1 << 30);
+  for (Task& t : c.program.classes[0].tasks) {
+    if (t.out.size() <= graph::OutputSet::kMost) continue;
+    t.accumulate = graph::OutputSet::of_bits(~0u);
+    break;
+  }
+  expect_refused(check(c.program, c.graph), "accumulate-allowed", {"all_reduce", "0xffffffff"});
 }
 
 }  // namespace

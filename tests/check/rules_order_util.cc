@@ -18,13 +18,9 @@ BufferId zeros(Edit& e, int64_t n, int32_t c = 0) {
 }
 
 /// Appends a message of zeros from class 0 to class 1.
-void send_zeros(Edit& e, int64_t sent, int64_t expected, Lane lane, Lane lane_rx) {
-  Task send = e.make_message("send", zeros(e, sent), e.axis("pp"), 1, kTag);
-  send.lane = lane;
-  e.append(std::move(send));
-  Task recv = e.make_message("recv", e.add_buffer(f32({expected}), 1), e.axis("pp"), -1, kTag, 1);
-  recv.lane = lane_rx;
-  e.append(std::move(recv), 1);
+void send_zeros(Edit& e, int64_t sent, int64_t expected) {
+  e.append(e.make_message("send", zeros(e, sent), e.axis("pp"), 1, kTag));
+  e.append(e.make_message("recv", e.add_buffer(f32({expected}), 1), e.axis("pp"), -1, kTag, 1), 1);
 }
 
 /// Appends an all_reduce of zeros over the stages to class c.
@@ -46,12 +42,7 @@ std::vector<Row> meeting_rows() {
        },
        "deadlock", "the receive waits for ever; this rule says for what"},
       {"message-type", "a message of another size than is expected", two_stages,
-       [](Edit& e) { send_zeros(e, 4, 8, Lane::intra, Lane::intra_rx); }},
-      {"message-order", "messages of one peer and tag in two lanes", two_stages,
-       [](Edit& e) {
-         send_zeros(e, 4, 4, Lane::intra, Lane::intra_rx);
-         send_zeros(e, 4, 4, Lane::inter, Lane::inter_rx);
-       }},
+       [](Edit& e) { send_zeros(e, 4, 8); }},
       {"collective-unmatched", "a collective that one stage leaves out", two_stages,
        [](Edit& e) {
          reduce_zeros(e, 4, 0);
@@ -63,11 +54,6 @@ std::vector<Row> meeting_rows() {
          reduce_zeros(e, 8, 1);
        },
        "deadlock", "such a meeting is taken never to end"},
-      {"group-lane", "a group in two lanes", two_ranks,
-       [](Edit& e) {
-         e.task("all_reduce", -1).lane = Lane::inter;
-         e.replan();
-       }},
       {"deadlock", "two stages that both receive before they send", two_stages,
        [](Edit& e) {
          for (int32_t c = 0; c < 2; ++c) {

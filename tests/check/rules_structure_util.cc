@@ -2,6 +2,7 @@
 // Faults that the structural rules refuse: ids, types, lanes, groups, peers, places in the arena.
 #include <algorithm>
 
+#include "comm/ops/comm_op.h"
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {
@@ -117,7 +118,10 @@ std::vector<Row> kind_rows() {
       {"types-follow", "size_exchange with an input too many", four_experts,
        [](Edit& e) {
          Task& t = e.task("size_exchange");
-         e.rekind(t, [](Kind& k) { k.in.push_back(k.in[0]); });
+         e.rekind(t, [](Kind& k) {
+           k.in.push_back(k.in[0]);
+           Edit::set_cost(k);
+         });
          t.in.push_back(t.in[0]);
        }},
       {"types-follow", "all_reduce that changes the shape", two_ranks,
@@ -138,11 +142,14 @@ std::vector<Row> kind_rows() {
        [](Edit& e) {
          e.rekind(e.task("all_to_all"), [](Kind& k) { k.attrs.set("to", int64_t{1}); });
        },
-       "exchange-layout", "where the value is known; without a graph only this rule sees it"},
+       "local-size", "where the value is known; without a graph only this rule sees it"},
       {"types-follow", "a send of two buffers", two_stages,
        [](Edit& e) {
          Task& t = e.task("send");
-         e.rekind(t, [](Kind& k) { k.in.push_back(k.in[0]); });
+         e.rekind(t, [](Kind& k) {
+           k.in.push_back(k.in[0]);
+           Edit::set_cost(k);
+         });
          t.in.push_back(t.in[0]);
        },
        "message-type", "the receive has one"},
@@ -154,6 +161,19 @@ std::vector<Row> kind_rows() {
        [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.bytes += 2; }); }},
       {"cost-follows", "a product of experts with other work than its rows", four_experts,
        [](Edit& e) { e.rekind(e.task("grouped_linear"), [](Kind& k) { k.flops /= 2; }); }},
+      {"cost-recomputed", "a collective of no bytes", two_ranks,
+       [](Edit& e) { e.rekind(e.task("all_reduce"), [](Kind& k) { k.bytes = 0; }); }},
+      {"cost-recomputed", "a message that calculates", two_stages,
+       [](Edit& e) { e.rekind(e.task("send"), [](Kind& k) { k.flops = 1; }); }},
+      {.rule = "known-op",
+       .fault = "a collective that is run as another",
+       .start = two_ranks,
+       .edit =
+           [](Edit& e) {
+             e.rekind(e.task("all_reduce"),
+                      [](Kind& k) { k.communication = comm::find("all_gather"); });
+           },
+       .only_refused = true},
       {"workspace-declared", "a negative workspace", one_rank,
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace = -64; }); }},
   };
@@ -300,7 +320,20 @@ std::vector<Row> task_rows() {
       {"lane-fits", "collectives in the kernels' lane", two_ranks,
        [](Edit& e) {
          for (Task& t : e.cls().tasks) t.lane = Lane::compute;
+       },
+       "lane-recomputed", "which says it of communication; this one of kernels as well"},
+      {"lane-recomputed", "a collective in the lane of the network, inside a node", two_ranks,
+       [](Edit& e) {
+         e.task("all_reduce", -1).lane = Lane::inter;
+         e.replan();
        }},
+      {"lane-recomputed", "a receive in the lane of the network, inside a node", two_stages,
+       [](Edit& e) {
+         e.task("recv", -1).lane = Lane::inter_rx;
+         e.replan();
+       }},
+      {"lane-recomputed", "ranks on nodes of their own that meet as if in one", two_ranks,
+       [](Edit& e) { e.program.ranks_per_node = 1; }},
       {"peer-exists", "a kernel with a peer", two_stages,
        [](Edit& e) { e.task("swiglu").peer_axis = e.axis("pp"); }},
       {.rule = "peer-exists",

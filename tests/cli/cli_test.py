@@ -46,6 +46,11 @@ class Cli(unittest.TestCase):
         self.refused(["check", "configs/quickstart.yaml", "--memory-budget", "lots"], "bytes")
         self.refused(["check", "configs/quickstart.yaml", "--mutate", "many"], "--mutate", "integer")
         self.refused(["check", "a", "b"], "unexpected argument")
+        # After "--" nothing is an option; a flag may be repeated; --help wins over what stands behind it.
+        self.refused(["check", "--", "--seed"], "[--seed]")
+        self.refused(["env", "--json", "--", "--json"], "unexpected argument '--json'")
+        self.assertEqual(self.box.good("env", "--json"), self.box.good("env", "--json", "--json"))
+        self.assertIn("usage", self.box.good("env", "word", "--help", "--nonsense"))
         self.refused(["check", "--seed", "1", "--seed", "2", "configs/quickstart.yaml"], "2 times")
         self.refused(["data", "prepaer"], "did you mean prepare?")
         self.refused(["simulate", "--json=1", "configs/quickstart.yaml"], "--json")
@@ -178,6 +183,24 @@ class Cli(unittest.TestCase):
         self.assertEqual("memory", refused["problems"][0]["class"])
         self.assertEqual(2, self.box.run("check", "configs/quickstart.yaml", "--set",
                                          "cluster.memory_budget=1kB").returncode)
+
+    def test_certificate(self):
+        def certify(name, *more):
+            with open(self.box.path(name), "w", encoding="utf-8") as f:
+                f.write(self.box.good("check", "configs/quickstart.yaml", *PLAN, *more, "--json"))
+        certify("mine.json")
+        self.box.good("check", "configs/quickstart.yaml", *PLAN, "--certificate", "mine.json")
+        # A program's text that says it is of another configuration: its tasks are right for that one too.
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
+        self.assertIn('"eps":1e-08', text)
+        with open(self.box.path("other.txt"), "w", encoding="utf-8") as f:
+            f.write(text.replace('"eps":1e-08', '"eps":2e-08'))
+        self.refused(["check", "other.txt", "--certificate", "mine.json"], "the reference graph")
+        certify("eps.json", "--set", "train.eps=2e-8")
+        self.refused(["check", "configs/quickstart.yaml", *PLAN, "--certificate", "eps.json"],
+                     "the reference graph")
+        self.refused(["check", "configs/quickstart.yaml", "--certificate", "mine.json"], "the mesh")
+        self.refused(["check", "configs/quickstart.yaml", "--certificate", "configs/quickstart.yaml"], "JSON")
 
     def test_check_refuses_a_broken_program(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)

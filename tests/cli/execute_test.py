@@ -52,28 +52,86 @@ class Execute(unittest.TestCase):
                 losses.append([x["train/loss"] for x in map(json.loads, f) if "train/loss" in x])
         verdict = json.loads(self.box.good("check", "text.txt", "--json"))
         with open(self.box.path("runs/text/checkpoints/step-000006/run.json"), encoding="utf-8") as f:
-            self.assertEqual(verdict["program_hash"], json.load(f)["data"]["program_hash"])
+            data = json.load(f)["data"]
+        for key in ("program_hash", "reference_hash", "mesh_hash", "mesh"):
+            self.assertEqual(verdict[key], data[key])
+        self.box.good("check", "text.txt", "--certificate", "runs/text/checkpoints/step-000006/run.json")
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
-    def test_interrupted_training_goes_on(self):
-        words = ["configs/quickstart.yaml", "--set", "output.dir=runs/stopped", "--set", "train.steps=4000"]
-        p = subprocess.Popen([HOCKET, "train", *words], cwd=self.box.folder, env=self.box.environment(),
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace")
-        metrics = self.box.path("runs/stopped/metrics.jsonl")
+    def long_run(self, name, *more, seen=500, **how):
+        """A training of many steps as a process, some of which are done: (process, words of the same with more)."""
+        words = ["configs/quickstart.yaml", "--set", f"output.dir=runs/{name}", "--set",
+                 "cluster.profile=runs/quickstart/profile.json", *(w for x in more for w in ("--set", x))]
+        p = subprocess.Popen([HOCKET, "train", *words, "--set", "train.steps=4000"], cwd=self.box.folder,
+                             env=self.box.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             errors="replace", **how)
+        metrics = self.box.path(f"runs/{name}/metrics.jsonl")
         end = time.monotonic() + 120
-        while time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics) > 500):
-            time.sleep(0.05)
-        self.refused("another process is training into this folder", "train", *words)
+        while time.monotonic() < end and not (os.path.exists(metrics) and os.path.getsize(metrics) > seen):
+            time.sleep(0.02)
+        return p, words
+
+    def checkpoints(self, name):
+        folder = self.box.path(f"runs/{name}/checkpoints")
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def test_interrupted_training_goes_on(self):
+        for number, name in ((signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")):
+            p, words = self.long_run(f"stopped{name}")
+            if number == signal.SIGINT:
+                self.refused("another process is training into this folder", "train", *words)
+            p.send_signal(number)
+            out, err = p.communicate(timeout=120)
+            self.assertEqual(128 + number, p.returncode, out + err)
+            saved = self.checkpoints(f"stopped{name}")
+            self.assertEqual(1, len(saved), saved)
+            step = int(saved[0].split("-")[1])
+            if number != signal.SIGHUP:  # the terminal is gone, and nothing is printed any more
+                self.assertIn(f"stopped after step {step} of 4000; the same command goes on from there", out)
+                self.assertRegex(err, name + r": finishing step \d+ and saving it; once more ends now, and there is "
+                                 "no checkpoint yet: the same command starts over")
+            out = self.box.good("train", *words, "--set", f"train.steps={step + 2}")
+            self.assertIn(f"resumed from runs/stopped{name}/checkpoints/{saved[0]}", out)
+
+    def test_second_signal_ends_at_once(self):
+        """While a step hangs, here because the process is held: the first signal waits, the second does not."""
+        p, _ = self.long_run("twice", "train.save_every=1", "train.global_batch=64", seen=1500)
+        saved = self.checkpoints("twice")
+        p.send_signal(signal.SIGSTOP)
         p.send_signal(signal.SIGINT)
-        out, _ = p.communicate(timeout=120)
-        self.assertEqual(0, p.returncode, out)
-        self.assertIn("the same command goes on", out)
-        saved = os.listdir(self.box.path("runs/stopped/checkpoints"))
-        self.assertEqual(1, len(saved), saved)
-        step = int(saved[0].split("-")[1])
-        out = self.box.good("train", *words[:3], "--set", f"train.steps={step + 2}")
-        self.assertIn(f"resumed from runs/stopped/checkpoints/{saved[0]}", out)
+        p.send_signal(signal.SIGTERM)
+        p.send_signal(signal.SIGCONT)
+        _, err = p.communicate(timeout=60)
+        self.assertIn(p.returncode, (130, 143), err)
+        self.assertRegex(err, r"SIG\w+: finishing step \d+ and saving it")
+        self.assertRegex(err, r"SIG\w+: ended at once; the same command goes on from runs/twice/checkpoints/step-")
+        self.assertGreaterEqual(self.checkpoints("twice")[-1].split(".")[0], saved[-1].split(".")[0])
+
+    def test_signal_before_the_first_step(self):
+        """While tasks are timed there is nothing to finish."""
+        p = subprocess.Popen([HOCKET, "train", "configs/quickstart.yaml", "--set", "output.dir=runs/early"],
+                             cwd=self.box.folder, env=self.box.environment(), stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True)
+        self.assertIn("timing tasks", p.stderr.readline())
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+        self.assertEqual(130, p.returncode, err)
+        self.assertIn("SIGINT: ended at once; there is no checkpoint yet: the same command starts over", err)
+        self.assertEqual([], self.checkpoints("early"))
+
+    def test_nohup_is_heeded(self):
+        p, _ = self.long_run("kept", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        metrics = self.box.path("runs/kept/metrics.jsonl")
+        p.send_signal(signal.SIGHUP)
+        size = os.path.getsize(metrics)
+        end = time.monotonic() + 60
+        while os.path.getsize(metrics) < size + 2000 and time.monotonic() < end:
+            self.assertIsNone(p.poll())
+            time.sleep(0.02)
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=60)
+        self.assertEqual(130, p.returncode)
 
     def refused(self, text, *words, code=2):
         r = self.box.run(*words)
@@ -144,6 +202,57 @@ class Execute(unittest.TestCase):
         self.assertEqual([1e-5] * 5, rates("high")[1:])
         r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
         self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
+
+    def test_layers_with_experts_have_their_numbers(self):
+        """Of three layers, only the middle one has experts."""
+        os.makedirs(self.box.path("configs/models/mixed"))
+        with open(self.box.path("configs/models/mixed/config.json"), "w", encoding="utf-8") as f:
+            json.dump(dict(cli_util.TINY, decoder_sparse_step=2), f)
+        self.box.good("train", "configs/quickstart.yaml", "--set", "output.dir=runs/mixed", "--set", "train.steps=2",
+                      "--set", "model.path=configs/models/mixed")
+        with open(self.box.path("runs/mixed/metrics.jsonl"), encoding="utf-8") as f:
+            line = json.loads(f.readline())
+        self.assertEqual(([1], 1, 4), (line["moe/layers"], len(line["moe/load"]), len(line["moe/load"][0])))
+        with open(self.box.path("runs/mixed/report.html"), encoding="utf-8") as f:
+            self.assertIn('"experts":4,"numbers":[1],', f.read())
+
+    def test_length_of_the_final_evaluation(self):
+        """As many sequences as asked for; the run is finished all the same, and what was read is told."""
+        out = self.box.run(*self.short("few", "train.final_eval_sequences=3"))
+        self.assertRegex(out.stderr, r"step 2: held-out loss .*\(3 of \d+ held-out sequences, ")
+        self.assertRegex(out.stdout, r"this model +\d\.\d+ bits/byte on 3 of \d+ held-out sequences\n")
+        with open(self.box.path("runs/few/metrics.jsonl"), encoding="utf-8") as f:
+            last = json.loads(f.readlines()[-1])
+        self.assertEqual((False, True), (last["eval/complete"], last["eval/final"]))
+        with open(self.box.path("runs/few/report.html"), encoding="utf-8") as f:
+            self.assertIn("the baselines are of all held-out files", f.read())
+        self.assertIn("already finished", self.box.good(*self.short("few", "train.final_eval_sequences=3")))
+
+    def test_baselines_as_asked(self):
+        """None without a report unless asked for; xz only with all. What is there is not computed again."""
+        kept = self.box.path("runs/quickstart/data/baselines.json")
+        os.rename(kept, kept + ".away")
+        try:
+            out = self.box.good(*self.short("bare", "output.report=false"))
+            self.assertFalse(os.path.exists(kept))
+            self.assertNotIn("trigram", out)
+            out = self.box.good(*self.short("some", "output.report=false", "output.baselines=trigram"))
+            self.assertRegex(out, r"Witten-Bell trigram +\d\.\d+ bits/byte")
+            self.assertNotIn("xz -9e", out)
+            out = self.box.good(*self.short("all", "output.report=false", "output.baselines=all"))
+            self.assertRegex(out, r"xz -9e +\d\.\d+ bits/byte \(each held-out file compressed alone\)")
+            self.assertRegex(out, r"xz -9e, one piece +\d\.\d+ bits/byte \(all held-out files compressed as one text")
+            with open(kept, encoding="utf-8") as f, open(kept + ".away", encoding="utf-8") as g:
+                self.assertEqual(json.load(f), json.load(g))
+            self.assertNotIn("trigram", self.box.good(*self.short("none", "output.baselines=none")))
+        finally:
+            os.rename(kept + ".away", kept)
+
+    def test_sample_goes_on_from_the_data(self):
+        """output.sample_prompt, which the shipped configuration has; without it, how a held-out file begins."""
+        self.assertIn("):\n#include <vector>\n\nnamespace std\n{\n", self.output)
+        out = self.box.good(*self.short("sample", "output.sample_prompt=", "output.report=false"))
+        self.assertIn("):\n// SPDX-License-Identifier: Apache-2.0\n", out)
 
     def test_what_a_training_starts_from(self):
         """Weights where model.path has them, unless told otherwise; and the start says which."""
@@ -219,6 +328,8 @@ class Execute(unittest.TestCase):
         out = self.box.good(*self.short("same", "train.steps=3", "plan.dp=2", "plan.micro_batch=1", "train.lr=0.01",
                                         "cluster.profile="))
         self.assertIn("resumed from runs/same/checkpoints/step-000002", out)
+        self.assertIn("\nchanged since: cluster.profile \"runs/quickstart/profile.json\" -> \"\", plan.dp 1 -> 2, "
+                      "plan.micro_batch 4 -> 1, train.lr 0.002 -> 0.01, train.steps 2 -> 3\n", out)
 
     def test_damaged_checkpoints(self):
         self.box.good(*self.short("damaged"))
@@ -274,7 +385,7 @@ class Execute(unittest.TestCase):
             os.rename(kept + ".away", kept)
         self.assertEqual(0, r.returncode, r.stderr)
         self.assertIn("the report will have no baselines", r.stderr)
-        self.assertNotIn("trigram", r.stdout)
+        self.assertNotIn("bits/byte (", r.stdout)
         self.assertTrue(os.path.exists(self.box.path("runs/moved/report.html")))
 
     def test_eval_held_out(self):

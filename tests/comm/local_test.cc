@@ -15,6 +15,7 @@
 #include "comm/communicator.h"
 #include "comm/local.h"
 #include "comm/solo.h"
+#include "tests/comm/comm_util.h"
 
 namespace hocket::comm {
 namespace {
@@ -23,29 +24,10 @@ using graph::DType;
 using graph::TensorType;
 using std::chrono::milliseconds;
 
-/// Bytes of a tensor as numbers of its type.
-using Bytes = std::vector<std::byte>;
-
-template <typename Fn>
-auto with(DType dtype, Fn fn) {
-  if (dtype == DType::f32) return fn(float{});
-  if (dtype == DType::f64) return fn(double{});
-  if (dtype == DType::i32) return fn(int32_t{});
-  return fn(int64_t{});
-}
-
-Bytes random_tensor(const TensorType& type, Rng& rng) {
-  Bytes b(static_cast<size_t>(type.bytes()));
-  with(type.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t i = 0; i < type.numel(); ++i) {
-      const T x = std::is_floating_point_v<T> ? static_cast<T>(rng.normal())
-                                              : static_cast<T>(rng.between(-1000, 1000));
-      std::memcpy(b.data() + static_cast<size_t>(i) * sizeof(T), &x, sizeof(T));
-    }
-  });
-  return b;
-}
+using test::Bytes;
+using test::random_tensor;
+using test::slice;
+using test::sum;
 
 /// One rank's side of a call: the kind, and memory for its operands.
 struct Side {
@@ -60,6 +42,7 @@ struct Side {
   std::string error;
 
   void prepare() {
+    kind.communication = find(kind.op);
     if (!inplace) {
       out.clear();
       for (const TensorType& t : kind.out) out.push_back(Bytes(static_cast<size_t>(t.bytes())));
@@ -96,24 +79,6 @@ std::vector<int32_t> ranks(int n) {
   std::vector<int32_t> list(static_cast<size_t>(n));
   std::iota(list.begin(), list.end(), 0);
   return list;
-}
-
-/// Sum over the members in rank order, element by element.
-Bytes sum(const std::vector<const Bytes*>& parts, DType dtype) {
-  Bytes total = *parts[0];
-  with(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (size_t at = 0; at < total.size(); at += sizeof(T)) {
-      T s = 0;
-      for (size_t i = 0; i < parts.size(); ++i) {
-        T x;
-        std::memcpy(&x, parts[i]->data() + at, sizeof(T));
-        s = i == 0 ? x : static_cast<T>(s + x);
-      }
-      std::memcpy(total.data() + at, &s, sizeof(T));
-    }
-  });
-  return total;
 }
 
 constexpr DType kTypes[] = {DType::f32, DType::f64, DType::i32, DType::i64};
@@ -174,19 +139,6 @@ TEST(LocalComm, GroupsOfOneWorldMeetApart) {
     expect_no_errors(sides);
     for (size_t r = 0; r < 4; ++r)
       ASSERT_EQ(sides[r].out[0], sum({&given[r % 2], &given[r % 2 + 2]}, type.dtype));
-  }
-}
-
-/// Copies `part` (a slice of `whole` along dim, number i of n) from or to the whole.
-void slice(const TensorType& part, int64_t dim, int64_t n, int64_t i, Bytes& whole, Bytes& piece,
-           bool take) {
-  int64_t outer = 1, inner = size_of(part.dtype);
-  for (int64_t d = 0; d < static_cast<int64_t>(part.dims.size()); ++d)
-    (d < dim ? outer : inner) *= part.dims[static_cast<size_t>(d)];
-  for (int64_t o = 0; o < outer; ++o) {
-    std::byte* w = whole.data() + (o * n + i) * inner;
-    std::byte* p = piece.data() + o * inner;
-    std::memcpy(take ? p : w, take ? w : p, static_cast<size_t>(inner));
   }
 }
 

@@ -36,6 +36,7 @@ Cluster toy() {
 Kind kind(const std::string& op, double flops, int64_t bytes, DType dtype = DType::f32) {
   Kind k;
   k.op = op;
+  k.communication = comm::find(op);
   k.in = {{dtype, {bytes, int64_t(flops / 1000)}}};
   k.out = {{dtype, {4}}};
   k.flops = flops;

@@ -23,6 +23,18 @@ class MetricsTest : public testing::Test {
   std::string path_ = testing::TempDir() + "hocket_metrics_test.jsonl";
 };
 
+TEST_F(MetricsTest, LayersOfTheModelThatHaveExperts) {
+  const Metrics m = load(
+      "{\"step\":1,\"moe/load\":[[1,2],[3,4]],\"moe/layers\":[1,3]}\n"
+      "{\"step\":2,\"moe/load\":[[1,2],[3,4]],\"moe/layers\":[1]}\n"
+      "{\"step\":3,\"moe/load\":[[1,2],[3,4]],\"moe/layers\":\"1, 3\"}\n");
+  ASSERT_EQ(m.load.size(), 3u);
+  EXPECT_EQ(m.load[0].layers, (std::vector<int64_t>{1, 3}));
+  // What does not fit counts as not said.
+  EXPECT_EQ(m.load[1].layers, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(m.load[2].layers, (std::vector<int64_t>{0, 1}));
+}
+
 TEST_F(MetricsTest, ReadsEveryKey) {
   const Metrics m = load(
       "{\"step\":0,\"time_s\":0.5,\"train/loss\":8.25,\"train/grad_norm\":2,\"train/lr\":1e-4,"
@@ -54,6 +66,7 @@ TEST_F(MetricsTest, ReadsEveryKey) {
   EXPECT_EQ(m.eval[0].bits_per_byte, 3.5);
   ASSERT_EQ(m.load.size(), 1u);
   EXPECT_EQ(m.load[0].load, (std::vector<std::vector<double>>{{1, 2}, {3, 4}}));
+  EXPECT_EQ(m.load[0].layers, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(m.skipped_lines, 0);
 }
 

@@ -83,6 +83,9 @@ function probe() {
   for (let i = 0; i < 3; ++i) document.getElementById("theme").click();
   dispatchEvent(new Event("beforeprint"));
   dispatchEvent(new Event("afterprint"));
+  const experts = document.querySelector("#experts figcaption");
+  out.layer = experts && +(experts.textContent.match(/\(layer (\d+), expert/) || [])[1];
+  out.painted = document.querySelectorAll("#sample pre .k").length;
   out.missing = [...document.querySelectorAll("section")].filter(s => s.children.length === 2 && s.lastChild.className === "missing").length;
   out.sections = document.querySelectorAll("section").length;
   const pre = document.createElement("pre");
@@ -151,6 +154,12 @@ def look(browser, page, width, theme, folder):
     if name in ("one_rank.html", "four_ranks.html") and (
             out.get("missing", 1) != 0 or out.get("charts", 0) < 11):
         faults.append(f"sections missing: {out.get('missing')}, charts: {out.get('charts')}")
+    # The layers with experts are 0, 1, 2, ... of one rank's model and 1, 3, 5, ... of that of four.
+    if name == "four_ranks.html" and (out.get("layer") or 0) % 2 != 1:
+        faults.append(f"the busiest expert is in layer {out.get('layer')}")
+    # The sample of one rank is C++, that of four is not.
+    if name in ("one_rank.html", "four_ranks.html") and (out.get("painted", 0) > 0) != (name == "one_rank.html"):
+        faults.append(f"{out.get('painted')} words of the sample are coloured as C++")
     if name == "hostile.html":
         # Made-up names of 70 characters fit nowhere; they must only do no harm.
         faults = [f for f in faults if not f.startswith(("overlaps", "outside", "page is"))]

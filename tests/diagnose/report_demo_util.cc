@@ -343,7 +343,9 @@ ReportData demo_report(int ranks, uint64_t seed) {
       r.metrics.eval.push_back({step, time, (bpb + 0.035) * 2.31, bpb + 0.035});
     }
     if (step % 10 == 9 || step == 0) {
-      LoadPoint load{step, {}};
+      // With four ranks every other layer is dense.
+      LoadPoint load{step, {}, {}};
+      for (int l = 0; l < kLayers; ++l) load.layers.push_back(ranks == 1 ? l : 2 * l + 1);
       for (int l = 0; l < kLayers; ++l) {
         std::vector<double> row;
         for (int e = 0; e < kExperts; ++e) {
@@ -376,7 +378,7 @@ ReportData demo_report(int ranks, uint64_t seed) {
                 "    { return static_cast<_Tp&>(this->_M_node->_M_v()); }\n#endif\n\n"
                 "    bool\n    operator==(const __node_iterator& __x) const\n"
                 "    { return this->_M_node == __x._M_node; }\n  };\n",
-                "temperature 0.7, top-p 0.95, seed 1"}};
+                "temperature 0.7, top-p 0.95, seed 1", ranks == 1 ? "c++" : ""}};
   r.config =
       "model: configs/models/quickstart\ndata:\n  files: [/usr/include/c++/**]\n"
       "  tokenizer: {train: true, vocab_size: 4096}\ntrain:\n  seq_len: 512\n"

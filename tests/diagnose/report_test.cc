@@ -41,7 +41,7 @@ ReportData large_report() {
     r.metrics.train.push_back(p);
     if (step % 100 == 99) r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3});
     if (step % 50 == 49) {
-      LoadPoint load{step, {}};
+      LoadPoint load{step, {}, {}};
       for (int l = 0; l < 48; ++l) {
         load.load.emplace_back();
         for (int e = 0; e < 128; ++e)
@@ -94,7 +94,7 @@ ReportData hostile_report() {
       "</script><script>document.title='broken'</script>&lt;<!-- \"'\\\n@DATA@";
   r.title = r.subtitle = r.command = r.config = nasty;
   r.facts.push_back({nasty, {{nasty, nasty}}});
-  r.samples = {{nasty, "\xff\xfe bytes \x01\x7f and cut \xe2\x82", nasty}};
+  r.samples = {{nasty, "\xff\xfe bytes \x01\x7f and cut \xe2\x82", nasty, nasty}};
   r.files.push_back({nasty, nasty, -1});
   r.notes.push_back(nasty);
   r.baselines[0].name = nasty;
@@ -127,6 +127,7 @@ TEST(Report, IsOneFileWithoutOutsideResources) {
     const json data = data_of(page);
     EXPECT_EQ(data["baselines"].size(), 2u);
     EXPECT_EQ(data["train"]["loss"].size(), 200u);
+    EXPECT_EQ(data["load"]["numbers"][1], ranks == 1 ? 1 : 3);
     EXPECT_EQ(data["thinned"], 1);
     EXPECT_EQ(data["timelines"].size(), 2u);
     EXPECT_GT(data["kinds"].size(), 20u);
@@ -203,7 +204,7 @@ TEST(Report, CutsASingleLongRankInTime) {
   }
   fill_measured(r, t);
   const json timeline = data_of(report_html(r))["timelines"][0];
-  EXPECT_EQ(timeline["cut"], 1);
+  EXPECT_EQ(timeline["cut"], true);
   EXPECT_EQ(timeline["tracks"][0]["e"].size(), 4u * 16000u);
 }
 

@@ -155,7 +155,7 @@ bool same_bits(const Value& a, const Value& b) {
          std::memcmp(a.v.data(), b.v.data(), a.v.size() * sizeof(double)) == 0;
 }
 
-void fill(const Fill& f, Value& value, Rng& rng, bool halves) {
+void fill(const Fill& f, Value& value, Rng& rng) {
   const int64_t n = value.type.numel();
   value.v.assign(static_cast<size_t>(n), 0.0);
   auto integer = [&](double lo, double hi) {
@@ -173,7 +173,7 @@ void fill(const Fill& f, Value& value, Rng& rng, bool halves) {
       break;
     case Fill::Kind::documents:
       for (int64_t t = 0; t < n; ++t) {
-        const bool begins = t == 0 || rng.below(4) == 0 || (halves && t == n / 2);
+        const bool begins = t == 0 || rng.below(4) == 0;
         value.v[static_cast<size_t>(t)] = begins ? 0 : value.v[static_cast<size_t>(t - 1)] + 1;
       }
       break;
@@ -211,7 +211,7 @@ void run_chain(const Sample& sample, std::vector<Value>& values, bool floats) {
   }
 }
 
-Problem make(const Op& op, const Sample& sample, uint64_t seed, bool halves) {
+Problem make(const Op& op, const Sample& sample, uint64_t seed) {
   Problem p;
   p.op = &op;
   p.sample = &sample;
@@ -221,7 +221,7 @@ Problem make(const Op& op, const Sample& sample, uint64_t seed, bool halves) {
   Rng rng(seed * 1000003 + hash_name(p.name));
   for (size_t i = 0; i < sample.types.size(); ++i) {
     p.values.push_back({sample.types[i], {}});
-    fill(sample.fills.at(i), p.values.back(), rng, halves);
+    fill(sample.fills.at(i), p.values.back(), rng);
   }
   run_chain(sample, p.values);
   for (size_t i = 0; i < sample.types.size(); ++i)

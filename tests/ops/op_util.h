@@ -43,8 +43,7 @@ struct Problem {
   std::vector<TensorType> out_types() const;
 };
 
-/// `halves`: packed documents also begin in the middle, where the layout tests cut tokens.
-Problem make(const Op& op, const Sample& sample, uint64_t seed, bool halves = false);
+Problem make(const Op& op, const Sample& sample, uint64_t seed);
 /// Rounds what the op takes in its compute dtype to f32 and gives it that type; false if the op has
 /// no operand of the compute dtype.
 bool to_f32(Problem& problem);

@@ -82,7 +82,7 @@ void each_change(const std::string& what, const Program& good,
                  const std::function<Struct&(Program&)>& object,
                  const std::function<void(const Change&)>& visit) {
   for_each_field<Struct>([&]<class Value>(const Field& field, Value Struct::*member) {
-    if constexpr (!kIsList<Value> && !std::is_same_v<Value, KindIndex>) {
+    if constexpr (!kIsList<Value> && !kIsCache<Value>) {
       Change change{what + "." + field.name, field, false, good};
       Struct& changed = object(change.program);
       if constexpr (std::is_same_v<Struct, Buffer>)

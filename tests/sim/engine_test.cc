@@ -397,16 +397,16 @@ class Reference {
         if (p_.peer_of(sends[s], from) != rank) continue;
         if (k-- == 0) e = std::max(e, end(from, TaskId(s)));
       }
-    } else if (program::is_collective(op)) {
+    } else if (program::is_collective(p_.kind(task))) {
       const int32_t k = nth(rank, t, [&](const program::Task& o) {
-        return program::is_collective(p_.kind(o).op) && o.group == task.group &&
+        return program::is_collective(p_.kind(o)) && o.group == task.group &&
                o.lane == task.lane;
       });
       for (int32_t m : p_.members(p_.groups[size_t(task.group)], rank)) {
         int32_t left = k;
         const auto& list = tasks(m);
         for (size_t s = 0; s < list.size(); ++s)
-          if (program::is_collective(p_.kind(list[s]).op) && list[s].group == task.group &&
+          if (program::is_collective(p_.kind(list[s])) && list[s].group == task.group &&
               list[s].lane == task.lane && left-- == 0)
             e = std::max(e, ready(m, TaskId(s)));
       }

@@ -25,15 +25,18 @@ engine::Run run_of(const std::string& family, const std::vector<std::string>& ov
 /// A checkpoint of a run, and what check_same_training says of another.
 class Saved {
  public:
-  explicit Saved(const engine::Run& run) {
+  explicit Saved(const engine::Run& run, const std::string& config = "") {
     std::vector<std::vector<char>> storage;
     checkpoint::CheckpointContent c;
     c.config = &run.model;
     c.params = checkpoint::random_params(run.model, graph::DType::f32, 1, storage);
     c.state.seed = static_cast<uint64_t>(run.config.train.seed);
-    c.state.config = run.resolved.to_json().dump();
+    c.state.config = config.empty() ? run.resolved.to_json().dump() : config;
     c.state.data = R"({"fingerprint": "abc"})";
     path_ = checkpoint::save_checkpoint(folder_.path(), c);
+  }
+  std::vector<std::string> changes(const engine::Run& run) const {
+    return changed_settings(run, checkpoint::Checkpoint(path_));
   }
   std::string refusal(const engine::Run& run, const std::string& fingerprint = "abc") const {
     return error_of([&] {
@@ -54,6 +57,28 @@ TEST(SameTraining, AnyPlanScheduleAndFolder) {
                                   "train.lr=0.5", "train.weight_decay=0", "train.save_every=9",
                                   "train.eval_every=2", "output.dir=elsewhere", "data.dir=moved"})),
             "");
+}
+
+TEST(SameTraining, TellsWhatChanged) {
+  const Saved saved(run_of("qwen3_moe"));
+  EXPECT_TRUE(saved.changes(run_of("qwen3_moe")).empty());
+  EXPECT_EQ(saved.changes(run_of("qwen3_moe", {"train.lr=0.5", "train.min_lr=0.25", "plan.dp=2",
+                                               "plan.passes=[bucket]", "model.init=random"})),
+            (std::vector<std::string>{"plan.dp 1 -> 2",
+                                      R"(plan.passes ["recompute","bucket"] -> ["bucket"])",
+                                      "train.lr 0.001 -> 0.5", "train.min_lr default -> 0.25"}));
+}
+
+TEST(SameTraining, WhatACheckpointDoesNotSayCountsAsDefault) {
+  engine::Run old = run_of("qwen3_moe");
+  nlohmann::json config = old.resolved.to_json();
+  config["plan"].erase("bucket_mib");
+  config["train"].erase("balance_coef");
+  config["train"]["of_a_later_version"] = 1;
+  const Saved saved(old, config.dump());
+  EXPECT_TRUE(saved.changes(run_of("qwen3_moe")).empty());
+  EXPECT_EQ(saved.changes(run_of("qwen3_moe", {"plan.bucket_mib=3"})),
+            std::vector<std::string>{"plan.bucket_mib 25.0 -> 3.0"});
 }
 
 TEST(SameTraining, NamesTheKeyAndBothValues) {

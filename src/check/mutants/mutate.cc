@@ -32,6 +32,7 @@ constexpr Row kRows[] = {
     {"buffer-size", [](Mutator& m) { return m.change_type(); }},
     {"named-buffer", [](Mutator& m) { return m.change_named(); }},
     {"attribute", [](Mutator& m) { return m.change_attribute(); }},
+    {"payload", [](Mutator& m) { return m.change_payload(); }},
     {"accumulate", [](Mutator& m) { return m.change_accumulate(); }},
     {"op", [](Mutator& m) { return m.change_kind(); }},
     {"workspace", [](Mutator& m) { return m.change_workspace(); }},

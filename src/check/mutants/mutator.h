@@ -58,6 +58,7 @@ class Mutator {
   bool change_type();
   bool change_named();
   bool change_attribute();
+  bool change_payload();
   bool change_accumulate();
   bool change_kind();
   bool change_workspace();

@@ -111,6 +111,26 @@ bool Mutator::change_attribute() {
   return true;
 }
 
+/// What a communication says to cost.
+bool Mutator::change_payload() {
+  const TaskRef r = any_task([&](const Task& t) { return program::is_communication(p_.kind(t)); });
+  if (r.cls < 0) return false;
+  program::Kind kind = p_.kind(task(r));
+  switch (random_.below(3)) {
+    case 0:
+      kind.bytes = 0;
+      break;
+    case 1:
+      kind.bytes += 1;
+      break;
+    default:
+      kind.flops = 1;
+  }
+  begin(r, "payload changed");
+  task(r).kind = p_.intern(std::move(kind));
+  return true;
+}
+
 bool Mutator::change_accumulate() {
   const TaskRef r = any_task([](const Task& t) { return !t.out.empty(); });
   if (r.cls < 0) return false;

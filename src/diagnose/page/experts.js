@@ -11,7 +11,7 @@ function loadColor(x) {
 }
 
 function expertLoad(host, caption) {
-  const {steps, layers, experts, v} = D.load;
+  const {steps, layers, numbers, experts, v} = D.load;  // numbers: which layers of the model have experts
   let at = steps.length - 1;
   const extremes = i => {
     let most = 0, least = Infinity, idle = 0, where = [0, 0];
@@ -20,7 +20,7 @@ function expertLoad(host, caption) {
   };
   const describe = () => {
     const now = extremes(at), then = extremes(0);
-    caption.textContent = `At step ${whole(steps[at])} the busiest expert (layer ${now.where[0]}, expert ${now.where[1]}) gets ${trim(digits(now.most, 3))} times the mean and the least busy ${trim(digits(now.least, 2))} times` +
+    caption.textContent = `At step ${whole(steps[at])} the busiest expert (layer ${numbers[now.where[0]]}, expert ${now.where[1]}) gets ${trim(digits(now.most, 3))} times the mean and the least busy ${trim(digits(now.least, 2))} times` +
       (at > 0 ? `; at step ${whole(steps[0])} it was ${trim(digits(then.most, 3))} and ${trim(digits(then.least, 2))}` : "") +
       (now.idle ? `; ${now.idle} of ${layers * experts} get almost nothing.` : "; none is idle.");
     canvas.setAttribute("aria-label", "Heat map. " + caption.textContent);
@@ -39,7 +39,7 @@ function expertLoad(host, caption) {
     geometry = {left, cell, row, w};
     c.fillStyle = color("muted");
     const every = Math.ceil(14 / row), over = Math.ceil(26 / cell);
-    for (let y = 0; y < layers; y += every) { c.textAlign = "right"; c.fillText(y === 0 ? "layer 0" : String(y), left - 8, 20 + (y + .5) * row); }
+    for (let y = 0; y < layers; y += every) { c.textAlign = "right"; c.fillText((y === 0 ? "layer " : "") + numbers[y], left - 8, 20 + (y + .5) * row); }
     for (let x = 0; x < experts; x += over) { c.textAlign = "center"; c.fillText(String(x), left + (x + .5) * cell, 9); }
     c.textAlign = "right";
     c.fillText("expert", left - 8, 9);
@@ -56,14 +56,14 @@ function expertLoad(host, caption) {
     const r = canvas.getBoundingClientRect(), G = geometry, x = Math.floor(((e.clientX - r.left) * G.w / r.width - G.left) / G.cell), y = Math.floor((e.clientY - r.top - 20) / G.row);
     if (x < 0 || y < 0 || x >= experts || y >= layers) return hideTip();
     const value = v[at][y * experts + x];
-    showTip(e.clientX, e.clientY, `layer ${y}, expert ${x}`, [["load", digits(value, 3) + " × mean", loadColor(value)], ["share of the layer", percent(value / experts)], ["first shown step", digits(v[0][y * experts + x], 3) + " × mean"]]);
+    showTip(e.clientX, e.clientY, `layer ${numbers[y]}, expert ${x}`, [["load", digits(value, 3) + " × mean", loadColor(value)], ["share of the layer", percent(value / experts)], ["first shown step", digits(v[0][y * experts + x], 3) + " × mean"]]);
   });
   canvas.addEventListener("pointerleave", hideTip);
   describe();
 
   if (steps.length > 2) {  // max over mean of each layer over training
     host.append(h("h3", {}, "Balance over training"), h("p", {class: "cap"}, "The busiest expert of each layer, as a multiple of the layer's mean: 1 is perfect balance."));
-    const series = [...Array(layers).keys()].map(y => ({name: "layer " + y, x: {step: steps}, color: hsl(216 + (y / Math.max(1, layers - 1)) * 130, 50, 55), width: 1.6, opacity: layers > 12 ? .6 : 1,
+    const series = [...Array(layers).keys()].map(y => ({name: "layer " + numbers[y], x: {step: steps}, color: hsl(216 + (y / Math.max(1, layers - 1)) * 130, 50, 55), width: 1.6, opacity: layers > 12 ? .6 : 1,
       y: v.map(s => Math.max(...s.slice(y * experts, (y + 1) * experts))), text: x => digits(x, 3) + " × mean", hide: layers > 12 && y % Math.ceil(layers / 12), reach: 40}));
     if (layers <= 12) host.append(legend(series.map(s => [s.name, stroke(s.color)])));
     lineChart(host, series, {height: 220, yLabel: "max / mean", zero: false, refs: [{y: 1, label: "", dash: "2 3", tip: false}], label: "Load of the busiest expert over training"});

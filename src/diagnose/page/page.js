@@ -145,7 +145,7 @@ section("sample", "What it writes", "Sample", box => {
     return [...out, text.slice(at)];
   };
   box.append(h("p", {class: "cap"}, `Text that the trained model continues from a prompt (shaded)${D.samples.some(s => s.how) ? `, sampled with ${D.samples[0].how}` : ""}.`));
-  for (const s of D.samples) box.append(h("pre", {tabindex: 0}, s.prompt ? h("span", {class: "prompt"}, s.prompt) : null, paint(s.text)));
+  for (const s of D.samples) box.append(h("pre", {tabindex: 0}, s.prompt ? h("span", {class: "prompt"}, s.prompt) : null, s.language === "c++" ? paint(s.text) : s.text));
 });
 
 // ---- where the time went

@@ -24,12 +24,15 @@ struct Block {
 };
 
 /// Cuts [0, tokens) into documents, and these into blocks of `step` tokens (0: whole), most work
-/// first.
-int64_t find_blocks(const int32_t* pos, int64_t tokens, int64_t step, Block* to) {
+/// first. A document begins where its position is 0, and at every multiple of the attribute `seq`:
+/// then ranks with whole sequences compute what one rank does, whatever the positions are.
+int64_t find_blocks(const KernelArgs& args, const int32_t* pos, int64_t tokens, int64_t step,
+                    Block* to) {
+  const int64_t sequence = args.attrs->i_or("seq", std::max<int64_t>(tokens, 1));
   int64_t n = 0;
   for (int64_t t = 0; t < tokens;) {
     int64_t end = t + 1;
-    while (end < tokens && pos[end] != 0) ++end;
+    while (end < tokens && pos[end] != 0 && end % sequence != 0) ++end;
     for (int64_t at = t; at < end; at += step ? step : end - t)
       to[n++] = {static_cast<int32_t>(t), static_cast<int32_t>(end), static_cast<int32_t>(at)};
     t = end;
@@ -48,7 +51,7 @@ struct Heads {
   int64_t wide;                    ///< d rounded up to whole register tiles
   explicit Heads(const TensorRef& q, const TensorRef& k)
       : tokens(q.dim(0)), h(q.dim(1)), g(k.dim(1)), d(q.dim(2)), group(h / std::max<int64_t>(g, 1)),
-        q_stride(h * d), k_stride(g * d), wide(ops::round_up(d, kTileCols<T>)) {}
+        q_stride(h * d), k_stride(g * d), wide(round_up(d, kTileCols<T>)) {}
 };
 
 /// A [rows, d] operand whose rows can be read in whole tiles: in place if d is a multiple of the
@@ -168,7 +171,7 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     const int64_t keys = std::min(N, i0 + rows - j0), first = j0 - i0;
     const T* kb = k + (b.begin + j0) * hs.k_stride + kv;
     pack_transposed(kb, hs.k_stride, keys, hs.d, N, ws.k);
-    product<T>(keys, ops::round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
+    product<T>(keys, round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
                [&](int64_t i, int64_t j) { return first + i > j + NR - 1; });
     softmax_block(keys, rows, first, ws.s, ws.top, ws.sum, ws.fix);
     if (j0 > 0)
@@ -261,7 +264,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         const int64_t at_q = (b.begin + i0) * hs.q_stride + head * hs.d;
         // Keys that the last row sees; columns beyond are left out of every product.
         const int64_t n = std::min(keys, seen_all);
-        const int64_t padded = ops::round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
+        const int64_t padded = round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
         pack_transposed(x.q + at_q, hs.q_stride, rows, hs.d, M, ws.q);
         pack_transposed(x.dy + at_q, hs.q_stride, rows, hs.d, M, ws.dy);
         const T pre = static_cast<T>(static_cast<double>(x.scale) * kLog2e);
@@ -313,7 +316,7 @@ void attention(const KernelArgs& args) {
   const T scale = static_cast<T>(args.attrs->f("scale") * kLog2e);
   Scratch scratch(args);
   Block* blocks = scratch.take<Block>(hs.tokens);
-  const int64_t n = find_blocks(in<int32_t>(args, 3), hs.tokens, kAttnRowsFwd, blocks) * hs.h;
+  const int64_t n = find_blocks(args, in<int32_t>(args, 3), hs.tokens, kAttnRowsFwd, blocks) * hs.h;
   const int64_t each = ops::attention_scratch(hs.d, sizeof(T));
   const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
@@ -338,7 +341,7 @@ void attention_bwd(const KernelArgs& args) {
   const BackwardArgs<T> x{dy, in<T>(args, 1), in<T>(args, 2), in<T>(args, 3), in<T>(args, 5),
                           delta, static_cast<T>(args.attrs->f("scale")), out<T>(args, 0),
                           out<T>(args, 1), out<T>(args, 2)};
-  const int64_t n = find_blocks(in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
+  const int64_t n = find_blocks(args, in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
   const int64_t each = ops::attention_bwd_scratch(hs.d, sizeof(T));
   const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);

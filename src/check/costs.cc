@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "check/values.h"
+
+namespace hocket::check {
+namespace {
+
+/// Equal but for what another machine may have rounded otherwise.
+bool close(double a, double b, double slack) {
+  constexpr double kRounding = 1e-9;
+  return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b)) + slack;
+}
+
+bool has_rows(const program::Kind& kind) {
+  return std::any_of(kind.in.begin(), kind.in.end(), [](const auto& t) { return t.routed(); });
+}
+
+}  // namespace
+
+std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts) {
+  const ops::Cost want = ops::cost_of(op, {kind.attrs, kind.in, kind.out, experts});
+  if (close(kind.flops, want.flops, 0) &&
+      close(static_cast<double>(kind.bytes), static_cast<double>(want.bytes), 1)) {
+    return "";
+  }
+  return fmt::format("its kind says {} FLOPs and {} bytes; {} on these types takes {} and {}",
+                     kind.flops, kind.bytes, kind.op, want.flops, want.bytes);
+}
+
+void check_costs(Context& ctx, const Values* values) {
+  std::vector<bool> seen(ctx.kinds.size(), false);
+  for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
+    const auto& tasks = ctx.program.classes[c].tasks;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const size_t k = static_cast<size_t>(tasks[i].kind);
+      const program::Kind& kind = ctx.program.kinds[k];
+      if (seen[k] || !ctx.kinds[k].rules) continue;
+      seen[k] = true;
+      int64_t experts = 0;
+      if (has_rows(kind)) {
+        experts = values ? values->experts(tasks[i].kind) : 0;
+        if (experts == 0) continue;
+      }
+      const std::string wrong = cost_differs(kind, *ctx.kinds[k].rules, experts);
+      if (wrong.empty()) continue;
+      const TaskRef ref{static_cast<int32_t>(c), static_cast<int32_t>(i)};
+      ctx.report("cost-follows", ProblemClass::structure, ref, {}, ctx.name(ref) + ": " + wrong,
+                 "give the kind the FLOPs and bytes that ops::cost_of says");
+    }
+  }
+}
+
+}  // namespace hocket::check

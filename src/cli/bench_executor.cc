@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket bench executor: empty tasks, so that what remains is the executor itself.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "base/stats.h"
+#include "cli/bench.h"
+#include "runtime/executor.h"
+
+namespace hocket::cli {
+namespace {
+
+/// Kernels that do nothing: what remains is the executor.
+class EmptyBackend : public kernels::Backend {
+ public:
+  std::string describe() const override { return "empty kernels"; }
+  kernels::KernelFn find(std::string_view, kernels::Device, const kernels::OperandTypes&) const override {
+    return [](const kernels::KernelArgs&) {};
+  }
+  void enter_thread(int) override {}
+};
+
+/// `count` tasks without operands; with `hop` each in another lane than the one before, on which it
+/// depends.
+program::Program empty_tasks(int32_t count, bool hop) {
+  program::Program p;
+  p.mesh.axes = {{"pp", 1}};
+  program::Kind empty;
+  empty.op = "empty";
+  const program::KindId kind = p.intern(std::move(empty));
+  program::RankClass cls;
+  cls.name = "bench";
+  for (int32_t i = 0; i < count; ++i) {
+    program::Task t;
+    t.kind = kind;
+    t.lane = hop && i % 2 == 1 ? program::Lane::host : program::Lane::compute;
+    if (hop && i > 0) t.deps = {i - 1};
+    cls.tasks.push_back(std::move(t));
+  }
+  p.classes.push_back(std::move(cls));
+  return p;
+}
+
+/// Nanoseconds per task, the median of `rounds` steps.
+double time_empty(int32_t count, bool hop, int rounds) {
+  const program::Program p = empty_tasks(count, hop);
+  std::vector<runtime::PersistentStore> stores(1);
+  runtime::LocalRun run(p, std::make_shared<EmptyBackend>(), stores, {});
+  run.step();
+  std::vector<double> ns;
+  for (int i = 0; i < rounds; ++i) {
+    const int64_t start = now_ns();
+    run.step();
+    ns.push_back(static_cast<double>(now_ns() - start) / count);
+  }
+  return median(ns);
+}
+
+}  // namespace
+
+void declare_bench_executor(Args& args) {
+  struct Options {
+    int64_t tasks = 100'000;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  args.about("what the executor adds to a task", "Empty tasks in one lane, and in two lanes in turn.");
+  args.option("--tasks", "N", &o->tasks, "in one lane");
+  args.flag("--json", &o->json, "as JSON");
+  args.example("hocket bench executor", "nanoseconds per task and per hop between lanes");
+  args.example("hocket bench executor --tasks 20000 --json", "a shorter one, for a script");
+  args.run([o] {
+    if (o->tasks < 1 || o->tasks > 100'000'000) {
+      fail("hocket bench executor", "--tasks is {}; expected 1 to 100,000,000", o->tasks);
+    }
+    const int32_t n = static_cast<int32_t>(o->tasks);
+    const double lane = time_empty(n, false, 7);
+    const double hop = time_empty(std::max(2, n / 20), true, 5);
+    if (o->json) {
+      JsonWriter j;
+      j.object().member("tasks", n).member("ns_per_task", lane).member("ns_per_hop", hop).end();
+      fmt::print("{}\n", j.take());
+    } else {
+      fmt::print("{} empty tasks in one lane: {:.0f} ns each (median of 7 steps)\n"
+                 "a task in another lane than the one it waits for: {:.0f} ns\n", n, lane, hop);
+    }
+    return 0;
+  });
+}
+
+}  // namespace hocket::cli

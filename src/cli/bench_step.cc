@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// hocket bench step: a training step, for bench/compare_peer.py.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_writer.h"
+#include "base/rng.h"
+#include "base/stats.h"
+#include "base/text.h"
+#include "checkpoint/resolve.h"
+#include "cli/bench.h"
+#include "cli/inputs.h"
+#include "engine/batch.h"
+#include "engine/params.h"
+#include "engine/session.h"
+#include "train/preflight.h"
+
+namespace hocket::cli {
+namespace {
+
+/// A line of /proc/self/status, in MiB.
+double status_mib(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key + ":")) return std::stod(line.substr(key.size() + 1)) / 1024;
+  }
+  fail_run("hocket bench step", "no {} in /proc/self/status", key);
+}
+
+struct StepTime {
+  double ms = 0, cpu_ms = 0, loss = 0;
+};
+
+/// Training steps on random tokens, as bench/peer_torch.py does them: Zipf-like, 8 batches in turn.
+class StepBench {
+ public:
+  StepBench(const engine::Run& run, std::shared_ptr<kernels::Backend> backend)
+      : run_(run), stores_(static_cast<size_t>(run.plan.world())) {
+    engine::Compiled compiled = engine::compile(run);
+    train::require_memory(run, compiled.program);
+    engine::initialise(compiled.reference, compiled.program, 1, stores_);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores_,
+                                                 engine::executor_options(run));
+    draw_batches();
+  }
+
+  StepTime step() {
+    const int64_t start = now_ns();
+    const double cpu = cpu_ms();
+    const auto& ids = batches_[static_cast<size_t>(steps_++ % 8)];
+    const engine::TrainSection& t = run_.config.train;
+    engine::Batch batch(t.global_batch, t.seq_len);
+    for (int64_t r = 0; r < batch.rows; ++r) {
+      const data::SequenceOut row = batch.row(r);
+      for (int64_t i = 0; i < t.seq_len; ++i) {
+        const size_t to = static_cast<size_t>(i);
+        const size_t from = static_cast<size_t>(r * (t.seq_len + 1) + i);
+        row.tokens[to] = ids[from];
+        row.targets[to] = ids[from + 1];
+        row.positions[to] = static_cast<int32_t>(i);
+      }
+    }
+    batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
+    batch.hyper = engine::Hyper::of(t, t.lr, steps_);
+    session_->feed(batch);
+    session_->step();
+    const double loss = session_->loss();
+    return {ms_since(start), cpu_ms() - cpu, loss};
+  }
+
+ private:
+  /// Token i is drawn with a probability proportional to 1 / (i + 1).
+  void draw_batches() {
+    const int64_t vocabulary = run_.model.vocab_size;
+    std::vector<double> sums;  // of the weights up to each token
+    double total = 0;
+    for (int64_t i = 0; i < vocabulary; ++i) {
+      total += 1.0 / static_cast<double>(i + 1);
+      sums.push_back(total);
+    }
+    Rng rng(7);
+    const int64_t tokens = run_.config.train.global_batch * (run_.config.train.seq_len + 1);
+    for (auto& batch : batches_) {
+      for (int64_t i = 0; i < tokens; ++i) {
+        const auto found = std::upper_bound(sums.begin(), sums.end(), rng.uniform() * total);
+        batch.push_back(static_cast<int32_t>(std::min<int64_t>(vocabulary - 1, found - sums.begin())));
+      }
+    }
+  }
+
+  const engine::Run& run_;
+  engine::Stores stores_;
+  std::unique_ptr<engine::Session> session_;
+  std::vector<int32_t> batches_[8];
+  int64_t steps_ = 0;
+};
+
+struct StepOptions {
+  std::string config;
+  std::vector<std::string> set;
+  int64_t steps = 10, warmup = 3;
+  bool interactive = false, json = false;
+};
+
+void put_memory(JsonWriter& j, double idle_mib) {
+  j.member("rss_mib", status_mib("VmRSS")).member("peak_mib", status_mib("VmHWM"));
+  j.member("idle_mib", idle_mib);
+}
+
+/// What is trained, before --set, as the text of a run.yaml.
+std::string step_run(const std::string& model) {
+  JsonWriter j;
+  j.object().key("model").object().member("path", model).end();
+  j.key("train").object().member("global_batch", 4).member("seq_len", 512);
+  j.member("lr", 3e-4).member("max_grad_norm", 1.0).end();
+  j.key("plan").object().member("micro_batch", 4).member("threads_per_rank", 2).end().end();
+  return j.take();
+}
+
+/// Answers one line at a time on standard input, as bench/compare_peer.py asks for steps in turn.
+int answer_lines(StepBench& bench, double idle_mib) {
+  for (std::string line; std::getline(std::cin, line);) {
+    const std::string word(trim(line));
+    if (word.empty()) continue;
+    if (word == "quit") break;
+    JsonWriter j;
+    j.object();
+    if (word == "step") {
+      const StepTime t = bench.step();
+      j.member("ms", t.ms).member("cpu_ms", t.cpu_ms).member("loss", t.loss);
+    } else if (word == "memory") {
+      put_memory(j, idle_mib);
+    } else {
+      j.member("error", "unknown command " + quote(word) + "; expected step, memory or quit");
+    }
+    j.end();
+    fmt::print("{}\n", j.take());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int bench_step(const StepOptions& o) {
+  // Memory counts from before anything is compiled; then steps, of which the first `warmup` are not
+  // counted; at the end the median, and how far memory rose.
+  if (o.steps < 1 || o.warmup < 0) {
+    fail("hocket bench step", "--steps and --warmup must be positive");
+  }
+  auto backend = kernels::cpu_backend();
+  const double idle = status_mib("VmRSS");
+  // The highest RSS counts from here.
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const engine::Run run = engine::parse_run(
+      step_run(checkpoint::resolve_model(o.config, false).config_file), "hocket bench step", o.set);
+  StepBench bench(run, std::move(backend));
+  if (o.interactive) return answer_lines(bench, idle);
+
+  std::vector<double> ms, cpu;
+  double loss = 0;
+  for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
+    const StepTime t = bench.step();
+    if (i < o.warmup) continue;
+    ms.push_back(t.ms);
+    cpu.push_back(t.cpu_ms);
+    loss = t.loss;
+    if (!o.json) fmt::print("step {:3}  {:8.1f} ms  loss {:.4f}\n", i - o.warmup, t.ms, loss);
+    std::fflush(stdout);
+  }
+  const engine::TrainSection& train = run.config.train;
+  const double tokens_per_s =
+      static_cast<double>(train.global_batch * train.seq_len) / median(ms) * 1e3;
+  const double above = status_mib("VmHWM") - idle;
+  if (o.json) {
+    JsonWriter j;
+    put_memory(j.object(), idle);
+    j.member("median_ms", median(ms)).member("cpu_ms", median(cpu)).member("step_ms", ms);
+    j.member("loss", loss).member("tokens_per_s", tokens_per_s);
+    j.member("peak_above_idle_mib", above).end();
+    fmt::print("{}\n", j.take());
+  } else {
+    fmt::print("median {:.1f} ms (CPU {:.0f} ms), {:.0f} tokens/s, peak {:.0f} MiB above idle\n",
+               median(ms), median(cpu), tokens_per_s, above);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void declare_bench_step(Args& args) {
+  auto o = std::make_shared<StepOptions>();
+  args.about("a training step on random tokens: the opposite side of bench/peer_torch.py",
+             "4 sequences of 512 tokens in one micro-batch, fp32, 2 threads, AdamW, clipping at 1. "
+             "With --interactive it answers lines on standard input: `step` trains one step and "
+             "prints {\"ms\", \"cpu_ms\", \"loss\"}; `memory` prints {\"rss_mib\", \"peak_mib\", "
+             "\"idle_mib\"}, idle being the process before it compiles anything; `quit`.");
+  args.option("--config", "MODEL", &o->config, "a config.json or its folder");
+  add_set(args, &o->set);
+  args.flag("--interactive", &o->interactive, "answer lines (bench/compare_peer.py)");
+  args.option("--steps", "N", &o->steps, "timed steps");
+  args.option("--warmup", "N", &o->warmup, "steps before them");
+  args.flag("--json", &o->json, "as JSON");
+  args.example("hocket bench step --config configs/models/quickstart --steps 5",
+               "time of a step, tokens/s, peak memory");
+  args.example("echo step | hocket bench step --config configs/models/quickstart --interactive",
+               "the line protocol");
+  args.run([o] {
+    if (o->config.empty()) {
+      fail("hocket bench step", "--config is missing; try --config configs/models/dense-26m");
+    }
+    return bench_step(*o);
+  });
+}
+
+}  // namespace hocket::cli

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// all_gather(x) dim -> y: the parts of all ranks side by side along `dim`. The second half of a ring
+// all_reduce.
+#include <cstring>
+
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+void run_all_gather(const Together& all, size_t me, int) {
+  const TensorType& part = all.in[0];
+  const Blocks b = blocks(part, all.attrs->i("dim"));
+  const size_t row = static_cast<size_t>(b.inner * size_of(part.dtype));
+  auto* to = static_cast<std::byte*>(all.members[me].out[0]);
+  for (size_t o = 0; o < static_cast<size_t>(b.outer); ++o) {
+    for (const std::byte* from : inputs(all, 0)) {
+      std::memcpy(to, from + o * row, row);
+      to += row;
+    }
+  }
+}
+
+}  // namespace
+
+Op describe_all_gather() {
+  Op op;
+  op.doc = "all_gather(x) dim -> y: the parts of all ranks side by side along `dim`";
+  op.takes = Takes::dense;
+  op.move = {.placed = Move::Placed::slot, .slot_dim = "dim"};
+  op.payload = [](const Attrs&, std::span<const TensorType>, std::span<const TensorType> out) {
+    return out[0].bytes();
+  };
+  op.algorithms = [](double n, double payload) {
+    return std::vector<Algorithm>{
+        {.name = "ring", .rounds = n - 1, .bytes = (n - 1) / n * payload}};
+  };
+  op.run = run_all_gather;
+  op.samples = [](int64_t) {
+    using graph::DType;
+    return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2, 3}}}},
+                               {{{"dim", int64_t{1}}}, {{DType::f64, {4, 3, 2}}}},
+                               {{{"dim", int64_t{2}}}, {{DType::i64, {2, 3, 1}}}}};
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

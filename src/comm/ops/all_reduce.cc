@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// all_reduce(x...) -> x...: every operand summed over the group, the list as one transfer. A ring moves
+// 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a tree is better where rounds count.
+#include <cmath>
+#include <cstring>
+
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+/// Sums in rank order, whatever the group does, so that bits do not depend on timing. Everybody first
+/// sums one chunk over all inputs into its own output, then collects the chunks of the others. An
+/// output may lie on its input: nobody reads the chunk that another one writes.
+void run_all_reduce(const Together& all, size_t me, int phase) {
+  const int64_t n = static_cast<int64_t>(all.members.size());
+  auto chunk = [&](int64_t numel, size_t i) { return numel * static_cast<int64_t>(i) / n; };
+  for (size_t b = 0; b < all.in.size(); ++b) {
+    const int64_t numel = all.in[b].numel(), size = size_of(all.in[b].dtype);
+    auto* out = static_cast<std::byte*>(all.members[me].out[b]);
+    if (phase == 0) {
+      std::vector<const void*> from;
+      for (const Operands& m : all.members) from.push_back(m.in[b]);
+      const int64_t begin = chunk(numel, me);
+      sum(all.in[b].dtype, from, begin, chunk(numel, me + 1) - begin, out + begin * size);
+      continue;
+    }
+    for (size_t j = 0; j < all.members.size(); ++j) {
+      if (j == me) continue;
+      const int64_t begin = chunk(numel, j) * size, end = chunk(numel, j + 1) * size;
+      std::memcpy(out + begin, static_cast<const std::byte*>(all.members[j].out[b]) + begin,
+                  static_cast<size_t>(end - begin));
+    }
+  }
+}
+
+}  // namespace
+
+Op describe_all_reduce() {
+  Op op;
+  op.doc = "all_reduce(x...) -> x...: summed over the group, in place or elsewhere; a list is one transfer";
+  op.move = {.placed = Move::Placed::sum};
+  op.list = true;
+  op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
+    return total_bytes(in);
+  };
+  op.algorithms = [](double n, double payload) {
+    return std::vector<Algorithm>{
+        {.name = "ring", .rounds = 2 * (n - 1), .bytes = 2 * (n - 1) / n * payload},
+        {.name = "tree", .rounds = 2 * std::ceil(std::log2(n)), .bytes = 2 * payload}};
+  };
+  op.run = run_all_reduce;
+  op.phases = 2;
+  op.samples = [](int64_t) {
+    using graph::DType;
+    return std::vector<Sample>{{{}, {{DType::f32, {37}}}},
+                               {{}, {{DType::f64, {3, 5}}, {DType::i64, {4}}, {DType::i32, {1}}}},
+                               {{}, {{DType::f32, {1}}}}};
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

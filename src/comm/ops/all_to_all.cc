@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by expert
+// (dim 0), which sends rows to their experts, or back.
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+/// Rows arrive in the order (expert, token) of the result, each from the member that holds it now.
+void run_all_to_all(const Together& all, size_t me, int) {
+  const int from = static_cast<int>(all.attrs->i("from"));
+  const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1]);
+  const int64_t mine = static_cast<int64_t>(me), local = rows.local_experts();
+  RowWriter out(all, me);
+  if (from == 1) {
+    // To the experts: those of my experts, of every source.
+    for (int64_t e = mine * local; e < (mine + 1) * local; ++e) {
+      for (int64_t s = 0; s < rows.members(); ++s) out.take(s, rows.begin(s, e, from), rows.of(s, e));
+    }
+    return;
+  }
+  // Back to the tokens: mine, from the owner of every expert.
+  for (int64_t e = 0; e < rows.experts(); ++e) {
+    out.take(e / local, rows.begin(mine, e, from), rows.of(mine, e));
+  }
+}
+
+}  // namespace
+
+Op describe_all_to_all() {
+  Op op;
+  op.doc =
+      "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by expert "
+      "(dim 0), or back";
+  op.takes = Takes::routed;
+  op.move = {.part = Move::Part::block, .placed = Move::Placed::slot, .part_dim = "to",
+             .slot_dim = "from"};
+  op.needs_sizes = true;
+  // What even routing sends, not the bound.
+  op.payload = [](const Attrs& attrs, std::span<const TensorType> in, std::span<const TensorType> out) {
+    const TensorType& by_token = attrs.i("from") == 1 ? in[0] : out[0];
+    return by_token.dims[1] * by_token.top_k * by_token.row_size() * size_of(by_token.dtype);
+  };
+  op.algorithms = [](double n, double payload) {
+    return std::vector<Algorithm>{
+        {.name = "direct", .rounds = 1, .bytes = (n - 1) / n * payload, .direct = true}};
+  };
+  op.run = run_all_to_all;
+  op.samples = [](int64_t n) {
+    using graph::DType;
+    std::vector<Sample> list;
+    for (int64_t from : {1, 0}) {
+      for (int32_t top_k : {1, 2}) {
+        // By token: all experts and some tokens; by expert: the other way round.
+        const graph::Dims dims = from == 1 ? graph::Dims{2 * n, 5, 3} : graph::Dims{2, 5 * n, 3};
+        list.push_back({{{"from", from}, {"to", 1 - from}},
+                        {{DType::f64, dims, top_k}, {DType::i64, {n, 2 * n}}}});
+      }
+    }
+    return list;
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

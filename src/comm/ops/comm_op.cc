@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The registry of communication ops (an explicit list, comm_ops.inc), and what follows from their
+// movements.
+#include "comm/ops/comm_op.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+
+namespace hocket::comm {
+
+#define HOCKET_COMM_OP(name) Op describe_##name();
+#include "comm/ops/comm_ops.inc"
+#undef HOCKET_COMM_OP
+
+namespace {
+
+struct Registry {
+  std::vector<Op> ops;
+  std::vector<const Op*> pointers;
+  Registry() {
+    auto add = [&](const char* name, Op op) {
+      op.name = name;
+      op.id = static_cast<Id>(ops.size() + 1);
+      ops.push_back(op);
+    };
+#define HOCKET_COMM_OP(name) add(#name, describe_##name());
+#include "comm/ops/comm_ops.inc"
+#undef HOCKET_COMM_OP
+    for (const Op& op : ops) {
+      pointers.push_back(&op);
+    }
+  }
+};
+
+const Registry& registry() {
+  static const Registry r;
+  return r;
+}
+
+int dim_of(const char* attribute, const Attrs& attrs) {
+  return attribute ? static_cast<int>(attrs.i(attribute)) : 0;
+}
+
+bool takes(const Op& op, const TensorType& t) {
+  switch (op.takes) {
+    case Takes::any:
+      return true;
+    case Takes::dense:
+      return !t.routed();
+    case Takes::routed:
+      return t.routed();
+    case Takes::counts:
+      return t.dtype == graph::DType::i64 && t.dims.size() == 1 && !t.routed();
+  }
+  return false;
+}
+
+/// Dims that a routed tensor may be cut along: experts and tokens. Its other dims are whole rows.
+size_t num_dims(const TensorType& t) { return t.routed() ? 2 : t.dims.size(); }
+
+/// Experts whose rows the members hold together.
+int64_t experts_of(const Op& op, const Attrs& attrs, const TensorType& t, int64_t members) {
+  return before(op, attrs) == Placement::split(0) ? t.dims[0] * members : t.dims[0];
+}
+
+}  // namespace
+
+const Op& op(Id id) {
+  HOCKET_CHECK(id != Id::none, "a local op is no communication");
+  return registry().ops[static_cast<size_t>(id) - 1];
+}
+
+Id find(std::string_view name) {
+  for (const Op& op : registry().ops) {
+    if (name == op.name) return op.id;
+  }
+  return Id::none;
+}
+
+const std::vector<const Op*>& all() { return registry().pointers; }
+
+const Op& summing() {
+  static const Op& found = *std::find_if(all().begin(), all().end(), [](const Op* op) {
+    return op->list && op->move.placed == Move::Placed::sum && op->move.part == Move::Part::whole;
+  })[0];
+  return found;
+}
+
+const Op& message(Role role) {
+  for (const Op* op : all()) {
+    if (op->role == role) return *op;
+  }
+  HOCKET_CHECK(false, "no communication op has role {}", static_cast<int>(role));
+}
+
+Placement before(const Op& op, const Attrs& attrs) {
+  switch (op.move.placed) {
+    case Move::Placed::slot:
+      return Placement::split(dim_of(op.move.slot_dim, attrs));
+    case Move::Placed::sum:
+      return Placement::partial();
+    case Move::Placed::whole:
+      break;
+  }
+  return Placement::replicate();
+}
+
+Placement after(const Op& op, const Attrs& attrs) {
+  return op.move.part == Move::Part::block ? Placement::split(dim_of(op.move.part_dim, attrs))
+                                           : Placement::replicate();
+}
+
+Arity arity(const Op& op, size_t inputs) {
+  if (op.role == Role::send) return {1, 0};
+  if (op.role == Role::receive) return {0, 1};
+  if (op.list) return {std::max<size_t>(inputs, 1), std::max<size_t>(inputs, 1)};
+  return {op.needs_sizes ? size_t{2} : size_t{1}, op.makes_sizes ? size_t{2} : size_t{1}};
+}
+
+std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+                              int64_t members) {
+  // The number of inputs first; then the type of every moved value: a dim along which the parts are
+  // placed side by side grows by the number of members, one of which a block is taken shrinks by it.
+  HOCKET_CHECK(op.role != Role::receive, "the type of a received message is the sender's");
+  const size_t want = arity(op, in.size()).in;
+  if (in.size() != want) fail(op.name, "got {} inputs; expected {}", in.size(), want);
+  std::vector<TensorType> out;
+  if (op.role == Role::send) return out;
+  for (const TensorType& t : in.first(op.list ? in.size() : 1)) {
+    if (!takes(op, t)) {
+      fail(op.name, "does not take {}; expected {}", to_string(t),
+           op.takes == Takes::routed   ? "a routed tensor"
+           : op.takes == Takes::counts ? "row counts, i64[experts]"
+                                       : "a tensor that is not routed");
+    }
+    TensorType moved = t;
+    const Placement from = before(op, attrs), to = after(op, attrs);
+    for (const Placement& p : {from, to}) {
+      if (p.is_split() && static_cast<size_t>(p.dim()) >= num_dims(t))
+        fail(op.name, "got dim {} of {}; expected less than {}", p.dim(), to_string(t), num_dims(t));
+    }
+    if (from.is_split() && from == to)
+      fail(op.name, "goes from dim {} to itself; expected two dims", from.dim());
+    if (from.is_split()) moved.dims[static_cast<size_t>(from.dim())] *= members;
+    if (to.is_split()) {
+      int64_t& size = moved.dims[static_cast<size_t>(to.dim())];
+      if (size % members != 0)
+        fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(t), members);
+      size /= members;
+    }
+    out.push_back(std::move(moved));
+  }
+  const TensorType sizes{graph::DType::i64, {members, experts_of(op, attrs, in[0], members)}, 0};
+  if (op.needs_sizes && in[1] != sizes)
+    fail(op.name, "got sizes {}; expected {}", to_string(in[1]), to_string(sizes));
+  if (op.makes_sizes) out.insert(out.begin(), sizes);
+  return out;
+}
+
+std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
+                                     int64_t members) {
+  for (const Op* op : all()) {
+    if (op->role != Role::collective || !takes(*op, local)) continue;
+    const bool slot = op->move.placed == Move::Placed::slot;
+    const bool block = op->move.part == Move::Part::block;
+    Resharding r;
+    r.op = op;
+    if (slot && from.is_split() && op->move.slot_dim)
+      r.attrs.set(op->move.slot_dim, int64_t{from.dim()});
+    if (block && to.is_split() && op->move.part_dim)
+      r.attrs.set(op->move.part_dim, int64_t{to.dim()});
+    // Attributes that could not be set belong to a movement of another kind.
+    if ((slot && !from.is_split()) || (block && !to.is_split())) continue;
+    if (before(*op, r.attrs) != from || after(*op, r.attrs) != to) continue;
+    r.in = {local};
+    if (op->needs_sizes)
+      r.in.push_back({graph::DType::i64, {members, experts_of(*op, r.attrs, local, members)}, 0});
+    try {
+      r.out = infer(*op, r.attrs, r.in, members);
+    } catch (const Error&) {
+      continue;  // its sizes do not divide, or it is no dim to cut along
+    }
+    r.payload = op->payload(r.attrs, r.in, r.out);
+    r.bytes = std::numeric_limits<double>::infinity();
+    for (const Algorithm& a : op->algorithms(static_cast<double>(members),
+                                             static_cast<double>(r.payload))) {
+      r.bytes = std::min(r.bytes, a.bytes);
+    }
+    return r;
+  }
+  return std::nullopt;
+}
+
+}  // namespace hocket::comm

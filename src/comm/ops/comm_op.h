@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a communication op is, in one record per op: what it takes, how it moves a value between ranks,
+// what that costs, and how it is done where the memory of all members is at hand. Lowering chooses ops by
+// their movement, the check derives from it what becomes of a value, the cost model, the transports and
+// the generic tests read the rest: nobody else knows an op by name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "graph/layout.h"
+#include "graph/tensor_type.h"
+
+namespace hocket::comm {
+
+using graph::Attrs;
+using graph::Placement;
+using graph::TensorType;
+
+/// Every communication op; `none` is an op that involves no other rank.
+enum class Id : uint8_t {
+  none,
+#define HOCKET_COMM_OP(name) name,
+#include "comm/ops/comm_ops.inc"
+#undef HOCKET_COMM_OP
+};
+
+/// A collective is run by all members of a group, a message by its two ends.
+enum class Role : uint8_t { collective, send, receive };
+
+/// What the moved operands must be. Row counts are i64[experts].
+enum class Takes : uint8_t { any, dense, routed, counts };
+
+/// How a value moves: an output is, at every rank, a part of what each source holds, placed. Sources are
+/// the members of the group, in rank order, or the sender of a message. On every axis of the group this
+/// takes a value from the placement `before` to the placement `after`.
+struct Move {
+  enum class Part : uint8_t {
+    whole,  ///< all of it
+    block,  ///< the block along `part_dim` that has the receiver's number
+  } part = Part::whole;
+  enum class Placed : uint8_t {
+    whole,  ///< the value of the one source
+    slot,   ///< side by side along `slot_dim`, by the number of the source
+    sum,    ///< added up in the order of the sources
+  } placed = Placed::whole;
+  /// Attributes that hold the dims; null: dim 0.
+  const char* part_dim = nullptr;
+  const char* slot_dim = nullptr;
+};
+
+/// One way to do a collective: `rounds` messages after each other, and `bytes` through a rank's link.
+struct Algorithm {
+  const char* name = "";
+  double rounds = 0;
+  double bytes = 0;
+  /// A part for every other member at the same time, instead of neighbour to neighbour in a ring.
+  bool direct = false;
+};
+
+/// What one member brings to a collective.
+struct Operands {
+  std::span<void* const> in, out;
+};
+
+/// A collective with the memory of all members at hand.
+struct Together {
+  const Attrs* attrs = nullptr;
+  std::span<const TensorType> in, out;  ///< types, the same on all members
+  std::span<const Operands> members;    ///< in the order of the group
+};
+
+/// One case for the generic tests: attributes, and the local types of a member's inputs.
+struct Sample {
+  Attrs attrs;
+  std::vector<TensorType> in;
+};
+
+struct Op {
+  Id id = Id::none;       ///< set by the registry
+  const char* name = "";  ///< in program texts; set by the registry
+  const char* doc = "";   ///< what it does, in a line or two
+  Role role = Role::collective;
+  Takes takes = Takes::any;
+  Move move;
+  /// Any number of inputs, each moved to the output of the same number, perhaps in its own buffer.
+  /// Otherwise the first input is moved to the last output.
+  bool list = false;
+  /// A second input: the rows of routed tensors per rank and expert, i64[members, experts], which a
+  /// `makes_sizes` op of the same routing has gathered.
+  bool needs_sizes = false;
+  /// A first output: the input of every member, i64[members, experts].
+  bool makes_sizes = false;
+  /// Bytes that a rank contributes or receives, whichever is more: the size that algorithms divide.
+  int64_t (*payload)(const Attrs&, std::span<const TensorType> in,
+                     std::span<const TensorType> out) = nullptr;
+  /// Ways to do it among `members` ranks, at least one; null where the sender pays (receives).
+  std::vector<Algorithm> (*algorithms)(double members, double payload) = nullptr;
+  /// The part of member `me` in one phase; every member ends a phase before any begins the next.
+  /// Throws Error when rows do not fit their buffer. Null: messages.
+  void (*run)(const Together&, size_t me, int phase) = nullptr;
+  int phases = 1;
+  /// Cases among `members` ranks. Null: messages.
+  std::vector<Sample> (*samples)(int64_t members) = nullptr;
+};
+
+/// The record of an op other than none.
+const Op& op(Id id);
+/// By its name in program texts; none if there is no such communication op.
+Id find(std::string_view name);
+const std::vector<const Op*>& all();
+/// The op that sums lists of partial values over a group, and the two ends of a message.
+const Op& summing();
+const Op& message(Role role);
+
+/// Placement on an axis of the group that a value must have, and the one it then gets. Messages leave
+/// any placement as it is. Throws Error when an attribute is missing.
+Placement before(const Op& op, const Attrs& attrs);
+Placement after(const Op& op, const Attrs& attrs);
+
+/// Numbers of inputs and outputs, of a kind that has this many inputs.
+struct Arity {
+  size_t in = 0, out = 0;
+  bool operator==(const Arity&) const = default;
+};
+Arity arity(const Op& op, size_t inputs);
+
+/// Local types of the outputs for those of the inputs, in a group of `members` ranks. Throws Error when
+/// the op does not take such inputs. Not for receives, whose type the sender decides.
+std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+                              int64_t members);
+
+/// A collective that takes a value of this local type from one placement to another on an axis of
+/// `members` ranks.
+struct Resharding {
+  const Op* op = nullptr;
+  Attrs attrs;
+  std::vector<TensorType> in, out;  ///< local types, sizes included
+  int64_t payload = 0;
+  double bytes = 0;  ///< through a rank's link, by the leanest algorithm
+};
+std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
+                                     int64_t members);
+
+}  // namespace hocket::comm

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/ops/parts.h"
+
+#include <cstring>
+
+#include "base/error.h"
+
+namespace hocket::comm {
+
+namespace {
+
+template <typename T>
+void sum_as(std::span<const void* const> from, int64_t begin, int64_t count, void* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    T total = static_cast<const T*>(from[0])[begin + i];
+    for (size_t k = 1; k < from.size(); ++k) {
+      total += static_cast<const T*>(from[k])[begin + i];
+    }
+    static_cast<T*>(to)[i] = total;
+  }
+}
+
+}  // namespace
+
+Blocks blocks(const TensorType& type, int64_t dim) {
+  Blocks b;
+  for (size_t i = 0; i < type.dims.size(); ++i) {
+    (static_cast<int64_t>(i) < dim ? b.outer : b.inner) *= type.dims[i];
+  }
+  return b;
+}
+
+void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, int64_t count,
+         void* to) {
+  switch (dtype) {
+    case graph::DType::f32:
+      return sum_as<float>(from, begin, count, to);
+    case graph::DType::f64:
+      return sum_as<double>(from, begin, count, to);
+    case graph::DType::i32:
+      return sum_as<int32_t>(from, begin, count, to);
+    case graph::DType::i64:
+      return sum_as<int64_t>(from, begin, count, to);
+    case graph::DType::bf16:
+      break;
+  }
+  fail_run("comm", "no local sum of {}", to_string(dtype));
+}
+
+std::vector<const std::byte*> inputs(const Together& all, size_t i) {
+  std::vector<const std::byte*> list;
+  for (const Operands& m : all.members) {
+    list.push_back(static_cast<const std::byte*>(m.in[i]));
+  }
+  return list;
+}
+
+int64_t total_bytes(std::span<const TensorType> types) {
+  int64_t bytes = 0;
+  for (const TensorType& t : types) bytes += t.bytes();
+  return bytes;
+}
+
+int64_t Rows::held(int64_t member, int dim) const {
+  int64_t rows = 0;
+  if (dim == 1) {
+    for (int64_t e = 0; e < experts_; ++e) rows += of(member, e);
+    return rows;
+  }
+  for (int64_t e = member * local_experts(); e < (member + 1) * local_experts(); ++e) {
+    for (int64_t s = 0; s < members_; ++s) rows += of(s, e);
+  }
+  return rows;
+}
+
+int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
+  int64_t row = 0;
+  if (dim == 1) {
+    for (int64_t e = 0; e < expert; ++e) row += of(source, e);
+    return row;
+  }
+  for (int64_t e = expert / local_experts() * local_experts(); e < expert; ++e) {
+    for (int64_t s = 0; s < members_; ++s) row += of(s, e);
+  }
+  for (int64_t s = 0; s < source; ++s) row += of(s, expert);
+  return row;
+}
+
+RowWriter::RowWriter(const Together& all, size_t me)
+    : from_(inputs(all, 0)),
+      to_(static_cast<std::byte*>(all.members[me].out[0])),
+      row_bytes_(all.in[0].row_size() * size_of(all.in[0].dtype)),
+      limit_(all.out[0].max_rows()) {}
+
+void RowWriter::take(int64_t member, int64_t begin, int64_t count) {
+  if (written_ + count > limit_)
+    fail_run("comm", "more rows arrive than the {} rows of their buffer", limit_);
+  std::memcpy(to_ + written_ * row_bytes_,
+              from_[static_cast<size_t>(member)] + begin * row_bytes_,
+              static_cast<size_t>(count * row_bytes_));
+  written_ += count;
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of tensors that the communication ops move: blocks along a dim, sums, and rows of routed
+// tensors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/ops/comm_op.h"
+#include "graph/tensor_type.h"
+
+namespace hocket::comm {
+
+/// A tensor as [outer, inner] blocks for the cuts along `dim`: elements before it, and from it on.
+struct Blocks {
+  int64_t outer = 1, inner = 1;
+};
+Blocks blocks(const TensorType& type, int64_t dim);
+
+/// to[i] = sum over `from` of from[k][begin + i], in this order, for `count` elements of `dtype`. `to`
+/// may be where one of the sources lies. Throws Error for a type that is not summed.
+void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, int64_t count, void* to);
+
+/// The operand of every member: inputs `i`, as bytes.
+std::vector<const std::byte*> inputs(const Together& all, size_t i);
+
+/// Bytes of the tensors together.
+int64_t total_bytes(std::span<const TensorType> types);
+
+/// Rows per source rank and expert, i64[members, experts], as a `makes_sizes` op leaves them. Rows of
+/// a routed tensor lie in the order (expert, token), and so (expert, source).
+class Rows {
+ public:
+  Rows(const void* sizes, int64_t members, int64_t experts)
+      : sizes_(static_cast<const int64_t*>(sizes)), members_(members), experts_(experts) {}
+  int64_t members() const { return members_; }
+  int64_t experts() const { return experts_; }
+  int64_t local_experts() const { return experts_ / members_; }
+  int64_t of(int64_t source, int64_t expert) const { return sizes_[source * experts_ + expert]; }
+  /// Rows that a member holds when the tensor is split by expert (dim 0) or by token (dim 1).
+  int64_t held(int64_t member, int dim) const;
+  /// Row at which those of (source, expert) begin in the member that holds them.
+  int64_t begin(int64_t source, int64_t expert, int dim) const;
+
+ private:
+  const int64_t* sizes_;
+  int64_t members_, experts_;
+};
+
+/// Copies rows of members to the rows of an output, one after the other, and refuses more than fit.
+class RowWriter {
+ public:
+  RowWriter(const Together& all, size_t me);
+  /// Appends `count` rows of a member's first input, from row `begin` on.
+  void take(int64_t member, int64_t begin, int64_t count);
+
+ private:
+  std::vector<const std::byte*> from_;
+  std::byte* to_;
+  int64_t row_bytes_, limit_, written_ = 0;
+};
+
+}  // namespace hocket::comm

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`. The first
+// half of a ring all_reduce.
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+void run_reduce_scatter(const Together& all, size_t me, int) {
+  const TensorType& part = all.out[0];
+  const Blocks b = blocks(part, all.attrs->i("dim"));
+  const int64_t n = static_cast<int64_t>(all.members.size());
+  std::vector<const void*> from;
+  for (const Operands& m : all.members) from.push_back(m.in[0]);
+  auto* to = static_cast<std::byte*>(all.members[me].out[0]);
+  for (int64_t o = 0; o < b.outer; ++o) {
+    sum(part.dtype, from, (o * n + static_cast<int64_t>(me)) * b.inner, b.inner,
+        to + o * b.inner * size_of(part.dtype));
+  }
+}
+
+}  // namespace
+
+Op describe_reduce_scatter() {
+  Op op;
+  op.doc = "reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`";
+  op.takes = Takes::dense;
+  op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .part_dim = "dim"};
+  op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
+    return in[0].bytes();
+  };
+  op.algorithms = [](double n, double payload) {
+    return std::vector<Algorithm>{
+        {.name = "ring", .rounds = n - 1, .bytes = (n - 1) / n * payload}};
+  };
+  op.run = run_reduce_scatter;
+  op.samples = [](int64_t n) {
+    using graph::DType;
+    return std::vector<Sample>{{{{"dim", int64_t{0}}}, {{DType::f32, {2 * n, 3}}}},
+                               {{{"dim", int64_t{1}}}, {{DType::f64, {4, 3 * n, 2}}}},
+                               {{{"dim", int64_t{2}}}, {{DType::i32, {2, 3, n}}}}};
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: every rank learns how many rows each rank has
+// for each expert, and sums the counts of its own experts. What an exchange of rows needs to know first.
+#include <algorithm>
+
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+void run_size_exchange(const Together& all, size_t me, int) {
+  const int64_t experts = all.in[0].dims[0], local = all.out[1].dims[0];
+  auto* sizes = static_cast<int64_t*>(all.members[me].out[0]);
+  auto* counts = static_cast<int64_t*>(all.members[me].out[1]);
+  std::fill(counts, counts + local, 0);
+  for (const Operands& m : all.members) {
+    const auto* from = static_cast<const int64_t*>(m.in[0]);
+    sizes = std::copy(from, from + experts, sizes);
+    for (int64_t e = 0; e < local; ++e) counts[e] += from[static_cast<int64_t>(me) * local + e];
+  }
+}
+
+}  // namespace
+
+Op describe_size_exchange() {
+  Op op;
+  op.doc =
+      "size_exchange(counts) -> sizes, counts: the rows that every rank has per expert, and the summed "
+      "counts of the rank's own experts";
+  op.takes = Takes::counts;
+  op.move = {.part = Move::Part::block, .placed = Move::Placed::sum};
+  op.makes_sizes = true;
+  op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
+    return in[0].bytes();
+  };
+  op.algorithms = [](double n, double payload) {
+    return std::vector<Algorithm>{{.name = "all to all", .rounds = 1, .bytes = (n - 1) * payload}};
+  };
+  op.run = run_size_exchange;
+  op.samples = [](int64_t n) {
+    return std::vector<Sample>{{{}, {{graph::DType::i64, {3 * n}}}}, {{}, {{graph::DType::i64, {n}}}}};
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

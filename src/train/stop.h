@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a signal ends a training. While steps run, the first SIGINT, SIGTERM or SIGHUP is acknowledged
+// at once and asks for an end after this step, with a checkpoint; a second one ends the process
+// there and then. At any other time (before the first step, in the evaluation at the end) the first
+// one does. Either way it says from where the same command goes on.
+//
+// A thread of its own takes the signals: it may print, and it answers while a step hangs.
+#pragma once
+
+#include <signal.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+
+namespace hocket::train {
+
+class StopSignals {
+ public:
+  /// To be made before any other thread, which would otherwise be hit by the signals: it blocks
+  /// them here and in all threads that follow. One that the process was started to ignore (nohup)
+  /// stays ignored. One object at a time.
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// Steps run: the first signal waits for the end of this one.
+  void wait_for_step(int64_t step);
+  /// They do not: the first signal ends the process.
+  void wait_for_nothing() { step_ = 0; }
+  /// The rest of a sentence: "the same command goes on from runs/x/checkpoints/step-000040".
+  void set_resume(const std::string& text);
+
+  /// The first signal that came while steps ran; 0: none.
+  int requested() const { return requested_; }
+
+ private:
+  void watch();
+  void take(int signal);
+
+  sigset_t signals_, before_;
+  int signal_fd_ = -1, end_fd_ = -1;
+  std::atomic<int64_t> step_{0};  ///< the one that runs; 0: none
+  std::atomic<int> requested_{0};
+  std::mutex mutex_;
+  std::string resume_;  ///< guarded by mutex_
+  std::thread thread_;
+};
+
+/// The exit code of a process that a signal ended, as shells have it: 130, 143, 129.
+inline int exit_code_of(int signal) { return 128 + signal; }
+
+}  // namespace hocket::train

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every communication op, from its record alone: its execution does what its movement says, in turn
+// and between threads; its types, costs and page follow. A new op is tested by being listed.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/communicator.h"
+#include "tests/comm/comm_util.h"
+
+namespace hocket::comm {
+namespace {
+
+using test::Bytes;
+using test::Case;
+
+/// Calls `fn` with a case of every collective, its samples, and 1 to 5 members.
+void for_all_cases(int64_t extra, const std::function<void(const Case&, Rng&)>& fn) {
+  Rng rng(1);
+  for (const Op* op : all()) {
+    if (op->role != Role::collective) continue;
+    ASSERT_TRUE(op->run && op->samples) << op->name;
+    for (int64_t n = 1; n <= 5; ++n) {
+      const std::vector<Sample> samples = op->samples(n);
+      ASSERT_FALSE(samples.empty()) << op->name;
+      for (const Sample& sample : samples)
+        for (int round = 0; round < 6; ++round) fn(test::make_case(*op, sample, n, extra, rng), rng);
+    }
+  }
+}
+
+/// One thread per member of a local world. `inplace`: outputs are the inputs. `spoil`: a member
+/// overwrites its operands as soon as it is done with them.
+std::vector<std::vector<Bytes>> run_on_threads(const Case& c, bool inplace, bool spoil) {
+  const size_t n = c.members();
+  LocalWorld world(static_cast<int32_t>(n), std::chrono::milliseconds(20'000));
+  const program::Kind kind =
+      program::communication_kind(c.op->id, c.attrs, c.in_types, c.out_types);
+  std::vector<std::vector<Bytes>> in = c.in, out(n), result(n);
+  std::vector<int32_t> members(n);
+  for (size_t m = 0; m < n; ++m) {
+    members[m] = static_cast<int32_t>(m);
+    for (const TensorType& t : c.out_types)
+      out[m].push_back(Bytes(static_cast<size_t>(t.bytes()), test::kUntouched));
+  }
+  std::vector<std::string> errors(n);
+  std::vector<std::thread> threads;
+  for (size_t m = 0; m < n; ++m) {
+    threads.emplace_back([&, m] {
+      std::vector<void*> from, to;
+      for (Bytes& b : in[m]) from.push_back(b.data());
+      for (Bytes& b : inplace ? in[m] : out[m]) to.push_back(b.data());
+      Call call;
+      call.kind = &kind;
+      call.in = from;
+      call.out = to;
+      call.members = members;
+      try {
+        world.communicator(static_cast<int32_t>(m)).run(call);
+        result[m] = inplace ? in[m] : out[m];
+        if (!spoil) return;
+        for (auto* list : {&in[m], &out[m]})
+          for (Bytes& b : *list) std::fill(b.begin(), b.end(), std::byte{0xEE});
+      } catch (const Error& e) {
+        errors[m] = e.what();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const std::string& e : errors) EXPECT_EQ(e, "") << c.name;
+  return result;
+}
+
+TEST(CommOps, ExecutionDoesWhatTheMovementSays) {
+  int cases = 0;
+  for_all_cases(1, [&](const Case& c, Rng& rng) {
+    EXPECT_EQ(test::difference(c, test::run_in_turn(c, rng)), "");
+    ++cases;
+  });
+  EXPECT_GT(cases, 300);
+}
+
+TEST(CommOps, LocalRanksGiveTheSameBits) {
+  for_all_cases(1, [](const Case& c, Rng&) {
+    EXPECT_EQ(test::difference(c, run_on_threads(c, false, false)), "");
+    if (c.op->list) {
+      EXPECT_EQ(test::difference(c, run_on_threads(c, true, false)), "") << "in place";
+    }
+  });
+}
+
+// A rank that leaves a collective may change its operands at once: nobody may still be reading them.
+// Rows are long, so that the others have not finished by then if they are not waited for.
+TEST(CommOps, AMemberMayChangeItsOperandsAsSoonAsItLeaves) {
+  Rng rng(2);
+  for (const Op* op : all()) {
+    if (op->role != Role::collective) continue;
+    for (const Sample& sample : op->samples(4)) {
+      for (int round = 0; round < 6; ++round) {
+        const Case c = test::make_case(*op, sample, 4, 3000, rng);
+        ASSERT_EQ(test::difference(c, run_on_threads(c, false, true)), "");
+      }
+    }
+  }
+}
+
+TEST(CommOps, TypesThatDoNotFitAreRefused) {
+  for (const Op* op : all()) {
+    if (op->role != Role::collective) continue;
+    for (const Sample& sample : op->samples(2)) {
+      auto refused = [&](const std::function<void(Sample&)>& spoil) {
+        Sample bad = sample;
+        spoil(bad);
+        try {
+          infer(*op, bad.attrs, bad.in, 2);
+        } catch (const Error&) {
+          return true;
+        }
+        return false;
+      };
+      SCOPED_TRACE(op->name);
+      EXPECT_FALSE(refused([](Sample&) {}));
+      EXPECT_TRUE(refused([](Sample& s) { s.in.clear(); }) || op->list);
+      EXPECT_TRUE(refused([](Sample& s) { s.in.push_back(s.in[0]); }) || op->list);
+      if (op->takes != Takes::any) {
+        EXPECT_TRUE(refused([](Sample& s) {
+          s.in[0] = s.in[0].routed() ? TensorType{s.in[0].dtype, s.in[0].dims, 0}
+                                     : TensorType{graph::DType::f32, {8, 8, 4}, 2};
+        }));
+      }
+      for (const auto& [key, value] : sample.attrs.items()) {
+        EXPECT_TRUE(refused([&](Sample& s) { s.attrs.erase(key); })) << "without " << key;
+        EXPECT_TRUE(refused([&](Sample& s) { s.attrs.set(key, int64_t{7}); })) << key << "=7";
+      }
+      if (op->needs_sizes) {
+        EXPECT_TRUE(refused([](Sample& s) { s.in[1].dims[0] += 1; }));
+        EXPECT_TRUE(refused([](Sample& s) { s.in[1].dims[1] += 2; }));
+        EXPECT_TRUE(refused([](Sample& s) { s.in[1].dtype = graph::DType::i32; }));
+      }
+      if (const Placement to = after(*op, sample.attrs); to.is_split()) {
+        EXPECT_TRUE(refused([&](Sample& s) { s.in[0].dims[static_cast<size_t>(to.dim())] += 1; }));
+      }
+    }
+  }
+}
+
+TEST(CommOps, CostsAreThoseOfItsData) {
+  for (const Op* op : all()) {
+    SCOPED_TRACE(op->name);
+    ASSERT_TRUE(op->payload);
+    if (op->role == Role::receive) continue;
+    ASSERT_TRUE(op->algorithms);
+    for (int64_t n : {2, 3, 8}) {
+      // A rank gets at least what it lacks of the payload, in at least one round.
+      const double least = op->role == Role::send ? 1 : static_cast<double>(n - 1) / n;
+      const auto algorithms = op->algorithms(static_cast<double>(n), 1000);
+      ASSERT_FALSE(algorithms.empty());
+      for (const Algorithm& a : algorithms) {
+        EXPECT_GE(a.rounds, 1) << a.name;
+        EXPECT_GE(a.bytes, 1000 * least * (1 - 1e-12)) << a.name;
+      }
+      if (op->role == Role::send) continue;
+      for (const Sample& s : op->samples(n)) {
+        const auto out = infer(*op, s.attrs, s.in, n);
+        const int64_t payload = op->payload(s.attrs, s.in, out);
+        EXPECT_GT(payload, 0);
+        int64_t in_bytes = 0, out_bytes = 0;
+        for (const TensorType& t : s.in) in_bytes += t.bytes();
+        for (const TensorType& t : out) out_bytes += t.bytes();
+        EXPECT_LE(payload, std::max(in_bytes, out_bytes));
+      }
+    }
+  }
+}
+
+TEST(CommOps, ReshardingFindsTheMovement) {
+  for (const Op* op : all()) {
+    if (op->role != Role::collective) continue;
+    for (int64_t n : {2, 4}) {
+      for (const Sample& s : op->samples(n)) {
+        const Placement from = before(*op, s.attrs), to = after(*op, s.attrs);
+        const auto found = resharding(s.in[0], from, to, n);
+        ASSERT_TRUE(found) << op->name;
+        EXPECT_EQ(before(*found->op, found->attrs), from) << op->name;
+        EXPECT_EQ(after(*found->op, found->attrs), to) << op->name;
+        EXPECT_EQ(found->out.back(), infer(*op, s.attrs, {s.in.data(), op->list ? 1 : s.in.size()}, n).back());
+      }
+    }
+  }
+  const TensorType dense{graph::DType::f32, {8, 8}, 0};
+  EXPECT_FALSE(resharding(dense, Placement::replicate(), Placement::partial(), 2));
+  EXPECT_FALSE(resharding(dense, Placement::split(0), Placement::partial(), 2));
+  EXPECT_FALSE(resharding(dense, Placement::replicate(), Placement::split(0), 2));
+  EXPECT_FALSE(resharding(dense, Placement::partial(), Placement::split(5), 2));
+  EXPECT_FALSE(resharding(dense, Placement::partial(), Placement::split(0), 3));  // 8 % 3
+}
+
+TEST(CommOps, NamesAreFoundAgain) {
+  for (const Op* op : all()) {
+    EXPECT_EQ(find(op->name), op->id);
+    EXPECT_EQ(&comm::op(op->id), op);
+    EXPECT_TRUE(std::string(op->doc).starts_with(op->name)) << op->doc;
+  }
+  EXPECT_EQ(find("linear"), Id::none);
+  EXPECT_EQ(find(""), Id::none);
+  EXPECT_TRUE(summing().list);
+  EXPECT_EQ(message(Role::send).role, Role::send);
+  EXPECT_EQ(message(Role::receive).role, Role::receive);
+}
+
+/// HOCKET_UPDATE=1 writes the page instead.
+TEST(CommOps, ThePageListsThem) {
+  const char* root = std::getenv("HOCKET_SOURCE_DIR");
+  const std::string path = std::string(root ? root : ".") + "/docs/collectives.md";
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  std::string page = text.str();
+  const std::string begin = "<!-- table -->\n", end = "<!-- end -->\n";
+  const size_t from = page.find(begin), to = page.find(end);
+  ASSERT_NE(from, std::string::npos) << path;
+  ASSERT_NE(to, std::string::npos) << path;
+  const std::string now = page.substr(from + begin.size(), to - from - begin.size());
+  if (std::getenv("HOCKET_UPDATE")) {
+    page.replace(from + begin.size(), now.size(), test::table());
+    std::ofstream(path) << page;
+    return;
+  }
+  EXPECT_EQ(now, test::table()) << "run this test with HOCKET_UPDATE=1 and read the diff";
+}
+
+}  // namespace
+}  // namespace hocket::comm

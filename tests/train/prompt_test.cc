@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sample goes on from when nobody says so: the data's own beginning.
+#include <gtest/gtest.h>
+
+#include "base/text.h"
+#include "data/tokenizer/bpe_train.h"
+#include "tests/data/data_util.h"
+#include "train/sample.h"
+
+namespace hocket::train {
+namespace {
+
+using data::TempFolder;
+
+/// Of a corpus of these files, none of them held out.
+std::string prompt_of(const std::vector<std::string>& files) {
+  const TempFolder folder;
+  for (size_t i = 0; i < files.size(); ++i) folder.add(fmt::format("in/{}.txt", i), files[i]);
+  data::BpeTrainOptions bpe;
+  bpe.vocab_size = 257;  // bytes and the end of text
+  data::train_bpe(data::scan_corpus({.inputs = {folder / "in"}, .valid_fraction = 0}).paths(false), bpe)
+      .save_folder(folder / "tok");
+  data::PrepareOptions options;
+  options.corpus = {.inputs = {folder / "in"}, .valid_fraction = 0};
+  options.tokenizer = folder / "tok";
+  options.output = folder / "out";
+  data::prepare(options);
+  return prompt_from(data::Dataset(options.output));
+}
+
+TEST(Prompt, IsTheFirstLinesOfADocument) {
+  const std::string rest(100, 'x');
+  EXPECT_EQ(prompt_of({"One line\nand another\nand a third one" + rest}), "One line\nand another\n");
+  // No line ends in time: as much as fits.
+  EXPECT_EQ(prompt_of({std::string(80, 'a')}).size(), 32u);
+  // Blank lines alone are no prompt.
+  EXPECT_EQ(prompt_of({"\n\n" + std::string(80, 'b')}).size(), 32u);
+}
+
+TEST(Prompt, LeavesSomethingToSay) {
+  // The first is too short; of a corpus of short ones, half of the first.
+  EXPECT_EQ(prompt_of({"short", "the long one " + std::string(80, 'y')}).substr(0, 13), "the long one ");
+  EXPECT_EQ(prompt_of({"abcdefg"}), "abcd");  // 7 letters and the end of text
+}
+
+TEST(Prompt, CutsNoCharacter) {
+  std::string text = "x";
+  for (int i = 0; i < 40; ++i) text += "\u00e9";
+  const std::string prompt = prompt_of({text});
+  EXPECT_TRUE(is_utf8(prompt));
+  EXPECT_EQ(prompt.size(), 31u);
+}
+
+}  // namespace
+}  // namespace hocket::train
