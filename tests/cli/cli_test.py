@@ -94,7 +94,7 @@ class Cli(unittest.TestCase):
     def test_messages_that_name_the_fault(self):
         with open(self.box.path("tab.yaml"), "w", encoding="utf-8") as f:
             f.write("model:\n  path: configs/models/quickstart\ntrain:\n\tsteps: 3\n")
-        self.refused(["check", "tab.yaml"], "line 4 is indented with a tab")
+        self.refused(["check", "tab.yaml"], "indented by a tab")
         with open(self.box.path("configs/clusters/h100-64x8.yaml"), encoding="utf-8") as f:
             text = f.read()
         with open(self.box.path("zero.yaml"), "w", encoding="utf-8") as f:
