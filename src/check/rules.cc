@@ -276,7 +276,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
            return fmt::format("does not fit its operands: {}", e.what());
          }
        }},
-      {"cost-follows",
+      {"cost-recomputed",
        "the bytes of a communication are the payload of its op on its types, without FLOPs or workspace",
        "make the kind with program::communication_kind",
        [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
@@ -288,7 +288,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          return fmt::format("says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0",
                             kind.bytes, kind.flops, kind.workspace, bytes);
        }},
-      {"lane-follows",
+      {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
        "put it in the lane of the link, or correct ranks_per_node",
        [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
@@ -363,10 +363,8 @@ const std::vector<RuleInfo>& derived_rules() {
       {"send-unmatched", "every send has its receive"},
       {"recv-unmatched", "every receive has its send"},
       {"message-type", "both ends of a message have one type"},
-      {"message-order", "messages of one peer and tag use one lane"},
       {"collective-unmatched", "all members of a group run the same number of its collectives"},
       {"collective-differs", "collectives that meet have one op, attributes and sizes"},
-      {"group-lane", "the collectives of a group use one lane"},
       {"deadlock", "nothing waits in a cycle"},
       {"race", "two accesses of which one writes are ordered, to a buffer or to its memory"},
       {"read-before-write", "what is read was written before"},
@@ -376,9 +374,9 @@ const std::vector<RuleInfo>& derived_rules() {
       {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
       {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
       {"sequence-cut", "a split leaves whole what the op couples"},
+      {"cost-follows", "FLOPs and bytes of a kernel are those that its op works out from its types"},
       {"local-size", "a value has the local type that its layout implies"},
       {"sum-layout", "values that are added have one layout"},
-      {"sum-type", "values that are added have one type"},
       {"reduce-replicated", "what is reduced over an axis is not replicated on it"},
       {"reduce-split", "what is reduced over an axis is not split on it"},
       {"gather-layout", "what is gathered is split along that dim, innermost axis first"},

@@ -25,7 +25,7 @@ void Sweep::match() {
 
 void Sweep::match_messages() {
   // A channel holds the messages of one tag from the ranks of one class to their peers. Both ends use it
-  // in one lane each (lane-follows), so the k-th send meets the k-th receive.
+  // in one lane each (lane-recomputed), so the k-th send meets the k-th receive.
   // Sender and receiver class, axis, offset as the sender sees it, tag.
   using Channel = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
   struct Message {
@@ -99,7 +99,7 @@ void Sweep::match_messages() {
 }
 
 void Sweep::match_collectives() {
-  // A set of ranks is one group (group-once) and meets in one lane (lane-follows), where the order of
+  // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), where the order of
   // its collectives is that of the tasks. Ranks of a class run the same list and are in step; over
   // several classes, the k-th collective of each must be the same.
   const Program& p = ctx_.program;

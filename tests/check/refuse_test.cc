@@ -433,14 +433,14 @@ TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
   test::Case c = make(1, 2, 1, 1);
   task(c.program, 0, "all_reduce", 1).lane = Lane::inter;
   Verdict v = check(c.program, c.graph);
-  expect_refused(v, "lane-follows", {"is in lane inter", "all ranks in one node", "lane intra"});
+  expect_refused(v, "lane-recomputed", {"is in lane inter", "all ranks in one node", "lane intra"});
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "all_reduce", 1));
   // A rank per node: what was right inside a node goes over the network.
   c = make(2, 1, 1, 1);
   c.program.ranks_per_node = 1;
   v = check(c.program, c.graph);
-  expect_refused(v, "lane-follows", {"send", "is in lane intra", "1 ranks per node", "lane inter"});
-  expect_refused(v, "lane-follows", {"recv", "is in lane intra_rx", "lane inter_rx"});
+  expect_refused(v, "lane-recomputed", {"send", "is in lane intra", "1 ranks per node", "lane inter"});
+  expect_refused(v, "lane-recomputed", {"recv", "is in lane intra_rx", "lane inter_rx"});
   for (RankClass& cls : c.program.classes)
     for (Task& t : cls.tasks) {
       if (t.lane == Lane::intra) t.lane = Lane::inter;
@@ -459,12 +459,12 @@ TEST(Refuse, AnotherPayloadThanTheTypesHave) {
     const int64_t right = kind.bytes;
     kind.bytes = 0;
     t.kind = c.program.intern(kind);
-    expect_refused(check(c.program, c.graph), "cost-follows",
+    expect_refused(check(c.program, c.graph), "cost-recomputed",
                    {op, "says 0 bytes", "expected " + std::to_string(right)});
     kind.bytes = right;
     kind.flops = 1;
     t.kind = c.program.intern(kind);
-    expect_refused(check(c.program, c.graph), "cost-follows", {op, "1 FLOPs"});
+    expect_refused(check(c.program, c.graph), "cost-recomputed", {op, "1 FLOPs"});
   }
 }
 
