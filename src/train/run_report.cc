@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
@@ -296,11 +297,10 @@ void RunReport::print_summary(const diagnose::ReportData& report, engine::Sessio
     if (p.step >= report.settled_step) settled.push_back(p.step_s);
   }
   if (!settled.empty()) {
-    std::sort(settled.begin(), settled.end());
-    const double median = settled[settled.size() / 2];
+    const double middle = median(settled);
     fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
-               human_time(median), human_time(prediction_.step_s),
-               100 * (prediction_.step_s / median - 1));
+               human_time(middle), human_time(prediction_.step_s),
+               100 * (prediction_.step_s / middle - 1));
   }
   const auto& classes = session.program().classes;
   for (size_t c = 0; c < classes.size(); ++c) {

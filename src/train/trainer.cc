@@ -16,8 +16,6 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
-#include "data/loader.h"
-#include "engine/batch.h"
 #include "engine/params.h"
 #include "train/evaluate.h"
 #include "train/metrics.h"
@@ -39,6 +37,13 @@ double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps)
   const double x = std::min(1.0, static_cast<double>(step - t.warmup_steps) / span);
   const double end = final_learning_rate(t);
   return end + (t.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
+}
+
+engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,
+                       int64_t seq_len) {
+  engine::Batch batch(rows, seq_len);
+  for (int64_t r = 0; r < rows; ++r) loader.fill((step - 1) * rows + r, batch.row(r));
+  return batch;
 }
 
 namespace {
@@ -262,9 +267,7 @@ void Trainer::warn_if_uneven() {
 /// from fetching its tokens to having its loss.
 void Trainer::one_step(int64_t step) {
   const double begin = now_s();
-  engine::Batch batch(t_.global_batch, t_.seq_len);
-  for (int64_t r = 0; r < batch.rows; ++r)
-    loader_->fill((step - 1) * t_.global_batch + r, batch.row(r));
+  engine::Batch batch = batch_of(*loader_, step, t_.global_batch, t_.seq_len);
   StepMetrics m;
   m.step = step;
   m.lr = learning_rate(t_, step, steps_);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """The verbs that execute, on a tiny model: data, train, eval, generate, profile, bench step."""
 import json
