@@ -71,7 +71,8 @@ std::string to_json(const Verdict& v) {
     if (!name.empty()) j.key(name);
     j.object().member("class", r.cls).member("task", r.task).end();
   };
-  j.object().member("ok", v.ok()).member("program_hash", v.certificate.program.hex());
+  j.object().member("ok", v.ok());
+  j.member("program_hash", v.certificate.program.hex());
   j.member("reference_hash", v.certificate.reference.hex());
   j.member("mesh_hash", v.certificate.mesh.hex()).member("mesh", v.certificate.ranks);
   j.key("counts").object().member("tasks", v.num_tasks).member("buffers", v.num_buffers);

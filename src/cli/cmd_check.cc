@@ -107,6 +107,7 @@ void verb_check(Args& args) {
   args.example("hocket check configs/quickstart.yaml --mutate 20", "does it notice faults?");
   args.run([o] {
     const Source source = read_source(o->run, o->set, true);
+    warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
     check::CheckOptions options;
     if (!o->budget.empty())
       options.memory_budget = static_cast<int64_t>(

@@ -75,7 +75,9 @@ function timeByKind(host) {
 function predictionByKind(host) {
   const rows = kindRows().filter(r => r.time > 0 && r.predicted > 0);
   if (!rows.length) return false;
-  const total = sum(rows.map(r => r.time)), most = rows.reduce((a, b) => Math.abs(b.predicted - b.time) > Math.abs(a.predicted - a.time) ? b : a);
+  // Communication includes waiting for others, which is no fault of its own.
+  const own = rows.some(r => !r.comm) ? rows.filter(r => !r.comm) : rows;
+  const total = sum(rows.map(r => r.time)), most = own.reduce((a, b) => Math.abs(b.predicted - b.time) > Math.abs(a.predicted - a.time) ? b : a);
   const diff = most.predicted - most.time;
   host.append(h("p", {class: "cap"}, `Each dot is a kind of task, its area its share of the step; dots on the diagonal are predicted exactly, the shaded band is ±7${NB}%. ` +
     `${most.kind} adds most to the error: ${diff < 0 ? MINUS : "+"}${seconds(Math.abs(diff), 2)} per step.`));
