@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json_writer.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "cli/inputs.h"
@@ -179,6 +180,8 @@ void verb_eval(Args& args) {
       fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
            "expected one of them there");
     if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
+    if (o->dtype != "f32" && o->dtype != "f64")
+      fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(o->dtype));
     std::vector<std::string> set = o->set;
     if (!o->data.empty()) set.push_back("data.dir=" + o->data);
     const engine::Run run = model_run(o->model, o->dtype, set);
