@@ -90,6 +90,10 @@ class Cli(unittest.TestCase):
         self.refused(["data", "stats", "include"], "include")
         self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
         self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
+        self.refused(["eval", "x", "--dtype", "bf16"], "--dtype is 'bf16'; expected f32 or f64")
+        headers = ["include/base_file.h", "include/base_log.h", "include/base_json.h"]  # as a shell expands a pattern
+        self.refused(["data", "prepare", "--files", *headers], "unexpected argument", "quotes around the pattern")
+        self.refused(["data", "prepare", "--files", *headers[:2]], "stands where a run.yaml is expected", "quote it")
 
     def test_messages_that_name_the_fault(self):
         with open(self.box.path("tab.yaml"), "w", encoding="utf-8") as f:
