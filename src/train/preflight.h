@@ -23,12 +23,15 @@ struct Prediction {
   double peak_flops = 0;      ///< of one rank, measured by the profile
   double memory_bandwidth = 0;
   int64_t params = 0, active_params = 0;
-  std::string program_hash;
+  check::Certificate certificate;
   std::string provenance;
   std::string check_summary;
   trace::Trace trace;       ///< simulated
   sim::SimReport report;
 };
+
+/// The prepared data of a run. Error: not named, or no such folder.
+const std::string& data_dir(const engine::Run& run);
 
 /// Error (exit code 2) if the program's local ranks need more memory than this machine has to give,
 /// or than cluster.memory_budget allows. To be called before anything is allocated for them.

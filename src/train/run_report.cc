@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
@@ -176,7 +177,8 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.status = fmt::format("finished, {} steps", steps_done);
 
   const auto split = [](const data::SplitStats& s) {
-    return fmt::format("{} files, {} tokens", s.files, millions(static_cast<double>(s.tokens)));
+    return fmt::format("{}, {} tokens", engine::counted(s.files, "file"),
+                       human_count(static_cast<double>(s.tokens)));
   };
   diagnose::FactGroup model{
       "Model",
@@ -229,7 +231,9 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   });
   const Kept& median = *by_time[by_time.size() / 2];
   trace::Trace trace = to_trace(session, title, median.step, median.times);
-  trace.set_property("program_hash", prediction_.program_hash);
+  trace.set_property("program_hash", prediction_.certificate.program.hex());
+  trace.set_property("reference_hash", prediction_.certificate.reference.hex());
+  trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
   trace.set_property("config", run_.resolved.to_json().dump());
   return trace;
 }
@@ -294,11 +298,10 @@ void RunReport::print_summary(const diagnose::ReportData& report, engine::Sessio
     if (p.step >= report.settled_step) settled.push_back(p.step_s);
   }
   if (!settled.empty()) {
-    std::sort(settled.begin(), settled.end());
-    const double median = settled[settled.size() / 2];
+    const double middle = median(settled);
     fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
-               human_time(median), human_time(prediction_.step_s),
-               100 * (prediction_.step_s / median - 1));
+               human_time(middle), human_time(prediction_.step_s),
+               100 * (prediction_.step_s / middle - 1));
   }
   const auto& classes = session.program().classes;
   for (size_t c = 0; c < classes.size(); ++c) {
@@ -306,9 +309,11 @@ void RunReport::print_summary(const diagnose::ReportData& report, engine::Sessio
     for (int32_t r : session.program().ranks_of(static_cast<int32_t>(c)))
       touched = std::max(touched, session.run().rank(r).arena_resident_bytes());
     const int64_t expected = classes[c].expected_bytes;
-    fmt::print("{:<22} {} touched, {} planned\n",
-               classes.size() == 1 ? "arena" : "arena of " + classes[c].name,
-               human_bytes(static_cast<double>(touched)),
+    // A run that had all its steps behind it has touched nothing.
+    const std::string measured =
+        steps_seen_ == 0 ? "" : human_bytes(static_cast<double>(touched)) + " touched, ";
+    fmt::print("{:<22} {}{} planned\n",
+               classes.size() == 1 ? "arena" : "arena of " + classes[c].name, measured,
                human_bytes(static_cast<double>(expected > 0 ? expected : classes[c].arena_bytes)));
   }
 }

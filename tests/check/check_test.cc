@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program/finalize.h"
+#include "base/error.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::check {
@@ -113,6 +114,45 @@ TEST(Check, CertificateIsJson) {
   EXPECT_FALSE(k["ok"]);
   EXPECT_NE(k["program_hash"], j["program_hash"]);
   EXPECT_EQ(k["proved"].size(), 0u);
+}
+
+TEST(Check, CertificateBindsProgramGraphAndMesh) {
+  const test::Case c = pipeline(false);
+  const Verdict v = check(c.program, c.graph);
+  const nlohmann::json json = nlohmann::json::parse(to_json(v));
+  const Certificate read = parse_certificate(JsonView(json, "certificate"));
+  EXPECT_EQ(read, v.certificate);
+  EXPECT_EQ(differences(read, v.certificate), "");
+  EXPECT_EQ(read.ranks, "pp 2 x edp 2 x ep 1");
+  // As a checkpoint keeps it.
+  const nlohmann::json state = {{"step", 3}, {"data", json}};
+  EXPECT_EQ(parse_certificate(JsonView(state, "run.json")), read);
+
+  const auto only = [&](const Verdict& other, const char* what) {
+    const std::string text = differences(v.certificate, other.certificate);
+    for (const char* each : {"program", "reference graph", "mesh"})
+      EXPECT_EQ(text.find(std::string("the ") + each) != text.npos, each == std::string(what)) << text;
+  };
+  // Another kernel time is another program.
+  program::Program dearer = c.program;
+  dearer.kinds[0].bytes += 64;
+  only(check(dearer, c.graph), "program");
+  // The same program for a step with another attribute, or run more often.
+  graph::Graph other = c.graph;
+  other.nodes[1].attrs.set("eps", 0.5);
+  only(check(c.program, other), "reference graph");
+  Checker twice(c.graph, 4);
+  only(twice.check(c.program), "reference graph");
+  program::Mesh mesh = c.program.mesh;
+  mesh.axes[1].size = 4;
+  EXPECT_NE(mesh_hash(mesh), mesh_hash(c.program.mesh));
+  EXPECT_EQ(check_structure(c.program).certificate.reference, Hash128{});
+
+  for (const char* bad : {R"({})", R"({"program_hash": 3})", R"([])",
+                          R"({"program_hash": "00", "reference_hash": "", "mesh_hash": ""})"}) {
+    const nlohmann::json document = nlohmann::json::parse(bad);
+    EXPECT_THROW(parse_certificate(JsonView(document, "bad")), Error) << bad;
+  }
 }
 
 TEST(Check, StructureAloneNeedsNoGraph) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Greedy text is, token by token, the argmax of the logits that `eval` gives for all tokens before it
 at once: prompts shorter and longer than a chunk of the prefill, texts long after it, and up to the end

@@ -168,7 +168,6 @@ def random_weights(c, seed, scale=0.3):
     return {n: torch.randn(s, generator=gen) * scale + (len(s) == 1) for n, s in shapes.items()}
 
 
-@unittest.skipUnless(cli_util.HAS_TORCH, f"no {cli_util.TORCH_LIB}")
 class Folder(unittest.TestCase):
     """A folder with a small text, its tokenizer and its tokens."""
 
