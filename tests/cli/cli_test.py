@@ -382,6 +382,16 @@ class Cli(unittest.TestCase):
         self.assertIn("best for this processor", j["kernels"])
         self.assertIn("hocket", self.box.good("env"))
 
+    def test_debug_log(self):
+        words = " ".join(["hocket check configs/quickstart.yaml", *PLAN, "--set plan.recompute=full"])
+        plain, debug = self.box.shell(words), self.box.shell("HOCKET_LOG=debug " + words)
+        self.assertEqual((0, ""), (plain.returncode, plain.stderr))
+        self.assertRegex(debug.stderr, r"debug: pass recompute: [\d.]+ [mu]?s")
+        self.assertRegex(debug.stderr, r"debug: stage 0: reshard \S+ from .+ to .+")
+        lanes = self.box.shell("HOCKET_LOG=debug hocket bench executor --tasks 40").stderr
+        self.assertIn("[rank 0] debug: step 1: lane compute ran 40 of 40 tasks in", lanes)
+        self.assertIn("expected debug or warning", self.box.shell("HOCKET_LOG=loud hocket env").stderr)
+
     def test_bench(self):
         j = json.loads(self.box.good("bench", "executor", "--tasks", "2000", "--json"))
         self.assertGreater(j["ns_per_task"], 1)
