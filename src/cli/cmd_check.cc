@@ -109,6 +109,7 @@ void verb_check(Args& args) {
   args.example("hocket check configs/quickstart.yaml --mutate 20", "does it notice faults?");
   args.run([o] {
     const Source source = read_source(o->run, o->set, true);
+    warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
     check::CheckOptions options;
     if (!o->budget.empty())
       options.memory_budget = static_cast<int64_t>(
@@ -120,13 +121,9 @@ void verb_check(Args& args) {
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
     if (!o->certificate.empty()) {
-      const nlohmann::json json = read_json(o->certificate);
-      const check::Certificate certified =
-          check::parse_certificate(JsonView(json, o->certificate));
-      if (const std::string other = check::differences(certified, verdict.certificate);
-          !other.empty()) {
-        fail(o->certificate, "is not about {}: other is {}", o->run, other);
-      }
+      const check::Certificate certified = check::read_certificate(o->certificate);
+      const std::string other = check::differences(certified, verdict.certificate);
+      if (!other.empty()) fail(o->certificate, "is not about {}: other is {}", o->run, other);
     }
     if (o->json)
       fmt::print("{}\n", check::to_json(verdict));

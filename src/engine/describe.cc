@@ -7,6 +7,10 @@
 
 namespace hocket::engine {
 
+std::string counted(int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string describe(const models::ModelConfig& m) {
   std::string text = fmt::format("{}: {} layers, width {}, {} heads over {} of {}, vocabulary {}",
                                  m.family, m.num_layers, m.hidden_size, m.num_heads,

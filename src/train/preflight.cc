@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cost/flops.h"
@@ -29,6 +31,16 @@ int64_t available_memory() {
 }
 
 }  // namespace
+
+const std::string& data_dir(const engine::Run& run) {
+  const std::string& dir = run.config.data.dir;
+  if (dir.empty())
+    fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
+  if (!is_directory(dir))
+    fail(dir, "no such folder in {}, where the command is called; expected what `hocket data prepare` "
+         "wrote", std::filesystem::current_path().string());
+  return dir;
+}
 
 void require_memory(const engine::Run& run, const program::Program& program) {
   double need = 0, state = 0;
@@ -70,11 +82,12 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
              static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
   fmt::print("weights  {}\n", weights);
   std::fflush(stdout);
-  const int64_t files = dataset.train_stats().files;
-  fmt::print("data     {}: {:.1f} M tokens in {} file{}; held out {:.2f} M in {}\n",
-             dataset.folder(), static_cast<double>(dataset.train_stats().tokens) / 1e6, files,
-             files == 1 ? "" : "s", static_cast<double>(dataset.valid_stats().tokens) / 1e6,
-             dataset.valid_stats().files);
+  const auto split = [](const data::SplitStats& s) {
+    return fmt::format("{} tokens in {}", human_count(static_cast<double>(s.tokens)),
+                       engine::counted(s.files, "file"));
+  };
+  fmt::print("data     {}: {}; held out {}\n", dataset.folder(), split(dataset.train_stats()),
+             dataset.valid() ? split(dataset.valid_stats()) : "nothing");
   std::fflush(stdout);
   fmt::print("plan     {}\n", engine::describe(run));
   std::fflush(stdout);

@@ -30,6 +30,9 @@ struct Prediction {
   sim::SimReport report;
 };
 
+/// The prepared data of a run. Error: not named, or no such folder.
+const std::string& data_dir(const engine::Run& run);
+
 /// Error (exit code 2) if the program's local ranks need more memory than this machine has to give,
 /// or than cluster.memory_budget allows. To be called before anything is allocated for them.
 void require_memory(const engine::Run& run, const program::Program& program);

@@ -177,7 +177,8 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.status = fmt::format("finished, {} steps", steps_done);
 
   const auto split = [](const data::SplitStats& s) {
-    return fmt::format("{} files, {} tokens", s.files, millions(static_cast<double>(s.tokens)));
+    return fmt::format("{}, {} tokens", engine::counted(s.files, "file"),
+                       human_count(static_cast<double>(s.tokens)));
   };
   diagnose::FactGroup model{
       "Model",
@@ -308,9 +309,11 @@ void RunReport::print_summary(const diagnose::ReportData& report, engine::Sessio
     for (int32_t r : session.program().ranks_of(static_cast<int32_t>(c)))
       touched = std::max(touched, session.run().rank(r).arena_resident_bytes());
     const int64_t expected = classes[c].expected_bytes;
-    fmt::print("{:<22} {} touched, {} planned\n",
-               classes.size() == 1 ? "arena" : "arena of " + classes[c].name,
-               human_bytes(static_cast<double>(touched)),
+    // A run that had all its steps behind it has touched nothing.
+    const std::string measured =
+        steps_seen_ == 0 ? "" : human_bytes(static_cast<double>(touched)) + " touched, ";
+    fmt::print("{:<22} {}{} planned\n",
+               classes.size() == 1 ? "arena" : "arena of " + classes[c].name, measured,
                human_bytes(static_cast<double>(expected > 0 ? expected : classes[c].arena_bytes)));
   }
 }
