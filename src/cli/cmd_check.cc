@@ -4,10 +4,8 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/json_writer.h"
 #include "base/units.h"
 #include "check/check.h"
