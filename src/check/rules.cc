@@ -374,6 +374,7 @@ const std::vector<RuleInfo>& derived_rules() {
       {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
       {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
       {"sequence-cut", "a split leaves whole what the op couples"},
+      {"cost-follows", "FLOPs and bytes of a kernel are those that its op works out from its types"},
       {"local-size", "a value has the local type that its layout implies"},
       {"sum-layout", "values that are added have one layout"},
       {"reduce-replicated", "what is reduced over an axis is not replicated on it"},
