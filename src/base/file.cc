@@ -329,7 +329,8 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-RandomFile::RandomFile(const std::string& path) : fd_(open_for_read(path, &size_)), path_(path) {
+RandomFile::RandomFile(const std::string& path) : path_(path) {
+  fd_ = open_for_read(path, &size_);  // here, where no member's initial value can follow
   if (size_ < 0) {
     ::close(fd_);
     fail(path, "cannot be read at any place; expected a regular file");

@@ -205,6 +205,19 @@ TEST_F(File, FullDiskForReal) {
   EXPECT_NE(text.find("No space left"), std::string::npos) << text;
 }
 
+TEST_F(File, ReadsAtAnyPlace) {
+  write_file_atomic(at("digits"), "0123456789");
+  RandomFile file(at("digits"));
+  EXPECT_EQ(file.size(), 10);
+  RandomFile moved(std::move(file));
+  EXPECT_EQ(moved.size(), 10);
+  std::string piece(4, ' ');
+  moved.read(3, piece.data(), piece.size());
+  EXPECT_EQ(piece, "3456");
+  const std::string text = error_of([&] { moved.read(8, piece.data(), piece.size()); }, Error::Kind::kRun);
+  EXPECT_NE(text.find("digits"), std::string::npos) << text;
+}
+
 TEST_F(File, Append) {
   {
     FileWriter file(at("log"), FileWriter::Mode::append);

@@ -90,6 +90,10 @@ class Cli(unittest.TestCase):
         self.refused(["data", "stats", "include"], "include")
         self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
         self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
+        self.refused(["eval", "x", "--dtype", "bf16"], "--dtype is 'bf16'; expected f32 or f64")
+        headers = ["include/base_file.h", "include/base_log.h", "include/base_json.h"]  # as a shell expands a pattern
+        self.refused(["data", "prepare", "--files", *headers], "unexpected argument", "quotes around the pattern")
+        self.refused(["data", "prepare", "--files", *headers[:2]], "stands where a run.yaml is expected", "quote it")
 
     def test_messages_that_name_the_fault(self):
         with open(self.box.path("tab.yaml"), "w", encoding="utf-8") as f:
@@ -377,6 +381,16 @@ class Cli(unittest.TestCase):
         self.assertEqual(["llama", "qwen3_moe"], j["models"])
         self.assertIn("best for this processor", j["kernels"])
         self.assertIn("hocket", self.box.good("env"))
+
+    def test_debug_log(self):
+        words = " ".join(["hocket check configs/quickstart.yaml", *PLAN, "--set plan.recompute=full"])
+        plain, debug = self.box.shell(words), self.box.shell("HOCKET_LOG=debug " + words)
+        self.assertEqual((0, ""), (plain.returncode, plain.stderr))
+        self.assertRegex(debug.stderr, r"debug: pass recompute: [\d.]+ [mu]?s")
+        self.assertRegex(debug.stderr, r"debug: stage 0: reshard \S+ from .+ to .+")
+        lanes = self.box.shell("HOCKET_LOG=debug hocket bench executor --tasks 40").stderr
+        self.assertIn("[rank 0] debug: step 1: lane compute ran 40 of 40 tasks in", lanes)
+        self.assertIn("expected debug or warning", self.box.shell("HOCKET_LOG=loud hocket env").stderr)
 
     def test_bench(self):
         j = json.loads(self.box.good("bench", "executor", "--tasks", "2000", "--json"))
