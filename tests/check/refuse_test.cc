@@ -317,16 +317,26 @@ TEST(Refuse, BrokenIds) {
   }
 }
 
+/// A kind of a kernel with the work of its op.
+program::Kind compute_kind(std::string op, graph::Attrs attrs, std::vector<graph::TensorType> in,
+                           std::vector<graph::TensorType> out) {
+  program::Kind kind{std::move(op), std::move(attrs), std::move(in), std::move(out)};
+  const ops::Cost cost = ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out});
+  kind.flops = cost.flops;
+  kind.bytes = cost.bytes;
+  kind.workspace = cost.workspace;
+  return kind;
+}
+
 /// Two stages that exchange one message each way; `swapped`: both receive before they send.
 Program exchange(bool swapped) {
   Program p;
   p.mesh = {{{"pp", 2}}};
   graph::TensorType f{graph::DType::f32, {16}};
-  const auto zero =
-      p.intern({.op = "zero", .attrs = {{"type", graph::to_string(f)}}, .in = {}, .out = {f}});
+  const auto zero = p.intern(compute_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
   const auto send = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
   const auto recv = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {f}));
-  const auto add = p.intern({.op = "add", .attrs = {}, .in = {f, f}, .out = {f}});
+  const auto add = p.intern(compute_kind("add", {}, {f, f}, {f}));
   for (int32_t s = 0; s < 2; ++s) {
     RankClass c;
     c.stage = s;
@@ -371,8 +381,7 @@ Program ring(int32_t n, bool after_the_send) {
   Program p;
   p.mesh = {{{"pp", 1}, {"edp", n}}};
   const graph::TensorType f{graph::DType::f32, {16}};
-  const auto zero =
-      p.intern({.op = "zero", .attrs = {{"type", graph::to_string(f)}}, .in = {}, .out = {f}});
+  const auto zero = p.intern(compute_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
   RankClass c;
   c.buffers.resize(2);
   for (program::Buffer& b : c.buffers) b.type = f;
