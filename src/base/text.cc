@@ -170,7 +170,7 @@ bool unescape(std::string_view text, std::string* out) {
       continue;
     }
     if (text.size() - i < 4 || text[i + 1] != 'x') return false;
-    int byte = 0;
+    unsigned byte = 0;  // takes no sign
     const char* const end = text.data() + i + 4;
     const auto [stop, error] = std::from_chars(end - 2, end, byte, 16);
     if (error != std::errc() || stop != end) return false;

@@ -318,10 +318,11 @@ TEST(Refuse, BrokenIds) {
   }
 }
 
-program::Kind local_kind(const char* op, graph::Attrs attrs, std::vector<graph::TensorType> in,
-                         std::vector<graph::TensorType> out) {
-  program::Kind kind{.op = op, .attrs = std::move(attrs), .in = std::move(in), .out = std::move(out)};
-  const ops::Cost cost = ops::cost_of(ops::find(op), {kind.attrs, kind.in, kind.out});
+/// A kind of a kernel with the work of its op.
+program::Kind compute_kind(std::string op, graph::Attrs attrs, std::vector<graph::TensorType> in,
+                           std::vector<graph::TensorType> out) {
+  program::Kind kind{std::move(op), std::move(attrs), std::move(in), std::move(out)};
+  const ops::Cost cost = ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out});
   kind.flops = cost.flops;
   kind.bytes = cost.bytes;
   kind.workspace = cost.workspace;
@@ -333,11 +334,10 @@ Program exchange(bool swapped) {
   Program p;
   p.mesh = {{{"pp", 2}}};
   graph::TensorType f{graph::DType::f32, {16}};
-  const auto zero =
-      p.intern(local_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
+  const auto zero = p.intern(compute_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
   const auto send = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
   const auto recv = p.intern(program::communication_kind(comm::Id::recv, {}, {}, {f}));
-  const auto add = p.intern(local_kind("add", {}, {f, f}, {f}));
+  const auto add = p.intern(compute_kind("add", {}, {f, f}, {f}));
   for (int32_t s = 0; s < 2; ++s) {
     RankClass c;
     c.stage = s;
@@ -382,8 +382,7 @@ Program ring(int32_t n, bool after_the_send) {
   Program p;
   p.mesh = {{{"pp", 1}, {"edp", n}}};
   const graph::TensorType f{graph::DType::f32, {16}};
-  const auto zero =
-      p.intern(local_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
+  const auto zero = p.intern(compute_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
   RankClass c;
   c.buffers.resize(2);
   for (program::Buffer& b : c.buffers) b.type = f;
