@@ -253,7 +253,7 @@ TEST(Config, DepthIsLimited) {
   };
   const auto path = [](int names) {
     std::string text = "extra";
-    for (int i = 1; i < names; ++i) text += ".a";
+    for (int i = 1; i < names; ++i) text += ".z";
     return text;
   };
   EXPECT_EQ(refused_override(path(64) + "=1"), "");

@@ -34,11 +34,13 @@ TEST(Profiler, WarmUpDoesNotCount) {
   b.task(0, Lane::compute, {x}, {y}, [](const kernels::KernelArgs&) { sleep_ms(4); });
   engine::Compiled compiled;
   compiled.program = b.finish();
-  compiled.tokens_per_step = 1;
+  const engine::Run run = one_rank();
+  compiled.tokens_per_step = run.config.train.seq_len;
+  compiled.reference.input("tokens", {graph::DType::i32, {run.config.train.seq_len}});
   ProfileOptions options;
   options.seconds = 0;
   const cost::Profile p =
-      profile(one_rank(), compiled, std::make_shared<fake::Backend>(), options);
+      profile(run, compiled, std::make_shared<fake::Backend>(), options);
   EXPECT_EQ(calls, 2 + 5);
   ASSERT_EQ(p.tasks.size(), 2u);
   for (const cost::TimedTask& task : p.tasks) {
