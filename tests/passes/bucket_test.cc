@@ -3,6 +3,8 @@
 // anything reads them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <map>
 #include <set>
 

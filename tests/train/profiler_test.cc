@@ -34,6 +34,7 @@ TEST(Profiler, WarmUpDoesNotCount) {
   b.task(0, Lane::compute, {x}, {y}, [](const kernels::KernelArgs&) { sleep_ms(4); });
   engine::Compiled compiled;
   compiled.program = b.finish();
+  compiled.reference.input("tokens", {graph::DType::i32, {512}}, false);  // what a batch is cut by
   const engine::Run run = one_rank();
   compiled.tokens_per_step = run.config.train.seq_len;
   compiled.reference.input("tokens", {graph::DType::i32, {run.config.train.seq_len}});
