@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -58,6 +59,11 @@ Certificate parse_certificate(const JsonView& json) {
   certificate.mesh = parse_hash(at.at("mesh_hash"));
   certificate.ranks = at.get_string("mesh");
   return certificate;
+}
+
+Certificate read_certificate(const std::string& path) {
+  const nlohmann::json json = read_json(path);
+  return parse_certificate(JsonView(json, path));
 }
 
 }  // namespace hocket::check

@@ -30,5 +30,6 @@ std::string differences(const Certificate& certified, const Certificate& now);
 /// The certificate in what `hocket check --json` printed, or in the run.json of a checkpoint. Error if
 /// there is none.
 Certificate parse_certificate(const JsonView& json);
+Certificate read_certificate(const std::string& path);
 
 }  // namespace hocket::check

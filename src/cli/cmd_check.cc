@@ -4,10 +4,8 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/json_writer.h"
 #include "base/units.h"
 #include "check/check.h"
@@ -121,13 +119,9 @@ void verb_check(Args& args) {
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
     if (!o->certificate.empty()) {
-      const nlohmann::json json = read_json(o->certificate);
-      const check::Certificate certified =
-          check::parse_certificate(JsonView(json, o->certificate));
-      if (const std::string other = check::differences(certified, verdict.certificate);
-          !other.empty()) {
-        fail(o->certificate, "is not about {}: other is {}", o->run, other);
-      }
+      const check::Certificate certified = check::read_certificate(o->certificate);
+      const std::string other = check::differences(certified, verdict.certificate);
+      if (!other.empty()) fail(o->certificate, "is not about {}: other is {}", o->run, other);
     }
     if (o->json)
       fmt::print("{}\n", check::to_json(verdict));

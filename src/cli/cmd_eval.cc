@@ -102,12 +102,13 @@ int on_ids(const Options& o, const engine::Run& run) {
     fmt::print("{}\n", j.take());
     return 0;
   }
-  fmt::print("{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
+  std::FILE* words = words_beside(o.logits == "-" ? o.logits : o.grads);
+  fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
              engine::counted(tokens, "token"));
-  if (!std::isnan(loss)) fmt::print(", mean next-token loss {:.6f}", loss);
-  fmt::print("\n");
+  if (!std::isnan(loss)) fmt::print(words, ", mean next-token loss {:.6f}", loss);
+  fmt::print(words, "\n");
   for (const std::string* path : {&o.logits, &o.grads})
-    if (!path->empty()) fmt::print("wrote {}\n", *path);
+    if (!path->empty()) fmt::print(words, "wrote {}\n", *path);
   return 0;
 }
 
@@ -117,6 +118,10 @@ int on_data(const Options& o, const engine::Run& run) {
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
+  data::require_tokenizer_of(run.config.model.path, dataset.tokenizer(), dataset.folder(),
+                             "prepare the data again with `--tokenizer " + run.config.model.path +
+                                 "`");
+  if (dataset.valid() != nullptr) dataset.valid()->verify();
   auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
@@ -154,8 +159,10 @@ void verb_eval(Args& args) {
                   "local cache");
   add_set(args, &o->set);
   args.option("--ids", "FILE", &o->ids, "ids.json: a list of token lists");
-  args.option("--save-logits", "FILE", &o->logits, "with --ids: a .safetensors to write");
-  args.option("--save-grads", "FILE", &o->grads, "with --ids: a .safetensors to write");
+  args.option("--save-logits", "FILE", &o->logits,
+              "with --ids: a .safetensors to write; -: standard output");
+  args.option("--save-grads", "FILE", &o->grads,
+              "with --ids: a .safetensors to write; -: standard output");
   args.option("--data", "DIR", &o->data, "a folder made by `hocket data prepare`");
   args.option("--sequences", "N", &o->sequences,
               "with --data: only so many sequences, spread evenly; 0: all");
@@ -171,6 +178,9 @@ void verb_eval(Args& args) {
   args.run([o] {
     if (o->ids.empty() && (!o->logits.empty() || !o->grads.empty()))
       fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
+    if ((o->logits == "-") + (o->grads == "-") + o->json > 1)
+      fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
+           "expected one of them there");
     if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
     if (o->dtype != "f32" && o->dtype != "f64")
       fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(o->dtype));

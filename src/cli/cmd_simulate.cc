@@ -42,7 +42,7 @@ void verb_simulate(Args& args) {
               "cluster file (configs/clusters); default: cluster.file, else this machine");
   args.option("--profile", "FILE", &o->profile,
               "timings of `hocket profile`; default: cluster.profile");
-  args.option("--trace", "FILE", &o->trace, "write the timeline, for Perfetto (.json or .json.gz)");
+  args.option("--trace", "FILE", &o->trace, "write the timeline, for Perfetto (.json or .json.gz; -: standard output)");
   args.flag("--all-ranks", &o->all_ranks, "replay every rank, also where one of its class would do");
   args.flag("--json", &o->json, "the prediction as JSON: seconds, bytes");
   args.example("hocket simulate configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml",
@@ -50,6 +50,8 @@ void verb_simulate(Args& args) {
   args.example("hocket simulate configs/models/dense-26m --set plan.dp=2 --trace step.json.gz",
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
   args.run([o] {
+    if (o->json && o->trace == "-")
+      fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
     const Source source = read_source(o->run, o->set, true);
     const engine::RunConfig& config = source.run.config;
     const std::string file = o->cluster.empty() ? config.cluster.file : o->cluster;
@@ -78,9 +80,10 @@ void verb_simulate(Args& args) {
       fmt::print("{}\n", sim::to_json(compiled.program, report));
       return 0;
     }
-    fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
+    std::FILE* words = words_beside(o->trace);
+    fmt::print(words, "model    {}\nplan     {}\n{}", engine::describe(source.run.model),
                engine::describe(source.run), sim::to_text(compiled.program, report));
-    if (!o->trace.empty()) fmt::print("wrote {}\n", o->trace);
+    if (!o->trace.empty()) fmt::print(words, "wrote {}\n", o->trace);
     return 0;
   });
 }

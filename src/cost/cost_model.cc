@@ -22,10 +22,11 @@ CostClass cost_class_of(std::string_view op) {
 }
 
 int64_t to_ns(double seconds) {
-  // Beyond ~292 years nothing fits; such a cluster file is an input error.
-  if (!(seconds >= 0) || seconds > 9e9)
-    fail("cost", "a task would take {} s; expected finite times; try other cluster constants",
-         seconds);
+  // Such a cluster file or profile is an input error.
+  constexpr double kMost = static_cast<double>(kMaxTaskNs) * 1e-9;
+  if (!(seconds >= 0 && seconds <= kMost))
+    fail("cost", "a task would take {} s; expected at most {}; try other constants in the cluster "
+         "file or profile", seconds, kMost);
   return static_cast<int64_t>(std::llround(seconds * 1e9));
 }
 

@@ -21,6 +21,10 @@ using program::Kind;
 std::string kind_key(const Kind& kind, uint32_t accumulate);
 std::string kind_key(const Kind& kind, uint32_t accumulate, const GroupShape& shape);
 
+/// Longest time of one task that is believed, in a profile or computed: 11 days. Sums of many stay
+/// within 64 bits.
+inline constexpr int64_t kMaxTaskNs = 1'000'000'000'000'000;
+
 struct TimedTask {
   std::string key;  ///< kind_key
   std::string op;

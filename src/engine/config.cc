@@ -141,7 +141,8 @@ void derive_model(Run& run) {
     return;
   }
   const bool required = m.init == "weights";
-  const checkpoint::ModelLocation at = checkpoint::resolve_model(m.path, required);
+  const checkpoint::ModelLocation at = checkpoint::resolve_model(
+      m.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
   run.model = models::read_config(at.config_file);
   // Who names a config.json means the configuration alone.
   const bool config_only = at.config_file == m.path;

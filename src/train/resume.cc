@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "engine/params.h"
 
 namespace hocket::train {
@@ -46,6 +48,10 @@ KeyValues values_of(const models::ModelConfig& m) {
           {"bos_token_id", or_null(m.bos_token_id)},
           {"pad_token_id", or_null(m.pad_token_id)},
           {"eos_token_id", m.eos_token_ids}};
+}
+
+bool is_unset_token(const std::pair<std::string, json>& field) {
+  return field.first.ends_with("_token_id") && (field.second.is_null() || field.second.empty());
 }
 
 }  // namespace
@@ -88,8 +94,11 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
            "output.dir", key, saved.dump(), now.dump());
   };
   const KeyValues saved = values_of(from.config()), now = values_of(run.model);
-  for (size_t i = 0; i < now.size(); ++i)
+  for (size_t i = 0; i < now.size(); ++i) {
+    // What the model does not say, the checkpoint has from the tokenizer, or has not either.
+    if (is_unset_token(now[i])) continue;
     compare("the model's " + now[i].first, saved[i].second, now[i].second);
+  }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("train.seed", from.state().seed, t.seed);
   compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
@@ -146,6 +155,30 @@ std::string save(const std::string& folder, const engine::Session& session,
     list.push_back({t.name, t.type, held.back().data()});
   }
   return checkpoint::save_checkpoint(folder, content);
+}
+
+void check_data(const engine::Run& run, const data::Dataset& dataset,
+                const std::string& weights) {
+  const data::Tokenizer& tokenizer = dataset.tokenizer();
+  if (tokenizer.vocab_size() > run.model.vocab_size)
+    fail(run.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
+         dataset.folder(), tokenizer.vocab_size(), run.model.vocab_size);
+  if (!weights.empty())
+    data::require_tokenizer_of(weights, tokenizer, dataset.folder(),
+                               "prepare the data again with data.tokenizer: " + weights +
+                                   ", or start from a copy of that folder without tokenizer.json "
+                                   "to train another vocabulary");
+  constexpr int64_t kWorthAWord = int64_t{1} << 30;  // less takes a second at most
+  Progress progress;
+  for (const auto& stream : {dataset.train(), dataset.valid()}) {
+    if (stream == nullptr) continue;
+    stream->verify([&](int64_t done, int64_t total) {
+      if (total < kWorthAWord) return;
+      progress.update(fmt::format("comparing checksums: {} of {}",
+                                  human_bytes(static_cast<double>(done)),
+                                  human_bytes(static_cast<double>(total))));
+    });
+  }
 }
 
 }  // namespace hocket::train

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -139,8 +140,10 @@ void Trainer::find_start() {
   if (from_) return;
   const engine::ModelSection& model = run_.config.model;
   if (!run_.weights.empty()) {
-    weights_.emplace(run_.weights, run_.model);
-    began_with_ = "from " + run_.weights;
+    const std::string folder =
+        checkpoint::resolve_model(model.path, checkpoint::Need::intact).folder;
+    weights_.emplace(folder, run_.model);
+    began_with_ = "from " + folder;
     return;
   }
   began_with_ = fmt::format("random, seed {}", t_.seed);
@@ -161,9 +164,9 @@ void Trainer::find_checkpoint() {
            "another output.dir, or remove this folder");
     return;
   }
-  const auto latest = checkpoint::latest_checkpoint(checkpoints());
+  const auto latest = checkpoint::latest_checkpoint(checkpoints(), checkpoint::Verify::all);
   if (!latest) return;
-  from_.emplace(*latest);
+  from_.emplace(*latest, checkpoint::Verify::lengths);
   check_same_training(run_, dataset_.fingerprint(), *from_);
   last_checkpoint_ = *latest;
   const checkpoint::RunState& state = from_->state();
@@ -175,7 +178,7 @@ void Trainer::find_checkpoint() {
   const std::string where = *latest + "/run.json: config";
   const nlohmann::json config = parse_json(state.config, where);
   // The number of steps that fit was decided when the training began.
-  const double minutes = JsonView(config, where).at("train").get_double("minutes");
+  const double minutes = JsonView(config, where).at("train").get_double("minutes", 0);
   if (t_.minutes > 0 && minutes == t_.minutes) steps_ = position.steps;
 }
 
@@ -189,9 +192,7 @@ bool Trainer::nothing_left() const {
 }
 
 void Trainer::set_up() {
-  if (dataset_.tokenizer().vocab_size() > run_.model.vocab_size)
-    fail(run_.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
-         dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
+  check_data(run_, dataset_, weights_ ? weights_->file().path() : "");
   // Data that are too short for one sequence are told before anything is timed.
   loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
                                                  dataset_.tokenizer().eos_id(),
@@ -336,6 +337,7 @@ void Trainer::evaluate(int64_t step, bool final) {
 void Trainer::save(int64_t step) {
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
+  content.end_of_text = dataset_.tokenizer().eos_id();
   content.state.step = step;
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
@@ -356,7 +358,8 @@ void Trainer::save(int64_t step) {
 int Trainer::go() {
   expect_own_folder(run_.config.output.dir);
   make_dirs(run_.config.output.dir);
-  const checkpoint::FolderLock lock(run_.config.output.dir);
+  const FolderLock lock(run_.config.output.dir, "training into this folder",
+                        "choose another output.dir");
   find_start();
   if (nothing_left()) return 0;
   tell_resume();

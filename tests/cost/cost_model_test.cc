@@ -207,6 +207,8 @@ TEST(Profile, HostileFilesAreRefused) {
   refused("hocket-profile-1", "hocket-profile-9");
   refused("\"ns\": 2000000", "\"ns\": -5");
   refused("\"ns\": 2000000", "\"ns\": \"x\"");
+  refused("\"ns\": 2000000", "\"ns\": 9223372036854775000");
+  refused("\"task_overhead_ns\": ", "\"task_overhead_ns\": 92233720368547758");
   refused("\"intra\"", "\"moon\"");
   refused("\"bytes_per_s\": 5000000000.0", "\"bytes_per_s\": 0");
   refused("\"f32\"", "\"f3\"");

@@ -199,11 +199,12 @@ class Folder(unittest.TestCase):
 
     @classmethod
     def hocket(cls, *words):
-        """Standard output of a command that succeeds."""
+        """Standard output of a command that succeeds, bytes that are no UTF-8 replaced."""
         ran = subprocess.run([cli_util.HOCKET, *words], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, check=False)
-        assert ran.returncode == 0, f"hocket {' '.join(words)}: {ran.returncode}\n{ran.stderr}"
-        return ran.stdout
+                             stderr=subprocess.PIPE, check=False)
+        said = ran.stderr.decode(errors="replace")
+        assert ran.returncode == 0, f"hocket {' '.join(words)}: {ran.returncode}\n{said}"
+        return ran.stdout.decode(errors="replace")
 
     def model(self, name, c, weights):
         """A folder with a config.json and these weights."""
