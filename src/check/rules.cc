@@ -371,7 +371,6 @@ const std::vector<RuleInfo>& derived_rules() {
       {"overwritten", "what is read still lies in its memory"},
       {"arena-expected", "the plan's figure for ragged buffers is at least what is alive at once"},
       {"memory-budget", "a rank needs at most the budget"},
-      {"cost-follows", "FLOPs and bytes of a kernel are those of its op on its types"},
       {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
       {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
       {"sequence-cut", "a split leaves whole what the op couples"},
