@@ -372,6 +372,7 @@ const std::vector<RuleInfo>& derived_rules() {
       {"arena-expected", "the plan's figure for ragged buffers is at least what is alive at once"},
       {"memory-budget", "a rank needs at most the budget"},
       {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
+      {"cost-follows", "the FLOPs and bytes of a kernel are those of its op on its types"},
       {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
       {"sequence-cut", "a split leaves whole what the op couples"},
       {"local-size", "a value has the local type that its layout implies"},
