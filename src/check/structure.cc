@@ -110,7 +110,7 @@ bool check_rules(Context& ctx) {
   for (size_t i = 0; i < p.classes.size(); ++i)
     for (const auto& r : class_rules())
       if (std::string e = r.wrong(ctx, p.classes[i], i); !e.empty())
-        refuse(ctx, r.name, {}, {}, fmt::format("class {}:", i), e, r.fix);
+        refuse(ctx, r.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), e, r.fix);
   if (ctx.problems.count != before) return false;
 
   for (size_t c = 0; c < p.classes.size(); ++c) {

@@ -13,7 +13,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "train/evaluate.h"
-#include "train/preflight.h"
+#include "train/memory.h"
 
 namespace hocket::cli {
 namespace {
