@@ -1,6 +1,8 @@
 # Tests. tests/**/*_test.cc become hocket_tests, tests/**/*_test.py run under the .venv (those that
 # compare with PyTorch import it there). One ctest entry per file, labelled with its folder; a line
-# `// ctest: serial` or `// ctest: timeout=900` in a file sets the property of its entry.
+# `// ctest: serial` or `// ctest: timeout=900` in a file sets the property of its entry. What has no
+# line `// ctest: slow` is labelled `unit` as well: all of that together takes less than a minute on
+# two cores. An entry whose tests were all skipped shows as Skipped (exit code 77).
 enable_testing()
 find_package(GTest REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -15,18 +17,22 @@ function(hocket_test_entry file)
   cmake_path(REMOVE_EXTENSION rel OUTPUT_VARIABLE name)
   get_filename_component(label ${rel} DIRECTORY)
   add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS "${label}" ENVIRONMENT "${hocket_test_env}"
-    TIMEOUT 300)
+  set(labels ${label} unit)
+  set(timeout 300)
   file(STRINGS ${file} settings REGEX "^(//|#) ctest: ")
   foreach(setting ${settings})
     if(setting MATCHES "ctest: serial")
       set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
     elseif(setting MATCHES "ctest: timeout=([0-9]+)")
-      set_tests_properties(${name} PROPERTIES TIMEOUT ${CMAKE_MATCH_1})
+      set(timeout ${CMAKE_MATCH_1})
+    elseif(setting MATCHES "ctest: slow")
+      list(REMOVE_ITEM labels unit)
     else()
       message(FATAL_ERROR "${file}: unknown setting '${setting}'")
     endif()
   endforeach()
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" ENVIRONMENT "${hocket_test_env}"
+    TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
 endfunction()
 
 file(GLOB_RECURSE cc_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.cc)
@@ -48,10 +54,16 @@ if(cc_tests)
       $<TARGET_FILE:hocket_tests> ${file})
   endforeach()
 endif()
+# The tests of kernels and ops alone, with few objects: what tools/aarch64.sh builds.
+file(GLOB kernel_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/kernels/*.cc ${CMAKE_SOURCE_DIR}/tests/ops/*.cc)
+add_executable(hocket_kernel_tests EXCLUDE_FROM_ALL ${kernel_tests})
+target_include_directories(hocket_kernel_tests PRIVATE ${CMAKE_SOURCE_DIR})
+target_link_libraries(hocket_kernel_tests PRIVATE hocket_base hocket_graph hocket_ops hocket_kernels
+  ${HOCKET_LEVELS} GTest::gtest GTest::gtest_main)
 file(GLOB_RECURSE py_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/*_test.py)
 if(HOCKET_ONLY)
   set(py_tests "")  # they call the program
 endif()
 foreach(file ${py_tests})
-  hocket_test_entry(${file} ${hocket_python} ${file})
+  hocket_test_entry(${file} ${hocket_python} ${CMAKE_SOURCE_DIR}/tools/py_file.py ${file})
 endforeach()

@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the tests for 64-bit Arm with Debian's cross compiler and runs them in QEMU's user mode.
-#   tools/aarch64.sh [FOLDERS]   FOLDERS: a regular expression over tests/ (default: kernels|ops)
+# Builds the tests of kernels and ops for 64-bit Arm with Debian's cross compiler and runs them in QEMU's
+# user mode. Arguments go to the test binary (--gtest_filter=...); `tools/aarch64.sh --all` builds and runs
+# every C++ test instead.
 # Root, or the packages g++-aarch64-linux-gnu, qemu-user, cmake, ninja-build, python3 already there. The Arm
 # libraries come from the distribution's archive into build-aarch64/root; the system stays as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-folders=${1:-kernels|ops}
+target=hocket_kernel_tests
+if [ "${1:-}" = --all ]; then
+  target=hocket_tests
+  shift
+fi
 build=$PWD/build-aarch64 root=$PWD/build-aarch64/root
 tools=(g++-aarch64-linux-gnu qemu-user cmake ninja-build python3)
 libraries=(libc6-dev libstdc++6 libgtest-dev)
@@ -55,7 +60,6 @@ set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 TXT
 cmake -B "$build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$build/toolchain.cmake" -DCMAKE_BUILD_TYPE=Release \
-  -DHOCKET_BENCH=OFF "-DHOCKET_TEST_FILES=tests/($folders)/" .
-cmake --build "$build" -j "$(nproc)" --target hocket hocket_tests
-qemu-aarch64 -L "$root" "$build/hocket" env
-qemu-aarch64 -L "$root" "$build/hocket_tests" --gtest_brief=1
+  -DHOCKET_BENCH=OFF .
+cmake --build "$build" -j "$(nproc)" --target "$target"
+HOCKET_SOURCE_DIR=$PWD qemu-aarch64 -L "$root" "$build/$target" --gtest_brief=1 "$@"

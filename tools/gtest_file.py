@@ -3,12 +3,17 @@
 """Runs the tests of one file: gtest_file.py EXECUTABLE FILE_test.cc [arguments for GoogleTest].
 
 The suites are read from the file's TEST... macros when it runs, so a new suite needs no new
-configuration, and a file without any test fails."""
+configuration. A file without any test fails, also when none of its tests is in the executable. Where
+every test was skipped the exit code is 77, which ctest shows as Skipped."""
+import json
 import os
 import re
+import subprocess
 import sys
+import tempfile
 
 TESTS = re.compile(r"^(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+)\s*,", re.M)
+SKIPPED = 77
 
 
 def main():
@@ -21,8 +26,21 @@ def main():
     for macro, suite in sorted(set(found)):
         filters += {"TEST_P": [f"*/{suite}.*"], "TYPED_TEST": [f"{suite}/*"],
                     "TYPED_TEST_P": [f"*/{suite}/*"]}.get(macro, [f"{suite}.*"])
-    command = [executable, "--gtest_filter=" + ":".join(filters), "--gtest_brief=1"] + rest
-    os.execv(executable, command)
+    with tempfile.TemporaryDirectory() as folder:
+        results = os.path.join(folder, "results.json")
+        command = [executable, "--gtest_filter=" + ":".join(filters), "--gtest_brief=1",
+                   "--gtest_output=json:" + results] + rest
+        code = subprocess.call(command)
+        if code or any(word.startswith("--gtest_list_tests") for word in rest):
+            sys.exit(code)
+        with open(results, encoding="utf-8") as f:
+            fates = [test["result"] for suite in json.load(f)["testsuites"] for test in suite["testsuite"]
+                     if test["status"] == "RUN"]
+    if not fates:
+        sys.exit(f"{path}: none of its tests is in {executable}")
+    if set(fates) == {"SKIPPED"}:
+        print(f"{path}: all {len(fates)} tests were skipped")
+        sys.exit(SKIPPED)
 
 
 if __name__ == "__main__":

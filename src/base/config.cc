@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace hocket {
 namespace {

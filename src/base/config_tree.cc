@@ -4,6 +4,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "base/error.h"
@@ -65,6 +66,20 @@ ConfigNode convert(const YAML::Node& node, const std::string& name, const std::s
   return out;
 }
 
+/// The parser speaks of map values where a tab indents.
+std::string tab_advice(const std::string& yaml, const YAML::Mark& mark) {
+  if (mark.is_null()) return "";
+  const std::vector<std::string> lines = split(yaml, '\n');
+  const auto at = static_cast<size_t>(std::max(mark.line, 0));
+  for (size_t i = at > 0 ? at - 1 : 0; i <= at && i < lines.size(); ++i) {
+    const size_t tab = lines[i].find('\t');
+    if (tab != std::string::npos && tab <= lines[i].find_first_not_of(" \t")) {
+      return "; a line is indented by a tab; expected blanks";
+    }
+  }
+  return "";
+}
+
 /// Notes where the last document began; what is in it was read already.
 struct DocumentStarts final : YAML::EventHandler {
   YAML::Mark last;
@@ -93,6 +108,21 @@ void expect_one_document(const std::string& text, const std::string& name) {
     fail(at_line(name, starts.last, name), "more text after the end; expected one YAML document");
 }
 
+/// The tree of `text`; its root stands on level `depth` of what it is part of.
+ConfigNode parse_tree(std::string_view text, const std::string& name, int depth) {
+  const std::string yaml(text);
+  try {
+    expect_one_document(yaml, name);
+    int budget = kMaxNodes;
+    ConfigNode root = convert(YAML::Load(yaml), name, name, depth, &budget);
+    if (root.kind == ConfigNode::Kind::null) root.kind = ConfigNode::Kind::map;
+    root.where = name;
+    return root;
+  } catch (const YAML::Exception& e) {
+    fail(at_line(name, e.mark, name), "not valid YAML: {}{}", e.msg, tab_advice(yaml, e.mark));
+  }
+}
+
 void set_where(ConfigNode* node, const std::string& where) {
   node->where = where;
   for (ConfigNode& item : node->items) set_where(&item, where);
@@ -108,30 +138,28 @@ const ConfigNode* ConfigNode::find(std::string_view key) const {
 }
 
 ConfigNode parse_config_tree(std::string_view text, const std::string& name) {
-  try {
-    const std::string yaml(text);
-    expect_one_document(yaml, name);
-    int budget = kMaxNodes;
-    ConfigNode root = convert(YAML::Load(yaml), name, name, 0, &budget);
-    if (root.kind == ConfigNode::Kind::null) root.kind = ConfigNode::Kind::map;
-    root.where = name;
-    return root;
-  } catch (const YAML::Exception& e) {
-    fail(at_line(name, e.mark, name), "not valid YAML: {}", e.msg);
-  }
+  return parse_tree(text, name, 0);
 }
 
 void apply_override(ConfigNode* root, const std::string& assignment) {
-  const std::string where = "--set " + assignment;
+  constexpr size_t kShown = 200;
+  const std::string where = "--set " + (assignment.size() <= kShown
+                                            ? assignment
+                                            : quote(assignment, kShown));
   const size_t equals = assignment.find('=');
   const std::string path(trim(std::string_view(assignment).substr(0, equals)));
   if (equals == std::string::npos || path.empty()) {
     fail(where, "expected key=value, such as train.steps=100");
   }
+  const std::vector<std::string> names = split(path, '.');
+  const auto depth = static_cast<int>(std::min<size_t>(names.size(), kMaxDepth + 1));
+  if (depth > kMaxDepth) {
+    fail(where, "{} names in the path; expected at most {}", names.size(), kMaxDepth);
+  }
   ConfigNode value;
   const std::string text(trim(std::string_view(assignment).substr(equals + 1)));
   if (!text.empty() && std::string_view("[{'\"").find(text[0]) != std::string_view::npos) {
-    value = parse_config_tree(text, where);
+    value = parse_tree(text, where, depth);
   } else if (text != "null" && text != "~") {
     value.kind = ConfigNode::Kind::scalar;
     value.text = text;
@@ -141,7 +169,7 @@ void apply_override(ConfigNode* root, const std::string& assignment) {
 
   ConfigNode* node = root;
   std::string walked;
-  for (const std::string& part : split(path, '.')) {
+  for (const std::string& part : names) {
     if (part.empty()) fail(where, "empty name in the path {}", quote(path));
     if (node->kind == ConfigNode::Kind::null) {
       node->kind = ConfigNode::Kind::map;

@@ -22,11 +22,13 @@ struct ConfigNode {
 };
 
 /// Error: not YAML, several documents, a key twice in one map, a key that is no scalar, more than
-/// 100,000 nodes (aliases count as often as they are used). An empty text is an empty map.
+/// 100,000 nodes (aliases count as often as they are used) or 64 levels. An empty text is an empty
+/// map.
 ConfigNode parse_config_tree(std::string_view text, const std::string& name);
 
 /// Applies one override "a.b=value"; makes the maps on the way. A value that starts with `[`, `{`
 /// or a quote is read as YAML, any other is a plain scalar. Lists take an index: "data.0.weight=2".
+/// Error: no key, a path through a value, an index beyond the list, deeper than 64 levels.
 void apply_override(ConfigNode* root, const std::string& assignment);
 
 }  // namespace hocket

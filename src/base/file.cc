@@ -3,13 +3,18 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <system_error>
@@ -39,7 +44,7 @@ std::string error_text(int error) { return std::generic_category().message(error
 [[noreturn]] void fail_io(const std::string& path, const char* doing, int error) {
   const bool input = error == ENOENT || error == EACCES || error == EPERM || error == ENOTDIR ||
                      error == EISDIR || error == EROFS || error == ENAMETOOLONG ||
-                     error == EEXIST || error == ENOTEMPTY;
+                     error == EEXIST || error == ENOTEMPTY || error == ELOOP || error == ENXIO;
   const char* advice =
       error == ENOSPC || error == EDQUOT ? "; try another folder, or make room" : "";
   throw Error(input ? Error::Kind::kInput : Error::Kind::kRun, path,
@@ -97,6 +102,37 @@ bool is_link(const std::string& path) {
   return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
 }
 
+// Where bytes for a path go.
+struct Destination {
+  std::string path;
+  bool replace = true;  // a file of its own; else something that is written into
+};
+
+// Follows the links of `path` to their end. Links of /proc (/dev/stdout leads there) name an open
+// file and not a place; those, devices and pipes are written into.
+Destination destination_of(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as many as the system follows
+  struct stat st {};
+  if (::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
+    if (S_ISDIR(st.st_mode)) fail_io(path, "opening it for writing", EISDIR);
+    return {path, false};
+  }
+  std::string at = path;
+  for (int links = 0; links < kMostLinks && is_link(at); ++links) {
+    struct statfs system {};
+    if (::statfs(parent_path(at).c_str(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
+      return {path, false};
+    }
+    std::string target(PATH_MAX, '\0');
+    const ssize_t length = ::readlink(at.c_str(), target.data(), target.size());
+    if (length < 0) fail_io(path, "following the link", errno);
+    target.resize(static_cast<size_t>(length));
+    at = target[0] == '/' ? target : join_path(parent_path(at), target);
+  }
+  if (is_link(at)) fail_io(path, "following the link", ELOOP);
+  return {at, true};
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path, int64_t max_bytes) {
@@ -123,15 +159,49 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
   return out;
 }
 
+void read_pieces(const std::string& path, const std::function<bool(std::string_view)>& take) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  int64_t size = 0;
+  const Fd fd(open_for_read(path, &size));
+  ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  std::string piece(kPiece, '\0');
+  for (;;) {
+    const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path, "cannot be read: {}", error_text(errno));
+    if (got == 0) return;
+    if (!take(std::string_view(piece).substr(0, static_cast<size_t>(got)))) return;
+  }
+}
+
+Hash128 hash_file(const std::string& path) {
+  Hasher hasher;
+  read_pieces(path, [&](std::string_view piece) {
+    hasher.add(piece);
+    return true;
+  });
+  return hasher.finish();
+}
+
 FileWriter::FileWriter(const std::string& path, Mode mode, const std::string& shown)
     : shown_(shown.empty() ? path : shown) {
   int error = injected(FileFaults::Op::open);
   if (error == 0) {
-    fd_ = open_retry(path.c_str(), O_WRONLY | O_CREAT | (mode == Mode::append ? O_APPEND : O_TRUNC),
-                     0666);
+    const int how = mode == Mode::create   ? O_CREAT | O_TRUNC
+                    : mode == Mode::append ? O_CREAT | O_APPEND
+                                           : O_APPEND | O_NOCTTY;
+    fd_ = open_retry(path.c_str(), O_WRONLY | how, 0666);
     if (fd_ < 0) error = errno;
   }
   if (error != 0) fail_io(shown_, "opening it for writing", error);
+}
+
+FileWriter FileWriter::standard_output() {
+  constexpr const char* kShown = "standard output";
+  if (std::fflush(stdout) != 0) fail_io(kShown, "writing", errno);
+  const int fd = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) fail_io(kShown, "opening it for writing", errno);
+  return {fd, kShown};
 }
 
 FileWriter::~FileWriter() {
@@ -153,6 +223,7 @@ void FileWriter::put(const char* data, size_t bytes) {
 
 void FileWriter::write(const void* data, size_t bytes) {
   written_ += static_cast<int64_t>(bytes);
+  if (hasher_ != nullptr) hasher_->add({static_cast<const char*>(data), bytes});
   if (buffer_.size() + bytes <= kBufferBytes) {
     buffer_.append(static_cast<const char*>(data), bytes);
     return;
@@ -185,23 +256,46 @@ void FileWriter::close() {
 
 void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer) {
   static std::atomic<int> counter{0};
+  const Destination to = destination_of(path);
+  if (!to.replace) {
+    FileWriter file(to.path, FileWriter::Mode::existing, path);
+    writer(file);
+    file.close();
+    return;
+  }
   const std::string temporary =
-      fmt::format("{}{}{}-{}", path, kTemporaryMark, ::getpid(), counter.fetch_add(1));
+      fmt::format("{}{}{}-{}", to.path, kTemporaryMark, ::getpid(), counter.fetch_add(1));
   try {
     FileWriter file(temporary, FileWriter::Mode::create, path);
     writer(file);
     file.sync();
     file.close();
-    if (const int error = rename_path(temporary, path)) fail_io(path, "renaming into place", error);
+    if (const int error = rename_path(temporary, to.path)) {
+      fail_io(path, "renaming into place", error);
+    }
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
   }
-  sync_dir(parent_path(path));
+  sync_dir(parent_path(to.path));
 }
 
 void write_file_atomic(const std::string& path, std::string_view bytes) {
   write_file_atomic(path, [bytes](FileWriter& file) { file.write(bytes); });
+}
+
+void write_output(const std::string& path, const std::function<void(FileWriter&)>& writer) {
+  if (path != "-") {
+    write_file_atomic(path, writer);
+    return;
+  }
+  FileWriter out = FileWriter::standard_output();
+  writer(out);
+  out.close();
+}
+
+void write_output(const std::string& path, std::string_view bytes) {
+  write_output(path, [bytes](FileWriter& file) { file.write(bytes); });
 }
 
 bool is_temporary_name(std::string_view name) {
@@ -233,6 +327,49 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(size_, other.size_);
   std::swap(path_, other.path_);
   return *this;
+}
+
+RandomFile::RandomFile(const std::string& path) : path_(path) {
+  fd_ = open_for_read(path, &size_);  // here, where no member's initial value can follow
+  if (size_ < 0) {
+    ::close(fd_);
+    fail(path, "cannot be read at any place; expected a regular file");
+  }
+}
+
+RandomFile::~RandomFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+RandomFile::RandomFile(RandomFile&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), size_(other.size_), path_(std::move(other.path_)) {}
+
+void RandomFile::read(int64_t at, void* dst, size_t bytes) const {
+  auto* to = static_cast<char*>(dst);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(fd_, to, bytes, at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, "cannot be read: {}", error_text(errno));
+    if (got == 0) {
+      struct stat st {};
+      ::fstat(fd_, &st);
+      fail_run(path_, "was cut off while it was read; got {} bytes; expected {}", st.st_size,
+               size_);
+    }
+    to += got;
+    at += got;
+    bytes -= static_cast<size_t>(got);
+  }
+}
+
+void allow_open_files(int64_t count) {
+  constexpr rlim_t kOthers = 256;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, static_cast<rlim_t>(count) + kOthers);
+  if (wanted <= limit.rlim_cur) return;
+  limit.rlim_cur = wanted;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // if not: opening one too many says so
 }
 
 bool file_exists(const std::string& path) {

@@ -10,19 +10,34 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "base/hash.h"
 
 namespace hocket {
 
 /// The whole file. Error: absent, a directory, unreadable, longer than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 40);
 
+/// Hands the file to `take` in pieces of at most 1 MiB, in order, with one piece in memory, until
+/// its end or until `take` returns false. Error: as read_file.
+void read_pieces(const std::string& path, const std::function<bool(std::string_view)>& take);
+/// hash128 of the file. Error: as read_file.
+Hash128 hash_file(const std::string& path);
+
 /// A file being written, buffered. Every failure is an Error that names the path and the cause.
 class FileWriter {
  public:
-  enum class Mode { create, append };
+  enum class Mode {
+    create,   ///< an empty file, whatever was there
+    append,   ///< from the end of what is there, if anything is
+    existing  ///< as append, and an error if nothing is there: devices, pipes
+  };
   /// `shown` is the name used in errors (the final name while a temporary is written).
   FileWriter(const std::string& path, Mode mode, const std::string& shown = "");
+  /// Writes to standard output, after what stdio holds back for it; close() leaves that open.
+  static FileWriter standard_output();
   /// Closes without reporting; call close() to know that all was written.
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -30,6 +45,8 @@ class FileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  /// From here on everything that is written is added to `hasher`, too, which must outlive this.
+  void hash_into(Hasher* hasher) { hasher_ = hasher; }
   /// Bytes written so far through this object.
   int64_t written() const { return written_; }
   /// Hands what is buffered to the system.
@@ -39,18 +56,27 @@ class FileWriter {
   void close();
 
  private:
+  FileWriter(int fd, std::string shown) : fd_(fd), shown_(std::move(shown)) {}
   void put(const char* data, size_t bytes);
 
   int fd_ = -1;
   std::string shown_;
   std::string buffer_;
   int64_t written_ = 0;
+  Hasher* hasher_ = nullptr;
 };
 
 /// Writes to a temporary name in the same folder, syncs, renames over `path` and syncs the folder.
 /// On any error, also one thrown by `writer`, the temporary is removed and `path` is as before.
+/// A link stays: what it points to is replaced, or made. What is no regular file (a device, a pipe)
+/// is never replaced: the bytes are written into it as they come, and of an error what came before
+/// it has been written. Error: a folder, or links in a circle.
 void write_file_atomic(const std::string& path, std::string_view bytes);
 void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer);
+
+/// Writes a command's result: `-` is standard output, anything else is for write_file_atomic.
+void write_output(const std::string& path, std::string_view bytes);
+void write_output(const std::string& path, const std::function<void(FileWriter&)>& writer);
 
 /// True for names that write_file_atomic leaves behind if the process is killed.
 bool is_temporary_name(std::string_view name);
@@ -75,6 +101,30 @@ class MappedFile {
   size_t size_ = 0;
   std::string path_;
 };
+
+/// A file opened for reading at any place, from any thread. Unlike a mapping, whose pages are gone
+/// with a signal when another process cuts the file off, it then has an Error.
+class RandomFile {
+ public:
+  explicit RandomFile(const std::string& path);
+  ~RandomFile();
+  RandomFile(RandomFile&& other) noexcept;
+  RandomFile& operator=(RandomFile&&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }  ///< when it was opened
+  /// Bytes [at, at + bytes). Error: the file does not reach that far (any more), or the disk.
+  void read(int64_t at, void* dst, size_t bytes) const;
+
+ private:
+  int fd_ = -1;
+  int64_t size_ = 0;
+  std::string path_;
+};
+
+/// Raises the number of files that this process may hold open, as far as the system lets it, so
+/// that there is room for `count` and the few that everybody needs.
+void allow_open_files(int64_t count);
 
 bool file_exists(const std::string& path);  ///< a file, folder or anything else
 bool is_directory(const std::string& path);

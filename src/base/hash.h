@@ -37,7 +37,8 @@ struct Hash128 {
 /// XXH3, 128 bits.
 Hash128 hash128(std::string_view bytes);
 
-/// hash128 of what was added so far, in pieces: add("ab"), add("c") equals hash128("abc").
+/// hash128 (and hash64) of what was added so far, in pieces: add("ab"), add("c") equals that of
+/// "abc".
 class Hasher {
  public:
   Hasher();
@@ -48,6 +49,7 @@ class Hasher {
   /// The eight bytes of `value`, least significant first.
   Hasher& add(uint64_t value);
   Hash128 finish() const;
+  uint64_t finish64() const;
 
  private:
   void* state_;

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "base/error.h"
-#include "base/text.h"
+#include "base/utf8.h"
 
 namespace hocket {
 

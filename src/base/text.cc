@@ -147,32 +147,6 @@ std::string human_count(double count) {
   return three_digits(count) + kUnits[unit];
 }
 
-bool is_utf8(std::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    if (lead < 0x80) {
-      ++i;
-      continue;
-    }
-    const int length = lead >= 0xC2 && lead <= 0xDF   ? 2
-                       : lead >= 0xE0 && lead <= 0xEF ? 3
-                       : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                      : 0;
-    if (length == 0 || text.size() - i < static_cast<size_t>(length)) return false;
-    for (int k = 1; k < length; ++k) {
-      if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
-    }
-    const auto second = static_cast<unsigned char>(text[i + 1]);
-    if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
-        (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F)) {
-      return false;
-    }
-    i += static_cast<size_t>(length);
-  }
-  return true;
-}
-
 std::string escape(std::string_view text, std::string_view also) {
   std::string out;
   out.reserve(text.size());
@@ -196,7 +170,7 @@ bool unescape(std::string_view text, std::string* out) {
       continue;
     }
     if (text.size() - i < 4 || text[i + 1] != 'x') return false;
-    int byte = 0;
+    unsigned byte = 0;  // takes no sign
     const char* const end = text.data() + i + 4;
     const auto [stop, error] = std::from_chars(end - 2, end, byte, 16);
     if (error != std::errc() || stop != end) return false;

@@ -38,9 +38,6 @@ std::string human_time(double seconds);
 /// "950", "1.23 k", "30.5 B" (k, M, B, T: 10^3 to 10^12).
 std::string human_count(double count);
 
-/// Well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
-bool is_utf8(std::string_view text);
-
 /// `text` with backslashes, control characters and the characters of `also` written as \xHH, so that
 /// none of them occurs in it.
 std::string escape(std::string_view text, std::string_view also);

@@ -137,8 +137,12 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   v.num_problems = problems.count;
   v.problems = std::move(problems.list);
   if (v.ok() && options.skip_rules.empty()) claim(v, ctx.planned, reference != nullptr);
-  v.program_hash = program::program_hash(program);
   state_limits(v, ctx, reference != nullptr);
+  v.certificate.program = program::program_hash(program);
+  v.certificate.mesh = mesh_hash(program.mesh);
+  for (const graph::Axis& axis : program.mesh.axes)
+    v.certificate.ranks += fmt::format("{}{} {}", v.certificate.ranks.empty() ? "" : " x ", axis.name, axis.size);
+  if (reference) v.certificate.reference = reference->hash();
   v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return v;
 }

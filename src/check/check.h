@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/hash.h"
+#include "check/certificate.h"
 #include "graph/graph.h"
 #include "program/memory.h"
 #include "program/program.h"
@@ -92,7 +92,7 @@ struct Verdict {
   int64_t num_tasks = 0, num_buffers = 0, num_messages = 0, num_collectives = 0;
   int64_t num_applications = 0;  ///< distinct op applications of the single-device step
   double seconds = 0;
-  Hash128 program_hash;
+  Certificate certificate;  ///< what this verdict is about
   /// Who waits for whom if a send waited for its receiver; "" if the program ends then, too.
   std::string stuck_when_sends_wait;
   bool ok() const { return num_problems == 0; }

@@ -196,13 +196,6 @@ void Values::meet(std::span<const TaskRef> tasks) {
         good = false;
         break;
       }
-      if (sum.expr != kZero && v.expr != kZero &&
-          ref_.terms[sum.expr].type != ref_.terms[v.expr].type) {
-        refuse("sum-type", r, ctx_.task(r).in[i], "it would be added to " + describe(sum.expr),
-               "reduce the same tensors in the same order in all stages");
-        good = false;
-        break;
-      }
       if (v.layout != kAnyLayout) sum.layout = v.layout;
       sum.expr = ref_.terms.sum(sum.expr, v.expr);
     }

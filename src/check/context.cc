@@ -33,6 +33,7 @@ OpClass class_of(std::string_view op) {
 }
 
 uint32_t lanes_of(const KindInfo& k) {
+  if (k.op_class == OpClass::unknown) return 0;
   if (k.comm) {
     return bit(program::link_lane(k.comm->role, false)) | bit(program::link_lane(k.comm->role, true));
   }

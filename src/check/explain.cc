@@ -65,6 +65,20 @@ std::vector<TaskRef> Values::makers(ExprId e) const {
   return list;
 }
 
+/// Tasks that brought a term to where it lies now: its makers, or communication (first few).
+std::vector<TaskRef> Values::carriers(ExprId e) const {
+  constexpr size_t kMost = 4;
+  std::vector<TaskRef> list;
+  for (size_t c = 0; c < values_.size(); ++c) {
+    for (size_t b = 0; b < values_[c].size() && list.size() < kMost; ++b) {
+      if (values_[c][b].expr != e) continue;
+      const int32_t w = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
+      if (w >= 0) list.push_back(ctx_.ref(w));
+    }
+  }
+  return list;
+}
+
 /// "lacks x, y; has z twice", with the tasks that made the surplus, or those that read what the
 /// missing terms are made of.
 std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const {
@@ -263,8 +277,8 @@ void Values::explain_final(int32_t cls, BufferId b, ExprId want, ExprId got) {
     text += fmt::format("; no task computes {}", describe(e));
     for (ExprId in : ref_.terms.inputs(ref_.terms[e].a)) {
       for (ExprId part : ref_.terms.terms_of(in)) {
-        auto from = makers(part);
-        related.insert(related.end(), from.begin(), from.end());
+        for (const std::vector<TaskRef>& from : {makers(part), carriers(part)})
+          related.insert(related.end(), from.begin(), from.end());
         if (related.size() > 16) break;
       }
     }

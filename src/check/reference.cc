@@ -2,6 +2,7 @@
 #include "check/reference.h"
 
 #include "base/error.h"
+#include "check/certificate.h"
 
 namespace hocket::check {
 
@@ -152,6 +153,11 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
     value_[static_cast<size_t>(step.out[o])] = e;
     if (step.updates[o] >= 0) value_[static_cast<size_t>(step.updates[o])] = e;
   }
+}
+
+const Hash128& Reference::hash() {
+  if (!hash_) hash_ = reference_hash(*graph_, num_micro_batches_);
+  return *hash_;
 }
 
 int32_t Reference::find(std::string_view name) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -23,6 +24,8 @@ class Reference {
   Reference(const graph::Graph& graph, int32_t num_micro_batches);
 
   const graph::Graph& graph() const { return *graph_; }
+  /// See certificate.h; worked out when it is first asked for.
+  const Hash128& hash();
   int32_t num_micro_batches() const { return num_micro_batches_; }
   /// Graph tensor of this name, or -1.
   int32_t find(std::string_view name) const;
@@ -58,6 +61,7 @@ class Reference {
   ExprId read(int32_t tensor, const Step& step, int32_t micro_batch);
 
   const graph::Graph* graph_;
+  std::optional<Hash128> hash_;
   int32_t num_micro_batches_;
   std::vector<Step> steps_;
   std::vector<ExprId> value_;     ///< of the current micro-batch, or of the step

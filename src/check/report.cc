@@ -54,7 +54,10 @@ std::string to_text(const Verdict& v) {
     s += "outside\n";
     for (const std::string& a : v.outside) s += "  - " + a + "\n";
   }
-  s += "program " + v.program_hash.hex() + "\n";
+  const Certificate& c = v.certificate;
+  s += fmt::format("program {}\n", c.program.hex());
+  if (c.reference != Hash128{}) s += fmt::format("reference {}\n", c.reference.hex());
+  s += fmt::format("mesh {} ({})\n", c.mesh.hex(), c.ranks);
   return s;
 }
 
@@ -64,7 +67,10 @@ std::string to_json(const Verdict& v) {
     if (!name.empty()) j.key(name);
     j.object().member("class", r.cls).member("task", r.task).end();
   };
-  j.object().member("ok", v.ok()).member("program_hash", v.program_hash.hex());
+  j.object().member("ok", v.ok());
+  j.member("program_hash", v.certificate.program.hex());
+  j.member("reference_hash", v.certificate.reference.hex());
+  j.member("mesh_hash", v.certificate.mesh.hex()).member("mesh", v.certificate.ranks);
   j.key("counts").object().member("tasks", v.num_tasks).member("buffers", v.num_buffers);
   j.member("messages", v.num_messages).member("collectives", v.num_collectives);
   j.member("applications", v.num_applications).member("problems", v.num_problems).end();

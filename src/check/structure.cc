@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "check/rules.h"
 
@@ -84,11 +85,20 @@ void refuse(Context& ctx, const char* rule, TaskRef task, std::vector<TaskRef> r
 
 std::vector<RuleInfo> structural_rules() {
   std::vector<RuleInfo> list{kIdsRule};
-  for (const auto& r : kind_rules()) list.push_back({r.name, r.says});
-  for (const auto& r : group_rules()) list.push_back({r.name, r.says});
-  for (const auto& r : class_rules()) list.push_back({r.name, r.says});
-  for (const auto& r : buffer_rules()) list.push_back({r.name, r.says});
-  for (const auto& r : task_rules()) list.push_back({r.name, r.says});
+  const auto add = [&list](const auto& rules) {
+    for (const auto& r : rules) {
+      // A rule may look at kinds and at tasks.
+      const bool known = std::any_of(list.begin(), list.end(), [&](const RuleInfo& other) {
+        return std::string_view(other.name) == r.name;
+      });
+      if (!known) list.push_back({r.name, r.says});
+    }
+  };
+  add(kind_rules());
+  add(group_rules());
+  add(class_rules());
+  add(buffer_rules());
+  add(task_rules());
   list.push_back(kOnceRule);
   list.push_back(kWorkspaceRule);
   return list;

@@ -131,12 +131,7 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
       v.expr = kUnknown;
       return;
     }
-    if (v.expr != kZero && ref_.terms[v.expr].type != logical) {
-      refuse("sum-type", ref, t.out[o], "it would add " + describe(expr),
-             "accumulate into the buffer of the same tensor");
-      v.expr = kUnknown;
-      return;
-    }
+    // One local type (operand-types) in one layout is one logical type.
     v = {ref_.terms.sum(v.expr, expr), layout};
     return;
   }
@@ -232,11 +227,6 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
     return lose_outputs(cls, t);
   }
   if (k.op_class == OpClass::add) {
-    if (ref_.terms[exprs_[0]].type != ref_.terms[exprs_[1]].type) {
-      refuse("sum-type", ref, t.in[1], "it would be added to " + describe(exprs_[0]),
-             "add values of the same tensor type");
-      return lose_outputs(cls, t);
-    }
     return set(cls, t, 0, ref_.terms.sum(exprs_[0], exprs_[1]), s.out[0], &s, ref);
   }
   const AppId app = ref_.terms.find(k.key, exprs_);

@@ -74,6 +74,7 @@ class Values {
   std::string describe(ExprId e) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
   std::vector<TaskRef> makers(ExprId e) const;
+  std::vector<TaskRef> carriers(ExprId e) const;
   TaskRef misplaced_ancestor(TaskRef ref) const;
   AppId closest(const Task& t, const KindInfo& k) const;
 

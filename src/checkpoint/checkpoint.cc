@@ -5,17 +5,17 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -30,7 +30,11 @@ constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kRunFile = "run.json";
 constexpr std::string_view kStep = "step-";
 constexpr std::string_view kTemporary = ".hocket-tmp-";
-constexpr int64_t kFormat = 1;
+// Format 1 had lengths in place of checksums, and nothing but run.json said the step.
+constexpr int64_t kFormat = 2;
+constexpr const char* kChecksum = "xxh3";
+constexpr const char* kStepKey = "step";
+constexpr int64_t kMaxStep = 1'000'000'000'000;
 
 std::string step_name(int64_t step) { return fmt::format("{}{:06}", kStep, step); }
 
@@ -54,34 +58,60 @@ const char* torch_name(graph::DType dtype) {
   return "";
 }
 
-std::string state_json(const RunState& state, graph::DType dtype,
-                       const std::map<std::string, int64_t>& files) {
+/// A file as run.json lists it.
+struct FileRecord {
+  int64_t bytes = 0;
+  std::string hash;  ///< hexadecimal XXH3-128; empty in format 1
+};
+using FileRecords = std::map<std::string, FileRecord>;
+
+/// What run.json says.
+struct RunRecord {
+  RunState state;
+  FileRecords files;
+  bool has_checksums = true;
+};
+
+/// XXH3-128 of run.json without the checksum itself, in the one way in which it is printed.
+std::string checksum_of(json object) {
+  object.erase(kChecksum);
+  return hash128(object.dump()).hex();
+}
+
+std::string record_json(const RunState& state, graph::DType dtype, const FileRecords& files) {
   json losses = json::array();
   // JSON has no NaN: null stands for it. Finite doubles are written with enough digits.
   for (const auto& [step, loss] : state.losses) losses.push_back({step, loss});
-  const json object = {{"hocket_checkpoint", kFormat},
-                       {"step", state.step},
-                       {"seed", state.seed},
-                       {"dtype", graph::to_string(dtype)},
-                       {"config", state.config},
-                       {"data", state.data.empty() ? json(nullptr)
-                                                   : parse_json(state.data, "run.json: data")},
-                       {"losses", losses},
-                       {"files", files}};
+  json list = json::object();
+  for (const auto& [name, file] : files)
+    list[name] = {{"bytes", file.bytes}, {kChecksum, file.hash}};
+  json object = {{"hocket_checkpoint", kFormat},
+                 {kStepKey, state.step},
+                 {"seed", state.seed},
+                 {"dtype", graph::to_string(dtype)},
+                 {"config", state.config},
+                 {"data", state.data.empty() ? json(nullptr)
+                                             : parse_json(state.data, "run.json: data")},
+                 {"losses", losses},
+                 {"files", list}};
+  // As it reads back: null for what is not finite.
+  object = json::parse(object.dump());
+  object[kChecksum] = checksum_of(object);
   return object.dump(1) + "\n";
 }
 
 RunState parse_state(const JsonView& in) {
-  if (in.get_int("hocket_checkpoint") != kFormat)
-    in.at("hocket_checkpoint").fail(fmt::format("is not {}: written by another version", kFormat));
   RunState s;
-  s.step = in.get_int("step");
+  s.step = in.get_int(kStepKey);
+  if (s.step < 0 || s.step > kMaxStep)
+    in.at(kStepKey).fail(fmt::format("is {}; expected 0 to {}", s.step, kMaxStep));
   const json& seed = in.at("seed").json();
   if (!seed.is_number_unsigned()) in.at("seed").fail("is no whole number from 0");
   s.seed = seed.get<uint64_t>();
   s.config = in.get_string("config");
   if (in.has("data")) s.data = in.at("data").json().dump();
   const JsonView losses = in.at("losses");
+  if (!losses.is_array()) losses.fail("is no list; expected [[step, loss], ...]");
   for (size_t i = 0; i < losses.size(); ++i) {
     const JsonView pair = losses.at(i);
     const bool nan = pair.at(1).is_null();
@@ -89,6 +119,32 @@ RunState parse_state(const JsonView& in) {
                                                    : pair.at(1).as_double());
   }
   return s;
+}
+
+/// Error: not readable, another format, changed since it was written.
+RunRecord read_record(const std::string& path) {
+  const json object = read_json(path);
+  const JsonView in(object, path);
+  const int64_t format = in.get_int("hocket_checkpoint");
+  if (format < 1 || format > kFormat)
+    in.at("hocket_checkpoint").fail(fmt::format("is {}; expected 1 to {}: written by another version",
+                                                format, kFormat));
+  RunRecord record;
+  record.has_checksums = format > 1;
+  if (record.has_checksums && in.get_string(kChecksum) != checksum_of(object))
+    fail(path, "does not have its checksum: it was changed or is damaged");
+  record.state = parse_state(in);
+  const JsonView files = in.at("files");
+  for (const std::string& name : files.keys()) {
+    if (name.empty() || name.find('/') != name.npos)
+      files.fail(fmt::format("names {}; expected files of the folder", quote(name)));
+    FileRecord& file = record.files[name];
+    file.bytes = record.has_checksums ? files.at(name).get_int("bytes") : files.get_int(name);
+    if (record.has_checksums) file.hash = files.at(name).get_string(kChecksum);
+  }
+  for (const char* name : {kConfigFile, kModelFile})
+    if (!record.files.contains(name)) files.fail(fmt::format("lacks {}", name));
+  return record;
 }
 
 /// Puts a finished folder in place of another of the same name, in one step where the system can.
@@ -104,21 +160,15 @@ void replace_folder(const std::string& from, const std::string& to) {
   rename_durable(from, to);
 }
 
-void write_synced(const std::string& path, std::string_view bytes,
-                  std::map<std::string, int64_t>& files) {
+void write_synced(const std::string& path, const std::function<void(FileWriter&)>& write,
+                  FileRecords& files) {
+  Hasher hasher;
   FileWriter out(path, FileWriter::Mode::create);
-  out.write(bytes);
+  out.hash_into(&hasher);
+  write(out);
   out.sync();
   out.close();
-  files[file_name(path)] = static_cast<int64_t>(bytes.size());
-}
-
-void write_tensors(const std::string& path, const std::vector<NamedTensor>& tensors,
-                   std::map<std::string, int64_t>& files) {
-  FileWriter out(path, FileWriter::Mode::create);
-  files[file_name(path)] = write_safetensors(out, tensors);
-  out.sync();
-  out.close();
+  files[file_name(path)] = {out.written(), hasher.finish().hex()};
 }
 
 bool is_alive(int64_t pid) {
@@ -126,23 +176,55 @@ bool is_alive(int64_t pid) {
          (::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM);
 }
 
-/// Why a folder is no complete checkpoint; empty if it is one.
-std::string defect(const std::string& folder) {
+bool holds_tensors(const std::string& name) { return name == kModelFile || name == kOptimizerFile; }
+
+/// The step that a safetensors file of a checkpoint says it is of.
+void check_step_of(const std::string& folder, const std::string& name, int64_t step) {
+  const SafetensorsFile file(join_path(folder, name));
+  const auto said = file.metadata().find(kStepKey);
+  if (said == file.metadata().end()) fail(folder, "{} says no step", name);
+  if (said->second != fmt::format("{}", step))
+    fail(folder, "{} is of step {}; run.json is of step {}", name, quote(said->second), step);
+}
+
+/// Reads and compares, cheapest first, and returns what run.json says. Error: the first defect.
+RunRecord verified_record(const std::string& folder, Verify verify) {
   const std::string run = join_path(folder, kRunFile);
-  if (!file_exists(run)) return "no run.json";
+  if (!file_exists(run)) fail(folder, "no {}", kRunFile);
+  RunRecord record = read_record(run);
+  for (const auto& [name, file] : record.files) {
+    const std::string path = join_path(folder, name);
+    if (!file_exists(path)) fail(folder, "{} is missing", name);
+    if (const int64_t size = file_size(path); size != file.bytes)
+      fail(folder, "{} has {} bytes of {}", name, size, file.bytes);
+  }
+  // A checkpoint may be copied to any other name.
+  const int64_t named = step_of(file_name(folder));
+  if (named >= 0 && named != record.state.step)
+    fail(folder, "{} is of step {}; the folder is named after step {}", kRunFile,
+         record.state.step, named);
+  if (!record.has_checksums) {
+    if (verify != Verify::lengths)
+      log_warning("{}: saved without checksums; only lengths were compared", folder);
+    return record;
+  }
+  for (const auto& [name, file] : record.files)
+    if (holds_tensors(name)) check_step_of(folder, name, record.state.step);
+  for (const auto& [name, file] : record.files) {
+    const bool read = verify == Verify::all || (verify == Verify::weights && name != kOptimizerFile);
+    if (read && hash_file(join_path(folder, name)).hex() != file.hash)
+      fail(folder, "{} does not have its checksum: it was changed or is damaged", name);
+  }
+  return record;
+}
+
+/// Why a folder is no intact checkpoint, without the folder's name; empty if it is one.
+std::string defect(const std::string& folder, Verify verify) {
   try {
-    const json object = read_json(run);
-    const JsonView in(object, run);
-    if (in.get_int("hocket_checkpoint") != kFormat) return "run.json of another version";
-    const JsonView files = in.at("files");
-    for (const std::string& name : files.keys()) {
-      const std::string path = join_path(folder, name);
-      if (!file_exists(path)) return name + " is missing";
-      const int64_t size = file_size(path), expected = files.get_int(name);
-      if (size != expected) return fmt::format("{} has {} bytes of {}", name, size, expected);
-    }
+    verified_record(folder, verify);
   } catch (const Error& e) {
-    return e.what();
+    const std::string what = e.what(), own = "[" + folder + "] ";
+    return what.starts_with(own) ? what.substr(own.size()) : what;
   }
   return "";
 }
@@ -159,17 +241,24 @@ std::string save_checkpoint(const std::string& run_folder, const CheckpointConte
   const std::string folder = fmt::format("{}{}{}", final_path, kTemporary, ::getpid());
   try {
     make_dirs(folder);
-    std::map<std::string, int64_t> files;
-    const auto put = [&](const std::string& file, std::string_view bytes) {
-      write_synced(join_path(folder, file), bytes, files);
+    const models::ModelConfig config =
+        models::with_end_of_text(*content.config, content.end_of_text);
+    FileRecords files;
+    const auto put = [&](const std::string& file, const std::string& bytes) {
+      write_synced(join_path(folder, file), [&](FileWriter& out) { out.write(bytes); }, files);
+    };
+    const auto put_tensors = [&](const char* file, const std::vector<NamedTensor>& tensors) {
+      const std::map<std::string, std::string> metadata = {
+          {kStepKey, fmt::format("{}", content.state.step)}};
+      write_synced(join_path(folder, file),
+                   [&](FileWriter& out) { write_safetensors(out, tensors, metadata); }, files);
     };
     for (const auto& [file, bytes] : content.files) put(file, bytes);
-    put(kConfigFile, models::config_json(*content.config, torch_name(dtype)));
-    put("generation_config.json", models::generation_config_json(*content.config));
-    write_tensors(join_path(folder, kModelFile), to_stored(*content.config, content.params), files);
-    if (!content.optimizer.empty())
-      write_tensors(join_path(folder, kOptimizerFile), content.optimizer, files);
-    put(kRunFile, state_json(content.state, dtype, std::map<std::string, int64_t>(files)));
+    put(kConfigFile, models::config_json(config, torch_name(dtype)));
+    put("generation_config.json", models::generation_config_json(config));
+    put_tensors(kModelFile, to_stored(*content.config, content.params));
+    if (!content.optimizer.empty()) put_tensors(kOptimizerFile, content.optimizer);
+    put(kRunFile, record_json(content.state, dtype, files));
     sync_dir(folder);
     replace_folder(folder, final_path);
   } catch (...) {
@@ -195,23 +284,28 @@ std::vector<std::pair<int64_t, std::string>> list_checkpoints(const std::string&
   return found;
 }
 
-std::optional<std::string> latest_checkpoint(const std::string& run_folder) {
+void verify_checkpoint(const std::string& folder, Verify verify) {
+  const std::string why = defect(folder, verify);
+  if (!why.empty()) fail(folder, "not an intact checkpoint: {}", why);
+}
+
+std::optional<std::string> latest_checkpoint(const std::string& run_folder, Verify verify) {
   auto found = list_checkpoints(run_folder);
   std::reverse(found.begin(), found.end());
   std::vector<std::string> damaged;
   for (const auto& [step, path] : found) {
-    const std::string why = defect(path);
+    const std::string why = defect(path, verify);
     if (!why.empty()) {
       damaged.push_back(fmt::format("{} ({})", file_name(path), why));
       continue;
     }
     if (!damaged.empty())
-      log_warning("{}: no complete checkpoint: {}; going on from {}", run_folder,
+      log_warning("{}: damaged: {}; {} is intact and taken instead", run_folder,
                   join(damaged, ", "), file_name(path));
     return path;
   }
   if (!damaged.empty())
-    fail(run_folder, "no complete checkpoint: {}; restore one, or remove them to start over",
+    fail(run_folder, "no intact checkpoint: {}; restore one, or remove them to start over",
          join(damaged, ", "));
   return {};
 }
@@ -219,11 +313,15 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder) {
 void clean_checkpoints(const std::string& run_folder) {
   if (!is_directory(run_folder)) return;
   for (const std::string& name : list_dir(run_folder)) {
+    const std::string path = join_path(run_folder, name);
+    if (step_of(name) >= 0 && !is_directory(path))
+      fail(path, "is {}; expected a checkpoint's folder; remove it",
+           file_exists(path) ? "a file" : "a link to nothing");
     const size_t mark = name.find(kTemporary);
     if (mark == name.npos || step_of(std::string_view(name).substr(0, mark)) < 0) continue;
     int64_t pid = 0;
     if (!parse_int(std::string_view(name).substr(mark + kTemporary.size()), &pid)) continue;
-    if (!is_alive(pid)) remove_tree(join_path(run_folder, name));
+    if (!is_alive(pid)) remove_tree(path);
   }
 }
 
@@ -235,44 +333,20 @@ void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep
     remove_tree(found[i].second);
 }
 
-FolderLock::FolderLock(const std::string& folder) {
-  const std::string path = join_path(folder, ".lock");
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail(path, "cannot be opened: {}", std::strerror(errno));
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  if (error == EWOULDBLOCK) {
-    ::close(fd_);
-    fail(folder, "another process is training into this folder; wait for it, or choose another "
-         "output.dir");
-  }
-  // Some network file systems have no locks.
-  log_warning("{}: no lock ({}): take care that no other process trains into this folder", path,
-              std::strerror(error));
-}
-
-FolderLock::~FolderLock() { ::close(fd_); }
-
 namespace {
 
 // Called before any file is opened, so that a damaged folder gets one clear message.
-const std::string& checked(const std::string& folder) {
-  const std::string why = defect(folder);
-  if (!why.empty()) fail(folder, "not a complete checkpoint: {}", why);
+const std::string& checked(const std::string& folder, Verify verify) {
+  verify_checkpoint(folder, verify);
   return folder;
-}
-
-RunState read_state(const std::string& path) {
-  const json object = read_json(path);
-  return parse_state(JsonView(object, path));
 }
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::string& folder)
-    : folder_(checked(folder)),
+Checkpoint::Checkpoint(const std::string& folder, Verify verify)
+    : folder_(checked(folder, verify)),
       config_(models::read_config(folder)),
-      state_(read_state(join_path(folder, kRunFile))),
+      state_(read_record(join_path(folder, kRunFile)).state),
       weights_(join_path(folder, kModelFile), config_) {
   const std::string optimizer = join_path(folder, kOptimizerFile);
   if (file_exists(optimizer)) optimizer_.emplace(optimizer);

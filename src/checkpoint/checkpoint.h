@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints: folders `step-000100` that transformers opens and that a run resumes from, bit for
 // bit. A folder with its final name is complete: it is written under a temporary name, synced, and
-// renamed. What was there before is never touched until then.
+// renamed. What was there before is never touched until then. run.json names every file with its
+// length and XXH3-128 and carries one of its own; the tensors' files and the folder's name say the
+// step, too: what changed since, or was put together from several checkpoints, is noticed.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,9 @@ struct RunState {
 };
 
 struct CheckpointContent {
+  /// Its config.json, with the end of text where it names none (models::with_end_of_text).
   const models::ModelConfig* config = nullptr;
+  int64_t end_of_text = -1;  ///< the tokenizer's; -1: it has none
   std::vector<NamedTensor> params;     ///< all parameters of the graph, under their graph names
   std::vector<NamedTensor> optimizer;  ///< "exp_avg.<param>", "exp_avg_sq.<param>"; may be empty
   RunState state;
@@ -45,34 +49,35 @@ std::string save_checkpoint(const std::string& run_folder, const CheckpointConte
 /// (step, path) of every `step-NNNNNN` of a run, complete or not, by step.
 std::vector<std::pair<int64_t, std::string>> list_checkpoints(const std::string& run_folder);
 
-/// Newest complete checkpoint of a run (a run.json, and every file that it lists in full length);
-/// nothing if there is no checkpoint. Damaged ones are skipped with a warning; if all are: Error.
-std::optional<std::string> latest_checkpoint(const std::string& run_folder);
+/// How much of a checkpoint is read before it is believed. Names, lengths, steps and run.json's own
+/// checksum always are.
+enum class Verify {
+  lengths,  ///< nothing else
+  weights,  ///< the contents of all files but the optimizer's
+  all
+};
 
-/// Removes what killed runs left behind (temporary names whose process is gone).
+/// Error, with what is wrong, unless `folder` is an intact checkpoint. One from before there were
+/// checksums passes with a warning that only lengths were compared.
+void verify_checkpoint(const std::string& folder, Verify verify);
+
+/// Newest intact checkpoint of a run; nothing if there is no checkpoint. Damaged ones are skipped
+/// with a warning; if all are: Error.
+std::optional<std::string> latest_checkpoint(const std::string& run_folder, Verify verify);
+
+/// Removes what killed runs left behind (temporary names whose process is gone). Error: a name of a
+/// checkpoint that is no folder, which the next one could not replace.
 void clean_checkpoints(const std::string& run_folder);
 
 /// Of the checkpoints up to step `last`, which was just saved, keeps the newest `keep` (0: all).
 /// Later ones, damaged or of another run, are not touched.
 void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep);
 
-/// Held while a run writes into a folder, which must exist: a second holder gets an Error. It ends
-/// with the process, however that ends.
-class FolderLock {
- public:
-  explicit FolderLock(const std::string& folder);
-  ~FolderLock();
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-
- private:
-  int fd_;
-};
-
-/// A complete checkpoint, opened for reading. Error: not one, damaged.
+/// An intact checkpoint, opened for reading.
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::string& folder);
+  /// Error: see verify_checkpoint; weights that do not fit the config.json.
+  explicit Checkpoint(const std::string& folder, Verify verify = Verify::all);
 
   const std::string& folder() const { return folder_; }
   const models::ModelConfig& config() const { return config_; }

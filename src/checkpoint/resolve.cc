@@ -91,11 +91,16 @@ ModelLocation at_folder(const std::string& folder) {
   return at;
 }
 
-ModelLocation find_model(const std::string& model) {
+ModelLocation find_model(const std::string& model, Need need) {
+  const Verify verify = need == Need::intact ? Verify::weights : Verify::lengths;
   if (is_directory(model)) {
-    if (file_exists(join_path(model, kConfigFile))) return at_folder(model);
+    if (file_exists(join_path(model, kConfigFile))) {
+      ModelLocation at = at_folder(model);
+      if (at.is_checkpoint && need != Need::config) verify_checkpoint(model, verify);
+      return at;
+    }
     for (const std::string& run : {model, join_path(model, "checkpoints")})
-      if (const auto newest = latest_checkpoint(run)) return at_folder(*newest);
+      if (const auto newest = latest_checkpoint(run, verify)) return at_folder(*newest);
     fail(model, "no config.json and no checkpoint; expected a Hugging Face folder, a checkpoint or a "
          "run's folder");
   }
@@ -128,9 +133,9 @@ std::string token_text(const JsonView& tokenizer, int64_t id) {
 
 }  // namespace
 
-ModelLocation resolve_model(const std::string& model, bool need_weights) {
-  ModelLocation at = find_model(model);
-  if (need_weights && !at.has_weights)
+ModelLocation resolve_model(const std::string& model, Need need) {
+  ModelLocation at = find_model(model, need);
+  if (need != Need::config && !at.has_weights)
     fail(at.folder, "no model.safetensors and no model.safetensors.index.json; expected weights in "
          "safetensors form");
   return at;

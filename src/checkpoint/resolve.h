@@ -17,11 +17,18 @@ struct ModelLocation {
   bool has_weights = false;
 };
 
-/// `model`: a folder with config.json, a run folder (its newest complete checkpoint, also of its
+/// What a caller is about to read.
+enum class Need {
+  config,   ///< the config.json alone
+  weights,  ///< that there are weights; checkpoints of ours: by their lengths
+  intact    ///< the weights; checkpoints of ours: every byte of them is compared (Verify::weights)
+};
+
+/// `model`: a folder with config.json, a run folder (its newest intact checkpoint, also of its
 /// subfolder `checkpoints`), a path of a config.json, or "org/name" in the cache under HF_HUB_CACHE,
 /// HF_HOME or ~/.cache/huggingface. Error: nothing there (for a hub id with the `hf download` line
-/// to run); with `need_weights`, no safetensors.
-ModelLocation resolve_model(const std::string& model, bool need_weights = true);
+/// to run); no safetensors, or a damaged checkpoint, where they are needed.
+ModelLocation resolve_model(const std::string& model, Need need);
 
 /// Files that let transformers' AutoTokenizer open a checkpoint: tokenizer.json of `path` (that file
 /// or its folder), the tokenizer_config.json and others beside it; a tokenizer_config.json is made

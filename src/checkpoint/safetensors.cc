@@ -309,7 +309,7 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
 
 void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                       std::map<std::string, std::string> metadata) {
-  write_file_atomic(path, [&](FileWriter& out) { write_safetensors(out, tensors, metadata); });
+  write_output(path, [&](FileWriter& out) { write_safetensors(out, tensors, metadata); });
 }
 
 }  // namespace hocket::checkpoint

@@ -111,7 +111,7 @@ struct NamedTensor {
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata = {});
 
-/// As above, to `path`: complete or not at all.
+/// As above, to `path` by write_output: complete or not at all.
 void save_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                       std::map<std::string, std::string> metadata = {});
 

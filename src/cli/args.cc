@@ -98,7 +98,12 @@ void Args::convert(Option& o) const {
 }
 
 void Args::unexpected(const std::string& word) const {
-  fail("hocket " + name_, "unexpected argument {}; try: hocket {} --help", quote(word), name_);
+  const bool expanded = std::any_of(options_.begin(), options_.end(), [](const auto& o) {
+    return o->value_name == "GLOB" && !o->given.empty();
+  });
+  fail("hocket " + name_, "unexpected argument {}; try: {}", quote(word),
+       expanded ? "quotes around the pattern of --files, which the shell has expanded"
+                : "hocket " + name_ + " --help");
 }
 
 void Args::unknown_option(const std::string& word) const {

@@ -159,7 +159,7 @@ int bench_step(const StepOptions& o) {
   // The highest RSS counts from here.
   std::ofstream("/proc/self/clear_refs") << "5";
   const engine::Run run = engine::parse_run(
-      step_run(checkpoint::resolve_model(o.config, false).config_file), "hocket bench step", o.set);
+      step_run(checkpoint::resolve_model(o.config, checkpoint::Need::config).config_file), "hocket bench step", o.set);
   StepBench bench(run, std::move(backend));
   if (o.interactive) return answer_lines(bench, idle);
 

@@ -99,7 +99,7 @@ check::CheckOptions memory_options(const engine::Run& run, const std::string& bu
 
 void verb_check(Args& args) {
   struct Options {
-    std::string run, budget;
+    std::string run, budget, certificate;
     std::vector<std::string> set;
     bool json = false;
     int64_t mutants = 0, seed = 1;
@@ -115,8 +115,11 @@ void verb_check(Args& args) {
                   "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
                   "rank, see --set)");
   add_set(args, &o->set);
-  args.flag("--json", &o->json, "the certificate: what was proved, by which rule, with the "
-                                "program's hash");
+  args.flag("--json", &o->json, "the certificate: what was proved, by which rule, with the hashes of "
+                                "the program, the single-device graph and the mesh");
+  args.option("--certificate", "FILE", &o->certificate,
+              "a certificate, or the run.json of a checkpoint: refuse unless it is about this very "
+              "program, graph and mesh");
   args.option("--memory-budget", "BYTES", &o->budget,
               "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
               "of cluster.file have");
@@ -131,10 +134,16 @@ void verb_check(Args& args) {
   args.example("hocket check configs/quickstart.yaml --mutate 20", "does it notice faults?");
   args.run([o] {
     const Source source = read_source(o->run, o->set, true);
-    check::CheckOptions options = memory_options(source.run, o->budget);
+    warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
+    const check::CheckOptions options = memory_options(source.run, o->budget);
     const engine::Compiled compiled = source.compile();
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
+    if (!o->certificate.empty()) {
+      const check::Certificate certified = check::read_certificate(o->certificate);
+      const std::string other = check::differences(certified, verdict.certificate);
+      if (!other.empty()) fail(o->certificate, "is not about {}: other is {}", o->run, other);
+    }
     if (o->json)
       fmt::print("{}\n", check::to_json(verdict));
     else

@@ -8,9 +8,9 @@
 #include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/data_commands.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
-#include "data/commands.h"
 
 namespace hocket::cli {
 namespace {
@@ -27,7 +27,7 @@ struct Corpus {
     args.positional("RUN", &run, "a run.yaml; its data section says what flags do not", false);
     add_set(args, &set);
     args.option("--files", "GLOB", &files,
-                "a text file, a folder or a glob (** recurses); may be repeated");
+                "a text file, a folder or a glob in quotes ('**' recurses); may be repeated");
     args.option("--out", "DIR", &out, out_help);
     args.option("--valid-fraction", "F", &valid_fraction,
                 "share of the files that is held out [0.05]");
@@ -36,15 +36,20 @@ struct Corpus {
   }
   engine::DataSection section() const {
     engine::DataSection d;
+    if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml"))
+      fail("hocket data", "{} stands where a run.yaml is expected; if the shell expanded the pattern of "
+           "--files, quote it: --files '*.txt'", quote(run));
     if (!run.empty()) d = engine::read_run(run, set).config.data;
     else if (!set.empty()) fail("hocket data", "--set needs a RUN; without one use the flags");
     if (!files.empty()) d.files = files;
     if (valid_fraction) d.valid_fraction = *valid_fraction;
     if (vocab_size) d.vocab_size = *vocab_size;
+    if (out == "-")
+      fail("hocket data", "--out is '-'; expected a folder: what goes there are several files");
     if (d.files.empty())
       fail("hocket data", "no files; try --files 'folder/**' or data.files in a run.yaml");
-    if (d.valid_fraction < 0 || d.valid_fraction >= 1)
-      fail("hocket data", "--valid-fraction is {}; expected 0 to 1", d.valid_fraction);
+    if (d.valid_fraction < 0 || d.valid_fraction > 0.9)
+      fail("hocket data", "--valid-fraction is {}; expected 0 to 0.9", d.valid_fraction);
     return d;
   }
   data::CorpusOptions options(const engine::DataSection& d) const {
@@ -66,7 +71,7 @@ void declare_train_tokenizer(Args& args) {
                "on the C++ headers of this machine");
   args.run([o] {
     const engine::DataSection d = o->section();
-    data::TrainTokenizerOptions options;
+    TrainTokenizerOptions options;
     options.corpus = o->options(d);
     options.output = o->out.empty() ? d.tokenizer : o->out;
     if (options.output.empty())
@@ -82,7 +87,7 @@ void declare_train_tokenizer(Args& args) {
       else
         progress.update(fmt::format("merging: {}/{} tokens", p.done, p.total));
     };
-    const data::TrainTokenizerResult r = data::train_tokenizer(options);
+    const TrainTokenizerResult r = train_tokenizer(options);
     progress.finish();
     if (o->json) {
       JsonWriter j;
@@ -139,8 +144,9 @@ void declare_prepare(Args& args) {
       j.object().member("out", options.output);
       split("train", r.train);
       split("valid", r.valid);
-      j.member("dropped_duplicate", r.dropped_duplicate).member("dropped_empty", r.dropped_empty);
-      j.member("dropped_binary", r.dropped_binary).member("up_to_date", r.up_to_date).end();
+      j.key("dropped").object();
+      for (const auto& [why, count] : r.dropped) j.member(data::to_string(why), count);
+      j.end().member("up_to_date", r.up_to_date).end();
       fmt::print("{}\n", j.take());
       return 0;
     }
@@ -150,16 +156,14 @@ void declare_prepare(Args& args) {
                human_count(static_cast<double>(r.train.tokens)), r.valid.files,
                human_bytes(static_cast<double>(r.valid.bytes)),
                human_count(static_cast<double>(r.valid.tokens)));
-    if (!r.up_to_date)
-      fmt::print("left out: {} duplicate, {} empty, {} binary files\n", r.dropped_duplicate,
-                 r.dropped_empty, r.dropped_binary);
+    fmt::print("left out: {}\n", data::left_out_text(r.dropped));
     return 0;
   });
 }
 
 void declare_stats(Args& args) {
   struct Options {
-    data::DataStatsOptions how;
+    DataStatsOptions how;
     bool json = false;
   };
   auto o = std::make_shared<Options>();
@@ -175,7 +179,7 @@ void declare_stats(Args& args) {
   args.run([o] {
     Progress progress;
     o->how.progress = [&](const std::string& what) { progress.update(what); };
-    const data::DataStats stats = data::data_stats(o->how);
+    const DataStats stats = data_stats(o->how);
     progress.finish();
     const std::string text = o->json ? stats.to_json() : stats.to_text();
     fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n");
@@ -184,7 +188,7 @@ void declare_stats(Args& args) {
 }
 
 void declare_coder(Args& args, bool encode) {
-  auto o = std::make_shared<data::EncodeOptions>();
+  auto o = std::make_shared<EncodeOptions>();
   args.about(encode ? "text to token ids" : "token ids to text",
              encode ? "The whole input is one text and gives one line, a JSON list of ids; with "
                       "--lines each line is a JSON string."
@@ -200,7 +204,7 @@ void declare_coder(Args& args, bool encode) {
   else
     args.example("echo '[312, 1044]' | hocket data decode runs/quickstart/tokenizer", "the text");
   args.run([o, encode] {
-    encode ? data::encode_text(*o) : data::decode_ids(*o);
+    encode ? encode_text(*o) : decode_ids(*o);
     return 0;
   });
 }

@@ -8,12 +8,15 @@
 #include "base/error.h"
 #include "base/json_writer.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/model_weights.h"
 #include "checkpoint/resolve.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
+#include "engine/describe.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
+#include "train/preflight.h"
 
 namespace hocket::cli {
 namespace {
@@ -100,20 +103,26 @@ int on_ids(const Options& o, const engine::Run& run) {
     fmt::print("{}\n", j.take());
     return 0;
   }
-  fmt::print("{} lists, {} tokens", ids.size(), tokens);
-  if (!std::isnan(loss)) fmt::print(", mean next-token loss {:.6f}", loss);
-  fmt::print("\n");
+  std::FILE* words = words_beside(o.logits == "-" ? o.logits : o.grads);
+  fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
+             engine::counted(tokens, "token"));
+  if (!std::isnan(loss)) fmt::print(words, ", mean next-token loss {:.6f}", loss);
+  fmt::print(words, "\n");
   for (const std::string* path : {&o.logits, &o.grads})
-    if (!path->empty()) fmt::print("wrote {}\n", *path);
+    if (!path->empty()) fmt::print(words, "wrote {}\n", *path);
   return 0;
 }
 
 int on_data(const Options& o, const engine::Run& run) {
   if (o.sequences < 0) fail("hocket eval", "--sequences is negative");
-  const data::Dataset dataset(run.config.data.dir);
+  const data::Dataset dataset(train::data_dir(run));
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
+  data::require_tokenizer_of(run.config.model.path, dataset.tokenizer(), dataset.folder(),
+                             "prepare the data again with `--tokenizer " + run.config.model.path +
+                                 "`");
+  if (dataset.valid() != nullptr) dataset.valid()->verify();
   auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
@@ -151,8 +160,10 @@ void verb_eval(Args& args) {
                   "local cache");
   add_set(args, &o->set);
   args.option("--ids", "FILE", &o->ids, "ids.json: a list of token lists");
-  args.option("--save-logits", "FILE", &o->logits, "with --ids: a .safetensors to write");
-  args.option("--save-grads", "FILE", &o->grads, "with --ids: a .safetensors to write");
+  args.option("--save-logits", "FILE", &o->logits,
+              "with --ids: a .safetensors to write; -: standard output");
+  args.option("--save-grads", "FILE", &o->grads,
+              "with --ids: a .safetensors to write; -: standard output");
   args.option("--data", "DIR", &o->data, "a folder made by `hocket data prepare`");
   args.option("--sequences", "N", &o->sequences,
               "with --data: only so many sequences, spread evenly; 0: all");
@@ -168,7 +179,12 @@ void verb_eval(Args& args) {
   args.run([o] {
     if (o->ids.empty() && (!o->logits.empty() || !o->grads.empty()))
       fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
+    if ((o->logits == "-") + (o->grads == "-") + o->json > 1)
+      fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
+           "expected one of them there");
     if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
+    if (o->dtype != "f32" && o->dtype != "f64")
+      fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(o->dtype));
     std::vector<std::string> set = o->set;
     if (!o->data.empty()) set.push_back("data.dir=" + o->data);
     const engine::Run run = model_run(o->model, o->dtype, set);

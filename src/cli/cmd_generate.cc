@@ -51,7 +51,8 @@ void verb_generate(Args& args) {
   args.option("--top-k", "K", &o->how.top_k, "only the K most likely tokens; 0: all");
   args.option("--top-p", "P", &o->how.top_p, "only the most likely tokens that make up this share");
   args.option("--seed", "S", &o->seed, "of the random choices");
-  args.option("--tokenizer", "FILE", &o->tokenizer, "default: tokenizer.json beside the model");
+  args.option("--tokenizer", "FILE", &o->tokenizer,
+              "for a model without one: tokenizer.json or its folder; default: that beside the model");
   add_set(args, &o->set);
   args.flag("--json", &o->json, "{\"prompt\": ..., \"text\": ...} at the end instead of a stream");
   args.example("hocket generate runs/quickstart --prompt 'template <typename T> class '",
@@ -75,6 +76,8 @@ void verb_generate(Args& args) {
     if (!file_exists(file))
       fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
     const data::Tokenizer tokenizer = data::Tokenizer::load(file);
+    if (!o->tokenizer.empty())
+      data::require_tokenizer_of(folder, tokenizer, file, "leave --tokenizer out");
     const checkpoint::ModelWeights weights(folder, run.model);
     how.prompt = o->prompt == "-" ? read_stdin() : o->prompt;
     how.seed = static_cast<uint64_t>(o->seed);

@@ -204,7 +204,7 @@ void verb_graph(Args& args) {
   args.option("--stage", "STAGE", &o->stage, "graph, backward, program (the default) or schedule");
   args.option("--rank", "R", &o->rank, "of a program: only the tasks of this rank's pipeline stage");
   args.flag("--dot", &o->dot, "for Graphviz instead of text");
-  args.option("--out", "FILE", &o->out, "write here instead of standard output");
+  args.option("--out", "FILE", &o->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &o->passes,
               "run these passes, in this order (none: no pass), instead of plan.passes");
   args.option("--skip", "A,B", &o->skip, "leave out these of the run's passes");

@@ -31,7 +31,7 @@ void verb_profile(Args& args) {
              "itself before its first step. Run it on an idle machine.");
   args.positional("RUN", &o->run, "a run.yaml, the text of a program, or a MODEL");
   add_set(args, &o->set);
-  args.option("--out", "FILE", &o->out, "where the timings go");
+  args.option("--out", "FILE", &o->out, "where the timings go; -: standard output");
   args.option("--seconds", "S", &o->seconds, "the tasks of each stage are run through at least this long");
   args.flag("--json", &o->json, "print the timings as well");
   args.example("hocket profile configs/quickstart.yaml --out profile.json", "then:");
@@ -50,11 +50,12 @@ void verb_profile(Args& args) {
         train::profile(source.run, compiled, kernels::cpu_backend(), how);
     progress.finish();
     const std::string text = cost::to_json(profile);
-    write_file_atomic(o->out, text);
+    write_output(o->out, text);
     if (o->json) {
-      fmt::print("{}\n", text);
+      if (o->out != "-") fmt::print("{}\n", text);
       return 0;
     }
+    std::FILE* words = words_beside(o->out);
     // The tasks that a step spends most in.
     std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
     int64_t total = 0;
@@ -69,12 +70,12 @@ void verb_profile(Args& args) {
     });
     for (size_t i = 0; i < std::min<size_t>(8, by_time.size()); ++i) {
       const cost::TimedTask& t = *by_time[i].second;
-      fmt::print("{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
+      fmt::print(words, "{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
                  100.0 * static_cast<double>(by_time[i].first) / static_cast<double>(std::max<int64_t>(total, 1)),
                  human_time(static_cast<double>(t.ns) * 1e-9),
                  t.flops / static_cast<double>(std::max<int64_t>(t.ns, 1)), t.key.substr(0, 90));
     }
-    fmt::print("{} distinct tasks timed; wrote {}\n", profile.tasks.size(), o->out);
+    fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), o->out);
     return 0;
   });
 }

@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
@@ -40,7 +42,7 @@ void verb_simulate(Args& args) {
               "cluster file (configs/clusters); default: cluster.file, else this machine");
   args.option("--profile", "FILE", &o->profile,
               "timings of `hocket profile`; default: cluster.profile");
-  args.option("--trace", "FILE", &o->trace, "write the timeline, for Perfetto (.json or .json.gz)");
+  args.option("--trace", "FILE", &o->trace, "write the timeline, for Perfetto (.json or .json.gz; -: standard output)");
   args.flag("--all-ranks", &o->all_ranks, "replay every rank, also where one of its class would do");
   args.flag("--json", &o->json, "the prediction as JSON: seconds, bytes");
   args.example("hocket simulate configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml",
@@ -48,14 +50,21 @@ void verb_simulate(Args& args) {
   args.example("hocket simulate configs/models/dense-26m --set plan.dp=2 --trace step.json.gz",
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
   args.run([o] {
+    if (o->json && o->trace == "-")
+      fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
     const Source source = read_source(o->run, o->set, true);
     const engine::RunConfig& config = source.run.config;
     const std::string file = o->cluster.empty() ? config.cluster.file : o->cluster;
-    const cost::Cluster cluster =
-        file.empty() ? engine::local_cluster(source.run) : cost::read_cluster(file);
+    const cost::Cluster cluster = engine::cluster_of(source.run, file);
     const std::string timed = o->profile.empty() ? config.cluster.profile : o->profile;
     std::optional<cost::Profile> profile;
     if (!timed.empty()) profile = cost::read_profile(timed);
+    if (const std::string why = profile ? cost::mismatch(*profile, cluster) : ""; !why.empty()) {
+      if (!o->profile.empty())
+        fail("hocket simulate", "--profile {} {}; try without it", timed, why);
+      log_warning("cluster.profile {} is not used: it {}", timed, why);
+      profile.reset();
+    }
 
     const engine::Compiled compiled = source.compile();
     sim::SimOptions options;
@@ -72,9 +81,10 @@ void verb_simulate(Args& args) {
       fmt::print("{}\n", sim::to_json(compiled.program, report));
       return 0;
     }
-    fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
+    std::FILE* words = words_beside(o->trace);
+    fmt::print(words, "model    {}\nplan     {}\n{}", engine::describe(source.run.model),
                engine::describe(source.run), sim::to_text(compiled.program, report));
-    if (!o->trace.empty()) fmt::print("wrote {}\n", o->trace);
+    if (!o->trace.empty()) fmt::print(words, "wrote {}\n", o->trace);
     return 0;
   });
 }

@@ -175,13 +175,13 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
 }
 
 std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
-  std::string out = a.name + "\n";
+  std::string out = a.name + (a.name == b.name ? "" : " -> " + b.name) + "\n";
   std::map<std::string, std::pair<int64_t, int64_t>> count;
   for (const std::string& k : a.kinds) ++count[k].first;
   for (const std::string& k : b.kinds) ++count[k].second;
   std::erase_if(count, [](const auto& c) { return c.second.first == c.second.second; });
 
-  bool same = a.lines == b.lines && count.empty();
+  bool same = a.name == b.name && a.lines == b.lines && count.empty();
   for (size_t i = 0; i < a.facts.size(); ++i) {
     const Fact &x = a.facts[i], &y = b.facts[i];
     out += fmt::format("  {:<28}{}", x.name, x.shown);

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/verbs.h"
 
@@ -118,6 +119,7 @@ int main_of(const std::vector<std::string>& words) {
   std::string& command = stored_command() = "hocket";
   for (const std::string& w : words) command += " " + shell_quoted(w);
   int code = 0;
+  log_level();  // a wrong HOCKET_LOG is told at once
   try {
     code = run(words);
   } catch (const Error& e) {

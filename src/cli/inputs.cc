@@ -48,7 +48,7 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
          "model.path: {}", path);
   if (bare_model && (!file_exists(path) || is_directory(path) || is_config_json(path))) {
     if (path.ends_with(".yaml") || path.ends_with(".txt")) read_file(path);  // says what is wrong
-    const std::string config = checkpoint::resolve_model(path, false).config_file;
+    const std::string config = checkpoint::resolve_model(path, checkpoint::Need::config).config_file;
     const models::ModelConfig model = models::read_config(config);
     const int64_t longest = model.max_position > 0 ? model.max_position : 4096;
     source.run = with_batch({{"model", {{"path", config}}},
@@ -65,7 +65,7 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
 
 engine::Run model_run(const std::string& model, const std::string& dtype,
                      const std::vector<std::string>& overrides) {
-  const checkpoint::ModelLocation at = checkpoint::resolve_model(model, true);
+  const checkpoint::ModelLocation at = checkpoint::resolve_model(model, checkpoint::Need::intact);
   nlohmann::json tree = {{"model", {{"path", at.folder}, {"init", "weights"}, {"dtype", dtype}}}};
   if (at.is_checkpoint) {
     // What it was trained on and with; the plan is the caller's.
@@ -104,9 +104,9 @@ std::vector<std::string> comma_list(const std::string& text) {
 }
 
 void emit(const std::string& path, const std::string& text) {
-  if (!path.empty() && path != "-") return write_file_atomic(path, text);
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size())
-    fail_run("hocket", "can't write to standard output");
+  write_output(path.empty() ? "-" : path, text);
 }
+
+std::FILE* words_beside(const std::string& path) { return path == "-" ? stderr : stdout; }
 
 }  // namespace hocket::cli

@@ -3,6 +3,7 @@
 // plan), and --set.
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -42,5 +43,9 @@ std::vector<std::string> comma_list(const std::string& text);
 
 /// Writes `text` to `path`, or to standard output if it is empty or "-".
 void emit(const std::string& path, const std::string& text);
+
+/// Where a command says what it did when its result goes to `path`: standard error if standard
+/// output is taken by the result ("-").
+std::FILE* words_beside(const std::string& path);
 
 }  // namespace hocket::cli

@@ -89,13 +89,17 @@ void Cluster::validate(const std::string& where) const {
     const bool share = k.path.find("efficiency") != std::string::npos;
     const bool optional = share || k.path.find("peak") != std::string::npos ||
                           k.path == "device.launch" ||
+                          (this_machine && k.path == "device.memory") ||
                           (nodes == 1 && k.path.starts_with("links.inter")) ||
                           (capacity() == 1 && k.path.starts_with("links"));
     if (!optional && k.value <= 0)
-      fail(where, "{} is missing; expected {{value: ..., source: ...}}", k.path);
+      fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0", k.path);
     if (share && k.value > 1)
       fail(where, "{} is {}; expected a share between 0 and 1", k.path, k.value);
   }
+  if (this_machine && (cores_per_node > 0 || device.memory.value > 0))
+    fail(where, "this_machine is true, and cores_per_node or device.memory is given; expected one or "
+         "the other");
   if (device.peak.bf16.value <= 0 && device.peak.f32.value <= 0 && device.peak.f64.value <= 0)
     fail(where, "device.peak is empty; expected at least one of bf16, f32, f64");
   if (capacity() > (int64_t{1} << 24))

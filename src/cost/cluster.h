@@ -105,6 +105,9 @@ struct Cluster {
   /// > 0: ranks are threads of one machine. The device of this file is then one core, a rank of t
   /// threads is t of them, and ranks that compute at the same time share these cores.
   int64_t cores_per_node = 0;
+  /// The machine that reads the file: cores, memory and number of ranks are its own
+  /// (engine::cluster_of fills them in), the constants stand for it until a profile replaces them.
+  bool this_machine = false;
   Device device;
   Links links;
 
@@ -116,6 +119,9 @@ struct Cluster {
     v("cores_per_node", cores_per_node,
       "above 0: ranks are threads that share this many cores, and `device` describes one core")
         .min(0);
+    v("this_machine", this_machine,
+      "true: the machine that reads the file, whose cores the ranks share and whose memory they divide; "
+      "without cores_per_node and device.memory");
     v("device", device, "what one rank computes on");
     v("links", links, "how ranks are connected");
   }

@@ -22,10 +22,11 @@ CostClass cost_class_of(std::string_view op) {
 }
 
 int64_t to_ns(double seconds) {
-  // Beyond ~292 years nothing fits; such a cluster file is an input error.
-  if (!(seconds >= 0) || seconds > 9e9)
-    fail("cost", "a task would take {} s; expected finite times; try other cluster constants",
-         seconds);
+  // Such a cluster file or profile is an input error.
+  constexpr double kMost = static_cast<double>(kMaxTaskNs) * 1e-9;
+  if (!(seconds >= 0 && seconds <= kMost))
+    fail("cost", "a task would take {} s; expected at most {}; try other constants in the cluster "
+         "file or profile", seconds, kMost);
   return static_cast<int64_t>(std::llround(seconds * 1e9));
 }
 
@@ -48,6 +49,8 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)) {
   if (!profile_) return;
+  if (const std::string why = mismatch(*profile_, cluster_); !why.empty())
+    fail("cost", "the profile {}", why);
   if (cluster_.cores_per_node > 0 && profile_->cores > 0) cluster_.cores_per_node = profile_->cores;
   const auto replace = [&](const char* name, Link& link) {
     const auto it = profile_->links.find(name);
@@ -197,6 +200,9 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   const double inside = shape.nodes > 1 ? per_node - 1 : crosses ? 0 : n - 1;
   const double outside = n - 1 - inside;
   double s = std::numeric_limits<double>::infinity();
+  if (!program::is_communication(kind) || !comm::op(kind.communication).algorithms) {
+    fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
+  }
   const comm::Op& op = comm::op(kind.communication);
   for (const comm::Algorithm& a : op.algorithms(n, static_cast<double>(kind.bytes))) {
     double data = a.bytes / beta;

@@ -37,7 +37,8 @@ struct TaskCost {
 class CostModel {
  public:
   /// `threads`: per rank; matters only where ranks share cores. A profile replaces the cluster's
-  /// number of cores and its links, and adds the executor's overhead per task.
+  /// number of cores and its links, and adds the executor's overhead per task. Error: a profile of
+  /// another device than the cluster's.
   CostModel(Cluster cluster, std::optional<Profile> profile, int64_t threads);
 
   /// A task that involves no other rank, alone on its device.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -29,9 +30,10 @@ double positive(const JsonView& v, std::string_view key) {
   return x;
 }
 
-int64_t natural(const JsonView& v, std::string_view key, int64_t otherwise) {
+int64_t natural(const JsonView& v, std::string_view key, int64_t otherwise,
+                int64_t most = std::numeric_limits<int64_t>::max()) {
   const int64_t x = v.get_int(key, otherwise);
-  if (x < 0) v.at(key).fail(fmt::format("is {}; expected >= 0", x));
+  if (x < 0 || x > most) v.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
   return x;
 }
 
@@ -43,13 +45,14 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
     root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",
                                        root.get_string("format"), kFormat));
   Profile p;
+  if (root.has("device")) p.device = root.get_string("device");
   if (root.has("machine")) {
     const JsonView machine = root.at("machine");
     for (const std::string& key : machine.keys()) p.machine[key] = machine.get_string(key);
   }
   p.cores = natural(root, "cores", 0);
   p.threads = std::max<int64_t>(1, natural(root, "threads", 1));
-  p.task_overhead_ns = natural(root, "task_overhead_ns", 0);
+  p.task_overhead_ns = natural(root, "task_overhead_ns", 0, kMaxTaskNs);
   if (root.has("memory_bytes_per_s")) p.memory_bytes_per_s = positive(root, "memory_bytes_per_s");
   if (root.has("peak_flops")) {
     const JsonView peak = root.at("peak_flops");
@@ -83,7 +86,7 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
       t.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
     task.flops = positive(t, "flops");
     task.bytes = natural(t, "bytes", 0);
-    task.ns = natural(t, "ns", 0);
+    task.ns = natural(t, "ns", 0, kMaxTaskNs);
     task.spread = t.has("spread") ? positive(t, "spread") : 0;
     p.tasks.push_back(std::move(task));
   }
@@ -112,6 +115,7 @@ std::string to_json(const Profile& p) {
   using Json = nlohmann::ordered_json;
   Json root;
   root["format"] = kFormat;
+  root["device"] = p.device;
   root["machine"] = p.machine;
   root["cores"] = p.cores;
   root["threads"] = p.threads;
@@ -133,6 +137,15 @@ std::string to_json(const Profile& p) {
                      {"spread", t.spread}});
   root["tasks"] = tasks;
   return root.dump(1) + "\n";
+}
+
+std::string mismatch(const Profile& profile, const Cluster& cluster) {
+  const std::string wanted = cluster.cores_per_node > 0 ? "cpu" : cluster.device.name;
+  if (profile.device == wanted) return "";
+  const auto cpu = profile.machine.find("cpu");
+  std::string timed = profile.device;
+  if (timed == "cpu" && cpu != profile.machine.end()) timed += " (" + cpu->second + ")";
+  return fmt::format("times a {}, and {} computes on {}", timed, cluster.name, wanted);
 }
 
 std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {

@@ -21,6 +21,10 @@ using program::Kind;
 std::string kind_key(const Kind& kind, uint32_t accumulate);
 std::string kind_key(const Kind& kind, uint32_t accumulate, const GroupShape& shape);
 
+/// Longest time of one task that is believed, in a profile or computed: 11 days. Sums of many stay
+/// within 64 bits.
+inline constexpr int64_t kMaxTaskNs = 1'000'000'000'000'000;
+
 struct TimedTask {
   std::string key;  ///< kind_key
   std::string op;
@@ -40,6 +44,9 @@ struct TimedLink {
 };
 
 struct Profile {
+  /// What the tasks were timed on: "cpu", or the name of another device. A cluster that computes on
+  /// something else has no use for the profile (mismatch()).
+  std::string device = "cpu";
   std::map<std::string, std::string> machine;  ///< facts for people: cpu, backend, kernel
   int64_t cores = 0;                           ///< of the machine
   int64_t threads = 1;                         ///< per rank while timing
@@ -54,6 +61,11 @@ struct Profile {
 Profile read_profile(const std::string& path);
 Profile parse_profile(std::string_view text, const std::string& where);
 std::string to_json(const Profile& profile);
+
+/// Why a profile says nothing about a cluster's devices, as a clause: "times a cpu (...), and ...";
+/// empty if it does. Ranks that are threads compute on a "cpu", others on the device that the
+/// cluster names.
+std::string mismatch(const Profile& profile, const Cluster& cluster);
 
 /// A task that has to be timed for a program: one of each kind (and accumulation), how often a step
 /// of one rank of the class that has most of them runs it, and where an example is.

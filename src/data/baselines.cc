@@ -130,23 +130,15 @@ void Trigram::Order::build(const std::vector<uint64_t>& sorted, int token_bits) 
     h.end = static_cast<int64_t>(token.size());
     histories.push_back(h);
   }
-  size_t size = 16;
-  while (size < 2 * histories.size()) size *= 2;
-  slots.assign(size, 0);
+  index = FlatMap<uint32_t>(histories.size());
   for (size_t n = 0; n < histories.size(); ++n) {
-    size_t i = mix64(histories[n].key) & (size - 1);
-    while (slots[i] != 0) i = (i + 1) & (size - 1);
-    slots[i] = static_cast<int64_t>(n) + 1;
+    index.insert(histories[n].key, static_cast<uint32_t>(n));
   }
 }
 
 const Trigram::History* Trigram::Order::find(uint64_t history) const {
-  for (size_t i = mix64(history) & (slots.size() - 1); slots[i] != 0;
-       i = (i + 1) & (slots.size() - 1)) {
-    const History& h = histories[static_cast<size_t>(slots[i] - 1)];
-    if (h.key == history) return &h;
-  }
-  return nullptr;
+  const uint32_t* found = index.find(history);
+  return found == nullptr ? nullptr : &histories[*found];
 }
 
 double Trigram::Order::interpolate(const History* h, int32_t w, double lower) const {

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/flat_map.h"
 #include "data/shards.h"
 
 namespace hocket::data {
@@ -65,7 +66,7 @@ class Trigram {
     std::vector<int32_t> token;
     std::vector<int32_t> count;
     std::vector<History> histories;
-    std::vector<int64_t> slots;  // open addressing: index of a history plus one
+    FlatMap<uint32_t> index;  // of each history, by its key
 
     void build(const std::vector<uint64_t>& sorted, int token_bits);
     const History* find(uint64_t history) const;

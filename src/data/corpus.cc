@@ -13,22 +13,76 @@
 namespace hocket::data {
 namespace {
 
-std::vector<std::string> expand(const std::vector<std::string>& inputs) {
+// What is there to try where an input matches nothing: patterns that only a shell expands.
+std::string advice(const std::string& input) {
+  if (input.starts_with('~')) return "; ~ is not expanded here; try the folder's full path";
+  if (input.find('{') != std::string::npos) {
+    return "; {a,b} is not expanded here; try one pattern for each";
+  }
+  return "";
+}
+
+Corpus::Why why_of(GlobSkipped::Why why) {
+  switch (why) {
+    case GlobSkipped::Why::hidden: return Corpus::Why::hidden;
+    case GlobSkipped::Why::linked_folder: return Corpus::Why::linked_folder;
+    case GlobSkipped::Why::unreadable: return Corpus::Why::unreadable;
+    case GlobSkipped::Why::no_file: break;
+  }
+  return Corpus::Why::no_file;
+}
+
+// Every path once, in the order of the inputs; what the walks passed by is dropped.
+std::vector<std::string> expand(const std::vector<std::string>& inputs,
+                                std::vector<Corpus::Dropped>* dropped) {
   if (inputs.empty()) fail("data", "no inputs; expected files, folders or globs");
   std::vector<std::string> paths;
-  std::set<std::string> seen;
+  std::set<std::string> seen, passed_by;
   for (const std::string& input : inputs) {
     const bool folder = is_directory(input);
-    const std::vector<std::string> found = list_glob(folder ? join_path(input, "**/*") : input);
+    std::vector<GlobSkipped> skipped;
+    const std::vector<std::string> found =
+        list_glob(folder ? join_path(input, "**/*") : input, &skipped);
+    for (const GlobSkipped& s : skipped) {
+      if (passed_by.insert(s.path).second) dropped->push_back({s.path, why_of(s.why), ""});
+    }
     if (found.empty()) {
-      fail("data", "input {} {}; expected files", quote(input),
-           folder ? "is a folder without files" : "matches nothing");
+      std::string other;
+      if (!skipped.empty()) {
+        other = fmt::format(" ({}: {})", skipped[0].path, to_string(skipped[0].why));
+      }
+      fail("data", "input {} {}{}; expected files{}", quote(input),
+           folder ? "is a folder without files" : "matches nothing", other, advice(input));
     }
     for (const std::string& path : found) {
       if (seen.insert(path).second) paths.push_back(path);
     }
   }
   return paths;
+}
+
+// What one reading of a file tells. The hash is of the whole only if it is text.
+struct Content {
+  int64_t bytes = 0;
+  Hash128 hash;
+  bool binary = false;
+  bool utf16 = false;
+};
+
+Content content_of(const std::string& path) {
+  Content content;
+  Hasher hasher;
+  read_pieces(path, [&](std::string_view piece) {
+    if (content.bytes == 0) {
+      content.utf16 = piece.starts_with("\xFF\xFE") || piece.starts_with("\xFE\xFF");
+    }
+    content.bytes += static_cast<int64_t>(piece.size());
+    content.binary = piece.find('\0') != std::string_view::npos;
+    hasher.add(piece);
+    return !content.binary && !content.utf16;
+  });
+  content.hash = hasher.finish();
+  return content;
 }
 
 bool in_valid(const Hash128& content, uint64_t seed, double fraction) {
@@ -52,35 +106,63 @@ int64_t Corpus::bytes(bool valid) const {
   return sum;
 }
 
+std::map<Corpus::Why, int64_t> Corpus::dropped_counts() const {
+  std::map<Why, int64_t> counts;
+  for (const Dropped& d : dropped) ++counts[d.why];
+  return counts;
+}
+
+namespace {
+
+// In the order of Corpus::Why.
+constexpr struct {
+  const char* key;
+  const char* text;
+} kWhys[] = {{"duplicate", "duplicate"},
+             {"empty", "empty"},
+             {"binary", "binary"},
+             {"utf16", "UTF-16 (try iconv -t UTF-8)"},
+             {"hidden", "hidden"},
+             {"linked_folder", "linked folder"},
+             {"unreadable", "that cannot be read"},
+             {"no_file", "no regular file"}};
+
+}  // namespace
+
+const char* to_string(Corpus::Why why) { return kWhys[static_cast<size_t>(why)].key; }
+
+std::string left_out_text(const std::map<Corpus::Why, int64_t>& counts) {
+  std::vector<std::string> parts;
+  for (const auto& [why, count] : counts) {
+    parts.push_back(fmt::format("{} {}", count, kWhys[static_cast<size_t>(why)].text));
+  }
+  return parts.empty() ? "nothing" : join(parts, ", ");
+}
+
 Corpus scan_corpus(const CorpusOptions& options) {
   if (!(options.valid_fraction >= 0 && options.valid_fraction < 1)) {
     fail("data", "valid_fraction {}; expected 0 or more, and less than 1", options.valid_fraction);
   }
   Corpus corpus;
   std::map<Hash128, std::string> first;  // path of each content
-  for (const std::string& path : expand(options.inputs)) {
-    const MappedFile file(path);
-    const std::string_view text = file.bytes();
-    if (text.empty()) {
-      corpus.dropped.push_back({path, "empty"});
-    } else if (text.find('\0') != std::string_view::npos) {
-      corpus.dropped.push_back({path, "binary"});
+  for (const std::string& path : expand(options.inputs, &corpus.dropped)) {
+    const Content content = content_of(path);
+    if (content.bytes == 0) {
+      corpus.dropped.push_back({path, Corpus::Why::empty, ""});
+    } else if (content.utf16) {
+      corpus.dropped.push_back({path, Corpus::Why::utf16, ""});
+    } else if (content.binary) {
+      corpus.dropped.push_back({path, Corpus::Why::binary, ""});
+    } else if (const auto [known, is_new] = first.emplace(content.hash, path); is_new) {
+      corpus.files.push_back({path, content.bytes, content.hash,
+                              in_valid(content.hash, options.seed, options.valid_fraction)});
     } else {
-      const Hash128 hash = hash128(text);
-      const auto [known, is_new] = first.emplace(hash, path);
-      if (is_new) {
-        corpus.files.push_back({path, static_cast<int64_t>(text.size()), hash,
-                                in_valid(hash, options.seed, options.valid_fraction)});
-      } else {
-        corpus.dropped.push_back({path, "duplicate of " + known->second});
-      }
+      corpus.dropped.push_back({path, Corpus::Why::duplicate, known->second});
     }
   }
   if (corpus.files.empty()) {
-    fail("data",
-         "no text in {} files: all are empty, binary or duplicates; expected at least one "
-         "file of text",
-         corpus.dropped.size());
+    fail("data", "no text in the inputs; left out: {}; expected at least one file of text",
+         left_out_text(corpus.dropped_counts()));
   }
   if (corpus.bytes(false) == 0) {
     fail("data",

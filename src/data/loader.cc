@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/math.h"
 
 namespace hocket::data {
 namespace {
@@ -115,7 +116,7 @@ ValidLoader::ValidLoader(std::shared_ptr<const TokenStream> stream, int64_t seq_
     fail("data", "a tokenizer of {} tokens for shards of {}; expected the one that made them",
          token_lengths_.size(), stream_->vocab_size());
   }
-  size_ = (stream_->tokens() + seq_len - 1) / seq_len;
+  size_ = ceil_div(stream_->tokens(), seq_len);
 }
 
 int64_t ValidLoader::fill(int64_t index, const SequenceOut& out) const {

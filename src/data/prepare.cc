@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "data/prepare.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/folder_lock.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -15,18 +17,20 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "hocket-data";
-constexpr int kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr const char* kIndex = "index.json";
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kStaging = ".staging";
 
-std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_t shard_tokens) {
+// Version 1 counted the paths in, so that the same texts from another folder were other data.
+std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_t shard_tokens,
+                        int64_t version) {
   Hasher h;
-  h.add(kFormat).add(uint64_t{kVersion}).add(static_cast<uint64_t>(shard_tokens));
+  h.add(kFormat).add(static_cast<uint64_t>(version)).add(static_cast<uint64_t>(shard_tokens));
   h.add(tokenizer.hash().high).add(tokenizer.hash().low);
   for (const Corpus::File& f : corpus.files) {
     h.add(f.hash.high).add(f.hash.low).add(uint64_t{f.valid});
-    h.add(uint64_t{f.path.size()}).add(f.path);
+    if (version == 1) h.add(uint64_t{f.path.size()}).add(f.path);
   }
   return h.finish().hex();
 }
@@ -100,21 +104,27 @@ PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const Spl
   PrepareResult r;
   r.train = train;
   r.valid = valid;
-  for (const Corpus::Dropped& d : corpus.dropped) {
-    ++(d.why == "empty"    ? r.dropped_empty
-       : d.why == "binary" ? r.dropped_binary
-                           : r.dropped_duplicate);
-  }
+  r.dropped = corpus.dropped_counts();
   return r;
 }
 
+// The baselines read the texts again, where index.json says that they lie.
+bool same_paths(const std::vector<Corpus::File>& a, const std::vector<Corpus::File>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Corpus::File& x, const Corpus::File& y) { return x.path == y.path; });
+}
+
 // True and *result if the folder holds what would be made.
-bool is_up_to_date(const std::string& folder, const std::string& wanted, const Corpus& corpus,
+bool is_up_to_date(const PrepareOptions& options, const Corpus& corpus, const Tokenizer& tokenizer,
                    PrepareResult* result) {
-  if (!file_exists(join_path(folder, kIndex))) return false;
+  if (!file_exists(join_path(options.output, kIndex))) return false;
   try {
-    const Dataset there(folder);
-    if (there.fingerprint() != wanted) return false;
+    const Dataset there(options.output);
+    if (there.fingerprint() !=
+            fingerprint(corpus, tokenizer, options.shard_tokens, there.version()) ||
+        !same_paths(there.files(), corpus.files)) {
+      return false;
+    }
     *result = result_of(corpus, there.train_stats(), there.valid_stats());
     result->up_to_date = true;
     return true;
@@ -136,7 +146,9 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
                      {"split", f.valid ? "valid" : "train"}});
   }
   for (const Corpus::Dropped& d : corpus.dropped) {
-    dropped.push_back({{"path", d.path}, {"why", d.why}});
+    OrderedJson one = {{"path", d.path}, {"why", to_string(d.why)}};
+    if (!d.first.empty()) one["first"] = d.first;
+    dropped.push_back(std::move(one));
   }
   const OrderedJson root = {{"format", kFormat},
                             {"version", kVersion},
@@ -190,12 +202,14 @@ PrepareResult prepare(const PrepareOptions& options) {
          options.tokenizer);
   }
   const Corpus corpus = scan_corpus(options.corpus);
-  const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens);
   PrepareResult result;
-  if (is_up_to_date(options.output, print, corpus, &result)) return result;
+  if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
 
   const std::string staging = join_path(options.output, kStaging);
   make_dirs(options.output);
+  const FolderLock lock(options.output, "preparing data into this folder", "choose another one");
+  // Whoever held the lock may have made just that.
+  if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
   remove_tree(staging);
   make_dirs(staging);
   try {
@@ -227,6 +241,7 @@ PrepareResult prepare(const PrepareOptions& options) {
     train.close();
     valid.close();
     tokenizer.save_folder(staging);
+    const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kVersion);
     write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
                                                              print, train.stats(), valid.stats()));
     std::set<std::string> shards(train.stats().shards.begin(), train.stats().shards.end());
@@ -250,8 +265,9 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
   }
   const nlohmann::json json = read_json(path);
   const JsonView root(json, path);
-  if (root.get_string("format") != kFormat || root.get_int("version") != kVersion) {
-    root.fail(fmt::format("is not of format {} version {}", kFormat, kVersion));
+  version_ = root.get_int("version");
+  if (root.get_string("format") != kFormat || version_ < 1 || version_ > kVersion) {
+    root.fail(fmt::format("is not of format {} version 1 to {}", kFormat, kVersion));
   }
   fingerprint_ = root.get_string("fingerprint");
   train_stats_ = split_from_json(root.at("train"));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,16 +23,27 @@ struct Corpus {
     Hash128 hash;        ///< of the content
     bool valid = false;  ///< in the validation split
   };
+  /// Why something below the inputs is left out: `binary` holds a NUL byte, `utf16` begins with
+  /// the mark of UTF-16 or UTF-32; the last four are what a walk through folders passes by
+  /// (list_glob).
+  enum class Why { duplicate, empty, binary, utf16, hidden, linked_folder, unreadable, no_file };
   struct Dropped {
     std::string path;
-    std::string why;  ///< "empty", "binary" (holds a NUL byte), "duplicate of <path>"
+    Why why = Why::empty;
+    std::string first;  ///< of a duplicate: the file that is kept
   };
   std::vector<File> files;  ///< in the order of the inputs, by path within one glob
   std::vector<Dropped> dropped;
 
   std::vector<std::string> paths(bool valid) const;  ///< of one split
   int64_t bytes(bool valid) const;
+  std::map<Why, int64_t> dropped_counts() const;
 };
+
+/// "duplicate", "utf16", ...: as JSON names it.
+const char* to_string(Corpus::Why why);
+/// "3 duplicate, 1 hidden": for people; "nothing" if the counts are empty.
+std::string left_out_text(const std::map<Corpus::Why, int64_t>& counts);
 
 struct CorpusOptions {
   std::vector<std::string> inputs;  ///< files, folders (all below them) and globs (list_glob)
@@ -63,13 +75,14 @@ struct SplitStats {
 
 struct PrepareResult {
   SplitStats train, valid;
-  int64_t dropped_duplicate = 0, dropped_empty = 0, dropped_binary = 0;
+  std::map<Corpus::Why, int64_t> dropped;
   bool up_to_date = false;  ///< nothing had to be done
 };
 
 /// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
 /// latter last; until all is written the folder keeps what it had. Same inputs, same bytes, whoever
-/// runs it. Does nothing if the folder holds the result already.
+/// runs it. Does nothing if the folder holds the result already. Error: another process prepares
+/// into the same folder (FolderLock).
 PrepareResult prepare(const PrepareOptions& options);
 
 /// A prepared folder, opened.
@@ -87,10 +100,14 @@ class Dataset {
   std::shared_ptr<const TokenStream> train() const { return train_; }
   std::shared_ptr<const TokenStream> valid() const { return valid_; }
   const std::vector<Corpus::File>& files() const { return files_; }
-  /// What was prepared: changes with files, split, tokenizer and format.
+  /// What was prepared: changes with texts, their order and split, tokenizer and format, not with
+  /// where the files lie (but in version 1).
   const std::string& fingerprint() const { return fingerprint_; }
+  /// Of index.json: 1 or 2.
+  int64_t version() const { return version_; }
 
  private:
+  int64_t version_ = 0;
   std::string folder_, fingerprint_;
   std::unique_ptr<Tokenizer> tokenizer_;
   SplitStats train_stats_, valid_stats_;

@@ -49,12 +49,6 @@ std::string_view bytes_of(const std::vector<T>& items) {
   return {reinterpret_cast<const char*>(items.data()), items.size() * sizeof(T)};
 }
 
-int64_t load(const char* at, int64_t index) {
-  int64_t value;
-  std::memcpy(&value, at + 8 * index, 8);
-  return value;
-}
-
 }  // namespace
 
 ShardWriter::ShardWriter(int32_t vocab_size, const Hash128& tokenizer) {
@@ -114,16 +108,16 @@ Shard::Shard(const std::string& path) : file_(path) {
     fail("shards", "{}: {}; try `hocket data prepare` again", path, what);
   };
   Header h;
-  if (file_.size() < sizeof h) {
-    refuse(fmt::format("truncated; got {} bytes; expected a header of {}", file_.size(), sizeof h));
+  const auto size = static_cast<uint64_t>(file_.size());
+  if (size < sizeof h) {
+    refuse(fmt::format("truncated; got {} bytes; expected a header of {}", size, sizeof h));
   }
-  std::memcpy(&h, file_.data(), sizeof h);
+  file_.read(0, &h, sizeof h);
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) refuse("no token shard");
   if (h.version != kVersion) {
     refuse(fmt::format("format version {}; expected {}", h.version, kVersion));
   }
   // Each count is held against the file's size before anything is computed from it.
-  const uint64_t size = file_.size();
   if ((h.id_bytes != 2 && h.id_bytes != 4) || h.documents > size / 16 || h.tokens > size / 2 ||
       h.vocab_size == 0 || h.vocab_size > (h.id_bytes == 2 ? kNarrowVocab : INT32_MAX) ||
       h.ids_at != ids_offset(h.documents)) {
@@ -133,14 +127,16 @@ Shard::Shard(const std::string& path) : file_(path) {
   if (size != expected) {
     refuse(fmt::format("truncated or damaged; got {} bytes; expected {}", size, expected));
   }
-  const std::string_view index = file_.bytes().substr(sizeof h, 8 * (2 * h.documents + 1));
-  if (checksum(h, index) != h.index_checksum) {
+  std::vector<int64_t> index(2 * h.documents + 1);
+  file_.read(sizeof h, index.data(), index.size() * sizeof(int64_t));
+  if (checksum(h, bytes_of(index)) != h.index_checksum) {
     refuse("damaged: header or index do not have their checksum");
   }
-  width_ = static_cast<int>(h.id_bytes);
-  begins_ = index.data();
-  bytes_ = begins_ + 8 * (h.documents + 1);
-  ids_ = file_.data() + h.ids_at;
+  const auto first_bytes = index.begin() + static_cast<ptrdiff_t>(h.documents) + 1;
+  begins_.assign(index.begin(), first_bytes);
+  bytes_.assign(first_bytes, index.end());
+  width_ = h.id_bytes;
+  ids_at_ = static_cast<int64_t>(h.ids_at);
   checksum_ = h.ids_checksum;
   info_.tokenizer = {h.tokenizer_high, h.tokenizer_low};
   info_.vocab_size = static_cast<int32_t>(h.vocab_size);
@@ -148,13 +144,12 @@ Shard::Shard(const std::string& path) : file_(path) {
   info_.documents = static_cast<int64_t>(h.documents);
   info_.bytes = static_cast<int64_t>(h.bytes);
   // A checksum is no proof of good will.
-  bool sound = info_.documents > 0 && load(begins_, 0) == 0 &&
-               load(begins_, info_.documents) == info_.tokens && info_.bytes >= 0;
+  bool sound = info_.documents > 0 && begins_.front() == 0 && begins_.back() == info_.tokens &&
+               info_.bytes >= 0;
   int64_t left = info_.bytes;
-  for (int64_t d = 0; sound && d < info_.documents; ++d) {
-    const int64_t bytes = load(bytes_, d);
-    sound = load(begins_, d + 1) > load(begins_, d) && bytes >= 0 && bytes <= left;
-    left -= bytes;
+  for (size_t d = 0; sound && d < bytes_.size(); ++d) {
+    sound = begins_[d + 1] > begins_[d] && bytes_[d] >= 0 && bytes_[d] <= left;
+    left -= bytes_[d];
   }
   if (!sound || left != 0) refuse("damaged: the index is not in order");
 }
@@ -163,12 +158,16 @@ void Shard::read(int64_t begin, std::span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   HOCKET_CHECK(begin >= 0 && begin <= info_.tokens - count, "tokens {} to {} of {}", begin,
                begin + count, info_.tokens);
+  // Narrow ids are read into the end of `out` and widened from its beginning: what is written
+  // never reaches what is still to be read.
+  const size_t bytes = out.size() * width_;
+  char* raw = reinterpret_cast<char*>(out.data()) + out.size_bytes() - bytes;
+  file_.read(ids_at_ + begin * static_cast<int64_t>(width_), raw, bytes);
   uint32_t largest = 0;
   const auto widen = [&]<class Id>(Id) {
-    const char* from = ids_ + static_cast<size_t>(begin) * sizeof(Id);
     for (size_t i = 0; i < out.size(); ++i) {
       Id id;
-      std::memcpy(&id, from + i * sizeof(Id), sizeof(Id));
+      std::memcpy(&id, raw + i * sizeof(Id), sizeof(Id));
       largest = std::max<uint32_t>(largest, id);
       out[i] = static_cast<int32_t>(id);
     }
@@ -186,18 +185,24 @@ void Shard::read(int64_t begin, std::span<int32_t> out) const {
 
 int64_t Shard::document_begin(int64_t d) const {
   HOCKET_CHECK(d >= 0 && d <= info_.documents, "document {} of {}", d, info_.documents);
-  return load(begins_, d);
+  return begins_[static_cast<size_t>(d)];
 }
 
 int64_t Shard::document_bytes(int64_t d) const {
   HOCKET_CHECK(d >= 0 && d < info_.documents, "document {} of {}", d, info_.documents);
-  return load(bytes_, d);
+  return bytes_[static_cast<size_t>(d)];
 }
 
 void Shard::verify() const {
-  const size_t bytes = static_cast<size_t>(info_.tokens) * static_cast<size_t>(width_);
-  const uint64_t got = hash64({ids_, bytes});
-  if (got != checksum_) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::string piece(kPiece, '\0');
+  Hasher hasher;
+  for (int64_t at = ids_at_; at < file_.size(); at += kPiece) {
+    const auto bytes = static_cast<size_t>(std::min(kPiece, file_.size() - at));
+    file_.read(at, piece.data(), bytes);
+    hasher.add(std::string_view(piece).substr(0, bytes));
+  }
+  if (const uint64_t got = hasher.finish64(); got != checksum_) {
     fail("shards",
          "{}: the ids are damaged; got checksum {:016x}; expected {:016x}; try "
          "`hocket data prepare` again",
@@ -207,6 +212,8 @@ void Shard::verify() const {
 
 TokenStream::TokenStream(const std::vector<std::string>& paths) {
   if (paths.empty()) fail("shards", "no shards; expected at least one");
+  allow_open_files(static_cast<int64_t>(paths.size()));
+  shards_.reserve(paths.size());
   token_begin_ = document_begin_ = {0};
   for (const std::string& path : paths) {
     const ShardInfo& info = shards_.emplace_back(path).info();
@@ -266,8 +273,14 @@ int64_t TokenStream::document_bytes(int64_t d) const {
   return shards_[s].document_bytes(d - document_begin_[s]);
 }
 
-void TokenStream::verify() const {
-  for (const Shard& shard : shards_) shard.verify();
+void TokenStream::verify(const std::function<void(int64_t, int64_t)>& progress) const {
+  int64_t total = 0, done = 0;
+  for (const Shard& shard : shards_) total += shard.file_bytes();
+  for (const Shard& shard : shards_) {
+    if (progress) progress(done, total);
+    shard.verify();
+    done += shard.file_bytes();
+  }
 }
 
 }  // namespace hocket::data

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token shards: files of token ids with the documents that they belong to, memory-mapped. The
-// format is in docs/data.md. A document is the ids of one text, closed by the end of text.
+// Token shards: files of token ids with the documents that they belong to. The format is in
+// docs/data.md. A document is the ids of one text, closed by the end of text.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,7 +42,8 @@ class ShardWriter {
   std::vector<uint64_t> bytes_;
 };
 
-/// One file, mapped. The header and the index are verified when it is opened, the ids on demand.
+/// One file, held open. The header and the index are verified and kept when it is opened, the ids are
+/// read and verified on demand. A file that is cut off meanwhile is an Error.
 class Shard {
  public:
   /// Error: absent, truncated, of another format, or header or index damaged.
@@ -49,7 +51,9 @@ class Shard {
 
   const ShardInfo& info() const { return info_; }
   const std::string& path() const { return file_.path(); }
-  /// Ids [begin, begin + out.size()). Error: an id out of the vocabulary (a damaged file).
+  int64_t file_bytes() const { return file_.size(); }
+  /// Ids [begin, begin + out.size()). Error: an id out of the vocabulary (a damaged file), a file that
+  /// is shorter than it was.
   void read(int64_t begin, std::span<int32_t> out) const;
   /// First token of document `d`; `d` may be the number of documents.
   int64_t document_begin(int64_t d) const;
@@ -58,12 +62,11 @@ class Shard {
   void verify() const;
 
  private:
-  MappedFile file_;
+  RandomFile file_;
   ShardInfo info_;
-  int width_ = 2;  // bytes an id
-  const char* begins_ = nullptr;
-  const char* bytes_ = nullptr;
-  const char* ids_ = nullptr;
+  size_t width_ = 2;                    // bytes an id
+  std::vector<int64_t> begins_, bytes_;  // of the documents
+  int64_t ids_at_ = 0;
   uint64_t checksum_ = 0;
 };
 
@@ -87,7 +90,8 @@ class TokenStream {
   /// First token of document `d`; tokens() for d = documents().
   int64_t document_begin(int64_t d) const;
   int64_t document_bytes(int64_t d) const;
-  void verify() const;
+  /// Of every shard; `progress(done, total)` in bytes.
+  void verify(const std::function<void(int64_t, int64_t)>& progress = nullptr) const;
 
  private:
   size_t shard_of_token(int64_t at) const;

@@ -41,8 +41,8 @@ class Reader {
  public:
   // False if the line holds no metrics.
   bool add(const json& line) {
-    if (!line.is_object() || !line.contains("step") || !line["step"].is_number()) return false;
-    const auto step = line["step"].get<int64_t>();
+    if (!line.is_object() || !line.contains("step")) return false;
+    const int64_t step = JsonView(line, "").get_int("step");  // a line that is skipped if it is none
     double time = number(line, "time_s");
     bool known = false;
     if (line.contains("train/loss")) {

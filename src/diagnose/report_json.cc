@@ -12,6 +12,8 @@
 
 #include "base/json_writer.h"
 #include "base/stats.h"
+#include "comm/ops/comm_op.h"
+#include "ops/op.h"
 
 namespace hocket::diagnose {
 namespace {
@@ -287,7 +289,10 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
   out.end();
   put_load(out, r.metrics.load, limits.load_values);
 
-  out.key("kinds").array();
+  out.key("families").object();
+  for (const ops::Op* op : ops::all()) out.member(op->name, to_string(op->family));
+  for (const comm::Op* op : comm::all()) out.member(op->name, "communication");
+  out.end().key("kinds").array();
   for (const KindTime& k : r.kinds) {
     out.array().value(k.kind).value(k.lane).value(k.calls).value(k.seconds).value(k.flops);
     out.value(k.bytes).value(k.predicted_seconds).end();

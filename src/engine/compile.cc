@@ -74,8 +74,7 @@ Compiled compile(const Run& run, const CompileOptions& options) {
   result.reference = graph;
 
   passes::PassRunner runner(run.config.plan.passes, options.skip_passes,
-                            {plan.recompute,
-                             static_cast<int64_t>(run.config.plan.bucket_mib * (1 << 20))});
+                            run.config.plan.pass_options);
   runner.after = [&](const passes::Pass& pass) { observe(pass.name, graph, result.program); };
   runner.run(graph);
   result.program = parallel::lower(graph, plan);

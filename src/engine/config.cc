@@ -83,10 +83,8 @@ void PlanSection::fields(Fields& v) {
   v("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
   v("pp_schedule", pp_schedule,
     "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
-  v("recompute", recompute, "activations computed again in the backward pass")
-      .one_of({"none", "selective", "full"});
   v("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
-  v("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
+  pass_options.fields(v);
   v("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
       .min(0).max(kMaxThreads);
   v("ranks_per_node", ranks_per_node, "decides which links are inside a node; 0: all ranks on one")
@@ -144,7 +142,8 @@ void derive_model(Run& run) {
     return;
   }
   const bool required = m.init == "weights";
-  const checkpoint::ModelLocation at = checkpoint::resolve_model(m.path, required);
+  const checkpoint::ModelLocation at = checkpoint::resolve_model(
+      m.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
   run.model = models::read_config(at.config_file);
   // Who names a config.json means the configuration alone.
   const bool config_only = at.config_file == m.path;
@@ -165,7 +164,6 @@ void derive(Run& run) {
   p.micro_batch = c.plan.micro_batch;
   p.pp_layers = c.plan.pp_layers;
   p.pp_schedule = c.plan.pp_schedule;
-  p.recompute = c.plan.recompute;
   p.threads_per_rank = c.plan.threads_per_rank;
   p.ranks_per_node = c.plan.ranks_per_node;
   const int64_t at_once = p.dp * p.micro_batch;

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "models/config.h"
 #include "parallel/plan.h"
+#include "passes/pass.h"
 
 namespace hocket::engine {
 
@@ -62,9 +63,8 @@ struct PlanSection {
   int64_t pp = 1, dp = 1, ep = 1, micro_batch = 1;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
-  std::string recompute = "none";
   std::vector<std::string> passes{"recompute", "bucket"};
-  double bucket_mib = 25;
+  passes::PassOptions pass_options;  ///< keys of the plan, each declared by its pass
   int64_t threads_per_rank = 0;
   int64_t ranks_per_node = 0;
   double timeout_s = 300;

@@ -7,6 +7,10 @@
 
 namespace hocket::engine {
 
+std::string counted(int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string describe(const models::ModelConfig& m) {
   std::string text = fmt::format("{}: {} layers, width {}, {} heads over {} of {}, vocabulary {}",
                                  m.family, m.num_layers, m.hidden_size, m.num_heads,
@@ -29,7 +33,8 @@ std::string describe(const Run& run) {
                      p.pp, p.dp, p.ep > 1 ? fmt::format(" (ep {})", p.ep) : "", p.world(),
                      p.world() == 1 ? "" : "s", each, p.pp > 1 ? p.pp_schedule : "no pipeline",
                      p.num_micro_batches, p.num_micro_batches == 1 ? "" : "es", p.micro_batch,
-                     run.config.train.seq_len, p.recompute);
+                     run.config.train.seq_len,
+                     run.config.plan.pass_options.text("recompute"));
 }
 
 }  // namespace hocket::engine

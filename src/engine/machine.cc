@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string_view>
 #include <thread>
 
 namespace hocket::engine {
@@ -24,23 +25,36 @@ std::map<std::string, std::string> machine_facts() {
   return facts;
 }
 
-cost::Cluster local_cluster(const Run& run) {
-  cost::Cluster c;
-  c.name = "this machine";
-  c.about = "local ranks: threads that share the cores";
-  c.devices_per_node = run.plan.world();
-  c.cores_per_node = std::max(1u, std::thread::hardware_concurrency());
-  c.device.name = "core";
-  // Stand-ins until a profile replaces them; see docs/simulate.md.
+namespace {
+
+constexpr std::string_view kThisMachine =
+#include "engine/local.yaml.inc"
+    ;
+
+/// A cluster of this machine's cores and memory, with the constants of `described`.
+cost::Cluster on_this_machine(cost::Cluster described, const Run& run) {
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
                         static_cast<double>(sysconf(_SC_PAGESIZE));
-  c.device.memory = {memory / static_cast<double>(run.plan.world()), "this machine's, shared evenly"};
-  c.device.memory_bandwidth = {10e9, "assumed"};
-  c.device.peak = {{50e9, "assumed"}, {50e9, "assumed"}, {25e9, "assumed"}};
-  c.device.efficiency = {{0.8, "assumed"}, {0.4, "assumed"}, {0.8, "assumed"}};
-  for (cost::Link* l : {&c.links.intra, &c.links.inter})
-    *l = {{20e-6, "assumed"}, {5e9, "assumed"}, {1.0, "assumed"}};
-  return c;
+  const int64_t world = run.plan.world();
+  described.nodes = 1;
+  described.devices_per_node = world;
+  described.cores_per_node = std::max(1u, std::thread::hardware_concurrency());
+  described.device.memory = {memory / static_cast<double>(world), "this machine's, shared evenly"};
+  // What a plan puts into the network's queue goes through memory, too.
+  described.links.inter = described.links.intra;
+  return described;
+}
+
+}  // namespace
+
+cost::Cluster cluster_of(const Run& run, const std::string& file) {
+  if (file.empty()) return local_cluster(run);
+  cost::Cluster cluster = cost::read_cluster(file);
+  return cluster.this_machine ? on_this_machine(std::move(cluster), run) : cluster;
+}
+
+cost::Cluster local_cluster(const Run& run) {
+  return on_this_machine(cost::parse_cluster(kThisMachine, "configs/clusters/local.yaml"), run);
 }
 
 }  // namespace hocket::engine

@@ -218,6 +218,21 @@ ModelConfig read_config(const std::string& path) {
   return parse_config(read_file(file, kMaxConfigBytes), file);
 }
 
+ModelConfig with_end_of_text(ModelConfig config, int64_t id) {
+  if (id < 0) return config;
+  json object = json::parse(config.json);
+  if (config.eos_token_ids.empty()) {
+    config.eos_token_ids = {id};
+    object["eos_token_id"] = id;
+  }
+  if (!config.bos_token_id) {
+    config.bos_token_id = id;
+    object["bos_token_id"] = id;
+  }
+  config.json = object.dump(2);
+  return config;
+}
+
 std::string config_json(const ModelConfig& config, std::string_view torch_dtype) {
   json object = json::parse(config.json);
   object["architectures"] = {family_of(config).architecture};

@@ -63,6 +63,11 @@ ModelConfig parse_config(std::string_view json, const std::string& where, bool s
 /// Reads `path`, a config.json or a folder that holds one.
 ModelConfig read_config(const std::string& path);
 
+/// `config` with `id`, the token that ends every document and stands before it, as eos_token_id and
+/// bos_token_id where the config.json does not say them (absent, or null, which transformers writes
+/// for "not set"). What it says stays. An id below 0 changes nothing.
+ModelConfig with_end_of_text(ModelConfig config, int64_t id);
+
 /// Text of a config.json for a checkpoint: the keys that were read, with `architectures`,
 /// `model_type` and the element type ("float32") set, so that transformers opens it.
 std::string config_json(const ModelConfig& config, std::string_view torch_dtype);

@@ -120,11 +120,16 @@ std::vector<Sample> samples() {
                  Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}}) {
     TensorType q{DType::f64, {c.t, c.h, c.d}}, k{DType::f64, {c.t, c.g, c.d}};
     Attrs attrs{{"scale", 0.5}};
-    if (c.seq > 0) attrs.set("seq", c.seq);
+    // One document over all tokens where they are one sequence.
+    Fill positions{.kind = Fill::Kind::constant, .lo = 1};
+    if (c.seq > 0) {
+      attrs.set("seq", c.seq);
+      positions = {.kind = Fill::Kind::documents};
+    }
     list.push_back({to_string(q) + " " + to_string(k),
                     attrs,
                     {q, k, k, {DType::i32, {c.t}}},
-                    {{}, {}, {}, {.kind = Fill::Kind::documents}},
+                    {{}, {}, {}, positions},
                     {},
                     1e-5});
   }
@@ -136,10 +141,12 @@ std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
   for (int64_t seq : {12, 6}) {
     const Attrs attrs{{"scale", 0.5}, {"seq", seq}};
+    const Fill positions = seq < 12 ? Fill{.kind = Fill::Kind::documents}
+                                    : Fill{.kind = Fill::Kind::constant, .lo = 1};
     list.push_back({"12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq),
                     attrs,
                     {q, q, k, k, q, lse, {DType::i32, {12}}},
-                    {{}, {}, {}, {}, from, from, {.kind = Fill::Kind::documents}},
+                    {{}, {}, {}, {}, from, from, positions},
                     {{"attention", attrs, {1, 2, 3, 6}, {4, 5}}}});
   }
   return list;

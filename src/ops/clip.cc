@@ -18,7 +18,7 @@ Work work_sumsq(const Call& call) {
 }
 /// A sum per block.
 int64_t workspace_sumsq(const Call& call) {
-  return (call.in[0].numel() + kSumBlock - 1) / kSumBlock * 8;
+  return ceil_div(call.in[0].numel(), kSumBlock) * 8;
 }
 
 std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {

@@ -42,7 +42,7 @@ Work work_bwd(const Call& call) { return memory_bound(call, 10); }
 int64_t workspace_bwd(const Call& call) {
   const TensorType& x = call.in[1];
   const int64_t rows = product(x.dims, 0, x.dims.size() - 1), block = norm_block_rows(rows);
-  return (rows + block - 1) / block * x.dims.back() * element(x);
+  return ceil_div(rows, block) * x.dims.back() * element(x);
 }
 
 void grad(GradContext& g) {

@@ -34,7 +34,7 @@ Work work(const Call& call) { return memory_bound(call, 5); }
 int64_t workspace(const Call& call) {
   const TensorType& logits = call.in[0];
   const int64_t tokens = logits.dims[0], block = norm_block_rows(tokens);
-  return (tokens + block - 1) / block * logits.dims[1] * element(logits);
+  return ceil_div(tokens, block) * logits.dims[1] * element(logits);
 }
 
 void grad(GradContext& g) {

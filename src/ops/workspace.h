@@ -22,10 +22,8 @@ inline constexpr int64_t kMaxTileRows = 14, kMaxTileCols = 32;
 inline constexpr int64_t kRopeStep = 32;     ///< positions per row of the coarse table of angles
 inline constexpr int64_t kSumBlock = 16384;  ///< elements summed at once by sumsq
 
-using hocket::round_up;
-
 /// Rows per block of the reductions over rows (at most 64 blocks, at least 64 rows each).
-inline int64_t norm_block_rows(int64_t rows) { return std::max<int64_t>(64, (rows + 63) / 64); }
+inline int64_t norm_block_rows(int64_t rows) { return std::max<int64_t>(64, ceil_div(rows, 64)); }
 
 /// Tokens whose logits linear_cross_entropy holds at once: about 16 MiB of them, 32 to 512 rows.
 inline int64_t cross_entropy_rows(int64_t tokens, int64_t vocab, int64_t element) {
@@ -35,8 +33,8 @@ inline int64_t cross_entropy_rows(int64_t tokens, int64_t vocab, int64_t element
 
 /// Length of the blocks into which a product cuts its inner dimension k.
 inline int64_t gemm_step_k(int64_t k) {
-  const int64_t blocks = (k + kGemmBlockK - 1) / kGemmBlockK;
-  return blocks <= 1 ? k : round_up((k + blocks - 1) / blocks, 16);
+  const int64_t blocks = ceil_div(k, kGemmBlockK);
+  return blocks <= 1 ? k : round_up(ceil_div(k, blocks), 16);
 }
 
 /// Packed blocks of A and B of one thread, bytes.

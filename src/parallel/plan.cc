@@ -58,8 +58,6 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
          "make the program's size); try a larger plan.micro_batch or plan.dp, or a smaller "
          "train.global_batch",
          num_micro_batches, most, num_layers);
-  if (recompute != "none" && recompute != "selective" && recompute != "full")
-    fail("plan", "plan.recompute is '{}'; expected none, selective or full", recompute);
 }
 
 std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {

@@ -19,7 +19,6 @@ struct Plan {
   int64_t num_micro_batches = 1;      ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;     ///< layers per stage; empty: as even as possible
   std::string pp_schedule = "1f1b";   ///< 1f1b, gpipe or a CSV file
-  std::string recompute = "none";     ///< none, selective, full
   int64_t threads_per_rank = 0;       ///< 0: cores / ranks on this machine, at least 1
   int64_t ranks_per_node = 0;         ///< 0: all ranks on one node
 

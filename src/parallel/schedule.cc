@@ -88,6 +88,7 @@ Action parse_cell(std::string_view cell, std::string_view where, size_t row, siz
 
 Schedule parse_csv(std::string_view text, std::string_view where) {
   Schedule s;
+  s.source = where;
   while (!text.empty()) {
     size_t eol = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, eol);
@@ -112,9 +113,9 @@ Schedule parse_csv(std::string_view text, std::string_view where) {
 }
 
 void validate(const Schedule& schedule, int stages, int micro_batches, bool with_backward) {
-  constexpr const char* kWhere = "schedule";
+  const std::string& where = schedule.source;
   if (static_cast<int>(schedule.ranks.size()) != stages)
-    fail(kWhere, "has {} rows; expected {} (plan.pp)", schedule.ranks.size(), stages);
+    fail(where, "has {} rows; expected {} (plan.pp)", schedule.ranks.size(), stages);
   for (int stage = 0; stage < stages; ++stage) {
     // Per micro-batch, what has run: F, then B or I and W.
     std::map<int, std::string> done;
@@ -122,7 +123,7 @@ void validate(const Schedule& schedule, int stages, int micro_batches, bool with
     for (size_t c = 0; c < row.size(); ++c) {
       const Action& a = row[c];
       auto bad = [&](const std::string& why) {
-        fail(kWhere, "row {}, column {}: {}{}{} {}", stage + 1, c + 1, a.stage, a.kind,
+        fail(where, "row {}, column {}: {}{}{} {}", stage + 1, c + 1, a.stage, a.kind,
              a.micro_batch, why);
       };
       if (a.stage != stage) bad(fmt::format("belongs to stage {}; expected {}", a.stage, stage));
@@ -141,7 +142,7 @@ void validate(const Schedule& schedule, int stages, int micro_batches, bool with
       const std::string& all = done[m];
       bool ok = with_backward ? all == "FB" || all == "FIW" : all == "F";
       if (!ok)
-        fail(kWhere, "row {}: micro-batch {} runs '{}'; expected F and then B, or F, I, W",
+        fail(where, "row {}: micro-batch {} runs '{}'; expected F and then B, or F, I, W",
              stage + 1, m, all);
     }
   }

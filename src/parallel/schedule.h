@@ -19,7 +19,8 @@ struct Action {
 
 struct Schedule {
   std::vector<std::vector<Action>> ranks;  ///< one row per pipeline rank = stage
-  bool operator==(const Schedule&) const = default;
+  std::string source = "schedule";         ///< named in errors: the file that it was read from
+  bool operator==(const Schedule& other) const { return ranks == other.ranks; }
 };
 
 /// 1F1B (PipeDream-Flush, Narayanan et al., arXiv 2006.09503).

@@ -105,15 +105,23 @@ class Bucketing {
   std::vector<TaskId> renamed_;
 };
 
-void run(Program& program, const PassOptions& options) {
-  for (RankClass& cls : program.classes) Bucketing(program, cls, options.bucket_bytes).run();
+struct Options {
+  double bucket_mib = 25;
+  void fields(Fields& v) {
+    v("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
+  }
+};
+
+void run(Program& program, const Options& options) {
+  const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
+  for (RankClass& cls : program.classes) Bucketing(program, cls, limit).run();
 }
 
 }  // namespace
 
 Pass pass_bucket() {
-  return {"bucket", "merges gradient all-reduces into buckets (plan.bucket_mib)", true, nullptr,
-          run};
+  return program_pass("bucket", "merges gradient all-reduces into buckets (plan.bucket_mib)", true,
+                      run);
 }
 
 }  // namespace hocket::passes

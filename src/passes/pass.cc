@@ -32,6 +32,33 @@ const Pass& find(std::string_view name) {
   fail("passes", "unknown pass '{}'; expected one of {}", name, known);
 }
 
+PassOptions::PassOptions(const std::vector<std::string>& settings) {
+  for (const Pass& pass : all()) values_.push_back(pass.defaults);
+  if (!settings.empty()) parse_config(*this, "{}", "passes", settings);
+}
+
+void PassOptions::fields(Fields& to) {
+  for (AnyOptions& options : values_) options.fields(to);
+}
+
+const AnyOptions& PassOptions::of(const Pass& pass) const {
+  return values_[static_cast<size_t>(&pass - all().data())];
+}
+
+std::string PassOptions::text(std::string_view key) const {
+  PassOptions copy = *this;  // fields() is for writing as well
+  Fields fields;
+  copy.fields(fields);
+  for (const Field& field : fields.list()) {
+    if (field.name != key) continue;
+    if (const auto* value = std::get_if<std::string*>(&field.target)) return **value;
+    if (const auto* value = std::get_if<double*>(&field.target)) return fmt::format("{}", **value);
+    if (const auto* value = std::get_if<int64_t*>(&field.target)) return fmt::format("{}", **value);
+    if (const auto* value = std::get_if<bool*>(&field.target)) return **value ? "true" : "false";
+  }
+  fail("passes", "no pass has the option '{}'", key);
+}
+
 PassRunner::PassRunner(std::vector<std::string> names, std::vector<std::string> skip,
                        PassOptions options)
     : options_(std::move(options)) {
@@ -46,7 +73,7 @@ void PassRunner::run_level(T& object, F member) {
   for (const Pass* pass : passes_) {
     if (!(pass->*member)) continue;
     auto start = std::chrono::steady_clock::now();
-    (pass->*member)(object, options_);
+    (pass->*member)(object, options_.of(*pass));
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     times_.push_back({pass->name, took.count()});
     log_debug("pass {}: {}", pass->name, human_time(took.count()));

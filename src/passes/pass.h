@@ -1,36 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes: rewrites of the graph (between autodiff and lowering) or of the program (after lowering),
-// each with a declared effect on numerics. A run names its passes in order; any can be skipped.
+// each with a declared effect on numerics. A run names its passes in order; any can be skipped. What a
+// pass may be told is a struct with fields() in its own file, whose keys are keys of `plan` in run.yaml.
 #pragma once
 
+#include <any>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/config.h"
 #include "graph/graph.h"
 #include "program/program.h"
 
 namespace hocket::passes {
 
-/// What passes may ask of the plan.
-struct PassOptions {
-  std::string recompute = "none";         ///< none, selective, full
-  int64_t bucket_bytes = 25 << 20;        ///< gradient bucket
+/// The options of one pass, whatever their type.
+class AnyOptions {
+ public:
+  template <HasFields Own>
+  explicit AnyOptions(Own own)
+      : value_(std::move(own)), fields_([](std::any& value, Fields& fields) {
+          std::any_cast<Own&>(value).fields(fields);
+        }) {}
+  void fields(Fields& to) { fields_(value_, to); }
+  template <class Own>
+  const Own& as() const {
+    return std::any_cast<const Own&>(value_);
+  }
+
+ private:
+  std::any value_;
+  void (*fields_)(std::any&, Fields&);
+};
+/// Those of a pass that has none.
+struct NoOptions {
+  void fields(Fields&) {}
 };
 
 struct Pass {
   const char* name;
   const char* help;
-  bool same_numerics;  ///< results are bit-identical with and without it
+  bool same_numerics;   ///< results are bit-identical with and without it
+  AnyOptions defaults;
   /// Exactly one is set.
-  void (*on_graph)(graph::Graph&, const PassOptions&) = nullptr;
-  void (*on_program)(program::Program&, const PassOptions&) = nullptr;
+  std::function<void(graph::Graph&, const AnyOptions&)> on_graph;
+  std::function<void(program::Program&, const AnyOptions&)> on_program;
 };
+template <HasFields Own>
+Pass graph_pass(const char* name, const char* help, bool same_numerics,
+                void (*run)(graph::Graph&, const Own&)) {
+  return {name, help, same_numerics, AnyOptions(Own{}),
+          [run](graph::Graph& graph, const AnyOptions& options) { run(graph, options.as<Own>()); },
+          nullptr};
+}
+template <HasFields Own>
+Pass program_pass(const char* name, const char* help, bool same_numerics,
+                  void (*run)(program::Program&, const Own&)) {
+  return {name, help, same_numerics, AnyOptions(Own{}), nullptr,
+          [run](program::Program& program, const AnyOptions& options) {
+            run(program, options.as<Own>());
+          }};
+}
 
 const std::vector<Pass>& all();
 /// Throws Error naming all passes.
 const Pass& find(std::string_view name);
+
+/// The options of all passes.
+class PassOptions {
+ public:
+  /// The defaults, but for these settings "key=value". Error for a key that no pass has.
+  explicit PassOptions(const std::vector<std::string>& settings = {});
+  /// The keys of all passes, in the order of passes.inc.
+  void fields(Fields& to);
+  const AnyOptions& of(const Pass& pass) const;
+  /// The value of a key as people read it. Error if no pass has the key.
+  std::string text(std::string_view key) const;
+
+ private:
+  std::vector<AnyOptions> values_;  ///< as all()
+};
 
 struct PassTime {
   std::string name;

@@ -39,7 +39,15 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
   return repeat;
 }
 
-void run(Graph& graph, const PassOptions& options) {
+struct Options {
+  std::string recompute = "none";
+  void fields(Fields& v) {
+    v("recompute", recompute, "activations computed again in the backward pass")
+        .one_of({"none", "selective", "full"});
+  }
+};
+
+void run(Graph& graph, const Options& options) {
   if (options.recompute == "none" || graph.grads.empty()) return;
   const bool full = options.recompute == "full";
   std::vector<graph::Node> nodes;
@@ -79,8 +87,8 @@ void run(Graph& graph, const PassOptions& options) {
 }  // namespace
 
 Pass pass_recompute() {
-  return {"recompute", "computes activations again instead of keeping them (plan.recompute)", true,
-          run, nullptr};
+  return graph_pass("recompute",
+                    "computes activations again instead of keeping them (plan.recompute)", true, run);
 }
 
 }  // namespace hocket::passes

@@ -95,7 +95,8 @@ class Line {
 
   template <class Value>
   void one(const Field& field, const Value& value) {
-    values_.text(" ");
+    const bool whole_kind = form_ == Form::identity && field.refers == Ref::kind;
+    if (!whole_kind) values_.text(" ");  // a kind's words bring their own
     if (!field.is_word) {
       values_.text(field.name);
       values_.text("=");

@@ -335,17 +335,18 @@ void Executor::Impl::finish(int lane) {
 }
 
 void Executor::Impl::record_error(TaskId task, const std::string& what, Error::Cause why) {
-  std::string text =
-      fmt::format("rank {}: {}: {}", rank, task_name(program, cls_id, task), what);
+  std::string text;
   {
     std::lock_guard lock(mutex);
+    cancelled = true;
+    changed.notify_all();
+    // A lane that was left to itself may come back when the program and `self` are gone.
+    if (stopping) return;
+    text = fmt::format("rank {}: {}: {}", rank, task_name(program, cls_id, task), what);
     if (error.empty()) {
       error = text;
       cause = why;
     }
-    cancelled = true;
-    changed.notify_all();
-    if (stopping) return;
   }
   if (self.on_error) self.on_error(text);
 }

@@ -17,6 +17,9 @@ namespace {
 using program::kNone;
 
 /// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
+// Longest step that is simulated: 31 years. What is added to it, a task or two, fits into 64 bits.
+constexpr int64_t kMaxStepNs = 1'000'000'000'000'000'000;
+
 struct Event {
   int64_t ns;
   int32_t index;
@@ -80,18 +83,19 @@ struct Activity {
 struct Node {
   static constexpr int64_t kScale = int64_t{1} << 16;
   struct Running {
-    int64_t until;  ///< virtual
+    __int128 until;  ///< virtual
     int32_t index;
     TaskId task;
   };
-  int64_t clock = 0, updated_ns = 0;
+  __int128 clock = 0;
+  int64_t updated_ns = 0;
   std::vector<Running> running;
 
-  static __int128 times(int64_t a, int64_t b) { return static_cast<__int128>(a) * b; }
+  static __int128 times(__int128 a, int64_t b) { return a * b; }
 
   void advance(int64_t now, int64_t cores, int64_t threads) {
     const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
-    clock += static_cast<int64_t>(times(now - updated_ns, kScale) * cores / demand);
+    clock += times(now - updated_ns, kScale) * cores / demand;
     updated_ns = now;
   }
   /// The next to finish, ties by (rank, task); call after advance(now).
@@ -102,7 +106,7 @@ struct Node {
           std::tie(r.until, r.index, r.task) < std::tie(best->until, best->index, best->task))
         best = &r;
     const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
-    const int64_t left = std::max<int64_t>(0, best->until - clock);
+    const __int128 left = std::max<__int128>(0, best->until - clock);
     const __int128 rate = times(kScale, cores);
     const int64_t ns = static_cast<int64_t>((times(left, demand) + rate - 1) / rate);
     return {updated_ns + ns, best->index, best->task};
@@ -162,6 +166,9 @@ class Engine {
       Event e;
       if (!take(&e, &node)) break;
       now_ = e.ns;
+      if (now_ > kMaxStepNs)
+        fail("simulate", "the step would take more than {} days; try other constants in the cluster "
+             "file or profile", kMaxStepNs / (86400 * int64_t{1'000'000'000}));
       complete_event(e, node);
     }
     for (size_t i = 0; i < activity_.size(); ++i) touch(static_cast<int32_t>(i), now_);
@@ -247,7 +254,7 @@ class Engine {
         if (kShared) {
           Node& node = nodes_[at(node_of(i))];
           node.advance(now, options_.cores_per_node, options_.threads_per_rank);
-          node.running.push_back({node.clock + r.ns * Node::kScale, i, task});
+          node.running.push_back({node.clock + Node::times(r.ns, Node::kScale), i, task});
         }
         break;
       case TaskType::send: {

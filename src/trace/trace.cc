@@ -318,7 +318,7 @@ void Trace::set_property(std::string_view key, std::string_view value) {
 }
 
 void write_trace(const Trace& trace, const std::string& path) {
-  write_file_atomic(path, [&](FileWriter& file) {
+  write_output(path, [&](FileWriter& file) {
     Sink sink(file, is_gzip_name(path));
     write_to(trace, sink);
   });

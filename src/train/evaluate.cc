@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/math.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 
@@ -85,7 +86,7 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   int64_t longest = 1;
   for (const auto& list : ids) longest = std::max(longest, static_cast<int64_t>(list.size()));
   const int64_t at_once = run.plan.dp;
-  const int64_t micro_batches = (static_cast<int64_t>(ids.size()) + at_once - 1) / at_once;
+  const int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
   engine::Batch batch(micro_batches * at_once, longest);
   for (size_t i = 0; i < ids.size(); ++i) {
     const data::SequenceOut row = batch.row(static_cast<int64_t>(i));

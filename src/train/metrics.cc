@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 
 namespace hocket::train {
@@ -94,11 +95,13 @@ void MetricsFile::drop_after(int64_t step) const {
   if (!file_exists(path_)) return;
   const std::string text = read_file(path_);
   std::string kept;
+  int64_t number = 0;
   for (const auto& line : split(text, '\n')) {
+    ++number;
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    const bool metrics =
-        json.is_object() && json.contains("step") && json["step"].is_number_integer();
-    if (metrics && json["step"].get<int64_t>() <= step) kept.append(line).append("\n");
+    if (!json.is_object()) continue;
+    const JsonView in(json, fmt::format("{}:{}", path_, number));
+    if (in.get_int("step") <= step) kept.append(line).append("\n");
   }
   if (kept != text) write_file_atomic(path_, kept);
 }

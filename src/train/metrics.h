@@ -57,7 +57,8 @@ class MetricsFile {
   void clear() const;
   /// Error: a disk that is full.
   void append(const nlohmann::json& line) const;
-  /// Of a killed run: removes the lines of steps that will be done again, and half a line.
+  /// Of a killed run: removes the lines of steps that will be done again, and half a line. Error: a
+  /// whole line without a step.
   void drop_after(int64_t step) const;
   /// True if the last line is the evaluation at the end of a run.
   bool ends_with_final_evaluation() const;

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cost/flops.h"
@@ -14,6 +16,16 @@
 #include "sim/sim_trace.h"
 
 namespace hocket::train {
+
+const std::string& data_dir(const engine::Run& run) {
+  const std::string& dir = run.config.data.dir;
+  if (dir.empty())
+    fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
+  if (!is_directory(dir))
+    fail(dir, "no such folder in {}, where the command is called; expected what `hocket data prepare` "
+         "wrote", std::filesystem::current_path().string());
+  return dir;
+}
 
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<kernels::Backend>& backend,
@@ -29,11 +41,12 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
              static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
   fmt::print("weights  {}\n", weights);
   std::fflush(stdout);
-  const int64_t files = dataset.train_stats().files;
-  fmt::print("data     {}: {:.1f} M tokens in {} file{}; held out {:.2f} M in {}\n",
-             dataset.folder(), static_cast<double>(dataset.train_stats().tokens) / 1e6, files,
-             files == 1 ? "" : "s", static_cast<double>(dataset.valid_stats().tokens) / 1e6,
-             dataset.valid_stats().files);
+  const auto split = [](const data::SplitStats& s) {
+    return fmt::format("{} tokens in {}", human_count(static_cast<double>(s.tokens)),
+                       engine::counted(s.files, "file"));
+  };
+  fmt::print("data     {}: {}; held out {}\n", dataset.folder(), split(dataset.train_stats()),
+             dataset.valid() ? split(dataset.valid_stats()) : "nothing");
   std::fflush(stdout);
   fmt::print("plan     {}\n", engine::describe(run));
   std::fflush(stdout);
@@ -47,7 +60,7 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
     options.budget_from = "cluster.memory_budget";
   }
   check::Verdict verdict = check::check(program, compiled.reference, options);
-  result.program_hash = verdict.program_hash.hex();
+  result.certificate = verdict.certificate;
   if (!verdict.ok()) fail(run.name, "the static check refuses the program:\n{}", to_text(verdict));
   result.check_summary =
       fmt::format("{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "

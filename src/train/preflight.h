@@ -25,12 +25,15 @@ struct Prediction {
   double peak_flops = 0;      ///< of one rank, measured by the profile
   double memory_bandwidth = 0;
   int64_t params = 0, active_params = 0;
-  std::string program_hash;
+  check::Certificate certificate;
   std::string provenance;
   std::string check_summary;
   trace::Trace trace;       ///< simulated
   sim::SimReport report;
 };
+
+/// The prepared data of a run. Error: not named, or no such folder.
+const std::string& data_dir(const engine::Run& run);
 
 /// Prints and returns it; `weights` says what the run starts from. Error (exit code 2) with the
 /// verdict if the check refuses.

@@ -187,8 +187,10 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
   try {
     cost::Profile earlier = cost::read_profile(own);
     if (shortcoming(earlier, run, compiled.program).empty()) return earlier;
-  } catch (const Error&) {
-    // Not there, or of an older form.
+  } catch (const Error& e) {
+    // Not there, of an older form, or damaged; what never was a profile stays.
+    if (file_exists(own) && read_file(own).find("hocket-profile-") == std::string::npos)
+      throw e.with("this run would replace it with its own timings; choose another output.dir");
   }
   cost::Profile fresh = profile(run, compiled, backend, options);
   write_file_atomic(own, cost::to_json(fresh));

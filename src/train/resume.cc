@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
 #include "engine/params.h"
 
 namespace hocket::train {
@@ -48,11 +50,18 @@ KeyValues values_of(const models::ModelConfig& m) {
           {"eos_token_id", m.eos_token_ids}};
 }
 
+bool is_unset_token(const std::pair<std::string, json>& field) {
+  return field.first.ends_with("_token_id") && (field.second.is_null() || field.second.empty());
+}
+
 }  // namespace
 
 std::string Position::to_json() const {
   return json{{"fingerprint", fingerprint},
-              {"program_hash", program_hash},
+              {"program_hash", certificate.program.hex()},
+              {"reference_hash", certificate.reference.hex()},
+              {"mesh_hash", certificate.mesh.hex()},
+              {"mesh", certificate.ranks},
               {"began_with", began_with},
               {"steps", steps},
               {"time_s", time_s}}
@@ -65,7 +74,7 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   const JsonView in(object, where);
   Position p;
   p.fingerprint = in.get_string("fingerprint");
-  if (in.has("program_hash")) p.program_hash = in.get_string("program_hash");
+  if (in.has("reference_hash")) p.certificate = check::parse_certificate(in);
   if (in.has("began_with")) p.began_with = in.get_string("began_with");
   p.steps = in.get_int("steps", 0);
   if (in.has("time_s")) p.time_s = in.get_double("time_s");
@@ -85,8 +94,11 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
            "output.dir", key, saved.dump(), now.dump());
   };
   const KeyValues saved = values_of(from.config()), now = values_of(run.model);
-  for (size_t i = 0; i < now.size(); ++i)
+  for (size_t i = 0; i < now.size(); ++i) {
+    // What the model does not say, the checkpoint has from the tokenizer, or has not either.
+    if (is_unset_token(now[i])) continue;
     compare("the model's " + now[i].first, saved[i].second, now[i].second);
+  }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
   compare("train.seed", from.state().seed, t.seed);
   compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
@@ -143,6 +155,30 @@ std::string save(const std::string& folder, const engine::Session& session,
     list.push_back({t.name, t.type, held.back().data()});
   }
   return checkpoint::save_checkpoint(folder, content);
+}
+
+void check_data(const engine::Run& run, const data::Dataset& dataset,
+                const std::string& weights) {
+  const data::Tokenizer& tokenizer = dataset.tokenizer();
+  if (tokenizer.vocab_size() > run.model.vocab_size)
+    fail(run.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
+         dataset.folder(), tokenizer.vocab_size(), run.model.vocab_size);
+  if (!weights.empty())
+    data::require_tokenizer_of(weights, tokenizer, dataset.folder(),
+                               "prepare the data again with data.tokenizer: " + weights +
+                                   ", or start from a copy of that folder without tokenizer.json "
+                                   "to train another vocabulary");
+  constexpr int64_t kWorthAWord = int64_t{1} << 30;  // less takes a second at most
+  Progress progress;
+  for (const auto& stream : {dataset.train(), dataset.valid()}) {
+    if (stream == nullptr) continue;
+    stream->verify([&](int64_t done, int64_t total) {
+      if (total < kWorthAWord) return;
+      progress.update(fmt::format("comparing checksums: {} of {}",
+                                  human_bytes(static_cast<double>(done)),
+                                  human_bytes(static_cast<double>(total))));
+    });
+  }
 }
 
 }  // namespace hocket::train

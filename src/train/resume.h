@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint says of its run, who may go on from it (docs/config.md, "Going on"), and the way
-// of tensors between checkpoint and ranks.
+// What a checkpoint says of its run, who may go on from it (docs/config.md, "Going on"), what the data
+// of a run must be like, and the way of tensors between checkpoint and ranks.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "check/certificate.h"
 #include "checkpoint/checkpoint.h"
+#include "data/prepare.h"
 #include "engine/session.h"
 
 namespace hocket::train {
@@ -15,7 +17,7 @@ namespace hocket::train {
 /// What the trainer keeps in run.json beside step, seed, configuration and losses.
 struct Position {
   std::string fingerprint;   ///< of the data
-  std::string program_hash;  ///< of the certificate
+  check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
   std::string began_with;    ///< "random, seed 1", "from <folder>"; empty: not known
   int64_t steps = 0;         ///< where the run ends; 0: a checkpoint that does not say
   double time_s = 0;         ///< spent in steps
@@ -29,6 +31,11 @@ struct Position {
 /// seed, batches and data (its fingerprint) of the one that saved the checkpoint.
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
                          const checkpoint::Checkpoint& from);
+
+/// Error unless the model has an embedding for every token of the data, the data was made by the
+/// tokenizer beside the weights that the run starts from (`weights`: their folder; empty: none), and
+/// the shards have their checksums (all ids are read once).
+void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights);
 
 /// What the run does otherwise than the one that saved the checkpoint: "train.lr 0.001 -> 0.01" for
 /// every key that differs, in the order of keys. Keys that the checkpoint does not have count with

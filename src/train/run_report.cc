@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/stats.h"
 #include "base/text.h"
 #include "data/baselines.h"
 #include "diagnose/report_fill.h"
@@ -174,7 +175,8 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.status = fmt::format("finished, {} steps", steps_done);
 
   const auto split = [](const data::SplitStats& s) {
-    return fmt::format("{} files, {} tokens", s.files, millions(static_cast<double>(s.tokens)));
+    return fmt::format("{}, {} tokens", engine::counted(s.files, "file"),
+                       human_count(static_cast<double>(s.tokens)));
   };
   diagnose::FactGroup model{
       "Model",
@@ -227,7 +229,9 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   });
   const Kept& median = *by_time[by_time.size() / 2];
   trace::Trace trace = to_trace(session, title, median.step, median.times);
-  trace.set_property("program_hash", prediction_.program_hash);
+  trace.set_property("program_hash", prediction_.certificate.program.hex());
+  trace.set_property("reference_hash", prediction_.certificate.reference.hex());
+  trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
   trace.set_property("config", run_.resolved.to_json().dump());
   return trace;
 }
@@ -293,16 +297,17 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     if (p.step >= report.settled_step) settled.push_back(p.step_s);
   }
   if (!settled.empty()) {
-    std::sort(settled.begin(), settled.end());
-    const double median = settled[settled.size() / 2];
+    const double middle = median(settled);
     fmt::print("step time              {} median, {} predicted before the first step ({:+.1f} %)\n",
-               human_time(median), human_time(prediction_.step_s),
-               100 * (prediction_.step_s / median - 1));
+               human_time(middle), human_time(prediction_.step_s),
+               100 * (prediction_.step_s / middle - 1));
   }
   for (size_t c = 0; c < measured_.size(); ++c) {
-    fmt::print("{:<22} {} measured, {} planned per rank\n",
-               measured_.size() == 1 ? "memory" : "memory of " + program.classes[c].name,
-               human_bytes(static_cast<double>(measured_[c].total())),
+    // A run that had all its steps behind it has not taken what steps take.
+    const std::string measured =
+        steps_seen_ == 0 ? "" : human_bytes(static_cast<double>(measured_[c].total())) + " measured, ";
+    fmt::print("{:<22} {}{} planned per rank\n",
+               measured_.size() == 1 ? "memory" : "memory of " + program.classes[c].name, measured,
                human_bytes(static_cast<double>(prediction_.memory[c].total())));
   }
 }

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "data/tokenizer/utf8.h"
+#include "base/utf8.h"
 #include "engine/params.h"
 
 namespace hocket::train {
@@ -172,9 +172,9 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, c
       generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, o);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
-    const int n = data::utf8_length(raw, at);
+    const int n = utf8_length(raw, at);
     if (n > 0) text.append(raw, at, static_cast<size_t>(n));
-    else data::append_utf8(0xFFFD, &text);
+    else append_utf8(0xFFFD, &text);
     at += static_cast<size_t>(std::max(n, 1));
   }
   return {o.prompt, text,

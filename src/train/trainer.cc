@@ -11,13 +11,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/folder_lock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
-#include "data/loader.h"
-#include "engine/batch.h"
 #include "engine/params.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
@@ -42,6 +41,13 @@ double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps)
   return end + (t.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
 }
 
+engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,
+                       int64_t seq_len) {
+  engine::Batch batch(rows, seq_len);
+  for (int64_t r = 0; r < rows; ++r) loader.fill((step - 1) * rows + r, batch.row(r));
+  return batch;
+}
+
 namespace {
 
 /// Share of a run's time that goes into evaluations and checkpoints, added to that of the steps:
@@ -50,11 +56,17 @@ constexpr double kBesideSteps = 0.04;
 
 double now_s() { return static_cast<double>(now_ns()) * 1e-9; }
 
-/// The folder of the shards, which must be named.
-const std::string& data_dir(const engine::Run& run) {
-  if (run.config.data.dir.empty())
-    fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
-  return run.config.data.dir;
+/// Error if a new training would replace files of the folder that no training of ours wrote: one
+/// of ours leaves its lock there.
+void expect_own_folder(const std::string& dir) {
+  if (file_exists(dir + "/.lock") || file_exists(dir + "/checkpoints")) return;
+  std::vector<std::string> others;
+  for (const char* name : {"metrics.jsonl", "report.html", "trace.json.gz", "predicted.json.gz"}) {
+    if (file_exists(join_path(dir, name))) others.push_back(name);
+  }
+  if (!others.empty())
+    fail(dir, "holds {}, which no training wrote here and this one would replace; choose another "
+         "output.dir, or remove them", join(others, ", "));
 }
 
 /// Says what of the schedule does not do what it seems to.
@@ -128,8 +140,10 @@ void Trainer::find_start() {
   if (from_) return;
   const engine::ModelSection& model = run_.config.model;
   if (!run_.weights.empty()) {
-    weights_.emplace(run_.weights, run_.model);
-    began_with_ = "from " + run_.weights;
+    const std::string folder =
+        checkpoint::resolve_model(model.path, checkpoint::Need::intact).folder;
+    weights_.emplace(folder, run_.model);
+    began_with_ = "from " + folder;
     return;
   }
   began_with_ = fmt::format("random, seed {}", t_.seed);
@@ -150,9 +164,9 @@ void Trainer::find_checkpoint() {
            "another output.dir, or remove this folder");
     return;
   }
-  const auto latest = checkpoint::latest_checkpoint(checkpoints());
+  const auto latest = checkpoint::latest_checkpoint(checkpoints(), checkpoint::Verify::all);
   if (!latest) return;
-  from_.emplace(*latest);
+  from_.emplace(*latest, checkpoint::Verify::lengths);
   check_same_training(run_, dataset_.fingerprint(), *from_);
   last_checkpoint_ = *latest;
   const checkpoint::RunState& state = from_->state();
@@ -164,7 +178,7 @@ void Trainer::find_checkpoint() {
   const std::string where = *latest + "/run.json: config";
   const nlohmann::json config = parse_json(state.config, where);
   // The number of steps that fit was decided when the training began.
-  const double minutes = JsonView(config, where).at("train").get_double("minutes");
+  const double minutes = JsonView(config, where).at("train").get_double("minutes", 0);
   if (t_.minutes > 0 && minutes == t_.minutes) steps_ = position.steps;
 }
 
@@ -178,21 +192,28 @@ bool Trainer::nothing_left() const {
 }
 
 void Trainer::set_up() {
-  if (dataset_.tokenizer().vocab_size() > run_.model.vocab_size)
-    fail(run_.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
-         dataset_.folder(), dataset_.tokenizer().vocab_size(), run_.model.vocab_size);
+  check_data(run_, dataset_, weights_ ? weights_->file().path() : "");
+  // Data that are too short for one sequence are told before anything is timed.
+  loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
+                                                 dataset_.tokenizer().eos_id(),
+                                                 static_cast<uint64_t>(t_.seed));
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
-  if (!options_.program_text.empty()) compiled.program = program::parse_program(options_.program_text);
+  if (!options_.program_text.empty()) {
+    program::Program given = program::parse_program(options_.program_text);
+    // Batches are cut, and ranks started, as the plan says.
+    if (given.mesh != compiled.program.mesh)
+      fail(run_.name, "the program is of another mesh of ranks than the plan in its configuration; "
+           "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
+           run_.plan.pp, run_.plan.dp, run_.plan.ep);
+    compiled.program = std::move(given);
+  }
   const std::string weights =
       from_ ? fmt::format("of checkpoint {} (step {})", from_->folder(), start_step_) : began_with_;
   prediction_ = preflight(run_, compiled, backend_, dataset_, weights);
   stores_.resize(static_cast<size_t>(run_.plan.world()));
   session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_,
                                                engine::executor_options(run_));
-  loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
-                                                 dataset_.tokenizer().eos_id(),
-                                                 static_cast<uint64_t>(t_.seed));
   if (dataset_.valid()) evaluator_ = std::make_unique<Evaluator>(run_, dataset_, backend_, stores_);
   if (steps_ == 0) {
     // Fixed before the first step, so that the schedule does not depend on the clock.
@@ -238,9 +259,7 @@ void Trainer::storing(const Write& write) const {
 /// from fetching its tokens to having its loss.
 void Trainer::one_step(int64_t step) {
   const double begin = now_s();
-  engine::Batch batch(t_.global_batch, t_.seq_len);
-  for (int64_t r = 0; r < batch.rows; ++r)
-    loader_->fill((step - 1) * t_.global_batch + r, batch.row(r));
+  engine::Batch batch = batch_of(*loader_, step, t_.global_batch, t_.seq_len);
   StepMetrics m;
   m.step = step;
   m.lr = learning_rate(t_, step, steps_);
@@ -303,11 +322,12 @@ void Trainer::evaluate(int64_t step, bool final) {
 void Trainer::save(int64_t step) {
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
+  content.end_of_text = dataset_.tokenizer().eos_id();
   content.state.step = step;
   content.state.seed = static_cast<uint64_t>(t_.seed);
   content.state.config = run_.resolved.to_json().dump();
   content.state.data =
-      Position{dataset_.fingerprint(), prediction_.program_hash, began_with_, steps_, trained_s_}
+      Position{dataset_.fingerprint(), prediction_.certificate, began_with_, steps_, trained_s_}
           .to_json();
   content.state.losses = losses_;
   content.files = checkpoint::tokenizer_files(dataset_.folder(), run_.model);
@@ -321,8 +341,10 @@ void Trainer::save(int64_t step) {
 /// with a checkpoint, an evaluation and the report. A signal ends it after a step and its
 /// checkpoint; the next start then does what is left.
 int Trainer::go() {
+  expect_own_folder(run_.config.output.dir);
   make_dirs(run_.config.output.dir);
-  const checkpoint::FolderLock lock(run_.config.output.dir);
+  const FolderLock lock(run_.config.output.dir, "training into this folder",
+                        "choose another output.dir");
   find_start();
   if (nothing_left()) return 0;
   tell_resume();

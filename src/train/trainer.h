@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "data/loader.h"
+#include "engine/batch.h"
 #include "engine/config.h"
 
 namespace hocket::train {
@@ -25,5 +27,9 @@ double final_learning_rate(const engine::TrainSection& t);
 
 /// Learning rate of step 1..steps: linear warm-up, then cosine to final_learning_rate().
 double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps);
+
+/// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training.
+engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,
+                       int64_t seq_len);
 
 }  // namespace hocket::train

@@ -240,6 +240,37 @@ TEST(Config, HostileYaml) {
   }
 }
 
+// What walks a tree calls itself once a level.
+TEST(Config, DepthIsLimited) {
+  const auto refused_override = [](const std::string& assignment) -> std::string {
+    RunConfig run;
+    try {
+      parse_config(run, kText, "run.yaml", {assignment});
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const auto path = [](int names) {
+    std::string text = "extra";
+    for (int i = 1; i < names; ++i) text += ".z";
+    return text;
+  };
+  EXPECT_EQ(refused_override(path(64) + "=1"), "");
+  EXPECT_EQ(refused_override(path(60) + "=[[1]]"), "");
+  const std::string many = refused_override(path(60'000) + "=1");
+  EXPECT_NE(many.find("60000 names in the path; expected at most 64"), std::string::npos) << many;
+  EXPECT_LT(many.size(), 400u);
+  EXPECT_NE(refused_override(path(60) + "=[[[[[[[1]]]]]]]").find("64 levels deep"),
+            std::string::npos);
+  for (const char* open : {"[", "{a: "}) {
+    std::string text = "extra: ";
+    for (int i = 0; i < 50'000; ++i) text += open;
+    EXPECT_NE(refused(text), "");
+  }
+  EXPECT_NE(refused("train:\n\tsteps: 3\n").find("indented by a tab"), std::string::npos);
+}
+
 TEST(Config, PrintedConfigReadsBackToTheSame) {
   RunConfig run;
   run.extra = nullptr;

@@ -3,11 +3,16 @@
 #include "base/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -108,12 +113,109 @@ TEST_F(File, WriterThatThrowsLeavesNothing) {
   EXPECT_EQ(list_dir(dir_), std::vector<std::string>{"a"});
 }
 
+mode_t type_of(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 ? st.st_mode & S_IFMT : 0;
+}
+
+// A link stays a link: what it names is replaced, or made.
+TEST_F(File, AtomicWriteFollowsLinks) {
+  make_dirs(at("store"));
+  write_file_atomic(at("store/real"), "old");
+  ASSERT_EQ(::symlink("store/real", at("link").c_str()), 0);
+  ASSERT_EQ(::symlink("link", at("second").c_str()), 0);
+  ASSERT_EQ(::symlink(at("store/absent").c_str(), at("dangling").c_str()), 0);
+  ASSERT_EQ(::symlink("round", at("circle").c_str()), 0);
+  ASSERT_EQ(::symlink("circle", at("round").c_str()), 0);
+  write_file_atomic(at("second"), "new");
+  EXPECT_EQ(read_file(at("store/real")), "new");
+  write_file_atomic(at("dangling"), "made");
+  EXPECT_EQ(read_file(at("store/absent")), "made");
+  EXPECT_NE(error_of([&] { write_file_atomic(at("circle"), "x"); }, Error::Kind::kInput)
+                .find("symbolic links"),
+            std::string::npos);
+  for (const char* name : {"link", "second", "dangling", "circle", "round"}) {
+    EXPECT_EQ(type_of(at(name)), mode_t{S_IFLNK}) << name;
+  }
+  // The temporary lies beside what is replaced, and a failure leaves that as it was.
+  for (const auto op : {FileFaults::Op::write, FileFaults::Op::rename}) {
+    const FileFaults faults(op, 1, ENOSPC);
+    EXPECT_THROW(write_file_atomic(at("link"), "lost"), Error);
+  }
+  EXPECT_EQ(read_file(at("link")), "new");
+  EXPECT_EQ(list_dir(at("store")), (std::vector<std::string>{"absent", "real"}));
+}
+
+TEST_F(File, AtomicWriteIntoAPipe) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink("pipe", at("link").c_str()), 0);
+  std::string bytes;  // more than a pipe holds
+  for (int i = 0; i < 300'000; ++i) bytes += static_cast<char>(i % 251);
+  for (const char* name : {"pipe", "link"}) {
+    std::string got;
+    std::thread reader([&] { got = read_file(at("pipe")); });
+    write_file_atomic(at(name), bytes);
+    reader.join();
+    EXPECT_EQ(got, bytes);
+    EXPECT_EQ(type_of(at("pipe")), mode_t{S_IFIFO});
+  }
+  EXPECT_EQ(list_dir(dir_), (std::vector<std::string>{"link", "pipe"}));
+}
+
+// Nodes of our own: the device that everybody uses is not for tests.
+TEST_F(File, AtomicWriteIntoADevice) {
+  for (const auto& [name, minor] : {std::pair("null", 3), std::pair("full", 7)}) {
+    if (::mknod(at(name).c_str(), S_IFCHR | 0666, makedev(1, minor)) != 0 ||
+        ::access(at(name).c_str(), W_OK) != 0) {
+      GTEST_SKIP() << "no right to make device nodes";
+    }
+  }
+  write_file_atomic(at("null"), "gone");
+  const std::string text =
+      error_of([&] { write_file_atomic(at("full"), "x"); }, Error::Kind::kRun);
+  EXPECT_NE(text.find("No space left"), std::string::npos) << text;
+  EXPECT_EQ(type_of(at("null")), mode_t{S_IFCHR});
+  EXPECT_EQ(type_of(at("full")), mode_t{S_IFCHR});
+  EXPECT_EQ(list_dir(dir_), (std::vector<std::string>{"full", "null"}));
+}
+
+TEST_F(File, AtomicWriteLeavesSocketsAndFolders) {
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, at("socket").c_str(), sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_NE(error_of([&] { write_file_atomic(at("socket"), "x"); }, Error::Kind::kInput), "");
+  EXPECT_EQ(type_of(at("socket")), mode_t{S_IFSOCK});
+  ::close(fd);
+  make_dirs(at("folder"));
+  bool asked = false;
+  const std::string text = error_of(
+      [&] { write_file_atomic(at("folder"), [&](FileWriter&) { asked = true; }); },
+      Error::Kind::kInput);
+  EXPECT_NE(text.find("Is a directory"), std::string::npos) << text;
+  EXPECT_FALSE(asked);
+}
+
 TEST_F(File, FullDiskForReal) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
   FileWriter file("/dev/full", FileWriter::Mode::append);
   file.write("x");
   const std::string text = error_of([&] { file.flush(); }, Error::Kind::kRun);
   EXPECT_NE(text.find("No space left"), std::string::npos) << text;
+}
+
+TEST_F(File, ReadsAtAnyPlace) {
+  write_file_atomic(at("digits"), "0123456789");
+  RandomFile file(at("digits"));
+  EXPECT_EQ(file.size(), 10);
+  RandomFile moved(std::move(file));
+  EXPECT_EQ(moved.size(), 10);
+  std::string piece(4, ' ');
+  moved.read(3, piece.data(), piece.size());
+  EXPECT_EQ(piece, "3456");
+  const std::string text = error_of([&] { moved.read(8, piece.data(), piece.size()); }, Error::Kind::kRun);
+  EXPECT_NE(text.find("digits"), std::string::npos) << text;
 }
 
 TEST_F(File, Append) {

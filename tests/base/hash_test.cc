@@ -22,7 +22,9 @@ TEST(Hash, StreamingEqualsWhole) {
     Hasher hasher;
     for (size_t i = 0; i < text.size(); i += piece) hasher.add(text.substr(i, piece));
     EXPECT_EQ(hasher.finish(), hash128(text)) << piece;
+    EXPECT_EQ(hasher.finish64(), hash64(text)) << piece;
   }
+  EXPECT_EQ(Hasher().finish64(), hash64(""));
   Hasher number;
   number.add(uint64_t{0x0807060504030201});
   EXPECT_EQ(number.finish(), hash128("\1\2\3\4\5\6\7\10"));

@@ -83,13 +83,5 @@ TEST(Text, EscapeHidesWhatItIsToldAndReadsBack) {
   for (const char* bad : {"\\", "\\x2", "\\xg0", "\\n", "a\\x-1"}) EXPECT_FALSE(unescape(bad, &back)) << bad;
 }
 
-TEST(Text, Utf8) {
-  EXPECT_TRUE(is_utf8("a \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"));
-  for (const char* bad : {"\xc0\x80", "\x80", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80",
-                          "\xe0\x80\x80", "\xff"}) {
-    EXPECT_FALSE(is_utf8(bad)) << quote(bad);
-  }
-}
-
 }  // namespace
 }  // namespace hocket

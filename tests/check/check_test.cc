@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program/finalize.h"
+#include "base/error.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::check {
@@ -115,6 +116,45 @@ TEST(Check, CertificateIsJson) {
   EXPECT_EQ(k["proved"].size(), 0u);
 }
 
+TEST(Check, CertificateBindsProgramGraphAndMesh) {
+  const test::Case c = pipeline(false);
+  const Verdict v = check(c.program, c.graph);
+  const nlohmann::json json = nlohmann::json::parse(to_json(v));
+  const Certificate read = parse_certificate(JsonView(json, "certificate"));
+  EXPECT_EQ(read, v.certificate);
+  EXPECT_EQ(differences(read, v.certificate), "");
+  EXPECT_EQ(read.ranks, "pp 2 x edp 2 x ep 1");
+  // As a checkpoint keeps it.
+  const nlohmann::json state = {{"step", 3}, {"data", json}};
+  EXPECT_EQ(parse_certificate(JsonView(state, "run.json")), read);
+
+  const auto only = [&](const Verdict& other, const char* what) {
+    const std::string text = differences(v.certificate, other.certificate);
+    for (const char* each : {"program", "reference graph", "mesh"})
+      EXPECT_EQ(text.find(std::string("the ") + each) != text.npos, each == std::string(what)) << text;
+  };
+  // Another kernel time is another program.
+  program::Program dearer = c.program;
+  dearer.kinds[0].bytes += 64;
+  only(check(dearer, c.graph), "program");
+  // The same program for a step with another attribute, or run more often.
+  graph::Graph other = c.graph;
+  other.nodes[1].attrs.set("eps", 0.5);
+  only(check(c.program, other), "reference graph");
+  Checker twice(c.graph, 4);
+  only(twice.check(c.program), "reference graph");
+  program::Mesh mesh = c.program.mesh;
+  mesh.axes[1].size = 4;
+  EXPECT_NE(mesh_hash(mesh), mesh_hash(c.program.mesh));
+  EXPECT_EQ(check_structure(c.program).certificate.reference, Hash128{});
+
+  for (const char* bad : {R"({})", R"({"program_hash": 3})", R"([])",
+                          R"({"program_hash": "00", "reference_hash": "", "mesh_hash": ""})"}) {
+    const nlohmann::json document = nlohmann::json::parse(bad);
+    EXPECT_THROW(parse_certificate(JsonView(document, "bad")), Error) << bad;
+  }
+}
+
 TEST(Check, StructureAloneNeedsNoGraph) {
   test::Case c = pipeline(true);
   Verdict v = check_structure(c.program);
@@ -132,14 +172,20 @@ TEST(Check, OneCheckerForManyPrograms) {
   EXPECT_TRUE(checker.check(c.program).ok());
 }
 
+CheckOptions budget(int64_t bytes) {
+  CheckOptions options;
+  options.memory_budget = bytes;
+  return options;
+}
+
 TEST(Check, BudgetNamesTheLargestBuffersAndAWayOut) {
   test::Case c = pipeline(false);
   Verdict v = check(c.program, c.graph);
   ASSERT_TRUE(v.ok());
   int64_t peak = 0;
-  for (const ClassMemory& m : v.memory) peak = std::max(peak, m.peak);
-  EXPECT_TRUE(check(c.program, c.graph, {.memory_budget = peak}).ok());
-  v = check(c.program, c.graph, {.memory_budget = peak - 1});
+  for (const ClassMemory& m : v.memory) peak = std::max(peak, m.planned.total());
+  EXPECT_TRUE(check(c.program, c.graph, budget(peak)).ok());
+  v = check(c.program, c.graph, budget(peak - 1));
   ASSERT_EQ(v.num_problems, 1);
   EXPECT_EQ(v.problems[0].rule, "memory-budget");
   EXPECT_NE(v.problems[0].text.find("written by"), std::string::npos) << v.problems[0].text;

@@ -40,7 +40,7 @@ models::ModelConfig moe(int64_t layers) {
 }
 
 Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, int64_t sequence,
-               int64_t bucket_bytes, Purpose purpose) {
+               int64_t bucket_bytes, Purpose purpose, const std::string& recompute) {
   Case c;
   c.plan = plan;
   models::BuildOptions options;
@@ -60,7 +60,10 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
   if (purpose == Purpose::train) autodiff::append_adamw(c.graph, {});
   if (purpose == Purpose::grads) autodiff::append_grad_outputs(c.graph);
   graph::Graph rewritten = c.graph;
-  passes::PassRunner runner({"recompute", "bucket"}, {}, {plan.recompute, bucket_bytes});
+  const double bucket_mib = static_cast<double>(bucket_bytes) / (1 << 20);
+  passes::PassRunner runner({"recompute", "bucket"}, {},
+                            passes::PassOptions({"recompute=" + recompute,
+                                                 fmt::format("bucket_mib={}", bucket_mib)}));
   runner.run(rewritten);
   c.program = parallel::lower(rewritten, plan);
   runner.run(c.program);
@@ -68,7 +71,7 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
   c.name =
       fmt::format("{} L{} tied={} pp={} dp={} ep={} mb={} {} recompute={} bucket={}", config.family,
                   config.num_layers, config.tie_word_embeddings, plan.pp, plan.dp, plan.ep,
-                  plan.num_micro_batches, plan.pp_schedule, plan.recompute, bucket_bytes);
+                  plan.num_micro_batches, plan.pp_schedule, recompute, bucket_bytes);
   return c;
 }
 
@@ -88,9 +91,9 @@ Case random_case(std::mt19937_64& rng) {
   plan.num_micro_batches = pick(1, 5);
   plan.pp_schedule = rng() % 2 ? "1f1b" : "gpipe";
   const char* const recompute[] = {"none", "selective", "full"};
-  plan.recompute = recompute[rng() % 3];
+  const char* const chosen = recompute[rng() % 3];
   const int64_t buckets[] = {0, 4096, 25 << 20};
-  return make_case(config, plan, 8, buckets[rng() % 3]);
+  return make_case(config, plan, 8, buckets[rng() % 3], Purpose::train, chosen);
 }
 
 }  // namespace hocket::check::test

@@ -24,7 +24,8 @@ models::ModelConfig moe(int64_t layers);
 enum class Purpose { train, loss, grads, logits, generate };
 /// A step of `config` under `plan`; train: gradients, AdamW, losses.
 Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, int64_t sequence = 8,
-               int64_t bucket_bytes = 25 << 20, Purpose purpose = Purpose::train);
+               int64_t bucket_bytes = 25 << 20, Purpose purpose = Purpose::train,
+               const std::string& recompute = "none");
 /// A random small model under a random plan of at most 8 ranks.
 Case random_case(std::mt19937_64& rng);
 

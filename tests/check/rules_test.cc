@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -29,11 +30,18 @@ const std::vector<Row>& rows() {
   return all;
 }
 
+/// Rules that no edit of a program reaches alone, and why they are kept.
+const std::map<std::string, std::string> kUnreached = {
+    {"local-size",
+     "types-follow fixes the local types of every op and collective from those of the named buffers; "
+     "this one would show a layout rule and a shape rule of an op that disagree"},
+};
+
 std::string name(const Row& row) { return std::string(row.rule) + ": " + row.fault; }
 
 TEST(Rules, StartsAreAccepted) {
-  for (auto start : {test::one_rank, test::two_ranks, test::two_stages, test::tied_stages,
-                     test::four_experts, test::two_stages_two_ranks, test::forward_only}) {
+  for (auto start : {test::one_rank, test::two_ranks, test::two_stages, test::three_stages,
+                     test::tied_stages, test::four_experts, test::two_stages_two_ranks, test::forward_only}) {
     const Edit e(start());
     const Verdict v = e.check();
     EXPECT_TRUE(v.ok()) << to_text(v);
@@ -85,10 +93,16 @@ TEST(Rules, EachHasARow) {
     if (!row.only_refused) switched_off.insert(row.rule);
   }
   for (const std::string& rule : known) {
+    if (const auto why = kUnreached.find(rule); why != kUnreached.end()) {
+      EXPECT_FALSE(rowed.contains(rule)) << rule << " has a row: it is reached";
+      std::cout << "Skipped: " << rule << ": " << why->second << "\n";
+      continue;
+    }
     EXPECT_TRUE(rowed.contains(rule)) << rule << ": no row refuses by this rule";
     EXPECT_TRUE(switched_off.contains(rule)) << rule << ": no row can be run with this rule off";
   }
-  std::cout << known.size() << " rules, " << rows().size() << " faults\n";
+  for (const auto& [rule, why] : kUnreached) EXPECT_TRUE(known.contains(rule)) << rule;
+  std::cout << known.size() << " rules, " << kUnreached.size() << " of them without a row, " << rows().size() << " faults\n";
 }
 
 /// docs/check.md lists the rules by name.

@@ -5,6 +5,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "comm/ops/comm_op.h"
 #include "ops/op.h"
 #include "program/finalize.h"
 
@@ -28,6 +29,7 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 Case one_rank() { return start(dense(1, false), 1, 1, 1, 2); }
 Case two_ranks() { return start(dense(1, false), 1, 2, 1, 2); }
 Case two_stages() { return start(dense(2, false), 2, 1, 1, 2); }
+Case three_stages() { return start(dense(3, false), 3, 1, 1, 1); }
 Case tied_stages() { return start(dense(2, true), 2, 1, 1, 2); }
 Case four_experts() { return start(moe(1), 1, 4, 2, 2); }
 Case two_stages_two_ranks() { return start(dense(2, false), 2, 2, 1, 1); }
@@ -57,15 +59,14 @@ BufferId Edit::named(const std::string& name, int32_t micro_batch, int32_t c) co
 }
 
 void Edit::set_cost(Kind& kind) {
-  kind.bytes = 0;
-  if (const ops::Op* rules = ops::find_or_null(kind.op)) {
-    const ops::Cost cost = ops::cost_of(*rules, {kind.attrs, kind.in, kind.out});
-    kind.flops = cost.flops;
-    kind.bytes = cost.bytes;
-    kind.workspace = cost.workspace;
+  if (kind.communication != comm::Id::none) {
+    kind = program::communication_kind(kind.communication, kind.attrs, kind.in, kind.out);
     return;
   }
-  for (const auto& type : kind.in.empty() ? kind.out : kind.in) kind.bytes += type.bytes();
+  const ops::Cost cost = ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out});
+  kind.flops = cost.flops;
+  kind.bytes = cost.bytes;
+  kind.workspace = cost.workspace;
 }
 
 void Edit::rekind(Task& t, const std::function<void(Kind&)>& change) {
@@ -89,6 +90,7 @@ Task Edit::make(const std::string& op, const graph::Attrs& attrs, std::vector<Bu
                 std::vector<BufferId> out, int32_t c) {
   Kind kind;
   kind.op = op;
+  kind.communication = comm::find(op);
   kind.attrs = attrs;
   for (BufferId b : in) kind.in.push_back(buffer(b, c).type);
   for (BufferId b : out) kind.out.push_back(buffer(b, c).type);

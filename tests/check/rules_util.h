@@ -98,6 +98,7 @@ struct Row {
 Case one_rank();      ///< dense, 2 micro-batches
 Case two_ranks();     ///< dense, dp=2, 2 micro-batches
 Case two_stages();    ///< dense, pp=2, 2 micro-batches
+Case three_stages();  ///< dense, pp=3
 Case tied_stages();   ///< dense with tied embeddings, pp=2: a collective over the stages
 Case four_experts();  ///< MoE, dp=4, ep=2
 Case two_stages_two_ranks();  ///< dense, pp=2, dp=2

@@ -100,12 +100,6 @@ std::vector<Row> layout_rows() {
   return {
       {"layout-legal", "a partial gradient where a whole one is needed", two_ranks,
        [](Edit& e) { e.erase(e.find("all_reduce")); }},
-      {"local-size", "a part of another size than its layout gives", two_ranks,
-       [](Edit& e) {
-         const BufferId from = e.named("tokens", 0), to = e.add_like(from);
-         e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")}, {from},
-                                    {to}));
-       }},
       {"sum-layout", "a partial gradient added to a whole one", two_ranks,
        [](Edit& e) {
          const TaskId at = e.find("embedding_dw", 1);

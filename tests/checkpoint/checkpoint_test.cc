@@ -114,22 +114,22 @@ TEST(Checkpoint, PartsOfAParameter) {
 
 TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
   const TempFolder run;
-  EXPECT_FALSE(latest_checkpoint(run.path()).has_value());
-  EXPECT_FALSE(latest_checkpoint(run / "absent").has_value());
+  EXPECT_FALSE(latest_checkpoint(run.path(), Verify::all).has_value());
+  EXPECT_FALSE(latest_checkpoint(run / "absent", Verify::all).has_value());
   for (int64_t step : {9, 100, 30}) save_checkpoint(run.path(), Content("llama", DType::f32, step).c);
-  EXPECT_EQ(latest_checkpoint(run.path()), run / "step-000100");
+  EXPECT_EQ(latest_checkpoint(run.path(), Verify::all), run / "step-000100");
   std::filesystem::resize_file(run / "step-000100/optimizer.safetensors", 50);
-  EXPECT_EQ(latest_checkpoint(run.path()), run / "step-000030");
+  EXPECT_EQ(latest_checkpoint(run.path(), Verify::all), run / "step-000030");
   EXPECT_NE(error_of([&] { const Checkpoint c(run / "step-000100"); }).find("optimizer.safetensors"),
             std::string::npos);
   remove_file(run / "step-000030/model.safetensors");
-  EXPECT_EQ(latest_checkpoint(run.path()), run / "step-000009");
+  EXPECT_EQ(latest_checkpoint(run.path(), Verify::all), run / "step-000009");
   // What is no checkpoint by its name does not count.
   make_dirs(run / "step-1x");
   make_dirs(run / "step-000200.hocket-tmp-1");
   EXPECT_EQ(list_checkpoints(run.path()).size(), 3u);
   write_file_atomic(run / "step-000009/run.json", "{\"files\"");
-  const std::string text = error_of([&] { latest_checkpoint(run.path()); });
+  const std::string text = error_of([&] { latest_checkpoint(run.path(), Verify::all); });
   for (const char* part :
        {"step-000100 (optimizer", "step-000030 (model", "step-000009 (", "remove"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -151,33 +151,6 @@ TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
   EXPECT_EQ(steps().size(), 3u);
   prune_checkpoints(run.path(), 1000000, 2);
   EXPECT_EQ(steps(), (std::vector<int64_t>{999999, 1000000}));
-}
-
-TEST(FolderLock, OneAtATime) {
-  const TempFolder run;
-  {
-    const FolderLock lock(run.path());
-    EXPECT_NE(error_of([&] { const FolderLock second(run.path()); }).find("another process"),
-              std::string::npos);
-  }
-  { const FolderLock again(run.path()); }
-  // A killed holder holds nothing.
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const FolderLock lock(run.path());
-    if (::write(ready[1], "", 1) == 1) ::pause();
-    ::_exit(1);
-  }
-  char byte;
-  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  EXPECT_NE(error_of([&] { const FolderLock second(run.path()); }), "");
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
-  EXPECT_EQ(error_of([&] { const FolderLock third(run.path()); }), "");
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 TEST(Checkpoint, SavingTheSameStepReplaces) {
@@ -212,7 +185,7 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
       if (!failed) break;
       ++operations;
       // A folder that could not be synced after the rename is there in full.
-      const auto latest = latest_checkpoint(run.path());
+      const auto latest = latest_checkpoint(run.path(), Verify::all);
       ASSERT_TRUE(latest.has_value());
       if (op != Op::sync) { EXPECT_EQ(*latest, run / "step-000001"); }
       for (const std::string& name : list_dir(run.path()))
@@ -220,6 +193,10 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
       expect_equal(Checkpoint(run / "step-000001"), old.c);
     }
     EXPECT_GT(operations, 0);
+    if (op == Op::sync) {
+      // Every file, their folder, and the one in which it got its name.
+      EXPECT_EQ(operations, static_cast<int>(list_dir(run / "step-000002").size()) + 2);
+    }
     expect_equal(Checkpoint(run / "step-000002"), next.c);
     remove_tree(run / "step-000002");
   }
@@ -239,7 +216,7 @@ TEST(Checkpoint, KilledAtRandomInstants) {
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
-    const auto latest = latest_checkpoint(run.path());
+    const auto latest = latest_checkpoint(run.path(), Verify::all);
     ASSERT_TRUE(latest.has_value());
     expect_equal(Checkpoint(*latest), *latest == run / "step-000002" ? next.c : old.c);
   }
@@ -346,25 +323,25 @@ TEST(Resolve, FoldersRunsFilesAndTheHubCache) {
   const Content content("llama", DType::f32, 7);
   save_checkpoint(top / "run", content.c);
   save_checkpoint(top / "other/checkpoints", content.c);
-  EXPECT_EQ(resolve_model(top / "run").folder, top / "run/step-000007");
-  EXPECT_TRUE(resolve_model(top / "run").is_checkpoint);
-  EXPECT_EQ(resolve_model(top / "other").folder, top / "other/checkpoints/step-000007");
+  EXPECT_EQ(resolve_model(top / "run", Need::intact).folder, top / "run/step-000007");
+  EXPECT_TRUE(resolve_model(top / "run", Need::intact).is_checkpoint);
+  EXPECT_EQ(resolve_model(top / "other", Need::intact).folder, top / "other/checkpoints/step-000007");
   const std::string step = top / "run/step-000007";
-  EXPECT_EQ(resolve_model(step).folder, step);
-  EXPECT_EQ(resolve_model(step + "/config.json").config_file, step + "/config.json");
-  EXPECT_NE(error_of([&] { resolve_model(step + "/model.safetensors"); }).find("not a model"),
+  EXPECT_EQ(resolve_model(step, Need::weights).folder, step);
+  EXPECT_EQ(resolve_model(step + "/config.json", Need::weights).config_file, step + "/config.json");
+  EXPECT_NE(error_of([&] { resolve_model(step + "/model.safetensors", Need::weights); }).find("not a model"),
             std::string::npos);
   make_dirs(top / "bare");
-  EXPECT_NE(error_of([&] { resolve_model(top / "bare"); }).find("no config.json"), std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_model(top / "bare", Need::weights); }).find("no config.json"), std::string::npos);
   write_file_atomic(top / "bare/config.json", read_file(step + "/config.json"));
-  EXPECT_NE(error_of([&] { resolve_model(top / "bare"); }).find("safetensors"), std::string::npos);
-  EXPECT_FALSE(resolve_model(top / "bare", false).has_weights);
+  EXPECT_NE(error_of([&] { resolve_model(top / "bare", Need::weights); }).find("safetensors"), std::string::npos);
+  EXPECT_FALSE(resolve_model(top / "bare", Need::config).has_weights);
 
   const Environment no_cache("HF_HUB_CACHE", "");
   const Environment home("HF_HOME", top / "hf");
-  EXPECT_NE(error_of([&] { resolve_model("org/name"); }).find("hf download org/name"),
+  EXPECT_NE(error_of([&] { resolve_model("org/name", Need::weights); }).find("hf download org/name"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { resolve_model("../org/name"); }).find("no such file"), std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_model("../org/name", Need::weights); }).find("no such file"), std::string::npos);
   const std::string hub = top / "hf/hub/models--org--name";
   for (const char* hash : {"aaa", "bbb"}) {
     make_dirs(hub + "/snapshots/" + hash);
@@ -373,9 +350,9 @@ TEST(Resolve, FoldersRunsFilesAndTheHubCache) {
   }
   make_dirs(hub + "/refs");
   write_file_atomic(hub + "/refs/main", "aaa\n");
-  EXPECT_EQ(resolve_model("org/name").folder, hub + "/snapshots/aaa");
+  EXPECT_EQ(resolve_model("org/name", Need::weights).folder, hub + "/snapshots/aaa");
   write_file_atomic(hub + "/refs/main", "../../..");
-  EXPECT_NE(resolve_model("org/name").folder.find("/snapshots/"), std::string::npos);
+  EXPECT_NE(resolve_model("org/name", Need::weights).folder.find("/snapshots/"), std::string::npos);
 }
 
 TEST(Tokenizer, FilesForAutoTokenizer) {

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import tempfile
 import unittest
@@ -89,6 +90,31 @@ class Cli(unittest.TestCase):
         self.refused(["data", "stats", "include"], "include")
         self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
         self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
+        self.refused(["eval", "x", "--dtype", "bf16"], "--dtype is 'bf16'; expected f32 or f64")
+        headers = ["include/base_file.h", "include/base_log.h", "include/base_json.h"]  # as a shell expands a pattern
+        self.refused(["data", "prepare", "--files", *headers], "unexpected argument", "quotes around the pattern")
+        self.refused(["data", "prepare", "--files", *headers[:2]], "stands where a run.yaml is expected", "quote it")
+
+    def test_messages_that_name_the_fault(self):
+        with open(self.box.path("tab.yaml"), "w", encoding="utf-8") as f:
+            f.write("model:\n  path: configs/models/quickstart\ntrain:\n\tsteps: 3\n")
+        self.refused(["check", "tab.yaml"], "indented by a tab")
+        with open(self.box.path("configs/clusters/h100-64x8.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        with open(self.box.path("zero.yaml"), "w", encoding="utf-8") as f:
+            f.write(text.replace("450GB/s", "0GB/s"))
+        self.refused(["simulate", "configs/quickstart.yaml", "--cluster", "zero.yaml"],
+                     "links.intra.bandwidth is missing or 0")
+        with open(self.box.path("two.csv"), "w", encoding="utf-8") as f:
+            f.write("0F0,0B0\n1B0,1F0\n")
+        self.refused(["check", "configs/quickstart.yaml", "--set", "plan.pp=2", "--set", "plan.pp_schedule=two.csv"],
+                     "[two.csv] row 2")
+        self.refused(["eval", "configs/models/quickstart", "--dtype", "bf16"],
+                     "[hocket eval] --dtype is 'bf16'; expected f32 or f64")
+        self.refused(["train", "configs/quickstart.yaml", "--set", "data.dir=nowhere/data"],
+                     "[nowhere/data] no such folder in " + os.path.realpath(self.box.folder))
+        r = self.box.run("check", "configs/quickstart.yaml", "--set", "train.seq_len=200")
+        self.assertIn("train.seq_len has 200 tokens, but the model's max_position_embeddings is 128", r.stderr)
 
     def test_yaml_that_goes_on_after_its_end(self):
         """yaml-cpp reads one empty document after the other from these."""
@@ -228,6 +254,24 @@ class Cli(unittest.TestCase):
                 self.assertIn("has-plan", r.stdout)
         self.assertIn("no memory plan", self.box.good("simulate", "unplanned.txt"))
 
+    def test_certificate(self):
+        def certify(name, *more):
+            with open(self.box.path(name), "w", encoding="utf-8") as f:
+                f.write(self.box.good("check", "configs/quickstart.yaml", *PLAN, *more, "--json"))
+        certify("mine.json")
+        self.box.good("check", "configs/quickstart.yaml", *PLAN, "--certificate", "mine.json")
+        # A program's text that says it is of another configuration: its tasks are right for that one too.
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
+        self.assertIn('"eps":1e-08', text)
+        with open(self.box.path("other.txt"), "w", encoding="utf-8") as f:
+            f.write(text.replace('"eps":1e-08', '"eps":2e-08'))
+        self.refused(["check", "other.txt", "--certificate", "mine.json"], "the reference graph")
+        certify("eps.json", "--set", "train.eps=2e-8")
+        self.refused(["check", "configs/quickstart.yaml", *PLAN, "--certificate", "eps.json"],
+                     "the reference graph")
+        self.refused(["check", "configs/quickstart.yaml", "--certificate", "mine.json"], "the mesh")
+        self.refused(["check", "configs/quickstart.yaml", "--certificate", "configs/quickstart.yaml"], "JSON")
+
     def test_check_refuses_a_broken_program(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
         lines = text.split("\n")
@@ -282,6 +326,20 @@ class Cli(unittest.TestCase):
             self.assertGreater(len(json.load(f)["traceEvents"]), 100)
         self.assertEqual(self.box.good("simulate", "configs/quickstart.yaml", *PLAN),
                          self.box.good("simulate", "configs/quickstart.yaml", *PLAN))
+
+    def test_simulate_with_the_profile_of_another_device(self):
+        """A CPU's timings say nothing of an H100: refused if asked for, left aside if the run names them."""
+        with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
+            json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
+        h100 = ["simulate", "configs/quickstart.yaml", "--cluster", "configs/clusters/h100-64x8.yaml"]
+        self.refused([*h100, "--profile", "cpu.json"], "--profile cpu.json times a cpu (Z80)", "H100 SXM5 80GB")
+        r = self.box.run(*h100, "--set", "cluster.profile=cpu.json")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("cluster.profile cpu.json is not used: it times a cpu (Z80)", r.stderr)
+        self.assertIn("Predicted step (uncalibrated)", r.stdout)
+        self.assertEqual(self.box.good(*h100), r.stdout)
+        here = self.box.good("simulate", "configs/quickstart.yaml", "--profile", "cpu.json")
+        self.assertNotIn("uncalibrated", here)
 
     def test_simulate_512_ranks(self):
         """The configuration as shipped: classes share work, so that a large run takes no time."""
@@ -368,6 +426,16 @@ class Cli(unittest.TestCase):
         self.assertIn("best for this processor", j["kernels"])
         self.assertIn("hocket", self.box.good("env"))
 
+    def test_debug_log(self):
+        words = " ".join(["hocket check configs/quickstart.yaml", *PLAN, "--set plan.recompute=full"])
+        plain, debug = self.box.shell(words), self.box.shell("HOCKET_LOG=debug " + words)
+        self.assertEqual((0, ""), (plain.returncode, plain.stderr))
+        self.assertRegex(debug.stderr, r"debug: pass recompute: [\d.]+ [mu]?s")
+        self.assertRegex(debug.stderr, r"debug: stage 0: reshard \S+ from .+ to .+")
+        lanes = self.box.shell("HOCKET_LOG=debug hocket bench executor --tasks 40").stderr
+        self.assertIn("[rank 0] debug: step 1: lane compute ran 40 of 40 tasks in", lanes)
+        self.assertIn("expected debug or warning", self.box.shell("HOCKET_LOG=loud hocket env").stderr)
+
     def test_bench(self):
         j = json.loads(self.box.good("bench", "executor", "--tasks", "2000", "--json"))
         self.assertGreater(j["ns_per_task"], 1)
@@ -392,6 +460,40 @@ class Cli(unittest.TestCase):
         p.stderr.close()
         self.assertEqual(-signal.SIGPIPE, p.wait())
         self.assertTrue(os.path.isdir(self.box.folder))
+
+    def test_results_on_standard_output(self):
+        """`-` as the file of a result; what a command says about it goes to standard error."""
+        run = "configs/quickstart.yaml"
+        self.assertEqual(self.box.good("graph", run), self.box.good("graph", run, "--out", "-"))
+        r = self.box.run("simulate", run, "--trace", "-")
+        self.assertEqual(0, r.returncode, r.stderr)
+        self.assertIn("traceEvents", json.loads(r.stdout))
+        self.assertIn("Predicted step", r.stderr)
+        self.refused(["simulate", run, "--trace", "-", "--json"], "both go to standard output")
+        self.refused(["data", "prepare", run, "--files", "include/**", "--out", "-"], "expected a folder")
+        self.assertEqual([], [name for name in os.listdir(self.box.folder) if name.startswith("-")])
+
+    def test_devices_and_links_stay(self):
+        """Results that go into a device, a pipe or a link do not replace it."""
+        run, pipe, link = "configs/quickstart.yaml", self.box.path("pipe"), self.box.path("link.txt")
+        os.mkfifo(pipe)
+        with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as cat:
+            self.box.good("simulate", run, "--trace", "pipe")
+            self.assertIn("traceEvents", json.loads(cat.stdout.read()))
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
+        os.symlink("configs/kept.txt", link)
+        self.box.good("graph", run, "--out", "link.txt")
+        self.assertEqual("configs/kept.txt", os.readlink(link))
+        with open(self.box.path("configs/kept.txt"), encoding="utf-8") as f:
+            self.assertTrue(f.read().startswith("hocket-program"))
+        null = self.box.path("null")  # a copy: the device that everybody uses is not for tests
+        try:
+            os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            open(null, "wb").close()
+        except PermissionError:
+            self.skipTest("no right to make device nodes")
+        self.box.good("simulate", run, "--trace", "null")
+        self.assertTrue(stat.S_ISCHR(os.stat(null).st_mode))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=900
 """Every command that the help, the README, the docs and the quickstart print is run, as printed, in a folder
 where the model is tiny (cli_util.Sandbox). Left out: make and setup, which other tests run."""

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """The verbs that execute, on a tiny model: data, train, eval, generate, profile, bench step."""
 import json
@@ -68,7 +69,10 @@ class Execute(unittest.TestCase):
                 losses.append([x["train/loss"] for x in map(json.loads, f) if "train/loss" in x])
         verdict = json.loads(self.box.good("check", "text.txt", "--json"))
         with open(self.box.path("runs/text/checkpoints/step-000006/run.json"), encoding="utf-8") as f:
-            self.assertEqual(verdict["program_hash"], json.load(f)["data"]["program_hash"])
+            data = json.load(f)["data"]
+        for key in ("program_hash", "reference_hash", "mesh_hash", "mesh"):
+            self.assertEqual(verdict[key], data[key])
+        self.box.good("check", "text.txt", "--certificate", "runs/text/checkpoints/step-000006/run.json")
         self.assertEqual(6, len(losses[0]))
         self.assertEqual(losses[0], losses[1])
 
@@ -134,7 +138,12 @@ class Execute(unittest.TestCase):
         self.assertEqual([], self.checkpoints("early"))
 
     def test_nohup_is_heeded(self):
-        p, _ = self.long_run("kept", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        """Not so SIGINT, which shells ignore for what a script puts into the background."""
+        def as_shells_do():
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+        p, _ = self.long_run("kept", preexec_fn=as_shells_do)
         metrics = self.box.path("runs/kept/metrics.jsonl")
         p.send_signal(signal.SIGHUP)
         size = os.path.getsize(metrics)
@@ -196,7 +205,7 @@ class Execute(unittest.TestCase):
         # Of other threads, and in the very place where the new one would go.
         self.refused("runs/timed/profile.json, which was taken with",
                      *self.short("timed", "cluster.profile=runs/timed/profile.json", "train.steps=4",
-                                 "plan.threads_per_rank=1"))
+                                 "plan.threads_per_rank=7"))
         self.assertEqual(own, content("runs/timed/profile.json"))
 
     def test_learning_rate(self):
@@ -215,6 +224,43 @@ class Execute(unittest.TestCase):
         self.assertEqual([1e-5] * 5, rates("high")[1:])
         r = self.box.run(*self.short("warm", "train.warmup_steps=8"))
         self.assertIn("train.warmup_steps is 8, but the training has 2 steps", r.stderr)
+
+    def test_files_of_others_stay(self):
+        """In a folder where no training was, what this one would replace is refused, not replaced."""
+        for name, text in (("metrics.jsonl", '{"mine": 1}\n'), ("report.html", "<p>mine</p>"), ("profile.json", "{}")):
+            folder = "runs/others-" + name
+            os.makedirs(self.box.path(folder))
+            with open(self.box.path(f"{folder}/{name}"), "w", encoding="utf-8") as f:
+                f.write(text)
+            words = ["train", "configs/quickstart.yaml", "--set", f"output.dir={folder}", "--set", "train.steps=1"]
+            self.refused(name, *words)
+            with open(self.box.path(f"{folder}/{name}"), encoding="utf-8") as f:
+                self.assertEqual(text, f.read())
+
+    def test_small_data_and_its_words(self):
+        """Tokens as people count them; a sequence that is longer than the data is told before anything is timed."""
+        self.assertRegex(self.output, r"\ndata     runs/quickstart/data: [0-9.]+ k tokens in \d+ files; held out "
+                         r"[0-9.]+ k tokens in \d+ files\n")
+        self.refused("tokens", "train", "configs/quickstart.yaml", "--set", "output.dir=runs/long", "--set",
+                     "train.seq_len=100000")
+        self.assertFalse(os.path.exists(self.box.path("runs/long/profile.json")))
+        with open(self.box.path("one.json"), "w", encoding="utf-8") as f:
+            json.dump([[1, 2]], f)
+        self.assertIn("1 list, 2 tokens, mean", self.box.good("eval", "runs/quickstart", "--ids", "one.json"))
+
+    def test_one_meaning_of_this_machine(self):
+        """simulate without a cluster, with local.yaml, and what train predicts."""
+        run = ["simulate", "configs/quickstart.yaml", "--json"]
+        local = ["--cluster", "configs/clusters/local.yaml"]
+        profile = ["--profile", "runs/quickstart/profile.json"]
+        self.assertEqual(self.box.good(*run), self.box.good(*run, *local))
+        timed = self.box.good(*run, *profile)
+        self.assertEqual(timed, self.box.good(*run, *local, *profile))
+        with open(self.box.path("runs/quickstart/metrics.jsonl"), encoding="utf-8") as f:
+            self.assertAlmostEqual(json.loads(timed)["step_s"], json.loads(f.readline())["perf/predicted_step_s"],
+                                   delta=1e-12)
+        two = ["--set", "plan.dp=2", "--set", "plan.micro_batch=2"]
+        self.assertEqual(self.box.good(*run, *two), self.box.good(*run, *two, *local))
 
     def test_layers_with_experts_have_their_numbers(self):
         """Of three layers, only the middle one has experts."""
@@ -320,10 +366,11 @@ class Execute(unittest.TestCase):
             f.writelines(lines[:-1] + ['{"step": 2, "ti'])
         os.remove(folder + "report.html")
         trace = self.files("runs/late")[folder + "trace.json.gz"]
-        self.box.good(*self.short("late"))
+        out = self.box.good(*self.short("late"))
         with open(folder + "metrics.jsonl", encoding="utf-8") as f:
             self.assertEqual(lines, f.readlines())
         self.assertIn(folder + "report.html", self.files("runs/late"))
+        self.assertRegex(out, r"\narena +\S+ \S+ planned\n")  # no step ran, so none touched it
         self.assertEqual(trace, self.files("runs/late")[folder + "trace.json.gz"])
 
     def test_resume_only_the_same_training(self):

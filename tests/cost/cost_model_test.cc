@@ -22,6 +22,7 @@ Cluster toy() {
   c.name = "toy";
   c.nodes = 4;
   c.devices_per_node = 4;
+  c.device.name = "toy device";
   c.device.memory.value = 1e9;
   c.device.memory_bandwidth.value = 100e9;
   c.device.launch.value = 1e-6;
@@ -114,7 +115,9 @@ Profile sample_profile() {
 }
 
 TEST(CostModel, ProfileFirstThenNeighboursThenRoofline) {
-  const CostModel m(toy(), sample_profile(), 2);
+  Profile of_toy = sample_profile();
+  of_toy.device = "toy device";
+  const CostModel m(toy(), of_toy, 2);
   EXPECT_TRUE(m.calibrated());
   TaskCost c = m.work(kind("linear", 4e9, 1000), 0);
   EXPECT_EQ(c.ns, 6000000 + 100);
@@ -156,10 +159,30 @@ TEST(CostModel, ProfileReplacesTheMachine) {
   EXPECT_EQ(m.cluster().peak_flops(DType::f32), 1e12);  // per core
 }
 
+TEST(CostModel, AProfileOfAnotherDeviceIsRefused) {
+  const Profile cpu = sample_profile();
+  EXPECT_EQ(mismatch(cpu, toy()), "times a cpu (toy \"1\"), and toy computes on toy device");
+  EXPECT_THROW(CostModel(toy(), cpu, 2), Error);
+  Cluster threads = toy();
+  threads.cores_per_node = 4;
+  EXPECT_EQ(mismatch(cpu, threads), "");
+  Profile other = cpu;
+  other.device = "toy device";
+  EXPECT_EQ(mismatch(other, toy()), "");
+  EXPECT_NE(mismatch(other, threads), "");
+  // Profiles from before they said so are of a cpu.
+  std::string text = to_json(cpu);
+  const std::string said = "\"device\": \"cpu\",";
+  ASSERT_NE(text.find(said), text.npos) << text;
+  text.erase(text.find(said), said.size());
+  EXPECT_EQ(parse_profile(text, "p.json").device, "cpu");
+}
+
 TEST(Profile, WritesAndReadsBack) {
   const Profile p = sample_profile();
   const std::string text = to_json(p);
   const Profile q = parse_profile(text, "p.json");
+  EXPECT_EQ(q.device, "cpu");
   EXPECT_EQ(q.machine, p.machine);
   EXPECT_EQ(q.tasks, p.tasks);
   EXPECT_EQ(q.links, p.links);
@@ -184,6 +207,8 @@ TEST(Profile, HostileFilesAreRefused) {
   refused("hocket-profile-1", "hocket-profile-9");
   refused("\"ns\": 2000000", "\"ns\": -5");
   refused("\"ns\": 2000000", "\"ns\": \"x\"");
+  refused("\"ns\": 2000000", "\"ns\": 9223372036854775000");
+  refused("\"task_overhead_ns\": ", "\"task_overhead_ns\": 92233720368547758");
   refused("\"intra\"", "\"moon\"");
   refused("\"bytes_per_s\": 5000000000.0", "\"bytes_per_s\": 0");
   refused("\"f32\"", "\"f3\"");

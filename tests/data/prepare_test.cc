@@ -5,13 +5,17 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "data/tokenizer/bpe_train.h"
-#include "data/commands.h"
+#include "base/folder_lock.h"
+#include "data/baselines.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::data {
@@ -93,6 +97,36 @@ TEST_F(Prepare, SecondCallDoesNothing) {
   EXPECT_EQ(snapshot(), before);
 }
 
+// A second process neither takes away what the first one has staged nor publishes over it.
+TEST_F(Prepare, OneAtATime) {
+  bool refused = false;
+  options_.progress = [&](const PrepareProgress&) {
+    if (std::exchange(refused, true)) return;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      PrepareOptions second = options_;
+      second.progress = nullptr;
+      std::string text;
+      try {
+        prepare(second);
+      } catch (const Error& e) {
+        text = e.what();
+      }
+      ::_exit(text.find("another process is preparing data") == std::string::npos);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "was not refused";
+  };
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  EXPECT_TRUE(refused);
+  Dataset(options_.output).train()->verify();
+  // Once it is made, anybody may ask for it at any time.
+  const FolderLock held(options_.output, "preparing data", "wait");
+  options_.progress = nullptr;
+  EXPECT_TRUE(prepare(options_).up_to_date);
+}
+
 TEST_F(Prepare, AnyChangeIsNoticed) {
   prepare(options_);
   folder_.add("in/d0/f0.txt", "something new");
@@ -127,8 +161,9 @@ TEST_F(Prepare, SmallShardsHoldTheSameAndOldOnesGo) {
   options_.shard_tokens = int64_t{1} << 20;
   prepare(options_);
   EXPECT_EQ(list_dir(options_.output),
-            (std::vector<std::string>{"index.json", "tokenizer.json", "tokenizer_config.json",
-                                      "train-00000.bin", "valid-00000.bin"}));
+            (std::vector<std::string>{".lock", "index.json", "tokenizer.json",
+                                      "tokenizer_config.json", "train-00000.bin",
+                                      "valid-00000.bin"}));
 }
 
 TEST_F(Prepare, SplitDependsOnContentOnly) {
@@ -164,9 +199,87 @@ TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {
   ASSERT_EQ(::symlink((folder_ / "in/d0/f3.txt").c_str(), (folder_ / "in/zz4.txt").c_str()), 0);
   const PrepareResult result = prepare(options_);
   EXPECT_EQ(result.train.files + result.valid.files, 60);
-  EXPECT_EQ(result.dropped_empty, 1);
-  EXPECT_EQ(result.dropped_binary, 1);
-  EXPECT_EQ(result.dropped_duplicate, 2);
+  using Why = Corpus::Why;
+  EXPECT_EQ(result.dropped,
+            (std::map<Why, int64_t>{{Why::duplicate, 2}, {Why::empty, 1}, {Why::binary, 1}}));
+}
+
+// What a walk passes by is told, and so is what looks binary and is text in another encoding.
+TEST_F(Prepare, TellsWhatItLeavesOut) {
+  folder_.add("in/.hidden.txt", "h");
+  folder_.add("in/.git/HEAD", "x");
+  folder_.add("elsewhere/a.txt", "not reached by a link");
+  ASSERT_EQ(::symlink((folder_ / "elsewhere").c_str(), (folder_ / "in/linked").c_str()), 0);
+  ASSERT_EQ(::symlink("nowhere", (folder_ / "in/dangling").c_str()), 0);
+  ASSERT_EQ(::mkfifo((folder_ / "in/pipe").c_str(), 0600), 0);
+  folder_.add("in/le.txt", std::string_view("\xFF\xFE" "a\0b\0", 6));
+  folder_.add("in/be.txt", std::string_view("\xFE\xFF\x4E\x2D", 4));  // no byte is 0
+  folder_.add("in/closed/secret.txt", "s");
+  const bool root = ::geteuid() == 0;  // reads everything
+  ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), root ? 0700 : 0), 0);
+  const PrepareResult result = prepare(options_);
+  ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), 0700), 0);
+  using Why = Corpus::Why;
+  std::map<Why, int64_t> expected = {
+      {Why::utf16, 2}, {Why::hidden, 2}, {Why::linked_folder, 1}, {Why::no_file, 2}};
+  if (!root) expected[Why::unreadable] = 1;
+  EXPECT_EQ(result.dropped, expected);
+  EXPECT_EQ(result.train.files + result.valid.files, root ? 61 : 60);
+  EXPECT_EQ(left_out_text({{Why::utf16, 2}, {Why::unreadable, 1}}),
+            "2 UTF-16 (try iconv -t UTF-8), 1 that cannot be read");
+  EXPECT_EQ(left_out_text({}), "nothing");
+  const std::string index = read_file(options_.output + "/index.json");
+  for (const char* part : {"linked_folder", "in/.git\"", "utf16", "no_file"}) {
+    EXPECT_NE(index.find(part), std::string::npos) << part;
+  }
+  // Named, a hidden file and a linked folder are taken.
+  options_.corpus.inputs = {folder_ / "in/.hidden.txt", folder_ / "in/linked"};
+  options_.corpus.valid_fraction = 0;
+  EXPECT_EQ(prepare(options_).train.files, 2);
+}
+
+// The same texts from elsewhere are the same data: a run goes on with them.
+TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
+  prepare(options_);
+  const std::string before = Dataset(options_.output).fingerprint();
+  PrepareOptions moved = options_;
+  rename_durable(folder_ / "in", folder_ / "other");
+  moved.corpus.inputs = {folder_ / "other"};
+  moved.output = folder_ / "out2";
+  prepare(moved);
+  EXPECT_EQ(Dataset(moved.output).fingerprint(), before);
+  // Where the texts lie is written down all the same: the baselines read them again.
+  moved.output = options_.output;
+  EXPECT_FALSE(prepare(moved).up_to_date);
+  EXPECT_EQ(Dataset(moved.output).fingerprint(), before);
+  EXPECT_TRUE(Dataset(moved.output).files()[0].path.starts_with(folder_ / "other"));
+  EXPECT_TRUE(prepare(moved).up_to_date);
+  folder_.add("other/d0/f0.txt", "changed");
+  prepare(moved);
+  EXPECT_NE(Dataset(moved.output).fingerprint(), before);
+}
+
+// A folder of version 1, whose fingerprint names the paths, stays as it is.
+TEST_F(Prepare, OlderFoldersAreUpToDate) {
+  prepare(options_);
+  const Dataset made(options_.output);
+  Hasher h;
+  h.add("hocket-data").add(uint64_t{1}).add(static_cast<uint64_t>(options_.shard_tokens));
+  h.add(made.tokenizer().hash().high).add(made.tokenizer().hash().low);
+  for (const Corpus::File& f : made.files()) {
+    h.add(f.hash.high).add(f.hash.low).add(uint64_t{f.valid});
+    h.add(uint64_t{f.path.size()}).add(f.path);
+  }
+  const std::string path = options_.output + "/index.json";
+  nlohmann::json index = nlohmann::json::parse(read_file(path));
+  index["version"] = 1;
+  index["fingerprint"] = h.finish().hex();
+  write_file_atomic(path, index.dump());
+  EXPECT_TRUE(prepare(options_).up_to_date);
+  EXPECT_EQ(Dataset(options_.output).fingerprint(), h.finish().hex());
+  options_.corpus.seed = 3;
+  EXPECT_FALSE(prepare(options_).up_to_date);
+  EXPECT_EQ(Dataset(options_.output).version(), 2);
 }
 
 TEST_F(Prepare, FailuresKeepWhatWasThere) {
@@ -201,6 +314,8 @@ TEST_F(Prepare, ClearErrors) {
   make_dirs(folder_ / "bare");
   says(with([](auto* o) { o->corpus.inputs = {}; }), "no inputs");
   says(with([](auto* o) { o->corpus.inputs = {"/nonexistent/*.h"}; }), "/nonexistent");
+  says(with([](auto* o) { o->corpus.inputs = {"~/texts"}; }), "~ is not expanded here");
+  says(with([](auto* o) { o->corpus.inputs = {"a/{b,c}.txt"}; }), "{a,b} is not expanded here");
   says(with([&](auto* o) { o->corpus.inputs = {folder_ / "bare"}; }), "without files");
   says(with([&](auto* o) { o->corpus.inputs = {folder_ / "empty"}; }), "no text");
   says(with([&](auto* o) { o->corpus.inputs = {folder_ / "one"}; }), "validation split");
@@ -225,8 +340,8 @@ TEST_F(Prepare, DamagedFoldersAreRefused) {
     ASSERT_NE(at, std::string::npos) << from;
     write_file_atomic(index, text.replace(at, std::string_view(from).size(), to));
   };
-  put("\"version\": 1", "\"version\": 9");
-  EXPECT_ERROR(Dataset(options_.output), "version 1");
+  put("\"version\": 2", "\"version\": 9");
+  EXPECT_ERROR(Dataset(options_.output), "version 1 to 2");
   put("train-00000.bin", "../00000.bin");
   EXPECT_ERROR(Dataset(options_.output), "../00000.bin");
   put("train-00000.bin", "valid-00000.bin");
@@ -242,25 +357,6 @@ TEST_F(Prepare, DamagedFoldersAreRefused) {
   bpe.vocab_size = 270;
   train_bpe(list_glob(folder_ / "in/**/*"), bpe).save(options_.output + "/tokenizer.json");
   EXPECT_ERROR(Dataset(options_.output), "tokenizer beside");
-}
-
-TEST_F(Prepare, StatsAndBaselines) {
-  prepare(options_);
-  DataStatsOptions ask;
-  ask.folder = options_.output;
-  ask.verify = ask.baselines = true;
-  const DataStats s = data_stats(ask);
-  EXPECT_TRUE(s.verified);
-  EXPECT_GT(*s.baselines.xz_each, 8);  // 60 bytes of container around 35 bytes of text
-  EXPECT_LT(*s.baselines.xz_one_piece, *s.baselines.xz_each);
-  EXPECT_GT(*s.baselines.trigram, 0.1);
-  EXPECT_LT(*s.baselines.trigram, 8);
-  EXPECT_NE(s.to_json().find("xz_bits_per_byte"), std::string::npos);
-  EXPECT_NE(s.to_json().find("xz_one_piece_bits_per_byte"), std::string::npos);
-  EXPECT_NE(s.to_text().find("trigram"), std::string::npos);
-  const std::string held_out = scan_corpus(options_.corpus).paths(true)[0];
-  write_file_atomic(held_out, "changed");
-  EXPECT_ERROR(data_stats(ask), held_out);
 }
 
 TEST_F(Prepare, BaselinesAreComputedOnceAndAsAskedFor) {
@@ -293,36 +389,6 @@ TEST_F(Prepare, BaselinesAreComputedOnceAndAsAskedFor) {
     write_file_atomic(path, kept);
     EXPECT_EQ(kept_baselines(dataset, {}, note).xz_one_piece, all.xz_one_piece);
   }
-}
-
-TEST_F(Prepare, EncodeAndDecodeFiles) {
-  folder_.add("text.jsonl", "\"file 1\"\n\"\\u00e9 \\\"q\\\"\"\n");
-  EncodeOptions e;
-  e.tokenizer = options_.tokenizer;
-  e.lines = true;
-  e.input = folder_ / "text.jsonl";
-  e.output = folder_ / "ids.jsonl";
-  encode_text(e);
-  e.input = e.output;
-  e.output = folder_ / "back.jsonl";
-  decode_ids(e);
-  EXPECT_EQ(read_file(e.output), "\"file 1\"\n\"\u00e9 \\\"q\\\"\"\n");
-
-  e.lines = false;
-  e.input = folder_.add("raw", "any \xFF bytes\n");
-  e.output = folder_ / "ids";
-  encode_text(e);
-  e.input = e.output;
-  e.output = folder_ / "back";
-  decode_ids(e);
-  EXPECT_EQ(read_file(e.output), "any \xFF bytes\n");
-
-  e.lines = true;
-  e.input = folder_.add("bad.jsonl", "\"x\"\n{\"a\": 1}\n");
-  EXPECT_ERROR(encode_text(e), "bad.jsonl:2");
-  e.input = folder_.add("bad.jsonl", "[1]\n[2, 99999]\n");
-  EXPECT_ERROR(decode_ids(e), "99999");
-  EXPECT_ERROR(decode_ids(e), "bad.jsonl:2");
 }
 
 }  // namespace

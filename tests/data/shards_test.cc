@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "base/rng.h"
 #include "tests/data/data_util.h"
@@ -157,6 +158,33 @@ TEST(Shard, RandomDamageNeverGetsThrough) {
       read(shard, 0, static_cast<size_t>(shard.info().tokens));
     } catch (const Error&) {
     }
+  }
+}
+
+// Another process cuts off a file that is being trained on: an error, and no signal.
+TEST(Shard, CutOffWhileItIsOpen) {
+  const TempFolder folder;
+  for (const int32_t vocab : {1000, 100'000}) {
+    std::vector<Ids> documents(3, Ids(5000, 7));
+    const std::string path = write(folder, "s", vocab, documents);
+    const Shard shard(path);
+    std::filesystem::resize_file(path, 8192);
+    EXPECT_EQ(read(shard, 0, 10), Ids(10, 7));  // what is still there
+    for (const int64_t begin : {4000, 14'000}) {
+      try {
+        read(shard, begin, 1000);
+        ADD_FAILURE() << "read what is gone";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.exit_code(), 1);
+        EXPECT_NE(std::string(e.what()).find(path + "] was cut off while it was read; "
+                                                  "got 8192 bytes; expected"), std::string::npos)
+            << e.what();
+      }
+    }
+    EXPECT_THROW(shard.verify(), Error);
+    EXPECT_EQ(shard.document_begin(2), 10'000);  // kept in memory
+    std::filesystem::resize_file(path, 0);
+    EXPECT_EQ(shard.document_bytes(2), 15'000);
   }
 }
 

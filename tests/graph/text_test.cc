@@ -32,7 +32,7 @@ graph::Graph training_graph() {
   graph::Graph g = models::build(models::parse_config(kMoe, "test"), o);
   autodiff::differentiate(g);
   autodiff::append_adamw(g, {0.9, 0.95, 1e-8, 0.1, 1.0});
-  passes::find("recompute").on_graph(g, {"full", 1 << 20});
+  passes::PassRunner({"recompute"}, {}, passes::PassOptions({"recompute=full"})).run(g);
   return g;
 }
 
@@ -78,7 +78,6 @@ TEST(GraphText, WhatIsParsedLowersToTheSameProgram) {
   parallel::Plan plan;
   plan.pp = 2;
   plan.num_micro_batches = 2;
-  plan.recompute = "full";
   auto lowered = [&](const graph::Graph& graph) {
     program::Program p = parallel::lower(graph, plan);
     program::finalize(p);

@@ -241,5 +241,26 @@ TEST(ModelConfig, ShippedConfigsRead) {
   }
 }
 
+// A checkpoint says where generation stops; what the config says itself stays.
+TEST(ModelConfig, EndOfTextWhereNoneIsNamed) {
+  const auto exported = [](const json& tokens) {
+    json c = llama();
+    c.update(tokens);
+    const ModelConfig made = with_end_of_text(parse(c), 7);
+    // The same in the fields, and in the config.json once that is read.
+    const ModelConfig back = parse_config(config_json(made, "float32"), "c");
+    EXPECT_EQ(back.eos_token_ids, made.eos_token_ids);
+    EXPECT_EQ(back.bos_token_id, made.bos_token_id);
+    const json generation = json::parse(generation_config_json(made));
+    return json{generation["eos_token_id"], generation["bos_token_id"]}.dump();
+  };
+  EXPECT_EQ(exported(json::object()), "[7,7]");
+  EXPECT_EQ(exported({{"eos_token_id", nullptr}, {"bos_token_id", nullptr}}), "[7,7]");
+  EXPECT_EQ(exported({{"eos_token_id", 3}}), "[3,7]");
+  EXPECT_EQ(exported({{"eos_token_id", {3, 4}}, {"bos_token_id", 2}}), "[[3,4],2]");
+  EXPECT_EQ(exported({{"bos_token_id", -1}}), "[7,-1]");
+  EXPECT_EQ(with_end_of_text(parse(llama()), -1).json, parse(llama()).json);
+}
+
 }  // namespace
 }  // namespace hocket::models

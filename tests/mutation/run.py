@@ -4,7 +4,7 @@
 
     tests/mutation/run.py [--build FOLDER] [--cmake ARGS] [-j N] [NUMBER...]
 
-Copies the sources to FOLDER/tree (default build-mutants) with all mutants of mutants.py in them,
+Copies the sources to FOLDER (default build-mutants) with all mutants of mutants.py in them,
 each behind its number, builds them once, runs all tests that the rows name with none switched on
 (they must pass), then for every mutant its tests until one fails. Prints a line for each and the
 sum. Exit code 1 if a mutant survives that is not marked as equivalent. Takes as long as a build and
@@ -56,7 +56,9 @@ def make_tree(tree, mutants):
     with open(os.path.join(HERE, "mut.h"), "rb") as f:
         put(os.path.join(tree, "src/base/mut.h"), f.read())
     wanted.add("src/base/mut.h")
-    for where, _, names in os.walk(tree):  # files that are gone from the working tree
+    for where, folders, names in os.walk(tree):  # files that are gone from the working tree
+        if where == tree and "build" in folders:
+            folders.remove("build")
         for name in names:
             path = os.path.join(where, name)
             if os.path.relpath(path, tree) not in wanted and not os.path.islink(path):
@@ -74,7 +76,7 @@ def passes(build, test, number):
                          text=True, check=False)
     if "No tests were found" in ran.stdout + ran.stderr:
         sys.exit(f"{test}: no such ctest entry")
-    if "(Skipped)" in ran.stdout:
+    if "***Skipped" in ran.stdout:
         sys.exit(f"{test}: skipped here; it can't notice anything")
     return ran.returncode == 0, ran.stdout
 
@@ -90,11 +92,13 @@ def main():
     parser.add_argument("numbers", type=int, nargs="*", help="mutants (default: all)")
     args = parser.parse_args()
     chosen = [m for m in MUTANTS if not args.numbers or m.number in args.numbers]
-    tree, build = os.path.join(args.build, "tree"), os.path.join(args.build, "build")
+    # Beside the sources as build/ is, so that ccache knows the files without mutants.
+    tree, build = args.build, os.path.join(args.build, "build")
     if not args.skip_build:
         make_tree(tree, MUTANTS)
         for command in (["cmake", "-G", "Ninja", "-S", tree, "-B", build] + shlex.split(args.cmake),
-                        ["cmake", "--build", build, "-j", str(args.j)]):
+                        ["cmake", "--build", build, "-j", str(args.j), "--target", "hocket",
+                         "hocket_tests"]):
             if subprocess.run(command, check=False).returncode:
                 sys.exit("the mutants do not build")
     if args.only_build:

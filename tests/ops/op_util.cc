@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "tests/plans/plan_util.h"
+#include "tests/compare_util.h"
 
 namespace hocket::optest {
 

@@ -36,7 +36,6 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   expect_refused([](Plan& p) { p.dp = p.ep = 3; }, "expected a divisor of the model's 8 experts");
   expect_refused([](Plan& p) { p.pp = 5; }, "plan.pp is 5 but the model has 4 layers");
   expect_refused([](Plan& p) { p.pp = 2, p.pp_layers = {1, 2}; }, "plan.pp_layers sums to 3");
-  expect_refused([](Plan& p) { p.recompute = "some"; }, "plan.recompute is 'some'");
 }
 
 TEST(Plan, SizesAreBounded) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """What `hocket train` saves, for both families, opens with transformers and gives the same logits: see
 checkpoint_opens.py."""
 import os, pathlib, subprocess, sys, tempfile

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Logits and gradients of random models, both families, against Hugging Face transformers, on one rank
 and under plans: see hf_parity.py."""

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 """Ids, round trips and training of byte-level BPE against Hugging Face tokenizers: see tokenizer_parity.py."""
 import os, pathlib, subprocess, sys
 

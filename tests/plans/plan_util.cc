@@ -144,15 +144,4 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   return out;
 }
 
-double relative_l2(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  double diff = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    diff += (a[i] - b[i]) * (a[i] - b[i]);
-    norm += b[i] * b[i];
-  }
-  if (std::isnan(diff)) return INFINITY;
-  return norm > 0 ? std::sqrt(diff / norm) : std::sqrt(diff);
-}
-
 }  // namespace hocket::test

@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "engine/session.h"
+#include "tests/compare_util.h"
 
 namespace hocket::test {
 
@@ -35,8 +36,5 @@ struct Outcome {
 Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::vector<std::string>& overrides = {}, bool with_grads = true,
               const std::function<void(program::Program&)>& rewrite = nullptr);
-
-/// |a - b|_2 / |b|_2 (absolute if b is zero).
-double relative_l2(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace hocket::test

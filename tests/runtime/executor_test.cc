@@ -343,6 +343,35 @@ TEST(Executor, AHangInTheOnlyLaneIsNoticed) {
   door.open();
 }
 
+// A kernel that comes back, with an error, when its executor and its program are gone.
+TEST(Executor, AnErrorAfterTheLeakReadsNothingThatIsGone) {
+  Door door, thrown;
+  Builder b;
+  b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, [&](const KernelArgs&) {
+    door.wait();
+    thrown.open();
+    throw std::runtime_error("too late");
+  });
+  Program p = b.finish();
+  PersistentStore store;
+  ExecutorOptions options;
+  options.timeout = milliseconds(100);
+  comm::LocalWorld world(1, milliseconds(1000));
+  auto executor = std::make_unique<Executor>(p, 0, std::make_shared<fake::Backend>(),
+                                             &world.communicator(0), store, options);
+  bool told = false;
+  executor->on_error = [&](const std::string&) { told = true; };
+  executor->start();
+  expect_contains(failure([&] { executor->wait(); }), "has not ended");
+  EXPECT_TRUE(std::exchange(told, false));
+  executor.reset();
+  p.classes = std::vector<program::RankClass>();
+  door.open();
+  thrown.wait();
+  std::this_thread::sleep_for(milliseconds(200));  // for the lane, which nothing waits for
+  EXPECT_FALSE(told);
+}
+
 TEST(Executor, CancelStopsAtTheNextTask) {
   Door started, go_on;
   std::atomic<int> second{0};

@@ -238,6 +238,29 @@ TEST(SimEngine, SharingChangesWithTheLoad) {
   EXPECT_EQ(timeline(m.p, r), "0 compute a 0..140\n1 h2d wait 0..40\n1 compute b 40..120\n");
 }
 
+// Eleven days a task: exact with and without shared cores, and an error when the sum gets absurd.
+TEST(SimEngine, LongTimesDoNotOverflow) {
+  constexpr int64_t kLong = 1'000'000'000'000'000;
+  Maker m({{"pp", 2}});
+  for (int i = 0; i < 20; ++i) {
+    m.work(0, "a", kLong);
+    m.work(1, "a", kLong);
+  }
+  const ReplayOptions shared{.devices_per_node = 2, .cores_per_node = 1, .threads_per_rank = 1};
+  EXPECT_EQ(run(m.p, shared).end_ns, 40 * kLong);
+  EXPECT_EQ(run(m.p).end_ns, 20 * kLong);
+  for (int i = 0; i < 10'000; ++i) m.work(0, "a", kLong);
+  for (const ReplayOptions& o : {ReplayOptions{}, shared}) {
+    try {
+      run(m.p, o);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("would take more than 11574 days"), std::string::npos)
+          << e.what();
+    }
+  }
+}
+
 std::string failure(const Program& p, ReplayOptions o = {}) {
   try {
     run(p, o);
@@ -308,8 +331,8 @@ TEST(SimEngine, BadReferencesAreBadInput) {
   Maker m({{"pp", 1}});
   m.work(0, "a", 1, {5});
   EXPECT_THROW(run(m.p), Error);
-  Maker n({{"pp", 2}});
-  n.collective(0, {"pp"}, 5, {}, "all_reduce", {1});  // stage 0 is no member
+  Maker n({{"pp", 3}});
+  n.collective(0, {"pp"}, 5, {}, "all_reduce", {1, 2});  // stage 0 is no member
   EXPECT_THROW(run(n.p), Error);
   Maker s({{"pp", 2}});
   s.send(1, +1, 0, 5, {}, "ep");  // there is no such axis

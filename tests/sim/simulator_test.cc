@@ -181,6 +181,7 @@ TEST(Simulator, ProvenanceIsWeightedByTime) {
   cost::Profile profile;
   for (const auto& target : cost::distinct_tasks(p))
     profile.tasks.push_back({target.key, "linear", "f32", 10e6, 1000, 30000, 0.01});
+  profile.device = "toy device";
   profile.links["intra"] = {1000, 1e9};
   const SimReport r = simulate(p, CostModel(toy(), profile, 1), {});
   // Per dp column: 2 products of 30 us timed; all-reduces 2 x 3 us fitted; one send 20 us analytic.

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "program/program.h"
 
 namespace hocket::trace::trace_json {
@@ -255,7 +256,7 @@ class Json {
         if (in_.get() != 'u') in_.broken("the second half of a surrogate pair");
         code = 0x10000 + ((code - 0xD800) << 10) + ((hex4() - 0xDC00) & 0x3FF);
       }
-      append_utf8(code);
+      append_utf8(code, &text_);
     } else {
       in_.broken("an escape");
     }
@@ -272,22 +273,6 @@ class Json {
       code = code * 16 + static_cast<uint32_t>(digit);
     }
     return code;
-  }
-  void append_utf8(uint32_t code) {
-    const auto put = [&](uint32_t byte) { text_ += static_cast<char>(byte); };
-    if (code < 0x80) return put(code);
-    if (code < 0x800) {
-      put(0xC0 | code >> 6);
-    } else {
-      if (code < 0x10000) {
-        put(0xE0 | code >> 12);
-      } else {
-        put(0xF0 | code >> 18);
-        put(0x80 | (code >> 12 & 0x3F));
-      }
-      put(0x80 | (code >> 6 & 0x3F));
-    }
-    put(0x80 | (code & 0x3F));
   }
 
   Source in_;

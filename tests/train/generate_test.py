@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """Greedy text is, token by token, the argmax of the logits that `eval` gives for all tokens before it
 at once: prompts shorter and longer than a chunk of the prefill, texts long after it, and up to the end
@@ -39,11 +40,12 @@ class Generate(Folder):
     def ids(self, prompt):
         return [self.eos] + self.tokenizer.encode(prompt).ids
 
-    def generate(self, name, prompt, most, *more):
-        said = self.hocket("generate", self.path(name), "--prompt", prompt, "--temperature", "0", "--json",
-                           "--tokenizer", self.path("data/tokenizer.json"), "--max-new-tokens", str(most),
-                           *more)
-        return json.loads(said)["text"]
+    def generate(self, name, prompt, most):
+        """The text after the prompt, and a line's end."""
+        said = self.hocket("generate", self.path(name), "--prompt", prompt, "--temperature", "0",
+                           "--tokenizer", self.path("data/tokenizer.json"), "--max-new-tokens", str(most))
+        self.assertTrue(said.startswith(prompt) and said.endswith("\n"), said)
+        return said[len(prompt):-1]
 
     def judge(self, name, lists, lengths):
         """Every id from lengths[i] on is the argmax of eval's logits at the token before it."""

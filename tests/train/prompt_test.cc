@@ -2,7 +2,7 @@
 // What a sample goes on from when nobody says so: the data's own beginning.
 #include <gtest/gtest.h>
 
-#include "base/text.h"
+#include "base/utf8.h"
 #include "data/tokenizer/bpe_train.h"
 #include "tests/data/data_util.h"
 #include "train/sample.h"

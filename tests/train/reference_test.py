@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
+# ctest: slow
 # ctest: timeout=600
 """The training loop against one written here: data, model and gradients of reference_util.py, then
 clipping, AdamW, warm-up and cosine. After every step loss, learning rate, gradient norm, parameters

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # ctest: serial
+# ctest: slow
 # ctest: timeout=600
 """kill -9 at 20 random instants of a training run: after each, every loss written so far is, to the bit, that
 of the run that was never killed; the same command then goes on from the last complete checkpoint."""

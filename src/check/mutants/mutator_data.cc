@@ -231,13 +231,10 @@ bool Mutator::cut_sequences() {
       program::Kind kind = p.kind(t);
       const std::vector<graph::TensorType> before = kind.in;
       int64_t experts = 0;
-      double had = 0, has = 0;
       const auto retype = [&](std::vector<graph::TensorType>& types, const std::vector<BufferId>& ids) {
         for (size_t k = 0; k < types.size(); ++k) {
           const Buffer& b = cls.buffers[static_cast<size_t>(ids[k])];
-          had += static_cast<double>(types[k].bytes());
           types[k] = b.type;
-          has += static_cast<double>(types[k].bytes());
           if (b.type.routed()) experts = experts_of(b);
         }
       };
@@ -253,7 +250,7 @@ bool Mutator::cut_sequences() {
           cut.push_back({static_cast<int32_t>(c), static_cast<int32_t>(i)});
         }
       } else {
-        kind.bytes = static_cast<int64_t>(static_cast<double>(kind.bytes) * has / had);
+        kind = program::communication_kind(kind.communication, kind.attrs, kind.in, kind.out);
       }
       t.kind = p.intern(std::move(kind));
     }

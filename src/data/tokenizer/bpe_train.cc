@@ -9,9 +9,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/flat_map.h"
 #include "base/text.h"
+#include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/tokenizer_impl.h"
-#include "data/tokenizer/utf8.h"
 
 namespace hocket::data {
 namespace {
@@ -20,28 +21,20 @@ namespace {
 class WordCounts {
  public:
   struct Word {
-    uint64_t hash;
     size_t text;
     uint32_t length;
     int64_t count;
   };
 
-  WordCounts() : slots_(1 << 12, 0) {}
-
   void add(std::string_view word) {
-    const uint64_t hash = hash64(word);
-    size_t i = hash & (slots_.size() - 1);
-    for (; slots_[i] != 0; i = (i + 1) & (slots_.size() - 1)) {
-      Word& known = words_[slots_[i] - 1];
-      if (known.hash == hash && text(known) == word) {
-        ++known.count;
-        return;
-      }
+    const auto next = static_cast<uint32_t>(words_.size());
+    const auto [index, is_new] = index_.insert(
+        hash64(word) >> 1, next, [&](uint32_t known) { return text(words_[known]) == word; });
+    if (is_new) {
+      words_.push_back({text_.size(), static_cast<uint32_t>(word.size()), 0});
+      text_ += word;
     }
-    words_.push_back({hash, text_.size(), static_cast<uint32_t>(word.size()), 1});
-    text_ += word;
-    slots_[i] = static_cast<uint32_t>(words_.size());
-    if (2 * words_.size() > slots_.size()) grow();
+    ++words_[*index].count;
   }
 
   const std::vector<Word>& words() const { return words_; }
@@ -50,16 +43,7 @@ class WordCounts {
   }
 
  private:
-  void grow() {
-    slots_.assign(slots_.size() * 2, 0);
-    for (size_t w = 0; w < words_.size(); ++w) {
-      size_t i = words_[w].hash & (slots_.size() - 1);
-      while (slots_[i] != 0) i = (i + 1) & (slots_.size() - 1);
-      slots_[i] = static_cast<uint32_t>(w + 1);
-    }
-  }
-
-  std::vector<uint32_t> slots_;  // index of the word plus one
+  FlatMap<uint32_t, OwnBits> index_{1 << 12};  // by hash
   std::vector<Word> words_;
   std::string text_;
 };
@@ -67,40 +51,6 @@ class WordCounts {
 struct PairCount {
   int64_t count = 0;
   std::vector<uint32_t> words;  // that hold or held the pair; a word may be listed twice
-};
-
-// Index of each pair of ids; open addressing.
-class PairIndex {
- public:
-  PairIndex() : slots_(1 << 14) {}
-  uint32_t at(uint64_t key) {
-    size_t i = mix64(key) & (slots_.size() - 1);
-    for (; slots_[i].index != 0; i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].key == key) return slots_[i].index - 1;
-    }
-    slots_[i] = {key, ++used_};
-    const uint32_t index = used_ - 1;
-    if (2 * size_t{used_} > slots_.size()) grow();
-    return index;
-  }
-
- private:
-  struct Slot {
-    uint64_t key = 0;
-    uint32_t index = 0;
-  };
-  void grow() {
-    std::vector<Slot> old(slots_.size() * 2);
-    old.swap(slots_);
-    for (const Slot& s : old) {
-      if (s.index == 0) continue;
-      size_t i = mix64(s.key) & (slots_.size() - 1);
-      while (slots_[i].index != 0) i = (i + 1) & (slots_.size() - 1);
-      slots_[i] = s;
-    }
-  }
-  std::vector<Slot> slots_;
-  uint32_t used_ = 0;
 };
 
 struct Candidate {
@@ -141,7 +91,7 @@ class Merger {
     while (!queue_.empty()) {
       *best = queue_.top();
       queue_.pop();
-      const int64_t now = pairs_[index_.at(best->key)].count;
+      const int64_t now = pair_of(best->key).count;
       if (now == best->count && now > 0) return true;
       if (now > 0 && now < best->count) queue_.push({now, best->key});
     }
@@ -150,21 +100,25 @@ class Merger {
 
   void merge(uint64_t key, int32_t result) {
     const auto left = static_cast<int32_t>(key >> 32), right = static_cast<int32_t>(key);
-    PairCount& pair = pairs_[index_.at(key)];
+    PairCount& pair = pair_of(key);
     std::vector<uint32_t> words;
     words.swap(pair.words);
     pair.count = 0;
     for (const uint32_t w : words) merge_word(w, left, right, result);
-    pairs_[index_.at(key)].count = 0;
+    pair_of(key).count = 0;
     requeue();
   }
 
  private:
+  PairCount& pair_of(uint64_t key) {
+    const auto [index, is_new] = index_.insert(key, static_cast<uint32_t>(pairs_.size()));
+    if (is_new) pairs_.emplace_back();
+    return pairs_[*index];
+  }
+
   void change(int32_t left, int32_t right, int64_t by, uint32_t word) {
-    const uint64_t key = MergeTable::key(left, right);
-    const uint32_t i = index_.at(key);
-    if (i == pairs_.size()) pairs_.emplace_back();
-    PairCount& pair = pairs_[i];
+    const uint64_t key = pair_key(left, right);
+    PairCount& pair = pair_of(key);
     pair.count += by;
     if (by <= 0) return;
     if (pair.words.empty() || pair.words.back() != word) pair.words.push_back(word);
@@ -199,7 +153,7 @@ class Merger {
     std::sort(raised_.begin(), raised_.end());
     raised_.erase(std::unique(raised_.begin(), raised_.end()), raised_.end());
     for (const uint64_t key : raised_) {
-      const int64_t count = pairs_[index_.at(key)].count;
+      const int64_t count = pair_of(key).count;
       if (count > 0) queue_.push({count, key});
     }
     raised_.clear();
@@ -207,7 +161,7 @@ class Merger {
 
   std::vector<int32_t> symbols_;
   std::vector<Span> spans_;
-  PairIndex index_;
+  FlatMap<uint32_t> index_{1 << 13};  // of each pair, by pair_key
   std::vector<PairCount> pairs_;
   std::vector<uint64_t> raised_;
   std::priority_queue<Candidate> queue_;

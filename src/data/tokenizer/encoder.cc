@@ -8,77 +8,58 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/tokenizer/nfc.h"
 #include "data/tokenizer/tokenizer_impl.h"
-#include "data/tokenizer/utf8.h"
 
 namespace hocket::data {
 namespace {
 
 constexpr size_t kMaxCachedWord = 128;
-constexpr size_t kFirstSlots = 1 << 10;
-constexpr size_t kMaxSlots = 1 << 18;
+constexpr size_t kFirstWords = 1 << 9;
+constexpr size_t kMaxWords = 1 << 17;
 constexpr size_t kLinearSymbols = 40;
 constexpr uint32_t kNoMerge = ~uint32_t{0};
 
-// Words that were encoded before. Emptied when it has grown to kMaxSlots.
+// Words that were encoded before. Emptied when it holds kMaxWords.
 class WordCache {
  public:
-  WordCache() : slots_(kFirstSlots) {}
-
   // Null if unknown.
   const int32_t* find(std::string_view word, uint64_t hash, size_t* count) const {
-    for (size_t i = hash & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
-      const Slot& s = slots_[i];
-      if (s.length == 0) return nullptr;
-      if (s.hash == hash && s.length == word.size() &&
-          std::memcmp(text_.data() + s.text, word.data(), word.size()) == 0) {
-        *count = s.count;
-        return ids_.data() + s.ids;
-      }
-    }
+    const Entry* found = entries_.find(hash, [&](const Entry& e) {
+      return e.length == word.size() &&
+             std::memcmp(text_.data() + e.text, word.data(), word.size()) == 0;
+    });
+    if (found == nullptr) return nullptr;
+    *count = found->count;
+    return ids_.data() + found->ids;
   }
 
+  // Of a word that find() does not know.
   void insert(std::string_view word, uint64_t hash, std::span<const int32_t> ids) {
-    if (2 * used_ >= slots_.size()) grow();
-    put({hash, static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(ids_.size()),
-         static_cast<uint16_t>(word.size()), static_cast<uint16_t>(ids.size())});
+    if (entries_.size() >= kMaxWords) {
+      entries_.clear();
+      text_.clear();
+      ids_.clear();
+    }
+    const Entry entry{static_cast<uint32_t>(text_.size()), static_cast<uint32_t>(ids_.size()),
+                      static_cast<uint16_t>(word.size()), static_cast<uint16_t>(ids.size())};
+    entries_.insert(hash, entry, [](const Entry&) { return false; });
     text_ += word;
     ids_.insert(ids_.end(), ids.begin(), ids.end());
-    ++used_;
   }
 
+  // Any bits but the one that the table keeps for itself.
+  static uint64_t hash(std::string_view word) { return hash64(word) >> 1; }
+
  private:
-  struct Slot {
-    uint64_t hash = 0;
+  struct Entry {
     uint32_t text = 0, ids = 0;
     uint16_t length = 0, count = 0;
   };
-
-  void put(const Slot& slot) {
-    size_t i = slot.hash & (slots_.size() - 1);
-    while (slots_[i].length != 0) i = (i + 1) & (slots_.size() - 1);
-    slots_[i] = slot;
-  }
-  void grow() {
-    if (slots_.size() >= kMaxSlots) {
-      std::fill(slots_.begin(), slots_.end(), Slot());
-      text_.clear();
-      ids_.clear();
-      used_ = 0;
-      return;
-    }
-    std::vector<Slot> old(slots_.size() * 2);
-    old.swap(slots_);
-    for (const Slot& s : old) {
-      if (s.length != 0) put(s);
-    }
-  }
-
-  std::vector<Slot> slots_;
+  FlatMap<Entry, OwnBits> entries_{kFirstWords};
   std::string text_;
   std::vector<int32_t> ids_;
-  size_t used_ = 0;
 };
 
 // Letters, digits and _; outside of ASCII whatever is neither white space nor in the blocks of
@@ -211,7 +192,7 @@ void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
     }
   }
   const bool cached = bytes.size() <= kMaxCachedWord;
-  const uint64_t hash = cached ? hash64(bytes) : 0;
+  const uint64_t hash = cached ? WordCache::hash(bytes) : 0;
   if (cached) {
     size_t count;
     if (const int32_t* known = cache.find(bytes, hash, &count)) {
@@ -245,7 +226,7 @@ void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
 void Encoder::Impl::merge_linear() {
   size_t n = symbols.size();
   const auto rank_of = [&](size_t i) {
-    const MergeTable::Merge* m = t.merges.find(symbols[i], symbols[i + 1]);
+    const Merge* m = t.merge_of(symbols[i], symbols[i + 1]);
     return m == nullptr ? kNoMerge : m->rank;
   };
   ranks.resize(n);
@@ -256,7 +237,7 @@ void Encoder::Impl::merge_linear() {
       if (ranks[i] < ranks[best]) best = i;
     }
     if (ranks[best] == kNoMerge) break;
-    symbols[best] = t.merges.find(symbols[best], symbols[best + 1])->result;
+    symbols[best] = t.merge_of(symbols[best], symbols[best + 1])->result;
     symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(best) + 1);
     ranks.erase(ranks.begin() + static_cast<ptrdiff_t>(best) + 1);
     --n;
@@ -278,7 +259,7 @@ void Encoder::Impl::merge_heap() {
   std::vector<uint32_t> next(n), previous(n);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap;
   const auto consider = [&](uint32_t at) {
-    const MergeTable::Merge* m = t.merges.find(symbols[at], symbols[next[at]]);
+    const Merge* m = t.merge_of(symbols[at], symbols[next[at]]);
     if (m != nullptr) heap.push({m->rank, at, symbols[at], symbols[next[at]]});
   };
   for (uint32_t i = 0; i < none; ++i) {
@@ -292,7 +273,7 @@ void Encoder::Impl::merge_heap() {
     // A symbol that was merged into its neighbour is -1; one that has changed is not c.left.
     if (symbols[c.at] != c.left || next[c.at] == none || symbols[next[c.at]] != c.right) continue;
     const uint32_t gone = next[c.at];
-    symbols[c.at] = t.merges.find(c.left, c.right)->result;
+    symbols[c.at] = t.merge_of(c.left, c.right)->result;
     symbols[gone] = -1;
     next[c.at] = next[gone];
     if (next[gone] != none) {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace hocket::data {
 namespace {

@@ -5,8 +5,8 @@
 #include <pcre2.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "base/text.h"
-#include "data/tokenizer/utf8.h"
 
 namespace hocket::data {
 

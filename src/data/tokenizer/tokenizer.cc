@@ -6,16 +6,17 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/tokenizer_impl.h"
-#include "data/tokenizer/utf8.h"
 
 #include <nlohmann/json.hpp>
 
 namespace hocket::data {
 namespace {
 
-Hash128 hash_spec(const TokenizerSpec& spec) {
+// Two hashes: of what decides the ids of a text, and of that with the end of text.
+void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all) {
   Hasher h;
   const auto text = [&](std::string_view s) { h.add(uint64_t{s.size()}).add(s); };
   text("byte-level BPE 1");
@@ -25,15 +26,16 @@ Hash128 hash_spec(const TokenizerSpec& spec) {
   h.add(uint64_t{spec.tokens.size()});
   for (const std::string& token : spec.tokens) text(token);
   h.add(uint64_t{spec.merges.size()});
-  for (const auto& [left, right] : spec.merges) h.add(MergeTable::key(left, right));
+  for (const auto& [left, right] : spec.merges) h.add(pair_key(left, right));
   for (const AddedToken& t : spec.added) {
     h.add(static_cast<uint64_t>(t.id));
     text(t.text);
     h.add(uint64_t{t.single_word} | uint64_t{t.lstrip} << 1 | uint64_t{t.rstrip} << 2 |
           uint64_t{t.normalized} << 3);
   }
+  *content = h.finish();
   h.add(static_cast<uint64_t>(spec.eos));
-  return h.finish();
+  *all = h.finish();
 }
 
 // The text of a special token in tokenizer_config.json: a string or an object with `content`.
@@ -64,7 +66,7 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
     }
     if (bytes.size() == 1) t.byte_ids[static_cast<uint8_t>(bytes[0])] = id;
   }
-  t.merges.reserve(t.spec.merges.size());
+  t.merges = FlatMap<Merge>(t.spec.merges.size());
   std::string both;
   for (size_t rank = 0; rank < t.spec.merges.size(); ++rank) {
     const auto [left, right] = t.spec.merges[rank];
@@ -79,7 +81,9 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
     if (result < 0) {
       fail("tokenizer", "merge {} makes {}, which is not in the vocabulary", rank, quote(both));
     }
-    t.merges.set(left, right, static_cast<uint32_t>(rank), result);
+    // A pair that is there already gets the later rank.
+    const Merge merge{static_cast<uint32_t>(rank), result};
+    *t.merges.insert(pair_key(left, right), merge).first = merge;
   }
   t.special.assign(t.spec.tokens.size(), false);
   for (const AddedToken& added : t.spec.added) {
@@ -98,7 +102,7 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
   if (t.spec.eos < -1 || t.spec.eos >= count) {
     fail("tokenizer", "end of text is id {}; expected 0 to {}", t.spec.eos, count - 1);
   }
-  t.hash = hash_spec(t.spec);
+  hash_spec(t.spec, &t.content_hash, &t.hash);
 }
 
 Tokenizer::~Tokenizer() = default;
@@ -175,5 +179,30 @@ int32_t Tokenizer::find_token(std::string_view bytes) const {
 const TokenizerSpec& Tokenizer::spec() const { return impl_->spec; }
 
 Hash128 Tokenizer::hash() const { return impl_->hash; }
+Hash128 Tokenizer::content_hash() const { return impl_->content_hash; }
+
+void require_tokenizer_of(const std::string& model_folder, const Tokenizer& tokenizer,
+                          const std::string& where, const std::string& advice) {
+  const std::string file = join_path(model_folder, "tokenizer.json");
+  if (!file_exists(file)) return;
+  const auto named = [](const Tokenizer& t) {
+    return fmt::format("{} tokens, hash {}", t.vocab_size(), t.content_hash().hex().substr(0, 8));
+  };
+  std::string other;
+  try {
+    const Tokenizer models = Tokenizer::load(file);
+    if (models.content_hash() == tokenizer.content_hash()) {
+      if (models.eos_id() != tokenizer.eos_id())
+        log_warning("{}: the end of text is token {}; of {} it is {}", where, tokenizer.eos_id(),
+                    file, models.eos_id());
+      return;
+    }
+    other = named(models);
+  } catch (const Error& e) {
+    other = fmt::format("which cannot be read: {}", e.what());
+  }
+  fail(where, "the tokenizer ({}) is not that of the model, {} ({}); expected the same: ids mean "
+       "other text; {}", named(tokenizer), file, other, advice);
+}
 
 }  // namespace hocket::data

@@ -78,14 +78,22 @@ class Tokenizer {
   /// -1 if there is none.
   int32_t find_token(std::string_view bytes) const;
   const TokenizerSpec& spec() const;
-  /// Of all that decides ids: equal hashes, equal ids for every text.
+  /// Of all that decides ids: equal hashes, equal ids for every text, and the same end of text.
   Hash128 hash() const;
+  /// The same but for the end of text: equal hashes, equal ids for every text.
+  Hash128 content_hash() const;
 
  private:
   friend class Encoder;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Error, naming both, if the folder of a model holds a tokenizer.json by which ids mean other text
+/// than by `tokenizer`; `where` says what the latter belongs to and `advice` what to try. A warning
+/// if they differ in the end of text alone. A folder without tokenizer.json says nothing.
+void require_tokenizer_of(const std::string& model_folder, const Tokenizer& tokenizer,
+                          const std::string& where, const std::string& advice);
 
 /// Encodes with a cache of words. One per thread; the tokenizer must outlive it.
 class Encoder {

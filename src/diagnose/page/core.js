@@ -121,38 +121,26 @@ function byteTicks(lo, hi, n) {
   return out;
 }
 
-// Colours: a hue per family of ops, lighter for dX, darker for dW and backward. Stable by name.
-const FAMILIES = [
-  ["grouped_linear", 266, 46, 58, "expert products"],
-  ["linear_cross_entropy", 352, 58, 56, "loss"], ["softmax", 352, 50, 62, "loss"],
-  ["linear", 216, 56, 56, "products"], ["matmul", 216, 56, 56, "products"],
-  ["attention", 27, 76, 55, "attention"], ["rope", 160, 34, 62, "element-wise"],
-  ["rms_norm", 96, 38, 50, "element-wise"], ["swiglu", 140, 38, 45, "element-wise"],
-  ["silu", 140, 38, 45, "element-wise"], ["add", 120, 26, 66, "element-wise"],
-  ["embedding", 184, 56, 40, "embedding"],
-  ["router", 46, 72, 44, "routing"], ["route", 50, 60, 40, "routing"], ["dispatch", 48, 78, 54, "routing"],
-  ["combine", 42, 76, 60, "routing"], ["balance", 54, 46, 62, "routing"],
-  ["adamw", 16, 26, 48, "optimizer"], ["sumsq", 18, 22, 60, "optimizer"], ["clip", 20, 18, 68, "optimizer"],
-  ["all_reduce", 322, 54, 50, "communication"], ["all_gather", 312, 46, 58, "communication"],
-  ["reduce_scatter", 304, 40, 46, "communication"], ["all_to_all", 332, 64, 62, "communication"],
-  ["size_exchange", 340, 40, 70, "communication"], ["send", 326, 44, 70, "communication"],
-  ["recv", 318, 34, 40, "communication"], ["copy", 210, 8, 60, "moving"], ["zero", 210, 6, 72, "moving"],
-];
+// Colours: a hue per family of ops, a shade per op, lighter for dX, darker for dW and backward. Stable by
+// name. The data says which op is of which family.
+const HUES = {
+  "products": [216, 56, 56], "expert products": [266, 46, 58], "attention": [27, 76, 55],
+  "loss": [352, 58, 56], "element-wise": [120, 36, 52], "embedding": [184, 56, 40],
+  "routing": [48, 70, 50], "optimizer": [18, 24, 54], "communication": [322, 50, 54],
+  "moving": [210, 7, 66],
+};
 const cache = new Map();
-function familyOf(kind) { return FAMILIES.find(f => kind.startsWith(f[0])); }
+const familyOf = kind => D.families[kind.replace(/ .*$/, "")] || "other";
 function kindColor(kind) {
   if (cache.has(kind)) return cache.get(kind);
-  const f = familyOf(kind);
-  let hue, sat, light;
-  if (f) [, hue, sat, light] = f;
-  else {
-    let x = 7;
-    for (const c of kind.replace(/_(dx|dw|bwd|backward)$/, "")) x = (x * 31 + c.charCodeAt(0)) >>> 0;
-    [hue, sat, light] = [x % 360, 34, 54];
-  }
+  let x = 7;
+  for (const c of kind.replace(/ .*$/, "").replace(/_(dx|dw|bwd|backward)$/, "")) x = (x * 31 + c.charCodeAt(0)) >>> 0;
+  let [hue, sat, light] = HUES[familyOf(kind)] || [x % 360, 34, 54];
+  hue += (x % 7 - 3) * 4;
+  light += (x % 5 - 2) * 4;
   if (/_dx/.test(kind)) light += 13;
   else if (/_dw|_bwd|_backward/.test(kind)) light -= 13;
-  const text = hsl(hue, sat, light);
+  const text = hsl((hue + 360) % 360, sat, light);
   cache.set(kind, text);
   return text;
 }

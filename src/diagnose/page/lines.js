@@ -185,7 +185,7 @@ function scatter(host, points, opt) {
       svg.append(g("line", {class: "gridline", x1: left, x2: left + W, y1: sy(v), y2: sy(v)}),
         g("text", {x: left - 7, y: sy(v) + 4, "text-anchor": "end"}, short(v)),
         g("line", {class: "gridline", x1: sx(v), x2: sx(v), y1: top, y2: top + H}));
-      if (sx(v) - 26 > free) { svg.append(g("text", {x: sx(v), y: top + H + 17, "text-anchor": "middle"}, short(v))); free = sx(v) + 26; }
+      if (sx(v) - 26 > free) { svg.append(g("text", {x: Math.min(sx(v), width - textWidth(short(v)) / 2 - 2), y: top + H + 17, "text-anchor": "middle"}, short(v))); free = sx(v) + 26; }
     }
     const k = opt.band;
     svg.append(g("path", {d: `M${sx(lo)} ${sy(lo)}L${sx(lo * (1 + k))} ${sy(lo)}L${sx(hi)} ${sy(hi / (1 + k))}L${sx(hi)} ${sy(hi)}L${sx(hi / (1 + k))} ${sy(hi)}L${sx(lo)} ${sy(lo * (1 + k))}Z`, fill: "var(--band)"}),

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the time went: one stacked bar and a table by kind of task, predicted beside measured.
 
-const COMM = /^(all_|reduce_scatter|send|recv|size_exchange|broadcast)/;
-
 const tally = n => Math.abs(n - Math.round(n)) < 1e-6 ? whole(n) : digits(n, 3);
-const familyName = kind => (familyOf(kind) || [0, 0, 0, 0, "other"])[4];
 
 function kindRows() {
   return D.kinds.map(([kind, lane, calls, time, flops, data, predicted]) =>
-    ({kind, lane, calls, time, flops, data, predicted, color: kindColor(kind), comm: COMM.test(kind)}))
+    ({kind, lane, calls, time, flops, data, predicted, color: kindColor(kind), comm: familyOf(kind) === "communication"}))
     .sort((a, b) => (b.time || b.predicted || 0) - (a.time || a.predicted || 0));
 }
 
@@ -20,11 +17,11 @@ function timeByKind(host) {
   const compute = rows.filter(r => r.lane === "compute" && r.time > 0);
   const families = new Map();
   for (const r of compute) {
-    const f = familyName(r.kind);
+    const f = familyOf(r.kind);
     families.set(f, (families.get(f) || 0) + r.time);
   }
   const order = [...families].sort((a, b) => b[1] - a[1]), first = order[0];
-  const gemm = compute.filter(r => /linear|matmul/.test(r.kind)), gemmTime = sum(gemm.map(r => r.time));
+  const gemm = compute.filter(r => /products|loss/.test(familyOf(r.kind))), gemmTime = sum(gemm.map(r => r.time));
   const gemmRate = sum(gemm.map(r => r.flops)) / gemmTime;
   let text = `${first[0][0].toUpperCase() + first[0].slice(1)} take${first[0].endsWith("s") ? "" : "s"} ${percent(first[1] / base)} of a step`;
   if (order[1]) text += `, ${order[1][0]} ${percent(order[1][1] / base)}`;
@@ -34,7 +31,7 @@ function timeByKind(host) {
   host.append(h("p", {class: "cap"}, text + "."));
 
   // Tasks of one family stand together, in the order of the legend.
-  const stackRows = order.flatMap(([f]) => compute.filter(r => familyName(r.kind) === f));
+  const stackRows = order.flatMap(([f]) => compute.filter(r => familyOf(r.kind) === f));
   const stack = h("div", {class: "stack", role: "img", "aria-label": "Share of every kind of task in a step"}, stackRows.map(r => {
     const part = h("i", {style: {background: r.color, flex: `${1000 * r.time / base} 0 0`}});
     part.addEventListener("pointermove", e => showTip(e.clientX, e.clientY, r.kind, [["per step", seconds(r.time)], ["share of the step", percent(r.time / base)]]));
@@ -42,8 +39,8 @@ function timeByKind(host) {
     return part;
   }), known(idle) && idle / base >= .005 ? h("i", {style: {background: "var(--grid)", flex: `${1000 * idle / base} 0 0`}, title: "idle"}) : null);
   host.append(stack, legend([...order.map(([f, t]) => {
-    const one = compute.find(r => familyName(r.kind) === f), base_ = familyOf(one.kind);
-    return [`${f} ${percent(t / base)}`, base_ ? hsl(base_[1], base_[2], base_[3]) : one.color];
+    const hue = HUES[f];
+    return [`${f} ${percent(t / base)}`, hue ? hsl(...hue) : compute.find(r => familyOf(r.kind) === f).color];
   }), ...(known(idle) && idle / base >= .005 ? [["idle " + percent(idle / base), "var(--grid)"]] : [])]));
 
   const most = Math.max(...rows.map(r => Math.max(r.time || 0, r.predicted || 0)));
@@ -78,7 +75,9 @@ function timeByKind(host) {
 function predictionByKind(host) {
   const rows = kindRows().filter(r => r.time > 0 && r.predicted > 0);
   if (!rows.length) return false;
-  const total = sum(rows.map(r => r.time)), most = rows.reduce((a, b) => Math.abs(b.predicted - b.time) > Math.abs(a.predicted - a.time) ? b : a);
+  // Communication includes waiting for others, which is no fault of its own.
+  const own = rows.some(r => !r.comm) ? rows.filter(r => !r.comm) : rows;
+  const total = sum(rows.map(r => r.time)), most = own.reduce((a, b) => Math.abs(b.predicted - b.time) > Math.abs(a.predicted - a.time) ? b : a);
   const diff = most.predicted - most.time;
   host.append(h("p", {class: "cap"}, `Each dot is a kind of task, its area its share of the step; dots on the diagonal are predicted exactly, the shaded band is ±7${NB}%. ` +
     `${most.kind} adds most to the error: ${diff < 0 ? MINUS : "+"}${seconds(Math.abs(diff), 2)} per step.`));

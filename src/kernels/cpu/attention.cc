@@ -51,7 +51,7 @@ struct Heads {
   int64_t wide;                    ///< d rounded up to whole register tiles
   explicit Heads(const TensorRef& q, const TensorRef& k)
       : tokens(q.dim(0)), h(q.dim(1)), g(k.dim(1)), d(q.dim(2)), group(h / std::max<int64_t>(g, 1)),
-        q_stride(h * d), k_stride(g * d), wide(ops::round_up(d, kTileCols<T>)) {}
+        q_stride(h * d), k_stride(g * d), wide(round_up(d, kTileCols<T>)) {}
 };
 
 /// A [rows, d] operand whose rows can be read in whole tiles: in place if d is a multiple of the
@@ -171,7 +171,7 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     const int64_t keys = std::min(N, i0 + rows - j0), first = j0 - i0;
     const T* kb = k + (b.begin + j0) * hs.k_stride + kv;
     pack_transposed(kb, hs.k_stride, keys, hs.d, N, ws.k);
-    product<T>(keys, ops::round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
+    product<T>(keys, round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
                [&](int64_t i, int64_t j) { return first + i > j + NR - 1; });
     softmax_block(keys, rows, first, ws.s, ws.top, ws.sum, ws.fix);
     if (j0 > 0)
@@ -264,7 +264,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         const int64_t at_q = (b.begin + i0) * hs.q_stride + head * hs.d;
         // Keys that the last row sees; columns beyond are left out of every product.
         const int64_t n = std::min(keys, seen_all);
-        const int64_t padded = ops::round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
+        const int64_t padded = round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
         pack_transposed(x.q + at_q, hs.q_stride, rows, hs.d, M, ws.q);
         pack_transposed(x.dy + at_q, hs.q_stride, rows, hs.d, M, ws.dy);
         const T pre = static_cast<T>(static_cast<double>(x.scale) * kLog2e);

@@ -58,7 +58,7 @@ void attention_cached(const KernelArgs& args) {
   }
   Scratch scratch(args);
   const int64_t tasks = n * h;
-  const int64_t each = ops::round_up(slots * static_cast<int64_t>(sizeof(T)), 64);
+  const int64_t each = round_up(slots * static_cast<int64_t>(sizeof(T)), 64);
   const int64_t threads =
       std::max<int64_t>(1, std::min({int64_t{team_size()}, scratch.left() / each, tasks}));
   std::byte* base = scratch.take<std::byte>(threads * each);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/math.h"
 #include "kernels/abi.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/team.h"
@@ -49,7 +50,6 @@ inline int64_t routed_rows(const TensorRef& counts) {
   return rows;
 }
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Calls fn(begin, end) on contiguous parts of [0, n), one per thread of the caller's team, no
 /// part smaller than about `grain`.

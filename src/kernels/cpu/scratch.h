@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "kernels/abi.h"
 
 namespace hocket::kernels::HOCKET_CPU {
@@ -22,7 +23,7 @@ class Scratch {
 
   template <typename T>
   T* take(int64_t n) {
-    int64_t bytes = (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    int64_t bytes = round_up(n * static_cast<int64_t>(sizeof(T)), 64);
     if (bytes > left_)
       fail_run("kernel", "needs {} more bytes of workspace; got {}; its declared workspace is too "
                "small for these shapes", bytes, left_);

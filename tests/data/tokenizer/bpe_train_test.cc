@@ -7,7 +7,6 @@
 #include <map>
 
 #include "base/rng.h"
-#include "data/commands.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::data {
@@ -155,40 +154,6 @@ TEST(BpeTrain, Refuses) {
   options.special_tokens = {"<a>", "<a>"};
   EXPECT_ERROR(train({"x"}, options), "<a>");
   EXPECT_ERROR(train_bpe({"/nonexistent"}, BpeTrainOptions()), "/nonexistent");
-}
-
-TEST(TrainTokenizer, TrainsOnTheTrainingSplitAndOnlyOnce) {
-  const TempFolder folder;
-  for (int i = 0; i < 40; ++i)
-    folder.add(fmt::format("in/{}.txt", i), fmt::format("word{} word", i));
-  TrainTokenizerOptions options;
-  options.corpus.inputs = {folder / "in"};
-  options.corpus.valid_fraction = 0.3;
-  options.bpe.vocab_size = 260;
-  options.output = folder / "tok";
-  int calls = 0;
-  options.bpe.progress = [&](const BpeTrainProgress&) { ++calls; };
-  const TrainTokenizerResult first = train_tokenizer(options);
-  EXPECT_FALSE(first.up_to_date);
-  EXPECT_GT(calls, 0);
-  const Corpus corpus = scan_corpus(options.corpus);
-  EXPECT_EQ(first.files, static_cast<int64_t>(corpus.paths(false).size()));
-  EXPECT_LT(first.files, 40);
-  const Hash128 hash = Tokenizer::load(options.output).hash();
-  EXPECT_EQ(hash, train_bpe(corpus.paths(false), options.bpe).hash());
-
-  calls = 0;
-  const TrainTokenizerResult second = train_tokenizer(options);
-  EXPECT_TRUE(second.up_to_date);
-  EXPECT_EQ(calls, 0);
-  EXPECT_EQ(second.vocab_size, first.vocab_size);
-  folder.add("in/more.txt", "something else altogether");
-  options.corpus.seed = 0;
-  folder.add("in/3.txt", "changed");
-  options.bpe.vocab_size = 261;
-  EXPECT_FALSE(train_tokenizer(options).up_to_date);
-  folder.add("tok/tokenizer.json", "{}");  // damaged: made anew
-  EXPECT_FALSE(train_tokenizer(options).up_to_date);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "base/rng.h"
+#include "data/tokenizer/byte_alphabet.h"
 #include "data/tokenizer/nfc.h"
-#include "data/tokenizer/utf8.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::data {
@@ -56,22 +56,7 @@ Words tokens_of(const Tokenizer& t, std::string_view text) {
   return out;
 }
 
-TEST(Utf8, LengthsAndLimits) {
-  EXPECT_EQ(utf8_length("a", 0), 1);
-  EXPECT_EQ(utf8_length("\xC3\xA9", 0), 2);
-  EXPECT_EQ(utf8_length("\xE2\x82\xAC", 0), 3);
-  EXPECT_EQ(utf8_length("\xF0\x9F\x98\x80", 0), 4);
-  EXPECT_EQ(utf8_length("\xF4\x8F\xBF\xBF", 0), 4);  // U+10FFFF
-  for (const char* bad :
-       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xC3", "\xE2\x82",
-        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80"}) {
-    EXPECT_EQ(utf8_length(bad, 0), 0) << bad;
-  }
-  EXPECT_EQ(utf8_valid_until("abcdefghij\xFFk", 0), 10U);
-  EXPECT_EQ(utf8_valid_until("abcdefghij\xFFk", 11), 12U);
-}
-
-TEST(Utf8, AlphabetIsABijection) {
+TEST(ByteAlphabet, IsABijection) {
   std::string all;
   for (int b = 0; b < 256; ++b) all.push_back(static_cast<char>(b));
   const std::string text = to_alphabet(all);

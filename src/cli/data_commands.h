@@ -9,14 +9,14 @@
 #include <string_view>
 
 #include "data/baselines.h"
-#include "data/tokenizer/bpe_train.h"
 #include "data/prepare.h"
+#include "data/tokenizer/bpe_train.h"
 
-namespace hocket::data {
+namespace hocket::cli {
 
 struct TrainTokenizerOptions {
-  CorpusOptions corpus;  ///< trains on its training split only
-  BpeTrainOptions bpe;
+  data::CorpusOptions corpus;  ///< trains on its training split only
+  data::BpeTrainOptions bpe;
   std::string output;  ///< a folder: tokenizer.json and tokenizer_config.json
 };
 
@@ -39,10 +39,10 @@ struct DataStatsOptions {
 
 struct DataStats {
   std::string folder, fingerprint;
-  SplitStats train, valid;
+  data::SplitStats train, valid;
   int32_t vocab_size = 0;
   bool verified = false;
-  Baselines baselines;  ///< all of them, or none
+  data::Baselines baselines;  ///< all of them, or none
 
   /// Bytes of text that a token stands for, on average over both splits.
   double bytes_per_token() const;
@@ -70,8 +70,8 @@ void encode_text(const EncodeOptions& options);
 void decode_ids(const EncodeOptions& options);
 
 /// One line of the above; `where` names it in errors.
-std::string encode_line(Encoder* encoder, std::string_view json, const std::string& where);
-std::string decode_line(const Tokenizer& tokenizer, std::string_view json,
+std::string encode_line(data::Encoder* encoder, std::string_view json, const std::string& where);
+std::string decode_line(const data::Tokenizer& tokenizer, std::string_view json,
                         const std::string& where);
 
-}  // namespace hocket::data
+}  // namespace hocket::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "data/commands.h"
+#include "cli/data_commands.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -8,9 +8,16 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "data/tokenizer/utf8.h"
 
-namespace hocket::data {
+namespace hocket::cli {
+
+using data::BpeTrainOptions;
+using data::Corpus;
+using data::Dataset;
+using data::Encoder;
+using data::SplitStats;
+using data::Tokenizer;
+
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
@@ -24,15 +31,6 @@ std::string read_input(const std::string& path) {
   for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
   if (std::ferror(stdin)) fail("data", "standard input cannot be read");
   return text;
-}
-
-void write_output(const std::string& path, const std::string& text) {
-  if (path != "-") {
-    write_file_atomic(path, text);
-  } else if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() ||
-             std::fflush(stdout) != 0) {
-    fail_run("data", "standard output cannot be written");
-  }
 }
 
 // Applies `convert(line, where)` to every line; an empty last line is none.
@@ -113,7 +111,7 @@ OrderedJson to_json(const SplitStats& s) {
 
 TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   if (options.output.empty()) fail("train-tokenizer", "no output folder");
-  const Corpus corpus = scan_corpus(options.corpus);
+  const Corpus corpus = data::scan_corpus(options.corpus);
   TrainTokenizerResult result;
   const std::vector<std::string> files = corpus.paths(false);
   result.files = static_cast<int64_t>(files.size());
@@ -123,7 +121,7 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
     result.up_to_date = true;
     return result;
   }
-  const Tokenizer tokenizer = train_bpe(files, options.bpe);
+  const Tokenizer tokenizer = data::train_bpe(files, options.bpe);
   result.vocab_size = tokenizer.vocab_size();
   tokenizer.save_folder(options.output);
   const OrderedJson source = {{"trained_on", key},
@@ -150,7 +148,7 @@ DataStats data_stats(const DataStatsOptions& options) {
     s.verified = true;
   }
   if (options.baselines) {
-    s.baselines = run_baselines(dataset, {}, options.progress);
+    s.baselines = data::run_baselines(dataset, {}, options.progress);
   }
   return s;
 }
@@ -165,8 +163,8 @@ std::string DataStats::to_json() const {
                    {"fingerprint", fingerprint},
                    {"vocab_size", vocab_size},
                    {"bytes_per_token", bytes_per_token()},
-                   {"train", data::to_json(train)},
-                   {"valid", data::to_json(valid)},
+                   {"train", cli::to_json(train)},
+                   {"valid", cli::to_json(valid)},
                    {"verified", verified}};
   if (baselines.trigram) {
     j["baselines"] = {{"xz_bits_per_byte", *baselines.xz_each},
@@ -236,4 +234,4 @@ void decode_ids(const EncodeOptions& options) {
   write_output(options.output, tokenizer.decode(parse_ids(tokenizer, text, where)));
 }
 
-}  // namespace hocket::data
+}  // namespace hocket::cli

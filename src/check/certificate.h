@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a verdict is about, by hash: a program, the single-device graph that it was compared with, and
+// the mesh of ranks. A verdict says nothing of anything else.
+#pragma once
+
+#include <string>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "graph/graph.h"
+#include "program/program.h"
+
+namespace hocket::check {
+
+struct Certificate {
+  Hash128 program;    ///< program::program_hash
+  Hash128 reference;  ///< reference_hash; zero: there was no graph to compare with
+  Hash128 mesh;       ///< mesh_hash
+  std::string ranks;  ///< the mesh in words: "pp 2 x edp 2 x ep 1"
+  bool operator==(const Certificate&) const = default;
+};
+
+/// Hash of the graph's text form and of how often its micro-batch nodes run.
+Hash128 reference_hash(const graph::Graph& graph, int32_t num_micro_batches);
+Hash128 mesh_hash(const program::Mesh& mesh);
+
+/// Which of the three differ, with both hashes: "the reference graph (ab.. is not cd..)"; "" if none.
+std::string differences(const Certificate& certified, const Certificate& now);
+
+/// The certificate in what `hocket check --json` printed, or in the run.json of a checkpoint. Error if
+/// there is none.
+Certificate parse_certificate(const JsonView& json);
+Certificate read_certificate(const std::string& path);
+
+}  // namespace hocket::check

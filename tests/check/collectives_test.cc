@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every collective on every kind of value: the check takes exactly those that lie as the op's movement
+// needs them, and sees them lie as it says afterwards. A new op is tested by being listed.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "tests/check/rules_util.h"
+
+namespace hocket::check {
+namespace {
+
+using graph::Placement;
+using test::Edit;
+
+/// A value of a program of experts, and how it lies on the innermost axis, `ep`.
+struct Value {
+  const char* name;
+  program::BufferId buffer;
+  Placement placement;
+};
+
+std::vector<Value> values(Edit& e) {
+  return {{"tokens", e.named("tokens", 0), Placement::split(0)},
+          {"a weight", e.named("model.norm.weight"), Placement::replicate()},
+          {"sums of probabilities", e.task("router").out[3], Placement::partial()},
+          {"row counts", e.task("route_plan").out[0], Placement::partial()},
+          {"rows by token", e.task("dispatch").out[0], Placement::split(1)},
+          {"rows by expert", e.task("all_to_all").out[0], Placement::split(0)}};
+}
+
+/// The attributes of an op with its dims set to 0 or 1 each.
+std::vector<graph::Attrs> all_attrs(const comm::Op& op) {
+  std::vector<graph::Attrs> list{{}};
+  for (const char* name : {op.move.slot_dim, op.move.part_dim}) {
+    if (!name) continue;
+    std::vector<graph::Attrs> longer;
+    for (const graph::Attrs& attrs : list) {
+      for (int64_t dim : {0, 1}) {
+        longer.push_back(attrs);
+        longer.back().set(name, dim);
+      }
+    }
+    list = longer;
+  }
+  return list;
+}
+
+TEST(Collectives, AreTakenWhereTheirMovementFits) {
+  for (const comm::Op* op : comm::all()) {
+    if (op->role != comm::Role::collective) continue;
+    int taken = 0, refused = 0;
+    for (const graph::Attrs& attrs : all_attrs(*op)) {
+      for (size_t v = 0; v < 6; ++v) {
+        Edit e(test::four_experts());
+        const Value value = values(e)[v];
+        const program::TaskId after = e.find("all_to_all") + 1;
+        std::vector<program::BufferId> in{value.buffer}, out;
+        if (op->needs_sizes) in.push_back(e.task("size_exchange").out[0]);
+        std::vector<graph::TensorType> types, made;
+        for (program::BufferId b : in) types.push_back(e.buffer(b).type);
+        try {
+          made = comm::infer(*op, attrs, types, 2);
+        } catch (const Error&) {
+          continue;  // the op does not take such a tensor
+        }
+        for (const graph::TensorType& t : made) out.push_back(e.add_buffer(t));
+        e.insert(after, e.make_collective(op->name, attrs, {e.axis("ep")}, in, out));
+        e.replan();
+        const bool counts = std::string(value.name) == "row counts";
+        const bool fits = value.placement == comm::before(*op, attrs) && (!op->makes_sizes || counts);
+        const Verdict verdict = e.check();
+        EXPECT_EQ(verdict.ok(), fits) << op->name << to_string(attrs) << " of " << value.name << "\n"
+                                      << to_text(verdict);
+        ++(fits ? taken : refused);
+      }
+    }
+    EXPECT_GT(taken, 0) << op->name;
+    // Of rows and row counts, the types alone refuse what does not fit.
+    if (op->takes == comm::Takes::any || op->takes == comm::Takes::dense) {
+      EXPECT_GT(refused, 0) << op->name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hocket::check

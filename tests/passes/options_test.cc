@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of passes: declared by each pass, keys of `plan`, told apart by pass.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "engine/config.h"
+#include "passes/pass.h"
+
+namespace hocket::passes {
+namespace {
+
+TEST(PassOptions, DefaultsAndSettings) {
+  const PassOptions plain;
+  EXPECT_EQ(plain.text("recompute"), "none");
+  EXPECT_EQ(plain.text("bucket_mib"), "25");
+  PassOptions set({"recompute=full", "bucket_mib=0.5"});
+  EXPECT_EQ(set.text("recompute"), "full");
+  EXPECT_EQ(set.text("bucket_mib"), "0.5");
+  // A copy is its own.
+  const PassOptions copy = set;
+  set = PassOptions({"recompute=selective"});
+  EXPECT_EQ(copy.text("recompute"), "full");
+  EXPECT_EQ(set.text("recompute"), "selective");
+  EXPECT_EQ(set.text("bucket_mib"), "25");
+}
+
+TEST(PassOptions, RefusesWhatNoPassTakes) {
+  for (const char* bad : {"recompute=some", "bucket_mib=-1", "bucket_mib=x", "recompte=full"})
+    EXPECT_THROW(PassOptions({bad}), Error) << bad;
+  EXPECT_THROW(PassOptions().text("recompte"), Error);
+}
+
+TEST(PassOptions, AreKeysOfThePlan) {
+  const std::string text =
+      "model: {config: {model_type: llama, vocab_size: 8, hidden_size: 4, intermediate_size: 4, "
+      "num_hidden_layers: 1, num_attention_heads: 1, num_key_value_heads: 1, head_dim: 4, "
+      "rms_norm_eps: 1.0e-6, rope_theta: 10000.0, max_position_embeddings: 8, hidden_act: silu, "
+      "tie_word_embeddings: false}}\n"
+      "plan: {recompute: full}\n";
+  const engine::Run run = engine::parse_run(text, "test", {"plan.bucket_mib=3"});
+  EXPECT_EQ(run.config.plan.pass_options.text("recompute"), "full");
+  EXPECT_EQ(run.config.plan.pass_options.text("bucket_mib"), "3");
+  EXPECT_THROW(engine::parse_run(text, "test", {"plan.recompute=some"}), Error);
+  EXPECT_THROW(engine::parse_run(text, "test", {"plan.buckets=3"}), Error);
+}
+
+}  // namespace
+}  // namespace hocket::passes
