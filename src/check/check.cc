@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 
 #include "base/error.h"
 #include "check/context.h"
@@ -37,10 +38,14 @@ void claim(Verdict& v, bool planned, bool values) {
   add("no race: every two accesses to a buffer of which one writes are ordered; nothing is read "
       "before it is written",
       "vector clocks over lane order and dependencies");
-  if (planned)
+  if (planned) {
     add("memory that is used twice is free by then, workspaces included; all of it lies in the "
         "arena",
         "owners of address ranges, swept in a topological order, under the same clocks");
+    add("a rank takes at most the memory below",
+        "pages of named buffers, and of the arena between offset and offset + expected size; messages "
+        "not known to be received when the next is sent");
+  }
   if (values)
     add(fmt::format(
             "every parameter, state and output ends the step with the value that the "
@@ -55,7 +60,14 @@ void claim(Verdict& v, bool planned, bool values) {
                "types");
 }
 
-void state_limits(Verdict& v, bool values) {
+bool has_ragged(const Program& program) {
+  for (const RankClass& c : program.classes)
+    for (const program::Buffer& b : c.buffers)
+      if (b.expected_bytes != program::kNone) return true;
+  return false;
+}
+
+void state_limits(Verdict& v, const Context& ctx, bool values) {
   if (values)
     v.assumptions = {
         "the layout and gradient rules of src/ops are right (tested against one device and finite "
@@ -70,10 +82,21 @@ void state_limits(Verdict& v, bool values) {
         "sends complete without their receiver, as between local ranks (Gloo and NCCL wait); "
         "otherwise " +
         v.stuck_when_sends_wait);
+  if (v.ragged_factor > 0) {
+    v.assumptions.push_back(
+        fmt::format("memory: routing brings no rank more than {:.2f} times its even share of rows, what "
+                    "ragged buffers are planned to hold; beyond that nothing is dropped, a run takes "
+                    "more memory and says so",
+                    std::floor(v.ragged_factor * 100) / 100));
+  } else if (!values && has_ragged(ctx.program)) {
+    v.assumptions.push_back("memory: ragged buffers hold no more than their expected size");
+  }
   v.outside = {
       "kernels' own correctness", "rounding and the order of reductions",
       "the communication library and the network",
-      "data-dependent failures: ids out of range, ragged buffers beyond the memory budget"};
+      "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
+      "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in hand while "
+      "a checkpoint is saved or a sample is drawn"};
 }
 
 /// Shared by both entries; `reference` null: no values.
@@ -104,7 +127,8 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     sweep.match();
     const bool finished = sweep.run(hazards, values.get());
     if (finished && values) values->finish();
-    v.memory = check_memory(ctx, hazards);
+    if (values) v.ragged_factor = values->least_factor();
+    v.memory = check_memory(ctx);
     check_costs(ctx, values.get());
     if (problems.count == 0) v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
     v.num_messages = sweep.num_messages();
@@ -113,7 +137,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   v.num_problems = problems.count;
   v.problems = std::move(problems.list);
   if (v.ok() && options.skip_rules.empty()) claim(v, ctx.planned, reference != nullptr);
-  state_limits(v, reference != nullptr);
+  state_limits(v, ctx, reference != nullptr);
   v.certificate.program = program::program_hash(program);
   v.certificate.mesh = mesh_hash(program.mesh);
   for (const graph::Axis& axis : program.mesh.axes)

@@ -131,7 +131,6 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
 void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
                    const Clock& before) {
   ClassState& s = state_[static_cast<size_t>(cls)];
-  if (end > s.used) s.used = end;
   auto it = s.arena.lower_bound(begin);
   if (it != s.arena.end() && it->first == begin && it->second.end == end) {
     if (it->second.owner != owner) evict(cls, it->second.owner, owner, global, before);

@@ -25,8 +25,6 @@ class Hazards {
   /// are added to `*lost`.
   void visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
              std::vector<BufferId>* lost);
-  /// Highest end of a step buffer or workspace that was used.
-  int64_t arena_used(int32_t cls) const { return state_[static_cast<size_t>(cls)].used; }
   /// Global task that wrote the buffer last, < 0 if none did. With `reader`: before that task,
   /// which may itself have written it in place.
   int32_t writer(int32_t cls, BufferId b, int32_t reader = -1) const {
@@ -45,7 +43,6 @@ class Hazards {
     std::vector<int32_t> writer, prior;  ///< global task: the last, and the one before
     std::vector<uint8_t> held;           ///< the buffer's range of the arena is its own
     std::map<int64_t, Range> arena;
-    int64_t used = 0;
   };
   void take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
             const Clock& before);

@@ -45,13 +45,9 @@ std::string to_text(const Verdict& v) {
       s += fmt::format("and {} more\n", v.num_problems - static_cast<int64_t>(v.problems.size()));
   }
   for (const ClassMemory& m : v.memory)
-    s += fmt::format(
-        "memory of stage {}: {} per rank ({} persistent, {} inputs and outputs, {} of {} "
-        "arena)\n",
-        m.cls, human_bytes(static_cast<double>(m.peak)),
-        human_bytes(static_cast<double>(m.persistent)), human_bytes(static_cast<double>(m.host_io)),
-        human_bytes(static_cast<double>(m.arena_used)),
-        human_bytes(static_cast<double>(m.arena_planned)));
+    s += fmt::format("memory of stage {}: {} per rank ({})\n", m.cls,
+                     human_bytes(static_cast<double>(m.planned.total())),
+                     program::parts_text(m.planned));
   if (v.ok()) {
     s += "assumed\n";
     for (const std::string& a : v.assumptions) s += "  - " + a + "\n";
@@ -92,11 +88,13 @@ std::string to_json(const Verdict& v) {
   j.end().key("proved").array();
   for (const Claim& c : v.proved) j.object().member("what", c.what).member("rule", c.rule).end();
   j.end().member("assumptions", v.assumptions).member("outside", v.outside);
-  j.key("memory").array();
+  j.member("ragged_factor", v.ragged_factor).key("memory").array();
   for (const ClassMemory& m : v.memory) {
-    j.object().member("class", m.cls).member("arena_planned", m.arena_planned);
-    j.member("arena_used", m.arena_used).member("persistent", m.persistent);
-    j.member("host_io", m.host_io).member("peak", m.peak).key("largest").array();
+    j.object().member("class", m.cls).member("persistent", m.planned.persistent);
+    j.member("inputs_outputs", m.planned.inputs_outputs);
+    j.member("step_buffers", m.planned.step_buffers).member("messages", m.planned.messages);
+    j.member("evaluation", m.planned.evaluation).member("planned", m.planned.total());
+    j.member("reserved", m.planned.reserved).key("largest").array();
     for (const LiveBuffer& b : m.largest) {
       j.object().member("buffer", b.buffer).member("bytes", b.bytes).member("what", b.what).end();
     }

@@ -137,6 +137,15 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
          if (c.stage == static_cast<int32_t>(index)) return "";
          return fmt::format("class {} says it is stage {}", index, c.stage);
        }},
+      {"has-plan", "step buffers have places in the arena (a program between passes need not)",
+       "finish the program: program::finalize plans its memory",
+       [](const Context& ctx, const RankClass& c, size_t) -> std::string {
+         if (ctx.planned || ctx.options.allow_unplanned) return "";
+         const auto n = std::count_if(c.buffers.begin(), c.buffers.end(), [](const Buffer& b) {
+           return b.kind == BufferKind::step;
+         });
+         return n == 0 ? "" : fmt::format("has {} step buffers and no memory plan", n);
+       }},
   };
   return rules;
 }
@@ -151,6 +160,14 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
              (b.expected_bytes < 0 || b.expected_bytes > b.type.bytes()))
            return fmt::format("expects {} bytes of {}", b.expected_bytes, b.type.bytes());
          return "";
+       }},
+      {"expected-routed", "only a step buffer of routed rows may expect less than its type's size",
+       "drop the expected size: the buffer holds exactly what its type says",
+       [](const Context&, const RankClass&, const Buffer& b) -> std::string {
+         if (b.expected_bytes == kNone || (b.kind == BufferKind::step && b.type.routed())) return "";
+         return fmt::format("expects {} bytes, but {}", b.expected_bytes,
+                            b.type.routed() ? "the host reads or writes all of it"
+                                            : fmt::format("always holds {}", b.type.bytes()));
        }},
       {"arena-bounds",
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
@@ -369,7 +386,7 @@ const std::vector<RuleInfo>& derived_rules() {
       {"race", "two accesses of which one writes are ordered, to a buffer or to its memory"},
       {"read-before-write", "what is read was written before"},
       {"overwritten", "what is read still lies in its memory"},
-      {"arena-expected", "the plan's figure for ragged buffers is at least what is alive at once"},
+      {"expected-rows", "a ragged buffer expects at least the rows of even routing"},
       {"memory-budget", "a rank needs at most the budget"},
       {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
       {"cost-follows", "the FLOPs and bytes of a kernel are those of its op on its types"},

@@ -121,7 +121,7 @@ bool check_rules(Context& ctx) {
     for (const auto& r : class_rules()) {
       if (ctx.skips(r.name)) continue;
       if (std::string e = r.wrong(ctx, p.classes[i], i); !e.empty())
-        refuse(ctx, r.name, {}, {}, fmt::format("class {}:", i), e, r.fix);
+        refuse(ctx, r.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), e, r.fix);
     }
   if (ctx.problems.count != before) return false;
 

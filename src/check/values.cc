@@ -136,6 +136,33 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
     return;
   }
   v = {expr, layout};
+  check_expected(cls, t.out[o], layout, ref);
+}
+
+/// A ragged buffer is planned for at least the rows that even routing brings: its layout says which
+/// share of the experts, and so of the rows, is here.
+void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref) {
+  const program::Buffer& b =
+      ctx_.program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(id)];
+  if (b.expected_bytes == program::kNone || b.expected_bytes >= b.type.bytes()) return;
+  if (!b.type.routed() || layout == kAnyLayout) return;
+  int64_t parts = 1;  // that the experts are split into
+  for (size_t a = 0; a < ctx_.program.mesh.axes.size(); ++a) {
+    const Placement p = ctx_.layouts[layout].on[a];
+    if (p.is_split() && p.dim() == 0) parts *= ctx_.program.mesh.axes[a].size;
+  }
+  const int64_t row_bytes = b.type.row_size() * graph::size_of(b.type.dtype);
+  const double even = static_cast<double>(b.type.dims[1] * b.type.top_k * row_bytes) /
+                      static_cast<double>(parts);
+  const double factor = static_cast<double>(b.expected_bytes) / even;
+  least_factor_ = least_factor_ == 0 ? factor : std::min(least_factor_, factor);
+  if (factor >= 1) return;
+  ctx_.report("expected-rows", ProblemClass::memory, ref, {},
+              fmt::format("{} writes {}, planned to hold {} bytes; even routing brings {:.0f}{}",
+                          ctx_.name(ref), ctx_.buffer_name(cls, id), b.expected_bytes, even,
+                          parts == 1 ? ", always: all experts are here" : ""),
+              parts == 1 ? "drop the expected size: the buffer holds exactly what its type says"
+                         : "expect at least the rows of even routing, and some more");
 }
 
 Values::Signature& Values::signature(const Task& t, const KindInfo& k) {

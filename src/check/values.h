@@ -35,6 +35,8 @@ class Values {
   int64_t experts(program::KindId kind) const { return experts_[static_cast<size_t>(kind)]; }
   /// After the last task: named buffers hold what the single-device step leaves in them.
   void finish();
+  /// Least ratio of what a ragged buffer expects to the rows of even routing; 0: there is none.
+  double least_factor() const { return least_factor_; }
 
  private:
   /// Output layouts of a kind for input layouts, worked out once.
@@ -50,6 +52,7 @@ class Values {
   }
   void set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout, Signature* memo,
            TaskRef ref);
+  void check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref);
   void lose_outputs(int32_t cls, const Task& t);
   Signature& signature(const Task& t, const KindInfo& k);
   bool fits(ExprId expr, LayoutId layout, TypeId local);
@@ -83,6 +86,7 @@ class Values {
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1
   std::map<int32_t, Value> sent_;                   ///< by global task of the send
+  double least_factor_ = 0;
   std::vector<ExprId> exprs_;
   std::vector<LayoutId> ins_;
 };

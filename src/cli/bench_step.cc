@@ -21,7 +21,7 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
-#include "train/preflight.h"
+#include "train/memory.h"
 
 namespace hocket::cli {
 namespace {

@@ -12,6 +12,7 @@
 #include "check/mutants/mutate.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
+#include "cost/cluster.h"
 #include "engine/describe.h"
 
 namespace hocket::cli {
@@ -69,6 +70,31 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
   return 0;
 }
 
+/// The memory that a rank may take: --memory-budget, else cluster.memory_budget, and in any case no
+/// more than the devices of cluster.file have.
+check::CheckOptions memory_options(const engine::Run& run, const std::string& budget) {
+  check::CheckOptions options;
+  const engine::ClusterSection& cluster = run.config.cluster;
+  if (!budget.empty()) {
+    options.budget_from = "--memory-budget";
+    options.memory_budget =
+        static_cast<int64_t>(parse_quantity(budget, Unit::bytes, "hocket check --memory-budget"));
+    if (options.memory_budget < 0) fail("hocket check", "--memory-budget is negative");
+  } else if (cluster.memory_budget) {
+    options.budget_from = "cluster.memory_budget";
+    options.memory_budget = static_cast<int64_t>(*cluster.memory_budget);
+  }
+  if (!cluster.file.empty()) {
+    const auto device = static_cast<int64_t>(cost::read_cluster(cluster.file).device.memory.value);
+    if (options.memory_budget == 0 || device < options.memory_budget) {
+      options.budget_from = "device.memory of " + cluster.file;
+      options.memory_budget = device;
+    }
+  }
+  if (engine::evaluates(run)) options.evaluation = engine::evaluation_bytes(run);
+  return options;
+}
+
 }  // namespace
 
 void verb_check(Args& args) {
@@ -95,7 +121,8 @@ void verb_check(Args& args) {
               "a certificate, or the run.json of a checkpoint: refuse unless it is about this very "
               "program, graph and mesh");
   args.option("--memory-budget", "BYTES", &o->budget,
-              "memory of a rank, e.g. 80GiB; default: cluster.memory_budget");
+              "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
+              "of cluster.file have");
   args.option("--mutate", "N", &o->mutants,
               "instead: put one random fault into the program, N times, and say which are refused");
   args.option("--seed", "S", &o->seed, "of the first of these faults");
@@ -108,13 +135,7 @@ void verb_check(Args& args) {
   args.run([o] {
     const Source source = read_source(o->run, o->set, true);
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-    check::CheckOptions options;
-    if (!o->budget.empty())
-      options.memory_budget = static_cast<int64_t>(
-          parse_quantity(o->budget, Unit::bytes, "hocket check --memory-budget"));
-    else if (source.run.config.cluster.memory_budget)
-      options.memory_budget = static_cast<int64_t>(*source.run.config.cluster.memory_budget);
-    if (options.memory_budget < 0) fail("hocket check", "--memory-budget is negative");
+    const check::CheckOptions options = memory_options(source.run, o->budget);
     const engine::Compiled compiled = source.compile();
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);

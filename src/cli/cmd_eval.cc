@@ -15,6 +15,7 @@
 #include "cli/verbs.h"
 #include "engine/describe.h"
 #include "train/evaluate.h"
+#include "train/memory.h"
 #include "train/preflight.h"
 
 namespace hocket::cli {

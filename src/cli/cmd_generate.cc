@@ -14,7 +14,7 @@
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "data/tokenizer/tokenizer.h"
-#include "train/preflight.h"
+#include "train/memory.h"
 #include "train/sample.h"
 
 namespace hocket::cli {

@@ -11,7 +11,8 @@
 #include "base/text.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
-#include "train/preflight.h"
+#include "train/memory.h"
+#include "train/profiler.h"
 
 namespace hocket::cli {
 

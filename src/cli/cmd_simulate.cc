@@ -70,6 +70,7 @@ void verb_simulate(Args& args) {
     sim::SimOptions options;
     options.all_ranks = o->all_ranks;
     options.tokens = compiled.tokens_per_step;
+    if (engine::evaluates(source.run)) options.evaluation = engine::evaluation_bytes(source.run);
     options.model_flops = cost::model_flops(compiled.reference).training() *
                           static_cast<double>(compiled.program.num_micro_batches);
     const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster));

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "graph/graph.h"
+#include "program/memory.h"
 #include "program/program.h"
 
 namespace hocket::cli {
@@ -57,6 +58,7 @@ void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
 std::vector<Listing> list(const program::Program& p) {
   std::vector<std::string> kinds;
   for (const program::Kind& k : p.kinds) kinds.push_back(program::identity(p, k));
+  const std::vector<program::Memory> memory = program::memory_of(p);
   std::vector<Listing> result;
   for (const program::RankClass& cls : p.classes) {
     Listing l;
@@ -72,6 +74,11 @@ std::vector<Listing> list(const program::Program& p) {
     l.facts = {number("tasks", cls.tasks.size()), number("buffers", cls.buffers.size()),
                number("dependencies between lanes", deps)};
     add_facts(cls, &l.facts);
+    const program::Memory& m = memory[result.size()];
+    l.facts.push_back({"memory per rank",
+                       fmt::format("{} ({})", human_bytes(static_cast<double>(m.total())),
+                                   program::parts_text(m)),
+                       std::to_string(m.total())});
     result.push_back(std::move(l));
   }
   return result;

@@ -41,8 +41,8 @@ class LocalWorld {
   Communicator& communicator(int32_t rank);
   /// Makes every waiting and later call throw with this reason (a failed rank).
   void abort(const std::string& reason);
-  /// Most bytes that were ever held for messages sent and not yet received.
-  int64_t peak_message_bytes() const;
+  /// Most bytes that were ever held for what this rank had sent and its receivers had not taken yet.
+  int64_t peak_message_bytes(int32_t rank) const;
 
   struct Impl;
 

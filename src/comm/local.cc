@@ -73,7 +73,7 @@ struct LocalWorld::Impl {
   std::condition_variable mail;
   std::map<std::vector<int32_t>, std::unique_ptr<Meeting>> meetings;
   std::map<std::tuple<int32_t, int32_t, int32_t>, Mailbox> boxes;
-  int64_t message_bytes = 0, peak_message_bytes = 0;
+  std::vector<int64_t> message_bytes, peak_message_bytes;  // by sender
   bool aborted = false;
   std::string reason;
 
@@ -158,8 +158,10 @@ void LocalWorld::Impl::Rank::send(const Call& call) {
   std::lock_guard lock(world_.mutex);
   world_.check_abort();
   world_.boxes[{rank_, call.peer, call.tag}].messages.push_back(std::move(message));
-  world_.message_bytes += static_cast<int64_t>(bytes);
-  world_.peak_message_bytes = std::max(world_.peak_message_bytes, world_.message_bytes);
+  int64_t& held = world_.message_bytes[static_cast<size_t>(rank_)];
+  held += static_cast<int64_t>(bytes);
+  int64_t& peak = world_.peak_message_bytes[static_cast<size_t>(rank_)];
+  peak = std::max(peak, held);
   world_.mail.notify_all();
 }
 
@@ -177,16 +179,19 @@ void LocalWorld::Impl::Rank::recv(const Call& call) {
                world_.timeout.count() / 1000.0);
     message = std::move(box.messages.front());
     box.messages.pop_front();
-    world_.message_bytes -= static_cast<int64_t>(message.size());
   }
   if (message.size() != bytes)
     fail_run("comm", "recv: rank {} sent {} bytes; expected {}", call.peer, message.size(), bytes);
   std::memcpy(call.out[0], message.data(), bytes);
+  std::lock_guard lock(world_.mutex);
+  world_.message_bytes[static_cast<size_t>(call.peer)] -= static_cast<int64_t>(bytes);
 }
 
 LocalWorld::LocalWorld(int32_t ranks, std::chrono::milliseconds timeout)
     : impl_(std::make_unique<Impl>()) {
   impl_->timeout = timeout;
+  impl_->message_bytes.assign(static_cast<size_t>(ranks), 0);
+  impl_->peak_message_bytes.assign(static_cast<size_t>(ranks), 0);
   for (int32_t r = 0; r < ranks; ++r)
     impl_->ranks.push_back(std::make_unique<Impl::Rank>(*impl_, r));
 }
@@ -203,9 +208,9 @@ void LocalWorld::abort(const std::string& reason) {
   impl_->mail.notify_all();
 }
 
-int64_t LocalWorld::peak_message_bytes() const {
+int64_t LocalWorld::peak_message_bytes(int32_t rank) const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->peak_message_bytes;
+  return impl_->peak_message_bytes[static_cast<size_t>(rank)];
 }
 
 }  // namespace hocket::comm

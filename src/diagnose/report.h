@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "diagnose/metrics.h"
+#include "program/memory.h"
 #include "trace/trace.h"
 
 namespace hocket::diagnose {
@@ -41,7 +42,7 @@ struct KindTime {
   double predicted_seconds = kMissing;
 };
 
-/// One rectangle of the arena: bytes [offset, offset + bytes) from `begin` to `end`.
+/// One rectangle of step memory: bytes [offset, offset + bytes) from `begin` to `end`.
 struct MemoryBlock {
   std::string name;           ///< "output of linear L3 mb0"
   std::string kind;           ///< see kMemoryKinds
@@ -57,11 +58,12 @@ inline constexpr std::array<const char*, 6> kMemoryKinds = {
 struct MemoryPlan {
   std::string name;       ///< "stage 0"
   bool in_tasks = false;  ///< begin and end count tasks instead of seconds
-  int64_t arena_bytes = 0;
-  int64_t high_water_bytes = 0;  ///< measured; 0: not measured
-  int64_t budget_bytes = 0;      ///< 0: none
+  program::Memory planned;
+  program::Memory measured;  ///< of the rank that took most; all 0: not measured
+  /// Step buffers and workspaces. Their offsets leave out what is reserved and not meant to be used,
+  /// so that they end at planned.step_buffers.
   std::vector<MemoryBlock> blocks;
-  /// Persistent memory by group: {"parameters", bytes}, {"optimizer state", bytes}.
+  /// `planned.persistent` by group: {"parameters", bytes}, {"optimizer state", bytes}.
   std::vector<std::pair<std::string, int64_t>> persistent;
 };
 

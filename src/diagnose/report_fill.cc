@@ -144,7 +144,19 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   const size_t n = cls.tasks.size();
   MemoryPlan plan;
   plan.name = program.classes.size() == 1 ? "every rank" : fmt::format("stage {}", cls.stage);
-  plan.arena_bytes = cls.arena_bytes;
+  plan.planned = program::memory_of(program)[static_cast<size_t>(cls_id)];
+  const std::vector<program::Range> pages = program::planned_pages(program, cls_id);
+  // Where an offset is drawn: gaps between the pages that are meant to be used are left out.
+  std::vector<int64_t> drawn_begin{0};
+  for (const program::Range& r : pages) drawn_begin.push_back(drawn_begin.back() + r.end - r.begin);
+  const auto drawn = [&](int64_t offset) {
+    const auto after = std::upper_bound(
+        pages.begin(), pages.end(), offset,
+        [](int64_t at, const program::Range& r) { return at < r.begin; });
+    if (after == pages.begin()) return int64_t{0};
+    const auto i = static_cast<size_t>(after - pages.begin()) - 1;
+    return drawn_begin[i] + offset - pages[i].begin;
+  };
 
   std::vector<double> begin(n), end(n);
   size_t timed = 0;
@@ -211,7 +223,8 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
     const int64_t bytes =
         buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
     if (buffer.kind == BufferKind::persistent) {
-      persistent[buffer.name.rfind("exp_avg", 0) == 0 ? "optimizer state" : "parameters"] += bytes;
+      persistent[buffer.name.rfind("exp_avg", 0) == 0 ? "optimizer state" : "parameters"] +=
+          program::whole_pages(bytes);
       continue;
     }
     const Life& life = lives[b];
@@ -223,13 +236,13 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
     plan.blocks.push_back({life.maker == kNone
                                ? std::string("buffer")
                                : "output of " + describe(static_cast<size_t>(life.maker)),
-                           kMemoryKinds[kind], life.begin, life.end, buffer.offset, bytes});
+                           kMemoryKinds[kind], life.begin, life.end, drawn(buffer.offset), bytes});
   }
   for (size_t i = 0; i < n; ++i) {
     const program::Task& t = cls.tasks[i];
     if (t.workspace == kNone) continue;
     plan.blocks.push_back({"workspace of " + describe(i), "workspace", begin[i], end[i],
-                           t.workspace, program.kind(t).workspace});
+                           drawn(t.workspace), program.kind(t).workspace});
   }
   // Parameters before what the optimizer keeps.
   for (const char* name : {"parameters", "optimizer state"}) {

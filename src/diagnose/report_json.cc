@@ -191,12 +191,16 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
       blocks.resize(most);
     }
     out.object().member("name", plan.name).member("in_tasks", plan.in_tasks);
-    out.member("arena", plan.arena_bytes).member("high_water", plan.high_water_bytes);
-    out.member("budget", plan.budget_bytes);
+    out.member("step", plan.planned.step_buffers).member("step_measured", plan.measured.step_buffers);
+    out.member("planned", plan.planned.total()).member("measured", plan.measured.total());
     out.member("dropped", plan.blocks.size() - blocks.size());
     out.key("persistent").array();
-    for (const auto& [name, bytes] : plan.persistent) {
-      out.array().value(name).value(bytes).end();
+    std::vector<std::pair<std::string, int64_t>> lasting = plan.persistent;
+    lasting.push_back({"inputs and outputs", plan.planned.inputs_outputs});
+    lasting.push_back({"messages", plan.planned.messages});
+    lasting.push_back({"evaluation", plan.planned.evaluation});
+    for (const auto& [name, bytes] : lasting) {
+      if (bytes > 0) out.array().value(name).value(bytes).end();
     }
     out.end().key("blocks").array();
     for (const MemoryBlock* b : blocks) {

@@ -11,6 +11,7 @@
 #include "parallel/lower.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
+#include "program/memory.h"
 
 namespace hocket::engine {
 
@@ -84,6 +85,25 @@ Compiled compile(const Run& run, const CompileOptions& options) {
   observe("program", graph, result.program);
   result.tokens_per_step = tokens * plan.num_micro_batches;
   return result;
+}
+
+CompileOptions evaluation_options(const Run& run) {
+  CompileOptions how;
+  how.purpose = Purpose::loss;
+  // Enough micro-batches to keep a pipeline busy; more would only make the last step emptier.
+  how.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1;
+  return how;
+}
+
+bool evaluates(const Run& run) {
+  return !run.config.data.dir.empty() && run.config.data.valid_fraction > 0;
+}
+
+std::vector<int64_t> evaluation_bytes(const Run& run) {
+  std::vector<int64_t> bytes;
+  for (const program::Memory& m : program::memory_of(compile(run, evaluation_options(run)).program))
+    bytes.push_back(m.total() - m.persistent);
+  return bytes;
 }
 
 int threads_per_rank(const parallel::Plan& plan) {

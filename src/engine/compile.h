@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
 #include "program/program.h"
@@ -39,6 +40,14 @@ struct Compiled {
 };
 
 Compiled compile(const Run& run, const CompileOptions& options = {});
+
+/// How held-out data is evaluated under the run's plan: forward only, losses.
+CompileOptions evaluation_options(const Run& run);
+/// True if training this run also evaluates: it names data, and some of that is held out.
+bool evaluates(const Run& run);
+/// Bytes per rank, by class, that the evaluation's program takes beside the training's: all but the
+/// parameters, which they share. Both lie in memory from the first step to the last.
+std::vector<int64_t> evaluation_bytes(const Run& run);
 
 /// Threads of a rank's compute lane on this machine.
 int threads_per_rank(const parallel::Plan& plan);

@@ -93,7 +93,8 @@ void PlanSection::fields(Fields& v) {
 }
 
 void ClusterSection::fields(Fields& v) {
-  v("file", file, "cluster file for check and simulate; default: this machine");
+  v("file", file, "cluster file for simulate, and for check, which takes the memory of its devices; "
+    "default: this machine");
   v("profile", profile,
     "timings written by `hocket profile`, which are only read; without, or where they do not have every "
     "task, `train` times them itself, for output.dir/profile.json");

@@ -124,6 +124,15 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
+/// Addresses that a step buffer takes.
+int64_t bytes_of(const Buffer& b) { return align(std::max<int64_t>(b.type.bytes(), 1)); }
+
+/// True if at `now` everything in `needs` is known to have finished.
+bool happened(const Clock& needs, const Clock& now) {
+  for (size_t l = 0; l < kNumLanes; ++l)
+    if (needs[l] > now[l]) return false;
+  return true;
+}
 
 /// Best-fit allocator over one address range; a free block carries what must have happened before
 /// it may be used again.
@@ -132,7 +141,7 @@ class Arena {
   int64_t allocate(int64_t bytes, const Clock& now) {
     auto best = by_size_.end();
     for (auto it = by_size_.lower_bound({bytes, -1}); it != by_size_.end(); ++it)
-      if (allowed(blocks_.at(it->second).needs, now)) {
+      if (happened(blocks_.at(it->second).needs, now)) {
         best = it;
         break;
       }
@@ -171,16 +180,11 @@ class Arena {
     int64_t bytes;
     Clock needs;
   };
-  static bool allowed(const Clock& needs, const Clock& now) {
-    for (size_t l = 0; l < kNumLanes; ++l)
-      if (needs[l] > now[l]) return false;
-    return true;
-  }
   int64_t grow(int64_t bytes, const Clock& now) {
     // A free block at the end of the range is extended.
     if (!blocks_.empty()) {
       auto last = std::prev(blocks_.end());
-      if (last->first + last->second.bytes == top_ && allowed(last->second.needs, now)) {
+      if (last->first + last->second.bytes == top_ && happened(last->second.needs, now)) {
         const int64_t offset = last->first;
         erase(offset);
         top_ = offset + bytes;
@@ -205,76 +209,106 @@ class Arena {
   int64_t top_ = 0;
 };
 
+/// Slots of ragged buffers. A slot is taken whole and given back whole, and all its tenants are alike in
+/// bound and expected size: what one has filled is what the next fills again. (A slot that large and
+/// small buffers shared would be held by a small one while a large one makes another: 30 % more for a
+/// pipeline that keeps one size for its backward passes.)
+class Slots {
+ public:
+  /// The slot of this size that has been free for longest and may be used; a new one if there is none.
+  size_t allocate(int64_t bound, int64_t expected, const Clock& now) {
+    std::vector<size_t>& free = free_[{bound, expected}];
+    for (auto it = free.begin(); it != free.end(); ++it) {
+      const size_t slot = *it;
+      if (!happened(slots_[slot].needs, now)) continue;
+      free.erase(it);
+      return slot;
+    }
+    slots_.push_back({bound, expected, before_everything()});
+    return slots_.size() - 1;
+  }
+  void release(size_t slot, const Clock& needs) {
+    slots_[slot].needs = needs;
+    free_[{slots_[slot].bound, slots_[slot].expected}].push_back(slot);
+  }
+  /// Address of every slot, one after the other from `begin` on, and last the end of them all.
+  std::vector<int64_t> addresses(int64_t begin) const {
+    std::vector<int64_t> list{begin};
+    for (const Slot& s : slots_) list.push_back(list.back() + s.bound);
+    return list;
+  }
+
+ private:
+  struct Slot {
+    int64_t bound, expected;
+    Clock needs;  ///< what must have happened before it is used again
+  };
+  std::vector<Slot> slots_;
+  std::map<std::pair<int64_t, int64_t>, std::vector<size_t>> free_;  // by bound and expected size
+};
+
 }  // namespace
 
 void plan_memory(const Program& program, RankClass& cls) {
+  // Addresses, from 0: dense buffers, cut and joined as they come and go; the workspace that kernels
+  // share, since they run one after the other in the compute lane; slots of ragged buffers. Tasks are
+  // walked in issue order: a buffer is placed when it is first written and freed after its last use,
+  // with the clock of all its uses; whatever is placed there next must know them finished.
   const size_t n = cls.tasks.size(), m = cls.buffers.size();
   const std::vector<Clock> at = clocks(cls);
   const std::vector<int32_t> position = lane_positions(cls);
   std::vector<TaskId> last_use(m, kNone);
   std::vector<Clock> used(m, before_everything());
+  int64_t workspace = 0;
   for (size_t i = 0; i < n; ++i) {
     const Task& t = cls.tasks[i];
-    for (const auto* list : {&t.in, &t.out})
+    workspace = std::max(workspace, program.kind(t).workspace);
+    for (const auto* list : {&t.in, &t.out}) {
       for (BufferId b : *list) {
         last_use[static_cast<size_t>(b)] = static_cast<TaskId>(i);
         used[static_cast<size_t>(b)][lane_of(t)] = position[i];
       }
-  }
-  cls.persistent_bytes = 0;
-  bool ragged = false;
-  for (Buffer& b : cls.buffers) {
-    b.offset = kNone;
-    ragged |= b.expected_bytes != kNone;
-    if (b.kind != BufferKind::step) cls.persistent_bytes += align(b.type.bytes());
-  }
-  int64_t workspace = 0;
-  for (const Task& t : cls.tasks) workspace = std::max(workspace, program.kind(t).workspace);
-
-  // Walks the tasks in issue order; buffers are placed when first written and freed after their
-  // last use. Returns the height of the arena.
-  auto place = [&](auto size_of_buffer, std::vector<int64_t>& offset) {
-    Arena arena;
-    std::vector<TaskId> last = last_use;
-    for (size_t i = 0; i < n; ++i) {
-      const Task& t = cls.tasks[i];
-      auto planned = [&](size_t b) { return cls.buffers[b].kind == BufferKind::step; };
-      for (BufferId id : t.out) {
-        const size_t b = static_cast<size_t>(id);
-        if (planned(b) && offset[b] == kNone)
-          offset[b] = arena.allocate(align(std::max<int64_t>(size_of_buffer(cls.buffers[b]), 1)), at[i]);
-      }
-      for (const auto* list : {&t.in, &t.out})
-        for (BufferId id : *list) {
-          const size_t b = static_cast<size_t>(id);
-          if (last[b] != static_cast<TaskId>(i) || !planned(b)) continue;
-          last[b] = kNone;  // a buffer may occur twice in one task
-          HOCKET_CHECK(offset[b] != kNone, "{} reads a buffer that nothing wrote",
-                       program.kind(t).op);
-          arena.release(offset[b], align(std::max<int64_t>(size_of_buffer(cls.buffers[b]), 1)),
-                        used[b]);
-        }
     }
-    return arena.top();
-  };
-  std::vector<int64_t> offset(m, kNone);
-  const int64_t top = place([](const Buffer& b) { return b.type.bytes(); }, offset);
-  for (size_t b = 0; b < m; ++b) cls.buffers[b].offset = offset[b];
-  // Kernels run one after the other in the compute lane and share one workspace.
-  cls.workspace_offset = workspace > 0 ? top : kNone;
-  cls.arena_bytes = top + align(workspace);
-  for (Task& t : cls.tasks) {
-    t.workspace = program.kind(t).workspace > 0 ? cls.workspace_offset : kNone;
   }
-  cls.expected_bytes = cls.arena_bytes;
-  if (ragged) {
-    std::vector<int64_t> scratch(m, kNone);
-    const int64_t expected = align(workspace) + place(
-        [](const Buffer& b) { return b.expected_bytes != kNone ? b.expected_bytes : b.type.bytes(); },
-        scratch);
-    // Smaller buffers can pack worse.
-    cls.expected_bytes = std::min(cls.arena_bytes, expected);
+
+  Arena arena;
+  Slots slots;
+  std::vector<size_t> slot_of(m, SIZE_MAX);
+  for (Buffer& b : cls.buffers) b.offset = kNone;
+  for (size_t i = 0; i < n; ++i) {
+    const Task& t = cls.tasks[i];
+    for (BufferId id : t.out) {
+      const size_t b = static_cast<size_t>(id);
+      Buffer& buffer = cls.buffers[b];
+      if (buffer.kind != BufferKind::step || buffer.offset != kNone || slot_of[b] != SIZE_MAX) continue;
+      if (buffer.expected_bytes != kNone) {
+        slot_of[b] = slots.allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
+      } else {
+        buffer.offset = arena.allocate(bytes_of(buffer), at[i]);
+      }
+    }
+    for (const auto* list : {&t.in, &t.out}) {
+      for (BufferId id : *list) {
+        const size_t b = static_cast<size_t>(id);
+        const Buffer& buffer = cls.buffers[b];
+        if (last_use[b] != static_cast<TaskId>(i) || buffer.kind != BufferKind::step) continue;
+        last_use[b] = kNone;  // a buffer may occur twice in one task
+        if (slot_of[b] != SIZE_MAX) {
+          slots.release(slot_of[b], used[b]);
+          continue;
+        }
+        HOCKET_CHECK(buffer.offset != kNone, "{} reads a buffer that nothing wrote",
+                     program.kind(t).op);
+        arena.release(buffer.offset, bytes_of(buffer), used[b]);
+      }
+    }
   }
+
+  for (Task& t : cls.tasks) t.workspace = program.kind(t).workspace > 0 ? arena.top() : kNone;
+  const std::vector<int64_t> address = slots.addresses(arena.top() + align(workspace));
+  for (size_t b = 0; b < m; ++b)
+    if (slot_of[b] != SIZE_MAX) cls.buffers[b].offset = address[slot_of[b]];
+  cls.arena_bytes = address.back();
 }
 
 void finalize(Program& program) {

@@ -151,7 +151,8 @@ struct Buffer {
   int64_t offset = kNone;          ///< step: from the memory plan, multiple of 64
   Layout layout;                   ///< persistent/input/output: contract with the host
   int32_t logical = kNone;         ///< graph tensor (label; no rule of check may depend on it)
-  /// Ragged: the size is a bound, `expected` bytes are what the plan counts on.
+  /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many bytes
+  /// from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
   int64_t expected_bytes = kNone;
   bool operator==(const Buffer&) const = default;
 
@@ -175,10 +176,8 @@ struct RankClass {
   int32_t stage = 0;
   std::vector<Task> tasks;
   std::vector<Buffer> buffers;
-  int64_t arena_bytes = 0;      ///< addresses of step buffers and workspaces, as planned
-  int64_t expected_bytes = 0;   ///< memory that they take with ragged buffers at their expected size
-  int64_t persistent_bytes = 0;
-  int64_t workspace_offset = kNone;  ///< arena offset of the workspace that kernels share
+  /// Addresses of step buffers and workspaces, as planned. How much of them is memory: memory.h.
+  int64_t arena_bytes = 0;
   bool operator==(const RankClass&) const = default;
 
   template <class Visitor>
@@ -186,9 +185,6 @@ struct RankClass {
     visit(Field("name").word().label(), &RankClass::name);
     visit(Field("stage").always(), &RankClass::stage);
     visit(Field("arena").always(), &RankClass::arena_bytes);
-    visit(Field("expected").always(), &RankClass::expected_bytes);
-    visit(Field("persistent").always(), &RankClass::persistent_bytes);
-    visit(Field("workspace").always().address(), &RankClass::workspace_offset);
     visit(Field("buffer"), &RankClass::buffers);
     visit(Field("task"), &RankClass::tasks);
   }

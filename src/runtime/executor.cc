@@ -60,7 +60,7 @@ struct Executor::Impl {
       : self(self), program(program), cls_id(program.class_of(rank)),
         cls(program.classes[static_cast<size_t>(cls_id)]), rank(rank),
         backend(std::move(backend)), communicator(communicator), options(options),
-        arena(cls.arena_bytes), times(cls.tasks.size()) {
+        arena(cls.arena_bytes, program::planned_pages(program, cls_id)), times(cls.tasks.size()) {
     bind_buffers(store);
     prepare();
     for (int l = 0; l < kNumLanes; ++l)
@@ -131,6 +131,9 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
 }
 
 void Executor::Impl::prepare() {
+  if (!program::is_planned(program))
+    fail_run("executor", "the program has no memory plan: step buffers without a place in the arena; "
+             "try program::finalize");
   const std::vector<int32_t> position = program::lane_positions(cls);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& t = cls.tasks[i];
@@ -443,10 +446,16 @@ void Executor::cancel() {
 
 const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
 int64_t Executor::arena_resident_bytes() const { return impl_->arena.resident_bytes(); }
+int64_t Executor::inputs_outputs_resident_bytes() const {
+  int64_t bytes = 0;
+  for (const Region& r : impl_->owned) bytes += r.resident_bytes();
+  return bytes;
+}
 
 LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> backend,
                    std::vector<PersistentStore>& stores, ExecutorOptions options)
-    : world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
+    : stores_(stores),
+      world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
   HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(),
                "{} stores for {} ranks", stores.size(), program.mesh.size());
   for (int32_t r = 0; r < program.mesh.size(); ++r) {
@@ -457,6 +466,16 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
       for (auto& e : executors_) e->cancel();
     };
   }
+}
+
+program::Memory LocalRun::measured(int32_t rank) const {
+  const Executor& executor = *executors_[static_cast<size_t>(rank)];
+  program::Memory m;
+  m.persistent = stores_[static_cast<size_t>(rank)].resident_bytes();
+  m.inputs_outputs = executor.inputs_outputs_resident_bytes();
+  m.step_buffers = executor.arena_resident_bytes();
+  m.messages = world_->peak_message_bytes(rank);
+  return m;
 }
 
 LocalRun::~LocalRun() { world_->abort("the run has ended"); }

@@ -57,7 +57,9 @@ class Executor {
 
   /// Times of the last step's tasks, by task id of the rank's class.
   const std::vector<TaskTime>& times() const;
+  /// Bytes of pages that the arena, and the inputs and outputs, have touched so far.
   int64_t arena_resident_bytes() const;
+  int64_t inputs_outputs_resident_bytes() const;
 
   struct Impl;
 
@@ -77,8 +79,12 @@ class LocalRun {
   Executor& rank(int32_t r) { return *executors_[static_cast<size_t>(r)]; }
   int32_t size() const { return static_cast<int32_t>(executors_.size()); }
   comm::LocalWorld& world() { return *world_; }
+  /// Memory that the rank has taken so far, by the names of program::Memory; `persistent` is its
+  /// store's.
+  program::Memory measured(int32_t rank) const;
 
  private:
+  std::vector<PersistentStore>& stores_;
   std::unique_ptr<comm::LocalWorld> world_;
   std::vector<std::unique_ptr<Executor>> executors_;
 };

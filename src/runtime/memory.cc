@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,7 +16,16 @@
 
 namespace hocket::runtime {
 
-Region::Region(int64_t bytes) : bytes_(bytes) {
+namespace {
+
+/// Large pages spare faults and TLB misses; a refusal of the advice costs nothing.
+constexpr int64_t kLargeEnough = 4 << 20;
+
+}  // namespace
+
+Region::Region(int64_t bytes) : Region(bytes, std::array{program::Range{0, bytes}}) {}
+
+Region::Region(int64_t bytes, std::span<const program::Range> used) : bytes_(bytes) {
   if (bytes == 0) return;
   void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -22,8 +33,12 @@ Region::Region(int64_t bytes) : bytes_(bytes) {
     fail_run("memory", "can't reserve {} bytes: {}; try a smaller micro_batch or recompute", bytes,
              std::strerror(errno));
   data_ = static_cast<std::byte*>(p);
-  // Large pages spare faults and TLB misses; a refusal costs nothing.
-  if (bytes >= 4 << 20) madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  // The system forms a large page only where the advice holds for all of it.
+  madvise(p, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
+  for (const program::Range& r : used) {
+    if (r.end - r.begin < kLargeEnough) continue;
+    madvise(data_ + r.begin, static_cast<size_t>(std::min(r.end, bytes) - r.begin), MADV_HUGEPAGE);
+  }
 }
 
 Region::~Region() {
@@ -41,12 +56,17 @@ Region& Region::operator=(Region&& other) noexcept {
 
 int64_t Region::resident_bytes() const {
   if (!data_) return 0;
-  const int64_t page = sysconf(_SC_PAGESIZE), pages = ceil_div(bytes_, page);
-  std::vector<unsigned char> resident(static_cast<size_t>(pages));
-  if (mincore(data_, static_cast<size_t>(bytes_), resident.data()) != 0) return bytes_;
-  int64_t n = 0;
-  for (unsigned char r : resident) n += r & 1;
-  return n * page;
+  // Piece by piece: an arena can reserve far more addresses than it takes memory.
+  constexpr int64_t kPiece = int64_t{1} << 30;
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  std::vector<unsigned char> resident(static_cast<size_t>(std::min(bytes_, kPiece) / page + 1));
+  int64_t pages = 0;
+  for (int64_t begin = 0; begin < bytes_; begin += kPiece) {
+    const int64_t bytes = std::min(kPiece, bytes_ - begin);
+    if (mincore(data_ + begin, static_cast<size_t>(bytes), resident.data()) != 0) return bytes_;
+    for (int64_t i = 0; i < (bytes + page - 1) / page; ++i) pages += resident[static_cast<size_t>(i)] & 1;
+  }
+  return pages * page;
 }
 
 PersistentStore::Entry& PersistentStore::get(const std::string& name,
@@ -68,9 +88,9 @@ PersistentStore::Entry* PersistentStore::find(const std::string& name) {
   return it == entries_.end() ? nullptr : &it->second;
 }
 
-int64_t PersistentStore::bytes() const {
+int64_t PersistentStore::resident_bytes() const {
   int64_t n = 0;
-  for (const auto& [name, e] : entries_) n += e.memory.bytes();
+  for (const auto& [name, e] : entries_) n += e.memory.resident_bytes();
   return n;
 }
 

@@ -5,25 +5,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 
 #include "graph/layout.h"
 #include "graph/tensor_type.h"
+#include "program/memory.h"
 
 namespace hocket::runtime {
 
-/// A range of addresses; pages are committed when touched.
+/// A range of addresses; pages are committed when touched, and stay until the region goes.
 class Region {
  public:
   Region() = default;
-  explicit Region(int64_t bytes);  ///< throws Error when the address space or memory is exhausted
+  /// All of it is meant to be used. Throws Error when the address space or memory is exhausted.
+  explicit Region(int64_t bytes);
+  /// Only `used` is meant to be: elsewhere no page is larger than the least, so that a touch at the end
+  /// of a used range commits nothing beyond it.
+  Region(int64_t bytes, std::span<const program::Range> used);
   ~Region();
   Region(Region&& other) noexcept;
   Region& operator=(Region&& other) noexcept;
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  /// Bytes of pages that were ever touched.
-  int64_t resident_bytes() const;
+  int64_t resident_bytes() const;  ///< of pages that were ever touched
 
  private:
   std::byte* data_ = nullptr;
@@ -45,7 +50,7 @@ class PersistentStore {
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }
-  int64_t bytes() const;
+  int64_t resident_bytes() const;
 
  private:
   std::map<std::string, Entry> entries_;

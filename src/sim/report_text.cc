@@ -118,13 +118,11 @@ std::string to_text(const Program& p, const SimReport& r) {
   }
   if (r.time.size() > 16) fmt::format_to(to, "  and {} more ranks\n", r.time.size() - 16);
 
-  fmt::format_to(to, "\nMemory per rank\n  {:<22} {:>12} {:>12} {:>12}\n", "stage", "step",
-                 "persistent", "peak");
-  for (const MemoryReport& m : r.memory)
-    fmt::format_to(to, "  {:<22} {:>12} {:>12} {:>12}\n", p.classes[at(m.cls)].name,
-                   human_bytes(static_cast<double>(m.arena_bytes)),
-                   human_bytes(static_cast<double>(m.persistent_bytes)),
-                   human_bytes(static_cast<double>(m.peak_bytes())));
+  fmt::format_to(to, "\nMemory per rank, planned\n");
+  for (size_t c = 0; c < r.memory.size(); ++c)
+    fmt::format_to(to, "  {:<22} {:>10}  ({})\n", p.classes[c].name,
+                   human_bytes(static_cast<double>(r.memory[c].total())),
+                   program::parts_text(r.memory[c]));
   if (r.device_memory > 0)
     fmt::format_to(to, "  {} {} per device\n", r.fits() ? "fits in" : "DOES NOT FIT in",
                    human_bytes(static_cast<double>(r.device_memory)));
@@ -170,9 +168,12 @@ std::string to_json(const Program& p, const SimReport& r) {
     j.end().end();
   }
   j.end().key("memory").array();
-  for (const MemoryReport& m : r.memory) {
-    j.object().member("stage", p.classes[at(m.cls)].stage).member("step_bytes", m.arena_bytes);
-    j.member("persistent_bytes", m.persistent_bytes).member("peak_bytes", m.peak_bytes()).end();
+  for (size_t c = 0; c < r.memory.size(); ++c) {
+    const program::Memory& m = r.memory[c];
+    j.object().member("stage", p.classes[c].stage).member("persistent", m.persistent);
+    j.member("inputs_outputs", m.inputs_outputs).member("step_buffers", m.step_buffers);
+    j.member("messages", m.messages).member("evaluation", m.evaluation);
+    j.member("planned", m.total()).member("reserved", m.reserved).end();
   }
   j.end().member("device_memory_bytes", r.device_memory).member("fits", r.fits());
 

@@ -196,19 +196,20 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
         "are costed as network transfers; try plan.ranks_per_node={}",
         c.devices_per_node, c.devices_per_node));
   if (!report.fits())
-    for (const MemoryReport& m : report.memory)
-      if (m.peak_bytes() > report.device_memory)
-        report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}",
-                                           p.classes[at(m.cls)].stage,
-                                           human_bytes(static_cast<double>(m.peak_bytes())),
+    for (size_t c = 0; c < report.memory.size(); ++c)
+      if (const program::Memory& m = report.memory[c]; m.total() > report.device_memory)
+        report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}", p.classes[c].stage,
+                                           human_bytes(static_cast<double>(m.total())),
                                            human_bytes(static_cast<double>(report.device_memory))));
+  if (!program::is_planned(p))
+    report.notes.push_back("the program has no memory plan: its step buffers are not counted");
 }
 
 }  // namespace
 
 bool SimReport::fits() const {
   return device_memory <= 0 || std::all_of(memory.begin(), memory.end(), [&](const auto& m) {
-           return m.peak_bytes() <= device_memory;
+           return m.total() <= device_memory;
          });
 }
 
@@ -271,12 +272,9 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   for (size_t i = 0; i < result.ranks.size(); ++i)
     report.time.push_back(
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
-  for (size_t c = 0; c < program.classes.size(); ++c) {
-    const program::RankClass& cls = program.classes[c];
-    report.memory.push_back({static_cast<int32_t>(c),
-                             cls.expected_bytes > 0 ? cls.expected_bytes : cls.arena_bytes,
-                             cls.persistent_bytes});
-  }
+  report.memory = program::memory_of(program);
+  for (size_t c = 0; c < report.memory.size() && c < options.evaluation.size(); ++c)
+    report.memory[c].evaluation = options.evaluation[c];
   report.device_memory = static_cast<int64_t>(cluster.device.memory.value);
   report.provenance = shares(program, durations, result);
   if (options.record) summarise_path(program, result, report);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Predicts one step of a program on a cluster: replays it with durations from a cost model and sums
-// up where the time goes, what the memory peaks are, and where the numbers come from.
+// up where the time goes, what memory it needs, and where the numbers come from.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cost/cost_model.h"
+#include "program/memory.h"
 #include "program/program.h"
 #include "sim/engine.h"
 
@@ -18,6 +19,8 @@ struct SimOptions {
   bool record = true;      ///< keep the timeline: needed for the trace and the critical path
   double model_flops = 0;  ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
   int64_t tokens = 0;      ///< of the whole step; 0: unknown
+  /// Bytes per rank of each class that a program which evaluates beside this one takes; empty: none.
+  std::vector<int64_t> evaluation;
 };
 
 /// Time of all ranks' tasks (without waiting) by where the durations come from, as shares of 1.
@@ -42,13 +45,6 @@ struct RankReport {
   RankTime time;
 };
 
-struct MemoryReport {
-  int32_t cls = 0;
-  int64_t arena_bytes = 0;       ///< step buffers and workspaces, as planned
-  int64_t persistent_bytes = 0;  ///< parameters, optimizer state, inputs, outputs
-  int64_t peak_bytes() const { return arena_bytes + persistent_bytes; }
-};
-
 struct SimReport {
   std::string cluster;
   std::string device;
@@ -67,14 +63,14 @@ struct SimReport {
   double peak_flops = 0;             ///< of one rank
   double mfu = 0;                    ///< 0: unknown
   std::vector<RankReport> time;      ///< per replayed rank
-  std::vector<MemoryReport> memory;  ///< per class
+  std::vector<program::Memory> memory;  ///< planned, of a rank of every class
   int64_t device_memory = 0;         ///< of one rank
   ProvenanceShares provenance;
   std::vector<PathEntry> path;     ///< the critical path's top five
   int64_t path_ns = 0;             ///< whole critical path
   std::vector<std::string> notes;  ///< what the reader should know about this prediction
 
-  bool fits() const;  ///< every class's peak within the device memory
+  bool fits() const;  ///< every class's planned memory within the device's
 };
 
 /// Threads per rank that the program's configuration asks for (plan.threads_per_rank); where it

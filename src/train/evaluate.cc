@@ -22,18 +22,20 @@ Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
                      std::shared_ptr<kernels::Backend> backend, engine::Stores& stores)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::loss;
-  // Enough micro-batches to keep a pipeline busy; more would only make the last step emptier.
-  how.num_micro_batches = run.plan.pp > 1 ? run.plan.num_micro_batches : 1;
   impl_->session = std::make_unique<engine::Session>(
-      engine::compile(run, how), std::move(backend), stores, engine::executor_options(run));
+      engine::compile(run, engine::evaluation_options(run)), std::move(backend), stores,
+      engine::executor_options(run));
   impl_->loader = std::make_unique<data::ValidLoader>(
       dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
       dataset.tokenizer().token_lengths());
 }
 
 Evaluator::~Evaluator() = default;
+
+int64_t Evaluator::measured_bytes(int32_t rank) const {
+  const program::Memory memory = impl_->session->run().measured(rank);
+  return memory.total() - memory.persistent;
+}
 
 HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress) {
   data::ValidLoader& loader = *impl_->loader;

@@ -32,6 +32,8 @@ class Evaluator {
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
   HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);
+  /// Memory that a rank's part of it has taken so far, without the parameters, which it shares.
+  int64_t measured_bytes(int32_t rank) const;
 
  private:
   struct Impl;

@@ -12,6 +12,8 @@
 
 namespace hocket::train {
 
+static constexpr double kGib = 1 << 30;
+
 double StepMetrics::load_max_over_mean() const {
   double worst = 0;
   for (const LayerLoad& layer : expert_load) {
@@ -54,7 +56,8 @@ nlohmann::json to_line(const StepMetrics& m) {
                          {"perf/predicted_step_s", m.predicted_step_s},
                          {"perf/tokens_per_s_per_device", m.tokens_per_s() / world},
                          {"perf/tflops_per_device", m.flops_per_s() / world / 1e12},
-                         {"memory/peak_gib", m.peak_gib}};
+                         {"memory/peak_gib", static_cast<double>(m.peak_bytes) / kGib},
+                         {"memory/planned_gib", static_cast<double>(m.planned_bytes) / kGib}};
   if (m.peak_flops > 0) line["perf/mfu"] = m.flops_per_s() / world / m.peak_flops;
   if (!m.expert_load.empty()) {
     line["moe/load_max_over_mean"] = m.load_max_over_mean();

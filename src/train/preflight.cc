@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -18,20 +17,6 @@
 
 namespace hocket::train {
 
-namespace {
-
-/// What the system can give without swapping; 0 if it does not say.
-int64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string key; file >> key; file.ignore(1 << 10, '\n')) {
-    int64_t kib = 0;
-    if (key == "MemAvailable:" && file >> kib) return kib * 1024;
-  }
-  return 0;
-}
-
-}  // namespace
-
 const std::string& data_dir(const engine::Run& run) {
   const std::string& dir = run.config.data.dir;
   if (dir.empty())
@@ -40,32 +25,6 @@ const std::string& data_dir(const engine::Run& run) {
     fail(dir, "no such folder in {}, where the command is called; expected what `hocket data prepare` "
          "wrote", std::filesystem::current_path().string());
   return dir;
-}
-
-void require_memory(const engine::Run& run, const program::Program& program) {
-  double need = 0, state = 0;
-  for (size_t c = 0; c < program.classes.size(); ++c) {
-    const program::RankClass& cls = program.classes[c];
-    const auto ranks = static_cast<double>(program.ranks_of(static_cast<int32_t>(c)).size());
-    state += ranks * static_cast<double>(cls.persistent_bytes);
-    need += ranks * static_cast<double>(cls.persistent_bytes + (cls.expected_bytes > 0
-                                                                    ? cls.expected_bytes
-                                                                    : cls.arena_bytes));
-  }
-  const auto& budget = run.config.cluster.memory_budget;
-  const double have = budget ? *budget * static_cast<double>(program.mesh.size())
-                             : static_cast<double>(available_memory());
-  if (have <= 0 || need <= have) return;
-  fail(run.name,
-       "{} local rank{} would need {} of memory ({} parameters, their state, inputs and outputs; "
-       "{} activations); {}; try {}, or {}",
-       program.mesh.size(), program.mesh.size() == 1 ? "" : "s", human_bytes(need),
-       human_bytes(state), human_bytes(need - state),
-       (budget ? "cluster.memory_budget allows " : "this machine has free ") + human_bytes(have),
-       state < need / 2        ? "plan.recompute: full, a smaller plan.micro_batch or train.seq_len"
-       : run.plan.dp > run.plan.ep ? "a smaller plan.dp"
-                                   : "a smaller model",
-       budget ? "a larger budget" : "set cluster.memory_budget (per rank) to go on nonetheless");
 }
 
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
@@ -92,10 +51,14 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   fmt::print("plan     {}\n", engine::describe(run));
   std::fflush(stdout);
 
-  require_memory(run, program);
+  result.memory = planned_memory(run, program, dataset.valid() != nullptr);
+  require_memory(run, program, result.memory);
   check::CheckOptions options;
-  if (run.config.cluster.memory_budget)
+  for (const program::Memory& m : result.memory) options.evaluation.push_back(m.evaluation);
+  if (run.config.cluster.memory_budget) {
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
+    options.budget_from = "cluster.memory_budget";
+  }
   check::Verdict verdict = check::check(program, compiled.reference, options);
   result.certificate = verdict.certificate;
   if (!verdict.ok()) fail(run.name, "the static check refuses the program:\n{}", to_text(verdict));
@@ -120,16 +83,19 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   sim::SimOptions sim_options;
   sim_options.model_flops = result.model_flops;
   sim_options.tokens = compiled.tokens_per_step;
+  sim_options.evaluation = options.evaluation;
   sim::Replay replay;
   result.report = sim::simulate(program, costs, sim_options, &replay);
   result.trace = sim::to_trace(program, replay);
   result.step_s = static_cast<double>(result.report.step_ns) * 1e-9;
-  for (const auto& m : result.report.memory)
-    result.peak_bytes = std::max(result.peak_bytes, m.peak_bytes());
   result.provenance = sim::provenance_text(result.report);
-  fmt::print("predicted  {} per step, {:.0f} tokens/s, {} peak memory per rank\n",
-             human_time(result.step_s), result.report.tokens_per_s,
-             human_bytes(static_cast<double>(result.peak_bytes)));
+  const auto fullest = std::max_element(
+      result.memory.begin(), result.memory.end(),
+      [](const program::Memory& a, const program::Memory& b) { return a.total() < b.total(); });
+  fmt::print("memory   {} planned per rank ({})\n", human_bytes(static_cast<double>(fullest->total())),
+             program::parts_text(*fullest));
+  fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),
+             result.report.tokens_per_s);
   if (const std::string interval = sim::interval_text(result.report); !interval.empty())
     fmt::print("           interval: {}\n", interval);
   fmt::print("           {}\n{}not modelled: host work, uneven routing, shared links, ... "

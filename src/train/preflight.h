@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run shows before its first step: the model, the plan, the static check's verdict, and the
-// predicted step time and peak memory.
+// planned memory and predicted step time.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "check/check.h"
 #include "data/prepare.h"
@@ -12,13 +13,14 @@
 #include "kernels/backend.h"
 #include "sim/simulator.h"
 #include "trace/trace.h"
+#include "train/memory.h"
 #include "train/profiler.h"
 
 namespace hocket::train {
 
 struct Prediction {
   double step_s = 0;
-  int64_t peak_bytes = 0;     ///< of the rank that needs most: persistent + arena
+  std::vector<program::Memory> memory;  ///< planned, of a rank of every class
   double model_flops = 0;     ///< of a step, all ranks (docs/metrics.md)
   double peak_flops = 0;      ///< of one rank, measured by the profile
   double memory_bandwidth = 0;
@@ -32,10 +34,6 @@ struct Prediction {
 
 /// The prepared data of a run. Error: not named, or no such folder.
 const std::string& data_dir(const engine::Run& run);
-
-/// Error (exit code 2) if the program's local ranks need more memory than this machine has to give,
-/// or than cluster.memory_budget allows. To be called before anything is allocated for them.
-void require_memory(const engine::Run& run, const program::Program& program);
 
 /// Prints and returns it; `weights` says what the run starts from. Error (exit code 2) with the
 /// verdict if the check refuses.

@@ -110,14 +110,6 @@ int64_t RunReport::Kept::duration_ns() const {
   return last - first;
 }
 
-double RunReport::peak_gib(engine::Session& session) const {
-  int64_t most = 0;
-  for (int32_t r = 0; r < session.run().size(); ++r)
-    most = std::max(most, session.run().rank(r).arena_resident_bytes() +
-                              session.stores()[static_cast<size_t>(r)].bytes());
-  return static_cast<double>(most) / static_cast<double>(1LL << 30);
-}
-
 void RunReport::begin(const std::string& command, const std::string& began_with) {
   baselines_ = baselines_of(run_.config.output, dataset_);
   command_ = command;
@@ -139,7 +131,13 @@ void RunReport::after_step(engine::Session& session, int64_t step) {
 }
 
 /// In the order of the page: what the run was, what its step did, what it left behind.
-void RunReport::finish(engine::Session& session, int64_t steps_done) {
+void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int64_t steps_done) {
+  measured_.assign(session.program().classes.size(), {});
+  for (int32_t r = 0; r < session.run().size(); ++r) {
+    program::Memory& most = measured_[static_cast<size_t>(session.program().class_of(r))];
+    const program::Memory memory = measured_memory(session, evaluator, r);
+    if (memory.total() > most.total()) most = memory;
+  }
   const std::string& dir = run_.config.output.dir;
   diagnose::ReportData report = describe_run(steps_done);
   trace::Trace measured;
@@ -158,7 +156,7 @@ void RunReport::finish(engine::Session& session, int64_t steps_done) {
     diagnose::write_report_html(report, dir + "/report.html");
     fmt::print("report   {}/report.html\n", dir);
   }
-  print_summary(report, session);
+  print_summary(report, session.program());
 }
 
 /// Everything that does not come from a traced step.
@@ -247,11 +245,11 @@ void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session
   if (run_.plan.dp > 1)
     ranks_of_event.assign(prediction_.trace.events.size(), static_cast<int32_t>(run_.plan.dp));
   diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
-  for (int32_t c = 0; c < static_cast<int32_t>(program.classes.size()); ++c)
-    report.memory.push_back(diagnose::memory_plan_of(program, c, &measured));
-  for (int32_t r = session.run().size(); r-- > 0;)
-    report.memory[static_cast<size_t>(program.class_of(r))].high_water_bytes =
-        session.run().rank(r).arena_resident_bytes();
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    report.memory.push_back(diagnose::memory_plan_of(program, static_cast<int32_t>(c), &measured));
+    report.memory[c].planned = prediction_.memory[c];
+    report.memory[c].measured = measured_[c];
+  }
 }
 
 void RunReport::write_traces(const trace::Trace& measured) const {
@@ -287,7 +285,8 @@ std::vector<diagnose::Command> RunReport::next_commands() const {
 }
 
 /// The last lines on the terminal: held-out figures, step time, memory.
-void RunReport::print_summary(const diagnose::ReportData& report, engine::Session& session) const {
+void RunReport::print_summary(const diagnose::ReportData& report,
+                              const program::Program& program) const {
   for (const diagnose::Baseline& b : report.baselines)
     fmt::print("{:<22} {:.4f} bits/byte ({})\n", b.name, b.bits_per_byte, b.what);
   if (final_bits_per_byte_ > 0)
@@ -303,18 +302,13 @@ void RunReport::print_summary(const diagnose::ReportData& report, engine::Sessio
                human_time(middle), human_time(prediction_.step_s),
                100 * (prediction_.step_s / middle - 1));
   }
-  const auto& classes = session.program().classes;
-  for (size_t c = 0; c < classes.size(); ++c) {
-    int64_t touched = 0;
-    for (int32_t r : session.program().ranks_of(static_cast<int32_t>(c)))
-      touched = std::max(touched, session.run().rank(r).arena_resident_bytes());
-    const int64_t expected = classes[c].expected_bytes;
-    // A run that had all its steps behind it has touched nothing.
+  for (size_t c = 0; c < measured_.size(); ++c) {
+    // A run that had all its steps behind it has not taken what steps take.
     const std::string measured =
-        steps_seen_ == 0 ? "" : human_bytes(static_cast<double>(touched)) + " touched, ";
-    fmt::print("{:<22} {}{} planned\n",
-               classes.size() == 1 ? "arena" : "arena of " + classes[c].name, measured,
-               human_bytes(static_cast<double>(expected > 0 ? expected : classes[c].arena_bytes)));
+        steps_seen_ == 0 ? "" : human_bytes(static_cast<double>(measured_[c].total())) + " measured, ";
+    fmt::print("{:<22} {}{} planned per rank\n",
+               measured_.size() == 1 ? "memory" : "memory of " + program.classes[c].name, measured,
+               human_bytes(static_cast<double>(prediction_.memory[c].total())));
   }
 }
 

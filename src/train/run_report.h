@@ -25,9 +25,8 @@ class RunReport {
   void after_step(engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
   /// prints what the run came to.
-  void finish(engine::Session& session, int64_t steps_done);
-  /// Memory of the rank that uses most: persistent and arena pages touched so far.
-  double peak_gib(engine::Session& session) const;
+  /// `evaluator` may be null.
+  void finish(engine::Session& session, const Evaluator* evaluator, int64_t steps_done);
 
   /// The held-out figure of the evaluation at the end, and what it read, empty: all that is held
   /// out, as the baselines do.
@@ -51,7 +50,7 @@ class RunReport {
   void write_traces(const trace::Trace& measured) const;
   std::vector<diagnose::ReportFile> list_files() const;
   std::vector<diagnose::Command> next_commands() const;
-  void print_summary(const diagnose::ReportData& report, engine::Session& session) const;
+  void print_summary(const diagnose::ReportData& report, const program::Program& program) const;
 
   const engine::Run& run_;
   const data::Dataset& dataset_;
@@ -62,6 +61,7 @@ class RunReport {
   std::string final_read_;
   int64_t first_step_ = 0, steps_seen_ = 0;
   std::vector<Kept> kept_;
+  std::vector<program::Memory> measured_;  ///< at the end, of each class the rank that took most
 };
 
 }  // namespace hocket::train

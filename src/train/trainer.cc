@@ -19,6 +19,7 @@
 #include "checkpoint/resolve.h"
 #include "engine/params.h"
 #include "train/evaluate.h"
+#include "train/memory.h"
 #include "train/metrics.h"
 #include "train/preflight.h"
 #include "train/resume.h"
@@ -103,7 +104,6 @@ class Trainer {
   void tell_resume();
   template <typename Write>
   void storing(const Write& write) const;
-  void warn_if_uneven();
   std::string checkpoints() const { return run_.config.output.dir + "/checkpoints"; }
 
   const engine::Run& run_;
@@ -130,7 +130,7 @@ class Trainer {
   double trained_s_ = 0;  ///< time in steps, over all resumed runs
   double mean_step_s_ = 0;
   std::string held_out_;  ///< what the progress line says of the last evaluation
-  bool warned_uneven_ = false;
+  MemoryWatch memory_{run_};
 };
 
 /// What the run starts from: a checkpoint of its own, other weights, or random values. Weights that
@@ -255,22 +255,6 @@ void Trainer::storing(const Write& write) const {
   }
 }
 
-/// Ragged buffers take memory beyond what the plan expects if a rank gets many more tokens.
-void Trainer::warn_if_uneven() {
-  for (int32_t r = 0; r < session_->run().size() && !warned_uneven_; ++r) {
-    const auto& cls =
-        session_->program().classes[static_cast<size_t>(session_->program().class_of(r))];
-    if (cls.expected_bytes <= 0 || cls.expected_bytes >= cls.arena_bytes) continue;
-    const int64_t touched = session_->run().rank(r).arena_resident_bytes();
-    warned_uneven_ = touched > cls.expected_bytes;
-    if (warned_uneven_)
-      log_warning("rank {} has touched {} of its arena; the plan expects {}: routing is more uneven "
-                  "than it counts on; nothing was dropped",
-                  r, human_bytes(static_cast<double>(touched)),
-                  human_bytes(static_cast<double>(cls.expected_bytes)));
-  }
-}
-
 /// Fills the batch, runs the program, and writes down what the step tells. The time of a step goes
 /// from fetching its tokens to having its loss.
 void Trainer::one_step(int64_t step) {
@@ -302,11 +286,12 @@ void Trainer::one_step(int64_t step) {
   m.model_flops = prediction_.model_flops;
   m.peak_flops = prediction_.peak_flops;
   m.world = run_.plan.world();
-  m.peak_gib = report_.peak_gib(*session_);
+  memory_.after_step(*session_, evaluator_.get(), prediction_.memory);
+  m.peak_bytes = memory_.most();
+  m.planned_bytes = most_planned(prediction_.memory);
   m.expert_load = expert_load(*session_);
   storing([&] { metrics_.append(to_line(m)); });
   report_.after_step(*session_, step);
-  warn_if_uneven();
   const double eta_s = static_cast<double>(steps_ - step) * mean_step_s_;
   progress_->update(progress_text(m, steps_, eta_s, held_out_));
 }
@@ -385,7 +370,7 @@ int Trainer::go() {
     return exit_code_of(signal);
   }
   evaluate(step, true);
-  report_.finish(*session_, step);
+  report_.finish(*session_, evaluator_.get(), step);
   return 0;
 }
 

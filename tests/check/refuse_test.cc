@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One fault per rule, made by hand: the verdict names the rule, the task and the reason.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "check/check.h"
@@ -60,6 +61,17 @@ void expect_refused(const Verdict& v, const std::string& rule, std::vector<std::
   ADD_FAILURE() << "no problem " << rule << " with" << wanted << " in\n" << to_text(v);
 }
 
+/// The verdict without regard to memory: the plan taken away, as between passes.
+Verdict check_values(test::Case& c) {
+  for (RankClass& cls : c.program.classes) {
+    cls.arena_bytes = 0;
+    for (auto& b : cls.buffers) b.offset = program::kNone;
+  }
+  CheckOptions options;
+  options.allow_unplanned = true;
+  return check(c.program, c.graph, options);
+}
+
 TEST(Refuse, MissingAllReduce) {
   test::Case c = make(1, 2, 1, 2);
   // Everything the reduction of one gradient did: its reader then has a partial input.
@@ -112,20 +124,14 @@ TEST(Refuse, MicroBatchTwiceInAGradient) {
   for (const Task& t : cls.tasks)
     if (t.origin == origin && t.micro_batch == 1) second->in = t.in;
   // Its memory may be gone by then: only the value matters here.
-  cls.arena_bytes = 0;
-  for (auto& b : cls.buffers) b.offset = program::kNone;
-  expect_refused(check(c.program, c.graph), "not-in-graph",
-                 {"linear_dw", "mb2", "mb1", "too often"});
+  expect_refused(check_values(c), "not-in-graph", {"linear_dw", "mb2", "mb1", "too often"});
 }
 
 TEST(Refuse, WrongMicroBatchIsTracedToItsOrigin) {
   test::Case c = make(1, 1, 1, 3);
-  RankClass& cls = c.program.classes[0];
-  cls.arena_bytes = 0;
-  for (auto& b : cls.buffers) b.offset = program::kNone;
   Task& t = task(c.program, 0, "embedding", 2);
   t.in[0] = task(c.program, 0, "embedding", 0).in[0];
-  const Verdict v = check(c.program, c.graph);
+  const Verdict v = check_values(c);
   ASSERT_FALSE(v.ok());
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "embedding", 2)) << to_text(v);
 }
@@ -204,9 +210,7 @@ TEST(Refuse, SizesOfAnotherRouting) {
       t.in[1] = a.in[1];
       break;
     }
-  cls.arena_bytes = 0;
-  for (auto& b : cls.buffers) b.offset = program::kNone;
-  expect_refused(check(c.program, c.graph), "exchange-sizes", {"all_to_all", "routing"});
+  expect_refused(check_values(c), "exchange-sizes", {"all_to_all", "routing"});
 }
 
 TEST(Refuse, ExchangeInTheWrongDirection) {
@@ -282,13 +286,78 @@ TEST(Refuse, WorkspaceOverAnInput) {
   expect_refused(check(c.program, c.graph), "race", {"linear", "puts its workspace over"});
 }
 
-TEST(Refuse, PlanThatExpectsLessThanIsAlive) {
+/// The first step buffer of class 0 that is (not) ragged.
+program::Buffer& step_buffer(Program& p, bool ragged) {
+  for (program::Buffer& b : p.classes[0].buffers)
+    if (b.kind == program::BufferKind::step && (b.expected_bytes != program::kNone) == ragged) return b;
+  ADD_FAILURE() << "no such buffer";
+  return p.classes[0].buffers[0];
+}
+
+TEST(Refuse, DenseBufferThatExpectsLessThanItHolds) {
   test::Case c = make(1, 2, 2, 1);
-  RankClass& cls = c.program.classes[0];
   const Verdict good = check(c.program, c.graph);
   EXPECT_TRUE(good.ok()) << to_text(good);
-  cls.expected_bytes = 64;
-  expect_refused(check(c.program, c.graph), "arena-expected", {"are alive during"});
+  EXPECT_GE(good.ragged_factor, 1.25);
+  EXPECT_LT(good.ragged_factor, 1.5);
+  const auto at = &step_buffer(c.program, false) - c.program.classes[0].buffers.data();
+  for (program::Buffer& b : c.program.classes[0].buffers)
+    if (b.kind == program::BufferKind::step && !b.type.routed()) b.expected_bytes = 1;
+  expect_refused(check(c.program, c.graph), "expected-routed",
+                 {fmt::format("buffer {} ", at), "expects 1 bytes, but always holds"});
+}
+
+TEST(Refuse, InputThatExpectsLessThanItHolds) {
+  test::Case c = make(1, 2, 2, 1);
+  for (program::Buffer& b : c.program.classes[0].buffers)
+    if (b.kind == program::BufferKind::input) b.expected_bytes = 4;
+  expect_refused(check(c.program, c.graph), "expected-routed", {"input", "expects 4 bytes"});
+}
+
+TEST(Refuse, RaggedBufferThatExpectsLessThanEvenRouting) {
+  test::Case c = make(1, 2, 2, 1);
+  program::Buffer& b = step_buffer(c.program, true);
+  const int64_t enough = b.expected_bytes;
+  b.expected_bytes = enough / 2;
+  expect_refused(check(c.program, c.graph), "expected-rows", {"planned to hold", "even routing brings"});
+  // With less headroom than lowering gives, the certificate says how much is left.
+  b.expected_bytes = enough * 9 / 10;
+  const Verdict v = check(c.program, c.graph);
+  EXPECT_TRUE(v.ok()) << to_text(v);
+  EXPECT_GE(v.ragged_factor, 1.0);
+  EXPECT_LT(v.ragged_factor, 1.25);
+}
+
+TEST(Refuse, RoutedBufferOfAllExpertsThatExpectsLess) {
+  // Every expert is here: the rows are those of the tokens, however they are routed.
+  test::Case c = make(1, 2, 2, 1);
+  bool found = false;
+  for (program::Buffer& b : c.program.classes[0].buffers) {
+    if (b.kind != program::BufferKind::step || !b.type.routed() || b.expected_bytes != program::kNone)
+      continue;
+    b.expected_bytes = b.type.bytes() / 2;
+    found = true;
+  }
+  ASSERT_TRUE(found);
+  expect_refused(check(c.program, c.graph), "expected-rows", {"all experts are here"});
+}
+
+TEST(Refuse, ProgramWithoutAMemoryPlan) {
+  test::Case c = make(2, 1, 1, 1);
+  for (RankClass& cls : c.program.classes) {
+    cls.arena_bytes = 0;
+    for (auto& b : cls.buffers) b.offset = program::kNone;
+    for (Task& t : cls.tasks) t.workspace = program::kNone;
+  }
+  expect_refused(check(c.program, c.graph), "has-plan", {"class 0", "no memory plan"});
+  CheckOptions between_passes;
+  between_passes.allow_unplanned = true;
+  EXPECT_TRUE(check(c.program, c.graph, between_passes).ok());
+  // One class without a plan is a fault in any program.
+  c = make(2, 1, 1, 1);
+  for (auto& b : c.program.classes[1].buffers) b.offset = program::kNone;
+  expect_refused(check(c.program, c.graph), "buffer-planned", {"class 1", "has no offset"});
+  expect_refused(check(c.program, c.graph, between_passes), "buffer-planned", {"class 1"});
 }
 
 TEST(Refuse, BrokenIds) {

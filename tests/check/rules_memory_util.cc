@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults of memory: what is read after its memory went to others, and more memory than was said.
+#include <stdexcept>
+
 #include "tests/check/rules_util.h"
 
 namespace hocket::check::test {
 namespace {
 
-/// The smallest figure for the ragged buffers of class 0 that the check takes.
-int64_t least_expected(Edit e) {
-  int64_t refused = 0, taken = e.cls().expected_bytes;
-  while (taken - refused > 64) {
-    e.cls().expected_bytes = (refused + taken) / 128 * 64;
-    (e.check().ok() ? taken : refused) = e.cls().expected_bytes;
-  }
-  return taken;
+/// The first step buffer of class 0 of a routed type that is (not) ragged.
+program::Buffer& routed_buffer(Edit& e, bool ragged) {
+  for (program::Buffer& b : e.cls().buffers)
+    if (b.kind == BufferKind::step && b.type.routed() && (b.expected_bytes != kNone) == ragged) return b;
+  throw std::runtime_error("no such buffer");
 }
 
 }  // namespace
@@ -24,10 +23,29 @@ std::vector<Row> memory_rows() {
          const BufferId from = e.task("embedding").out[0], to = e.add_like(from);
          e.append(e.make("copy", {}, {from}, {to}));
        }},
-      {"arena-expected", "a plan that counts on slightly less than is alive", four_experts,
-       [](Edit& e) { e.cls().expected_bytes = least_expected(e) - 64; }},
+      {"has-plan", "no step buffer has a place", one_rank,
+       [](Edit& e) {
+         e.cls().arena_bytes = 0;
+         for (program::Buffer& b : e.cls().buffers) b.offset = kNone;
+         for (Task& t : e.cls().tasks) t.workspace = kNone;
+       }},
+      {"expected-routed", "a dense step buffer that expects less than it holds", four_experts,
+       [](Edit& e) { e.buffer(e.task("embedding").out[0]).expected_bytes = 1; }},
+      {"expected-routed", "an input that expects less than the host writes", four_experts,
+       [](Edit& e) { e.buffer(e.task("embedding").in[0]).expected_bytes = 4; }},
+      {"expected-rows", "a ragged buffer that expects less than even routing brings", four_experts,
+       [](Edit& e) {
+         program::Buffer& b = routed_buffer(e, true);
+         // Tokens of both ranks of the group, 2 experts each, half of them here.
+         b.expected_bytes = b.type.dims[1] * b.type.row_size() * size_of(b.type.dtype) - 1;
+       }},
+      {"expected-rows", "a routed buffer of all experts that expects less than all rows", four_experts,
+       [](Edit& e) {
+         program::Buffer& b = routed_buffer(e, false);
+         b.expected_bytes = b.type.bytes() - 1;
+       }},
       {"memory-budget", "a budget that is one byte too small", four_experts,
-       [](Edit& e) { e.options.memory_budget = e.check().memory[0].peak - 1; }},
+       [](Edit& e) { e.options.memory_budget = e.check().memory[0].planned.total() - 1; }},
   };
 }
 

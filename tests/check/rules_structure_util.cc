@@ -245,13 +245,11 @@ std::vector<Row> buffer_rows() {
        [](Edit& e) {
          e.buffer(copy_of_norm(e)).offset += 32;
          e.cls().arena_bytes += 64;
-         e.cls().expected_bytes += 64;
        }},
       {"arena-bounds", "the end beyond the arena", one_rank,
        [](Edit& e) {
          copy_of_norm(e);
          e.cls().arena_bytes -= 64;
-         e.cls().expected_bytes -= 64;
        }},
       {"arena-bounds", "a named buffer in the arena", one_rank,
        [](Edit& e) { e.buffer(e.named("tokens", 0)).offset = 0; }},
@@ -276,7 +274,6 @@ std::vector<Row> buffer_rows() {
        [](Edit& e) {
          e.task("linear").workspace += 32;
          e.cls().arena_bytes += 64;
-         e.cls().expected_bytes += 64;
        }},
       {"workspace-planned", "a workspace that ends beyond the arena", one_rank,
        [](Edit& e) { e.task("linear").workspace = e.cls().arena_bytes - 64; }},

@@ -82,7 +82,6 @@ BufferId Edit::add_buffer(const graph::TensorType& type, int32_t c) {
   b.offset = rc.arena_bytes;
   const int64_t bytes = aligned(type.bytes());
   rc.arena_bytes += bytes;
-  rc.expected_bytes += bytes;
   rc.buffers.push_back(b);
   return static_cast<BufferId>(rc.buffers.size() - 1);
 }
@@ -129,7 +128,11 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
     for (TaskId& d : other.deps) d += d >= at;
   rc.tasks.insert(rc.tasks.begin() + at, std::move(t));
   Task& added = rc.tasks[static_cast<size_t>(at)];
-  added.workspace = kind(added).workspace > 0 ? rc.workspace_offset : kNone;
+  if (kind(added).workspace > 0) {
+    // All tasks share one workspace.
+    for (const Task& other : rc.tasks)
+      if (&other != &added && other.workspace != kNone) added.workspace = other.workspace;
+  }
   if (ordered) {
     std::array<TaskId, program::kNumLanes> last, next;
     last.fill(kNone);

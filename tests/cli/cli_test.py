@@ -210,6 +210,50 @@ class Cli(unittest.TestCase):
         self.assertEqual(2, self.box.run("check", "configs/quickstart.yaml", "--set",
                                          "cluster.memory_budget=1kB").returncode)
 
+    def test_one_set_of_memory_figures(self):
+        """check and simulate say the same, the parts are the sum, and the sum is what fits."""
+        words = ("configs/quickstart.yaml", *PLAN)
+        checked = json.loads(self.box.good("check", *words, "--json"))["memory"]
+        simulated = json.loads(self.box.good("simulate", *words, "--json"))["memory"]
+        parts = ("persistent", "inputs_outputs", "step_buffers", "messages", "evaluation")
+        self.assertEqual([[m[p] for p in parts] for m in checked], [[m[p] for p in parts] for m in simulated])
+        for m in checked:
+            self.assertEqual(m["planned"], sum(m[p] for p in parts))
+            self.assertGreater(m["evaluation"], 0)
+        self.assertGreater(checked[0]["messages"], 0)
+        most = max(m["planned"] for m in checked)
+        self.box.good("check", *words, "--memory-budget", f"{most}B")
+        self.assertIn("1 B more than the budget", self.box.run("check", *words, "--memory-budget", f"{most - 1}B").stdout)
+        alone = json.loads(self.box.good("check", *words, "--set", "data.valid_fraction=0", "--json"))["memory"]
+        self.assertEqual([m["planned"] - m["evaluation"] for m in checked], [m["planned"] for m in alone])
+        for m in alone:
+            self.assertEqual(0, m["evaluation"])
+
+    def test_check_takes_the_memory_of_the_cluster(self):
+        with open(self.box.path("configs/clusters/h100-64x8.yaml"), encoding="utf-8") as f:
+            small = re.sub(r"80GiB", "100kB", f.read())
+        with open(self.box.path("small.yaml"), "w", encoding="utf-8") as f:
+            f.write(small)
+        words = ("check", "configs/quickstart.yaml", "--set", "cluster.file=small.yaml")
+        for more in ((), ("--memory-budget", "1GiB"), ("--set", "cluster.memory_budget=1GiB")):
+            r = self.box.run(*words, *more)
+            self.assertEqual(2, r.returncode)
+            self.assertIn("memory-budget", r.stdout)
+            self.assertIn("device.memory of small.yaml", r.stdout)
+        r = self.box.run(*words, "--memory-budget", "50kB")
+        self.assertIn("(--memory-budget)", r.stdout)
+
+    def test_check_refuses_a_program_without_a_memory_plan(self):
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN)
+        with open(self.box.path("unplanned.txt"), "w", encoding="utf-8") as f:
+            f.write(re.sub(r" (at|ws|arena)=\d+", lambda m: " arena=0" if m[1] == "arena" else "", text))
+        for verb in ("check", "train"):
+            r = self.box.run(verb, "unplanned.txt")
+            self.assertEqual(2, r.returncode)
+            if verb == "check":
+                self.assertIn("has-plan", r.stdout)
+        self.assertIn("no memory plan", self.box.good("simulate", "unplanned.txt"))
+
     def test_certificate(self):
         def certify(name, *more):
             with open(self.box.path(name), "w", encoding="utf-8") as f:
@@ -307,7 +351,7 @@ class Cli(unittest.TestCase):
         self.assertEqual(4, j["replayed"]["ranks"])
         self.assertTrue(0.2 < j["mfu"] < 0.7, j["mfu"])
         self.assertTrue(5 < j["step_s"] < 30, j["step_s"])
-        self.assertTrue(all(m["peak_bytes"] < 80 * 2**30 for m in j["memory"]))
+        self.assertTrue(all(m["planned"] < 80 * 2**30 for m in j["memory"]))
 
     # ---- graph ------------------------------------------------------------------------------------
     def test_graph(self):

@@ -5,6 +5,7 @@
 """The verbs that execute, on a tiny model: data, train, eval, generate, profile, bench step."""
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -36,10 +37,26 @@ class Execute(unittest.TestCase):
                      "checkpoints/step-000006/config.json", "checkpoints/step-000006/tokenizer.json"):
             self.assertTrue(os.path.exists(self.box.path("runs/quickstart/" + name)), name)
         out = self.box.good(*self.short("next"))
-        self.assertRegex(out, r"\narena +\S+ \S+ touched, \S+ \S+ planned\n")
+        self.assertRegex(out, r"\nmemory +\S+ \S+ measured, \S+ \S+ planned per rank\n")
+        self.one_memory_figure(out, "next")
         words = " ".join(self.short("next")[1:])
         with open(self.box.path("runs/next/report.html"), encoding="utf-8") as f:
             self.assertIn(f"hocket graph {words} --stage program", f.read())
+
+    def one_memory_figure(self, out, name):
+        """Before and after the steps, in the metrics and in the report, the plan is what check certifies."""
+        certified = json.loads(self.box.good("check", *self.short(name)[1:], "--json"))["memory"][0]
+        said = re.search(r"\nmemory +(\S+ \S+) planned per rank \(", out)[1]
+        self.assertEqual(said, re.search(r"\nmemory +\S+ \S+ measured, (\S+ \S+) planned", out)[1])
+        self.assertIn(f": {said} per rank", self.box.good("check", *self.short(name)[1:]))
+        with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
+            steps = [x for x in map(json.loads, f) if "train/loss" in x]
+        for step in steps:
+            self.assertEqual(certified["planned"], step["memory/planned_gib"] * 2**30)
+            self.assertLessEqual(step["memory/peak_gib"], step["memory/planned_gib"])
+            self.assertGreater(step["memory/peak_gib"], 0.5 * step["memory/planned_gib"])
+        with open(self.box.path(f"runs/{name}/report.html"), encoding="utf-8") as f:
+            self.assertIn(f'"planned":{certified["planned"]},', f.read())
 
     def test_program_text_trains_the_same(self):
         self.box.good("graph", "configs/quickstart.yaml", "--set", "output.dir=runs/text", "--set", "plan.dp=2",

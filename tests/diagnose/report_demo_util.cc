@@ -257,17 +257,23 @@ MemoryPlan demo_memory(const Trace& step, int rank, const std::string& name) {
       if (b.offset + bytes <= low) break;
       b.offset = std::max(b.offset, high);
     }
-    plan.arena_bytes = std::max(plan.arena_bytes, b.offset + bytes);
+    plan.planned.step_buffers = std::max(plan.planned.step_buffers, b.offset + bytes);
   }
   for (size_t i = 0; i < tasks.size(); i += 2) {
     plan.blocks.push_back({"workspace of " + step.text(tasks[i]->kind), "workspace",
                            1e-9 * static_cast<double>(tasks[i]->start_ns),
-                           1e-9 * static_cast<double>(tasks[i]->end_ns), plan.arena_bytes,
+                           1e-9 * static_cast<double>(tasks[i]->end_ns),
+                           plan.planned.step_buffers,
                            3'000'000});
   }
-  plan.arena_bytes += 3'000'000;
-  plan.high_water_bytes = static_cast<int64_t>(0.985 * static_cast<double>(plan.arena_bytes));
+  plan.planned.step_buffers += 3'000'000;
   plan.persistent = {{"parameters", 36'800'000}, {"optimizer state", 73'600'000}};
+  plan.planned.persistent = 110'400'000;
+  plan.planned.inputs_outputs = 100'000;
+  plan.planned.evaluation = 9'000'000;
+  plan.measured = plan.planned;
+  plan.measured.step_buffers =
+      static_cast<int64_t>(0.985 * static_cast<double>(plan.planned.step_buffers));
   return plan;
 }
 

@@ -148,13 +148,13 @@ TEST(ReportFill, MemoryPlanFromTheProgram) {
   const program::Program p = small_program();
   const MemoryPlan plan = memory_plan_of(p, 0);
   EXPECT_TRUE(plan.in_tasks);
-  EXPECT_EQ(plan.arena_bytes, p.classes[0].arena_bytes);
-  const std::vector<std::pair<std::string, int64_t>> persistent = {{"parameters", 400},
-                                                                   {"optimizer state", 800}};
+  EXPECT_EQ(plan.planned, program::memory_of(p)[0]);
+  const std::vector<std::pair<std::string, int64_t>> persistent = {{"parameters", 4096},
+                                                                   {"optimizer state", 4096}};
   EXPECT_EQ(plan.persistent, persistent);
   std::map<std::string, const MemoryBlock*> by_kind;
   for (const MemoryBlock& b : plan.blocks) {
-    EXPECT_LE(b.offset + b.bytes, plan.arena_bytes);
+    EXPECT_LE(b.offset + b.bytes, plan.planned.step_buffers);
     by_kind[b.kind] = &b;
   }
   ASSERT_EQ(plan.blocks.size(), 5u);

@@ -84,8 +84,8 @@ ReportData large_report() {
     block.bytes = int64_t{1} << (20 + i % 11);
     r.memory[0].blocks.push_back(block);
   }
-  r.memory[0].arena_bytes = int64_t{50} << 30;
-  r.memory[0].high_water_bytes = int64_t{49} << 30;
+  r.memory[0].planned.step_buffers = int64_t{50} << 30;
+  r.memory[0].measured.step_buffers = int64_t{49} << 30;
   return r;
 }
 

@@ -536,6 +536,72 @@ TEST(Executor, PoisonFillsUnwrittenAndDeadBuffers) {
   }
 }
 
+TEST(Executor, RefusesAProgramWithoutAMemoryPlan) {
+  Builder b;
+  const BufferId x = b.buffer(0, f64s(4));
+  b.task(0, Lane::compute, {}, {x}, nullptr);
+  Program p = b.finish();
+  EXPECT_EQ(failure([&] { Ranks{p}; }), "");
+  p.classes[0].buffers[0].offset = program::kNone;
+  expect_contains(failure([&] { Ranks{p}; }), "no memory plan");
+}
+
+/// The transport holds all that a sender pours out before the receiver looks, and that is what the
+/// program is said to need.
+TEST(Executor, AFloodOfMessagesIsPlanned) {
+  constexpr int kMessages = 6;
+  Builder b(2);
+  Door all_sent;
+  const BufferId begin = b.buffer(1, f64s(1)), end = b.buffer(0, f64s(1));
+  const program::TaskId waits =
+      b.task(1, Lane::compute, {}, {begin}, [&](const KernelArgs&) { EXPECT_TRUE(all_sent.wait()); });
+  std::vector<program::TaskId> sends;
+  for (int i = 0; i < kMessages; ++i) {
+    const BufferId x = b.buffer(0, f64s(100 + i)), y = b.buffer(1, f64s(100 + i));
+    b.task(0, Lane::compute, {}, {x}, nullptr);
+    sends.push_back(b.send(0, x, 1, i));
+    b.recv(1, y, 0, i);
+    b.last(1).deps = {waits};
+  }
+  b.task(0, Lane::compute, {}, {end}, [&](const KernelArgs&) { all_sent.open(); });
+  b.last(0).deps = sends;
+  const Program p = b.finish();
+  const std::vector<program::Memory> planned = program::memory_of(p);
+  EXPECT_EQ(planned[0].messages, 8 * (100 * kMessages + 15));
+  EXPECT_EQ(planned[1].messages, 0);
+  Ranks ranks(p);
+  ranks.run.step();
+  EXPECT_EQ(ranks.run.measured(0).messages, planned[0].messages);
+  EXPECT_EQ(ranks.run.measured(1).messages, 0);
+}
+
+/// Who waits for an answer before the next message never has two on the way.
+TEST(Executor, AnAnswerTellsThatTheMessageWasTaken) {
+  Builder b(2);
+  BufferId answer = b.buffer(0, f64s(50));
+  b.task(0, Lane::compute, {}, {answer}, nullptr);
+  for (int i = 0; i < 8; ++i) {
+    const BufferId x = b.buffer(0, f64s(100)), y = b.buffer(1, f64s(100)), z = b.buffer(1, f64s(50));
+    b.task(0, Lane::compute, {answer}, {x}, nullptr);
+    b.send(0, x, 1, i);
+    b.recv(1, y, 0, i);
+    b.task(1, Lane::compute, {y}, {z}, [](const KernelArgs&) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    });
+    b.send(1, z, 0, 100 + i);
+    answer = b.buffer(0, f64s(50));
+    b.recv(0, answer, 1, 100 + i);
+  }
+  const Program p = b.finish();
+  const std::vector<program::Memory> planned = program::memory_of(p);
+  EXPECT_EQ(planned[0].messages, 800);
+  EXPECT_EQ(planned[1].messages, 400);
+  Ranks ranks(p);
+  for (int step = 0; step < 20; ++step) ranks.run.step();
+  EXPECT_EQ(ranks.run.measured(0).messages, 800);
+  EXPECT_EQ(ranks.run.measured(1).messages, 400);
+}
+
 TEST(Executor, HundredThousandEmptyTasks) {
   auto ns_per_task = [](const Program& p) {
     Ranks ranks(p);

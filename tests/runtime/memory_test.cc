@@ -3,6 +3,7 @@
 #include "runtime/memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <utility>
@@ -15,6 +16,8 @@ namespace {
 using graph::DType;
 using graph::Layout;
 using graph::TensorType;
+
+const int64_t kPage = sysconf(_SC_PAGESIZE);
 
 TEST(Region, CommitsWhatIsTouched) {
   constexpr int64_t kReserved = int64_t{64} << 30;  // far more than the machine may have
@@ -34,6 +37,20 @@ TEST(Region, CountsResidentBytes) {
   EXPECT_LE(r.resident_bytes(), 200'000);
   std::memset(r.data(), 1, 1 << 20);
   EXPECT_EQ(r.resident_bytes(), 1 << 20);
+}
+
+TEST(Region, TakesNoMoreThanIsMeantToBeUsed) {
+  constexpr int64_t kMiB = 1 << 20;
+  const program::Range used[] = {{0, 9 * kMiB + kPage}, {33 * kMiB, 40 * kMiB - kPage}};
+  Region r(64 * kMiB, used);
+  int64_t bytes = 0;
+  for (const program::Range& u : used) {
+    std::memset(r.data() + u.begin, 1, static_cast<size_t>(u.end - u.begin));
+    bytes += u.end - u.begin;
+  }
+  EXPECT_EQ(r.resident_bytes(), bytes) << "a large page reaches beyond what is used";
+  r.data()[20 * kMiB] = std::byte{1};  // elsewhere a touch takes one small page
+  EXPECT_EQ(r.resident_bytes(), bytes + kPage);
 }
 
 TEST(Region, MovesAndMayBeEmpty) {
@@ -69,9 +86,9 @@ TEST(PersistentStore, KeepsNamedTensors) {
   EXPECT_EQ(again.memory.data()[3], std::byte{42});
   EXPECT_EQ(store.find("w"), &entry);
   EXPECT_EQ(store.find("v"), nullptr);
-  EXPECT_EQ(store.bytes(), 64);  // 60 bytes, whole cache lines
-  store.get("v", {DType::f64, {9}}, {});
-  EXPECT_EQ(store.bytes(), 64 + 128);
+  EXPECT_EQ(store.resident_bytes(), kPage);  // 60 bytes, and no other tensor in their page
+  store.get("v", {DType::f64, {9}}, {}).memory.data()[0] = std::byte{1};
+  EXPECT_EQ(store.resident_bytes(), 2 * kPage);
   EXPECT_EQ(store.entries().size(), 2u);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(store.find("v")->memory.data()) % 64, 0u);
 }

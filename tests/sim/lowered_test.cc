@@ -137,7 +137,7 @@ TEST(SimulateLowered, TraceHasOneEventPerTask) {
   int64_t peak = 0;
   for (const auto& m : t.memory) peak = std::max(peak, m.bytes);
   EXPECT_GT(peak, 0);
-  EXPECT_LE(peak, std::max(r.memory[0].arena_bytes, r.memory[1].arena_bytes));
+  EXPECT_LE(peak, std::max(r.memory[0].step_buffers, r.memory[1].step_buffers));
 }
 
 }  // namespace

@@ -53,8 +53,11 @@ Program two_by_two() {
     k.bytes = 1000;
   }
   for (auto& c : m.p.classes) {
-    c.arena_bytes = 2000;
-    c.persistent_bytes = 1000 + 1000000 * c.stage;
+    program::Buffer weights;
+    weights.kind = program::BufferKind::persistent;
+    weights.name = "w";
+    weights.type = {graph::DType::f32, {1000 + 249000 * c.stage}};
+    c.buffers.push_back(weights);
   }
   return m.p;
 }
@@ -85,8 +88,9 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_NEAR(r.mfu, 40e6 / 43e-6 / 4 / 1e12, 1e-12);
   EXPECT_FALSE(r.calibrated);
   EXPECT_EQ(r.provenance.analytic, 1);
-  EXPECT_FALSE(r.fits());  // stage 1 needs 1.003 MB of 1 MB
-  EXPECT_EQ(r.memory[1].peak_bytes(), 1003000);
+  EXPECT_FALSE(r.fits());  // stage 1 needs 1.004 MB of 1 MB
+  EXPECT_EQ(r.memory[0].total(), 4096 + 1000);  // weights, and a message on its way
+  EXPECT_EQ(r.memory[1].total(), 245 * 4096);
   ASSERT_EQ(r.path.size(), 3u);
   EXPECT_EQ(r.path_ns, r.step_ns);
   EXPECT_EQ(r.path[0].op, "linear");
@@ -104,7 +108,8 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_EQ(json["step_ns"], 43000);
   EXPECT_EQ(json["fits"], false);
   EXPECT_EQ(json["breakdown"].size(), 2u);
-  EXPECT_EQ(json["memory"][1]["peak_bytes"], 1003000);
+  EXPECT_EQ(json["memory"][0]["messages"], 1000);
+  EXPECT_EQ(json["memory"][1]["planned"], 245 * 4096);
   EXPECT_EQ(json["provenance"]["analytic"], 1.0);
 
   // Every rank by itself gives the same.

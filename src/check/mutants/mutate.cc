@@ -38,6 +38,8 @@ constexpr Row kRows[] = {
     {"workspace", [](Mutator& m) { return m.change_workspace(); }},
     {"cost", [](Mutator& m) { return m.change_cost(); }},
     {"cut-sequences", [](Mutator& m) { return m.cut_sequences(); }},
+    {"expected", [](Mutator& m) { return m.change_expected(); }},
+    {"plan", [](Mutator& m) { return m.drop_plan(); }},
 };
 
 }  // namespace

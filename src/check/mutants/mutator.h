@@ -64,6 +64,8 @@ class Mutator {
   bool change_workspace();
   bool change_cost();
   bool cut_sequences();
+  bool change_expected();
+  bool drop_plan();
 
  private:
   RankClass& cls(TaskRef r) { return p_.classes[static_cast<size_t>(r.cls)]; }

@@ -265,4 +265,34 @@ bool Mutator::cut_sequences() {
   return true;
 }
 
+/// A buffer that is said to hold less than it does.
+bool Mutator::change_expected() {
+  const auto [c, b] = any_buffer(false);
+  if (b < 0) return false;
+  Buffer& buffer = p_.classes[static_cast<size_t>(c)].buffers[static_cast<size_t>(b)];
+  const int64_t holds = buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
+  const int64_t to = random_.flip() ? holds / 4 : 1;
+  if (to == buffer.expected_bytes) return false;
+  begin_buffer(c, b, fmt::format("expects {} of {} bytes", to, holds));
+  buffer.expected_bytes = to;
+  return true;
+}
+
+/// No memory plan: of one class, or of all.
+bool Mutator::drop_plan() {
+  const bool all = random_.flip();
+  const auto one = static_cast<int32_t>(random_.below(p_.classes.size()));
+  m_->text = all ? "memory plan removed" : fmt::format("memory plan of class {} removed", one);
+  for (int32_t c = 0; c < static_cast<int32_t>(p_.classes.size()); ++c) {
+    if (!all && c != one) continue;
+    RankClass& rc = p_.classes[static_cast<size_t>(c)];
+    m_->tasks.push_back({c, -1});
+    for (int32_t i = 0; i < static_cast<int32_t>(rc.tasks.size()); ++i) m_->tasks.push_back({c, i});
+    for (Buffer& b : rc.buffers) b.offset = kNone;
+    rc.arena_bytes = 0;
+    for (Task& t : rc.tasks) t.workspace = kNone;
+  }
+  return true;
+}
+
 }  // namespace hocket::check

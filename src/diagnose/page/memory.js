@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory plan: step buffers as rectangles, time across, arena offset upwards; beside it what
-// persists, on the same scale.
+// The memory plan: step buffers as rectangles, time across, offset upwards; beside it what is there all
+// the time, on the same scale.
 
 const MEMORY = {"kept for backward": "#4c86d8", "forward only": "#9cc0ee", "backward only": "#e3a063", "parameter gradient": "#c9607a",
-  "optimizer": "#8a7a70", "workspace": "#a9b3bf", "parameters": "#3d9a70", "optimizer state": "#86c5a4"};
+  "optimizer": "#8a7a70", "workspace": "#a9b3bf", "parameters": "#3d9a70", "optimizer state": "#86c5a4",
+  "inputs and outputs": "#b9a24a", "messages": "#7d6bb3", "evaluation": "#5aa3ad"};
 const memoryColor = kind => MEMORY[kind] || kindColor(kind);
 
 function memoryPlan(host, caption) {
@@ -25,10 +26,10 @@ function memoryPlan(host, caption) {
     const then = new Map();
     for (const b of plan.blocks) if (b[2] <= peakAt && peakAt < b[3]) then.set(b[1], (then.get(b[1]) || 0) + b[5]);
     const [kind, size] = [...then].sort((a, b) => b[1] - a[1])[0] || ["", 0];
-    caption.textContent = `The arena of ${plan.name} takes ${bytes(plan.arena)}, of which ${percent(most / plan.arena)} is in use at the fullest moment` +
+    caption.textContent = `Step buffers of ${plan.name} take ${bytes(plan.step)}, of which ${percent(most / plan.step)} is in use at the fullest moment` +
       (plan.in_tasks ? "" : ` (${seconds(peakAt)} into the step)`) + (size ? `, most of it ${kind} (${bytes(size)})` : "") +
-      (kept ? `; parameters and optimizer state keep another ${bytes(kept)}` : "") +
-      (plan.high_water > 0 ? `; measured high-water mark ${bytes(plan.high_water)}, ${signed(plan.high_water / plan.arena - 1)} against the plan.` : ".") +
+      (kept ? `; what is there all the time takes another ${bytes(kept)}` : "") + `: ${bytes(plan.planned)} planned per rank` +
+      (plan.measured > 0 ? `, ${bytes(plan.measured)} measured (${signed(plan.measured / plan.planned - 1)} against the plan).` : ".") +
       (plan.dropped ? ` ${whole(plan.dropped)} small blocks are not drawn.` : "");
     canvas.setAttribute("aria-label", caption.textContent);
     const used = new Map();
@@ -41,7 +42,7 @@ function memoryPlan(host, caption) {
   function render(w) {
     const narrow = w < 520, height = narrow ? 300 : 420, top = 22, bottom = 40;
     const kept = sum(plan.persistent.map(p => p[1])), side = kept ? (narrow ? 58 : 96) : 0, gap = kept ? (narrow ? 14 : 30) : 0;
-    const full = Math.max(plan.arena, kept, plan.high_water || 0) * 1.04;
+    const full = Math.max(plan.step, kept, plan.step_measured || 0) * 1.04;
     const yTicks = byteTicks(0, full, 6), left = narrow ? 54 : 64, W = w - left - side - gap - 2, H = height - top - bottom;
     const t1 = Math.max(...plan.blocks.map(b => b[3])), sx = t => left + t / t1 * W, sy = b => top + H - b / full * H;
     const c = canvasOf(canvas, w, height);
@@ -68,8 +69,8 @@ function memoryPlan(host, caption) {
       c.fillStyle = color("fg"); c.fillText(text, left + 6, y);
       c.font = "12px " + color("sans");
     };
-    line(plan.arena, "planned " + bytes(plan.arena), [], false);
-    if (plan.high_water > 0) line(plan.high_water, "measured " + bytes(plan.high_water), [5, 4], true);
+    line(plan.step, "planned " + bytes(plan.step), [], false);
+    if (plan.step_measured > 0) line(plan.step_measured, "measured " + bytes(plan.step_measured), [5, 4], true);
     // Time axis.
     c.fillStyle = color("line"); c.fillRect(left, top + H, W, 1);
     c.fillStyle = color("muted");
@@ -85,8 +86,8 @@ function memoryPlan(host, caption) {
     c.textAlign = "right";
     c.fillText(plan.in_tasks ? "tasks of the step" : "time in the step", left + W, height - 6);
     c.textAlign = "left";
-    c.fillText("arena offset", 0, 6);
-    // Persistent memory, same scale.
+    c.fillText("step buffers", 0, 6);
+    // What is there all the time, same scale.
     spots = [];
     let y = top + H;
     for (const [name, size] of plan.persistent) {
@@ -97,7 +98,7 @@ function memoryPlan(host, caption) {
       if (bh > 18 && !narrow) { c.fillStyle = inkOn(memoryColor(name)); c.textAlign = "center"; c.fillText(bytes(size), x + side / 2, y - bh / 2); }
       y -= bh;
     }
-    if (kept) { c.fillStyle = color("muted"); c.textAlign = "right"; c.fillText("persistent", w, top + H + 13); }
+    if (kept) { c.fillStyle = color("muted"); c.textAlign = "right"; c.fillText("all the time", w, top + H + 13); }
   }
   const draw = live(frame, render);
   canvas.addEventListener("pointermove", e => {

@@ -79,8 +79,8 @@ function tiles() {
   if (known(pace_all)) tile("Throughput", unit(whole(pace_all) + NB + "tokens/s"), [N.world > 1 ? `${whole(pace)} per rank` : null, known(tokens) ? `${count(tokens)} tokens in ${whole(T.n * D.thinned)} steps` : null].filter(Boolean).join("; "));
   if (known(flopRate)) tile(known(mfu) ? "Model FLOP/s (MFU)" : "Model FLOP/s", unit(rate(flopRate, "FLOP/s")), known(mfu) ? `${percent(mfu)} of the ${peakName}` : "per rank");
   if (known(stepMeasured)) tile("Step time", unit(seconds(stepMeasured)), known(stepPredicted) ? [`predicted ${seconds(stepPredicted)} (`, h("span", {class: Math.abs(stepError) <= .07 ? "ok" : "no"}, signed(stepError)), ")"] : "median");
-  const plan = D.memory.reduce((a, b) => !a || b.arena > a.arena ? b : a, null);
-  if (plan && plan.arena) tile("Arena, peak", unit(bytes(plan.high_water || plan.arena)), plan.high_water ? `planned ${bytes(plan.arena)} (${signed(plan.arena / plan.high_water - 1)})` : "as planned");
+  const plan = D.memory.reduce((a, b) => !a || b.planned > a.planned ? b : a, null);
+  if (plan && plan.planned) tile("Memory per rank", unit(bytes(plan.measured || plan.planned)), plan.measured ? `planned ${bytes(plan.planned)} (${signed(plan.planned / plan.measured - 1)})` : "as planned");
   else if (has(T.peak)) tile("Peak memory", unit(bytes(Math.max(...T.peak.filter(known)) * 2 ** 30)), "measured");
   if (known(N.params)) tile("Parameters", unit(count(N.params)), known(N.active) && N.active !== N.params ? `${count(N.active)} active per token` : "all active");
   return out;
@@ -194,7 +194,7 @@ section("health", "Optimizer and throughput", "Optimizer", box => {
     [T.grad, "Gradient norm", () => { const a = T.grad.filter(known), m = median(a), b = Math.max(...a); return `Median ${digits(m, 3)}, largest ${digits(b, 3)}${b > 10 * m ? ": spikes are steps worth looking at" : "; no spike above ten times the median"}.`; }, {yLabel: "global L2 norm before clipping", log: true}, "--accent"],
     [T.tps && T.tps.map(v => known(v) ? v * N.world : null), "Throughput", a => { const v = a.filter((x, i) => known(x) && T.step[i] >= N.settled), m = median(v); return m == null ? "" : `Median ${whole(m)} tokens/s, between ${whole(Math.min(...v))} and ${whole(Math.max(...v))} after step ${whole(N.settled)}.`; }, {yLabel: "tokens/s", zero: true, yText: v => tidy(count(v))}, "--accent"],
     [D.load && D.load.steps.length > 2 ? null : T.bal, "Busiest expert", () => `The busiest expert of any layer gets ${digits(last(T.bal.filter(known)), 3)} times the mean at the end; 1 is perfect balance.`, {yLabel: "max / mean load", zero: false}, "--accent"],
-    [T.peak && T.peak.map(v => known(v) ? v * 2 ** 30 : null), "Memory", a => { const v = a.filter(known); return Math.max(...v) - Math.min(...v) < .02 * Math.max(...v) ? `Constant at ${bytes(Math.max(...v))}: arena and persistent buffers of the fullest rank.` : `From ${bytes(v[0])} to ${bytes(last(v))}.`; }, {yLabel: "peak memory", zero: true, byteTicks: true, yText: v => v ? tidy(bytes(v, 3)) : "0"}, "--accent"],
+    [T.peak && T.peak.map(v => known(v) ? v * 2 ** 30 : null), "Memory", a => { const v = a.filter(known); return Math.max(...v) - Math.min(...v) < .02 * Math.max(...v) ? `Constant at ${bytes(Math.max(...v))}: all that the fullest rank holds.` : `From ${bytes(v[0])} to ${bytes(last(v))}.`; }, {yLabel: "peak memory", zero: true, byteTicks: true, yText: v => v ? tidy(bytes(v, 3)) : "0"}, "--accent"],
   ].filter(c => has(c[0]));
   if (!charts.length) return "No optimizer metrics were recorded.";
   const two = h("div", {class: "two"});

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run that needs more memory than there is does not begin.
-#include "train/preflight.h"
+#include "train/memory.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -9,14 +10,20 @@
 namespace hocket::train {
 namespace {
 
-/// Two ranks of 5,000 bytes: 3,000 of state, 2,000 of activations.
-program::Program two_ranks() {
+constexpr int64_t kPages = 5 * program::kPageBytes;
+
+/// Two ranks of 5 pages: 3 of state, 2 of activations.
+program::Program two_ranks(int64_t state_pages = 3) {
   program::Program p;
   p.mesh.axes = {{"pp", 1}, {"edp", 2}, {"ep", 1}};
   program::RankClass c;
-  c.persistent_bytes = 3000;
-  c.arena_bytes = 2500;
-  c.expected_bytes = 2000;
+  c.buffers.resize(2);
+  c.buffers[0].kind = program::BufferKind::persistent;
+  c.buffers[0].name = "w";
+  c.buffers[0].type = {graph::DType::f32, {state_pages * program::kPageBytes / 4}};
+  c.buffers[1].type = {graph::DType::f32, {2 * program::kPageBytes / 4}};
+  c.buffers[1].offset = 0;
+  c.arena_bytes = 2 * program::kPageBytes;
   p.classes.push_back(c);
   return p;
 }
@@ -32,14 +39,15 @@ engine::Run run_with(const std::string& budget) {
 }
 
 TEST(RequireMemory, RefusesFromTheFirstByteTooMany) {
-  EXPECT_NO_THROW(require_memory(run_with("5000B"), two_ranks()));
+  EXPECT_NO_THROW(require_memory(run_with(fmt::format("{}B", kPages)), two_ranks()));
   try {
-    require_memory(run_with("4999B"), two_ranks());
-    ADD_FAILURE() << "a rank of 5,000 bytes began with 4,999";
+    require_memory(run_with(fmt::format("{}B", kPages - 1)), two_ranks());
+    ADD_FAILURE() << "a rank of 5 pages began with one byte less";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit_code(), 2);
     const std::string text = e.what();
-    for (const char* part : {"2 local ranks", "cluster.memory_budget", "try"})
+    for (const char* part : {"a rank of stage 0", "20 KiB", "12 KiB persistent", "8 KiB step buffers",
+                             "cluster.memory_budget", "try"})
       EXPECT_NE(text.find(part), std::string::npos) << text;
   }
 }
@@ -48,9 +56,7 @@ TEST(RequireMemory, WithoutABudgetTheMachineDecides) {
   engine::Run run = run_with("1B");
   run.config.cluster.memory_budget.reset();
   EXPECT_NO_THROW(require_memory(run, two_ranks()));
-  program::Program huge = two_ranks();
-  huge.classes[0].persistent_bytes = int64_t{1} << 50;
-  EXPECT_THROW(require_memory(run, huge), Error);
+  EXPECT_THROW(require_memory(run, two_ranks(int64_t{1} << 38)), Error);
 }
 
 }  // namespace

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <tuple>
+
+#include "base/math.h"
+#include "base/text.h"
+#include "program/finalize.h"
+
+namespace hocket::program {
+
+int64_t whole_pages(int64_t bytes) { return round_up(bytes, kPageBytes); }
+
+std::string parts_text(const Memory& memory) {
+  auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  std::string text = fmt::format("{} persistent, {} inputs and outputs, {} step buffers, {} messages",
+                                 size(memory.persistent), size(memory.inputs_outputs),
+                                 size(memory.step_buffers), size(memory.messages));
+  if (memory.evaluation > 0) text += fmt::format(", {} evaluation", size(memory.evaluation));
+  return text;
+}
+
+std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
+  const RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
+  std::vector<Range> touched;
+  auto touch = [&](int64_t offset, int64_t bytes) {
+    if (offset < 0 || bytes <= 0 || offset > INT64_MAX / 2 - bytes) return;  // nowhere
+    touched.push_back({offset / kPageBytes * kPageBytes, whole_pages(offset + bytes)});
+  };
+  for (const Buffer& b : cls.buffers) {
+    if (b.kind != BufferKind::step) continue;
+    touch(b.offset, b.expected_bytes != kNone ? b.expected_bytes : b.type.bytes());
+  }
+  for (const Task& t : cls.tasks) touch(t.workspace, program.kind(t).workspace);
+  std::sort(touched.begin(), touched.end(), [](const Range& a, const Range& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
+  std::vector<Range> joined;
+  for (const Range& r : touched) {
+    if (joined.empty() || r.begin > joined.back().end) {
+      joined.push_back(r);
+    } else {
+      joined.back().end = std::max(joined.back().end, r.end);
+    }
+  }
+  return joined;
+}
+
+namespace {
+
+/// Tasks of `rank` that send to (or receive from) `peer`, by tag, in issue order.
+std::map<int32_t, std::vector<TaskId>> messages_of(const Program& p, int32_t rank, int32_t peer,
+                                                   const char* op) {
+  std::map<int32_t, std::vector<TaskId>> by_tag;
+  const RankClass& cls = p.classes[static_cast<size_t>(p.class_of(rank))];
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    const Task& t = cls.tasks[i];
+    if (t.peer_axis == kNone || p.kind(t).op != op || p.peer_of(t, rank) != peer) continue;
+    by_tag[t.tag].push_back(static_cast<TaskId>(i));
+  }
+  return by_tag;
+}
+
+/// A send, and the task of the peer that receives it (kNone: none does).
+struct Message {
+  TaskId send = kNone, recv = kNone;
+};
+
+/// Messages from one rank to another in the order of their sends: the k-th with a tag is received by
+/// the k-th receive of that tag.
+std::vector<Message> match(const Program& p, int32_t from, int32_t to) {
+  std::vector<Message> list;
+  auto receives = messages_of(p, to, from, "recv");
+  for (const auto& [tag, sends] : messages_of(p, from, to, "send")) {
+    const std::vector<TaskId>& recvs = receives[tag];
+    for (size_t k = 0; k < sends.size(); ++k)
+      list.push_back({sends[k], k < recvs.size() ? recvs[k] : kNone});
+  }
+  std::sort(list.begin(), list.end(),
+            [](const Message& a, const Message& b) { return a.send < b.send; });
+  return list;
+}
+
+/// Clocks and lane positions of a class's tasks.
+struct Timing {
+  explicit Timing(const RankClass& cls) : at(clocks(cls)), position(lane_positions(cls)) {}
+  /// What is finished when the task is.
+  Clock done(const RankClass& cls, TaskId task) const {
+    Clock c = at[static_cast<size_t>(task)];
+    c[static_cast<size_t>(cls.tasks[static_cast<size_t>(task)].lane)] =
+        position[static_cast<size_t>(task)];
+    return c;
+  }
+  std::vector<Clock> at;
+  std::vector<int32_t> position;
+};
+
+void merge(Clock& into, const Clock& other) {
+  for (size_t l = 0; l < into.size(); ++l) into[l] = std::max(into[l], other[l]);
+}
+
+/// True if dependencies point backwards: only then are there clocks.
+bool is_ordered(const RankClass& cls) {
+  for (size_t i = 0; i < cls.tasks.size(); ++i)
+    for (TaskId d : cls.tasks[i].deps)
+      if (d < 0 || d >= static_cast<TaskId>(i)) return false;
+  return true;
+}
+
+/// Bounds the messages of classes; keeps their clocks.
+class InFlight {
+ public:
+  explicit InFlight(const Program& program) : p_(program), timing_(program.classes.size()) {}
+  int64_t bound(int32_t cls);
+
+ private:
+  int64_t bound_to(int32_t rank, int32_t peer);
+  const Timing* timing(int32_t cls);
+
+  const Program& p_;
+  std::vector<std::unique_ptr<Timing>> timing_;
+};
+
+const Timing* InFlight::timing(int32_t cls) {
+  auto& t = timing_[static_cast<size_t>(cls)];
+  const RankClass& c = p_.classes[static_cast<size_t>(cls)];
+  if (!t && is_ordered(c)) t = std::make_unique<Timing>(c);
+  return t.get();
+}
+
+/// All ranks of a class do the same: the first stands for them.
+int64_t InFlight::bound(int32_t cls) {
+  int32_t rank = 0;
+  while (rank < p_.mesh.size() && p_.class_of(rank) != cls) ++rank;
+  std::set<int32_t> peers;
+  for (const Task& t : p_.classes[static_cast<size_t>(cls)].tasks)
+    if (t.peer_axis != kNone && p_.kind(t).op == "send") peers.insert(p_.peer_of(t, rank));
+  int64_t sum = 0;
+  for (int32_t peer : peers) sum += bound_to(rank, peer);
+  return sum;
+}
+
+int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
+  // A send does not wait for its receiver, so what bounds the messages on their way is what the sender
+  // waits for otherwise. A task that comes after a message from the peer knows what the peer had
+  // received when it sent that. The sends of a lane start in order; when one starts, all before it may
+  // still be held, but for those whose receive the sender knows to have ended. Only what the peer
+  // itself says counts as known, not what a third rank passes on: that can make the bound larger than
+  // need be, never too small.
+  const int32_t here = p_.class_of(rank), there = p_.class_of(peer);
+  const RankClass& mine = p_.classes[static_cast<size_t>(here)];
+  const RankClass& theirs = p_.classes[static_cast<size_t>(there)];
+  const Timing* my_time = timing(here);
+  const Timing* their_time = timing(there);
+
+  // By lane of mine in which the peer's messages come in: the position of a receive, and what the peer
+  // had finished by then.
+  std::array<std::vector<std::pair<int32_t, Clock>>, kNumLanes> told;
+  if (my_time && their_time) {
+    std::vector<Message> replies = match(p_, peer, rank);
+    std::sort(replies.begin(), replies.end(),
+              [](const Message& a, const Message& b) { return a.recv < b.recv; });
+    for (const Message& m : replies) {
+      if (m.recv == kNone) continue;
+      auto& list = told[static_cast<size_t>(mine.tasks[static_cast<size_t>(m.recv)].lane)];
+      Clock known = their_time->done(theirs, m.send);
+      if (!list.empty()) merge(known, list.back().second);
+      list.push_back({my_time->position[static_cast<size_t>(m.recv)], known});
+    }
+  }
+  auto known_at = [&](TaskId task) {
+    Clock known;
+    known.fill(-1);
+    for (size_t l = 0; my_time && l < told.size(); ++l) {
+      const int32_t received = my_time->at[static_cast<size_t>(task)][l];
+      auto after = std::upper_bound(told[l].begin(), told[l].end(), received,
+                                    [](int32_t at, const auto& t) { return at < t.first; });
+      if (after != told[l].begin()) merge(known, std::prev(after)->second);
+    }
+    return known;
+  };
+
+  struct Held {
+    int32_t lane = 0, position = INT32_MAX;  // of the receive; no position: it is never known to end
+    int64_t bytes = 0;
+  };
+  struct Queue {  // messages of one lane of mine
+    std::vector<Held> held;
+    int64_t bytes = 0, most = 0;
+  };
+  std::array<Queue, kNumLanes> queues;
+  for (const Message& m : match(p_, rank, peer)) {
+    const Task& send = mine.tasks[static_cast<size_t>(m.send)];
+    Queue& queue = queues[static_cast<size_t>(send.lane)];
+    const Clock known = known_at(m.send);
+    std::erase_if(queue.held, [&](const Held& h) {
+      const bool received = h.position <= known[static_cast<size_t>(h.lane)];
+      if (received) queue.bytes -= h.bytes;
+      return received;
+    });
+    Held held;
+    for (const TensorType& type : p_.kind(send).in) held.bytes += type.bytes();
+    if (m.recv != kNone && their_time) {
+      held.lane = static_cast<int32_t>(theirs.tasks[static_cast<size_t>(m.recv)].lane);
+      held.position = their_time->position[static_cast<size_t>(m.recv)];
+    }
+    queue.held.push_back(held);
+    queue.bytes += held.bytes;
+    queue.most = std::max(queue.most, queue.bytes);
+  }
+  int64_t sum = 0;
+  for (const Queue& queue : queues) sum += queue.most;
+  return sum;
+}
+
+}  // namespace
+
+std::vector<Memory> memory_of(const Program& program) {
+  InFlight in_flight(program);
+  std::vector<Memory> list;
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const RankClass& cls = program.classes[c];
+    Memory m;
+    for (const Buffer& b : cls.buffers) {
+      // Named buffers have mappings of their own.
+      if (b.kind == BufferKind::persistent) {
+        m.persistent += whole_pages(b.type.bytes());
+      } else if (b.kind != BufferKind::step) {
+        m.inputs_outputs += whole_pages(b.type.bytes());
+      }
+    }
+    for (const Range& r : planned_pages(program, static_cast<int32_t>(c))) {
+      m.step_buffers += r.end - r.begin;
+    }
+    m.messages = in_flight.bound(static_cast<int32_t>(c));
+    m.reserved = cls.arena_bytes;
+    list.push_back(m);
+  }
+  return list;
+}
+
+bool is_planned(const Program& program) {
+  for (const RankClass& cls : program.classes)
+    for (const Task& t : cls.tasks)
+      for (const auto* operands : {&t.in, &t.out})
+        for (BufferId id : *operands) {
+          const Buffer& b = cls.buffers[static_cast<size_t>(id)];
+          if (b.kind == BufferKind::step && b.offset == kNone) return false;
+        }
+  return true;
+}
+
+}  // namespace hocket::program

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank of a program takes of memory. The executor, the check, the simulator, `train` and the
+// report all take their figures, and the words for them, from here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace hocket::program {
+
+/// Memory is had in pages of this many bytes.
+inline constexpr int64_t kPageBytes = 4096;
+/// `bytes` in whole pages.
+int64_t whole_pages(int64_t bytes);
+
+/// Planned memory of one rank, in bytes.
+struct Memory {
+  int64_t persistent = 0;      ///< parameters, optimizer state, KV cache: what survives the step
+  int64_t inputs_outputs = 0;  ///< written by the host before the step, or read after it
+  int64_t step_buffers = 0;    ///< pages of the arena that step buffers and workspaces touch
+  int64_t messages = 0;        ///< most that is sent and not yet received, held by the transport
+  int64_t evaluation = 0;      ///< of a second program that evaluates beside this one; see engine
+  int64_t reserved = 0;        ///< addresses of the arena; not in the sum
+
+  int64_t total() const {
+    return persistent + inputs_outputs + step_buffers + messages + evaluation;
+  }
+  bool operator==(const Memory&) const = default;
+};
+
+/// "16.2 GiB persistent, 705 KiB inputs and outputs, 84.4 GiB step buffers, 96 MiB messages": all
+/// parts of the sum, evaluation only if there is one.
+std::string parts_text(const Memory& memory);
+
+/// Memory of a rank of every class, from what the program says and nothing else. Step buffers count
+/// by their planned offsets: a ragged one takes what it is expected to hold, [offset, offset +
+/// expected), all others their whole size; without a memory plan they count as nothing. Messages: the
+/// most bytes that a transport can hold for what the rank has sent and the receiver has not taken yet,
+/// whatever the speed of the ranks. The program's ids must be in range.
+std::vector<Memory> memory_of(const Program& program);
+
+/// Addresses [begin, end) of the arena.
+struct Range {
+  int64_t begin = 0, end = 0;
+  bool operator==(const Range&) const = default;
+};
+/// The pages of the arena that step buffers and workspaces touch, as disjoint ranges in ascending
+/// order; `step_buffers` of memory_of is their sum.
+std::vector<Range> planned_pages(const Program& program, int32_t cls);
+
+/// True if every step buffer that a task uses has an offset.
+bool is_planned(const Program& program);
+
+}  // namespace hocket::program

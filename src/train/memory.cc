@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace hocket::train {
+
+namespace {
+
+std::string size_text(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+/// What the system can give without swapping, in bytes; 0 if it does not say.
+int64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key; file >> key; file.ignore(1 << 10, '\n')) {
+    int64_t kib = 0;
+    if (key == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+/// The setting that takes most off `need`.
+const char* remedy(const engine::Run& run, const program::Memory& need) {
+  const int64_t state = need.persistent + need.inputs_outputs;
+  if (state < need.total() / 2) return "plan.recompute: full, a smaller plan.micro_batch or train.seq_len";
+  return run.plan.dp > run.plan.ep ? "a smaller plan.dp" : "a smaller model";
+}
+
+}  // namespace
+
+std::vector<program::Memory> planned_memory(const engine::Run& run, const program::Program& program,
+                                            bool evaluates) {
+  std::vector<program::Memory> planned = program::memory_of(program);
+  if (!evaluates) return planned;
+  const std::vector<int64_t> beside = engine::evaluation_bytes(run);
+  for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) planned[c].evaluation = beside[c];
+  return planned;
+}
+
+void require_memory(const engine::Run& run, const program::Program& program) {
+  require_memory(run, program, program::memory_of(program));
+}
+
+void require_memory(const engine::Run& run, const program::Program& program,
+                    const std::vector<program::Memory>& planned) {
+  if (const auto& budget = run.config.cluster.memory_budget) {
+    for (size_t c = 0; c < planned.size(); ++c) {
+      if (static_cast<double>(planned[c].total()) <= *budget) continue;
+      fail(run.name,
+           "a rank of stage {} would need {} of memory ({}); cluster.memory_budget allows {}; try {}, or "
+           "a larger budget",
+           c, size_text(planned[c].total()), program::parts_text(planned[c]), human_bytes(*budget),
+           remedy(run, planned[c]));
+    }
+    return;
+  }
+  program::Memory all;
+  for (size_t c = 0; c < planned.size(); ++c) {
+    const auto ranks = static_cast<int64_t>(program.ranks_of(static_cast<int32_t>(c)).size());
+    all.persistent += ranks * planned[c].persistent;
+    all.inputs_outputs += ranks * planned[c].inputs_outputs;
+    all.step_buffers += ranks * planned[c].step_buffers;
+    all.messages += ranks * planned[c].messages;
+    all.evaluation += ranks * planned[c].evaluation;
+  }
+  const int64_t have = available_memory();
+  if (have <= 0 || all.total() <= have) return;
+  fail(run.name,
+       "{} local rank{} would need {} of memory ({}); this machine has free {}; try {}, or set "
+       "cluster.memory_budget (per rank) to go on nonetheless",
+       program.mesh.size(), program.mesh.size() == 1 ? "" : "s", size_text(all.total()),
+       program::parts_text(all), size_text(have), remedy(run, all));
+}
+
+int64_t most_planned(const std::vector<program::Memory>& planned) {
+  int64_t most = 0;
+  for (const program::Memory& m : planned) most = std::max(most, m.total());
+  return most;
+}
+
+program::Memory measured_memory(engine::Session& session, const Evaluator* evaluator, int32_t rank) {
+  program::Memory memory = session.run().measured(rank);
+  if (evaluator) memory.evaluation = evaluator->measured_bytes(rank);
+  return memory;
+}
+
+void MemoryWatch::after_step(engine::Session& session, const Evaluator* evaluator,
+                             const std::vector<program::Memory>& planned) {
+  const auto& budget = run_.config.cluster.memory_budget;
+  for (int32_t r = 0; r < session.run().size(); ++r) {
+    const program::Memory taken = measured_memory(session, evaluator, r);
+    const program::Memory& plan = planned[static_cast<size_t>(session.program().class_of(r))];
+    most_ = std::max(most_, taken.total());
+    if (budget && static_cast<double>(taken.total()) > *budget)
+      fail_run("train", "rank {} takes {} of memory ({}); cluster.memory_budget allows {}, and {} were "
+               "planned; routing is less even than that counts on; try {}, or a larger budget",
+               r, size_text(taken.total()), program::parts_text(taken), human_bytes(*budget),
+               size_text(plan.total()), remedy(run_, taken));
+    if (warned_ || taken.total() <= plan.total()) continue;
+    warned_ = true;
+    log_warning("rank {} takes {} of memory ({}), {} more than planned ({}): routing is less even than "
+                "ragged buffers count on; nothing was dropped",
+                r, size_text(taken.total()), program::parts_text(taken),
+                size_text(taken.total() - plan.total()), program::parts_text(plan));
+  }
+}
+
+}  // namespace hocket::train

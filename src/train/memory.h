@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of local ranks: enough before anything is allocated, and what they take against what was
+// planned.
+#pragma once
+
+#include <vector>
+
+#include "engine/session.h"
+#include "program/memory.h"
+#include "train/evaluate.h"
+
+namespace hocket::train {
+
+/// Planned memory of a rank of every class; `evaluates`: with a program that evaluates beside it.
+std::vector<program::Memory> planned_memory(const engine::Run& run, const program::Program& program,
+                                            bool evaluates);
+
+/// Error (exit code 2) if a rank of the program needs more memory than cluster.memory_budget allows,
+/// or, without a budget, all local ranks more than this machine has to give. To be called before
+/// anything is allocated for them. `planned` is by class.
+void require_memory(const engine::Run& run, const program::Program& program,
+                    const std::vector<program::Memory>& planned);
+/// Of a program with no evaluation beside it.
+void require_memory(const engine::Run& run, const program::Program& program);
+
+/// Bytes of the class that needs most.
+int64_t most_planned(const std::vector<program::Memory>& planned);
+
+/// What a rank has taken so far, by the names of what was planned. `evaluator` may be null.
+program::Memory measured_memory(engine::Session& session, const Evaluator* evaluator, int32_t rank);
+
+/// Compares what the ranks take with what was planned, step by step.
+class MemoryWatch {
+ public:
+  explicit MemoryWatch(const engine::Run& run) : run_(run) {}
+  /// After a step. One warning, the first time that a rank has taken more than planned: routing is
+  /// less even than ragged buffers count on. Error (exit code 1) beyond cluster.memory_budget.
+  void after_step(engine::Session& session, const Evaluator* evaluator,
+                  const std::vector<program::Memory>& planned);
+  /// Bytes of the rank that has taken most.
+  int64_t most() const { return most_; }
+
+ private:
+  const engine::Run& run_;
+  int64_t most_ = 0;
+  bool warned_ = false;
+};
+
+}  // namespace hocket::train

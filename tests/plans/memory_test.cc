@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks take of memory, by page count, is at most what was certified: plans with expert parallelism
+// beside data and pipeline parallelism, micro-batches and recomputation, with an evaluation beside the
+// training. Where routing is less even than the certificate assumes, it is at most the pages of what
+// the rows really were.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+
+#include "engine/batch.h"
+#include "engine/params.h"
+#include "kernels/backend.h"
+#include "plan_util.h"
+#include "program/memory.h"
+
+namespace hocket::test {
+namespace {
+
+using program::BufferKind;
+using program::kNone;
+
+/// A mixture of experts whose buffers take several pages, with ep of at least 2 on at most 6 ranks.
+Case ep_case(uint64_t seed) {
+  Rng rng(seed);
+  auto pick = [&](std::initializer_list<int64_t> from) { return from.begin()[rng.below(from.size())]; };
+  int64_t pp = 0, dp = 0, ep = 0, experts = 0;
+  do {
+    pp = pick({1, 2, 3});
+    dp = pick({2, 3, 4, 6});
+    ep = pick({2, 3, 4});
+    experts = pick({4, 6, 8, 12});
+  } while (pp * dp > 6 || dp % ep != 0 || experts % ep != 0);
+  const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
+  const int64_t micro_batches = pick({1, 2, 3, 4}), micro_batch = pick({1, 2});
+  const char* recompute[] = {"none", "selective", "full"};
+  Case c;
+  c.seed = seed;
+  c.text = fmt::format(
+      "model:\n  dtype: f32\n  config: {{model_type: qwen3_moe, vocab_size: 97, hidden_size: 64, "
+      "num_hidden_layers: {}, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, "
+      "intermediate_size: 96, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: {}, "
+      "max_position_embeddings: 128, hidden_act: silu, num_experts: {}, num_experts_per_tok: {}, "
+      "moe_intermediate_size: 48, norm_topk_prob: true, router_aux_loss_coef: 0.05, "
+      "decoder_sparse_step: 1, mlp_only_layers: []}}\n"
+      "train: {{seq_len: 96, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
+      "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_schedule: {}, recompute: {}, "
+      "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}}}\n",
+      layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
+      dp * micro_batch * micro_batches, seed, pp, dp, ep, micro_batch,
+      rng.below(3) ? "1f1b" : "gpipe", recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05);
+  c.name = fmt::format("seed {} pp{} dp{} ep{} x{}", seed, pp, dp, ep, micro_batches);
+  return c;
+}
+
+/// Random tokens for one step.
+engine::Batch random_batch(const engine::Session& session, const engine::Run& run, uint64_t seed) {
+  engine::Batch batch = engine::empty_batch(session.compiled(), run.config.train.seq_len);
+  Rng rng(seed);
+  for (size_t i = 0; i < batch.tokens.size(); ++i) {
+    batch.tokens[i] = batch.targets[i] =
+        static_cast<int32_t>(rng.below(static_cast<uint64_t>(run.model.vocab_size)));
+    batch.positions[i] = static_cast<int32_t>(i) % static_cast<int32_t>(batch.seq_len);
+  }
+  batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
+  batch.hyper = engine::Hyper::of(run.config.train, 0.001, 1);
+  return batch;
+}
+
+/// Rows that came to the experts of `rank` in a layer and micro-batch, from all ranks of its ep group.
+int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t micro_batch) {
+  const program::Program& p = session.program();
+  const int32_t ep = p.mesh.axis("ep");
+  const std::string name = fmt::format("moe.counts.{}", layer);
+  const int64_t experts = session.graph().tensor(session.graph().find(name)).type.numel();
+  const int64_t here = experts / p.mesh.axes[static_cast<size_t>(ep)].size;
+  const int64_t first = here * p.mesh.coords(rank)[static_cast<size_t>(ep)];
+  int64_t rows = 0;
+  for (int32_t r : p.members({{ep}, {}}, rank)) {
+    const auto* counts = static_cast<const int64_t*>(session.run().rank(r).output(name, micro_batch));
+    for (int64_t e = first; e < first + here; ++e) rows += counts[e];
+  }
+  return rows;
+}
+
+/// Raises what the ragged buffers of `p` expect to the rows that they held on this rank in the last step;
+/// true if any held more than `p` expected.
+bool raise_to_rows(program::Program& p, engine::Session& session, int32_t rank) {
+  bool beyond = false;
+  program::RankClass& cls = p.classes[static_cast<size_t>(p.class_of(rank))];
+  for (const program::Task& t : cls.tasks)
+    for (program::BufferId id : t.out) {
+      program::Buffer& b = cls.buffers[static_cast<size_t>(id)];
+      if (b.kind != BufferKind::step || b.expected_bytes == kNone) continue;
+      const int64_t bytes = rows_at(session, rank, t.layer, t.micro_batch) * b.type.row_size() *
+                            graph::size_of(b.type.dtype);
+      beyond |= bytes > b.expected_bytes;
+      b.expected_bytes = std::max(b.expected_bytes, bytes);
+    }
+  return beyond;
+}
+
+void expect_within(const program::Memory& measured, const program::Memory& planned,
+                   const std::string& what) {
+  EXPECT_GT(measured.step_buffers, 0) << what;
+  EXPECT_LE(measured.persistent, planned.persistent) << what;
+  EXPECT_LE(measured.inputs_outputs, planned.inputs_outputs) << what;
+  EXPECT_LE(measured.step_buffers, planned.step_buffers) << what;
+  EXPECT_LE(measured.messages, planned.messages) << what;
+}
+
+TEST(PlanMemory, NoRankTakesMoreThanCertified) {
+  if (sysconf(_SC_PAGESIZE) != program::kPageBytes) GTEST_SKIP() << "pages are larger here";
+  int even_plans = 0, even_ranks = 0, uneven_ranks = 0;
+  double used = 0, planned_sum = 0;
+  for (uint64_t seed = 1; even_plans < 40 && seed <= 120; ++seed) {
+    const Case c = ep_case(seed);
+    const engine::Run run = engine::parse_run(c.text, c.name, {});
+    const std::vector<int64_t> evaluation_planned = engine::evaluation_bytes(run);
+    engine::Stores stores(static_cast<size_t>(run.plan.world()));
+    engine::Compiled compiled = engine::compile(run);
+    engine::initialise(compiled.reference, compiled.program, seed, stores);
+    engine::Session session(std::move(compiled), kernels::cpu_backend(), stores,
+                            engine::executor_options(run));
+    engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)), kernels::cpu_backend(),
+                               stores, engine::executor_options(run));
+    const std::vector<program::Memory> certified = program::memory_of(session.program());
+    const size_t ranks = static_cast<size_t>(session.run().size());
+    std::vector<bool> beyond(ranks, false);
+    std::vector<program::Program> real(ranks, session.program());
+    for (uint64_t step = 0; step < 2; ++step) {
+      session.feed(random_batch(session, run, seed * 10 + step));
+      session.step();
+      for (size_t r = 0; r < ranks; ++r)
+        if (raise_to_rows(real[r], session, static_cast<int32_t>(r))) beyond[r] = true;
+    }
+    evaluation.feed(random_batch(evaluation, run, seed));
+    evaluation.step();
+    bool all_even = true;
+    for (int32_t r = 0; r < session.run().size(); ++r) {
+      const size_t i = static_cast<size_t>(r), cls = static_cast<size_t>(session.program().class_of(r));
+      const std::string what = fmt::format("{} rank {}", c.name, r);
+      const program::Memory measured = session.run().measured(r);
+      expect_within(measured, beyond[i] ? program::memory_of(real[i])[cls] : certified[cls], what);
+      if (!beyond[i]) {
+        const program::Memory beside = evaluation.run().measured(r);
+        EXPECT_LE(beside.total() - beside.persistent, evaluation_planned[cls]) << what;
+        used += static_cast<double>(measured.total());
+        planned_sum += static_cast<double>(certified[cls].total());
+      }
+      ++(beyond[i] ? uneven_ranks : even_ranks);
+      all_even = all_even && !beyond[i];
+    }
+    even_plans += all_even;
+  }
+  std::cout << even_plans << " plans and " << even_ranks << " ranks within the assumption took "
+            << 100 * used / planned_sum << " % of what was certified; " << uneven_ranks
+            << " ranks beyond it took no more than their rows\n";
+  EXPECT_EQ(even_plans, 40);
+}
+
+}  // namespace
+}  // namespace hocket::test
