@@ -58,12 +58,12 @@ namespace {
 
 /// Tasks of `rank` that send to (or receive from) `peer`, by tag, in issue order.
 std::map<int32_t, std::vector<TaskId>> messages_of(const Program& p, int32_t rank, int32_t peer,
-                                                   const char* op) {
+                                                   comm::Id op) {
   std::map<int32_t, std::vector<TaskId>> by_tag;
   const RankClass& cls = p.classes[static_cast<size_t>(p.class_of(rank))];
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& t = cls.tasks[i];
-    if (t.peer_axis == kNone || p.kind(t).op != op || p.peer_of(t, rank) != peer) continue;
+    if (t.peer_axis == kNone || p.kind(t).communication != op || p.peer_of(t, rank) != peer) continue;
     by_tag[t.tag].push_back(static_cast<TaskId>(i));
   }
   return by_tag;
@@ -78,8 +78,8 @@ struct Message {
 /// the k-th receive of that tag.
 std::vector<Message> match(const Program& p, int32_t from, int32_t to) {
   std::vector<Message> list;
-  auto receives = messages_of(p, to, from, "recv");
-  for (const auto& [tag, sends] : messages_of(p, from, to, "send")) {
+  auto receives = messages_of(p, to, from, comm::Id::recv);
+  for (const auto& [tag, sends] : messages_of(p, from, to, comm::Id::send)) {
     const std::vector<TaskId>& recvs = receives[tag];
     for (size_t k = 0; k < sends.size(); ++k)
       list.push_back({sends[k], k < recvs.size() ? recvs[k] : kNone});
@@ -142,7 +142,7 @@ int64_t InFlight::bound(int32_t cls) {
   while (rank < p_.mesh.size() && p_.class_of(rank) != cls) ++rank;
   std::set<int32_t> peers;
   for (const Task& t : p_.classes[static_cast<size_t>(cls)].tasks)
-    if (t.peer_axis != kNone && p_.kind(t).op == "send") peers.insert(p_.peer_of(t, rank));
+    if (t.peer_axis != kNone && p_.kind(t).communication == comm::Id::send) peers.insert(p_.peer_of(t, rank));
   int64_t sum = 0;
   for (int32_t peer : peers) sum += bound_to(rank, peer);
   return sum;
