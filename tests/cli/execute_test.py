@@ -370,7 +370,7 @@ class Execute(unittest.TestCase):
         with open(folder + "metrics.jsonl", encoding="utf-8") as f:
             self.assertEqual(lines, f.readlines())
         self.assertIn(folder + "report.html", self.files("runs/late"))
-        self.assertRegex(out, r"\narena +\S+ \S+ planned\n")  # no step ran, so none touched it
+        self.assertRegex(out, r"\nmemory +\S+ \S+ planned per rank\n")  # no step ran, so none touched it
         self.assertEqual(trace, self.files("runs/late")[folder + "trace.json.gz"])
 
     def test_resume_only_the_same_training(self):
