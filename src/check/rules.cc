@@ -386,7 +386,7 @@ const std::vector<RuleInfo>& derived_rules() {
       {"exchange-sizes", "an exchange uses the sizes of its own routing"},
       {"exchange-layout", "an exchange goes from split by token to split by expert, or back"},
       {"message-layout", "what is sent along an axis is replicated on it"},
-      {"stages-reduce-only", "all_reduce is the only collective over pipeline stages"},
+      {"stages-reduce-only", "over pipeline stages only sums are collective"},
       {"not-in-graph", "every application of an op occurs in the single-device step"},
       {"final-value", "named buffers end the step with the value of the single-device step"},
       {"final-layout", "and in the layout that the host expects"},

@@ -200,6 +200,9 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   const double inside = shape.nodes > 1 ? per_node - 1 : crosses ? 0 : n - 1;
   const double outside = n - 1 - inside;
   double s = std::numeric_limits<double>::infinity();
+  if (!program::is_communication(kind) || !comm::op(kind.communication).algorithms) {
+    fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
+  }
   const comm::Op& op = comm::op(kind.communication);
   for (const comm::Algorithm& a : op.algorithms(n, static_cast<double>(kind.bytes))) {
     double data = a.bytes / beta;

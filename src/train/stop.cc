@@ -47,7 +47,11 @@ StopSignals::StopSignals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction now {};
     sigaction(signal, nullptr, &now);
-    if (now.sa_handler != SIG_IGN) sigaddset(&signals_, signal);
+    const bool ignored = now.sa_handler == SIG_IGN;
+    if (ignored && signal == SIGHUP) continue;  // nohup
+    // Shells start what a script puts into the background with SIGINT ignored.
+    if (ignored) ::signal(signal, SIG_DFL);
+    sigaddset(&signals_, signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals_, &before_);
   signal_fd_ = ::signalfd(-1, &signals_, SFD_CLOEXEC);

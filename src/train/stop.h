@@ -19,8 +19,8 @@ namespace hocket::train {
 class StopSignals {
  public:
   /// To be made before any other thread, which would otherwise be hit by the signals: it blocks
-  /// them here and in all threads that follow. One that the process was started to ignore (nohup)
-  /// stays ignored. One object at a time.
+  /// them here and in all threads that follow. SIGHUP stays ignored where it was (nohup). One object
+  /// at a time.
   StopSignals();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;

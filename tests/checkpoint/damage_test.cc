@@ -109,8 +109,9 @@ TEST_F(Damage, EveryOtherLengthIsNoticed) {
     const std::string path = newest_ + "/" + name, good = read_file(path);
     for (const std::string& bad : {good + "\n", good + good, good.substr(0, good.size() - 1),
                                    std::string()}) {
+      // One line end more or less is not part of what run.json says.
+      if (name == "run.json" && (bad == good + "\n" || bad + "\n" == good)) continue;
       write_file_atomic(path, bad);
-      if (name == "run.json" && bad.size() == good.size() + 1) continue;  // one more line end
       expect_fall_back(name);
       EXPECT_EQ(latest_checkpoint(run_.path(), Verify::lengths), older_) << name;
     }

@@ -121,7 +121,12 @@ class Execute(unittest.TestCase):
         self.assertEqual([], self.checkpoints("early"))
 
     def test_nohup_is_heeded(self):
-        p, _ = self.long_run("kept", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        """Not so SIGINT, which shells ignore for what a script puts into the background."""
+        def as_shells_do():
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+        p, _ = self.long_run("kept", preexec_fn=as_shells_do)
         metrics = self.box.path("runs/kept/metrics.jsonl")
         p.send_signal(signal.SIGHUP)
         size = os.path.getsize(metrics)

@@ -331,8 +331,8 @@ TEST(SimEngine, BadReferencesAreBadInput) {
   Maker m({{"pp", 1}});
   m.work(0, "a", 1, {5});
   EXPECT_THROW(run(m.p), Error);
-  Maker n({{"pp", 2}});
-  n.collective(0, {"pp"}, 5, {}, "all_reduce", {1});  // stage 0 is no member
+  Maker n({{"pp", 3}});
+  n.collective(0, {"pp"}, 5, {}, "all_reduce", {1, 2});  // stage 0 is no member
   EXPECT_THROW(run(n.p), Error);
   Maker s({{"pp", 2}});
   s.send(1, +1, 0, 5, {}, "ep");  // there is no such axis
