@@ -142,9 +142,9 @@ MUTANTS = [
            "the folder of a checkpoint is not synced", ("checkpoint/checkpoint_test",)),
     Mutant(29, "src/checkpoint/checkpoint.cc", "file_size(path); «size != file.bytes»)",
            "size < file.bytes",
-           "a longer file passes as complete", ("checkpoint/checkpoint_test",)),
+           "a longer file passes as complete", ("checkpoint/damage_test", "checkpoint/checkpoint_test")),
     Mutant(30, "src/checkpoint/checkpoint.cc", "if («!is_alive(pid)») remove_tree", "true",
-           "the temporary folder of a living process is deleted", ("checkpoint/checkpoint_test",)),
+           "the temporary folder of a living process is deleted", ("checkpoint/damage_test", "checkpoint/checkpoint_test")),
 
     # --- the check
     Mutant(31, "src/check/rules.cc", "for (size_t p = 0; «p < o»; ++p)", "false",
