@@ -25,9 +25,18 @@ void collect_neighbours(const Program& p, TaskRef r, std::set<TaskRef>* to) {
   buffers.insert(buffers.end(), t.out.begin(), t.out.end());
   collect_users(c, r.cls, buffers, to);
   for (TaskId d : t.deps) to->insert({r.cls, d});
-  for (size_t i = 0; i < c.tasks.size(); ++i)
-    for (TaskId d : c.tasks[i].deps)
-      if (d == r.task) to->insert({r.cls, static_cast<int32_t>(i)});
+  // A lane is a chain of edges: its neighbours in it are ordered by the task.
+  TaskId before = kNone, after = kNone;
+  for (TaskId i = 0; i < static_cast<TaskId>(c.tasks.size()); ++i) {
+    const Task& other = c.tasks[static_cast<size_t>(i)];
+    for (TaskId d : other.deps)
+      if (d == r.task) to->insert({r.cls, i});
+    if (other.lane != t.lane) continue;
+    if (i < r.task) before = i;
+    if (i > r.task && after == kNone) after = i;
+  }
+  for (TaskId i : {before, after})
+    if (i != kNone) to->insert({r.cls, i});
   for (size_t k = 0; k < p.classes.size(); ++k) {
     const int32_t cls = static_cast<int32_t>(k);
     for (size_t i = 0; i < p.classes[k].tasks.size(); ++i) {
