@@ -197,11 +197,15 @@ std::string Context::buffer_name(int32_t cls, BufferId b) const {
   return text;
 }
 
+bool Context::skips(std::string_view rule) const {
+  const auto& list = options.skip_rules;
+  return std::find(list.begin(), list.end(), rule) != list.end();
+}
+
 void Context::report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
                      std::string text, std::string fix) {
   HOCKET_CHECK(is_rule(rule), "the rule {} is in no list; add it to derived_rules", rule);
-  const auto& skip = options.skip_rules;
-  if (std::find(skip.begin(), skip.end(), rule) != skip.end()) return;
+  if (skips(rule)) return;
   if (problems.full()) {
     ++problems.count;
     return;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -123,6 +124,8 @@ struct Context {
   std::string ranks_text(int32_t cls) const;
   /// First tasks that read or write the buffer (a scan: for messages only).
   std::vector<TaskRef> users(int32_t cls, BufferId b, size_t at_most = 4) const;
+  /// True for a rule that CheckOptions::skip_rules leaves out.
+  bool skips(std::string_view rule) const;
   void report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
               std::string text, std::string fix);
 

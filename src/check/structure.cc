@@ -118,9 +118,11 @@ bool check_rules(Context& ctx) {
     return false;
   }
   for (size_t i = 0; i < p.classes.size(); ++i)
-    for (const auto& r : class_rules())
+    for (const auto& r : class_rules()) {
+      if (ctx.skips(r.name)) continue;
       if (std::string e = r.wrong(ctx, p.classes[i], i); !e.empty())
         refuse(ctx, r.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), e, r.fix);
+    }
   if (ctx.problems.count != before) return false;
 
   for (size_t c = 0; c < p.classes.size(); ++c) {
@@ -136,6 +138,7 @@ bool check_rules(Context& ctx) {
 
   for (size_t i = 0; i < p.kinds.size(); ++i) {
     for (const auto& r : kind_rules()) {
+      if (ctx.skips(r.name)) continue;
       std::string e = r.wrong(ctx, p.kinds[i], ctx.kinds[i]);
       if (e.empty()) continue;
       const TaskRef user =
@@ -147,6 +150,7 @@ bool check_rules(Context& ctx) {
   }
   for (size_t i = 0; i < p.groups.size(); ++i) {
     for (const auto& r : group_rules()) {
+      if (ctx.skips(r.name)) continue;
       std::string e = r.wrong(ctx, p.groups[i], i);
       if (e.empty()) continue;
       const TaskRef user =
@@ -163,6 +167,7 @@ bool check_rules(Context& ctx) {
     const int32_t ci = static_cast<int32_t>(c);
     for (size_t b = 0; b < cls.buffers.size(); ++b) {
       for (const auto& r : buffer_rules()) {
+        if (ctx.skips(r.name)) continue;
         std::string e = r.wrong(ctx, cls, cls.buffers[b]);
         if (e.empty()) continue;
         const int32_t bi = static_cast<int32_t>(b);
@@ -182,6 +187,7 @@ bool check_rules(Context& ctx) {
     for (size_t t = 0; t < cls.tasks.size(); ++t) {
       const TaskRef ref{ci, static_cast<int32_t>(t)};
       for (const auto& r : task_rules()) {
+        if (ctx.skips(r.name)) continue;
         std::string e = r.wrong(ctx, ci, cls, cls.tasks[t]);
         if (e.empty()) continue;
         refuse(ctx, r.name, ref, {}, ctx.name(ref), e, r.fix);

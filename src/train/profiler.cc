@@ -123,7 +123,9 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     // The rate of the best large product is what MFU is a share of.
     const double rate = kind.flops / (middle * 1e-9);
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
-    if (ops::find(kind.op).cost_class == ops::CostClass::matmul && kind.flops > 1e7) peak = std::max(peak, rate);
+    const ops::Op* const op = ops::find_or_null(kind.op);  // null: not an op of ours
+    const bool product = op != nullptr && op->cost_class == ops::CostClass::matmul;
+    if (product && kind.flops > 1e7) peak = std::max(peak, rate);
     if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
       result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
                                            static_cast<double>(kind.bytes) / (middle * 1e-9));

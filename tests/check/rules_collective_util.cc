@@ -16,7 +16,6 @@ struct Exchange {
   BufferId counts() { return e.task("route_plan").out[0]; }      // edp:P ep:P
   BufferId rows() { return e.task("route_plan").out[1]; }        // edp:S0 ep:S0
   BufferId by_token() { return e.task("dispatch").out[0]; }      // edp:S1 ep:S1
-  BufferId by_expert() { return e.task("all_to_all").out[0]; }   // edp:S1 ep:S0
   BufferId local_counts() { return e.task("size_exchange").out[1]; }  // edp:P ep:S0
 
   void add(const std::string& op, const graph::Attrs& attrs, std::vector<int32_t> axes,
@@ -158,10 +157,9 @@ std::vector<Row> exchange_rows() {
          const BufferId sizes = x.exchange_sizes(x.counts(), x.e.axis("edp"));
          x.exchange_rows(x.by_token(), sizes, x.e.axis("edp"), 1, 0);
        })},
-      {"exchange-layout", "an exchange whose new split lies outside another", four_experts,
+      {"scatter-layout", "sizes whose split lies outside another", four_experts,
        with_exchange([](Exchange& x) {
-         const BufferId sizes = x.exchange_sizes(x.local_counts(), x.e.axis("edp"));
-         x.exchange_rows(x.by_expert(), sizes, x.e.axis("edp"), 1, 0);
+         x.exchange_sizes(x.local_counts(), x.e.axis("edp"));
        })},
   };
 }

@@ -170,8 +170,10 @@ std::vector<Row> kind_rows() {
        .start = two_ranks,
        .edit =
            [](Edit& e) {
-             e.rekind(e.task("all_reduce"),
-                      [](Kind& k) { k.communication = comm::find("all_gather"); });
+             Kind other = e.kind(e.task("all_reduce"));
+             other.communication = comm::find("all_gather");
+             e.program.kinds.push_back(std::move(other));
+             e.task("all_reduce").kind = static_cast<int32_t>(e.program.kinds.size() - 1);
            },
        .only_refused = true},
       {"workspace-declared", "a negative workspace", one_rank,

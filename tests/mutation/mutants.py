@@ -26,7 +26,7 @@ KERNELS = ("kernels/moe_test", "kernels/dense_test", "kernels/attention_test", "
 LOADER = ("data/loader_test",)
 RULES = ("check/rules_test",)
 LOOP = ("train/learning_rate_test", "train/reference_test")
-GENERATE = ("train/generate_test",)
+GENERATE = ("train/draw_test", "train/generate_test")
 
 MUTANTS = [
     # --- kernels

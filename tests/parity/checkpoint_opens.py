@@ -38,7 +38,7 @@ def main():
     ap.add_argument("--tolerance", type=float, default=1e-4)
     ap.add_argument("--no-tokenizer", action="store_true", help="the folder has no tokenizer: use random ids")
     args = ap.parse_args()
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
     from transformers.utils import logging as hf_logging
 
     hf_logging.disable_progress_bar()
@@ -69,6 +69,18 @@ def main():
         report("AutoTokenizer gives the ids of tokenizer.json", ids == want, f"{type(tok).__name__}, {len(tok)} tokens")
         back = [tok.decode(i, clean_up_tokenization_spaces=False) for i in ids]
         report("decoding gives the text back", back == TEXTS, "" if back == TEXTS else repr(back))
+        # The folder alone says where generation ends: once the end of text is the most likely token, it stops.
+        end = tok.eos_token_id
+
+        def end_after_four(sequence, scores):
+            if sequence.shape[1] >= len(ids[3]) + 4:
+                scores[:, end] = scores.max() + 1
+            return scores
+
+        made = model.generate(torch.tensor([ids[3]]), max_new_tokens=40, do_sample=False, use_cache=False,
+                              logits_processor=LogitsProcessorList([end_after_four]))[0].tolist()
+        report("generate stops at the end of text", end is not None and made[-1] == end and len(made) <= len(ids[3]) + 5,
+               f"eos_token_id {model.generation_config.eos_token_id}, {len(made) - len(ids[3])} of 40 new tokens")
         top = max(max(i) for i in ids)
         report("ids are below vocab_size", top < config.vocab_size and len(tok) <= config.vocab_size,
                f"{len(tok)} tokens, vocab_size {config.vocab_size}")

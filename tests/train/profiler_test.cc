@@ -8,41 +8,70 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/runtime/fake_util.h"
+#include "kernels/backend.h"
+#include "ops/op.h"
+#include "program/finalize.h"
 
 namespace hocket::train {
 namespace {
 
-using program::Lane;
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-engine::Run one_rank() {
-  return engine::parse_run(
+std::atomic<int> zeros = 0;
+
+/// `zero` takes fifty times as long in its first two passes as later, everything else 4 ms.
+class Timed : public kernels::Backend {
+ public:
+  std::string describe() const override { return "kernels that sleep"; }
+  kernels::KernelFn find(std::string_view op, kernels::Device,
+                         const kernels::OperandTypes&) const override {
+    if (op == "zero") return [](const kernels::KernelArgs&) { sleep_ms(++zeros > 2 ? 2 : 100); };
+    return [](const kernels::KernelArgs&) { sleep_ms(4); };
+  }
+  void enter_thread(int) override {}
+};
+
+/// One task of each kind, from and to buffers of this type.
+void add_task(program::Program& p, const std::string& op, const graph::Attrs& attrs,
+              std::vector<program::BufferId> in, const graph::TensorType& type) {
+  program::RankClass& c = p.classes[0];
+  program::Kind kind;
+  kind.op = op;
+  kind.attrs = attrs;
+  kind.in.assign(in.size(), type);
+  kind.out = {type};
+  const ops::Cost cost = ops::cost_of(ops::find(op), {kind.attrs, kind.in, kind.out});
+  kind.flops = cost.flops;
+  kind.bytes = cost.bytes;
+  program::Buffer b;
+  b.type = type;
+  c.buffers.push_back(b);
+  program::Task t;
+  t.kind = p.intern(std::move(kind));
+  t.in = std::move(in);
+  t.out = {static_cast<program::BufferId>(c.buffers.size() - 1)};
+  c.tasks.push_back(std::move(t));
+}
+
+TEST(Profiler, WarmUpDoesNotCount) {
+  const engine::Run run = engine::parse_run(
       "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
       "plan: {threads_per_rank: 1}\n",
       "test", {});
-}
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-TEST(Profiler, WarmUpDoesNotCount) {
-  // The first two passes take fifty times as long as the others.
-  std::atomic<int> calls = 0;
-  fake::Builder b;
-  const auto x = b.buffer(0, fake::f64s(4)), y = b.buffer(0, fake::f64s(4));
-  b.task(0, Lane::compute, {}, {x}, [&](const kernels::KernelArgs&) { sleep_ms(++calls > 2 ? 2 : 100); });
-  b.task(0, Lane::compute, {x}, {y}, [](const kernels::KernelArgs&) { sleep_ms(4); });
+  const graph::TensorType type{graph::DType::f64, {4}};
   engine::Compiled compiled;
-  compiled.program = b.finish();
-  compiled.reference.input("tokens", {graph::DType::i32, {512}}, false);  // what a batch is cut by
-  const engine::Run run = one_rank();
   compiled.tokens_per_step = run.config.train.seq_len;
   compiled.reference.input("tokens", {graph::DType::i32, {run.config.train.seq_len}});
+  compiled.program.mesh.axes = {{"pp", 1}, {"edp", 1}, {"ep", 1}};
+  compiled.program.classes.resize(1);
+  add_task(compiled.program, "zero", {{"type", std::string("f64[4]")}}, {}, type);
+  add_task(compiled.program, "copy", {}, {0}, type);
+  program::finalize(compiled.program);
   ProfileOptions options;
   options.seconds = 0;
-  const cost::Profile p =
-      profile(run, compiled, std::make_shared<fake::Backend>(), options);
-  EXPECT_EQ(calls, 2 + 5);
+  const cost::Profile p = profile(run, compiled, std::make_shared<Timed>(), options);
+  EXPECT_EQ(zeros, 2 + 5);
   ASSERT_EQ(p.tasks.size(), 2u);
   for (const cost::TimedTask& task : p.tasks) {
     EXPECT_GE(task.ns, 2000000);
