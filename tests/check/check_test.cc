@@ -38,7 +38,7 @@ TEST(Check, GoodProgramsAreProved) {
     test::Case c = test::random_case(rng);
     Verdict v = check(c.program, c.graph);
     ASSERT_TRUE(v.ok()) << "case " << i << ", " << c.name << "\n" << to_text(v);
-    EXPECT_EQ(v.proved.size(), 6u);
+    EXPECT_EQ(v.proved.size(), 7u);
   }
 }
 

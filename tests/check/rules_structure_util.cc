@@ -234,10 +234,13 @@ std::vector<Row> group_rows() {
 
 std::vector<Row> buffer_rows() {
   return {
-      {"buffer-type", "a ragged buffer that expects more than its bound", one_rank,
+      {"buffer-type", "a ragged buffer that expects more than its bound", four_experts,
        [](Edit& e) {
-         program::Buffer& b = e.buffer(e.task("swiglu").out[0]);
-         b.expected_bytes = b.type.bytes() + 64;
+         for (program::Buffer& b : e.cls().buffers) {
+           if (b.expected_bytes == kNone) continue;
+           b.expected_bytes = b.type.bytes() + 64;
+           return;
+         }
        }},
       {"buffer-type", "a buffer of a negative size", one_rank,
        [](Edit& e) { e.buffer(e.add_buffer(f32({4}))).type.dims[0] = -4; }},

@@ -51,7 +51,7 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
 TEST(Mutants, EveryKindIsDrawn) {
   std::mt19937_64 rng(3);
   std::set<std::string> seen;
-  for (uint64_t seed = 0; seed < 400; ++seed) {
+  for (uint64_t seed = 0; seed < 800; ++seed) {
     test::Case c = test::random_case(rng);
     Mutation m;
     if (mutate(c.program, seed, &m)) seen.insert(m.kind);
