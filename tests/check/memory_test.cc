@@ -173,7 +173,9 @@ TEST(CheckMemory, MessagesInFlight) {
           const int64_t held = order.most_held(s), bound = memory[static_cast<size_t>(s)].messages;
           EXPECT_GE(bound, held) << c.name << " class " << s;
           // A first or last stage has one peer, and is told all that it can know by it.
-          if (s == 0 || s == pp - 1) EXPECT_EQ(bound, held) << c.name << " class " << s;
+          if (s == 0 || s == pp - 1) {
+            EXPECT_EQ(bound, held) << c.name << " class " << s;
+          }
           exact += bound == held;
         }
       }

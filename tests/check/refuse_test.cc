@@ -168,7 +168,9 @@ TEST(Refuse, KernelsThatCostNothing) {
         kind.flops = 0;
       }
     }
-    const Verdict v = check(c.program, c.graph, {.max_problems = 100});
+    CheckOptions all;
+    all.max_problems = 100;
+    const Verdict v = check(c.program, c.graph, all);
     expect_refused(v, "cost-follows", {bytes ? "0 bytes" : "0 FLOPs", "linear L0"});
     // Of experts' kinds too, whose work depends on how many experts there are on all ranks.
     bool experts = false;
