@@ -97,11 +97,6 @@ int open_for_read(const std::string& path, int64_t* size) {
   return fd;
 }
 
-bool is_link(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
-}
-
 // Where bytes for a path go.
 struct Destination {
   std::string path;
@@ -375,6 +370,11 @@ void allow_open_files(int64_t count) {
 bool file_exists(const std::string& path) {
   struct stat st {};
   return ::stat(path.c_str(), &st) == 0;
+}
+
+bool is_link(const std::string& path) {
+  struct stat st {};
+  return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
 }
 
 bool is_directory(const std::string& path) {

@@ -128,6 +128,8 @@ void allow_open_files(int64_t count);
 
 bool file_exists(const std::string& path);  ///< a file, folder or anything else
 bool is_directory(const std::string& path);
+/// A symbolic link, wherever it leads.
+bool is_link(const std::string& path);
 int64_t file_size(const std::string& path);  ///< Error if absent
 void make_dirs(const std::string& path);     ///< with parents; fine if it is there
 void remove_file(const std::string& path);   ///< fine if it is not there

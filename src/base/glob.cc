@@ -20,11 +20,6 @@ bool has_wildcard(std::string_view text) {
   return text.find_first_of("*?[") != std::string_view::npos;
 }
 
-bool is_link(const std::string& path) {
-  struct stat st {};
-  return ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode);
-}
-
 enum class Type { file, folder, unreadable, other };
 
 Type type_of(const std::string& path) {
