@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our dense products beside those of BLAS libraries, f32, at the shapes of configs/models/dense-26m and
-// moe-36m (2,048 tokens): forward, dX and dW of every weight, the chunks of the head, the products of
-// eight experts with 512 rows each. Libraries are loaded by path, so that none is needed to build this:
+// Our dense products beside those of BLAS libraries, f32, at the shapes of configs/models/dense-26m
+// and moe-36m (2,048 tokens): forward, dX and dW of every weight, the chunks of the head, the
+// products of eight experts with 512 rows each. Libraries are loaded by path, so that none is
+// needed to build this:
 //
 //   hocket_gemm_compare [--threads N] [--rounds N] openblas=libopenblas.so blis=libblis.so
 //                       onednn=libdnnl.so mkl=libmkl_rt.so
 //
-// Every round times every library on every shape, in an order that changes; the table shows the median
-// over rounds and, as its spread, half the distance of the quartiles. The second table says whether a
-// library's bits depend on its threads, on the alignment of its operands, or on the other rows.
+// Every round times every library on every shape, in an order that changes; the table shows the
+// median over rounds and, as its spread, half the distance of the quartiles. The second table says
+// whether a library's bits depend on its threads, on the alignment of its operands, or on the other
+// rows.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -45,8 +47,8 @@ struct Product {
 };
 
 /// Forward, dX and dW of a weight [out, in] applied to `rows` rows.
-void append(std::vector<Product>& list, const std::string& name, int64_t rows, int64_t out, int64_t in,
-            int64_t times = 1) {
+void append(std::vector<Product>& list, const std::string& name, int64_t rows, int64_t out,
+            int64_t in, int64_t times = 1) {
   const std::string prefix = times > 1 ? "grouped_linear" : "linear";
   list.push_back({name, prefix, false, true, rows, out, in, times});
   list.push_back({name + " dX", prefix + "_dx", false, false, rows, in, out, times});
@@ -126,23 +128,23 @@ class Ours final : public Library {
   const Prepared& prepare(const Product& p) {
     auto [it, fresh] = prepared_.try_emplace(p.name + p.op);
     Prepared& r = it->second;
-    if (!fresh) {
-      return r;
-    }
+    if (!fresh) return r;
     const auto f32 = graph::DType::f32;
     const bool dw = p.trans_a;
     if (p.times == 1) {
       r.in = dw ? std::vector<TensorType>{{f32, {p.k, p.m}}, {f32, {p.k, p.n}}}
-                : std::vector<TensorType>{{f32, {p.m, p.k}}, {f32, p.trans_b ? graph::Dims{p.n, p.k}
-                                                                             : graph::Dims{p.k, p.n}}};
+                : std::vector<TensorType>{
+                      {f32, {p.m, p.k}},
+                      {f32, p.trans_b ? graph::Dims{p.n, p.k} : graph::Dims{p.k, p.n}}};
       r.out = {{f32, {p.m, p.n}}};
     } else {
       // Routed tensors of top_k 1: as many rows as tokens.
       const int64_t tokens = p.times * (dw ? p.k : p.m);
       const auto rows = [&](int64_t size) { return TensorType{f32, {p.times, tokens, size}, 1}; };
       r.in = dw ? std::vector<TensorType>{rows(p.m), rows(p.n)}
-                : std::vector<TensorType>{rows(p.k), {f32, p.trans_b ? graph::Dims{p.times, p.n, p.k}
-                                                                     : graph::Dims{p.times, p.k, p.n}}};
+                : std::vector<TensorType>{rows(p.k),
+                                          {f32, p.trans_b ? graph::Dims{p.times, p.n, p.k}
+                                                          : graph::Dims{p.times, p.k, p.n}}};
       r.in.push_back({graph::DType::i64, {p.times}});
       r.out = {dw ? TensorType{f32, {p.times, p.m, p.n}} : rows(p.n)};
       r.counts.assign(static_cast<size_t>(p.times), dw ? p.k : p.m);
@@ -162,9 +164,7 @@ class Loaded final : public Library {
  public:
   Loaded(const std::string& kind, const std::string& path) {
     handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!handle_) {
-      fail("gemm compare", "can't load '{}': {}", path, dlerror());
-    }
+    if (!handle_) fail("gemm compare", "can't load '{}': {}", path, dlerror());
     if (kind == "onednn") {
       find(dnnl_, "dnnl_sgemm");
       // The OpenMP runtime that the library brought along.
@@ -195,8 +195,8 @@ class Loaded final : public Library {
       float* c = x.c + i * p.m * p.n;
       const float beta = p.add ? 1.0f : 0.0f;
       if (dnnl_) {
-        dnnl_(p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, a, lda, b, ldb, beta, c,
-              p.n);
+        dnnl_(p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f, a, lda, b, ldb,
+              beta, c, p.n);
       } else {
         constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
         cblas_(kRowMajor, p.trans_a ? kTransposed : kPlain, p.trans_b ? kTransposed : kPlain,
@@ -210,16 +210,14 @@ class Loaded final : public Library {
   template <typename F>
   void find(F& to, const char* name) {
     to = reinterpret_cast<F>(dlsym(handle_, name));
-    if (!to) {
-      fail("gemm compare", "{}", dlerror());
-    }
+    if (!to) fail("gemm compare", "{}", dlerror());
   }
 
   void* handle_;
-  int (*dnnl_)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
-               float, float*, int64_t) = nullptr;
-  void (*cblas_)(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*,
-                 int) = nullptr;
+  int (*dnnl_)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*,
+               int64_t, float, float*, int64_t) = nullptr;
+  void (*cblas_)(int, int, int, int, int, int, float, const float*, int, const float*, int, float,
+                 float*, int) = nullptr;
   void (*set_threads_int_)(int) = nullptr;
   void (*set_threads_long_)(int64_t) = nullptr;
 };
@@ -254,7 +252,8 @@ struct Buffers {
 };
 
 Buffers buffers_for(const Product& p) {
-  return {allocate(p.m * p.k * p.times), allocate(p.n * p.k * p.times), allocate(p.m * p.n * p.times)};
+  return {allocate(p.m * p.k * p.times), allocate(p.n * p.k * p.times),
+          allocate(p.m * p.n * p.times)};
 }
 
 /// GFLOP/s of all libraries on all products, one markdown row per product.
@@ -264,8 +263,8 @@ void time_all(std::vector<Entry>& libraries, int threads, int rounds) {
   for (const Product& p : list) {
     memory.push_back(buffers_for(p));
   }
-  std::vector<std::vector<std::vector<double>>> taken(list.size(),
-                                                      std::vector<std::vector<double>>(libraries.size()));
+  std::vector<std::vector<std::vector<double>>> taken(
+      list.size(), std::vector<std::vector<double>>(libraries.size()));
   for (int round = 0; round < rounds; ++round) {
     for (size_t turn = 0; turn < libraries.size(); ++turn) {
       const size_t l = (turn + static_cast<size_t>(round)) % libraries.size();
@@ -279,8 +278,9 @@ void time_all(std::vector<Entry>& libraries, int threads, int rounds) {
       }
     }
   }
-  fmt::print("\nGFLOP/s on {} thread{} (median of {} rounds ± half the distance of the quartiles)\n\n| |",
-             threads, threads > 1 ? "s" : "", rounds);
+  fmt::print(
+      "\nGFLOP/s on {} thread{} (median of {} rounds ± half the distance of the quartiles)\n\n| |",
+      threads, threads > 1 ? "s" : "", rounds);
   for (const Entry& e : libraries) {
     fmt::print(" {} |", e.name);
   }
@@ -312,8 +312,8 @@ void time_all(std::vector<Entry>& libraries, int threads, int rounds) {
   fmt::print(" {:.2f} |\n", *std::min_element(total.begin() + 1, total.end()) / total[0]);
 }
 
-/// Bits of C for `threads`, with all operands `shift` floats beyond a 64-byte boundary; rows in two calls
-/// if `halves`.
+/// Bits of C for `threads`, with all operands `shift` floats beyond a 64-byte boundary; rows in two
+/// calls if `halves`.
 std::vector<float> result(Library& library, Product p, int threads, int64_t shift, bool halves) {
   library.set_threads(threads);
   p.add = false;
@@ -323,7 +323,8 @@ std::vector<float> result(Library& library, Product p, int threads, int64_t shif
     return to;
   };
   const Memory base_a = allocate(p.m * p.k), base_b = allocate(p.n * p.k);
-  const Memory a = shifted(base_a, p.m * p.k), b = shifted(base_b, p.n * p.k), c = allocate(p.m * p.n + shift);
+  const Memory a = shifted(base_a, p.m * p.k), b = shifted(base_b, p.n * p.k),
+               c = allocate(p.m * p.n + shift);
   const int64_t first = halves ? p.m / 2 / 8 * 8 + 3 : p.m;
   Product part = p;
   part.m = first;
@@ -332,15 +333,18 @@ std::vector<float> result(Library& library, Product p, int threads, int64_t shif
   if (first < p.m) {
     part.m = p.m - first;
     part.name += " rest";
-    library.run(part, {a.get() + shift + first * p.k, b.get() + shift, c.get() + shift + first * p.n});
+    library.run(part,
+                {a.get() + shift + first * p.k, b.get() + shift, c.get() + shift + first * p.n});
   }
   return {c.get() + shift, c.get() + shift + p.m * p.n};
 }
 
 /// How many of the products keep their bits whatever the threads, the alignment, the other rows.
 void compare_bits(std::vector<Entry>& libraries) {
-  fmt::print("\nProducts (of those above, one expert each) whose bits stay the same\n\n"
-             "| | 1, 2, 3 threads | operands 4, 16, 32 bytes off | rows in two calls (not dW) |\n|---|---|---|---|\n");
+  fmt::print(
+      "\nProducts (of those above, one expert each) whose bits stay the same\n\n"
+      "| | 1, 2, 3 threads | operands 4, 16, 32 bytes off | rows in two calls (not dW) "
+      "|\n|---|---|---|---|\n");
   for (Entry& e : libraries) {
     int threads = 0, alignment = 0, rows = 0, all = 0, forward = 0;
     for (Product p : products()) {
@@ -351,8 +355,10 @@ void compare_bits(std::vector<Entry>& libraries) {
       };
       Library& library = *e.library;
       const std::vector<float> one = result(library, p, 1, 0, false);
-      threads += same(one, result(library, p, 2, 0, false)) && same(one, result(library, p, 3, 0, false));
-      alignment += same(one, result(library, p, 1, 1, false)) && same(one, result(library, p, 1, 4, false)) &&
+      threads +=
+          same(one, result(library, p, 2, 0, false)) && same(one, result(library, p, 3, 0, false));
+      alignment += same(one, result(library, p, 1, 1, false)) &&
+                   same(one, result(library, p, 1, 4, false)) &&
                    same(one, result(library, p, 1, 8, false));
       ++all;
       if (!p.trans_a) {
@@ -360,7 +366,8 @@ void compare_bits(std::vector<Entry>& libraries) {
         ++forward;
       }
     }
-    fmt::print("| {} | {} of {} | {} of {} | {} of {} |\n", e.name, threads, all, alignment, all, rows, forward);
+    fmt::print("| {} | {} of {} | {} of {} | {} of {} |\n", e.name, threads, all, alignment, all,
+               rows, forward);
   }
 }
 
@@ -380,11 +387,13 @@ int run(int argc, char** argv) {
       const std::string kind = word.substr(0, equal);
       libraries.push_back({kind, std::make_unique<Loaded>(kind, word.substr(equal + 1))});
     } else {
-      fail("gemm compare", "unknown argument '{}'; expected --threads N, --rounds N or <library>=<path>", word);
+      fail("gemm compare",
+           "unknown argument '{}'; expected --threads N, --rounds N or <library>=<path>", word);
     }
   }
   if (libraries.size() < 2) {
-    fail("gemm compare", "nothing to compare with; try openblas=/usr/lib/x86_64-linux-gnu/libopenblas.so.0");
+    fail("gemm compare",
+         "nothing to compare with; try openblas=/usr/lib/x86_64-linux-gnu/libopenblas.so.0");
   }
   for (int n : threads) {
     time_all(libraries, n, rounds);

@@ -21,7 +21,8 @@ using graph::Attrs;
 using graph::DType;
 using graph::TensorType;
 
-constexpr int64_t kT = 2048, kSeq = 512, kD = 384, kH = 6, kG = 2, kHead = 64, kF = 1152, kV = 16384;
+constexpr int64_t kT = 2048, kSeq = 512, kD = 384, kH = 6, kG = 2, kHead = 64, kF = 1152,
+                  kV = 16384;
 constexpr int64_t kE = 8, kK = 2, kFe = 384;
 
 struct Case {
@@ -51,32 +52,42 @@ std::vector<Case> cases() {
     list.push_back({std::string("linear_dx/") + p.name, "linear_dx", {}, {y, w}, {x}, flops});
     list.push_back({std::string("linear_dw/") + p.name, "linear_dw", {}, {y, x}, {w}, flops});
   }
-  list.push_back({"linear_cross_entropy", "linear_cross_entropy", {{"grad", int64_t{1}}},
+  list.push_back({"linear_cross_entropy",
+                  "linear_cross_entropy",
+                  {{"grad", int64_t{1}}},
                   {f32({kT, kD}), f32({kV, kD}), i32({kT}), {DType::f64, {1}}},
-                  {{DType::f64, {1}}, f32({kT, kD}), f32({kV, kD})}, 6.0 * kT * kD * kV});
+                  {{DType::f64, {1}}, f32({kT, kD}), f32({kV, kD})},
+                  6.0 * kT * kD * kV});
   const TensorType q = f32({kT, kH, kHead}), k = f32({kT, kG, kHead}), pos = i32({kT}),
                    lse = f32({kT, kH});
   const Attrs scale{{"scale", 0.125}};
   const double causal = kT * (kSeq + 1) / 2.0 * kH * kHead;
   list.push_back({"attention", "attention", scale, {q, k, k, pos}, {q, lse}, 4 * causal});
-  list.push_back({"attention_bwd", "attention_bwd", scale, {q, q, k, k, q, lse, pos}, {q, k, k},
-                  10 * causal});
+  list.push_back(
+      {"attention_bwd", "attention_bwd", scale, {q, q, k, k, q, lse, pos}, {q, k, k}, 10 * causal});
   const TensorType x = f32({kT, kD}), g = f32({kD}), rstd = f32({kT});
   list.push_back({"rms_norm", "rms_norm", {{"eps", 1e-6}}, {x, g}, {x, rstd}});
   list.push_back({"rms_norm_bwd", "rms_norm_bwd", {}, {x, x, g, rstd}, {x, g}});
-  const Attrs rope{{"theta", 10000.0}, {"inverse", int64_t{0}}, {"scaling", std::string("default")}};
+  const Attrs rope{
+      {"theta", 10000.0}, {"inverse", int64_t{0}}, {"scaling", std::string("default")}};
   list.push_back({"rope/q", "rope", rope, {q, pos}, {q}});
   list.push_back({"rope/k", "rope", rope, {k, pos}, {k}});
   list.push_back({"swiglu", "swiglu", {}, {f32({kT, 2, kF})}, {f32({kT, kF})}});
-  list.push_back({"swiglu_bwd", "swiglu_bwd", {}, {f32({kT, kF}), f32({kT, 2, kF})}, {f32({kT, 2, kF})}});
+  list.push_back(
+      {"swiglu_bwd", "swiglu_bwd", {}, {f32({kT, kF}), f32({kT, 2, kF})}, {f32({kT, 2, kF})}});
   list.push_back({"add", "add", {}, {x, x}, {x}});
   list.push_back({"embedding", "embedding", {}, {i32({kT}), f32({kV, kD})}, {x}});
-  list.push_back({"embedding_dw", "embedding_dw", {{"vocab", kV}}, {i32({kT}), x}, {f32({kV, kD})}});
+  list.push_back(
+      {"embedding_dw", "embedding_dw", {{"vocab", kV}}, {i32({kT}), x}, {f32({kV, kD})}});
   const TensorType w = f32({kV, kD});
   list.push_back({"sumsq", "sumsq", {}, {w}, {{DType::f64, {1}}}});
-  list.push_back({"adamw", "adamw",
+  list.push_back({"adamw",
+                  "adamw",
                   {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
-                  {w, w, w, w, {DType::f64, {1}}, {DType::f64, {3}}}, {w, w, w}, 0, 0,
+                  {w, w, w, w, {DType::f64, {1}}, {DType::f64, {3}}},
+                  {w, w, w},
+                  0,
+                  0,
                   {{0, 0}, {2, 1}, {3, 2}}});
 
   const TensorType counts{DType::i64, {kE}}, row_of = i32({kT, kK}), wk = f32({kT, kK});
@@ -95,8 +106,10 @@ std::vector<Case> cases() {
     const double flops = 2.0 * kT * kK * static_cast<double>(e.numel()) / kE;
     const std::string suffix = up ? "/gate_up" : "/down";
     list.push_back({"grouped_linear" + suffix, "grouped_linear", {}, {a, e, counts}, {b}, flops});
-    list.push_back({"grouped_linear_dx" + suffix, "grouped_linear_dx", {}, {b, e, counts}, {a}, flops});
-    list.push_back({"grouped_linear_dw" + suffix, "grouped_linear_dw", {}, {b, a, counts}, {e}, flops});
+    list.push_back(
+        {"grouped_linear_dx" + suffix, "grouped_linear_dx", {}, {b, e, counts}, {a}, flops});
+    list.push_back(
+        {"grouped_linear_dw" + suffix, "grouped_linear_dw", {}, {b, a, counts}, {e}, flops});
   }
   return list;
 }
@@ -104,8 +117,9 @@ std::vector<Case> cases() {
 using Memory = std::unique_ptr<std::byte, decltype(&std::free)>;
 
 Memory allocate(int64_t bytes) {
-  return {static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 64) / 64 * 64))),
-          &std::free};
+  return {
+      static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>((bytes + 64) / 64 * 64))),
+      &std::free};
 }
 
 /// Values that suit the operand: small numbers, positions of four documents, rows in token order.
@@ -124,11 +138,12 @@ void fill(const Case& c, const TensorType& type, void* data) {
         static_cast<int64_t*>(data)[i] = kT * kK / kE;
         break;
       default:
-        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(
-            c.op == "linear_cross_entropy" || c.op.starts_with("embedding")
-                ? static_cast<int64_t>(h % kV)
-                : type.dims.size() == 1 ? i % kSeq
-                : c.op.starts_with("rout") ? (i % kK + i / kK * 3) % kE : i * 5 % n);
+        static_cast<int32_t*>(data)[i] =
+            static_cast<int32_t>(c.op == "linear_cross_entropy" || c.op.starts_with("embedding")
+                                     ? static_cast<int64_t>(h % kV)
+                                 : type.dims.size() == 1    ? i % kSeq
+                                 : c.op.starts_with("rout") ? (i % kK + i / kK * 3) % kE
+                                                            : i * 5 % n);
     }
   }
 }
@@ -149,15 +164,20 @@ void run(benchmark::State& state, const Case& c, kernels::Backend& backend) {
     memory.push_back(allocate(c.out[i].bytes()));
     std::memset(memory.back().get(), 0, static_cast<size_t>(c.out[i].bytes()));
     out.push_back({memory.back().get(), &c.out[i]});
-    for (auto [from, to] : c.inplace)
-      if (to == static_cast<int>(i)) out.back().data = in[static_cast<size_t>(from)].data;
+    for (auto [from, to] : c.inplace) {
+      if (to == static_cast<int>(i)) {
+        out.back().data = in[static_cast<size_t>(from)].data;
+      }
+    }
     bytes += c.out[i].bytes();
   }
   const int64_t workspace_bytes = ops::workspace_bytes(c.op, c.attrs, c.in, c.out);
   Memory workspace = allocate(workspace_bytes);
   const kernels::KernelArgs args{&c.attrs, in, out, c.accumulate, workspace.get(), workspace_bytes};
   const kernels::KernelFn kernel = backend.find(c.op, kernels::Device::cpu, {c.in, c.out});
-  for (auto _ : state) kernel(args);
+  for (auto _ : state) {
+    kernel(args);
+  }
   using benchmark::Counter;
   const double work = c.flops > 0 ? c.flops : static_cast<double>(bytes);
   state.counters[c.flops > 0 ? "GFLOP/s" : "GB/s"] =
@@ -166,10 +186,13 @@ void run(benchmark::State& state, const Case& c, kernels::Backend& backend) {
 
 /// Registers the cases when the executable starts.
 const bool registered = [] {
-  for (Case& c : cases())
-    benchmark::RegisterBenchmark(("kernel/" + c.name).c_str(), [c](benchmark::State& state) {
-      run(state, c, *kernels::cpu_backend());
-    })->UseRealTime()->Unit(benchmark::kMicrosecond);
+  for (Case& c : cases()) {
+    benchmark::RegisterBenchmark(
+        ("kernel/" + c.name).c_str(),
+        [c](benchmark::State& state) { run(state, c, *kernels::cpu_backend()); })
+        ->UseRealTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
   return true;
 }();
 

@@ -70,32 +70,49 @@ Program pipeline(int32_t pp, int32_t dp, int32_t layers, int32_t mb) {
     };
     const auto forward = [&](int32_t m) {
       std::vector<TaskId> first;
-      if (s > 0) first = {message(false, -1, 2 * m, {})};
+      if (s > 0) {
+        first = {message(false, -1, 2 * m, {})};
+      }
       TaskId last = 0;
-      for (int32_t l = 0; l < layers; ++l)
-        for (int k = 0; k < 12; ++k)
+      for (int32_t l = 0; l < layers; ++l) {
+        for (int k = 0; k < 12; ++k) {
           last = add(ops[size_t(k)], Lane::compute, l + k == 0 ? first : std::vector<TaskId>{});
-      if (s + 1 < pp) message(true, +1, 2 * m, {last});
+        }
+      }
+      if (s + 1 < pp) {
+        message(true, +1, 2 * m, {last});
+      }
     };
     const auto backward = [&](int32_t m) {
       std::vector<TaskId> first;
-      if (s + 1 < pp) first = {message(false, +1, 2 * m + 1, {})};
+      if (s + 1 < pp) {
+        first = {message(false, +1, 2 * m + 1, {})};
+      }
       TaskId last = 0;
       for (int32_t l = 0; l < layers; ++l) {
-        for (int k = 12; k < 36; ++k)
+        for (int k = 12; k < 36; ++k) {
           last =
               add(ops[size_t(k)], Lane::compute, l == 0 && k == 12 ? first : std::vector<TaskId>{});
-        if (m == mb - 1) c.tasks[size_t(add(reduce, Lane::intra, {last}))].group = dp_group;
+        }
+        if (m == mb - 1) {
+          c.tasks[size_t(add(reduce, Lane::intra, {last}))].group = dp_group;
+        }
       }
-      if (s > 0) message(true, -1, 2 * m + 1, {last});
+      if (s > 0) {
+        message(true, -1, 2 * m + 1, {last});
+      }
     };
     const int32_t warm = std::min(mb, pp - 1 - s);
-    for (int32_t m = 0; m < warm; ++m) forward(m);
+    for (int32_t m = 0; m < warm; ++m) {
+      forward(m);
+    }
     for (int32_t m = warm; m < mb; ++m) {
       forward(m);
       backward(m - warm);
     }
-    for (int32_t m = mb - warm; m < mb; ++m) backward(m);
+    for (int32_t m = mb - warm; m < mb; ++m) {
+      backward(m);
+    }
     p.classes.push_back(std::move(c));
   }
   return p;

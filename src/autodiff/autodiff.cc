@@ -30,16 +30,20 @@ class Differentiator {
     wanted_.assign(n, false);
     grad_.assign(n, kNone);
     contributions_.resize(n);
-    for (size_t i = 0; i < n; ++i) wanted_[i] = graph.tensors[i].kind == TensorKind::param;
+    for (size_t i = 0; i < n; ++i) {
+      wanted_[i] = graph.tensors[i].kind == TensorKind::param;
+    }
     for (const graph::Node& node : graph.nodes) {
       bool any = std::any_of(node.in.begin(), node.in.end(),
                              [&](TensorId id) { return wanted_[static_cast<size_t>(id)]; });
       // Integer outputs (routes, counts) carry no gradient.
-      for (TensorId id : node.out)
-        wanted_[static_cast<size_t>(id)] =
-            any && graph::is_floating(graph.tensor(id).type.dtype);
+      for (TensorId id : node.out) {
+        wanted_[static_cast<size_t>(id)] = any && graph::is_floating(graph.tensor(id).type.dtype);
+      }
     }
-    for (TensorId loss : graph.losses) grad_[static_cast<size_t>(loss)] = kSeed;
+    for (TensorId loss : graph.losses) {
+      grad_[static_cast<size_t>(loss)] = kSeed;
+    }
   }
 
   void run();
@@ -62,8 +66,9 @@ class Context : public ops::GradContext {
 
   std::vector<TensorId> emit(std::string op, graph::Attrs attrs,
                              std::vector<TensorId> inputs) override {
-    for (TensorId id : inputs)
+    for (TensorId id : inputs) {
       if (id < 0) fail("autodiff", "{} of {} lacks a gradient that it needs", op, node_.op);
+    }
     std::string name = "d." + tensor(node_.out[0]).name + "/" + op;
     auto outs = ops::apply(d_.graph_, std::move(op), std::move(attrs), std::move(inputs),
                            std::move(name), node_.layer, Phase::backward);
@@ -132,9 +137,10 @@ void Differentiator::run() {
     const auto& uses = contributions_[i];
     if (uses.empty()) continue;
     graph_.grads.push_back({static_cast<TensorId>(i), uses, uses.size() == 1 ? uses[0] : kNone});
-    for (size_t k = 0; k < uses.size(); ++k)
+    for (size_t k = 0; k < uses.size(); ++k) {
       graph_.tensors[static_cast<size_t>(uses[k])].name =
           "grad." + graph_.tensors[i].name + (uses.size() > 1 ? "#" + std::to_string(k) : "");
+    }
   }
 }
 
@@ -144,9 +150,10 @@ TensorId sum_up(Graph& graph, size_t grad) {
   const std::string name = "grad." + graph.tensor(parts.param).name;
   const int32_t layer = graph.tensor(parts.param).layer;
   TensorId sum = parts.contributions[0];
-  for (size_t i = 1; i < parts.contributions.size(); ++i)
+  for (size_t i = 1; i < parts.contributions.size(); ++i) {
     sum = ops::apply(graph, "add", {}, {sum, parts.contributions[i]}, name, layer,
                      Phase::optimizer)[0];
+  }
   graph.grads[grad].total = sum;
   return sum;
 }
@@ -209,7 +216,9 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
 }
 
 void append_grad_outputs(Graph& graph) {
-  for (const size_t grad : grads_by_name(graph)) graph.outputs.push_back(sum_up(graph, grad));
+  for (const size_t grad : grads_by_name(graph)) {
+    graph.outputs.push_back(sum_up(graph, grad));
+  }
 }
 
 }  // namespace hocket::autodiff

@@ -28,12 +28,16 @@ Json raw_json(const ConfigNode& node) {
       return nullptr;
     case Kind::list: {
       Json out = Json::array();
-      for (const ConfigNode& item : node.items) out.push_back(raw_json(item));
+      for (const ConfigNode& item : node.items) {
+        out.push_back(raw_json(item));
+      }
       return out;
     }
     case Kind::map: {
       Json out = Json::object();
-      for (size_t i = 0; i < node.keys.size(); ++i) out[node.keys[i]] = raw_json(node.items[i]);
+      for (size_t i = 0; i < node.keys.size(); ++i) {
+        out[node.keys[i]] = raw_json(node.items[i]);
+      }
       return out;
     }
     case Kind::scalar:
@@ -99,16 +103,22 @@ class ConfigReader {
 
   void check_known(const Fields& fields, const ConfigNode& node, const std::string& prefix) const {
     std::vector<std::string> known;
-    for (const Field& field : fields.list()) known.push_back(field.name);
+    for (const Field& field : fields.list()) {
+      known.push_back(field.name);
+    }
     for (size_t i = 0; i < node.keys.size(); ++i) {
       const std::string& key = node.keys[i];
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       std::string close = nearest(key, known);
-      if (!close.empty()) close = prefix + close;
+      if (!close.empty()) {
+        close = prefix + close;
+      }
       // The right name in another section is a better guess than a similar one in this.
       for (const std::string& path : all_paths_) {
         const size_t dot = path.rfind('.');
-        if (path.substr(dot == std::string::npos ? 0 : dot + 1) == key) close = path;
+        if (path.substr(dot == std::string::npos ? 0 : dot + 1) == key) {
+          close = path;
+        }
       }
       fail(node.items[i].where, "unknown key {}; expected {}", quote(prefix + key),
            close.empty() ? "one of " + join(known, ", ") : "'" + close + "'");
@@ -121,7 +131,9 @@ class ConfigReader {
       const std::string name = prefix.empty() ? "the file" : prefix.substr(0, prefix.size() - 1);
       wrong(*node, name, "a section with keys");
     }
-    if (node != nullptr) check_known(fields, *node, prefix);
+    if (node != nullptr) {
+      check_known(fields, *node, prefix);
+    }
     Json out = Json::object();
     for (const Field& field : fields.list()) {
       const ConfigNode* value = node == nullptr ? nullptr : node->find(field.name);
@@ -172,7 +184,9 @@ class ConfigReader {
       const ConfigNode* item = node == nullptr ? nullptr : &node->items[i];
       out.push_back(section(list.at(i), item, fmt::format("{}.{}.", path, i), indent + 4,
                             item == nullptr ? where : item->where));
-      if (out_.lines_.size() == first) line(indent + 4, "{}", "");
+      if (out_.lines_.size() == first) {
+        line(indent + 4, "{}", "");
+      }
       out_.lines_[first].text[static_cast<size_t>(indent) + 2] = '-';
     }
     return out;
@@ -205,13 +219,17 @@ class ConfigReader {
 
   static const std::string& scalar(const Field& field, const ConfigNode& node,
                                    const std::string& path, const ConfigReader& self) {
-    if (node.kind != Kind::scalar) self.wrong(node, path, type_text(field));
+    if (node.kind != Kind::scalar) {
+      self.wrong(node, path, type_text(field));
+    }
     return node.text;
   }
 
   void assign(const Field& field, const ConfigNode& node, const std::string& path, bool* out) {
     const std::string& text = scalar(field, node, path, *this);
-    if (node.quoted || (text != "true" && text != "false")) wrong(node, path, "true or false");
+    if (node.quoted || (text != "true" && text != "false")) {
+      wrong(node, path, "true or false");
+    }
     *out = text == "true";
   }
 
@@ -220,7 +238,9 @@ class ConfigReader {
     const std::string& text = scalar(field, node, path, *this);
     double value = 0;
     const std::string expected = field.unit_of == Unit::none ? plain : unit_examples(field.unit_of);
-    if (node.quoted || !parse_quantity(text, field.unit_of, &value)) wrong(node, path, expected);
+    if (node.quoted || !parse_quantity(text, field.unit_of, &value)) {
+      wrong(node, path, expected);
+    }
     if ((field.least && value < *field.least) || (field.most && value > *field.most)) {
       wrong(node, path, range_text(field));
     }
@@ -275,7 +295,9 @@ class ConfigReader {
 
   void assign(const Field& field, const ConfigNode& node, const std::string& path,
               std::map<std::string, std::string>* out) {
-    if (node.kind != Kind::map) wrong(node, path, type_text(field));
+    if (node.kind != Kind::map) {
+      wrong(node, path, type_text(field));
+    }
     std::map<std::string, std::string> values;
     for (size_t i = 0; i < node.keys.size(); ++i) {
       const std::string& key = node.keys[i];
@@ -310,7 +332,9 @@ ResolvedConfig read_config(const Fields& fields, std::string_view text, const st
   }
   ConfigNode tree = parse_config_tree(text, name);
   if (tree.kind != Kind::map) fail(name, "expected keys with values, such as 'train:'");
-  for (const std::string& assignment : overrides) apply_override(&tree, assignment);
+  for (const std::string& assignment : overrides) {
+    apply_override(&tree, assignment);
+  }
   return ConfigReader(fields).run(fields, tree);
 }
 

@@ -48,7 +48,9 @@ std::string text_of(const Field& field, const T& value) {
     return yaml_string(value);
   } else if constexpr (kIsList<T>) {
     std::vector<std::string> parts;
-    for (const auto& item : value) parts.push_back(text_of(field, item));
+    for (const auto& item : value) {
+      parts.push_back(text_of(field, item));
+    }
     return "[" + join(parts, ", ") + "]";
   } else if constexpr (std::is_same_v<T, Json>) {
     return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -70,12 +72,16 @@ void document(const Fields& fields, const std::string& prefix, std::string* out)
     } else if (const auto* list = std::get_if<FieldList>(&field.target)) {
       *out += fmt::format("| **`{}`** | {} | | {} |\n", path, type_text(field), field.help);
       const size_t size = list->size();
-      if (size == 0) list->resize(1);
+      if (size == 0) {
+        list->resize(1);
+      }
       document(list->at(0), path + "[].", out);
       list->resize(size);
     } else {
       std::string type = type_text(field);
-      if (field.least || field.most) type += ", " + range_text(field);
+      if (field.least || field.most) {
+        type += ", " + range_text(field);
+      }
       const std::string otherwise = field.must_be_set ? "required" : "`" + value_text(field) + "`";
       *out += fmt::format("| `{}` | {} | {} | {} |\n", path, type, otherwise, field.help);
     }
@@ -146,7 +152,9 @@ std::string value_text(const Field& field) {
 std::string ResolvedConfig::to_yaml(bool with_origins) const {
   size_t width = 0;
   for (const Line& line : lines_) {
-    if (!line.origin.empty() && line.text.size() <= 60) width = std::max(width, line.text.size());
+    if (!line.origin.empty() && line.text.size() <= 60) {
+      width = std::max(width, line.text.size());
+    }
   }
   std::string out;
   for (const Line& line : lines_) {

@@ -104,8 +104,9 @@ void expect_one_document(const std::string& text, const std::string& name) {
   YAML::Parser parser(stream);
   DocumentStarts starts;
   parser.HandleNextDocument(starts);
-  if (parser.HandleNextDocument(starts))
+  if (parser.HandleNextDocument(starts)) {
     fail(at_line(name, starts.last, name), "more text after the end; expected one YAML document");
+  }
 }
 
 /// The tree of `text`; its root stands on level `depth` of what it is part of.
@@ -115,7 +116,9 @@ ConfigNode parse_tree(std::string_view text, const std::string& name, int depth)
     expect_one_document(yaml, name);
     int budget = kMaxNodes;
     ConfigNode root = convert(YAML::Load(yaml), name, name, depth, &budget);
-    if (root.kind == ConfigNode::Kind::null) root.kind = ConfigNode::Kind::map;
+    if (root.kind == ConfigNode::Kind::null) {
+      root.kind = ConfigNode::Kind::map;
+    }
     root.where = name;
     return root;
   } catch (const YAML::Exception& e) {
@@ -125,7 +128,9 @@ ConfigNode parse_tree(std::string_view text, const std::string& name, int depth)
 
 void set_where(ConfigNode* node, const std::string& where) {
   node->where = where;
-  for (ConfigNode& item : node->items) set_where(&item, where);
+  for (ConfigNode& item : node->items) {
+    set_where(&item, where);
+  }
 }
 
 }  // namespace
@@ -143,9 +148,8 @@ ConfigNode parse_config_tree(std::string_view text, const std::string& name) {
 
 void apply_override(ConfigNode* root, const std::string& assignment) {
   constexpr size_t kShown = 200;
-  const std::string where = "--set " + (assignment.size() <= kShown
-                                            ? assignment
-                                            : quote(assignment, kShown));
+  const std::string where =
+      "--set " + (assignment.size() <= kShown ? assignment : quote(assignment, kShown));
   const size_t equals = assignment.find('=');
   const std::string path(trim(std::string_view(assignment).substr(0, equals)));
   if (equals == std::string::npos || path.empty()) {

@@ -63,7 +63,9 @@ class Fd {
  public:
   explicit Fd(int fd) : fd_(fd) {}
   ~Fd() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
   }
   Fd(const Fd&) = delete;
   Fd& operator=(const Fd&) = delete;
@@ -109,7 +111,9 @@ Destination destination_of(const std::string& path) {
   constexpr int kMostLinks = 40;  // as many as the system follows
   struct stat st {};
   if (::stat(path.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
-    if (S_ISDIR(st.st_mode)) fail_io(path, "opening it for writing", EISDIR);
+    if (S_ISDIR(st.st_mode)) {
+      fail_io(path, "opening it for writing", EISDIR);
+    }
     return {path, false};
   }
   std::string at = path;
@@ -120,11 +124,15 @@ Destination destination_of(const std::string& path) {
     }
     std::string target(PATH_MAX, '\0');
     const ssize_t length = ::readlink(at.c_str(), target.data(), target.size());
-    if (length < 0) fail_io(path, "following the link", errno);
+    if (length < 0) {
+      fail_io(path, "following the link", errno);
+    }
     target.resize(static_cast<size_t>(length));
     at = target[0] == '/' ? target : join_path(parent_path(at), target);
   }
-  if (is_link(at)) fail_io(path, "following the link", ELOOP);
+  if (is_link(at)) {
+    fail_io(path, "following the link", ELOOP);
+  }
   return {at, true};
 }
 
@@ -133,14 +141,17 @@ Destination destination_of(const std::string& path) {
 std::string read_file(const std::string& path, int64_t max_bytes) {
   int64_t size = 0;
   const Fd fd(open_for_read(path, &size));
-  if (size > max_bytes)
+  if (size > max_bytes) {
     fail(path, "file too long; got {} bytes; expected at most {}", size, max_bytes);
+  }
   std::string out;
   // Pipes and /proc have no size: read until the end, whatever the size said.
   out.resize(static_cast<size_t>(size > 0 ? size : 65536));
   size_t filled = 0;
   for (;;) {
-    if (filled == out.size()) out.resize(out.size() + 65536);
+    if (filled == out.size()) {
+      out.resize(out.size() + 65536);
+    }
     const ssize_t got = ::read(fd.get(), out.data() + filled, out.size() - filled);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path, "cannot be read: {}", error_text(errno));
@@ -186,31 +197,45 @@ FileWriter::FileWriter(const std::string& path, Mode mode, const std::string& sh
                     : mode == Mode::append ? O_CREAT | O_APPEND
                                            : O_APPEND | O_NOCTTY;
     fd_ = open_retry(path.c_str(), O_WRONLY | how, 0666);
-    if (fd_ < 0) error = errno;
+    if (fd_ < 0) {
+      error = errno;
+    }
   }
-  if (error != 0) fail_io(shown_, "opening it for writing", error);
+  if (error != 0) {
+    fail_io(shown_, "opening it for writing", error);
+  }
 }
 
 FileWriter FileWriter::standard_output() {
   constexpr const char* kShown = "standard output";
-  if (std::fflush(stdout) != 0) fail_io(kShown, "writing", errno);
+  if (std::fflush(stdout) != 0) {
+    fail_io(kShown, "writing", errno);
+  }
   const int fd = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-  if (fd < 0) fail_io(kShown, "opening it for writing", errno);
+  if (fd < 0) {
+    fail_io(kShown, "opening it for writing", errno);
+  }
   return {fd, kShown};
 }
 
 FileWriter::~FileWriter() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
 }
 
 void FileWriter::put(const char* data, size_t bytes) {
   HOCKET_CHECK(fd_ >= 0, "{} is closed", shown_);
   while (bytes > 0) {
-    if (const int error = injected(FileFaults::Op::write)) fail_io(shown_, "writing", error);
+    if (const int error = injected(FileFaults::Op::write)) {
+      fail_io(shown_, "writing", error);
+    }
     // One call moves at most 2 GiB on Linux; smaller pieces keep a signal's delay short.
     const ssize_t done = ::write(fd_, data, std::min(bytes, size_t{64} << 20));
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) fail_io(shown_, "writing", errno);
+    if (done < 0) {
+      fail_io(shown_, "writing", errno);
+    }
     data += done;
     bytes -= static_cast<size_t>(done);
   }
@@ -218,7 +243,9 @@ void FileWriter::put(const char* data, size_t bytes) {
 
 void FileWriter::write(const void* data, size_t bytes) {
   written_ += static_cast<int64_t>(bytes);
-  if (hasher_ != nullptr) hasher_->add({static_cast<const char*>(data), bytes});
+  if (hasher_ != nullptr) {
+    hasher_->add({static_cast<const char*>(data), bytes});
+  }
   if (buffer_.size() + bytes <= kBufferBytes) {
     buffer_.append(static_cast<const char*>(data), bytes);
     return;
@@ -239,14 +266,18 @@ void FileWriter::flush() {
 
 void FileWriter::sync() {
   flush();
-  if (const int error = sync_fd(fd_)) fail_io(shown_, "syncing", error);
+  if (const int error = sync_fd(fd_)) {
+    fail_io(shown_, "syncing", error);
+  }
 }
 
 void FileWriter::close() {
   if (fd_ < 0) return;
   flush();
   const int fd = std::exchange(fd_, -1);
-  if (::close(fd) != 0 && errno != EINTR) fail_io(shown_, "closing", errno);
+  if (::close(fd) != 0 && errno != EINTR) {
+    fail_io(shown_, "closing", errno);
+  }
 }
 
 void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer) {
@@ -309,7 +340,9 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
+  if (data_ != nullptr) {
+    ::munmap(const_cast<char*>(data_), size_);
+  }
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -333,7 +366,9 @@ RandomFile::RandomFile(const std::string& path) : path_(path) {
 }
 
 RandomFile::~RandomFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
 }
 
 RandomFile::RandomFile(RandomFile&& other) noexcept
@@ -391,7 +426,9 @@ int64_t file_size(const std::string& path) {
 void make_dirs(const std::string& path) {
   if (path.empty() || is_directory(path)) return;
   const std::string parent = parent_path(path);
-  if (parent != path) make_dirs(parent);
+  if (parent != path) {
+    make_dirs(parent);
+  }
   // Another process may make it first.
   if (::mkdir(path.c_str(), 0777) != 0 && !(errno == EEXIST && is_directory(path))) {
     fail_io(path, "making the folder", errno);
@@ -399,7 +436,9 @@ void make_dirs(const std::string& path) {
 }
 
 void remove_file(const std::string& path) {
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "removing", errno);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    fail_io(path, "removing", errno);
+  }
 }
 
 void remove_tree(const std::string& path) {
@@ -407,21 +446,31 @@ void remove_tree(const std::string& path) {
     remove_file(path);
     return;
   }
-  for (const std::string& name : list_dir(path)) remove_tree(path + "/" + name);
-  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) fail_io(path, "removing", errno);
+  for (const std::string& name : list_dir(path)) {
+    remove_tree(path + "/" + name);
+  }
+  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) {
+    fail_io(path, "removing", errno);
+  }
 }
 
 void rename_durable(const std::string& from, const std::string& to) {
-  if (const int error = rename_path(from, to)) fail_io(to, "renaming into place", error);
+  if (const int error = rename_path(from, to)) {
+    fail_io(to, "renaming into place", error);
+  }
   sync_dir(parent_path(to));
 }
 
 void sync_dir(const std::string& path) {
   const Fd fd(open_retry(path.c_str(), O_RDONLY | O_DIRECTORY));
-  if (fd.get() < 0) fail_io(path, "opening the folder", errno);
+  if (fd.get() < 0) {
+    fail_io(path, "opening the folder", errno);
+  }
   const int error = sync_fd(fd.get());
   // Some network file systems do not sync folders; the rename itself is done by then.
-  if (error != 0 && error != EINVAL) fail_io(path, "syncing the folder", error);
+  if (error != 0 && error != EINVAL) {
+    fail_io(path, "syncing the folder", error);
+  }
 }
 
 std::vector<std::string> list_dir(const std::string& path) {
@@ -430,7 +479,9 @@ std::vector<std::string> list_dir(const std::string& path) {
   std::vector<std::string> names;
   while (const dirent* entry = ::readdir(dir.get())) {
     const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
+    if (name != "." && name != "..") {
+      names.push_back(name);
+    }
   }
   std::sort(names.begin(), names.end());
   return names;

@@ -51,7 +51,9 @@ class FlatMap {
   }
   template <class Same>
   std::pair<Value*, bool> insert(uint64_t key, const Value& value, const Same& same) {
-    if (2 * (size_ + 1) > slots_.size()) grow();
+    if (2 * (size_ + 1) > slots_.size()) {
+      grow();
+    }
     Slot& slot = slots_[place(key, same)];
     const bool is_new = slot.key == kNoKey;
     if (is_new) {
@@ -72,7 +74,9 @@ class FlatMap {
 
   static size_t slots_for(size_t entries) {
     size_t slots = 16;
-    while (slots < 2 * entries) slots *= 2;
+    while (slots < 2 * entries) {
+      slots *= 2;
+    }
     return slots;
   }
 
@@ -91,7 +95,9 @@ class FlatMap {
     std::vector<Slot> old(slots_.size() * 2);
     old.swap(slots_);
     for (const Slot& slot : old) {
-      if (slot.key != kNoKey) slots_[place(slot.key, none)] = slot;
+      if (slot.key != kNoKey) {
+        slots_[place(slot.key, none)] = slot;
+      }
     }
   }
 

@@ -26,8 +26,8 @@ FolderLock::FolderLock(const std::string& folder, const std::string& doing,
     fail(folder, "another process is {}; wait for it, or {}", doing, advice);
   }
   // Some network file systems have no locks.
-  log_warning("{}: no lock ({}): take care that no other process is {}", path,
-              std::strerror(error), doing);
+  log_warning("{}: no lock ({}): take care that no other process is {}", path, std::strerror(error),
+              doing);
 }
 
 FolderLock::~FolderLock() { ::close(fd_); }

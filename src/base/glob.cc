@@ -42,11 +42,15 @@ class Walk {
     const std::string& part = parts_[at];
     const bool last = at + 1 == parts_.size();
     if (part == "**") {
-      if (!last) from(base, at + 1);
+      if (!last) {
+        from(base, at + 1);
+      }
       any_depth(base, at, last);
     } else if (has_wildcard(part)) {
       for (const std::string& name : names_in(base)) {
-        if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) take(base + name, at, last);
+        if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) {
+          take(base + name, at, last);
+        }
       }
     } else {
       take(base + part, at, last);
@@ -57,7 +61,9 @@ class Walk {
   // A name that matched: a file at the end of the pattern, a folder before.
   void take(const std::string& path, size_t at, bool last) {
     if (!last) {
-      if (type_of(path) == Type::folder) from(path + "/", at + 1);
+      if (type_of(path) == Type::folder) {
+        from(path + "/", at + 1);
+      }
     } else if (type_of(path) == Type::file) {
       out_->push_back(path);
     }
@@ -88,14 +94,18 @@ class Walk {
     try {
       return list_dir(base.empty() ? "." : base);
     } catch (const Error&) {
-      skip(base.size() > 1 ? base.substr(0, base.size() - 1) : base.empty() ? "." : base,
+      skip(base.size() > 1 ? base.substr(0, base.size() - 1)
+           : base.empty()  ? "."
+                           : base,
            GlobSkipped::Why::unreadable);
       return {};
     }
   }
 
   void skip(const std::string& path, GlobSkipped::Why why) {
-    if (skipped_ != nullptr) skipped_->push_back({path, why});
+    if (skipped_ != nullptr) {
+      skipped_->push_back({path, why});
+    }
   }
 
   const std::vector<std::string> parts_;
@@ -115,10 +125,14 @@ void sort_unique(std::vector<Item>* items, const Key& key) {
 
 const char* to_string(GlobSkipped::Why why) {
   switch (why) {
-    case GlobSkipped::Why::hidden: return "hidden";
-    case GlobSkipped::Why::linked_folder: return "a link to a folder";
-    case GlobSkipped::Why::unreadable: return "cannot be read";
-    case GlobSkipped::Why::no_file: return "no regular file";
+    case GlobSkipped::Why::hidden:
+      return "hidden";
+    case GlobSkipped::Why::linked_folder:
+      return "a link to a folder";
+    case GlobSkipped::Why::unreadable:
+      return "cannot be read";
+    case GlobSkipped::Why::no_file:
+      return "no regular file";
   }
   return "?";
 }

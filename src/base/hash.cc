@@ -34,7 +34,9 @@ Hasher& Hasher::add(std::string_view bytes) {
 
 Hasher& Hasher::add(uint64_t value) {
   char bytes[8];
-  for (int i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  for (int i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<char>(value >> (8 * i));
+  }
   return add(std::string_view(bytes, 8));
 }
 

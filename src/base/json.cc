@@ -63,7 +63,9 @@ class Builder : public nlohmann::json_sax<Json> {
          {"syntax error while parsing value - ", "syntax error while parsing object key - ",
           "syntax error while parsing object separator - ", "syntax error while parsing object - ",
           "syntax error while parsing array - ", "syntax error - "}) {
-      if (error.compare(0, drop.size(), drop) == 0) error.erase(0, drop.size());
+      if (error.compare(0, drop.size(), drop) == 0) {
+        error.erase(0, drop.size());
+      }
     }
     error_at = at == 0 ? 0 : at - 1;
     return false;
@@ -149,13 +151,17 @@ void JsonView::wrong_type(const char* expected) const {
 }
 
 bool JsonView::has(std::string_view key) const {
-  if (!value_->is_object()) wrong_type("an object");
+  if (!value_->is_object()) {
+    wrong_type("an object");
+  }
   const auto it = value_->find(std::string(key));
   return it != value_->end() && !it->is_null();
 }
 
 JsonView JsonView::at(std::string_view key) const {
-  if (!value_->is_object()) wrong_type("an object");
+  if (!value_->is_object()) {
+    wrong_type("an object");
+  }
   const std::string name(key);
   const std::string path = path_.empty() ? name : path_ + "." + name;
   const auto it = value_->find(name);
@@ -168,7 +174,9 @@ JsonView JsonView::at(std::string_view key) const {
 }
 
 JsonView JsonView::at(size_t index) const {
-  if (!value_->is_array()) wrong_type("an array");
+  if (!value_->is_array()) {
+    wrong_type("an array");
+  }
   if (index >= value_->size()) {
     fail(fmt::format("has {} elements; expected more than {}", value_->size(), index));
   }
@@ -176,14 +184,20 @@ JsonView JsonView::at(size_t index) const {
 }
 
 size_t JsonView::size() const {
-  if (!value_->is_structured()) wrong_type("an array or object");
+  if (!value_->is_structured()) {
+    wrong_type("an array or object");
+  }
   return value_->size();
 }
 
 std::vector<std::string> JsonView::keys() const {
-  if (!value_->is_object()) wrong_type("an object");
+  if (!value_->is_object()) {
+    wrong_type("an object");
+  }
   std::vector<std::string> out;
-  for (auto it = value_->begin(); it != value_->end(); ++it) out.push_back(it.key());
+  for (auto it = value_->begin(); it != value_->end(); ++it) {
+    out.push_back(it.key());
+  }
   return out;
 }
 
@@ -195,14 +209,18 @@ bool JsonView::is_bool() const { return value_->is_boolean(); }
 bool JsonView::is_null() const { return value_->is_null(); }
 
 bool JsonView::as_bool() const {
-  if (!value_->is_boolean()) wrong_type("true or false");
+  if (!value_->is_boolean()) {
+    wrong_type("true or false");
+  }
   return value_->get<bool>();
 }
 
 int64_t JsonView::as_int() const {
   if (value_->is_number_unsigned()) {
     const auto v = value_->get<uint64_t>();
-    if (v > static_cast<uint64_t>(INT64_MAX)) wrong_type("an integer below 2^63");
+    if (v > static_cast<uint64_t>(INT64_MAX)) {
+      wrong_type("an integer below 2^63");
+    }
     return static_cast<int64_t>(v);
   }
   if (value_->is_number_integer()) return value_->get<int64_t>();
@@ -214,28 +232,40 @@ int64_t JsonView::as_int() const {
 }
 
 double JsonView::as_double() const {
-  if (!value_->is_number()) wrong_type("a number");
+  if (!value_->is_number()) {
+    wrong_type("a number");
+  }
   return value_->get<double>();
 }
 
 const std::string& JsonView::as_string() const {
-  if (!value_->is_string()) wrong_type("a string");
+  if (!value_->is_string()) {
+    wrong_type("a string");
+  }
   return value_->get_ref<const std::string&>();
 }
 
 std::vector<int64_t> JsonView::as_ints() const {
-  if (!value_->is_array()) wrong_type("an array of integers");
+  if (!value_->is_array()) {
+    wrong_type("an array of integers");
+  }
   std::vector<int64_t> out;
   out.reserve(value_->size());
-  for (size_t i = 0; i < value_->size(); ++i) out.push_back(at(i).as_int());
+  for (size_t i = 0; i < value_->size(); ++i) {
+    out.push_back(at(i).as_int());
+  }
   return out;
 }
 
 std::vector<std::string> JsonView::as_strings() const {
-  if (!value_->is_array()) wrong_type("an array of strings");
+  if (!value_->is_array()) {
+    wrong_type("an array of strings");
+  }
   std::vector<std::string> out;
   out.reserve(value_->size());
-  for (size_t i = 0; i < value_->size(); ++i) out.push_back(at(i).as_string());
+  for (size_t i = 0; i < value_->size(); ++i) {
+    out.push_back(at(i).as_string());
+  }
   return out;
 }
 

@@ -48,15 +48,20 @@ JsonWriter& JsonWriter::end() {
   HOCKET_CHECK(!open_.empty() && !after_key_, "JSON: nothing to end");
   const char bracket = open_.back();
   open_.pop_back();
-  if (!first_) new_line();
+  if (!first_) {
+    new_line();
+  }
   text_ += bracket == '{' ? '}' : ']';
   first_ = false;
   return *this;
 }
 
 JsonWriter& JsonWriter::key(std::string_view name) {
-  HOCKET_CHECK(!open_.empty() && open_.back() == '{' && !after_key_, "JSON: a key outside an object");
-  if (!first_) text_ += ',';
+  HOCKET_CHECK(!open_.empty() && open_.back() == '{' && !after_key_,
+               "JSON: a key outside an object");
+  if (!first_) {
+    text_ += ',';
+  }
   new_line();
   append_json_string(&text_, name);
   text_ += style_.indent > 0 ? ": " : ":";
@@ -111,7 +116,9 @@ void JsonWriter::before_value() {
   }
   HOCKET_CHECK(open_.empty() ? first_ : open_.back() == '[', "JSON: a value without a key");
   if (!open_.empty()) {
-    if (!first_) text_ += ',';
+    if (!first_) {
+      text_ += ',';
+    }
     new_line();
   }
   first_ = false;

@@ -50,7 +50,9 @@ class JsonWriter {
   template <typename T>
   JsonWriter& value(const std::vector<T>& list) {
     array();
-    for (const T& x : list) value(x);
+    for (const T& x : list) {
+      value(x);
+    }
     return end();
   }
   template <typename T>

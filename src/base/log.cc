@@ -19,7 +19,9 @@ void put(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t done = ::write(fd, text.data(), text.size());
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return;  // nowhere left to report it
+    if (done <= 0) {
+      return;  // nowhere left to report it
+    }
     text.remove_prefix(static_cast<size_t>(done));
   }
 }
@@ -29,7 +31,8 @@ LogLevel level_from_environment() {
   const std::string_view name = text == nullptr ? "" : text;
   if (name == "debug") return LogLevel::debug;
   if (!name.empty() && name != "warning") {
-    const std::string line = fmt::format("warning: HOCKET_LOG is '{}'; expected debug or warning\n", name);
+    const std::string line =
+        fmt::format("warning: HOCKET_LOG is '{}'; expected debug or warning\n", name);
     put(2, line);
   }
   return LogLevel::warning;
@@ -83,7 +86,9 @@ void set_log_sink(std::function<void(LogLevel, const std::string&)> function) {
 
 void log_line(LogLevel level, std::string_view text) {
   std::string line;
-  if (thread_rank >= 0) line = fmt::format("[rank {}] ", thread_rank);
+  if (thread_rank >= 0) {
+    line = fmt::format("[rank {}] ", thread_rank);
+  }
   line += level == LogLevel::debug ? "debug: " : "warning: ";
   line += text;
   const std::lock_guard lock(output_mutex());
@@ -100,7 +105,9 @@ void print_line(std::string_view text) {
 }
 
 void Progress::step_around_locked(std::string_view line) {
-  if (live_progress != nullptr) live_progress->clear_locked();
+  if (live_progress != nullptr) {
+    live_progress->clear_locked();
+  }
   put(2, std::string(line) + "\n");
   if (live_progress != nullptr && live_progress->terminal_ && !live_progress->last_.empty()) {
     live_progress->show_locked(true);
@@ -113,17 +120,23 @@ Progress::Progress(Options options) : options_(std::move(options)) {
   }
   terminal_ = options_.terminal < 0 ? ::isatty(options_.fd) == 1 : options_.terminal == 1;
   const std::lock_guard lock(output_mutex());
-  if (live_progress == nullptr) live_progress = this;
+  if (live_progress == nullptr) {
+    live_progress = this;
+  }
 }
 
 Progress::~Progress() {
   finish();
   const std::lock_guard lock(output_mutex());
-  if (live_progress == this) live_progress = nullptr;
+  if (live_progress == this) {
+    live_progress = nullptr;
+  }
 }
 
 void Progress::clear_locked() {
-  if (on_screen_) put(options_.fd, "\r\x1b[K");
+  if (on_screen_) {
+    put(options_.fd, "\r\x1b[K");
+  }
   on_screen_ = false;
 }
 
@@ -163,8 +176,12 @@ void Progress::print(const std::string& line) {
 
 void Progress::finish() {
   const std::lock_guard lock(output_mutex());
-  if (pending_) show_locked(true);
-  if (on_screen_) put(options_.fd, "\n");
+  if (pending_) {
+    show_locked(true);
+  }
+  if (on_screen_) {
+    put(options_.fd, "\n");
+  }
   on_screen_ = false;
   last_.clear();
 }

@@ -33,7 +33,9 @@ void print_line(std::string_view text);
 
 template <typename... Args>
 void log_message(LogLevel level, fmt::format_string<Args...> text, Args&&... args) {
-  if (level >= log_level()) log_line(level, fmt::format(text, std::forward<Args>(args)...));
+  if (level >= log_level()) {
+    log_line(level, fmt::format(text, std::forward<Args>(args)...));
+  }
 }
 template <typename... Args>
 void log_debug(fmt::format_string<Args...> text, Args&&... args) {

@@ -23,12 +23,13 @@ constexpr bool takes(std::index_sequence<I...>) {
 
 template <class T, size_t kCount, size_t kMost>
 constexpr size_t largest() {
-  if constexpr (kCount == kMost)
+  if constexpr (kCount == kMost) {
     return kMost;
-  else if constexpr (takes<T>(std::make_index_sequence<kCount + 1>()))
+  } else if constexpr (takes<T>(std::make_index_sequence<kCount + 1>())) {
     return largest<T, kCount + 1, kMost>();
-  else
+  } else {
     return kCount;
+  }
 }
 
 }  // namespace members_detail

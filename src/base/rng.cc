@@ -40,13 +40,17 @@ std::pair<double, double> normal_pair(uint64_t seed, uint64_t stream, uint64_t p
 template <class T>
 void fill(std::span<T> out, uint64_t seed, uint64_t stream, uint64_t first, double std) {
   size_t i = 0;
-  if (first % 2 == 1 && !out.empty()) out[i++] = static_cast<T>(std * normal(seed, stream, first));
+  if (first % 2 == 1 && !out.empty()) {
+    out[i++] = static_cast<T>(std * normal(seed, stream, first));
+  }
   for (; i + 1 < out.size(); i += 2) {
     const auto [even, odd] = normal_pair(seed, stream, (first + i) / 2);
     out[i] = static_cast<T>(std * even);
     out[i + 1] = static_cast<T>(std * odd);
   }
-  if (i < out.size()) out[i] = static_cast<T>(std * normal(seed, stream, first + i));
+  if (i < out.size()) {
+    out[i] = static_cast<T>(std * normal(seed, stream, first + i));
+  }
 }
 
 }  // namespace

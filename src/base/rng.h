@@ -60,7 +60,9 @@ class Rng {
   /// Fisher-Yates.
   template <class Container>
   void shuffle(Container& items) {
-    for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[below(i)]);
+    for (size_t i = items.size(); i > 1; --i) {
+      std::swap(items[i - 1], items[below(i)]);
+    }
   }
   template <class Container>
   const auto& pick(const Container& items) {

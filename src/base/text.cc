@@ -13,7 +13,9 @@ namespace {
 std::string lower(std::string_view text) {
   std::string out(text);
   for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    if (c >= 'A' && c <= 'Z') {
+      c = static_cast<char>(c - 'A' + 'a');
+    }
   }
   return out;
 }
@@ -24,7 +26,9 @@ std::string three_digits(double value) {
   std::string text = fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
   if (text.find('.') != std::string::npos) {
     text.erase(text.find_last_not_of('0') + 1);
-    if (text.back() == '.') text.pop_back();
+    if (text.back() == '.') {
+      text.pop_back();
+    }
   }
   return text;
 }
@@ -34,7 +38,9 @@ std::string three_digits(double value) {
 int edit_distance(std::string_view a, std::string_view b) {
   const size_t n = b.size();
   std::vector<int> before(n + 1), previous(n + 1), row(n + 1);
-  for (size_t j = 0; j <= n; ++j) row[j] = static_cast<int>(j);
+  for (size_t j = 0; j <= n; ++j) {
+    row[j] = static_cast<int>(j);
+  }
   for (size_t i = 1; i <= a.size(); ++i) {
     before.swap(previous);
     previous.swap(row);

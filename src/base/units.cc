@@ -123,7 +123,9 @@ std::string format_quantity(double value, Unit unit) {
     const std::string text = fmt::format("{}{}", number, suffix.text);
     double back = 0;
     if (!parse_quantity(text, unit, &back) || back != value) continue;
-    if (!found || text.size() < best.size()) best = text;
+    if (!found || text.size() < best.size()) {
+      best = text;
+    }
     found = true;
   }
   return best;

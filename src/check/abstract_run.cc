@@ -91,7 +91,9 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
   };
   int32_t blocker = -1;
   for (TaskId d : t.deps) {
-    if (!done_[static_cast<size_t>(ctx_.global(ref.cls, d))]) blocker = ctx_.global(ref.cls, d);
+    if (!done_[static_cast<size_t>(ctx_.global(ref.cls, d))]) {
+      blocker = ctx_.global(ref.cls, d);
+    }
   }
   if (blocker >= 0) return wait_for(blocker);
 
@@ -99,7 +101,9 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
   if (is_message(k)) {
     const int32_t other = matching_.partner[static_cast<size_t>(task)];
     const bool receive = is_receive(k);
-    if (other < 0 && (receive || sends_ == Sends::wait)) return;  // reported; waits for ever
+    if (other < 0 && (receive || sends_ == Sends::wait)) {
+      return;  // reported; waits for ever
+    }
     if (sends_ == Sends::alone) {
       if (receive && !done_[static_cast<size_t>(other)]) return wait_for(other);
       return end(task);
@@ -121,7 +125,9 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
     if (!arrived_[static_cast<size_t>(other_lane)] || head_task(other_lane) != other) return;
   }
   *meeting = true;
-  for (int32_t other : all.tasks) end(other);
+  for (int32_t other : all.tasks) {
+    end(other);
+  }
 }
 
 AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
@@ -149,9 +155,9 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
 }
 
 std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
-  // Every stuck lane waits, through its head, for a task of another lane, and so for the head of that
-  // one. Following these waits from each lane ends at a lane that waits for nobody who could come
-  // (reported elsewhere), at one that was followed before, or comes back to the path: a cycle.
+  // Every stuck lane waits, through its head, for a task of another lane, and so for the head of
+  // that one. Following these waits from each lane ends at a lane that waits for nobody who could
+  // come (reported elsewhere), at one that was followed before, or comes back to the path: a cycle.
   const int32_t num_lanes = static_cast<int32_t>(head_.size());
   std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: done with
   std::vector<Cycle> found;
@@ -190,7 +196,9 @@ std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
       }
       lane = next;
     }
-    for (int32_t l : path) colour[static_cast<size_t>(l)] = 2;
+    for (int32_t l : path) {
+      colour[static_cast<size_t>(l)] = 2;
+    }
   }
   return found;
 }

@@ -40,8 +40,8 @@ class AbstractRun {
   template <typename Visit>
   bool run(Visit&& visit);
 
-  /// After a run that got stuck: the tasks of a cycle of waits, each followed by the one it waits for,
-  /// and the cycle in words. Empty if the lanes are stuck for want of a partner only.
+  /// After a run that got stuck: the tasks of a cycle of waits, each followed by the one it waits
+  /// for, and the cycle in words. Empty if the lanes are stuck for want of a partner only.
   struct Cycle {
     std::vector<TaskRef> tasks;
     std::string text;
@@ -53,8 +53,8 @@ class AbstractRun {
     int32_t target = -1;  ///< global task waited for
     const char* why = "";
   };
-  /// Tries the head of a lane: fills `ended_` with the tasks that end now, or notes for what the lane
-  /// waits and leaves it empty. `*meeting`: they are a collective over several classes.
+  /// Tries the head of a lane: fills `ended_` with the tasks that end now, or notes for what the
+  /// lane waits and leaves it empty. `*meeting`: they are a collective over several classes.
   void advance(int32_t lane, bool* meeting);
   void end(int32_t task);
   /// Lane of class `cls` whose next task comes first in issue order among those that may go on, -1.

@@ -20,8 +20,9 @@ Hash128 parse_hash(const JsonView& json) {
     const auto [end, error] = std::from_chars(at, at + 16, *to, 16);
     return error == std::errc() && end == at + 16;
   };
-  if (text.size() != 32 || !half(0, &hash.high) || !half(16, &hash.low))
+  if (text.size() != 32 || !half(0, &hash.high) || !half(16, &hash.low)) {
     json.fail("is " + quote(text) + "; expected 32 hexadecimal digits");
+  }
   return hash;
 }
 
@@ -35,15 +36,18 @@ Hash128 reference_hash(const graph::Graph& graph, int32_t num_micro_batches) {
 
 Hash128 mesh_hash(const program::Mesh& mesh) {
   Hasher hasher;
-  for (const graph::Axis& axis : mesh.axes)
+  for (const graph::Axis& axis : mesh.axes) {
     hasher.add(fmt::format("{}={} ", axis.name, axis.size));
+  }
   return hasher.finish();
 }
 
 std::string differences(const Certificate& certified, const Certificate& now) {
   std::vector<std::string> list;
   const auto compare = [&](const char* what, const Hash128& a, const Hash128& b) {
-    if (a != b) list.push_back(fmt::format("the {} ({} is not {})", what, b.hex(), a.hex()));
+    if (a != b) {
+      list.push_back(fmt::format("the {} ({} is not {})", what, b.hex(), a.hex()));
+    }
   };
   compare("program", certified.program, now.program);
   compare("reference graph", certified.reference, now.reference);

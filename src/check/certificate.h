@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a verdict is about, by hash: a program, the single-device graph that it was compared with, and
-// the mesh of ranks. A verdict says nothing of anything else.
+// What a verdict is about, by hash: a program, the single-device graph that it was compared with,
+// and the mesh of ranks. A verdict says nothing of anything else.
 #pragma once
 
 #include <string>
@@ -24,11 +24,12 @@ struct Certificate {
 Hash128 reference_hash(const graph::Graph& graph, int32_t num_micro_batches);
 Hash128 mesh_hash(const program::Mesh& mesh);
 
-/// Which of the three differ, with both hashes: "the reference graph (ab.. is not cd..)"; "" if none.
+/// Which of the three differ, with both hashes: "the reference graph (ab.. is not cd..)"; "" if
+/// none.
 std::string differences(const Certificate& certified, const Certificate& now);
 
-/// The certificate in what `hocket check --json` printed, or in the run.json of a checkpoint. Error if
-/// there is none.
+/// The certificate in what `hocket check --json` printed, or in the run.json of a checkpoint. Error
+/// if there is none.
 Certificate parse_certificate(const JsonView& json);
 Certificate read_certificate(const std::string& path);
 

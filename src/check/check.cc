@@ -43,10 +43,11 @@ void claim(Verdict& v, bool planned, bool values) {
         "arena",
         "owners of address ranges, swept in a topological order, under the same clocks");
     add("a rank takes at most the memory below",
-        "pages of named buffers, and of the arena between offset and offset + expected size; messages "
+        "pages of named buffers, and of the arena between offset and offset + expected size; "
+        "messages "
         "not known to be received when the next is sent");
   }
-  if (values)
+  if (values) {
     add(fmt::format(
             "every parameter, state and output ends the step with the value that the "
             "single-device graph gives it ({} applications), in the layout the host expects; "
@@ -54,6 +55,7 @@ void claim(Verdict& v, bool planned, bool values) {
             v.num_applications),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
+  }
   add("predictions count the work that the kernels do",
       values ? "FLOPs and bytes of every kind worked out again from its op and types"
              : "FLOPs and bytes of every kind without routed rows worked out again from its op and "
@@ -61,14 +63,16 @@ void claim(Verdict& v, bool planned, bool values) {
 }
 
 bool has_ragged(const Program& program) {
-  for (const RankClass& c : program.classes)
-    for (const program::Buffer& b : c.buffers)
+  for (const RankClass& c : program.classes) {
+    for (const program::Buffer& b : c.buffers) {
       if (b.expected_bytes != program::kNone) return true;
+    }
+  }
   return false;
 }
 
 void state_limits(Verdict& v, const Context& ctx, bool values) {
-  if (values)
+  if (values) {
     v.assumptions = {
         "the layout and gradient rules of src/ops are right (tested against one device and finite "
         "differences)",
@@ -76,27 +80,29 @@ void state_limits(Verdict& v, const Context& ctx, bool values) {
         "addition is associative and commutative",
         "two different sums do not collide in a 128-bit hash",
     };
+  }
   v.assumptions.push_back("ranks of a class run the same list of tasks");
-  if (!v.stuck_when_sends_wait.empty())
+  if (!v.stuck_when_sends_wait.empty()) {
     v.assumptions.push_back(
         "sends complete without their receiver, as between local ranks (Gloo and NCCL wait); "
         "otherwise " +
         v.stuck_when_sends_wait);
+  }
   if (v.ragged_factor > 0) {
-    v.assumptions.push_back(
-        fmt::format("memory: routing brings no rank more than {:.2f} times its even share of rows, what "
-                    "ragged buffers are planned to hold; beyond that nothing is dropped, a run takes "
-                    "more memory and says so",
-                    std::floor(v.ragged_factor * 100) / 100));
+    v.assumptions.push_back(fmt::format(
+        "memory: routing brings no rank more than {:.2f} times its even share of rows, what "
+        "ragged buffers are planned to hold; beyond that nothing is dropped, a run takes "
+        "more memory and says so",
+        std::floor(v.ragged_factor * 100) / 100));
   } else if (!values && has_ragged(ctx.program)) {
     v.assumptions.push_back("memory: ragged buffers hold no more than their expected size");
   }
-  v.outside = {
-      "kernels' own correctness", "rounding and the order of reductions",
-      "the communication library and the network",
-      "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
-      "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in hand while "
-      "a checkpoint is saved or a sample is drawn"};
+  v.outside = {"kernels' own correctness", "rounding and the order of reductions",
+               "the communication library and the network",
+               "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
+               "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in "
+               "hand while "
+               "a checkpoint is saved or a sample is drawn"};
 }
 
 /// Shared by both entries; `reference` null: no values.
@@ -113,36 +119,53 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     v.num_tasks += static_cast<int64_t>(c.tasks.size());
     v.num_buffers += static_cast<int64_t>(c.buffers.size());
   }
-  if (reference) v.num_applications = reference->terms.num_apps();
+  if (reference) {
+    v.num_applications = reference->terms.num_apps();
+  }
   if (check_rules(ctx)) {
-    if (reference && reference->num_micro_batches() != program.num_micro_batches)
+    if (reference && reference->num_micro_batches() != program.num_micro_batches) {
       ctx.report("micro-batches", ProblemClass::value, {}, {},
                  fmt::format("the program runs {} micro-batches; the reference {}",
                              program.num_micro_batches, reference->num_micro_batches()),
                  "check against as many micro-batches as the program runs");
+    }
     Hazards hazards(ctx);
     std::unique_ptr<Values> values;
-    if (reference) values = std::make_unique<Values>(ctx, *reference, hazards);
+    if (reference) {
+      values = std::make_unique<Values>(ctx, *reference, hazards);
+    }
     Sweep sweep(ctx);
     sweep.match();
     const bool finished = sweep.run(hazards, values.get());
-    if (finished && values) values->finish();
-    if (values) v.ragged_factor = values->least_factor();
+    if (finished && values) {
+      values->finish();
+    }
+    if (values) {
+      v.ragged_factor = values->least_factor();
+    }
     v.memory = check_memory(ctx);
     check_costs(ctx, values.get());
-    if (problems.count == 0) v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
+    if (problems.count == 0) {
+      v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
+    }
     v.num_messages = sweep.num_messages();
     v.num_collectives = sweep.num_collectives();
   }
   v.num_problems = problems.count;
   v.problems = std::move(problems.list);
-  if (v.ok() && options.skip_rules.empty()) claim(v, ctx.planned, reference != nullptr);
+  if (v.ok() && options.skip_rules.empty()) {
+    claim(v, ctx.planned, reference != nullptr);
+  }
   state_limits(v, ctx, reference != nullptr);
   v.certificate.program = program::program_hash(program);
   v.certificate.mesh = mesh_hash(program.mesh);
-  for (const graph::Axis& axis : program.mesh.axes)
-    v.certificate.ranks += fmt::format("{}{} {}", v.certificate.ranks.empty() ? "" : " x ", axis.name, axis.size);
-  if (reference) v.certificate.reference = reference->hash();
+  for (const graph::Axis& axis : program.mesh.axes) {
+    v.certificate.ranks +=
+        fmt::format("{}{} {}", v.certificate.ranks.empty() ? "" : " x ", axis.name, axis.size);
+  }
+  if (reference) {
+    v.certificate.reference = reference->hash();
+  }
   v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return v;
 }

@@ -55,17 +55,18 @@ struct LiveBuffer {
 struct ClassMemory {
   int32_t cls = 0;
   program::Memory planned;
-  TaskRef peak_task;                ///< while it runs, the most bytes are alive (only when over budget)
+  TaskRef peak_task;  ///< while it runs, the most bytes are alive (only when over budget)
   std::vector<LiveBuffer> largest;  ///< alive then, largest first (only when over budget)
 };
 
 struct CheckOptions {
-  int64_t memory_budget = 0;      ///< bytes per rank; 0: not compared
-  std::string budget_from;        ///< who says so, for the refusal: "cluster.memory_budget"
-  /// Bytes per rank of each class that a program which evaluates beside this one takes; empty: none.
+  int64_t memory_budget = 0;  ///< bytes per rank; 0: not compared
+  std::string budget_from;    ///< who says so, for the refusal: "cluster.memory_budget"
+  /// Bytes per rank of each class that a program which evaluates beside this one takes; empty:
+  /// none.
   std::vector<int64_t> evaluation;
-  bool allow_unplanned = false;   ///< a program between passes: no memory plan yet
-  int max_problems = 20;      ///< problems kept in the verdict; all are counted
+  bool allow_unplanned = false;  ///< a program between passes: no memory plan yet
+  int max_problems = 20;         ///< problems kept in the verdict; all are counted
   /// For tests of the check itself: what these rules refuse is passed over. The verdict of a
   /// check with rules left out proves nothing.
   std::vector<std::string> skip_rules = {};
@@ -86,8 +87,8 @@ struct Verdict {
   std::vector<std::string> assumptions;  ///< what the proof takes for granted
   std::vector<std::string> outside;      ///< what it says nothing about
   std::vector<ClassMemory> memory;
-  /// Ragged buffers are planned for this many times the rows of even routing (the least of them); 0:
-  /// there are none, or no reference to tell.
+  /// Ragged buffers are planned for this many times the rows of even routing (the least of them);
+  /// 0: there are none, or no reference to tell.
   double ragged_factor = 0;
   int64_t num_tasks = 0, num_buffers = 0, num_messages = 0, num_collectives = 0;
   int64_t num_applications = 0;  ///< distinct op applications of the single-device step

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What collectives do to values: they keep the term and move it from one layout to another along the
-// axes of their group, as the op's movement says. Over the stages of a pipeline, a sum unites the sums
-// that the stages hold.
+// What collectives do to values: they keep the term and move it from one layout to another along
+// the axes of their group, as the op's movement says. Over the stages of a pipeline, a sum unites
+// the sums that the stages hold.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,8 +13,9 @@ namespace hocket::check {
 /// Parts along `dim` are nested with the outermost axis first: only the innermost axis that splits
 /// `dim` can be gathered, and a new split is the innermost.
 bool Values::innermost(const Layout& l, int32_t axis, int32_t dim) const {
-  for (int32_t a = axis + 1; a < kMaxAxes; ++a)
+  for (int32_t a = axis + 1; a < kMaxAxes; ++a) {
     if (l[a] == Placement::split(dim)) return false;
+  }
   return true;
 }
 
@@ -29,14 +30,16 @@ bool Values::local_index(ExprId e) const {
 bool Values::move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t operand, Value* v) {
   // On every axis of the group the value must lie as the movement needs it: partial to be added up,
   // split along the dim along which its parts are put side by side. What is then whole is cut, if
-  // the op gives every rank a block. Axes split a dim one inside the other, so parts are put together
-  // from the innermost axis outwards, and blocks cut in the opposite order.
+  // the op gives every rank a block. Axes split a dim one inside the other, so parts are put
+  // together from the innermost axis outwards, and blocks cut in the opposite order.
   const comm::Move& move = k.comm->move;
   const graph::Attrs& attrs = ctx_.program.kind(ctx_.task(ref)).attrs;
   const Placement from = comm::before(*k.comm, attrs), to = comm::after(*k.comm, attrs);
   const BufferId b = ctx_.task(ref).in[operand];
   auto axis_name = [&](int32_t a) { return ctx_.program.mesh.axes[static_cast<size_t>(a)].name; };
-  if (v->layout == kAnyLayout && !k.comm->needs_sizes) return true;  // zero, wherever it goes
+  if (v->layout == kAnyLayout && !k.comm->needs_sizes) {
+    return true;  // zero, wherever it goes
+  }
   Layout l = v->layout == kAnyLayout ? Layout{} : ctx_.layouts[v->layout];
   const bool cuts = move.part == comm::Move::Part::block;
   for (auto a = g.axes.rbegin(); a != g.axes.rend(); ++a) {
@@ -50,7 +53,8 @@ bool Values::move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t ope
              "exchange rows that are split by token (1) or by expert (0), innermost axis first");
     } else if (from.is_split()) {
       refuse("gather-layout", ref, b,
-             fmt::format("it is not split along dim {} over {} (innermost)", from.dim(), axis_name(*a)),
+             fmt::format("it is not split along dim {} over {} (innermost)", from.dim(),
+                         axis_name(*a)),
              "gather along the dim and the axes that split the value, innermost first");
     } else if (cuts) {
       refuse("scatter-layout", ref, b, fmt::format("it is not partial over {}", axis_name(*a)),
@@ -60,10 +64,11 @@ bool Values::move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t ope
              fmt::format("it is split over {}: different parts would be added", axis_name(*a)),
              "gather instead, or take this axis out of the group");
     } else {
-      refuse("reduce-replicated", ref, b,
-             fmt::format("it is not partial over {}: the sum would be {} times the value",
-                         axis_name(*a), ctx_.program.mesh.axes[static_cast<size_t>(*a)].size),
-             fmt::format("remove the {}, or take this axis out of its group", k.comm->name).c_str());
+      refuse(
+          "reduce-replicated", ref, b,
+          fmt::format("it is not partial over {}: the sum would be {} times the value",
+                      axis_name(*a), ctx_.program.mesh.axes[static_cast<size_t>(*a)].size),
+          fmt::format("remove the {}, or take this axis out of its group", k.comm->name).c_str());
     }
     return false;
   }
@@ -84,7 +89,9 @@ bool Values::move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t ope
       }
       return false;
     }
-    if (to.is_split()) l[a] = to;
+    if (to.is_split()) {
+      l[a] = to;
+    }
   }
   v->layout = ctx_.layouts.intern(l);
   return true;
@@ -96,8 +103,11 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value
   const BufferId b = ctx_.task(ref).in[1];
   const Expr& s = ref_.terms[sizes.expr];
   AppId route = -1;
-  for (ExprId e : ref_.terms.terms_of(rows.expr))
-    if (ref_.terms[e].kind == Expr::Kind::output) route = ref_.terms.app(ref_.terms[e].a).route;
+  for (ExprId e : ref_.terms.terms_of(rows.expr)) {
+    if (ref_.terms[e].kind == Expr::Kind::output) {
+      route = ref_.terms.app(ref_.terms[e].a).route;
+    }
+  }
   if (s.kind != Expr::Kind::sizes || s.a != route || s.b != axis) {
     refuse("exchange-sizes", ref, b,
            "these are not the sizes of the routing of " + describe(rows.expr),
@@ -122,22 +132,24 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value
 void Values::collective(int32_t cls, TaskId task, const Task& t, const KindInfo& k) {
   // A list: every operand by itself. Otherwise the first input is moved to the last output. An op
   // that makes sizes also leaves, in its first output, what every rank had; their layout is that of
-  // the counts before they were moved, which says whose rows they count. An op that needs sizes moves
-  // rows, which only those of the same routing describe.
+  // the counts before they were moved, which says whose rows they count. An op that needs sizes
+  // moves rows, which only those of the same routing describe.
   const GroupInfo& g = ctx_.groups[static_cast<size_t>(t.group)];
   const TaskRef ref{cls, task};
   if (k.comm->list) {
     for (size_t i = 0; i < t.in.size(); ++i) {
       Value v = at(cls, t.in[i]);
-      if (v.expr < 0 || !move(ref, k, g, i, &v))
+      if (v.expr < 0 || !move(ref, k, g, i, &v)) {
         lose(cls, t.out[i]);
-      else
+      } else {
         set(cls, t, i, v.expr, v.layout, nullptr, ref);
+      }
     }
     return;
   }
-  for (BufferId b : t.in)
+  for (BufferId b : t.in) {
     if (at(cls, b).expr < 0) return lose_outputs(cls, t);
+  }
   const bool exchange = k.comm->makes_sizes || k.comm->needs_sizes;
   if (exchange && g.axes.size() > 1) {
     refuse("exchange-axis", ref, -1, "its group spans more than one axis",
@@ -148,8 +160,9 @@ void Values::collective(int32_t cls, TaskId task, const Task& t, const KindInfo&
   const int32_t axis = g.axes.empty() ? -1 : g.axes[0];
   const Value before = at(cls, t.in[0]);
   Value v = before;
-  if (k.comm->needs_sizes && !sizes_fit(ref, axis, v, at(cls, t.in[1])))
+  if (k.comm->needs_sizes && !sizes_fit(ref, axis, v, at(cls, t.in[1]))) {
     return lose_outputs(cls, t);
+  }
   if (k.comm->makes_sizes) {
     const Expr& x = ref_.terms[v.expr];
     const bool counts = x.kind == Expr::Kind::output &&
@@ -179,7 +192,9 @@ void Values::meet(std::span<const TaskRef> tasks) {
     ctx_.report("stages-reduce-only", ProblemClass::value, tasks[0], {},
                 fmt::format("{} runs over pipeline stages", ctx_.name(tasks[0])),
                 fmt::format("use {}, or messages, between stages", comm::summing().name));
-    for (const TaskRef& r : tasks) lose_outputs(r.cls, ctx_.task(r));
+    for (const TaskRef& r : tasks) {
+      lose_outputs(r.cls, ctx_.task(r));
+    }
     return;
   }
   for (size_t i = 0; i < first.in.size(); ++i) {
@@ -196,15 +211,18 @@ void Values::meet(std::span<const TaskRef> tasks) {
         good = false;
         break;
       }
-      if (v.layout != kAnyLayout) sum.layout = v.layout;
+      if (v.layout != kAnyLayout) {
+        sum.layout = v.layout;
+      }
       sum.expr = ref_.terms.sum(sum.expr, v.expr);
     }
     for (const TaskRef& r : tasks) {
       const Task& t = ctx_.task(r);
-      if (good)
+      if (good) {
         set(r.cls, t, i, sum.expr, sum.layout, nullptr, r);
-      else
+      } else {
         lose(r.cls, t.out[i]);
+      }
     }
   }
 }

@@ -35,7 +35,8 @@ OpClass class_of(std::string_view op) {
 uint32_t lanes_of(const KindInfo& k) {
   if (k.op_class == OpClass::unknown) return 0;
   if (k.comm) {
-    return bit(program::link_lane(k.comm->role, false)) | bit(program::link_lane(k.comm->role, true));
+    return bit(program::link_lane(k.comm->role, false)) |
+           bit(program::link_lane(k.comm->role, true));
   }
   if (k.op_class == OpClass::copy || k.op_class == OpClass::zero) {
     return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host);
@@ -46,7 +47,9 @@ uint32_t lanes_of(const KindInfo& k) {
 bool is_rule(std::string_view name) {
   static const std::set<std::string_view> names = [] {
     std::set<std::string_view> all;
-    for (const RuleInfo& rule : rules()) all.insert(rule.name);
+    for (const RuleInfo& rule : rules()) {
+      all.insert(rule.name);
+    }
     return all;
   }();
   return names.contains(name);
@@ -55,12 +58,19 @@ bool is_rule(std::string_view name) {
 }  // namespace
 
 LayoutId Layouts::intern(Layout layout) {
-  for (size_t a = 0; a < kMaxAxes; ++a)
-    if (a >= mesh_.axes.size() || mesh_.axes[a].size <= 1) layout.on[a] = Placement::replicate();
+  for (size_t a = 0; a < kMaxAxes; ++a) {
+    if (a >= mesh_.axes.size() || mesh_.axes[a].size <= 1) {
+      layout.on[a] = Placement::replicate();
+    }
+  }
   uint64_t key = 0;
-  for (const Placement& p : layout.on) key = key << 8 | static_cast<uint8_t>(p.code);
+  for (const Placement& p : layout.on) {
+    key = key << 8 | static_cast<uint8_t>(p.code);
+  }
   auto [it, made] = index_.emplace(key, static_cast<LayoutId>(layouts_.size()));
-  if (made) layouts_.push_back(layout);
+  if (made) {
+    layouts_.push_back(layout);
+  }
   return it->second;
 }
 
@@ -70,7 +80,9 @@ std::string Layouts::text(LayoutId id) const {
 
 void Problems::add(Problem problem) {
   ++count;
-  if (!full()) list.push_back(std::move(problem));
+  if (!full()) {
+    list.push_back(std::move(problem));
+  }
 }
 
 Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& k, Problems& pr)
@@ -78,22 +90,34 @@ Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& 
   pp_axis = p.mesh.axis("pp");
   for (const program::Kind& kind : p.kinds) {
     KindInfo info;
-    if (const comm::Id id = comm::find(kind.op); id != comm::Id::none) info.comm = &comm::op(id);
+    if (const comm::Id id = comm::find(kind.op); id != comm::Id::none) {
+      info.comm = &comm::op(id);
+    }
     info.op_class = info.comm ? OpClass::communication : class_of(kind.op);
     info.lanes = lanes_of(info);
     if (is_local(info)) {
       info.rules = ops::find_or_null(kind.op);
       info.key = keys.intern(kind.op, kind.attrs);
     }
-    for (const auto& type : kind.in) info.in.push_back(types.intern(type));
-    for (const auto& type : kind.out) info.out.push_back(types.intern(type));
+    for (const auto& type : kind.in) {
+      info.in.push_back(types.intern(type));
+    }
+    for (const auto& type : kind.out) {
+      info.out.push_back(types.intern(type));
+    }
     info.shares.assign(kind.out.size(), -1);
-    if (info.comm && info.comm->list)
-      for (size_t i = 0; i < kind.out.size(); ++i) info.shares[i] = static_cast<int16_t>(i);
-    if (info.rules)
-      for (auto [in, out] : info.rules->inplace)
-        if (static_cast<size_t>(out) < kind.out.size())
+    if (info.comm && info.comm->list) {
+      for (size_t i = 0; i < kind.out.size(); ++i) {
+        info.shares[i] = static_cast<int16_t>(i);
+      }
+    }
+    if (info.rules) {
+      for (auto [in, out] : info.rules->inplace) {
+        if (static_cast<size_t>(out) < kind.out.size()) {
           info.shares[static_cast<size_t>(out)] = static_cast<int16_t>(in);
+        }
+      }
+    }
     kinds.push_back(std::move(info));
   }
   for (const program::Group& group : p.groups) {
@@ -102,9 +126,11 @@ Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& 
       if (a < 0 || a >= static_cast<int32_t>(p.mesh.axes.size())) continue;
       if (a == pp_axis) {
         info.classes = group.members;
-        if (info.classes.empty())
-          for (size_t c = 0; c < p.classes.size(); ++c)
+        if (info.classes.empty()) {
+          for (size_t c = 0; c < p.classes.size(); ++c) {
             info.classes.push_back(static_cast<int32_t>(c));
+          }
+        }
         info.crosses_stages = info.classes.size() > 1;
         info.ranks *= static_cast<int64_t>(info.classes.size());
       } else if (p.mesh.axes[static_cast<size_t>(a)].size > 1) {
@@ -116,14 +142,17 @@ Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& 
   }
   for (const RankClass& c : p.classes) {
     planned = planned || c.arena_bytes > 0;
-    for (const program::Buffer& b : c.buffers)
+    for (const program::Buffer& b : c.buffers) {
       planned = planned || (b.kind == BufferKind::step && b.offset != program::kNone);
+    }
   }
 }
 
 void Context::place() {
   size_t total = 0;
-  for (const RankClass& c : program.classes) total += c.tasks.size();
+  for (const RankClass& c : program.classes) {
+    total += c.tasks.size();
+  }
   position.resize(total);
   task_class.resize(total);
   lane_of.resize(total);
@@ -141,7 +170,9 @@ void Context::place() {
       lane.push_back(static_cast<TaskId>(t));
     }
     buffer_type[c].reserve(cls.buffers.size());
-    for (const program::Buffer& b : cls.buffers) buffer_type[c].push_back(types.intern(b.type));
+    for (const program::Buffer& b : cls.buffers) {
+      buffer_type[c].push_back(types.intern(b.type));
+    }
   }
 }
 
@@ -162,20 +193,23 @@ std::string Context::ranks_text(int32_t cls) const {
   const bool dense = ranks.back() - ranks.front() + 1 == static_cast<int32_t>(ranks.size());
   if (dense) return fmt::format("ranks {}-{}", ranks.front(), ranks.back());
   std::string text = "ranks ";
-  for (size_t i = 0; i < ranks.size() && i < 8; ++i)
+  for (size_t i = 0; i < ranks.size() && i < 8; ++i) {
     text += fmt::format("{}{}", i ? "," : "", ranks[i]);
+  }
   return ranks.size() > 8 ? text + ",.." : text;
 }
 
 std::vector<TaskRef> Context::users(int32_t cls, BufferId b, size_t at_most) const {
   std::vector<TaskRef> list;
   const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
-  for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i)
-    for (const auto* operands : {&tasks[i].in, &tasks[i].out})
+  for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i) {
+    for (const auto* operands : {&tasks[i].in, &tasks[i].out}) {
       if (std::find(operands->begin(), operands->end(), b) != operands->end()) {
         list.push_back({cls, static_cast<int32_t>(i)});
         break;
       }
+    }
+  }
   return list;
 }
 
@@ -183,17 +217,22 @@ std::string Context::name(TaskRef r) const {
   if (r.cls < 0) return "the program";
   if (r.task < 0) return fmt::format("class {} ({})", r.cls, ranks_text(r.cls));
   std::string text = program::task_name(program, r.cls, r.task);
-  if (program.classes.size() > 1) text += fmt::format(" of class {}", r.cls);
+  if (program.classes.size() > 1) {
+    text += fmt::format(" of class {}", r.cls);
+  }
   return text;
 }
 
 std::string Context::buffer_name(int32_t cls, BufferId b) const {
   const program::Buffer& buffer =
       program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(b)];
-  if (buffer.kind == BufferKind::step)
+  if (buffer.kind == BufferKind::step) {
     return fmt::format("buffer {} ({})", b, graph::to_string(buffer.type));
+  }
   std::string text = fmt::format("{} '{}'", program::to_string(buffer.kind), buffer.name);
-  if (buffer.micro_batch >= 0) text += fmt::format(" of micro-batch {}", buffer.micro_batch);
+  if (buffer.micro_batch >= 0) {
+    text += fmt::format(" of micro-batch {}", buffer.micro_batch);
+  }
   return text;
 }
 
@@ -214,14 +253,21 @@ void Context::report(const char* rule, ProblemClass c, TaskRef task, std::vector
   p.rule = rule;
   p.problem_class = c;
   p.task = task;
-  for (const TaskRef& r : related)
-    if (!(r == task) && std::find(p.related.begin(), p.related.end(), r) == p.related.end())
+  for (const TaskRef& r : related) {
+    if (!(r == task) && std::find(p.related.begin(), p.related.end(), r) == p.related.end()) {
       p.related.push_back(r);
-  if (task.cls >= 0 && static_cast<size_t>(task.cls) < program.classes.size())
+    }
+  }
+  if (task.cls >= 0 && static_cast<size_t>(task.cls) < program.classes.size()) {
     p.ranks = program.ranks_of(task.cls);
-  for (const TaskRef& r : p.related)
-    if (r.cls != task.cls)
-      for (int32_t rank : program.ranks_of(r.cls)) p.ranks.push_back(rank);
+  }
+  for (const TaskRef& r : p.related) {
+    if (r.cls != task.cls) {
+      for (int32_t rank : program.ranks_of(r.cls)) {
+        p.ranks.push_back(rank);
+      }
+    }
+  }
   std::sort(p.ranks.begin(), p.ranks.end());
   p.ranks.erase(std::unique(p.ranks.begin(), p.ranks.end()), p.ranks.end());
   p.text = std::move(text);

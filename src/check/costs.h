@@ -15,9 +15,9 @@ class Values;
 /// `experts`: of the whole tensors, see ops::Call.
 std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts);
 
-/// Refuses each kind of compute tasks whose FLOPs or bytes are not its op's, at the kind's first task.
-/// Work on routed rows follows from the local types and from how many experts the whole tensor has:
-/// such kinds are compared only if `values` (may be null) knows.
+/// Refuses each kind of compute tasks whose FLOPs or bytes are not its op's, at the kind's first
+/// task. Work on routed rows follows from the local types and from how many experts the whole
+/// tensor has: such kinds are compared only if `values` (may be null) knows.
 void check_costs(Context& ctx, const Values* values);
 
 }  // namespace hocket::check

@@ -18,8 +18,12 @@ constexpr int kMaxTerms = 3;
 
 std::string coordinates(const graph::Node& node, int32_t micro_batch) {
   std::string text;
-  if (node.layer >= 0) text += fmt::format(" L{}", node.layer);
-  if (micro_batch >= 0) text += fmt::format(" mb{}", micro_batch);
+  if (node.layer >= 0) {
+    text += fmt::format(" L{}", node.layer);
+  }
+  if (micro_batch >= 0) {
+    text += fmt::format(" mb{}", micro_batch);
+  }
   return text;
 }
 
@@ -42,8 +46,9 @@ std::string Values::describe(ExprId e) const {
     case Expr::Kind::sum: {
       const std::vector<ExprId> terms = ref_.terms.terms_of(e);
       std::string text = fmt::format("a sum of {} terms (", terms.size());
-      for (size_t i = 0; i < terms.size() && i < 2; ++i)
+      for (size_t i = 0; i < terms.size() && i < 2; ++i) {
         text += (i ? ", " : "") + describe(terms[i]);
+      }
       return text + (terms.size() > 2 ? ", ...)" : ")");
     }
     case Expr::Kind::output:
@@ -60,8 +65,11 @@ std::string Values::describe(ExprId e) const {
 std::vector<TaskRef> Values::makers(ExprId e) const {
   std::vector<TaskRef> list;
   if (e < 0 || ref_.terms[e].kind != Expr::Kind::output) return list;
-  for (size_t i = 0; i < made_.size() && list.size() < 4; ++i)
-    if (made_[i] == ref_.terms[e].a) list.push_back(ctx_.ref(static_cast<int32_t>(i)));
+  for (size_t i = 0; i < made_.size() && list.size() < 4; ++i) {
+    if (made_[i] == ref_.terms[e].a) {
+      list.push_back(ctx_.ref(static_cast<int32_t>(i)));
+    }
+  }
   return list;
 }
 
@@ -73,7 +81,9 @@ std::vector<TaskRef> Values::carriers(ExprId e) const {
     for (size_t b = 0; b < values_[c].size() && list.size() < kMost; ++b) {
       if (values_[c][b].expr != e) continue;
       const int32_t w = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
-      if (w >= 0) list.push_back(ctx_.ref(w));
+      if (w >= 0) {
+        list.push_back(ctx_.ref(w));
+      }
     }
   }
   return list;
@@ -83,8 +93,12 @@ std::vector<TaskRef> Values::carriers(ExprId e) const {
 /// missing terms are made of.
 std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const {
   std::map<ExprId, int> count;
-  for (ExprId e : ref_.terms.terms_of(want)) ++count[e];
-  for (ExprId e : ref_.terms.terms_of(got)) --count[e];
+  for (ExprId e : ref_.terms.terms_of(want)) {
+    ++count[e];
+  }
+  for (ExprId e : ref_.terms.terms_of(got)) {
+    --count[e];
+  }
   std::string missing, extra;
   int num_missing = 0, num_extra = 0;
   for (auto [e, n] : count) {
@@ -100,22 +114,33 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
     }
   }
   std::string text;
-  if (num_missing) text += fmt::format("lacks {}", missing);
-  if (num_missing > kMaxTerms) text += fmt::format(" and {} more", num_missing - kMaxTerms);
-  if (num_extra) text += fmt::format("{}has {} too often", num_missing ? "; " : "", extra);
-  if (num_extra > kMaxTerms) text += fmt::format(" (and {} more)", num_extra - kMaxTerms);
+  if (num_missing) {
+    text += fmt::format("lacks {}", missing);
+  }
+  if (num_missing > kMaxTerms) {
+    text += fmt::format(" and {} more", num_missing - kMaxTerms);
+  }
+  if (num_extra) {
+    text += fmt::format("{}has {} too often", num_missing ? "; " : "", extra);
+  }
+  if (num_extra > kMaxTerms) {
+    text += fmt::format(" (and {} more)", num_extra - kMaxTerms);
+  }
   return text;
 }
 
 /// The application of the single-device step that this task most likely should be.
 AppId Values::closest(const Task& t, const KindInfo& k) const {
   std::vector<ExprId> got;
-  for (size_t i = 0; i < t.in.size(); ++i) got.push_back(exprs_[i]);
+  for (size_t i = 0; i < t.in.size(); ++i) {
+    got.push_back(exprs_[i]);
+  }
   AppId best = -1;
   int best_score = -1, budget = 200000;  // terms of sums looked at
   std::vector<std::vector<ExprId>> parts;
-  for (ExprId e : got)
+  for (ExprId e : got) {
     parts.push_back(ref_.terms.count(e) > 1 ? ref_.terms.terms_of(e) : std::vector<ExprId>{e});
+  }
   const std::string& op = ref_.keys[k.key].op;
   for (AppId a = 0; a < ref_.terms.num_apps(); ++a) {
     const Application& app = ref_.terms.app(a);
@@ -131,16 +156,21 @@ AppId Values::closest(const Task& t, const KindInfo& k) const {
         // Sums that share terms are akin.
         const std::vector<ExprId> want = ref_.terms.terms_of(in[i]);
         budget -= static_cast<int>(want.size());
-        for (size_t k = 0; k < parts[i].size() && k < 8; ++k)
+        for (size_t k = 0; k < parts[i].size() && k < 8; ++k) {
           if (std::binary_search(want.begin(), want.end(), parts[i][k])) {
             score += 3;
             break;
           }
+        }
       }
     }
     const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
-    if (app.micro_batch == t.micro_batch) score += 2;
-    if (node.layer == t.layer) score += 2;
+    if (app.micro_batch == t.micro_batch) {
+      score += 2;
+    }
+    if (node.layer == t.layer) {
+      score += 2;
+    }
     if (score > best_score) {
       best_score = score;
       best = a;
@@ -166,16 +196,19 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
           t.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != t.micro_batch;
       const bool layer = t.layer >= 0 && node.layer >= 0 && node.layer != t.layer;
       // Equal applications in other places (same inputs) carry the coordinates of the first only.
-      if (mb || layer)
+      if (mb || layer) {
         found = at;
-      else
+      } else {
         continue;
+      }
     }
     for (BufferId b : t.in) {
       const int32_t w = hazards_.writer(at.cls, b, ctx_.global(at.cls, at.task));
       if (w < 0) continue;
       const TaskRef from = ctx_.ref(w);
-      if (seen.insert(from).second) queue.push_back(from);
+      if (seen.insert(from).second) {
+        queue.push_back(from);
+      }
     }
   }
   return found;
@@ -208,15 +241,20 @@ void Values::explain_unknown(TaskRef ref) {
   for (size_t i = 0; i < t.in.size(); ++i) {
     if (in[i] == got[i]) continue;
     const int32_t w = hazards_.writer(ref.cls, t.in[i], ctx_.global(ref.cls, ref.task));
-    if (w >= 0) related.push_back(ctx_.ref(w));
+    if (w >= 0) {
+      related.push_back(ctx_.ref(w));
+    }
     text += fmt::format("; input {}, {}, ", i, ctx_.buffer_name(ref.cls, t.in[i]));
     const bool sums = ref_.terms.count(in[i]) != 1 || ref_.terms.count(got[i]) != 1;
     const bool akin = ref_.terms[in[i]].type == ref_.terms[got[i]].type || got[i] == kZero;
-    if (sums && akin)
+    if (sums && akin) {
       text += "is an incomplete or wrong sum: " + difference(in[i], got[i], &related);
-    else
+    } else {
       text += fmt::format("holds {}; expected {}", describe(got[i]), describe(in[i]));
-    if (w >= 0) text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
+    }
+    if (w >= 0) {
+      text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
+    }
   }
   if (const TaskRef cause = misplaced_ancestor(ref); cause.cls >= 0) {
     const AppId a = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
@@ -245,46 +283,52 @@ void Values::explain_layout(TaskRef ref, const Signature& s) {
     const int32_t w = hazards_.writer(ref.cls, t.in[i], ctx_.global(ref.cls, ref.task));
     if (w >= 0) {
       text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
-      if (p.is_partial())
+      if (p.is_partial()) {
         related.insert(related.begin(), ctx_.ref(w));
-      else
+      } else {
         related.push_back(ctx_.ref(w));
+      }
     }
   }
-  ctx_.report(
-      "layout-legal", ProblemClass::value, ref, related, text,
-      partial ? fmt::format("sum the partial input over {} first", axis)
-      : split ? fmt::format("gather over {} first, or split the other inputs alike", axis)
-              : "bring the inputs to layouts that the op's rule lists");
+  ctx_.report("layout-legal", ProblemClass::value, ref, related, text,
+              partial ? fmt::format("sum the partial input over {} first", axis)
+              : split ? fmt::format("gather over {} first, or split the other inputs alike", axis)
+                      : "bring the inputs to layouts that the op's rule lists");
 }
 
 void Values::explain_final(int32_t cls, BufferId b, ExprId want, ExprId got) {
   std::vector<TaskRef> related;
   const int32_t w = hazards_.writer(cls, b);
   TaskRef task{cls, -1};
-  if (w >= 0) task = ctx_.ref(w);
+  if (w >= 0) {
+    task = ctx_.ref(w);
+  }
   std::string text = fmt::format("{} of class {} ({}) ends the step with ",
                                  ctx_.buffer_name(cls, b), cls, ctx_.ranks_text(cls));
-  if (w < 0)
+  if (w < 0) {
     text += "no task having written it; expected " + describe(want);
-  else if (got >= 0 && ref_.terms[got].type == ref_.terms[want].type)
+  } else if (got >= 0 && ref_.terms[got].type == ref_.terms[want].type) {
     text += "a wrong value: it " + difference(want, got, &related);
-  else
+  } else {
     text += fmt::format("{}; expected {}", describe(got), describe(want));
+  }
   // Tasks that hold the inputs of what is missing are next to the task that is.
   for (ExprId e : ref_.terms.terms_of(want)) {
     if (ref_.terms[e].kind != Expr::Kind::output || !makers(e).empty()) continue;
     text += fmt::format("; no task computes {}", describe(e));
     for (ExprId in : ref_.terms.inputs(ref_.terms[e].a)) {
       for (ExprId part : ref_.terms.terms_of(in)) {
-        for (const std::vector<TaskRef>& from : {makers(part), carriers(part)})
+        for (const std::vector<TaskRef>& from : {makers(part), carriers(part)}) {
           related.insert(related.end(), from.begin(), from.end());
+        }
         if (related.size() > 16) break;
       }
     }
     break;
   }
-  if (w >= 0) text += "; last written by " + ctx_.name(task);
+  if (w >= 0) {
+    text += "; last written by " + ctx_.name(task);
+  }
   ctx_.report("final-value", ProblemClass::value, task, related, text,
               "add or correct the task that the graph has and the program lacks");
 }

@@ -16,9 +16,11 @@ Hazards::Hazards(Context& ctx) : ctx_(ctx) {
     s.writer.assign(c.buffers.size(), kNever);
     s.prior.assign(c.buffers.size(), kNever);
     s.held.assign(c.buffers.size(), 0);
-    for (size_t b = 0; b < c.buffers.size(); ++b)
-      if (c.buffers[b].kind == BufferKind::persistent || c.buffers[b].kind == BufferKind::input)
+    for (size_t b = 0; b < c.buffers.size(); ++b) {
+      if (c.buffers[b].kind == BufferKind::persistent || c.buffers[b].kind == BufferKind::input) {
         s.writer[b] = kHost;
+      }
+    }
     state_.push_back(std::move(s));
   }
 }
@@ -51,9 +53,13 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
     if (w == kNever) {
       if (reported_.insert({-2 - b, global}).second) {
         std::vector<TaskRef> writers;
-        for (size_t k = 0; k < rc.tasks.size() && writers.size() < 4; ++k)
-          for (BufferId out : rc.tasks[k].out)
-            if (out == b) writers.push_back({cls, static_cast<int32_t>(k)});
+        for (size_t k = 0; k < rc.tasks.size() && writers.size() < 4; ++k) {
+          for (BufferId out : rc.tasks[k].out) {
+            if (out == b) {
+              writers.push_back({cls, static_cast<int32_t>(k)});
+            }
+          }
+        }
         std::string text = fmt::format("{} reads {}, which nothing has written before it",
                                        ctx_.name({cls, task}), ctx_.buffer_name(cls, b));
         text += writers.empty() ? " (nothing ever does)"
@@ -66,21 +72,31 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
     }
     if (w >= 0) {
       const size_t wl = ctx_.lane_of[static_cast<size_t>(w)];
-      if (ctx_.position[static_cast<size_t>(w)] >= before[wl])
+      if (ctx_.position[static_cast<size_t>(w)] >= before[wl]) {
         race(w, global, fmt::format("reads {}", ctx_.buffer_name(cls, b)), kAddEdge);
+      }
     }
     if (ctx_.planned && rc.buffers[i].kind == BufferKind::step && !s.held[i]) {
       if (reported_.insert({-2 - b, global}).second) {
         const int64_t begin = rc.buffers[i].offset, end = begin + rc.buffers[i].type.bytes();
         int32_t by = b;
         auto it = s.arena.upper_bound(begin);
-        if (it != s.arena.begin()) --it;
-        for (; it != s.arena.end() && it->first < end; ++it)
-          if (it->second.end > begin && it->second.owner != b) by = it->second.owner;
+        if (it != s.arena.begin()) {
+          --it;
+        }
+        for (; it != s.arena.end() && it->first < end; ++it) {
+          if (it->second.end > begin && it->second.owner != b) {
+            by = it->second.owner;
+          }
+        }
         std::vector<TaskRef> related;
         const int32_t task_by = by < 0 ? -1 - by : s.writer[static_cast<size_t>(by)];
-        if (task_by >= 0) related.push_back(ctx_.ref(task_by));
-        if (w >= 0) related.push_back(ctx_.ref(w));
+        if (task_by >= 0) {
+          related.push_back(ctx_.ref(task_by));
+        }
+        if (w >= 0) {
+          related.push_back(ctx_.ref(w));
+        }
         ctx_.report(
             "overwritten", ProblemClass::memory, {cls, task}, related,
             fmt::format("{} reads {}, whose memory was taken over by {} before",
@@ -91,25 +107,35 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
     }
   };
 
-  for (BufferId b : t.in) check_read(b);
+  for (BufferId b : t.in) {
+    check_read(b);
+  }
   if (!t.accumulate.empty()) {
     for (size_t o = 0; o < t.out.size(); ++o) {
-      if (t.accumulate.contains(o)) check_read(t.out[o]);
+      if (t.accumulate.contains(o)) {
+        check_read(t.out[o]);
+      }
     }
   }
   for (BufferId b : t.out) {
     const Clock& seen = s.access[static_cast<size_t>(b)];
     bool ordered = true;
-    for (size_t l = 0; l < seen.size(); ++l) ordered &= seen[l] <= before[l];
+    for (size_t l = 0; l < seen.size(); ++l) {
+      ordered &= seen[l] <= before[l];
+    }
     if (ordered) continue;
-    for (size_t l = 0; l < seen.size(); ++l)
-      if (seen[l] > before[l])
+    for (size_t l = 0; l < seen.size(); ++l) {
+      if (seen[l] > before[l]) {
         race(ctx_.global(cls,
                          ctx_.lanes[static_cast<size_t>(cls)][l][static_cast<size_t>(seen[l] - 1)]),
              global, fmt::format("writes {}", ctx_.buffer_name(cls, b)), kAddEdge);
+      }
+    }
   }
 
-  for (BufferId b : t.in) s.access[static_cast<size_t>(b)][lane] = now;
+  for (BufferId b : t.in) {
+    s.access[static_cast<size_t>(b)][lane] = now;
+  }
   for (BufferId b : t.out) {
     const size_t i = static_cast<size_t>(b);
     const program::Buffer& buffer = rc.buffers[i];
@@ -118,13 +144,16 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
       s.held[i] = 1;
     }
     s.access[i][lane] = now;
-    if (s.writer[i] != global) s.prior[i] = s.writer[i];
+    if (s.writer[i] != global) {
+      s.prior[i] = s.writer[i];
+    }
     s.writer[i] = global;
   }
   if (ctx_.planned) {
     const int64_t bytes = ctx_.program.kind(t).workspace;
-    if (bytes > 0 && t.workspace >= 0)
+    if (bytes > 0 && t.workspace >= 0) {
       take(cls, t.workspace, t.workspace + bytes, -1 - global, global, before);
+    }
   }
 }
 
@@ -133,7 +162,9 @@ void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32
   ClassState& s = state_[static_cast<size_t>(cls)];
   auto it = s.arena.lower_bound(begin);
   if (it != s.arena.end() && it->first == begin && it->second.end == end) {
-    if (it->second.owner != owner) evict(cls, it->second.owner, owner, global, before);
+    if (it->second.owner != owner) {
+      evict(cls, it->second.owner, owner, global, before);
+    }
     it->second.owner = owner;
     return;
   }
@@ -143,14 +174,20 @@ void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32
       const Range old = left->second;
       evict(cls, old.owner, owner, global, before);
       left->second.end = begin;
-      if (old.end > end) it = s.arena.emplace_hint(it, end, old);
+      if (old.end > end) {
+        it = s.arena.emplace_hint(it, end, old);
+      }
     }
   }
   while (it != s.arena.end() && it->first < end) {
     const Range old = it->second;
-    if (old.owner != owner) evict(cls, old.owner, owner, global, before);
+    if (old.owner != owner) {
+      evict(cls, old.owner, owner, global, before);
+    }
     it = s.arena.erase(it);
-    if (old.end > end) it = s.arena.emplace_hint(it, end, old);
+    if (old.end > end) {
+      it = s.arena.emplace_hint(it, end, old);
+    }
   }
   s.arena.emplace_hint(it, begin, Range{end, owner});
 }
@@ -166,15 +203,19 @@ void Hazards::evict(int32_t cls, int32_t owner, int32_t by, int32_t global, cons
   if (owner < 0) {
     const int32_t user = -1 - owner;
     const size_t lane = ctx_.lane_of[static_cast<size_t>(user)];
-    if (ctx_.position[static_cast<size_t>(user)] >= before[lane]) overlap(user);
+    if (ctx_.position[static_cast<size_t>(user)] >= before[lane]) {
+      overlap(user);
+    }
     return;
   }
   s.held[static_cast<size_t>(owner)] = 0;
   const Clock& seen = s.access[static_cast<size_t>(owner)];
-  for (size_t l = 0; l < seen.size(); ++l)
-    if (seen[l] > before[l])
+  for (size_t l = 0; l < seen.size(); ++l) {
+    if (seen[l] > before[l]) {
       overlap(ctx_.global(
           cls, ctx_.lanes[static_cast<size_t>(cls)][l][static_cast<size_t>(seen[l] - 1)]));
+    }
+  }
 }
 
 }  // namespace hocket::check

@@ -27,13 +27,17 @@ void find_peak(const Context& ctx, ClassMemory* m) {
     for (const auto* list : {&c.tasks[i].in, &c.tasks[i].out}) {
       for (BufferId b : *list) {
         const size_t k = static_cast<size_t>(b);
-        if (first[k] < 0) first[k] = static_cast<int32_t>(i);
+        if (first[k] < 0) {
+          first[k] = static_cast<int32_t>(i);
+        }
         last[k] = static_cast<int32_t>(i);
       }
     }
-    for (BufferId b : c.tasks[i].out)
-      if (maker[static_cast<size_t>(b)] < 0)
+    for (BufferId b : c.tasks[i].out) {
+      if (maker[static_cast<size_t>(b)] < 0) {
         maker[static_cast<size_t>(b)] = static_cast<int32_t>(i);
+      }
+    }
   }
   std::vector<int64_t> change(n + 1, 0);
   for (size_t b = 0; b < c.buffers.size(); ++b) {
@@ -52,15 +56,19 @@ void find_peak(const Context& ctx, ClassMemory* m) {
 
   const int32_t at = m->peak_task.task;
   std::vector<BufferId> list;
-  for (size_t b = 0; b < c.buffers.size(); ++b)
-    if (c.buffers[b].kind == BufferKind::step && first[b] >= 0 && first[b] <= at && last[b] >= at)
+  for (size_t b = 0; b < c.buffers.size(); ++b) {
+    if (c.buffers[b].kind == BufferKind::step && first[b] >= 0 && first[b] <= at && last[b] >= at) {
       list.push_back(static_cast<BufferId>(b));
+    }
+  }
   std::sort(list.begin(), list.end(), [&](BufferId a, BufferId b) {
     const int64_t x = expected_size(c.buffers[static_cast<size_t>(a)]);
     const int64_t y = expected_size(c.buffers[static_cast<size_t>(b)]);
     return x != y ? x > y : a < b;
   });
-  if (list.size() > 8) list.resize(8);
+  if (list.size() > 8) {
+    list.resize(8);
+  }
   for (BufferId b : list) {
     const program::Buffer& buffer = c.buffers[static_cast<size_t>(b)];
     const int32_t by = maker[static_cast<size_t>(b)];
@@ -75,14 +83,18 @@ void report_budget(Context& ctx, ClassMemory* m) {
   const program::Memory& planned = m->planned;
   const int64_t budget = ctx.options.memory_budget;
   find_peak(ctx, m);
-  std::string text = fmt::format("class {} ({}) needs {} per rank ({}), {} more than the budget of {}",
-                                 m->cls, ctx.ranks_text(m->cls), size(planned.total()),
-                                 program::parts_text(planned), size(planned.total() - budget),
-                                 size(budget));
-  if (!ctx.options.budget_from.empty()) text += fmt::format(" ({})", ctx.options.budget_from);
+  std::string text =
+      fmt::format("class {} ({}) needs {} per rank ({}), {} more than the budget of {}", m->cls,
+                  ctx.ranks_text(m->cls), size(planned.total()), program::parts_text(planned),
+                  size(planned.total() - budget), size(budget));
+  if (!ctx.options.budget_from.empty()) {
+    text += fmt::format(" ({})", ctx.options.budget_from);
+  }
   if (m->peak_task.task >= 0) {
     text += fmt::format("; most is in use during {}; largest then:", ctx.name(m->peak_task));
-    for (const LiveBuffer& b : m->largest) text += fmt::format(" {} ({});", size(b.bytes), b.what);
+    for (const LiveBuffer& b : m->largest) {
+      text += fmt::format(" {} ({});", size(b.bytes), b.what);
+    }
   }
   const int64_t states = planned.persistent + planned.inputs_outputs;
   ctx.report("memory-budget", ProblemClass::memory,
@@ -102,9 +114,12 @@ std::vector<ClassMemory> check_memory(Context& ctx) {
     ClassMemory m;
     m.cls = static_cast<int32_t>(i);
     m.planned = planned[i];
-    if (i < ctx.options.evaluation.size()) m.planned.evaluation = ctx.options.evaluation[i];
-    if (ctx.options.memory_budget > 0 && m.planned.total() > ctx.options.memory_budget)
+    if (i < ctx.options.evaluation.size()) {
+      m.planned.evaluation = ctx.options.evaluation[i];
+    }
+    if (ctx.options.memory_budget > 0 && m.planned.total() > ctx.options.memory_budget) {
       report_budget(ctx, &m);
+    }
     list.push_back(std::move(m));
   }
   return list;

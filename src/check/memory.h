@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a rank against the budget: what the planned offsets add up to, and who holds it when most
-// of it is in use.
+// Memory of a rank against the budget: what the planned offsets add up to, and who holds it when
+// most of it is in use.
 #pragma once
 
 #include <vector>

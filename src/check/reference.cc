@@ -14,20 +14,31 @@ Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
     : graph_(&graph), num_micro_batches_(num_micro_batches) {
   prepare();
   terms.reserve(graph.nodes.size() * static_cast<size_t>(num_micro_batches));
-  for (size_t t = 0; t < graph.tensors.size(); ++t)
-    if (graph.tensors[t].kind == TensorKind::param || graph.tensors[t].kind == TensorKind::state)
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    if (graph.tensors[t].kind == TensorKind::param || graph.tensors[t].kind == TensorKind::state) {
       value_[t] = terms.tensor(static_cast<int32_t>(t), type_of[t]);
-  for (int32_t mb = 0; mb < num_micro_batches; ++mb) {
-    for (const Step& step : steps_)
-      if (!step.optimizer) run_node(step, mb);
-    for (size_t t = 0; t < value_.size(); ++t) {
-      if (wanted_[t] && value_[t] >= 0)
-        total_[t] = mb == 0 ? value_[t] : terms.sum(total_[t], value_[t]);
-      if (wants_each_[t]) each_[static_cast<size_t>(each_index_[t])].push_back(value_[t]);
     }
   }
-  for (const Step& step : steps_)
-    if (step.optimizer) run_node(step, -1);
+  for (int32_t mb = 0; mb < num_micro_batches; ++mb) {
+    for (const Step& step : steps_) {
+      if (!step.optimizer) {
+        run_node(step, mb);
+      }
+    }
+    for (size_t t = 0; t < value_.size(); ++t) {
+      if (wanted_[t] && value_[t] >= 0) {
+        total_[t] = mb == 0 ? value_[t] : terms.sum(total_[t], value_[t]);
+      }
+      if (wants_each_[t]) {
+        each_[static_cast<size_t>(each_index_[t])].push_back(value_[t]);
+      }
+    }
+  }
+  for (const Step& step : steps_) {
+    if (step.optimizer) {
+      run_node(step, -1);
+    }
+  }
 }
 
 void Reference::prepare() {
@@ -57,12 +68,16 @@ void Reference::prepare() {
     s.out = node.out;
     s.accumulators.assign(node.out.size(), -1);
     const size_t accumulators = node.accumulate.size();
-    if (accumulators > node.in.size())
+    if (accumulators > node.in.size()) {
       fail("check", "graph node {} has {} inputs for {} accumulators", i, node.in.size(),
            accumulators);
+    }
     size_t next = node.in.size() - accumulators;
-    for (size_t o = 0; o < node.out.size(); ++o)
-      if (node.accumulate.contains(o)) s.accumulators[o] = node.in[next++];
+    for (size_t o = 0; o < node.out.size(); ++o) {
+      if (node.accumulate.contains(o)) {
+        s.accumulators[o] = node.in[next++];
+      }
+    }
     s.in.resize(node.in.size() - accumulators);
     s.updates.assign(node.out.size(), -1);
     for (auto [in, out] : op->inplace) {
@@ -79,15 +94,24 @@ void Reference::prepare() {
       per_mb_[static_cast<size_t>(t)] = !s.optimizer;
       s.routed = s.routed || g.tensor(t).type.routed();
     }
-    if (s.optimizer)
-      for (int32_t t : node.in)
-        if (per_mb_[static_cast<size_t>(t)]) wanted_[static_cast<size_t>(t)] = true;
+    if (s.optimizer) {
+      for (int32_t t : node.in) {
+        if (per_mb_[static_cast<size_t>(t)]) {
+          wanted_[static_cast<size_t>(t)] = true;
+        }
+      }
+    }
     steps_.push_back(std::move(s));
   }
   summed_.assign(n, false);
-  for (int32_t t : g.losses) summed_[static_cast<size_t>(t)] = true;
-  for (const graph::ParamGrad& grad : g.grads)
-    for (int32_t t : grad.contributions) summed_[static_cast<size_t>(t)] = true;
+  for (int32_t t : g.losses) {
+    summed_[static_cast<size_t>(t)] = true;
+  }
+  for (const graph::ParamGrad& grad : g.grads) {
+    for (int32_t t : grad.contributions) {
+      summed_[static_cast<size_t>(t)] = true;
+    }
+  }
   for (const auto* list : {&g.losses, &g.outputs}) {
     for (int32_t t : *list) {
       const size_t i = static_cast<size_t>(t);
@@ -102,19 +126,25 @@ void Reference::prepare() {
 ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   const size_t t = static_cast<size_t>(tensor);
   const graph::Tensor& info = graph_->tensors[t];
-  if (info.kind == TensorKind::input)
+  if (info.kind == TensorKind::input) {
     return terms.input(tensor, info.per_step ? -1 : micro_batch, type_of[t]);
+  }
   ExprId e = value_[t];
-  if (step.optimizer && per_mb_[t]) e = total_[t];  // of all micro-batches
-  if (e < 0)
+  if (step.optimizer && per_mb_[t]) {
+    e = total_[t];  // of all micro-batches
+  }
+  if (e < 0) {
     fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
          graph_->nodes[static_cast<size_t>(step.node)].op, info.name);
+  }
   return e;
 }
 
 void Reference::run_node(const Step& step, int32_t micro_batch) {
   scratch_.clear();
-  for (int32_t t : step.in) scratch_.push_back(read(t, step, micro_batch));
+  for (int32_t t : step.in) {
+    scratch_.push_back(read(t, step, micro_batch));
+  }
   ExprId single = kZero;
   AppId app = -1;
   switch (step.meaning) {
@@ -124,7 +154,9 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
       single = scratch_[0];
       break;
     case Meaning::sum:
-      for (ExprId e : scratch_) single = terms.sum(single, e);
+      for (ExprId e : scratch_) {
+        single = terms.sum(single, e);
+      }
       break;
     case Meaning::application: {
       bool made = false;
@@ -133,11 +165,17 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
       AppId route = -1;
       if (step.routed) {
         for (ExprId e : scratch_) {
-          if (terms[e].kind == Expr::Kind::sum && e != kZero) e = terms.terms_of(e)[0];
+          if (terms[e].kind == Expr::Kind::sum && e != kZero) {
+            e = terms.terms_of(e)[0];
+          }
           if (terms[e].kind != Expr::Kind::output) continue;
           const Application& from = terms.app(terms[e].a);
-          if (from.route >= 0 && types[terms[e].type].routed()) route = from.route;
-          if (route < 0 && keys[from.key].rules->routing.counts >= 0) route = terms[e].a;
+          if (from.route >= 0 && types[terms[e].type].routed()) {
+            route = from.route;
+          }
+          if (route < 0 && keys[from.key].rules->routing.counts >= 0) {
+            route = terms[e].a;
+          }
         }
       }
       Application& a = terms.app(app);
@@ -149,14 +187,20 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
   }
   for (size_t o = 0; o < step.out.size(); ++o) {
     ExprId e = app >= 0 ? terms.output(app, static_cast<int32_t>(o)) : single;
-    if (step.accumulators[o] >= 0) e = terms.sum(read(step.accumulators[o], step, micro_batch), e);
+    if (step.accumulators[o] >= 0) {
+      e = terms.sum(read(step.accumulators[o], step, micro_batch), e);
+    }
     value_[static_cast<size_t>(step.out[o])] = e;
-    if (step.updates[o] >= 0) value_[static_cast<size_t>(step.updates[o])] = e;
+    if (step.updates[o] >= 0) {
+      value_[static_cast<size_t>(step.updates[o])] = e;
+    }
   }
 }
 
 const Hash128& Reference::hash() {
-  if (!hash_) hash_ = reference_hash(*graph_, num_micro_batches_);
+  if (!hash_) {
+    hash_ = reference_hash(*graph_, num_micro_batches_);
+  }
   return *hash_;
 }
 

@@ -64,8 +64,8 @@ class Reference {
   std::optional<Hash128> hash_;
   int32_t num_micro_batches_;
   std::vector<Step> steps_;
-  std::vector<ExprId> value_;     ///< of the current micro-batch, or of the step
-  std::vector<ExprId> total_;     ///< summed over the micro-batches so far
+  std::vector<ExprId> value_;  ///< of the current micro-batch, or of the step
+  std::vector<ExprId> total_;  ///< summed over the micro-batches so far
   std::vector<bool> per_mb_, wanted_, updated_, wants_each_, summed_;
   std::vector<int32_t> each_index_;        ///< tensor -> row of each_, -1
   std::vector<std::vector<ExprId>> each_;  ///< losses and outputs, by micro-batch

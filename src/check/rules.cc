@@ -25,7 +25,9 @@ static bool sane(const graph::TensorType& t) {
 
 static std::string types_text(const std::vector<graph::TensorType>& list) {
   std::string text;
-  for (const auto& t : list) text += (text.empty() ? "" : ", ") + graph::to_string(t);
+  for (const auto& t : list) {
+    text += (text.empty() ? "" : ", ") + graph::to_string(t);
+  }
   return "(" + text + ")";
 }
 
@@ -56,9 +58,11 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
       {"types-sane", "dimensions are positive, and sizes are of this world",
        "correct the types of the kind",
        [](const Context&, const Kind& k, const KindInfo&) -> std::string {
-         for (const auto* list : {&k.in, &k.out})
-           for (const auto& t : *list)
+         for (const auto* list : {&k.in, &k.out}) {
+           for (const auto& t : *list) {
              if (!sane(t)) return fmt::format("{} has an operand of type {}", k.op, to_string(t));
+           }
+         }
          return "";
        }},
       {"types-follow",
@@ -98,15 +102,17 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
        [](const Context& ctx, const program::Group& g, size_t) -> std::string {
          bool pp = false;
          for (size_t i = 0; i < g.axes.size(); ++i) {
-           if (!in_range(g.axes[i], ctx.program.mesh.axes.size()))
+           if (!in_range(g.axes[i], ctx.program.mesh.axes.size())) {
              return fmt::format("axis {} does not exist", g.axes[i]);
+           }
            if (i && g.axes[i] <= g.axes[i - 1]) return "axes are not in mesh order";
            pp = pp || g.axes[i] == ctx.pp_axis;
          }
          if (!pp && !g.members.empty()) return "has members but not the axis pp";
          for (size_t i = 0; i < g.members.size(); ++i) {
-           if (!in_range(g.members[i], ctx.program.classes.size()))
+           if (!in_range(g.members[i], ctx.program.classes.size())) {
              return fmt::format("member stage {} does not exist", g.members[i]);
+           }
            if (i && g.members[i] <= g.members[i - 1]) return "members are not in ascending order";
          }
          return "";
@@ -116,8 +122,9 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
        [](const Context& ctx, const program::Group& g, size_t index) -> std::string {
          const program::Group mine = ctx.program.canonical(g);
          for (size_t i = 0; i < index; ++i) {
-           if (ctx.program.canonical(ctx.program.groups[i]) == mine)
+           if (ctx.program.canonical(ctx.program.groups[i]) == mine) {
              return fmt::format("has the same ranks as group {}", i);
+           }
          }
          return "";
        }},
@@ -131,9 +138,10 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
        "make classes[i].stage == i and as many classes as the mesh has stages",
        [](const Context& ctx, const RankClass& c, size_t index) -> std::string {
          const int32_t want = ctx.program.mesh.extent("pp");
-         if (static_cast<int32_t>(ctx.program.classes.size()) != want)
+         if (static_cast<int32_t>(ctx.program.classes.size()) != want) {
            return fmt::format("the program has {} classes for {} pipeline stages",
                               ctx.program.classes.size(), want);
+         }
          if (c.stage == static_cast<int32_t>(index)) return "";
          return fmt::format("class {} says it is stage {}", index, c.stage);
        }},
@@ -141,9 +149,8 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
        "finish the program: program::finalize plans its memory",
        [](const Context& ctx, const RankClass& c, size_t) -> std::string {
          if (ctx.planned || ctx.options.allow_unplanned) return "";
-         const auto n = std::count_if(c.buffers.begin(), c.buffers.end(), [](const Buffer& b) {
-           return b.kind == BufferKind::step;
-         });
+         const auto n = std::count_if(c.buffers.begin(), c.buffers.end(),
+                                      [](const Buffer& b) { return b.kind == BufferKind::step; });
          return n == 0 ? "" : fmt::format("has {} step buffers and no memory plan", n);
        }},
   };
@@ -157,14 +164,17 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
        [](const Context&, const RankClass&, const Buffer& b) -> std::string {
          if (!sane(b.type)) return fmt::format("has the type {}", graph::to_string(b.type));
          if (b.expected_bytes != kNone &&
-             (b.expected_bytes < 0 || b.expected_bytes > b.type.bytes()))
+             (b.expected_bytes < 0 || b.expected_bytes > b.type.bytes())) {
            return fmt::format("expects {} bytes of {}", b.expected_bytes, b.type.bytes());
+         }
          return "";
        }},
       {"expected-routed", "only a step buffer of routed rows may expect less than its type's size",
        "drop the expected size: the buffer holds exactly what its type says",
        [](const Context&, const RankClass&, const Buffer& b) -> std::string {
-         if (b.expected_bytes == kNone || (b.kind == BufferKind::step && b.type.routed())) return "";
+         if (b.expected_bytes == kNone || (b.kind == BufferKind::step && b.type.routed())) {
+           return "";
+         }
          return fmt::format("expects {} bytes, but {}", b.expected_bytes,
                             b.type.routed() ? "the host reads or writes all of it"
                                             : fmt::format("always holds {}", b.type.bytes()));
@@ -173,15 +183,20 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
        "run the memory plan after the last change of buffers",
        [](const Context& ctx, const RankClass& c, const Buffer& b) -> std::string {
-         if (b.kind != BufferKind::step)
+         if (b.kind != BufferKind::step) {
            return b.offset == kNone ? "" : "is named but has an arena offset";
+         }
          if (!ctx.planned) return "";
-         if (b.offset == kNone) return "";  // read or written: task rule buffer-planned
-         if (b.offset < 0 || b.offset % 64 != 0 || b.offset > c.arena_bytes)
+         if (b.offset == kNone) {
+           return "";  // read or written: task rule buffer-planned
+         }
+         if (b.offset < 0 || b.offset % 64 != 0 || b.offset > c.arena_bytes) {
            return fmt::format("has the offset {}, not a multiple of 64 in the arena", b.offset);
-         if (b.offset + b.type.bytes() > c.arena_bytes)
+         }
+         if (b.offset + b.type.bytes() > c.arena_bytes) {
            return fmt::format("ends at {}, beyond the arena of {} bytes", b.offset + b.type.bytes(),
                               c.arena_bytes);
+         }
          return "";
        }},
       {"host-contract", "named buffers have a name and a layout; only outputs may be partial",
@@ -194,11 +209,15 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
            const Placement p = b.layout.on[a];
            const bool real = a < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[a].size > 1;
            if (!real || p.is_replicate()) continue;
-           if (p.is_partial() && b.kind == BufferKind::output) continue;  // the host adds the parts
-           if (p.is_partial())
+           if (p.is_partial() && b.kind == BufferKind::output) {
+             continue;  // the host adds the parts
+           }
+           if (p.is_partial()) {
              return fmt::format("'{}' is partial over {}", b.name, ctx.program.mesh.axes[a].name);
-           if (static_cast<int32_t>(a) == ctx.pp_axis || !in_range(p.dim(), rank))
+           }
+           if (static_cast<int32_t>(a) == ctx.pp_axis || !in_range(p.dim(), rank)) {
              return fmt::format("'{}' is split in a way that its type does not allow", b.name);
+           }
          }
          return "";
        }},
@@ -223,18 +242,21 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        "give the task buffers of these types, or the kind the types of these buffers",
        [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
          const KindInfo& k = ctx.kind(t);
-         if (t.in.size() != k.in.size() || t.out.size() != k.out.size())
+         if (t.in.size() != k.in.size() || t.out.size() != k.out.size()) {
            return fmt::format("has {} inputs and {} outputs; its kind has {} and {}", t.in.size(),
                               t.out.size(), k.in.size(), k.out.size());
+         }
          const auto& types = ctx.buffer_type[static_cast<size_t>(cls)];
          for (int side = 0; side < 2; ++side) {
            const auto& list = side ? t.out : t.in;
            const auto& want = side ? k.out : k.in;
-           for (size_t i = 0; i < list.size(); ++i)
-             if (types[static_cast<size_t>(list[i])] != want[i])
+           for (size_t i = 0; i < list.size(); ++i) {
+             if (types[static_cast<size_t>(list[i])] != want[i]) {
                return fmt::format("{} {} is {}; expected {}", side ? "output" : "input", i,
                                   ctx.buffer_name(cls, list[i]),
                                   graph::to_string(ctx.types[want[i]]));
+             }
+           }
          }
          return "";
        }},
@@ -242,9 +264,11 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        "list the tasks in an order that respects their dependencies",
        [](const Context& ctx, int32_t cls, const RankClass& c, const Task& t) -> std::string {
          const TaskId self = static_cast<TaskId>(&t - c.tasks.data());
-         for (TaskId d : t.deps)
-           if (d >= self)
+         for (TaskId d : t.deps) {
+           if (d >= self) {
              return fmt::format("depends on {}, which comes later", ctx.name({cls, d}));
+           }
+         }
          return "";
        }},
       {"lane-fits",
@@ -272,8 +296,9 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          if (wants != (t.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
          if (!wants) return "";
          const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
-         if (t.peer == 0 || t.peer <= -n || t.peer >= n)
+         if (t.peer == 0 || t.peer <= -n || t.peer >= n) {
            return fmt::format("has its peer at offset {} on an axis of {}", t.peer, n);
+         }
          return "";
        }},
       {"types-follow",
@@ -294,7 +319,8 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          }
        }},
       {"cost-recomputed",
-       "the bytes of a communication are the payload of its op on its types, without FLOPs or workspace",
+       "the bytes of a communication are the payload of its op on its types, without FLOPs or "
+       "workspace",
        "make the kind with program::communication_kind",
        [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
          const KindInfo& k = ctx.kind(t);
@@ -302,8 +328,9 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          const Kind& kind = ctx.program.kind(t);
          const int64_t bytes = k.comm->payload(kind.attrs, kind.in, kind.out);
          if (kind.bytes == bytes && kind.flops == 0 && kind.workspace == 0) return "";
-         return fmt::format("says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0",
-                            kind.bytes, kind.flops, kind.workspace, bytes);
+         return fmt::format(
+             "says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0", kind.bytes,
+             kind.flops, kind.workspace, bytes);
        }},
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
@@ -314,9 +341,10 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          const bool leaves = ctx.leaves_node(cls, t);
          const program::Lane want = program::link_lane(k.comm->role, leaves);
          if (t.lane == want) return "";
-         const std::string nodes = ctx.program.ranks_per_node > 0
-                                       ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)
-                                       : "all ranks in one node";
+         const std::string nodes =
+             ctx.program.ranks_per_node > 0
+                 ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)
+                 : "all ranks in one node";
          return fmt::format("is in lane {}; with {} its ranks are {}, which is lane {}",
                             program::to_string(t.lane), nodes,
                             leaves ? "in several nodes" : "in one node", program::to_string(want));
@@ -338,34 +366,42 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          const KindInfo& k = ctx.kind(t);
          for (size_t o = 0; o < t.out.size(); ++o) {
            for (size_t i = 0; i < t.in.size(); ++i) {
-             if (t.in[i] == t.out[o] && !may_share(k, i, o))
+             if (t.in[i] == t.out[o] && !may_share(k, i, o)) {
                return fmt::format("writes output {} over its input {}", o, i);
-             if (must_share(k, i, o) && t.in[i] != t.out[o])
+             }
+             if (must_share(k, i, o) && t.in[i] != t.out[o]) {
                return fmt::format("must update input {} in place but writes another buffer", i);
+             }
            }
-           for (size_t p = 0; p < o; ++p)
-             if (t.out[p] == t.out[o])
+           for (size_t p = 0; p < o; ++p) {
+             if (t.out[p] == t.out[o]) {
                return fmt::format("writes outputs {} and {} to one buffer", p, o);
+             }
+           }
          }
          return "";
        }},
       {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
        [](const Context&, int32_t, const RankClass& c, const Task& t) -> std::string {
-         for (BufferId b : t.out)
-           if (c.buffers[static_cast<size_t>(b)].kind == BufferKind::input)
+         for (BufferId b : t.out) {
+           if (c.buffers[static_cast<size_t>(b)].kind == BufferKind::input) {
              return fmt::format("writes the input '{}'", c.buffers[static_cast<size_t>(b)].name);
+           }
+         }
          return "";
        }},
       {"buffer-planned", "every step buffer that is used has a place in the arena",
        "run the memory plan after the last change of tasks",
        [](const Context& ctx, int32_t cls, const RankClass& c, const Task& t) -> std::string {
          if (!ctx.planned) return "";
-         for (const auto* list : {&t.in, &t.out})
+         for (const auto* list : {&t.in, &t.out}) {
            for (BufferId b : *list) {
              const Buffer& buffer = c.buffers[static_cast<size_t>(b)];
-             if (buffer.kind == BufferKind::step && buffer.offset == kNone)
+             if (buffer.kind == BufferKind::step && buffer.offset == kNone) {
                return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, b));
+             }
            }
+         }
          return "";
        }},
   };

@@ -15,17 +15,23 @@ using program::kNone;
 
 std::string bad_ids(const Context& ctx, const RankClass& c, const Task& t) {
   if (!in_range(t.kind, ctx.program.kinds.size())) return fmt::format("kind {}", t.kind);
-  if (static_cast<int>(t.lane) >= program::kNumLanes)
+  if (static_cast<int>(t.lane) >= program::kNumLanes) {
     return fmt::format("lane {}", static_cast<int>(t.lane));
-  for (const auto* list : {&t.in, &t.out})
-    for (BufferId b : *list)
+  }
+  for (const auto* list : {&t.in, &t.out}) {
+    for (BufferId b : *list) {
       if (!in_range(b, c.buffers.size())) return fmt::format("buffer {}", b);
-  for (TaskId d : t.deps)
+    }
+  }
+  for (TaskId d : t.deps) {
     if (!in_range(d, c.tasks.size())) return fmt::format("dependency on task {}", d);
-  if (t.group != kNone && !in_range(t.group, ctx.program.groups.size()))
+  }
+  if (t.group != kNone && !in_range(t.group, ctx.program.groups.size())) {
     return fmt::format("group {}", t.group);
-  if (t.peer_axis != kNone && !in_range(t.peer_axis, ctx.program.mesh.axes.size()))
+  }
+  if (t.peer_axis != kNone && !in_range(t.peer_axis, ctx.program.mesh.axes.size())) {
     return fmt::format("peer axis {}", t.peer_axis);
+  }
   return "";
 }
 
@@ -35,12 +41,14 @@ std::string bad_workspace(const Context& ctx, const RankClass& c, size_t t) {
   const int64_t offset = c.tasks[t].workspace;
   if (bytes == 0) return "";
   if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
-  if (offset < 0 || offset % 64 != 0 || offset > c.arena_bytes || bytes > c.arena_bytes)
+  if (offset < 0 || offset % 64 != 0 || offset > c.arena_bytes || bytes > c.arena_bytes) {
     return fmt::format("has {} bytes of workspace at {}, not a multiple of 64 in the arena", bytes,
                        offset);
-  if (offset + bytes > c.arena_bytes)
+  }
+  if (offset + bytes > c.arena_bytes) {
     return fmt::format("has a workspace that ends at {}, beyond the arena of {} bytes",
                        offset + bytes, c.arena_bytes);
+  }
   return "";
 }
 
@@ -53,16 +61,20 @@ constexpr RuleInfo kWorkspaceRule{"workspace-planned",
 /// Pairs of buffers of a class that hold one named tensor.
 std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& c) {
   std::vector<std::tuple<std::string_view, BufferKind, int32_t, BufferId>> names;
-  for (size_t b = 0; b < c.buffers.size(); ++b)
-    if (c.buffers[b].kind != BufferKind::step)
+  for (size_t b = 0; b < c.buffers.size(); ++b) {
+    if (c.buffers[b].kind != BufferKind::step) {
       names.emplace_back(c.buffers[b].name, c.buffers[b].kind, c.buffers[b].micro_batch,
                          static_cast<BufferId>(b));
+    }
+  }
   std::sort(names.begin(), names.end());
   std::vector<std::pair<BufferId, BufferId>> twice;
   auto key = [](const auto& n) { return std::tie(std::get<0>(n), std::get<1>(n), std::get<2>(n)); };
-  for (size_t i = 1; i < names.size(); ++i)
-    if (key(names[i]) == key(names[i - 1]))
+  for (size_t i = 1; i < names.size(); ++i) {
+    if (key(names[i]) == key(names[i - 1])) {
       twice.push_back({std::get<3>(names[i - 1]), std::get<3>(names[i])});
+    }
+  }
   return twice;
 }
 
@@ -70,8 +82,9 @@ std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& c) {
 TaskRef user_of(const Context& ctx, const auto& uses) {
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const auto& tasks = ctx.program.classes[c].tasks;
-    for (size_t t = 0; t < tasks.size(); ++t)
+    for (size_t t = 0; t < tasks.size(); ++t) {
       if (uses(c, tasks[t])) return {static_cast<int32_t>(c), static_cast<int32_t>(t)};
+    }
   }
   return {};
 }
@@ -91,7 +104,9 @@ std::vector<RuleInfo> structural_rules() {
       const bool known = std::any_of(list.begin(), list.end(), [&](const RuleInfo& other) {
         return std::string_view(other.name) == r.name;
       });
-      if (!known) list.push_back({r.name, r.says});
+      if (!known) {
+        list.push_back({r.name, r.says});
+      }
     }
   };
   add(kind_rules());
@@ -109,7 +124,9 @@ bool check_rules(Context& ctx) {
   const int64_t before = ctx.problems.count;
   const size_t num_axes = p.mesh.axes.size();
   double ranks = 1;
-  for (const graph::Axis& a : p.mesh.axes) ranks *= a.size < 1 ? 1e9 : a.size;
+  for (const graph::Axis& a : p.mesh.axes) {
+    ranks *= a.size < 1 ? 1e9 : a.size;
+  }
   if (num_axes > kMaxAxes || ranks > 1 << 24 || p.num_micro_batches < 1) {
     refuse(ctx, kIdsRule.name, {}, {}, "the mesh",
            "has too many axes, an empty one, or too many ranks, "
@@ -117,21 +134,26 @@ bool check_rules(Context& ctx) {
            "use at most 6 axes of at least one rank");
     return false;
   }
-  for (size_t i = 0; i < p.classes.size(); ++i)
+  for (size_t i = 0; i < p.classes.size(); ++i) {
     for (const auto& r : class_rules()) {
       if (ctx.skips(r.name)) continue;
-      if (std::string e = r.wrong(ctx, p.classes[i], i); !e.empty())
-        refuse(ctx, r.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), e, r.fix);
+      if (std::string e = r.wrong(ctx, p.classes[i], i); !e.empty()) {
+        refuse(ctx, r.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), e,
+               r.fix);
+      }
     }
+  }
   if (ctx.problems.count != before) return false;
 
   for (size_t c = 0; c < p.classes.size(); ++c) {
     const RankClass& cls = p.classes[c];
-    for (size_t t = 0; t < cls.tasks.size(); ++t)
-      if (std::string e = bad_ids(ctx, cls, cls.tasks[t]); !e.empty())
+    for (size_t t = 0; t < cls.tasks.size(); ++t) {
+      if (std::string e = bad_ids(ctx, cls, cls.tasks[t]); !e.empty()) {
         refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(t)}, {},
                fmt::format("task {} of class {}", t, c), "names a non-existing " + e,
                "name something that exists");
+      }
+    }
   }
   if (ctx.problems.count != before) return false;
   ctx.place();
@@ -143,7 +165,9 @@ bool check_rules(Context& ctx) {
       if (e.empty()) continue;
       const TaskRef user =
           user_of(ctx, [&](size_t, const Task& t) { return t.kind == static_cast<int32_t>(i); });
-      if (user.cls < 0) break;  // no task has this kind
+      if (user.cls < 0) {
+        break;  // no task has this kind
+      }
       refuse(ctx, r.name, user, {}, ctx.name(user) + ":", e, r.fix);
       break;
     }
@@ -193,9 +217,10 @@ bool check_rules(Context& ctx) {
         refuse(ctx, r.name, ref, {}, ctx.name(ref), e, r.fix);
         break;
       }
-      if (std::string e = bad_workspace(ctx, cls, t); !e.empty())
+      if (std::string e = bad_workspace(ctx, cls, t); !e.empty()) {
         refuse(ctx, kWorkspaceRule.name, ref, {}, ctx.name(ref), e,
                "run the memory plan after the last change of tasks");
+      }
     }
   }
   return ctx.problems.count == before;

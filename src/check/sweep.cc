@@ -24,9 +24,9 @@ void Sweep::match() {
 }
 
 void Sweep::match_messages() {
-  // A channel holds the messages of one tag from the ranks of one class to their peers. Both ends use it
-  // in one lane each (lane-recomputed), so the k-th send meets the k-th receive.
-  // Sender and receiver class, axis, offset as the sender sees it, tag.
+  // A channel holds the messages of one tag from the ranks of one class to their peers. Both ends
+  // use it in one lane each (lane-recomputed), so the k-th send meets the k-th receive. Sender and
+  // receiver class, axis, offset as the sender sees it, tag.
   using Channel = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
   struct Message {
     Channel channel;
@@ -56,9 +56,13 @@ void Sweep::match_messages() {
   std::sort(list.begin(), list.end());
   for (size_t begin = 0; begin < list.size();) {
     size_t end = begin;
-    while (end < list.size() && list[end].channel == list[begin].channel) ++end;
+    while (end < list.size() && list[end].channel == list[begin].channel) {
+      ++end;
+    }
     size_t mid = begin;
-    while (mid < end && !list[mid].receive) ++mid;
+    while (mid < end && !list[mid].receive) {
+      ++mid;
+    }
     const size_t sends = mid - begin, recvs = end - mid;
     for (size_t i = 0; i < std::max(sends, recvs); ++i) {
       if (i < sends && i < recvs) {
@@ -85,23 +89,26 @@ void Sweep::match_messages() {
       std::vector<TaskRef> others;  // the same tag or peer on the other side, unmatched or not
       const int32_t other = p.peer_class(t, a.cls);
       const auto& tasks = p.classes[static_cast<size_t>(other)].tasks;
-      for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k)
+      for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k) {
         if (is_message(ctx_.kind(tasks[k])) && is_receive(ctx_.kind(tasks[k])) == send &&
-            tasks[k].tag == t.tag)
+            tasks[k].tag == t.tag) {
           others.push_back({other, static_cast<int32_t>(k)});
-      ctx_.report(send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, a, others,
-                  fmt::format("{} (tag {}) has no matching {} in class {}", ctx_.name(a), t.tag,
-                              comm::message(send ? comm::Role::receive : comm::Role::send).name, other),
-                  send ? "add the recv, or remove the send" : "add the send, or remove the recv");
+        }
+      }
+      ctx_.report(
+          send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, a, others,
+          fmt::format("{} (tag {}) has no matching {} in class {}", ctx_.name(a), t.tag,
+                      comm::message(send ? comm::Role::receive : comm::Role::send).name, other),
+          send ? "add the recv, or remove the send" : "add the send, or remove the recv");
     }
     begin = end;
   }
 }
 
 void Sweep::match_collectives() {
-  // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), where the order of
-  // its collectives is that of the tasks. Ranks of a class run the same list and are in step; over
-  // several classes, the k-th collective of each must be the same.
+  // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), where the
+  // order of its collectives is that of the tasks. Ranks of a class run the same list and are in
+  // step; over several classes, the k-th collective of each must be the same.
   const Program& p = ctx_.program;
   std::vector<std::vector<std::vector<int32_t>>> by_group(
       p.groups.size(), std::vector<std::vector<int32_t>>(p.classes.size()));
@@ -118,8 +125,9 @@ void Sweep::match_collectives() {
     const GroupInfo& info = ctx_.groups[g];
     if (!info.crosses_stages) continue;
     size_t most = 0;
-    for (int32_t c : info.classes)
+    for (int32_t c : info.classes) {
       most = std::max(most, by_group[g][static_cast<size_t>(c)].size());
+    }
     for (size_t k = 0; k < most; ++k) {
       Matching::Meeting m;
       std::vector<TaskRef> refs;
@@ -137,7 +145,9 @@ void Sweep::match_collectives() {
         m.complete = false;
         std::vector<TaskRef> last;  // of the class that has too few
         const auto& list = by_group[g][static_cast<size_t>(absent)];
-        if (!list.empty()) last.push_back(ctx_.ref(list.back()));
+        if (!list.empty()) {
+          last.push_back(ctx_.ref(list.back()));
+        }
         last.insert(last.end(), refs.begin(), refs.end());
         ctx_.report(
             "collective-unmatched", ProblemClass::order, refs[0], last,
@@ -146,7 +156,7 @@ void Sweep::match_collectives() {
                         ctx_.name(refs[0]), k + 1, absent, ctx_.ranks_text(absent), list.size()),
             "let every member of the group run the same collectives");
       } else {
-        for (const TaskRef& r : refs)
+        for (const TaskRef& r : refs) {
           if (ctx_.task(r).kind != ctx_.task(refs[0]).kind) {
             m.complete = false;
             ctx_.report("collective-differs", ProblemClass::order, r, {refs[0]},
@@ -156,9 +166,11 @@ void Sweep::match_collectives() {
                         "run the collectives of a group in the same order on every member");
             break;
           }
+        }
       }
-      for (int32_t t : m.tasks)
+      for (int32_t t : m.tasks) {
         matching_.meeting[static_cast<size_t>(t)] = static_cast<int32_t>(matching_.meetings.size());
+      }
       matching_.meetings.push_back(std::move(m));
     }
   }
@@ -167,8 +179,9 @@ void Sweep::match_collectives() {
 bool Sweep::run(Hazards& hazards, Values* values) {
   // One run with sends that complete alone gives the order in which every task is looked at once:
   // first its hazards, under the clock of what is known to be finished before it (the clock of its
-  // lane joined with those of its dependencies), then its values. What it overwrote is lost to them.
-  // A message brings no order between ranks here, so that what is shown holds for every transport.
+  // lane joined with those of its dependencies), then its values. What it overwrote is lost to
+  // them. A message brings no order between ranks here, so that what is shown holds for every
+  // transport.
   const size_t num_lanes = ctx_.program.classes.size() * kNumLanes;
   std::vector<Clock> clock(ctx_.position.size());
   std::vector<Clock> lane_clock(num_lanes, Clock{});
@@ -181,12 +194,16 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     Clock before = lane_clock[lane];
     for (TaskId d : t.deps) {
       const Clock& other = clock[static_cast<size_t>(ctx_.global(r.cls, d))];
-      for (size_t i = 0; i < before.size(); ++i) before[i] = std::max(before[i], other[i]);
+      for (size_t i = 0; i < before.size(); ++i) {
+        before[i] = std::max(before[i], other[i]);
+      }
     }
     lost.clear();
     hazards.visit(r.cls, r.task, global, before, &lost);
     if (values) {
-      for (BufferId b : lost) values->lose(r.cls, b);
+      for (BufferId b : lost) {
+        values->lose(r.cls, b);
+      }
     }
     ++before[static_cast<size_t>(t.lane)];
     clock[static_cast<size_t>(global)] = lane_clock[lane] = before;

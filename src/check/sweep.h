@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pairs messages, and collectives over several classes, then runs the lanes abstractly: finds
-// unmatched messages, disagreeing collectives and deadlocks, and has hazards and values look at every
-// task once in an order that respects lanes, dependencies, messages and meetings.
+// unmatched messages, disagreeing collectives and deadlocks, and has hazards and values look at
+// every task once in an order that respects lanes, dependencies, messages and meetings.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ class Sweep {
 
   /// Pairs sends with receives and the collectives that cross stages; reports what does not pair.
   void match();
-  /// Runs all lanes, with sends that complete alone. `values` may be null (no reference). False if some
-  /// lanes got stuck, which is reported.
+  /// Runs all lanes, with sends that complete alone. `values` may be null (no reference). False if
+  /// some lanes got stuck, which is reported.
   bool run(Hazards& hazards, Values* values);
-  /// For a program that ends when sends complete alone: who waits for whom when a send waits for its
-  /// receiver instead, or "" if it ends then, too.
+  /// For a program that ends when sends complete alone: who waits for whom when a send waits for
+  /// its receiver instead, or "" if it ends then, too.
   std::string stuck_when_sends_wait() const;
 
   int64_t num_messages() const { return num_messages_; }

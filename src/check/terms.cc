@@ -11,7 +11,9 @@ namespace {
 
 uint64_t hash_type(const graph::TensorType& t) {
   uint64_t h = static_cast<uint64_t>(t.dtype) * 131 + static_cast<uint64_t>(t.top_k);
-  for (int64_t d : t.dims) h = (h ^ static_cast<uint64_t>(d)) * 0x9e3779b97f4a7c15ULL + (h >> 29);
+  for (int64_t d : t.dims) {
+    h = (h ^ static_cast<uint64_t>(d)) * 0x9e3779b97f4a7c15ULL + (h >> 29);
+  }
   return mix64(h);
 }
 
@@ -31,7 +33,9 @@ uint64_t hash_app(int32_t key, std::span<const ExprId> in) {
 }  // namespace
 
 TypeId TypeTable::intern(const graph::TensorType& type) {
-  if (types_.size() * 2 >= slots_.size()) grow();
+  if (types_.size() * 2 >= slots_.size()) {
+    grow();
+  }
   const uint64_t h = hash_type(type);
   const size_t mask = slots_.size() - 1;
   for (size_t i = h & mask;; i = (i + 1) & mask) {
@@ -51,7 +55,9 @@ void TypeTable::grow() {
   const size_t mask = slots_.size() - 1;
   for (size_t id = 0; id < types_.size(); ++id) {
     size_t i = hashes_[id] & mask;
-    while (slots_[i] >= 0) i = (i + 1) & mask;
+    while (slots_[i] >= 0) {
+      i = (i + 1) & mask;
+    }
     slots_[i] = static_cast<TypeId>(id);
   }
 }
@@ -59,7 +65,9 @@ void TypeTable::grow() {
 int32_t OpKeys::intern(std::string_view op, const graph::Attrs& attrs) {
   std::string text = std::string(op) + graph::to_string(attrs);
   auto [it, made] = index_.emplace(std::move(text), static_cast<int32_t>(keys_.size()));
-  if (made) keys_.push_back({std::string(op), attrs, ops::find_or_null(op)});
+  if (made) {
+    keys_.push_back({std::string(op), attrs, ops::find_or_null(op)});
+  }
   return it->second;
 }
 
@@ -107,7 +115,9 @@ std::span<const ExprId> Terms::inputs(AppId id) const {
 void Terms::insert(std::vector<Slot>& slots, uint64_t hash, int32_t id) {
   const size_t mask = slots.size() - 1;
   size_t i = hash & mask;
-  while (slots[i].id >= 0) i = (i + 1) & mask;
+  while (slots[i].id >= 0) {
+    i = (i + 1) & mask;
+  }
   slots[i] = {static_cast<uint32_t>(hash >> 32), id};
 }
 
@@ -129,7 +139,9 @@ AppId Terms::find(int32_t key, std::span<const ExprId> in, uint64_t hash) const 
 
 AppId Terms::apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out,
                    bool* made) {
-  if (apps_.size() * 2 >= app_slots_.size()) resize_apps(app_slots_.size() * 2);
+  if (apps_.size() * 2 >= app_slots_.size()) {
+    resize_apps(app_slots_.size() * 2);
+  }
   const uint64_t hash = hash_app(key, in);
   if (AppId id = find(key, in, hash); id >= 0) {
     *made = false;
@@ -155,14 +167,17 @@ AppId Terms::apply(int32_t key, std::span<const ExprId> in, std::span<const Type
 
 void Terms::resize_apps(size_t slots) {
   app_slots_.assign(std::max<size_t>(1024, slots), Slot{});
-  for (size_t id = 0; id < apps_.size(); ++id)
+  for (size_t id = 0; id < apps_.size(); ++id) {
     insert(app_slots_, hash_app(apps_[id].key, inputs(static_cast<AppId>(id))),
            static_cast<int32_t>(id));
+  }
 }
 
 void Terms::reserve(size_t apps) {
   size_t slots = 1024;
-  while (slots < apps * 2) slots *= 2;
+  while (slots < apps * 2) {
+    slots *= 2;
+  }
   resize_apps(slots);
   resize_sums(slots / 2);
   apps_.reserve(apps);
@@ -192,7 +207,9 @@ uint64_t Terms::place(const Sum& s, int32_t count) {
 ExprId Terms::sum(ExprId a, ExprId b) {
   if (a == kZero) return b;
   if (b == kZero) return a;
-  if (sums_.size() * 2 >= sum_slots_.size()) resize_sums(sum_slots_.size() * 2);
+  if (sums_.size() * 2 >= sum_slots_.size()) {
+    resize_sums(sum_slots_.size() * 2);
+  }
   uint64_t total = 0;
   const Hash128 ha = hash_of(a, &total), hb = hash_of(b, &total);
   const Hash128 h{ha.high + hb.high, ha.low + hb.low};
@@ -214,8 +231,9 @@ ExprId Terms::sum(ExprId a, ExprId b) {
 
 void Terms::resize_sums(size_t slots) {
   sum_slots_.assign(std::max<size_t>(1024, slots), Slot{});
-  for (size_t s = 1; s < sums_.size(); ++s)
+  for (size_t s = 1; s < sums_.size(); ++s) {
     insert(sum_slots_, place(sums_[s], count(sums_[s].id)), static_cast<int32_t>(s));
+  }
 }
 
 std::vector<ExprId> Terms::terms_of(ExprId id) const {

@@ -32,16 +32,17 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       const bool persistent = info && (info->kind == graph::TensorKind::param ||
                                        info->kind == graph::TensorKind::state);
       const bool input = info && info->kind == graph::TensorKind::input;
-      if (!info)
+      if (!info) {
         wrong = "is not a tensor of the single-device graph";
-      else if (b.kind == BufferKind::persistent && !persistent)
+      } else if (b.kind == BufferKind::persistent && !persistent) {
         wrong = "is not a parameter or state of the single-device graph";
-      else if (b.kind == BufferKind::input && !input)
+      } else if (b.kind == BufferKind::input && !input) {
         wrong = "is not an input of the single-device graph";
-      else if (input && (info->per_step
-                             ? b.micro_batch != program::kNone
-                             : b.micro_batch < 0 || b.micro_batch >= reference.num_micro_batches()))
+      } else if (input && (info->per_step ? b.micro_batch != program::kNone
+                                          : b.micro_batch < 0 ||
+                                                b.micro_batch >= reference.num_micro_batches())) {
         wrong = "names a micro-batch that does not exist";
+      }
       const TypeId logical = t < 0 ? -1 : reference.type_of[static_cast<size_t>(t)];
       if (!wrong) {
         bool same = false;
@@ -50,7 +51,9 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
                                                     ctx.program.mesh)) == ctx.buffer_type[c][i];
         } catch (const Error&) {
         }
-        if (!same) wrong = "is not the local part of the logical tensor under its layout";
+        if (!same) {
+          wrong = "is not the local part of the logical tensor under its layout";
+        }
       }
       if (wrong) {
         const std::vector<TaskRef> users = ctx.users(ci, bi);
@@ -71,7 +74,9 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
 }
 
 void Values::lose_outputs(int32_t cls, const Task& t) {
-  for (BufferId b : t.out) lose(cls, b);
+  for (BufferId b : t.out) {
+    lose(cls, b);
+  }
 }
 
 void Values::refuse(const char* rule, TaskRef ref, BufferId b, const std::string& why,
@@ -80,11 +85,15 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId b, const std::string
   std::string text = ctx_.name(ref);
   if (b >= 0) {
     const int32_t w = hazards_.writer(ref.cls, b, ctx_.global(ref.cls, ref.task));
-    if (w >= 0) related.push_back(ctx_.ref(w));
+    if (w >= 0) {
+      related.push_back(ctx_.ref(w));
+    }
     const Value& v = at(ref.cls, b);
     text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, b), describe(v.expr),
                         ctx_.layouts.text(v.layout));
-    if (w >= 0) text += ", written by " + ctx_.name(ctx_.ref(w));
+    if (w >= 0) {
+      text += ", written by " + ctx_.name(ctx_.ref(w));
+    }
   }
   ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix);
 }
@@ -116,7 +125,9 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
       lose(cls, t.out[o]);
       return;
     }
-    if (memo) memo->logical[o] = logical;
+    if (memo) {
+      memo->logical[o] = logical;
+    }
   }
   Value& v = at(cls, t.out[o]);
   if (t.accumulate.contains(o)) {
@@ -149,11 +160,13 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
   int64_t parts = 1;  // that the experts are split into
   for (size_t a = 0; a < ctx_.program.mesh.axes.size(); ++a) {
     const Placement p = ctx_.layouts[layout].on[a];
-    if (p.is_split() && p.dim() == 0) parts *= ctx_.program.mesh.axes[a].size;
+    if (p.is_split() && p.dim() == 0) {
+      parts *= ctx_.program.mesh.axes[a].size;
+    }
   }
   const int64_t row_bytes = b.type.row_size() * graph::size_of(b.type.dtype);
-  const double even = static_cast<double>(b.type.dims[1] * b.type.top_k * row_bytes) /
-                      static_cast<double>(parts);
+  const double even =
+      static_cast<double>(b.type.dims[1] * b.type.top_k * row_bytes) / static_cast<double>(parts);
   const double factor = static_cast<double>(b.expected_bytes) / even;
   least_factor_ = least_factor_ == 0 ? factor : std::min(least_factor_, factor);
   if (factor >= 1) return;
@@ -167,8 +180,9 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
 
 Values::Signature& Values::signature(const Task& t, const KindInfo& k) {
   auto& list = signatures_[static_cast<size_t>(t.kind)];
-  for (Signature& s : list)
+  for (Signature& s : list) {
     if (s.in == ins_) return s;
+  }
   Signature s;
   s.in = ins_;
   const program::Kind& kind = ctx_.program.kind(t);
@@ -177,17 +191,27 @@ Values::Signature& Values::signature(const Task& t, const KindInfo& k) {
   std::vector<Placement> in_axis(n), out_axis(m);
   for (size_t a = 0; a < ctx_.program.mesh.axes.size() && s.bad_axis < 0; ++a) {
     if (ctx_.program.mesh.axes[a].size <= 1) continue;
-    for (size_t i = 0; i < n; ++i) in_axis[i] = ctx_.layouts[ins_[i]].on[a];
+    for (size_t i = 0; i < n; ++i) {
+      in_axis[i] = ctx_.layouts[ins_[i]].on[a];
+    }
     bool legal = false;
     try {
       legal = ops::propagate(*k.rules, kind.in, kind.out, in_axis, out_axis);
-      if (legal) s.cut = ops::cut_run(*k.rules, kind.attrs, kind.in, kind.out, in_axis);
+      if (legal) {
+        s.cut = ops::cut_run(*k.rules, kind.attrs, kind.in, kind.out, in_axis);
+      }
     } catch (const Error&) {
     }
-    if (!legal || !s.cut.empty()) s.bad_axis = static_cast<int32_t>(a);
-    for (size_t i = 0; i < m; ++i) out[i].on[a] = out_axis[i];
+    if (!legal || !s.cut.empty()) {
+      s.bad_axis = static_cast<int32_t>(a);
+    }
+    for (size_t i = 0; i < m; ++i) {
+      out[i].on[a] = out_axis[i];
+    }
   }
-  for (const Layout& l : out) s.out.push_back(ctx_.layouts.intern(l));
+  for (const Layout& l : out) {
+    s.out.push_back(ctx_.layouts.intern(l));
+  }
   s.logical.assign(m, -1);
   list.push_back(std::move(s));
   return list.back();
@@ -208,11 +232,15 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
   if (k.op_class == OpClass::zero) return set(cls, t, 0, kZero, kAnyLayout, nullptr, ref);
   if (k.op_class == OpClass::copy) return set(cls, t, 0, exprs_[0], ins_[0], nullptr, ref);
   if (k.op_class == OpClass::add) {
-    for (size_t i = 0; i < ins_.size(); ++i)
+    for (size_t i = 0; i < ins_.size(); ++i) {
       if (ins_[i] == kAnyLayout) return set(cls, t, 0, exprs_[1 - i], ins_[1 - i], nullptr, ref);
+    }
   }
-  for (LayoutId& l : ins_)
-    if (l == kAnyLayout) l = ctx_.layouts.intern({});
+  for (LayoutId& l : ins_) {
+    if (l == kAnyLayout) {
+      l = ctx_.layouts.intern({});
+    }
+  }
   Signature& s = signature(t, k);
   if (!s.cut.empty()) {
     ctx_.report("sequence-cut", ProblemClass::value, ref, {},
@@ -237,11 +265,13 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
   }
   for (const ExprId e : exprs_) {
     const TypeId logical = ref_.terms[e].type;
-    if (logical >= 0 && ctx_.types[logical].routed())
+    if (logical >= 0 && ctx_.types[logical].routed()) {
       experts_[static_cast<size_t>(t.kind)] = ctx_.types[logical].dims[0];
+    }
   }
-  for (size_t o = 0; o < t.out.size(); ++o)
+  for (size_t o = 0; o < t.out.size(); ++o) {
     set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
+  }
 }
 
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
@@ -250,7 +280,9 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
   if (is_local(k)) return compute(cls, task, t, k);
   if (is_message(k) && !is_receive(k)) {
     Value v = at(cls, t.in[0]);
-    if (v.expr < 0) v.expr = kUnknown;
+    if (v.expr < 0) {
+      v.expr = kUnknown;
+    }
     if (v.expr >= 0 && t.peer_axis != ctx_.pp_axis && v.layout != kAnyLayout &&
         !ctx_.layouts[v.layout][t.peer_axis].is_replicate()) {
       refuse("message-layout", {cls, task}, t.in[0],
@@ -283,11 +315,14 @@ void Values::finish() {
       const program::Buffer& b = buffers[i];
       if (b.kind != BufferKind::persistent && b.kind != BufferKind::output) continue;
       const int32_t t = ref_.find(b.name);
-      if (t < 0) continue;  // named-tensor
-      if (b.kind == BufferKind::output && b.micro_batch >= 0)
+      if (t < 0) {
+        continue;  // named-tensor
+      }
+      if (b.kind == BufferKind::output && b.micro_batch >= 0) {
         parts.insert({t, b.micro_batch});
-      else
+      } else {
         kept[static_cast<size_t>(t)] = 1;
+      }
       const Value& v = values_[c][i];
       if (v.expr == kUnknown) continue;
       const int32_t bi = static_cast<int32_t>(i);
@@ -317,14 +352,18 @@ void Values::finish() {
     }
   }
   std::vector<int32_t> wanted;
-  for (size_t t = 0; t < g.tensors.size(); ++t)
-    if (ref_.updated(static_cast<int32_t>(t))) wanted.push_back(static_cast<int32_t>(t));
+  for (size_t t = 0; t < g.tensors.size(); ++t) {
+    if (ref_.updated(static_cast<int32_t>(t))) {
+      wanted.push_back(static_cast<int32_t>(t));
+    }
+  }
   wanted.insert(wanted.end(), g.losses.begin(), g.losses.end());
   wanted.insert(wanted.end(), g.outputs.begin(), g.outputs.end());
   for (int32_t t : wanted) {
     bool each = ref_.per_micro_batch(t);
-    for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb)
+    for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
       each = parts.contains({t, mb});
+    }
     if (each || kept[static_cast<size_t>(t)]++) continue;
     ctx_.report(
         "result-missing", ProblemClass::value, {}, {},

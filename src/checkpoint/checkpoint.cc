@@ -49,10 +49,14 @@ int64_t step_of(std::string_view name) {
 
 const char* torch_name(graph::DType dtype) {
   switch (dtype) {
-    case graph::DType::f32: return "float32";
-    case graph::DType::f64: return "float64";
-    case graph::DType::bf16: return "bfloat16";
-    default: break;
+    case graph::DType::f32:
+      return "float32";
+    case graph::DType::f64:
+      return "float64";
+    case graph::DType::bf16:
+      return "bfloat16";
+    default:
+      break;
   }
   HOCKET_CHECK(false, "parameters of type {}", graph::to_string(dtype));
   return "";
@@ -81,19 +85,22 @@ std::string checksum_of(json object) {
 std::string record_json(const RunState& state, graph::DType dtype, const FileRecords& files) {
   json losses = json::array();
   // JSON has no NaN: null stands for it. Finite doubles are written with enough digits.
-  for (const auto& [step, loss] : state.losses) losses.push_back({step, loss});
+  for (const auto& [step, loss] : state.losses) {
+    losses.push_back({step, loss});
+  }
   json list = json::object();
-  for (const auto& [name, file] : files)
+  for (const auto& [name, file] : files) {
     list[name] = {{"bytes", file.bytes}, {kChecksum, file.hash}};
-  json object = {{"hocket_checkpoint", kFormat},
-                 {kStepKey, state.step},
-                 {"seed", state.seed},
-                 {"dtype", graph::to_string(dtype)},
-                 {"config", state.config},
-                 {"data", state.data.empty() ? json(nullptr)
-                                             : parse_json(state.data, "run.json: data")},
-                 {"losses", losses},
-                 {"files", list}};
+  }
+  json object = {
+      {"hocket_checkpoint", kFormat},
+      {kStepKey, state.step},
+      {"seed", state.seed},
+      {"dtype", graph::to_string(dtype)},
+      {"config", state.config},
+      {"data", state.data.empty() ? json(nullptr) : parse_json(state.data, "run.json: data")},
+      {"losses", losses},
+      {"files", list}};
   // As it reads back: null for what is not finite.
   object = json::parse(object.dump());
   object[kChecksum] = checksum_of(object);
@@ -103,20 +110,27 @@ std::string record_json(const RunState& state, graph::DType dtype, const FileRec
 RunState parse_state(const JsonView& in) {
   RunState s;
   s.step = in.get_int(kStepKey);
-  if (s.step < 0 || s.step > kMaxStep)
+  if (s.step < 0 || s.step > kMaxStep) {
     in.at(kStepKey).fail(fmt::format("is {}; expected 0 to {}", s.step, kMaxStep));
+  }
   const json& seed = in.at("seed").json();
-  if (!seed.is_number_unsigned()) in.at("seed").fail("is no whole number from 0");
+  if (!seed.is_number_unsigned()) {
+    in.at("seed").fail("is no whole number from 0");
+  }
   s.seed = seed.get<uint64_t>();
   s.config = in.get_string("config");
-  if (in.has("data")) s.data = in.at("data").json().dump();
+  if (in.has("data")) {
+    s.data = in.at("data").json().dump();
+  }
   const JsonView losses = in.at("losses");
-  if (!losses.is_array()) losses.fail("is no list; expected [[step, loss], ...]");
+  if (!losses.is_array()) {
+    losses.fail("is no list; expected [[step, loss], ...]");
+  }
   for (size_t i = 0; i < losses.size(); ++i) {
     const JsonView pair = losses.at(i);
     const bool nan = pair.at(1).is_null();
-    s.losses.emplace_back(pair.at(0).as_int(), nan ? std::numeric_limits<double>::quiet_NaN()
-                                                   : pair.at(1).as_double());
+    s.losses.emplace_back(pair.at(0).as_int(),
+                          nan ? std::numeric_limits<double>::quiet_NaN() : pair.at(1).as_double());
   }
   return s;
 }
@@ -126,24 +140,32 @@ RunRecord read_record(const std::string& path) {
   const json object = read_json(path);
   const JsonView in(object, path);
   const int64_t format = in.get_int("hocket_checkpoint");
-  if (format < 1 || format > kFormat)
-    in.at("hocket_checkpoint").fail(fmt::format("is {}; expected 1 to {}: written by another version",
-                                                format, kFormat));
+  if (format < 1 || format > kFormat) {
+    in.at("hocket_checkpoint")
+        .fail(fmt::format("is {}; expected 1 to {}: written by another version", format, kFormat));
+  }
   RunRecord record;
   record.has_checksums = format > 1;
-  if (record.has_checksums && in.get_string(kChecksum) != checksum_of(object))
+  if (record.has_checksums && in.get_string(kChecksum) != checksum_of(object)) {
     fail(path, "does not have its checksum: it was changed or is damaged");
+  }
   record.state = parse_state(in);
   const JsonView files = in.at("files");
   for (const std::string& name : files.keys()) {
-    if (name.empty() || name.find('/') != name.npos)
+    if (name.empty() || name.find('/') != name.npos) {
       files.fail(fmt::format("names {}; expected files of the folder", quote(name)));
+    }
     FileRecord& file = record.files[name];
     file.bytes = record.has_checksums ? files.at(name).get_int("bytes") : files.get_int(name);
-    if (record.has_checksums) file.hash = files.at(name).get_string(kChecksum);
+    if (record.has_checksums) {
+      file.hash = files.at(name).get_string(kChecksum);
+    }
   }
-  for (const char* name : {kConfigFile, kModelFile})
-    if (!record.files.contains(name)) files.fail(fmt::format("lacks {}", name));
+  for (const char* name : {kConfigFile, kModelFile}) {
+    if (!record.files.contains(name)) {
+      files.fail(fmt::format("lacks {}", name));
+    }
+  }
   return record;
 }
 
@@ -183,8 +205,9 @@ void check_step_of(const std::string& folder, const std::string& name, int64_t s
   const SafetensorsFile file(join_path(folder, name));
   const auto said = file.metadata().find(kStepKey);
   if (said == file.metadata().end()) fail(folder, "{} says no step", name);
-  if (said->second != fmt::format("{}", step))
+  if (said->second != fmt::format("{}", step)) {
     fail(folder, "{} is of step {}; run.json is of step {}", name, quote(said->second), step);
+  }
 }
 
 /// Reads and compares, cheapest first, and returns what run.json says. Error: the first defect.
@@ -195,25 +218,33 @@ RunRecord verified_record(const std::string& folder, Verify verify) {
   for (const auto& [name, file] : record.files) {
     const std::string path = join_path(folder, name);
     if (!file_exists(path)) fail(folder, "{} is missing", name);
-    if (const int64_t size = file_size(path); size != file.bytes)
+    if (const int64_t size = file_size(path); size != file.bytes) {
       fail(folder, "{} has {} bytes of {}", name, size, file.bytes);
+    }
   }
   // A checkpoint may be copied to any other name.
   const int64_t named = step_of(file_name(folder));
-  if (named >= 0 && named != record.state.step)
-    fail(folder, "{} is of step {}; the folder is named after step {}", kRunFile,
-         record.state.step, named);
+  if (named >= 0 && named != record.state.step) {
+    fail(folder, "{} is of step {}; the folder is named after step {}", kRunFile, record.state.step,
+         named);
+  }
   if (!record.has_checksums) {
-    if (verify != Verify::lengths)
+    if (verify != Verify::lengths) {
       log_warning("{}: saved without checksums; only lengths were compared", folder);
+    }
     return record;
   }
-  for (const auto& [name, file] : record.files)
-    if (holds_tensors(name)) check_step_of(folder, name, record.state.step);
   for (const auto& [name, file] : record.files) {
-    const bool read = verify == Verify::all || (verify == Verify::weights && name != kOptimizerFile);
-    if (read && hash_file(join_path(folder, name)).hex() != file.hash)
+    if (holds_tensors(name)) {
+      check_step_of(folder, name, record.state.step);
+    }
+  }
+  for (const auto& [name, file] : record.files) {
+    const bool read =
+        verify == Verify::all || (verify == Verify::weights && name != kOptimizerFile);
+    if (read && hash_file(join_path(folder, name)).hex() != file.hash) {
       fail(folder, "{} does not have its checksum: it was changed or is damaged", name);
+    }
   }
   return record;
 }
@@ -245,19 +276,25 @@ std::string save_checkpoint(const std::string& run_folder, const CheckpointConte
         models::with_end_of_text(*content.config, content.end_of_text);
     FileRecords files;
     const auto put = [&](const std::string& file, const std::string& bytes) {
-      write_synced(join_path(folder, file), [&](FileWriter& out) { out.write(bytes); }, files);
+      write_synced(
+          join_path(folder, file), [&](FileWriter& out) { out.write(bytes); }, files);
     };
     const auto put_tensors = [&](const char* file, const std::vector<NamedTensor>& tensors) {
       const std::map<std::string, std::string> metadata = {
           {kStepKey, fmt::format("{}", content.state.step)}};
-      write_synced(join_path(folder, file),
-                   [&](FileWriter& out) { write_safetensors(out, tensors, metadata); }, files);
+      write_synced(
+          join_path(folder, file),
+          [&](FileWriter& out) { write_safetensors(out, tensors, metadata); }, files);
     };
-    for (const auto& [file, bytes] : content.files) put(file, bytes);
+    for (const auto& [file, bytes] : content.files) {
+      put(file, bytes);
+    }
     put(kConfigFile, models::config_json(config, torch_name(dtype)));
     put("generation_config.json", models::generation_config_json(config));
     put_tensors(kModelFile, to_stored(*content.config, content.params));
-    if (!content.optimizer.empty()) put_tensors(kOptimizerFile, content.optimizer);
+    if (!content.optimizer.empty()) {
+      put_tensors(kOptimizerFile, content.optimizer);
+    }
     put(kRunFile, record_json(content.state, dtype, files));
     sync_dir(folder);
     replace_folder(folder, final_path);
@@ -277,8 +314,9 @@ std::vector<std::pair<int64_t, std::string>> list_checkpoints(const std::string&
   if (!is_directory(run_folder)) return found;
   for (const std::string& name : list_dir(run_folder)) {
     const std::string path = join_path(run_folder, name);
-    if (const int64_t step = step_of(name); step >= 0 && is_directory(path))
+    if (const int64_t step = step_of(name); step >= 0 && is_directory(path)) {
       found.emplace_back(step, path);
+    }
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -299,14 +337,16 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder, Veri
       damaged.push_back(fmt::format("{} ({})", file_name(path), why));
       continue;
     }
-    if (!damaged.empty())
+    if (!damaged.empty()) {
       log_warning("{}: damaged: {}; {} is intact and taken instead", run_folder,
                   join(damaged, ", "), file_name(path));
+    }
     return path;
   }
-  if (!damaged.empty())
+  if (!damaged.empty()) {
     fail(run_folder, "no intact checkpoint: {}; restore one, or remove them to start over",
          join(damaged, ", "));
+  }
   return {};
 }
 
@@ -314,14 +354,17 @@ void clean_checkpoints(const std::string& run_folder) {
   if (!is_directory(run_folder)) return;
   for (const std::string& name : list_dir(run_folder)) {
     const std::string path = join_path(run_folder, name);
-    if (step_of(name) >= 0 && !is_directory(path))
+    if (step_of(name) >= 0 && !is_directory(path)) {
       fail(path, "is {}; expected a checkpoint's folder; remove it",
            file_exists(path) ? "a file" : "a link to nothing");
+    }
     const size_t mark = name.find(kTemporary);
     if (mark == name.npos || step_of(std::string_view(name).substr(0, mark)) < 0) continue;
     int64_t pid = 0;
     if (!parse_int(std::string_view(name).substr(mark + kTemporary.size()), &pid)) continue;
-    if (!is_alive(pid)) remove_tree(path);
+    if (!is_alive(pid)) {
+      remove_tree(path);
+    }
   }
 }
 
@@ -329,8 +372,9 @@ void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep
   if (keep <= 0) return;
   auto found = list_checkpoints(run_folder);
   std::erase_if(found, [last](const auto& c) { return c.first > last; });
-  for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i)
+  for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i) {
     remove_tree(found[i].second);
+  }
 }
 
 namespace {
@@ -349,7 +393,9 @@ Checkpoint::Checkpoint(const std::string& folder, Verify verify)
       state_(read_record(join_path(folder, kRunFile)).state),
       weights_(join_path(folder, kModelFile), config_) {
   const std::string optimizer = join_path(folder, kOptimizerFile);
-  if (file_exists(optimizer)) optimizer_.emplace(optimizer);
+  if (file_exists(optimizer)) {
+    optimizer_.emplace(optimizer);
+  }
 }
 
 void Checkpoint::load_optimizer_range(std::string_view name, const graph::TensorType& type,
@@ -357,9 +403,10 @@ void Checkpoint::load_optimizer_range(std::string_view name, const graph::Tensor
   if (!optimizer_) fail(folder_, "has no optimizer state; expected {}", kOptimizerFile);
   const Safetensors::Entry e = optimizer_->find(name);
   if (e.tensor == nullptr) fail(optimizer_->path(), "tensor {} is missing", quote(name));
-  if (e.tensor->dims != type.dims)
+  if (e.tensor->dims != type.dims) {
     fail(optimizer_->path(), "tensor {} has shape [{}]; expected [{}]", quote(name),
          fmt::join(e.tensor->dims, ","), fmt::join(type.dims, ","));
+  }
   e.file->read(*e.tensor, first, count, type.dtype, dst);
 }
 

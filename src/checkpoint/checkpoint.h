@@ -32,7 +32,7 @@ struct RunState {
 struct CheckpointContent {
   /// Its config.json, with the end of text where it names none (models::with_end_of_text).
   const models::ModelConfig* config = nullptr;
-  int64_t end_of_text = -1;  ///< the tokenizer's; -1: it has none
+  int64_t end_of_text = -1;            ///< the tokenizer's; -1: it has none
   std::vector<NamedTensor> params;     ///< all parameters of the graph, under their graph names
   std::vector<NamedTensor> optimizer;  ///< "exp_avg.<param>", "exp_avg_sq.<param>"; may be empty
   RunState state;
@@ -40,10 +40,10 @@ struct CheckpointContent {
   std::map<std::string, std::string> files;
 };
 
-/// Writes `<run_folder>/step-NNNNNN` and returns its path. Files: config.json, generation_config.json,
-/// model.safetensors (Hugging Face names), optimizer.safetensors, run.json, and `files`. A checkpoint
-/// of the same step is replaced in one step. On any error (full disk) nothing of it is left and older
-/// checkpoints are as they were.
+/// Writes `<run_folder>/step-NNNNNN` and returns its path. Files: config.json,
+/// generation_config.json, model.safetensors (Hugging Face names), optimizer.safetensors, run.json,
+/// and `files`. A checkpoint of the same step is replaced in one step. On any error (full disk)
+/// nothing of it is left and older checkpoints are as they were.
 std::string save_checkpoint(const std::string& run_folder, const CheckpointContent& content);
 
 /// (step, path) of every `step-NNNNNN` of a run, complete or not, by step.

@@ -31,9 +31,13 @@ std::string bare_name(const std::string& name) {
 std::string some(const std::vector<std::string>& names) {
   constexpr size_t kShown = 3;
   std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) shown.push_back(quote(names[i]));
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) {
+    shown.push_back(quote(names[i]));
+  }
   std::string text = join(shown, ", ");
-  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  if (names.size() > kShown) {
+    text += fmt::format(" and {} more", names.size() - kShown);
+  }
   return text;
 }
 
@@ -42,61 +46,90 @@ std::string some(const std::vector<std::string>& names) {
 ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config)
     : file_(path), params_(models::weight_map(config)) {
   const std::vector<std::string> names = file_.names();
-  const bool bare = std::none_of(names.begin(), names.end(), [](const std::string& name) {
-    return name.starts_with(kPrefix);
-  });
+  const bool bare = std::none_of(names.begin(), names.end(),
+                                 [](const std::string& name) { return name.starts_with(kPrefix); });
   std::vector<std::string> missing;
-  for (const ParamWeights& param : params_) match(param, bare, missing);
-  if (!missing.empty())
+  for (const ParamWeights& param : params_) {
+    match(param, bare, missing);
+  }
+  if (!missing.empty()) {
     fail(path, "{} of the model's tensors missing: {}; expected the weights of this config.json",
          missing.size() == 1 ? "1" : fmt::format("{}", missing.size()), some(missing));
+  }
 
   std::set<std::string, std::less<>> known;
   for (const auto& [param, place] : places_) {
-    for (const WeightSlice& s : place.form) known.insert(s.name);
-    for (const WeightSlice& s : place.aliases) known.insert(s.name);
+    for (const WeightSlice& s : place.form) {
+      known.insert(s.name);
+    }
+    for (const WeightSlice& s : place.aliases) {
+      known.insert(s.name);
+    }
   }
   std::vector<std::string> extra;
-  for (const std::string& name : names)
-    if (!known.contains(name) && !models::is_ignored_weight(name)) extra.push_back(name);
-  if (!extra.empty())
+  for (const std::string& name : names) {
+    if (!known.contains(name) && !models::is_ignored_weight(name)) {
+      extra.push_back(name);
+    }
+  }
+  if (!extra.empty()) {
     fail(path, "holds {} tensor{} that a {} of this config.json has no place for: {}", extra.size(),
          extra.size() == 1 ? "" : "s", config.family, some(extra));
-  for (const auto& [param, place] : places_)
-    for (const WeightSlice& alias : place.aliases) check_alias(param, alias);
+  }
+  for (const auto& [param, place] : places_) {
+    for (const WeightSlice& alias : place.aliases) {
+      check_alias(param, alias);
+    }
+  }
 }
 
 void ModelWeights::check_shape(const WeightSlice& slice) const {
   const Safetensors::Entry e = file_.find(slice.name);
-  if (e.tensor->dims != slice.dims)
+  if (e.tensor->dims != slice.dims) {
     fail(e.file->path(), "tensor {} has shape [{}]; expected [{}] by the config.json",
          quote(slice.name), fmt::join(e.tensor->dims, ","), fmt::join(slice.dims, ","));
+  }
 }
 
 void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::string>& missing) {
   const auto named = [bare](WeightForm form) {
-    for (WeightSlice& s : form)
-      if (bare) s.name = bare_name(s.name);
+    for (WeightSlice& s : form) {
+      if (bare) {
+        s.name = bare_name(s.name);
+      }
+    }
     return form;
   };
   const auto absent = [this](const WeightSlice& s) { return file_.find(s.name).tensor == nullptr; };
   Place place;
   place.numel = 1;
-  for (int64_t d : param.dims) place.numel *= d;
+  for (int64_t d : param.dims) {
+    place.numel *= d;
+  }
   for (const WeightForm& form : param.forms) {
     place.form = named(form);
     if (std::none_of(place.form.begin(), place.form.end(), absent)) break;
     place.form.clear();
   }
   if (place.form.empty()) {
-    for (const WeightSlice& s : named(param.forms[0]))
-      if (absent(s)) missing.push_back(s.name);
+    for (const WeightSlice& s : named(param.forms[0])) {
+      if (absent(s)) {
+        missing.push_back(s.name);
+      }
+    }
     return;
   }
-  for (const WeightSlice& s : named(param.aliases))
-    if (!absent(s)) place.aliases.push_back(s);
-  for (const WeightSlice& s : place.form) check_shape(s);
-  for (const WeightSlice& s : place.aliases) check_shape(s);
+  for (const WeightSlice& s : named(param.aliases)) {
+    if (!absent(s)) {
+      place.aliases.push_back(s);
+    }
+  }
+  for (const WeightSlice& s : place.form) {
+    check_shape(s);
+  }
+  for (const WeightSlice& s : place.aliases) {
+    check_shape(s);
+  }
   places_.emplace(param.param, std::move(place));
 }
 
@@ -140,10 +173,11 @@ void ModelWeights::check_alias(std::string_view param, const WeightSlice& alias)
     const int64_t n = std::min(kCompareElements, alias.numel() - at);
     load_range(param, alias.offset + at, n, DType::f64, ours.data());
     e.file->read(*e.tensor, at, n, DType::f64, theirs.data());
-    if (std::memcmp(ours.data(), theirs.data(), static_cast<size_t>(n) * sizeof(double)) != 0)
+    if (std::memcmp(ours.data(), theirs.data(), static_cast<size_t>(n) * sizeof(double)) != 0) {
       fail(e.file->path(),
            "tensor {} differs from {}; expected the same values: tie_word_embeddings is true",
            quote(alias.name), quote(place(param).form[0].name));
+    }
   }
 }
 
@@ -170,15 +204,18 @@ std::vector<NamedTensor> to_slices(const NamedTensor& whole,
 std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
                                    const std::vector<NamedTensor>& params) {
   std::map<std::string_view, const NamedTensor*> by_name;
-  for (const NamedTensor& p : params)
+  for (const NamedTensor& p : params) {
     HOCKET_CHECK(by_name.emplace(p.name, &p).second, "parameter {} is given twice", p.name);
+  }
   std::vector<NamedTensor> list;
   for (const ParamWeights& w : models::weight_map(config)) {
     const auto it = by_name.find(w.param);
     HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", w.param);
     HOCKET_CHECK(it->second->type.dims == w.dims, "parameter {} has type {}", w.param,
                  graph::to_string(it->second->type));
-    for (NamedTensor& t : to_slices(*it->second, w.forms[0])) list.push_back(std::move(t));
+    for (NamedTensor& t : to_slices(*it->second, w.forms[0])) {
+      list.push_back(std::move(t));
+    }
     by_name.erase(it);
   }
   HOCKET_CHECK(by_name.empty(), "the model has no parameter {}", by_name.begin()->first);

@@ -57,8 +57,9 @@ int64_t modified(const std::string& path) {
 /// The snapshot that refs/main names, else the newest; "" if the cache does not hold the model.
 std::string find_snapshot(const std::string& id) {
   std::string folder_name = "models--" + id;
-  if (const size_t slash = folder_name.find('/'); slash != std::string::npos)
+  if (const size_t slash = folder_name.find('/'); slash != std::string::npos) {
     folder_name.replace(slash, 1, "--");
+  }
   for (const std::string& cache : hub_caches()) {
     const std::string folder = join_path(cache, folder_name);
     const std::string snapshots = join_path(folder, "snapshots");
@@ -68,14 +69,17 @@ std::string find_snapshot(const std::string& id) {
       const std::string hash(trim(read_file(ref, 4096)));
       const std::string path = join_path(snapshots, hash);
       if (is_hub_id(hash) && hash.find('/') == hash.npos &&
-          file_exists(join_path(path, kConfigFile)))
+          file_exists(join_path(path, kConfigFile))) {
         return path;
+      }
     }
     std::string newest;
     for (const std::string& name : list_dir(snapshots)) {
       const std::string path = join_path(snapshots, name);
       if (!file_exists(join_path(path, kConfigFile))) continue;
-      if (newest.empty() || modified(path) > modified(newest)) newest = path;
+      if (newest.empty() || modified(path) > modified(newest)) {
+        newest = path;
+      }
     }
     if (!newest.empty()) return newest;
   }
@@ -96,29 +100,39 @@ ModelLocation find_model(const std::string& model, Need need) {
   if (is_directory(model)) {
     if (file_exists(join_path(model, kConfigFile))) {
       ModelLocation at = at_folder(model);
-      if (at.is_checkpoint && need != Need::config) verify_checkpoint(model, verify);
+      if (at.is_checkpoint && need != Need::config) {
+        verify_checkpoint(model, verify);
+      }
       return at;
     }
-    for (const std::string& run : {model, join_path(model, "checkpoints")})
+    for (const std::string& run : {model, join_path(model, "checkpoints")}) {
       if (const auto newest = latest_checkpoint(run, verify)) return at_folder(*newest);
-    fail(model, "no config.json and no checkpoint; expected a Hugging Face folder, a checkpoint or a "
+    }
+    fail(model,
+         "no config.json and no checkpoint; expected a Hugging Face folder, a checkpoint or a "
          "run's folder");
   }
   if (file_exists(model)) {
-    if (!model.ends_with(".json"))
+    if (!model.ends_with(".json")) {
       fail(model, "not a model; expected a folder with config.json, or a config.json");
+    }
     ModelLocation at = at_folder(parent_path(model));
     at.config_file = model;
     at.has_weights = at.has_weights && file_name(model) == kConfigFile;
     return at;
   }
-  if (!is_hub_id(model))
-    fail(model, "no such file or folder; expected a Hugging Face folder, a checkpoint, a "
+  if (!is_hub_id(model)) {
+    fail(model,
+         "no such file or folder; expected a Hugging Face folder, a checkpoint, a "
          "config.json or a hub id");
+  }
   const std::string snapshot = find_snapshot(model);
-  if (snapshot.empty())
-    fail(model, "neither a folder here nor in the Hugging Face cache; nothing is downloaded by "
-         "itself; try: hf download {}", model);
+  if (snapshot.empty()) {
+    fail(model,
+         "neither a folder here nor in the Hugging Face cache; nothing is downloaded by "
+         "itself; try: hf download {}",
+         model);
+  }
   return at_folder(snapshot);
 }
 
@@ -126,8 +140,9 @@ ModelLocation find_model(const std::string& model, Need need) {
 std::string token_text(const JsonView& tokenizer, int64_t id) {
   if (!tokenizer.has("added_tokens")) return "";
   const JsonView tokens = tokenizer.at("added_tokens");
-  for (size_t i = 0; i < tokens.size(); ++i)
+  for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens.at(i).get_int("id") == id) return tokens.at(i).get_string("content");
+  }
   return "";
 }
 
@@ -135,9 +150,11 @@ std::string token_text(const JsonView& tokenizer, int64_t id) {
 
 ModelLocation resolve_model(const std::string& model, Need need) {
   ModelLocation at = find_model(model, need);
-  if (need != Need::config && !at.has_weights)
-    fail(at.folder, "no model.safetensors and no model.safetensors.index.json; expected weights in "
+  if (need != Need::config && !at.has_weights) {
+    fail(at.folder,
+         "no model.safetensors and no model.safetensors.index.json; expected weights in "
          "safetensors form");
+  }
   return at;
 }
 
@@ -151,7 +168,9 @@ std::map<std::string, std::string> tokenizer_files(const std::string& path,
   for (const char* name :
        {"tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"}) {
     const std::string beside = join_path(parent_path(file), name);
-    if (file_exists(beside)) files[name] = read_file(beside, kMaxTokenizerBytes);
+    if (file_exists(beside)) {
+      files[name] = read_file(beside, kMaxTokenizerBytes);
+    }
   }
   if (!files.contains("tokenizer_config.json")) {
     nlohmann::json made = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -159,7 +178,9 @@ std::map<std::string, std::string> tokenizer_files(const std::string& path,
                            {"model_max_length", config.max_position}};
     if (!config.eos_token_ids.empty()) {
       const std::string eos = token_text(JsonView(object, file), config.eos_token_ids[0]);
-      if (!eos.empty()) made["eos_token"] = eos;
+      if (!eos.empty()) {
+        made["eos_token"] = eos;
+      }
     }
     files["tokenizer_config.json"] = made.dump(2) + "\n";
   }

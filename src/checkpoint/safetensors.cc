@@ -65,10 +65,11 @@ Bf16 to_bf16(double x) {
 
 template <typename To>
 To narrow(double x) {
-  if constexpr (std::is_same_v<To, Bf16>)
+  if constexpr (std::is_same_v<To, Bf16>) {
     return to_bf16(x);
-  else
+  } else {
     return static_cast<To>(x);
+  }
 }
 
 template <typename From, typename To>
@@ -92,8 +93,9 @@ bool convert_integers(const char* src, int64_t count, void* dst) {
     From value;
     std::memcpy(&value, src + i * static_cast<int64_t>(sizeof(From)), sizeof(From));
     const auto wide = static_cast<int64_t>(value);
-    if (wide < std::numeric_limits<To>::min() || wide > std::numeric_limits<To>::max())
+    if (wide < std::numeric_limits<To>::min() || wide > std::numeric_limits<To>::max()) {
       return false;
+    }
     out[i] = static_cast<To>(wide);
   }
   return true;
@@ -102,11 +104,16 @@ bool convert_integers(const char* src, int64_t count, void* dst) {
 template <typename To>
 bool read_floats(StoredType type, const char* src, int64_t count, void* dst) {
   switch (type) {
-    case StoredType::f32: return convert_floats<float, To>(src, count, dst), true;
-    case StoredType::f64: return convert_floats<double, To>(src, count, dst), true;
-    case StoredType::bf16: return convert_floats<Bf16, To>(src, count, dst), true;
-    case StoredType::f16: return convert_floats<F16, To>(src, count, dst), true;
-    default: return false;
+    case StoredType::f32:
+      return convert_floats<float, To>(src, count, dst), true;
+    case StoredType::f64:
+      return convert_floats<double, To>(src, count, dst), true;
+    case StoredType::bf16:
+      return convert_floats<Bf16, To>(src, count, dst), true;
+    case StoredType::f16:
+      return convert_floats<F16, To>(src, count, dst), true;
+    default:
+      return false;
   }
 }
 
@@ -116,11 +123,18 @@ template <typename To>
 Outcome read_integers(StoredType type, const char* src, int64_t count, void* dst) {
   bool fits = false;
   switch (type) {
-    case StoredType::i64: fits = convert_integers<int64_t, To>(src, count, dst); break;
-    case StoredType::i32: fits = convert_integers<int32_t, To>(src, count, dst); break;
+    case StoredType::i64:
+      fits = convert_integers<int64_t, To>(src, count, dst);
+      break;
+    case StoredType::i32:
+      fits = convert_integers<int32_t, To>(src, count, dst);
+      break;
     case StoredType::u8:
-    case StoredType::boolean: fits = convert_integers<uint8_t, To>(src, count, dst); break;
-    default: return Outcome::wrong_type;
+    case StoredType::boolean:
+      fits = convert_integers<uint8_t, To>(src, count, dst);
+      break;
+    default:
+      return Outcome::wrong_type;
   }
   return fits ? Outcome::ok : Outcome::out_of_range;
 }
@@ -129,11 +143,16 @@ Outcome read_integers(StoredType type, const char* src, int64_t count, void* dst
 
 StoredType stored_type(DType dtype) {
   switch (dtype) {
-    case DType::f32: return StoredType::f32;
-    case DType::f64: return StoredType::f64;
-    case DType::bf16: return StoredType::bf16;
-    case DType::i32: return StoredType::i32;
-    case DType::i64: return StoredType::i64;
+    case DType::f32:
+      return StoredType::f32;
+    case DType::f64:
+      return StoredType::f64;
+    case DType::bf16:
+      return StoredType::bf16;
+    case DType::i32:
+      return StoredType::i32;
+    case DType::i64:
+      return StoredType::i64;
   }
   HOCKET_CHECK(false, "dtype {}", static_cast<int>(dtype));
   return StoredType::f32;
@@ -143,7 +162,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   Header header = parse_header(file_.bytes(), path);
   tensors_ = std::move(header.tensors);
   metadata_ = std::move(header.metadata);
-  for (size_t i = 0; i < tensors_.size(); ++i) by_name_.emplace(tensors_[i].name, i);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    by_name_.emplace(tensors_[i].name, i);
+  }
 }
 
 const StoredTensor* SafetensorsFile::find(std::string_view name) const {
@@ -160,19 +181,31 @@ void SafetensorsFile::read(const StoredTensor& tensor, int64_t first, int64_t co
   Outcome outcome = Outcome::wrong_type;
   const auto as = [](bool ok) { return ok ? Outcome::ok : Outcome::wrong_type; };
   switch (dtype) {
-    case DType::f32: outcome = as(read_floats<float>(tensor.type, src, count, dst)); break;
-    case DType::f64: outcome = as(read_floats<double>(tensor.type, src, count, dst)); break;
-    case DType::bf16: outcome = as(read_floats<Bf16>(tensor.type, src, count, dst)); break;
-    case DType::i32: outcome = read_integers<int32_t>(tensor.type, src, count, dst); break;
-    case DType::i64: outcome = read_integers<int64_t>(tensor.type, src, count, dst); break;
+    case DType::f32:
+      outcome = as(read_floats<float>(tensor.type, src, count, dst));
+      break;
+    case DType::f64:
+      outcome = as(read_floats<double>(tensor.type, src, count, dst));
+      break;
+    case DType::bf16:
+      outcome = as(read_floats<Bf16>(tensor.type, src, count, dst));
+      break;
+    case DType::i32:
+      outcome = read_integers<int32_t>(tensor.type, src, count, dst);
+      break;
+    case DType::i64:
+      outcome = read_integers<int64_t>(tensor.type, src, count, dst);
+      break;
   }
-  if (outcome == Outcome::wrong_type)
+  if (outcome == Outcome::wrong_type) {
     fail(path(), "tensor {} is stored as {}; expected {}", quote(tensor.name),
          to_string(tensor.type),
          graph::is_floating(dtype) ? "F32, F64, BF16 or F16" : "I64, I32, U8 or BOOL");
-  if (outcome == Outcome::out_of_range)
+  }
+  if (outcome == Outcome::out_of_range) {
     fail(path(), "tensor {} has a value beyond the range of {}", quote(tensor.name),
          graph::to_string(dtype));
+  }
 }
 
 bool has_safetensors(const std::string& folder) {
@@ -184,8 +217,10 @@ void Safetensors::add_file(const std::string& path) {
   const SafetensorsFile& file = *files_.back();
   for (const StoredTensor& t : file.tensors()) {
     const auto [it, fresh] = entries_.emplace(t.name, Entry{&file, &t});
-    if (!fresh)
-      fail(path, "tensor {} is also in {}; expected it once", quote(t.name), it->second.file->path());
+    if (!fresh) {
+      fail(path, "tensor {} is also in {}; expected it once", quote(t.name),
+           it->second.file->path());
+    }
   }
 }
 
@@ -198,40 +233,46 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
       add_file(single);
       return;
     }
-    if (!file_exists(index))
+    if (!file_exists(index)) {
       fail(path, "no {} and no {}; expected weights in safetensors form", kModelFile, kIndexFile);
+    }
   } else if (!path.ends_with(".json")) {
     add_file(path);
     return;
   }
   const nlohmann::json object = read_json(index, {.max_depth = 8, .max_bytes = kMaxIndexBytes});
   const JsonView map = JsonView(object, index).at("weight_map");
-  if (!map.is_object()) map.fail("is no object; expected one from tensor names to files");
+  if (!map.is_object()) {
+    map.fail("is no object; expected one from tensor names to files");
+  }
   std::vector<std::string> shards;
   for (const auto& [name, file] : map.json().items()) {
     if (!file.is_string()) fail(index, "weight_map {} is no file name", quote(name));
     const auto& shard = file.get_ref<const std::string&>();
     // A shard lies beside its index; nothing in the file may point elsewhere.
     if (shard.empty() || shard.find('/') != shard.npos || shard.find('\0') != shard.npos ||
-        shard[0] == '.')
+        shard[0] == '.') {
       fail(index, "weight_map {} names {}; expected a file of the same folder", quote(name),
            quote(shard));
+    }
     shards.push_back(shard);
   }
   std::sort(shards.begin(), shards.end());
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
   for (const std::string& shard : shards) {
     const std::string file = join_path(parent_path(index), shard);
-    if (!file_exists(file))
+    if (!file_exists(file)) {
       fail(index, "names {}, which is not there; expected all {} shards in one folder",
            quote(shard), shards.size());
+    }
     add_file(file);
   }
   for (const auto& [name, file] : map.json().items()) {
     const Entry entry = find(name);
     const std::string expected = join_path(parent_path(index), file.get<std::string>());
-    if (entry.file == nullptr || entry.file->path() != expected)
+    if (entry.file == nullptr || entry.file->path() != expected) {
       fail(index, "says that {} holds tensor {}; it does not", expected, quote(name));
+    }
   }
 }
 
@@ -242,23 +283,28 @@ Safetensors::Entry Safetensors::find(std::string_view name) const {
 
 std::vector<std::string> Safetensors::names() const {
   std::vector<std::string> list;
-  for (const auto& item : entries_) list.push_back(item.first);
+  for (const auto& item : entries_) {
+    list.push_back(item.first);
+  }
   return list;
 }
 
 void Safetensors::read(std::string_view name, DType dtype, int64_t numel, void* dst) const {
   const Entry e = find(name);
   if (e.file == nullptr) fail(path_, "tensor {} is missing", quote(name));
-  if (e.tensor->numel != numel)
+  if (e.tensor->numel != numel) {
     fail(e.file->path(), "tensor {} has {} elements; expected {}", quote(name), e.tensor->numel,
          numel);
+  }
   e.file->read(*e.tensor, 0, numel, dtype, dst);
 }
 
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata) {
   std::vector<const NamedTensor*> order;
-  for (const NamedTensor& t : tensors) order.push_back(&t);
+  for (const NamedTensor& t : tensors) {
+    order.push_back(&t);
+  }
   std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
     const int64_t x = graph::size_of(a->type.dtype), y = graph::size_of(b->type.dtype);
     return x != y ? x > y : a->name < b->name;
@@ -274,7 +320,9 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   for (const NamedTensor* t : order) {
     HOCKET_CHECK(names.insert(t->name).second, "tensor {} is given twice", t->name);
     int64_t bytes = graph::size_of(t->type.dtype);
-    for (int64_t d : t->type.dims) bytes *= d;
+    for (int64_t d : t->type.dims) {
+      bytes *= d;
+    }
     text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
                         nlohmann::json(t->name).dump(), to_string(stored_type(t->type.dtype)),
                         fmt::join(t->type.dims, ","), offset, offset + bytes);
@@ -290,7 +338,9 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   for (const NamedTensor* t : order) {
     const int64_t size = graph::size_of(t->type.dtype);
     int64_t count = 1;
-    for (int64_t d : t->type.dims) count *= d;
+    for (int64_t d : t->type.dims) {
+      count *= d;
+    }
     if (t->data != nullptr || count == 0) {
       out.write(t->data, static_cast<size_t>(count * size));
       continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files (https://github.com/huggingface/safetensors, "Format"): 8 bytes length N, N bytes
-// of JSON {name: {dtype, shape, data_offsets}}, then the tensors without gaps. The reader maps the
-// file and trusts nothing in it; the writer streams.
+// Safetensors files (https://github.com/huggingface/safetensors, "Format"): 8 bytes length N, N
+// bytes of JSON {name: {dtype, shape, data_offsets}}, then the tensors without gaps. The reader
+// maps the file and trusts nothing in it; the writer streams.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,21 @@ inline constexpr const char* kConfigFile = "config.json";
 /// Element types of the format that have a whole number of bytes. Only some can be converted: see
 /// `SafetensorsFile::read`.
 enum class StoredType : uint8_t {
-  f32, f64, bf16, f16, i64, i32, i16, i8, u64, u32, u16, u8, boolean, f8_e4m3, f8_e5m2
+  f32,
+  f64,
+  bf16,
+  f16,
+  i64,
+  i32,
+  i16,
+  i8,
+  u64,
+  u32,
+  u16,
+  u8,
+  boolean,
+  f8_e4m3,
+  f8_e5m2
 };
 int64_t size_of(StoredType type);
 const char* to_string(StoredType type);  ///< as in the file: "F32", "BOOL"
@@ -39,9 +53,10 @@ struct StoredTensor {
   int64_t bytes() const { return numel * size_of(type); }
 };
 
-/// One file, mapped. Error (bad input, with the file's name) from the constructor: not a file, header
-/// longer than the file or 100 MB, bad JSON, duplicate names, unknown types, sizes that overflow,
-/// offsets that overlap, leave gaps or exceed the file, bytes missing or left over at the end.
+/// One file, mapped. Error (bad input, with the file's name) from the constructor: not a file,
+/// header longer than the file or 100 MB, bad JSON, duplicate names, unknown types, sizes that
+/// overflow, offsets that overlap, leave gaps or exceed the file, bytes missing or left over at the
+/// end.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
@@ -97,8 +112,8 @@ class Safetensors {
 /// True if the folder holds model.safetensors or its index.
 bool has_safetensors(const std::string& folder);
 
-/// A whole, unsharded tensor to write. If `data` is null, `read` is asked for runs of its elements in
-/// order (a tensor that lies in pieces).
+/// A whole, unsharded tensor to write. If `data` is null, `read` is asked for runs of its elements
+/// in order (a tensor that lies in pieces).
 struct NamedTensor {
   std::string name;
   graph::TensorType type;

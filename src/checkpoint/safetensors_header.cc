@@ -23,13 +23,13 @@ constexpr struct {
   StoredType type;
   const char* name;
   int64_t size;
-} kTypes[] = {{StoredType::f32, "F32", 4},         {StoredType::f64, "F64", 8},
-              {StoredType::bf16, "BF16", 2},       {StoredType::f16, "F16", 2},
-              {StoredType::i64, "I64", 8},         {StoredType::i32, "I32", 4},
-              {StoredType::i16, "I16", 2},         {StoredType::i8, "I8", 1},
-              {StoredType::u64, "U64", 8},         {StoredType::u32, "U32", 4},
-              {StoredType::u16, "U16", 2},         {StoredType::u8, "U8", 1},
-              {StoredType::boolean, "BOOL", 1},    {StoredType::f8_e4m3, "F8_E4M3", 1},
+} kTypes[] = {{StoredType::f32, "F32", 4},        {StoredType::f64, "F64", 8},
+              {StoredType::bf16, "BF16", 2},      {StoredType::f16, "F16", 2},
+              {StoredType::i64, "I64", 8},        {StoredType::i32, "I32", 4},
+              {StoredType::i16, "I16", 2},        {StoredType::i8, "I8", 1},
+              {StoredType::u64, "U64", 8},        {StoredType::u32, "U32", 4},
+              {StoredType::u16, "U16", 2},        {StoredType::u8, "U8", 1},
+              {StoredType::boolean, "BOOL", 1},   {StoredType::f8_e4m3, "F8_E4M3", 1},
               {StoredType::f8_e5m2, "F8_E5M2", 1}};
 
 // Events of the JSON parser → tensors. Depth 1 is the outer object, 2 a tensor or the metadata, 3 a
@@ -48,18 +48,21 @@ class Events : public json::json_sax_t {
   }
   bool number_unsigned(uint64_t value) override {
     if (depth_ != 3) return unexpected(fmt::format("the number {}", value));
-    if (value > static_cast<uint64_t>(INT64_MAX))
+    if (value > static_cast<uint64_t>(INT64_MAX)) {
       fail(where_, "tensor {}: {} has the number {}; expected less than 2^63", quote(name_), key_,
            value);
-    if (list_->size() >= kMaxRank)
+    }
+    if (list_->size() >= kMaxRank) {
       fail(where_, "tensor {}: {} has more than {} entries", quote(name_), key_, kMaxRank);
+    }
     list_->push_back(static_cast<int64_t>(value));
     return true;
   }
   bool string(std::string& value) override {
     if (depth_ == 2 && in_metadata_) {
-      if (!header_.metadata.emplace(key_, value).second)
+      if (!header_.metadata.emplace(key_, value).second) {
         fail(where_, "the header's metadata has {} twice", quote(key_));
+      }
       return true;
     }
     if (depth_ != 2 || key_ != "dtype") return unexpected("the string " + quote(value, 40));
@@ -69,8 +72,10 @@ class Events : public json::json_sax_t {
       has_dtype_ = true;
       return true;
     }
-    fail(where_, "tensor {}: dtype {} is not supported; expected F32, F64, BF16, F16, I64, I32, U8 "
-         "or BOOL", quote(name_), quote(value, 40));
+    fail(where_,
+         "tensor {}: dtype {} is not supported; expected F32, F64, BF16, F16, I64, I32, U8 "
+         "or BOOL",
+         quote(name_), quote(value, 40));
   }
   bool binary(binary_t&) override { return unexpected("binary data"); }
   bool start_object(size_t) override {
@@ -91,19 +96,25 @@ class Events : public json::json_sax_t {
     }
     key_ = key;
     if (in_metadata_) return true;
-    bool* seen = key == "dtype" ? &has_dtype_ : key == "shape" ? &has_shape_
-               : key == "data_offsets" ? &has_offsets_ : nullptr;
-    if (seen == nullptr)
+    bool* seen = key == "dtype"          ? &has_dtype_
+                 : key == "shape"        ? &has_shape_
+                 : key == "data_offsets" ? &has_offsets_
+                                         : nullptr;
+    if (seen == nullptr) {
       fail(where_, "tensor {}: unknown key {}; expected dtype, shape and data_offsets",
            quote(name_), quote(key, 40));
+    }
     if (*seen) fail(where_, "tensor {}: {} is given twice", quote(name_), key);
     return true;
   }
   bool end_object() override {
     if (depth_-- != 2 || in_metadata_) return true;
-    if (!has_dtype_ || !has_shape_ || !has_offsets_)
+    if (!has_dtype_ || !has_shape_ || !has_offsets_) {
       fail(where_, "tensor {}: {} is missing", quote(name_),
-           !has_dtype_ ? "dtype" : !has_shape_ ? "shape" : "data_offsets");
+           !has_dtype_   ? "dtype"
+           : !has_shape_ ? "shape"
+                         : "data_offsets");
+    }
     finish_tensor();
     return true;
   }
@@ -120,7 +131,8 @@ class Events : public json::json_sax_t {
     depth_ = 2;
     return true;
   }
-  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& e) override {
     fail(where_, "the header is not valid JSON (byte {}): {}", position, quote(e.what(), 160));
   }
 
@@ -128,8 +140,9 @@ class Events : public json::json_sax_t {
   bool unexpected(const std::string& what) {
     if (depth_ == 0) fail(where_, "the header is {}; expected an object", what);
     if (depth_ == 1) fail(where_, "tensor {} is {}; expected an object", quote(name_), what);
-    if (in_metadata_)
+    if (in_metadata_) {
       fail(where_, "the header's metadata {} is {}; expected a string", quote(key_), what);
+    }
     fail(where_, "tensor {}: {} holds {}; expected {}", quote(name_), key_, what,
          key_ == "dtype" ? "a string" : "whole numbers from 0");
   }
@@ -141,15 +154,20 @@ class Events : public json::json_sax_t {
     const bool empty = std::find(shape_.begin(), shape_.end(), 0) != shape_.end();
     for (int64_t d : shape_) {
       if (empty) break;
-      if (__builtin_mul_overflow(bytes, d, &bytes))
+      if (__builtin_mul_overflow(bytes, d, &bytes)) {
         fail(where_, "tensor {}: shape [{}] overflows", quote(name_), fmt::join(shape_, ","));
+      }
       tensor_.numel *= d;
     }
-    if (empty) bytes = tensor_.numel = 0;
-    if (offsets_.size() != 2 || offsets_[1] < offsets_[0] || offsets_[1] - offsets_[0] != bytes)
-      fail(where_, "tensor {}: data_offsets are [{}]; expected two that lie {} bytes apart for {} [{}]",
+    if (empty) {
+      bytes = tensor_.numel = 0;
+    }
+    if (offsets_.size() != 2 || offsets_[1] < offsets_[0] || offsets_[1] - offsets_[0] != bytes) {
+      fail(where_,
+           "tensor {}: data_offsets are [{}]; expected two that lie {} bytes apart for {} [{}]",
            quote(name_), fmt::join(offsets_, ","), bytes, to_string(tensor_.type),
            fmt::join(shape_, ","));
+    }
     tensor_.name = name_;
     tensor_.dims = shape_;
     tensor_.begin = offsets_[0];
@@ -168,29 +186,37 @@ class Events : public json::json_sax_t {
 };
 
 // Names are unique; bytes follow each other without gap up to the end of the file.
-void check_places(Header& header, int64_t data_begin, int64_t data_bytes, const std::string& where) {
+void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
+                  const std::string& where) {
   auto& list = header.tensors;
   std::vector<std::string_view> names;
-  for (const StoredTensor& t : list) names.push_back(t.name);
+  for (const StoredTensor& t : list) {
+    names.push_back(t.name);
+  }
   std::sort(names.begin(), names.end());
-  if (auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end())
+  if (auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     fail(where, "tensor {} is there twice", quote(*twice));
+  }
   std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::make_pair(a.begin, a.bytes()) < std::make_pair(b.begin, b.bytes());
   });
   int64_t end = 0;
   for (StoredTensor& t : list) {
-    if (t.begin != end)
-      fail(where, "tensor {}: its data begins at byte {}, which {} what lies before it; expected {}",
+    if (t.begin != end) {
+      fail(where,
+           "tensor {}: its data begins at byte {}, which {} what lies before it; expected {}",
            quote(t.name), t.begin, t.begin < end ? "overlaps" : "leaves a gap to", end);
-    if (t.bytes() > data_bytes - end)
+    }
+    if (t.bytes() > data_bytes - end) {
       fail(where, "tensor {}: its data ends at byte {} of {}: the file is truncated", quote(t.name),
            t.begin + t.bytes(), data_bytes);
+    }
     end += t.bytes();
     t.begin += data_begin;
   }
-  if (end != data_bytes)
+  if (end != data_bytes) {
     fail(where, "{} bytes of data; got tensors for {}: the file is damaged", data_bytes, end);
+  }
 }
 
 }  // namespace
@@ -199,17 +225,21 @@ int64_t size_of(StoredType type) { return kTypes[static_cast<size_t>(type)].size
 const char* to_string(StoredType type) { return kTypes[static_cast<size_t>(type)].name; }
 
 Header parse_header(std::string_view file, const std::string& where) {
-  if (file.size() < 8)
+  if (file.size() < 8) {
     fail(where, "not a safetensors file: {} bytes; expected at least 8", file.size());
+  }
   uint64_t length = 0;
-  for (int i = 7; i >= 0; --i)
+  for (int i = 7; i >= 0; --i) {
     length = length << 8 | static_cast<unsigned char>(file[static_cast<size_t>(i)]);
-  if (length > kMaxHeader)
+  }
+  if (length > kMaxHeader) {
     fail(where, "the header claims {} bytes; expected at most {}: not a safetensors file", length,
          kMaxHeader);
-  if (length > file.size() - 8)
+  }
+  if (length > file.size() - 8) {
     fail(where, "the header claims {} bytes but the file has {} after it begins: truncated", length,
          file.size() - 8);
+  }
   const std::string_view text = file.substr(8, length);
   if (text.empty() || text[0] != '{') fail(where, "the header does not begin with '{{'");
   Header header;

@@ -48,8 +48,13 @@ void Args::positional(std::string name, std::vector<std::string>* values, std::s
 
 void Args::option(std::string flag, std::string value_name, Target target, std::string help) {
   std::string shown = default_of(target);
-  options_.push_back(std::make_unique<Option>(Option{std::move(flag), std::move(value_name), target,
-                                                     std::move(help), std::move(shown), false, {}}));
+  options_.push_back(std::make_unique<Option>(Option{std::move(flag),
+                                                     std::move(value_name),
+                                                     target,
+                                                     std::move(help),
+                                                     std::move(shown),
+                                                     false,
+                                                     {}}));
 }
 
 void Args::flag(std::string flag, bool* value, std::string help) {
@@ -67,34 +72,48 @@ Args& Args::sub(std::string name) {
 
 void Args::convert(Option& o) const {
   if (o.given.empty()) {
-    if (o.required)
-      fail("hocket " + name_, "{} is missing; {}; try: hocket {} --help", o.value_name, o.help, name_);
+    if (o.required) {
+      fail("hocket " + name_, "{} is missing; {}; try: hocket {} --help", o.value_name, o.help,
+           name_);
+    }
     return;
   }
   const std::string shown = o.flag.empty() ? o.value_name : o.flag;
   auto integer = [&] {
     int64_t v = 0;
-    if (!parse_int(o.given.back(), &v))
+    if (!parse_int(o.given.back(), &v)) {
       fail("hocket " + name_, "{} is {}; expected an integer", shown, quote(o.given.back()));
+    }
     return v;
   };
   auto number = [&] {
     double v = 0;
-    if (!parse_double(o.given.back(), &v))
+    if (!parse_double(o.given.back(), &v)) {
       fail("hocket " + name_, "{} is {}; expected a number", shown, quote(o.given.back()));
+    }
     return v;
   };
   if (o.given.size() > 1 && !std::holds_alternative<std::vector<std::string>*>(o.target)) {
-    if (o.flag.empty()) unexpected(o.given[1]);
+    if (o.flag.empty()) {
+      unexpected(o.given[1]);
+    }
     fail("hocket " + name_, "{} is given {} times; expected once", shown, o.given.size());
   }
-  if (auto* p = std::get_if<bool*>(&o.target)) **p = true;
-  else if (auto* p = std::get_if<std::string*>(&o.target)) **p = o.given.back();
-  else if (auto* p = std::get_if<int64_t*>(&o.target)) **p = integer();
-  else if (auto* p = std::get_if<double*>(&o.target)) **p = number();
-  else if (auto* p = std::get_if<std::optional<int64_t>*>(&o.target)) **p = integer();
-  else if (auto* p = std::get_if<std::optional<double>*>(&o.target)) **p = number();
-  else **std::get_if<std::vector<std::string>*>(&o.target) = o.given;
+  if (auto* p = std::get_if<bool*>(&o.target)) {
+    **p = true;
+  } else if (auto* p = std::get_if<std::string*>(&o.target)) {
+    **p = o.given.back();
+  } else if (auto* p = std::get_if<int64_t*>(&o.target)) {
+    **p = integer();
+  } else if (auto* p = std::get_if<double*>(&o.target)) {
+    **p = number();
+  } else if (auto* p = std::get_if<std::optional<int64_t>*>(&o.target)) {
+    **p = integer();
+  } else if (auto* p = std::get_if<std::optional<double>*>(&o.target)) {
+    **p = number();
+  } else {
+    **std::get_if<std::vector<std::string>*>(&o.target) = o.given;
+  }
 }
 
 void Args::unexpected(const std::string& word) const {
@@ -108,7 +127,9 @@ void Args::unexpected(const std::string& word) const {
 
 void Args::unknown_option(const std::string& word) const {
   std::vector<std::string> flags = {"--help"};
-  for (const auto& o : options_) flags.push_back(o->flag);
+  for (const auto& o : options_) {
+    flags.push_back(o->flag);
+  }
   const std::string bare = word.substr(0, word.find('='));
   const std::string near = nearest(bare, flags);
   fail("hocket " + name_, "unknown option {}; {}", quote(bare),
@@ -118,7 +139,7 @@ void Args::unknown_option(const std::string& word) const {
 
 bool Args::assign(const std::vector<std::string>& words) {
   HOCKET_CHECK(positionals_.size() <= 1, "{}: a second positional gets nothing", name_);
-  bool options_end = false;  // after "--" every word is a positional
+  bool options_end = false;              // after "--" every word is a positional
   const std::string* surplus = nullptr;  // told at the end: --help may follow
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
@@ -141,7 +162,9 @@ bool Args::assign(const std::vector<std::string>& words) {
     const auto found = std::find_if(options_.begin(), options_.end(), [&](const auto& o) {
       return o->flag == word.substr(0, equals);
     });
-    if (found == options_.end()) unknown_option(word);
+    if (found == options_.end()) {
+      unknown_option(word);
+    }
     Option& option = **found;
     const bool takes_value = !std::holds_alternative<bool*>(option.target);
     if (!takes_value && equals != std::string::npos) {
@@ -157,7 +180,9 @@ bool Args::assign(const std::vector<std::string>& words) {
       option.given.push_back(words[i]);
     }
   }
-  if (surplus != nullptr) unexpected(*surplus);
+  if (surplus != nullptr) {
+    unexpected(*surplus);
+  }
   return false;
 }
 
@@ -166,8 +191,9 @@ int Args::call(const std::vector<std::string>& words) {
     std::vector<std::string> names;
     for (const auto& s : subs_) {
       names.push_back(s->name_.substr(name_.size() + 1));
-      if (!words.empty() && words[0] == names.back())
+      if (!words.empty() && words[0] == names.back()) {
         return s->call({words.begin() + 1, words.end()});
+      }
     }
     if (words.empty() || words[0] == "--help" || words[0] == "-h") {
       fmt::print("{}", help());
@@ -182,8 +208,12 @@ int Args::call(const std::vector<std::string>& words) {
     fmt::print("{}", help());
     return 0;
   }
-  for (auto& option : options_) convert(*option);
-  for (auto& option : positionals_) convert(*option);
+  for (auto& option : options_) {
+    convert(*option);
+  }
+  for (auto& option : positionals_) {
+    convert(*option);
+  }
   return body_();
 }
 
@@ -206,7 +236,9 @@ std::string wrap(const std::string& text, size_t indent, size_t width) {
       line += (empty ? "" : " ") + word;
       empty = false;
     }
-    while (!line.empty() && line.back() == ' ') line.pop_back();
+    while (!line.empty() && line.back() == ' ') {
+      line.pop_back();
+    }
     out += line + "\n";
   }
   return out;
@@ -217,7 +249,9 @@ std::string Args::usage() const {
   if (!subs_.empty()) return text + " COMMAND ...";
   for (const auto& p : positionals_) {
     std::string shown = p->value_name;
-    if (std::holds_alternative<std::vector<std::string>*>(p->target)) shown += "...";
+    if (std::holds_alternative<std::vector<std::string>*>(p->target)) {
+      shown += "...";
+    }
     text += p->required ? " " + shown : " [" + shown + "]";
   }
   return text + (options_.empty() ? "" : " [options]");
@@ -226,30 +260,45 @@ std::string Args::usage() const {
 std::string Args::help() const {
   constexpr size_t kColumn = 26;
   std::string out = fmt::format("hocket {}: {}\n\nusage: {}\n", name_, summary_, usage());
-  if (!text_.empty()) out += "\n" + wrap(text_, 0);
+  if (!text_.empty()) {
+    out += "\n" + wrap(text_, 0);
+  }
   auto row = [&](const std::string& left, const std::string& right) {
     std::string body = wrap(right, kColumn);
-    if (left.size() + 3 <= kColumn)
+    if (left.size() + 3 <= kColumn) {
       out += "  " + left + body.substr(left.size() + 2);
-    else
+    } else {
       out += "  " + left + "\n" + body;
+    }
   };
   if (!subs_.empty()) {
     out += "\ncommands\n";
-    for (const auto& s : subs_) row(s->name_.substr(name_.size() + 1), s->summary_);
+    for (const auto& s : subs_) {
+      row(s->name_.substr(name_.size() + 1), s->summary_);
+    }
   } else {
-    if (!positionals_.empty()) out += "\narguments\n";
-    for (const auto& p : positionals_) row(p->value_name, p->help);
+    if (!positionals_.empty()) {
+      out += "\narguments\n";
+    }
+    for (const auto& p : positionals_) {
+      row(p->value_name, p->help);
+    }
     out += "\noptions\n";
-    for (const auto& o : options_)
+    for (const auto& o : options_) {
       row(o->value_name.empty() ? o->flag : o->flag + " " + o->value_name,
           o->shown_default.empty() ? o->help : o->help + " [" + o->shown_default + "]");
+    }
     row("--help", "this text");
   }
-  if (!examples_.empty()) out += "\nexamples\n";
-  for (const Example& e : examples_) out += fmt::format("  {}\n{}", e.command, wrap(e.what, 6));
-  if (!subs_.empty())
+  if (!examples_.empty()) {
+    out += "\nexamples\n";
+  }
+  for (const Example& e : examples_) {
+    out += fmt::format("  {}\n{}", e.command, wrap(e.what, 6));
+  }
+  if (!subs_.empty()) {
     out += fmt::format("\n`hocket {} COMMAND --help` says more about each.\n", name_);
+  }
   return out;
 }
 

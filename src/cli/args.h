@@ -36,8 +36,8 @@ class Args {
   void positional(std::string name, std::string* value, std::string help, bool required = true);
   void positional(std::string name, std::vector<std::string>* values, std::string help,
                   bool required = true);
-  /// `flag` with dashes; `value_name` is shown in the help ("N", "FILE"). Defaults are those that the
-  /// targets hold now.
+  /// `flag` with dashes; `value_name` is shown in the help ("N", "FILE"). Defaults are those that
+  /// the targets hold now.
   void option(std::string flag, std::string value_name, Target target, std::string help);
   void flag(std::string flag, bool* value, std::string help);
   void example(std::string command, std::string what);

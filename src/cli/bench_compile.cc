@@ -35,7 +35,11 @@ std::string large_run(const Options& o) {
     j.member("moe_intermediate_size", 512).member("router_aux_loss_coef", 0.001);
   }
   j.end().end();
-  j.key("train").object().member("global_batch", o.micro_batches * o.dp).member("seq_len", 1024).end();
+  j.key("train")
+      .object()
+      .member("global_batch", o.micro_batches * o.dp)
+      .member("seq_len", 1024)
+      .end();
   j.key("plan").object().member("pp", o.pp).member("dp", o.dp).member("ep", o.ep).end().end();
   return j.take();
 }
@@ -55,8 +59,9 @@ void declare_bench_compile(Args& args) {
   args.flag("--moe", &o->moe, "64 experts, top-8, instead of a dense MLP");
   args.flag("--json", &o->json, "as JSON");
   args.example("hocket bench compile", "100 layers, 64 micro-batches on one rank");
-  args.example("hocket bench compile --layers 8 --micro-batches 8 --pp 2 --dp 2 --ep 2 --moe --json",
-               "a small mixture of experts on four ranks");
+  args.example(
+      "hocket bench compile --layers 8 --micro-batches 8 --pp 2 --dp 2 --ep 2 --moe --json",
+      "a small mixture of experts on four ranks");
   args.run([o] {
     const engine::Run run = engine::parse_run(large_run(*o), "hocket bench compile", {});
     const int64_t start = now_ns();
@@ -65,7 +70,8 @@ void declare_bench_compile(Args& args) {
     std::vector<std::pair<std::string, double>> rows;
     engine::CompileOptions options;
     options.observe = [&](const std::string& what, const graph::Graph&, const program::Program&) {
-      rows.push_back({what == "program" ? "dependencies and memory plan" : what, ms_since(last) * 1e-3});
+      rows.push_back(
+          {what == "program" ? "dependencies and memory plan" : what, ms_since(last) * 1e-3});
       last = now_ns();
     };
     const engine::Compiled compiled = engine::compile(run, options);
@@ -74,20 +80,28 @@ void declare_bench_compile(Args& args) {
     rows.push_back({"check", ms_since(last) * 1e-3});
     const double total = ms_since(start) * 1e-3, cpu = (cpu_ms() - cpu_start) * 1e-3;
     int64_t tasks = 0;
-    for (const auto& cls : compiled.program.classes) tasks += static_cast<int64_t>(cls.tasks.size());
+    for (const auto& cls : compiled.program.classes) {
+      tasks += static_cast<int64_t>(cls.tasks.size());
+    }
     if (o->json) {
       JsonWriter j;
       j.object().member("tasks", tasks).member("nodes", compiled.reference.nodes.size());
       j.member("ok", verdict.ok()).member("total_s", total).member("cpu_s", cpu);
       j.key("seconds").object();
-      for (const auto& [name, seconds] : rows) j.member(name, seconds);
+      for (const auto& [name, seconds] : rows) {
+        j.member(name, seconds);
+      }
       j.end().end();
       fmt::print("{}\n", j.take());
     } else {
-      fmt::print("{} layers, {} micro-batches, pp {} dp {} ep {}: {} graph nodes, {} tasks in {} "
-                 "rank classes\n", o->layers, o->micro_batches, o->pp, o->dp, o->ep,
-                 compiled.reference.nodes.size(), tasks, compiled.program.classes.size());
-      for (const auto& [name, seconds] : rows) fmt::print("  {:<30}{:>8.3f} s\n", name, seconds);
+      fmt::print(
+          "{} layers, {} micro-batches, pp {} dp {} ep {}: {} graph nodes, {} tasks in {} "
+          "rank classes\n",
+          o->layers, o->micro_batches, o->pp, o->dp, o->ep, compiled.reference.nodes.size(), tasks,
+          compiled.program.classes.size());
+      for (const auto& [name, seconds] : rows) {
+        fmt::print("  {:<30}{:>8.3f} s\n", name, seconds);
+      }
       fmt::print("  {:<30}{:>8.3f} s (CPU {:.3f} s), {}\n", "total", total, cpu,
                  verdict.ok() ? "accepted" : "REFUSED");
     }

@@ -19,7 +19,8 @@ namespace {
 class EmptyBackend : public kernels::Backend {
  public:
   std::string describe() const override { return "empty kernels"; }
-  kernels::KernelFn find(std::string_view, kernels::Device, const kernels::OperandTypes&) const override {
+  kernels::KernelFn find(std::string_view, kernels::Device,
+                         const kernels::OperandTypes&) const override {
     return [](const kernels::KernelArgs&) {};
   }
   void enter_thread(int) override {}
@@ -39,7 +40,9 @@ program::Program empty_tasks(int32_t count, bool hop) {
     program::Task t;
     t.kind = kind;
     t.lane = hop && i % 2 == 1 ? program::Lane::host : program::Lane::compute;
-    if (hop && i > 0) t.deps = {i - 1};
+    if (hop && i > 0) {
+      t.deps = {i - 1};
+    }
     cls.tasks.push_back(std::move(t));
   }
   p.classes.push_back(std::move(cls));
@@ -69,7 +72,8 @@ void declare_bench_executor(Args& args) {
     bool json = false;
   };
   auto o = std::make_shared<Options>();
-  args.about("what the executor adds to a task", "Empty tasks in one lane, and in two lanes in turn.");
+  args.about("what the executor adds to a task",
+             "Empty tasks in one lane, and in two lanes in turn.");
   args.option("--tasks", "N", &o->tasks, "in one lane");
   args.flag("--json", &o->json, "as JSON");
   args.example("hocket bench executor", "nanoseconds per task and per hop between lanes");
@@ -86,8 +90,10 @@ void declare_bench_executor(Args& args) {
       j.object().member("tasks", n).member("ns_per_task", lane).member("ns_per_hop", hop).end();
       fmt::print("{}\n", j.take());
     } else {
-      fmt::print("{} empty tasks in one lane: {:.0f} ns each (median of 7 steps)\n"
-                 "a task in another lane than the one it waits for: {:.0f} ns\n", n, lane, hop);
+      fmt::print(
+          "{} empty tasks in one lane: {:.0f} ns each (median of 7 steps)\n"
+          "a task in another lane than the one it waits for: {:.0f} ns\n",
+          n, lane, hop);
     }
     return 0;
   });

@@ -91,7 +91,8 @@ class StepBench {
     for (auto& batch : batches_) {
       for (int64_t i = 0; i < tokens; ++i) {
         const auto found = std::upper_bound(sums.begin(), sums.end(), rng.uniform() * total);
-        batch.push_back(static_cast<int32_t>(std::min<int64_t>(vocabulary - 1, found - sums.begin())));
+        batch.push_back(
+            static_cast<int32_t>(std::min<int64_t>(vocabulary - 1, found - sums.begin())));
       }
     }
   }
@@ -159,7 +160,8 @@ int bench_step(const StepOptions& o) {
   // The highest RSS counts from here.
   std::ofstream("/proc/self/clear_refs") << "5";
   const engine::Run run = engine::parse_run(
-      step_run(checkpoint::resolve_model(o.config, checkpoint::Need::config).config_file), "hocket bench step", o.set);
+      step_run(checkpoint::resolve_model(o.config, checkpoint::Need::config).config_file),
+      "hocket bench step", o.set);
   StepBench bench(run, std::move(backend));
   if (o.interactive) return answer_lines(bench, idle);
 
@@ -171,7 +173,9 @@ int bench_step(const StepOptions& o) {
     ms.push_back(t.ms);
     cpu.push_back(t.cpu_ms);
     loss = t.loss;
-    if (!o.json) fmt::print("step {:3}  {:8.1f} ms  loss {:.4f}\n", i - o.warmup, t.ms, loss);
+    if (!o.json) {
+      fmt::print("step {:3}  {:8.1f} ms  loss {:.4f}\n", i - o.warmup, t.ms, loss);
+    }
     std::fflush(stdout);
   }
   const engine::TrainSection& train = run.config.train;

@@ -27,9 +27,10 @@ const char* name_of(check::Localisation l) {
 int mutants(const engine::Compiled& compiled, const check::CheckOptions& options, int64_t count,
             int64_t seed, bool json) {
   check::Checker checker(compiled.reference, compiled.program.num_micro_batches);
-  if (const check::Verdict v = checker.check(compiled.program, options); !v.ok())
+  if (const check::Verdict v = checker.check(compiled.program, options); !v.ok()) {
     fail("hocket check", "the program itself is refused; expected a good one to change\n{}",
          check::to_text(v));
+  }
   JsonWriter list({.indent = 2});
   list.object().key("mutants").array();
   std::map<std::string, std::map<std::string, int64_t>> table;
@@ -54,19 +55,23 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
   }
   if (json) {
     list.end().key("total").object();
-    for (const auto& [how, number] : total) list.member(how, number);
+    for (const auto& [how, number] : total) {
+      list.member(how, number);
+    }
     list.end().end();
     fmt::print("{}\n", list.take());
     return 0;
   }
   fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", "fault", "exact", "near", "missed", "accepted");
-  for (auto& [kind, row] : table)
+  for (auto& [kind, row] : table) {
     fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", kind, row["exact"], row["near"], row["missed"],
                row["accepted"]);
+  }
   fmt::print("{:<24}{:>8}{:>8}{:>8}{:>10}\n", "all", total["exact"], total["near"], total["missed"],
              total["accepted"]);
-  fmt::print("exact: the first problem names the changed task; near: one directly connected to it;\n"
-             "accepted: the change is harmless, or the check has a hole (tests/check runs these)\n");
+  fmt::print(
+      "exact: the first problem names the changed task; near: one directly connected to it;\n"
+      "accepted: the change is harmless, or the check has a hole (tests/check runs these)\n");
   return 0;
 }
 
@@ -91,7 +96,9 @@ check::CheckOptions memory_options(const engine::Run& run, const std::string& bu
       options.memory_budget = device;
     }
   }
-  if (engine::evaluates(run)) options.evaluation = engine::evaluation_bytes(run);
+  if (engine::evaluates(run)) {
+    options.evaluation = engine::evaluation_bytes(run);
+  }
   return options;
 }
 
@@ -105,30 +112,35 @@ void verb_check(Args& args) {
     int64_t mutants = 0, seed = 1;
   };
   auto o = std::make_shared<Options>();
-  args.about("prove that a run's program is right, before it costs anything",
-             "Shapes and layouts agree; every collective is seen by all members of its group in one "
-             "order; sends are matched; nothing can deadlock or race; memory is enough; and the "
-             "program computes the single-device graph. A refusal names the task, the ranks, why, "
-             "and what to change, and ends with exit code 2. Needs only a config.json: no weights, "
-             "no data. docs/check.md lists the rules.");
-  args.positional("RUN", &o->run,
-                  "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
-                  "rank, see --set)");
+  args.about(
+      "prove that a run's program is right, before it costs anything",
+      "Shapes and layouts agree; every collective is seen by all members of its group in one "
+      "order; sends are matched; nothing can deadlock or race; memory is enough; and the "
+      "program computes the single-device graph. A refusal names the task, the ranks, why, "
+      "and what to change, and ends with exit code 2. Needs only a config.json: no weights, "
+      "no data. docs/check.md lists the rules.");
+  args.positional(
+      "RUN", &o->run,
+      "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
+      "rank, see --set)");
   add_set(args, &o->set);
-  args.flag("--json", &o->json, "the certificate: what was proved, by which rule, with the hashes of "
-                                "the program, the single-device graph and the mesh");
+  args.flag("--json", &o->json,
+            "the certificate: what was proved, by which rule, with the hashes of "
+            "the program, the single-device graph and the mesh");
   args.option("--certificate", "FILE", &o->certificate,
               "a certificate, or the run.json of a checkpoint: refuse unless it is about this very "
               "program, graph and mesh");
-  args.option("--memory-budget", "BYTES", &o->budget,
-              "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
-              "of cluster.file have");
+  args.option(
+      "--memory-budget", "BYTES", &o->budget,
+      "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
+      "of cluster.file have");
   args.option("--mutate", "N", &o->mutants,
               "instead: put one random fault into the program, N times, and say which are refused");
   args.option("--seed", "S", &o->seed, "of the first of these faults");
-  args.example("hocket check configs/quickstart.yaml --set plan.dp=2 --set plan.ep=2 "
-               "--set plan.micro_batch=2",
-               "two data-parallel ranks that share the experts");
+  args.example(
+      "hocket check configs/quickstart.yaml --set plan.dp=2 --set plan.ep=2 "
+      "--set plan.micro_batch=2",
+      "two data-parallel ranks that share the experts");
   args.example("hocket check configs/qwen3-30b-a3b.yaml --memory-budget 80GiB",
                "a 30 B mixture of experts on 512 ranks");
   args.example("hocket check configs/quickstart.yaml --mutate 20", "does it notice faults?");
@@ -144,11 +156,12 @@ void verb_check(Args& args) {
       const std::string other = check::differences(certified, verdict.certificate);
       if (!other.empty()) fail(o->certificate, "is not about {}: other is {}", o->run, other);
     }
-    if (o->json)
+    if (o->json) {
       fmt::print("{}\n", check::to_json(verdict));
-    else
+    } else {
       fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
                  engine::describe(source.run), check::to_text(verdict));
+    }
     return verdict.ok() ? 0 : 2;
   });
 }

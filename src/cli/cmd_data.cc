@@ -15,7 +15,8 @@
 namespace hocket::cli {
 namespace {
 
-/// What train-tokenizer and prepare share: settings from the data section of RUN, and flags over it.
+/// What train-tokenizer and prepare share: settings from the data section of RUN, and flags over
+/// it.
 struct Corpus {
   std::string run, tokenizer, out;
   std::vector<std::string> files, set;
@@ -36,20 +37,35 @@ struct Corpus {
   }
   engine::DataSection section() const {
     engine::DataSection d;
-    if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml"))
-      fail("hocket data", "{} stands where a run.yaml is expected; if the shell expanded the pattern of "
-           "--files, quote it: --files '*.txt'", quote(run));
-    if (!run.empty()) d = engine::read_run(run, set).config.data;
-    else if (!set.empty()) fail("hocket data", "--set needs a RUN; without one use the flags");
-    if (!files.empty()) d.files = files;
-    if (valid_fraction) d.valid_fraction = *valid_fraction;
-    if (vocab_size) d.vocab_size = *vocab_size;
-    if (out == "-")
+    if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml")) {
+      fail("hocket data",
+           "{} stands where a run.yaml is expected; if the shell expanded the pattern of "
+           "--files, quote it: --files '*.txt'",
+           quote(run));
+    }
+    if (!run.empty()) {
+      d = engine::read_run(run, set).config.data;
+    } else if (!set.empty()) {
+      fail("hocket data", "--set needs a RUN; without one use the flags");
+    }
+    if (!files.empty()) {
+      d.files = files;
+    }
+    if (valid_fraction) {
+      d.valid_fraction = *valid_fraction;
+    }
+    if (vocab_size) {
+      d.vocab_size = *vocab_size;
+    }
+    if (out == "-") {
       fail("hocket data", "--out is '-'; expected a folder: what goes there are several files");
-    if (d.files.empty())
+    }
+    if (d.files.empty()) {
       fail("hocket data", "no files; try --files 'folder/**' or data.files in a run.yaml");
-    if (d.valid_fraction < 0 || d.valid_fraction > 0.9)
+    }
+    if (d.valid_fraction < 0 || d.valid_fraction > 0.9) {
       fail("hocket data", "--valid-fraction is {}; expected 0 to 0.9", d.valid_fraction);
+    }
     return d;
   }
   data::CorpusOptions options(const engine::DataSection& d) const {
@@ -59,33 +75,42 @@ struct Corpus {
 
 void declare_train_tokenizer(Args& args) {
   auto o = std::make_shared<Corpus>();
-  args.about("train a byte-level BPE on the training files",
-             "Writes tokenizer.json and tokenizer_config.json, which transformers opens. Counts only "
-             "the files that `prepare` puts into the training split. Does nothing if the folder holds "
-             "the result already.");
+  args.about(
+      "train a byte-level BPE on the training files",
+      "Writes tokenizer.json and tokenizer_config.json, which transformers opens. Counts only "
+      "the files that `prepare` puts into the training split. Does nothing if the folder holds "
+      "the result already.");
   o->declare(args, "folder of the tokenizer; default: data.tokenizer");
-  args.option("--vocab-size", "N", &o->vocab_size,
-              "tokens, with the 256 bytes and the end of text; default: data.vocab_size, else 4096");
-  args.example("hocket data train-tokenizer --files '/usr/include/c++/**' --vocab-size 4096 "
-               "--out runs/quickstart/tokenizer",
-               "on the C++ headers of this machine");
+  args.option(
+      "--vocab-size", "N", &o->vocab_size,
+      "tokens, with the 256 bytes and the end of text; default: data.vocab_size, else 4096");
+  args.example(
+      "hocket data train-tokenizer --files '/usr/include/c++/**' --vocab-size 4096 "
+      "--out runs/quickstart/tokenizer",
+      "on the C++ headers of this machine");
   args.run([o] {
     const engine::DataSection d = o->section();
     TrainTokenizerOptions options;
     options.corpus = o->options(d);
     options.output = o->out.empty() ? d.tokenizer : o->out;
-    if (options.output.empty())
+    if (options.output.empty()) {
       fail("hocket data train-tokenizer", "no folder to write to; try --out DIR or data.tokenizer");
-    if (d.vocab_size > 1 << 24)
+    }
+    if (d.vocab_size > 1 << 24) {
       fail("hocket data train-tokenizer", "--vocab-size is {}; expected at most {}", d.vocab_size,
            1 << 24);
-    if (d.vocab_size > 0) options.bpe.vocab_size = static_cast<int32_t>(d.vocab_size);
+    }
+    if (d.vocab_size > 0) {
+      options.bpe.vocab_size = static_cast<int32_t>(d.vocab_size);
+    }
     Progress progress;
     options.bpe.progress = [&](const data::BpeTrainProgress& p) {
-      if (p.phase == data::BpeTrainProgress::Phase::count_words)
-        progress.update(fmt::format("counting words: {}", human_bytes(static_cast<double>(p.done))));
-      else
+      if (p.phase == data::BpeTrainProgress::Phase::count_words) {
+        progress.update(
+            fmt::format("counting words: {}", human_bytes(static_cast<double>(p.done))));
+      } else {
         progress.update(fmt::format("merging: {}/{} tokens", p.done, p.total));
+      }
     };
     const TrainTokenizerResult r = train_tokenizer(options);
     progress.finish();
@@ -106,26 +131,30 @@ void declare_train_tokenizer(Args& args) {
 
 void declare_prepare(Args& args) {
   auto o = std::make_shared<Corpus>();
-  args.about("turn text files into token shards for training",
-             "Tokenises every file as one document; drops empty, binary and duplicate files; splits "
-             "by the hash of a file's content. The folder is complete or as it was before, and left "
-             "alone if it holds the result already.");
+  args.about(
+      "turn text files into token shards for training",
+      "Tokenises every file as one document; drops empty, binary and duplicate files; splits "
+      "by the hash of a file's content. The folder is complete or as it was before, and left "
+      "alone if it holds the result already.");
   o->declare(args, "folder of the shards; default: data.dir");
   args.option("--tokenizer", "FILE", &o->tokenizer,
               "tokenizer.json or its folder; default: data.tokenizer");
-  args.example("hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
-               "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
-               "what configs/quickstart.yaml trains on");
+  args.example(
+      "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
+      "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
+      "what configs/quickstart.yaml trains on");
   args.run([o] {
     const engine::DataSection d = o->section();
     data::PrepareOptions options;
     options.corpus = o->options(d);
     options.tokenizer = o->tokenizer.empty() ? d.tokenizer : o->tokenizer;
     options.output = o->out.empty() ? d.dir : o->out;
-    if (options.output.empty())
+    if (options.output.empty()) {
       fail("hocket data prepare", "no folder to write to; try --out DIR or data.dir");
-    if (options.tokenizer.empty())
+    }
+    if (options.tokenizer.empty()) {
       fail("hocket data prepare", "no tokenizer; try --tokenizer FILE or data.tokenizer");
+    }
     Progress progress;
     options.progress = [&](const data::PrepareProgress& p) {
       progress.update(fmt::format("{} of {}, {} tokens",
@@ -145,7 +174,9 @@ void declare_prepare(Args& args) {
       split("train", r.train);
       split("valid", r.valid);
       j.key("dropped").object();
-      for (const auto& [why, count] : r.dropped) j.member(data::to_string(why), count);
+      for (const auto& [why, count] : r.dropped) {
+        j.member(data::to_string(why), count);
+      }
       j.end().member("up_to_date", r.up_to_date).end();
       fmt::print("{}\n", j.take());
       return 0;
@@ -190,19 +221,21 @@ void declare_stats(Args& args) {
 void declare_coder(Args& args, bool encode) {
   auto o = std::make_shared<EncodeOptions>();
   args.about(encode ? "text to token ids" : "token ids to text",
-             encode ? "The whole input is one text and gives one line, a JSON list of ids; with "
-                      "--lines each line is a JSON string."
-                    : "The input is one JSON list of ids; with --lines one per line, and each gives "
-                      "a JSON string.");
+             encode
+                 ? "The whole input is one text and gives one line, a JSON list of ids; with "
+                   "--lines each line is a JSON string."
+                 : "The input is one JSON list of ids; with --lines one per line, and each gives "
+                   "a JSON string.");
   args.positional("TOKENIZER", &o->tokenizer, "tokenizer.json, or a folder that holds one");
   args.option("--in", "FILE", &o->input, "what to read; -: standard input");
   args.option("--out", "FILE", &o->output, "where to write; -: standard output");
   args.flag("--lines", &o->lines, "one JSON value a line");
-  if (encode)
+  if (encode) {
     args.example("echo 'int main() {}' | hocket data encode runs/quickstart/tokenizer",
                  "[312, 1044, ...]");
-  else
+  } else {
     args.example("echo '[312, 1044]' | hocket data decode runs/quickstart/tokenizer", "the text");
+  }
   args.run([o, encode] {
     encode ? encode_text(*o) : decode_ids(*o);
     return 0;

@@ -38,34 +38,42 @@ void load(const engine::Run& run, engine::Stores& stores) {
 double mean_loss(const Lists& ids, const std::vector<std::vector<float>>& logits, size_t vocab) {
   double sum = 0;
   int64_t count = 0;
-  for (size_t i = 0; i < ids.size(); ++i)
+  for (size_t i = 0; i < ids.size(); ++i) {
     for (size_t t = 0; t + 1 < ids[i].size(); ++t, ++count) {
       const float* row = logits[i].data() + t * vocab;
       double top = row[0], total = 0;
-      for (size_t v = 1; v < vocab; ++v) top = std::max(top, static_cast<double>(row[v]));
-      for (size_t v = 0; v < vocab; ++v) total += std::exp(row[v] - top);
+      for (size_t v = 1; v < vocab; ++v) {
+        top = std::max(top, static_cast<double>(row[v]));
+      }
+      for (size_t v = 0; v < vocab; ++v) {
+        total += std::exp(row[v] - top);
+      }
       sum += top + std::log(total) - row[ids[i][t + 1]];
     }
+  }
   return count > 0 ? sum / static_cast<double>(count) : std::nan("");
 }
 
 void save_logits(const std::string& path, const Lists& ids,
                  const std::vector<std::vector<float>>& logits, int64_t vocab) {
   std::vector<checkpoint::NamedTensor> tensors;
-  for (size_t i = 0; i < logits.size(); ++i)
+  for (size_t i = 0; i < logits.size(); ++i) {
     tensors.push_back({fmt::format("logits.{}", i),
                        {graph::DType::f32, {static_cast<int64_t>(ids[i].size()), vocab}, 0},
                        logits[i].data()});
+  }
   checkpoint::save_safetensors(path, tensors);
 }
 
 void save_grads(const std::string& path, const engine::Run& run, const train::Gradients& g) {
   const checkpoint::ModelWeights weights(run.config.model.path, run.model);
   std::vector<checkpoint::NamedTensor> tensors;
-  for (const auto& [param, bytes] : g.grads)
+  for (const auto& [param, bytes] : g.grads) {
     for (auto& slice : checkpoint::to_slices({param.name, param.type, bytes.data()},
-                                             weights.slices(param.name)))
+                                             weights.slices(param.name))) {
       tensors.push_back(std::move(slice));
+    }
+  }
   checkpoint::save_safetensors(path, tensors);
 }
 
@@ -79,26 +87,36 @@ struct Options {
 int on_ids(const Options& o, const engine::Run& run) {
   const Lists ids = train::read_ids(o.ids, run.model.vocab_size);
   size_t longest = 0;
-  for (const auto& list : ids) longest = std::max(longest, list.size());
+  for (const auto& list : ids) {
+    longest = std::max(longest, list.size());
+  }
   warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
   auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
   const auto logits = train::logits_of(run, ids, backend, stores);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
-  if (!o.logits.empty()) save_logits(o.logits, ids, logits, run.model.vocab_size);
+  if (!o.logits.empty()) {
+    save_logits(o.logits, ids, logits, run.model.vocab_size);
+  }
   if (!o.grads.empty()) {
     const train::Gradients g = train::gradients_of(run, ids, backend, stores);
     loss = g.loss;
     save_grads(o.grads, run, g);
   }
   int64_t tokens = 0;
-  for (const auto& list : ids) tokens += static_cast<int64_t>(list.size());
+  for (const auto& list : ids) {
+    tokens += static_cast<int64_t>(list.size());
+  }
   if (o.json) {
     JsonWriter j;
     j.object().member("lists", ids.size()).member("tokens", tokens).member("loss", loss);
-    if (!o.logits.empty()) j.member("logits", o.logits);
-    if (!o.grads.empty()) j.member("grads", o.grads);
+    if (!o.logits.empty()) {
+      j.member("logits", o.logits);
+    }
+    if (!o.grads.empty()) {
+      j.member("grads", o.grads);
+    }
     j.end();
     fmt::print("{}\n", j.take());
     return 0;
@@ -106,23 +124,31 @@ int on_ids(const Options& o, const engine::Run& run) {
   std::FILE* words = words_beside(o.logits == "-" ? o.logits : o.grads);
   fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
              engine::counted(tokens, "token"));
-  if (!std::isnan(loss)) fmt::print(words, ", mean next-token loss {:.6f}", loss);
+  if (!std::isnan(loss)) {
+    fmt::print(words, ", mean next-token loss {:.6f}", loss);
+  }
   fmt::print(words, "\n");
-  for (const std::string* path : {&o.logits, &o.grads})
-    if (!path->empty()) fmt::print(words, "wrote {}\n", *path);
+  for (const std::string* path : {&o.logits, &o.grads}) {
+    if (!path->empty()) {
+      fmt::print(words, "wrote {}\n", *path);
+    }
+  }
   return 0;
 }
 
 int on_data(const Options& o, const engine::Run& run) {
   if (o.sequences < 0) fail("hocket eval", "--sequences is negative");
   const data::Dataset dataset(train::data_dir(run));
-  if (dataset.tokenizer().vocab_size() > run.model.vocab_size)
+  if (dataset.tokenizer().vocab_size() > run.model.vocab_size) {
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
-  data::require_tokenizer_of(run.config.model.path, dataset.tokenizer(), dataset.folder(),
-                             "prepare the data again with `--tokenizer " + run.config.model.path +
-                                 "`");
-  if (dataset.valid() != nullptr) dataset.valid()->verify();
+  }
+  data::require_tokenizer_of(
+      run.config.model.path, dataset.tokenizer(), dataset.folder(),
+      "prepare the data again with `--tokenizer " + run.config.model.path + "`");
+  if (dataset.valid() != nullptr) {
+    dataset.valid()->verify();
+  }
   auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
@@ -138,8 +164,8 @@ int on_data(const Options& o, const engine::Run& run) {
     j.member("targets", h.targets).member("bytes", h.bytes).member("data", dataset.folder()).end();
     fmt::print("{}\n", j.take());
   } else {
-    fmt::print("{}: loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes held out)\n", dataset.folder(),
-               h.loss(), h.bits_per_byte(), h.targets, h.bytes);
+    fmt::print("{}: loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes held out)\n",
+               dataset.folder(), h.loss(), h.bits_per_byte(), h.targets, h.bytes);
   }
   return 0;
 }
@@ -148,13 +174,14 @@ int on_data(const Options& o, const engine::Run& run) {
 
 void verb_eval(Args& args) {
   auto o = std::make_shared<Options>();
-  args.about("held-out loss of a model, or its logits and gradients for comparison",
-             "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "
-             "checkpoint of ours the folder that it was trained on is the default.\n"
-             "With --ids: runs lists of token ids, e.g. [[1, 2, 3], [4, 5]], each a document of its "
-             "own. --save-logits writes the tensors logits.0, logits.1, ... [tokens, vocabulary] in "
-             "fp32; --save-grads the gradients of the mean next-token loss over all lists, under the "
-             "names that the model's own safetensors use.");
+  args.about(
+      "held-out loss of a model, or its logits and gradients for comparison",
+      "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "
+      "checkpoint of ours the folder that it was trained on is the default.\n"
+      "With --ids: runs lists of token ids, e.g. [[1, 2, 3], [4, 5]], each a document of its "
+      "own. --save-logits writes the tensors logits.0, logits.1, ... [tokens, vocabulary] in "
+      "fp32; --save-grads the gradients of the mean next-token loss over all lists, under the "
+      "names that the model's own safetensors use.");
   args.positional("MODEL", &o->model,
                   "a Hugging Face folder, a checkpoint or run folder of ours, or a hub id in the "
                   "local cache");
@@ -170,28 +197,40 @@ void verb_eval(Args& args) {
   args.option("--dtype", "TYPE", &o->dtype, "arithmetic: f32 or f64");
   args.flag("--json", &o->json, "one JSON object");
   args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
-  args.example("hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "
-               "--save-grads grads.safetensors",
-               "to compare with another implementation");
-  args.example("hocket eval runs/quickstart --ids ids.json --save-logits l2.safetensors "
-               "--set plan.dp=2",
-               "the same on two ranks");
+  args.example(
+      "hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "
+      "--save-grads grads.safetensors",
+      "to compare with another implementation");
+  args.example(
+      "hocket eval runs/quickstart --ids ids.json --save-logits l2.safetensors "
+      "--set plan.dp=2",
+      "the same on two ranks");
   args.run([o] {
-    if (o->ids.empty() && (!o->logits.empty() || !o->grads.empty()))
+    if (o->ids.empty() && (!o->logits.empty() || !o->grads.empty())) {
       fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
-    if ((o->logits == "-") + (o->grads == "-") + o->json > 1)
-      fail("hocket eval", "--json, --save-logits - and --save-grads - all go to standard output; "
+    }
+    if ((o->logits == "-") + (o->grads == "-") + o->json > 1) {
+      fail("hocket eval",
+           "--json, --save-logits - and --save-grads - all go to standard output; "
            "expected one of them there");
-    if (!o->ids.empty() && !o->data.empty()) fail("hocket eval", "got --ids and --data; expected one");
-    if (o->dtype != "f32" && o->dtype != "f64")
+    }
+    if (!o->ids.empty() && !o->data.empty()) {
+      fail("hocket eval", "got --ids and --data; expected one");
+    }
+    if (o->dtype != "f32" && o->dtype != "f64") {
       fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(o->dtype));
+    }
     std::vector<std::string> set = o->set;
-    if (!o->data.empty()) set.push_back("data.dir=" + o->data);
+    if (!o->data.empty()) {
+      set.push_back("data.dir=" + o->data);
+    }
     const engine::Run run = model_run(o->model, o->dtype, set);
     if (!o->ids.empty()) return on_ids(*o, run);
-    if (run.config.data.dir.empty())
-      fail("hocket eval", "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
+    if (run.config.data.dir.empty()) {
+      fail("hocket eval",
+           "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
            "--ids FILE");
+    }
     return on_data(*o, run);
   });
 }

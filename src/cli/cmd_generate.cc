@@ -23,7 +23,9 @@ namespace {
 std::string read_stdin() {
   std::string text;
   char buffer[4096];
-  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
+  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) {
+    text.append(buffer, n);
+  }
   return text;
 }
 
@@ -42,29 +44,33 @@ void verb_generate(Args& args) {
              "Prints the prompt and what the model adds, as it comes. The prompt stands at the "
              "beginning of a document: the end-of-text token comes before it, as in training. One "
              "rank with a key-value cache. The same seed gives the same text everywhere.");
-  args.positional("MODEL", &o->model,
-                  "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
-                  "a hub id in the local cache");
+  args.positional(
+      "MODEL", &o->model,
+      "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
+      "a hub id in the local cache");
   args.option("--prompt", "TEXT", &o->prompt, "what to continue; -: read standard input");
   args.option("--max-new-tokens", "N", &o->how.max_new_tokens, "stop after so many tokens");
   args.option("--temperature", "T", &o->how.temperature, "0: always the most likely token");
   args.option("--top-k", "K", &o->how.top_k, "only the K most likely tokens; 0: all");
   args.option("--top-p", "P", &o->how.top_p, "only the most likely tokens that make up this share");
   args.option("--seed", "S", &o->seed, "of the random choices");
-  args.option("--tokenizer", "FILE", &o->tokenizer,
-              "for a model without one: tokenizer.json or its folder; default: that beside the model");
+  args.option(
+      "--tokenizer", "FILE", &o->tokenizer,
+      "for a model without one: tokenizer.json or its folder; default: that beside the model");
   add_set(args, &o->set);
   args.flag("--json", &o->json, "{\"prompt\": ..., \"text\": ...} at the end instead of a stream");
   args.example("hocket generate runs/quickstart --prompt 'template <typename T> class '",
                "more C++ from the quickstart's model");
-  args.example("hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
-               "--max-new-tokens 20",
-               "the most likely continuation");
+  args.example(
+      "hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
+      "--max-new-tokens 20",
+      "the most likely continuation");
   args.run([o] {
     train::GenerateOptions& how = o->how;
     auto range = [](const char* what, double v, double least, double most) {
-      if (v < least || v > most)
+      if (v < least || v > most) {
         fail("hocket generate", "{} is {}; expected {} to {}", what, v, least, most);
+      }
     };
     range("--max-new-tokens", static_cast<double>(how.max_new_tokens), 1, 1e7);
     range("--temperature", how.temperature, 0, 100);
@@ -72,12 +78,15 @@ void verb_generate(Args& args) {
     range("--top-p", how.top_p, 0, 1);
     const engine::Run run = model_run(o->model, "f32", o->set);
     const std::string& folder = run.config.model.path;
-    const std::string file = o->tokenizer.empty() ? join_path(folder, "tokenizer.json") : o->tokenizer;
-    if (!file_exists(file))
+    const std::string file =
+        o->tokenizer.empty() ? join_path(folder, "tokenizer.json") : o->tokenizer;
+    if (!file_exists(file)) {
       fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
+    }
     const data::Tokenizer tokenizer = data::Tokenizer::load(file);
-    if (!o->tokenizer.empty())
+    if (!o->tokenizer.empty()) {
       data::require_tokenizer_of(folder, tokenizer, file, "leave --tokenizer out");
+    }
     const checkpoint::ModelWeights weights(folder, run.model);
     how.prompt = o->prompt == "-" ? read_stdin() : o->prompt;
     how.seed = static_cast<uint64_t>(o->seed);

@@ -19,14 +19,15 @@ void verb_train(Args& args) {
     bool print_config = false, print_keys = false, json = false;
   };
   auto o = std::make_shared<Options>();
-  args.about("train a model as run.yaml says, or go on where it stopped",
-             "Shows the model, the plan, the static check's verdict and the predicted step time and "
-             "memory; then trains. While it runs: step, loss, tokens/s, FLOP/s, expert balance, "
-             "predicted beside measured step time. Into output.dir go metrics.jsonl, checkpoints "
-             "that transformers opens, a trace that Perfetto opens, and report.html.\n"
-             "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint and ends with exit code "
-             "130 (143, 129); a second one ends at once. The same command continues from the newest "
-             "checkpoint, bit for bit. All ranks are threads of this process.");
+  args.about(
+      "train a model as run.yaml says, or go on where it stopped",
+      "Shows the model, the plan, the static check's verdict and the predicted step time and "
+      "memory; then trains. While it runs: step, loss, tokens/s, FLOP/s, expert balance, "
+      "predicted beside measured step time. Into output.dir go metrics.jsonl, checkpoints "
+      "that transformers opens, a trace that Perfetto opens, and report.html.\n"
+      "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint and ends with exit code "
+      "130 (143, 129); a second one ends at once. The same command continues from the newest "
+      "checkpoint, bit for bit. All ranks are threads of this process.");
   args.positional("RUN", &o->run, "a run.yaml, or the text of a program (`hocket graph`)", false);
   add_set(args, &o->set);
   args.flag("--print-config", &o->print_config,
@@ -35,10 +36,11 @@ void verb_train(Args& args) {
             "print every key of a run.yaml with type, default and meaning, and end");
   args.flag("--json", &o->json, "with --print-config: as JSON");
   args.example("hocket train configs/quickstart.yaml", "what ./quickstart trains");
-  args.example("hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
-               "--set plan.micro_batch=1 --set output.dir=runs/four --set train.steps=20 "
-               "--set train.minutes=0",
-               "the same model on 4 local ranks: 2 pipeline stages of 2 data-parallel ranks");
+  args.example(
+      "hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
+      "--set plan.micro_batch=1 --set output.dir=runs/four --set train.steps=20 "
+      "--set train.minutes=0",
+      "the same model on 4 local ranks: 2 pipeline stages of 2 data-parallel ranks");
   args.example("hocket train configs/quickstart.yaml --print-config", "what the file resolves to");
   args.run([o] {
     if (o->print_keys) {
@@ -48,16 +50,21 @@ void verb_train(Args& args) {
       fmt::print("{}", document_config(fields));
       return 0;
     }
-    if (o->run.empty()) fail("hocket train", "RUN is missing: a run.yaml; try: hocket train --help");
+    if (o->run.empty()) {
+      fail("hocket train", "RUN is missing: a run.yaml; try: hocket train --help");
+    }
     if (o->print_config) {
       // Printed before it is refused: it says where a value that does not fit came from.
       engine::Run run = engine::resolve_run(o->run, o->set);
-      fmt::print("{}", o->json ? run.resolved.to_json().dump(2) + "\n" : run.resolved.to_yaml(true));
+      fmt::print("{}",
+                 o->json ? run.resolved.to_json().dump(2) + "\n" : run.resolved.to_yaml(true));
       engine::derive(run);
       return 0;
     }
     const Source source = read_source(o->run, o->set);
-    if (o->json) fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
+    if (o->json) {
+      fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
+    }
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
     return train::train(source.run, {source.program_text, command_line()});
   });

@@ -28,7 +28,9 @@ std::string read_input(const std::string& path) {
   if (path != "-") return read_file(path);
   std::string text;
   char buffer[1 << 16];
-  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) text.append(buffer, n);
+  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, stdin)) > 0;) {
+    text.append(buffer, n);
+  }
   if (std::ferror(stdin)) fail("data", "standard input cannot be read");
   return text;
 }
@@ -54,8 +56,9 @@ std::string json_text(const std::string& bytes) {
 
 std::string id_list(const std::vector<int32_t>& ids) {
   std::string out = "[";
-  for (size_t i = 0; i < ids.size(); ++i)
+  for (size_t i = 0; i < ids.size(); ++i) {
     fmt::format_to(std::back_inserter(out), "{}{}", i ? "," : "", ids[i]);
+  }
   return out + "]";
 }
 
@@ -80,10 +83,14 @@ std::string training_key(const Corpus& corpus, const BpeTrainOptions& bpe) {
   Hasher h;
   h.add("train-tokenizer 1").add(static_cast<uint64_t>(bpe.vocab_size));
   h.add(static_cast<uint64_t>(bpe.min_count)).add(uint64_t{bpe.pattern.size()}).add(bpe.pattern);
-  for (const std::string& t : bpe.special_tokens) h.add(uint64_t{t.size()}).add(t);
+  for (const std::string& t : bpe.special_tokens) {
+    h.add(uint64_t{t.size()}).add(t);
+  }
   h.add(uint64_t{bpe.special_tokens.size()});
   for (const Corpus::File& f : corpus.files) {
-    if (!f.valid) h.add(f.hash.high).add(f.hash.low);
+    if (!f.valid) {
+      h.add(f.hash.high).add(f.hash.low);
+    }
   }
   return h.finish().hex();
 }
@@ -141,9 +148,13 @@ DataStats data_stats(const DataStatsOptions& options) {
   s.valid = dataset.valid_stats();
   s.vocab_size = dataset.tokenizer().vocab_size();
   if (options.verify) {
-    if (options.progress) options.progress("verifying checksums");
+    if (options.progress) {
+      options.progress("verifying checksums");
+    }
     for (const auto& stream : {dataset.train(), dataset.valid()}) {
-      if (stream != nullptr) stream->verify();
+      if (stream != nullptr) {
+        stream->verify();
+      }
     }
     s.verified = true;
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differences of programs and graphs. Ids of buffers, tensors and kinds shift with every rewrite, so
-// a task is compared by what it is: all its fields that are no places (program::identity). The order
-// is compared by the shortest edit script (Myers, "An O(ND) Difference Algorithm and Its Variations",
-// Algorithmica 1, 1986).
+// Differences of programs and graphs. Ids of buffers, tensors and kinds shift with every rewrite,
+// so a task is compared by what it is: all its fields that are no places (program::identity). The
+// order is compared by the shortest edit script (Myers, "An O(ND) Difference Algorithm and Its
+// Variations", Algorithmica 1, 1986).
 #include "cli/diff.h"
 
 #include <fmt/format.h>
@@ -27,37 +27,43 @@ struct Fact {
   std::string shown;
   std::string exact;
 };
-Fact number(std::string name, size_t n) { return {std::move(name), std::to_string(n), std::to_string(n)}; }
+Fact number(std::string name, size_t n) {
+  return {std::move(name), std::to_string(n), std::to_string(n)};
+}
 
 /// A list of tasks (one rank class) or nodes, ready to be compared.
 struct Listing {
-  std::string name;                 ///< "stage 0"
-  std::string counted = "kinds";    ///< what `kinds` holds
-  std::vector<std::string> kinds;   ///< op and types of each entry, and buffers
-  std::vector<std::string> lines;   ///< per entry, in order: all that identifies it
+  std::string name;                ///< "stage 0"
+  std::string counted = "kinds";   ///< what `kinds` holds
+  std::vector<std::string> kinds;  ///< op and types of each entry, and buffers
+  std::vector<std::string> lines;  ///< per entry, in order: all that identifies it
   std::vector<Fact> facts;
 };
 
 /// Every field of the class's own line, but addresses and what names the listing.
 void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
-  program::for_each_field<program::RankClass>([&]<class Value>(const program::Field& field,
-                                                              Value program::RankClass::*member) {
-    const Value& value = cls.*member;
-    if constexpr (std::is_same_v<Value, int64_t>) {
-      if (field.is_address) return;
-      facts->push_back({field.name, human_bytes(static_cast<double>(value)), std::to_string(value)});
-    } else if constexpr (std::is_same_v<Value, int32_t>) {
-      if (member != &program::RankClass::stage)
-        facts->push_back(number(field.name, static_cast<size_t>(value)));
-    } else {
-      static_assert(program::kIsList<Value> || std::is_same_v<Value, std::string>);
-    }
-  });
+  program::for_each_field<program::RankClass>(
+      [&]<class Value>(const program::Field& field, Value program::RankClass::*member) {
+        const Value& value = cls.*member;
+        if constexpr (std::is_same_v<Value, int64_t>) {
+          if (field.is_address) return;
+          facts->push_back(
+              {field.name, human_bytes(static_cast<double>(value)), std::to_string(value)});
+        } else if constexpr (std::is_same_v<Value, int32_t>) {
+          if (member != &program::RankClass::stage) {
+            facts->push_back(number(field.name, static_cast<size_t>(value)));
+          }
+        } else {
+          static_assert(program::kIsList<Value> || std::is_same_v<Value, std::string>);
+        }
+      });
 }
 
 std::vector<Listing> list(const program::Program& p) {
   std::vector<std::string> kinds;
-  for (const program::Kind& k : p.kinds) kinds.push_back(program::identity(p, k));
+  for (const program::Kind& k : p.kinds) {
+    kinds.push_back(program::identity(p, k));
+  }
   const std::vector<program::Memory> memory = program::memory_of(p);
   std::vector<Listing> result;
   for (const program::RankClass& cls : p.classes) {
@@ -70,7 +76,9 @@ std::vector<Listing> list(const program::Program& p) {
       l.lines.push_back(program::identity(p, t));
       deps += t.deps.size();
     }
-    for (const program::Buffer& b : cls.buffers) l.kinds.push_back("buffer " + program::identity(p, b));
+    for (const program::Buffer& b : cls.buffers) {
+      l.kinds.push_back("buffer " + program::identity(p, b));
+    }
     l.facts = {number("tasks", cls.tasks.size()), number("buffers", cls.buffers.size()),
                number("dependencies between lanes", deps)};
     add_facts(cls, &l.facts);
@@ -91,8 +99,9 @@ std::string figures(const program::Program& p) {
     const auto& value = p.*member;
     using Value = std::remove_cvref_t<decltype(value)>;
     if constexpr (std::is_same_v<Value, program::Mesh>) {
-      for (const graph::Axis& axis : value.axes)
+      for (const graph::Axis& axis : value.axes) {
         text += fmt::format(" {} {} {}", field.name, axis.name, axis.size);
+      }
     } else if constexpr (std::is_integral_v<Value>) {
       text += fmt::format(" {} {}", field.name, value);
     }
@@ -103,9 +112,13 @@ std::string figures(const program::Program& p) {
 std::string types_of(const std::vector<graph::TensorType>& in,
                      const std::vector<graph::TensorType>& out) {
   std::string text = "(";
-  for (const auto& t : in) text += (text.size() > 1 ? ", " : "") + to_string(t);
+  for (const auto& t : in) {
+    text += (text.size() > 1 ? ", " : "") + to_string(t);
+  }
   text += ") ->";
-  for (const auto& t : out) text += " " + to_string(t);
+  for (const auto& t : out) {
+    text += " " + to_string(t);
+  }
   return text;
 }
 
@@ -115,13 +128,17 @@ std::vector<Listing> list(const graph::Graph& g) {
   for (const graph::Node& n : g.nodes) {
     std::vector<graph::TensorType> in, out;
     std::string names;
-    for (auto id : n.in) in.push_back(g.tensor(id).type), names += " " + g.tensor(id).name;
-    for (auto id : n.out) out.push_back(g.tensor(id).type);
+    for (auto id : n.in) {
+      in.push_back(g.tensor(id).type), names += " " + g.tensor(id).name;
+    }
+    for (auto id : n.out) {
+      out.push_back(g.tensor(id).type);
+    }
     const std::string kind = fmt::format("{}{} {}", n.op, to_string(n.attrs), types_of(in, out));
     l.kinds.push_back(kind);
     l.lines.push_back(fmt::format("{} {} L{}{}{} of{}", kind, to_string(n.phase), n.layer,
-                                  n.recompute ? " recompute" : "", n.accumulate.empty() ? "" : " +=",
-                                  names));
+                                  n.recompute ? " recompute" : "",
+                                  n.accumulate.empty() ? "" : " +=", names));
   }
   l.facts = {number("nodes", g.nodes.size()), number("tensors", g.tensors.size()),
              number("parameters with a gradient", g.grads.size())};
@@ -140,7 +157,9 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
   const int n = static_cast<int>(a.size()), m = static_cast<int>(b.size());
   const int limit = std::min(most, n + m);
   std::vector<int> v(static_cast<size_t>(2 * limit + 3), 0);
-  auto at = [&](std::vector<int>& x, int k) -> int& { return x[static_cast<size_t>(k + limit + 1)]; };
+  auto at = [&](std::vector<int>& x, int k) -> int& {
+    return x[static_cast<size_t>(k + limit + 1)];
+  };
   std::vector<std::vector<int>> trace;
   int d = 0;
   bool found = false;
@@ -148,7 +167,9 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
     trace.push_back(v);
     for (int k = -d; k <= d; k += 2) {
       int x = k == -d || (k != d && at(v, k - 1) < at(v, k + 1)) ? at(v, k + 1) : at(v, k - 1) + 1;
-      while (x < n && x - k < m && a[static_cast<size_t>(x)] == b[static_cast<size_t>(x - k)]) ++x;
+      while (x < n && x - k < m && a[static_cast<size_t>(x)] == b[static_cast<size_t>(x - k)]) {
+        ++x;
+      }
       at(v, k) = x;
       if (x >= n && x - k >= m) {
         found = true;
@@ -177,22 +198,29 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
 std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   std::string out = a.name + (a.name == b.name ? "" : " -> " + b.name) + "\n";
   std::map<std::string, std::pair<int64_t, int64_t>> count;
-  for (const std::string& k : a.kinds) ++count[k].first;
-  for (const std::string& k : b.kinds) ++count[k].second;
+  for (const std::string& k : a.kinds) {
+    ++count[k].first;
+  }
+  for (const std::string& k : b.kinds) {
+    ++count[k].second;
+  }
   std::erase_if(count, [](const auto& c) { return c.second.first == c.second.second; });
 
   bool same = a.name == b.name && a.lines == b.lines && count.empty();
   for (size_t i = 0; i < a.facts.size(); ++i) {
     const Fact &x = a.facts[i], &y = b.facts[i];
     out += fmt::format("  {:<28}{}", x.name, x.shown);
-    if (x.exact != y.exact) out += x.shown != y.shown ? " -> " + y.shown
-                                                      : fmt::format(": {} -> {}", x.exact, y.exact);
+    if (x.exact != y.exact) {
+      out += x.shown != y.shown ? " -> " + y.shown : fmt::format(": {} -> {}", x.exact, y.exact);
+    }
     out += "\n";
     same &= x.exact == y.exact;
   }
   if (same) return out + "  no difference\n";
 
-  if (!count.empty()) out += fmt::format("  {} ({:>+} means added)\n", a.counted, 1);
+  if (!count.empty()) {
+    out += fmt::format("  {} ({:>+} means added)\n", a.counted, 1);
+  }
   size_t shown = 0;
   for (const auto& [kind, n] : count) {
     if (++shown > limit) {
@@ -205,7 +233,9 @@ std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   std::unordered_map<std::string, int> ids;
   auto number = [&](const std::vector<std::string>& lines) {
     std::vector<int> v;
-    for (const std::string& l : lines) v.push_back(ids.emplace(l, static_cast<int>(ids.size())).first->second);
+    for (const std::string& l : lines) {
+      v.push_back(ids.emplace(l, static_cast<int>(ids.size())).first->second);
+    }
     return v;
   };
   const std::vector<int> x = number(a.lines), y = number(b.lines);
@@ -234,28 +264,36 @@ std::string diff_texts(const std::string& a_name, const std::string& a, const st
   auto is_program = [](const std::string& name, const std::string& text) {
     if (text.rfind("hocket-program", 0) == 0) return true;
     if (text.rfind("hocket-graph", 0) == 0) return false;
-    fail(name, "is neither the text of a program nor of a graph; try: hocket graph RUN --out {}", name);
+    fail(name, "is neither the text of a program nor of a graph; try: hocket graph RUN --out {}",
+         name);
   };
   const bool programs = is_program(a_name, a);
-  if (programs != is_program(b_name, b))
+  if (programs != is_program(b_name, b)) {
     fail("hocket graph --diff", "one is a program, the other a graph; expected two of a kind");
+  }
   std::string out = fmt::format("- {}\n+ {}\n", a_name, b_name);
   std::vector<Listing> x, y;
   if (programs) {
     const program::Program p = program::parse_program(a, a_name);
     const program::Program q = program::parse_program(b, b_name);
-    if (figures(p) != figures(q)) out += fmt::format("- {}\n+ {}\n", figures(p), figures(q));
+    if (figures(p) != figures(q)) {
+      out += fmt::format("- {}\n+ {}\n", figures(p), figures(q));
+    }
     x = list(p);
     y = list(q);
   } else {
     x = list(graph::parse_graph(a));
     y = list(graph::parse_graph(b));
   }
-  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) out += diff_listing(x[i], y[i], limit);
-  for (size_t i = y.size(); i < x.size(); ++i)
+  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+    out += diff_listing(x[i], y[i], limit);
+  }
+  for (size_t i = y.size(); i < x.size(); ++i) {
     out += fmt::format("- {}: {} tasks\n", x[i].name, x[i].lines.size());
-  for (size_t i = x.size(); i < y.size(); ++i)
+  }
+  for (size_t i = x.size(); i < y.size(); ++i) {
     out += fmt::format("+ {}: {} tasks\n", y[i].name, y[i].lines.size());
+  }
   return out;
 }
 

@@ -28,13 +28,15 @@ std::string shell_quoted(const std::string& word) {
   });
   if (plain) return word;
   std::string out = "'";
-  for (char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
+  for (char c : word) {
+    out += c == '\'' ? "'\\''" : std::string(1, c);
+  }
   return out + "'";
 }
 
 int run_verb(const std::vector<std::string>& words) {
   std::vector<std::string> names;
-  for (const VerbGroup& group : verb_groups())
+  for (const VerbGroup& group : verb_groups()) {
     for (const Verb& verb : group.verbs) {
       names.push_back(verb.name);
       if (words[0] != verb.name) continue;
@@ -42,10 +44,12 @@ int run_verb(const std::vector<std::string>& words) {
       verb.declare(args);
       return args.call({words.begin() + 1, words.end()});
     }
+  }
   const std::string near = nearest(words[0], names);
-  if (words[0].rfind('-', 0) == 0)
+  if (words[0].rfind('-', 0) == 0) {
     fail("hocket", "unknown option {}; expected a verb ({}), --help or --version", quote(words[0]),
          join(names, ", "));
+  }
   fail("hocket", "unknown verb {}; {}", quote(words[0]),
        near.empty() ? fmt::format("expected one of {}", join(names, ", "))
                     : fmt::format("did you mean {}?", near));
@@ -101,15 +105,23 @@ std::string help_text() {
     }
     // Two for the group: the first of its first verbs, or two of its only one.
     std::vector<std::string> shown;
-    for (size_t round = 0; shown.size() < 2 && round < 2; ++round)
-      for (const auto& e : examples)
-        if (shown.size() < 2 && round < e.size()) shown.push_back(e[round].command);
-    for (const std::string& command : shown) out += fmt::format("    $ {}\n", command);
+    for (size_t round = 0; shown.size() < 2 && round < 2; ++round) {
+      for (const auto& e : examples) {
+        if (shown.size() < 2 && round < e.size()) {
+          shown.push_back(e[round].command);
+        }
+      }
+    }
+    for (const std::string& command : shown) {
+      out += fmt::format("    $ {}\n", command);
+    }
   }
-  out += "\nRUN is a run.yaml or the text of a program; MODEL a Hugging Face folder, a checkpoint or run\n"
-         "folder of ours, or a hub id in the local cache. Exit codes: 0 ok, 1 failed, 2 bad input,\n"
-         "128 + n ended by signal n.\n"
-         "HOCKET_LOG=debug tells passes, reshardings and the lanes of every rank on standard error.\n";
+  out +=
+      "\nRUN is a run.yaml or the text of a program; MODEL a Hugging Face folder, a checkpoint or "
+      "run\n"
+      "folder of ours, or a hub id in the local cache. Exit codes: 0 ok, 1 failed, 2 bad input,\n"
+      "128 + n ended by signal n.\n"
+      "HOCKET_LOG=debug tells passes, reshardings and the lanes of every rank on standard error.\n";
   return out;
 }
 
@@ -117,7 +129,9 @@ const std::string& command_line() { return stored_command(); }
 
 int main_of(const std::vector<std::string>& words) {
   std::string& command = stored_command() = "hocket";
-  for (const std::string& w : words) command += " " + shell_quoted(w);
+  for (const std::string& w : words) {
+    command += " " + shell_quoted(w);
+  }
   int code = 0;
   log_level();  // a wrong HOCKET_LOG is told at once
   try {
@@ -130,12 +144,17 @@ int main_of(const std::vector<std::string>& words) {
     return report(fmt::format("[hocket] {}", e.what()).c_str(), 1);
   } catch (const std::exception& e) {
     return report(fmt::format("[hocket] internal error: {}\nThis is a bug of hocket; please report "
-                              "it with the command:\n  {}", e.what(), command).c_str(), 1);
+                              "it with the command:\n  {}",
+                              e.what(), command)
+                      .c_str(),
+                  1);
   }
   errno = 0;
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-    return report(fmt::format("[hocket] can't write to standard output: {}",
-                              std::strerror(errno)).c_str(), 1);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return report(
+        fmt::format("[hocket] can't write to standard output: {}", std::strerror(errno)).c_str(),
+        1);
+  }
   return code;
 }
 

@@ -23,12 +23,13 @@ bool is_config_json(const std::string& path) {
 
 /// Sets train.global_batch to `per_stage` micro-batches per pipeline stage unless it is given.
 engine::Run with_batch(nlohmann::json tree, const std::string& name,
-                      const std::vector<std::string>& overrides, int64_t per_stage) {
+                       const std::vector<std::string>& overrides, int64_t per_stage) {
   engine::RunConfig probe;
   const ResolvedConfig resolved = parse_config(probe, tree.dump(), name, overrides);
-  if (resolved.is_default("train.global_batch"))
+  if (resolved.is_default("train.global_batch")) {
     tree["train"]["global_batch"] = probe.plan.dp * probe.plan.micro_batch *
                                     (probe.plan.pp > 1 ? per_stage * probe.plan.pp : 1);
+  }
   return engine::parse_run(tree.dump(), name, overrides);
 }
 
@@ -36,35 +37,46 @@ engine::Run with_batch(nlohmann::json tree, const std::string& name,
 
 engine::Compiled Source::compile(const engine::CompileOptions& options) const {
   engine::Compiled compiled = engine::compile(run, options);
-  if (!program_text.empty()) compiled.program = program::parse_program(program_text);
+  if (!program_text.empty()) {
+    compiled.program = program::parse_program(program_text);
+  }
   return compiled;
 }
 
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
                    bool bare_model) {
   Source source;
-  if (!bare_model && is_directory(path))
-    fail(path, "is a folder; expected a run.yaml or the text of a program; try a run.yaml with "
-         "model.path: {}", path);
+  if (!bare_model && is_directory(path)) {
+    fail(path,
+         "is a folder; expected a run.yaml or the text of a program; try a run.yaml with "
+         "model.path: {}",
+         path);
+  }
   if (bare_model && (!file_exists(path) || is_directory(path) || is_config_json(path))) {
-    if (path.ends_with(".yaml") || path.ends_with(".txt")) read_file(path);  // says what is wrong
-    const std::string config = checkpoint::resolve_model(path, checkpoint::Need::config).config_file;
+    if (path.ends_with(".yaml") || path.ends_with(".txt")) {
+      read_file(path);  // says what is wrong
+    }
+    const std::string config =
+        checkpoint::resolve_model(path, checkpoint::Need::config).config_file;
     const models::ModelConfig model = models::read_config(config);
     const int64_t longest = model.max_position > 0 ? model.max_position : 4096;
-    source.run = with_batch({{"model", {{"path", config}}},
-                             {"train", {{"seq_len", std::min<int64_t>(4096, longest)}}}},
-                            path, overrides, 4);
+    source.run = with_batch(
+        {{"model", {{"path", config}}}, {"train", {{"seq_len", std::min<int64_t>(4096, longest)}}}},
+        path, overrides, 4);
     return source;
   }
-  if (!bare_model && file_exists(path) && is_config_json(path))
-    fail(path, "is a model; expected a run.yaml or the text of a program; try a run.yaml with "
-         "model.path: {}", path);
+  if (!bare_model && file_exists(path) && is_config_json(path)) {
+    fail(path,
+         "is a model; expected a run.yaml or the text of a program; try a run.yaml with "
+         "model.path: {}",
+         path);
+  }
   source.run = engine::read_run(path, overrides, &source.program_text);
   return source;
 }
 
 engine::Run model_run(const std::string& model, const std::string& dtype,
-                     const std::vector<std::string>& overrides) {
+                      const std::vector<std::string>& overrides) {
   const checkpoint::ModelLocation at = checkpoint::resolve_model(model, checkpoint::Need::intact);
   nlohmann::json tree = {{"model", {{"path", at.folder}, {"init", "weights"}, {"dtype", dtype}}}};
   if (at.is_checkpoint) {
@@ -76,19 +88,24 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
       const nlohmann::json& c = state["config"];
       config = c.is_string() ? parse_json(c.get<std::string>(), file) : c;
     }
-    if (config.is_object() && config.contains("data") && config["data"].is_object())
+    if (config.is_object() && config.contains("data") && config["data"].is_object()) {
       tree["data"] = config["data"];
+    }
     if (config.is_object() && config.contains("train") && config["train"].is_object() &&
-        config["train"].contains("seq_len"))
+        config["train"].contains("seq_len")) {
       tree["train"]["seq_len"] = config["train"]["seq_len"];
+    }
   }
   return with_batch(std::move(tree), model, overrides, 1);
 }
 
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what) {
-  if (tokens > model.max_position)
-    log_warning("{} has {} tokens, but the model's max_position_embeddings is {}: what lies beyond "
-                "is extrapolated", what, tokens, model.max_position);
+  if (tokens > model.max_position) {
+    log_warning(
+        "{} has {} tokens, but the model's max_position_embeddings is {}: what lies beyond "
+        "is extrapolated",
+        what, tokens, model.max_position);
+  }
 }
 
 void add_set(Args& args, std::vector<std::string>* overrides) {
@@ -98,8 +115,11 @@ void add_set(Args& args, std::vector<std::string>* overrides) {
 
 std::vector<std::string> comma_list(const std::string& text) {
   std::vector<std::string> list;
-  for (const std::string& piece : split(text, ','))
-    if (const std::string name(trim(piece)); !name.empty()) list.push_back(name);
+  for (const std::string& piece : split(text, ',')) {
+    if (const std::string name(trim(piece)); !name.empty()) {
+      list.push_back(name);
+    }
+  }
   return list;
 }
 

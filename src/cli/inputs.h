@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several verbs read: RUN (a run.yaml, a program's text, or a model's config.json with a default
-// plan), and --set.
+// What several verbs read: RUN (a run.yaml, a program's text, or a model's config.json with a
+// default plan), and --set.
 #pragma once
 
 #include <cstdio>
@@ -21,16 +21,17 @@ struct Source {
   engine::Compiled compile(const engine::CompileOptions& options = {}) const;
 };
 
-/// `path`: a run.yaml, a program's text; with `bare_model` also a MODEL, whose missing settings are:
-/// sequences of 4,096 tokens (less if the model allows less), one per rank and micro-batch, and four
-/// micro-batches per pipeline stage.
+/// `path`: a run.yaml, a program's text; with `bare_model` also a MODEL, whose missing settings
+/// are: sequences of 4,096 tokens (less if the model allows less), one per rank and micro-batch,
+/// and four micro-batches per pipeline stage.
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
                    bool bare_model = false);
 
 /// Text of a run that evaluates or generates with MODEL: its weights, and for a checkpoint of ours
-/// the data and sequence length that it was trained with. The batch follows the plan of `overrides`.
+/// the data and sequence length that it was trained with. The batch follows the plan of
+/// `overrides`.
 engine::Run model_run(const std::string& model, const std::string& dtype,
-                     const std::vector<std::string>& overrides);
+                      const std::vector<std::string>& overrides);
 
 /// A warning if `tokens` positions, those of `what`, are more than the model was made for.
 void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::string& what);

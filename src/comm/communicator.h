@@ -17,7 +17,7 @@ namespace hocket::comm {
 /// order (collectives), `peer` the other rank (send, recv).
 struct Call {
   const program::Kind* kind = nullptr;
-  std::span<void* const> in, out;  ///< one pointer per operand of the kind
+  std::span<void*const> in, out;  ///< one pointer per operand of the kind
   std::span<const int32_t> members;
   program::Lane lane = program::Lane::intra;
   int32_t peer = -1;
@@ -41,7 +41,8 @@ class LocalWorld {
   Communicator& communicator(int32_t rank);
   /// Makes every waiting and later call throw with this reason (a failed rank).
   void abort(const std::string& reason);
-  /// Most bytes that were ever held for what this rank had sent and its receivers had not taken yet.
+  /// Most bytes that were ever held for what this rank had sent and its receivers had not taken
+  /// yet.
   int64_t peak_message_bytes(int32_t rank) const;
 
   struct Impl;

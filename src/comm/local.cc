@@ -20,8 +20,8 @@ using program::Kind;
 
 namespace {
 
-/// Barrier of one set of ranks. All its collectives come in one lane: in two lanes of a rank, each could
-/// take the other's place.
+/// Barrier of one set of ranks. All its collectives come in one lane: in two lanes of a rank, each
+/// could take the other's place.
 struct Meeting {
   explicit Meeting(program::Lane where) : lane(where) {}
   const program::Lane lane;
@@ -29,19 +29,23 @@ struct Meeting {
   std::condition_variable arrived;
   size_t count = 0;
   uint64_t generation = 0;
-  std::vector<const Kind*> kinds;   // what each member came with, and its operands
+  std::vector<const Kind*> kinds;  // what each member came with, and its operands
   std::vector<Operands> operands;
 };
 
 std::string describe(const Kind& kind) {
   std::string text = kind.op + to_string(kind.attrs) + " of";
-  for (size_t i = 0; i < kind.in.size() && i < 4; ++i) text += " " + to_string(kind.in[i]);
+  for (size_t i = 0; i < kind.in.size() && i < 4; ++i) {
+    text += " " + to_string(kind.in[i]);
+  }
   return kind.in.size() > 4 ? text + " …" : text;
 }
 
 std::string ranks_text(std::span<const int32_t> ranks) {
   std::string text;
-  for (int32_t r : ranks) text += (text.empty() ? "" : ",") + std::to_string(r);
+  for (int32_t r : ranks) {
+    text += (text.empty() ? "" : ",") + std::to_string(r);
+  }
   return text;
 }
 
@@ -78,7 +82,9 @@ struct LocalWorld::Impl {
   std::string reason;
 
   void check_abort() {
-    if (aborted) throw Error(Error::Kind::kRun, "comm", "stopped: " + reason, Error::Cause::stopped);
+    if (aborted) {
+      throw Error(Error::Kind::kRun, "comm", "stopped: " + reason, Error::Cause::stopped);
+    }
   }
 };
 
@@ -100,9 +106,10 @@ void LocalWorld::Impl::Rank::barrier(Meeting& m, const Call& call) {
       std::lock_guard world(world_.mutex);
       world_.check_abort();
     }
-    if (std::chrono::steady_clock::now() > deadline)
+    if (std::chrono::steady_clock::now() > deadline) {
       fail_run("comm", "{}: {} of {} ranks came within {} s", call.kind->op, m.count,
                call.members.size(), world_.timeout.count() / 1000.0);
+    }
   }
 }
 
@@ -115,24 +122,26 @@ Meeting& LocalWorld::Impl::Rank::meeting(const Call& call) {
     m->kinds.resize(call.members.size());
     m->operands.resize(call.members.size());
   }
-  if (m->lane != call.lane)
-    fail_run("comm", "rank {} came in lane {} to a meeting of ranks {}; expected lane {}, in which they "
-                     "met before; try one lane for all collectives of these ranks",
+  if (m->lane != call.lane) {
+    fail_run("comm",
+             "rank {} came in lane {} to a meeting of ranks {}; expected lane {}, in which they "
+             "met before; try one lane for all collectives of these ranks",
              rank_, to_string(call.lane), ranks_text(call.members), to_string(m->lane));
+  }
   return *m;
 }
 
 void LocalWorld::Impl::Rank::run(const Call& call) {
-  // A collective: everybody posts its operands, and all wait until all have. Whoever finds another op or
-  // other types there throws before it reads anything. Then each does its own part, phase by phase, and
-  // leaves only when all are done, because others read its operands until then.
+  // A collective: everybody posts its operands, and all wait until all have. Whoever finds another
+  // op or other types there throws before it reads anything. Then each does its own part, phase by
+  // phase, and leaves only when all are done, because others read its operands until then.
   HOCKET_CHECK(is_communication(*call.kind), "{} involves no other rank", call.kind->op);
   const Op& op = comm::op(call.kind->communication);
   if (op.role == Role::send) return send(call);
   if (op.role == Role::receive) return recv(call);
   Meeting& m = meeting(call);
-  const size_t me = static_cast<size_t>(
-      std::find(call.members.begin(), call.members.end(), rank_) - call.members.begin());
+  const size_t me = static_cast<size_t>(std::find(call.members.begin(), call.members.end(), rank_) -
+                                        call.members.begin());
   HOCKET_CHECK(me < call.members.size(), "rank {} is not in its group", rank_);
   m.kinds[me] = call.kind;
   m.operands[me] = {call.in, call.out};
@@ -140,9 +149,10 @@ void LocalWorld::Impl::Rank::run(const Call& call) {
   for (size_t i = 0; i < call.members.size(); ++i) {
     const Kind* other = m.kinds[i];
     if (other != call.kind && (other->op != call.kind->op || other->attrs != call.kind->attrs ||
-                               other->in != call.kind->in || other->out != call.kind->out))
+                               other->in != call.kind->in || other->out != call.kind->out)) {
       fail_run("comm", "rank {} came with {} to a meeting where rank {} came with {}",
                call.members[i], describe(*other), rank_, describe(*call.kind));
+    }
   }
   const Together all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands};
   for (int phase = 0; phase < op.phases; ++phase) {
@@ -174,14 +184,16 @@ void LocalWorld::Impl::Rank::recv(const Call& call) {
     bool came = world_.mail.wait_for(lock, world_.timeout,
                                      [&] { return !box.messages.empty() || world_.aborted; });
     world_.check_abort();
-    if (!came)
+    if (!came) {
       fail_run("comm", "recv: nothing from rank {} within {} s", call.peer,
                world_.timeout.count() / 1000.0);
+    }
     message = std::move(box.messages.front());
     box.messages.pop_front();
   }
-  if (message.size() != bytes)
+  if (message.size() != bytes) {
     fail_run("comm", "recv: rank {} sent {} bytes; expected {}", call.peer, message.size(), bytes);
+  }
   std::memcpy(call.out[0], message.data(), bytes);
   std::lock_guard lock(world_.mutex);
   world_.message_bytes[static_cast<size_t>(call.peer)] -= static_cast<int64_t>(bytes);
@@ -192,8 +204,9 @@ LocalWorld::LocalWorld(int32_t ranks, std::chrono::milliseconds timeout)
   impl_->timeout = timeout;
   impl_->message_bytes.assign(static_cast<size_t>(ranks), 0);
   impl_->peak_message_bytes.assign(static_cast<size_t>(ranks), 0);
-  for (int32_t r = 0; r < ranks; ++r)
+  for (int32_t r = 0; r < ranks; ++r) {
     impl_->ranks.push_back(std::make_unique<Impl::Rank>(*impl_, r));
+  }
 }
 LocalWorld::~LocalWorld() = default;
 
@@ -203,7 +216,9 @@ Communicator& LocalWorld::communicator(int32_t rank) {
 
 void LocalWorld::abort(const std::string& reason) {
   std::lock_guard lock(impl_->mutex);
-  if (!impl_->aborted) impl_->reason = reason;
+  if (!impl_->aborted) {
+    impl_->reason = reason;
+  }
   impl_->aborted = true;
   impl_->mail.notify_all();
 }

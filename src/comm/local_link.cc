@@ -53,8 +53,8 @@ LinkTimes time_local_link() {
   constexpr int64_t kLarge = 4 << 20;
   LinkTimes t;
   t.latency_s = message_s(world, 64, 200);
-  t.bytes_per_s = static_cast<double>(kLarge) /
-                  std::max(1e-9, message_s(world, kLarge, 20) - t.latency_s);
+  t.bytes_per_s =
+      static_cast<double>(kLarge) / std::max(1e-9, message_s(world, kLarge, 20) - t.latency_s);
   return t;
 }
 

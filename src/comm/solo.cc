@@ -11,11 +11,12 @@
 namespace hocket::comm {
 
 void SoloCommunicator::run(const Call& call) {
-  // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same rows
-  // in every part) is made by the op itself from as many members as there are, all with this rank's
-  // memory. Two cases need care. A sum of whole values would only be a multiple: this rank alone stands
-  // for the group, which leaves the value as it is. And a peer may hold more rows of a routed tensor than
-  // this rank does: it gets a copy with this rank's rows over and over, so that no row is left to chance.
+  // Every peer is taken to hold the same data. A value that the peers hold, too (a sum, or the same
+  // rows in every part) is made by the op itself from as many members as there are, all with this
+  // rank's memory. Two cases need care. A sum of whole values would only be a multiple: this rank
+  // alone stands for the group, which leaves the value as it is. And a peer may hold more rows of a
+  // routed tensor than this rank does: it gets a copy with this rank's rows over and over, so that
+  // no row is left to chance.
   const program::Kind& kind = *call.kind;
   const Op& op = comm::op(kind.communication);
   if (op.role == Role::send) return;
@@ -24,8 +25,8 @@ void SoloCommunicator::run(const Call& call) {
     return;
   }
   const size_t n = call.members.size();
-  const size_t me = static_cast<size_t>(
-      std::find(call.members.begin(), call.members.end(), rank_) - call.members.begin());
+  const size_t me = static_cast<size_t>(std::find(call.members.begin(), call.members.end(), rank_) -
+                                        call.members.begin());
   HOCKET_CHECK(me < n, "rank {} is not in its group", rank_);
   const bool alone = op.move.placed == Move::Placed::sum && op.move.part == Move::Part::whole;
   std::vector<Operands> members(alone ? 1 : n, Operands{call.in, call.out});
@@ -51,7 +52,9 @@ void SoloCommunicator::run(const Call& call) {
     }
   }
   const Together all{&kind.attrs, kind.in, kind.out, members};
-  for (int phase = 0; phase < op.phases; ++phase) op.run(all, alone ? 0 : me, phase);
+  for (int phase = 0; phase < op.phases; ++phase) {
+    op.run(all, alone ? 0 : me, phase);
+  }
 }
 
 }  // namespace hocket::comm

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator for one rank that plays with copies of itself: every peer is taken to hold the same
-// data. Sizes and index tensors stay valid, so that a rank of any program can be timed alone (the
-// ex-situ tracing of Echo, arXiv 2412.12487).
+// A communicator for one rank that plays with copies of itself: every peer is taken to hold the
+// same data. Sizes and index tensors stay valid, so that a rank of any program can be timed alone
+// (the ex-situ tracing of Echo, arXiv 2412.12487).
 #pragma once
 
 #include "comm/communicator.h"

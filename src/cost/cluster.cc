@@ -46,8 +46,11 @@ void finish(Cluster& c) {
   // A share that is not given is 1: the constant itself is what is reached.
   Efficiency& e = c.device.efficiency;
   for (Fraction* f :
-       {&e.matmul, &e.attention, &e.memory, &c.links.intra.efficiency, &c.links.inter.efficiency})
-    if (f->value == 0) f->value = 1;
+       {&e.matmul, &e.attention, &e.memory, &c.links.intra.efficiency, &c.links.inter.efficiency}) {
+    if (f->value == 0) {
+      f->value = 1;
+    }
+  }
 }
 
 }  // namespace
@@ -58,13 +61,19 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
   // Ranks come in order, so that a node's members are neighbours; a send may come in reverse.
   std::vector<int32_t> nodes;
   nodes.reserve(ranks.size());
-  for (int32_t r : ranks) nodes.push_back(node_of(r));
-  if (!std::is_sorted(nodes.begin(), nodes.end())) std::sort(nodes.begin(), nodes.end());
+  for (int32_t r : ranks) {
+    nodes.push_back(node_of(r));
+  }
+  if (!std::is_sorted(nodes.begin(), nodes.end())) {
+    std::sort(nodes.begin(), nodes.end());
+  }
   s.nodes = 0;
   s.per_node = s.members;
   for (size_t i = 0; i < nodes.size();) {
     size_t j = i;
-    while (j < nodes.size() && nodes[j] == nodes[i]) ++j;
+    while (j < nodes.size() && nodes[j] == nodes[i]) {
+      ++j;
+    }
     s.per_node = std::min(s.per_node, static_cast<int32_t>(j - i));
     ++s.nodes;
     i = j;
@@ -76,11 +85,16 @@ double Cluster::peak_flops(graph::DType dtype) const {
   using graph::DType;
   const Peak& p = device.peak;
   double value = p.f32.value;
-  if (dtype == DType::bf16) value = p.bf16.value;
-  if (dtype == DType::f64) value = p.f64.value;
-  if (value <= 0)
+  if (dtype == DType::bf16) {
+    value = p.bf16.value;
+  }
+  if (dtype == DType::f64) {
+    value = p.f64.value;
+  }
+  if (value <= 0) {
     fail(name, "the cluster gives no peak for {}; try adding device.peak.{}",
          graph::to_string(dtype), graph::to_string(dtype));
+  }
   return value;
 }
 
@@ -92,18 +106,24 @@ void Cluster::validate(const std::string& where) const {
                           (this_machine && k.path == "device.memory") ||
                           (nodes == 1 && k.path.starts_with("links.inter")) ||
                           (capacity() == 1 && k.path.starts_with("links"));
-    if (!optional && k.value <= 0)
+    if (!optional && k.value <= 0) {
       fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0", k.path);
-    if (share && k.value > 1)
+    }
+    if (share && k.value > 1) {
       fail(where, "{} is {}; expected a share between 0 and 1", k.path, k.value);
+    }
   }
-  if (this_machine && (cores_per_node > 0 || device.memory.value > 0))
-    fail(where, "this_machine is true, and cores_per_node or device.memory is given; expected one or "
+  if (this_machine && (cores_per_node > 0 || device.memory.value > 0)) {
+    fail(where,
+         "this_machine is true, and cores_per_node or device.memory is given; expected one or "
          "the other");
-  if (device.peak.bf16.value <= 0 && device.peak.f32.value <= 0 && device.peak.f64.value <= 0)
+  }
+  if (device.peak.bf16.value <= 0 && device.peak.f32.value <= 0 && device.peak.f64.value <= 0) {
     fail(where, "device.peak is empty; expected at least one of bf16, f32, f64");
-  if (capacity() > (int64_t{1} << 24))
+  }
+  if (capacity() > (int64_t{1} << 24)) {
     fail(where, "{} nodes of {} devices; expected at most 16 M ranks", nodes, devices_per_node);
+  }
 }
 
 std::vector<std::string> Cluster::unsourced() const {
@@ -111,7 +131,9 @@ std::vector<std::string> Cluster::unsourced() const {
   for (const Seen& k : constants(*this)) {
     const bool given =
         k.value > 0 && !(k.path.find("efficiency") != std::string::npos && k.value == 1);
-    if (given && k.source->empty()) missing.push_back(k.path);
+    if (given && k.source->empty()) {
+      missing.push_back(k.path);
+    }
   }
   return missing;
 }

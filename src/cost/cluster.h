@@ -120,7 +120,8 @@ struct Cluster {
       "above 0: ranks are threads that share this many cores, and `device` describes one core")
         .min(0);
     v("this_machine", this_machine,
-      "true: the machine that reads the file, whose cores the ranks share and whose memory they divide; "
+      "true: the machine that reads the file, whose cores the ranks share and whose memory they "
+      "divide; "
       "without cores_per_node and device.memory");
     v("device", device, "what one rank computes on");
     v("links", links, "how ranks are connected");

@@ -24,9 +24,12 @@ CostClass cost_class_of(std::string_view op) {
 int64_t to_ns(double seconds) {
   // Such a cluster file or profile is an input error.
   constexpr double kMost = static_cast<double>(kMaxTaskNs) * 1e-9;
-  if (!(seconds >= 0 && seconds <= kMost))
-    fail("cost", "a task would take {} s; expected at most {}; try other constants in the cluster "
-         "file or profile", seconds, kMost);
+  if (!(seconds >= 0 && seconds <= kMost)) {
+    fail("cost",
+         "a task would take {} s; expected at most {}; try other constants in the cluster "
+         "file or profile",
+         seconds, kMost);
+  }
   return static_cast<int64_t>(std::llround(seconds * 1e9));
 }
 
@@ -49,9 +52,12 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)) {
   if (!profile_) return;
-  if (const std::string why = mismatch(*profile_, cluster_); !why.empty())
+  if (const std::string why = mismatch(*profile_, cluster_); !why.empty()) {
     fail("cost", "the profile {}", why);
-  if (cluster_.cores_per_node > 0 && profile_->cores > 0) cluster_.cores_per_node = profile_->cores;
+  }
+  if (cluster_.cores_per_node > 0 && profile_->cores > 0) {
+    cluster_.cores_per_node = profile_->cores;
+  }
   const auto replace = [&](const char* name, Link& link) {
     const auto it = profile_->links.find(name);
     if (it == profile_->links.end()) return;
@@ -70,15 +76,23 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   }
   for (const auto& [dtype, rate] : profile_->peak_flops) {
     if (rate <= 0) continue;
-    if (dtype == "f32") d.peak.f32 = {rate / cores, "profile"};
-    if (dtype == "f64") d.peak.f64 = {rate / cores, "profile"};
-    if (dtype == "bf16") d.peak.bf16 = {rate / cores, "profile"};
+    if (dtype == "f32") {
+      d.peak.f32 = {rate / cores, "profile"};
+    }
+    if (dtype == "f64") {
+      d.peak.f64 = {rate / cores, "profile"};
+    }
+    if (dtype == "bf16") {
+      d.peak.bf16 = {rate / cores, "profile"};
+    }
   }
   for (const TimedTask& t : profile_->tasks) {
     timed_.emplace(t.key, TaskCost{t.ns + profile_->task_overhead_ns, Provenance::timed, t.spread});
     if (t.flops <= 0 && t.bytes <= 0) continue;
     const double x = roofline_s(t.op, graph::parse_dtype(t.dtype), t.flops, t.bytes);
-    if (t.ns > 0 && x > 0) points_[{t.op, t.dtype}].push_back({x, static_cast<double>(t.ns)});
+    if (t.ns > 0 && x > 0) {
+      points_[{t.op, t.dtype}].push_back({x, static_cast<double>(t.ns)});
+    }
   }
   for (auto& [key, points] : points_) {
     std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
@@ -89,8 +103,9 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     for (size_t i = 0; i < points.size();) {
       size_t j = i;
       double sum = 0;
-      for (; j < points.size() && points[j].roofline_s == points[i].roofline_s; ++j)
+      for (; j < points.size() && points[j].roofline_s == points[i].roofline_s; ++j) {
         sum += points[j].ns;
+      }
       merged.push_back({points[i].roofline_s, sum / static_cast<double>(j - i)});
       i = j;
     }
@@ -134,8 +149,9 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
       case CostClass::memory:
         // Matrix units do not help here: elementwise work runs at the f32 rate at best. A device
         // without a given f64 rate still does the few f64 sums of losses and norms.
-        if (d.peak.f32.value > 0 && (dtype != DType::f64 || d.peak.f64.value <= 0))
+        if (d.peak.f32.value > 0 && (dtype != DType::f64 || d.peak.f64.value <= 0)) {
           dtype = DType::f32;
+        }
         break;
     }
     compute = flops / (cluster_.peak_flops(dtype) * share * scale);
@@ -208,8 +224,12 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
     double data = a.bytes / beta;
     if (a.direct) {
       data = 0;
-      if (inside > 0) data = inside / (n - 1) * a.bytes / near.bytes_per_s();
-      if (outside > 0) data = std::max(data, outside / (n - 1) * a.bytes / far.bytes_per_s());
+      if (inside > 0) {
+        data = inside / (n - 1) * a.bytes / near.bytes_per_s();
+      }
+      if (outside > 0) {
+        data = std::max(data, outside / (n - 1) * a.bytes / far.bytes_per_s());
+      }
     }
     s = std::min(s, a.rounds * alpha + data);
   }

@@ -28,8 +28,8 @@ const char* to_string(Provenance provenance);
 struct TaskCost {
   int64_t ns = 0;
   Provenance provenance = Provenance::analytic;
-  /// Relative error to expect, from what was measured: of a timed task the spread of its timings, of
-  /// an interpolated one the error with which its op's timed sizes are predicted from the others
+  /// Relative error to expect, from what was measured: of a timed task the spread of its timings,
+  /// of an interpolated one the error with which its op's timed sizes are predicted from the others
   /// (leave one out). Negative: nothing to judge by.
   double error = -1;
 };
@@ -67,7 +67,7 @@ class CostModel {
   Cluster cluster_;
   std::optional<Profile> profile_;
   int64_t threads_;
-  std::unordered_map<std::string, TaskCost> timed_;  // by kind_key
+  std::unordered_map<std::string, TaskCost> timed_;    // by kind_key
   using OpType = std::pair<std::string, std::string>;  // op, dtype
   std::map<OpType, std::vector<Point>> points_;
   std::map<OpType, double> held_out_;  // error of interpolation; absent: too few sizes

@@ -16,7 +16,9 @@ ModelFlops model_flops(const graph::Graph& graph, double mean_keys) {
     const ops::Op& op = ops::find(node.op);
     if (!op.model_flops) continue;
     in.clear();
-    for (const graph::TensorId id : node.in) in.push_back(graph.tensor(id).type);
+    for (const graph::TensorId id : node.in) {
+      in.push_back(graph.tensor(id).type);
+    }
     double& part = op.family == ops::Family::attention ? total.attention
                    : op.family == ops::Family::loss    ? total.head
                                                        : total.linear;

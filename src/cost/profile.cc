@@ -20,20 +20,26 @@ constexpr const char* kFormat = "hocket-profile-1";
 
 std::string types(const std::vector<graph::TensorType>& list) {
   std::string out = "(";
-  for (size_t i = 0; i < list.size(); ++i) out += (i > 0 ? ", " : "") + graph::to_string(list[i]);
+  for (size_t i = 0; i < list.size(); ++i) {
+    out += (i > 0 ? ", " : "") + graph::to_string(list[i]);
+  }
   return out + ")";
 }
 
 double positive(const JsonView& v, std::string_view key) {
   const double x = v.get_double(key);
-  if (!(x >= 0) || !std::isfinite(x)) v.at(key).fail(fmt::format("is {}; expected >= 0", x));
+  if (!(x >= 0) || !std::isfinite(x)) {
+    v.at(key).fail(fmt::format("is {}; expected >= 0", x));
+  }
   return x;
 }
 
 int64_t natural(const JsonView& v, std::string_view key, int64_t otherwise,
                 int64_t most = std::numeric_limits<int64_t>::max()) {
   const int64_t x = v.get_int(key, otherwise);
-  if (x < 0 || x > most) v.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
+  if (x < 0 || x > most) {
+    v.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
+  }
   return x;
 }
 
@@ -41,37 +47,48 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
   // Top to bottom as to_json writes it. Only format and tasks must be there; what is absent stays
   // "not measured", and what is present must be sane, since durations are computed from it.
   const JsonView root(json, where);
-  if (root.get_string("format") != kFormat)
+  if (root.get_string("format") != kFormat) {
     root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",
                                        root.get_string("format"), kFormat));
+  }
   Profile p;
-  if (root.has("device")) p.device = root.get_string("device");
+  if (root.has("device")) {
+    p.device = root.get_string("device");
+  }
   if (root.has("machine")) {
     const JsonView machine = root.at("machine");
-    for (const std::string& key : machine.keys()) p.machine[key] = machine.get_string(key);
+    for (const std::string& key : machine.keys()) {
+      p.machine[key] = machine.get_string(key);
+    }
   }
   p.cores = natural(root, "cores", 0);
   p.threads = std::max<int64_t>(1, natural(root, "threads", 1));
   p.task_overhead_ns = natural(root, "task_overhead_ns", 0, kMaxTaskNs);
-  if (root.has("memory_bytes_per_s")) p.memory_bytes_per_s = positive(root, "memory_bytes_per_s");
+  if (root.has("memory_bytes_per_s")) {
+    p.memory_bytes_per_s = positive(root, "memory_bytes_per_s");
+  }
   if (root.has("peak_flops")) {
     const JsonView peak = root.at("peak_flops");
     for (const std::string& dtype : peak.keys()) {
-      if (dtype != "f32" && dtype != "f64" && dtype != "bf16")
+      if (dtype != "f32" && dtype != "f64" && dtype != "bf16") {
         peak.fail(fmt::format("has \"{}\"; expected f32, f64 or bf16", dtype));
+      }
       p.peak_flops[dtype] = positive(peak, dtype);
     }
   }
   if (root.has("links")) {
     const JsonView links = root.at("links");
     for (const std::string& name : links.keys()) {
-      if (name != "intra" && name != "inter")
+      if (name != "intra" && name != "inter") {
         links.fail(fmt::format("has \"{}\"; expected intra or inter", name));
+      }
       const JsonView link = links.at(name);
       TimedLink& l = p.links[name];
       l.latency_ns = positive(link, "latency_ns");
       l.bytes_per_s = positive(link, "bytes_per_s");
-      if (l.bytes_per_s == 0) link.at("bytes_per_s").fail("is 0; expected a bandwidth");
+      if (l.bytes_per_s == 0) {
+        link.at("bytes_per_s").fail("is 0; expected a bandwidth");
+      }
     }
   }
   const JsonView tasks = root.at("tasks");
@@ -82,8 +99,9 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
     task.key = t.get_string("kind");
     task.op = t.get_string("op");
     task.dtype = t.get_string("dtype");
-    if (task.dtype != "f32" && task.dtype != "f64" && task.dtype != "bf16")
+    if (task.dtype != "f32" && task.dtype != "f64" && task.dtype != "bf16") {
       t.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
+    }
     task.flops = positive(t, "flops");
     task.bytes = natural(t, "bytes", 0);
     task.ns = natural(t, "ns", 0, kMaxTaskNs);
@@ -97,7 +115,9 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
 
 std::string kind_key(const Kind& kind, uint32_t accumulate) {
   std::string key = kind.op + graph::to_string(kind.attrs);
-  if (accumulate != 0) key += fmt::format(" acc={}", accumulate);
+  if (accumulate != 0) {
+    key += fmt::format(" acc={}", accumulate);
+  }
   return key + " " + types(kind.in) + " -> " + types(kind.out);
 }
 
@@ -120,14 +140,19 @@ std::string to_json(const Profile& p) {
   root["cores"] = p.cores;
   root["threads"] = p.threads;
   root["task_overhead_ns"] = p.task_overhead_ns;
-  if (p.memory_bytes_per_s > 0) root["memory_bytes_per_s"] = p.memory_bytes_per_s;
-  if (!p.peak_flops.empty()) root["peak_flops"] = p.peak_flops;
+  if (p.memory_bytes_per_s > 0) {
+    root["memory_bytes_per_s"] = p.memory_bytes_per_s;
+  }
+  if (!p.peak_flops.empty()) {
+    root["peak_flops"] = p.peak_flops;
+  }
   Json links = Json::object();
-  for (const auto& [name, link] : p.links)
+  for (const auto& [name, link] : p.links) {
     links[name] = {{"latency_ns", link.latency_ns}, {"bytes_per_s", link.bytes_per_s}};
+  }
   root["links"] = links;
   Json tasks = Json::array();
-  for (const TimedTask& t : p.tasks)
+  for (const TimedTask& t : p.tasks) {
     tasks.push_back({{"kind", t.key},
                      {"op", t.op},
                      {"dtype", t.dtype},
@@ -135,6 +160,7 @@ std::string to_json(const Profile& p) {
                      {"bytes", t.bytes},
                      {"ns", t.ns},
                      {"spread", t.spread}});
+  }
   root["tasks"] = tasks;
   return root.dump(1) + "\n";
 }
@@ -144,7 +170,9 @@ std::string mismatch(const Profile& profile, const Cluster& cluster) {
   if (profile.device == wanted) return "";
   const auto cpu = profile.machine.find("cpu");
   std::string timed = profile.device;
-  if (timed == "cpu" && cpu != profile.machine.end()) timed += " (" + cpu->second + ")";
+  if (timed == "cpu" && cpu != profile.machine.end()) {
+    timed += " (" + cpu->second + ")";
+  }
   return fmt::format("times a {}, and {} computes on {}", timed, cluster.name, wanted);
 }
 
@@ -157,14 +185,18 @@ std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {
     for (size_t i = 0; i < tasks.size(); ++i) {
       const program::Task& t = tasks[i];
       if (program::is_communication(program.kind(t))) continue;
-      const auto [it, fresh] = index.emplace(std::pair(t.kind, t.accumulate.bits()), targets.size());
-      if (fresh)
-        targets.push_back({kind_key(program.kind(t), t.accumulate.bits()), t.kind, t.accumulate.bits(), 0,
-                           static_cast<int32_t>(c), static_cast<program::TaskId>(i)});
+      const auto [it, fresh] =
+          index.emplace(std::pair(t.kind, t.accumulate.bits()), targets.size());
+      if (fresh) {
+        targets.push_back({kind_key(program.kind(t), t.accumulate.bits()), t.kind,
+                           t.accumulate.bits(), 0, static_cast<int32_t>(c),
+                           static_cast<program::TaskId>(i)});
+      }
       ++count[it->second];
     }
-    for (const auto& [target, n] : count)
+    for (const auto& [target, n] : count) {
       targets[target].count = std::max(targets[target].count, n);
+    }
   }
   return targets;
 }

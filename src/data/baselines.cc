@@ -29,12 +29,16 @@ class XzEncoder {
   void add(std::string_view text) {
     stream_.next_in = reinterpret_cast<const uint8_t*>(text.data());
     stream_.avail_in = text.size();
-    while (stream_.avail_in > 0) expect(step(LZMA_RUN), LZMA_OK);
+    while (stream_.avail_in > 0) {
+      expect(step(LZMA_RUN), LZMA_OK);
+    }
   }
   // Bytes of the file.
   int64_t finish() {
     lzma_ret rc = LZMA_OK;
-    while (rc == LZMA_OK) rc = step(LZMA_FINISH);
+    while (rc == LZMA_OK) {
+      rc = step(LZMA_FINISH);
+    }
     expect(rc, LZMA_STREAM_END);
     return static_cast<int64_t>(stream_.total_out);
   }
@@ -66,14 +70,18 @@ void radix_sort(std::vector<uint64_t>* keys, int bits) {
   std::vector<uint64_t> other(keys->size());
   for (int shift = 0; shift < bits; shift += kDigit) {
     std::vector<size_t> at(size_t{1} << kDigit, 0);
-    for (const uint64_t k : *keys) ++at[k >> shift & (at.size() - 1)];
+    for (const uint64_t k : *keys) {
+      ++at[k >> shift & (at.size() - 1)];
+    }
     size_t sum = 0;
     for (size_t& a : at) {
       const size_t count = a;
       a = sum;
       sum += count;
     }
-    for (const uint64_t k : *keys) other[at[k >> shift & (at.size() - 1)]++] = k;
+    for (const uint64_t k : *keys) {
+      other[at[k >> shift & (at.size() - 1)]++] = k;
+    }
     keys->swap(other);
   }
 }
@@ -91,7 +99,9 @@ BaselineResult xz_each(const std::vector<std::string>& files,
     const MappedFile file(path);
     result.bits += 8.0 * static_cast<double>(encoder.size(file.bytes()));
     result.bytes += static_cast<int64_t>(file.size());
-    if (progress) progress(++done);
+    if (progress) {
+      progress(++done);
+    }
   }
   if (result.bytes == 0) fail("baselines", "{} files without a byte", files.size());
   return result;
@@ -107,7 +117,9 @@ BaselineResult xz_one_piece(const std::vector<std::string>& files,
     const MappedFile file(path);
     encoder.add(file.bytes());
     result.bytes += static_cast<int64_t>(file.size());
-    if (progress) progress(++done);
+    if (progress) {
+      progress(++done);
+    }
   }
   result.bits = 8.0 * static_cast<double>(encoder.finish());
   if (result.bytes == 0) fail("baselines", "{} files without a byte", files.size());
@@ -121,7 +133,9 @@ void Trigram::Order::build(const std::vector<uint64_t>& sorted, int token_bits) 
     History h{history, static_cast<int64_t>(token.size()), 0, 0};
     while (i < sorted.size() && sorted[i] >> token_bits == history) {
       size_t end = i;
-      while (end < sorted.size() && sorted[end] == sorted[i]) ++end;
+      while (end < sorted.size() && sorted[end] == sorted[i]) {
+        ++end;
+      }
       token.push_back(static_cast<int32_t>(sorted[i] & mask));
       count.push_back(static_cast<int32_t>(end - i));
       h.total += static_cast<int64_t>(end - i);
@@ -176,10 +190,14 @@ Trigram::Trigram(const TokenStream& train, int32_t eos) : eos_(eos), vocab_(trai
   }
   radix_sort(&keys, 3 * kTokenBits);
   trigram_.build(keys, kTokenBits);
-  for (uint64_t& k : keys) k &= (uint64_t{1} << (2 * kTokenBits)) - 1;
+  for (uint64_t& k : keys) {
+    k &= (uint64_t{1} << (2 * kTokenBits)) - 1;
+  }
   radix_sort(&keys, 2 * kTokenBits);
   bigram_.build(keys, kTokenBits);
-  for (uint64_t& k : keys) k &= (uint64_t{1} << kTokenBits) - 1;
+  for (uint64_t& k : keys) {
+    k &= (uint64_t{1} << kTokenBits) - 1;
+  }
   radix_sort(&keys, kTokenBits);
   unigram_.build(keys, kTokenBits);
 }
@@ -256,11 +274,15 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
     fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
   }
   const auto say = [&](const std::string& what) {
-    if (progress) progress(what);
+    if (progress) {
+      progress(what);
+    }
   };
   Baselines result;
   std::vector<std::string> files;
-  if (choice.xz) files = held_out_files(dataset);
+  if (choice.xz) {
+    files = held_out_files(dataset);
+  }
   if (choice.trigram) {
     say("trigram: counting");
     const Trigram trigram(*dataset.train(), dataset.tokenizer().eos_id());
@@ -268,10 +290,9 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
     result.trigram = trigram.evaluate(*dataset.valid()).bits_per_byte();
   }
   if (choice.xz) {
-    result.xz_each =
-        xz_each(files, [&](int64_t done) {
-          say(fmt::format("xz -9e: {} of {} files", done, files.size()));
-        }).bits_per_byte();
+    result.xz_each = xz_each(files, [&](int64_t done) {
+                       say(fmt::format("xz -9e: {} of {} files", done, files.size()));
+                     }).bits_per_byte();
     result.xz_one_piece =
         xz_one_piece(files, [&](int64_t done) {
           say(fmt::format("xz -9e in one piece: {} of {} files", done, files.size()));
@@ -288,23 +309,35 @@ Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
                                   choice.trigram && !all.trigram};
   if (missing.xz || missing.trigram) {
     const Baselines made = run_baselines(dataset, missing, progress);
-    if (missing.trigram) all.trigram = made.trigram;
+    if (missing.trigram) {
+      all.trigram = made.trigram;
+    }
     if (missing.xz) {
       all.xz_each = made.xz_each;
       all.xz_one_piece = made.xz_one_piece;
     }
     nlohmann::ordered_json json = {{"fingerprint", dataset.fingerprint()}};
-    if (all.xz_each) json["xz"] = *all.xz_each;
-    if (all.xz_one_piece) json["xz_one_piece"] = *all.xz_one_piece;
-    if (all.trigram) json["trigram"] = *all.trigram;
+    if (all.xz_each) {
+      json["xz"] = *all.xz_each;
+    }
+    if (all.xz_one_piece) {
+      json["xz_one_piece"] = *all.xz_one_piece;
+    }
+    if (all.trigram) {
+      json["trigram"] = *all.trigram;
+    }
     try {
       write_file_atomic(path, json.dump(2) + "\n");
     } catch (const Error& e) {
       log_warning("the baselines could not be kept: {}", e.what());
     }
   }
-  if (!choice.xz) all.xz_each = all.xz_one_piece = std::nullopt;
-  if (!choice.trigram) all.trigram = std::nullopt;
+  if (!choice.xz) {
+    all.xz_each = all.xz_one_piece = std::nullopt;
+  }
+  if (!choice.trigram) {
+    all.trigram = std::nullopt;
+  }
   return all;
 }
 

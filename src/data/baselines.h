@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a model has to beat, in bits per byte of the held-out files: `xz -9e` on each of them alone
-// and, harder, on all of them in one piece; and a trigram model over the same tokens, trained on the
-// same training split.
+// and, harder, on all of them in one piece; and a trigram model over the same tokens, trained on
+// the same training split.
 #pragma once
 
 #include <cstdint>

@@ -24,10 +24,14 @@ std::string advice(const std::string& input) {
 
 Corpus::Why why_of(GlobSkipped::Why why) {
   switch (why) {
-    case GlobSkipped::Why::hidden: return Corpus::Why::hidden;
-    case GlobSkipped::Why::linked_folder: return Corpus::Why::linked_folder;
-    case GlobSkipped::Why::unreadable: return Corpus::Why::unreadable;
-    case GlobSkipped::Why::no_file: break;
+    case GlobSkipped::Why::hidden:
+      return Corpus::Why::hidden;
+    case GlobSkipped::Why::linked_folder:
+      return Corpus::Why::linked_folder;
+    case GlobSkipped::Why::unreadable:
+      return Corpus::Why::unreadable;
+    case GlobSkipped::Why::no_file:
+      break;
   }
   return Corpus::Why::no_file;
 }
@@ -44,7 +48,9 @@ std::vector<std::string> expand(const std::vector<std::string>& inputs,
     const std::vector<std::string> found =
         list_glob(folder ? join_path(input, "**/*") : input, &skipped);
     for (const GlobSkipped& s : skipped) {
-      if (passed_by.insert(s.path).second) dropped->push_back({s.path, why_of(s.why), ""});
+      if (passed_by.insert(s.path).second) {
+        dropped->push_back({s.path, why_of(s.why), ""});
+      }
     }
     if (found.empty()) {
       std::string other;
@@ -55,7 +61,9 @@ std::vector<std::string> expand(const std::vector<std::string>& inputs,
            folder ? "is a folder without files" : "matches nothing", other, advice(input));
     }
     for (const std::string& path : found) {
-      if (seen.insert(path).second) paths.push_back(path);
+      if (seen.insert(path).second) {
+        paths.push_back(path);
+      }
     }
   }
   return paths;
@@ -95,20 +103,26 @@ bool in_valid(const Hash128& content, uint64_t seed, double fraction) {
 std::vector<std::string> Corpus::paths(bool valid) const {
   std::vector<std::string> out;
   for (const File& f : files) {
-    if (f.valid == valid) out.push_back(f.path);
+    if (f.valid == valid) {
+      out.push_back(f.path);
+    }
   }
   return out;
 }
 
 int64_t Corpus::bytes(bool valid) const {
   int64_t sum = 0;
-  for (const File& f : files) sum += f.valid == valid ? f.bytes : 0;
+  for (const File& f : files) {
+    sum += f.valid == valid ? f.bytes : 0;
+  }
   return sum;
 }
 
 std::map<Corpus::Why, int64_t> Corpus::dropped_counts() const {
   std::map<Why, int64_t> counts;
-  for (const Dropped& d : dropped) ++counts[d.why];
+  for (const Dropped& d : dropped) {
+    ++counts[d.why];
+  }
   return counts;
 }
 

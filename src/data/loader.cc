@@ -29,7 +29,9 @@ void cut(const TokenStream& stream, int32_t eos, int64_t begin, int64_t count,
   const auto read_ring = [&](int64_t at, std::span<int32_t> to) {
     const auto first = static_cast<size_t>(std::min(total - at, static_cast<int64_t>(to.size())));
     stream.read(at, to.first(first));
-    if (first < to.size()) stream.read(0, to.subspan(first));
+    if (first < to.size()) {
+      stream.read(0, to.subspan(first));
+    }
   };
   const auto n = static_cast<size_t>(count);
   read_ring(begin, out.targets.first(n));
@@ -47,7 +49,9 @@ void cut(const TokenStream& stream, int32_t eos, int64_t begin, int64_t count,
     if (at == next) {
       position = 0;
       document = document + 1 == stream.documents() ? 0 : document + 1;
-      if (document == 0) at = 0;
+      if (document == 0) {
+        at = 0;
+      }
       next = stream.document_begin(document + 1);
     }
     out.positions[static_cast<size_t>(i)] = position;

@@ -30,7 +30,9 @@ std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_
   h.add(tokenizer.hash().high).add(tokenizer.hash().low);
   for (const Corpus::File& f : corpus.files) {
     h.add(f.hash.high).add(f.hash.low).add(uint64_t{f.valid});
-    if (version == 1) h.add(uint64_t{f.path.size()}).add(f.path);
+    if (version == 1) {
+      h.add(uint64_t{f.path.size()}).add(f.path);
+    }
   }
   return h.finish().hex();
 }
@@ -44,7 +46,9 @@ class SplitWriter {
   }
   void add(std::span<const int32_t> ids, int64_t bytes) {
     const int64_t tokens = writer_->info().tokens;
-    if (tokens > 0 && tokens + static_cast<int64_t>(ids.size()) > limit_) close();
+    if (tokens > 0 && tokens + static_cast<int64_t>(ids.size()) > limit_) {
+      close();
+    }
     writer_->add(ids, bytes);
     ++stats_.files;
     stats_.bytes += bytes;
@@ -147,7 +151,9 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
   }
   for (const Corpus::Dropped& d : corpus.dropped) {
     OrderedJson one = {{"path", d.path}, {"why", to_string(d.why)}};
-    if (!d.first.empty()) one["first"] = d.first;
+    if (!d.first.empty()) {
+      one["first"] = d.first;
+    }
     dropped.push_back(std::move(one));
   }
   const OrderedJson root = {{"format", kFormat},
@@ -178,10 +184,14 @@ void publish(const std::string& folder, const std::string& staging,
   for (const std::string& name : list_dir(folder)) {
     const bool shard = (name.rfind("train-", 0) == 0 || name.rfind("valid-", 0) == 0) &&
                        name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
-    if (shard && !shards.contains(name)) remove_file(join_path(folder, name));
+    if (shard && !shards.contains(name)) {
+      remove_file(join_path(folder, name));
+    }
   }
   for (const std::string& name : list_dir(staging)) {
-    if (name != kIndex) rename_durable(join_path(staging, name), join_path(folder, name));
+    if (name != kIndex) {
+      rename_durable(join_path(staging, name), join_path(folder, name));
+    }
   }
   rename_durable(join_path(staging, kIndex), join_path(folder, kIndex));
   remove_tree(staging);
@@ -227,7 +237,9 @@ PrepareResult prepare(const PrepareOptions& options) {
       ids.clear();
       encoder.encode(text, &ids, /*added_tokens=*/false);
       int64_t bytes = 0;
-      for (const int32_t id : ids) bytes += lengths[static_cast<size_t>(id)];
+      for (const int32_t id : ids) {
+        bytes += lengths[static_cast<size_t>(id)];
+      }
       // A normaliser may change the text; bits per byte are about what the ids stand for.
       HOCKET_CHECK(bytes == f.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
                    "{}: ids of {} bytes for {}", f.path, bytes, f.bytes);
@@ -236,7 +248,9 @@ PrepareResult prepare(const PrepareOptions& options) {
       tokens.push_back(static_cast<int64_t>(ids.size()));
       progress.bytes_done += f.bytes;
       progress.tokens += tokens.back();
-      if (options.progress) options.progress(progress);
+      if (options.progress) {
+        options.progress(progress);
+      }
     }
     train.close();
     valid.close();
@@ -282,7 +296,9 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
   const auto open = [&](const SplitStats& stats) -> std::shared_ptr<const TokenStream> {
     if (stats.shards.empty()) return nullptr;
     std::vector<std::string> paths;
-    for (const std::string& name : stats.shards) paths.push_back(join_path(folder, name));
+    for (const std::string& name : stats.shards) {
+      paths.push_back(join_path(folder, name));
+    }
     auto stream = std::make_shared<TokenStream>(paths);
     if (stream->tokenizer() != tokenizer_->hash() ||
         stream->vocab_size() != tokenizer_->vocab_size()) {

@@ -63,7 +63,9 @@ void ShardWriter::add(std::span<const int32_t> ids, int64_t bytes) {
     HOCKET_CHECK(id >= 0 && id < info_.vocab_size, "id {} of {}", id, info_.vocab_size);
   }
   if (info_.vocab_size <= kNarrowVocab) {
-    for (const int32_t id : ids) narrow_.push_back(static_cast<uint16_t>(id));
+    for (const int32_t id : ids) {
+      narrow_.push_back(static_cast<uint16_t>(id));
+    }
   } else {
     wide_.insert(wide_.end(), ids.begin(), ids.end());
   }
@@ -113,7 +115,9 @@ Shard::Shard(const std::string& path) : file_(path) {
     refuse(fmt::format("truncated; got {} bytes; expected a header of {}", size, sizeof h));
   }
   file_.read(0, &h, sizeof h);
-  if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) refuse("no token shard");
+  if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) {
+    refuse("no token shard");
+  }
   if (h.version != kVersion) {
     refuse(fmt::format("format version {}; expected {}", h.version, kVersion));
   }
@@ -151,7 +155,9 @@ Shard::Shard(const std::string& path) : file_(path) {
     sound = begins_[d + 1] > begins_[d] && bytes_[d] >= 0 && bytes_[d] <= left;
     left -= bytes_[d];
   }
-  if (!sound || left != 0) refuse("damaged: the index is not in order");
+  if (!sound || left != 0) {
+    refuse("damaged: the index is not in order");
+  }
 }
 
 void Shard::read(int64_t begin, std::span<int32_t> out) const {
@@ -275,9 +281,13 @@ int64_t TokenStream::document_bytes(int64_t d) const {
 
 void TokenStream::verify(const std::function<void(int64_t, int64_t)>& progress) const {
   int64_t total = 0, done = 0;
-  for (const Shard& shard : shards_) total += shard.file_bytes();
   for (const Shard& shard : shards_) {
-    if (progress) progress(done, total);
+    total += shard.file_bytes();
+  }
+  for (const Shard& shard : shards_) {
+    if (progress) {
+      progress(done, total);
+    }
     shard.verify();
     done += shard.file_bytes();
   }

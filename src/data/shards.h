@@ -42,8 +42,8 @@ class ShardWriter {
   std::vector<uint64_t> bytes_;
 };
 
-/// One file, held open. The header and the index are verified and kept when it is opened, the ids are
-/// read and verified on demand. A file that is cut off meanwhile is an Error.
+/// One file, held open. The header and the index are verified and kept when it is opened, the ids
+/// are read and verified on demand. A file that is cut off meanwhile is an Error.
 class Shard {
  public:
   /// Error: absent, truncated, of another format, or header or index damaged.
@@ -52,8 +52,8 @@ class Shard {
   const ShardInfo& info() const { return info_; }
   const std::string& path() const { return file_.path(); }
   int64_t file_bytes() const { return file_.size(); }
-  /// Ids [begin, begin + out.size()). Error: an id out of the vocabulary (a damaged file), a file that
-  /// is shorter than it was.
+  /// Ids [begin, begin + out.size()). Error: an id out of the vocabulary (a damaged file), a file
+  /// that is shorter than it was.
   void read(int64_t begin, std::span<int32_t> out) const;
   /// First token of document `d`; `d` may be the number of documents.
   int64_t document_begin(int64_t d) const;
@@ -64,7 +64,7 @@ class Shard {
  private:
   RandomFile file_;
   ShardInfo info_;
-  size_t width_ = 2;                    // bytes an id
+  size_t width_ = 2;                     // bytes an id
   std::vector<int64_t> begins_, bytes_;  // of the documents
   int64_t ids_at_ = 0;
   uint64_t checksum_ = 0;

@@ -27,14 +27,18 @@ std::vector<int64_t> layers_of(const json& line, size_t count) {
   const auto given = line.find("moe/layers");
   if (given == line.end() || !given->is_array() || given->size() != count) return layers;
   for (size_t i = 0; i < count; ++i) {
-    if ((*given)[i].is_number_integer()) layers[i] = (*given)[i].get<int64_t>();
+    if ((*given)[i].is_number_integer()) {
+      layers[i] = (*given)[i].get<int64_t>();
+    }
   }
   return layers;
 }
 
 template <typename Point>
 void drop_from(std::vector<Point>* points, int64_t step) {
-  while (!points->empty() && points->back().step >= step) points->pop_back();
+  while (!points->empty() && points->back().step >= step) {
+    points->pop_back();
+  }
 }
 
 class Reader {
@@ -42,11 +46,14 @@ class Reader {
   // False if the line holds no metrics.
   bool add(const json& line) {
     if (!line.is_object() || !line.contains("step")) return false;
-    const int64_t step = JsonView(line, "").get_int("step");  // a line that is skipped if it is none
+    const int64_t step =
+        JsonView(line, "").get_int("step");  // a line that is skipped if it is none
     double time = number(line, "time_s");
     bool known = false;
     if (line.contains("train/loss")) {
-      if (!out_.train.empty() && step <= out_.train.back().step) rewind(step, time);
+      if (!out_.train.empty() && step <= out_.train.back().step) {
+        rewind(step, time);
+      }
       TrainPoint p;
       p.step = step;
       p.time_s = time + shift_;
@@ -75,7 +82,9 @@ class Reader {
       for (const json& layer : line["moe/load"]) {
         std::vector<double> row;
         if (!layer.is_array()) return known;
-        for (const json& x : layer) row.push_back(x.is_number() ? x.get<double>() : kMissing);
+        for (const json& x : layer) {
+          row.push_back(x.is_number() ? x.get<double>() : kMissing);
+        }
         if (!p.load.empty() && row.size() != p.load[0].size()) return known;
         p.load.push_back(std::move(row));
       }
@@ -97,7 +106,9 @@ class Reader {
     drop_from(&out_.eval, step + 1);
     drop_from(&out_.load, step + 1);
     const double last = out_.train.empty() ? 0 : out_.train.back().time_s;
-    if (std::isfinite(last) && time + shift_ < last) shift_ = last - time;
+    if (std::isfinite(last) && time + shift_ < last) {
+      shift_ = last - time;
+    }
   }
 
   Metrics out_;
@@ -107,8 +118,8 @@ class Reader {
 }  // namespace
 
 Metrics load_metrics(const std::string& path) {
-  // Line by line, since a killed run may leave half a line at the end: a line that cannot be read is
-  // counted and skipped; a file without a single good line is not a metrics file.
+  // Line by line, since a killed run may leave half a line at the end: a line that cannot be read
+  // is counted and skipped; a file without a single good line is not a metrics file.
   const std::string text = read_file(path);
   Reader reader;
   bool any = false;

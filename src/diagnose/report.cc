@@ -68,7 +68,9 @@ std::string assemble(const std::string& title, const std::string& data) {
   for (size_t at = 0; at < kFrame.size();) {
     size_t mark = kFrame.find('@', at);
     const size_t close = mark == kFrame.npos ? kFrame.npos : kFrame.find('@', mark + 1);
-    if (close == kFrame.npos) mark = kFrame.size();
+    if (close == kFrame.npos) {
+      mark = kFrame.size();
+    }
     out += kFrame.substr(at, mark - at);
     if (mark == kFrame.size()) break;
     const std::string_view name = kFrame.substr(mark + 1, close - mark - 1);

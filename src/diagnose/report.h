@@ -60,8 +60,8 @@ struct MemoryPlan {
   bool in_tasks = false;  ///< begin and end count tasks instead of seconds
   program::Memory planned;
   program::Memory measured;  ///< of the rank that took most; all 0: not measured
-  /// Step buffers and workspaces. Their offsets leave out what is reserved and not meant to be used,
-  /// so that they end at planned.step_buffers.
+  /// Step buffers and workspaces. Their offsets leave out what is reserved and not meant to be
+  /// used, so that they end at planned.step_buffers.
   std::vector<MemoryBlock> blocks;
   /// `planned.persistent` by group: {"parameters", bytes}, {"optimizer state", bytes}.
   std::vector<std::pair<std::string, int64_t>> persistent;
@@ -108,8 +108,8 @@ struct ReportData {
   std::vector<KindTime> kinds;
   int64_t kinds_steps = 0;         ///< steps that `kinds` is the mean of
   double kinds_step_s = kMissing;  ///< mean duration of these steps
-  trace::Trace step;             ///< measured timeline, one step
-  trace::Trace predicted;        ///< the simulator's timeline of one step
+  trace::Trace step;               ///< measured timeline, one step
+  trace::Trace predicted;          ///< the simulator's timeline of one step
   std::vector<MemoryPlan> memory;
   std::vector<Sample> samples;
   std::string config;  ///< resolved run.yaml

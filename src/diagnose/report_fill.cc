@@ -29,7 +29,9 @@ struct Span {
 std::map<int32_t, Span> steps_of(const Trace& trace) {
   std::map<int32_t, Span> steps;
   for (const TraceEvent& e : trace.events) {
-    if (e.step != kNone) steps[e.step].add(e.start_ns, e.end_ns);
+    if (e.step != kNone) {
+      steps[e.step].add(e.start_ns, e.end_ns);
+    }
   }
   return steps;
 }
@@ -121,7 +123,9 @@ void fill_predicted(ReportData& report, const Trace& trace,
   double ranks = trace.num_ranks;
   if (ranks_of_event.empty()) {
     std::set<int32_t> present;
-    for (const TraceEvent& e : trace.events) present.insert(e.rank);
+    for (const TraceEvent& e : trace.events) {
+      present.insert(e.rank);
+    }
     ranks = static_cast<double>(present.size());
   }
   const double share = 1.0 / (static_cast<double>(steps.size()) * std::max(1.0, ranks));
@@ -148,11 +152,13 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   const std::vector<program::Range> pages = program::planned_pages(program, cls_id);
   // Where an offset is drawn: gaps between the pages that are meant to be used are left out.
   std::vector<int64_t> drawn_begin{0};
-  for (const program::Range& r : pages) drawn_begin.push_back(drawn_begin.back() + r.end - r.begin);
+  for (const program::Range& r : pages) {
+    drawn_begin.push_back(drawn_begin.back() + r.end - r.begin);
+  }
   const auto drawn = [&](int64_t offset) {
-    const auto after = std::upper_bound(
-        pages.begin(), pages.end(), offset,
-        [](int64_t at, const program::Range& r) { return at < r.begin; });
+    const auto after =
+        std::upper_bound(pages.begin(), pages.end(), offset,
+                         [](int64_t at, const program::Range& r) { return at < r.begin; });
     if (after == pages.begin()) return int64_t{0};
     const auto i = static_cast<size_t>(after - pages.begin()) - 1;
     return drawn_begin[i] + offset - pages[i].begin;
@@ -164,7 +170,9 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
     std::vector<bool> seen(n);
     int32_t rank = kNone;
     for (const TraceEvent& e : times->events) {
-      if (rank == kNone && program.class_of(e.rank) == cls_id) rank = e.rank;
+      if (rank == kNone && program.class_of(e.rank) == cls_id) {
+        rank = e.rank;
+      }
       if (e.rank != rank || e.task >= n || seen[e.task]) continue;
       seen[e.task] = true;
       ++timed;
@@ -201,20 +209,30 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
     life.last = std::max(life.last, phase);
   };
   for (size_t i = 0; i < n; ++i) {
-    for (const program::BufferId b : cls.tasks[i].in) use(b, i);
+    for (const program::BufferId b : cls.tasks[i].in) {
+      use(b, i);
+    }
     for (const program::BufferId b : cls.tasks[i].out) {
       use(b, i);
       int32_t& maker = lives[static_cast<size_t>(b)].maker;
-      if (maker == kNone) maker = static_cast<int32_t>(i);
+      if (maker == kNone) {
+        maker = static_cast<int32_t>(i);
+      }
     }
   }
 
   const auto describe = [&](size_t i) {
     const program::Task& t = cls.tasks[i];
     std::string text = program.kind(t).op;
-    if (t.layer >= 0 && t.phase < Phase::grad) text += fmt::format(", layer {}", t.layer);
-    if (t.micro_batch >= 0) text += fmt::format(", micro-batch {}", t.micro_batch);
-    if (t.recompute) text += ", recomputed";
+    if (t.layer >= 0 && t.phase < Phase::grad) {
+      text += fmt::format(", layer {}", t.layer);
+    }
+    if (t.micro_batch >= 0) {
+      text += fmt::format(", micro-batch {}", t.micro_batch);
+    }
+    if (t.recompute) {
+      text += ", recomputed";
+    }
     return text;
   };
   std::map<std::string, int64_t> persistent;
@@ -246,7 +264,9 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   }
   // Parameters before what the optimizer keeps.
   for (const char* name : {"parameters", "optimizer state"}) {
-    if (persistent.count(name)) plan.persistent.push_back({name, persistent[name]});
+    if (persistent.count(name)) {
+      plan.persistent.push_back({name, persistent[name]});
+    }
   }
   return plan;
 }

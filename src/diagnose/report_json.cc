@@ -61,10 +61,14 @@ void put_train(JsonWriter& out, const std::vector<TrainPoint>& points, size_t st
     pieces([&, n = std::string_view(name), f = field](size_t b, size_t e) {
       std::vector<double> values;
       for (size_t i = b; i < e; ++i) {
-        if (std::isfinite(points[i].*f)) values.push_back(points[i].*f);
+        if (std::isfinite(points[i].*f)) {
+          values.push_back(points[i].*f);
+        }
       }
       double sum = 0;
-      for (const double x : values) sum += x;
+      for (const double x : values) {
+        sum += x;
+      }
       const double mean = values.empty() ? kMissing : sum / static_cast<double>(values.size());
       out.value(n == "step_s" ? median(values) : mean, 5);
     });
@@ -78,7 +82,9 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
   const size_t layers = all.back().load.size(), experts = all.back().load[0].size();
   std::vector<const LoadPoint*> fit;  // of the model's final shape
   for (const LoadPoint& p : all) {
-    if (p.load.size() == layers && p.load[0].size() == experts) fit.push_back(&p);
+    if (p.load.size() == layers && p.load[0].size() == experts) {
+      fit.push_back(&p);
+    }
   }
   const size_t most = std::clamp<size_t>(limit / std::max<size_t>(1, layers * experts), 2, 60);
   std::vector<const LoadPoint*> kept;
@@ -92,15 +98,21 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
     out.value(i < all.back().layers.size() ? all.back().layers[i] : static_cast<int64_t>(i));
   }
   out.end().key("steps").array();
-  for (const LoadPoint* p : kept) out.value(p->step);
+  for (const LoadPoint* p : kept) {
+    out.value(p->step);
+  }
   out.end().key("v").array();
   for (const LoadPoint* p : kept) {
     out.array();
     for (const std::vector<double>& row : p->load) {
       double sum = 0;
-      for (const double x : row) sum += std::isfinite(x) ? x : 0;
+      for (const double x : row) {
+        sum += std::isfinite(x) ? x : 0;
+      }
       const double mean = sum / static_cast<double>(experts);
-      for (const double x : row) out.value(mean > 0 ? x / mean : kMissing, 3);
+      for (const double x : row) {
+        out.value(mean > 0 ? x / mean : kMissing, 3);
+      }
     }
     out.end();
   }
@@ -127,7 +139,9 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   if (used > limit) {
     std::vector<int64_t> starts;
     for (const TraceEvent& e : trace.events) {
-      if (e.rank == last_rank) starts.push_back(e.start_ns);
+      if (e.rank == last_rank) {
+        starts.push_back(e.start_ns);
+      }
     }
     std::nth_element(starts.begin(), starts.begin() + static_cast<int64_t>(limit), starts.end());
     until = starts[limit];
@@ -143,7 +157,9 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   out.member("shown", shown);
   out.member("cut", until != INT64_MAX);
   out.key("lanes").array();
-  for (const std::string& lane : trace.lanes) out.value(lane);
+  for (const std::string& lane : trace.lanes) {
+    out.value(lane);
+  }
   out.end().key("tracks").array();
   for (auto& [where, events] : tracks) {
     if (where.first > last_rank) continue;
@@ -157,7 +173,9 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
       if (e->start_ns >= until) break;
       const Type type{e->name ? e->name : e->kind, e->kind, e->phase, e->layer, e->bytes, e->flops};
       const auto [at, added] = types.try_emplace(type, static_cast<int64_t>(list.size()));
-      if (added) list.push_back(type);
+      if (added) {
+        list.push_back(type);
+      }
       out.value(e->start_ns - now).value(e->end_ns - e->start_ns).value(at->second);
       out.value(e->micro_batch);
       now = e->end_ns;
@@ -176,11 +194,15 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
   // All blocks if they fit into the limit; else each plan gets an equal share of it, and keeps the
   // blocks that matter most to the eye: the largest in bytes x lifetime.
   size_t total = 0;
-  for (const MemoryPlan& plan : plans) total += plan.blocks.size();
+  for (const MemoryPlan& plan : plans) {
+    total += plan.blocks.size();
+  }
   out.key("memory").array();
   for (const MemoryPlan& plan : plans) {
     std::vector<const MemoryBlock*> blocks;
-    for (const MemoryBlock& b : plan.blocks) blocks.push_back(&b);
+    for (const MemoryBlock& b : plan.blocks) {
+      blocks.push_back(&b);
+    }
     const size_t most = total <= limit ? blocks.size() : limit / plans.size();
     if (blocks.size() > most) {
       std::stable_sort(blocks.begin(), blocks.end(),
@@ -191,7 +213,8 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
       blocks.resize(most);
     }
     out.object().member("name", plan.name).member("in_tasks", plan.in_tasks);
-    out.member("step", plan.planned.step_buffers).member("step_measured", plan.measured.step_buffers);
+    out.member("step", plan.planned.step_buffers)
+        .member("step_measured", plan.measured.step_buffers);
     out.member("planned", plan.planned.total()).member("measured", plan.measured.total());
     out.member("dropped", plan.blocks.size() - blocks.size());
     out.key("persistent").array();
@@ -200,7 +223,9 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
     lasting.push_back({"messages", plan.planned.messages});
     lasting.push_back({"evaluation", plan.planned.evaluation});
     for (const auto& [name, bytes] : lasting) {
-      if (bytes > 0) out.array().value(name).value(bytes).end();
+      if (bytes > 0) {
+        out.array().value(name).value(bytes).end();
+      }
     }
     out.end().key("blocks").array();
     for (const MemoryBlock* b : blocks) {
@@ -215,7 +240,9 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
 void put_numbers(JsonWriter& out, const ReportData& r) {
   std::vector<double> settled;
   for (const TrainPoint& p : r.metrics.train) {
-    if (p.step >= r.settled_step) settled.push_back(p.step_s);
+    if (p.step >= r.settled_step) {
+      settled.push_back(p.step_s);
+    }
   }
   out.key("num").object();
   for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
@@ -290,16 +317,24 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
   put_load(out, r.metrics.load, limits.load_values);
 
   out.key("families").object();
-  for (const ops::Op* op : ops::all()) out.member(op->name, to_string(op->family));
-  for (const comm::Op* op : comm::all()) out.member(op->name, "communication");
+  for (const ops::Op* op : ops::all()) {
+    out.member(op->name, to_string(op->family));
+  }
+  for (const comm::Op* op : comm::all()) {
+    out.member(op->name, "communication");
+  }
   out.end().key("kinds").array();
   for (const KindTime& k : r.kinds) {
     out.array().value(k.kind).value(k.lane).value(k.calls).value(k.seconds).value(k.flops);
     out.value(k.bytes).value(k.predicted_seconds).end();
   }
   out.end().key("timelines").array();
-  if (!r.step.events.empty()) put_timeline(out, r.step, limits.events);
-  if (!r.predicted.events.empty()) put_timeline(out, r.predicted, limits.events);
+  if (!r.step.events.empty()) {
+    put_timeline(out, r.step, limits.events);
+  }
+  if (!r.predicted.events.empty()) {
+    put_timeline(out, r.predicted, limits.events);
+  }
   out.end();
   put_memory(out, r.memory, limits.blocks);
 
@@ -318,7 +353,9 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
     out.object().member("command", c.command).member("what", c.what).end();
   }
   out.end().key("notes").array();
-  for (const std::string& note : r.notes) out.value(note);
+  for (const std::string& note : r.notes) {
+    out.value(note);
+  }
   out.end().end();
   // Inside <script>, only a '<' could end the data; it occurs in strings alone.
   const std::string text = out.take();

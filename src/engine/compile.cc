@@ -30,9 +30,14 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t 
     case Purpose::train:
       b.balance_coef = t.balance_coef.value_or(run.model.router_aux_loss_coef);
       break;
-    case Purpose::grads: break;
-    case Purpose::loss: b.grad = false; break;
-    case Purpose::logits: b.mode = Mode::logits; break;
+    case Purpose::grads:
+      break;
+    case Purpose::loss:
+      b.grad = false;
+      break;
+    case Purpose::logits:
+      b.mode = Mode::logits;
+      break;
     case Purpose::generate:
       b.mode = Mode::generate;
       b.cache_slots = options.cache_slots;
@@ -44,12 +49,17 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t 
 }  // namespace
 
 Compiled compile(const Run& run, const CompileOptions& options) {
-  // The whole pipeline: the model's graph for one global micro-batch; its backward and optimizer (this
-  // is what check compares with); graph passes; lowering to a program; program passes; dependencies
-  // and memory plan. `observe` sees every stage. Generation runs on one rank whatever the plan is.
+  // The whole pipeline: the model's graph for one global micro-batch; its backward and optimizer
+  // (this is what check compares with); graph passes; lowering to a program; program passes;
+  // dependencies and memory plan. `observe` sees every stage. Generation runs on one rank whatever
+  // the plan is.
   parallel::Plan plan = run.plan;
-  if (options.micro_batch > 0) plan.micro_batch = options.micro_batch;
-  if (options.num_micro_batches > 0) plan.num_micro_batches = options.num_micro_batches;
+  if (options.micro_batch > 0) {
+    plan.micro_batch = options.micro_batch;
+  }
+  if (options.num_micro_batches > 0) {
+    plan.num_micro_batches = options.num_micro_batches;
+  }
   const int64_t seq_len = options.seq_len > 0 ? options.seq_len : run.config.train.seq_len;
   int64_t tokens = plan.micro_batch * plan.dp * seq_len;
   if (options.purpose == Purpose::generate) {
@@ -60,15 +70,20 @@ Compiled compile(const Run& run, const CompileOptions& options) {
   const TrainSection& t = run.config.train;
   Compiled result;
   auto observe = [&](const std::string& what, const graph::Graph& g, const program::Program& p) {
-    if (options.observe) options.observe(what, g, p);
+    if (options.observe) {
+      options.observe(what, g, p);
+    }
   };
 
   graph::Graph graph = build_graph(run, options, tokens, seq_len, plan.num_micro_batches);
   observe("graph", graph, result.program);
   if (options.purpose == Purpose::train || options.purpose == Purpose::grads) {
     autodiff::differentiate(graph);
-    if (options.purpose == Purpose::grads) autodiff::append_grad_outputs(graph);
-    else autodiff::append_adamw(graph, {t.beta1, t.beta2, t.eps, t.weight_decay, t.max_grad_norm});
+    if (options.purpose == Purpose::grads) {
+      autodiff::append_grad_outputs(graph);
+    } else {
+      autodiff::append_adamw(graph, {t.beta1, t.beta2, t.eps, t.weight_decay, t.max_grad_norm});
+    }
     observe("backward", graph, result.program);
   }
   result.reference = graph;
@@ -101,8 +116,10 @@ bool evaluates(const Run& run) {
 
 std::vector<int64_t> evaluation_bytes(const Run& run) {
   std::vector<int64_t> bytes;
-  for (const program::Memory& m : program::memory_of(compile(run, evaluation_options(run)).program))
+  for (const program::Memory& m :
+       program::memory_of(compile(run, evaluation_options(run)).program)) {
     bytes.push_back(m.total() - m.persistent);
+  }
   return bytes;
 }
 

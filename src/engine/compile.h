@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way from a run's configuration to its program: model graph -> autodiff -> graph passes ->
-// lowering -> program passes -> dependencies and memory plan. Check, simulator and executor take the
-// result.
+// lowering -> program passes -> dependencies and memory plan. Check, simulator and executor take
+// the result.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/config.h"
 #include "graph/graph.h"
 #include "program/program.h"
-#include "engine/config.h"
 
 namespace hocket::engine {
 
@@ -34,7 +34,7 @@ struct CompileOptions {
 };
 
 struct Compiled {
-  graph::Graph reference;    ///< single-device graph before any pass: what check compares with
+  graph::Graph reference;  ///< single-device graph before any pass: what check compares with
   program::Program program;
   int64_t tokens_per_step = 0;
 };

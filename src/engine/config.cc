@@ -29,8 +29,9 @@ void ModelSection::fields(Fields& v) {
   v("path", path, "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
   v("config", *config, "instead of path: the keys of a Hugging Face config.json");
   v("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
-  v("init", init, "what a new training starts from: weights (the safetensors of path), random, or auto: "
-                  "the weights if path is a folder or hub id that has them, else random")
+  v("init", init,
+    "what a new training starts from: weights (the safetensors of path), random, or auto: "
+    "the weights if path is a folder or hub id that has them, else random")
       .one_of({"auto", "random", "weights"});
 }
 
@@ -49,30 +50,38 @@ void TrainSection::fields(Fields& v) {
   v("steps", steps, "optimizer steps").min(1);
   v("minutes", minutes,
     "if above 0: as many steps as fit into this time, by the predicted step time, replace `steps`")
-      .min(0).max(1e6);
+      .min(0)
+      .max(1e6);
   v("global_batch", global_batch, "sequences per step, over all ranks and micro-batches").min(1);
   v("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
   v("lr", lr, "peak learning rate").min(0);
-  v("min_lr", min_lr, "learning rate at the end of the cosine; default: a tenth of lr; one above lr "
-                      "counts as lr").min(0);
+  v("min_lr", min_lr,
+    "learning rate at the end of the cosine; default: a tenth of lr; one above lr "
+    "counts as lr")
+      .min(0);
   v("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
   v("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
   v("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
   v("beta2", beta2, "AdamW").min(0).max(kMaxBeta);
   v("eps", eps, "AdamW").min(0);
   v("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
-  v("balance_coef", balance_coef, "of the load-balancing loss; default: the model's "
-                                  "router_aux_loss_coef").min(0);
+  v("balance_coef", balance_coef,
+    "of the load-balancing loss; default: the model's "
+    "router_aux_loss_coef")
+      .min(0);
   v("seed", seed, "of initialisation and data order").min(0);
   v("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
   v("eval_sequences", eval_sequences,
-    "held-out sequences per validation while training, spread evenly").min(1);
+    "held-out sequences per validation while training, spread evenly")
+      .min(1);
   v("final_eval_sequences", final_eval_sequences,
-    "held-out sequences of the validation at the end; 0: all of them").min(0);
+    "held-out sequences of the validation at the end; 0: all of them")
+      .min(0);
   v("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
   v("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
-  v("resume", resume, "continue from the newest checkpoint of output.dir, if there is one; false: "
-                      "start anew, in a folder without checkpoints");
+  v("resume", resume,
+    "continue from the newest checkpoint of output.dir, if there is one; false: "
+    "start anew, in a folder without checkpoints");
 }
 
 void PlanSection::fields(Fields& v) {
@@ -86,21 +95,26 @@ void PlanSection::fields(Fields& v) {
   v("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
   pass_options.fields(v);
   v("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
-      .min(0).max(kMaxThreads);
+      .min(0)
+      .max(kMaxThreads);
   v("ranks_per_node", ranks_per_node, "decides which links are inside a node; 0: all ranks on one")
-      .min(0).max(kMaxRanks);
+      .min(0)
+      .max(kMaxRanks);
   v("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
 }
 
 void ClusterSection::fields(Fields& v) {
-  v("file", file, "cluster file for simulate, and for check, which takes the memory of its devices; "
+  v("file", file,
+    "cluster file for simulate, and for check, which takes the memory of its devices; "
     "default: this machine");
   v("profile", profile,
-    "timings written by `hocket profile`, which are only read; without, or where they do not have every "
+    "timings written by `hocket profile`, which are only read; without, or where they do not have "
+    "every "
     "task, `train` times them itself, for output.dir/profile.json");
   v("memory_budget", memory_budget,
     "memory per rank that check compares with; where tasks execute, default: this machine's free "
-    "memory, shared").unit(Unit::bytes);
+    "memory, shared")
+      .unit(Unit::bytes);
 }
 
 void OutputSection::fields(Fields& v) {
@@ -108,7 +122,8 @@ void OutputSection::fields(Fields& v) {
   v("trace", trace, "write the trace of one step");
   v("report", report, "write report.html at the end");
   v("baselines", baselines,
-    "what the held-out loss is compared with, computed once per data: all (xz -9e, a second per MB, and a "
+    "what the held-out loss is compared with, computed once per data: all (xz -9e, a second per "
+    "MB, and a "
     "trigram model), trigram, or none; auto: all if there is a report, else none")
       .one_of({"auto", "all", "trigram", "none"});
   v("sample_prompt", sample_prompt,
@@ -130,14 +145,19 @@ namespace {
 void derive_model(Run& run) {
   const ModelSection& m = run.config.model;
   const bool has_config = !m.config->is_null();
-  if (m.path.empty() && !has_config)
-    fail(run.name, "model has neither path nor config; try model.path: a folder with a config.json");
-  if (!m.path.empty() && has_config)
+  if (m.path.empty() && !has_config) {
+    fail(run.name,
+         "model has neither path nor config; try model.path: a folder with a config.json");
+  }
+  if (!m.path.empty() && has_config) {
     fail(run.name, "model has both path and config; expected one of them");
+  }
   if (has_config) {
-    if (m.init == "weights")
-      fail(run.name, "model.init is weights, and model.config names no folder to take them from; "
+    if (m.init == "weights") {
+      fail(run.name,
+           "model.init is weights, and model.config names no folder to take them from; "
            "try model.path: a folder with safetensors");
+    }
     run.model = models::parse_config(m.config->dump(), run.name + ": model.config", true);
     return;
   }
@@ -147,7 +167,9 @@ void derive_model(Run& run) {
   run.model = models::read_config(at.config_file);
   // Who names a config.json means the configuration alone.
   const bool config_only = at.config_file == m.path;
-  if (required || (m.init == "auto" && at.has_weights && !config_only)) run.weights = at.folder;
+  if (required || (m.init == "auto" && at.has_weights && !config_only)) {
+    run.weights = at.folder;
+  }
 }
 
 }  // namespace
@@ -155,8 +177,9 @@ void derive_model(Run& run) {
 void derive(Run& run) {
   const RunConfig& c = run.config;
   derive_model(run);
-  if (c.output.dir.empty())
+  if (c.output.dir.empty()) {
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
+  }
   parallel::Plan& p = run.plan;
   p.pp = c.plan.pp;
   p.dp = c.plan.dp;
@@ -167,10 +190,11 @@ void derive(Run& run) {
   p.threads_per_rank = c.plan.threads_per_rank;
   p.ranks_per_node = c.plan.ranks_per_node;
   const int64_t at_once = p.dp * p.micro_batch;
-  if (c.train.global_batch % at_once != 0)
+  if (c.train.global_batch % at_once != 0) {
     fail(run.name,
          "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}",
          c.train.global_batch, at_once);
+  }
   p.num_micro_batches = c.train.global_batch / at_once;
   p.validate(run.model.num_layers, run.model.num_experts);
 }
@@ -188,13 +212,16 @@ Run resolve(const std::string& text, const std::string& name,
 /// True for an override of a key that no task depends on: files, and what the loop around the
 /// program does.
 bool outside_program(std::string_view override) {
-  for (std::string_view section : {"output.", "data.", "cluster."})
+  for (std::string_view section : {"output.", "data.", "cluster."}) {
     if (override.starts_with(section)) return true;
+  }
   const std::string_view key = override.substr(0, override.find('='));
   if (key == "model.init") return true;
-  for (std::string_view loop : {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every",
-                                "eval_sequences", "final_eval_sequences", "save_every", "keep_last", "resume"})
+  for (std::string_view loop :
+       {"steps", "minutes", "lr", "min_lr", "warmup_steps", "eval_every", "eval_sequences",
+        "final_eval_sequences", "save_every", "keep_last", "resume"}) {
     if (key.starts_with("train.") && key.substr(6) == loop) return true;
+  }
   return false;
 }
 
@@ -203,16 +230,25 @@ bool outside_program(std::string_view override) {
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
                 std::string* program_text) {
   std::string text = read_file(path);
-  if (text.rfind("hocket-graph", 0) == 0)
-    fail(path, "is the text of a graph; expected a run.yaml or a program: hocket graph RUN --stage "
+  if (text.rfind("hocket-graph", 0) == 0) {
+    fail(path,
+         "is the text of a graph; expected a run.yaml or a program: hocket graph RUN --stage "
          "program");
+  }
   if (text.rfind("hocket-program", 0) != 0) return resolve(read_config_text(path), path, overrides);
-  for (const std::string& o : overrides)
-    if (!outside_program(o))
-      fail(path, "--set {} would change the program; try it on the run.yaml that it was made from", o);
+  for (const std::string& o : overrides) {
+    if (!outside_program(o)) {
+      fail(path, "--set {} would change the program; try it on the run.yaml that it was made from",
+           o);
+    }
+  }
   program::Program p = program::parse_program(text, path);
-  if (p.config.empty()) fail(path, "the program has no configuration line; expected `config {{…}}`");
-  if (program_text) *program_text = std::move(text);
+  if (p.config.empty()) {
+    fail(path, "the program has no configuration line; expected `config {{…}}`");
+  }
+  if (program_text) {
+    *program_text = std::move(text);
+  }
   // JSON is YAML, but not every YAML is JSON.
   return resolve(parse_json(p.config, path + ": config").dump(), path, overrides);
 }

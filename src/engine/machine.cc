@@ -14,14 +14,17 @@ namespace hocket::engine {
 std::map<std::string, std::string> machine_facts() {
   std::map<std::string, std::string> facts;
   std::ifstream cpu("/proc/cpuinfo");
-  for (std::string line; std::getline(cpu, line);)
+  for (std::string line; std::getline(cpu, line);) {
     if (line.rfind("model name", 0) == 0) {
       facts["cpu"] = line.substr(line.find(':') + 2);
       break;
     }
+  }
   facts["cores"] = std::to_string(std::thread::hardware_concurrency());
   utsname name{};
-  if (uname(&name) == 0) facts["kernel"] = name.release;
+  if (uname(&name) == 0) {
+    facts["kernel"] = name.release;
+  }
   return facts;
 }
 
@@ -33,8 +36,8 @@ constexpr std::string_view kThisMachine =
 
 /// A cluster of this machine's cores and memory, with the constants of `described`.
 cost::Cluster on_this_machine(cost::Cluster described, const Run& run) {
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
-                        static_cast<double>(sysconf(_SC_PAGESIZE));
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   const int64_t world = run.plan.world();
   described.nodes = 1;
   described.devices_per_node = world;

@@ -10,8 +10,8 @@
 
 namespace hocket::engine {
 
-/// The cluster that a run is predicted on: that of a cluster file, or this machine if there is none.
-/// One that says `this_machine` gets its cores and its memory, shared by the run's ranks.
+/// The cluster that a run is predicted on: that of a cluster file, or this machine if there is
+/// none. One that says `this_machine` gets its cores and its memory, shared by the run's ranks.
 cost::Cluster cluster_of(const Run& run, const std::string& file);
 /// This machine as configs/clusters/local.yaml describes it: the constants of that file.
 cost::Cluster local_cluster(const Run& run);

@@ -35,11 +35,14 @@ void for_each_run(const TensorType& full, const Layout& layout, const Mesh& mesh
   std::vector<int64_t> index(first, 0);
   for (int64_t local = 0;; local += length) {
     int64_t at = 0;
-    for (size_t d = 0; d < n; ++d)
+    for (size_t d = 0; d < n; ++d) {
       at = at * full.dims[d] + begin[d] + (d < first ? index[d] : 0);
+    }
     run(at, length, local);
     size_t d = first;
-    while (d > 0 && ++index[d - 1] == count[d - 1]) index[--d] = 0;
+    while (d > 0 && ++index[d - 1] == count[d - 1]) {
+      index[--d] = 0;
+    }
     if (d == 0) break;
   }
 }
@@ -51,11 +54,12 @@ template <typename F>
 void for_each_holder(const std::string& name, const program::Program& program, F use) {
   for (int32_t r = 0; r < program.mesh.size(); ++r) {
     const auto& cls = program.classes[static_cast<size_t>(program.class_of(r))];
-    for (const auto& b : cls.buffers)
+    for (const auto& b : cls.buffers) {
       if (b.kind == program::BufferKind::persistent && b.name == name) {
         use(r, b);
         break;
       }
+    }
   }
 }
 
@@ -65,10 +69,11 @@ void fill(const graph::Tensor& t, const Layout& layout, const Mesh& mesh, int32_
   const uint64_t stream = hash_name(t.name);
   for_each_run(t.type, layout, mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
     std::span<T> part(to + local, static_cast<size_t>(count));
-    if (t.init.kind == graph::Init::Kind::normal)
+    if (t.init.kind == graph::Init::Kind::normal) {
       fill_normal(part, seed, stream, static_cast<uint64_t>(begin), t.init.value);
-    else
+    } else {
       std::fill(part.begin(), part.end(), static_cast<T>(t.init.value));
+    }
   });
 }
 
@@ -77,9 +82,11 @@ void fill(const graph::Tensor& t, const Layout& layout, const Mesh& mesh, int32_
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 std::vector<runtime::PersistentStore>& stores) {
   std::map<std::string, const graph::Tensor*> by_name;
-  for (const graph::Tensor& t : graph.tensors)
-    if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state)
+  for (const graph::Tensor& t : graph.tensors) {
+    if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state) {
       by_name[t.name] = &t;
+    }
+  }
   for (int32_t r = 0; r < program.mesh.size(); ++r) {
     const auto& cls = program.classes[static_cast<size_t>(program.class_of(r))];
     for (const auto& b : cls.buffers) {
@@ -92,10 +99,11 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       const graph::Tensor& t = *it->second;
       // Memory comes zeroed.
       if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
-      if (t.type.dtype == graph::DType::f64)
+      if (t.type.dtype == graph::DType::f64) {
         fill(t, b.layout, program.mesh, r, seed, reinterpret_cast<double*>(entry.memory.data()));
-      else
+      } else {
         fill(t, b.layout, program.mesh, r, seed, reinterpret_cast<float*>(entry.memory.data()));
+      }
     }
   }
 }

@@ -16,7 +16,8 @@ runtime::ExecutorOptions executor_options(const Run& run) {
 
 Session::Session(Compiled compiled, std::shared_ptr<kernels::Backend> backend, Stores& stores,
                  runtime::ExecutorOptions options)
-    : compiled_(std::move(compiled)), stores_(stores),
+    : compiled_(std::move(compiled)),
+      stores_(stores),
       run_(std::make_unique<runtime::LocalRun>(compiled_.program, std::move(backend), stores,
                                                options)) {}
 
@@ -27,14 +28,17 @@ const graph::Tensor& Session::tensor(const std::string& name) const {
 }
 
 void Session::feed(const Batch& batch) {
-  for (int32_t r = 0; r < run_->size(); ++r) engine::feed(batch, compiled_, r, run_->rank(r));
+  for (int32_t r = 0; r < run_->size(); ++r) {
+    engine::feed(batch, compiled_, r, run_->rank(r));
+  }
 }
 
 namespace {
 template <typename T>
 void add(std::byte* to, const std::byte* from, int64_t begin, int64_t count, int64_t local) {
-  for (int64_t i = 0; i < count; ++i)
+  for (int64_t i = 0; i < count; ++i) {
     reinterpret_cast<T*>(to)[begin + i] += reinterpret_cast<const T*>(from)[local + i];
+  }
 }
 }  // namespace
 
@@ -47,25 +51,33 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
     runtime::Executor& rank = run_->rank(r);
     if (!rank.has(name, micro_batch)) continue;
     // Replicas on other stages, and along axes where the tensor is replicated, are the same.
-    if (stage == program::kNone) stage = program().class_of(r);
+    if (stage == program::kNone) {
+      stage = program().class_of(r);
+    }
     if (program().class_of(r) != stage) continue;
     const graph::Layout& layout = rank.buffer(name, micro_batch).layout;
     const std::vector<int32_t> coords = program().mesh.coords(r);
     bool replica = false;
-    for (size_t a = 0; a < coords.size(); ++a)
-      replica |= layout.on[a].is_replicate() && coords[a] != 0 &&
-                 program().mesh.axes[a].name != "pp";
+    for (size_t a = 0; a < coords.size(); ++a) {
+      replica |=
+          layout.on[a].is_replicate() && coords[a] != 0 && program().mesh.axes[a].name != "pp";
+    }
     if (replica) continue;
     found = true;
     const auto* from = static_cast<const std::byte*>(rank.output(name, micro_batch));
     for_each_run(t.type, layout, program().mesh, r,
                  [&](int64_t begin, int64_t count, int64_t local) {
                    switch (t.type.dtype) {
-                     case graph::DType::f32: return add<float>(full.data(), from, begin, count, local);
-                     case graph::DType::f64: return add<double>(full.data(), from, begin, count, local);
-                     case graph::DType::i64: return add<int64_t>(full.data(), from, begin, count, local);
-                     case graph::DType::i32: return add<int32_t>(full.data(), from, begin, count, local);
-                     case graph::DType::bf16: break;
+                     case graph::DType::f32:
+                       return add<float>(full.data(), from, begin, count, local);
+                     case graph::DType::f64:
+                       return add<double>(full.data(), from, begin, count, local);
+                     case graph::DType::i64:
+                       return add<int64_t>(full.data(), from, begin, count, local);
+                     case graph::DType::i32:
+                       return add<int32_t>(full.data(), from, begin, count, local);
+                     case graph::DType::bf16:
+                       break;
                    }
                    fail_run("session", "can't collect {}", to_string(t.type));
                  });
@@ -80,7 +92,9 @@ double Session::loss() const {
 
 double Session::total_loss() const {
   double sum = 0;
-  for (graph::TensorId id : graph().losses) sum += collect_as<double>(graph().tensor(id).name)[0];
+  for (graph::TensorId id : graph().losses) {
+    sum += collect_as<double>(graph().tensor(id).name)[0];
+  }
   return sum;
 }
 

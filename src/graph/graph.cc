@@ -41,8 +41,9 @@ TensorId Graph::param(std::string name, TensorType type, int32_t layer, Init ini
 }
 
 TensorId Graph::find(std::string_view name) const {
-  for (size_t i = 0; i < tensors.size(); ++i)
+  for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].name == name) return static_cast<TensorId>(i);
+  }
   return kNone;
 }
 

@@ -43,9 +43,9 @@ struct Tensor {
   TensorType type;
   TensorKind kind = TensorKind::activation;
   NodeId producer = kNone;
-  int32_t layer = kNone;   ///< see Node::layer
-  bool per_step = false;   ///< input only: fed once per step, not per micro-batch
-  bool expert = false;     ///< param/state: dim 0 counts experts, so expert parallelism splits it
+  int32_t layer = kNone;  ///< see Node::layer
+  bool per_step = false;  ///< input only: fed once per step, not per micro-batch
+  bool expert = false;    ///< param/state: dim 0 counts experts, so expert parallelism splits it
   Init init;
 };
 
@@ -56,11 +56,12 @@ struct Node {
   std::vector<TensorId> in;
   std::vector<TensorId> out;
   Phase phase = Phase::forward;
-  /// 0..L-1 for the blocks, -1 for what comes before them (embedding), L for what comes after (final
-  /// norm, head, loss). A backward node has the layer of its forward node; it decides the stage.
+  /// 0..L-1 for the blocks, -1 for what comes before them (embedding), L for what comes after
+  /// (final norm, head, loss). A backward node has the layer of its forward node; it decides the
+  /// stage.
   int32_t layer = kNone;
-  /// Outputs that are accumulator + op(...). The accumulators are the last inputs, in the order of the
-  /// outputs.
+  /// Outputs that are accumulator + op(...). The accumulators are the last inputs, in the order of
+  /// the outputs.
   OutputSet accumulate;
   bool recompute = false;  ///< a repeated forward node, run in the backward phase
 };
@@ -80,9 +81,9 @@ struct Graph {
   std::string name;
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;  ///< in execution order; every tensor is written by at most one node
-  std::vector<TensorId> losses;    ///< [1] scalars whose sum is differentiated
-  std::vector<TensorId> outputs;   ///< tensors the host wants to read (logits, expert counts)
-  std::vector<ParamGrad> grads;    ///< filled by autodiff
+  std::vector<TensorId> losses;   ///< [1] scalars whose sum is differentiated
+  std::vector<TensorId> outputs;  ///< tensors the host wants to read (logits, expert counts)
+  std::vector<ParamGrad> grads;   ///< filled by autodiff
   int32_t num_layers = 0;
 
   TensorId add_tensor(Tensor t);

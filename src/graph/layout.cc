@@ -9,13 +9,16 @@ namespace hocket::graph {
 
 int32_t Mesh::size() const {
   int32_t n = 1;
-  for (const Axis& a : axes) n *= a.size;
+  for (const Axis& a : axes) {
+    n *= a.size;
+  }
   return n;
 }
 
 int32_t Mesh::axis(std::string_view name) const {
-  for (size_t i = 0; i < axes.size(); ++i)
+  for (size_t i = 0; i < axes.size(); ++i) {
     if (axes[i].name == name) return static_cast<int32_t>(i);
+  }
   return -1;
 }
 
@@ -35,7 +38,9 @@ std::vector<int32_t> Mesh::coords(int32_t rank) const {
 
 int32_t Mesh::rank(const std::vector<int32_t>& coords) const {
   int32_t r = 0;
-  for (size_t i = 0; i < axes.size(); ++i) r = r * axes[i].size + coords[i];
+  for (size_t i = 0; i < axes.size(); ++i) {
+    r = r * axes[i].size + coords[i];
+  }
   return r;
 }
 
@@ -61,7 +66,9 @@ std::string to_string(const Layout& layout, const Mesh& mesh) {
   for (size_t i = 0; i < mesh.axes.size(); ++i) {
     const Placement& p = layout.on[i];
     if (p.is_replicate()) continue;
-    if (!text.empty()) text += ' ';
+    if (!text.empty()) {
+      text += ' ';
+    }
     text += mesh.axes[i].name + ':';
     text += p.is_partial() ? "P" : fmt::format("S{}", p.dim());
   }
@@ -80,7 +87,8 @@ Layout parse_layout(std::string_view text, const Mesh& mesh) {
     std::string_view what = colon == item.npos ? "" : item.substr(colon + 1);
     if (axis >= 0 && what == "P") {
       layout[axis] = Placement::partial();
-    } else if (axis >= 0 && what.size() == 2 && what[0] == 'S' && what[1] >= '0' && what[1] <= '9') {
+    } else if (axis >= 0 && what.size() == 2 && what[0] == 'S' && what[1] >= '0' &&
+               what[1] <= '9') {
       layout[axis] = Placement::split(what[1] - '0');
     } else {
       fail("layout", "got '{}'; expected B or axis:P, axis:S<dim> with an axis of the mesh", item);
@@ -95,9 +103,10 @@ TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& 
     const Placement& p = layout.on[i];
     if (!p.is_split()) continue;
     size_t dim = static_cast<size_t>(p.dim());
-    if (dim >= local.dims.size() || local.dims[dim] % mesh.axes[i].size != 0)
-      fail("layout", "{} can't be split along dim {} over {} ranks of axis {}", to_string(type), dim,
-           mesh.axes[i].size, mesh.axes[i].name);
+    if (dim >= local.dims.size() || local.dims[dim] % mesh.axes[i].size != 0) {
+      fail("layout", "{} can't be split along dim {} over {} ranks of axis {}", to_string(type),
+           dim, mesh.axes[i].size, mesh.axes[i].name);
+    }
     local.dims[dim] /= mesh.axes[i].size;
   }
   return local;

@@ -25,14 +25,14 @@ struct Mesh {
   std::vector<Axis> axes;
 
   int32_t size() const;
-  int32_t axis(std::string_view name) const;  ///< index, or -1
+  int32_t axis(std::string_view name) const;    ///< index, or -1
   int32_t extent(std::string_view name) const;  ///< size of the axis, 1 if absent
   std::vector<int32_t> coords(int32_t rank) const;
   int32_t rank(const std::vector<int32_t>& coords) const;
   /// `x` as a coordinate on the axis: modulo its size, in [0, size).
   int32_t wrap(int32_t axis, int64_t x) const;
-  /// The rank that lies `offset` further along the axis, around its end. This is what a peer is, for
-  /// everybody. HOCKET_CHECK: the axis and the rank exist.
+  /// The rank that lies `offset` further along the axis, around its end. This is what a peer is,
+  /// for everybody. HOCKET_CHECK: the axis and the rank exist.
   int32_t moved(int32_t rank, int32_t axis, int32_t offset) const;
   bool operator==(const Mesh&) const = default;
 };

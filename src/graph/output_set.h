@@ -12,15 +12,17 @@
 namespace hocket::graph {
 
 /// Outputs by position. Only the first `kMost` can be members (no op that accumulates has nearly as
-/// many outputs; a coalesced collective has more, and none of them is one): any position may be asked
-/// for, none beyond may be added.
+/// many outputs; a coalesced collective has more, and none of them is one): any position may be
+/// asked for, none beyond may be added.
 class OutputSet {
  public:
   static constexpr size_t kMost = 32;
 
   constexpr OutputSet() = default;
   OutputSet(std::initializer_list<size_t> outputs) {
-    for (const size_t output : outputs) add(output);
+    for (const size_t output : outputs) {
+      add(output);
+    }
   }
   /// Bit i of `bits`: output i.
   static constexpr OutputSet of_bits(uint32_t bits) {
@@ -46,7 +48,8 @@ class OutputSet {
 
  private:
   static uint32_t bit(size_t output) {
-    HOCKET_CHECK(output < kMost, "output {} can't accumulate; only the first {} can", output, kMost);
+    HOCKET_CHECK(output < kMost, "output {} can't accumulate; only the first {} can", output,
+                 kMost);
     return uint32_t{1} << output;
   }
   uint32_t bits_ = 0;

@@ -25,8 +25,9 @@ constexpr struct {
 int64_t parse_int(std::string_view text, std::string_view all) {
   int64_t value = 0;
   auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc() || end != text.data() + text.size() || value < 0)
+  if (ec != std::errc() || end != text.data() + text.size() || value < 0) {
     fail("tensor type", "bad number '{}' in '{}'", text, all);
+  }
   return value;
 }
 }  // namespace
@@ -35,8 +36,9 @@ int64_t size_of(DType dtype) { return kDTypes[static_cast<int>(dtype)].size; }
 const char* to_string(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
 
 DType parse_dtype(std::string_view text) {
-  for (const auto& d : kDTypes)
+  for (const auto& d : kDTypes) {
     if (text == d.name) return d.dtype;
+  }
   fail("dtype", "unknown '{}'; expected f32, f64, bf16, i32 or i64", text);
 }
 
@@ -44,18 +46,23 @@ int64_t TensorType::max_rows() const { return dims[1] * std::min<int64_t>(top_k,
 
 int64_t TensorType::row_size() const {
   int64_t n = 1;
-  for (size_t i = 2; i < dims.size(); ++i) n *= dims[i];
+  for (size_t i = 2; i < dims.size(); ++i) {
+    n *= dims[i];
+  }
   return n;
 }
 
 int64_t TensorType::numel() const {
   if (routed()) return max_rows() * row_size();
   int64_t n = 1;
-  for (int64_t d : dims) n *= d;
+  for (int64_t d : dims) {
+    n *= d;
+  }
   return n;
 }
 
-std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out) {
+std::optional<DType> compute_dtype(std::span<const TensorType> in,
+                                   std::span<const TensorType> out) {
   for (const std::span<const TensorType> list : {in, out}) {
     for (const TensorType& type : list) {
       if (is_floating(type.dtype)) return type.dtype;
@@ -66,14 +73,17 @@ std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<con
 
 std::string to_string(const TensorType& type) {
   std::string text = fmt::format("{}[{}]", to_string(type.dtype), fmt::join(type.dims, ","));
-  if (type.routed()) text += fmt::format("@{}", type.top_k);
+  if (type.routed()) {
+    text += fmt::format("@{}", type.top_k);
+  }
   return text;
 }
 
 TensorType parse_tensor_type(std::string_view text) {
   size_t open = text.find('['), close = text.find(']');
-  if (open == text.npos || close == text.npos || close < open)
+  if (open == text.npos || close == text.npos || close < open) {
     fail("tensor type", "got '{}'; expected dtype[dims], e.g. f32[128,64]", text);
+  }
   TensorType type;
   type.dtype = parse_dtype(text.substr(0, open));
   std::string_view dims = text.substr(open + 1, close - open - 1);
@@ -86,8 +96,9 @@ TensorType parse_tensor_type(std::string_view text) {
   if (!rest.empty()) {
     if (rest[0] != '@') fail("tensor type", "unexpected '{}' in '{}'", rest, text);
     type.top_k = static_cast<int32_t>(parse_int(rest.substr(1), text));
-    if (type.top_k < 1 || type.dims.size() < 2)
+    if (type.top_k < 1 || type.dims.size() < 2) {
       fail("tensor type", "'{}' is not a routed tensor; expected [E,T,...]@k", text);
+    }
   }
   return type;
 }
@@ -113,14 +124,18 @@ int64_t Attrs::i_or(std::string_view key, int64_t fallback) const {
   return has(key) ? i(key) : fallback;
 }
 void Attrs::erase(std::string_view key) {
-  if (auto it = map_.find(key); it != map_.end()) map_.erase(it);
+  if (auto it = map_.find(key); it != map_.end()) {
+    map_.erase(it);
+  }
 }
 
 namespace {
 /// A double that always reads back as a double: it has a '.', an exponent, or is inf/nan.
 std::string print_double(double v) {
   std::string text = fmt::format("{}", v);
-  if (text.find_first_of(".en") == text.npos) text += ".0";
+  if (text.find_first_of(".en") == text.npos) {
+    text += ".0";
+  }
   return text;
 }
 
@@ -154,7 +169,9 @@ std::string to_string(const Attrs& attrs, char quote) {
   if (attrs.empty()) return "";
   std::string text = "{";
   for (const auto& [key, value] : attrs.items()) {
-    if (text.size() > 1) text += ' ';
+    if (text.size() > 1) {
+      text += ' ';
+    }
     text += key + '=';
     if (const auto* i = std::get_if<int64_t>(&value)) {
       text += fmt::format("{}", *i);
@@ -170,15 +187,18 @@ std::string to_string(const Attrs& attrs, char quote) {
 Attrs parse_attrs(std::string_view text) {
   Attrs attrs;
   if (text.empty()) return attrs;
-  if (text.size() < 2 || text.front() != '{' || text.back() != '}')
+  if (text.size() < 2 || text.front() != '{' || text.back() != '}') {
     fail("attributes", "got '{}'; expected {{key=value ...}}", text);
+  }
   text = text.substr(1, text.size() - 2);
   while (!text.empty()) {
     size_t eq = text.find('=');
     if (eq == text.npos || eq == 0) fail("attributes", "got '{}'; expected key=value", text);
     size_t end = eq + 1;
     bool quoted = false;
-    while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= is_quote(text[end++]);
+    while (end < text.size() && (quoted || text[end] != ' ')) {
+      quoted ^= is_quote(text[end++]);
+    }
     attrs.set(std::string(text.substr(0, eq)), parse_attr(text.substr(eq + 1, end - eq - 1)));
     text.remove_prefix(std::min(end + 1, text.size()));
   }

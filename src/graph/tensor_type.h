@@ -37,9 +37,9 @@ struct TensorType {
   int32_t top_k = 0;  ///< > 0 marks a routed tensor
 
   bool routed() const { return top_k > 0; }
-  int64_t max_rows() const;         ///< routed only: bound on the number of rows
-  int64_t row_size() const;         ///< routed only: elements per row
-  int64_t numel() const;            ///< elements stored (a bound, for routed tensors)
+  int64_t max_rows() const;  ///< routed only: bound on the number of rows
+  int64_t row_size() const;  ///< routed only: elements per row
+  int64_t numel() const;     ///< elements stored (a bound, for routed tensors)
   int64_t bytes() const { return numel() * size_of(dtype); }
   bool operator==(const TensorType&) const = default;
   auto operator<=>(const TensorType&) const = default;
@@ -48,8 +48,8 @@ struct TensorType {
 /// The first floating-point type among inputs, then outputs: what an op computes in.
 std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out);
 
-std::string to_string(const TensorType& type);       ///< "f32[128,64]", "f32[8,128,64]@2" if routed
-TensorType parse_tensor_type(std::string_view text); ///< inverse of to_string; throws Error
+std::string to_string(const TensorType& type);  ///< "f32[128,64]", "f32[8,128,64]@2" if routed
+TensorType parse_tensor_type(std::string_view text);  ///< inverse of to_string; throws Error
 
 /// Attributes of an op: small, ordered, printable, part of its identity.
 using Attr = std::variant<int64_t, double, std::string>;
@@ -58,7 +58,7 @@ class Attrs {
  public:
   Attrs() = default;
   Attrs(std::initializer_list<std::pair<const std::string, Attr>> init) : map_(init) {}
-  int64_t i(std::string_view key) const;      ///< throws Error when absent or of another type
+  int64_t i(std::string_view key) const;  ///< throws Error when absent or of another type
   double f(std::string_view key) const;
   const std::string& s(std::string_view key) const;
   int64_t i_or(std::string_view key, int64_t fallback) const;
@@ -74,9 +74,10 @@ class Attrs {
   std::map<std::string, Attr, std::less<>> map_;
 };
 
-/// `{eps=1e-05 k=2 kind="llama3"}`, "" when empty. Strings stand in `quote` (\" or ') and hold neither
-/// of the two themselves, nor line ends (base/text.h, escape).
+/// `{eps=1e-05 k=2 kind="llama3"}`, "" when empty. Strings stand in `quote` (\" or ') and hold
+/// neither of the two themselves, nor line ends (base/text.h, escape).
 std::string to_string(const Attrs& attrs, char quote = '"');
-Attrs parse_attrs(std::string_view text);  ///< inverse of to_string, with either quote; throws Error
+Attrs parse_attrs(
+    std::string_view text);  ///< inverse of to_string, with either quote; throws Error
 
 }  // namespace hocket::graph

@@ -23,7 +23,9 @@ TensorId only_contribution(const ParamGrad& grad) {
 }
 
 void print_ids(fmt::memory_buffer& out, const char* key, const std::vector<int32_t>& ids) {
-  if (!ids.empty()) fmt::format_to(std::back_inserter(out), " {}={}", key, fmt::join(ids, ","));
+  if (!ids.empty()) {
+    fmt::format_to(std::back_inserter(out), " {}={}", key, fmt::join(ids, ","));
+  }
 }
 
 /// `key=value` words of a line, quotes removed; `attrs=` and `name=` take the rest of the line.
@@ -32,20 +34,28 @@ class Line {
   Line(std::string_view text, size_t number) : number_(number) {
     while (!text.empty()) {
       size_t end = std::min(text.find(' '), text.size());
-      if (text.starts_with("attrs=") || text.starts_with("name=")) end = text.size();
-      if (end > 0) words_.push_back(text.substr(0, end));
+      if (text.starts_with("attrs=") || text.starts_with("name=")) {
+        end = text.size();
+      }
+      if (end > 0) {
+        words_.push_back(text.substr(0, end));
+      }
       text.remove_prefix(std::min(end + 1, text.size()));
     }
   }
   std::string_view word(size_t i) const {
-    if (i >= words_.size()) bad("a word is missing");
+    if (i >= words_.size()) {
+      bad("a word is missing");
+    }
     return words_[i];
   }
   size_t size() const { return words_.size(); }
   std::string_view text(std::string_view key) const {
-    for (std::string_view w : words_)
-      if (w.size() > key.size() && w.starts_with(key) && w[key.size()] == '=')
+    for (std::string_view w : words_) {
+      if (w.size() > key.size() && w.starts_with(key) && w[key.size()] == '=') {
         return w.substr(key.size() + 1);
+      }
+    }
     return {};
   }
   std::string quoted(std::string_view key) const {
@@ -61,7 +71,9 @@ class Line {
   T parse(std::string_view t) const {
     T v{};
     auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
-    if (ec != std::errc() || end != t.data() + t.size()) bad(fmt::format("'{}' is no number", t));
+    if (ec != std::errc() || end != t.data() + t.size()) {
+      bad(fmt::format("'{}' is no number", t));
+    }
     return v;
   }
   template <typename T = int32_t>
@@ -75,8 +87,9 @@ class Line {
     while (!t.empty()) {
       const size_t comma = std::min(t.find(','), t.size());
       list.push_back(parse<int32_t>(t.substr(0, comma)));
-      if (list.back() < 0 || static_cast<size_t>(list.back()) >= limit)
+      if (list.back() < 0 || static_cast<size_t>(list.back()) >= limit) {
         bad(fmt::format("{} does not exist (there are {})", list.back(), limit));
+      }
       t.remove_prefix(std::min(comma + 1, t.size()));
     }
     return list;
@@ -92,8 +105,9 @@ class Line {
 
 template <typename T>
 T parse_name(const Line& line, std::string_view text, const char* (*name)(T), int count) {
-  for (int i = 0; i < count; ++i)
+  for (int i = 0; i < count; ++i) {
     if (text == name(static_cast<T>(i))) return static_cast<T>(i);
+  }
   line.bad(fmt::format("unknown word '{}'", text));
 }
 
@@ -108,8 +122,11 @@ void parse_tensor(Graph& g, const Line& line) {
   t.expert = line.integer("expert", 0) != 0;
   if (std::string_view init = line.text("init"); !init.empty()) {
     const size_t colon = std::min(init.find(':'), init.size() - 1);
-    const auto* found = std::find(std::begin(kInitNames), std::end(kInitNames), init.substr(0, colon));
-    if (found == std::end(kInitNames)) line.bad("init is none of normal:<std>, constant:<value>");
+    const auto* found =
+        std::find(std::begin(kInitNames), std::end(kInitNames), init.substr(0, colon));
+    if (found == std::end(kInitNames)) {
+      line.bad("init is none of normal:<std>, constant:<value>");
+    }
     t.init.kind = static_cast<Init::Kind>(found - std::begin(kInitNames));
     t.init.value = line.parse<double>(init.substr(colon + 1));
   }
@@ -125,7 +142,9 @@ void parse_node(Graph& g, const Line& line) {
   n.out = line.ids(line.text("out"), g.tensors.size());
   n.accumulate = OutputSet::of_bits(line.integer<uint32_t>("acc", 0));
   n.recompute = line.integer("recompute", 0) != 0;
-  if (std::string_view attrs = line.text("attrs"); !attrs.empty()) n.attrs = parse_attrs(attrs);
+  if (std::string_view attrs = line.text("attrs"); !attrs.empty()) {
+    n.attrs = parse_attrs(attrs);
+  }
   g.nodes.push_back(std::move(n));
 }
 
@@ -141,38 +160,61 @@ std::string print(const Graph& g) {
   for (size_t i = 0; i < g.tensors.size(); ++i) {
     const Tensor& t = g.tensors[i];
     fmt::format_to(to, "tensor {} {} {}", i, to_string(t.kind), to_string(t.type));
-    if (t.producer != kNone) fmt::format_to(to, " by={}", t.producer);
-    if (t.layer != kNone) fmt::format_to(to, " layer={}", t.layer);
-    if (t.per_step) fmt::format_to(to, " per_step=1");
-    if (t.expert) fmt::format_to(to, " expert=1");
-    if (t.init.kind != Init::Kind::none)
+    if (t.producer != kNone) {
+      fmt::format_to(to, " by={}", t.producer);
+    }
+    if (t.layer != kNone) {
+      fmt::format_to(to, " layer={}", t.layer);
+    }
+    if (t.per_step) {
+      fmt::format_to(to, " per_step=1");
+    }
+    if (t.expert) {
+      fmt::format_to(to, " expert=1");
+    }
+    if (t.init.kind != Init::Kind::none) {
       fmt::format_to(to, " init={}:{}", kInitNames[static_cast<int>(t.init.kind)], t.init.value);
+    }
     fmt::format_to(to, " name=\"{}\"\n", escape(t.name, "\""));
   }
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
     fmt::format_to(to, "node {} {} {}", i, n.op, to_string(n.phase));
-    if (n.layer != kNone) fmt::format_to(to, " layer={}", n.layer);
+    if (n.layer != kNone) {
+      fmt::format_to(to, " layer={}", n.layer);
+    }
     print_ids(out, "in", n.in);
     print_ids(out, "out", n.out);
-    if (!n.accumulate.empty()) fmt::format_to(to, " acc={}", n.accumulate.bits());
-    if (n.recompute) fmt::format_to(to, " recompute=1");
-    if (!n.attrs.empty()) fmt::format_to(to, " attrs={}", to_string(n.attrs));
+    if (!n.accumulate.empty()) {
+      fmt::format_to(to, " acc={}", n.accumulate.bits());
+    }
+    if (n.recompute) {
+      fmt::format_to(to, " recompute=1");
+    }
+    if (!n.attrs.empty()) {
+      fmt::format_to(to, " attrs={}", to_string(n.attrs));
+    }
     out.push_back('\n');
   }
-  if (!g.losses.empty()) fmt::format_to(to, "losses {}\n", fmt::join(g.losses, ","));
-  if (!g.outputs.empty()) fmt::format_to(to, "outputs {}\n", fmt::join(g.outputs, ","));
+  if (!g.losses.empty()) {
+    fmt::format_to(to, "losses {}\n", fmt::join(g.losses, ","));
+  }
+  if (!g.outputs.empty()) {
+    fmt::format_to(to, "outputs {}\n", fmt::join(g.outputs, ","));
+  }
   for (const ParamGrad& p : g.grads) {
     fmt::format_to(to, "grad {} {}", p.param, fmt::join(p.contributions, ","));
-    if (p.total != only_contribution(p)) fmt::format_to(to, " total={}", p.total);
+    if (p.total != only_contribution(p)) {
+      fmt::format_to(to, " total={}", p.total);
+    }
     out.push_back('\n');
   }
   return fmt::to_string(out);
 }
 
 Graph parse_graph(std::string_view text) {
-  // Line by line: the header, then tensors and nodes, whose numbers must count up from 0, so that ids
-  // are positions; a line may refer only to what exists. The last loop checks the one reference
+  // Line by line: the header, then tensors and nodes, whose numbers must count up from 0, so that
+  // ids are positions; a line may refer only to what exists. The last loop checks the one reference
   // that points forward, from a tensor to the node that makes it.
   Graph g;
   size_t number = 0;
@@ -184,15 +226,18 @@ Graph parse_graph(std::string_view text) {
     ++number;
     if (raw.empty() || raw[0] == '#') continue;
     if (!header) {
-      if (raw != kHeader)
+      if (raw != kHeader) {
         fail("graph text", "line {}: got '{}'; expected '{}'", number, raw.substr(0, 40), kHeader);
+      }
       header = true;
       continue;
     }
     const Line line(raw, number);
     const std::string_view what = line.word(0);
     auto in_order = [&](size_t next) {
-      if (line.parse<uint32_t>(line.word(1)) != next) line.bad(fmt::format("expected number {}", next));
+      if (line.parse<uint32_t>(line.word(1)) != next) {
+        line.bad(fmt::format("expected number {}", next));
+      }
     };
     if (what == "graph") {
       g.num_layers = line.integer("layers", 0);
@@ -209,25 +254,33 @@ Graph parse_graph(std::string_view text) {
       g.outputs = line.ids(line.word(1), g.tensors.size());
     } else if (what == "grad") {
       const auto param = line.ids(line.word(1), g.tensors.size());
-      if (param.size() != 1) line.bad("expected one parameter");
+      if (param.size() != 1) {
+        line.bad("expected one parameter");
+      }
       g.grads.push_back({param[0], line.ids(line.word(2), g.tensors.size())});
       const auto total = line.ids(line.text("total"), g.tensors.size());
-      if (total.size() > 1) line.bad("expected one total");
+      if (total.size() > 1) {
+        line.bad("expected one total");
+      }
       g.grads.back().total = total.empty() ? only_contribution(g.grads.back()) : total[0];
     } else {
       line.bad(fmt::format("unknown line '{}'", what.substr(0, 40)));
     }
   }
   if (!header) fail("graph text", "the text is empty; expected '{}'", kHeader);
-  for (const Tensor& t : g.tensors)
-    if (t.producer < kNone || t.producer >= static_cast<NodeId>(g.nodes.size()))
-      fail("graph text", "tensor '{}' is written by node {}, which does not exist", t.name, t.producer);
+  for (const Tensor& t : g.tensors) {
+    if (t.producer < kNone || t.producer >= static_cast<NodeId>(g.nodes.size())) {
+      fail("graph text", "tensor '{}' is written by node {}, which does not exist", t.name,
+           t.producer);
+    }
+  }
   return g;
 }
 
 std::string to_dot(const Graph& g) {
   constexpr const char* kColours[] = {"#dbeafe", "#fee2e2", "#dcfce7"};
-  std::string out = "digraph graph_of_model {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n";
+  std::string out =
+      "digraph graph_of_model {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n";
   std::vector<bool> shown(g.tensors.size(), false);
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
@@ -240,9 +293,10 @@ std::string to_dot(const Graph& g) {
         out += fmt::format("  n{} -> n{} [label=\"{}\"];\n", t.producer, i, to_string(t.type));
         continue;
       }
-      if (!shown[static_cast<size_t>(id)])
+      if (!shown[static_cast<size_t>(id)]) {
         out += fmt::format("  t{} [label=\"{}\\n{}\", shape=ellipse];\n", id, t.name,
                            to_string(t.type));
+      }
       shown[static_cast<size_t>(id)] = true;
       out += fmt::format("  t{} -> n{};\n", id, i);
     }

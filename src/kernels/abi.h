@@ -23,7 +23,9 @@ struct TensorRef {
 
   int64_t dim(int i) const { return type->dims[static_cast<size_t>(i)]; }
   template <typename T>
-  T* as() const { return static_cast<T*>(data); }
+  T* as() const {
+    return static_cast<T*>(data);
+  }
 };
 
 /// Index at which the local piece of a letter of the op's notation begins in the logical tensor:

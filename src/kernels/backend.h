@@ -24,8 +24,9 @@ class Backend {
 };
 
 /// The kernels in this program for the processor that it runs on: those of the most demanding
-/// instruction set that it supports, or of the one that the environment's HOCKET_CPU names (Error if
-/// there is none such). Results are the same to the bit within one instruction set, not between two.
+/// instruction set that it supports, or of the one that the environment's HOCKET_CPU names (Error
+/// if there is none such). Results are the same to the bit within one instruction set, not between
+/// two.
 std::shared_ptr<Backend> cpu_backend();
 /// Which one that is, and why: "x86-64-v4 (the best for this processor of ...)".
 std::string cpu_choice();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses among the instruction sets for which the CPU kernels were compiled, once, at the first use.
+// Chooses among the instruction sets for which the CPU kernels were compiled, once, at the first
+// use.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -78,18 +79,15 @@ class CpuBackend final : public Backend {
   }
 
   KernelFn find(std::string_view op, Device device, const OperandTypes& types) const override {
-    const auto at = std::lower_bound(table_.kernels.begin(), table_.kernels.end(), op,
-                                     [](const CpuKernel& k, std::string_view name) { return std::string_view(k.op) < name; });
+    const auto at = std::lower_bound(
+        table_.kernels.begin(), table_.kernels.end(), op,
+        [](const CpuKernel& k, std::string_view name) { return std::string_view(k.op) < name; });
     if (device != Device::cpu || at == table_.kernels.end() || std::string_view(at->op) != op) {
       return nullptr;
     }
-    if (at->any_operands) {
-      return at->f32;
-    }
+    if (at->any_operands) return at->f32;
     const auto dtype = graph::compute_dtype(types.in, types.out);
-    if (dtype == graph::DType::f64) {
-      return at->f64;
-    }
+    if (dtype == graph::DType::f64) return at->f64;
     return dtype == graph::DType::f32 ? at->f32 : nullptr;
   }
 

@@ -19,9 +19,9 @@ struct CpuTable {
   std::span<const CpuKernel> kernels;  ///< sorted by op
 };
 
-#define LEVEL(space, name)   \
-  namespace space {          \
-  const CpuTable& table();   \
+#define LEVEL(space, name) \
+  namespace space {        \
+  const CpuTable& table(); \
   }
 #include "kernels/levels.inc"
 #undef LEVEL

@@ -77,14 +77,10 @@ class Team {
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [&] { return stopping_ || (job_ && jobs_ > seen); });
-      if (stopping_) {
-        return;
-      }
+      if (stopping_) return;
       seen = jobs_;
       Job& job = *job_;
-      if (thread >= job.limit) {
-        continue;
-      }
+      if (thread >= job.limit) continue;
       ++inside_;
       lock.unlock();
       job.work(thread);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads of one kernel call. Every thread that runs kernels (a lane, a test) has a team of its own:
-// itself and helpers that sleep between calls, so that lanes share the cores. Parts of a job are taken
-// one by one: a helper that wakes late finds its part done by somebody else, it holds nobody up.
+// Threads of one kernel call. Every thread that runs kernels (a lane, a test) has a team of its
+// own: itself and helpers that sleep between calls, so that lanes share the cores. Parts of a job
+// are taken one by one: a helper that wakes late finds its part done by somebody else, it holds
+// nobody up.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,9 @@ void run_parts(int64_t parts, int64_t limit, Part run, void* context);
 /// run_parts with a function: fn(part, thread).
 template <typename F>
 void parallel(int64_t parts, int64_t limit, F& fn) {
-  run_parts(parts, limit,
-            [](void* f, int64_t part, int64_t thread) { (*static_cast<F*>(f))(part, thread); }, &fn);
+  run_parts(
+      parts, limit,
+      [](void* f, int64_t part, int64_t thread) { (*static_cast<F*>(f))(part, thread); }, &fn);
 }
 
 }  // namespace hocket::kernels

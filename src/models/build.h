@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Config → graph, written once for one device: the forward pass of one global micro-batch. Backward,
-// optimizer and every kind of parallelism are derived from it.
+// Config → graph, written once for one device: the forward pass of one global micro-batch.
+// Backward, optimizer and every kind of parallelism are derived from it.
 #pragma once
 
 #include <cstdint>

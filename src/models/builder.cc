@@ -26,33 +26,41 @@ constexpr int64_t kMaxTokens = int64_t{1} << 27;
 
 int64_t product(const Dims& dims) {
   int64_t n = 1;
-  for (int64_t d : dims) n *= d;
+  for (int64_t d : dims) {
+    n *= d;
+  }
   return n;
 }
 
 /// A form of equal tensors one after the other.
 WeightForm stacked(const std::vector<std::string>& names, const Dims& dims) {
   WeightForm form;
-  for (const std::string& name : names)
+  for (const std::string& name : names) {
     form.push_back({name, dims, static_cast<int64_t>(form.size()) * product(dims)});
+  }
   return form;
 }
 
 void check_options(const BuildOptions& o) {
   using Mode = BuildOptions::Mode;
-  if (o.tokens < 1 || o.tokens > kMaxTokens)
+  if (o.tokens < 1 || o.tokens > kMaxTokens) {
     fail("model", "a micro-batch has {} tokens; expected 1 to {}", o.tokens, kMaxTokens);
+  }
   if (o.sequence_length < 0 ||
-      (o.sequence_length > 0 && o.mode != Mode::generate && o.tokens % o.sequence_length != 0))
+      (o.sequence_length > 0 && o.mode != Mode::generate && o.tokens % o.sequence_length != 0)) {
     fail("model", "a micro-batch has {} tokens; expected a multiple of the sequence length, {}",
          o.tokens, o.sequence_length);
-  if (!graph::is_floating(o.dtype))
+  }
+  if (!graph::is_floating(o.dtype)) {
     fail("model", "dtype is {}; expected a floating-point type", to_string(o.dtype));
-  if (o.num_micro_batches < 1 || !(o.balance_coef >= 0))
+  }
+  if (o.num_micro_batches < 1 || !(o.balance_coef >= 0)) {
     fail("model", "got {} micro-batches and balance coefficient {}; expected ≥ 1 and ≥ 0",
          o.num_micro_batches, o.balance_coef);
-  if (o.mode == Mode::generate && (o.cache_slots < 1 || o.cache_slots > kMaxTokens))
+  }
+  if (o.mode == Mode::generate && (o.cache_slots < 1 || o.cache_slots > kMaxTokens)) {
     fail("model", "the KV cache has {} slots; expected 1 to {}", o.cache_slots, kMaxTokens);
+  }
 }
 
 }  // namespace
@@ -73,7 +81,9 @@ TensorId Builder::node(int32_t layer, const char* op, Attrs attrs, std::vector<T
 
 TensorId Builder::param(const std::string& name, Dims dims, int32_t layer, Init init,
                         std::vector<WeightForm> forms, bool expert) {
-  if (collect_weights_) weights_.push_back({name, dims, std::move(forms), {}});
+  if (collect_weights_) {
+    weights_.push_back({name, dims, std::move(forms), {}});
+  }
   return graph_.param(name, {options_.dtype, std::move(dims)}, layer, init, expert);
 }
 
@@ -87,7 +97,9 @@ TensorId Builder::input(const std::string& name, DType dtype, int64_t size, bool
 
 Init Builder::matrix_init(bool residual) const {
   double std = config_.initializer_range;
-  if (residual) std /= std::sqrt(2.0 * static_cast<double>(config_.num_layers));
+  if (residual) {
+    std /= std::sqrt(2.0 * static_cast<double>(config_.num_layers));
+  }
   return {Init::Kind::normal, std};
 }
 
@@ -98,11 +110,14 @@ void Builder::build() {
   positions_ = input(inputs::kPositions, DType::i32, options_.tokens);
   const Dims table{v, d};
   embedding_ = plain("model.embed_tokens.weight", table, -1, matrix_init(), table);
-  if (config_.tie_word_embeddings && collect_weights_)
+  if (config_.tie_word_embeddings && collect_weights_) {
     weights_.back().aliases = {{"lm_head.weight", table, 0}};
+  }
   TensorId x =
       ops::apply(graph_, "embedding", {}, {tokens_, embedding_}, "model.embed_tokens", -1)[0];
-  for (int32_t layer = 0; layer < graph_.num_layers; ++layer) x = family.block(*this, layer, x);
+  for (int32_t layer = 0; layer < graph_.num_layers; ++layer) {
+    x = family.block(*this, layer, x);
+  }
   head(x);
 }
 
@@ -111,8 +126,8 @@ void Builder::head(TensorId x) {
   const int32_t last = graph_.num_layers;
   const Dims width{config_.hidden_size}, table{config_.vocab_size, config_.hidden_size};
   const TensorId g = plain("model.norm.weight", width, last, kOnes, width);
-  const TensorId h =
-      ops::apply(graph_, "rms_norm", {{"eps", config_.rms_norm_eps}}, {x, g}, "model.norm", last)[0];
+  const TensorId h = ops::apply(graph_, "rms_norm", {{"eps", config_.rms_norm_eps}}, {x, g},
+                                "model.norm", last)[0];
   const TensorId w = config_.tie_word_embeddings
                          ? embedding_
                          : plain("lm_head.weight", table, last, matrix_init(), table);
@@ -141,7 +156,9 @@ TensorId Builder::add(int32_t layer, TensorId a, TensorId b, const std::string& 
 TensorId Builder::rope(int32_t layer, TensorId x, const std::string& name) {
   const Rope& r = config_.rope;
   Attrs attrs{{"theta", r.theta}, {"inverse", int64_t{0}}, {"scaling", r.scaling}};
-  if (r.scaling != "default") attrs.set("factor", r.factor);
+  if (r.scaling != "default") {
+    attrs.set("factor", r.factor);
+  }
   if (r.scaling == "llama3") {
     attrs.set("low_freq_factor", r.low_freq_factor);
     attrs.set("high_freq_factor", r.high_freq_factor);
@@ -166,8 +183,7 @@ TensorId Builder::attention(int32_t layer, TensorId x, bool head_norm) {
   TensorId q = project("q", H), k = project("k", G), v = project("v", G);
   if (head_norm) {
     const auto normed = [&](TensorId heads, const char* name) {
-      const TensorId g =
-          plain(fmt::format("{}{}_norm.weight", base, name), {d}, layer, kOnes, {d});
+      const TensorId g = plain(fmt::format("{}{}_norm.weight", base, name), {d}, layer, kOnes, {d});
       return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {heads, g},
                   fmt::format("attn.{}_norm", name));
     };
@@ -191,7 +207,9 @@ TensorId Builder::attention(int32_t layer, TensorId x, bool head_norm) {
     const TensorId k_cache = cache("k"), v_cache = cache("v");
     o = node(layer, "attention_cached", attrs, {q, k, v, k_cache, v_cache, positions_}, "attn.o");
   } else {
-    if (options_.sequence_length > 0) attrs.set("seq", options_.sequence_length);
+    if (options_.sequence_length > 0) {
+      attrs.set("seq", options_.sequence_length);
+    }
     o = node(layer, "attention", attrs, {q, k, v, positions_}, "attn.o");
   }
   const TensorId w = plain(base + "o_proj.weight", {D, H, d}, layer, matrix_init(true), {D, H * d});
@@ -207,21 +225,19 @@ TensorId Builder::mlp(int32_t layer, TensorId x) {
              stacked({base + "gate_up_proj.weight"}, {2 * F, D})});
   const TensorId gu = node(layer, "linear", {}, {x, gate_up}, "mlp.gate_up");
   const TensorId h = node(layer, "swiglu", {}, {gu}, "mlp.h");
-  const TensorId down =
-      plain(base + "down_proj.weight", {D, F}, layer, matrix_init(true), {D, F});
+  const TensorId down = plain(base + "down_proj.weight", {D, F}, layer, matrix_init(true), {D, F});
   return node(layer, "linear", {}, {h, down}, "mlp.out");
 }
 
 TensorId Builder::experts(int32_t layer, TensorId x) {
-  const int64_t D = config_.hidden_size, F = config_.moe_intermediate_size,
-                E = config_.num_experts, K = config_.top_k;
+  const int64_t D = config_.hidden_size, F = config_.moe_intermediate_size, E = config_.num_experts,
+                K = config_.top_k;
   const std::string base = prefix(layer) + "mlp.";
   const TensorId gate = plain(base + "gate.weight", {E, D}, layer, matrix_init(), {E, D});
   const TensorId logits = node(layer, "linear", {}, {x, gate}, "mlp.router_logits");
-  const std::vector<TensorId> route =
-      ops::apply(graph_, "router",
-                 {{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}}, {logits},
-                 prefix(layer) + "mlp.route", layer);
+  const std::vector<TensorId> route = ops::apply(
+      graph_, "router", {{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}}, {logits},
+      prefix(layer) + "mlp.route", layer);
   const TensorId weights = route[0], ids = route[1], psum = route[3];
   const std::vector<TensorId> plan = ops::apply(graph_, "route_plan", {{"num_experts", E}}, {ids},
                                                 fmt::format("moe.counts.{}", layer), layer);
@@ -245,10 +261,9 @@ TensorId Builder::experts(int32_t layer, TensorId x) {
     downs.push_back(fmt::format("{}experts.{}.down_proj.weight", base, e));
   }
   // The second form is how transformers 5 holds them, and saves them if told not to convert.
-  const TensorId gate_up =
-      param(base + "experts.gate_up_proj", {E, 2, F, D}, layer, matrix_init(),
-            {stacked(gates_ups, {F, D}), stacked({base + "experts.gate_up_proj"}, {E, 2 * F, D})},
-            true);
+  const TensorId gate_up = param(
+      base + "experts.gate_up_proj", {E, 2, F, D}, layer, matrix_init(),
+      {stacked(gates_ups, {F, D}), stacked({base + "experts.gate_up_proj"}, {E, 2 * F, D})}, true);
   const TensorId gu = node(layer, "grouped_linear", {}, {xs, gate_up, counts}, "mlp.gate_up");
   const TensorId h = node(layer, "swiglu", {}, {gu, counts}, "mlp.h");
   const TensorId down =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that families are made of. Each makes its parameters (with their Hugging Face names) and
-// its nodes. Internal to src/models.
+// The parts that families are made of. Each makes its parameters (with their Hugging Face names)
+// and its nodes. Internal to src/models.
 //
 // Shape letters: T tokens, D width, H query heads, G kv heads, d head dim, F ffn width, E experts,
 // K experts per token, V vocabulary, S slots of the KV cache, L layers.

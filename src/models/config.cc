@@ -36,58 +36,112 @@ const std::vector<Family>& family_list() {
 
 // Keys that transformers writes and that change nothing for a text model of these families, or that
 // are read below.
-constexpr const char* kCommonKeys[] = {
-    "_name_or_path", "architectures", "attention_bias", "attention_dropout", "bos_token_id",
-    "dtype", "eos_token_id", "head_dim", "hidden_act", "hidden_size", "initializer_range",
-    "intermediate_size", "max_position_embeddings", "mlp_bias", "model_type",
-    "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
-    "original_max_position_embeddings", "output_attentions", "output_hidden_states",
-    "pad_token_id", "partial_rotary_factor", "pretraining_tp", "quantization_config",
-    "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
-    "tie_word_embeddings", "torch_dtype", "transformers_version", "use_cache",
-    "use_sliding_window", "vocab_size", "layer_types"};
+constexpr const char* kCommonKeys[] = {"_name_or_path",
+                                       "architectures",
+                                       "attention_bias",
+                                       "attention_dropout",
+                                       "bos_token_id",
+                                       "dtype",
+                                       "eos_token_id",
+                                       "head_dim",
+                                       "hidden_act",
+                                       "hidden_size",
+                                       "initializer_range",
+                                       "intermediate_size",
+                                       "max_position_embeddings",
+                                       "mlp_bias",
+                                       "model_type",
+                                       "num_attention_heads",
+                                       "num_hidden_layers",
+                                       "num_key_value_heads",
+                                       "original_max_position_embeddings",
+                                       "output_attentions",
+                                       "output_hidden_states",
+                                       "pad_token_id",
+                                       "partial_rotary_factor",
+                                       "pretraining_tp",
+                                       "quantization_config",
+                                       "rms_norm_eps",
+                                       "rope_parameters",
+                                       "rope_scaling",
+                                       "rope_theta",
+                                       "sliding_window",
+                                       "tie_word_embeddings",
+                                       "torch_dtype",
+                                       "transformers_version",
+                                       "use_cache",
+                                       "use_sliding_window",
+                                       "vocab_size",
+                                       "layer_types"};
 
 // Keys with which other families change the computation: a config that sets one is of a model with
 // code of its own. 0 and 1 are the values without effect, of limits and of factors.
-constexpr const char* kForeignKeys[] = {
-    "alibi", "attention_multiplier", "attn_logit_softcapping", "clip_qkv", "embedding_multiplier",
-    "final_logit_softcapping", "first_k_dense_replace", "kv_lora_rank", "logit_scale",
-    "logits_scaling", "moe_shared_expert_intermediate_size", "n_group", "n_shared_experts",
-    "no_rope_layers", "num_shared_experts", "parallel_residual", "q_lora_rank", "qkv_bias",
-    "query_pre_attn_scalar", "residual_multiplier", "routed_scaling_factor",
-    "shared_expert_intermediate_size", "use_parallel_residual", "use_qk_norm", "use_qkv_bias"};
+constexpr const char* kForeignKeys[] = {"alibi",
+                                        "attention_multiplier",
+                                        "attn_logit_softcapping",
+                                        "clip_qkv",
+                                        "embedding_multiplier",
+                                        "final_logit_softcapping",
+                                        "first_k_dense_replace",
+                                        "kv_lora_rank",
+                                        "logit_scale",
+                                        "logits_scaling",
+                                        "moe_shared_expert_intermediate_size",
+                                        "n_group",
+                                        "n_shared_experts",
+                                        "no_rope_layers",
+                                        "num_shared_experts",
+                                        "parallel_residual",
+                                        "q_lora_rank",
+                                        "qkv_bias",
+                                        "query_pre_attn_scalar",
+                                        "residual_multiplier",
+                                        "routed_scaling_factor",
+                                        "shared_expert_intermediate_size",
+                                        "use_parallel_residual",
+                                        "use_qk_norm",
+                                        "use_qkv_bias"};
 
 Rope parse_rope(const JsonView& top, const JsonView* in, int64_t max_position) {
   Rope rope;
   if (in != nullptr) {
     const char* key = in->has("rope_type") ? "rope_type" : "type";
     rope.scaling = in->get_string(key, "default");
-    if (rope.scaling != "default" && rope.scaling != "linear" && rope.scaling != "llama3")
-      in->at(key).fail(fmt::format("is {}, which is not supported; expected default, linear or "
-                                   "llama3", quote(rope.scaling)));
-    if (rope.scaling != "default") rope.factor = read_number(*in, "factor", 1, 1e9);
+    if (rope.scaling != "default" && rope.scaling != "linear" && rope.scaling != "llama3") {
+      in->at(key).fail(
+          fmt::format("is {}, which is not supported; expected default, linear or "
+                      "llama3",
+                      quote(rope.scaling)));
+    }
+    if (rope.scaling != "default") {
+      rope.factor = read_number(*in, "factor", 1, 1e9);
+    }
     if (rope.scaling == "llama3") {
       rope.low_freq_factor = read_number(*in, "low_freq_factor", 1e-9, 1e9);
       rope.high_freq_factor = read_number(*in, "high_freq_factor", 1e-9, 1e9);
-      if (rope.high_freq_factor <= rope.low_freq_factor)
+      if (rope.high_freq_factor <= rope.low_freq_factor) {
         in->at("high_freq_factor")
             .fail(fmt::format("is {}; expected more than low_freq_factor, which is {}",
                               rope.high_freq_factor, rope.low_freq_factor));
+      }
       // The order of transformers 5: a top-level key, then this object, then the longest context.
       constexpr const char* kOriginal = "original_max_position_embeddings";
-      rope.original_max_position = read_number(
-          top, kOriginal, 1, 1e12,
-          read_number(*in, kOriginal, 1, 1e12, static_cast<double>(max_position)));
+      rope.original_max_position =
+          read_number(top, kOriginal, 1, 1e12,
+                      read_number(*in, kOriginal, 1, 1e12, static_cast<double>(max_position)));
     }
-    if (read_number(*in, "partial_rotary_factor", 0, 1, 1.0) != 1)
+    if (read_number(*in, "partial_rotary_factor", 0, 1, 1.0) != 1) {
       in->at("partial_rotary_factor").fail("is not supported; expected 1: all of a head rotates");
+    }
   }
   rope.theta = read_number(top, "rope_theta", 1, 1e18, 10000.0);
   if (in != nullptr && in->has("rope_theta")) {
     const double theta = read_number(*in, "rope_theta", 1, 1e18);
-    if (top.has("rope_theta") && theta != rope.theta)
-      in->at("rope_theta").fail(fmt::format("is {} but the one outside is {}; expected one value",
-                                            theta, rope.theta));
+    if (top.has("rope_theta") && theta != rope.theta) {
+      in->at("rope_theta")
+          .fail(fmt::format("is {} but the one outside is {}; expected one value", theta,
+                            rope.theta));
+    }
     rope.theta = theta;
   }
   return rope;
@@ -95,9 +149,16 @@ Rope parse_rope(const JsonView& top, const JsonView* in, int64_t max_position) {
 
 Rope read_rope(const JsonView& in, int64_t max_position) {
   std::optional<JsonView> scaling, parameters;
-  if (in.has("rope_scaling")) scaling = in.at("rope_scaling");
-  if (in.has("rope_parameters")) parameters = in.at("rope_parameters");
-  const Rope rope = parse_rope(in, scaling ? &*scaling : parameters ? &*parameters : nullptr,
+  if (in.has("rope_scaling")) {
+    scaling = in.at("rope_scaling");
+  }
+  if (in.has("rope_parameters")) {
+    parameters = in.at("rope_parameters");
+  }
+  const Rope rope = parse_rope(in,
+                               scaling      ? &*scaling
+                               : parameters ? &*parameters
+                                            : nullptr,
                                max_position);
   if (!scaling || !parameters) return rope;
   if (parse_rope(in, &*parameters, max_position) == rope) return rope;
@@ -108,30 +169,40 @@ void refuse_unsupported(const JsonView& in) {
   refuse(in, "attention_bias", "expected false: linear layers have no bias here");
   refuse(in, "mlp_bias", "expected false: linear layers have no bias here");
   refuse(in, "quantization_config", "expected weights of F32, F64, F16 or BF16");
-  if (read_number(in, "attention_dropout", 0, 1, 0.0) != 0)
+  if (read_number(in, "attention_dropout", 0, 1, 0.0) != 0) {
     in.at("attention_dropout").fail("is not supported; expected 0");
-  if (read_number(in, "partial_rotary_factor", 0, 1, 1.0) != 1)
+  }
+  if (read_number(in, "partial_rotary_factor", 0, 1, 1.0) != 1) {
     in.at("partial_rotary_factor").fail("is not supported; expected 1: all of a head rotates");
+  }
   // transformers drops the window unless use_sliding_window is set.
-  if (in.has("sliding_window") && in.get_bool("use_sliding_window", true))
+  if (in.has("sliding_window") && in.get_bool("use_sliding_window", true)) {
     in.at("sliding_window")
         .fail(fmt::format("is {}, which is not supported; expected null, or use_sliding_window: "
                           "false (attention is causal over the whole document)",
                           show(in.at("sliding_window"))));
+  }
   const std::string act = in.get_string("hidden_act", "silu");
-  if (act != "silu" && act != "swish")
-    in.at("hidden_act").fail(fmt::format("is {}, which is not supported; expected silu", quote(act)));
-  for (const char* key : kForeignKeys)
-    if (in.has(key) && !(in.at(key).is_number() && (in.at(key).as_double() == 0 ||
-                                                    in.at(key).as_double() == 1)))
-      refuse(in, key, "expected a plain " + in.get_string("model_type") +
-                          ", without what other families add");
+  if (act != "silu" && act != "swish") {
+    in.at("hidden_act")
+        .fail(fmt::format("is {}, which is not supported; expected silu", quote(act)));
+  }
+  for (const char* key : kForeignKeys) {
+    if (in.has(key) &&
+        !(in.at(key).is_number() && (in.at(key).as_double() == 0 || in.at(key).as_double() == 1))) {
+      refuse(
+          in, key,
+          "expected a plain " + in.get_string("model_type") + ", without what other families add");
+    }
+  }
   if (!in.has("layer_types")) return;
-  for (const std::string& type : in.at("layer_types").as_strings())
-    if (type != "full_attention")
+  for (const std::string& type : in.at("layer_types").as_strings()) {
+    if (type != "full_attention") {
       in.at("layer_types")
           .fail(fmt::format("holds {}, which is not supported; expected full_attention for all",
                             quote(type)));
+    }
+  }
 }
 
 void check_keys(const JsonView& in, const Family& family) {
@@ -141,16 +212,18 @@ void check_keys(const JsonView& in, const Family& family) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string near = nearest(key, known);
     fail(in.where(), "unknown key {}; {}", quote(key),
-         near.empty() ? "expected a key of Hugging Face's config.json for " + std::string(family.name)
-                      : "did you mean '" + near + "'?");
+         near.empty()
+             ? "expected a key of Hugging Face's config.json for " + std::string(family.name)
+             : "did you mean '" + near + "'?");
   }
 }
 
 }  // namespace
 
 const Family* find_family(std::string_view name) {
-  for (const Family& f : family_list())
+  for (const Family& f : family_list()) {
     if (name == f.name) return &f;
+  }
   return nullptr;
 }
 
@@ -162,22 +235,27 @@ const Family& family_of(const ModelConfig& config) {
 
 std::vector<std::string> families() {
   std::vector<std::string> names;
-  for (const Family& f : family_list()) names.push_back(f.name);
+  for (const Family& f : family_list()) {
+    names.push_back(f.name);
+  }
   return names;
 }
 
 ModelConfig parse_config(std::string_view text, const std::string& where, bool strict) {
-  // The family first, since it decides which keys exist; then refusal of what would change the model
-  // and is not built (refuse_unsupported), so that nothing is silently ignored; then the numbers,
-  // each with its bounds and the relations between them; last what only this family has.
+  // The family first, since it decides which keys exist; then refusal of what would change the
+  // model and is not built (refuse_unsupported), so that nothing is silently ignored; then the
+  // numbers, each with its bounds and the relations between them; last what only this family has.
   const json object = parse_json(text, where, {.max_depth = 32, .max_bytes = kMaxConfigBytes});
   const JsonView in(object, where);
   const std::string type = in.get_string("model_type");
   const Family* family = find_family(type);
-  if (family == nullptr)
+  if (family == nullptr) {
     fail(where, "model_type is {}, which is not supported; expected {}", quote(type),
          join(families(), " or "));
-  if (strict) check_keys(in, *family);
+  }
+  if (strict) {
+    check_keys(in, *family);
+  }
   refuse_unsupported(in);
 
   ModelConfig c;
@@ -188,16 +266,20 @@ ModelConfig parse_config(std::string_view text, const std::string& where, bool s
   c.num_heads = read_int(in, "num_attention_heads", 1, kMaxHeads);
   c.num_kv_heads = read_int(in, "num_key_value_heads", 1, kMaxHeads,
                             family->default_kv_heads > 0 ? family->default_kv_heads : c.num_heads);
-  if (c.num_heads % c.num_kv_heads != 0)
+  if (c.num_heads % c.num_kv_heads != 0) {
     fail(where, "num_attention_heads is {}; expected a multiple of num_key_value_heads, {}",
          c.num_heads, c.num_kv_heads);
-  if (!in.has("head_dim") && c.hidden_size % c.num_heads != 0)
-    fail(where, "hidden_size is {}; expected a multiple of num_attention_heads, {}; or set head_dim",
+  }
+  if (!in.has("head_dim") && c.hidden_size % c.num_heads != 0) {
+    fail(where,
+         "hidden_size is {}; expected a multiple of num_attention_heads, {}; or set head_dim",
          c.hidden_size, c.num_heads);
+  }
   c.head_dim = read_int(in, "head_dim", 1, kMaxHeads, c.hidden_size / c.num_heads);
-  if (c.head_dim % 2 != 0)
+  if (c.head_dim % 2 != 0) {
     fail(where, "head_dim is {}; expected an even number: rotary embedding turns pairs",
          c.head_dim);
+  }
   c.intermediate_size = read_int(in, "intermediate_size", 1, kMaxWidth);
   c.max_position = read_int(in, "max_position_embeddings", 1, kMaxVocab, 2048);
   c.rms_norm_eps = read_number(in, "rms_norm_eps", 0, 1, 1e-6);
@@ -205,8 +287,12 @@ ModelConfig parse_config(std::string_view text, const std::string& where, bool s
   c.tie_word_embeddings = in.get_bool("tie_word_embeddings", false);
   c.rope = read_rope(in, c.max_position);
   c.moe_layer.assign(static_cast<size_t>(c.num_layers), false);
-  if (in.has("bos_token_id")) c.bos_token_id = read_int(in, "bos_token_id", -1, kMaxVocab);
-  if (in.has("pad_token_id")) c.pad_token_id = read_int(in, "pad_token_id", -1, kMaxVocab);
+  if (in.has("bos_token_id")) {
+    c.bos_token_id = read_int(in, "bos_token_id", -1, kMaxVocab);
+  }
+  if (in.has("pad_token_id")) {
+    c.pad_token_id = read_int(in, "pad_token_id", -1, kMaxVocab);
+  }
   c.eos_token_ids = read_ints(in, "eos_token_id", -1, kMaxVocab);
   family->read(in, c);
   c.json = object.dump(2);
@@ -240,16 +326,26 @@ std::string config_json(const ModelConfig& config, std::string_view torch_dtype)
   // transformers 5 writes dtype, 4 torch_dtype; both read the old name.
   const bool modern = object.contains("dtype");
   object[modern ? "dtype" : "torch_dtype"] = std::string(torch_dtype);
-  if (modern) object.erase("torch_dtype");
+  if (modern) {
+    object.erase("torch_dtype");
+  }
   return object.dump(2) + "\n";
 }
 
 std::string generation_config_json(const ModelConfig& config) {
   json object = {{"_from_model_config", true}};
-  if (config.bos_token_id) object["bos_token_id"] = *config.bos_token_id;
-  if (config.pad_token_id) object["pad_token_id"] = *config.pad_token_id;
-  if (config.eos_token_ids.size() == 1) object["eos_token_id"] = config.eos_token_ids[0];
-  if (config.eos_token_ids.size() > 1) object["eos_token_id"] = config.eos_token_ids;
+  if (config.bos_token_id) {
+    object["bos_token_id"] = *config.bos_token_id;
+  }
+  if (config.pad_token_id) {
+    object["pad_token_id"] = *config.pad_token_id;
+  }
+  if (config.eos_token_ids.size() == 1) {
+    object["eos_token_id"] = config.eos_token_ids[0];
+  }
+  if (config.eos_token_ids.size() > 1) {
+    object["eos_token_id"] = config.eos_token_ids;
+  }
   return object.dump(2) + "\n";
 }
 

@@ -11,7 +11,8 @@
 
 namespace hocket::models {
 
-/// Rotary position embedding: angle of pair i at position p is p * f(theta^(-2i/d)), f by `scaling`.
+/// Rotary position embedding: angle of pair i at position p is p * f(theta^(-2i/d)), f by
+/// `scaling`.
 struct Rope {
   double theta = 10000;
   std::string scaling = "default";  ///< default, linear or llama3

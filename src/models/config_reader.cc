@@ -18,8 +18,9 @@ namespace {
 
 int64_t bounded(const JsonView& value, int64_t low, int64_t high) {
   const int64_t n = value.as_int();
-  if (n < low || n > high)
+  if (n < low || n > high) {
     value.fail(fmt::format("is {}; expected an integer from {} to {}", n, low, high));
+  }
   return n;
 }
 
@@ -35,8 +36,9 @@ double read_number(const JsonView& in, std::string_view key, double low, double 
   if (fallback && !in.has(key)) return *fallback;
   const JsonView value = in.at(key);
   const double x = value.as_double();
-  if (!(x >= low && x <= high))
+  if (!(x >= low && x <= high)) {
     value.fail(fmt::format("is {}; expected a number from {} to {}", x, low, high));
+  }
   return x;
 }
 
@@ -46,7 +48,9 @@ std::vector<int64_t> read_ints(const JsonView& in, std::string_view key, int64_t
   if (!in.has(key)) return list;
   const JsonView value = in.at(key);
   if (!value.is_array()) return {bounded(value, low, high)};
-  for (size_t i = 0; i < value.size(); ++i) list.push_back(bounded(value.at(i), low, high));
+  for (size_t i = 0; i < value.size(); ++i) {
+    list.push_back(bounded(value.at(i), low, high));
+  }
   return list;
 }
 

@@ -14,9 +14,9 @@ namespace hocket::models {
 class Builder;
 
 struct Family {
-  const char* name;          ///< model_type
-  const char* architecture;  ///< class of transformers that opens it
-  int64_t default_kv_heads;  ///< when the key is absent; 0: as many as heads
+  const char* name;               ///< model_type
+  const char* architecture;       ///< class of transformers that opens it
+  int64_t default_kv_heads;       ///< when the key is absent; 0: as many as heads
   std::vector<const char*> keys;  ///< keys of config.json beyond the common ones
   /// Reads the family's own keys; the common ones are in `config` already.
   void (*read)(const JsonView& in, ModelConfig& config);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama (Touvron et al., arXiv 2302.13971; Grattafiori et al., arXiv 2407.21783): pre-norm blocks of
-// rotary grouped-query attention and a SwiGLU MLP.
+// Llama (Touvron et al., arXiv 2302.13971; Grattafiori et al., arXiv 2407.21783): pre-norm blocks
+// of rotary grouped-query attention and a SwiGLU MLP.
 #include "models/builder.h"
 #include "models/family.h"
 

@@ -17,21 +17,25 @@ void read(const JsonView& in, ModelConfig& c) {
   // transformers 5 writes num_local_experts, 4 num_experts.
   const char* key = in.has("num_local_experts") ? "num_local_experts" : "num_experts";
   c.num_experts = read_int(in, key, 1, kMaxExperts);
-  if (in.has("num_experts") && read_int(in, "num_experts", 1, kMaxExperts) != c.num_experts)
+  if (in.has("num_experts") && read_int(in, "num_experts", 1, kMaxExperts) != c.num_experts) {
     fail(in.where(), "num_experts is {} but num_local_experts is {}; expected one value",
          in.get_int("num_experts"), c.num_experts);
+  }
   c.top_k = read_int(in, "num_experts_per_tok", 1, kMaxTopK);
-  if (c.top_k > c.num_experts)
+  if (c.top_k > c.num_experts) {
     fail(in.where(), "num_experts_per_tok is {}; expected at most {}, which is {}", c.top_k, key,
          c.num_experts);
+  }
   c.moe_intermediate_size = read_int(in, "moe_intermediate_size", 1, kMaxWidth);
   c.norm_topk_prob = in.get_bool("norm_topk_prob", false);
   c.router_aux_loss_coef = read_number(in, "router_aux_loss_coef", 0, 1e6, 0.001);
   const int64_t step = read_int(in, "decoder_sparse_step", 1, kMaxExperts, 1);
-  for (int64_t i = 0; i < c.num_layers; ++i)
+  for (int64_t i = 0; i < c.num_layers; ++i) {
     c.moe_layer[static_cast<size_t>(i)] = (i + 1) % step == 0;
-  for (int64_t i : read_ints(in, "mlp_only_layers", 0, c.num_layers - 1))
+  }
+  for (int64_t i : read_ints(in, "mlp_only_layers", 0, c.num_layers - 1)) {
     c.moe_layer[static_cast<size_t>(i)] = false;
+  }
 }
 
 graph::TensorId block(Builder& b, int32_t layer, graph::TensorId x) {

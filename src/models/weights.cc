@@ -9,7 +9,9 @@ namespace hocket::models {
 
 int64_t WeightSlice::numel() const {
   int64_t n = 1;
-  for (int64_t d : dims) n *= d;
+  for (int64_t d : dims) {
+    n *= d;
+  }
   return n;
 }
 

@@ -14,8 +14,8 @@ namespace hocket::models {
 
 /// One tensor of a safetensors file: elements [offset, offset + numel) of the parameter.
 struct WeightSlice {
-  std::string name;   ///< "model.layers.0.mlp.experts.3.up_proj.weight"
-  graph::Dims dims;   ///< as Hugging Face stores it
+  std::string name;  ///< "model.layers.0.mlp.experts.3.up_proj.weight"
+  graph::Dims dims;  ///< as Hugging Face stores it
   int64_t offset = 0;
   int64_t numel() const;
   bool operator==(const WeightSlice&) const = default;

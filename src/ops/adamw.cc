@@ -9,11 +9,16 @@ namespace {
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("adamw", in, 6);
   want_float("adamw", in[0]);
-  for (size_t i = 1; i < 4; ++i) want_same("adamw", in[i], in[0]);
+  for (size_t i = 1; i < 4; ++i) {
+    want_same("adamw", in[i], in[0]);
+  }
   want_scalar("adamw", in[4], DType::f64);
-  if (in[5].dtype != DType::f64 || in[5].dims != Dims{3})
+  if (in[5].dtype != DType::f64 || in[5].dims != Dims{3}) {
     fail("adamw", "hyper is {}; expected f64[3]", to_string(in[5]));
-  for (const char* key : {"beta1", "beta2", "eps", "weight_decay"}) attrs.f(key);
+  }
+  for (const char* key : {"beta1", "beta2", "eps", "weight_decay"}) {
+    attrs.f(key);
+  }
   return {in[0], in[2], in[3]};
 }
 

@@ -14,8 +14,11 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
 Work work(const Call& call) { return memory_bound(call, 1); }
 
 void grad(GradContext& g) {
-  for (int i : {0, 1})
-    if (g.needs(i)) g.add_grad(i, g.grad_out(0));
+  for (int i : {0, 1}) {
+    if (g.needs(i)) {
+      g.add_grad(i, g.grad_out(0));
+    }
+  }
 }
 
 }  // namespace
@@ -27,14 +30,15 @@ void register_add(std::vector<Op>& ops) {
                  .layout = {"a,a->a|ab,ab->ab|abc,abc->abc|abcd,abcd->abcd", "abcd", "", true},
                  .work = work,
                  .grad = grad,
-                 .samples = [] {
-                   std::vector<Sample> list;
-                   for (Dims d : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
-                     TensorType t{DType::f64, d};
-                     list.push_back({to_string(t), {}, {t, t}, {{}, {}}, {}});
-                   }
-                   return list;
-                 },
+                 .samples =
+                     [] {
+                       std::vector<Sample> list;
+                       for (Dims d : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
+                         TensorType t{DType::f64, d};
+                         list.push_back({to_string(t), {}, {t, t}, {{}, {}}, {}});
+                       }
+                       return list;
+                     },
                  .meaning = Meaning::sum});
 }
 

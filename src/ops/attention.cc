@@ -9,19 +9,23 @@ namespace hocket::ops {
 namespace {
 
 void want_sequences(std::string_view op, const Attrs& attrs) {
-  if (const int64_t length = attrs.i_or("seq", 1); length < 1)
+  if (const int64_t length = attrs.i_or("seq", 1); length < 1) {
     fail(op, "seq is {}; expected tokens of a sequence", length);
+  }
 }
 
 void want_heads(std::string_view op, Types in) {
-  for (int i = 0; i < 3; ++i) want_rank(op, in[static_cast<size_t>(i)], 3);
+  for (int i = 0; i < 3; ++i) {
+    want_rank(op, in[static_cast<size_t>(i)], 3);
+  }
   want_float(op, in[0]);
   want_dtype(op, in[1], in[0].dtype);
   want_same(op, in[1], in[2]);
   want_equal(op, "k's tokens", in[1].dims[0], in[0].dims[0]);
   want_equal(op, "k's head dim", in[1].dims[2], in[0].dims[2]);
-  if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0)
+  if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0) {
     fail(op, "{} query heads over {} kv heads; expected a multiple", in[0].dims[1], in[1].dims[1]);
+  }
 }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -108,7 +112,9 @@ void grad(GradContext& g) {
   const auto& n = g.node();
   auto d = g.emit("attention_bwd", n.attrs,
                   {g.grad_out(0), n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], n.in[3]});
-  for (int i = 0; i < 3; ++i) g.add_grad(i, d[static_cast<size_t>(i)]);
+  for (int i = 0; i < 3; ++i) {
+    g.add_grad(i, d[static_cast<size_t>(i)]);
+  }
 }
 
 std::vector<Sample> samples() {
@@ -163,8 +169,8 @@ std::vector<Sample> samples_cached() {
 }  // namespace
 
 void register_attention(std::vector<Op>& ops) {
-  // Causal attention over documents with its backward op, and the form for generation, which appends
-  // to a cache and has no gradient.
+  // Causal attention over documents with its backward op, and the form for generation, which
+  // appends to a cache and has no gradient.
   ops.push_back({.name = "attention",
                  .doc = "o = softmax(scale q k^T) v, causal inside documents; lse = log sum exp",
                  .infer = infer,
@@ -180,8 +186,7 @@ void register_attention(std::vector<Op>& ops) {
                  .doc = "dq, dk, dv from do and the saved q, k, v, o, lse (FlashAttention-2, arXiv "
                         "2307.08691)",
                  .infer = infer_bwd,
-                 .layout = {"thd,thd,thd,thd,thd,th,t->thd,thd,thd", "th", "1", false,
-                            kSequences},
+                 .layout = {"thd,thd,thd,thd,thd,th,t->thd,thd,thd", "th", "1", false, kSequences},
                  .work = work_bwd,
                  .samples = samples_bwd,
                  .workspace = workspace_bwd,

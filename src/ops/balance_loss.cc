@@ -38,34 +38,37 @@ const Fill kCounts{.kind = Fill::Kind::integers, .lo = 0, .hi = 5};
 }  // namespace
 
 void register_balance_loss(std::vector<Op>& ops) {
-  // The loss reads counts and summed probabilities of the whole global micro-batch: its layout allows no
-  // split, so lowering sums both first. Counts have no gradient.
+  // The loss reads counts and summed probabilities of the whole global micro-batch: its layout
+  // allows no split, so lowering sums both first. Counts have no gradient.
   ops.push_back({.name = "balance_loss",
                  .doc = "loss = coef * E * sum_e counts_e/(tokens*top_k) * psum_e/tokens",
                  .infer = infer,
                  .layout = {"*", ""},
                  .work = work,
                  .grad = grad,
-                 .samples = [] {
-                   return std::vector<Sample>{{"4 experts",
-                                               kAttrs,
-                                               {{DType::f64, {4}}, {DType::i64, {4}}},
-                                               {{.kind = Fill::Kind::uniform}, kCounts},
-                                               {}}};
-                 },
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{{"4 experts",
+                                                   kAttrs,
+                                                   {{DType::f64, {4}}, {DType::i64, {4}}},
+                                                   {{.kind = Fill::Kind::uniform}, kCounts},
+                                                   {}}};
+                     },
                  .accumulates = {0},
                  .family = Family::routing});
-  ops.push_back({.name = "balance_loss_bwd",
-                 .doc = "dpsum_e = coef * E * counts_e/(tokens*top_k) / tokens",
-                 .infer = infer_bwd,
-                 .layout = {"*", ""},
-                 .work = work_bwd,
-                 .samples = [] {
-                   Attrs a = kAttrs;
-                   a.set("dtype", std::string("f64"));
-                   return std::vector<Sample>{{"4 experts", a, {{DType::i64, {4}}}, {kCounts}, {}}};
-                 },
-                 .family = Family::routing});
+  ops.push_back(
+      {.name = "balance_loss_bwd",
+       .doc = "dpsum_e = coef * E * counts_e/(tokens*top_k) / tokens",
+       .infer = infer_bwd,
+       .layout = {"*", ""},
+       .work = work_bwd,
+       .samples =
+           [] {
+             Attrs a = kAttrs;
+             a.set("dtype", std::string("f64"));
+             return std::vector<Sample>{{"4 experts", a, {{DType::i64, {4}}}, {kCounts}, {}}};
+           },
+       .family = Family::routing});
 }
 
 }  // namespace hocket::ops

@@ -8,11 +8,13 @@ namespace hocket::ops {
 std::vector<graph::TensorId> apply(graph::Graph& graph, std::string op, graph::Attrs attrs,
                                    std::vector<graph::TensorId> in, std::string name, int32_t layer,
                                    graph::Phase phase) {
-  // Infers the types of the outputs (an op that refuses its inputs is named by `name`), then adds them
-  // and the node. Output i > 0 is called "name.i".
+  // Infers the types of the outputs (an op that refuses its inputs is named by `name`), then adds
+  // them and the node. Output i > 0 is called "name.i".
   const Op& rule = find(op);
   std::vector<TensorType> types;
-  for (graph::TensorId id : in) types.push_back(graph.tensor(id).type);
+  for (graph::TensorId id : in) {
+    types.push_back(graph.tensor(id).type);
+  }
   std::vector<TensorType> out_types;
   try {
     out_types = rule.infer(attrs, types);

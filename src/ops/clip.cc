@@ -9,22 +9,23 @@ namespace {
 std::vector<TensorType> infer_sumsq(const Attrs&, Types in) {
   want_inputs("sumsq", in, 1);
   want_float("sumsq", in[0]);
-  if (in[0].dims.empty() || in[0].dims.size() > 4)
+  if (in[0].dims.empty() || in[0].dims.size() > 4) {
     fail("sumsq", "got {}; expected rank 1 to 4", to_string(in[0]));
+  }
   return {{DType::f64, {1}}};
 }
 Work work_sumsq(const Call& call) {
   return {2 * static_cast<double>(call.in[0].numel()), total_bytes(call.in, call.out)};
 }
 /// A sum per block.
-int64_t workspace_sumsq(const Call& call) {
-  return ceil_div(call.in[0].numel(), kSumBlock) * 8;
-}
+int64_t workspace_sumsq(const Call& call) { return ceil_div(call.in[0].numel(), kSumBlock) * 8; }
 
 std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
   attrs.f("max_norm");
   if (in.empty()) fail("clip_coef", "no gradients");
-  for (const TensorType& t : in) want_scalar("clip_coef", t, DType::f64);
+  for (const TensorType& t : in) {
+    want_scalar("clip_coef", t, DType::f64);
+  }
   return {{DType::f64, {1}}, {DType::f64, {1}}};
 }
 Work work_clip(const Call& call) { return memory_bound(call, 1); }
@@ -32,34 +33,37 @@ Work work_clip(const Call& call) { return memory_bound(call, 1); }
 }  // namespace
 
 void register_clip(std::vector<Op>& ops) {
-  // The global gradient norm in two steps: a sum of squares per parameter, which ranks can add up, and
-  // the coefficient from all of them.
+  // The global gradient norm in two steps: a sum of squares per parameter, which ranks can add up,
+  // and the coefficient from all of them.
   ops.push_back({.name = "sumsq",
                  .doc = "s = sum of g^2, in fp64",
                  .infer = infer_sumsq,
                  .layout = {"a->.|ab->.|abc->.|abcd->.", "abcd"},
                  .work = work_sumsq,
-                 .samples = [] {
-                   return std::vector<Sample>{{"[6,4]", {}, {{DType::f64, {6, 4}}}, {{}}, {}},
-                                              {"[8]", {}, {{DType::f64, {8}}}, {{}}, {}},
-                                              {"[4,2,6]", {}, {{DType::f64, {4, 2, 6}}}, {{}}, {}},
-                                              {"[2,2,4,2]", {}, {{DType::f64, {2, 2, 4, 2}}}, {{}}, {}}};
-                 },
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{
+                           {"[6,4]", {}, {{DType::f64, {6, 4}}}, {{}}, {}},
+                           {"[8]", {}, {{DType::f64, {8}}}, {{}}, {}},
+                           {"[4,2,6]", {}, {{DType::f64, {4, 2, 6}}}, {{}}, {}},
+                           {"[2,2,4,2]", {}, {{DType::f64, {2, 2, 4, 2}}}, {{}}, {}}};
+                     },
                  .workspace = workspace_sumsq,
                  .family = Family::optimizer});
-  ops.push_back({.name = "clip_coef",
-                 .doc = "norm = sqrt(sum_i s_i); coef = min(1, max_norm/(norm + 1e-6)), 1 if "
-                        "max_norm <= 0 (torch.nn.utils.clip_grad_norm_)",
-                 .infer = infer_clip,
-                 .layout = {"*", ""},
-                 .work = work_clip,
-                 .samples = [] {
-                   TensorType s{DType::f64, {1}};
-                   Fill f{.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 3};
-                   return std::vector<Sample>{
-                       {"three", {{"max_norm", 1.0}}, {s, s, s}, {f, f, f}, {}}};
-                 },
-                 .family = Family::optimizer});
+  ops.push_back(
+      {.name = "clip_coef",
+       .doc = "norm = sqrt(sum_i s_i); coef = min(1, max_norm/(norm + 1e-6)), 1 if "
+              "max_norm <= 0 (torch.nn.utils.clip_grad_norm_)",
+       .infer = infer_clip,
+       .layout = {"*", ""},
+       .work = work_clip,
+       .samples =
+           [] {
+             TensorType s{DType::f64, {1}};
+             Fill f{.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 3};
+             return std::vector<Sample>{{"three", {{"max_norm", 1.0}}, {s, s, s}, {f, f, f}, {}}};
+           },
+       .family = Family::optimizer});
 }
 
 }  // namespace hocket::ops

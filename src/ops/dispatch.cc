@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // route_plan, dispatch and combine: tokens to the rows of their experts and back, dropless under
-// any imbalance. Rows are sorted by (expert, token); row_of[t,k] is the row of token t's k-th expert.
+// any imbalance. Rows are sorted by (expert, token); row_of[t,k] is the row of token t's k-th
+// expert.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -17,8 +18,7 @@ std::vector<TensorType> infer_plan(const Attrs& attrs, Types in) {
   want_rank("route_plan", in[0], 2);
   want_dtype("route_plan", in[0], DType::i32);
   int64_t experts = attrs.i("num_experts");
-  if (in[0].dims[1] > experts)
-    fail("route_plan", "top-{} of {} experts", in[0].dims[1], experts);
+  if (in[0].dims[1] > experts) fail("route_plan", "top-{} of {} experts", in[0].dims[1], experts);
   return {{DType::i64, {experts}}, in[0]};
 }
 
@@ -34,8 +34,9 @@ std::vector<TensorType> infer_dispatch(const Attrs& attrs, Types in) {
 
 std::vector<TensorType> infer_dispatch_bwd(const Attrs&, Types in) {
   want_inputs("dispatch_bwd", in, 2);
-  if (!in[0].routed() || in[0].dims.size() != 3)
+  if (!in[0].routed() || in[0].dims.size() != 3) {
     fail("dispatch_bwd", "got {}; expected [E,T,D]@k", to_string(in[0]));
+  }
   want_float("dispatch_bwd", in[0]);
   want_row_of("dispatch_bwd", in[1], in[0].dims[1]);
   return {{in[0].dtype, {in[0].dims[1], in[0].dims[2]}}};
@@ -43,14 +44,16 @@ std::vector<TensorType> infer_dispatch_bwd(const Attrs&, Types in) {
 
 std::vector<TensorType> infer_combine(const Attrs&, Types in) {
   want_inputs("combine", in, 3);
-  if (!in[0].routed() || in[0].dims.size() != 3)
+  if (!in[0].routed() || in[0].dims.size() != 3) {
     fail("combine", "got {}; expected [E,T,D]@k", to_string(in[0]));
+  }
   want_row_of("combine", in[2], in[0].dims[1]);
   want_rank("combine", in[1], 2);
   want_float("combine", in[0]);
   want_dtype("combine", in[1], in[0].dtype);
-  if (in[1].dims != in[2].dims)
+  if (in[1].dims != in[2].dims) {
     fail("combine", "got weights {} and row_of {}", to_string(in[1]), to_string(in[2]));
+  }
   return {{in[0].dtype, {in[0].dims[1], in[0].dims[2]}}};
 }
 
@@ -76,7 +79,9 @@ Work work_combine(const Call& call) { return rows_moved(call.in[0], 2); }
 Work work_combine_bwd(const Call& call) { return rows_moved(call.in[1], 3); }
 
 void grad_dispatch(GradContext& g) {
-  if (g.needs(0)) g.emit_grad("dispatch_bwd", {}, {g.grad_out(0), g.node().in[1]}, 0);
+  if (g.needs(0)) {
+    g.emit_grad("dispatch_bwd", {}, {g.grad_out(0), g.node().in[1]}, 0);
+  }
 }
 void grad_combine(GradContext& g) {
   const auto& n = g.node();
@@ -110,16 +115,17 @@ Sample with_routes(std::vector<TensorType> inputs, Attrs attrs) {
 }  // namespace
 
 void register_dispatch(std::vector<Op>& ops) {
-  // route_plan turns the router's choices into row numbers; dispatch copies tokens to these rows, and
-  // combine adds them up again, weighted; each has its backward op.
+  // route_plan turns the router's choices into row numbers; dispatch copies tokens to these rows,
+  // and combine adds them up again, weighted; each has its backward op.
   ops.push_back({.name = "route_plan",
                  .doc = "counts[E] rows per expert and row_of[T,K], rows in (expert, token) order",
                  .infer = infer_plan,
                  .layout = {"tk->e,tk", "t"},
                  .work = work_plan,
-                 .samples = [] {
-                   return std::vector<Sample>{{"6 tokens", kAttrs, {kRowOf}, {kRoutes}, {}}};
-                 },
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{{"6 tokens", kAttrs, {kRowOf}, {kRoutes}, {}}};
+                     },
                  .workspace = workspace_plan,
                  .family = Family::routing,
                  .routing = {.counts = 0, .row_of = 1}});
@@ -129,9 +135,10 @@ void register_dispatch(std::vector<Op>& ops) {
                  .layout = {"td,tk->etd", "t", "1"},
                  .work = work_dispatch,
                  .grad = grad_dispatch,
-                 .samples = [] {
-                   return std::vector<Sample>{with_routes({kX, kRowOf}, kAttrs)};
-                 },
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{with_routes({kX, kRowOf}, kAttrs)};
+                     },
                  .family = Family::routing,
                  .cheap_to_repeat = true});
   ops.push_back({.name = "dispatch_bwd",
@@ -139,9 +146,10 @@ void register_dispatch(std::vector<Op>& ops) {
                  .infer = infer_dispatch_bwd,
                  .layout = {"etd,tk->td", "t", "1"},
                  .work = work_dispatch_bwd,
-                 .samples = [] {
-                   return std::vector<Sample>{with_routes({kRows, kRowOf}, {})};
-                 },
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{with_routes({kRows, kRowOf}, {})};
+                     },
                  .accumulates = {0},
                  .family = Family::routing});
   ops.push_back({.name = "combine",
@@ -150,18 +158,20 @@ void register_dispatch(std::vector<Op>& ops) {
                  .layout = {"etd,tk,tk->td", "t", "11"},
                  .work = work_combine,
                  .grad = grad_combine,
-                 .samples = [] {
-                   return std::vector<Sample>{with_routes({kRows, kW, kRowOf}, {})};
-                 },
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{with_routes({kRows, kW, kRowOf}, {})};
+                     },
                  .family = Family::routing});
   ops.push_back({.name = "combine_bwd",
                  .doc = "dys[e_k,t,:] = w[t,k] dy[t,:], dw[t,k] = dy[t,:] . ys[e_k,t,:]",
                  .infer = infer_combine_bwd,
                  .layout = {"td,etd,tk,tk->etd,tk", "t", "1"},
                  .work = work_combine_bwd,
-                 .samples = [] {
-                   return std::vector<Sample>{with_routes({kX, kRows, kW, kRowOf}, {})};
-                 },
+                 .samples =
+                     [] {
+                       return std::vector<Sample>{with_routes({kX, kRows, kW, kRowOf}, {})};
+                     },
                  .family = Family::routing});
 }
 

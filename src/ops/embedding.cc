@@ -29,9 +29,10 @@ Work work_dw(const Call& call) {
 }
 
 void grad(GradContext& g) {
-  if (g.needs(1))
+  if (g.needs(1)) {
     g.emit_grad("embedding_dw", {{"vocab", g.tensor(g.node().in[1]).type.dims[0]}},
                 {g.node().in[0], g.grad_out(0)}, 1);
+  }
 }
 
 std::vector<Sample> samples() {

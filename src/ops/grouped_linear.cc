@@ -7,8 +7,9 @@ namespace hocket::ops {
 namespace {
 
 void want_routed(std::string_view op, const TensorType& t) {
-  if (!t.routed() || t.dims.size() < 3)
+  if (!t.routed() || t.dims.size() < 3) {
     fail(op, "got {}; expected routed rows [E,T,F..]@k", to_string(t));
+  }
   want_float(op, t);
 }
 void want_counts(std::string_view op, const TensorType& counts, int64_t experts) {
@@ -20,8 +21,9 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   want_routed("grouped_linear", in[0]);
   want_dtype("grouped_linear", in[1], in[0].dtype);
   const Dims &x = in[0].dims, &w = in[1].dims;
-  if (x.size() != 3 || w.size() < 3 || w.size() > 4)
+  if (x.size() != 3 || w.size() < 3 || w.size() > 4) {
     fail("grouped_linear", "got x {} and W {}", to_string(in[0]), to_string(in[1]));
+  }
   want_equal("grouped_linear", "number of experts in W", w[0], x[0]);
   want_counts("grouped_linear", in[2], x[0]);
   want_equal("grouped_linear", "W's input width", w.back(), x[2]);
@@ -36,11 +38,13 @@ std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   want_dtype("grouped_linear_dx", in[1], in[0].dtype);
   const Dims &dy = in[0].dims, &w = in[1].dims;
   want_counts("grouped_linear_dx", in[2], dy[0]);
-  if (dy.size() > 4 || w.size() != dy.size())
+  if (dy.size() > 4 || w.size() != dy.size()) {
     fail("grouped_linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
+  }
   want_equal("grouped_linear_dx", "number of experts in W", w[0], dy[0]);
-  for (size_t i = 2; i < dy.size(); ++i)
+  for (size_t i = 2; i < dy.size(); ++i) {
     want_equal("grouped_linear_dx", "W's output width", w[i - 1], dy[i]);
+  }
   return {{in[0].dtype, {dy[0], dy[1], w.back()}, in[0].top_k}};
 }
 
@@ -49,8 +53,9 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   want_routed("grouped_linear_dw", in[0]);
   want_routed("grouped_linear_dw", in[1]);
   want_dtype("grouped_linear_dw", in[1], in[0].dtype);
-  if (in[0].dims.size() > 4 || in[1].dims.size() != 3 || in[0].top_k != in[1].top_k)
+  if (in[0].dims.size() > 4 || in[1].dims.size() != 3 || in[0].top_k != in[1].top_k) {
     fail("grouped_linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
+  }
   want_counts("grouped_linear_dw", in[2], in[0].dims[0]);
   want_equal("grouped_linear_dw", "number of experts", in[1].dims[0], in[0].dims[0]);
   want_equal("grouped_linear_dw", "x's tokens", in[1].dims[1], in[0].dims[1]);
@@ -74,8 +79,8 @@ Work work_of(const Call& call, const TensorType& w) {
   Work work{2 * n * per_row(w), 0};
   for (const Types list : {call.in, call.out}) {
     for (const TensorType& t : list) {
-      work.bytes += t.routed() ? static_cast<int64_t>(static_cast<double>(t.bytes()) * n / bound)
-                               : t.bytes();
+      work.bytes +=
+          t.routed() ? static_cast<int64_t>(static_cast<double>(t.bytes()) * n / bound) : t.bytes();
     }
   }
   return work;
@@ -104,8 +109,12 @@ double model_flops(const Attrs&, Types in, double) {
 void grad(GradContext& g) {
   const auto& n = g.node();
   TensorId dy = g.grad_out(0);
-  if (g.needs(0)) g.emit_grad("grouped_linear_dx", n.attrs, {dy, n.in[1], n.in[2]}, 0);
-  if (g.needs(1)) g.emit_grad("grouped_linear_dw", n.attrs, {dy, n.in[0], n.in[2]}, 1);
+  if (g.needs(0)) {
+    g.emit_grad("grouped_linear_dx", n.attrs, {dy, n.in[1], n.in[2]}, 0);
+  }
+  if (g.needs(1)) {
+    g.emit_grad("grouped_linear_dw", n.attrs, {dy, n.in[0], n.in[2]}, 1);
+  }
 }
 
 /// 4 experts (one may get nothing), 6 tokens, top-2: a, b and counts from random routes.

@@ -12,12 +12,14 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   want_float("linear", in[0]);
   want_dtype("linear", in[1], in[0].dtype);
   size_t features = x.size() - 1;
-  if (x.size() < 2 || x.size() > 3 || w.size() <= features || w.size() > 3)
+  if (x.size() < 2 || x.size() > 3 || w.size() <= features || w.size() > 3) {
     fail("linear", "got x {} and W {}; expected x[T,f..], W[o..,f..]", to_string(in[0]),
          to_string(in[1]));
+  }
   TensorType y{in[0].dtype, {x[0]}};
-  for (size_t i = 0; i < features; ++i)
+  for (size_t i = 0; i < features; ++i) {
     want_equal("linear", "W's input width", w[w.size() - features + i], x[1 + i]);
+  }
   y.dims.insert(y.dims.end(), w.begin(), w.end() - static_cast<int64_t>(features));
   return {y};
 }
@@ -28,9 +30,12 @@ std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   want_float("linear_dx", in[0]);
   want_dtype("linear_dx", in[1], in[0].dtype);
   size_t outs = dy.size() - 1;
-  if (dy.size() < 2 || w.size() <= outs || w.size() > 3)
+  if (dy.size() < 2 || w.size() <= outs || w.size() > 3) {
     fail("linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
-  for (size_t i = 0; i < outs; ++i) want_equal("linear_dx", "W's output width", w[i], dy[1 + i]);
+  }
+  for (size_t i = 0; i < outs; ++i) {
+    want_equal("linear_dx", "W's output width", w[i], dy[1 + i]);
+  }
   TensorType dx{in[0].dtype, {dy[0]}};
   dx.dims.insert(dx.dims.end(), w.begin() + static_cast<int64_t>(outs), w.end());
   return {dx};
@@ -41,8 +46,9 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   const Dims &dy = in[0].dims, &x = in[1].dims;
   want_float("linear_dw", in[0]);
   want_dtype("linear_dw", in[1], in[0].dtype);
-  if (dy.size() < 2 || x.size() < 2 || dy.size() + x.size() > 5)
+  if (dy.size() < 2 || x.size() < 2 || dy.size() + x.size() > 5) {
     fail("linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
+  }
   want_equal("linear_dw", "x's tokens", x[0], dy[0]);
   TensorType dw{in[0].dtype, Dims(dy.begin() + 1, dy.end())};
   dw.dims.insert(dw.dims.end(), x.begin() + 1, x.end());
@@ -76,8 +82,12 @@ double model_flops(const Attrs&, Types in, double) {
 
 void grad(GradContext& g) {
   TensorId dy = g.grad_out(0), x = g.node().in[0], w = g.node().in[1];
-  if (g.needs(0)) g.emit_grad("linear_dx", {}, {dy, w}, 0);
-  if (g.needs(1)) g.emit_grad("linear_dw", {}, {dy, x}, 1);
+  if (g.needs(0)) {
+    g.emit_grad("linear_dx", {}, {dy, w}, 0);
+  }
+  if (g.needs(1)) {
+    g.emit_grad("linear_dw", {}, {dy, x}, 1);
+  }
 }
 
 std::vector<Sample> two_inputs(std::vector<std::pair<Dims, Dims>> shapes) {
@@ -89,16 +99,29 @@ std::vector<Sample> two_inputs(std::vector<std::pair<Dims, Dims>> shapes) {
   return list;
 }
 std::vector<Sample> samples() {
-  return two_inputs({{{12, 7}, {5, 7}}, {{8, 8}, {4, 3, 8}}, {{8, 4, 3}, {6, 4, 3}}, {{1, 1}, {1, 1}},
-                     {{4, 6}, {8, 6}}, {{4, 2}, {2, 4, 2}}, {{4, 2, 4}, {6, 2, 4}}});
+  return two_inputs({{{12, 7}, {5, 7}},
+                     {{8, 8}, {4, 3, 8}},
+                     {{8, 4, 3}, {6, 4, 3}},
+                     {{1, 1}, {1, 1}},
+                     {{4, 6}, {8, 6}},
+                     {{4, 2}, {2, 4, 2}},
+                     {{4, 2, 4}, {6, 2, 4}}});
 }
 std::vector<Sample> samples_dx() {
-  return two_inputs({{{12, 5}, {5, 7}}, {{8, 4, 3}, {4, 3, 8}}, {{8, 6}, {6, 4, 3}}, {{4, 6}, {6, 8}},
-                     {{4, 2, 4}, {2, 4, 6}}, {{4, 6}, {6, 2, 4}}});
+  return two_inputs({{{12, 5}, {5, 7}},
+                     {{8, 4, 3}, {4, 3, 8}},
+                     {{8, 6}, {6, 4, 3}},
+                     {{4, 6}, {6, 8}},
+                     {{4, 2, 4}, {2, 4, 6}},
+                     {{4, 6}, {6, 2, 4}}});
 }
 std::vector<Sample> samples_dw() {
-  return two_inputs({{{12, 5}, {12, 7}}, {{8, 4, 3}, {8, 5}}, {{8, 6}, {8, 4, 3}}, {{4, 6}, {4, 8}},
-                     {{4, 2, 4}, {4, 6}}, {{4, 6}, {4, 2, 4}}});
+  return two_inputs({{{12, 5}, {12, 7}},
+                     {{8, 4, 3}, {8, 5}},
+                     {{8, 6}, {8, 4, 3}},
+                     {{4, 6}, {4, 8}},
+                     {{4, 2, 4}, {4, 6}},
+                     {{4, 6}, {4, 2, 4}}});
 }
 
 }  // namespace

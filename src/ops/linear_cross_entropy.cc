@@ -40,8 +40,8 @@ int64_t workspace(const Call& call) {
   const int64_t rows = cross_entropy_rows(t, v, e);
   int64_t scratch = product_scratch(call.attrs, v, d, e);
   if (call.attrs.i("grad")) {
-    scratch = std::max({scratch, product_scratch(call.attrs, d, v, e),
-                        product_scratch(call.attrs, d, rows, e)});
+    scratch = std::max(
+        {scratch, product_scratch(call.attrs, d, v, e), product_scratch(call.attrs, d, rows, e)});
   }
   return round_up(rows * v * e, 64) + round_up(rows * 8, 64) + scratch;
 }
@@ -49,23 +49,26 @@ int64_t workspace(const Call& call) {
 double model_flops(const Attrs&, Types in, double) { return logits(in); }
 
 void grad(GradContext& g) {
-  if (g.node().attrs.i("grad") == 0)
+  if (g.node().attrs.i("grad") == 0) {
     fail("linear_cross_entropy", "grad=0 has no gradient; expected grad=1");
+  }
   g.add_grad(0, g.node().out[1]);
   g.add_grad(1, g.node().out[2]);
 }
 
 std::vector<Sample> samples() {
   std::vector<Sample> list;
-  for (auto [t, d, v] : {std::tuple{7, 5, 11}, {12, 4, 16}, {1, 1, 2}})
-    list.push_back({"T=" + std::to_string(t) + " V=" + std::to_string(v),
-                    {{"grad", int64_t{1}}},
-                    {{DType::f64, {t, d}}, {DType::f64, {v, d}}, {DType::i32, {t}}, {DType::f64, {1}}},
-                    {{},
-                     {},
-                     {.kind = Fill::Kind::targets, .hi = static_cast<double>(v)},
-                     {.kind = Fill::Kind::constant, .lo = 0.125}},
-                    {}});
+  for (auto [t, d, v] : {std::tuple{7, 5, 11}, {12, 4, 16}, {1, 1, 2}}) {
+    list.push_back(
+        {"T=" + std::to_string(t) + " V=" + std::to_string(v),
+         {{"grad", int64_t{1}}},
+         {{DType::f64, {t, d}}, {DType::f64, {v, d}}, {DType::i32, {t}}, {DType::f64, {1}}},
+         {{},
+          {},
+          {.kind = Fill::Kind::targets, .hi = static_cast<double>(v)},
+          {.kind = Fill::Kind::constant, .lo = 0.125}},
+         {}});
+  }
   list.push_back(list[1]);
   list.back().name += ", loss only";
   list.back().attrs = {{"grad", int64_t{0}}};

@@ -59,11 +59,17 @@ Operands parse_notation(std::string_view text) {
   for (std::string& in : o.in) {
     size_t slash = in.find('/');
     o.in_partial_of.push_back(slash == in.npos ? "" : in.substr(slash + 1));
-    if (slash != in.npos) in.resize(slash);
+    if (slash != in.npos) {
+      in.resize(slash);
+    }
   }
-  for (auto* list : {&o.in, &o.out})
-    for (std::string& s : *list)
-      if (s == ".") s = "";
+  for (auto* list : {&o.in, &o.out}) {
+    for (std::string& s : *list) {
+      if (s == ".") {
+        s = "";
+      }
+    }
+  }
   return o;
 }
 
@@ -72,10 +78,12 @@ bool matches(const Operands& o, std::span<const TensorType> in, std::span<const 
   auto rank_ok = [](const std::string& letters, const TensorType& t) {
     return letters.empty() ? t.numel() == 1 : letters.size() == t.dims.size();
   };
-  for (size_t i = 0; i < in.size(); ++i)
+  for (size_t i = 0; i < in.size(); ++i) {
     if (!rank_ok(o.in[i], in[i])) return false;
-  for (size_t i = 0; i < out.size(); ++i)
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
     if (!rank_ok(o.out[i], out[i])) return false;
+  }
   return true;
 }
 
@@ -87,17 +95,18 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& o) {
     AxisSignature s = list[0];
     s.letter = letter;
     for (size_t i = 0; i < n; ++i) {
-      if (size_t d = o.in[i].find(letter); d != std::string::npos)
+      if (size_t d = o.in[i].find(letter); d != std::string::npos) {
         s.in[i] = Placement::split(static_cast<int>(d));
-      else if (o.in_partial_of[i].find(letter) != std::string::npos)
+      } else if (o.in_partial_of[i].find(letter) != std::string::npos) {
         s.in[i] = Placement::partial();
+      }
     }
     // A letter that no input has (or that this alternative lacks) gives no signature.
     if (s.in == list[0].in) continue;
     for (size_t i = 0; i < m; ++i) {
       size_t d = o.out[i].find(letter);
-      s.out[i] = d == std::string::npos ? Placement::partial()
-                                        : Placement::split(static_cast<int>(d));
+      s.out[i] =
+          d == std::string::npos ? Placement::partial() : Placement::split(static_cast<int>(d));
     }
     list.push_back(std::move(s));
   }
@@ -130,15 +139,18 @@ const Op* find_or_null(std::string_view name) {
 const Op& find(std::string_view name) {
   if (const Op* op = find_or_null(name)) return *op;
   std::string known;
-  for (const Op* op : all()) known += (known.empty() ? "" : ", ") + op->name;
+  for (const Op* op : all()) {
+    known += (known.empty() ? "" : ", ") + op->name;
+  }
   fail("ops", "unknown op '{}'; expected one of {}", name, known);
 }
 
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out) {
   std::string_view rest = op.layout.notation;
-  if (rest == "*")
+  if (rest == "*") {
     return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size()), 0}};
+  }
   while (!rest.empty()) {
     size_t bar = std::min(rest.find('|'), rest.size());
     Operands o = parse_notation(rest.substr(0, bar));
@@ -169,7 +181,9 @@ bool propagate(const Op& op, std::span<const TensorType> in_types,
                std::span<Placement> out) {
   bool found = false;
   const AxisSignature s = signature_for(op, in_types, out_types, in, &found);
-  if (found) std::copy(s.out.begin(), s.out.end(), out.begin());
+  if (found) {
+    std::copy(s.out.begin(), s.out.end(), out.begin());
+  }
   return found;
 }
 
@@ -185,14 +199,16 @@ std::string cut_run(const Op& op, const Attrs& attrs, std::span<const TensorType
     const int64_t part = in_types[i].dims[static_cast<size_t>(s.in[i].dim())];
     const int64_t run = attrs.i_or(runs.length, 0);
     if (run <= 0) return fmt::format("its {} elements are a part of one run", part);
-    if (part % run != 0) return fmt::format("its {} are no multiple of {}={}", part, runs.length, run);
+    if (part % run != 0) {
+      return fmt::format("its {} are no multiple of {}={}", part, runs.length, run);
+    }
   }
   return "";
 }
 
 const char* to_string(Family family) {
-  constexpr const char* kNames[] = {"element-wise", "products", "expert products",
-                                    "attention",    "loss",     "embedding",
+  constexpr const char* kNames[] = {"element-wise", "products",  "expert products",
+                                    "attention",    "loss",      "embedding",
                                     "routing",      "optimizer", "moving"};
   return kNames[static_cast<size_t>(family)];
 }

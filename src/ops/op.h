@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an op is: shapes, legal layouts, gradient, cost, traits and sample cases, all in one file per
-// op. From these follow parity, finite-difference and layout tests, lowering, check and simulation.
+// What an op is: shapes, legal layouts, gradient, cost, traits and sample cases, all in one file
+// per op. From these follow parity, finite-difference and layout tests, lowering, check and
+// simulation.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ using graph::TensorType;
 struct Call {
   const Attrs& attrs;
   std::span<const TensorType> in, out;  ///< local types
-  /// Experts of the whole tensors, of which the local types may have a part; 0: as many as these. Even
-  /// routing brings to a rank with E' of E experts E'/E of the rows.
+  /// Experts of the whole tensors, of which the local types may have a part; 0: as many as these.
+  /// Even routing brings to a rank with E' of E experts E'/E of the rows.
   int64_t experts = 0;
 };
 
@@ -53,31 +54,39 @@ enum class CostClass : uint8_t {
 
 /// What a person groups ops by. Reports give each family a colour.
 enum class Family : uint8_t {
-  elementwise, products, expert_products, attention, loss, embedding, routing, optimizer, moving,
+  elementwise,
+  products,
+  expert_products,
+  attention,
+  loss,
+  embedding,
+  routing,
+  optimizer,
+  moving,
 };
 const char* to_string(Family family);
 
-/// How an op is read as a term of the check: a sum of its inputs, its input unchanged, the empty sum,
-/// or an application that means itself.
+/// How an op is read as a term of the check: a sum of its inputs, its input unchanged, the empty
+/// sum, or an application that means itself.
 enum class Meaning : uint8_t { application, sum, identity, empty };
 
 /// Which outputs of an op that routes tokens to experts are what; none if `counts` is negative.
 struct Routing {
-  int counts = -1;   ///< rows per expert, of the tokens at hand: i64[E]
-  int row_of = -1;   ///< numbers of rows among those of the rank's own tokens
+  int counts = -1;  ///< rows per expert, of the tokens at hand: i64[E]
+  int row_of = -1;  ///< numbers of rows among those of the rank's own tokens
 };
 
 /// How to fill one input of a sample case.
 struct Fill {
   enum class Kind : uint8_t {
-    normal,      ///< N(0, scale)
-    uniform,     ///< U(lo, hi), floating point
-    integers,    ///< U{lo..hi}
-    documents,   ///< positions: packed documents of random lengths, each 0,1,2,…
-    targets,     ///< integers in [0, hi) with some -100 (ignored)
-    routes,      ///< rows of top_k distinct integers in {lo..hi}
-    from_op,     ///< made by Sample::chain
-    constant,    ///< every element is `lo`
+    normal,     ///< N(0, scale)
+    uniform,    ///< U(lo, hi), floating point
+    integers,   ///< U{lo..hi}
+    documents,  ///< positions: packed documents of random lengths, each 0,1,2,…
+    targets,    ///< integers in [0, hi) with some -100 (ignored)
+    routes,     ///< rows of top_k distinct integers in {lo..hi}
+    from_op,    ///< made by Sample::chain
+    constant,   ///< every element is `lo`
   } kind = Kind::normal;
   double lo = 0, hi = 1, scale = 1;
 };
@@ -165,16 +174,19 @@ struct Op {
   std::vector<int> fd_inputs = {};
 
   // Traits: what others need to know, so that nobody knows an op by its name.
-  /// Bytes that the kernel may touch besides its inputs and outputs, planned in the arena; scratch of
-  /// threads is counted for attribute `threads` of them (default kScratchThreads): a kernel uses no
-  /// more threads than its workspace has room for, and its result does not depend on their number.
+  /// Bytes that the kernel may touch besides its inputs and outputs, planned in the arena; scratch
+  /// of threads is counted for attribute `threads` of them (default kScratchThreads): a kernel uses
+  /// no more threads than its workspace has room for, and its result does not depend on their
+  /// number.
   int64_t (*workspace)(const Call&) = nullptr;
   CostClass cost_class = CostClass::memory;
   Family family = Family::elementwise;
   /// FLOPs that the mathematics of the model asks for, of the whole forward node (docs/metrics.md);
-  /// null: none are counted. `mean_keys`: keys that a query sees on average, 0: as the attributes say.
+  /// null: none are counted. `mean_keys`: keys that a query sees on average, 0: as the attributes
+  /// say.
   double (*model_flops)(const Attrs&, std::span<const TensorType> in, double mean_keys) = nullptr;
-  bool cheap_to_repeat = false;  ///< much memory for little arithmetic: recompute=selective repeats it
+  bool cheap_to_repeat =
+      false;  ///< much memory for little arithmetic: recompute=selective repeats it
   Meaning meaning = Meaning::application;
   Routing routing = {};
 };
@@ -185,7 +197,7 @@ Cost cost_of(const Op& op, const Call& call);
 int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,
                         std::span<const TensorType> out);
 
-const Op& find(std::string_view name);        ///< throws Error naming the nearest op
+const Op& find(std::string_view name);  ///< throws Error naming the nearest op
 const Op* find_or_null(std::string_view name);
 const std::vector<const Op*>& all();
 

@@ -17,8 +17,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_float("rms_norm", in[0]);
   want_rank("rms_norm", in[1], 1);
   want_dtype("rms_norm", in[1], in[0].dtype);
-  if (in[0].dims.size() < 2 || in[0].dims.size() > 3 || in[0].routed())
+  if (in[0].dims.size() < 2 || in[0].dims.size() > 3 || in[0].routed()) {
     fail("rms_norm", "got {}; expected [T,D] or [T,H,d]", to_string(in[0]));
+  }
   want_equal("rms_norm", "width of g", in[1].dims[0], in[0].dims.back());
   attrs.f("eps");
   return {in[0], without_last(in[0])};
@@ -27,8 +28,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
 std::vector<TensorType> infer_bwd(const Attrs&, Types in) {
   want_inputs("rms_norm_bwd", in, 4);
   want_same("rms_norm_bwd", in[0], in[1]);
-  if (in[1].dims.size() < 2 || in[1].dims.size() > 3 || in[1].routed())
+  if (in[1].dims.size() < 2 || in[1].dims.size() > 3 || in[1].routed()) {
     fail("rms_norm_bwd", "got {}; expected [T,D] or [T,H,d]", to_string(in[1]));
+  }
   want_float("rms_norm_bwd", in[1]);
   want_same("rms_norm_bwd", in[2], {in[1].dtype, {in[1].dims.back()}});
   want_same("rms_norm_bwd", in[3], without_last(in[1]));
@@ -49,17 +51,20 @@ void grad(GradContext& g) {
   const auto& n = g.node();
   std::vector<TensorId> d =
       g.emit_grad("rms_norm_bwd", {}, {g.grad_out(0), n.in[0], n.in[1], n.out[1]}, 0);
-  if (g.needs(1)) g.add_grad(1, d[1]);
+  if (g.needs(1)) {
+    g.add_grad(1, d[1]);
+  }
 }
 
 std::vector<Sample> samples() {
   std::vector<Sample> list;
-  for (Dims d : std::vector<Dims>{{8, 6}, {4, 8, 5}, {3, 1}})
+  for (Dims d : std::vector<Dims>{{8, 6}, {4, 8, 5}, {3, 1}}) {
     list.push_back({to_string(TensorType{DType::f64, d}),
                     {{"eps", 1e-6}},
                     {{DType::f64, d}, {DType::f64, {d.back()}}},
                     {{}, {}},
                     {}});
+  }
   return list;
 }
 std::vector<Sample> samples_bwd() {

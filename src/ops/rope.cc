@@ -11,7 +11,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_rank("rope", in[0], 3);
   want_float("rope", in[0]);
   want_vector("rope", in[1], DType::i32, in[0].dims[0], "number of positions");
-  if (in[0].dims[2] % 2 != 0) fail("rope", "head dim is {}; expected an even number", in[0].dims[2]);
+  if (in[0].dims[2] % 2 != 0) {
+    fail("rope", "head dim is {}; expected an even number", in[0].dims[2]);
+  }
   attrs.f("theta");
   return {in[0]};
 }
@@ -33,24 +35,30 @@ void grad(GradContext& g) {
   g.add_grad(0, d[0]);
 }
 
-Attrs base(int64_t inverse) { return {{"theta", 10000.0}, {"inverse", inverse}, {"scaling", std::string("default")}}; }
+Attrs base(int64_t inverse) {
+  return {{"theta", 10000.0}, {"inverse", inverse}, {"scaling", std::string("default")}};
+}
 
 std::vector<Sample> samples() {
-  Attrs llama3 = {{"theta", 500000.0},      {"inverse", int64_t{0}},
-                  {"scaling", std::string("llama3")}, {"factor", 8.0},
-                  {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  Attrs llama3 = {{"theta", 500000.0},
+                  {"inverse", int64_t{0}},
+                  {"scaling", std::string("llama3")},
+                  {"factor", 8.0},
+                  {"low_freq_factor", 1.0},
+                  {"high_freq_factor", 4.0},
                   {"original_max_position", 32.0}};
   Attrs linear = base(0);
   linear.set("scaling", std::string("linear"));
   linear.set("factor", 2.0);
   std::vector<Sample> list;
   for (const auto& [name, attrs] : std::vector<std::pair<std::string, Attrs>>{
-           {"plain", base(0)}, {"inverse", base(1)}, {"llama3", llama3}, {"linear", linear}})
+           {"plain", base(0)}, {"inverse", base(1)}, {"llama3", llama3}, {"linear", linear}}) {
     list.push_back({name,
                     attrs,
                     {{DType::f64, {8, 4, 6}}, {DType::i32, {8}}},
                     {{}, {.kind = Fill::Kind::documents}},
                     {}});
+  }
   return list;
 }
 

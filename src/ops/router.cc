@@ -24,7 +24,9 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   const TensorType &dw = in[0], &probs = in[2];
   want_same("router_bwd", dw, {probs.dtype, {probs.dims[0], attrs.i("top_k")}});
   want_same("router_bwd", in[1], {DType::i32, dw.dims});
-  if (in.size() == 4) want_same("router_bwd", in[3], {probs.dtype, {probs.dims[1]}});
+  if (in.size() == 4) {
+    want_same("router_bwd", in[3], {probs.dtype, {probs.dims[1]}});
+  }
   return {in[2]};
 }
 
@@ -44,7 +46,9 @@ void grad(GradContext& g) {
   attrs.set("has_dpsum", int64_t{dpsum != graph::kNone});
   if (g.grad_out(0) == graph::kNone) fail("router", "the weights have no gradient");
   std::vector<TensorId> in{g.grad_out(0), n.out[1], n.out[2]};
-  if (dpsum != graph::kNone) in.push_back(dpsum);
+  if (dpsum != graph::kNone) {
+    in.push_back(dpsum);
+  }
   g.add_grad(0, g.emit("router_bwd", attrs, in)[0]);
 }
 
@@ -52,10 +56,15 @@ Attrs attrs_of(int64_t k, int64_t norm) { return {{"top_k", k}, {"norm", norm}};
 
 std::vector<Sample> samples() {
   std::vector<Sample> list;
-  for (int64_t norm : {0, 1})
-    for (int64_t k : {1, 2, 4})
-      list.push_back({"top-" + std::to_string(k) + (norm ? " normalised" : ""), attrs_of(k, norm),
-                      {{DType::f64, {6, 4}}}, {{}}, {}});
+  for (int64_t norm : {0, 1}) {
+    for (int64_t k : {1, 2, 4}) {
+      list.push_back({"top-" + std::to_string(k) + (norm ? " normalised" : ""),
+                      attrs_of(k, norm),
+                      {{DType::f64, {6, 4}}},
+                      {{}},
+                      {}});
+    }
+  }
   return list;
 }
 std::vector<Sample> samples_bwd() {
@@ -66,7 +75,10 @@ std::vector<Sample> samples_bwd() {
     Sample s;
     s.name = norm ? "normalised" : "plain";
     s.attrs = a;
-    s.types = {{DType::f64, {6, 2}}, {DType::i32, {6, 2}}, {DType::f64, {6, 4}}, {DType::f64, {4}},
+    s.types = {{DType::f64, {6, 2}},
+               {DType::i32, {6, 2}},
+               {DType::f64, {6, 4}},
+               {DType::f64, {4}},
                {DType::f64, {6, 4}}};
     s.fills = {{}, {.kind = Fill::Kind::from_op}, {.kind = Fill::Kind::from_op}, {}, {}};
     s.chain = {{"router", attrs_of(2, norm), {4}, {-1, 1, 2, -1}}};

@@ -21,8 +21,9 @@ inline void want_inputs(std::string_view op, Types in, size_t n) {
 
 /// Expects a dense tensor of this rank.
 inline void want_rank(std::string_view op, const TensorType& t, size_t rank) {
-  if (t.dims.size() != rank || t.routed())
+  if (t.dims.size() != rank || t.routed()) {
     fail(op, "got {}; expected a tensor of rank {}", to_string(t), rank);
+  }
 }
 
 inline void want_dtype(std::string_view op, const TensorType& t, DType dtype) {
@@ -50,21 +51,28 @@ inline void want_vector(std::string_view op, const TensorType& t, DType dtype, i
 }
 
 inline void want_scalar(std::string_view op, const TensorType& t, DType dtype) {
-  if (t.dtype != dtype || t.dims != Dims{1})
+  if (t.dtype != dtype || t.dims != Dims{1}) {
     fail(op, "got {}; expected {}[1]", to_string(t), to_string(dtype));
+  }
 }
 
 inline int64_t total_bytes(Types in, Types out) {
   int64_t n = 0;
-  for (const TensorType& t : in) n += t.bytes();
-  for (const TensorType& t : out) n += t.bytes();
+  for (const TensorType& t : in) {
+    n += t.bytes();
+  }
+  for (const TensorType& t : out) {
+    n += t.bytes();
+  }
   return n;
 }
 
 /// Work of an op that touches every operand once, with `flops_per_element` of its largest output.
 inline Work memory_bound(const Call& call, double flops_per_element) {
   double n = 0;
-  for (const TensorType& t : call.out) n = std::max(n, static_cast<double>(t.numel()));
+  for (const TensorType& t : call.out) {
+    n = std::max(n, static_cast<double>(t.numel()));
+  }
   return {n * flops_per_element, total_bytes(call.in, call.out)};
 }
 
@@ -73,7 +81,9 @@ inline int64_t element(const TensorType& t) { return graph::size_of(t.dtype); }
 /// Elements of the dims from `begin` on, and before `end`.
 inline int64_t product(const Dims& dims, size_t begin, size_t end) {
   int64_t n = 1;
-  for (size_t i = begin; i < end; ++i) n *= dims[i];
+  for (size_t i = begin; i < end; ++i) {
+    n *= dims[i];
+  }
   return n;
 }
 inline int64_t product(const Dims& dims, size_t begin) { return product(dims, begin, dims.size()); }

@@ -15,22 +15,29 @@ void want_counts(std::string_view op, Types in, size_t at) {
 }
 
 std::vector<TensorType> infer(const Attrs&, Types in) {
-  if (in.empty()) want_inputs("swiglu", in, 1);
+  if (in.empty()) {
+    want_inputs("swiglu", in, 1);
+  }
   want_float("swiglu", in[0]);
   want_counts("swiglu", in, 1);
   size_t two = two_at(in[0]);
-  if (in[0].dims.size() != two + 2 || in[0].dims[two] != 2)
+  if (in[0].dims.size() != two + 2 || in[0].dims[two] != 2) {
     fail("swiglu", "got {}; expected [..,2,F]", to_string(in[0]));
+  }
   TensorType h = in[0];
   h.dims.erase(h.dims.begin() + static_cast<int64_t>(two));
   return {h};
 }
 
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
-  if (in.size() < 2) want_inputs("swiglu_bwd", in, 2);
+  if (in.size() < 2) {
+    want_inputs("swiglu_bwd", in, 2);
+  }
   want_counts("swiglu_bwd", in, 2);
   std::vector<TensorType> rest{in[1]};
-  if (in.size() > 2) rest.push_back(in[2]);
+  if (in.size() > 2) {
+    rest.push_back(in[2]);
+  }
   want_same("swiglu_bwd", in[0], infer(attrs, rest)[0]);
   return {in[1]};
 }
@@ -62,16 +69,22 @@ Sample routed(std::vector<TensorType> inputs) {
 }
 std::vector<Sample> samples() {
   std::vector<Sample> list;
-  for (int64_t f : {5, 6}) list.push_back({"[8,2,F]", {}, {{DType::f64, {8, 2, f}}}, {{}}, {}});
-  for (int64_t f : {3, 4}) list.push_back(routed({{DType::f64, {4, 6, 2, f}, 2}}));
+  for (int64_t f : {5, 6}) {
+    list.push_back({"[8,2,F]", {}, {{DType::f64, {8, 2, f}}}, {{}}, {}});
+  }
+  for (int64_t f : {3, 4}) {
+    list.push_back(routed({{DType::f64, {4, 6, 2, f}, 2}}));
+  }
   return list;
 }
 std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
-  for (int64_t f : {5, 6})
+  for (int64_t f : {5, 6}) {
     list.push_back({"[8,2,F]", {}, {{DType::f64, {8, f}}, {DType::f64, {8, 2, f}}}, {{}, {}}, {}});
-  for (int64_t f : {3, 4})
+  }
+  for (int64_t f : {3, 4}) {
     list.push_back(routed({{DType::f64, {4, 6, f}, 2}, {DType::f64, {4, 6, 2, f}, 2}}));
+  }
   return list;
 }
 

@@ -47,13 +47,17 @@ inline int64_t gemm_scratch(int64_t n, int64_t k, int64_t element) {
 /// Blocks of one thread of attention: Q, K, V, scores and three rows of sums, each 64-aligned.
 inline int64_t attention_scratch(int64_t d, int64_t element) {
   const int64_t wide = round_up(d, kMaxTileCols);
-  return (d * kAttnRowsFwd + d * kAttnKeysFwd + wide * kAttnKeysFwd +
-          kAttnKeysFwd * kAttnRowsFwd + 3 * kAttnRowsFwd) * element + 7 * 64;
+  return (d * kAttnRowsFwd + d * kAttnKeysFwd + wide * kAttnKeysFwd + kAttnKeysFwd * kAttnRowsFwd +
+          3 * kAttnRowsFwd) *
+             element +
+         7 * 64;
 }
 inline int64_t attention_bwd_scratch(int64_t d, int64_t element) {
   const int64_t wide = round_up(d, kMaxTileCols);
   return (2 * d * kAttnRowsBwd + 2 * d * kAttnKeysBwd + 3 * kAttnRowsBwd * kAttnKeysBwd +
-          2 * kAttnRowsBwd * wide + kAttnKeysBwd * wide) * element + 10 * 64;
+          2 * kAttnRowsBwd * wide + kAttnKeysBwd * wide) *
+             element +
+         10 * 64;
 }
 
 }  // namespace hocket::ops

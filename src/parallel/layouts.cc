@@ -39,14 +39,18 @@ Layout initial_layout(const graph::Tensor& t, const Mesh& mesh) {
   for (size_t a = 0; a < mesh.axes.size(); ++a) {
     const std::string& name = mesh.axes[a].name;
     if (mesh.axes[a].size == 1 || name == "pp") continue;
-    if (t.kind == TensorKind::input && !t.per_step) layout.on[a] = Placement::split(0);
-    if (t.expert && name == "ep") layout.on[a] = Placement::split(0);
+    if (t.kind == TensorKind::input && !t.per_step) {
+      layout.on[a] = Placement::split(0);
+    }
+    if (t.expert && name == "ep") {
+      layout.on[a] = Placement::split(0);
+    }
   }
   return layout;
 }
 
-/// Sharding is the plan's choice, not the lowering's: persistent tensors stay where the plan put them,
-/// and sums (gradients) end up as their parameter lies, not scattered.
+/// Sharding is the plan's choice, not the lowering's: persistent tensors stay where the plan put
+/// them, and sums (gradients) end up as their parameter lies, not scattered.
 double input_cost(const graph::Tensor& t, Placement from, Placement to, int32_t n) {
   if (from == to) return 0;
   if (t.kind == TensorKind::param || t.kind == TensorKind::state) return kInfinity;
@@ -66,12 +70,16 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   Layouts result;
   result.tensor.resize(graph.tensors.size());
   result.counts_of.assign(graph.tensors.size(), kNone);
-  for (size_t i = 0; i < graph.tensors.size(); ++i)
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
     result.tensor[i] = initial_layout(graph.tensors[i], mesh);
+  }
   // What becomes a parameter's gradient has to end up as the parameter lies.
   std::vector<TensorId> param_of(graph.tensors.size(), kNone);
-  for (const auto& g : graph.grads)
-    for (TensorId id : g.contributions) param_of[static_cast<size_t>(id)] = g.param;
+  for (const auto& g : graph.grads) {
+    for (TensorId id : g.contributions) {
+      param_of[static_cast<size_t>(id)] = g.param;
+    }
+  }
   // row_of -> counts of the same routing.
   std::vector<TensorId> counts_of_rows(graph.tensors.size(), kNone);
 
@@ -80,8 +88,12 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
     const ops::Op& op = ops::find(node.op);
     const size_t n_in = node.in.size() - node.accumulate.size();
     in_types.clear(), out_types.clear();
-    for (size_t i = 0; i < n_in; ++i) in_types.push_back(graph.tensor(node.in[i]).type);
-    for (TensorId id : node.out) out_types.push_back(graph.tensor(id).type);
+    for (size_t i = 0; i < n_in; ++i) {
+      in_types.push_back(graph.tensor(node.in[i]).type);
+    }
+    for (TensorId id : node.out) {
+      out_types.push_back(graph.tensor(id).type);
+    }
     auto signatures = ops::signatures(op, in_types, out_types);
 
     NodeLayouts wanted;
@@ -92,42 +104,60 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
       double best_cost = kInfinity;
       for (const ops::AxisSignature& s : signatures) {
         double cost = 0;
-        for (size_t i = 0; i < n_in; ++i)
+        for (size_t i = 0; i < n_in; ++i) {
           cost += input_cost(graph.tensor(node.in[i]),
                              result.tensor[static_cast<size_t>(node.in[i])].on[axis], s.in[i],
                              mesh.axes[axis].size);
-        for (size_t o = 0; o < node.out.size(); ++o)
+        }
+        for (size_t o = 0; o < node.out.size(); ++o) {
           if (TensorId param = param_of[static_cast<size_t>(node.out[o])]; param != kNone) {
             // Reduced once per step, whatever the choice: only the impossible counts.
             if (input_cost(graph.tensor(node.out[o]), s.out[o],
                            result.tensor[static_cast<size_t>(param)].on[axis],
-                           mesh.axes[axis].size) == kInfinity)
+                           mesh.axes[axis].size) == kInfinity) {
               cost = kInfinity;
+            }
           }
-        if (cost < best_cost) best = &s, best_cost = cost;
+        }
+        if (cost < best_cost) {
+          best = &s, best_cost = cost;
+        }
       }
-      if (!best)
+      if (!best) {
         fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs", node.op,
-             graph.tensor(node.out.empty() ? node.in[0] : node.out[0]).name,
-             mesh.axes[axis].name);
-      for (size_t i = 0; i < n_in; ++i) wanted.in[i].on[axis] = best->in[i];
-      for (size_t o = 0; o < node.out.size(); ++o)
+             graph.tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh.axes[axis].name);
+      }
+      for (size_t i = 0; i < n_in; ++i) {
+        wanted.in[i].on[axis] = best->in[i];
+      }
+      for (size_t o = 0; o < node.out.size(); ++o) {
         result.tensor[static_cast<size_t>(node.out[o])].on[axis] = best->out[o];
+      }
     }
-    for (size_t o = 0, k = n_in; o < node.out.size(); ++o)
-      if (node.accumulate.contains(o))
+    for (size_t o = 0, k = n_in; o < node.out.size(); ++o) {
+      if (node.accumulate.contains(o)) {
         wanted.in[k++] = result.tensor[static_cast<size_t>(node.out[o])];
+      }
+    }
 
-    if (op.routing.counts >= 0)
+    if (op.routing.counts >= 0) {
       counts_of_rows[static_cast<size_t>(node.out[static_cast<size_t>(op.routing.row_of)])] =
           node.out[static_cast<size_t>(op.routing.counts)];
+    }
     TensorId counts = kNone;
     for (TensorId id : node.in) {
-      if (counts == kNone) counts = result.counts_of[static_cast<size_t>(id)];
-      if (counts == kNone) counts = counts_of_rows[static_cast<size_t>(id)];
+      if (counts == kNone) {
+        counts = result.counts_of[static_cast<size_t>(id)];
+      }
+      if (counts == kNone) {
+        counts = counts_of_rows[static_cast<size_t>(id)];
+      }
     }
-    for (TensorId id : node.out)
-      if (graph.tensor(id).type.routed()) result.counts_of[static_cast<size_t>(id)] = counts;
+    for (TensorId id : node.out) {
+      if (graph.tensor(id).type.routed()) {
+        result.counts_of[static_cast<size_t>(id)] = counts;
+      }
+    }
     result.node.push_back(std::move(wanted));
   }
   return result;

@@ -26,14 +26,20 @@ namespace {
 class Stamper {
  public:
   Stamper(const StageTemplate& stage, RankClass& cls, int num_tensors, int num_micro_batches)
-      : stage_(stage), cls_(cls), num_tensors_(num_tensors),
-        once_(stage.values.size(), kNone), written_(stage.values.size(), false),
-        remaining_(stage.values.size(), num_micro_batches), reduced_(stage.grads.size(), false),
+      : stage_(stage),
+        cls_(cls),
+        num_tensors_(num_tensors),
+        once_(stage.values.size(), kNone),
+        written_(stage.values.size(), false),
+        remaining_(stage.values.size(), num_micro_batches),
+        reduced_(stage.grads.size(), false),
         reductions_of_(stage.values.size()) {
     per_micro_batch_.resize(static_cast<size_t>(num_micro_batches));
-    for (size_t g = 0; g < stage.grads.size(); ++g)
-      for (ValueId v : stage.grads[g].contributions)
+    for (size_t g = 0; g < stage.grads.size(); ++g) {
+      for (ValueId v : stage.grads[g].contributions) {
         reductions_of_[static_cast<size_t>(v)].push_back(g);
+      }
+    }
   }
 
   void run(const std::vector<Action>& actions) {
@@ -41,21 +47,35 @@ class Stamper {
       action_ends_.push_back({});
       begin_action();
       auto stamp = [&](const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
-        for (size_t i = begin; i < end; ++i) add(list[i], a.micro_batch);
+        for (size_t i = begin; i < end; ++i) {
+          add(list[i], a.micro_batch);
+        }
       };
       const size_t w = stage_.weights_begin, all = stage_.backward.size();
-      if (a.kind == 'F') stamp(stage_.forward, 0, stage_.forward.size());
-      if (a.kind == 'B' || a.kind == 'I') stamp(stage_.backward, 0, w);
-      if (a.kind == 'B' || a.kind == 'W') stamp(stage_.backward, w, all);
+      if (a.kind == 'F') {
+        stamp(stage_.forward, 0, stage_.forward.size());
+      }
+      if (a.kind == 'B' || a.kind == 'I') {
+        stamp(stage_.backward, 0, w);
+      }
+      if (a.kind == 'B' || a.kind == 'W') {
+        stamp(stage_.backward, w, all);
+      }
     }
-    for (size_t g = 0; g < stage_.grads.size(); ++g)
-      if (!reduced_[g]) reduce(g);
-    for (const TaskTemplate& t : stage_.step) add(t, kNone);
+    for (size_t g = 0; g < stage_.grads.size(); ++g) {
+      if (!reduced_[g]) {
+        reduce(g);
+      }
+    }
+    for (const TaskTemplate& t : stage_.step) {
+      add(t, kNone);
+    }
   }
 
  private:
-  /// Communication of an action waits for compute of the action before the previous one, and compute
-  /// for its sends: enough to prefetch and to overlap, and memory is reused in bounded time.
+  /// Communication of an action waits for compute of the action before the previous one, and
+  /// compute for its sends: enough to prefetch and to overlap, and memory is reused in bounded
+  /// time.
   struct ActionEnd {
     TaskId last_compute = kNone;
     std::vector<TaskId> sends;
@@ -70,10 +90,12 @@ class Stamper {
     const Value& value = stage_.values[static_cast<size_t>(v)];
     using Life = Value::Life;
     bool per_mb = value.life == Life::micro_batch || value.life == Life::input;
-    if (per_mb && per_micro_batch_[static_cast<size_t>(micro_batch)].empty())
+    if (per_mb && per_micro_batch_[static_cast<size_t>(micro_batch)].empty()) {
       per_micro_batch_[static_cast<size_t>(micro_batch)].assign(stage_.values.size(), kNone);
-    BufferId& id = per_mb ? per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(v)]
-                          : once_[static_cast<size_t>(v)];
+    }
+    BufferId& id = per_mb
+                       ? per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(v)]
+                       : once_[static_cast<size_t>(v)];
     if (id != kNone) return id;
     Buffer b;
     b.type = value.type;
@@ -82,12 +104,19 @@ class Stamper {
     b.expected_bytes = value.expected_bytes;
     b.micro_batch = per_mb ? micro_batch : kNone;
     switch (value.life) {
-      case Life::persistent: b.kind = BufferKind::persistent; break;
+      case Life::persistent:
+        b.kind = BufferKind::persistent;
+        break;
       case Life::input:
-      case Life::step_input: b.kind = BufferKind::input; break;
-      default: b.kind = value.output ? BufferKind::output : BufferKind::step;
+      case Life::step_input:
+        b.kind = BufferKind::input;
+        break;
+      default:
+        b.kind = value.output ? BufferKind::output : BufferKind::step;
     }
-    if (b.kind != BufferKind::step) b.name = value.name;
+    if (b.kind != BufferKind::step) {
+      b.name = value.name;
+    }
     cls_.buffers.push_back(std::move(b));
     return id = static_cast<BufferId>(cls_.buffers.size() - 1);
   }
@@ -102,7 +131,9 @@ class Stamper {
     // once, so that it overlaps with what is left of the backward pass.
     Task task = t.task;
     task.micro_batch = micro_batch;
-    for (ValueId v : t.in) task.in.push_back(buffer(v, micro_batch));
+    for (ValueId v : t.in) {
+      task.in.push_back(buffer(v, micro_batch));
+    }
     for (size_t o = 0; o < t.out.size(); ++o) {
       ValueId v = t.out[o];
       auto shared = std::find_if(t.shares.begin(), t.shares.end(),
@@ -115,50 +146,64 @@ class Stamper {
       }
       task.out.push_back(buffer(v, micro_batch));
       if (stage_.values[static_cast<size_t>(v)].accumulator) {
-        if (written_[static_cast<size_t>(v)]) task.accumulate.add(o);
+        if (written_[static_cast<size_t>(v)]) {
+          task.accumulate.add(o);
+        }
         written_[static_cast<size_t>(v)] = true;
         --remaining_[static_cast<size_t>(v)];
       }
     }
-    if (task.tag != kNone) task.tag += micro_batch * num_tensors_;
+    if (task.tag != kNone) {
+      task.tag += micro_batch * num_tensors_;
+    }
     const TaskId id = static_cast<TaskId>(cls_.tasks.size());
     const size_t action = action_ends_.size();
     if (micro_batch != kNone && action >= 1) {
       ActionEnd& now = action_ends_[action - 1];
       if (task.lane == Lane::compute) {
-        if (first_compute_ && action >= 3) task.deps = action_ends_[action - 3].sends;
+        if (first_compute_ && action >= 3) {
+          task.deps = action_ends_[action - 3].sends;
+        }
         first_compute_ = false;
         now.last_compute = id;
       } else {
         bool receives = task.lane == Lane::intra_rx || task.lane == Lane::inter_rx;
-        if (receives && action >= 3 && action_ends_[action - 3].last_compute != kNone)
+        if (receives && action >= 3 && action_ends_[action - 3].last_compute != kNone) {
           task.deps.push_back(action_ends_[action - 3].last_compute);
-        if (!t.in.empty() && t.out.empty()) now.sends.push_back(id);
+        }
+        if (!t.in.empty() && t.out.empty()) {
+          now.sends.push_back(id);
+        }
       }
     }
     cls_.tasks.push_back(std::move(task));
-    for (ValueId v : t.out)
+    for (ValueId v : t.out) {
       for (size_t g : reductions_of_[static_cast<size_t>(v)]) {
         const auto& needed = stage_.grads[g].contributions;
-        if (!reduced_[g] && !stage_.grads[g].at_end && std::all_of(needed.begin(), needed.end(), [&](ValueId c) {
-              return remaining_[static_cast<size_t>(c)] == 0;
-            }))
+        if (!reduced_[g] && !stage_.grads[g].at_end &&
+            std::all_of(needed.begin(), needed.end(),
+                        [&](ValueId c) { return remaining_[static_cast<size_t>(c)] == 0; })) {
           reduce(g);
+        }
       }
+    }
   }
 
   void reduce(size_t g) {
     reduced_[g] = true;
-    for (const TaskTemplate& t : stage_.grads[g].tasks) add(t, kNone);
+    for (const TaskTemplate& t : stage_.grads[g].tasks) {
+      add(t, kNone);
+    }
   }
 
   /// The output value v lives in the buffer that it updates in place.
   void take_over(ValueId v, int micro_batch, BufferId taken) {
     const Value& value = stage_.values[static_cast<size_t>(v)];
-    if (value.life == Value::Life::micro_batch)
+    if (value.life == Value::Life::micro_batch) {
       per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(v)] = taken;
-    else
+    } else {
       once_[static_cast<size_t>(v)] = taken;
+    }
     if (value.output && cls_.buffers[static_cast<size_t>(taken)].kind == BufferKind::step) {
       Buffer& b = cls_.buffers[static_cast<size_t>(taken)];
       b.kind = BufferKind::output;
@@ -196,8 +241,8 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   program.classes.resize(static_cast<size_t>(stages));
   for (int s = 0; s < stages; ++s) {
     const auto& actions = schedule.ranks[static_cast<size_t>(s)];
-    bool split = std::any_of(actions.begin(), actions.end(),
-                             [](const Action& a) { return a.kind == 'W'; });
+    bool split =
+        std::any_of(actions.begin(), actions.end(), [](const Action& a) { return a.kind == 'W'; });
     StageTemplate stage = lower_stage(graph, plan, layouts, stage_of_layer, s, split, program);
     RankClass& cls = program.classes[static_cast<size_t>(s)];
     cls.name = fmt::format("stage{}", s);

@@ -30,34 +30,43 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.dp", dp);
   positive("plan.ep", ep);
   positive("plan.micro_batch", micro_batch);
-  if (dp % ep != 0)
-    fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", ep, dp);
-  if (ep > 1 && num_experts == 0)
+  if (dp % ep != 0) fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", ep, dp);
+  if (ep > 1 && num_experts == 0) {
     fail("plan", "plan.ep is {} but the model has no experts; try plan.ep: 1", ep);
-  if (num_experts % ep != 0)
+  }
+  if (num_experts % ep != 0) {
     fail("plan", "plan.ep is {}; expected a divisor of the model's {} experts", ep, num_experts);
-  if (pp > std::max<int64_t>(num_layers, 1))
+  }
+  if (pp > std::max<int64_t>(num_layers, 1)) {
     fail("plan", "plan.pp is {} but the model has {} layers", pp, num_layers);
+  }
   if (!pp_layers.empty()) {
-    if (static_cast<int64_t>(pp_layers.size()) != pp)
+    if (static_cast<int64_t>(pp_layers.size()) != pp) {
       fail("plan", "plan.pp_layers has {} entries; expected plan.pp = {}", pp_layers.size(), pp);
-    for (int64_t n : pp_layers)
+    }
+    for (int64_t n : pp_layers) {
       if (n < 0) fail("plan", "plan.pp_layers has {}; expected 0 or more layers", n);
+    }
     int64_t sum = std::accumulate(pp_layers.begin(), pp_layers.end(), int64_t{0});
-    if (sum != num_layers)
+    if (sum != num_layers) {
       fail("plan", "plan.pp_layers sums to {}; expected the model's {} layers", sum, num_layers);
+    }
   }
   const int64_t on_node = ranks_per_node > 0 ? std::min(ranks_per_node, world()) : world();
-  if (on_node > kMaxRanksPerNode)
-    fail("plan", "{} ranks are on one node (plan.ranks_per_node is {}); expected at most {}; try "
-         "plan.ranks_per_node: 8", on_node, ranks_per_node, kMaxRanksPerNode);
+  if (on_node > kMaxRanksPerNode) {
+    fail("plan",
+         "{} ranks are on one node (plan.ranks_per_node is {}); expected at most {}; try "
+         "plan.ranks_per_node: 8",
+         on_node, ranks_per_node, kMaxRanksPerNode);
+  }
   const int64_t most = kMaxLayersTimesMicroBatches / std::max<int64_t>(num_layers, 1);
-  if (num_micro_batches > most)
+  if (num_micro_batches > most) {
     fail("plan",
          "a step has {} micro-batches; expected at most {} with {} layers (micro-batches x layers "
          "make the program's size); try a larger plan.micro_batch or plan.dp, or a smaller "
          "train.global_batch",
          num_micro_batches, most, num_layers);
+  }
 }
 
 std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {

@@ -12,15 +12,15 @@
 namespace hocket::parallel {
 
 struct Plan {
-  int64_t pp = 1;  ///< pipeline stages
-  int64_t dp = 1;  ///< data-parallel ranks: samples of a micro-batch are split over them
-  int64_t ep = 1;  ///< experts are split over `ep` of the `dp` ranks; divides dp
-  int64_t micro_batch = 1;            ///< sequences per dp rank and micro-batch
-  int64_t num_micro_batches = 1;      ///< follows from train.global_batch
-  std::vector<int64_t> pp_layers;     ///< layers per stage; empty: as even as possible
-  std::string pp_schedule = "1f1b";   ///< 1f1b, gpipe or a CSV file
-  int64_t threads_per_rank = 0;       ///< 0: cores / ranks on this machine, at least 1
-  int64_t ranks_per_node = 0;         ///< 0: all ranks on one node
+  int64_t pp = 1;           ///< pipeline stages
+  int64_t dp = 1;           ///< data-parallel ranks: samples of a micro-batch are split over them
+  int64_t ep = 1;           ///< experts are split over `ep` of the `dp` ranks; divides dp
+  int64_t micro_batch = 1;  ///< sequences per dp rank and micro-batch
+  int64_t num_micro_batches = 1;     ///< follows from train.global_batch
+  std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
+  std::string pp_schedule = "1f1b";  ///< 1f1b, gpipe or a CSV file
+  int64_t threads_per_rank = 0;      ///< 0: cores / ranks on this machine, at least 1
+  int64_t ranks_per_node = 0;        ///< 0: all ranks on one node
 
   int64_t world() const { return pp * dp; }
   graph::Mesh mesh() const;

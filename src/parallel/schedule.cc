@@ -19,12 +19,16 @@ Schedule one_f_one_b(int stages, int micro_batches) {
     std::vector<Action> row;
     int warmup = std::min(stages - 1 - stage, micro_batches);
     int f = 0, b = 0;
-    while (f < warmup) row.push_back({'F', stage, f++});
+    while (f < warmup) {
+      row.push_back({'F', stage, f++});
+    }
     while (f < micro_batches) {
       row.push_back({'F', stage, f++});
       row.push_back({'B', stage, b++});
     }
-    while (b < micro_batches) row.push_back({'B', stage, b++});
+    while (b < micro_batches) {
+      row.push_back({'B', stage, b++});
+    }
     s.ranks.push_back(std::move(row));
   }
   return s;
@@ -32,9 +36,11 @@ Schedule one_f_one_b(int stages, int micro_batches) {
 
 Schedule gpipe(int stages, int micro_batches) {
   Schedule s = forward_only(stages, micro_batches);
-  for (int stage = 0; stage < stages; ++stage)
-    for (int m = 0; m < micro_batches; ++m)
+  for (int stage = 0; stage < stages; ++stage) {
+    for (int m = 0; m < micro_batches; ++m) {
       s.ranks[static_cast<size_t>(stage)].push_back({'B', stage, m});
+    }
+  }
   return s;
 }
 
@@ -42,7 +48,9 @@ Schedule forward_only(int stages, int micro_batches) {
   Schedule s;
   for (int stage = 0; stage < stages; ++stage) {
     std::vector<Action> row;
-    for (int m = 0; m < micro_batches; ++m) row.push_back({'F', stage, m});
+    for (int m = 0; m < micro_batches; ++m) {
+      row.push_back({'F', stage, m});
+    }
     s.ranks.push_back(std::move(row));
   }
   return s;
@@ -51,8 +59,9 @@ Schedule forward_only(int stages, int micro_batches) {
 std::string to_csv(const Schedule& schedule) {
   std::string text;
   for (const auto& row : schedule.ranks) {
-    for (size_t i = 0; i < row.size(); ++i)
+    for (size_t i = 0; i < row.size(); ++i) {
       text += fmt::format("{}{}{}{}", i ? "," : "", row[i].stage, row[i].kind, row[i].micro_batch);
+    }
     text += '\n';
   }
   return text;
@@ -66,19 +75,25 @@ Action parse_cell(std::string_view cell, std::string_view where, size_t row, siz
   };
   // What else torch.distributed.pipelining writes.
   for (const char* other : {"OVERLAP_F_B", "SEND_F", "SEND_B", "RECV_F", "RECV_B", "UNSHARD",
-                            "RESHARD", "REDUCE_GRAD"})
-    if (cell.find(other) != cell.npos)
+                            "RESHARD", "REDUCE_GRAD"}) {
+    if (cell.find(other) != cell.npos) {
       fail(where,
            "row {}, column {}: cell '{}': {} is not supported; expected the actions F, B, I and W, "
            "one per cell; transfers and reductions follow from them",
            row + 1, column + 1, cell, other);
+    }
+  }
   size_t at = cell.find_first_of("FBIW");
-  if (at == cell.npos) bad("has no action");
+  if (at == cell.npos) {
+    bad("has no action");
+  }
   Action a;
   a.kind = cell[at];
   auto number = [&](std::string_view t, int& out) {
     auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), out);
-    if (ec != std::errc() || end != t.data() + t.size() || out < 0) bad("has a bad number");
+    if (ec != std::errc() || end != t.data() + t.size() || out < 0) {
+      bad("has a bad number");
+    }
   };
   number(cell.substr(0, at), a.stage);
   number(cell.substr(at + 1), a.micro_batch);
@@ -93,17 +108,25 @@ Schedule parse_csv(std::string_view text, std::string_view where) {
     size_t eol = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, eol);
     text.remove_prefix(std::min(eol + 1, text.size()));
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (!line.empty() && line.back() == '\r') {
+      line.remove_suffix(1);
+    }
     if (line.empty()) continue;
     std::vector<Action> row;
     size_t column = 0;
     for (size_t begin = 0; begin <= line.size(); ++column) {
       size_t comma = std::min(line.find(',', begin), line.size());
       std::string_view cell = line.substr(begin, comma - begin);
-      while (!cell.empty() && cell.front() == ' ') cell.remove_prefix(1);
-      while (!cell.empty() && cell.back() == ' ') cell.remove_suffix(1);
+      while (!cell.empty() && cell.front() == ' ') {
+        cell.remove_prefix(1);
+      }
+      while (!cell.empty() && cell.back() == ' ') {
+        cell.remove_suffix(1);
+      }
       // An empty cell is an idle slot.
-      if (!cell.empty()) row.push_back(parse_cell(cell, where, s.ranks.size(), column));
+      if (!cell.empty()) {
+        row.push_back(parse_cell(cell, where, s.ranks.size(), column));
+      }
       begin = comma + 1;
     }
     s.ranks.push_back(std::move(row));
@@ -114,8 +137,9 @@ Schedule parse_csv(std::string_view text, std::string_view where) {
 
 void validate(const Schedule& schedule, int stages, int micro_batches, bool with_backward) {
   const std::string& where = schedule.source;
-  if (static_cast<int>(schedule.ranks.size()) != stages)
+  if (static_cast<int>(schedule.ranks.size()) != stages) {
     fail(where, "has {} rows; expected {} (plan.pp)", schedule.ranks.size(), stages);
+  }
   for (int stage = 0; stage < stages; ++stage) {
     // Per micro-batch, what has run: F, then B or I and W.
     std::map<int, std::string> done;
@@ -126,24 +150,32 @@ void validate(const Schedule& schedule, int stages, int micro_batches, bool with
         fail(where, "row {}, column {}: {}{}{} {}", stage + 1, c + 1, a.stage, a.kind,
              a.micro_batch, why);
       };
-      if (a.stage != stage) bad(fmt::format("belongs to stage {}; expected {}", a.stage, stage));
-      if (a.micro_batch >= micro_batches)
+      if (a.stage != stage) {
+        bad(fmt::format("belongs to stage {}; expected {}", a.stage, stage));
+      }
+      if (a.micro_batch >= micro_batches) {
         bad(fmt::format("is beyond the {} micro-batches of a step", micro_batches));
+      }
       std::string& before = done[a.micro_batch];
       bool ok = a.kind == 'F'   ? before.empty()
                 : a.kind == 'B' ? before == "F"
                 : a.kind == 'I' ? before == "F"
                                 : before == "FI";
-      if (!ok) bad(before.empty() ? "comes before its forward" : "comes after " + before);
-      if (!with_backward && a.kind != 'F') bad("is a backward action of a forward-only program");
+      if (!ok) {
+        bad(before.empty() ? "comes before its forward" : "comes after " + before);
+      }
+      if (!with_backward && a.kind != 'F') {
+        bad("is a backward action of a forward-only program");
+      }
       before += a.kind;
     }
     for (int m = 0; m < micro_batches; ++m) {
       const std::string& all = done[m];
       bool ok = with_backward ? all == "FB" || all == "FIW" : all == "F";
-      if (!ok)
+      if (!ok) {
         fail(where, "row {}: micro-batch {} runs '{}'; expected F and then B, or F, I, W",
              stage + 1, m, all);
+      }
     }
   }
 }
@@ -157,8 +189,9 @@ Schedule make_schedule(const std::string& name, int stages, int micro_batches) {
     if (name == built_in) return make(stages, micro_batches);
     known += std::string(built_in) + ", ";
   }
-  if (name.size() > 4 && name.substr(name.size() - 4) == ".csv")
+  if (name.size() > 4 && name.substr(name.size() - 4) == ".csv") {
     return parse_csv(read_file(name), name);
+  }
   fail("plan.pp_schedule", "got '{}'; expected {}or a .csv file", name, known);
 }
 

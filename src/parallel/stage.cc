@@ -41,23 +41,37 @@ class StageLowering {
  public:
   StageLowering(const Graph& graph, const Plan& plan, const Layouts& layouts,
                 const std::vector<int32_t>& stage_of_layer, int32_t stage, Program& program)
-      : graph_(graph), plan_(plan), layouts_(layouts), stage_of_layer_(stage_of_layer),
-        stage_(stage), program_(program), mesh_(program.mesh),
-        values_of_(graph.tensors.size()), remote_consumers_(graph.tensors.size()),
-        accumulated_(graph.tensors.size(), false), is_output_(graph.tensors.size(), false),
+      : graph_(graph),
+        plan_(plan),
+        layouts_(layouts),
+        stage_of_layer_(stage_of_layer),
+        stage_(stage),
+        program_(program),
+        mesh_(program.mesh),
+        values_of_(graph.tensors.size()),
+        remote_consumers_(graph.tensors.size()),
+        accumulated_(graph.tensors.size(), false),
+        is_output_(graph.tensors.size(), false),
         sizes_of_(graph.tensors.size(), kNone) {
-    for (TensorId id : graph.losses) accumulated_[idx(id)] = true;
-    for (const auto& g : graph.grads) {
-      for (TensorId id : g.contributions) accumulated_[idx(id)] = true;
+    for (TensorId id : graph.losses) {
+      accumulated_[idx(id)] = true;
     }
-    for (TensorId id : graph.outputs) is_output_[idx(id)] = true;
+    for (const auto& g : graph.grads) {
+      for (TensorId id : g.contributions) {
+        accumulated_[idx(id)] = true;
+      }
+    }
+    for (TensorId id : graph.outputs) {
+      is_output_[idx(id)] = true;
+    }
     find_gradient_sums();
     for (const graph::Node& node : graph.nodes) {
       if (node.phase == graph::Phase::optimizer) continue;
       for (TensorId id : node.in) {
         graph::NodeId p = graph.tensor(id).producer;
-        if (p != kNone && stage_of(graph.nodes[idx(p)]) != stage_of(node))
+        if (p != kNone && stage_of(graph.nodes[idx(p)]) != stage_of(node)) {
           remote_consumers_[idx(id)].insert(stage_of(node));
+        }
       }
     }
     name_layer_kinds();
@@ -71,8 +85,9 @@ class StageLowering {
 
   int32_t stage_of_layer(int32_t layer) const {
     if (layer < 0) return 0;
-    if (layer >= static_cast<int32_t>(stage_of_layer_.size()))
+    if (layer >= static_cast<int32_t>(stage_of_layer_.size())) {
       return static_cast<int32_t>(plan_.pp) - 1;
+    }
     return stage_of_layer_[idx(layer)];
   }
   int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
@@ -127,26 +142,30 @@ class StageLowering {
   std::vector<std::set<int32_t>> remote_consumers_;
   std::vector<bool> accumulated_, is_output_;
   std::vector<bool> sums_gradients_;  // per node
-  std::vector<ValueId> sizes_of_;  // per counts tensor
+  std::vector<ValueId> sizes_of_;     // per counts tensor
   std::map<program::GroupId, Lane> group_lane_;
   std::map<int32_t, bool> peer_leaves_node_;  // by offset along the stages
   std::vector<std::string> layer_kind_;
   bool in_step_ = false;
 };
 
-/// The optimizer nodes between the contributions to a gradient and their total: stages sum what they
-/// have, in emit_grads.
+/// The optimizer nodes between the contributions to a gradient and their total: stages sum what
+/// they have, in emit_grads.
 void StageLowering::find_gradient_sums() {
   sums_gradients_.assign(graph_.nodes.size(), false);
   std::vector<TensorId> open;
   for (const graph::ParamGrad& grad : graph_.grads) {
-    if (grad.total != kNone) open.push_back(grad.total);
+    if (grad.total != kNone) {
+      open.push_back(grad.total);
+    }
   }
   while (!open.empty()) {
     const graph::NodeId producer = graph_.tensor(open.back()).producer;
     open.pop_back();
     const graph::Node& node = graph_.nodes[idx(producer)];
-    if (node.phase != graph::Phase::optimizer) continue;  // a contribution
+    if (node.phase != graph::Phase::optimizer) {
+      continue;  // a contribution
+    }
     sums_gradients_[idx(producer)] = true;
     open.insert(open.end(), node.in.begin(), node.in.end());
   }
@@ -158,16 +177,19 @@ void StageLowering::name_layer_kinds() {
   layer_kind_.back() = "head";
   for (const graph::Node& node : graph_.nodes) {
     const bool routes = ops::find(node.op).routing.counts >= 0;
-    if (routes && node.layer >= 0) layer_kind_[idx(node.layer) + 1] = "moe";
+    if (routes && node.layer >= 0) {
+      layer_kind_[idx(node.layer) + 1] = "moe";
+    }
   }
 }
 
 int32_t StageLowering::segment(int32_t layer, Phase phase) {
-  std::string name = fmt::format("stage{}/{}/{}", stage_,
-                                 phase >= Phase::grad ? "step" : layer_kind_[idx(layer + 1)],
-                                 to_string(phase));
-  for (size_t i = 0; i < program_.segments.size(); ++i)
+  std::string name =
+      fmt::format("stage{}/{}/{}", stage_,
+                  phase >= Phase::grad ? "step" : layer_kind_[idx(layer + 1)], to_string(phase));
+  for (size_t i = 0; i < program_.segments.size(); ++i) {
     if (program_.segments[i].name == name) return static_cast<int32_t>(i);
+  }
   program_.segments.push_back({name});
   return static_cast<int32_t>(program_.segments.size() - 1);
 }
@@ -183,7 +205,9 @@ Lane StageLowering::comm_lane(program::GroupId group) {
 
 Lane StageLowering::peer_lane(int32_t peer, comm::Role role) {
   const auto [known, fresh] = peer_leaves_node_.try_emplace(peer);
-  if (fresh) known->second = program_.leaves_node(mesh_.axis("pp"), peer, stage_);
+  if (fresh) {
+    known->second = program_.leaves_node(mesh_.axis("pp"), peer, stage_);
+  }
   return program::link_lane(role, known->second);
 }
 
@@ -199,8 +223,8 @@ ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life lif
     // Ragged: what even routing brings here, with the headroom that the plan counts on.
     const double rows = kExpectedFactor * static_cast<double>(v.type.dims[1] * v.type.top_k) *
                         static_cast<double>(v.type.dims[0]) / static_cast<double>(whole.dims[0]);
-    v.expected_bytes = std::min(v.type.bytes(), static_cast<int64_t>(rows + 1) *
-                                                    v.type.row_size() * size_of(v.type.dtype));
+    v.expected_bytes = std::min(
+        v.type.bytes(), static_cast<int64_t>(rows + 1) * v.type.row_size() * size_of(v.type.dtype));
   }
   out_.values.push_back(std::move(v));
   ValueId id = static_cast<ValueId>(out_.values.size() - 1);
@@ -209,8 +233,9 @@ ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life lif
 }
 
 ValueId StageLowering::find(TensorId tensor, const Layout& layout) const {
-  for (ValueId id : values_of_[idx(tensor)])
+  for (ValueId id : values_of_[idx(tensor)]) {
     if (out_.values[idx(id)].layout == layout) return id;
+  }
   return kNone;
 }
 
@@ -228,8 +253,12 @@ Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
                                        const std::vector<ValueId>& in,
                                        const std::vector<ValueId>& out) const {
   std::vector<TensorType> in_types, out_types;
-  for (ValueId v : in) in_types.push_back(out_.values[idx(v)].type);
-  for (ValueId v : out) out_types.push_back(out_.values[idx(v)].type);
+  for (ValueId v : in) {
+    in_types.push_back(out_.values[idx(v)].type);
+  }
+  for (ValueId v : out) {
+    out_types.push_back(out_.values[idx(v)].type);
+  }
   return program::communication_kind(op.id, std::move(attrs), std::move(in_types),
                                      std::move(out_types));
 }
@@ -239,7 +268,8 @@ TaskTemplate& StageLowering::add_communication(const comm::Op& op, graph::Attrs 
                                                std::vector<ValueId> out, List& list, Phase phase,
                                                int32_t layer) {
   const program::GroupId id = program_.intern(group);
-  TaskTemplate t = make(communication_kind(op, std::move(attrs), in, out), comm_lane(id), phase, layer);
+  TaskTemplate t =
+      make(communication_kind(op, std::move(attrs), in, out), comm_lane(id), phase, layer);
   t.task.group = id;
   t.in = std::move(in);
   t.out = std::move(out);
@@ -252,8 +282,8 @@ TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId
                                          Phase phase, int32_t layer) {
   const bool sends = role == comm::Role::send;
   const std::vector<ValueId> value{v}, nothing;
-  Kind kind = communication_kind(comm::message(role), {}, sends ? value : nothing,
-                                 sends ? nothing : value);
+  Kind kind =
+      communication_kind(comm::message(role), {}, sends ? value : nothing, sends ? nothing : value);
   TaskTemplate t = make(std::move(kind), peer_lane(stage - stage_, role), phase, layer);
   t.task.peer_axis = mesh_.axis("pp");
   t.task.peer = stage - stage_;
@@ -271,15 +301,17 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
   std::vector<ValueId> outs;
   for (size_t i = 0; i < from.size(); ++i) {
     const Value v = out_.values[idx(from[i])];
-    outs.push_back(add_value(v.tensor, to[i],
-                             v.life == Value::Life::step ? Value::Life::step
-                                                         : Value::Life::micro_batch));
+    outs.push_back(
+        add_value(v.tensor, to[i],
+                  v.life == Value::Life::step ? Value::Life::step : Value::Life::micro_batch));
   }
-  TaskTemplate& t = add_communication(comm::summing(), {}, Group{axes, {}}, from, outs, list, phase,
-                                      layer);
-  for (size_t i = 0; i < from.size(); ++i)
-    if (out_.values[idx(from[i])].life == Value::Life::step)
+  TaskTemplate& t =
+      add_communication(comm::summing(), {}, Group{axes, {}}, from, outs, list, phase, layer);
+  for (size_t i = 0; i < from.size(); ++i) {
+    if (out_.values[idx(from[i])].life == Value::Life::step) {
       t.shares.push_back({static_cast<int>(i), from[i]});
+    }
+  }
 }
 
 ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase phase,
@@ -291,11 +323,12 @@ ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase ph
   ValueId in = find(counts, from);
   HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
   ValueId local = add_value(counts, to, Value::Life::micro_batch);
-  const auto exchange = comm::resharding(out_.values[idx(in)].type, from[axis], to[axis],
-                                         mesh_.axes[idx(axis)].size);
-  if (!exchange || !exchange->op->makes_sizes)
+  const auto exchange =
+      comm::resharding(out_.values[idx(in)].type, from[axis], to[axis], mesh_.axes[idx(axis)].size);
+  if (!exchange || !exchange->op->makes_sizes) {
     fail("lower", "the rows of {} can't be exchanged from {} to {}", graph_.tensor(counts).name,
          to_string(from, mesh_), to_string(to, mesh_));
+  }
   // The sizes matrix is an auxiliary value of the counts tensor: no layout of its own.
   Value v;
   v.tensor = counts;
@@ -312,10 +345,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
                                int32_t layer) {
   // From the layout that the value has to the one that is wanted, a collective at a time. All sums
   // first, in one collective over all their axes. Then axis by axis, innermost first, because a
-  // split is nested inside those of the axes before it: the collective whose movement leads from one
-  // placement to the other. If that one exchanges routing counts, it gives the local counts and the
-  // sizes; if it moves rows, it needs the sizes of their routing.
-  // Every intermediate layout is a value of its own, found again by whoever asks for it.
+  // split is nested inside those of the axes before it: the collective whose movement leads from
+  // one placement to the other. If that one exchanges routing counts, it gives the local counts and
+  // the sizes; if it moves rows, it needs the sizes of their routing. Every intermediate layout is
+  // a value of its own, found again by whoever asks for it.
   const TensorId tensor = out_.values[idx(from)].tensor;
   const graph::Tensor& logical = graph_.tensor(tensor);
   std::vector<int32_t> sum_axes;
@@ -324,11 +357,12 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
               to_string(to, mesh_));
   }
-  for (size_t a = 0; a < mesh_.axes.size(); ++a)
+  for (size_t a = 0; a < mesh_.axes.size(); ++a) {
     if (layout.on[a].is_partial() && to.on[a].is_replicate()) {
       sum_axes.push_back(static_cast<int32_t>(a));
       layout.on[a] = to.on[a];
     }
+  }
   if (!sum_axes.empty()) {
     all_reduce({from}, {layout}, sum_axes, list, phase, layer);
     from = find(tensor, layout);
@@ -339,9 +373,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     layout.on[a] = q;
     const int32_t axis = static_cast<int32_t>(a);
     const auto step = comm::resharding(out_.values[idx(from)].type, p, q, mesh_.axes[a].size);
-    if (!step)
+    if (!step) {
       fail("lower", "no resharding of {} from {} to {}", logical.name,
            to_string(out_.values[idx(from)].layout, mesh_), to_string(to, mesh_));
+    }
     if (step->op->makes_sizes) {
       sizes(tensor, axis, list, phase, layer);
       from = find(tensor, layout);
@@ -349,8 +384,9 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
       continue;
     }
     std::vector<ValueId> in{from};
-    if (step->op->needs_sizes)
+    if (step->op->needs_sizes) {
       in.push_back(sizes(layouts_.counts_of[idx(tensor)], axis, list, phase, layer));
+    }
     const ValueId v =
         add_value(tensor, layout, in_step_ ? Value::Life::step : Value::Life::micro_batch);
     add_communication(*step->op, step->attrs, Group{{axis}, {}}, std::move(in), {v}, list, phase,
@@ -367,10 +403,12 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
   const graph::Tensor& t = graph_.tensor(tensor);
   const Layout& layout = layouts_.tensor[idx(tensor)];
   if (ValueId v = find(tensor, layout); v != kNone) return v;
-  if (t.kind == TensorKind::param || t.kind == TensorKind::state)
+  if (t.kind == TensorKind::param || t.kind == TensorKind::state) {
     return add_value(tensor, layout, Value::Life::persistent);
-  if (t.kind == TensorKind::input)
+  }
+  if (t.kind == TensorKind::input) {
     return add_value(tensor, layout, t.per_step ? Value::Life::step_input : Value::Life::input);
+  }
   HOCKET_CHECK(t.producer != kNone && user.phase != graph::Phase::optimizer,
                "{} is not on stage {}", t.name, stage_);
   const int32_t from = stage_of(graph_.nodes[idx(t.producer)]);
@@ -390,8 +428,8 @@ void StageLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t 
 ValueId StageLowering::get(TensorId tensor, const Layout& layout, List& list,
                            const graph::Node& user) {
   if (ValueId v = find(tensor, layout); v != kNone) return v;
-  return reshard(base(tensor, list, user), layout, list,
-                 in_step_ ? Phase::grad : phase_of(user), user.layer);
+  return reshard(base(tensor, list, user), layout, list, in_step_ ? Phase::grad : phase_of(user),
+                 user.layer);
 }
 
 /// Sums several partial inputs of a node over the same axes in one collective.
@@ -406,21 +444,25 @@ void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLa
     ValueId v = base(node.in[i], list, node);
     std::vector<int32_t> axes;
     Layout layout = out_.values[idx(v)].layout;
-    for (size_t a = 0; a < mesh_.axes.size(); ++a)
+    for (size_t a = 0; a < mesh_.axes.size(); ++a) {
       if (layout.on[a].is_partial() && wanted.in[i].on[a].is_replicate()) {
         axes.push_back(static_cast<int32_t>(a));
         layout.on[a] = wanted.in[i].on[a];
       }
+    }
     auto& group = groups[axes];
-    if (axes.empty() || std::find(group.first.begin(), group.first.end(), v) != group.first.end())
+    if (axes.empty() || std::find(group.first.begin(), group.first.end(), v) != group.first.end()) {
       continue;
+    }
     group.first.push_back(v);
     group.second.push_back(layout);
   }
-  for (auto& [axes, group] : groups)
-    if (group.first.size() > 1)
+  for (auto& [axes, group] : groups) {
+    if (group.first.size() > 1) {
       all_reduce(group.first, group.second, axes, list, in_step_ ? Phase::grad : phase_of(node),
                  node.layer);
+    }
+  }
 }
 
 void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
@@ -433,8 +475,9 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   const size_t n_in = node.in.size() - node.accumulate.size();
   reduce_inputs_together(node, wanted, list);
   std::vector<ValueId> in;
-  for (size_t i = 0; i < node.in.size(); ++i)
+  for (size_t i = 0; i < node.in.size(); ++i) {
     in.push_back(get(node.in[i], wanted.in[i], list, node));
+  }
 
   Kind kind;
   kind.op = node.op;
@@ -447,25 +490,32 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   size_t acc = n_in;
   for (size_t o = 0; o < node.out.size(); ++o) {
     const TensorId tensor = node.out[o];
-    Value::Life life = in_step_ || accumulated_[idx(tensor)] ? Value::Life::step
-                                                             : Value::Life::micro_batch;
+    Value::Life life =
+        in_step_ || accumulated_[idx(tensor)] ? Value::Life::step : Value::Life::micro_batch;
     const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(),
                                       [&](auto& p) { return p.second == static_cast<int>(o); });
     ValueId v = add_value(tensor, layouts_.tensor[idx(tensor)], life);
     Value& value = out_.values[idx(v)];
     value.accumulator = !in_step_ && accumulated_[idx(tensor)];
     value.output = is_output_[idx(tensor)] && !value.accumulator;
-    if (value.accumulator && !op.accumulates.contains(o))
+    if (value.accumulator && !op.accumulates.contains(o)) {
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
-    if (updates != op.inplace.end())
+    }
+    if (updates != op.inplace.end()) {
       t.shares.push_back({static_cast<int>(o), in[idx(updates->first)]});
-    if (node.accumulate.contains(o)) t.shares.push_back({static_cast<int>(o), in[acc++]});
+    }
+    if (node.accumulate.contains(o)) {
+      t.shares.push_back({static_cast<int>(o), in[acc++]});
+    }
     t.out.push_back(v);
     kind.out.push_back(value.type);
   }
   int64_t experts = 0;  // of the whole tensors
-  for (TensorId id : node.in)
-    if (const TensorType& type = graph_.tensor(id).type; type.routed()) experts = type.dims[0];
+  for (TensorId id : node.in) {
+    if (const TensorType& type = graph_.tensor(id).type; type.routed()) {
+      experts = type.dims[0];
+    }
+  }
   set_cost(&kind, op, experts);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.accumulate = node.accumulate;
@@ -475,16 +525,21 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   made.out = std::move(t.out);
   made.shares = std::move(t.shares);
   list.push_back(std::move(made));
-  if (!in_step_)
-    for (TensorId id : node.out) emit_send(id, list, phase_of(node), node.layer);
+  if (!in_step_) {
+    for (TensorId id : node.out) {
+      emit_send(id, list, phase_of(node), node.layer);
+    }
+  }
 }
 
 std::vector<int32_t> StageLowering::holders(TensorId param) const {
   std::set<int32_t> stages;
-  for (const graph::Node& node : graph_.nodes)
+  for (const graph::Node& node : graph_.nodes) {
     if (node.phase == graph::Phase::forward &&
-        std::find(node.in.begin(), node.in.end(), param) != node.in.end())
+        std::find(node.in.begin(), node.in.end(), param) != node.in.end()) {
       stages.insert(stage_of(node));
+    }
+  }
   return {stages.begin(), stages.end()};
 }
 
@@ -501,9 +556,11 @@ void StageLowering::emit_grads() {
   for (const auto& g : graph_.grads) {
     GradReduction reduction;
     const graph::Tensor& param = graph_.tensor(g.param);
-    for (TensorId id : g.contributions)
-      if (ValueId v = find(id, layouts_.tensor[idx(id)]); v != kNone)
+    for (TensorId id : g.contributions) {
+      if (ValueId v = find(id, layouts_.tensor[idx(id)]); v != kNone) {
         reduction.contributions.push_back(v);
+      }
+    }
     if (reduction.contributions.empty()) continue;
     List& list = reduction.tasks;
     const TensorId total = g.total;
@@ -533,8 +590,12 @@ void StageLowering::emit_grads() {
       sum = next;
     }
     ValueId reduced = reshard(sum, layouts_.tensor[idx(g.param)], list, Phase::grad, param.layer);
-    if (is_output_[idx(total)]) out_.values[idx(reduced)].output = true;
-    if (is_output_[idx(total)]) out_.values[idx(reduced)].name = graph_.tensor(total).name;
+    if (is_output_[idx(total)]) {
+      out_.values[idx(reduced)].output = true;
+    }
+    if (is_output_[idx(total)]) {
+      out_.values[idx(reduced)].name = graph_.tensor(total).name;
+    }
     out_.grads.push_back(std::move(reduction));
   }
 }
@@ -542,11 +603,12 @@ void StageLowering::emit_grads() {
 bool StageLowering::runs_here(const graph::Node& node) const {
   if (node.layer == graph::kEveryStage) return true;
   // Updates run wherever the parameter lives, everything else on the first such stage.
-  for (TensorId id : node.in)
+  for (TensorId id : node.in) {
     if (graph_.tensor(id).kind == TensorKind::param) {
       auto stages = holders(id);
       return std::find(stages.begin(), stages.end(), stage_) != stages.end();
     }
+  }
   return stage_of(node) == stage_;
 }
 
@@ -572,29 +634,38 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
   }
   TaskTemplate& t = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, {}}, in, out,
                                       list, Phase::grad, 0);
-  for (size_t i = 0; i < in.size(); ++i) t.shares.push_back({static_cast<int>(i), in[i]});
+  for (size_t i = 0; i < in.size(); ++i) {
+    t.shares.push_back({static_cast<int>(i), in[i]});
+  }
 }
 
 void StageLowering::emit_step() {
-  // The optimizer's nodes, once per step, on the stages where their parameter lives. Before the clip
-  // coefficient the per-parameter sums of squares are made whole: over the ranks that split the
-  // parameter, then over the stages. Last, the losses: their partial sums become the outputs that
-  // the host reads.
+  // The optimizer's nodes, once per step, on the stages where their parameter lives. Before the
+  // clip coefficient the per-parameter sums of squares are made whole: over the ranks that split
+  // the parameter, then over the stages. Last, the losses: their partial sums become the outputs
+  // that the host reads.
   in_step_ = true;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];
     if (node.phase != graph::Phase::optimizer || !runs_here(node)) continue;
-    if (sums_gradients_[n]) continue;  // emit_grads did
+    if (sums_gradients_[n]) {
+      continue;  // emit_grads did
+    }
     if (node.layer == graph::kEveryStage) {
       // Partial sums first, of the parameters that live here.
       graph::Node present = node;
       NodeLayouts wanted;
       present.in.clear();
-      for (TensorId id : node.in)
-        if (!values_of_[idx(id)].empty()) present.in.push_back(id);
+      for (TensorId id : node.in) {
+        if (!values_of_[idx(id)].empty()) {
+          present.in.push_back(id);
+        }
+      }
       wanted.in.resize(present.in.size());
       reduce_inputs_together(present, wanted, out_.step);
-      for (TensorId id : present.in) get(id, Layout{}, out_.step, present);
+      for (TensorId id : present.in) {
+        get(id, Layout{}, out_.step, present);
+      }
       gather_norms(node, out_.step);
     }
     emit(node, layouts_.node[n], static_cast<int32_t>(n), out_.step);
@@ -610,14 +681,18 @@ void StageLowering::emit_step() {
 /// An output may take over a value's buffer only if nobody reads the value later; otherwise a copy
 /// is made first.
 void StageLowering::protect_shared(List& list) {
-  // First pass: the last task of the list that reads each value. Second pass: wherever an output takes
-  // over the buffer of a value of this micro-batch that is read later, or that the host reads, the
-  // task takes over a copy instead, which is made right before it.
+  // First pass: the last task of the list that reads each value. Second pass: wherever an output
+  // takes over the buffer of a value of this micro-batch that is read later, or that the host
+  // reads, the task takes over a copy instead, which is made right before it.
   std::vector<int64_t> last_read(out_.values.size(), -1);
   for (size_t i = 0; i < list.size(); ++i) {
-    for (ValueId v : list[i].in) last_read[idx(v)] = static_cast<int64_t>(i);
+    for (ValueId v : list[i].in) {
+      last_read[idx(v)] = static_cast<int64_t>(i);
+    }
     // A later taker of the same buffer is a reader as well.
-    for (auto& [o, v] : list[i].shares) last_read[idx(v)] = static_cast<int64_t>(i);
+    for (auto& [o, v] : list[i].shares) {
+      last_read[idx(v)] = static_cast<int64_t>(i);
+    }
   }
   List result;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -648,12 +723,14 @@ StageTemplate StageLowering::run(bool split_backward) {
   // since a backward task may still read what a forward task would overwrite. Reductions of
   // gradients and the optimizer's step come last.
   for (auto [phase, list] : {std::pair{graph::Phase::forward, &out_.forward},
-                             std::pair{graph::Phase::backward, &out_.backward}})
+                             std::pair{graph::Phase::backward, &out_.backward}}) {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const graph::Node& node = graph_.nodes[n];
-      if (node.phase == phase && stage_of(node) == stage_)
+      if (node.phase == phase && stage_of(node) == stage_) {
         emit(node, layouts_.node[n], static_cast<int32_t>(n), *list);
+      }
     }
+  }
   auto is_weight_grad = [&](const TaskTemplate& t) {
     return !t.out.empty() && std::all_of(t.out.begin(), t.out.end(), [&](ValueId v) {
       return out_.values[idx(v)].accumulator;

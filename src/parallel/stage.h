@@ -26,18 +26,18 @@ struct Value {
     micro_batch,  ///< a buffer per micro-batch
     step,         ///< one buffer per step (accumulators, optimizer values)
     persistent,
-    input,        ///< fed per micro-batch
-    step_input,   ///< fed per step
+    input,       ///< fed per micro-batch
+    step_input,  ///< fed per step
   } life = Life::micro_batch;
-  bool output = false;       ///< the host reads it
-  bool accumulator = false;  ///< life step, written by every micro-batch, summed
+  bool output = false;                      ///< the host reads it
+  bool accumulator = false;                 ///< life step, written by every micro-batch, summed
   int64_t expected_bytes = program::kNone;  ///< of a ragged value, see program::Buffer
-  std::string name;          ///< of named buffers
+  std::string name;                         ///< of named buffers
 };
 
 /// A task over values; becomes program::Task when stamped.
 struct TaskTemplate {
-  program::Task task;               ///< without buffers
+  program::Task task;  ///< without buffers
   std::vector<ValueId> in, out;
   std::vector<std::pair<int, ValueId>> shares;  ///< (output, value whose buffer it takes over)
 };
@@ -55,7 +55,8 @@ struct StageTemplate {
   std::vector<Value> values;
   std::vector<TaskTemplate> forward, backward, step;
   std::vector<GradReduction> grads;
-  size_t weights_begin = 0;  ///< backward[weights_begin..] are dW tasks, if the schedule splits them
+  size_t weights_begin =
+      0;  ///< backward[weights_begin..] are dW tasks, if the schedule splits them
 };
 
 /// `split_backward`: the schedule has I and W actions.

@@ -32,8 +32,11 @@ class Bucketing {
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
       const Task& t = cls_.tasks[i];
       // Whoever touches a buffer of an open bucket needs it reduced before.
-      for (auto& [group, bucket] : open_)
-        if (touches(bucket, t)) flush(bucket);
+      for (auto& [group, bucket] : open_) {
+        if (touches(bucket, t)) {
+          flush(bucket);
+        }
+      }
       if (!mergeable(t)) {
         emit(i);
         continue;
@@ -41,11 +44,18 @@ class Bucketing {
       Open& bucket = open_[t.group];
       bucket.tasks.push_back(i);
       bucket.bytes += program_.kind(t).bytes;
-      if (bucket.bytes >= limit_) flush(bucket);
+      if (bucket.bytes >= limit_) {
+        flush(bucket);
+      }
     }
-    for (auto& [group, bucket] : open_) flush(bucket);
-    for (Task& t : tasks_)
-      for (TaskId& d : t.deps) d = renamed_[static_cast<size_t>(d)];
+    for (auto& [group, bucket] : open_) {
+      flush(bucket);
+    }
+    for (Task& t : tasks_) {
+      for (TaskId& d : t.deps) {
+        d = renamed_[static_cast<size_t>(d)];
+      }
+    }
     cls_.tasks = std::move(tasks_);
   }
 
@@ -60,10 +70,13 @@ class Bucketing {
            !k.in.empty() && graph::is_floating(k.in[0].dtype) && k.in[0].numel() > 1;
   }
   bool touches(const Open& bucket, const Task& t) const {
-    for (size_t i : bucket.tasks)
-      for (BufferId b : cls_.tasks[i].in)
-        for (const auto* list : {&t.in, &t.out})
+    for (size_t i : bucket.tasks) {
+      for (BufferId b : cls_.tasks[i].in) {
+        for (const auto* list : {&t.in, &t.out}) {
           if (std::find(list->begin(), list->end(), b) != list->end()) return true;
+        }
+      }
+    }
     return false;
   }
   void emit(size_t i) {
@@ -71,9 +84,9 @@ class Bucketing {
     tasks_.push_back(cls_.tasks[i]);
   }
   void flush(Open& bucket) {
-    // The all_reduces of a bucket become one, at the place of the last of them: operands one after the
-    // other, waiting for all that they waited for. `renamed_` leads whoever waited for one of them to it.
-    // A bucket of one stays what it was.
+    // The all_reduces of a bucket become one, at the place of the last of them: operands one after
+    // the other, waiting for all that they waited for. `renamed_` leads whoever waited for one of
+    // them to it. A bucket of one stays what it was.
     if (bucket.tasks.size() == 1) {
       emit(bucket.tasks[0]);
     } else if (bucket.tasks.size() > 1) {
@@ -114,7 +127,9 @@ struct Options {
 
 void run(Program& program, const Options& options) {
   const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
-  for (RankClass& cls : program.classes) Bucketing(program, cls, limit).run();
+  for (RankClass& cls : program.classes) {
+    Bucketing(program, cls, limit).run();
+  }
 }
 
 }  // namespace

@@ -33,12 +33,18 @@ const Pass& find(std::string_view name) {
 }
 
 PassOptions::PassOptions(const std::vector<std::string>& settings) {
-  for (const Pass& pass : all()) values_.push_back(pass.defaults);
-  if (!settings.empty()) parse_config(*this, "{}", "passes", settings);
+  for (const Pass& pass : all()) {
+    values_.push_back(pass.defaults);
+  }
+  if (!settings.empty()) {
+    parse_config(*this, "{}", "passes", settings);
+  }
 }
 
 void PassOptions::fields(Fields& to) {
-  for (AnyOptions& options : values_) options.fields(to);
+  for (AnyOptions& options : values_) {
+    options.fields(to);
+  }
 }
 
 const AnyOptions& PassOptions::of(const Pass& pass) const {
@@ -62,10 +68,14 @@ std::string PassOptions::text(std::string_view key) const {
 PassRunner::PassRunner(std::vector<std::string> names, std::vector<std::string> skip,
                        PassOptions options)
     : options_(std::move(options)) {
-  for (const std::string& s : skip) find(s);
-  for (const std::string& n : names)
-    if (const Pass& pass = find(n); std::find(skip.begin(), skip.end(), n) == skip.end())
+  for (const std::string& s : skip) {
+    find(s);
+  }
+  for (const std::string& n : names) {
+    if (const Pass& pass = find(n); std::find(skip.begin(), skip.end(), n) == skip.end()) {
       passes_.push_back(&pass);
+    }
+  }
 }
 
 template <typename T, typename F>
@@ -77,7 +87,9 @@ void PassRunner::run_level(T& object, F member) {
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     times_.push_back({pass->name, took.count()});
     log_debug("pass {}: {}", pass->name, human_time(took.count()));
-    if (after) after(*pass);
+    if (after) {
+      after(*pass);
+    }
   }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Passes: rewrites of the graph (between autodiff and lowering) or of the program (after lowering),
-// each with a declared effect on numerics. A run names its passes in order; any can be skipped. What a
-// pass may be told is a struct with fields() in its own file, whose keys are keys of `plan` in run.yaml.
+// each with a declared effect on numerics. A run names its passes in order; any can be skipped.
+// What a pass may be told is a struct with fields() in its own file, whose keys are keys of `plan`
+// in run.yaml.
 #pragma once
 
 #include <any>
@@ -42,7 +43,7 @@ struct NoOptions {
 struct Pass {
   const char* name;
   const char* help;
-  bool same_numerics;   ///< results are bit-identical with and without it
+  bool same_numerics;  ///< results are bit-identical with and without it
   AnyOptions defaults;
   /// Exactly one is set.
   std::function<void(graph::Graph&, const AnyOptions&)> on_graph;
@@ -51,14 +52,21 @@ struct Pass {
 template <HasFields Own>
 Pass graph_pass(const char* name, const char* help, bool same_numerics,
                 void (*run)(graph::Graph&, const Own&)) {
-  return {name, help, same_numerics, AnyOptions(Own{}),
+  return {name,
+          help,
+          same_numerics,
+          AnyOptions(Own{}),
           [run](graph::Graph& graph, const AnyOptions& options) { run(graph, options.as<Own>()); },
           nullptr};
 }
 template <HasFields Own>
 Pass program_pass(const char* name, const char* help, bool same_numerics,
                   void (*run)(program::Program&, const Own&)) {
-  return {name, help, same_numerics, AnyOptions(Own{}), nullptr,
+  return {name,
+          help,
+          same_numerics,
+          AnyOptions(Own{}),
+          nullptr,
           [run](program::Program& program, const AnyOptions& options) {
             run(program, options.as<Own>());
           }};

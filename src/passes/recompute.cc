@@ -22,9 +22,11 @@ namespace {
 std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
   std::set<NodeId> repeat;
   std::vector<TensorId> wanted;
-  for (const graph::Node& node : graph.nodes)
-    if (node.phase == Phase::backward && node.layer == layer)
+  for (const graph::Node& node : graph.nodes) {
+    if (node.phase == Phase::backward && node.layer == layer) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
+    }
+  }
   while (!wanted.empty()) {
     TensorId id = wanted.back();
     wanted.pop_back();
@@ -33,8 +35,9 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
     const graph::Node& node = graph.nodes[static_cast<size_t>(producer)];
     if (node.phase != Phase::forward || node.layer != layer) continue;
     if (!full && !ops::find(node.op).cheap_to_repeat) continue;
-    if (repeat.insert(producer).second)
+    if (repeat.insert(producer).second) {
       wanted.insert(wanted.end(), node.in.begin(), node.in.end());
+    }
   }
   return repeat;
 }
@@ -61,8 +64,11 @@ void run(Graph& graph, const Options& options) {
         graph::Node copy = graph.nodes[static_cast<size_t>(id)];
         copy.phase = Phase::backward;
         copy.recompute = true;
-        for (TensorId& in : copy.in)
-          if (auto it = repeated.find(in); it != repeated.end()) in = it->second;
+        for (TensorId& in : copy.in) {
+          if (auto it = repeated.find(in); it != repeated.end()) {
+            in = it->second;
+          }
+        }
         for (TensorId& out : copy.out) {
           graph::Tensor t = graph.tensor(out);
           t.name += "@again";
@@ -73,22 +79,29 @@ void run(Graph& graph, const Options& options) {
         nodes.push_back(std::move(copy));
       }
     }
-    if (node.phase == Phase::backward)
-      for (TensorId& in : node.in)
-        if (auto it = repeated.find(in); it != repeated.end()) in = it->second;
+    if (node.phase == Phase::backward) {
+      for (TensorId& in : node.in) {
+        if (auto it = repeated.find(in); it != repeated.end()) {
+          in = it->second;
+        }
+      }
+    }
     nodes.push_back(std::move(node));
   }
   graph.nodes = std::move(nodes);
-  for (size_t n = 0; n < graph.nodes.size(); ++n)
-    for (TensorId out : graph.nodes[n].out)
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    for (TensorId out : graph.nodes[n].out) {
       graph.tensors[static_cast<size_t>(out)].producer = static_cast<NodeId>(n);
+    }
+  }
 }
 
 }  // namespace
 
 Pass pass_recompute() {
   return graph_pass("recompute",
-                    "computes activations again instead of keeping them (plan.recompute)", true, run);
+                    "computes activations again instead of keeping them (plan.recompute)", true,
+                    run);
 }
 
 }  // namespace hocket::passes

@@ -12,7 +12,8 @@
 //     }
 //   };
 //
-// A member that the list lacks does not compile: whoever walks it asks for_each_field, which counts.
+// A member that the list lacks does not compile: whoever walks it asks for_each_field, which
+// counts.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,17 @@ namespace hocket::program {
 
 /// What the number (or numbers) in a field counts: a place in a list, which another program may
 /// have in another order.
-enum class Ref : uint8_t { none, kind, group, segment, axis, buffer, task, graph_node, graph_tensor };
+enum class Ref : uint8_t {
+  none,
+  kind,
+  group,
+  segment,
+  axis,
+  buffer,
+  task,
+  graph_node,
+  graph_tensor
+};
 
 /// A field as its readers know it. In the text it is `name=value` and left out when it has its
 /// default value, unless stated otherwise.
@@ -94,7 +105,9 @@ constexpr void for_each_field(Visitor&& visit) {
 
 /// A type with fields of its own.
 template <class Struct>
-concept HasFields = requires(field_detail::Counter counter) { Struct::fields(counter); };
+concept HasFields = requires(field_detail::Counter counter) {
+  Struct::fields(counter);
+};
 
 /// True of lists of such: each entry has a line of the text of its own.
 template <class Member>

@@ -15,9 +15,10 @@ namespace {
 size_t lane_of(const Task& t) { return static_cast<size_t>(t.lane); }
 
 void merge(Clock& into, const Clock& other) {
-  for (int l = 0; l < kNumLanes; ++l)
+  for (int l = 0; l < kNumLanes; ++l) {
     into[static_cast<size_t>(l)] =
         std::max(into[static_cast<size_t>(l)], other[static_cast<size_t>(l)]);
+  }
 }
 
 Clock before_everything() {
@@ -63,7 +64,9 @@ void add_dependencies(RankClass& cls) {
   // Per buffer: last writer, and the last reader since in each lane.
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<std::array<TaskId, kNumLanes>> readers(cls.buffers.size());
-  for (auto& r : readers) r.fill(kNone);
+  for (auto& r : readers) {
+    r.fill(kNone);
+  }
   ClockBuilder clock(n);
   std::vector<TaskId> wanted;
   for (size_t i = 0; i < n; ++i) {
@@ -71,12 +74,18 @@ void add_dependencies(RankClass& cls) {
     const size_t lane = lane_of(task);
     wanted = task.deps;
     auto want = [&](TaskId t) {
-      if (t != kNone && lane_of(cls.tasks[static_cast<size_t>(t)]) != lane) wanted.push_back(t);
+      if (t != kNone && lane_of(cls.tasks[static_cast<size_t>(t)]) != lane) {
+        wanted.push_back(t);
+      }
     };
-    for (BufferId b : task.in) want(writer[static_cast<size_t>(b)]);
+    for (BufferId b : task.in) {
+      want(writer[static_cast<size_t>(b)]);
+    }
     for (BufferId b : task.out) {
       want(writer[static_cast<size_t>(b)]);
-      for (TaskId r : readers[static_cast<size_t>(b)]) want(r);
+      for (TaskId r : readers[static_cast<size_t>(b)]) {
+        want(r);
+      }
     }
     // Latest first: what an earlier one proves is then already known.
     std::sort(wanted.begin(), wanted.end(), std::greater<>());
@@ -91,7 +100,9 @@ void add_dependencies(RankClass& cls) {
     }
     std::sort(task.deps.begin(), task.deps.end());
     clock.add(static_cast<TaskId>(i), lane, start);
-    for (BufferId b : task.in) readers[static_cast<size_t>(b)][lane] = static_cast<TaskId>(i);
+    for (BufferId b : task.in) {
+      readers[static_cast<size_t>(b)][lane] = static_cast<TaskId>(i);
+    }
     for (BufferId b : task.out) {
       writer[static_cast<size_t>(b)] = static_cast<TaskId>(i);
       readers[static_cast<size_t>(b)].fill(kNone);
@@ -116,7 +127,9 @@ std::vector<Clock> clocks(const RankClass& cls) {
 std::vector<int32_t> lane_positions(const RankClass& cls) {
   std::array<int32_t, kNumLanes> next{};
   std::vector<int32_t> positions;
-  for (const Task& t : cls.tasks) positions.push_back(next[lane_of(t)]++);
+  for (const Task& t : cls.tasks) {
+    positions.push_back(next[lane_of(t)]++);
+  }
   return positions;
 }
 
@@ -129,8 +142,9 @@ int64_t bytes_of(const Buffer& b) { return align(std::max<int64_t>(b.type.bytes(
 
 /// True if at `now` everything in `needs` is known to have finished.
 bool happened(const Clock& needs, const Clock& now) {
-  for (size_t l = 0; l < kNumLanes; ++l)
+  for (size_t l = 0; l < kNumLanes; ++l) {
     if (needs[l] > now[l]) return false;
+  }
   return true;
 }
 
@@ -140,16 +154,19 @@ class Arena {
  public:
   int64_t allocate(int64_t bytes, const Clock& now) {
     auto best = by_size_.end();
-    for (auto it = by_size_.lower_bound({bytes, -1}); it != by_size_.end(); ++it)
+    for (auto it = by_size_.lower_bound({bytes, -1}); it != by_size_.end(); ++it) {
       if (happened(blocks_.at(it->second).needs, now)) {
         best = it;
         break;
       }
+    }
     if (best == by_size_.end()) return grow(bytes, now);
     const int64_t offset = best->second;
     Block block = blocks_.at(offset);
     erase(offset);
-    if (block.bytes > bytes) insert(offset + bytes, {block.bytes - bytes, block.needs});
+    if (block.bytes > bytes) {
+      insert(offset + bytes, {block.bytes - bytes, block.needs});
+    }
     return offset;
   }
 
@@ -209,13 +226,14 @@ class Arena {
   int64_t top_ = 0;
 };
 
-/// Slots of ragged buffers. A slot is taken whole and given back whole, and all its tenants are alike in
-/// bound and expected size: what one has filled is what the next fills again. (A slot that large and
-/// small buffers shared would be held by a small one while a large one makes another: 30 % more for a
-/// pipeline that keeps one size for its backward passes.)
+/// Slots of ragged buffers. A slot is taken whole and given back whole, and all its tenants are
+/// alike in bound and expected size: what one has filled is what the next fills again. (A slot that
+/// large and small buffers shared would be held by a small one while a large one makes another: 30
+/// % more for a pipeline that keeps one size for its backward passes.)
 class Slots {
  public:
-  /// The slot of this size that has been free for longest and may be used; a new one if there is none.
+  /// The slot of this size that has been free for longest and may be used; a new one if there is
+  /// none.
   size_t allocate(int64_t bound, int64_t expected, const Clock& now) {
     std::vector<size_t>& free = free_[{bound, expected}];
     for (auto it = free.begin(); it != free.end(); ++it) {
@@ -234,7 +252,9 @@ class Slots {
   /// Address of every slot, one after the other from `begin` on, and last the end of them all.
   std::vector<int64_t> addresses(int64_t begin) const {
     std::vector<int64_t> list{begin};
-    for (const Slot& s : slots_) list.push_back(list.back() + s.bound);
+    for (const Slot& s : slots_) {
+      list.push_back(list.back() + s.bound);
+    }
     return list;
   }
 
@@ -250,10 +270,11 @@ class Slots {
 }  // namespace
 
 void plan_memory(const Program& program, RankClass& cls) {
-  // Addresses, from 0: dense buffers, cut and joined as they come and go; the workspace that kernels
-  // share, since they run one after the other in the compute lane; slots of ragged buffers. Tasks are
-  // walked in issue order: a buffer is placed when it is first written and freed after its last use,
-  // with the clock of all its uses; whatever is placed there next must know them finished.
+  // Addresses, from 0: dense buffers, cut and joined as they come and go; the workspace that
+  // kernels share, since they run one after the other in the compute lane; slots of ragged buffers.
+  // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
+  // its last use, with the clock of all its uses; whatever is placed there next must know them
+  // finished.
   const size_t n = cls.tasks.size(), m = cls.buffers.size();
   const std::vector<Clock> at = clocks(cls);
   const std::vector<int32_t> position = lane_positions(cls);
@@ -274,13 +295,17 @@ void plan_memory(const Program& program, RankClass& cls) {
   Arena arena;
   Slots slots;
   std::vector<size_t> slot_of(m, SIZE_MAX);
-  for (Buffer& b : cls.buffers) b.offset = kNone;
+  for (Buffer& b : cls.buffers) {
+    b.offset = kNone;
+  }
   for (size_t i = 0; i < n; ++i) {
     const Task& t = cls.tasks[i];
     for (BufferId id : t.out) {
       const size_t b = static_cast<size_t>(id);
       Buffer& buffer = cls.buffers[b];
-      if (buffer.kind != BufferKind::step || buffer.offset != kNone || slot_of[b] != SIZE_MAX) continue;
+      if (buffer.kind != BufferKind::step || buffer.offset != kNone || slot_of[b] != SIZE_MAX) {
+        continue;
+      }
       if (buffer.expected_bytes != kNone) {
         slot_of[b] = slots.allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
       } else {
@@ -304,10 +329,15 @@ void plan_memory(const Program& program, RankClass& cls) {
     }
   }
 
-  for (Task& t : cls.tasks) t.workspace = program.kind(t).workspace > 0 ? arena.top() : kNone;
+  for (Task& t : cls.tasks) {
+    t.workspace = program.kind(t).workspace > 0 ? arena.top() : kNone;
+  }
   const std::vector<int64_t> address = slots.addresses(arena.top() + align(workspace));
-  for (size_t b = 0; b < m; ++b)
-    if (slot_of[b] != SIZE_MAX) cls.buffers[b].offset = address[slot_of[b]];
+  for (size_t b = 0; b < m; ++b) {
+    if (slot_of[b] != SIZE_MAX) {
+      cls.buffers[b].offset = address[slot_of[b]];
+    }
+  }
   cls.arena_bytes = address.back();
 }
 

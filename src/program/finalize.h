@@ -24,8 +24,9 @@ std::vector<int32_t> lane_positions(const RankClass& cls);
 
 /// Gives every step buffer and workspace an arena offset. Two buffers share memory only if all uses
 /// of one happen before the first use of the other, by lane order and dependencies. Ragged buffers
-/// (with an expected size) lie in slots of their own, each of tenants of one size, which begin together
-/// and which no dense buffer cuts: what is touched there is the largest content so far, not more.
+/// (with an expected size) lie in slots of their own, each of tenants of one size, which begin
+/// together and which no dense buffer cuts: what is touched there is the largest content so far,
+/// not more.
 void plan_memory(const Program& program, RankClass& cls);
 
 /// add_dependencies and plan_memory for every class.

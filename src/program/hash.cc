@@ -12,9 +12,13 @@ class ProgramHasher {
   template <HasFields Struct>
   void add(const Struct& object) {
     for_each_field<Struct>([&](const Field& field, auto member) {
-      if (!field.is_label && !field.is_cache && !label_of_step(field, object)) add(object.*member);
+      if (!field.is_label && !field.is_cache && !label_of_step(field, object)) {
+        add(object.*member);
+      }
     });
-    if (words_.size() > kBatch) flush();
+    if (words_.size() > kBatch) {
+      flush();
+    }
   }
 
   Hash128 finish() {
@@ -36,10 +40,8 @@ class ProgramHasher {
   // One overload per type that a field may have. Lists begin with their length, so that no two
   // different programs give the same words.
   template <class Number>
-    requires std::is_integral_v<Number> || std::is_enum_v<Number>
-  void add(Number value) {
-    words_.push_back(static_cast<uint64_t>(value));
-  }
+  requires std::is_integral_v<Number> || std::is_enum_v<Number>
+  void add(Number value) { words_.push_back(static_cast<uint64_t>(value)); }
   void add(double value) { words_.push_back(std::bit_cast<uint64_t>(value)); }
   void add(OutputSet value) { add(value.bits()); }
   void add(const std::string& value) {
@@ -59,13 +61,17 @@ class ProgramHasher {
   }
   void add(const Mesh& value) { add(value.axes); }
   void add(const Layout& value) {
-    for (const graph::Placement& placement : value.on) add(placement.code);
+    for (const graph::Placement& placement : value.on) {
+      add(placement.code);
+    }
   }
   void add(const KindIndex&) {}
   template <class Item>
   void add(const std::vector<Item>& list) {
     add(list.size());
-    for (const Item& item : list) add(item);
+    for (const Item& item : list) {
+      add(item);
+    }
   }
 
   void flush() {

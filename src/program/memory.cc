@@ -21,10 +21,12 @@ int64_t whole_pages(int64_t bytes) { return round_up(bytes, kPageBytes); }
 
 std::string parts_text(const Memory& memory) {
   auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  std::string text = fmt::format("{} persistent, {} inputs and outputs, {} step buffers, {} messages",
-                                 size(memory.persistent), size(memory.inputs_outputs),
-                                 size(memory.step_buffers), size(memory.messages));
-  if (memory.evaluation > 0) text += fmt::format(", {} evaluation", size(memory.evaluation));
+  std::string text = fmt::format(
+      "{} persistent, {} inputs and outputs, {} step buffers, {} messages", size(memory.persistent),
+      size(memory.inputs_outputs), size(memory.step_buffers), size(memory.messages));
+  if (memory.evaluation > 0) {
+    text += fmt::format(", {} evaluation", size(memory.evaluation));
+  }
   return text;
 }
 
@@ -32,14 +34,18 @@ std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
   const RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
   std::vector<Range> touched;
   auto touch = [&](int64_t offset, int64_t bytes) {
-    if (offset < 0 || bytes <= 0 || offset > INT64_MAX / 2 - bytes) return;  // nowhere
+    if (offset < 0 || bytes <= 0 || offset > INT64_MAX / 2 - bytes) {
+      return;  // nowhere
+    }
     touched.push_back({offset / kPageBytes * kPageBytes, whole_pages(offset + bytes)});
   };
   for (const Buffer& b : cls.buffers) {
     if (b.kind != BufferKind::step) continue;
     touch(b.offset, b.expected_bytes != kNone ? b.expected_bytes : b.type.bytes());
   }
-  for (const Task& t : cls.tasks) touch(t.workspace, program.kind(t).workspace);
+  for (const Task& t : cls.tasks) {
+    touch(t.workspace, program.kind(t).workspace);
+  }
   std::sort(touched.begin(), touched.end(), [](const Range& a, const Range& b) {
     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
@@ -63,7 +69,9 @@ std::map<int32_t, std::vector<TaskId>> messages_of(const Program& p, int32_t ran
   const RankClass& cls = p.classes[static_cast<size_t>(p.class_of(rank))];
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& t = cls.tasks[i];
-    if (t.peer_axis == kNone || p.kind(t).communication != op || p.peer_of(t, rank) != peer) continue;
+    if (t.peer_axis == kNone || p.kind(t).communication != op || p.peer_of(t, rank) != peer) {
+      continue;
+    }
     by_tag[t.tag].push_back(static_cast<TaskId>(i));
   }
   return by_tag;
@@ -74,15 +82,16 @@ struct Message {
   TaskId send = kNone, recv = kNone;
 };
 
-/// Messages from one rank to another in the order of their sends: the k-th with a tag is received by
-/// the k-th receive of that tag.
+/// Messages from one rank to another in the order of their sends: the k-th with a tag is received
+/// by the k-th receive of that tag.
 std::vector<Message> match(const Program& p, int32_t from, int32_t to) {
   std::vector<Message> list;
   auto receives = messages_of(p, to, from, comm::Id::recv);
   for (const auto& [tag, sends] : messages_of(p, from, to, comm::Id::send)) {
     const std::vector<TaskId>& recvs = receives[tag];
-    for (size_t k = 0; k < sends.size(); ++k)
+    for (size_t k = 0; k < sends.size(); ++k) {
       list.push_back({sends[k], k < recvs.size() ? recvs[k] : kNone});
+    }
   }
   std::sort(list.begin(), list.end(),
             [](const Message& a, const Message& b) { return a.send < b.send; });
@@ -104,14 +113,18 @@ struct Timing {
 };
 
 void merge(Clock& into, const Clock& other) {
-  for (size_t l = 0; l < into.size(); ++l) into[l] = std::max(into[l], other[l]);
+  for (size_t l = 0; l < into.size(); ++l) {
+    into[l] = std::max(into[l], other[l]);
+  }
 }
 
 /// True if dependencies point backwards: only then are there clocks.
 bool is_ordered(const RankClass& cls) {
-  for (size_t i = 0; i < cls.tasks.size(); ++i)
-    for (TaskId d : cls.tasks[i].deps)
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    for (TaskId d : cls.tasks[i].deps) {
       if (d < 0 || d >= static_cast<TaskId>(i)) return false;
+    }
+  }
   return true;
 }
 
@@ -132,37 +145,46 @@ class InFlight {
 const Timing* InFlight::timing(int32_t cls) {
   auto& t = timing_[static_cast<size_t>(cls)];
   const RankClass& c = p_.classes[static_cast<size_t>(cls)];
-  if (!t && is_ordered(c)) t = std::make_unique<Timing>(c);
+  if (!t && is_ordered(c)) {
+    t = std::make_unique<Timing>(c);
+  }
   return t.get();
 }
 
 /// All ranks of a class do the same: the first stands for them.
 int64_t InFlight::bound(int32_t cls) {
   int32_t rank = 0;
-  while (rank < p_.mesh.size() && p_.class_of(rank) != cls) ++rank;
+  while (rank < p_.mesh.size() && p_.class_of(rank) != cls) {
+    ++rank;
+  }
   std::set<int32_t> peers;
-  for (const Task& t : p_.classes[static_cast<size_t>(cls)].tasks)
-    if (t.peer_axis != kNone && p_.kind(t).communication == comm::Id::send) peers.insert(p_.peer_of(t, rank));
+  for (const Task& t : p_.classes[static_cast<size_t>(cls)].tasks) {
+    if (t.peer_axis != kNone && p_.kind(t).communication == comm::Id::send) {
+      peers.insert(p_.peer_of(t, rank));
+    }
+  }
   int64_t sum = 0;
-  for (int32_t peer : peers) sum += bound_to(rank, peer);
+  for (int32_t peer : peers) {
+    sum += bound_to(rank, peer);
+  }
   return sum;
 }
 
 int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
-  // A send does not wait for its receiver, so what bounds the messages on their way is what the sender
-  // waits for otherwise. A task that comes after a message from the peer knows what the peer had
-  // received when it sent that. The sends of a lane start in order; when one starts, all before it may
-  // still be held, but for those whose receive the sender knows to have ended. Only what the peer
-  // itself says counts as known, not what a third rank passes on: that can make the bound larger than
-  // need be, never too small.
+  // A send does not wait for its receiver, so what bounds the messages on their way is what the
+  // sender waits for otherwise. A task that comes after a message from the peer knows what the peer
+  // had received when it sent that. The sends of a lane start in order; when one starts, all before
+  // it may still be held, but for those whose receive the sender knows to have ended. Only what the
+  // peer itself says counts as known, not what a third rank passes on: that can make the bound
+  // larger than need be, never too small.
   const int32_t here = p_.class_of(rank), there = p_.class_of(peer);
   const RankClass& mine = p_.classes[static_cast<size_t>(here)];
   const RankClass& theirs = p_.classes[static_cast<size_t>(there)];
   const Timing* my_time = timing(here);
   const Timing* their_time = timing(there);
 
-  // By lane of mine in which the peer's messages come in: the position of a receive, and what the peer
-  // had finished by then.
+  // By lane of mine in which the peer's messages come in: the position of a receive, and what the
+  // peer had finished by then.
   std::array<std::vector<std::pair<int32_t, Clock>>, kNumLanes> told;
   if (my_time && their_time) {
     std::vector<Message> replies = match(p_, peer, rank);
@@ -172,7 +194,9 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
       if (m.recv == kNone) continue;
       auto& list = told[static_cast<size_t>(mine.tasks[static_cast<size_t>(m.recv)].lane)];
       Clock known = their_time->done(theirs, m.send);
-      if (!list.empty()) merge(known, list.back().second);
+      if (!list.empty()) {
+        merge(known, list.back().second);
+      }
       list.push_back({my_time->position[static_cast<size_t>(m.recv)], known});
     }
   }
@@ -183,13 +207,16 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
       const int32_t received = my_time->at[static_cast<size_t>(task)][l];
       auto after = std::upper_bound(told[l].begin(), told[l].end(), received,
                                     [](int32_t at, const auto& t) { return at < t.first; });
-      if (after != told[l].begin()) merge(known, std::prev(after)->second);
+      if (after != told[l].begin()) {
+        merge(known, std::prev(after)->second);
+      }
     }
     return known;
   };
 
   struct Held {
-    int32_t lane = 0, position = INT32_MAX;  // of the receive; no position: it is never known to end
+    int32_t lane = 0,
+            position = INT32_MAX;  // of the receive; no position: it is never known to end
     int64_t bytes = 0;
   };
   struct Queue {  // messages of one lane of mine
@@ -203,11 +230,15 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
     const Clock known = known_at(m.send);
     std::erase_if(queue.held, [&](const Held& h) {
       const bool received = h.position <= known[static_cast<size_t>(h.lane)];
-      if (received) queue.bytes -= h.bytes;
+      if (received) {
+        queue.bytes -= h.bytes;
+      }
       return received;
     });
     Held held;
-    for (const TensorType& type : p_.kind(send).in) held.bytes += type.bytes();
+    for (const TensorType& type : p_.kind(send).in) {
+      held.bytes += type.bytes();
+    }
     if (m.recv != kNone && their_time) {
       held.lane = static_cast<int32_t>(theirs.tasks[static_cast<size_t>(m.recv)].lane);
       held.position = their_time->position[static_cast<size_t>(m.recv)];
@@ -217,7 +248,9 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
     queue.most = std::max(queue.most, queue.bytes);
   }
   int64_t sum = 0;
-  for (const Queue& queue : queues) sum += queue.most;
+  for (const Queue& queue : queues) {
+    sum += queue.most;
+  }
   return sum;
 }
 
@@ -248,13 +281,16 @@ std::vector<Memory> memory_of(const Program& program) {
 }
 
 bool is_planned(const Program& program) {
-  for (const RankClass& cls : program.classes)
-    for (const Task& t : cls.tasks)
-      for (const auto* operands : {&t.in, &t.out})
+  for (const RankClass& cls : program.classes) {
+    for (const Task& t : cls.tasks) {
+      for (const auto* operands : {&t.in, &t.out}) {
         for (BufferId id : *operands) {
           const Buffer& b = cls.buffers[static_cast<size_t>(id)];
           if (b.kind == BufferKind::step && b.offset == kNone) return false;
         }
+      }
+    }
+  }
   return true;
 }
 

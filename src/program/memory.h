@@ -36,9 +36,9 @@ std::string parts_text(const Memory& memory);
 
 /// Memory of a rank of every class, from what the program says and nothing else. Step buffers count
 /// by their planned offsets: a ragged one takes what it is expected to hold, [offset, offset +
-/// expected), all others their whole size; without a memory plan they count as nothing. Messages: the
-/// most bytes that a transport can hold for what the rank has sent and the receiver has not taken yet,
-/// whatever the speed of the ranks. The program's ids must be in range.
+/// expected), all others their whole size; without a memory plan they count as nothing. Messages:
+/// the most bytes that a transport can hold for what the rank has sent and the receiver has not
+/// taken yet, whatever the speed of the ranks. The program's ids must be in range.
 std::vector<Memory> memory_of(const Program& program);
 
 /// Addresses [begin, end) of the arena.

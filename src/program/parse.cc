@@ -36,8 +36,12 @@ class Words {
     while (!text.empty()) {
       size_t end = 0;
       bool quoted = false;
-      while (end < text.size() && (quoted || text[end] != ' ')) quoted ^= text[end++] == '"';
-      if (end > 0) words_.push_back(text.substr(0, end));
+      while (end < text.size() && (quoted || text[end] != ' ')) {
+        quoted ^= text[end++] == '"';
+      }
+      if (end > 0) {
+        words_.push_back(text.substr(0, end));
+      }
       text.remove_prefix(std::min(end + 1, text.size()));
     }
     taken_.assign(words_.size(), false);
@@ -45,7 +49,9 @@ class Words {
 
   /// The next word that stands in its place.
   std::string_view next() {
-    if (next_ >= words_.size()) bad("a word is missing");
+    if (next_ >= words_.size()) {
+      bad("a word is missing");
+    }
     taken_[next_] = true;
     return words_[next_++];
   }
@@ -66,7 +72,9 @@ class Words {
   /// Lines are numbered in order, so that a lost one does not give the others other numbers.
   void expect_number(std::string_view what, std::string_view prefix, size_t expected) {
     const std::string_view word = next();
-    if (!word.starts_with(prefix)) bad(fmt::format("expected a {} {}<n>", what, prefix));
+    if (!word.starts_with(prefix)) {
+      bad(fmt::format("expected a {} {}<n>", what, prefix));
+    }
     if (const auto got = parse_number<int64_t>(word.substr(prefix.size()));
         got != static_cast<int64_t>(expected)) {
       bad(fmt::format("{} {} stands where {} is expected", what, got, expected));
@@ -74,7 +82,9 @@ class Words {
   }
   void expect_all_taken() const {
     for (size_t i = 0; i < words_.size(); ++i) {
-      if (!taken_[i]) bad(fmt::format("'{}' is unknown here, or comes twice", words_[i]));
+      if (!taken_[i]) {
+        bad(fmt::format("'{}' is unknown here, or comes twice", words_[i]));
+      }
     }
   }
   static std::string_view unquoted(std::string_view text) {
@@ -100,7 +110,9 @@ class Parser {
   // One overload per type that a field may have.
   void read(std::string_view text, bool* value) const {
     const auto number = parse_number<int64_t>(text);
-    if (number != 0 && number != 1) bad(fmt::format("'{}' is neither 0 nor 1", text));
+    if (number != 0 && number != 1) {
+      bad(fmt::format("'{}' is neither 0 nor 1", text));
+    }
     *value = number == 1;
   }
   void read(std::string_view text, int32_t* value) const { *value = narrow<int32_t>(text); }
@@ -120,11 +132,15 @@ class Parser {
     *value = graph::parse_layout(text, program.mesh);
   }
   void read(std::string_view text, std::string* value) const {
-    if (!unescape(text, value)) bad(fmt::format("'{}' has a backslash that begins no \\xHH", text));
+    if (!unescape(text, value)) {
+      bad(fmt::format("'{}' has a backslash that begins no \\xHH", text));
+    }
   }
   void read(std::string_view text, std::vector<TensorType>* types) const {
     each(text, ' ', [&](std::string_view type) {
-      if (!type.empty()) types->push_back(graph::parse_tensor_type(type));
+      if (!type.empty()) {
+        types->push_back(graph::parse_tensor_type(type));
+      }
     });
   }
   void read(std::string_view text, std::vector<int32_t>* ids) const {
@@ -134,7 +150,9 @@ class Parser {
   template <class Number>
   static Number narrow(std::string_view text) {
     const auto value = parse_number<int64_t>(text);
-    if (!std::in_range<Number>(value)) bad(fmt::format("'{}' is out of range", text));
+    if (!std::in_range<Number>(value)) {
+      bad(fmt::format("'{}' is out of range", text));
+    }
     return static_cast<Number>(value);
   }
   template <class Visitor>
@@ -155,7 +173,9 @@ class Parser {
         if (field.is_word) {
           text = Words::unquoted(words.next());
           if (field.refers == Ref::kind) {
-            if (!text.starts_with("k")) bad("expected a kind k<n>");
+            if (!text.starts_with("k")) {
+              bad("expected a kind k<n>");
+            }
             text.remove_prefix(1);
           }
         } else if (!words.find(field.name, &text)) {
@@ -172,12 +192,18 @@ class Parser {
   static constexpr size_t kAny = SIZE_MAX;
   size_t num_named(Ref what) const {
     switch (what) {
-      case Ref::kind: return program.kinds.size();
-      case Ref::group: return program.groups.size();
-      case Ref::segment: return program.segments.size();
-      case Ref::axis: return program.mesh.axes.size();
-      case Ref::buffer: return program.classes.back().buffers.size();
-      default: return kAny;
+      case Ref::kind:
+        return program.kinds.size();
+      case Ref::group:
+        return program.groups.size();
+      case Ref::segment:
+        return program.segments.size();
+      case Ref::axis:
+        return program.mesh.axes.size();
+      case Ref::buffer:
+        return program.classes.back().buffers.size();
+      default:
+        return kAny;
     }
   }
   void expect_exists(const Field& field, int32_t id) const {
@@ -186,7 +212,9 @@ class Parser {
   }
   void expect_exists(const Field& field, const std::vector<int32_t>& ids) const {
     if (field.refers == Ref::none) return;
-    for (const int32_t id : ids) expect_below(field, id, num_named(field.refers));
+    for (const int32_t id : ids) {
+      expect_below(field, id, num_named(field.refers));
+    }
   }
   template <class Value>
   void expect_exists(const Field&, const Value&) const {}
@@ -206,13 +234,17 @@ class Parser {
     list->push_back(std::move(object));
   }
   RankClass* open_class() {
-    if (program.classes.empty()) bad("comes before any class");
+    if (program.classes.empty()) {
+      bad("comes before any class");
+    }
     return &program.classes.back();
   }
 };
 
 void Parser::axis(Words& words) {
-  if (!program.classes.empty()) bad("comes after a class");
+  if (!program.classes.empty()) {
+    bad("comes after a class");
+  }
   const std::string name(words.next());
   const auto size = parse_number<int64_t>(words.next());
   if (size < 1 || size > (1 << 20) / program.mesh.size() ||
@@ -236,8 +268,8 @@ void Parser::task(Words& words, RankClass* cls) {
 }
 
 void Parser::line(std::string_view raw) {
-  // The first word says what the line is. Tables come before what refers to them (kinds, groups, then
-  // classes with their buffers and tasks), and numbers count up, so that ids are positions.
+  // The first word says what the line is. Tables come before what refers to them (kinds, groups,
+  // then classes with their buffers and tasks), and numbers count up, so that ids are positions.
   constexpr std::string_view kConfig = "config ";
   if (raw.starts_with(kConfig)) {
     program.config = raw.substr(kConfig.size());
@@ -284,8 +316,8 @@ void Parser::line(std::string_view raw) {
 }  // namespace
 
 Program parse_program(std::string_view text, const std::string& where) {
-  // Line by line between the header and `end`, without which the text counts as cut off. Whatever is
-  // wrong in a line surfaces here, so that every error names the file and the line.
+  // Line by line between the header and `end`, without which the text counts as cut off. Whatever
+  // is wrong in a line surfaces here, so that every error names the file and the line.
   Parser parser;
   size_t number = 0;
   bool header = false;
@@ -301,7 +333,9 @@ Program parse_program(std::string_view text, const std::string& where) {
       if (!header && raw != kHeader) {
         bad(fmt::format("got '{}'; expected '{}'", raw.substr(0, 40), kHeader));
       }
-      if (ended) bad(fmt::format("comes after '{}'", kEnd));
+      if (ended) {
+        bad(fmt::format("comes after '{}'", kEnd));
+      }
       if (!header) {
         header = true;
       } else if (raw == kEnd) {

@@ -12,8 +12,9 @@ namespace hocket::program {
 namespace {
 template <typename E, size_t N>
 E parse_enum(std::string_view text, const char* const (&names)[N], const char* what) {
-  for (size_t i = 0; i < N; ++i)
+  for (size_t i = 0; i < N; ++i) {
     if (text == names[i]) return static_cast<E>(i);
+  }
   fail("program", "unknown {} '{}'; expected one of {}", what, text, fmt::join(names, ", "));
 }
 constexpr const char* kLanes[] = {"compute",  "intra", "inter", "intra_rx",
@@ -60,14 +61,19 @@ int32_t Program::class_of(int32_t rank) const {
   const int32_t pp = mesh.axis("pp");
   if (pp < 0) return 0;
   int32_t stride = 1;
-  for (size_t a = static_cast<size_t>(pp) + 1; a < mesh.axes.size(); ++a) stride *= mesh.axes[a].size;
+  for (size_t a = static_cast<size_t>(pp) + 1; a < mesh.axes.size(); ++a) {
+    stride *= mesh.axes[a].size;
+  }
   return rank / stride % mesh.axes[static_cast<size_t>(pp)].size;
 }
 
 std::vector<int32_t> Program::ranks_of(int32_t cls) const {
   std::vector<int32_t> ranks;
-  for (int32_t r = 0; r < mesh.size(); ++r)
-    if (class_of(r) == cls) ranks.push_back(r);
+  for (int32_t r = 0; r < mesh.size(); ++r) {
+    if (class_of(r) == cls) {
+      ranks.push_back(r);
+    }
+  }
   return ranks;
 }
 
@@ -76,17 +82,22 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   for (int32_t axis : group.axes) {
     std::vector<std::vector<int32_t>> next;
     const bool some = mesh.axes[static_cast<size_t>(axis)].name == "pp" && !group.members.empty();
-    for (const auto& c : all)
+    for (const auto& c : all) {
       for (int32_t i = 0; i < mesh.axes[static_cast<size_t>(axis)].size; ++i) {
-        if (some && std::find(group.members.begin(), group.members.end(), i) == group.members.end())
+        if (some &&
+            std::find(group.members.begin(), group.members.end(), i) == group.members.end()) {
           continue;
+        }
         next.push_back(c);
         next.back()[static_cast<size_t>(axis)] = i;
       }
+    }
     all = std::move(next);
   }
   std::vector<int32_t> ranks;
-  for (const auto& c : all) ranks.push_back(mesh.rank(c));
+  for (const auto& c : all) {
+    ranks.push_back(mesh.rank(c));
+  }
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }
@@ -96,8 +107,9 @@ int32_t Program::peer_class(const Task& t, int32_t cls) const {
 }
 
 bool Program::leaves_node(const Group& group, int32_t cls) const {
-  // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if its
-  // first and last do: the rank itself with its coordinates on the group's axes moved to both ends.
+  // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if
+  // its first and last do: the rank itself with its coordinates on the group's axes moved to both
+  // ends.
   if (ranks_per_node <= 0) return false;
   struct Span {
     int32_t stride, size, first, last;
@@ -105,8 +117,10 @@ bool Program::leaves_node(const Group& group, int32_t cls) const {
   std::vector<Span> spans;
   int32_t stride = 1;
   for (size_t a = mesh.axes.size(); a-- > 0; stride *= mesh.axes[a].size) {
-    if (std::find(group.axes.begin(), group.axes.end(), static_cast<int32_t>(a)) == group.axes.end())
+    if (std::find(group.axes.begin(), group.axes.end(), static_cast<int32_t>(a)) ==
+        group.axes.end()) {
       continue;
+    }
     const bool some = mesh.axes[a].name == "pp" && !group.members.empty();
     spans.push_back({stride, mesh.axes[a].size, some ? group.members.front() : 0,
                      some ? group.members.back() : mesh.axes[a].size - 1});
@@ -151,15 +165,21 @@ KindId Program::intern(Kind kind) {
     }
   }
   auto [it, added] = places.emplace(identity(*this, kind), static_cast<KindId>(kinds.size()));
-  if (added) kinds.push_back(std::move(kind));
+  if (added) {
+    kinds.push_back(std::move(kind));
+  }
   return it->second;
 }
 
 Group Program::canonical(Group group) const {
   const int32_t pp = mesh.axis("pp");
   const size_t stages = static_cast<size_t>(mesh.extent("pp"));
-  if (group.members.size() == 1) std::erase(group.axes, pp);
-  if (group.members.size() == 1 || group.members.size() == stages) group.members.clear();
+  if (group.members.size() == 1) {
+    std::erase(group.axes, pp);
+  }
+  if (group.members.size() == 1 || group.members.size() == stages) {
+    group.members.clear();
+  }
   std::erase_if(group.axes, [&](int32_t a) {
     return a >= 0 && static_cast<size_t>(a) < mesh.axes.size() &&
            mesh.axes[static_cast<size_t>(a)].size == 1;
@@ -170,7 +190,9 @@ Group Program::canonical(Group group) const {
 GroupId Program::intern(const Group& group) {
   Group one = canonical(group);
   auto it = std::find(groups.begin(), groups.end(), one);
-  if (it == groups.end()) it = groups.insert(groups.end(), std::move(one));
+  if (it == groups.end()) {
+    it = groups.insert(groups.end(), std::move(one));
+  }
   return static_cast<GroupId>(it - groups.begin());
 }
 
@@ -178,8 +200,12 @@ std::string task_name(const Program& program, int32_t cls, TaskId task) {
   const RankClass& c = program.classes[static_cast<size_t>(cls)];
   const Task& t = c.tasks[static_cast<size_t>(task)];
   std::string name = program.kind(t).op;
-  if (t.layer >= 0 && t.phase < Phase::grad) name += fmt::format(" L{}", t.layer);
-  if (t.micro_batch >= 0) name += fmt::format(" mb{}", t.micro_batch);
+  if (t.layer >= 0 && t.phase < Phase::grad) {
+    name += fmt::format(" L{}", t.layer);
+  }
+  if (t.micro_batch >= 0) {
+    name += fmt::format(" mb{}", t.micro_batch);
+  }
   return name + fmt::format(" {} ({} task {})", to_string(t.phase), c.name, task);
 }
 

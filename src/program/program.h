@@ -46,16 +46,17 @@ Phase parse_phase(std::string_view text);
 template <>
 inline constexpr bool kIsCache<comm::Id> = true;
 
-/// What tasks of the same shape share, interned: op (a compute op of src/ops or a communication op of
-/// src/comm/ops), attributes, local types, cost.
+/// What tasks of the same shape share, interned: op (a compute op of src/ops or a communication op
+/// of src/comm/ops), attributes, local types, cost.
 struct Kind {
   std::string op;
   Attrs attrs;
   std::vector<TensorType> in, out;  ///< local types, accumulators not among the inputs
   double flops = 0;
-  int64_t bytes = 0;      ///< memory traffic of a kernel; comm::Op::payload of a communication
+  int64_t bytes = 0;  ///< memory traffic of a kernel; comm::Op::payload of a communication
   int64_t workspace = 0;
-  comm::Id communication = comm::Id::none;  ///< follows from `op`: set by Program::intern and the parser
+  comm::Id communication =
+      comm::Id::none;  ///< follows from `op`: set by Program::intern and the parser
   bool operator==(const Kind&) const = default;
 
   template <class Visitor>
@@ -82,8 +83,8 @@ Lane link_lane(comm::Role role, bool leaves_node);
 
 /// Ranks that differ only in the coordinates of `axes`; on axis `pp`, `members` (if not empty)
 /// restricts the group to these pipeline stages (replicas of a tied parameter).
-/// Program::intern brings a group to its one spelling: axes of one rank are left out, and `members` is
-/// empty when it names all stages.
+/// Program::intern brings a group to its one spelling: axes of one rank are left out, and `members`
+/// is empty when it names all stages.
 struct Group {
   std::vector<int32_t> axes;
   std::vector<int32_t> members;
@@ -103,14 +104,14 @@ struct Task {
   int32_t micro_batch = kNone;
   int32_t layer = kNone;
   int32_t segment = kNone;
-  OutputSet accumulate;             ///< outputs that are added to
+  OutputSet accumulate;  ///< outputs that are added to
   bool recompute = false;
   std::vector<BufferId> in, out;
-  std::vector<TaskId> deps;         ///< in other lanes; order inside a lane is implied
-  GroupId group = kNone;            ///< collectives
+  std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
+  GroupId group = kNone;     ///< collectives
   int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: Mesh::moved by, message id
-  int32_t origin = kNone;           ///< graph node (label; no rule of check may depend on it)
-  int64_t workspace = kNone;        ///< arena offset of its kernel's workspace
+  int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
+  int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
   bool operator==(const Task&) const = default;
 
   template <class Visitor>
@@ -144,15 +145,15 @@ enum class BufferKind : uint8_t {
 const char* to_string(BufferKind kind);
 
 struct Buffer {
-  TensorType type;                 ///< local
+  TensorType type;  ///< local
   BufferKind kind = BufferKind::step;
-  std::string name;                ///< persistent, input, output: tensor name
-  int32_t micro_batch = kNone;     ///< input: which micro-batch
-  int64_t offset = kNone;          ///< step: from the memory plan, multiple of 64
-  Layout layout;                   ///< persistent/input/output: contract with the host
-  int32_t logical = kNone;         ///< graph tensor (label; no rule of check may depend on it)
-  /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many bytes
-  /// from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
+  std::string name;             ///< persistent, input, output: tensor name
+  int32_t micro_batch = kNone;  ///< input: which micro-batch
+  int64_t offset = kNone;       ///< step: from the memory plan, multiple of 64
+  Layout layout;                ///< persistent/input/output: contract with the host
+  int32_t logical = kNone;      ///< graph tensor (label; no rule of check may depend on it)
+  /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many
+  /// bytes from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
   int64_t expected_bytes = kNone;
   bool operator==(const Buffer&) const = default;
 
@@ -215,7 +216,7 @@ template <>
 inline constexpr bool kIsCache<KindIndex> = true;
 
 struct Program {
-  std::string config;   ///< resolved run configuration (JSON, one line): model, data, train, plan
+  std::string config;  ///< resolved run configuration (JSON, one line): model, data, train, plan
   Mesh mesh;
   int32_t num_micro_batches = 1;
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
@@ -226,7 +227,7 @@ struct Program {
   KindIndex kind_index;
 
   const Kind& kind(const Task& t) const { return kinds[static_cast<size_t>(t.kind)]; }
-  int32_t class_of(int32_t rank) const;            ///< by its pp coordinate
+  int32_t class_of(int32_t rank) const;  ///< by its pp coordinate
   std::vector<int32_t> ranks_of(int32_t cls) const;
   /// Members of the group instance that `rank` belongs to, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
@@ -236,8 +237,8 @@ struct Program {
   }
   /// The class of the peers of the ranks of class `cls`.
   int32_t peer_class(const Task& t, int32_t cls) const;
-  /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or receive from
-  /// other nodes. Linear in the ranks.
+  /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
+  /// receive from other nodes. Linear in the ranks.
   bool leaves_node(const Group& group, int32_t cls) const;
   bool leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const;
   /// Ranks that meet in an instance of the group.
@@ -267,15 +268,15 @@ std::string print(const Program& program, int32_t only_class = kNone);
 Program parse_program(std::string_view text, const std::string& where = "program text");
 
 /// What a thing is, whatever its number and place in the program: all its fields but addresses, ids
-/// of buffers and tasks, and numbers of the graph; kinds, groups and axes spelt out. Equal for things
-/// that do the same in two programs.
+/// of buffers and tasks, and numbers of the graph; kinds, groups and axes spelt out. Equal for
+/// things that do the same in two programs.
 std::string identity(const Program& program, const Task& task);
 std::string identity(const Program& program, const Buffer& buffer);
 std::string identity(const Program& program, const Kind& kind);
 
 /// Hash of everything that decides what the program does: all fields but labels (origin, logical,
-/// coordinates of tasks, names of classes and segments, layouts of step buffers, the configuration's
-/// text). Two programs of one hash do the same.
+/// coordinates of tasks, names of classes and segments, layouts of step buffers, the
+/// configuration's text). Two programs of one hash do the same.
 Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, int32_t cls);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text form of a program, printed: one line per kind, group, segment, buffer and task, each with
-// the fields that its struct names (program/field.h). src/program/parse.cc reads it back.
+// The text form of a program, printed: one line per kind, group, segment, buffer and task, each
+// with the fields that its struct names (program/field.h). src/program/parse.cc reads it back.
 #include "program/text.h"
 
 #include <fmt/format.h>
@@ -17,10 +17,8 @@ class Values {
   Values(fmt::memory_buffer& out, const Program& program) : out_(out), program_(program) {}
 
   template <class Enum>
-    requires std::is_enum_v<Enum>
-  void write(Enum value) {
-    text(to_string(value));
-  }
+  requires std::is_enum_v<Enum>
+  void write(Enum value) { text(to_string(value)); }
   void write(bool value) { text(value ? "1" : "0"); }
   void write(int32_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
   void write(int64_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
@@ -36,7 +34,9 @@ class Values {
   void write(const Layout& value) { quoted(to_string(value, program_.mesh)); }
   void write(const std::vector<TensorType>& types) {
     std::string list;
-    for (const TensorType& type : types) list += (list.empty() ? "" : " ") + to_string(type);
+    for (const TensorType& type : types) {
+      list += (list.empty() ? "" : " ") + to_string(type);
+    }
     quoted(list);
   }
 
@@ -79,7 +79,9 @@ class Line {
         const Value& value = object.*member;
         before = field.is_word || field.is_always || (field.is_follower && before) ||
                  !(value == untouched.*member);
-        if (before && (form_ == Form::text || has_identity(field))) one(field, value);
+        if (before && (form_ == Form::text || has_identity(field))) {
+          one(field, value);
+        }
       }
     });
   }
@@ -96,7 +98,9 @@ class Line {
   template <class Value>
   void one(const Field& field, const Value& value) {
     const bool whole_kind = form_ == Form::identity && field.refers == Ref::kind;
-    if (!whole_kind) values_.text(" ");  // a kind's words bring their own
+    if (!whole_kind) {
+      values_.text(" ");  // a kind's words bring their own
+    }
     if (!field.is_word) {
       values_.text(field.name);
       values_.text("=");
@@ -104,7 +108,9 @@ class Line {
     if (form_ == Form::identity && field.refers != Ref::none) {
       spell_out(field.refers, value);
     } else if (field.is_word) {
-      if (field.refers == Ref::kind) values_.text("k");
+      if (field.refers == Ref::kind) {
+        values_.text("k");
+      }
       values_.write_word(value);
     } else {
       values_.write(value);
@@ -114,7 +120,9 @@ class Line {
   /// What the ids name, instead of the ids.
   void spell_out(Ref what, const std::vector<int32_t>& ids) {
     for (size_t i = 0; i < ids.size(); ++i) {
-      if (i > 0) values_.text(",");
+      if (i > 0) {
+        values_.text(",");
+      }
       spell_out(what, ids[i]);
     }
   }
@@ -152,31 +160,42 @@ class Printer {
 
   std::string run() {
     line(kHeader);
-    for_each_field<Program>([&](const Field& field, auto member) { print(field, program_.*member); });
+    for_each_field<Program>(
+        [&](const Field& field, auto member) { print(field, program_.*member); });
     line(kEnd);
     return fmt::to_string(out_);
   }
 
  private:
   void print(const Field& field, const std::string& value) {
-    if (!value.empty()) line("{} {}", field.name, value);
+    if (!value.empty()) {
+      line("{} {}", field.name, value);
+    }
   }
   void print(const Field& field, int32_t value) {
-    if (field.is_always || value != 0) line("{} {}", field.name, value);
+    if (field.is_always || value != 0) {
+      line("{} {}", field.name, value);
+    }
   }
   void print(const Field& field, const Mesh& mesh) {
-    for (const graph::Axis& axis : mesh.axes) line("{} {} {}", field.name, axis.name, axis.size);
+    for (const graph::Axis& axis : mesh.axes) {
+      line("{} {} {}", field.name, axis.name, axis.size);
+    }
   }
   void print(const Field&, const KindIndex&) {}
   void print(const Field&, const std::vector<RankClass>& classes) {
     for (size_t c = 0; c < classes.size(); ++c) {
-      if (only_ == kNone || only_ == static_cast<int32_t>(c)) print(classes[c]);
+      if (only_ == kNone || only_ == static_cast<int32_t>(c)) {
+        print(classes[c]);
+      }
     }
   }
   void print(const RankClass& cls) {
     item("class", cls);
     for_each_field<RankClass>([&]<class Value>(const Field& field, Value RankClass::*member) {
-      if constexpr (kIsList<Value>) print(field, cls.*member);
+      if constexpr (kIsList<Value>) {
+        print(field, cls.*member);
+      }
     });
   }
   template <HasFields Struct>
@@ -222,11 +241,15 @@ std::string print(const Program& program, int32_t only_class) {
   return Printer(program, only_class).run();
 }
 
-std::string identity(const Program& program, const Task& task) { return identity_of(program, task); }
+std::string identity(const Program& program, const Task& task) {
+  return identity_of(program, task);
+}
 std::string identity(const Program& program, const Buffer& buffer) {
   return identity_of(program, buffer);
 }
-std::string identity(const Program& program, const Kind& kind) { return identity_of(program, kind); }
+std::string identity(const Program& program, const Kind& kind) {
+  return identity_of(program, kind);
+}
 
 std::string to_dot(const Program& program, int32_t c) {
   const RankClass& cls = program.classes[static_cast<size_t>(c)];
@@ -239,13 +262,21 @@ std::string to_dot(const Program& program, int32_t c) {
     out += fmt::format("  t{} [label=\"{}\\n{}\", style=filled, fillcolor=\"{}\"];\n", i,
                        task_name(program, c, static_cast<TaskId>(i)), to_string(t.lane), colour);
     TaskId& prev = last[static_cast<size_t>(t.lane)];
-    if (prev != kNone) out += fmt::format("  t{} -> t{} [style=dotted];\n", prev, i);
+    if (prev != kNone) {
+      out += fmt::format("  t{} -> t{} [style=dotted];\n", prev, i);
+    }
     prev = static_cast<TaskId>(i);
-    for (BufferId b : t.in)
-      if (TaskId w = writer[static_cast<size_t>(b)]; w != kNone)
+    for (BufferId b : t.in) {
+      if (TaskId w = writer[static_cast<size_t>(b)]; w != kNone) {
         out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", w, i, b);
-    for (TaskId d : t.deps) out += fmt::format("  t{} -> t{} [color=red];\n", d, i);
-    for (BufferId b : t.out) writer[static_cast<size_t>(b)] = static_cast<TaskId>(i);
+      }
+    }
+    for (TaskId d : t.deps) {
+      out += fmt::format("  t{} -> t{} [color=red];\n", d, i);
+    }
+    for (BufferId b : t.out) {
+      writer[static_cast<size_t>(b)] = static_cast<TaskId>(i);
+    }
   }
   return out + "}\n";
 }

@@ -40,7 +40,7 @@ struct Prepared {
   std::vector<kernels::TensorRef> operands;
   std::vector<void*> pointers;
   std::vector<int32_t> members;
-  std::vector<std::pair<int, int64_t>> waits;  ///< (lane, finished tasks needed)
+  std::vector<std::pair<int, int64_t>> waits;        ///< (lane, finished tasks needed)
   std::vector<std::pair<std::byte*, int64_t>> dead;  ///< poisoned afterwards (tests)
 };
 
@@ -55,17 +55,26 @@ struct LaneState {
 }  // namespace
 
 struct Executor::Impl {
-  Impl(Executor& self, const Program& program, int32_t rank, std::shared_ptr<kernels::Backend> backend,
-       comm::Communicator* communicator, PersistentStore& store, ExecutorOptions options)
-      : self(self), program(program), cls_id(program.class_of(rank)),
-        cls(program.classes[static_cast<size_t>(cls_id)]), rank(rank),
-        backend(std::move(backend)), communicator(communicator), options(options),
-        arena(cls.arena_bytes, program::planned_pages(program, cls_id)), times(cls.tasks.size()) {
+  Impl(Executor& self, const Program& program, int32_t rank,
+       std::shared_ptr<kernels::Backend> backend, comm::Communicator* communicator,
+       PersistentStore& store, ExecutorOptions options)
+      : self(self),
+        program(program),
+        cls_id(program.class_of(rank)),
+        cls(program.classes[static_cast<size_t>(cls_id)]),
+        rank(rank),
+        backend(std::move(backend)),
+        communicator(communicator),
+        options(options),
+        arena(cls.arena_bytes, program::planned_pages(program, cls_id)),
+        times(cls.tasks.size()) {
     bind_buffers(store);
     prepare();
-    for (int l = 0; l < kNumLanes; ++l)
-      if (!lanes[l].tasks.empty())
+    for (int l = 0; l < kNumLanes; ++l) {
+      if (!lanes[l].tasks.empty()) {
         lanes[l].thread = std::thread([this, l] { lane_main(l); });
+      }
+    }
   }
 
   /// Ends the lane threads; false if one hangs in a kernel and was left to itself.
@@ -92,19 +101,19 @@ struct Executor::Impl {
   comm::Communicator* communicator;
   const ExecutorOptions options;
   Region arena;
-  std::vector<Region> owned;          // inputs and outputs
-  std::vector<std::byte*> address;    // per buffer
+  std::vector<Region> owned;        // inputs and outputs
+  std::vector<std::byte*> address;  // per buffer
   std::map<std::pair<std::string, int32_t>, BufferId> named;
   std::vector<TaskTime> times;
   LaneState lanes[kNumLanes];
 
   std::mutex mutex;
   std::condition_variable changed;
-  int64_t step = 0;                 // guarded by mutex: steps started
-  int lanes_finished = 0;           // guarded by mutex
-  bool stopping = false;            // guarded by mutex
-  bool hung = false;                // guarded by mutex: a task of the step has not come back
-  std::string error;                // guarded by mutex: the first one
+  int64_t step = 0;                        // guarded by mutex: steps started
+  int lanes_finished = 0;                  // guarded by mutex
+  bool stopping = false;                   // guarded by mutex
+  bool hung = false;                       // guarded by mutex: a task of the step has not come back
+  std::string error;                       // guarded by mutex: the first one
   Error::Cause cause = Error::Cause::own;  // guarded by mutex: of that one
   std::atomic<int> waiting{0};
   std::atomic<bool> cancelled{false};
@@ -125,56 +134,72 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
         owned.emplace_back(std::max<int64_t>(round_up(b.type.bytes(), 64), 64));
         address.push_back(owned.back().data());
     }
-    if (b.kind != BufferKind::step)
+    if (b.kind != BufferKind::step) {
       named[{b.name, b.micro_batch}] = static_cast<BufferId>(i);
+    }
   }
 }
 
 void Executor::Impl::prepare() {
-  if (!program::is_planned(program))
-    fail_run("executor", "the program has no memory plan: step buffers without a place in the arena; "
+  if (!program::is_planned(program)) {
+    fail_run("executor",
+             "the program has no memory plan: step buffers without a place in the arena; "
              "try program::finalize");
+  }
   const std::vector<int32_t> position = program::lane_positions(cls);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& t = cls.tasks[i];
     const program::Kind& kind = program.kind(t);
     Prepared p;
     p.id = static_cast<TaskId>(i);
-    for (TaskId d : t.deps)
+    for (TaskId d : t.deps) {
       p.waits.push_back({static_cast<int>(cls.tasks[static_cast<size_t>(d)].lane),
                          position[static_cast<size_t>(d)] + 1});
-    if (t.in.size() != kind.in.size() || t.out.size() != kind.out.size())
+    }
+    if (t.in.size() != kind.in.size() || t.out.size() != kind.out.size()) {
       fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}",
                task_name(program, cls_id, p.id), t.in.size(), t.out.size(), kind.in.size(),
                kind.out.size());
-    for (size_t k = 0; k < t.in.size(); ++k)
+    }
+    for (size_t k = 0; k < t.in.size(); ++k) {
       p.operands.push_back({address[static_cast<size_t>(t.in[k])], &kind.in[k]});
-    for (size_t k = 0; k < t.out.size(); ++k)
+    }
+    for (size_t k = 0; k < t.out.size(); ++k) {
       p.operands.push_back({address[static_cast<size_t>(t.out[k])], &kind.out[k]});
+    }
     if (program::is_communication(kind)) {
-      if (!communicator)
+      if (!communicator) {
         fail_run("executor", "{} needs other ranks", task_name(program, cls_id, p.id));
-      for (const kernels::TensorRef& r : p.operands) p.pointers.push_back(r.data);
-      if (t.group != kNone)
+      }
+      for (const kernels::TensorRef& r : p.operands) {
+        p.pointers.push_back(r.data);
+      }
+      if (t.group != kNone) {
         p.members = program.members(program.groups[static_cast<size_t>(t.group)], rank);
+      }
       p.call.kind = &kind;
       p.call.lane = t.lane;
-      if (t.peer_axis != kNone) p.call.peer = program.peer_of(t, rank);
+      if (t.peer_axis != kNone) {
+        p.call.peer = program.peer_of(t, rank);
+      }
       p.call.tag = t.tag;
     } else {
       p.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
-      if (!p.kernel)
+      if (!p.kernel) {
         fail_run("executor", "no kernel for {} in {} ({})", kind.op,
                  to_string(program::compute_dtype(kind)), backend->describe());
+      }
       p.args.attrs = &kind.attrs;
       p.args.accumulate = t.accumulate.bits();
-      if (t.workspace != kNone) p.args.workspace = arena.data() + t.workspace;
+      if (t.workspace != kNone) {
+        p.args.workspace = arena.data() + t.workspace;
+      }
       p.args.workspace_bytes = kind.workspace;
     }
     lanes[static_cast<int>(t.lane)].tasks.push_back(std::move(p));
   }
   // Spans are taken only now: the vectors do not move any more.
-  for (LaneState& lane : lanes)
+  for (LaneState& lane : lanes) {
     for (Prepared& p : lane.tasks) {
       const size_t n = cls.tasks[static_cast<size_t>(p.id)].in.size();
       if (p.kernel) {
@@ -186,7 +211,10 @@ void Executor::Impl::prepare() {
         p.call.members = p.members;
       }
     }
-  if (options.poison) prepare_poison();
+  }
+  if (options.poison) {
+    prepare_poison();
+  }
 }
 
 void Executor::Impl::prepare_poison() {
@@ -194,15 +222,18 @@ void Executor::Impl::prepare_poison() {
   const auto position = program::lane_positions(cls);
   std::vector<TaskId> last(cls.buffers.size(), kNone);
   std::vector<program::Clock> used(cls.buffers.size());
-  for (auto& c : used) c.fill(-1);
+  for (auto& c : used) {
+    c.fill(-1);
+  }
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& t = cls.tasks[i];
-    for (const auto* list : {&t.in, &t.out})
+    for (const auto* list : {&t.in, &t.out}) {
       for (BufferId b : *list) {
         last[static_cast<size_t>(b)] = static_cast<TaskId>(i);
         auto& c = used[static_cast<size_t>(b)][static_cast<size_t>(t.lane)];
         c = std::max(c, position[i]);
       }
+    }
   }
   std::vector<std::vector<BufferId>> dies(cls.tasks.size());
   for (size_t b = 0; b < cls.buffers.size(); ++b) {
@@ -211,29 +242,41 @@ void Executor::Impl::prepare_poison() {
     bool after_all = true;
     for (int l = 0; l < kNumLanes; ++l) {
       int64_t known = at[task][static_cast<size_t>(l)];
-      if (l == static_cast<int>(cls.tasks[task].lane)) known = position[task];
+      if (l == static_cast<int>(cls.tasks[task].lane)) {
+        known = position[task];
+      }
       after_all &= used[b][static_cast<size_t>(l)] <= known;
     }
-    if (after_all) dies[task].push_back(static_cast<BufferId>(b));
+    if (after_all) {
+      dies[task].push_back(static_cast<BufferId>(b));
+    }
   }
-  for (LaneState& lane : lanes)
-    for (Prepared& p : lane.tasks)
-      for (BufferId b : dies[static_cast<size_t>(p.id)])
-        p.dead.push_back({address[static_cast<size_t>(b)],
-                          cls.buffers[static_cast<size_t>(b)].type.bytes()});
+  for (LaneState& lane : lanes) {
+    for (Prepared& p : lane.tasks) {
+      for (BufferId b : dies[static_cast<size_t>(p.id)]) {
+        p.dead.push_back(
+            {address[static_cast<size_t>(b)], cls.buffers[static_cast<size_t>(b)].type.bytes()});
+      }
+    }
+  }
 }
 
 int Executor::Impl::used_lanes() const {
   int used = 0;
-  for (const LaneState& lane : lanes) used += !lane.tasks.empty();
+  for (const LaneState& lane : lanes) {
+    used += !lane.tasks.empty();
+  }
   return used;
 }
 
 std::string Executor::Impl::unfinished() const {
   std::string names;
-  for (const LaneState& lane : lanes)
-    if (size_t next = static_cast<size_t>(lane.done.load()); !lane.ended && next < lane.tasks.size())
+  for (const LaneState& lane : lanes) {
+    if (size_t next = static_cast<size_t>(lane.done.load());
+        !lane.ended && next < lane.tasks.size()) {
       names += (names.empty() ? "" : ", ") + task_name(program, cls_id, lane.tasks[next].id);
+    }
+  }
   return names;
 }
 
@@ -245,13 +288,19 @@ bool Executor::Impl::shut_down() {
     changed.notify_all();
     if (hung && !changed.wait_for(lock, std::chrono::seconds(1),
                                   [&] { return lanes_finished == used_lanes(); })) {
-      for (LaneState& lane : lanes)
-        if (lane.thread.joinable()) lane.thread.detach();
+      for (LaneState& lane : lanes) {
+        if (lane.thread.joinable()) {
+          lane.thread.detach();
+        }
+      }
       return false;
     }
   }
-  for (LaneState& lane : lanes)
-    if (lane.thread.joinable()) lane.thread.join();
+  for (LaneState& lane : lanes) {
+    if (lane.thread.joinable()) {
+      lane.thread.join();
+    }
+  }
   return true;
 }
 
@@ -285,12 +334,15 @@ void Executor::Impl::run_lane(int lane) {
       if (cancelled.load(std::memory_order_relaxed) || !wait_for(p)) return;
       TaskTime& time = times[static_cast<size_t>(p.id)];
       time.start_ns = now_ns();
-      if (p.kernel)
+      if (p.kernel) {
         p.kernel(p.args);
-      else
+      } else {
         communicator->run(p.call);
+      }
       time.end_ns = now_ns();
-      for (auto& [data, bytes] : p.dead) std::memset(data, 0xff, static_cast<size_t>(bytes));
+      for (auto& [data, bytes] : p.dead) {
+        std::memset(data, 0xff, static_cast<size_t>(bytes));
+      }
     } catch (const Error& e) {
       record_error(p.id, e.what(), e.cause());
       return;
@@ -306,8 +358,9 @@ void Executor::Impl::run_lane(int lane) {
 bool Executor::Impl::wait_for(const Prepared& task) {
   for (const auto& [lane, needed] : task.waits) {
     auto& done = lanes[lane].done;
-    for (int spin = 0; spin < 256; ++spin)
+    for (int spin = 0; spin < 256; ++spin) {
       if (done.load(std::memory_order_acquire) >= needed) break;
+    }
     if (done.load(std::memory_order_acquire) >= needed) continue;
     waiting.fetch_add(1);
     bool ok;
@@ -319,9 +372,10 @@ bool Executor::Impl::wait_for(const Prepared& task) {
     }
     waiting.fetch_sub(1);
     if (cancelled) return false;
-    if (!ok)
+    if (!ok) {
       fail_run("executor", "waited {} s for task {} of lane {}", options.timeout.count() / 1000.0,
                needed - 1, to_string(static_cast<program::Lane>(lane)));
+    }
   }
   return true;
 }
@@ -348,23 +402,29 @@ void Executor::Impl::record_error(TaskId task, const std::string& what, Error::C
       cause = why;
     }
   }
-  if (self.on_error) self.on_error(text);
+  if (self.on_error) {
+    self.on_error(text);
+  }
 }
 
-Executor::Executor(const Program& program, int32_t rank, const std::shared_ptr<kernels::Backend>& backend,
+Executor::Executor(const Program& program, int32_t rank,
+                   const std::shared_ptr<kernels::Backend>& backend,
                    comm::Communicator* communicator, PersistentStore& store,
                    ExecutorOptions options)
     : impl_(std::make_unique<Impl>(*this, program, rank, backend, communicator, store, options)) {}
 // A kernel that hangs keeps its memory: better a leak than a write to what is no longer ours.
 Executor::~Executor() {
-  if (!impl_->shut_down()) static_cast<void>(impl_.release());
+  if (!impl_->shut_down()) {
+    static_cast<void>(impl_.release());
+  }
 }
 
 const Buffer& Executor::buffer(std::string_view name, int32_t micro_batch) const {
   auto it = impl_->named.find({std::string(name), micro_batch});
-  if (it == impl_->named.end())
+  if (it == impl_->named.end()) {
     fail_run("executor", "rank {} has no buffer '{}' of micro-batch {}", impl_->rank, name,
              micro_batch);
+  }
   return impl_->cls.buffers[static_cast<size_t>(it->second)];
 }
 
@@ -384,10 +444,15 @@ const void* Executor::output(std::string_view name, int32_t micro_batch) const {
 void Executor::start() {
   Impl& m = *impl_;
   std::lock_guard lock(m.mutex);
-  if (m.hung && m.lanes_finished != m.used_lanes()) return;  // `wait` says so
-  if (m.options.poison && m.arena.data())
+  if (m.hung && m.lanes_finished != m.used_lanes()) {
+    return;  // `wait` says so
+  }
+  if (m.options.poison && m.arena.data()) {
     std::memset(m.arena.data(), 0xff, static_cast<size_t>(m.arena.bytes()));
-  for (LaneState& lane : m.lanes) lane.done = 0, lane.ended = false;
+  }
+  for (LaneState& lane : m.lanes) {
+    lane.done = 0, lane.ended = false;
+  }
   m.lanes_finished = 0;
   ++m.step;
   m.changed.notify_all();
@@ -403,7 +468,9 @@ void Executor::wait() {
   int64_t before = -1;
   while (!m.hung && !m.changed.wait_for(lock, window, [&] { return m.lanes_finished == used; })) {
     int64_t progress = m.lanes_finished;
-    for (const LaneState& lane : m.lanes) progress += lane.done.load();
+    for (const LaneState& lane : m.lanes) {
+      progress += lane.done.load();
+    }
     if (progress != std::exchange(before, progress)) continue;
     m.hung = m.cancelled = true;
     const std::string text =
@@ -413,29 +480,36 @@ void Executor::wait() {
     m.cause = Error::Cause::own;
     m.changed.notify_all();
     lock.unlock();
-    if (on_error) on_error(text);
+    if (on_error) {
+      on_error(text);
+    }
     lock.lock();
   }
   if (!m.error.empty()) throw Error(Error::Kind::kRun, "run", m.error, m.cause);
-  if (m.cancelled)
+  if (m.cancelled) {
     throw Error(Error::Kind::kRun, "run", fmt::format("rank {}: the step was cancelled", m.rank),
                 Error::Cause::stopped);
+  }
 }
 
-void Executor::run_inline(
-    const std::function<void(TaskId, const std::function<void()>&)>& visit) {
+void Executor::run_inline(const std::function<void(TaskId, const std::function<void()>&)>& visit) {
   Impl& m = *impl_;
   std::vector<Prepared*> order(m.cls.tasks.size());
-  for (LaneState& lane : m.lanes)
-    for (Prepared& p : lane.tasks) order[static_cast<size_t>(p.id)] = &p;
+  for (LaneState& lane : m.lanes) {
+    for (Prepared& p : lane.tasks) {
+      order[static_cast<size_t>(p.id)] = &p;
+    }
+  }
   m.backend->enter_thread(m.options.threads);
-  for (Prepared* p : order)
+  for (Prepared* p : order) {
     visit(p->id, [&] {
-      if (p->kernel)
+      if (p->kernel) {
         p->kernel(p->args);
-      else
+      } else {
         m.communicator->run(p->call);
+      }
     });
+  }
 }
 
 void Executor::cancel() {
@@ -448,7 +522,9 @@ const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
 int64_t Executor::arena_resident_bytes() const { return impl_->arena.resident_bytes(); }
 int64_t Executor::inputs_outputs_resident_bytes() const {
   int64_t bytes = 0;
-  for (const Region& r : impl_->owned) bytes += r.resident_bytes();
+  for (const Region& r : impl_->owned) {
+    bytes += r.resident_bytes();
+  }
   return bytes;
 }
 
@@ -456,14 +532,16 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
                    std::vector<PersistentStore>& stores, ExecutorOptions options)
     : stores_(stores),
       world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
-  HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(),
-               "{} stores for {} ranks", stores.size(), program.mesh.size());
+  HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(), "{} stores for {} ranks",
+               stores.size(), program.mesh.size());
   for (int32_t r = 0; r < program.mesh.size(); ++r) {
     executors_.push_back(std::make_unique<Executor>(program, r, backend, &world_->communicator(r),
                                                     stores[static_cast<size_t>(r)], options));
     executors_.back()->on_error = [this](const std::string& what) {
       world_->abort(what);
-      for (auto& e : executors_) e->cancel();
+      for (auto& e : executors_) {
+        e->cancel();
+      }
     };
   }
 }
@@ -481,14 +559,17 @@ program::Memory LocalRun::measured(int32_t rank) const {
 LocalRun::~LocalRun() { world_->abort("the run has ended"); }
 
 void LocalRun::step() {
-  for (auto& e : executors_) e->start();
+  for (auto& e : executors_) {
+    e->start();
+  }
   std::optional<Error> first;
   for (auto& e : executors_) {
     try {
       e->wait();
     } catch (const Error& error) {
       // The rank that failed tells more than those it stopped.
-      if (!first || (first->cause() == Error::Cause::stopped && error.cause() == Error::Cause::own)) {
+      if (!first ||
+          (first->cause() == Error::Cause::stopped && error.cause() == Error::Cause::own)) {
         first = error;
       }
     }

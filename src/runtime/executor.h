@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executes a program: a thread per lane, in-order queues, and a counter of finished tasks per lane on
-// which tasks of other lanes wait. Errors in lanes are kept and surface at the end of the step.
+// Executes a program: a thread per lane, in-order queues, and a counter of finished tasks per lane
+// on which tasks of other lanes wait. Errors in lanes are kept and surface at the end of the step.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@
 namespace hocket::runtime {
 
 struct ExecutorOptions {
-  int threads = 1;                              ///< intra-op threads of the compute lane
-  std::chrono::milliseconds timeout{300'000};   ///< of every wait
+  int threads = 1;                             ///< intra-op threads of the compute lane
+  std::chrono::milliseconds timeout{300'000};  ///< of every wait
   kernels::Device device = kernels::Device::cpu;
   /// Tests: step buffers hold NaN before their first write and after their last use.
   bool poison = false;
@@ -33,16 +33,16 @@ struct TaskTime {
 /// One rank of a program.
 class Executor {
  public:
-  Executor(const program::Program& program, int32_t rank, const std::shared_ptr<kernels::Backend>& backend,
-           comm::Communicator* communicator, PersistentStore& store, ExecutorOptions options);
+  Executor(const program::Program& program, int32_t rank,
+           const std::shared_ptr<kernels::Backend>& backend, comm::Communicator* communicator,
+           PersistentStore& store, ExecutorOptions options);
   ~Executor();
 
   /// Memory of a named input or output buffer (throws Error if the rank has none).
   void* input(std::string_view name, int32_t micro_batch = program::kNone) const;
   const void* output(std::string_view name, int32_t micro_batch = program::kNone) const;
   bool has(std::string_view name, int32_t micro_batch = program::kNone) const;
-  const program::Buffer& buffer(std::string_view name,
-                                int32_t micro_batch = program::kNone) const;
+  const program::Buffer& buffer(std::string_view name, int32_t micro_batch = program::kNone) const;
 
   /// Starts a step on the lane threads; `wait` blocks until it is over and throws what went wrong.
   void start();

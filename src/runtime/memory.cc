@@ -29,9 +29,10 @@ Region::Region(int64_t bytes, std::span<const program::Range> used) : bytes_(byt
   if (bytes == 0) return;
   void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
+  if (p == MAP_FAILED) {
     fail_run("memory", "can't reserve {} bytes: {}; try a smaller micro_batch or recompute", bytes,
              std::strerror(errno));
+  }
   data_ = static_cast<std::byte*>(p);
   // The system forms a large page only where the advice holds for all of it.
   madvise(p, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
@@ -42,7 +43,9 @@ Region::Region(int64_t bytes, std::span<const program::Range> used) : bytes_(byt
 }
 
 Region::~Region() {
-  if (data_) munmap(data_, static_cast<size_t>(bytes_));
+  if (data_) {
+    munmap(data_, static_cast<size_t>(bytes_));
+  }
 }
 
 Region::Region(Region&& other) noexcept
@@ -64,22 +67,24 @@ int64_t Region::resident_bytes() const {
   for (int64_t begin = 0; begin < bytes_; begin += kPiece) {
     const int64_t bytes = std::min(kPiece, bytes_ - begin);
     if (mincore(data_ + begin, static_cast<size_t>(bytes), resident.data()) != 0) return bytes_;
-    for (int64_t i = 0; i < (bytes + page - 1) / page; ++i) pages += resident[static_cast<size_t>(i)] & 1;
+    for (int64_t i = 0; i < (bytes + page - 1) / page; ++i) {
+      pages += resident[static_cast<size_t>(i)] & 1;
+    }
   }
   return pages * page;
 }
 
-PersistentStore::Entry& PersistentStore::get(const std::string& name,
-                                             const graph::TensorType& type,
+PersistentStore::Entry& PersistentStore::get(const std::string& name, const graph::TensorType& type,
                                              const graph::Layout& layout) {
   auto it = entries_.find(name);
   if (it == entries_.end()) {
     Entry e{type, layout, Region(round_up(type.bytes(), 64)), false};
     return entries_.emplace(name, std::move(e)).first->second;
   }
-  if (!(it->second.type == type) || !(it->second.layout == layout))
+  if (!(it->second.type == type) || !(it->second.layout == layout)) {
     fail_run("memory", "{} is {} in memory; the program expects {}", name,
              to_string(it->second.type), to_string(type));
+  }
   return it->second;
 }
 
@@ -90,7 +95,9 @@ PersistentStore::Entry* PersistentStore::find(const std::string& name) {
 
 int64_t PersistentStore::resident_bytes() const {
   int64_t n = 0;
-  for (const auto& [name, e] : entries_) n += e.memory.resident_bytes();
+  for (const auto& [name, e] : entries_) {
+    n += e.memory.resident_bytes();
+  }
   return n;
 }
 

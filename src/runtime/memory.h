@@ -20,8 +20,8 @@ class Region {
   Region() = default;
   /// All of it is meant to be used. Throws Error when the address space or memory is exhausted.
   explicit Region(int64_t bytes);
-  /// Only `used` is meant to be: elsewhere no page is larger than the least, so that a touch at the end
-  /// of a used range commits nothing beyond it.
+  /// Only `used` is meant to be: elsewhere no page is larger than the least, so that a touch at the
+  /// end of a used range commits nothing beyond it.
   Region(int64_t bytes, std::span<const program::Range> used);
   ~Region();
   Region(Region&& other) noexcept;

@@ -58,8 +58,11 @@ class EventHeap {
       if (first >= n) break;
       size_t best = first;
       const size_t last = std::min(first + 4, n);
-      for (size_t c = first + 1; c < last; ++c)
-        if (v_[c] < v_[best]) best = c;
+      for (size_t c = first + 1; c < last; ++c) {
+        if (v_[c] < v_[best]) {
+          best = c;
+        }
+      }
       if (!(v_[best] < e)) break;
       v_[i] = v_[best];
       i = best;
@@ -101,10 +104,12 @@ struct Node {
   /// The next to finish, ties by (rank, task); call after advance(now).
   Event next(int64_t cores, int64_t threads) const {
     const Running* best = nullptr;
-    for (const Running& r : running)
+    for (const Running& r : running) {
       if (!best ||
-          std::tie(r.until, r.index, r.task) < std::tie(best->until, best->index, best->task))
+          std::tie(r.until, r.index, r.task) < std::tie(best->until, best->index, best->task)) {
         best = &r;
+      }
+    }
     const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
     const __int128 left = std::max<__int128>(0, best->until - clock);
     const __int128 rate = times(kScale, cores);
@@ -151,30 +156,44 @@ class Engine {
       out_.end_of_ns.assign(at(tasks), -1);
       cause_.assign(at(tasks), {});
     }
-    if (kShared) nodes_.resize(at(t_.ranks.back() / std::max(1, options.devices_per_node) + 1));
+    if (kShared) {
+      nodes_.resize(at(t_.ranks.back() / std::max(1, options.devices_per_node) + 1));
+    }
   }
 
   Replay run() {
     const int32_t n = static_cast<int32_t>(t_.num_ranks());
     for (int32_t i = 0; i < n; ++i) {
       const ClassTable& c = table(i);
-      for (size_t k = 0; k < c.tasks.size(); ++k)
-        if (c.waits[k] == 0) start(i, static_cast<TaskId>(k), 0, {});
+      for (size_t k = 0; k < c.tasks.size(); ++k) {
+        if (c.waits[k] == 0) {
+          start(i, static_cast<TaskId>(k), 0, {});
+        }
+      }
     }
     while (true) {
       int32_t node = kNone;
       Event e;
       if (!take(&e, &node)) break;
       now_ = e.ns;
-      if (now_ > kMaxStepNs)
-        fail("simulate", "the step would take more than {} days; try other constants in the cluster "
-             "file or profile", kMaxStepNs / (86400 * int64_t{1'000'000'000}));
+      if (now_ > kMaxStepNs) {
+        fail("simulate",
+             "the step would take more than {} days; try other constants in the cluster "
+             "file or profile",
+             kMaxStepNs / (86400 * int64_t{1'000'000'000}));
+      }
       complete_event(e, node);
     }
-    for (size_t i = 0; i < activity_.size(); ++i) touch(static_cast<int32_t>(i), now_);
+    for (size_t i = 0; i < activity_.size(); ++i) {
+      touch(static_cast<int32_t>(i), now_);
+    }
     out_.end_ns = now_;
-    if (done_ != out_.num_tasks) throw_deadlock(t_, out_.base, waits_, arrived_, started());
-    if (kRecord) out_.path = critical_path(t_, out_, cause_, last_arriver_);
+    if (done_ != out_.num_tasks) {
+      throw_deadlock(t_, out_.base, waits_, arrived_, started());
+    }
+    if (kRecord) {
+      out_.path = critical_path(t_, out_, cause_, last_arriver_);
+    }
     return std::move(out_);
   }
 
@@ -210,7 +229,9 @@ class Engine {
     Activity& a = activity_[at(index)];
     (transfer || !is_compute(lane) ? a.transferring : a.computing) += 1;
     out_.time[at(index)].busy_ns[lane] -= now_;
-    if (kRecord) out_.transfer_ns[at(out_.base[at(index)] + task)] = now_;
+    if (kRecord) {
+      out_.transfer_ns[at(out_.base[at(index)] + task)] = now_;
+    }
   }
 
   void finish(int32_t index, uint8_t lane, bool transfer) {
@@ -267,15 +288,21 @@ class Engine {
         const int32_t peer = t_.link_peer[k];
         Slot& slot = slots_[at(slot_base_[at(peer)] + p.slot)];
         slot.sent_ns = now;
-        if (slot.posted) begin(peer, p.partner, table(peer).tasks[at(p.partner)].lane, true);
+        if (slot.posted) {
+          begin(peer, p.partner, table(peer).tasks[at(p.partner)].lane, true);
+        }
         break;
       }
       case TaskType::recv: {
         const P2pRecord& p = c.p2p[at(r.aux)];
         Slot& slot = slots_[at(slot_base_[at(i)] + p.slot)];
         slot.posted = true;
-        if (slot.sent_ns >= 0) begin(i, task, r.lane, true);
-        if (slot.arrived) heap_.push({now, i, task});
+        if (slot.sent_ns >= 0) {
+          begin(i, task, r.lane, true);
+        }
+        if (slot.arrived) {
+          heap_.push({now, i, task});
+        }
         break;
       }
       case TaskType::collective: {
@@ -283,9 +310,13 @@ class Engine {
         const Instance& instance = instance_at(k, i);
         const size_t state = state_at(k, i);
         if (++arrived_[state] < std::ssize(instance.members)) break;
-        if (kRecord) last_arriver_[state] = i;
+        if (kRecord) {
+          last_arriver_[state] = i;
+        }
         const int32_t first = instance.members[0];
-        for (int32_t m : instance.members) begin(m, task_at(k, m), lane_of(k, m), true);
+        for (int32_t m : instance.members) {
+          begin(m, task_at(k, m), lane_of(k, m), true);
+        }
         const TaskId first_task = task_at(k, first);
         const size_t row = at(table(first).tasks[at(first_task)].aux);
         heap_.push({now + transfer_ns(first, first_task, row, instance.shape), first, first_task});
@@ -330,7 +361,9 @@ class Engine {
         any = true;
       }
     }
-    if (any && *node == kNone) heap_.pop();
+    if (any && *node == kNone) {
+      heap_.pop();
+    }
     return any;
   }
 
@@ -360,7 +393,9 @@ class Engine {
           const int32_t peer = t_.peer(p.link, e.index);
           Slot& slot = slots_[at(slot_base_[at(peer)] + p.slot)];
           slot.arrived = true;
-          if (slot.posted) heap_.push({now_, peer, p.partner});
+          if (slot.posted) {
+            heap_.push({now_, peer, p.partner});
+          }
         }
         complete(e.index, e.task);
         break;
@@ -386,19 +421,26 @@ class Engine {
     const ClassTable& c = table(i);
     const TaskRecord& r = c.tasks[at(task)];
     const int64_t base = out_.base[at(i)];
-    if (kRecord) out_.end_of_ns[at(base + task)] = now_;
-    if (!kRecord) waits_[at(base + task)] = -1;
+    if (kRecord) {
+      out_.end_of_ns[at(base + task)] = now_;
+    }
+    if (!kRecord) {
+      waits_[at(base + task)] = -1;
+    }
     for (int32_t s = r.succ_begin; s < r.succ_end; ++s) {
       const TaskId next = c.succ[at(s)];
-      if (--waits_[at(base + next)] == 0) start(i, next, now_, {i, task});
+      if (--waits_[at(base + next)] == 0) {
+        start(i, next, now_, {i, task});
+      }
     }
   }
 
   /// Which tasks have ended, for the deadlock report.
   std::vector<bool> started() const {
     std::vector<bool> ended(waits_.size());
-    for (size_t k = 0; k < ended.size(); ++k)
+    for (size_t k = 0; k < ended.size(); ++k) {
       ended[k] = kRecord ? out_.end_of_ns[k] >= 0 : waits_[k] < 0;
+    }
     return ended;
   }
 

@@ -65,8 +65,9 @@ std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
         next = sender;
       }
     }
-    if (replay.end_of_ns[k] > begin)
+    if (replay.end_of_ns[k] > begin) {
       path.push_back({here.index, here.task, begin, replay.end_of_ns[k]});
+    }
     here = next;
   }
   return path;
@@ -98,11 +99,12 @@ void throw_deadlock(const Tables& t, const std::vector<int64_t>& base,
       std::string why;
       if (waits[at(base[i]) + k] > 0) {
         why = "waits for its dependencies";
-        for (TaskId d : tasks[k].deps)
+        for (TaskId d : tasks[k].deps) {
           if (!ended[at(base[i] + d)]) {
             why = "waits for " + name(d);
             break;
           }
+        }
       } else if (r.type == TaskType::recv) {
         const P2pRecord& link = c.p2p[at(r.aux)];
         const int32_t peer = t.ranks[at(t.peer(link.link, static_cast<int32_t>(i)))];
@@ -126,7 +128,9 @@ void throw_deadlock(const Tables& t, const std::vector<int64_t>& base,
                           name(static_cast<TaskId>(k)), why);
     }
   }
-  if (found > kShown) text += fmt::format("\n  and {} more", found - kShown);
+  if (found > kShown) {
+    text += fmt::format("\n  and {} more", found - kShown);
+  }
   fail_run("sim", "the program cannot finish: a deadlock{}", text);
 }
 

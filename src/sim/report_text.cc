@@ -24,7 +24,9 @@ std::string percent(int64_t part, int64_t whole) {
 std::string flops_rate(double x) {
   const char* prefix[] = {"", "k", "M", "G", "T", "P", "E"};
   size_t i = 0;
-  for (; x >= 1000 && i + 1 < std::size(prefix); ++i) x /= 1000;
+  for (; x >= 1000 && i + 1 < std::size(prefix); ++i) {
+    x /= 1000;
+  }
   return fmt::format("{:.3g} {}FLOP/s", x, prefix[i]);
 }
 
@@ -32,7 +34,9 @@ std::string flops_rate(double x) {
 /// computing ranks of each stage come first.
 std::vector<const RankReport*> rows(const SimReport& r, size_t limit) {
   std::vector<const RankReport*> all;
-  for (const RankReport& t : r.time) all.push_back(&t);
+  for (const RankReport& t : r.time) {
+    all.push_back(&t);
+  }
   if (all.size() <= limit) return all;
   std::stable_sort(all.begin(), all.end(), [](const RankReport* a, const RankReport* b) {
     return a->time.compute_ns > b->time.compute_ns;
@@ -56,28 +60,30 @@ const std::vector<std::string>& not_modelled() {
 
 std::string interval_text(const SimReport& r) {
   if (r.provenance.judged <= 0.005) return "";
-  if (r.provenance.error > 0.5)
+  if (r.provenance.error > 0.5) {
     return fmt::format("the timings spread too much for one (+-{:.0f} %): is the machine busy?",
                        100 * r.provenance.error);
+  }
   const double s = static_cast<double>(r.step_ns) * 1e-9;
-  return fmt::format("{} to {} (+-{:.1f} %: spread of timings and held-out error of interpolation, over "
-                     "{:.0f} % of the time)",
-                     human_time(s * (1 - r.provenance.error)),
-                     human_time(s * (1 + r.provenance.error)), 100 * r.provenance.error,
-                     100 * r.provenance.judged);
+  return fmt::format(
+      "{} to {} (+-{:.1f} %: spread of timings and held-out error of interpolation, over "
+      "{:.0f} % of the time)",
+      human_time(s * (1 - r.provenance.error)), human_time(s * (1 + r.provenance.error)),
+      100 * r.provenance.error, 100 * r.provenance.judged);
 }
 
 std::string provenance_text(const SimReport& r) {
-  return fmt::format("{:.1f} % of the time from tasks timed, {:.1f} % interpolated, {:.1f} % analytic",
-                     100 * r.provenance.timed, 100 * r.provenance.interpolated,
-                     100 * r.provenance.analytic);
+  return fmt::format(
+      "{:.1f} % of the time from tasks timed, {:.1f} % interpolated, {:.1f} % analytic",
+      100 * r.provenance.timed, 100 * r.provenance.interpolated, 100 * r.provenance.analytic);
 }
 
 std::string path_text(const SimReport& r) {
   std::string out = fmt::format("Critical path: top {} of {}\n", r.path.size(), ms(r.path_ns));
-  for (const PathEntry& e : r.path)
+  for (const PathEntry& e : r.path) {
     out += fmt::format("  {:>10} {:>7}  {} x {}, longest: {}\n", ms(e.ns), percent(e.ns, r.path_ns),
                        e.count, e.op, e.name);
+  }
   return out;
 }
 
@@ -88,48 +94,62 @@ std::string to_text(const Program& p, const SimReport& r) {
   std::string out;
   const auto to = std::back_inserter(out);
   std::string mesh;
-  for (const graph::Axis& axis : p.mesh.axes)
+  for (const graph::Axis& axis : p.mesh.axes) {
     mesh += fmt::format("{}{}={}", mesh.empty() ? "" : " ", axis.name, axis.size);
+  }
   fmt::format_to(to, "Predicted step{}\n", r.calibrated ? "" : " (uncalibrated)");
   fmt::format_to(to, "  cluster        {}: {} x {}\n", r.cluster, r.ranks, r.device);
   fmt::format_to(to, "  mesh           {}, {} micro-batch{}, {} tasks\n", mesh, p.num_micro_batches,
                  p.num_micro_batches == 1 ? "" : "es", r.tasks);
   fmt::format_to(to, "  step time      {}\n", ms(r.step_ns));
-  if (const std::string interval = interval_text(r); !interval.empty())
+  if (const std::string interval = interval_text(r); !interval.empty()) {
     fmt::format_to(to, "  interval       {}\n", interval);
-  if (r.tokens > 0)
+  }
+  if (r.tokens > 0) {
     fmt::format_to(to, "  throughput     {} tokens/s, {} tokens/s per device\n",
                    human_count(r.tokens_per_s), human_count(r.tokens_per_s / r.ranks));
-  if (r.model_flops > 0)
+  }
+  if (r.model_flops > 0) {
     fmt::format_to(to, "  model FLOPs    {} per device, MFU {:.1f} % of {} ({})\n",
                    flops_rate(r.flops_per_s_per_rank), 100 * r.mfu, flops_rate(r.peak_flops),
                    graph::to_string(r.dtype));
+  }
 
   fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19}\n", "rank", "compute",
                  "exposed comm", "idle");
   for (const RankReport* t : rows(r, 16)) {
     std::string who = fmt::format("{} ({})", t->rank, p.classes[at(t->cls)].name);
-    if (t->stands > 1) who += fmt::format(" x{}", t->stands);
+    if (t->stands > 1) {
+      who += fmt::format(" x{}", t->stands);
+    }
     const auto cell = [&](int64_t ns) {
       return fmt::format("{} {:>7}", ms(ns), percent(ns, r.step_ns));
     };
     fmt::format_to(to, "  {:<22} {:>19} {:>19} {:>19}\n", who, cell(t->time.compute_ns),
                    cell(t->time.exposed_ns), cell(t->time.idle_ns));
   }
-  if (r.time.size() > 16) fmt::format_to(to, "  and {} more ranks\n", r.time.size() - 16);
+  if (r.time.size() > 16) {
+    fmt::format_to(to, "  and {} more ranks\n", r.time.size() - 16);
+  }
 
   fmt::format_to(to, "\nMemory per rank, planned\n");
-  for (size_t c = 0; c < r.memory.size(); ++c)
+  for (size_t c = 0; c < r.memory.size(); ++c) {
     fmt::format_to(to, "  {:<22} {:>10}  ({})\n", p.classes[c].name,
                    human_bytes(static_cast<double>(r.memory[c].total())),
                    program::parts_text(r.memory[c]));
-  if (r.device_memory > 0)
+  }
+  if (r.device_memory > 0) {
     fmt::format_to(to, "  {} {} per device\n", r.fits() ? "fits in" : "DOES NOT FIT in",
                    human_bytes(static_cast<double>(r.device_memory)));
+  }
 
-  if (!r.path.empty()) fmt::format_to(to, "\n{}", path_text(r));
+  if (!r.path.empty()) {
+    fmt::format_to(to, "\n{}", path_text(r));
+  }
   fmt::format_to(to, "\nWhere the numbers come from: {}\n", provenance_text(r));
-  for (const std::string& note : r.notes) fmt::format_to(to, "Note: {}\n", note);
+  for (const std::string& note : r.notes) {
+    fmt::format_to(to, "Note: {}\n", note);
+  }
   fmt::format_to(to, "Not modelled: {}\n", join(not_modelled(), "; "));
   return out;
 }

@@ -23,8 +23,9 @@ trace::Trace to_trace(const Program& p, const Replay& r) {
   }
   if (r.one_per_class && std::ssize(r.ranks) < p.mesh.size()) {
     std::string text;
-    for (size_t i = 0; i < r.ranks.size(); ++i)
+    for (size_t i = 0; i < r.ranks.size(); ++i) {
       text += fmt::format("{}rank {} stands for {}", i > 0 ? ", " : "", r.ranks[i], r.stands[i]);
+    }
     builder.trace().set_property("replayed_ranks", text);
   }
   return builder.take();

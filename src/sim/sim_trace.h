@@ -2,8 +2,8 @@
 // A replay as a trace: the same schema as a run's, so that both open in Perfetto and compare.
 #pragma once
 
-#include "trace/trace.h"
 #include "sim/engine.h"
+#include "trace/trace.h"
 
 namespace hocket::sim {
 

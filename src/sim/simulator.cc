@@ -33,8 +33,9 @@ class ModelDurations : public Durations {
   TaskCost work(int32_t cls, TaskId task) {
     const Task& t = p_.classes[at(cls)].tasks[at(task)];
     auto& known = work_[at(t.kind)];
-    for (const auto& [accumulate, cost] : known)
+    for (const auto& [accumulate, cost] : known) {
       if (accumulate == t.accumulate.bits()) return cost;
+    }
     known.emplace_back(t.accumulate.bits(), costs_.work(p_.kind(t), t.accumulate.bits()));
     return known.back().second;
   }
@@ -54,8 +55,11 @@ class ModelDurations : public Durations {
     const auto [it, fresh] =
         transfers_.try_emplace({t.kind, static_cast<int32_t>(t.accumulate.bits()), inter, shape});
     if (fresh) {
-      for (const auto& [known, id] : shapes_)
-        if (id == shape) it->second = costs_.transfer(p_.kind(t), t.accumulate.bits(), inter, known);
+      for (const auto& [known, id] : shapes_) {
+        if (id == shape) {
+          it->second = costs_.transfer(p_.kind(t), t.accumulate.bits(), inter, known);
+        }
+      }
     }
     return it->second;
   }
@@ -73,16 +77,21 @@ class ModelDurations : public Durations {
 /// Element type in which most of the products' FLOPs are done.
 graph::DType product_dtype(const Program& p) {
   std::map<graph::DType, double> flops;
-  for (const program::RankClass& c : p.classes)
-    for (const Task& t : c.tasks)
-      if (p.kind(t).flops > 0) flops[program::compute_dtype(p.kind(t))] += p.kind(t).flops;
+  for (const program::RankClass& c : p.classes) {
+    for (const Task& t : c.tasks) {
+      if (p.kind(t).flops > 0) {
+        flops[program::compute_dtype(p.kind(t))] += p.kind(t).flops;
+      }
+    }
+  }
   graph::DType best = graph::DType::f32;
   double most = 0;
-  for (const auto& [dtype, n] : flops)
+  for (const auto& [dtype, n] : flops) {
     if (n > most) {
       most = n;
       best = dtype;
     }
+  }
   return best;
 }
 
@@ -94,7 +103,9 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
   std::vector<double> ranks(p.classes.size(), 0);
   for (size_t i = 0; i < replay.ranks.size(); ++i) {
     const size_t cls = at(p.class_of(replay.ranks[i]));
-    if (first[cls] == program::kNone) first[cls] = replay.ranks[i];
+    if (first[cls] == program::kNone) {
+      first[cls] = replay.ranks[i];
+    }
     ranks[cls] += replay.stands[i];
   }
   for (size_t c = 0; c < p.classes.size(); ++c) {
@@ -115,12 +126,16 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else {
         const auto [it, fresh] = group_shape.emplace(t.group, 0);
-        if (fresh) it->second = durations.shape_of(p.members(p.groups[at(t.group)], first[c]));
+        if (fresh) {
+          it->second = durations.shape_of(p.members(p.groups[at(t.group)], first[c]));
+        }
         cost = durations.transfer(cls, id, it->second);
       }
       const double ns = ranks[c] * static_cast<double>(cost.ns);
       total[static_cast<size_t>(cost.provenance)] += ns;
-      if (cost.error >= 0) judged += ns, error += ns * cost.error;
+      if (cost.error >= 0) {
+        judged += ns, error += ns * cost.error;
+      }
     }
   }
   const double sum = total[0] + total[1] + total[2];
@@ -162,7 +177,9 @@ void summarise_path(const Program& p, const Replay& replay, SimReport& report) {
   }
   std::stable_sort(report.path.begin(), report.path.end(),
                    [](const PathEntry& a, const PathEntry& b) { return a.ns > b.ns; });
-  if (report.path.size() > 5) report.path.resize(5);
+  if (report.path.size() > 5) {
+    report.path.resize(5);
+  }
 }
 
 void add_notes(const Program& p, const CostModel& costs, const ModelDurations& durations,
@@ -171,38 +188,49 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
   // all, whether the profile fits the plan, whether the program was lowered for this cluster's
   // nodes, whether it fits into memory.
   const cost::Cluster& c = costs.cluster();
-  if (!costs.calibrated())
+  if (!costs.calibrated()) {
     report.notes.push_back(
         "uncalibrated: durations are a roofline over the cluster file's "
         "constants; `hocket profile` times this machine's tasks");
-  if (costs.profile() && costs.profile()->threads != costs.threads() && c.cores_per_node > 0)
+  }
+  if (costs.profile() && costs.profile()->threads != costs.threads() && c.cores_per_node > 0) {
     report.notes.push_back(
         fmt::format("the profile was taken with {} threads per rank, the plan "
                     "uses {}",
                     costs.profile()->threads, costs.threads()));
+  }
   if (const std::vector<std::string> bare = c.unsourced(); !bare.empty()) {
     report.notes.push_back(fmt::format("{} gives no source for {}", c.name, join(bare, ", ")));
   }
   bool crosses = false, intra = false, inter = false;
-  for (const auto& [shape, id] : durations.shapes()) crosses |= shape.nodes > 1;
-  for (const program::RankClass& cls : p.classes)
+  for (const auto& [shape, id] : durations.shapes()) {
+    crosses |= shape.nodes > 1;
+  }
+  for (const program::RankClass& cls : p.classes) {
     for (const Task& t : cls.tasks) {
       intra |= t.lane == Lane::intra;
       inter |= t.lane == Lane::inter;
     }
-  if (crosses && intra && !inter)
+  }
+  if (crosses && intra && !inter) {
     report.notes.push_back(fmt::format(
         "the program was lowered for one node, but its groups span nodes of {} devices here: they "
         "are costed as network transfers; try plan.ranks_per_node={}",
         c.devices_per_node, c.devices_per_node));
-  if (!report.fits())
-    for (size_t c = 0; c < report.memory.size(); ++c)
-      if (const program::Memory& m = report.memory[c]; m.total() > report.device_memory)
-        report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}", p.classes[c].stage,
+  }
+  if (!report.fits()) {
+    for (size_t c = 0; c < report.memory.size(); ++c) {
+      if (const program::Memory& m = report.memory[c]; m.total() > report.device_memory) {
+        report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}",
+                                           p.classes[c].stage,
                                            human_bytes(static_cast<double>(m.total())),
                                            human_bytes(static_cast<double>(report.device_memory))));
-  if (!program::is_planned(p))
+      }
+    }
+  }
+  if (!program::is_planned(p)) {
     report.notes.push_back("the program has no memory plan: its step buffers are not counted");
+  }
 }
 
 }  // namespace
@@ -218,7 +246,9 @@ int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
   if (!program.config.empty()) {
     const nlohmann::json config = parse_json(program.config, "program");
     const JsonView view(config, "program");
-    if (view.has("plan")) threads = view.at("plan").get_int("threads_per_rank", 0);
+    if (view.has("plan")) {
+      threads = view.at("plan").get_int("threads_per_rank", 0);
+    }
   }
   if (threads > 0) return threads;
   const int64_t ranks = std::min<int64_t>(program.mesh.size(), cluster.devices_per_node);
@@ -232,11 +262,12 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   // the durations come from, critical path).
   const cost::Cluster& cluster = costs.cluster();
   const int32_t world = program.mesh.size();
-  if (world > cluster.capacity())
+  if (world > cluster.capacity()) {
     fail("sim",
          "the plan has {} ranks; got a cluster of {} ({} nodes of {} devices); try a larger "
          "cluster or a smaller plan",
          world, cluster.capacity(), cluster.nodes, cluster.devices_per_node);
+  }
 
   ModelDurations durations(program, costs);
   ReplayOptions replay_options;
@@ -256,8 +287,9 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.stages = static_cast<int32_t>(program.classes.size());
   report.replayed_ranks = static_cast<int32_t>(result.ranks.size());
   report.replayed_tasks = result.num_tasks;
-  for (int32_t r = 0; r < world; ++r)
+  for (int32_t r = 0; r < world; ++r) {
     report.tasks += std::ssize(program.classes[at(program.class_of(r))].tasks);
+  }
   report.step_ns = result.end_ns;
   report.tokens = options.tokens;
   report.model_flops = options.model_flops;
@@ -269,17 +301,23 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
     report.flops_per_s_per_rank = options.model_flops / seconds / world;
     report.mfu = report.flops_per_s_per_rank / report.peak_flops;
   }
-  for (size_t i = 0; i < result.ranks.size(); ++i)
+  for (size_t i = 0; i < result.ranks.size(); ++i) {
     report.time.push_back(
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
+  }
   report.memory = program::memory_of(program);
-  for (size_t c = 0; c < report.memory.size() && c < options.evaluation.size(); ++c)
+  for (size_t c = 0; c < report.memory.size() && c < options.evaluation.size(); ++c) {
     report.memory[c].evaluation = options.evaluation[c];
+  }
   report.device_memory = static_cast<int64_t>(cluster.device.memory.value);
   report.provenance = shares(program, durations, result);
-  if (options.record) summarise_path(program, result, report);
+  if (options.record) {
+    summarise_path(program, result, report);
+  }
   add_notes(program, costs, durations, report);
-  if (timeline) *timeline = std::move(result);
+  if (timeline) {
+    *timeline = std::move(result);
+  }
   return report;
 }
 

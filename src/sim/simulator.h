@@ -19,7 +19,8 @@ struct SimOptions {
   bool record = true;      ///< keep the timeline: needed for the trace and the critical path
   double model_flops = 0;  ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
   int64_t tokens = 0;      ///< of the whole step; 0: unknown
-  /// Bytes per rank of each class that a program which evaluates beside this one takes; empty: none.
+  /// Bytes per rank of each class that a program which evaluates beside this one takes; empty:
+  /// none.
   std::vector<int64_t> evaluation;
 };
 
@@ -59,12 +60,12 @@ struct SimReport {
   int64_t tokens = 0;
   double tokens_per_s = 0;
   double model_flops = 0;
-  double flops_per_s_per_rank = 0;   ///< model FLOPs
-  double peak_flops = 0;             ///< of one rank
-  double mfu = 0;                    ///< 0: unknown
-  std::vector<RankReport> time;      ///< per replayed rank
+  double flops_per_s_per_rank = 0;      ///< model FLOPs
+  double peak_flops = 0;                ///< of one rank
+  double mfu = 0;                       ///< 0: unknown
+  std::vector<RankReport> time;         ///< per replayed rank
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
-  int64_t device_memory = 0;         ///< of one rank
+  int64_t device_memory = 0;            ///< of one rank
   ProvenanceShares provenance;
   std::vector<PathEntry> path;     ///< the critical path's top five
   int64_t path_ns = 0;             ///< whole critical path

@@ -37,15 +37,20 @@ class Builder {
     if (p_.classes.empty()) fail("sim", "the program has no rank class");
     pp_ = p_.mesh.axis("pp");
     class_of_.resize(at(world));
-    for (int32_t r = 0; r < world; ++r) class_of_[at(r)] = p_.class_of(r);
-    for (size_t c = 0; c < p_.classes.size(); ++c) flatten(static_cast<int32_t>(c));
+    for (int32_t r = 0; r < world; ++r) {
+      class_of_[at(r)] = p_.class_of(r);
+    }
+    for (size_t c = 0; c < p_.classes.size(); ++c) {
+      flatten(static_cast<int32_t>(c));
+    }
     match_messages();
     check_collectives();
     choose_ranks(world);
     place_groups(world);
     place_links();
-    for (ClassTable& c : t_.classes)
+    for (ClassTable& c : t_.classes) {
       c.transfer_ns.assign((c.collectives.size() + c.p2p.size()) * at(t_.num_shapes), -1);
+    }
     return std::move(t_);
   }
 
@@ -74,9 +79,10 @@ class Builder {
     for (int32_t i = 0; i < n; ++i) {
       const Task& task = rc.tasks[at(i)];
       for (TaskId d : task.deps) {
-        if (d < 0 || d >= n || d == i)
+        if (d < 0 || d >= n || d == i) {
           fail("sim", "{} depends on task {}; expected another task of its class (0 to {})",
                program::task_name(p_, c, i), d, n - 1);
+        }
         ++out[at(d)];
         ++table.waits[at(i)];
       }
@@ -97,12 +103,18 @@ class Builder {
     last.fill(kNone);
     for (int32_t i = 0; i < n; ++i) {
       const Task& task = rc.tasks[at(i)];
-      for (TaskId d : task.deps) table.succ[at(table.tasks[at(d)].succ_end++)] = i;
+      for (TaskId d : task.deps) {
+        table.succ[at(table.tasks[at(d)].succ_end++)] = i;
+      }
       int32_t& previous = last[static_cast<size_t>(task.lane)];
-      if (previous != kNone) table.succ[at(table.tasks[at(previous)].succ_end++)] = i;
+      if (previous != kNone) {
+        table.succ[at(table.tasks[at(previous)].succ_end++)] = i;
+      }
       previous = i;
     }
-    for (int32_t i = 0; i < n; ++i) classify(c, i, table);
+    for (int32_t i = 0; i < n; ++i) {
+      classify(c, i, table);
+    }
     t_.classes.push_back(std::move(table));
   }
 
@@ -117,24 +129,28 @@ class Builder {
     record.lane = static_cast<uint8_t>(task.lane);
     if (program::is_communication(kind) && !program::is_collective(kind)) {
       const bool send = comm::op(kind.communication).role == comm::Role::send;
-      if (task.peer_axis < 0 || at(task.peer_axis) >= p_.mesh.axes.size())
+      if (task.peer_axis < 0 || at(task.peer_axis) >= p_.mesh.axes.size()) {
         fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, c, i),
              task.peer_axis, p_.mesh.axes.size() - 1);
+      }
       const Link link = link_of(task.peer_axis, task.peer);
       const int32_t other = p_.peer_class(task, c);
       record.type = send ? TaskType::send : TaskType::recv;
       record.aux = static_cast<int32_t>(table.p2p.size());
       P2pRecord p2p;
       p2p.link = links_.emplace(link, static_cast<int32_t>(links_.size())).first->second;
-      if (!send) p2p.slot = table.num_recvs++;
+      if (!send) {
+        p2p.slot = table.num_recvs++;
+      }
       table.p2p.push_back(p2p);
       const Link back = link_of(link.axis, -link.offset);
       auto& queue = send ? sends_[{c, other, link, task.tag}] : recvs_[{other, c, back, task.tag}];
       queue.push_back(i);
     } else if (program::is_collective(kind)) {
-      if (task.group < 0 || at(task.group) >= p_.groups.size())
+      if (task.group < 0 || at(task.group) >= p_.groups.size()) {
         fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, c, i), task.group,
              static_cast<int64_t>(p_.groups.size()) - 1);
+      }
       record.type = TaskType::collective;
       record.aux = static_cast<int32_t>(table.collectives.size());
       const std::pair key{task.group, static_cast<int32_t>(task.lane)};
@@ -183,7 +199,9 @@ class Builder {
     for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch) {
       const auto& per_class = t_.channel_tasks[ch];
       const std::vector<int32_t>& axes = p_.groups[at(t_.channel_group[ch])].axes;
-      if (std::find(axes.begin(), axes.end(), pp_) == axes.end()) continue;  // one class each
+      if (std::find(axes.begin(), axes.end(), pp_) == axes.end()) {
+        continue;  // one class each
+      }
       int32_t first = kNone;
       for (size_t c = 0; c < per_class.size(); ++c) {
         if (per_class[c].empty()) continue;
@@ -196,12 +214,13 @@ class Builder {
         for (size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
           const auto& ka = p_.kind(p_.classes[at(first)].tasks[at(a[k])]);
           const auto& kb = p_.kind(p_.classes[c].tasks[at(b[k])]);
-          if (ka.op != kb.op || ka.in != kb.in)
+          if (ka.op != kb.op || ka.in != kb.in) {
             fail_run("sim",
                      "members of one group meet in different collectives; got {} in class {} "
                      "and {} in class {}; expected the same operation on the same types",
                      program::task_name(p_, first, a[k]), p_.classes[at(first)].name,
                      program::task_name(p_, static_cast<int32_t>(c), b[k]), p_.classes[c].name);
+          }
         }
       }
     }
@@ -209,9 +228,10 @@ class Builder {
 
   std::vector<int32_t> members(int32_t group, int32_t rank) const {
     std::vector<int32_t> ranks = p_.members(p_.groups[at(group)], rank);
-    if (!std::binary_search(ranks.begin(), ranks.end(), rank))
+    if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
       fail("sim", "rank {} executes a collective of group {}, of which it is no member", rank,
            group);
+    }
     return ranks;
   }
 
@@ -224,9 +244,13 @@ class Builder {
   /// Groups that a class uses, each once.
   std::vector<std::vector<int32_t>> groups_by_class() const {
     std::vector<std::vector<int32_t>> used(p_.classes.size());
-    for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch)
-      for (size_t c = 0; c < used.size(); ++c)
-        if (!t_.channel_tasks[ch][c].empty()) used[c].push_back(t_.channel_group[ch]);
+    for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch) {
+      for (size_t c = 0; c < used.size(); ++c) {
+        if (!t_.channel_tasks[ch][c].empty()) {
+          used[c].push_back(t_.channel_group[ch]);
+        }
+      }
+    }
     for (auto& groups : used) {
       std::sort(groups.begin(), groups.end());
       groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
@@ -244,14 +268,19 @@ class Builder {
     t_.shared_cores = options_.cores_per_node > 0 &&
                       int64_t{crowd} * options_.threads_per_rank > options_.cores_per_node;
     if (t_.shared_cores) {
-      for (ClassTable& c : t_.classes)
-        for (TaskRecord& r : c.tasks)
-          if (r.type == TaskType::work && r.lane == static_cast<uint8_t>(Lane::compute))
+      for (ClassTable& c : t_.classes) {
+        for (TaskRecord& r : c.tasks) {
+          if (r.type == TaskType::work && r.lane == static_cast<uint8_t>(Lane::compute)) {
             r.type = TaskType::shared_work;
+          }
+        }
+      }
     }
     t_.one_per_class = !options_.all_ranks && !t_.shared_cores && uniform(world);
     std::vector<int32_t> counts(p_.classes.size(), 0);
-    for (int32_t r = 0; r < world; ++r) ++counts[at(class_of_[at(r)])];
+    for (int32_t r = 0; r < world; ++r) {
+      ++counts[at(class_of_[at(r)])];
+    }
     index_of_.assign(at(world), kNone);
     std::vector<bool> taken(p_.classes.size(), false);
     for (int32_t r = 0; r < world; ++r) {
@@ -272,7 +301,9 @@ class Builder {
     std::vector<std::vector<bool>> seen(p_.groups.size());
     for (int32_t r = 0; r < world; ++r) {
       for (int32_t g : used_groups_[at(class_of_[at(r)])]) {
-        if (seen[at(g)].empty()) seen[at(g)].assign(at(world), false);
+        if (seen[at(g)].empty()) {
+          seen[at(g)].assign(at(world), false);
+        }
         if (seen[at(g)][at(r)]) continue;
         const std::vector<int32_t> ranks = members(g, r);
         const int32_t shape = shape_of(ranks);
@@ -332,8 +363,11 @@ class Builder {
     t_.link_peer.assign(links_.size() * n, kNone);
     t_.link_shape.assign(links_.size() * n, 0);
     std::vector<std::vector<bool>> used(p_.classes.size(), std::vector<bool>(links_.size(), false));
-    for (size_t c = 0; c < p_.classes.size(); ++c)
-      for (const P2pRecord& r : t_.classes[c].p2p) used[c][at(r.link)] = true;
+    for (size_t c = 0; c < p_.classes.size(); ++c) {
+      for (const P2pRecord& r : t_.classes[c].p2p) {
+        used[c][at(r.link)] = true;
+      }
+    }
     for (const auto& [link, id] : links_) {
       for (size_t i = 0; i < n; ++i) {
         const int32_t c = t_.cls[i];
@@ -341,7 +375,9 @@ class Builder {
         const int32_t pair[2] = {t_.ranks[i], moved_rank(t_.ranks[i], link)};
         int32_t peer = index_of_[at(pair[1])];
         // One rank per class: the peer is represented by the rank that stands for its class.
-        if (peer == kNone) peer = index_of_class(class_of_[at(pair[1])]);
+        if (peer == kNone) {
+          peer = index_of_class(class_of_[at(pair[1])]);
+        }
         t_.link_peer[at(id) * n + i] = peer;
         t_.link_shape[at(id) * n + i] = shape_of(pair);
       }

@@ -29,7 +29,9 @@ class Sink {
                  "deflateInit2 failed");
   }
   ~Sink() {
-    if (gzip_) deflateEnd(&z_);
+    if (gzip_) {
+      deflateEnd(&z_);
+    }
   }
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
@@ -97,7 +99,9 @@ class Line {
     *at_++ = static_cast<char>('0' + rest / 100);
     if (rest % 100 == 0) return;
     *at_++ = static_cast<char>('0' + rest / 10 % 10);
-    if (rest % 10 != 0) *at_++ = static_cast<char>('0' + rest % 10);
+    if (rest % 10 != 0) {
+      *at_++ = static_cast<char>('0' + rest % 10);
+    }
   }
   // The shortest text that reads back to the same double.
   void real(double value) {
@@ -136,11 +140,17 @@ std::string header(const Trace& trace) {
   out += "}},\n\"traceEvents\":[\n";
 
   std::map<int32_t, std::vector<bool>> used;  // rank -> lanes with events
-  for (int32_t r = 0; r < trace.num_ranks; ++r) used[r];
-  for (const TraceMemory& m : trace.memory) used[m.rank];
+  for (int32_t r = 0; r < trace.num_ranks; ++r) {
+    used[r];
+  }
+  for (const TraceMemory& m : trace.memory) {
+    used[m.rank];
+  }
   for (const TraceEvent& e : trace.events) {
     std::vector<bool>& lanes = used[e.rank];
-    if (lanes.empty()) lanes.resize(trace.lanes.size());
+    if (lanes.empty()) {
+      lanes.resize(trace.lanes.size());
+    }
     HOCKET_CHECK(e.lane < lanes.size(), "event in lane {} of {}", e.lane, lanes.size());
     lanes[e.lane] = true;
   }
@@ -238,7 +248,9 @@ void write_to(const Trace& trace, Sink& sink) {
   sink.write(header(trace));
   std::vector<std::string> text;  // the trace's strings as JSON strings
   text.reserve(trace.strings.size());
-  for (const std::string& s : trace.strings) text.push_back(quoted(s));
+  for (const std::string& s : trace.strings) {
+    text.push_back(quoted(s));
+  }
   const auto length = [&](StringId id) {
     HOCKET_CHECK(id < text.size(), "string {} of {}", id, text.size());
     return text[id].size();
@@ -250,7 +262,9 @@ void write_to(const Trace& trace, Sink& sink) {
     if (used + bytes <= chunk.size()) return;
     sink.write(std::string_view(chunk).substr(0, used));
     used = 0;
-    if (bytes > chunk.size()) chunk.resize(bytes);
+    if (bytes > chunk.size()) {
+      chunk.resize(bytes);
+    }
   };
   for (const TraceEvent& e : trace.events) {
     reserve(kLineBytes + std::max(length(e.name), length(e.kind)) + length(e.kind) +
@@ -288,7 +302,9 @@ void write_to(const Trace& trace, Sink& sink) {
 }  // namespace
 
 Trace::Trace() : strings(1), index_{{"", 0}} {
-  for (int i = 0; i < program::kNumLanes; ++i) lanes.push_back(to_string(static_cast<program::Lane>(i)));
+  for (int i = 0; i < program::kNumLanes; ++i) {
+    lanes.push_back(to_string(static_cast<program::Lane>(i)));
+  }
 }
 
 StringId Trace::intern(std::string_view text) {

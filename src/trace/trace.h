@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one trace schema, of runs and of simulations: one event per task, memory samples, and what
-// they belong to. Written as Chrome JSON (plain or gzip), which Perfetto opens: a process per rank, a
-// thread per lane, arrows from sends to receives, a counter per rank. docs/trace.md describes the file.
+// they belong to. Written as Chrome JSON (plain or gzip), which Perfetto opens: a process per rank,
+// a thread per lane, arrows from sends to receives, a counter per rank. docs/trace.md describes the
+// file.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +34,10 @@ struct TraceEvent {
   StringId phase = 0;  ///< "forward", "backward", "grad", "optimizer"
   uint32_t task = 0;   ///< index into the tasks of the rank's class
   int32_t rank = 0;
-  int32_t step = program::kNone, micro_batch = program::kNone, stage = program::kNone, layer = program::kNone;
+  int32_t step = program::kNone, micro_batch = program::kNone, stage = program::kNone,
+          layer = program::kNone;
   int32_t group = program::kNone;  ///< collectives: same id for all members of one group
-  uint16_t lane = 0;      ///< index into Trace::lanes
+  uint16_t lane = 0;               ///< index into Trace::lanes
   FlowEnd flow_end = FlowEnd::none;
   bool operator==(const TraceEvent&) const = default;
 };

@@ -14,19 +14,23 @@ TraceBuilder::TraceBuilder(const program::Program& program, std::string title, s
   trace_.title = std::move(title);
   trace_.source = std::move(source);
   trace_.num_ranks = program.mesh.size();
-  for (int32_t r = 0; r < trace_.num_ranks; ++r) class_of_rank_.push_back(program.class_of(r));
+  for (int32_t r = 0; r < trace_.num_ranks; ++r) {
+    class_of_rank_.push_back(program.class_of(r));
+  }
   for (const program::Kind& kind : program.kinds) {
     kind_.push_back(trace_.intern(kind.op));
     recomputed_.push_back(trace_.intern(kind.op + " (recompute)"));
   }
-  for (const program::Phase p : {program::Phase::forward, program::Phase::backward, program::Phase::grad, program::Phase::optimizer}) {
+  for (const program::Phase p : {program::Phase::forward, program::Phase::backward,
+                                 program::Phase::grad, program::Phase::optimizer}) {
     phase_.push_back(trace_.intern(to_string(p)));
   }
 }
 
-void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns, int64_t end_ns) {
-  // What an event carries beyond its times is the task's: kind, coordinates, cost. A collective names
-  // the instance of its group, a message end the arrow that it shares with the other end.
+void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns,
+                       int64_t end_ns) {
+  // What an event carries beyond its times is the task's: kind, coordinates, cost. A collective
+  // names the instance of its group, a message end the arrow that it shares with the other end.
   const program::RankClass& cls =
       program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
   HOCKET_CHECK(task >= 0 && static_cast<size_t>(task) < cls.tasks.size(), "task {} of {}", task,
@@ -65,7 +69,8 @@ void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t>
                end_ns.size());
   for (size_t i = 0; i < start_ns.size(); ++i) {
     if (end_ns[i] < start_ns[i]) continue;
-    add(rank, static_cast<program::TaskId>(i), step, start_ns[i] + offset_ns, end_ns[i] + offset_ns);
+    add(rank, static_cast<program::TaskId>(i), step, start_ns[i] + offset_ns,
+        end_ns[i] + offset_ns);
   }
   add_live_bytes(rank, start_ns, end_ns, offset_ns);
 }
@@ -80,9 +85,9 @@ int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, in
 
 void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
                                   std::span<const int64_t> end_ns, int64_t offset_ns) {
-  // When each step buffer is alive: from the start of the first task that touches it to the end of the
-  // last. The starts add its bytes and the ends take them away; walked in the order of time, that is the
-  // memory curve.
+  // When each step buffer is alive: from the start of the first task that touches it to the end of
+  // the last. The starts add its bytes and the ends take them away; walked in the order of time,
+  // that is the memory curve.
   const program::RankClass& cls =
       program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
   struct Life {
@@ -91,12 +96,13 @@ void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_n
   std::vector<Life> lives(cls.buffers.size());
   for (size_t i = 0; i < cls.tasks.size() && i < start_ns.size(); ++i) {
     if (end_ns[i] < start_ns[i]) continue;
-    for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out})
+    for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
       for (program::BufferId b : *list) {
         Life& life = lives[static_cast<size_t>(b)];
         life.from = std::min(life.from, start_ns[i]);
         life.to = std::max(life.to, end_ns[i]);
       }
+    }
   }
   std::map<int64_t, int64_t> change;
   for (size_t b = 0; b < lives.size(); ++b) {
@@ -111,13 +117,17 @@ void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_n
   int64_t live = 0;
   for (const auto& [ns, delta] : change) {
     live += delta;
-    if (delta != 0) trace_.memory.push_back({ns + offset_ns, live, rank, name});
+    if (delta != 0) {
+      trace_.memory.push_back({ns + offset_ns, live, rank, name});
+    }
   }
 }
 
 Trace TraceBuilder::take() {
   std::set<int32_t> steps;
-  for (const TraceEvent& e : trace_.events) steps.insert(e.step);
+  for (const TraceEvent& e : trace_.events) {
+    steps.insert(e.step);
+  }
   steps.erase(program::kNone);
   trace_.steps.assign(steps.begin(), steps.end());
   return std::exchange(trace_, Trace());

@@ -46,7 +46,7 @@ class TraceBuilder {
   std::vector<StringId> phase_;
   std::map<std::pair<program::GroupId, int32_t>, int32_t> group_of_rank_;
   std::map<std::vector<int32_t>, int32_t> groups_;
-  using Message = std::array<int32_t, 4>;  // step, sender, receiver, tag
+  using Message = std::array<int32_t, 4>;                 // step, sender, receiver, tag
   std::map<std::pair<Message, bool>, int32_t> passed_;    // messages seen at an end (true: sends)
   std::map<std::pair<Message, int32_t>, int64_t> flows_;  // id of the k-th such message
 };

@@ -22,12 +22,12 @@ Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
                      std::shared_ptr<kernels::Backend> backend, engine::Stores& stores)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  impl_->session = std::make_unique<engine::Session>(
-      engine::compile(run, engine::evaluation_options(run)), std::move(backend), stores,
-      engine::executor_options(run));
-  impl_->loader = std::make_unique<data::ValidLoader>(
-      dataset.valid(), run.config.train.seq_len, dataset.tokenizer().eos_id(),
-      dataset.tokenizer().token_lengths());
+  impl_->session =
+      std::make_unique<engine::Session>(engine::compile(run, engine::evaluation_options(run)),
+                                        std::move(backend), stores, engine::executor_options(run));
+  impl_->loader = std::make_unique<data::ValidLoader>(dataset.valid(), run.config.train.seq_len,
+                                                      dataset.tokenizer().eos_id(),
+                                                      dataset.tokenizer().token_lengths());
 }
 
 Evaluator::~Evaluator() = default;
@@ -47,31 +47,37 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   result.of = loader.size();
   for (size_t next = 0; next < which.size();) {
     engine::Batch batch = engine::empty_batch(session.compiled(), loader.seq_len());
-    for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next)
+    for (int64_t r = 0; r < batch.rows && next < which.size(); ++r, ++next) {
       result.bytes += loader.fill(which[next], batch.row(r));
+    }
     result.targets += batch.num_targets();
     session.feed(batch);
     session.step();
     result.nats += session.loss();
-    if (progress) progress(static_cast<int64_t>(next), static_cast<int64_t>(which.size()));
+    if (progress) {
+      progress(static_cast<int64_t>(next), static_cast<int64_t>(which.size()));
+    }
   }
   return result;
 }
 
 std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t vocab_size) {
   nlohmann::json json = parse_json(read_file(path), path);
-  if (!json.is_array() || json.empty())
+  if (!json.is_array() || json.empty()) {
     fail(path, "expected a non-empty list of token lists, e.g. [[1, 2], [3]]");
+  }
   std::vector<std::vector<int32_t>> lists;
   for (size_t i = 0; i < json.size(); ++i) {
-    if (!json[i].is_array() || json[i].empty())
+    if (!json[i].is_array() || json[i].empty()) {
       fail(path, "entry {} is {}; expected a non-empty list of token ids", i,
            json[i].dump().substr(0, 40));
+    }
     std::vector<int32_t> list;
     for (const auto& id : json[i]) {
-      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size)
+      if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size) {
         fail(path, "entry {} has {}; expected token ids of 0 to {}", i, id.dump().substr(0, 40),
              vocab_size - 1);
+      }
       list.push_back(id.get<int32_t>());
     }
     lists.push_back(std::move(list));
@@ -84,7 +90,9 @@ namespace {
 /// All lists as rows of the longest length, padded: one row per rank and micro-batch.
 engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids) {
   int64_t longest = 1;
-  for (const auto& list : ids) longest = std::max(longest, static_cast<int64_t>(list.size()));
+  for (const auto& list : ids) {
+    longest = std::max(longest, static_cast<int64_t>(list.size()));
+  }
   const int64_t at_once = run.plan.dp;
   const int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
   engine::Batch batch(micro_batches * at_once, longest);
@@ -93,7 +101,9 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
     for (size_t k = 0; k < ids[i].size(); ++k) {
       row.tokens[k] = ids[i][k];
       row.positions[k] = static_cast<int32_t>(k);
-      if (k + 1 < ids[i].size()) row.targets[k] = ids[i][k + 1];
+      if (k + 1 < ids[i].size()) {
+        row.targets[k] = ids[i][k + 1];
+      }
     }
   }
   return batch;
@@ -128,12 +138,16 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   std::vector<std::byte> raw;
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t per = run.plan.dp, row = static_cast<int64_t>(i) % per;
-    if (row == 0) raw = session.collect("logits", static_cast<int32_t>(i) / static_cast<int32_t>(per));
+    if (row == 0) {
+      raw = session.collect("logits", static_cast<int32_t>(i) / static_cast<int32_t>(per));
+    }
     std::vector<float> out(ids[i].size() * static_cast<size_t>(vocab));
     const int64_t begin = row * batch.seq_len * vocab;
-    for (size_t k = 0; k < out.size(); ++k)
-      out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(raw.data())[begin + static_cast<int64_t>(k)])
+    for (size_t k = 0; k < out.size(); ++k) {
+      out[k] = f64 ? static_cast<float>(reinterpret_cast<const double*>(
+                         raw.data())[begin + static_cast<int64_t>(k)])
                    : reinterpret_cast<const float*>(raw.data())[begin + static_cast<int64_t>(k)];
+    }
     result.push_back(std::move(out));
   }
   return result;
@@ -160,11 +174,13 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
 
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores) {
-  for (const graph::Tensor& t : compiled.reference.tensors)
-    if (t.kind == graph::TensorKind::param)
+  for (const graph::Tensor& t : compiled.reference.tensors) {
+    if (t.kind == graph::TensorKind::param) {
       engine::scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {
         weights.load_range(t.name, begin, count, t.type.dtype, to);
       });
+    }
+  }
 }
 
 }  // namespace hocket::train

@@ -15,9 +15,9 @@
 namespace hocket::train {
 
 struct HeldOut {
-  double nats = 0;      ///< sum over all targets
+  double nats = 0;  ///< sum over all targets
   int64_t targets = 0;
-  int64_t bytes = 0;    ///< of the text that the targets stand for
+  int64_t bytes = 0;              ///< of the text that the targets stand for
   int64_t sequences = 0, of = 0;  ///< those that were run, and those that there are
   bool complete() const { return sequences == of; }
   double loss() const { return nats / static_cast<double>(targets); }
@@ -27,8 +27,8 @@ struct HeldOut {
 /// Runs held-out sequences through the parameters in `stores`, under the run's plan.
 class Evaluator {
  public:
-  Evaluator(const engine::Run& run, const data::Dataset& dataset, std::shared_ptr<kernels::Backend> backend,
-            engine::Stores& stores);
+  Evaluator(const engine::Run& run, const data::Dataset& dataset,
+            std::shared_ptr<kernels::Backend> backend, engine::Stores& stores);
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
   HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);

@@ -29,7 +29,9 @@ int64_t available_memory() {
 /// The setting that takes most off `need`.
 const char* remedy(const engine::Run& run, const program::Memory& need) {
   const int64_t state = need.persistent + need.inputs_outputs;
-  if (state < need.total() / 2) return "plan.recompute: full, a smaller plan.micro_batch or train.seq_len";
+  if (state < need.total() / 2) {
+    return "plan.recompute: full, a smaller plan.micro_batch or train.seq_len";
+  }
   return run.plan.dp > run.plan.ep ? "a smaller plan.dp" : "a smaller model";
 }
 
@@ -40,7 +42,9 @@ std::vector<program::Memory> planned_memory(const engine::Run& run, const progra
   std::vector<program::Memory> planned = program::memory_of(program);
   if (!evaluates) return planned;
   const std::vector<int64_t> beside = engine::evaluation_bytes(run);
-  for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) planned[c].evaluation = beside[c];
+  for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) {
+    planned[c].evaluation = beside[c];
+  }
   return planned;
 }
 
@@ -54,7 +58,8 @@ void require_memory(const engine::Run& run, const program::Program& program,
     for (size_t c = 0; c < planned.size(); ++c) {
       if (static_cast<double>(planned[c].total()) <= *budget) continue;
       fail(run.name,
-           "a rank of stage {} would need {} of memory ({}); cluster.memory_budget allows {}; try {}, or "
+           "a rank of stage {} would need {} of memory ({}); cluster.memory_budget allows {}; try "
+           "{}, or "
            "a larger budget",
            c, size_text(planned[c].total()), program::parts_text(planned[c]), human_bytes(*budget),
            remedy(run, planned[c]));
@@ -81,13 +86,18 @@ void require_memory(const engine::Run& run, const program::Program& program,
 
 int64_t most_planned(const std::vector<program::Memory>& planned) {
   int64_t most = 0;
-  for (const program::Memory& m : planned) most = std::max(most, m.total());
+  for (const program::Memory& m : planned) {
+    most = std::max(most, m.total());
+  }
   return most;
 }
 
-program::Memory measured_memory(engine::Session& session, const Evaluator* evaluator, int32_t rank) {
+program::Memory measured_memory(engine::Session& session, const Evaluator* evaluator,
+                                int32_t rank) {
   program::Memory memory = session.run().measured(rank);
-  if (evaluator) memory.evaluation = evaluator->measured_bytes(rank);
+  if (evaluator) {
+    memory.evaluation = evaluator->measured_bytes(rank);
+  }
   return memory;
 }
 
@@ -98,17 +108,20 @@ void MemoryWatch::after_step(engine::Session& session, const Evaluator* evaluato
     const program::Memory taken = measured_memory(session, evaluator, r);
     const program::Memory& plan = planned[static_cast<size_t>(session.program().class_of(r))];
     most_ = std::max(most_, taken.total());
-    if (budget && static_cast<double>(taken.total()) > *budget)
-      fail_run("train", "rank {} takes {} of memory ({}); cluster.memory_budget allows {}, and {} were "
+    if (budget && static_cast<double>(taken.total()) > *budget) {
+      fail_run("train",
+               "rank {} takes {} of memory ({}); cluster.memory_budget allows {}, and {} were "
                "planned; routing is less even than that counts on; try {}, or a larger budget",
                r, size_text(taken.total()), program::parts_text(taken), human_bytes(*budget),
                size_text(plan.total()), remedy(run_, taken));
+    }
     if (warned_ || taken.total() <= plan.total()) continue;
     warned_ = true;
-    log_warning("rank {} takes {} of memory ({}), {} more than planned ({}): routing is less even than "
-                "ragged buffers count on; nothing was dropped",
-                r, size_text(taken.total()), program::parts_text(taken),
-                size_text(taken.total() - plan.total()), program::parts_text(plan));
+    log_warning(
+        "rank {} takes {} of memory ({}), {} more than planned ({}): routing is less even than "
+        "ragged buffers count on; nothing was dropped",
+        r, size_text(taken.total()), program::parts_text(taken),
+        size_text(taken.total() - plan.total()), program::parts_text(plan));
   }
 }
 

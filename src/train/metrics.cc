@@ -37,7 +37,9 @@ std::vector<LayerLoad> expert_load(const engine::Session& session) {
     std::vector<int64_t> sum(static_cast<size_t>(t.type.numel()), 0);
     for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
       const auto part = session.collect_as<int64_t>(t.name, m);
-      for (size_t e = 0; e < sum.size(); ++e) sum[e] += part[e];
+      for (size_t e = 0; e < sum.size(); ++e) {
+        sum[e] += part[e];
+      }
     }
     load.push_back({t.layer, std::move(sum)});
   }
@@ -58,7 +60,9 @@ nlohmann::json to_line(const StepMetrics& m) {
                          {"perf/tflops_per_device", m.flops_per_s() / world / 1e12},
                          {"memory/peak_gib", static_cast<double>(m.peak_bytes) / kGib},
                          {"memory/planned_gib", static_cast<double>(m.planned_bytes) / kGib}};
-  if (m.peak_flops > 0) line["perf/mfu"] = m.flops_per_s() / world / m.peak_flops;
+  if (m.peak_flops > 0) {
+    line["perf/mfu"] = m.flops_per_s() / world / m.peak_flops;
+  }
   if (!m.expert_load.empty()) {
     line["moe/load_max_over_mean"] = m.load_max_over_mean();
     for (const LayerLoad& layer : m.expert_load) {
@@ -73,13 +77,18 @@ std::string progress_text(const StepMetrics& m, int64_t steps, double eta_s,
                           const std::string& held_out) {
   std::string text =
       fmt::format("step {}/{}  loss {:.4f}  {:.0f} tok/s", m.step, steps, m.loss, m.tokens_per_s());
-  if (m.step < steps) text += "  ETA " + human_time(eta_s);
-  text += fmt::format("  step {} (predicted {})", human_time(m.step_s),
-                      human_time(m.predicted_step_s));
-  if (!m.expert_load.empty())
+  if (m.step < steps) {
+    text += "  ETA " + human_time(eta_s);
+  }
+  text +=
+      fmt::format("  step {} (predicted {})", human_time(m.step_s), human_time(m.predicted_step_s));
+  if (!m.expert_load.empty()) {
     text += fmt::format("  experts max/mean {:.2f}", m.load_max_over_mean());
+  }
   text += fmt::format("  {:.1f} GFLOP/s", m.flops_per_s() / 1e9);
-  if (!held_out.empty()) text += "  " + held_out;
+  if (!held_out.empty()) {
+    text += "  " + held_out;
+  }
   return text;
 }
 
@@ -101,9 +110,13 @@ void MetricsFile::drop_after(int64_t step) const {
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object()) continue;
     const JsonView in(json, fmt::format("{}:{}", path_, number));
-    if (in.get_int("step") <= step) kept.append(line).append("\n");
+    if (in.get_int("step") <= step) {
+      kept.append(line).append("\n");
+    }
   }
-  if (kept != text) write_file_atomic(path_, kept);
+  if (kept != text) {
+    write_file_atomic(path_, kept);
+  }
 }
 
 bool MetricsFile::ends_with_final_evaluation() const {

@@ -19,17 +19,21 @@ namespace hocket::train {
 
 const std::string& data_dir(const engine::Run& run) {
   const std::string& dir = run.config.data.dir;
-  if (dir.empty())
+  if (dir.empty()) {
     fail(run.name, "data.dir is missing; expected the folder that `hocket data prepare` wrote");
-  if (!is_directory(dir))
-    fail(dir, "no such folder in {}, where the command is called; expected what `hocket data prepare` "
-         "wrote", std::filesystem::current_path().string());
+  }
+  if (!is_directory(dir)) {
+    fail(dir,
+         "no such folder in {}, where the command is called; expected what `hocket data prepare` "
+         "wrote",
+         std::filesystem::current_path().string());
+  }
   return dir;
 }
 
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<kernels::Backend>& backend,
-                     const data::Dataset& dataset, const std::string& weights) {
+                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
+                     const std::string& weights) {
   Prediction result;
   const auto& program = compiled.program;
   result.params = models::param_count(compiled.reference);
@@ -54,7 +58,9 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   result.memory = planned_memory(run, program, dataset.valid() != nullptr);
   require_memory(run, program, result.memory);
   check::CheckOptions options;
-  for (const program::Memory& m : result.memory) options.evaluation.push_back(m.evaluation);
+  for (const program::Memory& m : result.memory) {
+    options.evaluation.push_back(m.evaluation);
+  }
   if (run.config.cluster.memory_budget) {
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
     options.budget_from = "cluster.memory_budget";
@@ -62,11 +68,11 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   check::Verdict verdict = check::check(program, compiled.reference, options);
   result.certificate = verdict.certificate;
   if (!verdict.ok()) fail(run.name, "the static check refuses the program:\n{}", to_text(verdict));
-  result.check_summary =
-      fmt::format("{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "
-                  "graph, no deadlock, no race ({})",
-                  verdict.num_tasks, verdict.num_buffers, verdict.num_messages,
-                  verdict.num_collectives, human_time(verdict.seconds));
+  result.check_summary = fmt::format(
+      "{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "
+      "graph, no deadlock, no race ({})",
+      verdict.num_tasks, verdict.num_buffers, verdict.num_messages, verdict.num_collectives,
+      human_time(verdict.seconds));
   fmt::print("check    {}\n", result.check_summary);
   std::fflush(stdout);
 
@@ -76,8 +82,9 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   const cost::Profile profile = profile_for(run, compiled, backend, how);
   progress.finish();
   const std::string dtype = run.config.model.dtype;
-  if (auto it = profile.peak_flops.find(dtype); it != profile.peak_flops.end())
+  if (auto it = profile.peak_flops.find(dtype); it != profile.peak_flops.end()) {
     result.peak_flops = it->second;
+  }
   result.memory_bandwidth = profile.memory_bytes_per_s;
   cost::CostModel costs(engine::local_cluster(run), profile, engine::threads_per_rank(run.plan));
   sim::SimOptions sim_options;
@@ -92,15 +99,17 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   const auto fullest = std::max_element(
       result.memory.begin(), result.memory.end(),
       [](const program::Memory& a, const program::Memory& b) { return a.total() < b.total(); });
-  fmt::print("memory   {} planned per rank ({})\n", human_bytes(static_cast<double>(fullest->total())),
-             program::parts_text(*fullest));
+  fmt::print("memory   {} planned per rank ({})\n",
+             human_bytes(static_cast<double>(fullest->total())), program::parts_text(*fullest));
   fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),
              result.report.tokens_per_s);
-  if (const std::string interval = sim::interval_text(result.report); !interval.empty())
+  if (const std::string interval = sim::interval_text(result.report); !interval.empty()) {
     fmt::print("           interval: {}\n", interval);
-  fmt::print("           {}\n{}not modelled: host work, uneven routing, shared links, ... "
-             "(hocket simulate lists all)\n",
-             result.provenance, sim::path_text(result.report));
+  }
+  fmt::print(
+      "           {}\n{}not modelled: host work, uneven routing, shared links, ... "
+      "(hocket simulate lists all)\n",
+      result.provenance, sim::path_text(result.report));
   std::fflush(stdout);
   return result;
 }

@@ -21,14 +21,14 @@ namespace hocket::train {
 struct Prediction {
   double step_s = 0;
   std::vector<program::Memory> memory;  ///< planned, of a rank of every class
-  double model_flops = 0;     ///< of a step, all ranks (docs/metrics.md)
-  double peak_flops = 0;      ///< of one rank, measured by the profile
+  double model_flops = 0;               ///< of a step, all ranks (docs/metrics.md)
+  double peak_flops = 0;                ///< of one rank, measured by the profile
   double memory_bandwidth = 0;
   int64_t params = 0, active_params = 0;
   check::Certificate certificate;
   std::string provenance;
   std::string check_summary;
-  trace::Trace trace;       ///< simulated
+  trace::Trace trace;  ///< simulated
   sim::SimReport report;
 };
 
@@ -38,7 +38,7 @@ const std::string& data_dir(const engine::Run& run);
 /// Prints and returns it; `weights` says what the run starts from. Error (exit code 2) with the
 /// verdict if the check refuses.
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<kernels::Backend>& backend,
-                     const data::Dataset& dataset, const std::string& weights);
+                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
+                     const std::string& weights);
 
 }  // namespace hocket::train

@@ -17,11 +17,11 @@
 #include "base/stats.h"
 #include "comm/local.h"
 #include "comm/solo.h"
-#include "ops/op.h"
-#include "runtime/executor.h"
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "engine/session.h"
+#include "ops/op.h"
+#include "runtime/executor.h"
 
 namespace hocket::train {
 
@@ -33,16 +33,21 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Inputs of the kind that training has: random tokens, whole sequences as documents, and a learning
-/// rate of 0, so that the weights stay good.
+/// Inputs of the kind that training has: random tokens, whole sequences as documents, and a
+/// learning rate of 0, so that the weights stay good.
 engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compiled) {
   Rng rng(1);
   engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
   const auto vocab = static_cast<uint64_t>(run.model.vocab_size);
-  for (int32_t& token : batch.tokens) token = static_cast<int32_t>(rng.below(vocab));
-  for (int32_t& target : batch.targets) target = static_cast<int32_t>(rng.below(vocab));
-  for (size_t i = 0; i < batch.positions.size(); ++i)
+  for (int32_t& token : batch.tokens) {
+    token = static_cast<int32_t>(rng.below(vocab));
+  }
+  for (int32_t& target : batch.targets) {
+    target = static_cast<int32_t>(rng.below(vocab));
+  }
+  for (size_t i = 0; i < batch.positions.size(); ++i) {
     batch.positions[i] = static_cast<int32_t>(static_cast<int64_t>(i) % batch.seq_len);
+  }
   batch.loss_scale = 1.0 / static_cast<double>(compiled.tokens_per_step);
   batch.hyper = {0.0, 0.5, 0.5};
   return batch;
@@ -63,7 +68,9 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   std::map<std::string, std::vector<double>> samples;
   const engine::Batch batch = random_batch(run, compiled);
   std::set<int32_t> classes;
-  for (const auto& t : targets) classes.insert(t.cls);
+  for (const auto& t : targets) {
+    classes.insert(t.cls);
+  }
   for (int32_t cls : classes) {
     const int32_t rank = p.ranks_of(cls)[0];
     engine::Stores stores(static_cast<size_t>(p.mesh.size()));
@@ -79,13 +86,18 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
         engine::feed(batch, compiled, rank, executor);
         const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
         std::vector<std::string> key_of(tasks.size());
-        for (size_t i = 0; i < tasks.size(); ++i)
-          if (!program::is_communication(p.kind(tasks[i])))
+        for (size_t i = 0; i < tasks.size(); ++i) {
+          if (!program::is_communication(p.kind(tasks[i]))) {
             key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
+          }
+        }
         constexpr int kWarmUp = 2, kLeast = 5;
         auto start = Clock::now();
-        for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
-          if (pass == kWarmUp) start = Clock::now();
+        for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds;
+             ++pass) {
+          if (pass == kWarmUp) {
+            start = Clock::now();
+          }
           std::map<std::string, std::pair<double, int>> sums;  // of this pass
           executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
             const std::string& key = key_of[static_cast<size_t>(id)];
@@ -95,8 +107,11 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
             ns += seconds_since(begin) * 1e9;
             ++count;
           });
-          if (pass >= kWarmUp)
-            for (const auto& [key, sum] : sums) samples[key].push_back(sum.first / sum.second);
+          if (pass >= kWarmUp) {
+            for (const auto& [key, sum] : sums) {
+              samples[key].push_back(sum.first / sum.second);
+            }
+          }
           if (options.progress && pass >= kWarmUp) {
             const double passes = static_cast<double>(pass - kWarmUp + 1) / kLeast;
             const double time = seconds_since(start) / std::max(options.seconds, 1e-9);
@@ -110,7 +125,9 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
       }
     });
     worker.join();
-    if (error) std::rethrow_exception(error);
+    if (error) {
+      std::rethrow_exception(error);
+    }
   }
   for (const auto& t : targets) {
     const program::Kind& kind = p.kinds[static_cast<size_t>(t.kind)];
@@ -125,16 +142,20 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
     const ops::Op* const op = ops::find_or_null(kind.op);  // null: not an op of ours
     const bool product = op != nullptr && op->cost_class == ops::CostClass::matmul;
-    if (product && kind.flops > 1e7) peak = std::max(peak, rate);
-    if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20)
-      result.memory_bytes_per_s = std::max(result.memory_bytes_per_s,
-                                           static_cast<double>(kind.bytes) / (middle * 1e-9));
+    if (product && kind.flops > 1e7) {
+      peak = std::max(peak, rate);
+    }
+    if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20) {
+      result.memory_bytes_per_s =
+          std::max(result.memory_bytes_per_s, static_cast<double>(kind.bytes) / (middle * 1e-9));
+    }
   }
   std::erase_if(result.peak_flops, [](const auto& p) { return p.second == 0; });
   if (p.mesh.size() > 1) {
     comm::LinkTimes link = comm::time_local_link();
-    for (const char* name : {"intra", "inter"})
+    for (const char* name : {"intra", "inter"}) {
       result.links[name] = {link.latency_s * 1e9, link.bytes_per_s};
+    }
   }
   return result;
 }
@@ -145,17 +166,21 @@ namespace {
 std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
                         const program::Program& program) {
   const int threads = engine::threads_per_rank(run.plan);
-  if (profile.threads != threads)
+  if (profile.threads != threads) {
     return fmt::format("was taken with {} thread{} per rank; this plan has {}", profile.threads,
                        profile.threads == 1 ? "" : "s", threads);
+  }
   const auto cpu = profile.machine.find("cpu");
   const std::string here = engine::machine_facts()["cpu"];
-  if (cpu == profile.machine.end() || cpu->second != here)
+  if (cpu == profile.machine.end() || cpu->second != here) {
     return fmt::format("was taken on {}; this is {}",
                        cpu == profile.machine.end() ? "an unknown CPU" : cpu->second, here);
+  }
   if (program.mesh.size() > 1 && profile.links.empty()) return "has no times of links";
   std::set<std::string> timed;
-  for (const cost::TimedTask& task : profile.tasks) timed.insert(task.key);
+  for (const cost::TimedTask& task : profile.tasks) {
+    timed.insert(task.key);
+  }
   const std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(program);
   const auto missing = std::count_if(targets.begin(), targets.end(), [&](const auto& target) {
     return !timed.contains(target.key);
@@ -180,9 +205,12 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
     const cost::Profile profile = cost::read_profile(given);
     const std::string why = shortcoming(profile, run, compiled.program);
     if (why.empty()) return profile;
-    if (same_file(given, own))
-      fail(run.name, "cluster.profile is {}, which {}; a new one would replace this input; try "
-           "without cluster.profile", given, why);
+    if (same_file(given, own)) {
+      fail(run.name,
+           "cluster.profile is {}, which {}; a new one would replace this input; try "
+           "without cluster.profile",
+           given, why);
+    }
     fmt::print("profile  {} {}; all tasks are timed, for {}\n", given, why, own);
     std::fflush(stdout);
   }
@@ -191,8 +219,9 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
     if (shortcoming(earlier, run, compiled.program).empty()) return earlier;
   } catch (const Error& e) {
     // Not there, of an older form, or damaged; what never was a profile stays.
-    if (file_exists(own) && read_file(own).find("hocket-profile-") == std::string::npos)
+    if (file_exists(own) && read_file(own).find("hocket-profile-") == std::string::npos) {
       throw e.with("this run would replace it with its own timings; choose another output.dir");
+    }
   }
   cost::Profile fresh = profile(run, compiled, backend, options);
   write_file_atomic(own, cost::to_json(fresh));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `hocket profile`: times a program's distinct tasks one by one on this machine, with the inputs that
-// they have in a real step, and the links between local ranks.
+// `hocket profile`: times a program's distinct tasks one by one on this machine, with the inputs
+// that they have in a real step, and the links between local ranks.
 #pragma once
 
 #include <functional>

@@ -74,10 +74,16 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   const JsonView in(object, where);
   Position p;
   p.fingerprint = in.get_string("fingerprint");
-  if (in.has("reference_hash")) p.certificate = check::parse_certificate(in);
-  if (in.has("began_with")) p.began_with = in.get_string("began_with");
+  if (in.has("reference_hash")) {
+    p.certificate = check::parse_certificate(in);
+  }
+  if (in.has("began_with")) {
+    p.began_with = in.get_string("began_with");
+  }
   p.steps = in.get_int("steps", 0);
-  if (in.has("time_s")) p.time_s = in.get_double("time_s");
+  if (in.has("time_s")) {
+    p.time_s = in.get_double("time_s");
+  }
   return p;
 }
 
@@ -89,9 +95,12 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   const JsonView train = JsonView(config, path + ": config").at("train");
   const engine::TrainSection& t = run.config.train;
   const auto compare = [&from](const std::string& key, const json& saved, const json& now) {
-    if (saved != now)
-      fail(from.folder(), "was saved with {} = {}; this run has {}; set it back, or choose another "
-           "output.dir", key, saved.dump(), now.dump());
+    if (saved != now) {
+      fail(from.folder(),
+           "was saved with {} = {}; this run has {}; set it back, or choose another "
+           "output.dir",
+           key, saved.dump(), now.dump());
+    }
   };
   const KeyValues saved = values_of(from.config()), now = values_of(run.model);
   for (size_t i = 0; i < now.size(); ++i) {
@@ -119,9 +128,9 @@ std::vector<std::string> changed_settings(const engine::Run& run,
       const json::json_pointer at("/" + section + "/" + key);
       const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);
       const auto shown = [](const json& v) { return v.is_null() ? "default" : v.dump(); };
-      if (before != value)
-        changes.push_back(
-            fmt::format("{}.{} {} -> {}", section, key, shown(before), shown(value)));
+      if (before != value) {
+        changes.push_back(fmt::format("{}.{} {} -> {}", section, key, shown(before), shown(value)));
+      }
     }
   }
   return changes;
@@ -157,17 +166,18 @@ std::string save(const std::string& folder, const engine::Session& session,
   return checkpoint::save_checkpoint(folder, content);
 }
 
-void check_data(const engine::Run& run, const data::Dataset& dataset,
-                const std::string& weights) {
+void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights) {
   const data::Tokenizer& tokenizer = dataset.tokenizer();
-  if (tokenizer.vocab_size() > run.model.vocab_size)
+  if (tokenizer.vocab_size() > run.model.vocab_size) {
     fail(run.name, "the tokenizer of {} has {} tokens; expected at most the model's vocab_size {}",
          dataset.folder(), tokenizer.vocab_size(), run.model.vocab_size);
-  if (!weights.empty())
+  }
+  if (!weights.empty()) {
     data::require_tokenizer_of(weights, tokenizer, dataset.folder(),
                                "prepare the data again with data.tokenizer: " + weights +
                                    ", or start from a copy of that folder without tokenizer.json "
                                    "to train another vocabulary");
+  }
   constexpr int64_t kWorthAWord = int64_t{1} << 30;  // less takes a second at most
   Progress progress;
   for (const auto& stream : {dataset.train(), dataset.valid()}) {

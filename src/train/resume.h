@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint says of its run, who may go on from it (docs/config.md, "Going on"), what the data
-// of a run must be like, and the way of tensors between checkpoint and ranks.
+// What a checkpoint says of its run, who may go on from it (docs/config.md, "Going on"), what the
+// data of a run must be like, and the way of tensors between checkpoint and ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace hocket::train {
 
 /// What the trainer keeps in run.json beside step, seed, configuration and losses.
 struct Position {
-  std::string fingerprint;   ///< of the data
+  std::string fingerprint;         ///< of the data
   check::Certificate certificate;  ///< of the program that trained; empty hashes: not known
-  std::string began_with;    ///< "random, seed 1", "from <folder>"; empty: not known
-  int64_t steps = 0;         ///< where the run ends; 0: a checkpoint that does not say
-  double time_s = 0;         ///< spent in steps
+  std::string began_with;          ///< "random, seed 1", "from <folder>"; empty: not known
+  int64_t steps = 0;               ///< where the run ends; 0: a checkpoint that does not say
+  double time_s = 0;               ///< spent in steps
 
   std::string to_json() const;
   /// Error: what a checkpoint has in its place is none.
@@ -33,8 +33,8 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
                          const checkpoint::Checkpoint& from);
 
 /// Error unless the model has an embedding for every token of the data, the data was made by the
-/// tokenizer beside the weights that the run starts from (`weights`: their folder; empty: none), and
-/// the shards have their checksums (all ids are read once).
+/// tokenizer beside the weights that the run starts from (`weights`: their folder; empty: none),
+/// and the shards have their checksums (all ids are read once).
 void check_data(const engine::Run& run, const data::Dataset& dataset, const std::string& weights);
 
 /// What the run does otherwise than the one that saved the checkpoint: "train.lr 0.001 -> 0.01" for

@@ -25,7 +25,7 @@ namespace hocket::train {
 
 namespace {
 
-constexpr size_t kKeptSteps = 7;      // the median of which is shown
+constexpr size_t kKeptSteps = 7;       // the median of which is shown
 constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
 
 trace::Trace to_trace(const engine::Session& session, const std::string& title, int64_t step,
@@ -34,7 +34,9 @@ trace::Trace to_trace(const engine::Session& session, const std::string& title, 
   int64_t origin = INT64_MAX;
   for (const auto& rank : times) {
     for (const runtime::TaskTime& t : rank) {
-      if (t.end_ns > 0) origin = std::min(origin, t.start_ns);
+      if (t.end_ns > 0) {
+        origin = std::min(origin, t.start_ns);
+      }
     }
   }
   for (size_t r = 0; r < times.size(); ++r) {
@@ -66,25 +68,28 @@ std::vector<diagnose::Baseline> baselines_of(const engine::OutputSection& output
     return {};
   }
   std::vector<diagnose::Baseline> list;
-  if (found.xz_each)
+  if (found.xz_each) {
     list.push_back({"xz -9e", *found.xz_each, "each held-out file compressed alone"});
-  if (found.xz_one_piece)
+  }
+  if (found.xz_one_piece) {
     list.push_back({"xz -9e, one piece", *found.xz_one_piece,
                     "all held-out files compressed as one text, so that each is described by those "
                     "before it"});
-  if (found.trigram)
+  }
+  if (found.trigram) {
     list.push_back(
         {"Witten-Bell trigram", *found.trigram, "over the same tokens and training files"});
-  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
-    return a.bits_per_byte > b.bits_per_byte;
-  });
+  }
+  std::sort(list.begin(), list.end(),
+            [](const auto& a, const auto& b) { return a.bits_per_byte > b.bits_per_byte; });
   return list;
 }
 
 /// "c++" if most of the files whose names say what they hold are C or C++; standard headers have no
 /// suffix, so those without one say nothing.
 std::string language_of(const data::Dataset& dataset) {
-  const std::set<std::string> suffixes = {"c", "cc", "cpp", "cxx", "cu", "h", "hh", "hpp", "hxx", "tcc"};
+  const std::set<std::string> suffixes = {"c", "cc", "cpp", "cxx", "cu",
+                                          "h", "hh", "hpp", "hxx", "tcc"};
   int64_t cpp = 0, other = 0;
   for (const data::Corpus::File& file : dataset.files()) {
     const std::string name = file_name(file.path);
@@ -118,15 +123,18 @@ void RunReport::begin(const std::string& command, const std::string& began_with)
 }
 
 void RunReport::after_step(engine::Session& session, int64_t step) {
-  if (steps_seen_++ == 0) first_step_ = step;
+  if (steps_seen_++ == 0) {
+    first_step_ = step;
+  }
   // Early steps are replaced by settled ones.
   if (kept_.size() == kKeptSteps) {
     if (kept_.front().step - first_step_ >= kSettledAfter) return;
     kept_.erase(kept_.begin());
   }
   Kept kept{step, {}};
-  for (int32_t r = 0; r < session.run().size(); ++r)
+  for (int32_t r = 0; r < session.run().size(); ++r) {
     kept.times.push_back(session.run().rank(r).times());
+  }
   kept_.push_back(std::move(kept));
 }
 
@@ -136,7 +144,9 @@ void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int
   for (int32_t r = 0; r < session.run().size(); ++r) {
     program::Memory& most = measured_[static_cast<size_t>(session.program().class_of(r))];
     const program::Memory memory = measured_memory(session, evaluator, r);
-    if (memory.total() > most.total()) most = memory;
+    if (memory.total() > most.total()) {
+      most = memory;
+    }
   }
   const std::string& dir = run_.config.output.dir;
   diagnose::ReportData report = describe_run(steps_done);
@@ -145,7 +155,9 @@ void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int
     measured = median_step(session, report.title);
     fill_step(report, session, measured);
   }
-  if (run_.config.output.trace) write_traces(measured);
+  if (run_.config.output.trace) {
+    write_traces(measured);
+  }
   diagnose::Sample sample = sample_text(run_, session, dataset_);
   sample.language = language_of(dataset_);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);
@@ -186,30 +198,42 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
        {"width", std::to_string(m.hidden_size)},
        {"heads", fmt::format("{} over {} of {}", m.num_heads, m.num_kv_heads, m.head_dim)},
        {"vocabulary", std::to_string(m.vocab_size)}}};
-  if (m.num_experts > 0)
+  if (m.num_experts > 0) {
     model.rows.push_back({"experts", fmt::format("{}, {} per token", m.num_experts, m.top_k)});
-  if (!began_with_.empty()) model.rows.push_back({"weights at first", began_with_});
+  }
+  if (!began_with_.empty()) {
+    model.rows.push_back({"weights at first", began_with_});
+  }
   diagnose::FactGroup machine{"Machine", {}};
-  for (const auto& [key, value] : engine::machine_facts()) machine.rows.push_back({key, value});
-  report.facts = {std::move(model),
-                  {"Plan", {{"mesh", describe(run_)}, {"check", prediction_.check_summary}}},
-                  {"Data",
-                   {{"training", split(dataset_.train_stats())},
-                    {"held out", split(dataset_.valid_stats())}}},
-                  std::move(machine)};
+  for (const auto& [key, value] : engine::machine_facts()) {
+    machine.rows.push_back({key, value});
+  }
+  report.facts = {
+      std::move(model),
+      {"Plan", {{"mesh", describe(run_)}, {"check", prediction_.check_summary}}},
+      {"Data",
+       {{"training", split(dataset_.train_stats())}, {"held out", split(dataset_.valid_stats())}}},
+      std::move(machine)};
 
   report.data_name = "held-out " + run_.config.data.name;
   report.parameters = params;
   report.active_parameters = active;
   report.flops_per_step = prediction_.model_flops;
   report.world = static_cast<int32_t>(run_.plan.world());
-  if (prediction_.peak_flops > 0) report.peak_flops = prediction_.peak_flops;
+  if (prediction_.peak_flops > 0) {
+    report.peak_flops = prediction_.peak_flops;
+  }
   report.peak_flops_what = "fastest matrix product, timed alone";
-  if (prediction_.memory_bandwidth > 0) report.memory_bandwidth = prediction_.memory_bandwidth;
-  if (final_bits_per_byte_ > 0) report.final_bits_per_byte = final_bits_per_byte_;
-  if (!final_read_.empty())
+  if (prediction_.memory_bandwidth > 0) {
+    report.memory_bandwidth = prediction_.memory_bandwidth;
+  }
+  if (final_bits_per_byte_ > 0) {
+    report.final_bits_per_byte = final_bits_per_byte_;
+  }
+  if (!final_read_.empty()) {
     report.notes.push_back("The evaluation at the end read " + final_read_ +
                            "; the baselines are of all held-out files.");
+  }
   report.baselines = baselines_;
   report.prediction_provenance = prediction_.provenance;
   report.predicted_step_s = prediction_.step_s;
@@ -223,7 +247,9 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
 trace::Trace RunReport::median_step(const engine::Session& session,
                                     const std::string& title) const {
   std::vector<const Kept*> by_time;
-  for (const Kept& kept : kept_) by_time.push_back(&kept);
+  for (const Kept& kept : kept_) {
+    by_time.push_back(&kept);
+  }
   std::stable_sort(by_time.begin(), by_time.end(), [](const Kept* a, const Kept* b) {
     return a->duration_ns() < b->duration_ns();
   });
@@ -242,8 +268,9 @@ void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session
   diagnose::fill_measured(report, measured);
   // The simulator replays one rank of each class, which stands for dp of them.
   std::vector<int32_t> ranks_of_event;
-  if (run_.plan.dp > 1)
+  if (run_.plan.dp > 1) {
     ranks_of_event.assign(prediction_.trace.events.size(), static_cast<int32_t>(run_.plan.dp));
+  }
   diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
   for (size_t c = 0; c < program.classes.size(); ++c) {
     report.memory.push_back(diagnose::memory_plan_of(program, static_cast<int32_t>(c), &measured));
@@ -254,7 +281,9 @@ void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session
 
 void RunReport::write_traces(const trace::Trace& measured) const {
   const std::string& dir = run_.config.output.dir;
-  if (!measured.events.empty()) trace::write_trace(measured, dir + "/trace.json.gz");
+  if (!measured.events.empty()) {
+    trace::write_trace(measured, dir + "/trace.json.gz");
+  }
   trace::write_trace(prediction_.trace, dir + "/predicted.json.gz");
 }
 
@@ -287,14 +316,18 @@ std::vector<diagnose::Command> RunReport::next_commands() const {
 /// The last lines on the terminal: held-out figures, step time, memory.
 void RunReport::print_summary(const diagnose::ReportData& report,
                               const program::Program& program) const {
-  for (const diagnose::Baseline& b : report.baselines)
+  for (const diagnose::Baseline& b : report.baselines) {
     fmt::print("{:<22} {:.4f} bits/byte ({})\n", b.name, b.bits_per_byte, b.what);
-  if (final_bits_per_byte_ > 0)
+  }
+  if (final_bits_per_byte_ > 0) {
     fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_bits_per_byte_,
                final_read_.empty() ? "the same held-out files" : final_read_);
+  }
   std::vector<double> settled;
   for (const diagnose::TrainPoint& p : report.metrics.train) {
-    if (p.step >= report.settled_step) settled.push_back(p.step_s);
+    if (p.step >= report.settled_step) {
+      settled.push_back(p.step_s);
+    }
   }
   if (!settled.empty()) {
     const double middle = median(settled);
@@ -305,7 +338,8 @@ void RunReport::print_summary(const diagnose::ReportData& report,
   for (size_t c = 0; c < measured_.size(); ++c) {
     // A run that had all its steps behind it has not taken what steps take.
     const std::string measured =
-        steps_seen_ == 0 ? "" : human_bytes(static_cast<double>(measured_[c].total())) + " measured, ";
+        steps_seen_ == 0 ? ""
+                         : human_bytes(static_cast<double>(measured_[c].total())) + " measured, ";
     fmt::print("{:<22} {}{} planned per rank\n",
                measured_.size() == 1 ? "memory" : "memory of " + program.classes[c].name, measured,
                human_bytes(static_cast<double>(prediction_.memory[c].total())));

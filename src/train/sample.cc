@@ -28,12 +28,14 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64
   std::iota(order.begin(), order.end(), 0);
   auto by_logit = [&](int32_t a, int32_t b) {
     return logits[static_cast<size_t>(a)] != logits[static_cast<size_t>(b)]
-               ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)] : a < b;
+               ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]
+               : a < b;
   };
   if (o.temperature <= 0) return *std::min_element(order.begin(), order.end(), by_logit);
   std::sort(order.begin(), order.end(), by_logit);
-  if (o.top_k > 0 && o.top_k < static_cast<int64_t>(order.size()))
+  if (o.top_k > 0 && o.top_k < static_cast<int64_t>(order.size())) {
     order.resize(static_cast<size_t>(o.top_k));
+  }
   const double top = logits[static_cast<size_t>(order[0])];
   std::vector<double> p;
   double sum = 0;
@@ -43,25 +45,35 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64
   }
   double kept = 0;
   size_t n = 0;
-  while (n < p.size() && (n == 0 || kept < o.top_p * sum)) kept += p[n++];
+  while (n < p.size() && (n == 0 || kept < o.top_p * sum)) {
+    kept += p[n++];
+  }
   double u = uniform(o.seed, hash_name("sample"), position) * kept;
-  for (size_t i = 0; i < n; ++i)
+  for (size_t i = 0; i < n; ++i) {
     if ((u -= p[i]) < 0) return order[i];
+  }
   return order[n - 1];
 }
 
-std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
-                     std::shared_ptr<kernels::Backend> backend,
-                     const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
-                     const GenerateOptions& options) {
+std::string generate(
+    const engine::Run& run, const data::Tokenizer& tokenizer,
+    std::shared_ptr<kernels::Backend> backend,
+    const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
+    const GenerateOptions& options) {
   std::vector<int32_t> ids;
   // Text begins after the end of text, as in training.
-  if (tokenizer.eos_id() >= 0) ids.push_back(tokenizer.eos_id());
-  for (int32_t id : tokenizer.encode(options.prompt)) ids.push_back(id);
+  if (tokenizer.eos_id() >= 0) {
+    ids.push_back(tokenizer.eos_id());
+  }
+  for (int32_t id : tokenizer.encode(options.prompt)) {
+    ids.push_back(id);
+  }
   if (ids.empty()) fail("generate", "the prompt is empty and the tokenizer has no end of text");
-  for (int32_t id : ids)
-    if (id >= run.model.vocab_size)
+  for (int32_t id : ids) {
+    if (id >= run.model.vocab_size) {
       fail("generate", "the tokenizer gives token {}; the model has {}", id, run.model.vocab_size);
+    }
+  }
   const int64_t slots = static_cast<int64_t>(ids.size()) + options.max_new_tokens;
 
   engine::Stores stores(1);
@@ -75,10 +87,13 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                                              engine::executor_options(run));
   };
   auto decode = session_for(1);
-  for (const graph::Tensor& t : decode->graph().tensors)
-    if (t.kind == graph::TensorKind::param)
-      engine::scatter(t, decode->program(), stores,
-              [&](int64_t begin, int64_t count, void* to) { weights(t, begin, count, to); });
+  for (const graph::Tensor& t : decode->graph().tensors) {
+    if (t.kind == graph::TensorKind::param) {
+      engine::scatter(t, decode->program(), stores, [&](int64_t begin, int64_t count, void* to) {
+        weights(t, begin, count, to);
+      });
+    }
+  }
   engine::initialise(decode->graph(), decode->program(), 0, stores);
 
   /// Runs tokens [begin, begin + count); returns the logits of the last one.
@@ -88,7 +103,9 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
       const size_t at = static_cast<size_t>(i);
       // A position below 0 is a row without a token.
       batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
-      if (i < count) batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
+      if (i < count) {
+        batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
+      }
     }
     s.feed(batch);
     s.step();
@@ -96,10 +113,11 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
     const size_t v = static_cast<size_t>(run.model.vocab_size);
     const size_t at = static_cast<size_t>(count - 1) * v;
     std::vector<double> logits(v);
-    for (size_t i = 0; i < v; ++i)
+    for (size_t i = 0; i < v; ++i) {
       logits[i] = run.config.model.dtype == "f64"
                       ? reinterpret_cast<const double*>(raw.data())[at + i]
                       : reinterpret_cast<const float*>(raw.data())[at + i];
+    }
     return logits;
   };
 
@@ -109,8 +127,9 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
   if (prompt > 1) {
     auto prefill = session_for(std::min(kPrefill, prompt));
     const int64_t n = std::min(kPrefill, prompt);
-    for (; done < prompt; done += std::min(n, prompt - done))
+    for (; done < prompt; done += std::min(n, prompt - done)) {
       logits = forward(*prefill, n, done, std::min(n, prompt - done));
+    }
   } else {
     logits = forward(*decode, 1, 0, 1);
     done = 1;
@@ -124,8 +143,12 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
     ids.push_back(id);
     const std::string bytes = tokenizer.decode(std::span<const int32_t>(&ids.back(), 1));
     text += bytes;
-    if (options.on_text) options.on_text(bytes);
-    if (i + 1 < options.max_new_tokens) logits = forward(*decode, 1, done++, 1);
+    if (options.on_text) {
+      options.on_text(bytes);
+    }
+    if (i + 1 < options.max_new_tokens) {
+      logits = forward(*decode, 1, done++, 1);
+    }
   }
   return text;
 }
@@ -138,22 +161,30 @@ std::string prompt_from(const data::Dataset& dataset) {
   // Of a short document, half: something must be left to say.
   int64_t document = 0;
   for (int64_t d = stream.documents(); d-- > 0;) {
-    if (length(d) >= 2 * kPromptTokens) document = d;
+    if (length(d) >= 2 * kPromptTokens) {
+      document = d;
+    }
   }
-  std::vector<int32_t> ids(
-      static_cast<size_t>(std::min(kPromptTokens, length(document) / 2)));
+  std::vector<int32_t> ids(static_cast<size_t>(std::min(kPromptTokens, length(document) / 2)));
   stream.read(stream.document_begin(document), ids);
   std::string text = dataset.tokenizer().decode(ids);
-  while (!text.empty() && !is_utf8(text)) text.pop_back();  // a character that was cut
+  while (!text.empty() && !is_utf8(text)) {
+    text.pop_back();  // a character that was cut
+  }
   const size_t end = text.find_last_of('\n');
-  if (end != text.npos && !trim(text.substr(0, end)).empty()) text.resize(end + 1);
+  if (end != text.npos && !trim(text.substr(0, end)).empty()) {
+    text.resize(end + 1);
+  }
   return text;
 }
 
-diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, const data::Dataset& dataset) {
+diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
+                             const data::Dataset& dataset) {
   GenerateOptions o;
   o.prompt = run.config.output.sample_prompt;
-  if (o.prompt.empty()) o.prompt = prompt_from(dataset);
+  if (o.prompt.empty()) {
+    o.prompt = prompt_from(dataset);
+  }
   o.max_new_tokens = 160;
   std::map<std::string, std::vector<std::byte>> full;
   auto weights = [&](const graph::Tensor& t, int64_t begin, int64_t count, void* to) {
@@ -162,19 +193,22 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, c
       graph::TensorId id = session.graph().find(t.name);
       HOCKET_CHECK(id != graph::kNone, "the session has no {}", t.name);
       it = full.emplace(t.name, engine::gather(session.graph().tensor(id), session.program(),
-                                       session.stores())).first;
+                                               session.stores()))
+               .first;
     }
     const int64_t size = size_of(t.type.dtype);
     std::memcpy(to, it->second.data() + begin * size, static_cast<size_t>(count * size));
   };
   std::string text;
-  const std::string raw =
-      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, o);
+  const std::string raw = generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, o);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
     const int n = utf8_length(raw, at);
-    if (n > 0) text.append(raw, at, static_cast<size_t>(n));
-    else append_utf8(0xFFFD, &text);
+    if (n > 0) {
+      text.append(raw, at, static_cast<size_t>(n));
+    } else {
+      append_utf8(0xFFFD, &text);
+    }
     at += static_cast<size_t>(std::max(n, 1));
   }
   return {o.prompt, text,

@@ -23,9 +23,10 @@ struct GenerateOptions {
   std::function<void(const std::string&)> on_text;
 };
 
-/// Draws a token: temperature, top-k, top-p (Holtzman et al., arXiv 1904.09751: the most likely ones
-/// up to the one that reaches `top_p`). A counter-based uniform number, from the seed and `position`,
-/// decides, so a seed gives the same text everywhere. Equal logits go to the lowest token.
+/// Draws a token: temperature, top-k, top-p (Holtzman et al., arXiv 1904.09751: the most likely
+/// ones up to the one that reaches `top_p`). A counter-based uniform number, from the seed and
+/// `position`, decides, so a seed gives the same text everywhere. Equal logits go to the lowest
+/// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
 /// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
@@ -42,6 +43,7 @@ std::string prompt_from(const data::Dataset& dataset);
 
 /// A sample from the parameters that a session has in memory, after output.sample_prompt or what
 /// prompt_from() finds.
-diagnose::Sample sample_text(const engine::Run& run, engine::Session& session, const data::Dataset& dataset);
+diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
+                             const data::Dataset& dataset);
 
 }  // namespace hocket::train

@@ -23,9 +23,12 @@ namespace {
 
 const char* name_of(int signal) {
   switch (signal) {
-    case SIGINT: return "SIGINT";
-    case SIGTERM: return "SIGTERM";
-    default: return "SIGHUP";
+    case SIGINT:
+      return "SIGINT";
+    case SIGTERM:
+      return "SIGTERM";
+    default:
+      return "SIGHUP";
   }
 }
 
@@ -36,7 +39,9 @@ void leave_terminal() {
   for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
     struct stat info {};
     const bool is_file = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    if (nowhere >= 0 && !is_file) ::dup2(nowhere, fd);
+    if (nowhere >= 0 && !is_file) {
+      ::dup2(nowhere, fd);
+    }
   }
 }
 
@@ -48,9 +53,13 @@ StopSignals::StopSignals() {
     struct sigaction now {};
     sigaction(signal, nullptr, &now);
     const bool ignored = now.sa_handler == SIG_IGN;
-    if (ignored && signal == SIGHUP) continue;  // nohup
+    if (ignored && signal == SIGHUP) {
+      continue;  // nohup
+    }
     // Shells start what a script puts into the background with SIGINT ignored.
-    if (ignored) ::signal(signal, SIG_DFL);
+    if (ignored) {
+      ::signal(signal, SIG_DFL);
+    }
     sigaddset(&signals_, signal);
   }
   pthread_sigmask(SIG_BLOCK, &signals_, &before_);
@@ -80,15 +89,21 @@ void StopSignals::set_resume(const std::string& text) {
 void StopSignals::watch() {
   for (;;) {
     pollfd waiting[2] = {{signal_fd_, POLLIN, 0}, {end_fd_, POLLIN, 0}};
-    if (::poll(waiting, 2, -1) < 0) continue;  // EINTR
+    if (::poll(waiting, 2, -1) < 0) {
+      continue;  // EINTR
+    }
     if (waiting[1].revents != 0) return;
     signalfd_siginfo info{};
-    if (::read(signal_fd_, &info, sizeof info) == sizeof info) take(static_cast<int>(info.ssi_signo));
+    if (::read(signal_fd_, &info, sizeof info) == sizeof info) {
+      take(static_cast<int>(info.ssi_signo));
+    }
   }
 }
 
 void StopSignals::take(int signal) {
-  if (signal == SIGHUP) leave_terminal();
+  if (signal == SIGHUP) {
+    leave_terminal();
+  }
   std::string resume;
   {
     const std::lock_guard lock(mutex_);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a signal ends a training. While steps run, the first SIGINT, SIGTERM or SIGHUP is acknowledged
-// at once and asks for an end after this step, with a checkpoint; a second one ends the process
-// there and then. At any other time (before the first step, in the evaluation at the end) the first
-// one does. Either way it says from where the same command goes on.
+// How a signal ends a training. While steps run, the first SIGINT, SIGTERM or SIGHUP is
+// acknowledged at once and asks for an end after this step, with a checkpoint; a second one ends
+// the process there and then. At any other time (before the first step, in the evaluation at the
+// end) the first one does. Either way it says from where the same command goes on.
 //
 // A thread of its own takes the signals: it may print, and it answers while a step hangs.
 #pragma once
@@ -19,8 +19,8 @@ namespace hocket::train {
 class StopSignals {
  public:
   /// To be made before any other thread, which would otherwise be hit by the signals: it blocks
-  /// them here and in all threads that follow. SIGHUP stays ignored where it was (nohup). One object
-  /// at a time.
+  /// them here and in all threads that follow. SIGHUP stays ignored where it was (nohup). One
+  /// object at a time.
   StopSignals();
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;

@@ -33,8 +33,9 @@ double final_learning_rate(const engine::TrainSection& t) {
 }
 
 double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps) {
-  if (step <= t.warmup_steps)
+  if (step <= t.warmup_steps) {
     return t.lr * static_cast<double>(step) / static_cast<double>(t.warmup_steps);
+  }
   const double span = static_cast<double>(std::max<int64_t>(1, steps - t.warmup_steps));
   const double x = std::min(1.0, static_cast<double>(step - t.warmup_steps) / span);
   const double end = final_learning_rate(t);
@@ -44,7 +45,9 @@ double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps)
 engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,
                        int64_t seq_len) {
   engine::Batch batch(rows, seq_len);
-  for (int64_t r = 0; r < rows; ++r) loader.fill((step - 1) * rows + r, batch.row(r));
+  for (int64_t r = 0; r < rows; ++r) {
+    loader.fill((step - 1) * rows + r, batch.row(r));
+  }
   return batch;
 }
 
@@ -62,22 +65,32 @@ void expect_own_folder(const std::string& dir) {
   if (file_exists(dir + "/.lock") || file_exists(dir + "/checkpoints")) return;
   std::vector<std::string> others;
   for (const char* name : {"metrics.jsonl", "report.html", "trace.json.gz", "predicted.json.gz"}) {
-    if (file_exists(join_path(dir, name))) others.push_back(name);
+    if (file_exists(join_path(dir, name))) {
+      others.push_back(name);
+    }
   }
-  if (!others.empty())
-    fail(dir, "holds {}, which no training wrote here and this one would replace; choose another "
-         "output.dir, or remove them", join(others, ", "));
+  if (!others.empty()) {
+    fail(dir,
+         "holds {}, which no training wrote here and this one would replace; choose another "
+         "output.dir, or remove them",
+         join(others, ", "));
+  }
 }
 
 /// Says what of the schedule does not do what it seems to.
 void tell_schedule(const engine::TrainSection& t, int64_t steps) {
-  if (t.min_lr && *t.min_lr > t.lr)
-    log_warning("train.min_lr is {}, above train.lr: the learning rate stays at {} after the "
-                "warm-up", *t.min_lr, t.lr);
-  if (t.warmup_steps > steps)
-    log_warning("train.warmup_steps is {}, but the training has {} step{}: the learning rate ends "
-                "at {} instead of {}", t.warmup_steps, steps, steps == 1 ? "" : "s",
-                learning_rate(t, steps, steps), t.lr);
+  if (t.min_lr && *t.min_lr > t.lr) {
+    log_warning(
+        "train.min_lr is {}, above train.lr: the learning rate stays at {} after the "
+        "warm-up",
+        *t.min_lr, t.lr);
+  }
+  if (t.warmup_steps > steps) {
+    log_warning(
+        "train.warmup_steps is {}, but the training has {} step{}: the learning rate ends "
+        "at {} instead of {}",
+        t.warmup_steps, steps, steps == 1 ? "" : "s", learning_rate(t, steps, steps), t.lr);
+  }
 }
 
 class Trainer {
@@ -114,7 +127,7 @@ class Trainer {
   MetricsFile metrics_;
   std::optional<checkpoint::Checkpoint> from_;  ///< what the run goes on from, until it is loaded
   std::optional<checkpoint::ModelWeights> weights_;  ///< what it starts from, until it is loaded
-  std::string began_with_;  ///< see Position
+  std::string began_with_;                           ///< see Position
   std::string last_checkpoint_;
   std::shared_ptr<kernels::Backend> backend_;
   engine::Stores stores_;
@@ -126,7 +139,7 @@ class Trainer {
   std::unique_ptr<Progress> progress_;
   std::vector<std::pair<int64_t, double>> losses_;
   int64_t start_step_ = 0;
-  int64_t steps_ = 0;  ///< 0: not known yet
+  int64_t steps_ = 0;     ///< 0: not known yet
   double trained_s_ = 0;  ///< time in steps, over all resumed runs
   double mean_step_s_ = 0;
   std::string held_out_;  ///< what the progress line says of the last evaluation
@@ -149,9 +162,12 @@ void Trainer::find_start() {
   began_with_ = fmt::format("random, seed {}", t_.seed);
   if (model.init != "auto" || !is_directory(model.path)) return;
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (file_exists(join_path(model.path, name)))
-      fail(model.path, "has {}, which is not read, and no safetensors; try to save it again with "
-           "safe_serialization=True, or model.init: random to leave its weights aside", name);
+    if (file_exists(join_path(model.path, name))) {
+      fail(model.path,
+           "has {}, which is not read, and no safetensors; try to save it again with "
+           "safe_serialization=True, or model.init: random to leave its weights aside",
+           name);
+    }
   }
 }
 
@@ -159,9 +175,11 @@ void Trainer::find_checkpoint() {
   steps_ = t_.minutes > 0 ? 0 : t_.steps;
   checkpoint::clean_checkpoints(checkpoints());
   if (!t_.resume) {
-    if (!checkpoint::list_checkpoints(checkpoints()).empty())
-      fail(checkpoints(), "holds checkpoints, and train.resume=false starts a new training; choose "
+    if (!checkpoint::list_checkpoints(checkpoints()).empty()) {
+      fail(checkpoints(),
+           "holds checkpoints, and train.resume=false starts a new training; choose "
            "another output.dir, or remove this folder");
+    }
     return;
   }
   const auto latest = checkpoint::latest_checkpoint(checkpoints(), checkpoint::Verify::all);
@@ -179,7 +197,9 @@ void Trainer::find_checkpoint() {
   const nlohmann::json config = parse_json(state.config, where);
   // The number of steps that fit was decided when the training began.
   const double minutes = JsonView(config, where).at("train").get_double("minutes", 0);
-  if (t_.minutes > 0 && minutes == t_.minutes) steps_ = position.steps;
+  if (t_.minutes > 0 && minutes == t_.minutes) {
+    steps_ = position.steps;
+  }
 }
 
 /// True, after saying so, if a checkpoint has all steps and the evaluation at the end was made.
@@ -194,18 +214,19 @@ bool Trainer::nothing_left() const {
 void Trainer::set_up() {
   check_data(run_, dataset_, weights_ ? weights_->file().path() : "");
   // Data that are too short for one sequence are told before anything is timed.
-  loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), t_.seq_len,
-                                                 dataset_.tokenizer().eos_id(),
-                                                 static_cast<uint64_t>(t_.seed));
+  loader_ = std::make_unique<data::PackedLoader>(
+      dataset_.train(), t_.seq_len, dataset_.tokenizer().eos_id(), static_cast<uint64_t>(t_.seed));
   backend_ = kernels::cpu_backend();
   engine::Compiled compiled = engine::compile(run_);
   if (!options_.program_text.empty()) {
     program::Program given = program::parse_program(options_.program_text);
     // Batches are cut, and ranks started, as the plan says.
-    if (given.mesh != compiled.program.mesh)
-      fail(run_.name, "the program is of another mesh of ranks than the plan in its configuration; "
+    if (given.mesh != compiled.program.mesh) {
+      fail(run_.name,
+           "the program is of another mesh of ranks than the plan in its configuration; "
            "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
            run_.plan.pp, run_.plan.dp, run_.plan.ep);
+    }
     compiled.program = std::move(given);
   }
   const std::string weights =
@@ -214,7 +235,9 @@ void Trainer::set_up() {
   stores_.resize(static_cast<size_t>(run_.plan.world()));
   session_ = std::make_unique<engine::Session>(std::move(compiled), backend_, stores_,
                                                engine::executor_options(run_));
-  if (dataset_.valid()) evaluator_ = std::make_unique<Evaluator>(run_, dataset_, backend_, stores_);
+  if (dataset_.valid()) {
+    evaluator_ = std::make_unique<Evaluator>(run_, dataset_, backend_, stores_);
+  }
   if (steps_ == 0) {
     // Fixed before the first step, so that the schedule does not depend on the clock.
     const double each_s = prediction_.step_s * (1 + (t_.eval_every > 0 ? kBesideSteps : 0));
@@ -230,8 +253,9 @@ void Trainer::load_or_initialise() {
   if (from_) {
     restore(*from_, *session_);
     fmt::print("resumed from {} (step {})\n", from_->folder(), start_step_);
-    if (const auto changes = changed_settings(run_, *from_); !changes.empty())
+    if (const auto changes = changed_settings(run_, *from_); !changes.empty()) {
       fmt::print("changed since: {}\n", join(changes, ", "));
+    }
     std::fflush(stdout);
     from_.reset();
     metrics_.drop_after(start_step_);
@@ -240,7 +264,9 @@ void Trainer::load_or_initialise() {
     weights_.reset();
   }
   engine::initialise(graph, session_->program(), static_cast<uint64_t>(t_.seed), stores_);
-  if (start_step_ == 0) metrics_.clear();
+  if (start_step_ == 0) {
+    metrics_.clear();
+  }
 }
 
 /// Runs `write`; its error (a full disk) also says what there is to go on from.
@@ -270,11 +296,12 @@ void Trainer::one_step(int64_t step) {
   m.loss = session_->loss();
   m.step_s = now_s() - begin;
   m.grad_norm = session_->collect_as<double>("grad_norm")[0];
-  if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm))
-    fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step,
-             m.loss, m.grad_norm,
-             last_checkpoint_.empty() ? "there is no checkpoint yet"
-                                      : last_checkpoint_ + " is intact");
+  if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) {
+    fail_run(
+        "train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step, m.loss,
+        m.grad_norm,
+        last_checkpoint_.empty() ? "there is no checkpoint yet" : last_checkpoint_ + " is intact");
+  }
   losses_.push_back({step, m.loss});
   trained_s_ += m.step_s;
   mean_step_s_ = mean_step_s_ == 0 ? m.step_s : 0.9 * mean_step_s_ + 0.1 * m.step_s;
@@ -312,11 +339,14 @@ void Trainer::evaluate(int64_t step, bool final) {
                      {"eval/complete", h.complete()},
                      {"eval/final", final}});
   });
-  const std::string read = h.complete() ? "all held-out files"
-                                        : fmt::format("{} of {} held-out sequences", h.sequences, h.of);
+  const std::string read = h.complete()
+                               ? "all held-out files"
+                               : fmt::format("{} of {} held-out sequences", h.sequences, h.of);
   progress_->print(fmt::format("step {}: held-out loss {:.4f}, {:.4f} bits/byte ({}, {})", step,
                                h.loss(), h.bits_per_byte(), read, human_time(now_s() - begin)));
-  if (final) report_.set_final(h.bits_per_byte(), h.complete() ? "" : read);
+  if (final) {
+    report_.set_final(h.bits_per_byte(), h.complete() ? "" : read);
+  }
 }
 
 void Trainer::save(int64_t step) {
@@ -359,11 +389,17 @@ int Trainer::go() {
   while (step < steps_ && stop_.requested() == 0) {
     stop_.wait_for_step(++step);
     one_step(step);
-    if (t_.eval_every > 0 && step % t_.eval_every == 0 && step < steps_) evaluate(step, false);
-    if (t_.save_every > 0 && step % t_.save_every == 0 && step < steps_) save(step);
+    if (t_.eval_every > 0 && step % t_.eval_every == 0 && step < steps_) {
+      evaluate(step, false);
+    }
+    if (t_.save_every > 0 && step % t_.save_every == 0 && step < steps_) {
+      save(step);
+    }
   }
   progress_->finish();
-  if (step > start_step_ || start_step_ == 0) save(step);
+  if (step > start_step_ || start_step_ == 0) {
+    save(step);
+  }
   stop_.wait_for_nothing();
   if (const int signal = stop_.requested(); signal != 0) {
     fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);

@@ -33,8 +33,11 @@ TEST(AdamW, EveryParameterIsUpdatedOnceAndOnlyMatricesAreDecayed) {
   for (const auto& model : {check::test::dense(2, true), check::test::moe(2)}) {
     const graph::Graph g = with_optimizer(model, config);
     std::set<std::string> updated, wanted, vectors;
-    for (const graph::Tensor& t : g.tensors)
-      if (t.kind == TensorKind::param) wanted.insert(t.name);
+    for (const graph::Tensor& t : g.tensors) {
+      if (t.kind == TensorKind::param) {
+        wanted.insert(t.name);
+      }
+    }
     for (const graph::Node& n : g.nodes) {
       if (n.op == "clip_coef") {
         EXPECT_EQ(n.attrs.f("max_norm"), 3);
@@ -47,7 +50,9 @@ TEST(AdamW, EveryParameterIsUpdatedOnceAndOnlyMatricesAreDecayed) {
       EXPECT_EQ(n.attrs.f("eps"), 0.01);
       // Norm weights are the vectors.
       const bool vector = param.name.find("norm") != std::string::npos;
-      if (vector) vectors.insert(param.name);
+      if (vector) {
+        vectors.insert(param.name);
+      }
       EXPECT_EQ(param.type.dims.size() == 1, vector) << param.name;
       EXPECT_EQ(n.attrs.f("weight_decay"), vector ? 0 : 0.25) << param.name;
       for (size_t i : {2, 3}) {

@@ -207,8 +207,9 @@ TEST(Config, RefusalsNameThePlaceAndTheNearestKey) {
   EXPECT_NE(refused("a: 1\n---\nb: 2\n").find("run.yaml:2] more text after the end"),
             std::string::npos);
   // What yaml-cpp's LoadAll reads for ever.
-  for (const char* text : {"[1],2]\n", "{a: 1}, b\n", ","})
+  for (const char* text : {"[1],2]\n", "{a: 1}, b\n", ","}) {
     EXPECT_NE(refused(text).find("run.yaml:1] more text after the end"), std::string::npos) << text;
+  }
   EXPECT_NE(refused("train: {}\n", {"plan.passes=[\"a\"],"}).find("more text after the end"),
             std::string::npos);
   EXPECT_NE(refused("- 1\n").find("expected keys with values"), std::string::npos);
@@ -219,19 +220,27 @@ TEST(Config, HostileYaml) {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 12; ++i) {
     bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
-    for (int k = 0; k < 10; ++k) bomb += (k ? ", *a" : "*a") + std::to_string(i - 1);
+    for (int k = 0; k < 10; ++k) {
+      bomb += (k ? ", *a" : "*a") + std::to_string(i - 1);
+    }
     bomb += "]\n";
   }
   EXPECT_NE(refused(bomb).find("too large"), std::string::npos);
   refused(std::string(20000, '['));
   std::string nested = "a: ";
-  for (int i = 0; i < 100; ++i) nested += "[";
-  for (int i = 0; i < 100; ++i) nested += "]";
+  for (int i = 0; i < 100; ++i) {
+    nested += "[";
+  }
+  for (int i = 0; i < 100; ++i) {
+    nested += "]";
+  }
   EXPECT_NE(refused(nested).find("too large"), std::string::npos);
   Rng rng(11);
   for (int i = 0; i < 3000; ++i) {
     std::string text = kText;
-    for (int k = 0; k < 3; ++k) text[rng.below(text.size())] = static_cast<char>(rng.below(128));
+    for (int k = 0; k < 3; ++k) {
+      text[rng.below(text.size())] = static_cast<char>(rng.below(128));
+    }
     RunConfig run;
     try {
       parse_config(run, text, "run.yaml");
@@ -253,7 +262,9 @@ TEST(Config, DepthIsLimited) {
   };
   const auto path = [](int names) {
     std::string text = "extra";
-    for (int i = 1; i < names; ++i) text += ".z";
+    for (int i = 1; i < names; ++i) {
+      text += ".z";
+    }
     return text;
   };
   EXPECT_EQ(refused_override(path(64) + "=1"), "");
@@ -265,7 +276,9 @@ TEST(Config, DepthIsLimited) {
             std::string::npos);
   for (const char* open : {"[", "{a: "}) {
     std::string text = "extra: ";
-    for (int i = 0; i < 50'000; ++i) text += open;
+    for (int i = 0; i < 50'000; ++i) {
+      text += open;
+    }
     EXPECT_NE(refused(text), "");
   }
   EXPECT_NE(refused("train:\n\tsteps: 3\n").find("indented by a tab"), std::string::npos);

@@ -47,7 +47,9 @@ std::string error_of(F&& f, Error::Kind kind) {
 TEST_F(File, WriteAndRead) {
   std::string bytes;
   Rng rng(1);
-  for (int i = 0; i < 1'000'000; ++i) bytes += static_cast<char>(rng.next());
+  for (int i = 0; i < 1'000'000; ++i) {
+    bytes += static_cast<char>(rng.next());
+  }
   write_file_atomic(at("a"), bytes);
   EXPECT_EQ(read_file(at("a")), bytes);
   // Pieces around the buffer's size, mixed with pieces beyond it.
@@ -80,13 +82,17 @@ TEST_F(File, AtomicWriteSurvivesEveryFailure) {
       try {
         const FileFaults faults(op, nth, ENOSPC);
         write_file_atomic(at("a"), [&](FileWriter& file) {
-          for (int i = 0; i < 4; ++i) file.write(big.substr(0, 200'000 * (i + 1) / 4));
+          for (int i = 0; i < 4; ++i) {
+            file.write(big.substr(0, 200'000 * (i + 1) / 4));
+          }
         });
       } catch (const Error& e) {
         text = e.what();
         EXPECT_EQ(e.exit_code(), 1);
       }
-      if (text.empty()) break;  // fewer operations than that: it was written
+      if (text.empty()) {
+        break;  // fewer operations than that: it was written
+      }
       ++failures;
       EXPECT_NE(text.find(op == FileFaults::Op::sync && nth == 2 ? dir_ : at("a")),
                 std::string::npos)
@@ -150,7 +156,9 @@ TEST_F(File, AtomicWriteIntoAPipe) {
   ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
   ASSERT_EQ(::symlink("pipe", at("link").c_str()), 0);
   std::string bytes;  // more than a pipe holds
-  for (int i = 0; i < 300'000; ++i) bytes += static_cast<char>(i % 251);
+  for (int i = 0; i < 300'000; ++i) {
+    bytes += static_cast<char>(i % 251);
+  }
   for (const char* name : {"pipe", "link"}) {
     std::string got;
     std::thread reader([&] { got = read_file(at("pipe")); });
@@ -171,8 +179,7 @@ TEST_F(File, AtomicWriteIntoADevice) {
     }
   }
   write_file_atomic(at("null"), "gone");
-  const std::string text =
-      error_of([&] { write_file_atomic(at("full"), "x"); }, Error::Kind::kRun);
+  const std::string text = error_of([&] { write_file_atomic(at("full"), "x"); }, Error::Kind::kRun);
   EXPECT_NE(text.find("No space left"), std::string::npos) << text;
   EXPECT_EQ(type_of(at("null")), mode_t{S_IFCHR});
   EXPECT_EQ(type_of(at("full")), mode_t{S_IFCHR});
@@ -190,15 +197,17 @@ TEST_F(File, AtomicWriteLeavesSocketsAndFolders) {
   ::close(fd);
   make_dirs(at("folder"));
   bool asked = false;
-  const std::string text = error_of(
-      [&] { write_file_atomic(at("folder"), [&](FileWriter&) { asked = true; }); },
-      Error::Kind::kInput);
+  const std::string text =
+      error_of([&] { write_file_atomic(at("folder"), [&](FileWriter&) { asked = true; }); },
+               Error::Kind::kInput);
   EXPECT_NE(text.find("Is a directory"), std::string::npos) << text;
   EXPECT_FALSE(asked);
 }
 
 TEST_F(File, FullDiskForReal) {
-  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  if (::access("/dev/full", W_OK) != 0) {
+    GTEST_SKIP() << "no /dev/full here";
+  }
   FileWriter file("/dev/full", FileWriter::Mode::append);
   file.write("x");
   const std::string text = error_of([&] { file.flush(); }, Error::Kind::kRun);
@@ -214,7 +223,8 @@ TEST_F(File, ReadsAtAnyPlace) {
   std::string piece(4, ' ');
   moved.read(3, piece.data(), piece.size());
   EXPECT_EQ(piece, "3456");
-  const std::string text = error_of([&] { moved.read(8, piece.data(), piece.size()); }, Error::Kind::kRun);
+  const std::string text =
+      error_of([&] { moved.read(8, piece.data(), piece.size()); }, Error::Kind::kRun);
   EXPECT_NE(text.find("digits"), std::string::npos) << text;
 }
 

@@ -62,7 +62,9 @@ TEST(FlatMap, ValuesThatShareAKey) {
     EXPECT_EQ(table.find(key, same) == nullptr, i < 250) << i;
     const auto [index, is_new] = table.insert(key, texts.size(), same);
     EXPECT_EQ(is_new, i < 250);
-    if (is_new) texts.push_back(text);
+    if (is_new) {
+      texts.push_back(text);
+    }
     EXPECT_EQ(*index, static_cast<size_t>(i % 250));
   }
   EXPECT_EQ(table.size(), 250u);

@@ -39,7 +39,8 @@ class FolderLocks : public testing::Test {
 TEST_F(FolderLocks, OneAtATime) {
   {
     const FolderLock lock = take();
-    EXPECT_EQ(refusal(), "[" + dir_ + "] another process is writing here; wait for it, or go elsewhere");
+    EXPECT_EQ(refusal(),
+              "[" + dir_ + "] another process is writing here; wait for it, or go elsewhere");
   }
   EXPECT_EQ(refusal(), "");
   // A killed holder holds nothing.
@@ -48,7 +49,9 @@ TEST_F(FolderLocks, OneAtATime) {
   const pid_t child = ::fork();
   if (child == 0) {
     const FolderLock lock = take();
-    if (::write(ready[1], "", 1) == 1) ::pause();
+    if (::write(ready[1], "", 1) == 1) {
+      ::pause();
+    }
     ::_exit(1);
   }
   char byte;

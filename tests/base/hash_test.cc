@@ -17,10 +17,14 @@ TEST(Hash, PublishedValues) {
 
 TEST(Hash, StreamingEqualsWhole) {
   std::string text;
-  for (int i = 0; i < 5000; ++i) text += static_cast<char>(i * 7 + i / 256);
+  for (int i = 0; i < 5000; ++i) {
+    text += static_cast<char>(i * 7 + i / 256);
+  }
   for (const size_t piece : {1, 7, 64, 1000}) {
     Hasher hasher;
-    for (size_t i = 0; i < text.size(); i += piece) hasher.add(text.substr(i, piece));
+    for (size_t i = 0; i < text.size(); i += piece) {
+      hasher.add(text.substr(i, piece));
+    }
     EXPECT_EQ(hasher.finish(), hash128(text)) << piece;
     EXPECT_EQ(hasher.finish64(), hash64(text)) << piece;
   }
@@ -34,7 +38,9 @@ TEST(Hash, CombineDependsOnOrderAndValue) {
   EXPECT_NE(hash_combine(hash_combine(0, 1), 2), hash_combine(hash_combine(0, 2), 1));
   EXPECT_NE(hash_combine(0, 0), 0u);
   std::set<uint64_t> seen;
-  for (uint64_t i = 0; i < 10000; ++i) seen.insert(mix64(i));
+  for (uint64_t i = 0; i < 10000; ++i) {
+    seen.insert(mix64(i));
+  }
   EXPECT_EQ(seen.size(), 10000u);
 }
 

@@ -61,7 +61,9 @@ TEST(Json, RandomMutantsNeverEscape) {
   Rng rng(5);
   for (int i = 0; i < 20000; ++i) {
     std::string text = good;
-    for (int k = 0; k < 3; ++k) text[rng.below(text.size())] = static_cast<char>(rng.next());
+    for (int k = 0; k < 3; ++k) {
+      text[rng.below(text.size())] = static_cast<char>(rng.next());
+    }
     text.resize(rng.below(text.size() + 1));
     try {
       parse_json(text, "f");

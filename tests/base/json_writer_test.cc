@@ -19,8 +19,9 @@ TEST(JsonWriter, CommasAndNesting) {
   w.object().member("tasks", 3).key("sizes").array().value(1).value(2).end();
   w.member("names", std::vector<std::string>{"a", "b"}).member("ok", true).key("none").null();
   w.key("empty").object().end().key("list").array().end().end();
-  EXPECT_EQ(w.take(),
-            R"({"tasks":3,"sizes":[1,2],"names":["a","b"],"ok":true,"none":null,"empty":{},"list":[]})");
+  EXPECT_EQ(
+      w.take(),
+      R"({"tasks":3,"sizes":[1,2],"names":["a","b"],"ok":true,"none":null,"empty":{},"list":[]})");
 }
 
 TEST(JsonWriter, Indented) {
@@ -58,7 +59,8 @@ TEST(JsonWriter, Numbers) {
 }
 
 TEST(JsonWriter, StringsReadBack) {
-  const std::string nasty("\" \\ / \b \f \n \t \x01 \x7f <script> \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8e\xb5\0.", 43);
+  const std::string nasty(
+      "\" \\ / \b \f \n \t \x01 \x7f <script> \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8e\xb5\0.", 43);
   JsonWriter w;
   const std::string text = w.value(nasty).take();
   EXPECT_EQ(json::parse(text).get<std::string>(), nasty);
@@ -66,11 +68,13 @@ TEST(JsonWriter, StringsReadBack) {
 }
 
 TEST(JsonWriter, WhatIsNoUtf8IsReplaced) {
-  const std::pair<std::string, std::string> cases[] = {
-      {"a\xff" "b", "a\xef\xbf\xbd" "b"},
-      {"\xc3", "\xef\xbf\xbd"},
-      {"\xe2\x82x", "\xef\xbf\xbd\xef\xbf\xbdx"},
-      {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"}};
+  const std::pair<std::string, std::string> cases[] = {{"a\xff"
+                                                        "b",
+                                                        "a\xef\xbf\xbd"
+                                                        "b"},
+                                                       {"\xc3", "\xef\xbf\xbd"},
+                                                       {"\xe2\x82x", "\xef\xbf\xbd\xef\xbf\xbdx"},
+                                                       {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"}};
   for (const auto& [given, expected] : cases) {
     JsonWriter w;
     EXPECT_EQ(json::parse(w.value(given).take()).get<std::string>(), expected);

@@ -86,8 +86,12 @@ TEST(Rng, SequentialGenerator) {
   EXPECT_EQ(reference.next(), 3203168211198807973ULL);
   Rng rng(3);
   std::vector<int> counts(7);
-  for (int i = 0; i < 70000; ++i) ++counts[rng.below(7)];
-  for (const int c : counts) EXPECT_NEAR(c, 10000, 4 * std::sqrt(10000.0));
+  for (int i = 0; i < 70000; ++i) {
+    ++counts[rng.below(7)];
+  }
+  for (const int c : counts) {
+    EXPECT_NEAR(c, 10000, 4 * std::sqrt(10000.0));
+  }
   for (int i = 0; i < 1000; ++i) {
     const int64_t v = rng.between(-2, 2);
     ASSERT_GE(v, -2);

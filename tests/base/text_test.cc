@@ -74,13 +74,19 @@ TEST(Text, EscapeHidesWhatItIsToldAndReadsBack) {
   EXPECT_EQ(escape("plain, spaced", "\"'"), "plain, spaced");
   EXPECT_EQ(escape("it's \\ \n", "'"), "it\\x27s \\x5c \\x0a");
   std::string all;
-  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  for (int byte = 0; byte < 256; ++byte) {
+    all += static_cast<char>(byte);
+  }
   const std::string hidden = escape(all, "\"' =");
-  for (const char c : std::string_view("\"' =\n\0\x7f", 7)) EXPECT_EQ(hidden.find(c), hidden.npos);
+  for (const char c : std::string_view("\"' =\n\0\x7f", 7)) {
+    EXPECT_EQ(hidden.find(c), hidden.npos);
+  }
   std::string back;
   ASSERT_TRUE(unescape(hidden, &back));
   EXPECT_EQ(back, all);
-  for (const char* bad : {"\\", "\\x2", "\\xg0", "\\n", "a\\x-1"}) EXPECT_FALSE(unescape(bad, &back)) << bad;
+  for (const char* bad : {"\\", "\\x2", "\\xg0", "\\n", "a\\x-1"}) {
+    EXPECT_FALSE(unescape(bad, &back)) << bad;
+  }
 }
 
 }  // namespace

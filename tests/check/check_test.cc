@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "program/finalize.h"
 #include "base/error.h"
+#include "program/finalize.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::check {
@@ -44,8 +44,8 @@ TEST(Check, GoodProgramsAreProved) {
 
 TEST(Check, EveryPurpose) {
   using test::Purpose;
-  for (Purpose purpose : {Purpose::loss, Purpose::grads, Purpose::logits, Purpose::generate})
-    for (int experts = 0; experts < 2; ++experts)
+  for (Purpose purpose : {Purpose::loss, Purpose::grads, Purpose::logits, Purpose::generate}) {
+    for (int experts = 0; experts < 2; ++experts) {
       for (int64_t pp = 1; pp <= 2; ++pp) {
         parallel::Plan plan;
         if (purpose != Purpose::generate) {
@@ -59,19 +59,27 @@ TEST(Check, EveryPurpose) {
         const Verdict v = check(c.program, c.graph);
         EXPECT_TRUE(v.ok()) << static_cast<int>(purpose) << " " << c.name << "\n" << to_text(v);
       }
+    }
+  }
 }
 
 TEST(Check, LabelsPlayNoPart) {
   for (test::Case c : {pipeline(true), experts()}) {
     for (uint64_t seed = 0; seed < 2; ++seed) {
-      if (seed) c.program.classes[0].tasks[20].in[0] = c.program.classes[0].tasks[3].in[0];
+      if (seed) {
+        c.program.classes[0].tasks[20].in[0] = c.program.classes[0].tasks[3].in[0];
+      }
       Verdict with = check(c.program, c.graph);
       program::Program bare = c.program;
       for (program::RankClass& cls : bare.classes) {
-        for (program::Task& t : cls.tasks) t.origin = program::kNone;
+        for (program::Task& t : cls.tasks) {
+          t.origin = program::kNone;
+        }
         for (program::Buffer& b : cls.buffers) {
           b.logical = program::kNone;
-          if (b.kind == program::BufferKind::step) b.layout = {};
+          if (b.kind == program::BufferKind::step) {
+            b.layout = {};
+          }
         }
       }
       Verdict without = check(bare, c.graph);
@@ -79,12 +87,13 @@ TEST(Check, LabelsPlayNoPart) {
       EXPECT_EQ(to_json(with), to_json(without));
       EXPECT_EQ(with.ok(), seed == 0);
       // Coordinates only help to choose words.
-      for (program::RankClass& cls : bare.classes)
+      for (program::RankClass& cls : bare.classes) {
         for (program::Task& t : cls.tasks) {
           t.micro_batch = t.layer = t.segment = program::kNone;
           t.phase = program::Phase::forward;
           t.recompute = false;
         }
+      }
       EXPECT_EQ(check(bare, c.graph).num_problems, with.num_problems);
     }
   }
@@ -130,8 +139,10 @@ TEST(Check, CertificateBindsProgramGraphAndMesh) {
 
   const auto only = [&](const Verdict& other, const char* what) {
     const std::string text = differences(v.certificate, other.certificate);
-    for (const char* each : {"program", "reference graph", "mesh"})
-      EXPECT_EQ(text.find(std::string("the ") + each) != text.npos, each == std::string(what)) << text;
+    for (const char* each : {"program", "reference graph", "mesh"}) {
+      EXPECT_EQ(text.find(std::string("the ") + each) != text.npos, each == std::string(what))
+          << text;
+    }
   };
   // Another kernel time is another program.
   program::Program dearer = c.program;
@@ -165,7 +176,9 @@ TEST(Check, StructureAloneNeedsNoGraph) {
 TEST(Check, OneCheckerForManyPrograms) {
   test::Case c = pipeline(true);
   Checker checker(c.graph, 3);
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(checker.check(c.program).ok());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(checker.check(c.program).ok());
+  }
   program::Program bad = c.program;
   bad.classes[1].tasks.back().in[0] = bad.classes[1].tasks.back().in[1];
   EXPECT_FALSE(checker.check(bad).ok());
@@ -183,7 +196,9 @@ TEST(Check, BudgetNamesTheLargestBuffersAndAWayOut) {
   Verdict v = check(c.program, c.graph);
   ASSERT_TRUE(v.ok());
   int64_t peak = 0;
-  for (const ClassMemory& m : v.memory) peak = std::max(peak, m.planned.total());
+  for (const ClassMemory& m : v.memory) {
+    peak = std::max(peak, m.planned.total());
+  }
   EXPECT_TRUE(check(c.program, c.graph, budget(peak)).ok());
   v = check(c.program, c.graph, budget(peak - 1));
   ASSERT_EQ(v.num_problems, 1);
@@ -197,7 +212,9 @@ program::Program with_a_ring(const test::Case& c, const std::string& axis, int32
   program::Program p = c.program;
   for (program::RankClass& cls : p.classes) {
     int32_t loss = 0;
-    while (cls.buffers[static_cast<size_t>(loss)].kind != program::BufferKind::output) ++loss;
+    while (cls.buffers[static_cast<size_t>(loss)].kind != program::BufferKind::output) {
+      ++loss;
+    }
     const graph::TensorType type = cls.buffers[static_cast<size_t>(loss)].type;
     program::Task send, recv;
     send.kind = p.intern(program::communication_kind(comm::Id::send, {}, {type}, {}));
@@ -239,11 +256,12 @@ TEST(Check, AnotherGraphIsRefused) {
   test::Case c = pipeline(false);
   // Every node's attributes matter: the same program against a graph with another eps.
   graph::Graph other = c.graph;
-  for (graph::Node& n : other.nodes)
+  for (graph::Node& n : other.nodes) {
     if (n.op == "rms_norm" && n.layer == 1) {
       n.attrs.set("eps", n.attrs.f("eps") * 2);
       break;
     }
+  }
   Verdict v = check(c.program, other);
   ASSERT_FALSE(v.ok());
   EXPECT_EQ(v.problems[0].rule, "not-in-graph");

@@ -35,7 +35,9 @@ models::ModelConfig moe(int64_t layers) {
   c.moe_intermediate_size = 8;
   c.norm_topk_prob = true;
   c.router_aux_loss_coef = 0.01;
-  for (int64_t i = 0; i < layers; ++i) c.moe_layer[static_cast<size_t>(i)] = i % 3 != 2;
+  for (int64_t i = 0; i < layers; ++i) {
+    c.moe_layer[static_cast<size_t>(i)] = i % 3 != 2;
+  }
   return c;
 }
 
@@ -49,21 +51,31 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
   options.balance_coef = config.router_aux_loss_coef;
   options.num_micro_batches = plan.num_micro_batches;
   using Mode = models::BuildOptions::Mode;
-  if (purpose == Purpose::loss) options.grad = false;
-  if (purpose == Purpose::logits) options.mode = Mode::logits;
+  if (purpose == Purpose::loss) {
+    options.grad = false;
+  }
+  if (purpose == Purpose::logits) {
+    options.mode = Mode::logits;
+  }
   if (purpose == Purpose::generate) {
     options.mode = Mode::generate;
     options.cache_slots = 32;
   }
   c.graph = models::build(config, options);
-  if (purpose == Purpose::train || purpose == Purpose::grads) autodiff::differentiate(c.graph);
-  if (purpose == Purpose::train) autodiff::append_adamw(c.graph, {});
-  if (purpose == Purpose::grads) autodiff::append_grad_outputs(c.graph);
+  if (purpose == Purpose::train || purpose == Purpose::grads) {
+    autodiff::differentiate(c.graph);
+  }
+  if (purpose == Purpose::train) {
+    autodiff::append_adamw(c.graph, {});
+  }
+  if (purpose == Purpose::grads) {
+    autodiff::append_grad_outputs(c.graph);
+  }
   graph::Graph rewritten = c.graph;
   const double bucket_mib = static_cast<double>(bucket_bytes) / (1 << 20);
-  passes::PassRunner runner({"recompute", "bucket"}, {},
-                            passes::PassOptions({"recompute=" + recompute,
-                                                 fmt::format("bucket_mib={}", bucket_mib)}));
+  passes::PassRunner runner(
+      {"recompute", "bucket"}, {},
+      passes::PassOptions({"recompute=" + recompute, fmt::format("bucket_mib={}", bucket_mib)}));
   runner.run(rewritten);
   c.program = parallel::lower(rewritten, plan);
   runner.run(c.program);

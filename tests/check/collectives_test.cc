@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective on every kind of value: the check takes exactly those that lie as the op's movement
-// needs them, and sees them lie as it says afterwards. A new op is tested by being listed.
+// Every collective on every kind of value: the check takes exactly those that lie as the op's
+// movement needs them, and sees them lie as it says afterwards. A new op is tested by being listed.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -57,22 +57,30 @@ TEST(Collectives, AreTakenWhereTheirMovementFits) {
         const Value value = values(e)[v];
         const program::TaskId after = e.find("all_to_all") + 1;
         std::vector<program::BufferId> in{value.buffer}, out;
-        if (op->needs_sizes) in.push_back(e.task("size_exchange").out[0]);
+        if (op->needs_sizes) {
+          in.push_back(e.task("size_exchange").out[0]);
+        }
         std::vector<graph::TensorType> types, made;
-        for (program::BufferId b : in) types.push_back(e.buffer(b).type);
+        for (program::BufferId b : in) {
+          types.push_back(e.buffer(b).type);
+        }
         try {
           made = comm::infer(*op, attrs, types, 2);
         } catch (const Error&) {
           continue;  // the op does not take such a tensor
         }
-        for (const graph::TensorType& t : made) out.push_back(e.add_buffer(t));
+        for (const graph::TensorType& t : made) {
+          out.push_back(e.add_buffer(t));
+        }
         e.insert(after, e.make_collective(op->name, attrs, {e.axis("ep")}, in, out));
         e.replan();
         const bool counts = std::string(value.name) == "row counts";
-        const bool fits = value.placement == comm::before(*op, attrs) && (!op->makes_sizes || counts);
+        const bool fits =
+            value.placement == comm::before(*op, attrs) && (!op->makes_sizes || counts);
         const Verdict verdict = e.check();
-        EXPECT_EQ(verdict.ok(), fits) << op->name << to_string(attrs) << " of " << value.name << "\n"
-                                      << to_text(verdict);
+        EXPECT_EQ(verdict.ok(), fits)
+            << op->name << to_string(attrs) << " of " << value.name << "\n"
+            << to_text(verdict);
         ++(fits ? taken : refused);
       }
     }

@@ -23,28 +23,33 @@ class Integers {
 
  private:
   template <class Number>
-    requires std::is_integral_v<Number> || std::is_enum_v<Number>
+  requires std::is_integral_v<Number> || std::is_enum_v<Number>
   void add(Number& number) {
     writers.push_back([&number](int64_t value) { number = static_cast<Number>(value); });
   }
   void add(program::OutputSet& set) {
-    writers.push_back([&set](int64_t value) {
-      set = program::OutputSet::of_bits(static_cast<uint32_t>(value));
-    });
+    writers.push_back(
+        [&set](int64_t value) { set = program::OutputSet::of_bits(static_cast<uint32_t>(value)); });
   }
   void add(graph::TensorType& type) {
     add(type.top_k);
     add(type.dims);
   }
   void add(program::Layout& layout) {
-    for (graph::Placement& placement : layout.on) add(placement.code);
+    for (graph::Placement& placement : layout.on) {
+      add(placement.code);
+    }
   }
   void add(program::Mesh& mesh) {
-    for (graph::Axis& axis : mesh.axes) add(axis.size);
+    for (graph::Axis& axis : mesh.axes) {
+      add(axis.size);
+    }
   }
   template <class Item>
   void add(std::vector<Item>& list) {
-    for (Item& item : list) add(item);
+    for (Item& item : list) {
+      add(item);
+    }
   }
   // What holds no integer.
   void add(double&) {}
@@ -64,8 +69,9 @@ TEST(Fuzz, CorruptProgramsGetAVerdict) {
     Integers integers;
     integers.add(c.program);
     const auto& writers = integers.writers;
-    for (int k = 0; k < 1 + i % 3; ++k)
+    for (int k = 0; k < 1 + i % 3; ++k) {
       writers[rng() % writers.size()](kValues[rng() % std::size(kValues)]);
+    }
     refused += !check(c.program, c.graph).ok();
   }
   EXPECT_GT(refused, 250);

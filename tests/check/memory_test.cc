@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the check certifies of memory, against brute force: every buffer laid at its planned offset and
-// its pages counted; every message followed through what must have happened when it is sent.
+// What the check certifies of memory, against brute force: every buffer laid at its planned offset
+// and its pages counted; every message followed through what must have happened when it is sent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ using program::Program;
 using program::RankClass;
 using program::Task;
 
-/// Bytes of the 4 KiB pages that a class's step buffers and workspaces touch, page by page; a ragged
-/// buffer holds what it expects.
+/// Bytes of the 4 KiB pages that a class's step buffers and workspaces touch, page by page; a
+/// ragged buffer holds what it expects.
 int64_t laid_out(const Program& p, const RankClass& cls) {
   std::vector<int32_t> change(static_cast<size_t>(cls.arena_bytes / kPageBytes + 2), 0);
   auto lay = [&](int64_t begin, int64_t bytes) {
@@ -40,8 +40,11 @@ int64_t laid_out(const Program& p, const RankClass& cls) {
     if (b.kind != BufferKind::step || b.offset == kNone) continue;
     lay(b.offset, b.expected_bytes == kNone ? b.type.bytes() : b.expected_bytes);
   }
-  for (const Task& t : cls.tasks)
-    if (const int64_t bytes = p.kind(t).workspace; bytes > 0) lay(t.workspace, bytes);
+  for (const Task& t : cls.tasks) {
+    if (const int64_t bytes = p.kind(t).workspace; bytes > 0) {
+      lay(t.workspace, bytes);
+    }
+  }
   int64_t pages = 0, over = 0;
   for (int32_t c : change) {
     over += c;
@@ -52,9 +55,11 @@ int64_t laid_out(const Program& p, const RankClass& cls) {
 
 int64_t named_pages(const RankClass& cls, bool persistent) {
   int64_t pages = 0;
-  for (const program::Buffer& b : cls.buffers)
-    if (b.kind != BufferKind::step && (b.kind == BufferKind::persistent) == persistent)
+  for (const program::Buffer& b : cls.buffers) {
+    if (b.kind != BufferKind::step && (b.kind == BufferKind::persistent) == persistent) {
       pages += (b.type.bytes() + kPageBytes - 1) / kPageBytes;
+    }
+  }
   return pages * kPageBytes;
 }
 
@@ -90,20 +95,23 @@ TEST(CheckMemory, ThirtyBillionOnFiveHundredRanks) {
   const Verdict v = check(c.program, c.reference, options);
   expect_laid_out(c.program, v, "qwen3-30b-a3b");
   EXPECT_NEAR(v.ragged_factor, 1.25, 0.001);
-  for (const ClassMemory& m : v.memory)
+  for (const ClassMemory& m : v.memory) {
     std::cout << "class " << m.cls << ": " << program::parts_text(m.planned) << "\n";
+  }
 }
 
 // ---- messages -----------------------------------------------------------------------------------
 
-/// Tasks of all ranks of a pipeline of one rank per stage, and for each all that must have ended when it
-/// starts: by lane, dependency and message.
+/// Tasks of all ranks of a pipeline of one rank per stage, and for each all that must have ended
+/// when it starts: by lane, dependency and message.
 class Order {
  public:
   explicit Order(const Program& p) : p_(p) {
     for (size_t c = 0; c < p.classes.size(); ++c) {
       first_.push_back(static_cast<int32_t>(tasks_.size()));
-      for (const Task& t : p.classes[c].tasks) tasks_.push_back(&t), class_.push_back(static_cast<int32_t>(c));
+      for (const Task& t : p.classes[c].tasks) {
+        tasks_.push_back(&t), class_.push_back(static_cast<int32_t>(c));
+      }
     }
     before_.resize(tasks_.size());
     std::map<std::pair<int32_t, int>, int32_t> last;  // class, lane
@@ -112,22 +120,31 @@ class Order {
       const Task& t = *tasks_[i];
       const int32_t g = static_cast<int32_t>(i), c = class_[i];
       auto [lane, fresh] = last.try_emplace({c, static_cast<int>(t.lane)}, g);
-      if (!fresh) before_[i].push_back(std::exchange(lane->second, g));
-      for (program::TaskId d : t.deps) before_[i].push_back(first_[static_cast<size_t>(c)] + d);
-      if (op(g) == "send") sent[{c, c + t.peer, t.tag}].push_back(g);
-      if (op(g) == "recv") received[{c + t.peer, c, t.tag}].push_back(g);
+      if (!fresh) {
+        before_[i].push_back(std::exchange(lane->second, g));
+      }
+      for (program::TaskId d : t.deps) {
+        before_[i].push_back(first_[static_cast<size_t>(c)] + d);
+      }
+      if (op(g) == "send") {
+        sent[{c, c + t.peer, t.tag}].push_back(g);
+      }
+      if (op(g) == "recv") {
+        received[{c + t.peer, c, t.tag}].push_back(g);
+      }
     }
-    for (auto& [channel, list] : sent)
+    for (auto& [channel, list] : sent) {
       for (size_t k = 0; k < list.size(); ++k) {
         const int32_t r = received.at(channel).at(k);
         receive_[list[k]] = r;
         before_[static_cast<size_t>(r)].push_back(list[k]);
       }
+    }
   }
   std::string op(int32_t task) const { return p_.kind(*tasks_[static_cast<size_t>(task)]).op; }
 
-  /// Most bytes of a class's messages that are sent and not received when one of its sends has started
-  /// and nothing else has happened than what must have.
+  /// Most bytes of a class's messages that are sent and not received when one of its sends has
+  /// started and nothing else has happened than what must have.
   int64_t most_held(int32_t cls) const {
     int64_t most = 0;
     for (auto [send, recv] : receive_) {
@@ -138,12 +155,16 @@ class Order {
         const int32_t t = open.back();
         open.pop_back();
         if (std::exchange(done[static_cast<size_t>(t)], 1)) continue;
-        open.insert(open.end(), before_[static_cast<size_t>(t)].begin(), before_[static_cast<size_t>(t)].end());
+        open.insert(open.end(), before_[static_cast<size_t>(t)].begin(),
+                    before_[static_cast<size_t>(t)].end());
       }
       int64_t held = 0;
-      for (auto [s, r] : receive_)
-        if (class_[static_cast<size_t>(s)] == cls && done[static_cast<size_t>(s)] && !done[static_cast<size_t>(r)])
+      for (auto [s, r] : receive_) {
+        if (class_[static_cast<size_t>(s)] == cls && done[static_cast<size_t>(s)] &&
+            !done[static_cast<size_t>(r)]) {
           held += p_.kind(*tasks_[static_cast<size_t>(s)]).in[0].bytes();
+        }
+      }
       most = std::max(most, held);
     }
     return most;
@@ -159,8 +180,8 @@ class Order {
 
 TEST(CheckMemory, MessagesInFlight) {
   int exact = 0;
-  for (int64_t pp = 2; pp <= 4; ++pp)
-    for (int64_t micro_batches : {1, 2, 5, 8})
+  for (int64_t pp = 2; pp <= 4; ++pp) {
+    for (int64_t micro_batches : {1, 2, 5, 8}) {
       for (const char* schedule : {"1f1b", "gpipe"}) {
         parallel::Plan plan;
         plan.pp = pp;
@@ -179,6 +200,8 @@ TEST(CheckMemory, MessagesInFlight) {
           exact += bound == held;
         }
       }
+    }
+  }
   std::cout << exact << " bounds are reached\n";
 }
 

@@ -5,7 +5,6 @@
 
 #include "check/check.h"
 #include "ops/op.h"
-#include "ops/op.h"
 #include "program/finalize.h"
 #include "tests/check/check_util.h"
 
@@ -29,8 +28,9 @@ test::Case make(int64_t pp, int64_t dp, int64_t ep, int64_t micro_batches, bool 
 /// The n-th task of this op in the class.
 int32_t find(const Program& p, int32_t cls, const std::string& op, int n = 0) {
   const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
-  for (size_t i = 0; i < tasks.size(); ++i)
+  for (size_t i = 0; i < tasks.size(); ++i) {
     if (p.kind(tasks[i]).op == op && n-- == 0) return static_cast<int32_t>(i);
+  }
   ADD_FAILURE() << "no " << op;
   return 0;
 }
@@ -42,7 +42,9 @@ void erase(Program& p, int32_t cls, int32_t at) {
   c.tasks.erase(c.tasks.begin() + at);
   for (Task& t : c.tasks) {
     std::erase(t.deps, at);
-    for (int32_t& d : t.deps) d -= d > at;
+    for (int32_t& d : t.deps) {
+      d -= d > at;
+    }
   }
 }
 
@@ -52,12 +54,16 @@ void expect_refused(const Verdict& v, const std::string& rule, std::vector<std::
   for (const Problem& p : v.problems) {
     if (p.rule != rule) continue;
     bool all = true;
-    for (const std::string& w : words) all &= p.text.find(w) != std::string::npos;
+    for (const std::string& w : words) {
+      all &= p.text.find(w) != std::string::npos;
+    }
     EXPECT_FALSE(p.fix.empty());
     if (all) return;
   }
   std::string wanted;
-  for (const std::string& w : words) wanted += " '" + w + "'";
+  for (const std::string& w : words) {
+    wanted += " '" + w + "'";
+  }
   ADD_FAILURE() << "no problem " << rule << " with" << wanted << " in\n" << to_text(v);
 }
 
@@ -65,7 +71,9 @@ void expect_refused(const Verdict& v, const std::string& rule, std::vector<std::
 Verdict check_values(test::Case& c) {
   for (RankClass& cls : c.program.classes) {
     cls.arena_bytes = 0;
-    for (auto& b : cls.buffers) b.offset = program::kNone;
+    for (auto& b : cls.buffers) {
+      b.offset = program::kNone;
+    }
   }
   CheckOptions options;
   options.allow_unplanned = true;
@@ -84,8 +92,11 @@ TEST(Refuse, AllReduceTwice) {
   RankClass& cls = c.program.classes[0];
   const int32_t at = find(c.program, 0, "all_reduce");
   cls.tasks.insert(cls.tasks.begin() + at, cls.tasks[static_cast<size_t>(at)]);
-  for (size_t i = static_cast<size_t>(at) + 1; i < cls.tasks.size(); ++i)
-    for (int32_t& d : cls.tasks[i].deps) d += d >= at;
+  for (size_t i = static_cast<size_t>(at) + 1; i < cls.tasks.size(); ++i) {
+    for (int32_t& d : cls.tasks[i].deps) {
+      d += d >= at;
+    }
+  }
   expect_refused(check(c.program, c.graph), "reduce-replicated",
                  {"all_reduce", "2 times the value"});
 }
@@ -118,11 +129,17 @@ TEST(Refuse, MicroBatchTwiceInAGradient) {
   test::Case c = make(1, 1, 1, 3);
   RankClass& cls = c.program.classes[0];
   Task* second = nullptr;
-  for (Task& t : cls.tasks)
-    if (c.program.kind(t).op == "linear_dw" && t.micro_batch == 2 && !second) second = &t;
+  for (Task& t : cls.tasks) {
+    if (c.program.kind(t).op == "linear_dw" && t.micro_batch == 2 && !second) {
+      second = &t;
+    }
+  }
   const auto origin = second->origin;
-  for (const Task& t : cls.tasks)
-    if (t.origin == origin && t.micro_batch == 1) second->in = t.in;
+  for (const Task& t : cls.tasks) {
+    if (t.origin == origin && t.micro_batch == 1) {
+      second->in = t.in;
+    }
+  }
   // Its memory may be gone by then: only the value matters here.
   expect_refused(check_values(c), "not-in-graph", {"linear_dw", "mb2", "mb1", "too often"});
 }
@@ -207,11 +224,12 @@ TEST(Refuse, SizesOfAnotherRouting) {
   test::Case c = make(1, 4, 2, 2);
   Task& a = task(c.program, 0, "all_to_all", 0);
   RankClass& cls = c.program.classes[0];
-  for (Task& t : cls.tasks)
+  for (Task& t : cls.tasks) {
     if (c.program.kind(t).op == "all_to_all" && t.in[1] != a.in[1]) {
       t.in[1] = a.in[1];
       break;
     }
+  }
   expect_refused(check_values(c), "exchange-sizes", {"all_to_all", "routing"});
 }
 
@@ -229,7 +247,9 @@ TEST(Refuse, ExchangeInTheWrongDirection) {
 TEST(Refuse, TiedGradientNotSummedOverStages) {
   test::Case c = make(2, 1, 1, 2, true);
   // The first reduction over stages is the tied gradient's; the norms' comes later.
-  for (int32_t cls = 0; cls < 2; ++cls) erase(c.program, cls, find(c.program, cls, "all_reduce"));
+  for (int32_t cls = 0; cls < 2; ++cls) {
+    erase(c.program, cls, find(c.program, cls, "all_reduce"));
+  }
   expect_refused(check(c.program, c.graph), "not-in-graph", {"lacks"});
 }
 
@@ -257,14 +277,16 @@ TEST(Refuse, LostMessage) {
 
 TEST(Refuse, MissingDependencyIsARace) {
   test::Case c = make(2, 1, 1, 2);
-  for (Task& t : c.program.classes[1].tasks)
-    for (size_t k = 0; k < t.deps.size(); ++k)
+  for (Task& t : c.program.classes[1].tasks) {
+    for (size_t k = 0; k < t.deps.size(); ++k) {
       if (c.program.kind(c.program.classes[1].tasks[static_cast<size_t>(t.deps[k])]).op == "recv") {
         t.deps.erase(t.deps.begin() + static_cast<int64_t>(k));
         expect_refused(check(c.program, c.graph), "race",
                        {"reads", "nothing orders it after recv"});
         return;
       }
+    }
+  }
   FAIL();
 }
 
@@ -290,8 +312,11 @@ TEST(Refuse, WorkspaceOverAnInput) {
 
 /// The first step buffer of class 0 that is (not) ragged.
 program::Buffer& step_buffer(Program& p, bool ragged) {
-  for (program::Buffer& b : p.classes[0].buffers)
-    if (b.kind == program::BufferKind::step && (b.expected_bytes != program::kNone) == ragged) return b;
+  for (program::Buffer& b : p.classes[0].buffers) {
+    if (b.kind == program::BufferKind::step && (b.expected_bytes != program::kNone) == ragged) {
+      return b;
+    }
+  }
   ADD_FAILURE() << "no such buffer";
   return p.classes[0].buffers[0];
 }
@@ -303,16 +328,22 @@ TEST(Refuse, DenseBufferThatExpectsLessThanItHolds) {
   EXPECT_GE(good.ragged_factor, 1.25);
   EXPECT_LT(good.ragged_factor, 1.5);
   const auto at = &step_buffer(c.program, false) - c.program.classes[0].buffers.data();
-  for (program::Buffer& b : c.program.classes[0].buffers)
-    if (b.kind == program::BufferKind::step && !b.type.routed()) b.expected_bytes = 1;
+  for (program::Buffer& b : c.program.classes[0].buffers) {
+    if (b.kind == program::BufferKind::step && !b.type.routed()) {
+      b.expected_bytes = 1;
+    }
+  }
   expect_refused(check(c.program, c.graph), "expected-routed",
                  {fmt::format("buffer {} ", at), "expects 1 bytes, but always holds"});
 }
 
 TEST(Refuse, InputThatExpectsLessThanItHolds) {
   test::Case c = make(1, 2, 2, 1);
-  for (program::Buffer& b : c.program.classes[0].buffers)
-    if (b.kind == program::BufferKind::input) b.expected_bytes = 4;
+  for (program::Buffer& b : c.program.classes[0].buffers) {
+    if (b.kind == program::BufferKind::input) {
+      b.expected_bytes = 4;
+    }
+  }
   expect_refused(check(c.program, c.graph), "expected-routed", {"input", "expects 4 bytes"});
 }
 
@@ -321,7 +352,8 @@ TEST(Refuse, RaggedBufferThatExpectsLessThanEvenRouting) {
   program::Buffer& b = step_buffer(c.program, true);
   const int64_t enough = b.expected_bytes;
   b.expected_bytes = enough / 2;
-  expect_refused(check(c.program, c.graph), "expected-rows", {"planned to hold", "even routing brings"});
+  expect_refused(check(c.program, c.graph), "expected-rows",
+                 {"planned to hold", "even routing brings"});
   // With less headroom than lowering gives, the certificate says how much is left.
   b.expected_bytes = enough * 9 / 10;
   const Verdict v = check(c.program, c.graph);
@@ -335,8 +367,10 @@ TEST(Refuse, RoutedBufferOfAllExpertsThatExpectsLess) {
   test::Case c = make(1, 2, 2, 1);
   bool found = false;
   for (program::Buffer& b : c.program.classes[0].buffers) {
-    if (b.kind != program::BufferKind::step || !b.type.routed() || b.expected_bytes != program::kNone)
+    if (b.kind != program::BufferKind::step || !b.type.routed() ||
+        b.expected_bytes != program::kNone) {
       continue;
+    }
     b.expected_bytes = b.type.bytes() / 2;
     found = true;
   }
@@ -348,8 +382,12 @@ TEST(Refuse, ProgramWithoutAMemoryPlan) {
   test::Case c = make(2, 1, 1, 1);
   for (RankClass& cls : c.program.classes) {
     cls.arena_bytes = 0;
-    for (auto& b : cls.buffers) b.offset = program::kNone;
-    for (Task& t : cls.tasks) t.workspace = program::kNone;
+    for (auto& b : cls.buffers) {
+      b.offset = program::kNone;
+    }
+    for (Task& t : cls.tasks) {
+      t.workspace = program::kNone;
+    }
   }
   expect_refused(check(c.program, c.graph), "has-plan", {"class 0", "no memory plan"});
   CheckOptions between_passes;
@@ -357,7 +395,9 @@ TEST(Refuse, ProgramWithoutAMemoryPlan) {
   EXPECT_TRUE(check(c.program, c.graph, between_passes).ok());
   // One class without a plan is a fault in any program.
   c = make(2, 1, 1, 1);
-  for (auto& b : c.program.classes[1].buffers) b.offset = program::kNone;
+  for (auto& b : c.program.classes[1].buffers) {
+    b.offset = program::kNone;
+  }
   expect_refused(check(c.program, c.graph), "buffer-planned", {"class 1", "has no offset"});
   expect_refused(check(c.program, c.graph, between_passes), "buffer-planned", {"class 1"});
 }
@@ -413,7 +453,9 @@ Program exchange(bool swapped) {
     RankClass c;
     c.stage = s;
     c.buffers.resize(3);
-    for (program::Buffer& b : c.buffers) b.type = f;
+    for (program::Buffer& b : c.buffers) {
+      b.type = f;
+    }
     auto message = [&](bool receive) {
       Task t;
       t.kind = receive ? recv : send;
@@ -456,7 +498,9 @@ Program ring(int32_t n, bool after_the_send) {
   const auto zero = p.intern(compute_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
   RankClass c;
   c.buffers.resize(2);
-  for (program::Buffer& b : c.buffers) b.type = f;
+  for (program::Buffer& b : c.buffers) {
+    b.type = f;
+  }
   Task make, send, recv;
   make.kind = zero;
   make.out = {0};
@@ -470,7 +514,9 @@ Program ring(int32_t n, bool after_the_send) {
   send.tag = recv.tag = 0;
   send.peer = 1;
   recv.peer = -1;
-  if (after_the_send) recv.deps = {1};
+  if (after_the_send) {
+    recv.deps = {1};
+  }
   c.tasks = {make, send, recv};
   p.classes.push_back(c);
   program::finalize(p);
@@ -483,15 +529,19 @@ TEST(Refuse, ARingThatEndsOnlyWhenSendsCompleteAlone) {
   ASSERT_TRUE(v.ok()) << to_text(v);
   EXPECT_EQ(v.stuck_when_sends_wait, "");
   EXPECT_NE(to_text(v).find("whether a send completes alone or waits for its receiver"),
-            std::string::npos) << to_text(v);
+            std::string::npos)
+      << to_text(v);
   // The receive comes after the send: if sends wait, each rank waits for the next one's receive.
   v = check_structure(ring(4, true));
   ASSERT_TRUE(v.ok()) << to_text(v);
-  for (const char* words : {"send", "waits for its receiver", "depends on"})
+  for (const char* words : {"send", "waits for its receiver", "depends on"}) {
     EXPECT_NE(v.stuck_when_sends_wait.find(words), std::string::npos) << v.stuck_when_sends_wait;
+  }
   EXPECT_NE(to_text(v).find("every run ends if sends complete alone"), std::string::npos);
   bool assumed = false;
-  for (const std::string& a : v.assumptions) assumed |= a.starts_with("sends complete without");
+  for (const std::string& a : v.assumptions) {
+    assumed |= a.starts_with("sends complete without");
+  }
   EXPECT_TRUE(assumed) << to_text(v);
 }
 
@@ -503,7 +553,9 @@ TEST(Refuse, TwoGroupsOfTheSameRanks) {
     // The same ranks, spelled with an axis of one rank.
     c.program.groups.push_back({{1, 2}, {}});
     t.group = static_cast<int32_t>(c.program.groups.size()) - 1;
-    if (other_lane) t.lane = Lane::inter;
+    if (other_lane) {
+      t.lane = Lane::inter;
+    }
     const Verdict v = check(c.program, c.graph);
     expect_refused(v, "group-once", {"all_reduce", "has the same ranks as group 0"});
     EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "all_reduce", 1));
@@ -520,13 +572,19 @@ TEST(Refuse, AnotherLaneThanTheLinkOfTheRanks) {
   c = make(2, 1, 1, 1);
   c.program.ranks_per_node = 1;
   v = check(c.program, c.graph);
-  expect_refused(v, "lane-recomputed", {"send", "is in lane intra", "1 ranks per node", "lane inter"});
+  expect_refused(v, "lane-recomputed",
+                 {"send", "is in lane intra", "1 ranks per node", "lane inter"});
   expect_refused(v, "lane-recomputed", {"recv", "is in lane intra_rx", "lane inter_rx"});
-  for (RankClass& cls : c.program.classes)
+  for (RankClass& cls : c.program.classes) {
     for (Task& t : cls.tasks) {
-      if (t.lane == Lane::intra) t.lane = Lane::inter;
-      if (t.lane == Lane::intra_rx) t.lane = Lane::inter_rx;
+      if (t.lane == Lane::intra) {
+        t.lane = Lane::inter;
+      }
+      if (t.lane == Lane::intra_rx) {
+        t.lane = Lane::inter_rx;
+      }
     }
+  }
   v = check(c.program, c.graph);
   EXPECT_TRUE(v.ok()) << to_text(v);
 }
@@ -565,8 +623,11 @@ TEST(Refuse, CollectivesInDifferentOrder) {
   // The tied gradient's reduction and the norms' reduction change places on one stage.
   RankClass& cls = c.program.classes[0];
   std::vector<size_t> at;
-  for (size_t i = 0; i < cls.tasks.size(); ++i)
-    if (c.program.kind(cls.tasks[i]).op == "all_reduce") at.push_back(i);
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    if (c.program.kind(cls.tasks[i]).op == "all_reduce") {
+      at.push_back(i);
+    }
+  }
   ASSERT_EQ(at.size(), 2u);
   Task& a = cls.tasks[at[0]];
   Task& b = cls.tasks[at[1]];
@@ -575,17 +636,22 @@ TEST(Refuse, CollectivesInDifferentOrder) {
   const Verdict v = check(c.program, c.graph);
   ASSERT_FALSE(v.ok());
   bool named = false;
-  for (const Problem& p : v.problems)
-    named |= c.program.kind(c.program.classes[static_cast<size_t>(p.task.cls)]
-                                .tasks[static_cast<size_t>(p.task.task)])
+  for (const Problem& p : v.problems) {
+    named |= c.program
+                 .kind(c.program.classes[static_cast<size_t>(p.task.cls)]
+                           .tasks[static_cast<size_t>(p.task.task)])
                  .op == "all_reduce";
+  }
   EXPECT_TRUE(named) << to_text(v);
 }
 
 TEST(Refuse, MissingInputFromTheHost) {
   test::Case c = make(1, 2, 1, 1);
-  for (auto& b : c.program.classes[0].buffers)
-    if (b.name == "tokens") b.name = "tokenz";
+  for (auto& b : c.program.classes[0].buffers) {
+    if (b.name == "tokens") {
+      b.name = "tokenz";
+    }
+  }
   expect_refused(check(c.program, c.graph), "named-tensor", {"tokenz", "not a tensor"});
 }
 
@@ -612,7 +678,9 @@ TEST(Check, CollectivesOfManyOperands) {
     plan.pp = 2;
     const test::Case c = test::make_case(test::dense(layers, true), plan, 8, 1 << 30);
     size_t most = 0;
-    for (const program::Kind& kind : c.program.kinds) most = std::max(most, kind.out.size());
+    for (const program::Kind& kind : c.program.kinds) {
+      most = std::max(most, kind.out.size());
+    }
     EXPECT_GT(most, layers == 8 ? 32u : 64u);
     const Verdict v = check(c.program, c.graph);
     EXPECT_TRUE(v.ok()) << to_text(v);

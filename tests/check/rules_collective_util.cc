@@ -9,13 +9,14 @@ namespace {
 
 graph::TensorType i64(graph::Dims dims) { return {graph::DType::i64, std::move(dims)}; }
 
-/// A program of experts, and its tasks of the first micro-batch around the exchange. Collectives are
-/// inserted after the exchange, and then the memory is planned again: all operands are still alive.
+/// A program of experts, and its tasks of the first micro-batch around the exchange. Collectives
+/// are inserted after the exchange, and then the memory is planned again: all operands are still
+/// alive.
 struct Exchange {
   explicit Exchange(Edit& edit) : e(edit), after(e.find("all_to_all") + 1) {}
-  BufferId counts() { return e.task("route_plan").out[0]; }      // edp:P ep:P
-  BufferId rows() { return e.task("route_plan").out[1]; }        // edp:S0 ep:S0
-  BufferId by_token() { return e.task("dispatch").out[0]; }      // edp:S1 ep:S1
+  BufferId counts() { return e.task("route_plan").out[0]; }           // edp:P ep:P
+  BufferId rows() { return e.task("route_plan").out[1]; }             // edp:S0 ep:S0
+  BufferId by_token() { return e.task("dispatch").out[0]; }           // edp:S1 ep:S1
   BufferId local_counts() { return e.task("size_exchange").out[1]; }  // edp:P ep:S0
 
   void add(const std::string& op, const graph::Attrs& attrs, std::vector<int32_t> axes,
@@ -70,8 +71,8 @@ std::vector<Row> reduction_rows() {
       {"stages-reduce-only", "a gather over the stages", two_stages,
        [](Edit& e) {
          for (int32_t c = 0; c < 2; ++c) {
-           const char* const name = c == 0 ? "model.layers.0.input_layernorm.weight"
-                                           : "model.norm.weight";
+           const char* const name =
+               c == 0 ? "model.layers.0.input_layernorm.weight" : "model.norm.weight";
            const BufferId to = e.add_buffer({graph::DType::f32, {32}}, c);
            e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("pp")},
                                       {e.named(name, kNone, c)}, {to}, c),
@@ -90,8 +91,7 @@ std::vector<Row> reduction_rows() {
          e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")},
                                     {e.named("tokens", 0)}, {to}));
        }},
-      {"gather-layout", "a gather of row numbers", four_experts,
-       with_exchange([](Exchange& x) {
+      {"gather-layout", "a gather of row numbers", four_experts, with_exchange([](Exchange& x) {
          graph::TensorType all = x.e.buffer(x.rows()).type;
          all.dims[0] *= 2;
          x.add("all_gather", {{"dim", int64_t{0}}}, {x.e.axis("ep")}, {x.rows()},
@@ -119,15 +119,13 @@ std::vector<Row> reduction_rows() {
 
 std::vector<Row> exchange_rows() {
   return {
-      {"exchange-axis", "an exchange over two axes", four_experts,
-       with_exchange([](Exchange& x) {
+      {"exchange-axis", "an exchange over two axes", four_experts, with_exchange([](Exchange& x) {
          x.add("size_exchange", {}, {x.e.axis("edp"), x.e.axis("ep")}, {x.counts()},
                {x.e.add_buffer(i64({4, 8})), x.e.add_buffer(i64({2}))});
        })},
       {"exchange-counts", "sizes from counts that were summed already", four_experts,
-       with_exchange([](Exchange& x) {
-         x.exchange_sizes(x.e.task("all_reduce").out[1], x.e.axis("ep"));
-       })},
+       with_exchange(
+           [](Exchange& x) { x.exchange_sizes(x.e.task("all_reduce").out[1], x.e.axis("ep")); })},
       {"exchange-counts", "sizes from what is no count", four_experts,
        with_exchange([](Exchange& x) {
          const BufferId zero = x.e.add_buffer(i64({8}));
@@ -144,8 +142,7 @@ std::vector<Row> exchange_rows() {
          e.insert(at + 1, std::move(t));
          e.replan();
        }},
-      {"exchange-sizes", "sizes of other tokens", four_experts,
-       with_exchange([](Exchange& x) {
+      {"exchange-sizes", "sizes of other tokens", four_experts, with_exchange([](Exchange& x) {
          // Summed over edp first: the rows of all those ranks, not of this one.
          const BufferId sum = x.e.add_like(x.counts());
          x.add("all_reduce", {}, {x.e.axis("edp")}, {x.counts()}, {sum});
@@ -158,9 +155,7 @@ std::vector<Row> exchange_rows() {
          x.exchange_rows(x.by_token(), sizes, x.e.axis("edp"), 1, 0);
        })},
       {"scatter-layout", "sizes whose split lies outside another", four_experts,
-       with_exchange([](Exchange& x) {
-         x.exchange_sizes(x.local_counts(), x.e.axis("edp"));
-       })},
+       with_exchange([](Exchange& x) { x.exchange_sizes(x.local_counts(), x.e.axis("edp")); })},
   };
 }
 
@@ -168,7 +163,9 @@ std::vector<Row> exchange_rows() {
 
 std::vector<Row> collective_rows() {
   std::vector<Row> list = reduction_rows();
-  for (const Row& row : exchange_rows()) list.push_back(row);
+  for (const Row& row : exchange_rows()) {
+    list.push_back(row);
+  }
   return list;
 }
 

@@ -9,8 +9,11 @@ namespace {
 
 /// The first step buffer of class 0 of a routed type that is (not) ragged.
 program::Buffer& routed_buffer(Edit& e, bool ragged) {
-  for (program::Buffer& b : e.cls().buffers)
-    if (b.kind == BufferKind::step && b.type.routed() && (b.expected_bytes != kNone) == ragged) return b;
+  for (program::Buffer& b : e.cls().buffers) {
+    if (b.kind == BufferKind::step && b.type.routed() && (b.expected_bytes != kNone) == ragged) {
+      return b;
+    }
+  }
   throw std::runtime_error("no such buffer");
 }
 
@@ -26,8 +29,12 @@ std::vector<Row> memory_rows() {
       {"has-plan", "no step buffer has a place", one_rank,
        [](Edit& e) {
          e.cls().arena_bytes = 0;
-         for (program::Buffer& b : e.cls().buffers) b.offset = kNone;
-         for (Task& t : e.cls().tasks) t.workspace = kNone;
+         for (program::Buffer& b : e.cls().buffers) {
+           b.offset = kNone;
+         }
+         for (Task& t : e.cls().tasks) {
+           t.workspace = kNone;
+         }
        }},
       {"expected-routed", "a dense step buffer that expects less than it holds", four_experts,
        [](Edit& e) { e.buffer(e.task("embedding").out[0]).expected_bytes = 1; }},
@@ -39,7 +46,8 @@ std::vector<Row> memory_rows() {
          // Tokens of both ranks of the group, 2 experts each, half of them here.
          b.expected_bytes = b.type.dims[1] * b.type.row_size() * size_of(b.type.dtype) - 1;
        }},
-      {"expected-rows", "a routed buffer of all experts that expects less than all rows", four_experts,
+      {"expected-rows", "a routed buffer of all experts that expects less than all rows",
+       four_experts,
        [](Edit& e) {
          program::Buffer& b = routed_buffer(e, false);
          b.expected_bytes = b.type.bytes() - 1;

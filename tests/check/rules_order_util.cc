@@ -44,10 +44,8 @@ std::vector<Row> meeting_rows() {
       {"message-type", "a message of another size than is expected", two_stages,
        [](Edit& e) { send_zeros(e, 4, 8); }},
       {"collective-unmatched", "a collective that one stage leaves out", two_stages,
-       [](Edit& e) {
-         reduce_zeros(e, 4, 0);
-       },
-       "deadlock", "the collective waits for ever; this rule says for whom"},
+       [](Edit& e) { reduce_zeros(e, 4, 0); }, "deadlock",
+       "the collective waits for ever; this rule says for whom"},
       {"collective-differs", "stages that reduce different sizes together", two_stages,
        [](Edit& e) {
          reduce_zeros(e, 4, 0);
@@ -68,8 +66,7 @@ std::vector<Row> meeting_rows() {
          // Stage 1 receives what stage 0 sends after the collective, before it takes part itself.
          reduce_zeros(e, 4, 0);
          e.append(e.make_message("send", zeros(e, 4), e.axis("pp"), 1, kTag));
-         e.append(
-             e.make_message("recv", e.add_buffer(f32({4}), 1), e.axis("pp"), -1, kTag, 1), 1);
+         e.append(e.make_message("recv", e.add_buffer(f32({4}), 1), e.axis("pp"), -1, kTag, 1), 1);
          reduce_zeros(e, 4, 1);
        }},
   };
@@ -101,8 +98,11 @@ std::vector<Row> race_rows() {
       {"race", "a buffer in a workspace that may still be in use", one_rank,
        [](Edit& e) {
          TaskId last = 0;
-         for (TaskId i = 0; i < static_cast<TaskId>(e.cls().tasks.size()); ++i)
-           if (e.kind(e.at(i)).workspace > 0) last = i;
+         for (TaskId i = 0; i < static_cast<TaskId>(e.cls().tasks.size()); ++i) {
+           if (e.kind(e.at(i)).workspace > 0) {
+             last = i;
+           }
+         }
          // Of an input: nobody writes it later.
          const BufferId from = e.named("loss_scale"), to = e.add_like(from);
          e.buffer(to).offset = e.at(last).workspace;
@@ -128,7 +128,9 @@ std::vector<Row> race_rows() {
 
 std::vector<Row> order_rows() {
   std::vector<Row> list = meeting_rows();
-  for (const Row& row : race_rows()) list.push_back(row);
+  for (const Row& row : race_rows()) {
+    list.push_back(row);
+  }
   return list;
 }
 

@@ -35,7 +35,9 @@ std::vector<Row> id_rows() {
       {"ids-in-range", "an axis of no rank", one_rank,
        [](Edit& e) { e.program.mesh.axes[1].size = 0; }},
       {"ids-in-range", "too many axes", one_rank,
-       [](Edit& e) { e.program.mesh.axes.resize(graph::kMaxAxes + 1, {"more", 1}); }},
+       [](Edit& e) {
+         e.program.mesh.axes.resize(graph::kMaxAxes + 1, {"more", 1});
+       }},
       {.rule = "ids-in-range",
        .fault = "a kind that does not exist",
        .start = one_rank,
@@ -50,9 +52,7 @@ std::vector<Row> id_rows() {
        .fault = "an input that does not exist",
        .start = one_rank,
        .edit =
-           [](Edit& e) {
-             e.task("swiglu").in[0] = static_cast<BufferId>(e.cls().buffers.size());
-           },
+           [](Edit& e) { e.task("swiglu").in[0] = static_cast<BufferId>(e.cls().buffers.size()); },
        .only_refused = true},
       {.rule = "ids-in-range",
        .fault = "an output that does not exist",
@@ -87,8 +87,8 @@ std::vector<Row> id_rows() {
 std::vector<Row> kind_rows() {
   return {
       {"known-op", "an op that nobody knows", one_rank,
-       [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.op = "swigloo"; }); },
-       "lane-fits", "an op of no class fits no lane; that would not say what is wrong"},
+       [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.op = "swigloo"; }); }, "lane-fits",
+       "an op of no class fits no lane; that would not say what is wrong"},
       {"types-sane", "a dimension of nothing", one_rank,
        [](Edit& e) {
          e.rekind(e.task("swiglu"), [](Kind& k) {
@@ -134,8 +134,8 @@ std::vector<Row> kind_rows() {
        [](Edit& e) {
          const BufferId from = e.named("tokens", 0);
          const BufferId to = e.add_buffer({graph::DType::i32, {16}});
-         e.append(e.make_collective("all_gather", {{"dim", int64_t{3}}}, {e.axis("edp")}, {from},
-                                    {to}));
+         e.append(
+             e.make_collective("all_gather", {{"dim", int64_t{3}}}, {e.axis("edp")}, {from}, {to}));
        },
        "gather-layout", "nothing is split along a dim that does not exist"},
       {"types-follow", "all_to_all that goes nowhere", four_experts,
@@ -257,7 +257,10 @@ std::vector<Row> buffer_rows() {
       {"arena-bounds", "a named buffer in the arena", one_rank,
        [](Edit& e) { e.buffer(e.named("tokens", 0)).offset = 0; }},
       {"host-contract", "an input without a name", one_rank,
-       [](Edit& e) { add_input(e, "", {graph::DType::i32, {8}}, 0); }, "named-tensor",
+       [](Edit& e) {
+         add_input(e, "", {graph::DType::i32, {8}}, 0);
+       },
+       "named-tensor",
        "a graph has no tensor of that name; without a graph only this rule sees it"},
       {"host-contract", "an input that is partial", two_stages_two_ranks,
        [](Edit& e) {
@@ -270,7 +273,9 @@ std::vector<Row> buffer_rows() {
              Placement::split(0);
        }},
       {"named-once", "an input in two buffers", one_rank,
-       [](Edit& e) { add_input(e, "tokens", {graph::DType::i32, {8}}, 0); }},
+       [](Edit& e) {
+         add_input(e, "tokens", {graph::DType::i32, {8}}, 0);
+       }},
       {"workspace-planned", "a workspace without a place", one_rank,
        [](Edit& e) { e.task("linear").workspace = kNone; }},
       {"workspace-planned", "a workspace at no multiple of 64", one_rank,
@@ -284,11 +289,12 @@ std::vector<Row> buffer_rows() {
        [](Edit& e) {
          // The first buffer of the arena: with the rule off, "no offset" reads as -1, and nothing
          // else lies there at that time.
-         for (program::Buffer& b : e.cls().buffers)
+         for (program::Buffer& b : e.cls().buffers) {
            if (b.kind == BufferKind::step && b.offset == 0) {
              b.offset = kNone;
              return;
            }
+         }
        }},
   };
 }
@@ -317,11 +323,15 @@ std::vector<Row> task_rows() {
        }},
       {"lane-fits", "kernels in the host's lane", one_rank,
        [](Edit& e) {
-         for (Task& t : e.cls().tasks) t.lane = Lane::host;
+         for (Task& t : e.cls().tasks) {
+           t.lane = Lane::host;
+         }
        }},
       {"lane-fits", "collectives in the kernels' lane", two_ranks,
        [](Edit& e) {
-         for (Task& t : e.cls().tasks) t.lane = Lane::compute;
+         for (Task& t : e.cls().tasks) {
+           t.lane = Lane::compute;
+         }
        },
        "lane-recomputed", "which says it of communication; this one of kernels as well"},
       {"lane-recomputed", "a collective in the lane of the network, inside a node", two_ranks,
@@ -366,8 +376,11 @@ std::vector<Row> task_rows() {
        [](Edit& e) {
          const Task& add = e.task("add");
          const BufferId from = add.out[0], to = add.in[1];
-         for (Task& t : e.cls().tasks)
-           for (auto* list : {&t.in, &t.out}) std::replace(list->begin(), list->end(), from, to);
+         for (Task& t : e.cls().tasks) {
+           for (auto* list : {&t.in, &t.out}) {
+             std::replace(list->begin(), list->end(), from, to);
+           }
+         }
          e.replan();
        }},
       {"in-place-declared", "two outputs to one buffer", one_rank,
@@ -395,8 +408,9 @@ std::vector<Row> task_rows() {
 
 std::vector<Row> structure_rows() {
   std::vector<Row> list;
-  for (const auto& part : {id_rows(), kind_rows(), group_rows(), buffer_rows(), task_rows()})
+  for (const auto& part : {id_rows(), kind_rows(), group_rows(), buffer_rows(), task_rows()}) {
     list.insert(list.end(), part.begin(), part.end());
+  }
   return list;
 }
 

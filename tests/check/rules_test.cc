@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every rule of the check refuses something that no other rule refuses. Each row is a generated
-// program with one fault: it is refused, by the row's rule first; with that rule off it is accepted,
-// or refused by the back-up that the row names. So no rule can be weakened or removed unseen.
+// program with one fault: it is refused, by the row's rule first; with that rule off it is
+// accepted, or refused by the back-up that the row names. So no rule can be weakened or removed
+// unseen.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -23,8 +24,9 @@ const std::vector<Row>& rows() {
   static const std::vector<Row> all = [] {
     std::vector<Row> list;
     for (auto part : {test::structure_rows(), test::order_rows(), test::memory_rows(),
-                      test::value_rows(), test::collective_rows()})
+                      test::value_rows(), test::collective_rows()}) {
       list.insert(list.end(), part.begin(), part.end());
+    }
     return list;
   }();
   return all;
@@ -33,15 +35,17 @@ const std::vector<Row>& rows() {
 /// Rules that no edit of a program reaches alone, and why they are kept.
 const std::map<std::string, std::string> kUnreached = {
     {"local-size",
-     "types-follow fixes the local types of every op and collective from those of the named buffers; "
+     "types-follow fixes the local types of every op and collective from those of the named "
+     "buffers; "
      "this one would show a layout rule and a shape rule of an op that disagree"},
 };
 
 std::string name(const Row& row) { return std::string(row.rule) + ": " + row.fault; }
 
 TEST(Rules, StartsAreAccepted) {
-  for (auto start : {test::one_rank, test::two_ranks, test::two_stages, test::three_stages,
-                     test::tied_stages, test::four_experts, test::two_stages_two_ranks, test::forward_only}) {
+  for (auto start :
+       {test::one_rank, test::two_ranks, test::two_stages, test::three_stages, test::tied_stages,
+        test::four_experts, test::two_stages_two_ranks, test::forward_only}) {
     const Edit e(start());
     const Verdict v = e.check();
     EXPECT_TRUE(v.ok()) << to_text(v);
@@ -85,12 +89,15 @@ TEST(Rules, NoneCanBeOff) {
 
 TEST(Rules, EachHasARow) {
   std::set<std::string> known, rowed, switched_off;
-  for (const RuleInfo& rule : rules())
+  for (const RuleInfo& rule : rules()) {
     EXPECT_TRUE(known.insert(rule.name).second) << rule.name << " is listed twice";
+  }
   for (const Row& row : rows()) {
     EXPECT_TRUE(known.contains(row.rule)) << row.rule << ": no such rule";
     rowed.insert(row.rule);
-    if (!row.only_refused) switched_off.insert(row.rule);
+    if (!row.only_refused) {
+      switched_off.insert(row.rule);
+    }
   }
   for (const std::string& rule : known) {
     if (const auto why = kUnreached.find(rule); why != kUnreached.end()) {
@@ -101,8 +108,11 @@ TEST(Rules, EachHasARow) {
     EXPECT_TRUE(rowed.contains(rule)) << rule << ": no row refuses by this rule";
     EXPECT_TRUE(switched_off.contains(rule)) << rule << ": no row can be run with this rule off";
   }
-  for (const auto& [rule, why] : kUnreached) EXPECT_TRUE(known.contains(rule)) << rule;
-  std::cout << known.size() << " rules, " << kUnreached.size() << " of them without a row, " << rows().size() << " faults\n";
+  for (const auto& [rule, why] : kUnreached) {
+    EXPECT_TRUE(known.contains(rule)) << rule;
+  }
+  std::cout << known.size() << " rules, " << kUnreached.size() << " of them without a row, "
+            << rows().size() << " faults\n";
 }
 
 /// docs/check.md lists the rules by name.
@@ -113,13 +123,19 @@ TEST(Rules, DocsNameThemAll) {
   std::set<std::string> named;
   bool in_table = false;
   for (std::string line; std::getline(file, line);) {
-    if (line.rfind("## ", 0) == 0) in_table = line == "## Rules";
+    if (line.rfind("## ", 0) == 0) {
+      in_table = line == "## Rules";
+    }
     if (!in_table || line.rfind("| `", 0) != 0) continue;
     std::istringstream cell(line.substr(2, line.find(" |", 2) - 2));
-    for (std::string word; cell >> word;) named.insert(word.substr(1, word.size() - 2));
+    for (std::string word; cell >> word;) {
+      named.insert(word.substr(1, word.size() - 2));
+    }
   }
   std::set<std::string> known;
-  for (const RuleInfo& rule : rules()) known.insert(rule.name);
+  for (const RuleInfo& rule : rules()) {
+    known.insert(rule.name);
+  }
   EXPECT_EQ(named, known);
 }
 

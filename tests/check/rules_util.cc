@@ -43,8 +43,11 @@ Edit::Edit(Case start)
 TaskId Edit::find(const std::string& op, int n, int32_t c) const {
   const auto& tasks = program.classes[static_cast<size_t>(c)].tasks;
   std::vector<TaskId> found;
-  for (size_t i = 0; i < tasks.size(); ++i)
-    if (program.kind(tasks[i]).op == op) found.push_back(static_cast<TaskId>(i));
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (program.kind(tasks[i]).op == op) {
+      found.push_back(static_cast<TaskId>(i));
+    }
+  }
   const int count = static_cast<int>(found.size()), index = n < 0 ? count + n : n;
   if (index < 0 || index >= count) throw std::runtime_error("no such task: " + op);
   return found[static_cast<size_t>(index)];
@@ -52,9 +55,11 @@ TaskId Edit::find(const std::string& op, int n, int32_t c) const {
 
 BufferId Edit::named(const std::string& name, int32_t micro_batch, int32_t c) const {
   const auto& buffers = program.classes[static_cast<size_t>(c)].buffers;
-  for (size_t b = 0; b < buffers.size(); ++b)
-    if (buffers[b].name == name && buffers[b].micro_batch == micro_batch)
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    if (buffers[b].name == name && buffers[b].micro_batch == micro_batch) {
       return static_cast<BufferId>(b);
+    }
+  }
   throw std::runtime_error("no such buffer: " + name);
 }
 
@@ -92,8 +97,12 @@ Task Edit::make(const std::string& op, const graph::Attrs& attrs, std::vector<Bu
   kind.op = op;
   kind.communication = comm::find(op);
   kind.attrs = attrs;
-  for (BufferId b : in) kind.in.push_back(buffer(b, c).type);
-  for (BufferId b : out) kind.out.push_back(buffer(b, c).type);
+  for (BufferId b : in) {
+    kind.in.push_back(buffer(b, c).type);
+  }
+  for (BufferId b : out) {
+    kind.out.push_back(buffer(b, c).type);
+  }
   set_cost(kind);
   Task t;
   t.kind = program.intern(std::move(kind));
@@ -111,8 +120,8 @@ Task Edit::make_collective(const std::string& op, const graph::Attrs& attrs,
   return t;
 }
 
-Task Edit::make_message(const std::string& op, BufferId b, int32_t axis, int32_t peer,
-                        int32_t tag, int32_t c) {
+Task Edit::make_message(const std::string& op, BufferId b, int32_t axis, int32_t peer, int32_t tag,
+                        int32_t c) {
   const bool receive = op == "recv";
   Task t = receive ? make(op, {}, {}, {b}, c) : make(op, {}, {b}, {}, c);
   t.lane = receive ? Lane::intra_rx : Lane::intra;
@@ -124,14 +133,20 @@ Task Edit::make_message(const std::string& op, BufferId b, int32_t axis, int32_t
 
 Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
   RankClass& rc = cls(c);
-  for (Task& other : rc.tasks)
-    for (TaskId& d : other.deps) d += d >= at;
+  for (Task& other : rc.tasks) {
+    for (TaskId& d : other.deps) {
+      d += d >= at;
+    }
+  }
   rc.tasks.insert(rc.tasks.begin() + at, std::move(t));
   Task& added = rc.tasks[static_cast<size_t>(at)];
   if (kind(added).workspace > 0) {
     // All tasks share one workspace.
-    for (const Task& other : rc.tasks)
-      if (&other != &added && other.workspace != kNone) added.workspace = other.workspace;
+    for (const Task& other : rc.tasks) {
+      if (&other != &added && other.workspace != kNone) {
+        added.workspace = other.workspace;
+      }
+    }
   }
   if (ordered) {
     std::array<TaskId, program::kNumLanes> last, next;
@@ -139,13 +154,21 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
     next.fill(kNone);
     for (TaskId i = 0; i < static_cast<TaskId>(rc.tasks.size()); ++i) {
       const size_t lane = static_cast<size_t>(rc.tasks[static_cast<size_t>(i)].lane);
-      if (i < at) last[lane] = i;
-      if (i > at && next[lane] == kNone) next[lane] = i;
+      if (i < at) {
+        last[lane] = i;
+      }
+      if (i > at && next[lane] == kNone) {
+        next[lane] = i;
+      }
     }
     for (size_t lane = 0; lane < last.size(); ++lane) {
       if (lane == static_cast<size_t>(added.lane)) continue;
-      if (last[lane] != kNone) added.deps.push_back(last[lane]);
-      if (next[lane] != kNone) rc.tasks[static_cast<size_t>(next[lane])].deps.push_back(at);
+      if (last[lane] != kNone) {
+        added.deps.push_back(last[lane]);
+      }
+      if (next[lane] != kNone) {
+        rc.tasks[static_cast<size_t>(next[lane])].deps.push_back(at);
+      }
     }
   }
   return added;
@@ -156,7 +179,9 @@ void Edit::erase(TaskId at, int32_t c) {
   rc.tasks.erase(rc.tasks.begin() + at);
   for (Task& t : rc.tasks) {
     std::erase(t.deps, at);
-    for (TaskId& d : t.deps) d -= d > at;
+    for (TaskId& d : t.deps) {
+      d -= d > at;
+    }
   }
 }
 
@@ -174,8 +199,11 @@ void Edit::move(TaskId from, TaskId to, int32_t c) {
     if (to <= t && t < from) return t + 1;
     return t;
   };
-  for (Task& t : rc.tasks)
-    for (TaskId& d : t.deps) d = moved(d);
+  for (Task& t : rc.tasks) {
+    for (TaskId& d : t.deps) {
+      d = moved(d);
+    }
+  }
 }
 
 void Edit::replan() { program::finalize(program); }

@@ -58,12 +58,11 @@ class Edit {
   /// A task that is not yet in the program; its kind has the types of the buffers and their cost.
   Task make(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
             std::vector<BufferId> out, int32_t c = 0);
-  Task make_collective(const std::string& op, const graph::Attrs& attrs,
-                       std::vector<int32_t> axes, std::vector<BufferId> in,
-                       std::vector<BufferId> out, int32_t c = 0);
+  Task make_collective(const std::string& op, const graph::Attrs& attrs, std::vector<int32_t> axes,
+                       std::vector<BufferId> in, std::vector<BufferId> out, int32_t c = 0);
   /// send if `in`, else recv.
-  Task make_message(const std::string& op, BufferId buffer, int32_t axis, int32_t peer,
-                    int32_t tag, int32_t c = 0);
+  Task make_message(const std::string& op, BufferId buffer, int32_t axis, int32_t peer, int32_t tag,
+                    int32_t c = 0);
   /// Inserts before task `at`; dependencies follow. With `ordered`, the task waits for all before
   /// it in the list, and all after it wait for it.
   Task& insert(TaskId at, Task t, int32_t c = 0, bool ordered = true);
@@ -83,26 +82,26 @@ class Edit {
 
 struct Row {
   const char* rule;
-  const char* fault;           ///< in words
-  Case (*start)();             ///< a good program
+  const char* fault;  ///< in words
+  Case (*start)();    ///< a good program
   std::function<void(Edit&)> edit;
   /// The rule that refuses when this one is off: "" none does (the program is then accepted).
   const char* back_up = "";
-  const char* why = "";        ///< why the back-up sees it too, and why the rule exists all the same
+  const char* why = "";  ///< why the back-up sees it too, and why the rule exists all the same
   /// The fault can't be followed with the rule off: ids would be used that name nothing. Every rule
   /// has another row that can.
   bool only_refused = false;
 };
 
 // The smallest programs that have what the rows change.
-Case one_rank();      ///< dense, 2 micro-batches
-Case two_ranks();     ///< dense, dp=2, 2 micro-batches
-Case two_stages();    ///< dense, pp=2, 2 micro-batches
-Case three_stages();  ///< dense, pp=3
-Case tied_stages();   ///< dense with tied embeddings, pp=2: a collective over the stages
-Case four_experts();  ///< MoE, dp=4, ep=2
+Case one_rank();              ///< dense, 2 micro-batches
+Case two_ranks();             ///< dense, dp=2, 2 micro-batches
+Case two_stages();            ///< dense, pp=2, 2 micro-batches
+Case three_stages();          ///< dense, pp=3
+Case tied_stages();           ///< dense with tied embeddings, pp=2: a collective over the stages
+Case four_experts();          ///< MoE, dp=4, ep=2
 Case two_stages_two_ranks();  ///< dense, pp=2, dp=2
-Case forward_only();  ///< dense, the loss alone
+Case forward_only();          ///< dense, the loss alone
 
 std::vector<Row> structure_rows();
 std::vector<Row> order_rows();

@@ -86,13 +86,9 @@ std::vector<Row> term_rows() {
       {"final-value", "a parameter that is not updated", one_rank,
        [](Edit& e) { e.erase(e.find("adamw", 2)); }},
       {"final-value", "a loss without one of its micro-batches", one_rank,
-       [](Edit& e) {
-         e.task("linear_cross_entropy", 1).accumulate.flip(0);
-       }},
+       [](Edit& e) { e.task("linear_cross_entropy", 1).accumulate.flip(0); }},
       {"final-layout", "a whole loss where the host expects parts", two_ranks,
-       [](Edit& e) {
-         e.buffer(e.named("loss")).layout[e.axis("edp")] = Placement::partial();
-       }},
+       [](Edit& e) { e.buffer(e.named("loss")).layout[e.axis("edp")] = Placement::partial(); }},
   };
 }
 
@@ -123,14 +119,19 @@ std::vector<Row> layout_rows() {
       {"sequence-cut", "a sequence that lies on two ranks", two_ranks,
        [](Edit& e) {
          // The same tokens as one long sequence, in the graph and in the program.
-         for (graph::Node& n : e.graph.nodes)
-           if (n.op.starts_with("attention")) n.attrs.set("seq", int64_t{16});
-         for (Task& t : e.cls().tasks)
-           if (e.kind(t).op.starts_with("attention"))
+         for (graph::Node& n : e.graph.nodes) {
+           if (n.op.starts_with("attention")) {
+             n.attrs.set("seq", int64_t{16});
+           }
+         }
+         for (Task& t : e.cls().tasks) {
+           if (e.kind(t).op.starts_with("attention")) {
              e.rekind(t, [](Kind& k) {
                k.attrs.set("seq", int64_t{16});
                Edit::set_cost(k);
              });
+           }
+         }
          e.replan();
        }},
       {"message-layout", "a message of what differs between sender and receiver", two_ranks,
@@ -146,8 +147,9 @@ std::vector<Row> layout_rows() {
 
 std::vector<Row> value_rows() {
   std::vector<Row> list;
-  for (const auto& part : {named_rows(), term_rows(), layout_rows()})
+  for (const auto& part : {named_rows(), term_rows(), layout_rows()}) {
     list.insert(list.end(), part.begin(), part.end());
+  }
   return list;
 }
 

@@ -22,7 +22,9 @@ TEST(Scale, HundredLayersTimesSixtyFourMicroBatches) {
     Verdict v = check(c.program, c.graph);
     EXPECT_TRUE(v.ok()) << to_text(v);
     best = std::min(best, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-    if (i == 0) std::cout << v.num_tasks << " tasks, " << v.num_buffers << " buffers\n";
+    if (i == 0) {
+      std::cout << v.num_tasks << " tasks, " << v.num_buffers << " buffers\n";
+    }
   }
   std::cout << "checked in " << best << " s\n";
   EXPECT_LT(best, 1.5);  // 0.35 s on the machine where it was written

@@ -35,11 +35,12 @@ struct Content {
   Content(const std::string& family, DType dtype, int64_t step, bool tied = false)
       : config(small_config(family, tied)) {
     c.params = random_params(config, dtype, static_cast<uint64_t>(step), storage);
-    for (const char* moment : {"exp_avg.", "exp_avg_sq."})
+    for (const char* moment : {"exp_avg.", "exp_avg_sq."}) {
       for (NamedTensor t : random_params(config, dtype, hash_name(moment), storage)) {
         t.name = moment + t.name;
         c.optimizer.push_back(std::move(t));
       }
+    }
     c.config = &config;
     c.state.step = step;
     c.state.seed = ~uint64_t{0};
@@ -75,8 +76,8 @@ void expect_equal(const Checkpoint& got, const CheckpointContent& want) {
 }
 
 TEST(Checkpoint, RoundTripIsBitExact) {
-  for (const char* family : {"llama", "qwen3_moe"})
-    for (DType dtype : {DType::f32, DType::f64})
+  for (const char* family : {"llama", "qwen3_moe"}) {
+    for (DType dtype : {DType::f32, DType::f64}) {
       for (bool tied : {false, true}) {
         const TempFolder run;
         const Content content(family, dtype, 12, tied);
@@ -92,6 +93,8 @@ TEST(Checkpoint, RoundTripIsBitExact) {
                   dtype == DType::f32 ? "float32" : "float64");
         EXPECT_EQ(read_file(path + "/tokenizer.json"), "{}");
       }
+    }
+  }
 }
 
 TEST(Checkpoint, PartsOfAParameter) {
@@ -116,12 +119,15 @@ TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
   const TempFolder run;
   EXPECT_FALSE(latest_checkpoint(run.path(), Verify::all).has_value());
   EXPECT_FALSE(latest_checkpoint(run / "absent", Verify::all).has_value());
-  for (int64_t step : {9, 100, 30}) save_checkpoint(run.path(), Content("llama", DType::f32, step).c);
+  for (int64_t step : {9, 100, 30}) {
+    save_checkpoint(run.path(), Content("llama", DType::f32, step).c);
+  }
   EXPECT_EQ(latest_checkpoint(run.path(), Verify::all), run / "step-000100");
   std::filesystem::resize_file(run / "step-000100/optimizer.safetensors", 50);
   EXPECT_EQ(latest_checkpoint(run.path(), Verify::all), run / "step-000030");
-  EXPECT_NE(error_of([&] { const Checkpoint c(run / "step-000100"); }).find("optimizer.safetensors"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { const Checkpoint c(run / "step-000100"); }).find("optimizer.safetensors"),
+      std::string::npos);
   remove_file(run / "step-000030/model.safetensors");
   EXPECT_EQ(latest_checkpoint(run.path(), Verify::all), run / "step-000009");
   // What is no checkpoint by its name does not count.
@@ -131,20 +137,24 @@ TEST(Checkpoint, LatestSkipsWhatIsNotComplete) {
   write_file_atomic(run / "step-000009/run.json", "{\"files\"");
   const std::string text = error_of([&] { latest_checkpoint(run.path(), Verify::all); });
   for (const char* part :
-       {"step-000100 (optimizer", "step-000030 (model", "step-000009 (", "remove"})
+       {"step-000100 (optimizer", "step-000030 (model", "step-000009 (", "remove"}) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
+  }
 }
 
 TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
   const TempFolder run;
   const auto steps = [&run] {
     std::vector<int64_t> list;
-    for (const auto& [step, path] : list_checkpoints(run.path())) list.push_back(step);
+    for (const auto& [step, path] : list_checkpoints(run.path())) {
+      list.push_back(step);
+    }
     return list;
   };
   // By number, not by name: step-1000000 follows step-999999.
-  for (int64_t step : {3, 20, 999999, 1000000})
+  for (int64_t step : {3, 20, 999999, 1000000}) {
     make_dirs(run / fmt::format("step-{:06}", step));
+  }
   prune_checkpoints(run.path(), 20, 1);
   EXPECT_EQ(steps(), (std::vector<int64_t>{20, 999999, 1000000}));
   prune_checkpoints(run.path(), 1000000, 0);
@@ -187,9 +197,12 @@ TEST(Checkpoint, EveryFaultLeavesTheOldOnes) {
       // A folder that could not be synced after the rename is there in full.
       const auto latest = latest_checkpoint(run.path(), Verify::all);
       ASSERT_TRUE(latest.has_value());
-      if (op != Op::sync) { EXPECT_EQ(*latest, run / "step-000001"); }
-      for (const std::string& name : list_dir(run.path()))
+      if (op != Op::sync) {
+        EXPECT_EQ(*latest, run / "step-000001");
+      }
+      for (const std::string& name : list_dir(run.path())) {
         EXPECT_EQ(name.find("tmp"), std::string::npos) << name;
+      }
       expect_equal(Checkpoint(run / "step-000001"), old.c);
     }
     EXPECT_GT(operations, 0);
@@ -210,7 +223,9 @@ TEST(Checkpoint, KilledAtRandomInstants) {
   for (int i = 0; i < 20; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      for (;;) save_checkpoint(run.path(), next.c);
+      for (;;) {
+        save_checkpoint(run.path(), next.c);
+      }
     }
     ::usleep(static_cast<useconds_t>(rng.below(40'000)));
     ::kill(child, SIGKILL);
@@ -221,11 +236,13 @@ TEST(Checkpoint, KilledAtRandomInstants) {
     expect_equal(Checkpoint(*latest), *latest == run / "step-000002" ? next.c : old.c);
   }
   clean_checkpoints(run.path());
-  for (const std::string& name : list_dir(run.path()))
+  for (const std::string& name : list_dir(run.path())) {
     EXPECT_EQ(name.find("tmp"), std::string::npos) << name;
+  }
 }
 
-// --- model folders ---------------------------------------------------------------------------------
+// --- model folders
+// ---------------------------------------------------------------------------------
 
 TEST(ModelWeights, ReadsEveryForm) {
   for (const char* family : {"llama", "qwen3_moe"}) {
@@ -233,17 +250,24 @@ TEST(ModelWeights, ReadsEveryForm) {
     std::vector<std::vector<char>> storage;
     const std::vector<NamedTensor> params = random_params(config, DType::f32, 3, storage);
     const auto map = models::weight_map(config);
-    for (const bool bare : {false, true})
+    for (const bool bare : {false, true}) {
       for (const bool fused : {false, true}) {
         std::vector<NamedTensor> stored;
-        for (size_t i = 0; i < map.size(); ++i)
-          for (NamedTensor t : to_slices(params[i], fused ? map[i].forms.back() : map[i].forms[0])) {
-            if (bare && t.name.starts_with("model.")) t.name.erase(0, 6);
+        for (size_t i = 0; i < map.size(); ++i) {
+          for (NamedTensor t :
+               to_slices(params[i], fused ? map[i].forms.back() : map[i].forms[0])) {
+            if (bare && t.name.starts_with("model.")) {
+              t.name.erase(0, 6);
+            }
             stored.push_back(std::move(t));
           }
+        }
         const float unused = 1;
-        stored.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {DType::f32, {1}}, &unused});
-        if (bare) stored.back().name.erase(0, 6);
+        stored.push_back(
+            {"model.layers.0.self_attn.rotary_emb.inv_freq", {DType::f32, {1}}, &unused});
+        if (bare) {
+          stored.back().name.erase(0, 6);
+        }
         const TempFolder folder;
         save_safetensors(folder / "model.safetensors", stored);
         const ModelWeights weights(folder.path(), config);
@@ -251,10 +275,12 @@ TEST(ModelWeights, ReadsEveryForm) {
           std::vector<char> bytes(static_cast<size_t>(t.type.bytes()));
           weights.load_range(t.name, 0, t.type.numel(), DType::f32, bytes.data());
           EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
-          for (const auto& s : weights.slices(t.name))
+          for (const auto& s : weights.slices(t.name)) {
             EXPECT_NE(weights.file().find(s.name).tensor, nullptr) << s.name;
+          }
         }
       }
+    }
   }
 }
 
@@ -303,12 +329,15 @@ TEST(ModelWeights, ATiedHeadMayRepeatButNotDiffer) {
   }
 }
 
-// --- where MODEL is looked for ---------------------------------------------------------------------
+// --- where MODEL is looked for
+// ---------------------------------------------------------------------
 
 class Environment {
  public:
   Environment(const char* name, const std::string& value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
+    if (const char* old = std::getenv(name)) {
+      old_ = old;
+    }
     ::setenv(name, value.c_str(), 1);
   }
   ~Environment() { old_ ? ::setenv(name_, old_->c_str(), 1) : ::unsetenv(name_); }
@@ -325,28 +354,36 @@ TEST(Resolve, FoldersRunsFilesAndTheHubCache) {
   save_checkpoint(top / "other/checkpoints", content.c);
   EXPECT_EQ(resolve_model(top / "run", Need::intact).folder, top / "run/step-000007");
   EXPECT_TRUE(resolve_model(top / "run", Need::intact).is_checkpoint);
-  EXPECT_EQ(resolve_model(top / "other", Need::intact).folder, top / "other/checkpoints/step-000007");
+  EXPECT_EQ(resolve_model(top / "other", Need::intact).folder,
+            top / "other/checkpoints/step-000007");
   const std::string step = top / "run/step-000007";
   EXPECT_EQ(resolve_model(step, Need::weights).folder, step);
   EXPECT_EQ(resolve_model(step + "/config.json", Need::weights).config_file, step + "/config.json");
-  EXPECT_NE(error_of([&] { resolve_model(step + "/model.safetensors", Need::weights); }).find("not a model"),
+  EXPECT_NE(error_of([&] {
+              resolve_model(step + "/model.safetensors", Need::weights);
+            }).find("not a model"),
             std::string::npos);
   make_dirs(top / "bare");
-  EXPECT_NE(error_of([&] { resolve_model(top / "bare", Need::weights); }).find("no config.json"), std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_model(top / "bare", Need::weights); }).find("no config.json"),
+            std::string::npos);
   write_file_atomic(top / "bare/config.json", read_file(step + "/config.json"));
-  EXPECT_NE(error_of([&] { resolve_model(top / "bare", Need::weights); }).find("safetensors"), std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_model(top / "bare", Need::weights); }).find("safetensors"),
+            std::string::npos);
   EXPECT_FALSE(resolve_model(top / "bare", Need::config).has_weights);
 
   const Environment no_cache("HF_HUB_CACHE", "");
   const Environment home("HF_HOME", top / "hf");
-  EXPECT_NE(error_of([&] { resolve_model("org/name", Need::weights); }).find("hf download org/name"),
+  EXPECT_NE(
+      error_of([&] { resolve_model("org/name", Need::weights); }).find("hf download org/name"),
+      std::string::npos);
+  EXPECT_NE(error_of([&] { resolve_model("../org/name", Need::weights); }).find("no such file"),
             std::string::npos);
-  EXPECT_NE(error_of([&] { resolve_model("../org/name", Need::weights); }).find("no such file"), std::string::npos);
   const std::string hub = top / "hf/hub/models--org--name";
   for (const char* hash : {"aaa", "bbb"}) {
     make_dirs(hub + "/snapshots/" + hash);
-    for (const char* file : {"config.json", "model.safetensors"})
+    for (const char* file : {"config.json", "model.safetensors"}) {
       write_file_atomic(hub + "/snapshots/" + hash + "/" + file, read_file(step + "/" + file));
+    }
   }
   make_dirs(hub + "/refs");
   write_file_atomic(hub + "/refs/main", "aaa\n");

@@ -33,13 +33,16 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 models::ModelConfig small_config(const std::string& family, bool tied) {
-  nlohmann::json c = {{"model_type", family},     {"vocab_size", 37},       {"hidden_size", 24},
-                      {"intermediate_size", 20},  {"num_hidden_layers", 2}, {"num_attention_heads", 4},
-                      {"num_key_value_heads", 2}, {"head_dim", 10},
-                      {"tie_word_embeddings", tied}};
-  if (family == "qwen3_moe")
-    c.update({{"num_experts", 3}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12},
+  nlohmann::json c = {
+      {"model_type", family},     {"vocab_size", 37},       {"hidden_size", 24},
+      {"intermediate_size", 20},  {"num_hidden_layers", 2}, {"num_attention_heads", 4},
+      {"num_key_value_heads", 2}, {"head_dim", 10},         {"tie_word_embeddings", tied}};
+  if (family == "qwen3_moe") {
+    c.update({{"num_experts", 3},
+              {"num_experts_per_tok", 2},
+              {"moe_intermediate_size", 12},
               {"mlp_only_layers", {1}}});
+  }
   return models::parse_config(c.dump(), "test");
 }
 
@@ -54,16 +57,18 @@ std::vector<NamedTensor> random_params(const models::ModelConfig& config, graph:
     for (size_t i = 0; i < n; ++i) {
       const double x = rng.normal();
       const auto f = static_cast<float>(x);
-      if (dtype == graph::DType::f64)
+      if (dtype == graph::DType::f64) {
         std::memcpy(&bytes[i * 8], &x, 8);
-      else
+      } else {
         std::memcpy(&bytes[i * 4], &f, 4);
+      }
     }
     params.push_back(std::move(t));
   }
   // Pointers only now: the outer vector may have moved while it grew.
-  for (size_t i = 0; i < params.size(); ++i)
+  for (size_t i = 0; i < params.size(); ++i) {
     params[i].data = storage[storage.size() - params.size() + i].data();
+  }
   return params;
 }
 

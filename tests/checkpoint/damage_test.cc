@@ -41,7 +41,8 @@ class Damage : public testing::Test {
     c.config = &config;
     c.params = random_params(config, DType::f32, static_cast<uint64_t>(step), storage);
     std::vector<std::vector<char>> moments;
-    for (NamedTensor t : random_params(config, DType::f32, static_cast<uint64_t>(step) + 9, moments)) {
+    for (NamedTensor t :
+         random_params(config, DType::f32, static_cast<uint64_t>(step) + 9, moments)) {
       t.name = "exp_avg." + t.name;
       c.optimizer.push_back(std::move(t));
     }
@@ -68,7 +69,9 @@ class Damage : public testing::Test {
     json object = json::parse(read_file(newest_ + "/run.json"));
     object["hocket_checkpoint"] = 1;
     object.erase("xxh3");
-    for (auto& [name, file] : object["files"].items()) file = json(file["bytes"]);
+    for (auto& [name, file] : object["files"].items()) {
+      file = json(file["bytes"]);
+    }
     write_file_atomic(newest_ + "/run.json", object.dump(1));
   }
 
@@ -83,7 +86,9 @@ TEST_F(Damage, EveryFlippedByteIsNoticed) {
   for (const std::string& name : list_dir(newest_)) {
     const std::string path = newest_ + "/" + name, good = read_file(path);
     std::vector<size_t> places = {0, good.size() / 2, good.size() - 1};
-    for (int i = 0; i < 5; ++i) places.push_back(rng.below(good.size()));
+    for (int i = 0; i < 5; ++i) {
+      places.push_back(rng.below(good.size()));
+    }
     for (const size_t at : places) {
       SCOPED_TRACE(name + " byte " + std::to_string(at));
       // White space of run.json is not part of what it says.
@@ -107,8 +112,8 @@ TEST_F(Damage, EveryFlippedByteIsNoticed) {
 TEST_F(Damage, EveryOtherLengthIsNoticed) {
   for (const std::string& name : list_dir(newest_)) {
     const std::string path = newest_ + "/" + name, good = read_file(path);
-    for (const std::string& bad : {good + "\n", good + good, good.substr(0, good.size() - 1),
-                                   std::string()}) {
+    for (const std::string& bad :
+         {good + "\n", good + good, good.substr(0, good.size() - 1), std::string()}) {
       // One line end more or less is not part of what run.json says.
       if (name == "run.json" && (bad == good + "\n" || bad + "\n" == good)) continue;
       write_file_atomic(path, bad);
@@ -123,8 +128,11 @@ TEST_F(Damage, EveryOtherLengthIsNoticed) {
 
 TEST_F(Damage, FilesOfAnotherStepAreNoticed) {
   for (const std::string& name : list_dir(newest_)) {
-    const std::string mine = read_file(newest_ + "/" + name), other = read_file(older_ + "/" + name);
-    if (mine == other) continue;  // config.json, tokenizer.json
+    const std::string mine = read_file(newest_ + "/" + name),
+                      other = read_file(older_ + "/" + name);
+    if (mine == other) {
+      continue;  // config.json, tokenizer.json
+    }
     write_file_atomic(newest_ + "/" + name, other);
     expect_fall_back(name == "run.json" ? "run.json is of step 1; the folder is named after step 2"
                                         : name + " is of step '1'; run.json is of step 2");
@@ -156,7 +164,8 @@ TEST_F(Damage, AllDamagedIsAnError) {
 TEST_F(Damage, OldCheckpointsOpenWithALine) {
   make_old_format();
   EXPECT_EQ(latest_checkpoint(run_.path(), Verify::all), newest_);
-  EXPECT_EQ(log_, "warning: " + newest_ + ": saved without checksums; only lengths were compared\n");
+  EXPECT_EQ(log_,
+            "warning: " + newest_ + ": saved without checksums; only lengths were compared\n");
   EXPECT_EQ(Checkpoint(newest_, Verify::lengths).state().step, 2);
   std::filesystem::resize_file(newest_ + "/model.safetensors", 100);
   expect_fall_back("model.safetensors has 100 bytes of");
@@ -166,7 +175,9 @@ TEST_F(Damage, OldCheckpointsOpenWithALine) {
 TEST_F(Damage, EditedRunFilesAreErrors) {
   make_old_format();
   const json good = json::parse(read_file(newest_ + "/run.json"));
-  const auto put = [&](const json& object) { write_file_atomic(newest_ + "/run.json", object.dump()); };
+  const auto put = [&](const json& object) {
+    write_file_atomic(newest_ + "/run.json", object.dump());
+  };
   const auto with = [&](const char* key, const json& value) {
     json object = good;
     object[key] = value;
@@ -174,21 +185,25 @@ TEST_F(Damage, EditedRunFilesAreErrors) {
     return error_of([&] { const Checkpoint c(newest_); });
   };
   EXPECT_EQ(with("step", 2), "");
-  const std::vector<json> values = {nullptr, true, -4, 1e18, 0.5, "x", json::array(), json::object(),
-                                    {{"a", 1}}, {1, 2, 3}};
-  for (const auto& item : good.items())
+  const std::vector<json> values = {nullptr,       true,           -4,         1e18,     0.5, "x",
+                                    json::array(), json::object(), {{"a", 1}}, {1, 2, 3}};
+  for (const auto& item : good.items()) {
     for (const json& value : values) {
-      if (item.key() == "data" || item.key() == "dtype") continue;  // free, and not read
+      if (item.key() == "data" || item.key() == "dtype") {
+        continue;  // free, and not read
+      }
       const bool legal = (item.key() == "losses" && value == json::array()) ||
                          (item.key() == "config" && value == "x");
       const std::string text = with(item.key().c_str(), value);
       EXPECT_EQ(text.empty(), legal) << item.key() << " = " << value << ": " << text;
-      EXPECT_TRUE(legal || text.find(item.key() == "hocket_checkpoint" ? "hocket_checkpoint" : item.key()) !=
-                               text.npos)
+      EXPECT_TRUE(legal || text.find(item.key() == "hocket_checkpoint" ? "hocket_checkpoint"
+                                                                       : item.key()) != text.npos)
           << item.key() << " = " << value << ": " << text;
     }
-  for (const int64_t step : {int64_t{-4}, int64_t{1} << 62})
+  }
+  for (const int64_t step : {int64_t{-4}, int64_t{1} << 62}) {
     EXPECT_NE(with("step", step).find("step is"), std::string::npos);
+  }
   EXPECT_NE(with("files", json::object()).find("lacks config.json"), std::string::npos);
   json files = good["files"];
   files["../step-000001/run.json"] = 5;
@@ -198,7 +213,9 @@ TEST_F(Damage, EditedRunFilesAreErrors) {
   const std::string text = good.dump();
   for (int i = 0; i < 500; ++i) {
     std::string bad = text;
-    for (int k = 0; k < 2; ++k) bad[rng.below(bad.size())] = static_cast<char>(32 + rng.below(95));
+    for (int k = 0; k < 2; ++k) {
+      bad[rng.below(bad.size())] = static_cast<char>(32 + rng.below(95));
+    }
     write_file_atomic(newest_ + "/run.json", bad);
     error_of([&] { const Checkpoint c(newest_); });
   }
@@ -217,7 +234,9 @@ TEST_F(Damage, AFolderThatALivingProcessWritesIsLeftAlone) {
   const pid_t child = ::fork();
   if (child == 0) {
     make_dirs(fmt::format("{}/step-000009.hocket-tmp-{}", run_.path(), ::getpid()));
-    if (::write(ready[1], "", 1) == 1) ::pause();
+    if (::write(ready[1], "", 1) == 1) {
+      ::pause();
+    }
     ::_exit(1);
   }
   char byte;
@@ -235,8 +254,9 @@ TEST_F(Damage, AFolderThatALivingProcessWritesIsLeftAlone) {
 
 TEST_F(Damage, NamesThatAreNoFolders) {
   ASSERT_EQ(::symlink("nowhere", (run_ / "step-000003").c_str()), 0);
-  EXPECT_NE(error_of([&] { clean_checkpoints(run_.path()); }).find("step-000003] is a link to nothing"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { clean_checkpoints(run_.path()); }).find("step-000003] is a link to nothing"),
+      std::string::npos);
   remove_file(run_ / "step-000003");
   write_file_atomic(run_ / "step-000003", "x");
   EXPECT_NE(error_of([&] { clean_checkpoints(run_.path()); }).find("step-000003] is a file"),
@@ -260,8 +280,9 @@ TEST_F(Damage, ResolveReadsWhatItIsAskedFor) {
             std::string::npos);
   remove_file(newest_ + "/tokenizer.json");
   EXPECT_EQ(resolve_model(newest_, Need::config).folder, newest_);
-  EXPECT_NE(error_of([&] { resolve_model(newest_, Need::weights); }).find("tokenizer.json is missing"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { resolve_model(newest_, Need::weights); }).find("tokenizer.json is missing"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -70,7 +70,8 @@ TEST(Safetensors, HostileHeadersAreRefused) {
   expect_refused(file_of(R"({"__metadata__":{"a":"x","a":"x"}})"), "twice");
   const std::string good = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])";
   const std::string data(8, 'x');
-  expect_refused(file_of("{\"a\":{" + good + "},\"a\":{" + good + "}}", data), "'a' is there twice");
+  expect_refused(file_of("{\"a\":{" + good + "},\"a\":{" + good + "}}", data),
+                 "'a' is there twice");
   expect_refused(file_of("{\"a\":{" + good + "," + good + "}}", data), "dtype is given twice");
   expect_refused(file_of("{\"a\":{" + good + ",\"x\":1}}", data), "unknown key 'x'");
   expect_refused(file_of("{\"a\":{" + good + "}}", data.substr(1)), "truncated");
@@ -100,16 +101,16 @@ TEST(Safetensors, HostileHeadersAreRefused) {
   expect_refused(tensor("F32", "[2]", "[9223372036854775800,9223372036854775807]"), "data_offsets");
   expect_refused(tensor("F32", "[" + std::string(40, '1') + "]", "[0,8]"), "number");
   std::string ones = "[1";
-  for (int i = 0; i < 100; ++i) ones += ",1";
+  for (int i = 0; i < 100; ++i) {
+    ones += ",1";
+  }
   expect_refused(tensor("F32", ones + "]", "[0,4]"), "more than 16");
   expect_refused(file_of(R"({"a":{"dtype":"F32","shape":[2]}})"), "data_offsets is missing");
-  const std::string overlap =
-      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-      R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
+  const std::string overlap = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                              R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
   expect_refused(file_of(overlap, std::string(12, 'x')), "overlaps");
-  const std::string same =
-      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-      R"("b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const std::string same = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                           R"("b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   expect_refused(file_of(same, std::string(8, 'x')), "overlaps");
 }
 
@@ -124,7 +125,8 @@ TEST(Safetensors, EmptyTensorsScalarsAndPadding) {
       R"({"e":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]},)"
       R"("s":{"dtype":"F64","shape":[],"data_offsets":[0,8]}}    )";
   const double value = 3.25;
-  open_and_read(folder / "f", file_of(header, std::string(reinterpret_cast<const char*>(&value), 8)));
+  open_and_read(folder / "f",
+                file_of(header, std::string(reinterpret_cast<const char*>(&value), 8)));
   const SafetensorsFile file(folder / "f");
   EXPECT_EQ(file.find("e")->numel, 0);
   EXPECT_EQ(file.find("none"), nullptr);
@@ -136,22 +138,25 @@ TEST(Safetensors, EmptyTensorsScalarsAndPadding) {
 
 // One file with every type that converts.
 std::string sample_file() {
-  const std::string header =
-      R"({"__metadata__":{"format":"pt"},)"
-      R"("bf":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},)"
-      R"("h":{"dtype":"F16","shape":[2,3],"data_offsets":[6,18]},)"
-      R"("i":{"dtype":"I64","shape":[2],"data_offsets":[18,34]},)"
-      R"("j":{"dtype":"I32","shape":[2],"data_offsets":[34,42]},)"
-      R"("u":{"dtype":"U8","shape":[2],"data_offsets":[42,44]},)"
-      R"("b":{"dtype":"BOOL","shape":[2],"data_offsets":[44,46]},)"
-      R"("f":{"dtype":"F32","shape":[2],"data_offsets":[46,54]},)"
-      R"("d":{"dtype":"F64","shape":[1],"data_offsets":[54,62]}})";
+  const std::string header = R"({"__metadata__":{"format":"pt"},)"
+                             R"("bf":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]},)"
+                             R"("h":{"dtype":"F16","shape":[2,3],"data_offsets":[6,18]},)"
+                             R"("i":{"dtype":"I64","shape":[2],"data_offsets":[18,34]},)"
+                             R"("j":{"dtype":"I32","shape":[2],"data_offsets":[34,42]},)"
+                             R"("u":{"dtype":"U8","shape":[2],"data_offsets":[42,44]},)"
+                             R"("b":{"dtype":"BOOL","shape":[2],"data_offsets":[44,46]},)"
+                             R"("f":{"dtype":"F32","shape":[2],"data_offsets":[46,54]},)"
+                             R"("d":{"dtype":"F64","shape":[1],"data_offsets":[54,62]}})";
   std::string data;
   const auto put = [&data](auto value) {
     data.append(reinterpret_cast<const char*>(&value), sizeof value);
   };
-  for (int x : {0x3f80, 0xc049, 0x7f80}) put(static_cast<uint16_t>(x));  // 1, -3.140625, inf
-  for (int x : {0x3c00, 0xc200, 0x0001, 0x83ff, 0x7bff, 0xfc00}) put(static_cast<uint16_t>(x));
+  for (int x : {0x3f80, 0xc049, 0x7f80}) {
+    put(static_cast<uint16_t>(x));  // 1, -3.140625, inf
+  }
+  for (int x : {0x3c00, 0xc200, 0x0001, 0x83ff, 0x7bff, 0xfc00}) {
+    put(static_cast<uint16_t>(x));
+  }
   put(int64_t{-5}), put(int64_t{1} << 40);
   put(int32_t{7}), put(int32_t{-8});
   put(uint8_t{255}), put(uint8_t{3});
@@ -197,8 +202,8 @@ TEST(Safetensors, ConvertsOnRead) {
 TEST(Safetensors, RoundsToBf16Once) {
   const TempFolder folder;
   Rng rng(7);
-  std::vector<double> values = {0, -0.0, 1, 0x1p-140, 1e300, -1e300,
-                                std::numeric_limits<double>::infinity()};
+  std::vector<double> values = {
+      0, -0.0, 1, 0x1p-140, 1e300, -1e300, std::numeric_limits<double>::infinity()};
   for (int i = 0; i < 5000; ++i) {
     // Near a tie, off by less than a float's resolution.
     const auto top = static_cast<uint32_t>(rng.below(0x7f00) << 16 | 0x8000);
@@ -247,14 +252,24 @@ TEST(Safetensors, RandomDamageNeverCrashes) {
     std::string bytes = good;
     const int edits = static_cast<int>(rng.between(1, 4));
     for (int e = 0; e < edits && !bytes.empty(); ++e) {
-      const size_t at = rng.below(rng.chance(0.8) ? std::min<size_t>(bytes.size(), header + 8)
-                                                  : bytes.size());
+      const size_t at =
+          rng.below(rng.chance(0.8) ? std::min<size_t>(bytes.size(), header + 8) : bytes.size());
       switch (rng.below(6)) {
-        case 0: bytes[at] = static_cast<char>(rng.below(256)); break;
-        case 1: bytes[at] = alphabet[rng.below(alphabet.size())]; break;
-        case 2: bytes.resize(at); break;
-        case 3: bytes.insert(at, std::string(rng.below(20), alphabet[rng.below(alphabet.size())])); break;
-        case 4: bytes.erase(at, rng.below(20)); break;
+        case 0:
+          bytes[at] = static_cast<char>(rng.below(256));
+          break;
+        case 1:
+          bytes[at] = alphabet[rng.below(alphabet.size())];
+          break;
+        case 2:
+          bytes.resize(at);
+          break;
+        case 3:
+          bytes.insert(at, std::string(rng.below(20), alphabet[rng.below(alphabet.size())]));
+          break;
+        case 4:
+          bytes.erase(at, rng.below(20));
+          break;
         case 5: {
           const std::string part = bytes.substr(at, rng.below(60));
           bytes.insert(rng.below(bytes.size()), part);
@@ -264,7 +279,9 @@ TEST(Safetensors, RandomDamageNeverCrashes) {
       // Half of the time the length fits the edited header, so that its content is reached.
       if (rng.chance(0.5) && bytes.size() >= 8) {
         const uint64_t length = header + bytes.size() - good.size();
-        if (length <= bytes.size()) std::memcpy(bytes.data(), &length, 8);
+        if (length <= bytes.size()) {
+          std::memcpy(bytes.data(), &length, 8);
+        }
       }
     }
     try {
@@ -288,13 +305,17 @@ TEST(Safetensors, WritesWhatItReadsAligned) {
   std::vector<double> b = {1.0 / 3, -0.0};
   std::vector<int32_t> c = {1, 2, 3};
   Rng rng(3);
-  for (float& x : a) x = static_cast<float>(rng.normal());
+  for (float& x : a) {
+    x = static_cast<float>(rng.normal());
+  }
   a[5] = std::numeric_limits<float>::quiet_NaN();
   const auto n = static_cast<int64_t>(a.size());
   std::vector<NamedTensor> tensors = {
       {"c", {DType::i32, {3}}, c.data()},
       {"a \"quoted\" \xC3\xA9", {DType::f32, {n / 2, 2}}, a.data()},
-      {"pieces", {DType::f32, {n}}, nullptr,
+      {"pieces",
+       {DType::f32, {n}},
+       nullptr,
        [&](int64_t first, int64_t count, void* dst) {
          std::memcpy(dst, a.data() + first, static_cast<size_t>(count) * 4);
        }},
@@ -310,7 +331,8 @@ TEST(Safetensors, WritesWhatItReadsAligned) {
     EXPECT_EQ(e.tensor->dims, t.type.dims);
     EXPECT_EQ(e.tensor->begin % size_of(e.tensor->type), 0) << t.name;
     const void* expected = t.data ? t.data : a.data();
-    EXPECT_EQ(0, std::memcmp(e.file->data(*e.tensor), expected, static_cast<size_t>(t.type.bytes())));
+    EXPECT_EQ(0,
+              std::memcmp(e.file->data(*e.tensor), expected, static_cast<size_t>(t.type.bytes())));
     EXPECT_EQ(e.file->metadata().at("format"), "pt");
     EXPECT_EQ(e.file->metadata().at("note"), "x");
   }
@@ -344,7 +366,8 @@ TEST(Safetensors, ShardsAndHostileIndexes) {
     write_file_atomic(folder / "model.safetensors.index.json", text);
     return error_of([&] { const Safetensors s(folder.path()); });
   };
-  EXPECT_EQ(index(R"({"metadata":{},"weight_map":{"x":"m-1.safetensors","y":"m-2.safetensors"}})"), "");
+  EXPECT_EQ(index(R"({"metadata":{},"weight_map":{"x":"m-1.safetensors","y":"m-2.safetensors"}})"),
+            "");
   const Safetensors good(folder.path());
   float got = 0;
   good.read("y", DType::f32, 1, &got);
@@ -362,10 +385,13 @@ TEST(Safetensors, ShardsAndHostileIndexes) {
       {R"({"weight_map":{"x":"m-2.safetensors","y":"m-1.safetensors"}})", "it does not"},
       {R"({"weight_map":{"z":"m-1.safetensors"}})", "it does not"},
   };
-  for (const auto& [text, part] : bad) EXPECT_NE(index(text).find(part), std::string::npos) << text;
+  for (const auto& [text, part] : bad) {
+    EXPECT_NE(index(text).find(part), std::string::npos) << text;
+  }
   save_safetensors(folder / "m-3.safetensors", {{"x", {DType::f32, {1}}, &x}});
-  EXPECT_NE(index(R"({"weight_map":{"x":"m-1.safetensors","y":"m-3.safetensors"}})").find("is also in"),
-            std::string::npos);
+  EXPECT_NE(
+      index(R"({"weight_map":{"x":"m-1.safetensors","y":"m-3.safetensors"}})").find("is also in"),
+      std::string::npos);
   const TempFolder empty;
   EXPECT_NE(error_of([&] { const Safetensors s(empty.path()); }).find("no model.safetensors"),
             std::string::npos);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the subcommands of `hocket data` do beside preparing: training once, statistics, and texts to
-// ids and back.
+// What the subcommands of `hocket data` do beside preparing: training once, statistics, and texts
+// to ids and back.
 #include "cli/data_commands.h"
 
 #include <gtest/gtest.h>
@@ -86,8 +86,9 @@ TEST_F(Commands, EncodeAndDecodeFiles) {
 
 TEST(TrainTokenizer, TrainsOnTheTrainingSplitAndOnlyOnce) {
   const TempFolder folder;
-  for (int i = 0; i < 40; ++i)
+  for (int i = 0; i < 40; ++i) {
     folder.add(fmt::format("in/{}.txt", i), fmt::format("word{} word", i));
+  }
   TrainTokenizerOptions options;
   options.corpus.inputs = {folder / "in"};
   options.corpus.valid_fraction = 0.3;

@@ -25,13 +25,17 @@ auto with(DType dtype, Fn fn) {
 template <typename T>
 Bytes bytes_of(const std::vector<T>& values) {
   Bytes b(values.size() * sizeof(T));
-  if (!b.empty()) std::memcpy(b.data(), values.data(), b.size());
+  if (!b.empty()) {
+    std::memcpy(b.data(), values.data(), b.size());
+  }
   return b;
 }
 
 /// Type of the whole on an axis of n ranks, for a part that lies as `p` says.
 TensorType whole_type(TensorType part, Placement p, int64_t n) {
-  if (p.is_split()) part.dims[static_cast<size_t>(p.dim())] *= n;
+  if (p.is_split()) {
+    part.dims[static_cast<size_t>(p.dim())] *= n;
+  }
   return part;
 }
 
@@ -56,13 +60,19 @@ Dense random_dense(const TensorType& part, Placement p, int64_t n, Rng& rng) {
   d.type = whole_type(part, p, n);
   if (p.is_partial()) {
     std::vector<const Bytes*> addends;
-    for (int64_t i = 0; i < n; ++i) d.parts.push_back(random_tensor(d.type, rng));
-    for (const Bytes& b : d.parts) addends.push_back(&b);
+    for (int64_t i = 0; i < n; ++i) {
+      d.parts.push_back(random_tensor(d.type, rng));
+    }
+    for (const Bytes& b : d.parts) {
+      addends.push_back(&b);
+    }
     d.whole = sum(addends, d.type.dtype);
     return d;
   }
   d.whole = random_tensor(d.type, rng);
-  for (int64_t i = 0; i < n; ++i) d.parts.push_back(part_of(d, p, n, i));
+  for (int64_t i = 0; i < n; ++i) {
+    d.parts.push_back(part_of(d, p, n, i));
+  }
   return d;
 }
 
@@ -82,16 +92,23 @@ Routed random_routed(const TensorType& type, Rng& rng) {
   const int64_t experts = type.dims[0], tokens = type.dims[1];
   const bool one_expert = rng.below(4) == 0;
   for (int64_t t = 0; t < tokens; ++t) {
-    if (rng.below(5) == 0) continue;  // a token that goes nowhere
+    if (rng.below(5) == 0) {
+      continue;  // a token that goes nowhere
+    }
     std::vector<int64_t> chosen(static_cast<size_t>(experts));
     std::iota(chosen.begin(), chosen.end(), 0);
-    if (!one_expert) rng.shuffle(chosen);
-    for (int32_t k = 0; k < std::min<int64_t>(type.top_k, experts); ++k)
+    if (!one_expert) {
+      rng.shuffle(chosen);
+    }
+    for (int32_t k = 0; k < std::min<int64_t>(type.top_k, experts); ++k) {
       exist.insert({chosen[static_cast<size_t>(k)], t});
+    }
   }
   r.rows.assign(exist.begin(), exist.end());
   r.data.resize(r.rows.size() * static_cast<size_t>(r.row_bytes));
-  for (std::byte& b : r.data) b = static_cast<std::byte>(rng.below(256));
+  for (std::byte& b : r.data) {
+    b = static_cast<std::byte>(rng.below(256));
+  }
   return r;
 }
 
@@ -112,7 +129,9 @@ Bytes rows_of(const Routed& r, Placement p, int64_t n, int64_t i) {
 std::vector<int64_t> sizes_of(const Routed& r, int64_t n) {
   const int64_t experts = r.type.dims[0], block = r.type.dims[1] / n;
   std::vector<int64_t> sizes(static_cast<size_t>(n * experts), 0);
-  for (auto [expert, token] : r.rows) ++sizes[static_cast<size_t>(token / block * experts + expert)];
+  for (auto [expert, token] : r.rows) {
+    ++sizes[static_cast<size_t>(token / block * experts + expert)];
+  }
   return sizes;
 }
 
@@ -159,11 +178,12 @@ Bytes sum(const std::vector<const Bytes*>& parts, DType dtype) {
   return total;
 }
 
-void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Bytes& whole, Bytes& piece,
-           bool take) {
+void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Bytes& whole,
+           Bytes& piece, bool take) {
   int64_t outer = 1, inner = size_of(piece_type.dtype);
-  for (int64_t d = 0; d < static_cast<int64_t>(piece_type.dims.size()); ++d)
+  for (int64_t d = 0; d < static_cast<int64_t>(piece_type.dims.size()); ++d) {
     (d < dim ? outer : inner) *= piece_type.dims[static_cast<size_t>(d)];
+  }
   for (int64_t o = 0; o < outer; ++o) {
     std::byte* w = whole.data() + (o * n + i) * inner;
     std::byte* p = piece.data() + o * inner;
@@ -172,24 +192,27 @@ void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Byte
 }
 
 Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extra, Rng& rng) {
-  // Every moved operand is made as a whole value first. A member brings its part under the placement
-  // that the movement needs, and must get its part under the one that it leaves. Row counts and the
-  // sizes of an exchange are those of the values.
+  // Every moved operand is made as a whole value first. A member brings its part under the
+  // placement that the movement needs, and must get its part under the one that it leaves. Row
+  // counts and the sizes of an exchange are those of the values.
   const int64_t n = members;
   Case c;
   c.op = &op;
   c.attrs = sample.attrs;
   c.in_types = sample.in;
   if (extra > 1 && op.takes != Takes::counts) {
-    for (size_t i = 0; i < (op.needs_sizes ? 1 : c.in_types.size()); ++i)
+    for (size_t i = 0; i < (op.needs_sizes ? 1 : c.in_types.size()); ++i) {
       c.in_types[i].dims.push_back(extra);
+    }
   }
   c.out_types = infer(op, c.attrs, c.in_types, n);
   c.in.resize(static_cast<size_t>(n));
   c.want.resize(static_cast<size_t>(n));
   const Placement from = before(op, c.attrs), to = after(op, c.attrs);
   c.name = fmt::format("{}{} among {}:", op.name, to_string(c.attrs), n);
-  for (const TensorType& t : c.in_types) c.name += " " + to_string(t);
+  for (const TensorType& t : c.in_types) {
+    c.name += " " + to_string(t);
+  }
 
   if (c.in_types[0].routed()) {
     const Routed r = random_routed(whole_type(c.in_types[0], from, n), rng);
@@ -197,7 +220,9 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
       Bytes rows = rows_of(r, from, n, i);
       rows.resize(static_cast<size_t>(c.in_types[0].bytes()), std::byte{0x5C});
       c.in[static_cast<size_t>(i)] = {std::move(rows)};
-      if (op.needs_sizes) c.in[static_cast<size_t>(i)].push_back(bytes_of(sizes_of(r, n)));
+      if (op.needs_sizes) {
+        c.in[static_cast<size_t>(i)].push_back(bytes_of(sizes_of(r, n)));
+      }
       c.want[static_cast<size_t>(i)] = {rows_of(r, to, n, i)};
     }
     return c;
@@ -206,10 +231,14 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
   for (size_t k = 0; k < moved; ++k) {
     Dense d = random_dense(c.in_types[k], from, n, rng);
     Bytes all;
-    for (const Bytes& part : d.parts) all.insert(all.end(), part.begin(), part.end());
+    for (const Bytes& part : d.parts) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
     for (int64_t i = 0; i < n; ++i) {
       c.in[static_cast<size_t>(i)].push_back(d.parts[static_cast<size_t>(i)]);
-      if (op.makes_sizes) c.want[static_cast<size_t>(i)].push_back(all);
+      if (op.makes_sizes) {
+        c.want[static_cast<size_t>(i)].push_back(all);
+      }
       c.want[static_cast<size_t>(i)].push_back(part_of(d, to, n, i));
     }
   }
@@ -221,10 +250,15 @@ std::vector<std::vector<Bytes>> run_in_turn(const Case& c, Rng& rng) {
   std::vector<std::vector<void*>> in_pointers(c.members()), out_pointers(c.members());
   std::vector<Operands> members;
   for (size_t m = 0; m < c.members(); ++m) {
-    for (Bytes& b : in[m]) in_pointers[m].push_back(b.data());
-    for (const TensorType& t : c.out_types)
+    for (Bytes& b : in[m]) {
+      in_pointers[m].push_back(b.data());
+    }
+    for (const TensorType& t : c.out_types) {
       out[m].push_back(Bytes(static_cast<size_t>(t.bytes()), kUntouched));
-    for (Bytes& b : out[m]) out_pointers[m].push_back(b.data());
+    }
+    for (Bytes& b : out[m]) {
+      out_pointers[m].push_back(b.data());
+    }
     members.push_back({in_pointers[m], out_pointers[m]});
   }
   const Together all{&c.attrs, c.in_types, c.out_types, members};
@@ -232,7 +266,9 @@ std::vector<std::vector<Bytes>> run_in_turn(const Case& c, Rng& rng) {
   std::iota(order.begin(), order.end(), 0);
   for (int phase = 0; phase < c.op->phases; ++phase) {
     rng.shuffle(order);
-    for (size_t m : order) c.op->run(all, m, phase);
+    for (size_t m : order) {
+      c.op->run(all, m, phase);
+    }
   }
   return out;
 }
@@ -243,8 +279,8 @@ std::string difference(const Case& c, const std::vector<std::vector<Bytes>>& out
       const Bytes &got = out[m][o], &want = c.want[m][o];
       for (size_t i = 0; i < got.size(); ++i) {
         if (got[i] == (i < want.size() ? want[i] : kUntouched)) continue;
-        return fmt::format("{}: output {} of member {} differs at byte {} of {} ({} wanted)", c.name, o,
-                           m, i, got.size(), want.size());
+        return fmt::format("{}: output {} of member {} differs at byte {} of {} ({} wanted)",
+                           c.name, o, m, i, got.size(), want.size());
       }
     }
   }
@@ -259,14 +295,16 @@ std::string table() {
     const Move& m = op->move;
     std::string moves = "as it lies, to the peer";
     if (op->role == Role::collective) {
-      moves = moved_text(m.placed == Move::Placed::slot, m.placed == Move::Placed::sum, m.slot_dim) +
-              " → " + moved_text(m.part == Move::Part::block, false, m.part_dim);
+      moves =
+          moved_text(m.placed == Move::Placed::slot, m.placed == Move::Placed::sum, m.slot_dim) +
+          " → " + moved_text(m.part == Move::Part::block, false, m.part_dim);
     }
     std::string cost = "its sender's";
     if (op->algorithms) {
       cost.clear();
       for (const Algorithm& a : op->algorithms(8, 1)) {
-        cost += fmt::format("{}{}: {:g}, {:g}", cost.empty() ? "" : "; ", a.name, a.rounds, a.bytes);
+        cost +=
+            fmt::format("{}{}: {:g}, {:g}", cost.empty() ? "" : "; ", a.name, a.rounds, a.bytes);
       }
     }
     text += fmt::format("| {} | {} | {} |\n", op->doc, moves, cost);

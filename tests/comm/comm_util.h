@@ -20,8 +20,8 @@ Bytes random_tensor(const TensorType& type, Rng& rng);
 /// Sum in the order of the parts, element by element.
 Bytes sum(const std::vector<const Bytes*>& parts, graph::DType dtype);
 /// Copies `piece` (number i of n along dim) from or to the whole.
-void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Bytes& whole, Bytes& piece,
-           bool take);
+void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Bytes& whole,
+           Bytes& piece, bool take);
 
 /// One collective among n members: operands by member, then by operand.
 struct Case {
@@ -35,8 +35,8 @@ struct Case {
   size_t members() const { return in.size(); }
 };
 
-/// A case of the op's sample, with random values. `extra` > 1: with so many elements more per row, if
-/// the sample has rows.
+/// A case of the op's sample, with random values. `extra` > 1: with so many elements more per row,
+/// if the sample has rows.
 Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extra, Rng& rng);
 
 /// What outputs hold before the op runs.

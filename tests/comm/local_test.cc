@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The local transport on 1 to 5 ranks against naive results, and how it fails: mismatches, timeouts,
-// aborts. SoloCommunicator: one rank that stands for all.
+// The local transport on 1 to 5 ranks against naive results, and how it fails: mismatches,
+// timeouts, aborts. SoloCommunicator: one rank that stands for all.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -45,12 +45,23 @@ struct Side {
     kind.communication = find(kind.op);
     if (!inplace) {
       out.clear();
-      for (const TensorType& t : kind.out) out.push_back(Bytes(static_cast<size_t>(t.bytes())));
+      for (const TensorType& t : kind.out) {
+        out.push_back(Bytes(static_cast<size_t>(t.bytes())));
+      }
     }
     p_in.clear(), p_out.clear();
-    for (Bytes& b : in) p_in.push_back(b.data());
-    for (Bytes& b : inplace ? in : out) p_out.push_back(b.data());
-    call = {.kind = &kind, .in = p_in, .out = p_out, .members = members, .lane = lane, .peer = peer,
+    for (Bytes& b : in) {
+      p_in.push_back(b.data());
+    }
+    for (Bytes& b : inplace ? in : out) {
+      p_out.push_back(b.data());
+    }
+    call = {.kind = &kind,
+            .in = p_in,
+            .out = p_out,
+            .members = members,
+            .lane = lane,
+            .peer = peer,
             .tag = tag};
   }
   const Bytes& result(size_t i) const { return inplace ? in[i] : out[i]; }
@@ -58,9 +69,11 @@ struct Side {
 
 /// Runs every rank's calls on a thread of its own; errors are kept in the sides.
 void run_all(LocalWorld& world, std::vector<Side>& sides) {
-  for (Side& s : sides) s.prepare();
+  for (Side& s : sides) {
+    s.prepare();
+  }
   std::vector<std::thread> threads;
-  for (size_t r = 0; r < sides.size(); ++r)
+  for (size_t r = 0; r < sides.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
         world.communicator(static_cast<int32_t>(r)).run(sides[r].call);
@@ -68,11 +81,16 @@ void run_all(LocalWorld& world, std::vector<Side>& sides) {
         sides[r].error = e.what();
       }
     });
-  for (std::thread& t : threads) t.join();
+  }
+  for (std::thread& t : threads) {
+    t.join();
+  }
 }
 
 void expect_no_errors(const std::vector<Side>& sides) {
-  for (const Side& s : sides) ASSERT_EQ(s.error, "");
+  for (const Side& s : sides) {
+    ASSERT_EQ(s.error, "");
+  }
 }
 
 std::vector<int32_t> ranks(int n) {
@@ -85,39 +103,50 @@ constexpr DType kTypes[] = {DType::f32, DType::f64, DType::i32, DType::i64};
 
 TEST(LocalComm, AllReduceSumsInRankOrder) {
   Rng rng(1);
-  for (int n = 1; n <= 5; ++n)
+  for (int n = 1; n <= 5; ++n) {
     for (int round = 0; round < 12; ++round) {
       LocalWorld world(n, milliseconds(20'000));
       std::vector<Side> sides(static_cast<size_t>(n));
       const bool inplace = round % 2;
       std::vector<TensorType> types;
-      for (uint64_t k = 1 + rng.below(4); k > 0; --k)  // coalesced, of mixed types and sizes
+      for (uint64_t k = 1 + rng.below(4); k > 0; --k) {  // coalesced, of mixed types and sizes
         types.push_back({kTypes[rng.below(4)], {rng.between(1, round < 6 ? 8 : 3000)}});
+      }
       std::vector<std::vector<Bytes>> given;
       for (Side& s : sides) {
         s.kind.op = "all_reduce";
         s.kind.in = s.kind.out = types;
         s.members = ranks(n);
         s.inplace = inplace;
-        for (const TensorType& t : types) s.in.push_back(random_tensor(t, rng));
+        for (const TensorType& t : types) {
+          s.in.push_back(random_tensor(t, rng));
+        }
         given.push_back(s.in);
       }
       SCOPED_TRACE(testing::Message() << n << " ranks, round " << round);
       std::vector<Bytes> first;
       for (int repeat = 0; repeat < 3; ++repeat) {
-        for (size_t r = 0; r < sides.size(); ++r) sides[r].in = given[r];
+        for (size_t r = 0; r < sides.size(); ++r) {
+          sides[r].in = given[r];
+        }
         run_all(world, sides);
         expect_no_errors(sides);
         for (size_t t = 0; t < types.size(); ++t) {
           std::vector<const Bytes*> parts;
-          for (const auto& g : given) parts.push_back(&g[t]);
+          for (const auto& g : given) {
+            parts.push_back(&g[t]);
+          }
           const Bytes want = sum(parts, types[t].dtype);
-          for (const Side& s : sides) ASSERT_EQ(s.result(t), want) << "tensor " << t;
-          for (size_t r = 0; r < sides.size() && !inplace; ++r)
+          for (const Side& s : sides) {
+            ASSERT_EQ(s.result(t), want) << "tensor " << t;
+          }
+          for (size_t r = 0; r < sides.size() && !inplace; ++r) {
             ASSERT_EQ(sides[r].in[t], given[r][t]);
+          }
         }
       }
     }
+  }
 }
 
 TEST(LocalComm, GroupsOfOneWorldMeetApart) {
@@ -137,22 +166,26 @@ TEST(LocalComm, GroupsOfOneWorldMeetApart) {
     }
     run_all(world, sides);
     expect_no_errors(sides);
-    for (size_t r = 0; r < 4; ++r)
+    for (size_t r = 0; r < 4; ++r) {
       ASSERT_EQ(sides[r].out[0], sum({&given[r % 2], &given[r % 2 + 2]}, type.dtype));
+    }
   }
 }
 
 TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
   Rng rng(3);
-  for (int n = 1; n <= 5; ++n)
+  for (int n = 1; n <= 5; ++n) {
     for (int round = 0; round < 12; ++round) {
       const DType dtype = kTypes[round % 4];
       TensorType part{dtype, {}};
-      for (uint64_t d = 1 + rng.below(3); d > 0; --d) part.dims.push_back(rng.between(1, 7));
+      for (uint64_t d = 1 + rng.below(3); d > 0; --d) {
+        part.dims.push_back(rng.between(1, 7));
+      }
       const auto dim = static_cast<int64_t>(rng.below(part.dims.size()));
       TensorType whole = part;
       whole.dims[static_cast<size_t>(dim)] *= n;
-      SCOPED_TRACE(testing::Message() << n << " ranks, " << graph::to_string(part) << " dim " << dim);
+      SCOPED_TRACE(testing::Message()
+                   << n << " ranks, " << graph::to_string(part) << " dim " << dim);
       LocalWorld world(n, milliseconds(20'000));
       std::vector<Side> gather(static_cast<size_t>(n)), scatter(static_cast<size_t>(n));
       Bytes want(static_cast<size_t>(whole.bytes()));
@@ -171,7 +204,9 @@ TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
       }
       run_all(world, gather);
       expect_no_errors(gather);
-      for (const Side& g : gather) ASSERT_EQ(g.out[0], want);
+      for (const Side& g : gather) {
+        ASSERT_EQ(g.out[0], want);
+      }
       Bytes total = sum(terms, dtype);
       run_all(world, scatter);
       expect_no_errors(scatter);
@@ -181,6 +216,7 @@ TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
         ASSERT_EQ(scatter[static_cast<size_t>(i)].out[0], piece);
       }
     }
+  }
 }
 
 /// Rows of one rank: counts per expert, and rows that tell where they come from.
@@ -192,25 +228,31 @@ struct Routed {
 template <typename T>
 Bytes bytes_of(const std::vector<T>& v) {
   Bytes b(v.size() * sizeof(T));
-  if (!v.empty()) std::memcpy(b.data(), v.data(), b.size());
+  if (!v.empty()) {
+    std::memcpy(b.data(), v.data(), b.size());
+  }
   return b;
 }
 template <typename T>
 std::vector<T> values_of(const Bytes& b) {
   std::vector<T> v(b.size() / sizeof(T));
-  if (!v.empty()) std::memcpy(v.data(), b.data(), b.size());
+  if (!v.empty()) {
+    std::memcpy(v.data(), b.data(), b.size());
+  }
   return v;
 }
 
 TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
   Rng rng(4);
-  for (int n = 1; n <= 5; ++n)
+  for (int n = 1; n <= 5; ++n) {
     for (int round = 0; round < 20; ++round) {
       const int64_t local = rng.between(1, 3), experts = n * local, tokens = rng.between(1, 9);
       const auto k = static_cast<int32_t>(rng.between(1, std::min<int64_t>(experts, 3)));
       const bool two_dims = rng.below(2);
       TensorType there{DType::f64, {experts, tokens, 3}, k};
-      if (two_dims) there.dims = {experts, tokens, 2, 2};
+      if (two_dims) {
+        there.dims = {experts, tokens, 2, 2};
+      }
       TensorType back = there;
       back.dims[0] = local, back.dims[1] = tokens * n;
       const int64_t row = there.row_size();
@@ -223,15 +265,20 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
         for (int64_t t = 0; t < tokens && !empty; ++t) {
           std::vector<int64_t> chosen(static_cast<size_t>(experts));
           std::iota(chosen.begin(), chosen.end(), 0);
-          if (!one) rng.shuffle(chosen);
-          for (int32_t i = 0; i < k; ++i) ++g.counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+          if (!one) {
+            rng.shuffle(chosen);
+          }
+          for (int32_t i = 0; i < k; ++i) {
+            ++g.counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+          }
         }
         const int64_t rows = std::accumulate(g.counts.begin(), g.counts.end(), int64_t{0});
-        for (int64_t i = 0; i < rows * row; ++i)
+        for (int64_t i = 0; i < rows * row; ++i) {
           g.rows.push_back(1e6 * s + static_cast<double>(i));
+        }
       }
-      SCOPED_TRACE(testing::Message() << n << " ranks, round " << round << ", "
-                                      << graph::to_string(there));
+      SCOPED_TRACE(testing::Message()
+                   << n << " ranks, round " << round << ", " << graph::to_string(there));
       LocalWorld world(n, milliseconds(20'000));
       std::vector<Side> sizes(static_cast<size_t>(n)), forth(static_cast<size_t>(n)),
           home(static_cast<size_t>(n));
@@ -248,13 +295,17 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
       for (int r = 0; r < n; ++r) {
         const auto all = values_of<int64_t>(sizes[static_cast<size_t>(r)].out[0]);
         const auto mine = values_of<int64_t>(sizes[static_cast<size_t>(r)].out[1]);
-        for (int s = 0; s < n; ++s)
-          for (int64_t e = 0; e < experts; ++e)
+        for (int s = 0; s < n; ++s) {
+          for (int64_t e = 0; e < experts; ++e) {
             ASSERT_EQ(all[static_cast<size_t>(s * experts + e)],
                       given[static_cast<size_t>(s)].counts[static_cast<size_t>(e)]);
+          }
+        }
         for (int64_t e = 0; e < local; ++e) {
           int64_t want = 0;
-          for (const Routed& g : given) want += g.counts[static_cast<size_t>(r * local + e)];
+          for (const Routed& g : given) {
+            want += g.counts[static_cast<size_t>(r * local + e)];
+          }
           ASSERT_EQ(mine[static_cast<size_t>(e)], want);
         }
       }
@@ -273,13 +324,14 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
       for (int r = 0; r < n; ++r) {
         // My experts' rows from every source, in (expert, source) order.
         std::vector<double> want;
-        for (int64_t e = r * local; e < (r + 1) * local; ++e)
+        for (int64_t e = r * local; e < (r + 1) * local; ++e) {
           for (const Routed& g : given) {
             const int64_t begin =
                 std::accumulate(g.counts.begin(), g.counts.begin() + e, int64_t{0}) * row;
             const int64_t count = g.counts[static_cast<size_t>(e)] * row;
             want.insert(want.end(), g.rows.begin() + begin, g.rows.begin() + begin + count);
           }
+        }
         auto got = values_of<double>(forth[static_cast<size_t>(r)].out[0]);
         ASSERT_LE(want.size(), got.size());
         got.resize(want.size());
@@ -299,6 +351,7 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
         ASSERT_EQ(got, given[static_cast<size_t>(r)].rows) << "rank " << r;
       }
     }
+  }
 }
 
 TEST(LocalComm, AllToAllRefusesMoreRowsThanItsBuffer) {
@@ -315,7 +368,8 @@ TEST(LocalComm, AllToAllRefusesMoreRowsThanItsBuffer) {
     s.in = {Bytes(16), bytes_of(sizes)};
   }
   run_all(world, sides);
-  EXPECT_NE(sides[0].error.find("more rows arrive than the 4 rows"), std::string::npos) << sides[0].error;
+  EXPECT_NE(sides[0].error.find("more rows arrive than the 4 rows"), std::string::npos)
+      << sides[0].error;
 }
 
 Side message(const char* op, const TensorType& type, int32_t peer, int32_t tag, Bytes data = {}) {
@@ -323,7 +377,9 @@ Side message(const char* op, const TensorType& type, int32_t peer, int32_t tag, 
   s.kind.op = op;
   (std::string(op) == "send" ? s.kind.in : s.kind.out) = {type};
   s.peer = peer, s.tag = tag;
-  if (std::string(op) == "send") s.in = {std::move(data)};
+  if (std::string(op) == "send") {
+    s.in = {std::move(data)};
+  }
   s.prepare();
   return s;
 }
@@ -343,7 +399,9 @@ TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
   LocalWorld world(2, milliseconds(20'000));
   const TensorType type{DType::f32, {100}};
   std::vector<Bytes> sent;
-  for (int i = 0; i < 60; ++i) sent.push_back(random_tensor(type, rng));
+  for (int i = 0; i < 60; ++i) {
+    sent.push_back(random_tensor(type, rng));
+  }
   std::thread sender([&] {
     for (int i = 0; i < 60; ++i) {
       Side s = message("send", type, 1, i % 3, sent[static_cast<size_t>(i)]);
@@ -352,13 +410,14 @@ TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
     }
   });
   // Tags are taken in another order than sent.
-  for (int tag : {2, 0, 1})
+  for (int tag : {2, 0, 1}) {
     for (int i = tag; i < 60; i += 3) {
       Side r = message("recv", type, 0, tag);
       r.prepare();
       world.communicator(1).run(r.call);
       ASSERT_EQ(r.out[0], sent[static_cast<size_t>(i)]) << "tag " << tag << " message " << i;
     }
+  }
   sender.join();
   EXPECT_LE(world.peak_message_bytes(0), 60 * 400);
   EXPECT_GE(world.peak_message_bytes(0), 400);
@@ -369,15 +428,18 @@ TEST(LocalComm, FailsWithAReason) {
   LocalWorld world(2, milliseconds(150));
   Side nothing = message("recv", {DType::f32, {4}}, 0, 9);
   nothing.prepare();
-  EXPECT_NE(error_of([&] { world.communicator(1).run(nothing.call); })
-                .find("nothing from rank 0 within 0.15 s"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              world.communicator(1).run(nothing.call);
+            }).find("nothing from rank 0 within 0.15 s"),
+            std::string::npos);
   Side s = message("send", {DType::f32, {4}}, 1, 9, Bytes(16));
   s.prepare();
   world.communicator(0).run(s.call);
   Side wide = message("recv", {DType::f32, {8}}, 0, 9);
   wide.prepare();
-  EXPECT_NE(error_of([&] { world.communicator(1).run(wide.call); })
-                .find("sent 16 bytes; expected 32"), std::string::npos);
+  EXPECT_NE(
+      error_of([&] { world.communicator(1).run(wide.call); }).find("sent 16 bytes; expected 32"),
+      std::string::npos);
   std::vector<Side> alone(1);
   alone[0].kind.op = "all_reduce";
   alone[0].kind.in = alone[0].kind.out = {{DType::f32, {4}}};
@@ -474,8 +536,9 @@ TEST(LocalComm, AnAbortWakesEverybody) {
   run_all(world, sides);
   breaker.join();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
-  for (const Side& s : sides)
+  for (const Side& s : sides) {
     EXPECT_NE(s.error.find("stopped: rank 4 fell over"), std::string::npos) << s.error;
+  }
   // Later calls fail at once; the first reason stays.
   world.abort("something else");
   Side late = message("send", {DType::f32, {4}}, 0, 0, Bytes(16));
@@ -504,7 +567,9 @@ TEST(SoloComm, KeepsCountsValid) {
       std::vector<int64_t> chosen(static_cast<size_t>(experts));
       std::iota(chosen.begin(), chosen.end(), 0);
       rng.shuffle(chosen);
-      for (int32_t i = 0; i < k; ++i) ++counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+      for (int32_t i = 0; i < k; ++i) {
+        ++counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+      }
     }
     Side sizes;
     sizes.kind.op = "size_exchange";
@@ -515,19 +580,24 @@ TEST(SoloComm, KeepsCountsValid) {
     sizes.prepare();
     solo.run(sizes.call);
     const auto all = values_of<int64_t>(sizes.out[0]), mine = values_of<int64_t>(sizes.out[1]);
-    for (int64_t s = 0; s < n; ++s)
-      for (int64_t e = 0; e < experts; ++e)
+    for (int64_t s = 0; s < n; ++s) {
+      for (int64_t e = 0; e < experts; ++e) {
         ASSERT_EQ(all[static_cast<size_t>(s * experts + e)], counts[static_cast<size_t>(e)]);
+      }
+    }
     int64_t rows_here = 0;
     for (int64_t e = 0; e < local; ++e) {
       ASSERT_EQ(mine[static_cast<size_t>(e)], n * counts[static_cast<size_t>(me * local + e)]);
       rows_here += mine[static_cast<size_t>(e)];
     }
     // Rows are marked with their expert; beyond what exists stands -1.
-    TensorType there{DType::f32, {experts, tokens, 1}, k}, back{DType::f32, {local, tokens * n, 1}, k};
+    TensorType there{DType::f32, {experts, tokens, 1}, k},
+        back{DType::f32, {local, tokens * n, 1}, k};
     std::vector<float> rows;
-    for (int64_t e = 0; e < experts; ++e)
-      rows.insert(rows.end(), static_cast<size_t>(counts[static_cast<size_t>(e)]), static_cast<float>(e));
+    for (int64_t e = 0; e < experts; ++e) {
+      rows.insert(rows.end(), static_cast<size_t>(counts[static_cast<size_t>(e)]),
+                  static_cast<float>(e));
+    }
     Side forth;
     forth.kind.op = "all_to_all";
     forth.kind.attrs = {{"from", int64_t{1}}, {"to", int64_t{0}}};
@@ -544,10 +614,14 @@ TEST(SoloComm, KeepsCountsValid) {
     solo.run(forth.call);
     const auto got = values_of<float>(forth.out[0]);
     size_t at = 0;
-    for (int64_t e = 0; e < local; ++e)
-      for (int64_t i = 0; i < mine[static_cast<size_t>(e)]; ++i)
+    for (int64_t e = 0; e < local; ++e) {
+      for (int64_t i = 0; i < mine[static_cast<size_t>(e)]; ++i) {
         ASSERT_EQ(got[at++], static_cast<float>(me * local + e));
-    for (; at < got.size(); ++at) ASSERT_EQ(got[at], -1);
+      }
+    }
+    for (; at < got.size(); ++at) {
+      ASSERT_EQ(got[at], -1);
+    }
     Side home;
     home.kind = forth.kind;
     home.kind.attrs = {{"from", int64_t{0}}, {"to", int64_t{1}}};
@@ -562,14 +636,17 @@ TEST(SoloComm, KeepsCountsValid) {
     solo.run(home.call);
     const auto returned = values_of<float>(home.out[0]);
     size_t index = 0;
-    for (int64_t e = 0; e < experts; ++e)
+    for (int64_t e = 0; e < experts; ++e) {
       for (int64_t i = 0; i < counts[static_cast<size_t>(e)]; ++i, ++index) {
         ASSERT_NE(returned[index], -7) << "row " << index << " was not delivered";
         if (e / local == me) {
           ASSERT_EQ(returned[index], static_cast<float>(e));
         }
       }
-    for (; index < returned.size(); ++index) ASSERT_EQ(returned[index], -7);
+    }
+    for (; index < returned.size(); ++index) {
+      ASSERT_EQ(returned[index], -7);
+    }
   }
 }
 
@@ -584,7 +661,9 @@ TEST(SoloComm, MovesWhateverElseIsAsked) {
   Side reduce;
   reduce.kind.op = "all_reduce";
   reduce.kind.in = reduce.kind.out = {{DType::f64, {5}}, {DType::f32, {2}}};
-  for (const TensorType& t : reduce.kind.in) reduce.in.push_back(random_tensor(t, rng));
+  for (const TensorType& t : reduce.kind.in) {
+    reduce.in.push_back(random_tensor(t, rng));
+  }
   run(reduce);
   EXPECT_EQ(reduce.out, reduce.in);
   Side gather;
@@ -593,8 +672,9 @@ TEST(SoloComm, MovesWhateverElseIsAsked) {
   gather.kind.in = {{DType::f32, {2}}}, gather.kind.out = {{DType::f32, {6}}};
   gather.in = {random_tensor(gather.kind.in[0], rng)};
   run(gather);
-  for (size_t i = 0; i < 3; ++i)
+  for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(std::memcmp(gather.out[0].data() + 8 * i, gather.in[0].data(), 8), 0);
+  }
   Side scatter;
   scatter.kind.op = "reduce_scatter";
   scatter.kind.attrs = {{"dim", int64_t{0}}};
@@ -603,7 +683,9 @@ TEST(SoloComm, MovesWhateverElseIsAsked) {
   run(scatter);
   // The block of rank 1 from three ranks that hold the same.
   const auto whole = values_of<float>(scatter.in[0]), block = values_of<float>(scatter.out[0]);
-  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(block[i], whole[2 + i] + whole[2 + i] + whole[2 + i]);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(block[i], whole[2 + i] + whole[2 + i] + whole[2 + i]);
+  }
   Side sent = message("send", {DType::f32, {2}}, 2, 0, Bytes(8));
   run(sent);
   Side got = message("recv", {DType::f32, {2}}, 2, 0);

@@ -29,8 +29,11 @@ void for_all_cases(int64_t extra, const std::function<void(const Case&, Rng&)>& 
     for (int64_t n = 1; n <= 5; ++n) {
       const std::vector<Sample> samples = op->samples(n);
       ASSERT_FALSE(samples.empty()) << op->name;
-      for (const Sample& sample : samples)
-        for (int round = 0; round < 6; ++round) fn(test::make_case(*op, sample, n, extra, rng), rng);
+      for (const Sample& sample : samples) {
+        for (int round = 0; round < 6; ++round) {
+          fn(test::make_case(*op, sample, n, extra, rng), rng);
+        }
+      }
     }
   }
 }
@@ -46,16 +49,21 @@ std::vector<std::vector<Bytes>> run_on_threads(const Case& c, bool inplace, bool
   std::vector<int32_t> members(n);
   for (size_t m = 0; m < n; ++m) {
     members[m] = static_cast<int32_t>(m);
-    for (const TensorType& t : c.out_types)
+    for (const TensorType& t : c.out_types) {
       out[m].push_back(Bytes(static_cast<size_t>(t.bytes()), test::kUntouched));
+    }
   }
   std::vector<std::string> errors(n);
   std::vector<std::thread> threads;
   for (size_t m = 0; m < n; ++m) {
     threads.emplace_back([&, m] {
       std::vector<void*> from, to;
-      for (Bytes& b : in[m]) from.push_back(b.data());
-      for (Bytes& b : inplace ? in[m] : out[m]) to.push_back(b.data());
+      for (Bytes& b : in[m]) {
+        from.push_back(b.data());
+      }
+      for (Bytes& b : inplace ? in[m] : out[m]) {
+        to.push_back(b.data());
+      }
       Call call;
       call.kind = &kind;
       call.in = from;
@@ -65,15 +73,22 @@ std::vector<std::vector<Bytes>> run_on_threads(const Case& c, bool inplace, bool
         world.communicator(static_cast<int32_t>(m)).run(call);
         result[m] = inplace ? in[m] : out[m];
         if (!spoil) return;
-        for (auto* list : {&in[m], &out[m]})
-          for (Bytes& b : *list) std::fill(b.begin(), b.end(), std::byte{0xEE});
+        for (auto* list : {&in[m], &out[m]}) {
+          for (Bytes& b : *list) {
+            std::fill(b.begin(), b.end(), std::byte{0xEE});
+          }
+        }
       } catch (const Error& e) {
         errors[m] = e.what();
       }
     });
   }
-  for (std::thread& t : threads) t.join();
-  for (const std::string& e : errors) EXPECT_EQ(e, "") << c.name;
+  for (std::thread& t : threads) {
+    t.join();
+  }
+  for (const std::string& e : errors) {
+    EXPECT_EQ(e, "") << c.name;
+  }
   return result;
 }
 
@@ -95,8 +110,8 @@ TEST(CommOps, LocalRanksGiveTheSameBits) {
   });
 }
 
-// A rank that leaves a collective may change its operands at once: nobody may still be reading them.
-// Rows are long, so that the others have not finished by then if they are not waited for.
+// A rank that leaves a collective may change its operands at once: nobody may still be reading
+// them. Rows are long, so that the others have not finished by then if they are not waited for.
 TEST(CommOps, AMemberMayChangeItsOperandsAsSoonAsItLeaves) {
   Rng rng(2);
   for (const Op* op : all()) {
@@ -171,8 +186,12 @@ TEST(CommOps, CostsAreThoseOfItsData) {
         const int64_t payload = op->payload(s.attrs, s.in, out);
         EXPECT_GT(payload, 0);
         int64_t in_bytes = 0, out_bytes = 0;
-        for (const TensorType& t : s.in) in_bytes += t.bytes();
-        for (const TensorType& t : out) out_bytes += t.bytes();
+        for (const TensorType& t : s.in) {
+          in_bytes += t.bytes();
+        }
+        for (const TensorType& t : out) {
+          out_bytes += t.bytes();
+        }
         EXPECT_LE(payload, std::max(in_bytes, out_bytes));
       }
     }
@@ -189,7 +208,8 @@ TEST(CommOps, ReshardingFindsTheMovement) {
         ASSERT_TRUE(found) << op->name;
         EXPECT_EQ(before(*found->op, found->attrs), from) << op->name;
         EXPECT_EQ(after(*found->op, found->attrs), to) << op->name;
-        EXPECT_EQ(found->out.back(), infer(*op, s.attrs, {s.in.data(), op->list ? 1 : s.in.size()}, n).back());
+        EXPECT_EQ(found->out.back(),
+                  infer(*op, s.attrs, {s.in.data(), op->list ? 1 : s.in.size()}, n).back());
       }
     }
   }

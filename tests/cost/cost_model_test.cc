@@ -215,8 +215,9 @@ TEST(Profile, HostileFilesAreRefused) {
   refused("\"tasks\"", "\"task\"");
   refused("\"dtype\": \"f32\"", "\"dtype\": \"i64\"");
   const std::string whole = to_json(sample_profile());
-  for (size_t n = 0; n + 2 < whole.size(); n += 37)
+  for (size_t n = 0; n + 2 < whole.size(); n += 37) {
     EXPECT_THROW(parse_profile(whole.substr(0, n), "p.json"), Error) << n;
+  }
 }
 
 TEST(Profile, DistinctTasksOfAProgram) {
@@ -268,7 +269,9 @@ TEST(CostModel, ShippedA100LinksAgreeWithPublicMeasurements) {
   double sum = 0;
   for (const Measured& x : kA100) {
     std::vector<int32_t> ranks;
-    for (int32_t r = 0; r < x.ranks; ++r) ranks.push_back(r);
+    for (int32_t r = 0; r < x.ranks; ++r) {
+      ranks.push_back(r);
+    }
     const double us =
         double(m.transfer(kind("all_reduce", 0, x.bytes), 0, false, c.shape(ranks)).ns) * 1e-3;
     EXPECT_NEAR(us / x.us, 1, 0.25) << x.ranks << " ranks, " << x.bytes << " bytes";

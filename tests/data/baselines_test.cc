@@ -16,7 +16,9 @@ namespace {
 std::string write(const TempFolder& folder, const std::string& name, int32_t vocab,
                   const std::vector<std::vector<int32_t>>& documents) {
   ShardWriter writer(vocab, {1, 1});
-  for (const auto& ids : documents) writer.add(ids, static_cast<int64_t>(ids.size()) - 1);
+  for (const auto& ids : documents) {
+    writer.add(ids, static_cast<int64_t>(ids.size()) - 1);
+  }
   writer.write(folder / name);
   return folder / name;
 }
@@ -71,7 +73,9 @@ TEST(Trigram, ProbabilitiesSumToOne) {
     };
     const int32_t u = pick(), v = pick();
     double sum = 0;
-    for (int32_t w = 0; w < vocab; ++w) sum += t.probability(u, v, w);
+    for (int32_t w = 0; w < vocab; ++w) {
+      sum += t.probability(u, v, w);
+    }
     EXPECT_NEAR(sum, 1, 1e-9) << u << " " << v;
   }
 }
@@ -84,13 +88,19 @@ TEST(Trigram, RefusesAnotherVocabulary) {
 }
 
 TEST(Xz, EqualsTheProgram) {
-  if (std::system("command -v xz >/dev/null") != 0) GTEST_SKIP() << "no xz program here";
+  if (std::system("command -v xz >/dev/null") != 0) {
+    GTEST_SKIP() << "no xz program here";
+  }
   const TempFolder folder;
   Rng rng(6);
   std::vector<std::string> texts = {"x", "hello hello hello hello\n", ""};
   std::string words, noise;
-  for (int i = 0; i < 60000; ++i) words += " w" + std::to_string(rng.below(500));
-  for (int i = 0; i < 5000; ++i) noise += static_cast<char>(rng.below(256));
+  for (int i = 0; i < 60000; ++i) {
+    words += " w" + std::to_string(rng.below(500));
+  }
+  for (int i = 0; i < 5000; ++i) {
+    noise += static_cast<char>(rng.below(256));
+  }
   texts.push_back(words);
   texts.push_back(noise);
   int64_t bits = 0, bytes = 0;
@@ -108,7 +118,9 @@ TEST(Xz, EqualsTheProgram) {
   EXPECT_EQ(all.bytes, bytes);
   // In one piece: the file that xz makes of them one after the other.
   std::string joined;
-  for (const std::string& text : texts) joined += text;
+  for (const std::string& text : texts) {
+    joined += text;
+  }
   const std::string path = folder.add("joined", joined);
   ASSERT_EQ(std::system(("xz -9e -k '" + path + "'").c_str()), 0);
   const BaselineResult one = xz_one_piece(paths);

@@ -20,7 +20,9 @@ class TempFolder {
   TempFolder() {
     const char* base = std::getenv("TMPDIR");
     std::string name = std::string(base != nullptr ? base : "/tmp") + "/hocket_data_XXXXXX";
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    if (::mkdtemp(name.data()) == nullptr) {
+      std::abort();
+    }
     path_ = name;
   }
   ~TempFolder() { remove_tree(path_); }

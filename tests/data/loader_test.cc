@@ -121,12 +121,18 @@ TEST_F(Loader, SequencesFollowTheDefinition) {
           int64_t begin = -1;
           for (int64_t n = 0; n < length && begin < 0; ++n) {
             const int32_t target = row.targets[static_cast<size_t>(n)];
-            if (target != kEos) begin = (target - 1 - n + total) % total;
+            if (target != kEos) {
+              begin = (target - 1 - n + total) % total;
+            }
           }
-          if (begin >= 0) check(row, begin, length);
+          if (begin >= 0) {
+            check(row, begin, length);
+          }
           for (const int32_t t : row.targets) {
             ends += t == kEos;
-            if (t != kEos) targets.insert(t);
+            if (t != kEos) {
+              targets.insert(t);
+            }
           }
         }
         // Disjoint: nothing twice; what is left out is less than a sequence.

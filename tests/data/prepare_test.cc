@@ -13,9 +13,9 @@
 #include <set>
 #include <utility>
 
-#include "data/tokenizer/bpe_train.h"
 #include "base/folder_lock.h"
 #include "data/baselines.h"
+#include "data/tokenizer/bpe_train.h"
 #include "tests/data/data_util.h"
 
 namespace hocket::data {
@@ -81,7 +81,9 @@ TEST_F(Prepare, EveryFileIsADocumentOfItsSplit) {
     ASSERT_EQ(ids.back(), t.eos_id());
     ids.pop_back();
     // The text "<|endoftext|>" in a file is text and does not end the document.
-    for (const int32_t id : ids) ASSERT_NE(id, t.eos_id());
+    for (const int32_t id : ids) {
+      ASSERT_NE(id, t.eos_id());
+    }
     EXPECT_EQ(t.decode(ids), read_file(f.path));
     EXPECT_EQ(stream.document_bytes(d), file_size(f.path));
   }
@@ -160,16 +162,18 @@ TEST_F(Prepare, SmallShardsHoldTheSameAndOldOnesGo) {
   EXPECT_EQ(after, before);
   options_.shard_tokens = int64_t{1} << 20;
   prepare(options_);
-  EXPECT_EQ(list_dir(options_.output),
-            (std::vector<std::string>{".lock", "index.json", "tokenizer.json",
-                                      "tokenizer_config.json", "train-00000.bin",
-                                      "valid-00000.bin"}));
+  EXPECT_EQ(
+      list_dir(options_.output),
+      (std::vector<std::string>{".lock", "index.json", "tokenizer.json", "tokenizer_config.json",
+                                "train-00000.bin", "valid-00000.bin"}));
 }
 
 TEST_F(Prepare, SplitDependsOnContentOnly) {
   const Corpus here = scan_corpus(options_.corpus);
   std::set<std::string> valid;
-  for (const std::string& path : here.paths(true)) valid.insert(read_file(path));
+  for (const std::string& path : here.paths(true)) {
+    valid.insert(read_file(path));
+  }
   const TempFolder elsewhere;
   int n = 0;
   for (const Corpus::File& f : here.files) {
@@ -178,14 +182,18 @@ TEST_F(Prepare, SplitDependsOnContentOnly) {
   CorpusOptions moved = options_.corpus;
   moved.inputs = {elsewhere / "x/*.h"};
   std::set<std::string> also;
-  for (const std::string& path : scan_corpus(moved).paths(true)) also.insert(read_file(path));
+  for (const std::string& path : scan_corpus(moved).paths(true)) {
+    also.insert(read_file(path));
+  }
   EXPECT_EQ(also, valid);
   moved.seed = 77;
   EXPECT_NE(scan_corpus(moved).paths(true), scan_corpus(options_.corpus).paths(true));
 }
 
 TEST_F(Prepare, SplitFractionIsKept) {
-  for (int i = 0; i < 2000; ++i) folder_.add(fmt::format("in/many/{}.txt", i), std::to_string(i));
+  for (int i = 0; i < 2000; ++i) {
+    folder_.add(fmt::format("in/many/{}.txt", i), std::to_string(i));
+  }
   const Corpus corpus = scan_corpus(options_.corpus);
   const double share =
       static_cast<double>(corpus.paths(true).size()) / static_cast<double>(corpus.files.size());
@@ -212,7 +220,9 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
   ASSERT_EQ(::symlink((folder_ / "elsewhere").c_str(), (folder_ / "in/linked").c_str()), 0);
   ASSERT_EQ(::symlink("nowhere", (folder_ / "in/dangling").c_str()), 0);
   ASSERT_EQ(::mkfifo((folder_ / "in/pipe").c_str(), 0600), 0);
-  folder_.add("in/le.txt", std::string_view("\xFF\xFE" "a\0b\0", 6));
+  folder_.add("in/le.txt", std::string_view("\xFF\xFE"
+                                            "a\0b\0",
+                                            6));
   folder_.add("in/be.txt", std::string_view("\xFE\xFF\x4E\x2D", 4));  // no byte is 0
   folder_.add("in/closed/secret.txt", "s");
   const bool root = ::geteuid() == 0;  // reads everything
@@ -222,7 +232,9 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
   using Why = Corpus::Why;
   std::map<Why, int64_t> expected = {
       {Why::utf16, 2}, {Why::hidden, 2}, {Why::linked_folder, 1}, {Why::no_file, 2}};
-  if (!root) expected[Why::unreadable] = 1;
+  if (!root) {
+    expected[Why::unreadable] = 1;
+  }
   EXPECT_EQ(result.dropped, expected);
   EXPECT_EQ(result.train.files + result.valid.files, root ? 61 : 60);
   EXPECT_EQ(left_out_text({{Why::utf16, 2}, {Why::unreadable, 1}}),
@@ -377,15 +389,18 @@ TEST_F(Prepare, BaselinesAreComputedOnceAndAsAskedFor) {
   const Baselines all = kept_baselines(dataset, {}, note);
   EXPECT_EQ(all.trigram, trigram.trigram);
   EXPECT_LT(*all.xz_one_piece, *all.xz_each);
-  for (const std::string& what : done) EXPECT_EQ(what.find("trigram"), what.npos) << what;
+  for (const std::string& what : done) {
+    EXPECT_EQ(what.find("trigram"), what.npos) << what;
+  }
   done.clear();
   EXPECT_EQ(kept_baselines(dataset, {}, note).xz_each, all.xz_each);
   EXPECT_FALSE(kept_baselines(dataset, {.trigram = false}, note).trigram);
   EXPECT_TRUE(done.empty()) << done[0];
   // Numbers of other data, and half a file, count as none.
   const std::string path = options_.output + "/baselines.json";
-  for (const std::string kept : {R"({"fingerprint": "other", "xz": 1, "xz_one_piece": 1, "trigram": 1})",
-                                 R"({"fingerprint": ")"}) {
+  for (const std::string kept :
+       {R"({"fingerprint": "other", "xz": 1, "xz_one_piece": 1, "trigram": 1})",
+        R"({"fingerprint": ")"}) {
     write_file_atomic(path, kept);
     EXPECT_EQ(kept_baselines(dataset, {}, note).xz_one_piece, all.xz_one_piece);
   }

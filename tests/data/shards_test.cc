@@ -20,7 +20,9 @@ constexpr Hash128 kTokenizer{1, 2};
 std::string write(const TempFolder& folder, const std::string& name, int32_t vocab,
                   const std::vector<Ids>& documents, const Hash128& tokenizer = kTokenizer) {
   ShardWriter writer(vocab, tokenizer);
-  for (const Ids& ids : documents) writer.add(ids, static_cast<int64_t>(ids.size()) * 3);
+  for (const Ids& ids : documents) {
+    writer.add(ids, static_cast<int64_t>(ids.size()) * 3);
+  }
   writer.write(folder / name);
   return folder / name;
 }
@@ -96,7 +98,9 @@ TEST(Shard, RefusesEveryTruncationAndEveryFlippedByte) {
   EXPECT_ERROR(Shard(folder / "t"), "expected");
   const size_t index_end = 128 + 8 * 5, ids_at = 192;
   for (size_t n = 0; n < good.size(); ++n) {
-    if (n >= index_end && n < ids_at) continue;  // padding
+    if (n >= index_end && n < ids_at) {
+      continue;  // padding
+    }
     std::string bad = good;
     bad[n] = static_cast<char>(bad[n] ^ 0x10);
     folder.add("t", bad);
@@ -177,7 +181,8 @@ TEST(Shard, CutOffWhileItIsOpen) {
       } catch (const Error& e) {
         EXPECT_EQ(e.exit_code(), 1);
         EXPECT_NE(std::string(e.what()).find(path + "] was cut off while it was read; "
-                                                  "got 8192 bytes; expected"), std::string::npos)
+                                                    "got 8192 bytes; expected"),
+                  std::string::npos)
             << e.what();
       }
     }
@@ -221,12 +226,16 @@ TEST(TokenStream, ManyShardsAreOneSequence) {
     }
   }
   const std::vector<int64_t> begins = {0, 3, 5, 7, 8, 11}, bytes = {9, 6, 6, 3, 9};
-  for (int64_t d = 0; d <= 5; ++d)
+  for (int64_t d = 0; d <= 5; ++d) {
     EXPECT_EQ(stream.document_begin(d), begins[static_cast<size_t>(d)]);
-  for (int64_t d = 0; d < 5; ++d)
+  }
+  for (int64_t d = 0; d < 5; ++d) {
     EXPECT_EQ(stream.document_bytes(d), bytes[static_cast<size_t>(d)]);
+  }
   const std::vector<int64_t> owner = {0, 0, 0, 1, 1, 2, 2, 3, 4, 4, 4};
-  for (int64_t t = 0; t < 11; ++t) EXPECT_EQ(stream.document_of(t), owner[static_cast<size_t>(t)]);
+  for (int64_t t = 0; t < 11; ++t) {
+    EXPECT_EQ(stream.document_of(t), owner[static_cast<size_t>(t)]);
+  }
   stream.verify();
 }
 

@@ -84,10 +84,14 @@ TEST_F(MetricsTest, ResumedRunsReplaceWhatTheyRepeat) {
   std::string text;
   for (int s = 0; s <= 5; ++s) {
     text += train_line(s, 10 + s, 100 + s);
-    if (s == 2 || s == 5) text += eval_line(s, s);
+    if (s == 2 || s == 5) {
+      text += eval_line(s, s);
+    }
   }
   text += "{\"step\":6,\"time_s\":16,\"train/lo\n";
-  for (int s = 4; s <= 7; ++s) text += train_line(s, s - 3, 200 + s);
+  for (int s = 4; s <= 7; ++s) {
+    text += train_line(s, s - 3, 200 + s);
+  }
   text += eval_line(7, 70);
   const Metrics m = load(text);
   EXPECT_EQ(m.skipped_lines, 1);

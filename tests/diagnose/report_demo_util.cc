@@ -13,8 +13,8 @@
 namespace hocket::diagnose {
 namespace {
 
-using trace::FlowEnd;
 using program::Lane;
+using trace::FlowEnd;
 using trace::Trace;
 using trace::TraceEvent;
 
@@ -30,7 +30,9 @@ struct Op {
 std::vector<Op> forward_ops(int first, int last) {
   const double t = kTokens, d = kHidden, act = 4 * t * d;
   std::vector<Op> ops;
-  if (first == 0) ops.push_back({"embedding", 0, 2 * act, -1});
+  if (first == 0) {
+    ops.push_back({"embedding", 0, 2 * act, -1});
+  }
   for (int l = first; l < last; ++l) {
     ops.insert(ops.end(), {{"rms_norm", 4 * t * d, 2 * act, l},
                            {"linear", 2 * t * d * 512, 3 * act, l},
@@ -96,7 +98,9 @@ class Walk {
     for (const int32_t step : steps) {
       step_ = step;
       begin = one_step(begin) + 900'000;
-      for (auto& lanes : free_) std::fill(lanes.begin(), lanes.end(), begin);
+      for (auto& lanes : free_) {
+        std::fill(lanes.begin(), lanes.end(), begin);
+      }
     }
     trace_.steps = steps;
     return std::move(trace_);
@@ -126,7 +130,9 @@ class Walk {
   int64_t block(int rank, int mb, bool backward, int64_t ready) {
     const int stage = rank * stages_ / ranks_, per = kLayers / stages_;
     std::vector<Op> ops = forward_ops(stage * per, (stage + 1) * per);
-    if (backward) ops = backward_ops(ops);
+    if (backward) {
+      ops = backward_ops(ops);
+    }
     const char* phase = backward ? "backward" : "forward";
     int64_t now = ready;
     for (const Op& op : ops) {
@@ -141,37 +147,48 @@ class Walk {
   int64_t one_step(int64_t begin) {
     std::map<std::pair<int, int>, int64_t> sent, returned;  // (rank, mb) -> arrival
     const int replicas = ranks_ / stages_;
-    for (int rank = 0; rank < ranks_; ++rank) task_ = 0;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      task_ = 0;
+    }
     // Forward and backward interleaved per stage; stage 0 first so that arrivals are known.
     const auto forward = [&](int rank, int mb) {
       const int stage = rank / std::max(1, replicas);
       const int64_t ready = stage == 0 ? begin : sent[{rank, mb}];
       const int64_t end = block(rank, mb, false, ready);
-      if (stage + 1 < stages_) transfer(rank, rank + replicas, mb, end, "forward", &sent);
+      if (stage + 1 < stages_) {
+        transfer(rank, rank + replicas, mb, end, "forward", &sent);
+      }
     };
     const auto backward = [&](int rank, int mb) {
       const int stage = rank / std::max(1, replicas);
       const int64_t ready = stage + 1 == stages_ ? begin : returned[{rank, mb}];
       const int64_t end = block(rank, mb, true, ready);
-      if (stage > 0) transfer(rank, rank - replicas, mb, end, "backward", &returned);
+      if (stage > 0) {
+        transfer(rank, rank - replicas, mb, end, "backward", &returned);
+      }
     };
     if (stages_ == 1) {
-      for (int mb = 0; mb < kMicroBatches; ++mb) forward(0, mb), backward(0, mb);
+      for (int mb = 0; mb < kMicroBatches; ++mb) {
+        forward(0, mb), backward(0, mb);
+      }
     } else {
       for (int r = 0; r < replicas; ++r) {
         forward(r, 0), forward(r, 1);
         for (int mb = 0; mb < kMicroBatches; ++mb) {
           forward(replicas + r, mb), backward(replicas + r, mb);
           backward(r, mb);
-          if (mb + 2 < kMicroBatches) forward(r, mb + 2);
+          if (mb + 2 < kMicroBatches) {
+            forward(r, mb + 2);
+          }
         }
       }
     }
     int64_t end = begin;
     for (int rank = 0; rank < ranks_; ++rank) {
       int64_t now = begin;
-      if (ranks_ > 1)
+      if (ranks_ > 1) {
         now = add(rank, Lane::intra, {"all_reduce", 0, 9e6, -1}, last(rank), "grad", -1);
+      }
       const double n = 9.2e6 / stages_;
       now = add(rank, Lane::compute, {"sumsq", 2 * n, 4 * n, -1}, now, "grad", -1);
       now = add(rank, Lane::compute, {"clip_coef", 10, 100, -1}, now, "optimizer", -1);
@@ -213,7 +230,9 @@ MemoryPlan demo_memory(const Trace& step, int rank, const std::string& name) {
   plan.name = name;
   std::vector<const TraceEvent*> tasks;
   for (const TraceEvent& e : step.events) {
-    if (e.rank == rank && e.lane == 0) tasks.push_back(&e);
+    if (e.rank == rank && e.lane == 0) {
+      tasks.push_back(&e);
+    }
   }
   std::map<std::tuple<int, int, int>, int> seen;
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -262,8 +281,7 @@ MemoryPlan demo_memory(const Trace& step, int rank, const std::string& name) {
   for (size_t i = 0; i < tasks.size(); i += 2) {
     plan.blocks.push_back({"workspace of " + step.text(tasks[i]->kind), "workspace",
                            1e-9 * static_cast<double>(tasks[i]->start_ns),
-                           1e-9 * static_cast<double>(tasks[i]->end_ns),
-                           plan.planned.step_buffers,
+                           1e-9 * static_cast<double>(tasks[i]->end_ns), plan.planned.step_buffers,
                            3'000'000});
   }
   plan.planned.step_buffers += 3'000'000;
@@ -351,7 +369,9 @@ ReportData demo_report(int ranks, uint64_t seed) {
     if (step % 10 == 9 || step == 0) {
       // With four ranks every other layer is dense.
       LoadPoint load{step, {}, {}};
-      for (int l = 0; l < kLayers; ++l) load.layers.push_back(ranks == 1 ? l : 2 * l + 1);
+      for (int l = 0; l < kLayers; ++l) {
+        load.layers.push_back(ranks == 1 ? l : 2 * l + 1);
+      }
       for (int l = 0; l < kLayers; ++l) {
         std::vector<double> row;
         for (int e = 0; e < kExperts; ++e) {
@@ -365,7 +385,9 @@ ReportData demo_report(int ranks, uint64_t seed) {
   }
   r.predicted_step_s = predicted;
   std::vector<int32_t> steps;
-  for (int32_t s = 100; s < 105; ++s) steps.push_back(s);
+  for (int32_t s = 100; s < 105; ++s) {
+    steps.push_back(s);
+  }
   fill_measured(r, Walk(ranks, "run", 0.05, seed).run(steps));
   fill_predicted(r, Walk(ranks, "simulation", 0.02, seed + 1).run({0}));
   if (ranks == 1) {

@@ -40,13 +40,16 @@ ReportData large_report() {
     p.step_s = step == 777 ? 900 : 12.5;
     p.lr = 1e-5;
     r.metrics.train.push_back(p);
-    if (step % 100 == 99) r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3});
+    if (step % 100 == 99) {
+      r.metrics.eval.push_back({step, p.time_s, p.loss, p.loss / 3});
+    }
     if (step % 50 == 49) {
       LoadPoint load{step, {}, {}};
       for (int l = 0; l < 48; ++l) {
         load.load.emplace_back();
-        for (int e = 0; e < 128; ++e)
+        for (int e = 0; e < 128; ++e) {
           load.load.back().push_back(100 + (l * 7 + e * 13 + step) % 90);
+        }
       }
       r.metrics.load.push_back(load);
     }
@@ -99,7 +102,9 @@ ReportData hostile_report() {
   r.files.push_back({nasty, nasty, -1});
   r.notes.push_back(nasty);
   r.baselines[0].name = nasty;
-  for (trace::TraceEvent& e : r.step.events) e.name = r.step.intern(nasty);
+  for (trace::TraceEvent& e : r.step.events) {
+    e.name = r.step.intern(nasty);
+  }
   r.kinds[0].kind = nasty;
   r.kinds[1].predicted_seconds = std::numeric_limits<double>::infinity();
   r.metrics.train[5].loss = kMissing;
@@ -176,7 +181,9 @@ TEST(Report, LargeRunsAreCutToSize) {
   EXPECT_EQ(data["train"]["step"].back(), 19999);
   EXPECT_EQ(data["train"]["n"], data["train"]["loss"].size());
   // One pause of 900 s does not show in the median of its piece.
-  for (const json& s : data["train"]["step_s"]) EXPECT_EQ(s, 12.5);
+  for (const json& s : data["train"]["step_s"]) {
+    EXPECT_EQ(s, 12.5);
+  }
   EXPECT_EQ(data["eval"]["step"].back(), 19999);
   EXPECT_EQ(data["load"]["steps"].front(), 49);
   EXPECT_EQ(data["load"]["steps"].back(), 19999);

@@ -86,8 +86,9 @@ TEST(Batch, StagesAndDataParallelRanksGetTheirRows) {
   EXPECT_EQ(ranks.ints(3, "positions", 0), (std::vector<int32_t>{206, 207, 208, 209, 210, 211}));
   EXPECT_FALSE(ranks.session->run().rank(0).has("targets", 0));
   EXPECT_EQ(ranks.doubles(2, "loss_scale"), (std::vector<double>{0.25}));
-  for (int32_t rank = 0; rank < 4; ++rank)
+  for (int32_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(ranks.doubles(rank, "hyper"), (std::vector<double>{0.5, 0.75, 0.875})) << rank;
+  }
 }
 
 TEST(Batch, AProgramTakesWhatItReads) {

@@ -15,8 +15,9 @@ TEST(OutputSet, HoldsTheFirst) {
   EXPECT_EQ(set.bits(), 0x80000001u);
   EXPECT_TRUE(set.contains(0) && set.contains(31));
   // A shift by these would be undefined, and gives output 0 on most machines.
-  for (const size_t beyond : {size_t{32}, size_t{63}, size_t{64}, size_t{96}, SIZE_MAX})
+  for (const size_t beyond : {size_t{32}, size_t{63}, size_t{64}, size_t{96}, SIZE_MAX}) {
     EXPECT_FALSE(set.contains(beyond)) << beyond;
+  }
   set.flip(31);
   set.flip(5);
   EXPECT_EQ(set, (OutputSet{0, 5}));

@@ -94,7 +94,8 @@ TEST(GraphText, EmptyGraphAndComments) {
 
 TEST(GraphText, RefusesWithTheLine) {
   const std::string head = "hocket-graph 1\ngraph layers=1 name=\"g\"\n";
-  const std::string two = head + "tensor 0 input i32[4] name=\"a\"\ntensor 1 activation f32[4] name=\"b\"\n";
+  const std::string two =
+      head + "tensor 0 input i32[4] name=\"a\"\ntensor 1 activation f32[4] name=\"b\"\n";
   const std::pair<std::string, std::string> cases[] = {
       {"", "empty"},
       {"hocket-graph 2\n", "line 1"},
@@ -130,8 +131,11 @@ TEST(GraphText, DamagedTextNeverCrashes) {
   for (int i = 0; i < 300; ++i) {
     std::string damaged = text;
     const size_t at = rng.below(damaged.size());
-    if (i % 3 == 0) damaged.resize(at);
-    else damaged[at] = static_cast<char>(32 + rng.below(95));
+    if (i % 3 == 0) {
+      damaged.resize(at);
+    } else {
+      damaged[at] = static_cast<char>(32 + rng.below(95));
+    }
     try {
       graph::parse_graph(damaged);
     } catch (const Error&) {

@@ -22,7 +22,9 @@ Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos
   r.dq.resize(q.v.size()), r.dk.resize(k.v.size()), r.dv.resize(k.v.size());
   int64_t first = 0;
   for (int64_t t = 0; t < n; ++t) {
-    if (pos[t] == 0) first = t;
+    if (pos[t] == 0) {
+      first = t;
+    }
     for (int64_t a = 0; a < h; ++a) {
       const int64_t at = (t * h + a) * d, kv = a / (h / g);
       auto row = [&](int64_t j) { return (j * g + kv) * d; };
@@ -30,23 +32,31 @@ Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos
       double top = -1e300, sum = 0;
       for (int64_t j = first; j <= t; ++j) {
         double s = 0;
-        for (int64_t i = 0; i < d; ++i) s += q[at + i] * k[row(j) + i];
+        for (int64_t i = 0; i < d; ++i) {
+          s += q[at + i] * k[row(j) + i];
+        }
         p.push_back(s * scale);
         top = std::max(top, p.back());
       }
-      for (double& x : p) sum += x = std::exp(x - top);
+      for (double& x : p) {
+        sum += x = std::exp(x - top);
+      }
       r.lse[static_cast<size_t>(t * h + a)] = top + std::log(sum);
       double delta = 0;
       for (int64_t i = 0; i < d; ++i) {
         double o = 0;
-        for (int64_t j = first; j <= t; ++j) o += p[static_cast<size_t>(j - first)] / sum * v[row(j) + i];
+        for (int64_t j = first; j <= t; ++j) {
+          o += p[static_cast<size_t>(j - first)] / sum * v[row(j) + i];
+        }
         r.o[static_cast<size_t>(at + i)] = o;
         delta += o * dy[at + i];
       }
       for (int64_t j = first; j <= t; ++j) {
         const double w = p[static_cast<size_t>(j - first)] / sum;
         double dp = 0;
-        for (int64_t i = 0; i < d; ++i) dp += dy[at + i] * v[row(j) + i];
+        for (int64_t i = 0; i < d; ++i) {
+          dp += dy[at + i] * v[row(j) + i];
+        }
         const double ds = w * (dp - delta) * scale;
         for (int64_t i = 0; i < d; ++i) {
           r.dv[static_cast<size_t>(row(j) + i)] += w * dy[at + i];
@@ -65,22 +75,26 @@ struct Case {
 
 TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
   Random random(5);
-  for (Case c : {Case{1, 1, 1, 1, 1}, Case{7, 3, 1, 5, 7}, Case{12, 4, 2, 4, 5}, Case{9, 2, 2, 3, 1},
-                 Case{40, 2, 1, 32, 40}, Case{130, 4, 2, 64, 130}, Case{300, 2, 2, 16, 300},
-                 Case{700, 2, 1, 40, 600}, Case{500, 1, 1, 8, 60}, Case{449, 1, 1, 128, 449}}) {
+  for (Case c :
+       {Case{1, 1, 1, 1, 1}, Case{7, 3, 1, 5, 7}, Case{12, 4, 2, 4, 5}, Case{9, 2, 2, 3, 1},
+        Case{40, 2, 1, 32, 40}, Case{130, 4, 2, 64, 130}, Case{300, 2, 2, 16, 300},
+        Case{700, 2, 1, 40, 600}, Case{500, 1, 1, 8, 60}, Case{449, 1, 1, 128, 449}}) {
     for (bool single : {false, true}) {
       Values q = random.normals({c.n, c.h, c.d}), k = random.normals({c.n, c.g, c.d}),
              v = random.normals({c.n, c.g, c.d}), dy = random.normals({c.n, c.h, c.d});
       Values pos = random.positions(c.n, c.longest);
-      for (int64_t t = 0; single && t < c.n; ++t) pos[t] = static_cast<double>(t);
+      for (int64_t t = 0; single && t < c.n; ++t) {
+        pos[t] = static_cast<double>(t);
+      }
       const double scale = 1 / std::sqrt(static_cast<double>(c.d));
       const Naive want = naive(q, k, v, pos, dy, scale);
       for_both([&](DType dtype, double tolerance) {
         SCOPED_TRACE(testing::Message() << c.n << " tokens, " << c.h << "/" << c.g << " heads of "
                                         << c.d << (single ? ", one document" : ", packed"));
         const Attrs attrs{{"scale", scale}};
-        auto f = run({"attention", attrs, {q, k, v, pos}, {zeros({c.n, c.h, c.d}), zeros({c.n, c.h})}},
-                     dtype);
+        auto f =
+            run({"attention", attrs, {q, k, v, pos}, {zeros({c.n, c.h, c.d}), zeros({c.n, c.h})}},
+                dtype);
         expect_close(f[0], want.o, tolerance, "o");
         expect_close(f[1], want.lse, tolerance, "lse");
         Values o = f[0], lse = f[1];
@@ -96,27 +110,37 @@ TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
 
 TEST(AttentionKernels, DocumentsNeverSeeEachOther) {
   Random random(6);
-  Values q = random.normals({30, 2, 8}), k = random.normals({30, 1, 8}), v = random.normals({30, 1, 8});
+  Values q = random.normals({30, 2, 8}), k = random.normals({30, 1, 8}),
+         v = random.normals({30, 1, 8});
   Values pos = zeros({30}, DType::i32);
-  for (int64_t t = 0; t < 30; ++t) pos[t] = static_cast<double>(t % 10);
+  for (int64_t t = 0; t < 30; ++t) {
+    pos[t] = static_cast<double>(t % 10);
+  }
   const Attrs attrs{{"scale", 0.3}};
   const Values o = zeros({30, 2, 8}), lse = zeros({30, 2});
   const auto a = run({"attention", attrs, {q, k, v, pos}, {o, lse}}, DType::f32);
-  for (int64_t i = 10 * 8; i < 20 * 8; ++i) k[i] = v[i] = 1e30;  // the second of three documents
+  for (int64_t i = 10 * 8; i < 20 * 8; ++i) {
+    k[i] = v[i] = 1e30;  // the second of three documents
+  }
   const auto b = run({"attention", attrs, {q, k, v, pos}, {o, lse}}, DType::f32);
-  for (int64_t t = 0; t < 30; ++t)
-    for (int64_t i = 0; i < 16 && t / 10 != 1; ++i)
+  for (int64_t t = 0; t < 30; ++t) {
+    for (int64_t i = 0; i < 16 && t / 10 != 1; ++i) {
       ASSERT_EQ(a[0][t * 16 + i], b[0][t * 16 + i]) << "token " << t;
+    }
+  }
 }
 
 TEST(AttentionKernels, LargeScoresDoNotOverflow) {
   Random random(7);
   Values q = random.normals({20, 1, 4}, 300), k = random.normals({20, 1, 4}, 300),
          v = random.normals({20, 1, 4}), pos = zeros({20}, DType::i32);
-  for (int64_t t = 0; t < 20; ++t) pos[t] = static_cast<double>(t);
+  for (int64_t t = 0; t < 20; ++t) {
+    pos[t] = static_cast<double>(t);
+  }
   const Naive want = naive(q, k, v, pos, v, 1.0);
-  const auto f = run({"attention", {{"scale", 1.0}}, {q, k, v, pos}, {zeros({20, 1, 4}), zeros({20, 1})}},
-                     DType::f64);
+  const auto f =
+      run({"attention", {{"scale", 1.0}}, {q, k, v, pos}, {zeros({20, 1, 4}), zeros({20, 1})}},
+          DType::f64);
   expect_close(f[0], want.o, 1e-11, "o");
   expect_close(f[1], want.lse, 1e-12, "lse");
 }
@@ -124,9 +148,12 @@ TEST(AttentionKernels, LargeScoresDoNotOverflow) {
 TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
   Random random(8);
   const int64_t n = 13, h = 4, g = 2, d = 6, slots = 20;
-  Values q = random.normals({n, h, d}), k = random.normals({n, g, d}), v = random.normals({n, g, d});
+  Values q = random.normals({n, h, d}), k = random.normals({n, g, d}),
+         v = random.normals({n, g, d});
   Values pos = zeros({n}, DType::i32);
-  for (int64_t t = 0; t < n; ++t) pos[t] = static_cast<double>(t);
+  for (int64_t t = 0; t < n; ++t) {
+    pos[t] = static_cast<double>(t);
+  }
   const Naive want = naive(q, k, v, pos, q, 0.4);
   for_both([&](DType dtype, double tolerance) {
     Values kc = random.normals({slots, g, d}), vc = random.normals({slots, g, d});
@@ -150,23 +177,34 @@ TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
       kc.v = r[1].v, vc.v = r[2].v;
     }
     expect_close({{dtype, {n, h, d}}, got}, want.o, tolerance, "o");
-    for (int64_t i = 0; i < n * g * d; ++i) ASSERT_EQ(kc[i], k[i]);
-    for (int64_t i = n * g * d; i < slots * g * d; ++i) ASSERT_NE(vc[i], 0);
+    for (int64_t i = 0; i < n * g * d; ++i) {
+      ASSERT_EQ(kc[i], k[i]);
+    }
+    for (int64_t i = n * g * d; i < slots * g * d; ++i) {
+      ASSERT_NE(vc[i], 0);
+    }
   });
 }
 
 TEST(AttentionKernels, CachedIgnoresNegativePositionsAndRefusesFullCaches) {
   Random random(9);
-  Values q = random.normals({2, 2, 4}), k = random.normals({2, 1, 4}), cache = random.normals({3, 1, 4});
+  Values q = random.normals({2, 2, 4}), k = random.normals({2, 1, 4}),
+         cache = random.normals({3, 1, 4});
   Call call{.op = "attention_cached",
             .attrs = {{"scale", 1.0}},
             .in = {q, k, k, cache, cache, integers({-1, 0})},
             .out = {zeros({2, 2, 4}), cache, cache},
             .inplace = {{3, 1}, {4, 2}}};
   const auto r = run(call, DType::f64);
-  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(r[0][i], 0);
-  for (int64_t i = 0; i < 8; ++i) EXPECT_DOUBLE_EQ(r[0][8 + i], k[4 + i % 4]);
-  for (int64_t i = 4; i < 12; ++i) EXPECT_EQ(r[1][i], cache[i]);
+  for (int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(r[0][i], 0);
+  }
+  for (int64_t i = 0; i < 8; ++i) {
+    EXPECT_DOUBLE_EQ(r[0][8 + i], k[4 + i % 4]);
+  }
+  for (int64_t i = 4; i < 12; ++i) {
+    EXPECT_EQ(r[1][i], cache[i]);
+  }
   call.in[5] = integers({0, 3});
   EXPECT_THROW(run(call, DType::f64), std::runtime_error);
 }

@@ -18,16 +18,19 @@ TEST(DenseKernels, EmbeddingAndItsGradient) {
   Random random(11);
   for (int64_t d : {1, 7, 40, 130}) {
     const int64_t n = 300, vocab = 37;
-    Values ids = zeros({n}, DType::i32), w = random.normals({vocab, d}), dy = random.normals({n, d}),
-           start = random.normals({vocab, d});
-    for (double& x : ids.v) x = static_cast<double>(random.below(vocab - 3));
+    Values ids = zeros({n}, DType::i32), w = random.normals({vocab, d}),
+           dy = random.normals({n, d}), start = random.normals({vocab, d});
+    for (double& x : ids.v) {
+      x = static_cast<double>(random.below(vocab - 3));
+    }
     std::vector<double> x, dw(w.v.size()), added = start.v;
-    for (int64_t t = 0; t < n; ++t)
+    for (int64_t t = 0; t < n; ++t) {
       for (int64_t i = 0; i < d; ++i) {
         const auto at = static_cast<size_t>(static_cast<int64_t>(ids[t]) * d + i);
         x.push_back(w.v[at]);
         dw[at] += dy[t * d + i], added[at] += dy[t * d + i];
       }
+    }
     for_both([&](DType dtype, double tolerance) {
       EXPECT_EQ(run({"embedding", {}, {ids, w}, {dy}}, dtype)[0].v, x);
       const Attrs attrs{{"vocab", vocab}};
@@ -36,14 +39,18 @@ TEST(DenseKernels, EmbeddingAndItsGradient) {
                    "dw accumulated");
     });
   }
-  for (double bad : {-1.0, 5.0})
-    EXPECT_THROW(run({"embedding", {}, {integers({0, bad}), random.normals({5, 2})},
-                      {zeros({2, 2})}}, DType::f32), std::runtime_error);
+  for (double bad : {-1.0, 5.0}) {
+    EXPECT_THROW(
+        run({"embedding", {}, {integers({0, bad}), random.normals({5, 2})}, {zeros({2, 2})}},
+            DType::f32),
+        std::runtime_error);
+  }
 }
 
 TEST(DenseKernels, RmsNormAndItsGradient) {
   Random random(12);
-  for (graph::Dims dims : {graph::Dims{1, 1}, {5, 7}, {130, 33}, {70, 3, 16}, {4, 600}, {5000, 2}}) {
+  for (graph::Dims dims :
+       {graph::Dims{1, 1}, {5, 7}, {130, 33}, {70, 3, 16}, {4, 600}, {5000, 2}}) {
     const int64_t d = dims.back();
     Values x = random.normals(dims), g = random.normals({d}), dy = random.normals(dims),
            dx0 = random.normals(dims), dg0 = random.normals({d});
@@ -53,9 +60,13 @@ TEST(DenseKernels, RmsNormAndItsGradient) {
     const double eps = 1e-3;
     for (int64_t r = 0; r < rows; ++r) {
       double sum = 0, dot = 0;
-      for (int64_t i = 0; i < d; ++i) sum += x[r * d + i] * x[r * d + i];
+      for (int64_t i = 0; i < d; ++i) {
+        sum += x[r * d + i] * x[r * d + i];
+      }
       const double s = rstd[r] = 1 / std::sqrt(sum / static_cast<double>(d) + eps);
-      for (int64_t i = 0; i < d; ++i) dot += dy[r * d + i] * g[i] * x[r * d + i] * s;
+      for (int64_t i = 0; i < d; ++i) {
+        dot += dy[r * d + i] * g[i] * x[r * d + i] * s;
+      }
       for (int64_t i = 0; i < d; ++i) {
         const auto at = static_cast<size_t>(r * d + i);
         y[at] = x.v[at] * s * g[i];
@@ -73,7 +84,9 @@ TEST(DenseKernels, RmsNormAndItsGradient) {
       expect_close(b[1], dg, 4 * tolerance, "dg");
       auto c = run({"rms_norm_bwd", {}, {dy, x, g, rstd}, {dx0, dg0}, 3}, dtype);
       auto add = [](std::vector<double> a, const Values& v) {
-        for (size_t i = 0; i < a.size(); ++i) a[i] += v.v[i];
+        for (size_t i = 0; i < a.size(); ++i) {
+          a[i] += v.v[i];
+        }
         return a;
       };
       expect_close(c[0], add(dx, dx0), tolerance, "dx accumulated");
@@ -97,8 +110,8 @@ TEST(DenseKernels, RopeTurnsHalves) {
     }
     return f;
   };
-  for (const char* kind : {"default", "linear", "llama3"})
-    for (bool far : {false, true})
+  for (const char* kind : {"default", "linear", "llama3"}) {
+    for (bool far : {false, true}) {
       for (int64_t inverse : {0, 1}) {
         Attrs attrs{{"theta", theta}, {"inverse", inverse}, {"scaling", std::string(kind)}};
         attrs.set("factor", std::string(kind) == "linear" ? 4.0 : 8.0);
@@ -106,10 +119,12 @@ TEST(DenseKernels, RopeTurnsHalves) {
         attrs.set("original_max_position", 64.0);
         const int64_t n = 90, h = 3, d = 38;
         Values x = random.normals({n, h, d}), pos = random.positions(n, 80);
-        for (double& p : pos.v) p += far ? 5000 : 0;
+        for (double& p : pos.v) {
+          p += far ? 5000 : 0;
+        }
         std::vector<double> y(x.v.size());
-        for (int64_t t = 0; t < n; ++t)
-          for (int64_t a = 0; a < h; ++a)
+        for (int64_t t = 0; t < n; ++t) {
+          for (int64_t a = 0; a < h; ++a) {
             for (int64_t i = 0; i < d / 2; ++i) {
               const double f = frequency(attrs, std::pow(theta, -2.0 * i / static_cast<double>(d)));
               const double c = std::cos(pos[t] * f), s = (inverse ? -1 : 1) * std::sin(pos[t] * f);
@@ -117,11 +132,15 @@ TEST(DenseKernels, RopeTurnsHalves) {
               y[static_cast<size_t>(at)] = x[at] * c - x[at + d / 2] * s;
               y[static_cast<size_t>(at + d / 2)] = x[at + d / 2] * c + x[at] * s;
             }
+          }
+        }
         for_both([&](DType dtype, double tolerance) {
           SCOPED_TRACE(testing::Message() << kind << " far " << far << " inverse " << inverse);
           expect_close(run({"rope", attrs, {x, pos}, {x}}, dtype)[0], y, tolerance, "y");
         });
       }
+    }
+  }
 }
 
 TEST(DenseKernels, SwigluAndItsGradient) {
@@ -134,7 +153,7 @@ TEST(DenseKernels, SwigluAndItsGradient) {
       Values dh = is_routed ? routed(random, {3, n, f}, 2, rows) : random.normals({n, f});
       gu[0] = 95, gu[gu.type.row_size() > 0 && is_routed ? 2 * f - 1 : f] = -95;
       std::vector<double> h(static_cast<size_t>(m * f)), dgu(static_cast<size_t>(2 * m * f));
-      for (int64_t r = 0; r < m; ++r)
+      for (int64_t r = 0; r < m; ++r) {
         for (int64_t i = 0; i < f; ++i) {
           const double g = gu[r * 2 * f + i], u = gu[r * 2 * f + f + i], d = dh[r * f + i];
           const double s = 1 / (1 + std::exp(-g));
@@ -142,6 +161,7 @@ TEST(DenseKernels, SwigluAndItsGradient) {
           dgu[static_cast<size_t>(r * 2 * f + i)] = d * u * s * (1 + g * (1 - s));
           dgu[static_cast<size_t>(r * 2 * f + f + i)] = d * g * s;
         }
+      }
       std::vector<Values> in{gu}, in_bwd{dh, gu};
       if (is_routed) {
         in.push_back(integers({4, 0, 7}, DType::i64));
@@ -160,11 +180,14 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
   struct Case {
     int64_t t, d, v;
   };
-  for (Case c : {Case{1, 1, 2}, Case{7, 5, 11}, Case{40, 12, 50}, Case{70, 9, 1500}, Case{600, 4, 33}}) {
-    Values h = random.normals({c.t, c.d}), w = random.normals({c.v, c.d}), dw0 = random.normals({c.v, c.d});
+  for (Case c :
+       {Case{1, 1, 2}, Case{7, 5, 11}, Case{40, 12, 50}, Case{70, 9, 1500}, Case{600, 4, 33}}) {
+    Values h = random.normals({c.t, c.d}), w = random.normals({c.v, c.d}),
+           dw0 = random.normals({c.v, c.d});
     Values targets = zeros({c.t}, DType::i32);
-    for (double& x : targets.v)
+    for (double& x : targets.v) {
       x = random.below(4) == 0 ? -100.0 : static_cast<double>(random.below(c.v));
+    }
     const double scale = 0.125;
     double loss = 0;
     std::vector<double> dh(h.v.size()), dw(w.v.size());
@@ -173,12 +196,16 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
       std::vector<double> p(static_cast<size_t>(c.v));
       double top = -1e300, sum = 0;
       for (int64_t j = 0; j < c.v; ++j) {
-        for (int64_t i = 0; i < c.d; ++i) p[static_cast<size_t>(j)] += h[t * c.d + i] * w[j * c.d + i];
+        for (int64_t i = 0; i < c.d; ++i) {
+          p[static_cast<size_t>(j)] += h[t * c.d + i] * w[j * c.d + i];
+        }
         top = std::max(top, p[static_cast<size_t>(j)]);
       }
       const auto target = static_cast<int64_t>(targets[t]);
       const double logit = p[static_cast<size_t>(target)];
-      for (double& x : p) sum += x = std::exp(x - top);
+      for (double& x : p) {
+        sum += x = std::exp(x - top);
+      }
       loss += scale * (top + std::log(sum) - logit);
       for (int64_t j = 0; j < c.v; ++j) {
         const double g = scale * (p[static_cast<size_t>(j)] / sum - (j == target));
@@ -198,7 +225,9 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
       r = run({"linear_cross_entropy", {{"grad", int64_t{1}}}, in, {fixed({3}), h, dw0}, 5}, dtype);
       expect_close(r[0], {loss + 3}, tolerance, "loss accumulated");
       auto sum = dw;
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += dw0.v[i];
+      for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += dw0.v[i];
+      }
       expect_close(r[2], sum, tolerance, "dw accumulated");
       r = run({"linear_cross_entropy", {{"grad", int64_t{0}}}, in, {fixed({0})}}, dtype);
       expect_close(r[0], {loss}, tolerance, "loss alone");
@@ -211,7 +240,9 @@ TEST(DenseKernels, OptimizerStep) {
   const int64_t n = 40000;
   Values p = random.normals({n}), g = random.normals({n}), m = random.normals({n}, 0.1),
          v = random.normals({n}, 0.1);
-  for (double& x : v.v) x = std::abs(x);
+  for (double& x : v.v) {
+    x = std::abs(x);
+  }
   const double lr = 1e-2, b1 = 0.9, b2 = 0.95, eps = 1e-8, decay = 0.1, c1 = 1 - std::pow(b1, 3),
                c2 = 1 - std::pow(b2, 3), coef = 0.5;
   std::vector<double> p1, m1, v1;
@@ -235,21 +266,28 @@ TEST(DenseKernels, OptimizerStep) {
     expect_close(r[1], m1, tolerance, "m");
     expect_close(r[2], v1, tolerance, "v");
     expect_close(run({"sumsq", {}, {g}, {fixed({0})}}, dtype)[0], {sum}, 1e-12, "sumsq");
-    auto c = run({"clip_coef", {{"max_norm", 2.0}}, {fixed({9}), fixed({16})}, {fixed({0}), fixed({0})}},
-                 dtype);
+    auto c =
+        run({"clip_coef", {{"max_norm", 2.0}}, {fixed({9}), fixed({16})}, {fixed({0}), fixed({0})}},
+            dtype);
     EXPECT_DOUBLE_EQ(c[0][0], 2 / (5 + 1e-6));
     EXPECT_DOUBLE_EQ(c[1][0], 5);
-    for (double most : {0.0, 6.0})
+    for (double most : {0.0, 6.0}) {
       EXPECT_EQ(run({"clip_coef", {{"max_norm", most}}, {fixed({25})}, {fixed({0}), fixed({0})}},
-                    dtype)[0][0], 1);
+                    dtype)[0][0],
+                1);
+    }
     EXPECT_EQ(run({"zero", {}, {}, {p}}, dtype)[0].v, std::vector<double>(p.v.size()));
     EXPECT_EQ(run({"copy", {}, {p}, {g}}, dtype)[0].v, p.v);
     auto total = p.v;
-    for (size_t i = 0; i < total.size(); ++i) total[i] += g.v[i];
+    for (size_t i = 0; i < total.size(); ++i) {
+      total[i] += g.v[i];
+    }
     expect_close(run({"add", {}, {p, g}, {m}}, dtype)[0], total, tolerance, "sum");
   });
   EXPECT_EQ(run({"copy", {}, {integers({1, 2, 3}, DType::i64)}, {integers({0, 0, 0}, DType::i64)}},
-                DType::f32)[0].v, (std::vector<double>{1, 2, 3}));
+                DType::f32)[0]
+                .v,
+            (std::vector<double>{1, 2, 3}));
 }
 
 TEST(DenseKernels, AreFoundByOpDeviceAndOperandTypes) {
@@ -270,12 +308,13 @@ TEST(DenseKernels, AreFoundByOpDeviceAndOperandTypes) {
 TEST(DenseKernels, RefuseStridesAndBegins) {
   float x[4] = {1, 2, 3, 4}, y[4] = {9, 9, 9, 9};
   const TensorType type{DType::f32, {2, 2}};
-  const kernels::KernelFn add =
-      kernels::cpu_backend()->find("add", kernels::Device::cpu, {std::vector{type, type}, std::vector{type}});
+  const kernels::KernelFn add = kernels::cpu_backend()->find(
+      "add", kernels::Device::cpu, {std::vector{type, type}, std::vector{type}});
   const int64_t strides[] = {1, 2};
   const kernels::TensorRef plain{x, &type}, turned{x, &type, strides}, out{y, &type};
   const graph::Attrs attrs;
-  const auto refusal = [&](const kernels::TensorRef& second, std::span<const kernels::Begin> begins) {
+  const auto refusal = [&](const kernels::TensorRef& second,
+                           std::span<const kernels::Begin> begins) {
     const kernels::TensorRef in[] = {plain, second};
     try {
       add({.attrs = &attrs, .in = in, .out = std::span(&out, 1), .begins = begins});

@@ -24,13 +24,16 @@ class Guarded {
   explicit Guarded(size_t n) : n_(n), memory_(n + 2 * kGuard + 64) {
     auto at = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard;
     data_ = reinterpret_cast<std::byte*>((at + 63) / 64 * 64);
-    for (size_t i = 0; i < kGuard; ++i) data_[n_ + i] = *(data_ - 1 - i) = pattern(i);
+    for (size_t i = 0; i < kGuard; ++i) {
+      data_[n_ + i] = *(data_ - 1 - i) = pattern(i);
+    }
   }
   std::byte* data() { return data_; }
   size_t size() const { return n_; }
   bool intact() const {
-    for (size_t i = 0; i < kGuard; ++i)
+    for (size_t i = 0; i < kGuard; ++i) {
       if (data_[n_ + i] != pattern(i) || *(data_ - 1 - i) != pattern(i)) return false;
+    }
     return true;
   }
   void fill_nan() { std::memset(data_, 0xff, n_); }  // NaN in every floating type
@@ -60,18 +63,26 @@ void get(const std::byte* from, size_t n, std::vector<double>& to) {
 }
 void put(const Values& v, std::byte* to) {
   switch (v.type.dtype) {
-    case DType::f32: return put<float>(v, to);
-    case DType::f64: return put<double>(v, to);
-    case DType::i32: return put<int32_t>(v, to);
-    default: return put<int64_t>(v, to);
+    case DType::f32:
+      return put<float>(v, to);
+    case DType::f64:
+      return put<double>(v, to);
+    case DType::i32:
+      return put<int32_t>(v, to);
+    default:
+      return put<int64_t>(v, to);
   }
 }
 void get(const std::byte* from, Values& v, size_t n) {
   switch (v.type.dtype) {
-    case DType::f32: return get<float>(from, n, v.v);
-    case DType::f64: return get<double>(from, n, v.v);
-    case DType::i32: return get<int32_t>(from, n, v.v);
-    default: return get<int64_t>(from, n, v.v);
+    case DType::f32:
+      return get<float>(from, n, v.v);
+    case DType::f64:
+      return get<double>(from, n, v.v);
+    case DType::i32:
+      return get<int32_t>(from, n, v.v);
+    default:
+      return get<int64_t>(from, n, v.v);
   }
 }
 
@@ -93,23 +104,33 @@ std::vector<Values> run_once(const Call& call, const std::vector<Values>& in,
   for (size_t i = 0; i < out.size(); ++i) {
     const Values& v = out[i];
     Guarded* shared = nullptr;
-    for (auto [from, to] : call.inplace)
-      if (to == static_cast<int>(i)) shared = buffers_in[static_cast<size_t>(from)].get();
+    for (auto [from, to] : call.inplace) {
+      if (to == static_cast<int>(i)) {
+        shared = buffers_in[static_cast<size_t>(from)].get();
+      }
+    }
     auto b = std::make_unique<Guarded>(
         shared ? 0 : stored(v) * static_cast<size_t>(size_of(v.type.dtype)));
     b->fill_nan();
-    if (call.accumulate >> i & 1) put(v, b->data());
+    if (call.accumulate >> i & 1) {
+      put(v, b->data());
+    }
     refs_out.push_back({shared ? shared->data() : b->data(), &v.type});
     buffers_out.push_back(std::move(b));
   }
   std::vector<TensorType> types_in, types_out;
-  for (const Values& v : in) types_in.push_back(v.type);
-  for (const Values& v : out) types_out.push_back(v.type);
+  for (const Values& v : in) {
+    types_in.push_back(v.type);
+  }
+  for (const Values& v : out) {
+    types_out.push_back(v.type);
+  }
   Guarded workspace(
       static_cast<size_t>(ops::workspace_bytes(call.op, call.attrs, types_in, types_out)));
   workspace.fill_nan();
-  kernels::KernelArgs args{&call.attrs,      refs_in, refs_out, call.accumulate, workspace.data(),
-                           static_cast<int64_t>(workspace.size())};
+  kernels::KernelArgs args{&call.attrs,      refs_in,
+                           refs_out,         call.accumulate,
+                           workspace.data(), static_cast<int64_t>(workspace.size())};
   kernels::KernelFn fn = cpu().find(call.op, kernels::Device::cpu, {types_in, types_out});
   if (!fn) throw std::runtime_error("no kernel of " + call.op);
   fn(args);
@@ -117,7 +138,9 @@ std::vector<Values> run_once(const Call& call, const std::vector<Values>& in,
   for (size_t i = 0; i < in.size(); ++i) {
     EXPECT_TRUE(buffers_in[i]->intact()) << call.op << " wrote around input " << i;
     bool inplace = false;
-    for (auto [from, to] : call.inplace) inplace |= from == static_cast<int>(i);
+    for (auto [from, to] : call.inplace) {
+      inplace |= from == static_cast<int>(i);
+    }
     Guarded before(buffers_in[i]->size());
     put(in[i], before.data());
     if (!inplace) {
@@ -145,18 +168,24 @@ double Random::uniform() {
 double Random::normal() {
   return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307179586 * uniform());
 }
-int64_t Random::below(int64_t n) { return static_cast<int64_t>(uniform() * static_cast<double>(n)); }
+int64_t Random::below(int64_t n) {
+  return static_cast<int64_t>(uniform() * static_cast<double>(n));
+}
 
 Values Random::normals(graph::Dims dims, double scale) {
   Values v = zeros(std::move(dims));
-  for (double& x : v.v) x = static_cast<float>(scale * normal());  // exact in f32 too
+  for (double& x : v.v) {
+    x = static_cast<float>(scale * normal());  // exact in f32 too
+  }
   return v;
 }
 Values Random::positions(int64_t tokens, int64_t longest) {
   Values v = zeros({tokens}, DType::i32);
-  for (int64_t t = 0; t < tokens;)
-    for (int64_t i = 0, n = 1 + below(longest); i < n && t < tokens; ++i, ++t)
+  for (int64_t t = 0; t < tokens;) {
+    for (int64_t i = 0, n = 1 + below(longest); i < n && t < tokens; ++i, ++t) {
       v[t] = static_cast<double>(i);
+    }
+  }
   return v;
 }
 
@@ -175,22 +204,28 @@ Values fixed(std::vector<double> v) {
 Values routed(Random& random, graph::Dims dims, int32_t k, int64_t rows) {
   Values v{{DType::f64, std::move(dims), k}, {}};
   v.v.resize(static_cast<size_t>(rows * v.type.row_size()));
-  for (double& x : v.v) x = static_cast<float>(random.normal());
+  for (double& x : v.v) {
+    x = static_cast<float>(random.normal());
+  }
   return v;
 }
 
 std::vector<Values> run(const Call& call, DType dtype) {
   auto convert = [dtype](std::vector<Values> list) {
-    for (Values& v : list)
-      if (v.type.dtype == DType::f64 && !v.fixed) v.type.dtype = dtype;
+    for (Values& v : list) {
+      if (v.type.dtype == DType::f64 && !v.fixed) {
+        v.type.dtype = dtype;
+      }
+    }
     return list;
   };
   const std::vector<Values> in = convert(call.in), out = convert(call.out);
   std::vector<Values> one = run_once(call, in, out, 1);
   std::vector<Values> three = run_once(call, in, out, 3);
-  for (size_t i = 0; i < one.size(); ++i)
+  for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_EQ(std::memcmp(one[i].v.data(), three[i].v.data(), one[i].v.size() * sizeof(double)), 0)
         << call.op << ": output " << i << " depends on the number of threads";
+  }
   return one;
 }
 
@@ -211,13 +246,16 @@ void expect_close(const Values& got, const std::vector<double>& want, double tol
                   const std::string& what) {
   ASSERT_EQ(got.v.size(), want.size()) << what;
   double top = 1e-2;
-  for (double x : want) top = std::max(top, std::abs(x));
-  for (size_t i = 0; i < want.size(); ++i)
+  for (double x : want) {
+    top = std::max(top, std::abs(x));
+  }
+  for (size_t i = 0; i < want.size(); ++i) {
     if (!(std::abs(got.v[i] - want[i]) <= tolerance * top)) {
       ADD_FAILURE() << what << "[" << i << "] of " << want.size() << ": got " << got.v[i]
                     << ", expected " << want[i] << " within " << tolerance * top;
       return;
     }
+  }
 }
 
 }  // namespace hocket::test

@@ -32,9 +32,9 @@ struct Values {
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed * 2654435769u + 1) {}
-  double uniform();                    ///< [0, 1)
+  double uniform();  ///< [0, 1)
   double normal();
-  int64_t below(int64_t n);            ///< {0..n-1}
+  int64_t below(int64_t n);  ///< {0..n-1}
   Values normals(graph::Dims dims, double scale = 1);
   Values positions(int64_t tokens, int64_t longest);  ///< packed documents of 1..longest tokens
 
@@ -52,7 +52,7 @@ struct Call {
   std::string op;
   Attrs attrs = {};
   std::vector<Values> in;
-  std::vector<Values> out;         ///< types; values only where `accumulate` has the output's bit
+  std::vector<Values> out;  ///< types; values only where `accumulate` has the output's bit
   uint32_t accumulate = 0;
   std::vector<std::pair<int, int>> inplace = {};  ///< (input, output) sharing a buffer
 };

@@ -12,12 +12,15 @@ template <typename A, typename B>
 std::vector<double> product(int64_t m, int64_t n, int64_t k, A a, B b,
                             const std::vector<double>& start = {}) {
   std::vector<double> c(static_cast<size_t>(m * n));
-  for (int64_t i = 0; i < m; ++i)
+  for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       double s = start.empty() ? 0 : start[static_cast<size_t>(i * n + j)];
-      for (int64_t p = 0; p < k; ++p) s += a(i, p) * b(p, j);
+      for (int64_t p = 0; p < k; ++p) {
+        s += a(i, p) * b(p, j);
+      }
       c[static_cast<size_t>(i * n + j)] = s;
     }
+  }
   return c;
 }
 
@@ -39,16 +42,19 @@ TEST(LinearKernels, MatchNaiveSumsAtOddSizes) {
                dw0 = random.normals({s.n, s.k});
         auto start = [&](const Values& v) { return add ? v.v : std::vector<double>{}; };
         expect_close(run({"linear", {}, {x, w}, {y0}, add}, dtype)[0],
-                     product(s.t, s.n, s.k, [&](auto i, auto p) { return x[i * s.k + p]; },
-                             [&](auto p, auto j) { return w[j * s.k + p]; }, start(y0)),
+                     product(
+                         s.t, s.n, s.k, [&](auto i, auto p) { return x[i * s.k + p]; },
+                         [&](auto p, auto j) { return w[j * s.k + p]; }, start(y0)),
                      tolerance, "y");
         expect_close(run({"linear_dx", {}, {dy, w}, {dx0}, add}, dtype)[0],
-                     product(s.t, s.k, s.n, [&](auto i, auto p) { return dy[i * s.n + p]; },
-                             [&](auto p, auto j) { return w[p * s.k + j]; }, start(dx0)),
+                     product(
+                         s.t, s.k, s.n, [&](auto i, auto p) { return dy[i * s.n + p]; },
+                         [&](auto p, auto j) { return w[p * s.k + j]; }, start(dx0)),
                      tolerance, "dx");
         expect_close(run({"linear_dw", {}, {dy, x}, {dw0}, add}, dtype)[0],
-                     product(s.n, s.k, s.t, [&](auto i, auto p) { return dy[p * s.n + i]; },
-                             [&](auto p, auto j) { return x[p * s.k + j]; }, start(dw0)),
+                     product(
+                         s.n, s.k, s.t, [&](auto i, auto p) { return dy[p * s.n + i]; },
+                         [&](auto p, auto j) { return x[p * s.k + j]; }, start(dw0)),
                      tolerance, "dw");
       }
     });
@@ -64,8 +70,11 @@ TEST(LinearKernels, TakeHeadsAsOneWidth) {
   EXPECT_EQ(a.v, b.v);
   Values o = random.normals({6, 4, 3}), wo = random.normals({5, 4, 3});
   const auto y = run({"linear", {}, {o, wo}, {zeros({6, 5})}}, DType::f64)[0];
-  expect_close(y, product(6, 5, 12, [&](auto i, auto p) { return o[i * 12 + p]; },
-                          [&](auto p, auto j) { return wo[j * 12 + p]; }), 1e-12, "y");
+  expect_close(y,
+               product(
+                   6, 5, 12, [&](auto i, auto p) { return o[i * 12 + p]; },
+                   [&](auto p, auto j) { return wo[j * 12 + p]; }),
+               1e-12, "y");
 }
 
 TEST(LinearKernels, RowsDoNotDependOnTheirNumber) {
@@ -75,7 +84,9 @@ TEST(LinearKernels, RowsDoNotDependOnTheirNumber) {
   part.v.resize(9 * 200);
   const auto all = run({"linear", {}, {x, w}, {zeros({75, 50})}}, DType::f32)[0];
   const auto few = run({"linear", {}, {part, w}, {zeros({9, 50})}}, DType::f32)[0];
-  for (size_t i = 0; i < few.v.size(); ++i) ASSERT_EQ(few.v[i], all.v[i]);
+  for (size_t i = 0; i < few.v.size(); ++i) {
+    ASSERT_EQ(few.v[i], all.v[i]);
+  }
 }
 
 struct Grouped {
@@ -85,14 +96,18 @@ struct Grouped {
 
 TEST(LinearKernels, GroupedMatchOnePerExpert) {
   Random random(4);
-  for (const Grouped& g : {Grouped{{3, 0, 5, 1}, 5, 7}, Grouped{{0, 0}, 3, 4}, Grouped{{17}, 33, 20},
-                           Grouped{{0, 120, 0, 1, 0}, 70, 40}, Grouped{{500, 3}, 40, 30}}) {
+  for (const Grouped& g :
+       {Grouped{{3, 0, 5, 1}, 5, 7}, Grouped{{0, 0}, 3, 4}, Grouped{{17}, 33, 20},
+        Grouped{{0, 120, 0, 1, 0}, 70, 40}, Grouped{{500, 3}, 40, 30}}) {
     const auto e = static_cast<int64_t>(g.counts.size());
     int64_t rows = 0;
-    for (double c : g.counts) rows += static_cast<int64_t>(c);
+    for (double c : g.counts) {
+      rows += static_cast<int64_t>(c);
+    }
     const int64_t tokens = std::max<int64_t>(rows, 1);
     Values counts = integers(g.counts, DType::i64);
-    Values x = routed(random, {e, tokens, g.k}, 1, rows), dy = routed(random, {e, tokens, g.n}, 1, rows);
+    Values x = routed(random, {e, tokens, g.k}, 1, rows),
+           dy = routed(random, {e, tokens, g.n}, 1, rows);
     Values w = random.normals({e, g.n, g.k}), dw0 = random.normals({e, g.n, g.k});
     std::vector<double> y, dx, dw, dw_add;
     int64_t r = 0;
@@ -106,15 +121,19 @@ TEST(LinearKernels, GroupedMatchOnePerExpert) {
       auto wt = [&](auto p, auto j) { return w[(i * g.n + p) * g.k + j]; };
       append(y, product(c, g.n, g.k, xs, [&](auto p, auto j) { return wt(j, p); }));
       append(dx, product(c, g.k, g.n, ds, wt));
-      auto d = product(g.n, g.k, c, [&](auto a, auto p) { return ds(p, a); }, xs);
+      auto d = product(
+          g.n, g.k, c, [&](auto a, auto p) { return ds(p, a); }, xs);
       append(dw, d);
-      for (size_t j = 0; j < d.size(); ++j) dw_add.push_back(dw0.v[dw_add.size()] + d[j]);
+      for (size_t j = 0; j < d.size(); ++j) {
+        dw_add.push_back(dw0.v[dw_add.size()] + d[j]);
+      }
       r += c;
     }
     for_both([&](DType dtype, double tolerance) {
       SCOPED_TRACE(testing::Message() << e << " experts, " << rows << " rows");
       expect_close(run({"grouped_linear", {}, {x, w, counts}, {dy}}, dtype)[0], y, tolerance, "y");
-      expect_close(run({"grouped_linear_dx", {}, {dy, w, counts}, {x}}, dtype)[0], dx, tolerance, "dx");
+      expect_close(run({"grouped_linear_dx", {}, {dy, w, counts}, {x}}, dtype)[0], dx, tolerance,
+                   "dx");
       expect_close(run({"grouped_linear_dw", {}, {dy, x, counts}, {dw0}}, dtype)[0], dw, tolerance,
                    "dw");
       expect_close(run({"grouped_linear_dw", {}, {dy, x, counts}, {dw0}, 1}, dtype)[0], dw_add,

@@ -71,9 +71,7 @@ TEST(Team, ThrowsWhatAPartThrewAndGoesOn) {
   std::atomic<int> after = 0;
   for (int at = 0; at < 3; ++at) {
     auto failing = [&](int64_t i, int64_t) {
-      if (i == at) {
-        throw std::runtime_error("part " + std::to_string(i));
-      }
+      if (i == at) throw std::runtime_error("part " + std::to_string(i));
     };
     EXPECT_THROW(parallel(3, 3, failing), std::runtime_error);
     auto part = [&](int64_t, int64_t) { ++after; };
@@ -91,7 +89,9 @@ TEST(Team, BelongsToItsThreadAndIsAloneInsideAPart) {
   std::atomic<int> most = 0;
   auto part = [&](int64_t, int64_t) {
     int seen = team_size();
-    auto inner = [&](int64_t, int64_t thread) { seen = std::max<int>(seen, static_cast<int>(thread) + 1); };
+    auto inner = [&](int64_t, int64_t thread) {
+      seen = std::max<int>(seen, static_cast<int>(thread) + 1);
+    };
     parallel(5, 3, inner);
     int before = most;
     while (before < seen && !most.compare_exchange_weak(before, seen)) {

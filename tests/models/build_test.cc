@@ -25,13 +25,19 @@ using nlohmann::json;
 using Mode = BuildOptions::Mode;
 
 ModelConfig config(const char* family, const json& patch = {}) {
-  json c = {{"model_type", family},      {"vocab_size", 37},       {"hidden_size", 24},
-            {"intermediate_size", 20},   {"num_hidden_layers", 3}, {"num_attention_heads", 4},
-            {"num_key_value_heads", 2},  {"head_dim", 10}};
-  if (std::string(family) == "qwen3_moe")
-    c.update({{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12},
-              {"mlp_only_layers", {1}}, {"norm_topk_prob", true}});
-  if (patch.is_object()) c.update(patch);
+  json c = {{"model_type", family},     {"vocab_size", 37},       {"hidden_size", 24},
+            {"intermediate_size", 20},  {"num_hidden_layers", 3}, {"num_attention_heads", 4},
+            {"num_key_value_heads", 2}, {"head_dim", 10}};
+  if (std::string(family) == "qwen3_moe") {
+    c.update({{"num_experts", 4},
+              {"num_experts_per_tok", 2},
+              {"moe_intermediate_size", 12},
+              {"mlp_only_layers", {1}},
+              {"norm_topk_prob", true}});
+  }
+  if (patch.is_object()) {
+    c.update(patch);
+  }
   return parse_config(c.dump(), "test");
 }
 
@@ -61,9 +67,13 @@ int count(const Graph& g, std::string_view op) {
 // Names unique, producers before users, types as inferred, layers in order.
 void expect_well_formed(const Graph& g) {
   std::set<std::string> names;
-  for (const graph::Tensor& t : g.tensors) EXPECT_TRUE(names.insert(t.name).second) << t.name;
+  for (const graph::Tensor& t : g.tensors) {
+    EXPECT_TRUE(names.insert(t.name).second) << t.name;
+  }
   std::vector<bool> ready(g.tensors.size());
-  for (size_t i = 0; i < ready.size(); ++i) ready[i] = g.tensors[i].producer == graph::kNone;
+  for (size_t i = 0; i < ready.size(); ++i) {
+    ready[i] = g.tensors[i].producer == graph::kNone;
+  }
   int32_t layer = -1;
   for (const graph::Node& n : g.nodes) {
     std::vector<graph::TensorType> in;
@@ -85,8 +95,8 @@ void expect_well_formed(const Graph& g) {
 }
 
 TEST(Build, AllFamiliesAndModesAreWellFormed) {
-  for (const char* family : {"llama", "qwen3_moe"})
-    for (bool tied : {false, true})
+  for (const char* family : {"llama", "qwen3_moe"}) {
+    for (bool tied : {false, true}) {
       for (Mode mode : {Mode::train, Mode::logits, Mode::generate}) {
         SCOPED_TRACE(std::string(family) + (tied ? " tied" : ""));
         const Graph g = build(config(family, {{"tie_word_embeddings", tied}}), options(mode));
@@ -100,6 +110,8 @@ TEST(Build, AllFamiliesAndModesAreWellFormed) {
           EXPECT_EQ(g.tensor(g.outputs[0]).type.dims, (Dims{16, 37}));
         }
       }
+    }
+  }
 }
 
 TEST(Build, TrainHasLossesCountsAndInputs) {
@@ -118,16 +130,23 @@ TEST(Build, TrainHasLossesCountsAndInputs) {
       EXPECT_EQ(n.attrs.i("tokens"), 16);
       EXPECT_EQ(n.attrs.i("top_k"), 2);
     }
-    if (n.op == "linear_cross_entropy") { EXPECT_EQ(n.attrs.i("grad"), 1); }
-    if (n.op == "attention") { EXPECT_EQ(n.attrs.f("scale"), 1 / std::sqrt(10.0)); }
+    if (n.op == "linear_cross_entropy") {
+      EXPECT_EQ(n.attrs.i("grad"), 1);
+    }
+    if (n.op == "attention") {
+      EXPECT_EQ(n.attrs.f("scale"), 1 / std::sqrt(10.0));
+    }
   }
   BuildOptions o = options(Mode::train);
   o.grad = false;
   o.balance_coef = 0;
   const Graph eval = build(config("qwen3_moe"), o);
   EXPECT_EQ(eval.losses.size(), 1u);
-  for (const graph::Node& n : eval.nodes)
-    if (n.op == "linear_cross_entropy") { EXPECT_EQ(n.attrs.i("grad"), 0); }
+  for (const graph::Node& n : eval.nodes) {
+    if (n.op == "linear_cross_entropy") {
+      EXPECT_EQ(n.attrs.i("grad"), 0);
+    }
+  }
 }
 
 TEST(Build, ParamsHaveTheStatedShapesAndInit) {
@@ -175,8 +194,11 @@ TEST(Build, GenerateHasACachePerLayer) {
 }
 
 TEST(Build, RopeScalingReachesTheOp) {
-  const json scaling = {{"rope_type", "llama3"},  {"factor", 8.0}, {"low_freq_factor", 1.0},
-                        {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 16}};
+  const json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 16}};
   const Graph g = build(config("llama", {{"rope_scaling", scaling}, {"rope_theta", 5e5}}),
                         options(Mode::logits));
   EXPECT_EQ(count(g, "rope"), 6);
@@ -205,14 +227,17 @@ TEST(Build, BadOptionsAreErrors) {
 }
 
 TEST(WeightMap, CoversEveryParameterOnceInOrder) {
-  for (const char* family : {"llama", "qwen3_moe"})
+  for (const char* family : {"llama", "qwen3_moe"}) {
     for (bool tied : {false, true}) {
       const ModelConfig c = config(family, {{"tie_word_embeddings", tied}});
       const Graph g = build(c, options(Mode::train));
       const std::vector<ParamWeights> map = weight_map(c);
       std::vector<std::string> params, mapped;
-      for (const graph::Tensor& t : g.tensors)
-        if (t.kind == TensorKind::param) params.push_back(t.name);
+      for (const graph::Tensor& t : g.tensors) {
+        if (t.kind == TensorKind::param) {
+          params.push_back(t.name);
+        }
+      }
       std::set<std::string> stored;
       for (const ParamWeights& w : map) {
         mapped.push_back(w.param);
@@ -225,11 +250,14 @@ TEST(WeightMap, CoversEveryParameterOnceInOrder) {
           }
           EXPECT_EQ(at, get(g, w.param).type.numel()) << w.param;
         }
-        for (const WeightSlice& s : w.forms[0]) EXPECT_TRUE(stored.insert(s.name).second) << s.name;
+        for (const WeightSlice& s : w.forms[0]) {
+          EXPECT_TRUE(stored.insert(s.name).second) << s.name;
+        }
         EXPECT_EQ(!w.aliases.empty(), tied && w.param == "model.embed_tokens.weight");
       }
       EXPECT_EQ(params, mapped);
     }
+  }
 }
 
 TEST(ParamCount, Qwen3Of30B) {

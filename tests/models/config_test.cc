@@ -14,12 +14,22 @@ namespace {
 using nlohmann::json;
 
 json llama() {
-  return {{"model_type", "llama"},       {"vocab_size", 37},          {"hidden_size", 24},
-          {"intermediate_size", 20},     {"num_hidden_layers", 2},    {"num_attention_heads", 4},
-          {"num_key_value_heads", 2},    {"max_position_embeddings", 64},
-          {"rope_theta", 500000.0},      {"rope_scaling", nullptr},   {"tie_word_embeddings", false},
-          {"attention_bias", false},     {"mlp_bias", false},         {"hidden_act", "silu"},
-          {"rms_norm_eps", 1e-5},        {"head_dim", nullptr}};
+  return {{"model_type", "llama"},
+          {"vocab_size", 37},
+          {"hidden_size", 24},
+          {"intermediate_size", 20},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"max_position_embeddings", 64},
+          {"rope_theta", 500000.0},
+          {"rope_scaling", nullptr},
+          {"tie_word_embeddings", false},
+          {"attention_bias", false},
+          {"mlp_bias", false},
+          {"hidden_act", "silu"},
+          {"rms_norm_eps", 1e-5},
+          {"head_dim", nullptr}};
 }
 
 json qwen() {
@@ -36,7 +46,9 @@ json qwen() {
   return c;
 }
 
-ModelConfig parse(const json& c, bool strict = false) { return parse_config(c.dump(), "c", strict); }
+ModelConfig parse(const json& c, bool strict = false) {
+  return parse_config(c.dump(), "c", strict);
+}
 
 std::string error(const json& c, bool strict = false) {
   try {
@@ -51,8 +63,9 @@ std::string error(const json& c, bool strict = false) {
 void expect_error(const json& c, const std::vector<std::string>& parts, bool strict = false) {
   const std::string text = error(c, strict);
   EXPECT_FALSE(text.empty()) << c.dump();
-  for (const std::string& part : parts)
+  for (const std::string& part : parts) {
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+  }
 }
 
 TEST(ModelConfig, LlamaOfTransformers4) {
@@ -68,7 +81,9 @@ TEST(ModelConfig, LlamaOfTransformers4) {
 }
 
 TEST(ModelConfig, RopeFormsAgree) {
-  const json llama3 = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  const json llama3 = {{"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 16}};
   json four = llama();
   four["rope_scaling"] = llama3;
@@ -132,7 +147,8 @@ TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
        {"rope_scaling.rope_type", "yarn", "default, linear or llama3"}},
       {{{"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}},
        {"rope_scaling.type", "dynamic"}},
-      {{{"rope_parameters", {{"rope_type", "longrope"}}}}, {"rope_parameters.rope_type", "longrope"}},
+      {{{"rope_parameters", {{"rope_type", "longrope"}}}},
+       {"rope_parameters.rope_type", "longrope"}},
       {{{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}},
         {"rope_theta", nullptr}},
        {"rope_parameters.partial_rotary_factor"}},
@@ -155,7 +171,10 @@ TEST(ModelConfig, WhatIsNotSupportedIsNamed) {
 
 TEST(ModelConfig, KeysOfOtherFamiliesMayBeThereWithoutEffect) {
   json c = qwen();
-  c.update({{"clip_qkv", nullptr}, {"logit_scale", 1.0}, {"n_shared_experts", 0}, {"qkv_bias", false},
+  c.update({{"clip_qkv", nullptr},
+            {"logit_scale", 1.0},
+            {"n_shared_experts", 0},
+            {"qkv_bias", false},
             {"unsloth_version", "2026.1"}});
   EXPECT_NO_THROW(parse(c));
 }
@@ -181,8 +200,11 @@ TEST(ModelConfig, BadValuesNameTheKey) {
       {{{"rope_theta", 0}}, {"rope_theta is 0"}},
       {{{"rope_scaling", {{"rope_type", "linear"}}}}, {"rope_scaling.factor", "missing"}},
       {{{"rope_scaling", 3}}, {"rope_scaling"}},
-      {{{"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4},
-                          {"high_freq_factor", 4}}}},
+      {{{"rope_scaling",
+         {{"rope_type", "llama3"},
+          {"factor", 8},
+          {"low_freq_factor", 4},
+          {"high_freq_factor", 4}}}},
        {"rope_scaling.high_freq_factor"}},
       {{{"tie_word_embeddings", 1}}, {"tie_word_embeddings"}},
   };
@@ -199,8 +221,9 @@ TEST(ModelConfig, BadValuesNameTheKey) {
 
 TEST(ModelConfig, HostileText) {
   for (const std::string text : {"", "[", "[]", "3", "\"x\"", "{\"model_type\": \"\xff\"}",
-                                 "{\"model_type\":\"llama\",\"model_type\":\"llama\"}"})
+                                 "{\"model_type\":\"llama\",\"model_type\":\"llama\"}"}) {
     EXPECT_THROW(parse_config(text, "c"), Error) << text;
+  }
   const std::string deep = "{\"a\":" + std::string(1000000, '[');
   EXPECT_THROW(parse_config(deep, "c"), Error);
   EXPECT_THROW(parse_config(deep + std::string(1000000, ']') + "}", "c"), Error);

@@ -21,7 +21,9 @@ constexpr uint64_t kSeeds[] = {1, 2, 3};
 class EveryOp : public testing::TestWithParam<const Op*> {
  protected:
   const Op& op() const { return *GetParam(); }
-  std::vector<Sample> samples() const { return op().samples ? op().samples() : std::vector<Sample>{}; }
+  std::vector<Sample> samples() const {
+    return op().samples ? op().samples() : std::vector<Sample>{};
+  }
 };
 
 std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
@@ -36,7 +38,9 @@ bool has_compute_dtype(const Op& op) {
     Problem p;  // types alone: nothing runs before main
     p.op = &op;
     p.attrs = s.attrs;
-    for (const TensorType& type : s.types) p.values.push_back({type, {}});
+    for (const TensorType& type : s.types) {
+      p.values.push_back({type, {}});
+    }
     p.num_inputs = s.num_inputs < 0 ? s.types.size() : static_cast<size_t>(s.num_inputs);
     if (to_f32(p)) return true;
   }
@@ -47,8 +51,11 @@ bool has_gradient(const Op& op) { return op.grad != nullptr; }
 
 std::vector<const Op*> ops_that(bool (*is)(const Op&), bool wanted = true) {
   std::vector<const Op*> list;
-  for (const Op* op : ops::all())
-    if (is(*op) == wanted) list.push_back(op);
+  for (const Op* op : ops::all()) {
+    if (is(*op) == wanted) {
+      list.push_back(op);
+    }
+  }
   return list;
 }
 
@@ -69,9 +76,10 @@ TEST_P(EveryRule, HasSamplesOfEveryNotation) {
     ASSERT_NE(match, nullptr) << op.name << " " << s.name << " fits none of " << op.layout.notation;
     seen[static_cast<size_t>(match - list.data())] = true;
   }
-  for (size_t i = 0; i < seen.size(); ++i)
+  for (size_t i = 0; i < seen.size(); ++i) {
     EXPECT_TRUE(seen[i]) << op.name << ": no sample for alternative " << i << " of "
                          << op.layout.notation;
+  }
 }
 
 TEST_P(EveryRule, CostsAreSane) {
@@ -83,7 +91,9 @@ TEST_P(EveryRule, CostsAreSane) {
     const std::vector<TensorType> out = op.infer(s.attrs, in);
     const ops::Cost cost = ops::cost_of(op, {s.attrs, in, out});
     int64_t written = 0;
-    for (const TensorType& t : out) written += t.bytes();
+    for (const TensorType& t : out) {
+      written += t.bytes();
+    }
     EXPECT_GE(cost.flops, 0);
     EXPECT_TRUE(std::isfinite(cost.flops));
     EXPECT_GE(cost.bytes, written);
@@ -101,10 +111,13 @@ std::set<char> loose_letters(const Op& op) {
     const std::span<const TensorType> in = std::span(s.types).first(count);
     const Notation* n = matching(list, in, op.infer(s.attrs, in));
     std::map<char, int64_t> size;
-    for (size_t i = 0; n && i < in.size(); ++i)
-      for (size_t d = 0; d < n->in[i].size(); ++d)
-        if (size.emplace(n->in[i][d], in[i].dims[d]).first->second != in[i].dims[d])
+    for (size_t i = 0; n && i < in.size(); ++i) {
+      for (size_t d = 0; d < n->in[i].size(); ++d) {
+        if (size.emplace(n->in[i][d], in[i].dims[d]).first->second != in[i].dims[d]) {
           loose.insert(n->in[i][d]);
+        }
+      }
+    }
   }
   return loose;
 }
@@ -118,11 +131,14 @@ bool consistent(const Op& op, std::span<const TensorType> in, std::span<const Te
   const std::set<char> loose = loose_letters(op);
   std::map<char, int64_t> size;
   auto check = [&](const std::vector<std::string>& letters, std::span<const TensorType> types) {
-    for (size_t i = 0; i < types.size(); ++i)
-      for (size_t d = 0; d < letters[i].size(); ++d)
+    for (size_t i = 0; i < types.size(); ++i) {
+      for (size_t d = 0; d < letters[i].size(); ++d) {
         if (!loose.count(letters[i][d]) &&
-            size.emplace(letters[i][d], types[i].dims[d]).first->second != types[i].dims[d])
+            size.emplace(letters[i][d], types[i].dims[d]).first->second != types[i].dims[d]) {
           return false;
+        }
+      }
+    }
     return true;
   };
   return check(n->in, in) && check(n->out, out);
@@ -168,15 +184,18 @@ TEST_P(EveryRule, RefusesWrongOperands) {
                      }) == 1;
         in = good;
         in[i].dtype = dtype;
-        if (op.name != "copy")
+        if (op.name != "copy") {
           expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), !alone);
+        }
       }
       if (good[i].routed()) {
         in = good;
         in[i].top_k = 0;
         expect_refused_or_sound(in, at + " as " + graph::to_string(in[i]), true);
       }
-      if (op.name == "clip_coef") continue;  // any number of norms
+      if (op.name == "clip_coef") {
+        continue;  // any number of norms
+      }
       in = good;
       in.erase(in.begin() + static_cast<int64_t>(i));
       expect_refused_or_sound(in, "no " + at, true);
@@ -192,30 +211,37 @@ TEST_P(EveryRule, RefusesWrongOperands) {
 INSTANTIATE_TEST_SUITE_P(Ops, EveryRule, testing::ValuesIn(ops::all()), name_of);
 
 TEST_P(EveryOp, WritesItsOutputsAndNothingElse) {
-  for (const Sample& s : samples())
+  for (const Sample& s : samples()) {
     for (uint64_t seed : kSeeds) {
       const Problem p = make(op(), s, seed);
       SCOPED_TRACE(p.name);
       // apply() itself expects intact guards and inputs and no stale memory in the results.
       const std::vector<Value> one = apply(op(), p.attrs, p.inputs());
-      for (size_t o = 0; o < one.size(); ++o)
-        for (double x : one[o].v) ASSERT_TRUE(std::isfinite(x)) << "output " << o;
+      for (size_t o = 0; o < one.size(); ++o) {
+        for (double x : one[o].v) {
+          ASSERT_TRUE(std::isfinite(x)) << "output " << o;
+        }
+      }
       How four;
       four.threads = 4;
       const std::vector<Value> many = apply(op(), p.attrs, p.inputs(), four);
-      for (size_t o = 0; o < one.size(); ++o)
+      for (size_t o = 0; o < one.size(); ++o) {
         EXPECT_EQ(one[o].v, many[o].v) << "output " << o << " depends on the number of threads";
+      }
     }
+  }
 }
 
 TEST_P(OpOfBothPrecisions, IsTheSameInBoth) {
-  for (const Sample& s : samples())
+  for (const Sample& s : samples()) {
     for (uint64_t seed : kSeeds) {
       Problem narrow = make(op(), s, seed);
       ASSERT_TRUE(to_f32(narrow)) << s.name << " has no operand of the compute dtype, others have";
       Problem wide = narrow;
       wide.attrs = s.attrs;
-      for (size_t i = 0; i < wide.values.size(); ++i) wide.values[i].type = s.types[i];
+      for (size_t i = 0; i < wide.values.size(); ++i) {
+        wide.values[i].type = s.types[i];
+      }
       SCOPED_TRACE(wide.name);
       const std::vector<Value> a = apply(op(), narrow.attrs, narrow.inputs());
       const std::vector<Value> b = apply(op(), wide.attrs, wide.inputs());
@@ -227,6 +253,7 @@ TEST_P(OpOfBothPrecisions, IsTheSameInBoth) {
         }
       }
     }
+  }
 }
 
 TEST_P(OpWithAccumulators, AddsToThem) {
@@ -239,7 +266,9 @@ TEST_P(OpWithAccumulators, AddsToThem) {
     How how;
     for (const Value& v : plain) {
       how.start.push_back(v);
-      for (double& x : how.start.back().v) x = rng.normal();
+      for (double& x : how.start.back().v) {
+        x = rng.normal();
+      }
     }
     for (uint32_t bits = 1; bits <= can; ++bits) {
       if (bits & ~can) continue;
@@ -247,9 +276,13 @@ TEST_P(OpWithAccumulators, AddsToThem) {
       const std::vector<Value> sum = apply(op(), p.attrs, p.inputs(), how);
       for (size_t o = 0; o < plain.size(); ++o) {
         std::vector<double> want = plain[o].v;
-        if (bits >> o & 1)
-          for (size_t i = 0; i < want.size(); ++i) want[i] += how.start[o].v[i];
-        EXPECT_LE(relative_error(sum[o].v, want), 1e-13) << "accumulate " << bits << " output " << o;
+        if (bits >> o & 1) {
+          for (size_t i = 0; i < want.size(); ++i) {
+            want[i] += how.start[o].v[i];
+          }
+        }
+        EXPECT_LE(relative_error(sum[o].v, want), 1e-13)
+            << "accumulate " << bits << " output " << o;
       }
     }
   }
@@ -259,8 +292,11 @@ TEST_P(OpWithAccumulators, AddsToThem) {
 
 double weighted(const std::vector<Value>& out, const std::vector<Value>& weights) {
   double sum = 0;
-  for (size_t o = 0; o < out.size(); ++o)
-    for (size_t i = 0; i < weights[o].v.size(); ++i) sum += weights[o].v[i] * out[o].v[i];
+  for (size_t o = 0; o < out.size(); ++o) {
+    for (size_t i = 0; i < weights[o].v.size(); ++i) {
+      sum += weights[o].v[i] * out[o].v[i];
+    }
+  }
   return sum;
 }
 
@@ -280,8 +316,11 @@ Differences difference(Problem& p, size_t input, size_t element, double h,
   auto loss = [&](double to) {
     x = to;
     const std::vector<Value> moved = apply(*p.op, p.attrs, p.inputs(), how);
-    for (size_t o = 0; o < out.size(); ++o)
-      if (!graph::is_floating(out[o].type.dtype)) d.routes_kept &= moved[o].v == out[o].v;
+    for (size_t o = 0; o < out.size(); ++o) {
+      if (!graph::is_floating(out[o].type.dtype)) {
+        d.routes_kept &= moved[o].v == out[o].v;
+      }
+    }
     return weighted(moved, weights);
   };
   d.value = (8 * (loss(at + h) - loss(at - h)) - (loss(at + 2 * h) - loss(at - 2 * h))) / (12 * h);
@@ -291,10 +330,16 @@ Differences difference(Problem& p, size_t input, size_t element, double h,
 
 std::vector<size_t> differentiated(const Op& op, const Problem& p) {
   std::vector<size_t> list;
-  for (int i : op.fd_inputs) list.push_back(static_cast<size_t>(i));
-  if (list.empty())
-    for (size_t i = 0; i < p.num_inputs; ++i)
-      if (graph::is_floating(p.values[i].type.dtype)) list.push_back(i);
+  for (int i : op.fd_inputs) {
+    list.push_back(static_cast<size_t>(i));
+  }
+  if (list.empty()) {
+    for (size_t i = 0; i < p.num_inputs; ++i) {
+      if (graph::is_floating(p.values[i].type.dtype)) {
+        list.push_back(i);
+      }
+    }
+  }
   return list;
 }
 
@@ -307,9 +352,13 @@ std::vector<Value> output_weights(const std::vector<Value>& out, const std::vect
   const bool loss = std::none_of(asked.begin(), asked.end(), [](bool a) { return a; });
   for (size_t o = 0; o < out.size(); ++o) {
     weights.push_back({out[o].type, {}});
-    if (loss && o == 0) weights.back().v = {1.0};
+    if (loss && o == 0) {
+      weights.back().v = {1.0};
+    }
     if (!asked[o] || !graph::is_floating(out[o].type.dtype)) continue;
-    for (size_t i = 0; i < out[o].v.size(); ++i) weights.back().v.push_back(rng.normal());
+    for (size_t i = 0; i < out[o].v.size(); ++i) {
+      weights.back().v.push_back(rng.normal());
+    }
   }
   return weights;
 }
@@ -320,16 +369,24 @@ std::vector<Value> output_weights(const std::vector<Value>& out, const std::vect
 void expect_gradient(Problem p, const Gradient& g, const std::vector<Value>& out,
                      const std::vector<Value>& weights, const std::vector<Value>& before) {
   double terms = 0;
-  for (size_t o = 0; o < out.size(); ++o)
-    for (size_t k = 0; k < weights[o].v.size(); ++k) terms += std::abs(weights[o].v[k] * out[o].v[k]);
+  for (size_t o = 0; o < out.size(); ++o) {
+    for (size_t k = 0; k < weights[o].v.size(); ++k) {
+      terms += std::abs(weights[o].v[k] * out[o].v[k]);
+    }
+  }
   for (size_t i : differentiated(*p.op, p)) {
     ASSERT_EQ(g.grad[i].v.size(), p.values[i].v.size()) << p.name << ": no gradient of input " << i;
     ASSERT_EQ(g.grad[i].type, p.values[i].type) << p.name << ": gradient of input " << i;
     std::vector<double> grad = g.grad[i].v;
-    if (!before.empty())
-      for (size_t e = 0; e < grad.size(); ++e) grad[e] -= before[i].v[e];
+    if (!before.empty()) {
+      for (size_t e = 0; e < grad.size(); ++e) {
+        grad[e] -= before[i].v[e];
+      }
+    }
     double top = 0;
-    for (double x : grad) top = std::max(top, std::abs(x));
+    for (double x : grad) {
+      top = std::max(top, std::abs(x));
+    }
     for (size_t e = 0; e < grad.size(); ++e) {
       double best = INFINITY, value = 0;
       // Truncation falls with the step, rounding grows: the better of several counts.
@@ -338,7 +395,9 @@ void expect_gradient(Problem p, const Gradient& g, const std::vector<Value>& out
         if (!d.routes_kept) continue;
         const double error =
             std::abs(d.value - grad[e]) / std::max({std::abs(grad[e]), 1e-3 * top, 1e-6 * terms});
-        if (error < best) best = error, value = d.value;
+        if (error < best) {
+          best = error, value = d.value;
+        }
         if (best <= p.sample->fd_tolerance) break;
       }
       ASSERT_LE(best, p.sample->fd_tolerance)
@@ -349,7 +408,7 @@ void expect_gradient(Problem p, const Gradient& g, const std::vector<Value>& out
 }
 
 TEST_P(OpWithGradient, EqualsFiniteDifferences) {
-  for (const Sample& s : samples())
+  for (const Sample& s : samples()) {
     for (uint64_t seed : {1, 2}) {
       const Problem p = make(op(), s, seed);
       SCOPED_TRACE(p.name);
@@ -375,12 +434,16 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
       Rng rng(seed + 20);
       for (size_t i = 0; i < p.num_inputs; ++i) {
         before[i] = p.values[i];
-        for (double& x : before[i].v) x = rng.normal();
+        for (double& x : before[i].v) {
+          x = rng.normal();
+        }
       }
       const Gradient more = gradient(p, out, weights, all, before);
       for (size_t i : differentiated(op(), p)) {
         std::vector<double> want = g.grad[i].v;
-        for (size_t e = 0; e < want.size(); ++e) want[e] += before[i].v[e];
+        for (size_t e = 0; e < want.size(); ++e) {
+          want[e] += before[i].v[e];
+        }
         EXPECT_LE(relative_error(more.grad[i].v, want), 1e-13) << "accumulated, input " << i;
       }
       // One input's gradient at a time is the same.
@@ -405,6 +468,7 @@ TEST_P(OpWithGradient, EqualsFiniteDifferences) {
         if (HasFatalFailure()) return;
       }
     }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, EveryOp, testing::ValuesIn(ops::all()), name_of);
@@ -414,8 +478,9 @@ INSTANTIATE_TEST_SUITE_P(Ops, OpWithAccumulators, testing::ValuesIn(ops_that(has
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Ops, OpWithGradient, testing::ValuesIn(ops_that(has_gradient)), name_of);
 
-/// No case is passed over in silence: these ops have no such property. An op without a gradient of its
-/// own is the backward of another (and covered through it), works on integers, or runs outside the loss.
+/// No case is passed over in silence: these ops have no such property. An op without a gradient of
+/// its own is the backward of another (and covered through it), works on integers, or runs outside
+/// the loss.
 TEST(PartsOfTheList, SayWhoIsLeftOut) {
   struct Part {
     const char* what;
@@ -429,7 +494,9 @@ TEST(PartsOfTheList, SayWhoIsLeftOut) {
     EXPECT_EQ(in.size() + out.size(), ops::all().size());
     EXPECT_GE(in.size(), part.least) << part.what << ": hardly any op is tested";
     std::cout << part.what << " (" << out.size() << " of " << ops::all().size() << "):";
-    for (const Op* op : out) std::cout << " " << op->name;
+    for (const Op* op : out) {
+      std::cout << " " << op->name;
+    }
     std::cout << "\n";
   }
 }

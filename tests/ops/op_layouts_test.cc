@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every legal layout of every op against one device: for each signature on an axis of two ranks the
 // inputs are cut, the op runs on both parts and the outputs are put together again. Generated from
-// the sample cases. Where a cut leaves no whole runs (ops::cut_run) the result must differ: else the
-// op would need no such rule. How special values are cut:
+// the sample cases. Where a cut leaves no whole runs (ops::cut_run) the result must differ: else
+// the op would need no such rule. How special values are cut:
 //   routed rows  go with their token under split(1), with their expert under split(0);
 //   counts, rows and routes that a chain makes are made again from the part's own tokens if a
 //                signature of that op gives the wanted placement (a partial sum of counts is the
@@ -24,8 +24,9 @@ class EveryLayout : public testing::TestWithParam<const Op*> {};
 std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info.param->name; }
 
 bool divides(const std::vector<Placement>& on, std::span<const TensorType> types) {
-  for (size_t i = 0; i < on.size(); ++i)
+  for (size_t i = 0; i < on.size(); ++i) {
     if (on[i].is_split() && types[i].dims[static_cast<size_t>(on[i].dim())] % 2 != 0) return false;
+  }
   return true;
 }
 
@@ -35,10 +36,14 @@ void remake(const Problem& p, const ops::AxisSignature& s, int part, const RowKe
             std::vector<Value>& local) {
   for (const ops::ChainStep& step : p.sample->chain) {
     std::vector<TensorType> in, out;
-    for (int i : step.in) in.push_back(p.sample->types[static_cast<size_t>(i)]);
+    for (int i : step.in) {
+      in.push_back(p.sample->types[static_cast<size_t>(i)]);
+    }
     const Op& op = ops::find(step.op);
     out = op.infer(step.attrs, in);
-    auto placed = [&](int value) { return value >= 0 && static_cast<size_t>(value) < p.num_inputs; };
+    auto placed = [&](int value) {
+      return value >= 0 && static_cast<size_t>(value) < p.num_inputs;
+    };
     for (const ops::AxisSignature& c : ops::signatures(op, in, out)) {
       bool fits = true, moved = false;
       for (size_t o = 0; o < step.out.size(); ++o) {
@@ -46,16 +51,23 @@ void remake(const Problem& p, const ops::AxisSignature& s, int part, const RowKe
         fits &= c.out[o] == s.in[static_cast<size_t>(step.out[o])];
         moved |= !c.out[o].is_replicate();
       }
-      for (size_t i = 0; i < step.in.size(); ++i)
-        if (placed(step.in[i])) fits &= c.in[i] == s.in[static_cast<size_t>(step.in[i])];
+      for (size_t i = 0; i < step.in.size(); ++i) {
+        if (placed(step.in[i])) {
+          fits &= c.in[i] == s.in[static_cast<size_t>(step.in[i])];
+        }
+      }
       if (!fits || !moved || !divides(c.in, in)) continue;
       std::vector<Value> sources;
-      for (size_t i = 0; i < step.in.size(); ++i)
-        sources.push_back(cut(p.values[static_cast<size_t>(step.in[i])], c.in[i], part, keys, 7 + i));
+      for (size_t i = 0; i < step.in.size(); ++i) {
+        sources.push_back(
+            cut(p.values[static_cast<size_t>(step.in[i])], c.in[i], part, keys, 7 + i));
+      }
       const std::vector<Value> made = apply(op, step.attrs, sources);
-      for (size_t o = 0; o < step.out.size(); ++o)
-        if (placed(step.out[o]) && !graph::is_floating(made[o].type.dtype))
+      for (size_t o = 0; o < step.out.size(); ++o) {
+        if (placed(step.out[o]) && !graph::is_floating(made[o].type.dtype)) {
           local[static_cast<size_t>(step.out[o])] = made[o];
+        }
+      }
       break;
     }
   }
@@ -65,9 +77,10 @@ void remake(const Problem& p, const ops::AxisSignature& s, int part, const RowKe
 std::vector<std::pair<int64_t, int64_t>> decode(const Value& counts, const Value& row_of,
                                                 int64_t first_token) {
   std::vector<int64_t> expert_of_row;
-  for (size_t e = 0; e < counts.v.size(); ++e)
+  for (size_t e = 0; e < counts.v.size(); ++e) {
     expert_of_row.insert(expert_of_row.end(), static_cast<size_t>(counts.v[e]),
                          static_cast<int64_t>(e));
+  }
   const int64_t k = row_of.type.dims[1];
   std::vector<std::pair<int64_t, int64_t>> pairs;
   std::set<int64_t> taken;
@@ -76,8 +89,8 @@ std::vector<std::pair<int64_t, int64_t>> decode(const Value& counts, const Value
     EXPECT_TRUE(row >= 0 && row < static_cast<int64_t>(expert_of_row.size())) << "row " << row;
     EXPECT_TRUE(taken.insert(row).second) << "row " << row << " is taken twice";
     if (row < 0 || row >= static_cast<int64_t>(expert_of_row.size())) return {};
-    pairs.push_back({expert_of_row[static_cast<size_t>(row)],
-                     first_token + static_cast<int64_t>(i) / k});
+    pairs.push_back(
+        {expert_of_row[static_cast<size_t>(row)], first_token + static_cast<int64_t>(i) / k});
   }
   return pairs;
 }
@@ -90,7 +103,9 @@ void compare(const Problem& p, const ops::AxisSignature& s, const std::vector<Va
       auto got = decode(parts[0][0], parts[0][1], 0);
       const int64_t offset = s.out[1].is_split() ? parts[0][1].type.dims[0] : 0;
       const auto second = decode(parts[1][0], parts[1][1], offset);
-      if (offset > 0) got.insert(got.end(), second.begin(), second.end());
+      if (offset > 0) {
+        got.insert(got.end(), second.begin(), second.end());
+      }
       EXPECT_EQ(got, decode(whole[0], whole[1], 0));
       continue;
     }
@@ -115,7 +130,9 @@ TEST_P(EveryLayout, EqualsOneDevice) {
     const std::vector<TensorType> in = p.in_types(), out = p.out_types();
     const std::vector<Value> whole = apply(op, p.attrs, p.inputs());
     std::string ranks;
-    for (const TensorType& t : in) ranks += std::to_string(t.dims.size()) + (t.routed() ? "r " : " ");
+    for (const TensorType& t : in) {
+      ranks += std::to_string(t.dims.size()) + (t.routed() ? "r " : " ");
+    }
     for (const ops::AxisSignature& s : ops::signatures(op, in, out)) {
       SCOPED_TRACE(p.name + ": " + to_string(s));
       bool& done = ran[ranks + ": " + to_string(s)];
@@ -131,7 +148,9 @@ TEST_P(EveryLayout, EqualsOneDevice) {
         }
         remake(p, s, part, keys, local);
         parts.push_back(apply(op, p.attrs, local));
-        for (const Value& v : parts.back()) local_out.push_back(v.type);
+        for (const Value& v : parts.back()) {
+          local_out.push_back(v.type);
+        }
         cuts |= !ops::cut_run(op, p.attrs, local_in, local_out, s.in).empty();
       }
       if (cuts) {
@@ -145,8 +164,9 @@ TEST_P(EveryLayout, EqualsOneDevice) {
     }
   }
   EXPECT_EQ(num_cut > 0, op.layout.runs.letter != 0);
-  for (const auto& [signature, done] : ran)
+  for (const auto& [signature, done] : ran) {
     EXPECT_TRUE(done) << op.name << ": no sample can be cut as " << signature;
+  }
   std::printf("%s: %zu signatures\n", op.name.c_str(), ran.size());
 }
 

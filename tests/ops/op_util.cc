@@ -38,18 +38,26 @@ void load_as(const std::byte* from, std::vector<double>& v) {
 }
 void store(const Value& v, std::byte* to) {
   switch (v.type.dtype) {
-    case DType::f32: return store_as<float>(v.v, to);
-    case DType::f64: return store_as<double>(v.v, to);
-    case DType::i32: return store_as<int32_t>(v.v, to);
-    default: return store_as<int64_t>(v.v, to);
+    case DType::f32:
+      return store_as<float>(v.v, to);
+    case DType::f64:
+      return store_as<double>(v.v, to);
+    case DType::i32:
+      return store_as<int32_t>(v.v, to);
+    default:
+      return store_as<int64_t>(v.v, to);
   }
 }
 void load(const std::byte* from, Value& v) {
   switch (v.type.dtype) {
-    case DType::f32: return load_as<float>(from, v.v);
-    case DType::f64: return load_as<double>(from, v.v);
-    case DType::i32: return load_as<int32_t>(from, v.v);
-    default: return load_as<int64_t>(from, v.v);
+    case DType::f32:
+      return load_as<float>(from, v.v);
+    case DType::f64:
+      return load_as<double>(from, v.v);
+    case DType::i32:
+      return load_as<int32_t>(from, v.v);
+    default:
+      return load_as<int64_t>(from, v.v);
   }
 }
 
@@ -62,8 +70,9 @@ class Operand {
     auto at = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard;
     data_ = reinterpret_cast<std::byte*>((at + 63) / 64 * 64);
     // All ones are NaN in every floating type and -1 in integers; the other kind is neither.
-    for (size_t i = 0; i < kGuard + bytes_ + kGuard; ++i)
+    for (size_t i = 0; i < kGuard + bytes_ + kGuard; ++i) {
       *(data_ - kGuard + i) = first_kind ? std::byte{0xff} : static_cast<std::byte>(0x35 ^ i);
+    }
     before_.assign(data_ - kGuard, data_);
     after_.assign(data_ + bytes_, data_ + bytes_ + kGuard);
   }
@@ -82,7 +91,9 @@ class Operand {
 
 std::vector<TensorType> types_of(std::span<const Value> list) {
   std::vector<TensorType> types;
-  for (const Value& v : list) types.push_back(v.type);
+  for (const Value& v : list) {
+    types.push_back(v.type);
+  }
   return types;
 }
 
@@ -93,11 +104,16 @@ size_t bytes_of(const Value& v) { return v.v.size() * static_cast<size_t>(size_o
 std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const Value> in) {
   std::vector<Value> out;
   int64_t rows = -1;
-  for (const Value& v : in)
-    if (v.type.routed() && rows < 0) rows = static_cast<int64_t>(v.v.size()) / v.type.row_size();
+  for (const Value& v : in) {
+    if (v.type.routed() && rows < 0) {
+      rows = static_cast<int64_t>(v.v.size()) / v.type.row_size();
+    }
+  }
   for (TensorType& t : op.infer(attrs, types_of(in))) {
     int64_t n = t.numel();
-    if (t.routed()) n = (rows >= 0 ? rows : t.dims[1] * t.top_k) * t.row_size();
+    if (t.routed()) {
+      n = (rows >= 0 ? rows : t.dims[1] * t.top_k) * t.row_size();
+    }
     out.push_back({t, std::vector<double>(static_cast<size_t>(n))});
   }
   return out;
@@ -117,26 +133,32 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
   }
   for (size_t o = 0; o < out.size(); ++o) {
     std::byte* shared = nullptr;
-    for (auto [from, to] : op.inplace)
-      if (to == static_cast<int>(o)) shared = memory_in[static_cast<size_t>(from)]->data();
+    for (auto [from, to] : op.inplace) {
+      if (to == static_cast<int>(o)) {
+        shared = memory_in[static_cast<size_t>(from)]->data();
+      }
+    }
     memory_out.push_back(std::make_unique<Operand>(shared ? 0 : bytes_of(out[o]), first_kind));
-    if (how.accumulate >> o & 1) store(how.start.at(o), memory_out.back()->data());
+    if (how.accumulate >> o & 1) {
+      store(how.start.at(o), memory_out.back()->data());
+    }
     refs_out.push_back({shared ? shared : memory_out.back()->data(), &out_types[o]});
   }
   const ops::Cost cost = ops::cost_of(op, {attrs, in_types, out_types});
   Operand workspace(static_cast<size_t>(cost.workspace), first_kind);
-  const kernels::KernelFn kernel =
-      cpu().find(op.name, kernels::Device::cpu, {in_types, out_types});
+  const kernels::KernelFn kernel = cpu().find(op.name, kernels::Device::cpu, {in_types, out_types});
   if (!kernel) fail("op test", "{} has no kernel", op.name);
   cpu().enter_thread(how.threads);
   kernel({&attrs, refs_in, refs_out, how.accumulate, workspace.data(), cost.workspace});
-  for (size_t o = 0; o < out.size(); ++o)
+  for (size_t o = 0; o < out.size(); ++o) {
     load(static_cast<const std::byte*>(refs_out[o].data), out[o]);
+  }
   if (!how.guarded) return out;
   EXPECT_TRUE(workspace.intact()) << op.name << " wrote beyond its " << cost.workspace
                                   << " bytes of workspace";
-  for (size_t o = 0; o < out.size(); ++o)
+  for (size_t o = 0; o < out.size(); ++o) {
     EXPECT_TRUE(memory_out[o]->intact()) << op.name << " wrote around output " << o;
+  }
   for (size_t i = 0; i < in.size(); ++i) {
     EXPECT_TRUE(memory_in[i]->intact()) << op.name << " wrote around input " << i;
     bool inplace = std::any_of(op.inplace.begin(), op.inplace.end(),
@@ -163,13 +185,19 @@ void fill(const Fill& f, Value& value, Rng& rng) {
   };
   switch (f.kind) {
     case Fill::Kind::normal:
-      for (double& x : value.v) x = f.scale * rng.normal();
+      for (double& x : value.v) {
+        x = f.scale * rng.normal();
+      }
       break;
     case Fill::Kind::uniform:
-      for (double& x : value.v) x = f.lo + (f.hi - f.lo) * rng.uniform();
+      for (double& x : value.v) {
+        x = f.lo + (f.hi - f.lo) * rng.uniform();
+      }
       break;
     case Fill::Kind::integers:
-      for (double& x : value.v) x = integer(f.lo, f.hi);
+      for (double& x : value.v) {
+        x = integer(f.lo, f.hi);
+      }
       break;
     case Fill::Kind::documents:
       for (int64_t t = 0; t < n; ++t) {
@@ -178,7 +206,9 @@ void fill(const Fill& f, Value& value, Rng& rng) {
       }
       break;
     case Fill::Kind::targets:
-      for (double& x : value.v) x = rng.below(5) == 0 ? -100 : integer(0, f.hi - 1);
+      for (double& x : value.v) {
+        x = rng.below(5) == 0 ? -100 : integer(0, f.hi - 1);
+      }
       break;
     case Fill::Kind::routes: {
       const int64_t k = value.type.dims.back();
@@ -190,8 +220,11 @@ void fill(const Fill& f, Value& value, Rng& rng) {
       }
       break;
     }
-    case Fill::Kind::constant: std::fill(value.v.begin(), value.v.end(), f.lo); break;
-    case Fill::Kind::from_op: break;
+    case Fill::Kind::constant:
+      std::fill(value.v.begin(), value.v.end(), f.lo);
+      break;
+    case Fill::Kind::from_op:
+      break;
   }
 }
 
@@ -203,11 +236,15 @@ std::vector<TensorType> Problem::out_types() const { return op->infer(attrs, in_
 void run_chain(const Sample& sample, std::vector<Value>& values, bool floats) {
   for (const ops::ChainStep& step : sample.chain) {
     std::vector<Value> in;
-    for (int i : step.in) in.push_back(values[static_cast<size_t>(i)]);
+    for (int i : step.in) {
+      in.push_back(values[static_cast<size_t>(i)]);
+    }
     std::vector<Value> out = apply(ops::find(step.op), step.attrs, in);
-    for (size_t o = 0; o < step.out.size(); ++o)
-      if (step.out[o] >= 0 && (floats || !graph::is_floating(out[o].type.dtype)))
+    for (size_t o = 0; o < step.out.size(); ++o) {
+      if (step.out[o] >= 0 && (floats || !graph::is_floating(out[o].type.dtype))) {
         values[static_cast<size_t>(step.out[o])] = std::move(out[o]);
+      }
+    }
   }
 }
 
@@ -216,7 +253,8 @@ Problem make(const Op& op, const Sample& sample, uint64_t seed) {
   p.op = &op;
   p.sample = &sample;
   p.attrs = sample.attrs;
-  p.num_inputs = sample.num_inputs < 0 ? sample.types.size() : static_cast<size_t>(sample.num_inputs);
+  p.num_inputs =
+      sample.num_inputs < 0 ? sample.types.size() : static_cast<size_t>(sample.num_inputs);
   p.name = fmt::format("{} {} seed {}", op.name, sample.name, seed);
   Rng rng(seed * 1000003 + hash_name(p.name));
   for (size_t i = 0; i < sample.types.size(); ++i) {
@@ -224,21 +262,28 @@ Problem make(const Op& op, const Sample& sample, uint64_t seed) {
     fill(sample.fills.at(i), p.values.back(), rng);
   }
   run_chain(sample, p.values);
-  for (size_t i = 0; i < sample.types.size(); ++i)
-    if (!(p.values[i].type == sample.types[i]))
+  for (size_t i = 0; i < sample.types.size(); ++i) {
+    if (!(p.values[i].type == sample.types[i])) {
       fail("op test", "{}: value {} is {} by its chain; the sample says {}", p.name, i,
            graph::to_string(p.values[i].type), graph::to_string(sample.types[i]));
+    }
+  }
   return p;
 }
 
 bool to_f32(Problem& problem) {
   std::vector<size_t> doubles;
-  for (size_t i = 0; i < problem.num_inputs; ++i)
-    if (problem.values[i].type.dtype == DType::f64) doubles.push_back(i);
+  for (size_t i = 0; i < problem.num_inputs; ++i) {
+    if (problem.values[i].type.dtype == DType::f64) {
+      doubles.push_back(i);
+    }
+  }
   const Attrs attrs = problem.attrs;
-  for (const auto& [key, value] : attrs.items())
-    if (const auto* text = std::get_if<std::string>(&value); text && text->substr(0, 3) == "f64")
+  for (const auto& [key, value] : attrs.items()) {
+    if (const auto* text = std::get_if<std::string>(&value); text && text->substr(0, 3) == "f64") {
       problem.attrs.set(key, "f32" + text->substr(3));
+    }
+  }
   // Losses, norms and hyperparameters stay f64: as few as the op's rule allows.
   std::vector<uint32_t> choices(size_t{1} << doubles.size());
   std::iota(choices.begin(), choices.end(), 0u);
@@ -246,8 +291,11 @@ bool to_f32(Problem& problem) {
                    [](uint32_t a, uint32_t b) { return std::popcount(a) < std::popcount(b); });
   for (uint32_t kept : choices) {
     std::vector<TensorType> types = problem.in_types();
-    for (size_t d = 0; d < doubles.size(); ++d)
-      if (!(kept >> d & 1)) types[doubles[d]].dtype = DType::f32;
+    for (size_t d = 0; d < doubles.size(); ++d) {
+      if (!(kept >> d & 1)) {
+        types[doubles[d]].dtype = DType::f32;
+      }
+    }
     std::vector<TensorType> out;
     try {
       out = problem.op->infer(problem.attrs, types);
@@ -257,7 +305,9 @@ bool to_f32(Problem& problem) {
     for (size_t i = 0; i < types.size(); ++i) {
       if (types[i].dtype != DType::f32) continue;
       problem.values[i].type = types[i];
-      for (double& x : problem.values[i].v) x = static_cast<float>(x);
+      for (double& x : problem.values[i].v) {
+        x = static_cast<float>(x);
+      }
     }
     return compute_dtype(types, out) == DType::f32 && (!types.empty() || !out.empty());
   }
@@ -269,9 +319,10 @@ std::vector<Value> apply(const Op& op, const Attrs& attrs, std::span<const Value
   std::vector<Value> out = apply_once(op, attrs, in, how, true);
   if (!how.guarded) return out;
   std::vector<Value> again = apply_once(op, attrs, in, how, false);
-  for (size_t o = 0; o < out.size(); ++o)
+  for (size_t o = 0; o < out.size(); ++o) {
     EXPECT_TRUE(same_bits(out[o], again[o]))
         << op.name << ": output " << o << " depends on memory that holds nothing yet";
+  }
   return out;
 }
 
@@ -282,16 +333,26 @@ class Eager : public ops::GradContext {
  public:
   Eager(const Problem& p, const std::vector<Value>& out, const std::vector<Value>& grad_out,
         std::vector<bool> needs, const std::vector<Value>& before)
-      : op_(*p.op), needs_(std::move(needs)), grad_(p.num_inputs, graph::kNone),
+      : op_(*p.op),
+        needs_(std::move(needs)),
+        grad_(p.num_inputs, graph::kNone),
         asked_(out.size(), false) {
     node_.op = p.op->name;
     node_.attrs = p.attrs;
-    for (const Value& v : p.inputs()) node_.in.push_back(add(v));
-    for (const Value& v : out) node_.out.push_back(add(v));
-    for (const Value& v : grad_out)
+    for (const Value& v : p.inputs()) {
+      node_.in.push_back(add(v));
+    }
+    for (const Value& v : out) {
+      node_.out.push_back(add(v));
+    }
+    for (const Value& v : grad_out) {
       grad_out_.push_back(v.v.empty() ? graph::kNone : add(v));
-    for (size_t i = 0; i < before.size(); ++i)
-      if (!before[i].v.empty()) grad_[i] = add(before[i]);
+    }
+    for (size_t i = 0; i < before.size(); ++i) {
+      if (!before[i].v.empty()) {
+        grad_[i] = add(before[i]);
+      }
+    }
   }
 
   const graph::Node& node() const override { return node_; }
@@ -336,7 +397,9 @@ class Eager : public ops::GradContext {
     g.asked = asked_;
     for (size_t i = 0; i < grad_.size(); ++i) {
       g.grad.push_back({});
-      if (grad_[i] != graph::kNone) g.grad.back() = values_[static_cast<size_t>(grad_[i])];
+      if (grad_[i] != graph::kNone) {
+        g.grad.back() = values_[static_cast<size_t>(grad_[i])];
+      }
     }
     return g;
   }
@@ -358,7 +421,9 @@ class Eager : public ops::GradContext {
       inputs.push_back(values_.at(static_cast<size_t>(id)));
     }
     std::vector<graph::TensorId> ids;
-    for (const Value& v : apply(ops::find(op), attrs, inputs, how)) ids.push_back(add(v));
+    for (const Value& v : apply(ops::find(op), attrs, inputs, how)) {
+      ids.push_back(add(v));
+    }
     return ids;
   }
 
@@ -387,8 +452,9 @@ RowKeys row_keys(const Problem& p) {
   for (size_t i = 0; i < p.values.size(); ++i) {
     if (p.sample->fills[i].kind != Fill::Kind::routes) continue;
     const int64_t k = p.values[i].type.dims.back();
-    for (size_t j = 0; j < p.values[i].v.size(); ++j)
+    for (size_t j = 0; j < p.values[i].v.size(); ++j) {
       keys.push_back({static_cast<int64_t>(p.values[i].v[j]), static_cast<int64_t>(j) / k});
+    }
   }
   std::sort(keys.begin(), keys.end());
   return keys;
@@ -408,8 +474,9 @@ Blocks blocks(const TensorType& type, int64_t rows, int d) {
     d -= 1;
   }
   Blocks b;
-  for (int i = 0; i < static_cast<int>(dims.size()); ++i)
+  for (int i = 0; i < static_cast<int>(dims.size()); ++i) {
     (i < d ? b.outer : i == d ? b.dim : b.inner) *= dims[static_cast<size_t>(i)];
+  }
   return b;
 }
 
@@ -442,10 +509,12 @@ Value cut(const Value& whole, Placement placement, int part, const RowKeys& keys
   v.type.dims[static_cast<size_t>(d)] /= 2;
   if (whole.type.routed() && d < 2) {
     const int64_t row = whole.type.row_size();
-    for (size_t r = 0; r < keys.size(); ++r)
-      if (part_of(keys[r], whole.type, d) == part)
+    for (size_t r = 0; r < keys.size(); ++r) {
+      if (part_of(keys[r], whole.type, d) == part) {
         v.v.insert(v.v.end(), whole.v.begin() + static_cast<int64_t>(r) * row,
                    whole.v.begin() + static_cast<int64_t>(r + 1) * row);
+      }
+    }
     return v;
   }
   const Blocks b = blocks(whole.type, rows_of(whole), d);
@@ -465,7 +534,9 @@ Value combine(const std::vector<Value>& parts, Placement placement, const Tensor
   }
   if (placement.is_partial()) {
     EXPECT_EQ(parts[0].v.size(), parts[1].v.size());
-    for (size_t i = 0; i < std::min(v.v.size(), parts[1].v.size()); ++i) v.v[i] += parts[1].v[i];
+    for (size_t i = 0; i < std::min(v.v.size(), parts[1].v.size()); ++i) {
+      v.v[i] += parts[1].v[i];
+    }
     return v;
   }
   const int d = placement.dim();
@@ -483,11 +554,12 @@ Value combine(const std::vector<Value>& parts, Placement placement, const Tensor
     return v;
   }
   const Blocks b = blocks(parts[0].type, rows_of(parts[0]), d);
-  for (int64_t o = 0; o < b.outer; ++o)
+  for (int64_t o = 0; o < b.outer; ++o) {
     for (const Value& p : parts) {
       auto begin = p.v.begin() + o * b.dim * b.inner;
       v.v.insert(v.v.end(), begin, begin + b.dim * b.inner);
     }
+  }
   return v;
 }
 
@@ -501,9 +573,13 @@ std::string to_string(Placement p) {
 
 std::string to_string(const ops::AxisSignature& s) {
   std::string text;
-  for (Placement p : s.in) text += to_string(p) + " ";
+  for (Placement p : s.in) {
+    text += to_string(p) + " ";
+  }
   text += "->";
-  for (Placement p : s.out) text += " " + to_string(p);
+  for (Placement p : s.out) {
+    text += " " + to_string(p);
+  }
   return text;
 }
 
@@ -543,13 +619,16 @@ const Notation* matching(const std::vector<Notation>& list, std::span<const Tens
                          std::span<const TensorType> out) {
   auto fits = [](const std::vector<std::string>& letters, std::span<const TensorType> types) {
     if (letters.size() != types.size()) return false;
-    for (size_t i = 0; i < types.size(); ++i)
-      if (letters[i].empty() ? types[i].numel() != 1 : letters[i].size() != types[i].dims.size())
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (letters[i].empty() ? types[i].numel() != 1 : letters[i].size() != types[i].dims.size()) {
         return false;
+      }
+    }
     return true;
   };
-  for (const Notation& n : list)
+  for (const Notation& n : list) {
     if (fits(n.in, in) && fits(n.out, out)) return &n;
+  }
   return nullptr;
 }
 

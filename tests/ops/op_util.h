@@ -66,8 +66,8 @@ void run_chain(const Sample& sample, std::vector<Value>& values, bool floats = t
 
 /// Gradients of the inputs by the op's rule, its nodes executed as they are emitted.
 struct Gradient {
-  std::vector<Value> grad;   ///< per input; v is empty where there is none
-  std::vector<bool> asked;   ///< outputs whose gradient the rule wanted to know
+  std::vector<Value> grad;  ///< per input; v is empty where there is none
+  std::vector<bool> asked;  ///< outputs whose gradient the rule wanted to know
 };
 /// `grad_out`: per output, empty v for "nothing depends on it". `before`: contributions to the
 /// inputs' gradients that exist already (empty: none).

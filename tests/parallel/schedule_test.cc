@@ -35,7 +35,7 @@ TEST(Schedule, OneForwardOneBackwardIsPyTorchs) {
 }
 
 TEST(Schedule, BuiltInsAreValidAndHoldFewActivations) {
-  for (int stages = 1; stages <= 9; ++stages)
+  for (int stages = 1; stages <= 9; ++stages) {
     for (int n = 1; n <= 12; ++n) {
       EXPECT_NO_THROW(validate(one_f_one_b(stages, n), stages, n, true));
       EXPECT_NO_THROW(validate(gpipe(stages, n), stages, n, true));
@@ -43,19 +43,22 @@ TEST(Schedule, BuiltInsAreValidAndHoldFewActivations) {
       const Schedule s = one_f_one_b(stages, n);
       for (int stage = 0; stage < stages; ++stage) {
         int alive = 0, most = 0;
-        for (const Action& a : s.ranks[static_cast<size_t>(stage)])
+        for (const Action& a : s.ranks[static_cast<size_t>(stage)]) {
           alive += a.kind == 'F' ? 1 : -1, most = std::max(most, alive);
+        }
         EXPECT_EQ(most, std::min(stages - stage, n)) << stages << " " << n << " " << stage;
       }
     }
+  }
 }
 
 TEST(Schedule, CsvPrintsAndParsesBack) {
-  for (int stages : {1, 2, 5})
+  for (int stages : {1, 2, 5}) {
     for (int n : {1, 3, 8}) {
       const Schedule s = one_f_one_b(stages, n);
       EXPECT_EQ(parse_csv(to_csv(s), "s.csv"), s);
     }
+  }
   // Idle cells, spaces and Windows line ends.
   const Schedule s = parse_csv("0F0,, 0I0 ,0W0\r\n,1F0,1B0,\r\n", "s.csv");
   EXPECT_EQ(to_csv(s), "0F0,0I0,0W0\n1F0,1B0\n");
@@ -72,8 +75,8 @@ TEST(Schedule, CellsThatAreNotActionsAreNamed) {
   expect_contains(parse("0F99999999999999999999"), "has a bad number");
   expect_contains(parse("0F0_1"), "has a bad number");
   expect_contains(parse("0Q0"), "has no action");
-  for (const char* cell : {"(5F0;7B1)OVERLAP_F_B", "0SEND_F0", "1RECV_B2", "1UNSHARD", "1RESHARD",
-                           "3REDUCE_GRAD"}) {
+  for (const char* cell :
+       {"(5F0;7B1)OVERLAP_F_B", "0SEND_F0", "1RECV_B2", "1UNSHARD", "1RESHARD", "3REDUCE_GRAD"}) {
     const std::string text = parse((std::string("0F0,") + cell).c_str());
     expect_contains(text, "s.csv");
     expect_contains(text, "column 2: cell '" + std::string(cell) + "'");

@@ -27,24 +27,31 @@ check::test::Case lowered(int64_t bucket_bytes) {
 
 std::vector<const Task*> reductions(const Program& p) {
   std::vector<const Task*> list;
-  for (const Task& t : p.classes[0].tasks)
+  for (const Task& t : p.classes[0].tasks) {
     if (p.kind(t).op == "all_reduce" && t.phase == program::Phase::grad &&
-        p.kind(t).in[0].numel() > 1)
+        p.kind(t).in[0].numel() > 1) {
       list.push_back(&t);
+    }
+  }
   return list;
 }
 
 /// Reduced buffers, with the group that each is reduced over.
 std::multiset<std::pair<program::BufferId, int32_t>> reduced(const Program& p) {
   std::multiset<std::pair<program::BufferId, int32_t>> list;
-  for (const Task* t : reductions(p))
-    for (program::BufferId b : t->in) list.insert({b, t->group});
+  for (const Task* t : reductions(p)) {
+    for (program::BufferId b : t->in) {
+      list.insert({b, t->group});
+    }
+  }
   return list;
 }
 
 TEST(Bucket, SizeIsKept) {
   const check::test::Case single = lowered(0);
-  for (const Task* t : reductions(single.program)) EXPECT_EQ(t->in.size(), 1u);
+  for (const Task* t : reductions(single.program)) {
+    EXPECT_EQ(t->in.size(), 1u);
+  }
   int merged = 0;
   for (int64_t limit : {2048, 6000, 16384}) {
     const check::test::Case c = lowered(limit);
@@ -53,7 +60,9 @@ TEST(Bucket, SizeIsKept) {
     for (const Task* t : reductions(c.program)) {
       const auto& types = c.program.kind(*t).in;
       int64_t bytes = 0;
-      for (const auto& type : types) bytes += type.bytes();
+      for (const auto& type : types) {
+        bytes += type.bytes();
+      }
       EXPECT_EQ(bytes, c.program.kind(*t).bytes);
       // Without its last gradient a bucket was not yet full.
       EXPECT_LT(bytes - types.back().bytes(), limit);
@@ -68,9 +77,13 @@ TEST(Bucket, SizeIsKept) {
 TEST(Bucket, OneForAllIfItIsLarge) {
   const check::test::Case c = lowered(int64_t{1} << 30);
   std::map<int32_t, int> buckets;
-  for (const Task* t : reductions(c.program)) ++buckets[t->group];
+  for (const Task* t : reductions(c.program)) {
+    ++buckets[t->group];
+  }
   EXPECT_EQ(buckets.size(), 2u);  // gradients of the experts over edp, all others over edp and ep
-  for (const auto& [group, count] : buckets) EXPECT_EQ(count, 1) << "group " << group;
+  for (const auto& [group, count] : buckets) {
+    EXPECT_EQ(count, 1) << "group " << group;
+  }
 }
 
 }  // namespace

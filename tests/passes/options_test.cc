@@ -25,8 +25,9 @@ TEST(PassOptions, DefaultsAndSettings) {
 }
 
 TEST(PassOptions, RefusesWhatNoPassTakes) {
-  for (const char* bad : {"recompute=some", "bucket_mib=-1", "bucket_mib=x", "recompte=full"})
+  for (const char* bad : {"recompute=some", "bucket_mib=-1", "bucket_mib=x", "recompte=full"}) {
     EXPECT_THROW(PassOptions({bad}), Error) << bad;
+  }
   EXPECT_THROW(PassOptions().text("recompte"), Error);
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must not change a single bit in fp32 at equal threads and micro-batches: the pipeline,
 // recomputation, gradient buckets, the reuse of memory, the text form, and running again. Every
-// comparison is of losses, norms, first gradients, and all parameters and moments after three steps.
+// comparison is of losses, norms, first gradients, and all parameters and moments after three
+// steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +32,8 @@ void expect_same_bits(const Outcome& a, const Outcome& b, const std::string& wha
     ASSERT_EQ(x.size(), y.size());
     for (const auto& [name, values] : x) {
       ASSERT_TRUE(y.count(name)) << name;
-      EXPECT_TRUE(values == y.at(name)) << name << ": relative L2 " << relative_l2(values, y.at(name));
+      EXPECT_TRUE(values == y.at(name))
+          << name << ": relative L2 " << relative_l2(values, y.at(name));
     }
   };
   same(a.grads, b.grads);
@@ -43,7 +45,9 @@ std::vector<Case> pipelines(int n) {
   std::vector<Case> found;
   for (uint64_t seed = 1000; static_cast<int>(found.size()) < n; ++seed) {
     Case c = random_case(seed, 6, "f32");
-    if (engine::parse_run(c.text, c.name, {}).plan.pp > 1) found.push_back(c);
+    if (engine::parse_run(c.text, c.name, {}).plan.pp > 1) {
+      found.push_back(c);
+    }
   }
   return found;
 }
@@ -56,8 +60,9 @@ TEST(BitIdentity, RunningAgain) {
 }
 
 TEST(BitIdentity, PipelineOnAndOff) {
-  for (const Case& c : pipelines(10))
+  for (const Case& c : pipelines(10)) {
     expect_same_bits(run(c, {}), run(c, {"plan.pp=1", "plan.pp_layers=[]"}), c.name);
+  }
 }
 
 TEST(BitIdentity, SchedulesOfOnePipeline) {
@@ -69,11 +74,12 @@ TEST(BitIdentity, SchedulesOfOnePipeline) {
     parallel::Schedule split = parallel::one_f_one_b(stages, n);
     for (auto& row : split.ranks) {
       std::vector<parallel::Action> late;
-      for (auto& a : row)
+      for (auto& a : row) {
         if (a.kind == 'B') {
           a.kind = 'I';
           late.push_back({'W', a.stage, a.micro_batch});
         }
+      }
       row.insert(row.end(), late.begin(), late.end());
     }
     std::ofstream(path) << parallel::to_csv(split);
@@ -97,8 +103,11 @@ TEST(BitIdentity, EveryPassThatSaysSo) {
   for (const passes::Pass& pass : passes::all()) {
     if (!pass.same_numerics) continue;
     std::string others;
-    for (const passes::Pass& other : passes::all())
-      if (std::string(other.name) != pass.name) others += (others.empty() ? "" : ",") + std::string(other.name);
+    for (const passes::Pass& other : passes::all()) {
+      if (std::string(other.name) != pass.name) {
+        others += (others.empty() ? "" : ",") + std::string(other.name);
+      }
+    }
     for (uint64_t seed = 4000; seed < 4006; ++seed) {
       Case c = random_case(seed, 6, "f32");
       expect_same_bits(run(c, {"plan.bucket_mib=0.001"}),
@@ -122,11 +131,16 @@ TEST(BitIdentity, MemoryReuse) {
           top += (std::max<int64_t>(bytes, 1) + 63) / 64 * 64;
           return at;
         };
-        for (program::Buffer& b : cls.buffers)
-          if (b.kind == program::BufferKind::step) b.offset = take(b.type.bytes());
-        for (size_t t = 0; t < cls.tasks.size(); ++t)
-          if (cls.tasks[t].workspace != program::kNone)
+        for (program::Buffer& b : cls.buffers) {
+          if (b.kind == program::BufferKind::step) {
+            b.offset = take(b.type.bytes());
+          }
+        }
+        for (size_t t = 0; t < cls.tasks.size(); ++t) {
+          if (cls.tasks[t].workspace != program::kNone) {
             cls.tasks[t].workspace = take(p.kind(cls.tasks[t]).workspace);
+          }
+        }
         cls.arena_bytes = top;
         distinct += top;
       }

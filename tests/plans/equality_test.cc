@@ -24,11 +24,13 @@ TEST(PlanEquality, SixtyRandomPlansEqualOneRank) {
                   kTolerance * one.norms[static_cast<size_t>(s)]);
     }
     ASSERT_EQ(many.grads.size(), one.grads.size());
-    for (auto& [name, grad] : one.grads)
+    for (auto& [name, grad] : one.grads) {
       EXPECT_LE(relative_l2(many.grads[name], grad), kTolerance) << name;
+    }
     ASSERT_EQ(many.params.size(), one.params.size());
-    for (auto& [name, param] : one.params)
+    for (auto& [name, param] : one.params) {
       EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
+    }
     if (HasFailure()) return;
   }
 }

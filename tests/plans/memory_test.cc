@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks take of memory, by page count, is at most what was certified: plans with expert parallelism
-// beside data and pipeline parallelism, micro-batches and recomputation, with an evaluation beside the
-// training. Where routing is less even than the certificate assumes, it is at most the pages of what
-// the rows really were.
+// What ranks take of memory, by page count, is at most what was certified: plans with expert
+// parallelism beside data and pipeline parallelism, micro-batches and recomputation, with an
+// evaluation beside the training. Where routing is less even than the certificate assumes, it is at
+// most the pages of what the rows really were.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -25,7 +25,9 @@ using program::kNone;
 /// A mixture of experts whose buffers take several pages, with ep of at least 2 on at most 6 ranks.
 Case ep_case(uint64_t seed) {
   Rng rng(seed);
-  auto pick = [&](std::initializer_list<int64_t> from) { return from.begin()[rng.below(from.size())]; };
+  auto pick = [&](std::initializer_list<int64_t> from) {
+    return from.begin()[rng.below(from.size())];
+  };
   int64_t pp = 0, dp = 0, ep = 0, experts = 0;
   do {
     pp = pick({1, 2, 3});
@@ -69,7 +71,8 @@ engine::Batch random_batch(const engine::Session& session, const engine::Run& ru
   return batch;
 }
 
-/// Rows that came to the experts of `rank` in a layer and micro-batch, from all ranks of its ep group.
+/// Rows that came to the experts of `rank` in a layer and micro-batch, from all ranks of its ep
+/// group.
 int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t micro_batch) {
   const program::Program& p = session.program();
   const int32_t ep = p.mesh.axis("ep");
@@ -79,18 +82,21 @@ int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t m
   const int64_t first = here * p.mesh.coords(rank)[static_cast<size_t>(ep)];
   int64_t rows = 0;
   for (int32_t r : p.members({{ep}, {}}, rank)) {
-    const auto* counts = static_cast<const int64_t*>(session.run().rank(r).output(name, micro_batch));
-    for (int64_t e = first; e < first + here; ++e) rows += counts[e];
+    const auto* counts =
+        static_cast<const int64_t*>(session.run().rank(r).output(name, micro_batch));
+    for (int64_t e = first; e < first + here; ++e) {
+      rows += counts[e];
+    }
   }
   return rows;
 }
 
-/// Raises what the ragged buffers of `p` expect to the rows that they held on this rank in the last step;
-/// true if any held more than `p` expected.
+/// Raises what the ragged buffers of `p` expect to the rows that they held on this rank in the last
+/// step; true if any held more than `p` expected.
 bool raise_to_rows(program::Program& p, engine::Session& session, int32_t rank) {
   bool beyond = false;
   program::RankClass& cls = p.classes[static_cast<size_t>(p.class_of(rank))];
-  for (const program::Task& t : cls.tasks)
+  for (const program::Task& t : cls.tasks) {
     for (program::BufferId id : t.out) {
       program::Buffer& b = cls.buffers[static_cast<size_t>(id)];
       if (b.kind != BufferKind::step || b.expected_bytes == kNone) continue;
@@ -99,6 +105,7 @@ bool raise_to_rows(program::Program& p, engine::Session& session, int32_t rank) 
       beyond |= bytes > b.expected_bytes;
       b.expected_bytes = std::max(b.expected_bytes, bytes);
     }
+  }
   return beyond;
 }
 
@@ -112,7 +119,9 @@ void expect_within(const program::Memory& measured, const program::Memory& plann
 }
 
 TEST(PlanMemory, NoRankTakesMoreThanCertified) {
-  if (sysconf(_SC_PAGESIZE) != program::kPageBytes) GTEST_SKIP() << "pages are larger here";
+  if (sysconf(_SC_PAGESIZE) != program::kPageBytes) {
+    GTEST_SKIP() << "pages are larger here";
+  }
   int even_plans = 0, even_ranks = 0, uneven_ranks = 0;
   double used = 0, planned_sum = 0;
   for (uint64_t seed = 1; even_plans < 40 && seed <= 120; ++seed) {
@@ -124,8 +133,8 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
     engine::initialise(compiled.reference, compiled.program, seed, stores);
     engine::Session session(std::move(compiled), kernels::cpu_backend(), stores,
                             engine::executor_options(run));
-    engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)), kernels::cpu_backend(),
-                               stores, engine::executor_options(run));
+    engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)),
+                               kernels::cpu_backend(), stores, engine::executor_options(run));
     const std::vector<program::Memory> certified = program::memory_of(session.program());
     const size_t ranks = static_cast<size_t>(session.run().size());
     std::vector<bool> beyond(ranks, false);
@@ -133,14 +142,18 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
     for (uint64_t step = 0; step < 2; ++step) {
       session.feed(random_batch(session, run, seed * 10 + step));
       session.step();
-      for (size_t r = 0; r < ranks; ++r)
-        if (raise_to_rows(real[r], session, static_cast<int32_t>(r))) beyond[r] = true;
+      for (size_t r = 0; r < ranks; ++r) {
+        if (raise_to_rows(real[r], session, static_cast<int32_t>(r))) {
+          beyond[r] = true;
+        }
+      }
     }
     evaluation.feed(random_batch(evaluation, run, seed));
     evaluation.step();
     bool all_even = true;
     for (int32_t r = 0; r < session.run().size(); ++r) {
-      const size_t i = static_cast<size_t>(r), cls = static_cast<size_t>(session.program().class_of(r));
+      const size_t i = static_cast<size_t>(r),
+                   cls = static_cast<size_t>(session.program().class_of(r));
       const std::string what = fmt::format("{} rank {}", c.name, r);
       const program::Memory measured = session.run().measured(r);
       expect_within(measured, beyond[i] ? program::memory_of(real[i])[cls] : certified[cls], what);

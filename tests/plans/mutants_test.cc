@@ -44,7 +44,9 @@ std::vector<Plan>& plans() {
     std::cout << "HOCKET_SEED=" << seed() << " HOCKET_PLANS=" << num_plans()
               << " HOCKET_MUTANTS=" << num_mutants() << "\n";
     std::vector<Plan> made;
-    for (uint64_t i = 0; i < num_plans(); ++i) made.emplace_back((seed() - 1) * num_plans() + i + 1);
+    for (uint64_t i = 0; i < num_plans(); ++i) {
+      made.emplace_back((seed() - 1) * num_plans() + i + 1);
+    }
     return made;
   }();
   return list;
@@ -52,18 +54,23 @@ std::vector<Plan>& plans() {
 
 /// Says what is wrong with a mutant that the check accepted; "" if it computes what one rank does.
 std::string differs(Plan& plan, const program::Program& mutant) {
-  if (!plan.single) plan.single = train(plan.c, true, 1, false, {}, false);
+  if (!plan.single) {
+    plan.single = train(plan.c, true, 1, false, {}, false);
+  }
   Outcome many;
   try {
     many = train(plan.c, false, 1, true, {}, false, [&](program::Program& p) { p = mutant; });
   } catch (const std::exception& e) {
     return e.what();
   }
-  const auto far = [](double a, double b) { return !(std::abs(a - b) <= kTolerance * std::abs(b)); };
+  const auto far = [](double a, double b) {
+    return !(std::abs(a - b) <= kTolerance * std::abs(b));
+  };
   if (far(many.losses[0], plan.single->losses[0])) return "another loss";
   if (far(many.norms[0], plan.single->norms[0])) return "another gradient norm";
-  for (const auto& [name, param] : plan.single->params)
+  for (const auto& [name, param] : plan.single->params) {
     if (!(relative_l2(many.params[name], param) <= kTolerance)) return "another value of " + name;
+  }
   return "";
 }
 
@@ -105,7 +112,8 @@ TEST(PlanCheck, MutantsAreRefusedOrEqual) {
       }
     }
     EXPECT_NE(check::localise(mutation, v), check::Localisation::missed)
-        << what << ": refused elsewhere\n" << to_text(v);
+        << what << ": refused elsewhere\n"
+        << to_text(v);
     if (!v.ok()) continue;
     const std::string wrong = differs(plan, mutant);
     EXPECT_EQ(wrong, "") << what << ": accepted, but wrong";
@@ -115,10 +123,11 @@ TEST(PlanCheck, MutantsAreRefusedOrEqual) {
     }
   }
   by_kind["all"] = all;
-  for (const auto& [kind, f] : by_kind)
+  for (const auto& [kind, f] : by_kind) {
     std::cout << kind << ": refused at the changed task " << f.exact << ", at one connected to it "
               << f.near << ", elsewhere " << f.missed << "; accepted and equal to one rank "
               << f.equal << ", accepted and wrong " << f.wrong << "\n";
+  }
 }
 
 }  // namespace

@@ -36,8 +36,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   if (rng.below(2) && pp > 1) {
     // An uneven split, stages without blocks allowed.
     std::vector<int64_t> share(static_cast<size_t>(pp), 0);
-    for (int64_t l = 0; l < layers; ++l) ++share[rng.below(static_cast<uint64_t>(pp))];
-    for (int64_t s : share) layers_per_stage += (layers_per_stage.empty() ? "" : ", ") + std::to_string(s);
+    for (int64_t l = 0; l < layers; ++l) {
+      ++share[rng.below(static_cast<uint64_t>(pp))];
+    }
+    for (int64_t s : share) {
+      layers_per_stage += (layers_per_stage.empty() ? "" : ", ") + std::to_string(s);
+    }
   }
   const char* recompute[] = {"none", "selective", "full"};
   c.text = fmt::format(
@@ -47,12 +51,14 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
       "max_position_embeddings: 64, hidden_act: silu",
       dtype, moe ? "qwen3_moe" : "llama", pick(rng, {17, 23, 32}), pick(rng, {8, 10, 12}), layers,
       kv * group, kv, head_dim, pick(rng, {5, 9, 12}), rng.below(2) ? "true" : "false");
-  if (moe)
+  if (moe) {
     c.text += fmt::format(
-        ", num_experts: {}, num_experts_per_tok: {}, moe_intermediate_size: {}, norm_topk_prob: {}, "
+        ", num_experts: {}, num_experts_per_tok: {}, moe_intermediate_size: {}, norm_topk_prob: "
+        "{}, "
         "router_aux_loss_coef: 0.05, decoder_sparse_step: {}, mlp_only_layers: []",
         experts, pick(rng, {1, 2, 3}), pick(rng, {3, 7}), rng.below(2) ? "true" : "false",
         pick(rng, {1, 1, 2}));
+  }
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
@@ -69,9 +75,10 @@ namespace {
 
 std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType dtype) {
   std::vector<double> v(raw.size() / static_cast<size_t>(size_of(dtype)));
-  for (size_t i = 0; i < v.size(); ++i)
+  for (size_t i = 0; i < v.size(); ++i) {
     v[i] = dtype == graph::DType::f64 ? reinterpret_cast<const double*>(raw.data())[i]
                                       : reinterpret_cast<const float*>(raw.data())[i];
+  }
   return v;
 }
 
@@ -123,13 +130,16 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     session.step();
     for (graph::TensorId id : session.graph().outputs) {
       const graph::Tensor& t = session.graph().tensor(id);
-      if (t.name.rfind("grad.", 0) == 0)
+      if (t.name.rfind("grad.", 0) == 0) {
         out.grads[t.name] = as_doubles(session.collect(t.name), t.type.dtype);
+      }
     }
   }
   engine::Stores stores(static_cast<size_t>(run.plan.world()));
   engine::Compiled compiled = engine::compile(run);
-  if (rewrite) rewrite(compiled.program);
+  if (rewrite) {
+    rewrite(compiled.program);
+  }
   engine::initialise(compiled.reference, compiled.program, c.seed, stores);
   engine::Session session(std::move(compiled), kernels::cpu_backend(), stores, options);
   for (int s = 0; s < steps; ++s) {
@@ -138,9 +148,11 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     out.losses.push_back(session.total_loss());
     out.norms.push_back(session.collect_as<double>("grad_norm")[0]);
   }
-  for (const graph::Tensor& t : session.graph().tensors)
-    if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state)
+  for (const graph::Tensor& t : session.graph().tensors) {
+    if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state) {
       out.params[t.name] = as_doubles(engine::gather(t, session.program(), stores), t.type.dtype);
+    }
+  }
   return out;
 }
 

@@ -15,7 +15,6 @@
 
 namespace hocket::test {
 
-
 struct Case {
   std::string text;  ///< run.yaml
   std::string name;

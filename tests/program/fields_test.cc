@@ -59,11 +59,16 @@ class Changer {
  private:
   size_t count(Ref what) const {
     switch (what) {
-      case Ref::kind: return program_.kinds.size();
-      case Ref::group: return program_.groups.size();
-      case Ref::segment: return program_.segments.size();
-      case Ref::axis: return program_.mesh.axes.size();
-      default: return 0;
+      case Ref::kind:
+        return program_.kinds.size();
+      case Ref::group:
+        return program_.groups.size();
+      case Ref::segment:
+        return program_.segments.size();
+      case Ref::axis:
+        return program_.mesh.axes.size();
+      default:
+        return 0;
     }
   }
   const Program& program_;
@@ -85,8 +90,9 @@ void each_change(const std::string& what, const Program& good,
     if constexpr (!kIsList<Value> && !kIsCache<Value>) {
       Change change{what + "." + field.name, field, false, good};
       Struct& changed = object(change.program);
-      if constexpr (std::is_same_v<Struct, Buffer>)
+      if constexpr (std::is_same_v<Struct, Buffer>) {
         change.in_step_buffer = changed.kind == BufferKind::step;
+      }
       Changer(good).change(field, &(changed.*member));
       visit(change);
     }
@@ -96,27 +102,35 @@ void each_change(const std::string& what, const Program& good,
 void every_change(const Program& good, const std::function<void(const Change&)>& visit) {
   const auto buffer = [&](BufferKind kind) {
     return [kind](Program& p) -> Buffer& {
-      for (Buffer& b : p.classes[1].buffers)
+      for (Buffer& b : p.classes[1].buffers) {
         if (b.kind == kind) return b;
+      }
       throw std::logic_error("no such buffer");
     };
   };
   const auto task = [](const char* op) {
     return [op](Program& p) -> Task& {
-      for (Task& t : p.classes[1].tasks)
+      for (Task& t : p.classes[1].tasks) {
         if (p.kind(t).op == op) return t;
+      }
       throw std::logic_error("no such task");
     };
   };
-  each_change<Program>("program", good, [](Program& p) -> Program& { return p; }, visit);
-  each_change<Kind>("kind", good, [](Program& p) -> Kind& { return p.kinds[2]; }, visit);
-  each_change<Group>("group", good, [](Program& p) -> Group& { return p.groups[0]; }, visit);
-  each_change<Segment>("segment", good, [](Program& p) -> Segment& { return p.segments[0]; }, visit);
-  each_change<RankClass>("class", good, [](Program& p) -> RankClass& { return p.classes[1]; }, visit);
+  each_change<Program>(
+      "program", good, [](Program& p) -> Program& { return p; }, visit);
+  each_change<Kind>(
+      "kind", good, [](Program& p) -> Kind& { return p.kinds[2]; }, visit);
+  each_change<Group>(
+      "group", good, [](Program& p) -> Group& { return p.groups[0]; }, visit);
+  each_change<Segment>(
+      "segment", good, [](Program& p) -> Segment& { return p.segments[0]; }, visit);
+  each_change<RankClass>(
+      "class", good, [](Program& p) -> RankClass& { return p.classes[1]; }, visit);
   each_change<Buffer>("step buffer", good, buffer(BufferKind::step), visit);
   each_change<Buffer>("parameter", good, buffer(BufferKind::persistent), visit);
-  for (const char* op : {"linear", "all_reduce", "recv"})
+  for (const char* op : {"linear", "all_reduce", "recv"}) {
     each_change<Task>(std::string("task ") + op, good, task(op), visit);
+  }
 }
 
 TEST(ProgramFields, ChangedAloneTheyPrintAndReadBack) {
@@ -141,16 +155,20 @@ TEST(ProgramFields, AllButLabelsAreInTheHash) {
   EXPECT_EQ(program_hash(parse_program(print(good))), hash);
   std::set<std::string> labels;
   every_change(good, [&](const Change& c) {
-    if (program_hash(c.program) == hash) labels.insert(c.name);
+    if (program_hash(c.program) == hash) {
+      labels.insert(c.name);
+    }
   });
   // A field joins this list by being marked as a label, never by being forgotten.
-  const std::set<std::string> expected = {
-      "program.config", "segment.name", "class.name", "step buffer.tensor", "step buffer.layout",
-      "parameter.tensor"};
+  const std::set<std::string> expected = {"program.config",     "segment.name",
+                                          "class.name",         "step buffer.tensor",
+                                          "step buffer.layout", "parameter.tensor"};
   std::set<std::string> all = expected;
-  for (const char* op : {"linear", "all_reduce", "recv"})
-    for (const char* field : {"phase", "mb", "layer", "segment", "recompute", "node"})
+  for (const char* op : {"linear", "all_reduce", "recv"}) {
+    for (const char* field : {"phase", "mb", "layer", "segment", "recompute", "node"}) {
       all.insert(std::string("task ") + op + "." + field);
+    }
+  }
   EXPECT_EQ(labels, all);
 }
 
@@ -190,14 +208,14 @@ TEST(ProgramFields, TheComparisonSeesWhatIsNoPlace) {
 
 TEST(ProgramFields, KindsThatDifferInAnyFieldAreInternedApart) {
   const Program good = pipeline_with_experts();
-  each_change<Kind>("kind", good, [](Program& p) -> Kind& { return p.kinds[2]; },
-                    [&](const Change& c) {
-                      Program p = good;
-                      EXPECT_EQ(p.intern(Kind(good.kinds[2])), 2) << c.name;
-                      EXPECT_EQ(p.intern(Kind(c.program.kinds[2])),
-                                static_cast<KindId>(good.kinds.size()))
-                          << c.name;
-                    });
+  each_change<Kind>(
+      "kind", good, [](Program& p) -> Kind& { return p.kinds[2]; },
+      [&](const Change& c) {
+        Program p = good;
+        EXPECT_EQ(p.intern(Kind(good.kinds[2])), 2) << c.name;
+        EXPECT_EQ(p.intern(Kind(c.program.kinds[2])), static_cast<KindId>(good.kinds.size()))
+            << c.name;
+      });
 }
 
 TEST(ProgramFields, UnknownAndDoubledWordsAreRefused) {
@@ -213,15 +231,20 @@ TEST(ProgramFields, UnknownAndDoubledWordsAreRefused) {
     return std::string("accepted");
   };
   EXPECT_NE(error_with(" layer=", " laier=3").find("'laier=3' is unknown here"), std::string::npos);
-  EXPECT_NE(error_with(" layer=", " layer=3").find("unknown here, or comes twice"), std::string::npos);
-  EXPECT_NE(error_with(" flops=", " cycles=3").find("'cycles=3' is unknown here"), std::string::npos);
-  EXPECT_NE(error_with("\naxis edp 2\n", "\naxis x 1 7").find("'7' is unknown here"), std::string::npos);
-  EXPECT_NE(error_with("\ngroup 0", "\nmicro_batches 2 x").find("'x' is unknown here"), std::string::npos);
+  EXPECT_NE(error_with(" layer=", " layer=3").find("unknown here, or comes twice"),
+            std::string::npos);
+  EXPECT_NE(error_with(" flops=", " cycles=3").find("'cycles=3' is unknown here"),
+            std::string::npos);
+  EXPECT_NE(error_with("\naxis edp 2\n", "\naxis x 1 7").find("'7' is unknown here"),
+            std::string::npos);
+  EXPECT_NE(error_with("\ngroup 0", "\nmicro_batches 2 x").find("'x' is unknown here"),
+            std::string::npos);
 }
 
 TEST(ProgramFields, AttributesHoldAnyText) {
   Program p = pipeline_with_experts();
-  for (const char* value : {"it's", "\"quoted\"", "back\\slash", "two\nlines", "a b=c", "", "'", "\""}) {
+  for (const char* value :
+       {"it's", "\"quoted\"", "back\\slash", "two\nlines", "a b=c", "", "'", "\""}) {
     p.kinds[2].attrs.set("note", std::string(value));
     const Program back = parse_program(print(p));
     EXPECT_EQ(back.kinds[2].attrs.s("note"), value);

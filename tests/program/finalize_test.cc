@@ -31,13 +31,19 @@ Program random_program(uint64_t seed) {
     Kind kind;
     kind.op = "fake" + std::to_string(i);
     t.lane = static_cast<Lane>(rng.below(lanes));
-    if (t.lane == Lane::compute && rng.below(3) == 0)
+    if (t.lane == Lane::compute && rng.below(3) == 0) {
       kind.workspace = static_cast<int64_t>(rng.below(500));
+    }
     const uint64_t n = cls.buffers.size();
     auto old = [&] { return static_cast<BufferId>(n - 1 - rng.below(std::min(n, recent))); };
-    if (n > 0)
-      for (uint64_t k = rng.below(4); k > 0; --k) t.in.push_back(old());
-    if (n > 0 && rng.below(4) == 0) t.out.push_back(old());
+    if (n > 0) {
+      for (uint64_t k = rng.below(4); k > 0; --k) {
+        t.in.push_back(old());
+      }
+    }
+    if (n > 0 && rng.below(4) == 0) {
+      t.out.push_back(old());
+    }
     for (uint64_t k = rng.below(3) + (t.out.empty() ? 1 : 0); k > 0; --k) {
       Buffer b;
       b.type = {DType::f32, {static_cast<int64_t>(1 + rng.below(300))}};
@@ -50,7 +56,9 @@ Program random_program(uint64_t seed) {
       t.out.push_back(static_cast<BufferId>(cls.buffers.size()));
       cls.buffers.push_back(b);
     }
-    if (i > 0 && rng.below(8) == 0) t.deps.push_back(static_cast<TaskId>(rng.below(i)));
+    if (i > 0 && rng.below(8) == 0) {
+      t.deps.push_back(static_cast<TaskId>(rng.below(i)));
+    }
     t.kind = p.intern(kind);
     cls.tasks.push_back(t);
   }
@@ -64,12 +72,20 @@ std::vector<std::vector<bool>> happens_before(const RankClass& cls) {
   for (size_t i = 0; i < n; ++i) {
     auto add = [&](size_t j) {
       before[i][j] = true;
-      for (size_t k = 0; k < j; ++k)
-        if (before[j][k]) before[i][k] = true;
+      for (size_t k = 0; k < j; ++k) {
+        if (before[j][k]) {
+          before[i][k] = true;
+        }
+      }
     };
-    for (size_t j = 0; j < i; ++j)
-      if (cls.tasks[j].lane == cls.tasks[i].lane) add(j);
-    for (TaskId d : cls.tasks[i].deps) add(static_cast<size_t>(d));
+    for (size_t j = 0; j < i; ++j) {
+      if (cls.tasks[j].lane == cls.tasks[i].lane) {
+        add(j);
+      }
+    }
+    for (TaskId d : cls.tasks[i].deps) {
+      add(static_cast<size_t>(d));
+    }
   }
   return before;
 }
@@ -87,12 +103,18 @@ TEST(Finalize, OrdersEveryConflictAndNothingTwice) {
     const auto before = happens_before(cls);
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       const Task& a = cls.tasks[i];
-      for (TaskId d : given[i].deps) EXPECT_TRUE(before[i][static_cast<size_t>(d)]) << seed;
+      for (TaskId d : given[i].deps) {
+        EXPECT_TRUE(before[i][static_cast<size_t>(d)]) << seed;
+      }
       for (size_t j = 0; j < i; ++j) {
         const Task& b = cls.tasks[j];
         bool conflict = false;
-        for (BufferId x : a.out) conflict |= uses(b.in, x) || uses(b.out, x);
-        for (BufferId x : a.in) conflict |= uses(b.out, x);
+        for (BufferId x : a.out) {
+          conflict |= uses(b.in, x) || uses(b.out, x);
+        }
+        for (BufferId x : a.in) {
+          conflict |= uses(b.out, x);
+        }
         EXPECT_TRUE(!conflict || before[i][j]) << "seed " << seed << ": " << j << " and " << i;
       }
       // No dependency follows from the lane or from the others.
@@ -116,10 +138,12 @@ TEST(Finalize, ClocksAreHappensBefore) {
     const auto before = happens_before(cls);
     const auto at = clocks(cls);
     const auto position = lane_positions(cls);
-    for (size_t i = 0; i < cls.tasks.size(); ++i)
-      for (size_t j = 0; j < cls.tasks.size(); ++j)
+    for (size_t i = 0; i < cls.tasks.size(); ++i) {
+      for (size_t j = 0; j < cls.tasks.size(); ++j) {
         EXPECT_EQ(at[i][static_cast<size_t>(cls.tasks[j].lane)] >= position[j], before[i][j])
             << "seed " << seed << ": " << j << " before " << i;
+      }
+    }
   }
 }
 
@@ -131,13 +155,19 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
     const RankClass& cls = p.classes[0];
     const auto before = happens_before(cls);
     std::vector<std::vector<size_t>> users(cls.buffers.size());
-    for (size_t i = 0; i < cls.tasks.size(); ++i)
-      for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out})
-        for (BufferId b : *list) users[static_cast<size_t>(b)].push_back(i);
+    for (size_t i = 0; i < cls.tasks.size(); ++i) {
+      for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
+        for (BufferId b : *list) {
+          users[static_cast<size_t>(b)].push_back(i);
+        }
+      }
+    }
     auto all_before = [&](const std::vector<size_t>& first, const std::vector<size_t>& then) {
-      for (size_t i : then)
-        for (size_t j : first)
+      for (size_t i : then) {
+        for (size_t j : first) {
           if (i == j || !before[i][j]) return false;
+        }
+      }
       return true;
     };
     for (size_t a = 0; a < cls.buffers.size(); ++a) {
@@ -153,8 +183,9 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
       for (size_t b = a + 1; b < cls.buffers.size(); ++b) {
         const Buffer& y = cls.buffers[b];
         if (y.kind != BufferKind::step || x.offset >= y.offset + y.type.bytes() ||
-            y.offset >= x.offset + x.type.bytes())
+            y.offset >= x.offset + x.type.bytes()) {
           continue;
+        }
         EXPECT_TRUE(all_before(users[a], users[b]) || all_before(users[b], users[a]))
             << "seed " << seed << ": buffers " << a << " and " << b;
       }
@@ -165,9 +196,10 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
       EXPECT_EQ(cls.tasks[i].lane, Lane::compute);
       ASSERT_GE(at, 0);
       EXPECT_LE(at + bytes, cls.arena_bytes);
-      for (const Buffer& b : cls.buffers)
+      for (const Buffer& b : cls.buffers) {
         EXPECT_TRUE(b.kind != BufferKind::step || b.offset + b.type.bytes() <= at ||
                     b.offset >= at + bytes);
+      }
     }
     planned += cls.arena_bytes;
   }
@@ -175,13 +207,17 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
   EXPECT_LT(planned, distinct * 3 / 4);
 }
 
-/// A ragged buffer shares addresses with ragged buffers of its size alone, and those begin where it does.
+/// A ragged buffer shares addresses with ragged buffers of its size alone, and those begin where it
+/// does.
 TEST(Finalize, RaggedBuffersHaveSlots) {
   int shared = 0;
   for (uint64_t seed = 2000; seed < 2400; ++seed) {
     Program p = random_program(seed);
-    for (Buffer& b : p.classes[0].buffers)  // few sizes, so that slots find tenants
-      if (b.expected_bytes != kNone) b.type.dims = {200}, b.expected_bytes = seed % 2 ? 100 : 800;
+    for (Buffer& b : p.classes[0].buffers) {  // few sizes, so that slots find tenants
+      if (b.expected_bytes != kNone) {
+        b.type.dims = {200}, b.expected_bytes = seed % 2 ? 100 : 800;
+      }
+    }
     finalize(p);
     const RankClass& cls = p.classes[0];
     for (size_t a = 0; a < cls.buffers.size(); ++a) {
@@ -190,8 +226,9 @@ TEST(Finalize, RaggedBuffersHaveSlots) {
       for (size_t b = 0; b < cls.buffers.size(); ++b) {
         const Buffer& y = cls.buffers[b];
         if (a == b || y.kind != BufferKind::step || x.offset >= y.offset + y.type.bytes() ||
-            y.offset >= x.offset + x.type.bytes())
+            y.offset >= x.offset + x.type.bytes()) {
           continue;
+        }
         ++shared;
         EXPECT_EQ(x.offset, y.offset) << "seed " << seed << ": buffers " << a << " and " << b;
         EXPECT_EQ(x.expected_bytes, y.expected_bytes) << "seed " << seed;

@@ -36,19 +36,22 @@ TEST(ProgramText, RandomPlansPrintAndParseToTheSame) {
 
 TEST(ProgramText, EveryPurposePrintsAndParsesToTheSame) {
   using engine::Purpose;
-  for (Purpose purpose : {Purpose::train, Purpose::loss, Purpose::grads, Purpose::logits,
-                          Purpose::generate})
+  for (Purpose purpose :
+       {Purpose::train, Purpose::loss, Purpose::grads, Purpose::logits, Purpose::generate}) {
     for (uint64_t seed : {3, 4}) {
       SCOPED_TRACE(testing::Message() << "purpose " << static_cast<int>(purpose));
       const Program p = compiled(seed, purpose).program;
       EXPECT_TRUE(p == parse_program(print(p)));
     }
+  }
 }
 
 TEST(ProgramText, SkipsCommentsAndEmptyLines) {
   const std::string text = print(compiled(2).program);
   std::string spaced = "# a comment\n\n";
-  for (char c : text) spaced += c == '\n' ? std::string("\n\n# more\n") : std::string(1, c);
+  for (char c : text) {
+    spaced += c == '\n' ? std::string("\n\n# more\n") : std::string(1, c);
+  }
   EXPECT_EQ(print(parse_program(spaced)), text);
 }
 
@@ -61,8 +64,9 @@ TEST(ProgramText, PrintsOneClassAndDot) {
     EXPECT_NE(one.find("class stage1"), one.npos);
     const std::string dot = to_dot(p, 1);
     EXPECT_EQ(dot.rfind("digraph", 0), 0u);
-    for (size_t t = 0; t < p.classes[1].tasks.size(); ++t)
+    for (size_t t = 0; t < p.classes[1].tasks.size(); ++t) {
       ASSERT_NE(dot.find(task_name(p, 1, static_cast<TaskId>(t)) + "\\n"), dot.npos);
+    }
     break;
   }
 }
@@ -118,43 +122,71 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
 
 TEST(ProgramText, ACutTextIsCalledThat) {
   const std::string text = print(compiled(1).program);
-  for (size_t length = 40; length + 4 < text.size(); length += 97)
+  for (size_t length = 40; length + 4 < text.size(); length += 97) {
     EXPECT_NE(error_of(text.substr(0, length)).find("cut off"), std::string::npos) << length;
+  }
 }
 
 TEST(ProgramText, SpoiltTextNeverCrashes) {
   std::vector<std::string> texts;
-  for (uint64_t seed : {1, 5, 9, 12}) texts.push_back(print(compiled(seed).program));
+  for (uint64_t seed : {1, 5, 9, 12}) {
+    texts.push_back(print(compiled(seed).program));
+  }
   Rng rng(11);
   const std::string alphabet = "0123456789-=,.:@[]{}\"' \nabkntSPB#";
   int refused = 0, accepted = 0;
   for (int i = 0; i < 1500; ++i) {
     std::string text = texts[rng.below(texts.size())];
-    if (text.find("config ") != text.npos) text = text.substr(text.find("micro_batches"));
+    if (text.find("config ") != text.npos) {
+      text = text.substr(text.find("micro_batches"));
+    }
     text = "hocket-program 1\n" + text;
     for (uint64_t edits = 1 + rng.below(3); edits > 0; --edits) {
       size_t at = rng.below(text.size());
       const size_t begin = text.rfind('\n', at), end = text.find('\n', at);
       switch (rng.below(7)) {
-        case 0: text.erase(at, 1 + rng.below(4)); break;
-        case 1: text.insert(at, 1, alphabet[rng.below(alphabet.size())]); break;
-        case 2: text[at] = alphabet[rng.below(alphabet.size())]; break;
-        case 3: text.resize(at); break;
+        case 0:
+          text.erase(at, 1 + rng.below(4));
+          break;
+        case 1:
+          text.insert(at, 1, alphabet[rng.below(alphabet.size())]);
+          break;
+        case 2:
+          text[at] = alphabet[rng.below(alphabet.size())];
+          break;
+        case 3:
+          text.resize(at);
+          break;
         case 4:  // a line is lost, or comes twice
         case 5:
           if (begin == text.npos || end == text.npos) break;
-          if (rng.below(2)) text.erase(begin, end - begin);
-          else text.insert(begin, text.substr(begin, end - begin));
+          if (rng.below(2)) {
+            text.erase(begin, end - begin);
+          } else {
+            text.insert(begin, text.substr(begin, end - begin));
+          }
           break;
         default:  // a number becomes another
           at = text.find_first_of("0123456789", at);
           if (at == text.npos) break;
-          const char* numbers[] = {"-1", "-2", "0", "1", "7", "63", "99999", "4294967296",
-                                   "9223372036854775807", "-9223372036854775808", "1e9", "nan"};
+          const char* numbers[] = {"-1",
+                                   "-2",
+                                   "0",
+                                   "1",
+                                   "7",
+                                   "63",
+                                   "99999",
+                                   "4294967296",
+                                   "9223372036854775807",
+                                   "-9223372036854775808",
+                                   "1e9",
+                                   "nan"};
           const size_t last = std::min(text.find_first_not_of("0123456789", at), text.size());
           text.replace(at, last - at, numbers[rng.below(std::size(numbers))]);
       }
-      if (text.empty()) text = " ";
+      if (text.empty()) {
+        text = " ";
+      }
     }
     Program p;
     try {
@@ -167,7 +199,9 @@ TEST(ProgramText, SpoiltTextNeverCrashes) {
     ++accepted;
     const std::string printed = print(p);
     ASSERT_EQ(print(parse_program(printed)), printed) << "spoilt text " << i;
-    for (size_t c = 0; c < p.classes.size(); ++c) to_dot(p, static_cast<int32_t>(c));
+    for (size_t c = 0; c < p.classes.size(); ++c) {
+      to_dot(p, static_cast<int32_t>(c));
+    }
   }
   std::printf("%d refused, %d accepted\n", refused, accepted);
   EXPECT_GT(refused, 700);
@@ -178,8 +212,9 @@ TEST(ProgramText, NamesOfEnumsParse) {
     const auto lane = static_cast<Lane>(l);
     EXPECT_EQ(parse_lane(to_string(lane)), lane);
   }
-  for (Phase p : {Phase::forward, Phase::backward, Phase::grad, Phase::optimizer})
+  for (Phase p : {Phase::forward, Phase::backward, Phase::grad, Phase::optimizer}) {
     EXPECT_EQ(parse_phase(to_string(p)), p);
+  }
   EXPECT_THROW(parse_lane("warp"), Error);
   EXPECT_THROW(parse_phase(""), Error);
 }
@@ -196,9 +231,13 @@ TEST(ProgramGroups, MembersAndPeers) {
   EXPECT_EQ(p.members({{0}, {}}, 6), (std::vector<int32_t>{2, 6, 10}));
   EXPECT_EQ(p.members({{0}, {0, 2}}, 2), (std::vector<int32_t>{2, 10}));
   // Every member sees the same group.
-  for (const Group& g : {Group{{1}, {}}, Group{{0, 2}, {}}, Group{{0, 1, 2}, {}}})
-    for (int32_t r = 0; r < 12; ++r)
-      for (int32_t m : p.members(g, r)) EXPECT_EQ(p.members(g, m), p.members(g, r));
+  for (const Group& g : {Group{{1}, {}}, Group{{0, 2}, {}}, Group{{0, 1, 2}, {}}}) {
+    for (int32_t r = 0; r < 12; ++r) {
+      for (int32_t m : p.members(g, r)) {
+        EXPECT_EQ(p.members(g, m), p.members(g, r));
+      }
+    }
+  }
   Task send;
   send.peer_axis = 0, send.peer = 1;
   EXPECT_EQ(p.peer_of(send, 2), 6);

@@ -37,8 +37,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-constexpr Lane kLanes[] = {Lane::compute, Lane::intra, Lane::inter, Lane::intra_rx,
-                           Lane::inter_rx, Lane::h2d,  Lane::d2h,   Lane::host};
+constexpr Lane kLanes[] = {Lane::compute,  Lane::intra, Lane::inter, Lane::intra_rx,
+                           Lane::inter_rx, Lane::h2d,   Lane::d2h,   Lane::host};
 
 /// A door that opens once; waiting for it gives up after 20 s.
 class Door {
@@ -62,8 +62,10 @@ class Door {
 /// Local ranks with stores of their own.
 struct Ranks {
   explicit Ranks(const Program& p, ExecutorOptions options = {})
-      : program(p), stores(static_cast<size_t>(p.mesh.size())),
-        backend(std::make_shared<fake::Backend>()), run(program, backend, stores, options) {}
+      : program(p),
+        stores(static_cast<size_t>(p.mesh.size())),
+        backend(std::make_shared<fake::Backend>()),
+        run(program, backend, stores, options) {}
   Program program;
   std::vector<PersistentStore> stores;
   std::shared_ptr<fake::Backend> backend;
@@ -86,8 +88,12 @@ void expect_contains(const std::string& text, const std::string& part) {
 
 void nap(uint64_t seed, uint64_t i) {
   const uint64_t r = random_bits(seed, 0, i) % 10;
-  if (r < 2) std::this_thread::sleep_for(std::chrono::microseconds(20 + 30 * r));
-  if (r == 9) std::this_thread::yield();
+  if (r < 2) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20 + 30 * r));
+  }
+  if (r == 9) {
+    std::this_thread::yield();
+  }
 }
 
 /// A random program over 8 lanes; every kernel checks before and after a delay that its inputs hold
@@ -110,8 +116,11 @@ Program random_program(uint64_t seed, std::atomic<int>& ran, std::atomic<int>& w
     std::vector<BufferId> in, out;
     std::vector<int64_t> expected;
     std::vector<size_t> written;
-    for (size_t k = 0; k < buffers.size(); ++k)
-      if (holds[k] >= 0) written.push_back(k);
+    for (size_t k = 0; k < buffers.size(); ++k) {
+      if (holds[k] >= 0) {
+        written.push_back(k);
+      }
+    }
     for (uint64_t k = rng.below(4); k > 0 && !written.empty(); --k) {
       // Mostly recent values, so that others die and their memory is used again.
       const size_t back = rng.below(std::min<size_t>(written.size(), rng.below(5) ? 4 : 1000));
@@ -128,20 +137,30 @@ Program random_program(uint64_t seed, std::atomic<int>& ran, std::atomic<int>& w
     }
     const int64_t workspace = rng.below(4) == 0 ? 64 : 0;
     const Lane lane = workspace ? Lane::compute : kLanes[rng.below(lanes)];
-    b.task(0, lane, in, out, [=, &ran, &wrong](const KernelArgs& args) {
-      auto check = [&] {
-        for (size_t k = 0; k < args.in.size(); ++k)
-          for (int64_t e = 0; e < args.in[k].dim(0); ++e)
-            if (args.in[k].as<int64_t>()[e] != expected[k]) ++wrong;
-      };
-      check();
-      if (args.workspace_bytes) std::memset(args.workspace, 0x77, 64);
-      nap(seed, static_cast<uint64_t>(version) * 1000 + static_cast<uint64_t>(ran.load()));
-      check();
-      for (const TensorRef& o : args.out)
-        std::fill_n(o.as<int64_t>(), o.dim(0), version);
-      ++ran;
-    }, workspace);
+    b.task(
+        0, lane, in, out,
+        [=, &ran, &wrong](const KernelArgs& args) {
+          auto check = [&] {
+            for (size_t k = 0; k < args.in.size(); ++k) {
+              for (int64_t e = 0; e < args.in[k].dim(0); ++e) {
+                if (args.in[k].as<int64_t>()[e] != expected[k]) {
+                  ++wrong;
+                }
+              }
+            }
+          };
+          check();
+          if (args.workspace_bytes) {
+            std::memset(args.workspace, 0x77, 64);
+          }
+          nap(seed, static_cast<uint64_t>(version) * 1000 + static_cast<uint64_t>(ran.load()));
+          check();
+          for (const TensorRef& o : args.out) {
+            std::fill_n(o.as<int64_t>(), o.dim(0), version);
+          }
+          ++ran;
+        },
+        workspace);
   }
   return b.finish();
 }
@@ -160,7 +179,9 @@ TEST(Executor, KeepsTheOrderOfRandomProgramsUnderDelays) {
       ASSERT_NO_THROW(ranks.run.step());
       ASSERT_EQ(ran, static_cast<int>(p.classes[0].tasks.size()));
       ASSERT_EQ(wrong, 0);
-      for (const TaskTime& t : ranks.run.rank(0).times()) EXPECT_LE(t.start_ns, t.end_ns);
+      for (const TaskTime& t : ranks.run.rank(0).times()) {
+        EXPECT_LE(t.start_ns, t.end_ns);
+      }
     }
   }
 }
@@ -257,9 +278,8 @@ TEST(Executor, TheRankThatFailedIsNamedWhateverItSays) {
   b.recv(0, b.buffer(0, f64s(4)), 1, 5);
   const BufferId x = b.buffer(1, f64s(4));
   // The words that those say which were stopped.
-  b.task(1, Lane::compute, {}, {x}, [](const KernelArgs&) {
-    throw std::runtime_error("stopped: the tape was cancelled");
-  });
+  b.task(1, Lane::compute, {}, {x},
+         [](const KernelArgs&) { throw std::runtime_error("stopped: the tape was cancelled"); });
   b.send(1, x, 0, 5);
   ExecutorOptions options;
   options.timeout = milliseconds(60'000);
@@ -290,7 +310,9 @@ TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
   Door door;
   // One of three ranks, whichever comes last, does not get to the collective in time.
   b.task(0, Lane::compute, {}, {x}, [&](const KernelArgs&) {
-    if (++entered == 3) door.wait();
+    if (++entered == 3) {
+      door.wait();
+    }
   });
   b.all_reduce(0, Lane::intra, x);
   ExecutorOptions options;
@@ -305,7 +327,8 @@ TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
   expect_contains(what, "all_reduce");
   expect_contains(what, "rank ");
   EXPECT_TRUE(what.find("2 of 3 ranks came within 0.3 s") != what.npos ||
-              what.find("waited 0.3 s for task 0 of lane compute") != what.npos) << what;
+              what.find("waited 0.3 s for task 0 of lane compute") != what.npos)
+      << what;
   door.open();
 }
 
@@ -418,7 +441,9 @@ TEST(Executor, NamesBuffers) {
   const BufferId in = b.named(0, BufferKind::input, "tokens", f64s(2), 0);
   const BufferId out = b.named(0, BufferKind::output, "loss", f64s(2));
   b.task(0, Lane::compute, {in}, {out}, [](const KernelArgs& a) {
-    for (int i : {0, 1}) a.out[0].as<double>()[i] = 2 * a.in[0].as<double>()[i];
+    for (int i : {0, 1}) {
+      a.out[0].as<double>()[i] = 2 * a.in[0].as<double>()[i];
+    }
   });
   Ranks ranks(b.finish());
   Executor& e = ranks.run.rank(0);
@@ -443,13 +468,12 @@ Program ring(int stages, int ranks_per_stage, int32_t axis) {
   for (int s = 0; s < stages; ++s) {
     BufferId passing = b.named(s, BufferKind::input, "own", f64s(1));
     BufferId seen = b.buffer(s, f64s(1));
-    b.task(s, Lane::compute, {passing}, {seen}, [](const KernelArgs& a) {
-      a.out[0].as<double>()[0] = a.in[0].as<double>()[0];
-    });
+    b.task(s, Lane::compute, {passing}, {seen},
+           [](const KernelArgs& a) { a.out[0].as<double>()[0] = a.in[0].as<double>()[0]; });
     for (int hop = 1; hop < n; ++hop) {
       const BufferId arrived = b.buffer(s, f64s(1));
-      const BufferId next = hop + 1 < n ? b.buffer(s, f64s(1))
-                                        : b.named(s, BufferKind::output, "seen", f64s(1));
+      const BufferId next =
+          hop + 1 < n ? b.buffer(s, f64s(1)) : b.named(s, BufferKind::output, "seen", f64s(1));
       b.send_along(s, axis, 1, passing, hop);
       b.recv_along(s, axis, -1, arrived, hop);
       const double digit = std::pow(10, hop);
@@ -468,17 +492,21 @@ TEST(Executor, MessagesGoAroundARing) {
     int stages, ranks_per_stage, axis;
   };
   for (const Shape& shape : {Shape{1, 4, 1}, Shape{3, 2, 1}, Shape{4, 1, 0}, Shape{3, 2, 0}}) {
-    Ranks ranks(ring(shape.stages, shape.ranks_per_stage, shape.axis), {.timeout = milliseconds(20'000)});
+    Ranks ranks(ring(shape.stages, shape.ranks_per_stage, shape.axis),
+                {.timeout = milliseconds(20'000)});
     const graph::Mesh& mesh = ranks.program.mesh;
-    for (int32_t r = 0; r < mesh.size(); ++r)
+    for (int32_t r = 0; r < mesh.size(); ++r) {
       static_cast<double*>(ranks.run.rank(r).input("own"))[0] = r + 1;
+    }
     ranks.run.step();
     for (int32_t r = 0; r < mesh.size(); ++r) {
       double want = 0;
       const int32_t n = mesh.axes[static_cast<size_t>(shape.axis)].size;
-      for (int32_t back = 0; back < n; ++back)
+      for (int32_t back = 0; back < n; ++back) {
         want += std::pow(10, back) * (mesh.moved(r, shape.axis, -back) + 1);
-      EXPECT_EQ(static_cast<const double*>(ranks.run.rank(r).output("seen"))[0], want) << "rank " << r;
+      }
+      EXPECT_EQ(static_cast<const double*>(ranks.run.rank(r).output("seen"))[0], want)
+          << "rank " << r;
     }
   }
 }
@@ -486,16 +514,18 @@ TEST(Executor, MessagesGoAroundARing) {
 TEST(Executor, RunsInlineInIssueOrder) {
   std::vector<int> order;
   Builder b;
-  for (int i = 0; i < 6; ++i)
-    b.task(0, kLanes[i % 3], {}, {b.buffer(0, f64s(1))}, [&order, i](const KernelArgs&) {
-      order.push_back(i);
-    });
+  for (int i = 0; i < 6; ++i) {
+    b.task(0, kLanes[i % 3], {}, {b.buffer(0, f64s(1))},
+           [&order, i](const KernelArgs&) { order.push_back(i); });
+  }
   Ranks ranks(b.finish());
   std::vector<program::TaskId> visited;
   ranks.run.rank(0).run_inline([&](program::TaskId id, const std::function<void()>& run) {
     visited.push_back(id);
     run();
-    if (id == 2) run();
+    if (id == 2) {
+      run();
+    }
   });
   EXPECT_EQ(visited, (std::vector<program::TaskId>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 2, 3, 4, 5}));
@@ -505,8 +535,9 @@ TEST(Executor, PoisonFillsUnwrittenAndDeadBuffers) {
   std::atomic<int> clean{0};
   std::atomic<const std::byte*> dead{nullptr};
   auto poisoned = [](const void* at, size_t n) {
-    for (size_t i = 0; i < n; ++i)
+    for (size_t i = 0; i < n; ++i) {
       if (static_cast<const std::byte*>(at)[i] != std::byte{0xff}) return false;
+    }
     return true;
   };
   Builder b;
@@ -553,8 +584,8 @@ TEST(Executor, AFloodOfMessagesIsPlanned) {
   Builder b(2);
   Door all_sent;
   const BufferId begin = b.buffer(1, f64s(1)), end = b.buffer(0, f64s(1));
-  const program::TaskId waits =
-      b.task(1, Lane::compute, {}, {begin}, [&](const KernelArgs&) { EXPECT_TRUE(all_sent.wait()); });
+  const program::TaskId waits = b.task(1, Lane::compute, {}, {begin},
+                                       [&](const KernelArgs&) { EXPECT_TRUE(all_sent.wait()); });
   std::vector<program::TaskId> sends;
   for (int i = 0; i < kMessages; ++i) {
     const BufferId x = b.buffer(0, f64s(100 + i)), y = b.buffer(1, f64s(100 + i));
@@ -581,13 +612,13 @@ TEST(Executor, AnAnswerTellsThatTheMessageWasTaken) {
   BufferId answer = b.buffer(0, f64s(50));
   b.task(0, Lane::compute, {}, {answer}, nullptr);
   for (int i = 0; i < 8; ++i) {
-    const BufferId x = b.buffer(0, f64s(100)), y = b.buffer(1, f64s(100)), z = b.buffer(1, f64s(50));
+    const BufferId x = b.buffer(0, f64s(100)), y = b.buffer(1, f64s(100)),
+                   z = b.buffer(1, f64s(50));
     b.task(0, Lane::compute, {answer}, {x}, nullptr);
     b.send(0, x, 1, i);
     b.recv(1, y, 0, i);
-    b.task(1, Lane::compute, {y}, {z}, [](const KernelArgs&) {
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    });
+    b.task(1, Lane::compute, {y}, {z},
+           [](const KernelArgs&) { std::this_thread::sleep_for(std::chrono::microseconds(200)); });
     b.send(1, z, 0, 100 + i);
     answer = b.buffer(0, f64s(50));
     b.recv(0, answer, 1, 100 + i);
@@ -597,7 +628,9 @@ TEST(Executor, AnAnswerTellsThatTheMessageWasTaken) {
   EXPECT_EQ(planned[0].messages, 800);
   EXPECT_EQ(planned[1].messages, 400);
   Ranks ranks(p);
-  for (int step = 0; step < 20; ++step) ranks.run.step();
+  for (int step = 0; step < 20; ++step) {
+    ranks.run.step();
+  }
   EXPECT_EQ(ranks.run.measured(0).messages, 800);
   EXPECT_EQ(ranks.run.measured(1).messages, 400);
 }
@@ -616,11 +649,14 @@ TEST(Executor, HundredThousandEmptyTasks) {
   };
   Builder one, two;
   const BufferId x = one.buffer(0, f64s(1));
-  for (int i = 0; i < 100'000; ++i) one.task(0, Lane::compute, {}, {x}, nullptr);
+  for (int i = 0; i < 100'000; ++i) {
+    one.task(0, Lane::compute, {}, {x}, nullptr);
+  }
   // A chain that goes to and fro between two lanes.
   const BufferId y = two.buffer(0, f64s(1));
-  for (int i = 0; i < 5'000; ++i)
+  for (int i = 0; i < 5'000; ++i) {
     two.task(0, i % 2 ? Lane::intra : Lane::compute, {}, {y}, nullptr);
+  }
   const double lane = ns_per_task(one.finish()), hop = ns_per_task(two.finish());
   std::printf("%.0f ns per task in one lane, %.0f ns per hop between lanes\n", lane, hop);
   RecordProperty("ns_per_task", std::to_string(lane));

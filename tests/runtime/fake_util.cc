@@ -41,7 +41,8 @@ int64_t add_body(Body body) {
   return static_cast<int64_t>(bodies().size()) - 1;
 }
 
-kernels::KernelFn Backend::find(std::string_view op, kernels::Device, const kernels::OperandTypes&) const {
+kernels::KernelFn Backend::find(std::string_view op, kernels::Device,
+                                const kernels::OperandTypes&) const {
   return op == "fake" ? &call : op == "nothing" ? &nothing : nullptr;
 }
 void Backend::enter_thread(int num_threads) {
@@ -80,7 +81,9 @@ BufferId Builder::named(int stage, program::BufferKind kind, std::string name,
 
 std::vector<graph::TensorType> Builder::types(int stage, const std::vector<BufferId>& ids) {
   std::vector<graph::TensorType> list;
-  for (BufferId b : ids) list.push_back(at(stage).buffers[static_cast<size_t>(b)].type);
+  for (BufferId b : ids) {
+    list.push_back(at(stage).buffers[static_cast<size_t>(b)].type);
+  }
   return list;
 }
 
@@ -96,7 +99,9 @@ TaskId Builder::task(int stage, Lane lane, std::vector<BufferId> in, std::vector
                      Body body, int64_t workspace) {
   Kind kind;
   kind.op = body ? "fake" : "nothing";
-  if (body) kind.attrs.set("body", add_body(std::move(body)));
+  if (body) {
+    kind.attrs.set("body", add_body(std::move(body)));
+  }
   kind.workspace = workspace;
   Task t;
   t.lane = lane;

@@ -20,7 +20,8 @@ using Body = std::function<void(const kernels::KernelArgs&)>;
 class Backend : public kernels::Backend {
  public:
   std::string describe() const override { return "fakes"; }
-  kernels::KernelFn find(std::string_view op, kernels::Device, const kernels::OperandTypes&) const override;
+  kernels::KernelFn find(std::string_view op, kernels::Device,
+                         const kernels::OperandTypes&) const override;
   void enter_thread(int num_threads) override;
   /// Thread counts that lanes asked for.
   std::vector<int> entered() const;
@@ -52,7 +53,9 @@ class Builder {
   program::TaskId recv_along(int stage, int32_t axis, int32_t offset, program::BufferId to,
                              int32_t tag);
 
-  program::Task& last(int stage) { return program_.classes[static_cast<size_t>(stage)].tasks.back(); }
+  program::Task& last(int stage) {
+    return program_.classes[static_cast<size_t>(stage)].tasks.back();
+  }
   /// Adds dependencies and the memory plan.
   program::Program finish();
   program::Program& raw() { return program_; }

@@ -69,16 +69,16 @@ TEST(Region, MovesAndMayBeEmpty) {
   EXPECT_EQ(empty.bytes(), 4096);
 }
 
-TEST(Region, RefusesTheImpossible) {
-  EXPECT_THROW(Region(int64_t{1} << 62), Error);
-}
+TEST(Region, RefusesTheImpossible) { EXPECT_THROW(Region(int64_t{1} << 62), Error); }
 
 TEST(PersistentStore, KeepsNamedTensors) {
   PersistentStore store;
   const TensorType type{DType::f32, {3, 5}};
   auto& entry = store.get("w", type, {});
   EXPECT_FALSE(entry.initialised);
-  for (int64_t i = 0; i < type.bytes(); ++i) EXPECT_EQ(entry.memory.data()[i], std::byte{0});
+  for (int64_t i = 0; i < type.bytes(); ++i) {
+    EXPECT_EQ(entry.memory.data()[i], std::byte{0});
+  }
   entry.memory.data()[3] = std::byte{42};
   entry.initialised = true;
   auto& again = store.get("w", type, {});

@@ -121,8 +121,9 @@ TEST(SimEngine, TwoStagePipeline) {
   }
   // Critical path backwards: b1, its transfer, b1 f1 b0 f0 of stage 1, transfer, f0 of stage 0.
   std::string path;
-  for (const PathStep& s : r.path)
+  for (const PathStep& s : r.path) {
     path += std::to_string(r.ranks[size_t(s.index)]) + ":" + std::to_string(s.begin_ns) + " ";
+  }
   EXPECT_EQ(path, "0:76 2:73 2:53 2:43 2:23 2:13 0:10 0:0 ");
 
   const Replay all = run(m.p, {.all_ranks = true});
@@ -132,10 +133,11 @@ TEST(SimEngine, TwoStagePipeline) {
 
 // A group over the two stages: the members arrive at 10 and 25, the transfer takes 7. Stage 0 waits
 // 15 idle (not communication), then both are in transfer 25..32.
-// Three stages pass a message on around the ring: stage s works 10 (s + 1), sends 5 to the next, the
-// last one to the first, and works 1 when the message of the one before is there.
+// Three stages pass a message on around the ring: stage s works 10 (s + 1), sends 5 to the next,
+// the last one to the first, and works 1 when the message of the one before is there.
 //   stage 0: a 0..10, send 10..15, from stage 2 at 35: b 35..36.
-//   stage 1: a 0..20, from stage 0 at 15: b 20..21.  stage 2: a 0..30, from stage 1 at 25: b 30..31.
+//   stage 1: a 0..20, from stage 0 at 15: b 20..21.  stage 2: a 0..30, from stage 1 at 25:
+//   b 30..31.
 TEST(SimEngine, PeersGoAroundTheEndOfTheirAxis) {
   Maker m({{"pp", 3}});
   for (int32_t s = 0; s < 3; ++s) {
@@ -249,7 +251,9 @@ TEST(SimEngine, LongTimesDoNotOverflow) {
   const ReplayOptions shared{.devices_per_node = 2, .cores_per_node = 1, .threads_per_rank = 1};
   EXPECT_EQ(run(m.p, shared).end_ns, 40 * kLong);
   EXPECT_EQ(run(m.p).end_ns, 20 * kLong);
-  for (int i = 0; i < 10'000; ++i) m.work(0, "a", kLong);
+  for (int i = 0; i < 10'000; ++i) {
+    m.work(0, "a", kLong);
+  }
   for (const ReplayOptions& o : {ReplayOptions{}, shared}) {
     try {
       run(m.p, o);
@@ -349,7 +353,9 @@ Program random_program(uint32_t seed) {
   std::vector<int> count(size_t(pp), 0);
   const auto deps = [&](int c) {
     std::vector<TaskId> d;
-    for (int k = below(3); k > 0 && count[size_t(c)] > 0; --k) d.push_back(below(count[size_t(c)]));
+    for (int k = below(3); k > 0 && count[size_t(c)] > 0; --k) {
+      d.push_back(below(count[size_t(c)]));
+    }
     return d;
   };
   const int steps = 20 + below(60);
@@ -374,8 +380,12 @@ Program random_program(uint32_t seed) {
       case 3: {
         const int which = below(3);
         std::vector<std::string> axes;
-        if (which != 1) axes.push_back("dp");
-        if (which != 0) axes.push_back("ep");
+        if (which != 1) {
+          axes.push_back("dp");
+        }
+        if (which != 0) {
+          axes.push_back("ep");
+        }
         m.collective(c, axes, below(40), deps(c), "all_reduce", {},
                      below(2) ? Lane::intra : Lane::inter);
         ++count[size_t(c)];
@@ -383,8 +393,11 @@ Program random_program(uint32_t seed) {
       }
       case 4: {
         std::vector<int32_t> members;
-        for (int k = 0; k < pp; ++k)
-          if (k == c || below(2)) members.push_back(k);
+        for (int k = 0; k < pp; ++k) {
+          if (k == c || below(2)) {
+            members.push_back(k);
+          }
+        }
         const int64_t ns = below(40);
         for (int32_t k : members) {
           m.collective(k, {"pp"}, ns, deps(k), "all_gather", members, Lane::inter);
@@ -418,20 +431,23 @@ class Reference {
       for (size_t s = 0; s < sends.size(); ++s) {
         if (p_.kind(sends[s]).op != "send" || sends[s].tag != task.tag) continue;
         if (p_.peer_of(sends[s], from) != rank) continue;
-        if (k-- == 0) e = std::max(e, end(from, TaskId(s)));
+        if (k-- == 0) {
+          e = std::max(e, end(from, TaskId(s)));
+        }
       }
     } else if (program::is_collective(p_.kind(task))) {
       const int32_t k = nth(rank, t, [&](const program::Task& o) {
-        return program::is_collective(p_.kind(o)) && o.group == task.group &&
-               o.lane == task.lane;
+        return program::is_collective(p_.kind(o)) && o.group == task.group && o.lane == task.lane;
       });
       for (int32_t m : p_.members(p_.groups[size_t(task.group)], rank)) {
         int32_t left = k;
         const auto& list = tasks(m);
-        for (size_t s = 0; s < list.size(); ++s)
+        for (size_t s = 0; s < list.size(); ++s) {
           if (program::is_collective(p_.kind(list[s])) && list[s].group == task.group &&
-              list[s].lane == task.lane && left-- == 0)
+              list[s].lane == task.lane && left-- == 0) {
             e = std::max(e, ready(m, TaskId(s)));
+          }
+        }
       }
       e += ns;
     } else {
@@ -442,12 +458,15 @@ class Reference {
   int64_t ready(int32_t rank, TaskId t) {
     const auto& list = tasks(rank);
     int64_t r = 0;
-    for (TaskId d : list[size_t(t)].deps) r = std::max(r, end(rank, d));
-    for (TaskId s = t - 1; s >= 0; --s)
+    for (TaskId d : list[size_t(t)].deps) {
+      r = std::max(r, end(rank, d));
+    }
+    for (TaskId s = t - 1; s >= 0; --s) {
       if (list[size_t(s)].lane == list[size_t(t)].lane) {
         r = std::max(r, end(rank, s));
         break;
       }
+    }
     return r;
   }
 
@@ -458,7 +477,9 @@ class Reference {
   template <class F>
   int32_t nth(int32_t rank, TaskId t, F same) {
     int32_t k = 0;
-    for (TaskId s = 0; s < t; ++s) k += same(tasks(rank)[size_t(s)]);
+    for (TaskId s = 0; s < t; ++s) {
+      k += same(tasks(rank)[size_t(s)]);
+    }
     return k;
   }
   const Program& p_;

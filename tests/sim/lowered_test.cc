@@ -96,12 +96,13 @@ TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
     EXPECT_LT(one.mfu, 1);
     EXPECT_NEAR(one.provenance.analytic, 1, 1e-12);
     for (const RankReport& r : all.time) {
-      for (const RankReport& rep : one.time)
+      for (const RankReport& rep : one.time) {
         if (rep.cls == r.cls) {
           EXPECT_EQ(r.time.compute_ns, rep.time.compute_ns);
           EXPECT_EQ(r.time.exposed_ns, rep.time.exposed_ns);
           EXPECT_EQ(r.time.idle_ns, rep.time.idle_ns);
         }
+      }
     }
     // The text of the program is the program.
     const Program parsed = program::parse_program(program::print(c.program));
@@ -135,7 +136,9 @@ TEST(SimulateLowered, TraceHasOneEventPerTask) {
   const trace::Trace t = to_trace(c.program, replay);
   EXPECT_EQ(int64_t(t.events.size()), r.tasks);
   int64_t peak = 0;
-  for (const auto& m : t.memory) peak = std::max(peak, m.bytes);
+  for (const auto& m : t.memory) {
+    peak = std::max(peak, m.bytes);
+  }
   EXPECT_GT(peak, 0);
   EXPECT_LE(peak, std::max(r.memory[0].step_buffers, r.memory[1].step_buffers));
 }

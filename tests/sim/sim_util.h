@@ -25,8 +25,9 @@ class FixedDurations : public Durations {
   }
   int32_t shape_of(std::span<const int32_t> ranks) override {
     // On nodes of `per_node` ranks: 0 within a node, 1 across nodes.
-    for (int32_t r : ranks)
+    for (int32_t r : ranks) {
       if (r / per_node != ranks[0] / per_node) return 1;
+    }
     return 0;
   }
   int64_t transfer_ns(int32_t cls, TaskId t, int32_t shape) override {
@@ -70,7 +71,9 @@ struct Maker {
     t.lane = lane;
     t.deps = std::move(deps);
     program::Group g;
-    for (const std::string& a : axes) g.axes.push_back(p.mesh.axis(a));
+    for (const std::string& a : axes) {
+      g.axes.push_back(p.mesh.axis(a));
+    }
     g.members = std::move(members);
     t.group = p.intern(g);
     return add(cls, t);

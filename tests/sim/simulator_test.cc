@@ -49,7 +49,9 @@ Program two_by_two() {
   for (program::Kind& k : m.p.kinds) {
     k.attrs = {};
     k.in = {{graph::DType::f32, {250}}};
-    if (k.op == "linear") k.flops = 10e6;
+    if (k.op == "linear") {
+      k.flops = 10e6;
+    }
     k.bytes = 1000;
   }
   for (auto& c : m.p.classes) {
@@ -88,7 +90,7 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_NEAR(r.mfu, 40e6 / 43e-6 / 4 / 1e12, 1e-12);
   EXPECT_FALSE(r.calibrated);
   EXPECT_EQ(r.provenance.analytic, 1);
-  EXPECT_FALSE(r.fits());  // stage 1 needs 1.004 MB of 1 MB
+  EXPECT_FALSE(r.fits());                       // stage 1 needs 1.004 MB of 1 MB
   EXPECT_EQ(r.memory[0].total(), 4096 + 1000);  // weights, and a message on its way
   EXPECT_EQ(r.memory[1].total(), 245 * 4096);
   ASSERT_EQ(r.path.size(), 3u);
@@ -100,10 +102,12 @@ TEST(Simulator, ReportOfTwoStages) {
   EXPECT_EQ(r.path[2].ns, 3000);
 
   const std::string text = to_text(p, r);
-  for (const char* part : {"(uncalibrated)", "43 us", "rank", "x2", "MFU 23.3 %", "DOES NOT FIT",
-                           "does not fit: stage 1", "ranks_per_node=2", "100.0 % analytic",
-                           "Not modelled", "Critical path", "toy gives no source for device.memory"})
+  for (const char* part :
+       {"(uncalibrated)", "43 us", "rank", "x2", "MFU 23.3 %", "DOES NOT FIT",
+        "does not fit: stage 1", "ranks_per_node=2", "100.0 % analytic", "Not modelled",
+        "Critical path", "toy gives no source for device.memory"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
   const auto json = nlohmann::json::parse(to_json(p, r));
   EXPECT_EQ(json["step_ns"], 43000);
   EXPECT_EQ(json["fits"], false);
@@ -154,8 +158,12 @@ TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
   std::map<int32_t, int> groups;
   int64_t end = 0;
   for (const auto& e : t.events) {
-    if (e.flow) flows[e.flow].push_back(&e);
-    if (e.group >= 0) ++groups[e.group];
+    if (e.flow) {
+      flows[e.flow].push_back(&e);
+    }
+    if (e.group >= 0) {
+      ++groups[e.group];
+    }
     end = std::max(end, e.end_ns);
   }
   EXPECT_EQ(end, 43000);
@@ -167,7 +175,9 @@ TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
     EXPECT_EQ(ends[1]->rank - ends[0]->rank, 2);
   }
   EXPECT_EQ(groups.size(), 2u);
-  for (const auto& [id, n] : groups) EXPECT_EQ(n, 2);
+  for (const auto& [id, n] : groups) {
+    EXPECT_EQ(n, 2);
+  }
   // The buffer lives from the product's start to the send's end, on both ranks of stage 0.
   ASSERT_EQ(t.memory.size(), 4u);
   EXPECT_EQ(t.memory[0].bytes, 1000);
@@ -179,8 +189,9 @@ TEST(Simulator, TraceHasEveryTaskAndItsArrows) {
 TEST(Simulator, ProvenanceIsWeightedByTime) {
   const Program p = two_by_two();
   cost::Profile profile;
-  for (const auto& target : cost::distinct_tasks(p))
+  for (const auto& target : cost::distinct_tasks(p)) {
     profile.tasks.push_back({target.key, "linear", "f32", 10e6, 1000, 30000, 0.01});
+  }
   profile.device = "toy device";
   profile.links["intra"] = {1000, 1e9};
   const SimReport r = simulate(p, CostModel(toy(), profile, 1), {});

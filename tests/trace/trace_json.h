@@ -40,12 +40,16 @@ class Source {
   int peek() { return at_ < end_ || refill() ? static_cast<unsigned char>(*at_) : -1; }
   int get() {
     const int c = peek();
-    if (c >= 0) ++at_;
+    if (c >= 0) {
+      ++at_;
+    }
     return c;
   }
   // What is buffered from here on; skip() moves over a part of it.
   std::string_view view() {
-    if (at_ == end_) refill();
+    if (at_ == end_) {
+      refill();
+    }
     return {at_, static_cast<size_t>(end_ - at_)};
   }
   void skip(size_t bytes) { at_ += bytes; }
@@ -65,7 +69,9 @@ class Source {
  private:
   int64_t offset() const { return base_ + (at_ - buffer_.data()); }
   bool refill() {
-    if (end_ != nullptr) base_ += end_ - buffer_.data();
+    if (end_ != nullptr) {
+      base_ += end_ - buffer_.data();
+    }
     const int n = gzread(file_, buffer_.data(), static_cast<unsigned>(buffer_.size()));
     at_ = end_ = buffer_.data();
     if (n > 0) {
@@ -74,7 +80,9 @@ class Source {
     }
     int state = Z_OK;
     const char* text = gzerror(file_, &state);
-    if (state == Z_BUF_ERROR) cause_ = "the gzip stream ends early";
+    if (state == Z_BUF_ERROR) {
+      cause_ = "the gzip stream ends early";
+    }
     if (n < 0 && state != Z_BUF_ERROR) {
       fail(path_, "damaged gzip stream after {} bytes: {}", base_, text);
     }
@@ -99,11 +107,15 @@ class Json {
 
   // First character of the next value or mark; -1 at the end.
   int next() {
-    while (is_space(in_.peek())) in_.get();
+    while (is_space(in_.peek())) {
+      in_.get();
+    }
     return in_.peek();
   }
   void expect(char c, std::string_view what) {
-    if (next() != c) in_.broken(what);
+    if (next() != c) {
+      in_.broken(what);
+    }
     in_.get();
   }
   // Calls `member(key)`, which must consume the value, for every member of an object.
@@ -112,13 +124,17 @@ class Json {
     expect('{', "an object");
     if (next() == '}') return void(in_.get());
     for (;;) {
-      if (next() != '"') in_.broken("a key");
+      if (next() != '"') {
+        in_.broken("a key");
+      }
       key_ = string();
       expect(':', "':'");
       next();
       member(key_);
       const int c = next();
-      if (c != ',' && c != '}') in_.broken("',' or '}'");
+      if (c != ',' && c != '}') {
+        in_.broken("',' or '}'");
+      }
       in_.get();
       if (c == '}') return;
     }
@@ -131,10 +147,14 @@ class Json {
       element();
       int c = next();
       if (c < 0 && may_lack_end) return;
-      if (c != ',' && c != ']') in_.broken("',' or ']'");
+      if (c != ',' && c != ']') {
+        in_.broken("',' or ']'");
+      }
       in_.get();
       // Chrome's own writers leave a comma behind.
-      if (c == ',' && may_lack_end && (next() == ']' || next() < 0)) c = in_.get();
+      if (c == ',' && may_lack_end && (next() == ']' || next() < 0)) {
+        c = in_.get();
+      }
       if (c == ']' || c < 0) return;
     }
   }
@@ -144,7 +164,9 @@ class Json {
     text_.clear();
     for (;;) {
       const std::string_view view = in_.view();
-      if (view.empty()) in_.broken("the end of a string");
+      if (view.empty()) {
+        in_.broken("the end of a string");
+      }
       const size_t n = std::min(view.find_first_of("\"\\"), view.size());
       text_.append(view.substr(0, n));
       in_.skip(n);
@@ -160,9 +182,13 @@ class Json {
                          c != '"' && c != '{' && c != '[';
          c = in_.peek()) {
       text_ += static_cast<char>(in_.get());
-      if (text_.size() > 512) in_.broken("a number");
+      if (text_.size() > 512) {
+        in_.broken("a number");
+      }
     }
-    if (text_.empty()) in_.broken("a value");
+    if (text_.empty()) {
+      in_.broken("a value");
+    }
     return text_;
   }
   void skip_value() {
@@ -173,7 +199,9 @@ class Json {
         string();
       } else if (c == '{' || c == '[') {
         in_.get();
-        if (++depth > kMaxDepth) in_.broken("at most 200 levels of nesting");
+        if (++depth > kMaxDepth) {
+          in_.broken("at most 200 levels of nesting");
+        }
       } else if (c == '}' || c == ']') {
         in_.get();
         --depth;
@@ -210,16 +238,24 @@ class Json {
     size_t i = !t.empty() && t[0] == '-' ? 1 : 0;
     const size_t first = i;
     int64_t ns = 0;
-    for (; i < t.size() && t[i] >= '0' && t[i] <= '9'; ++i) ns = ns * 10 + (t[i] - '0');
+    for (; i < t.size() && t[i] >= '0' && t[i] <= '9'; ++i) {
+      ns = ns * 10 + (t[i] - '0');
+    }
     bool plain = i > first && i - first <= 15;
     if (plain && i < t.size() && t[i] == '.') {
       ++i;
       for (int digit = 0; digit < 3; ++digit) {
         ns *= 10;
-        if (i < t.size() && t[i] >= '0' && t[i] <= '9') ns += t[i++] - '0';
+        if (i < t.size() && t[i] >= '0' && t[i] <= '9') {
+          ns += t[i++] - '0';
+        }
       }
-      if (i < t.size() && t[i] >= '5' && t[i] <= '9') ++ns;
-      while (i < t.size() && t[i] >= '0' && t[i] <= '9') ++i;
+      if (i < t.size() && t[i] >= '5' && t[i] <= '9') {
+        ++ns;
+      }
+      while (i < t.size() && t[i] >= '0' && t[i] <= '9') {
+        ++i;
+      }
     } else {
       ns *= 1000;
     }
@@ -229,7 +265,9 @@ class Json {
     return std::fabs(value) < 9e15 ? std::llround(value * 1000) : 0;
   }
   void check_end() {
-    if (next() >= 0) in_.broken("the end of the file");
+    if (next() >= 0) {
+      in_.broken("the end of the file");
+    }
   }
 
  private:
@@ -253,7 +291,9 @@ class Json {
       uint32_t code = hex4();
       if (code >= 0xD800 && code < 0xDC00 && in_.peek() == '\\') {
         in_.get();
-        if (in_.get() != 'u') in_.broken("the second half of a surrogate pair");
+        if (in_.get() != 'u') {
+          in_.broken("the second half of a surrogate pair");
+        }
         code = 0x10000 + ((code - 0xD800) << 10) + ((hex4() - 0xDC00) & 0x3FF);
       }
       append_utf8(code, &text_);
@@ -269,7 +309,9 @@ class Json {
                         : c >= 'a' && c <= 'f' ? c - 'a' + 10
                         : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                                : -1;
-      if (digit < 0) in_.broken("four hexadecimal digits");
+      if (digit < 0) {
+        in_.broken("four hexadecimal digits");
+      }
       code = code * 16 + static_cast<uint32_t>(digit);
     }
     return code;

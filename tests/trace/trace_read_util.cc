@@ -57,11 +57,15 @@ class Reader {
   // Turns processes and threads into ranks and lanes.
   void finish() {
     std::set<int32_t> taken;
-    for (const auto& [pid, process] : processes_) taken.insert(process.rank);
+    for (const auto& [pid, process] : processes_) {
+      taken.insert(process.rank);
+    }
     int32_t free = 0;
     for (auto& [pid, process] : processes_) {
       if (process.rank != program::kNone) continue;
-      while (taken.count(free)) ++free;
+      while (taken.count(free)) {
+        ++free;
+      }
       process.rank = free;
       taken.insert(free);
     }
@@ -70,7 +74,9 @@ class Reader {
     for (const Thread& thread : threads_) {
       rank_of.push_back(processes_[thread.pid].rank);
       auto at = std::find(trace_.lanes.begin(), trace_.lanes.end(), thread.name);
-      if (at == trace_.lanes.end()) at = trace_.lanes.insert(at, thread.name);
+      if (at == trace_.lanes.end()) {
+        at = trace_.lanes.insert(at, thread.name);
+      }
       if (trace_.lanes.size() > 65535) fail(path_, "more than 65535 threads of different names");
       lane_of.push_back(static_cast<uint16_t>(at - trace_.lanes.begin()));
     }
@@ -89,7 +95,9 @@ class Reader {
     if (trace_.steps.empty()) {
       std::set<int32_t> steps;
       for (const TraceEvent& e : trace_.events) {
-        if (e.step != program::kNone) steps.insert(e.step);
+        if (e.step != program::kNone) {
+          steps.insert(e.step);
+        }
       }
       trace_.steps.assign(steps.begin(), steps.end());
     }
@@ -111,7 +119,9 @@ class Reader {
           if (in_.next() != '"') return in_.skip_value();
           const std::string& lane = in_.string();
           auto& lanes = trace_.lanes;
-          if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) lanes.push_back(lane);
+          if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) {
+            lanes.push_back(lane);
+          }
         });
       } else if (key == "properties" && in_.next() == '{') {
         in_.object([&](const std::string& name) {
@@ -255,7 +265,9 @@ Trace read_trace(const std::string& path, const ReadTraceOptions& options,
                  ReadTraceReport* report) {
   Trace trace;
   ReadTraceReport unused;
-  if (report == nullptr) report = &unused;
+  if (report == nullptr) {
+    report = &unused;
+  }
   *report = {};
   Reader reader(path, &trace, report);
   try {

@@ -72,16 +72,34 @@ Trace random_trace(uint64_t seed, int events) {
     e.start_ns = now += pick(0, 2000);
     e.end_ns = now += pick(0, int64_t{1} << pick(0, 36));
     e.kind = trace.intern(kinds[static_cast<size_t>(pick(0, 3))]);
-    if (pick(0, 1)) e.name = trace.intern("name " + std::to_string(pick(0, 9)));
-    if (pick(0, 3)) e.phase = trace.intern(pick(0, 1) ? "forward" : "backward");
+    if (pick(0, 1)) {
+      e.name = trace.intern("name " + std::to_string(pick(0, 9)));
+    }
+    if (pick(0, 3)) {
+      e.phase = trace.intern(pick(0, 1) ? "forward" : "backward");
+    }
     e.task = static_cast<uint32_t>(pick(0, 4294967295));
-    if (pick(0, 1)) e.step = static_cast<int32_t>(pick(20, 21));
-    if (pick(0, 1)) e.micro_batch = static_cast<int32_t>(pick(0, 7));
-    if (pick(0, 1)) e.stage = static_cast<int32_t>(pick(0, 3));
-    if (pick(0, 1)) e.layer = static_cast<int32_t>(pick(0, 99));
-    if (pick(0, 1)) e.bytes = pick(0, int64_t{1} << 53);
-    if (pick(0, 1)) e.flops = pick(0, 1) ? 1e-3 * static_cast<double>(pick(1, 1'000'000)) : 3.5e21;
-    if (pick(0, 1)) e.group = static_cast<int32_t>(pick(0, 5));
+    if (pick(0, 1)) {
+      e.step = static_cast<int32_t>(pick(20, 21));
+    }
+    if (pick(0, 1)) {
+      e.micro_batch = static_cast<int32_t>(pick(0, 7));
+    }
+    if (pick(0, 1)) {
+      e.stage = static_cast<int32_t>(pick(0, 3));
+    }
+    if (pick(0, 1)) {
+      e.layer = static_cast<int32_t>(pick(0, 99));
+    }
+    if (pick(0, 1)) {
+      e.bytes = pick(0, int64_t{1} << 53);
+    }
+    if (pick(0, 1)) {
+      e.flops = pick(0, 1) ? 1e-3 * static_cast<double>(pick(1, 1'000'000)) : 3.5e21;
+    }
+    if (pick(0, 1)) {
+      e.group = static_cast<int32_t>(pick(0, 5));
+    }
     if (pick(0, 3) == 0) {
       e.flow = pick(1, int64_t{1} << 53);
       e.flow_end = pick(0, 1) ? FlowEnd::out : FlowEnd::in;
@@ -171,7 +189,9 @@ TEST_F(TraceTest, WritesWhatChromeAsksFor) {
 
   const json document = json::parse(read_file(at("t.json")));
   std::map<std::string, std::vector<json>> by_phase;
-  for (const json& e : document.at("traceEvents")) by_phase[e.at("ph")].push_back(e);
+  for (const json& e : document.at("traceEvents")) {
+    by_phase[e.at("ph")].push_back(e);
+  }
   ASSERT_EQ(by_phase["X"].size(), 2u);
   const json& x = by_phase["X"][0];
   EXPECT_EQ(x.at("name"), "send");
@@ -197,7 +217,9 @@ TEST_F(TraceTest, WritesWhatChromeAsksFor) {
   std::map<std::pair<int, int>, std::string> threads;
   std::map<int, std::string> processes;
   for (const json& m : by_phase["M"]) {
-    if (m.at("name") == "process_name") processes[m.at("pid")] = m.at("args").at("name");
+    if (m.at("name") == "process_name") {
+      processes[m.at("pid")] = m.at("args").at("name");
+    }
     if (m.at("name") == "thread_name") {
       threads[{m.at("pid"), m.at("tid")}] = m.at("args").at("name");
     }
@@ -345,7 +367,7 @@ program::Program two_by_two() {
     return p.intern(std::move(k));
   };
   const program::KindId linear = kind("linear", 1e9, 100), send = kind("send", 0, 64),
-               recv = kind("recv", 0, 64), sum = kind("all_reduce", 0, 32);
+                        recv = kind("recv", 0, 64), sum = kind("all_reduce", 0, 32);
   program::Group dp;
   dp.axes = {1};
   const program::GroupId group = p.intern(dp);
@@ -386,9 +408,13 @@ TEST(TraceBuilder, FillsEventsFromTheProgram) {
   TraceBuilder builder(program, "t", "run");
   const std::vector<int64_t> start = {0, 10, 20}, end = {10, 20, 19};  // the last did not run
   for (int32_t step : {7, 8}) {
-    for (int32_t rank = 0; rank < 4; ++rank) builder.add_step(rank, step, start, end, 100);
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      builder.add_step(rank, step, start, end, 100);
+    }
   }
-  for (int32_t rank = 0; rank < 4; ++rank) builder.add(rank, 2, 8, 120, 130);
+  for (int32_t rank = 0; rank < 4; ++rank) {
+    builder.add(rank, 2, 8, 120, 130);
+  }
   const Trace trace = builder.take();
   EXPECT_EQ(trace.num_ranks, 4);
   EXPECT_EQ(trace.steps, (std::vector<int32_t>{7, 8}));

@@ -13,7 +13,9 @@ namespace {
 /// Tokens 0 to 4 with these shares; token 3 stands in front of the likelier 4 on purpose.
 std::vector<double> shares() {
   std::vector<double> logits;
-  for (double p : {0.3, 0.5, 0.1, 0.04, 0.06}) logits.push_back(std::log(p) + 7);
+  for (double p : {0.3, 0.5, 0.1, 0.04, 0.06}) {
+    logits.push_back(std::log(p) + 7);
+  }
   return logits;
 }
 
@@ -22,7 +24,9 @@ constexpr int kDraws = 20000;
 /// Share of every token that was drawn at all.
 std::map<int32_t, double> drawn(const GenerateOptions& options) {
   std::map<int32_t, double> share;
-  for (uint64_t i = 0; i < kDraws; ++i) share[draw(shares(), options, i)] += 1.0 / kDraws;
+  for (uint64_t i = 0; i < kDraws; ++i) {
+    share[draw(shares(), options, i)] += 1.0 / kDraws;
+  }
   return share;
 }
 
@@ -38,7 +42,9 @@ void expect_shares(const GenerateOptions& options, const std::map<int32_t, doubl
   const auto got = drawn(options);
   ASSERT_EQ(got.size(), want.size());
   // Five standard deviations of a share of 1/2.
-  for (const auto& [token, share] : want) EXPECT_NEAR(got.at(token), share, 2.5 / std::sqrt(kDraws));
+  for (const auto& [token, share] : want) {
+    EXPECT_NEAR(got.at(token), share, 2.5 / std::sqrt(kDraws));
+  }
 }
 
 TEST(Draw, AllTokensByTheirShare) {

@@ -22,8 +22,9 @@ TEST(LearningRate, WarmUpThenHalfACosine) {
   // Quarters of 0.8; then 0.2 + 0.3 (1 + cos(k pi / 4)).
   const double r = std::sqrt(0.5);
   const double want[] = {0.2, 0.4, 0.6, 0.8, 0.5 + 0.3 * r, 0.5, 0.5 - 0.3 * r, 0.2};
-  for (int64_t step = 1; step <= 8; ++step)
+  for (int64_t step = 1; step <= 8; ++step) {
     EXPECT_NEAR(learning_rate(t, step, 8), want[step - 1], 1e-15) << "step " << step;
+  }
 }
 
 TEST(LearningRate, NoWarmUp) {
@@ -37,7 +38,7 @@ TEST(LearningRate, NoWarmUp) {
 TEST(LearningRate, OddEnds) {
   EXPECT_EQ(learning_rate(section(0.5, 0.1, 10), 3, 5), 0.15);  // ends while it warms up
   EXPECT_EQ(learning_rate(section(0.5, 0.1, 10), 5, 5), 0.25);
-  EXPECT_NEAR(learning_rate(section(0.5, 0.1, 5), 6, 5), 0.1, 1e-15);   // beyond the last step
+  EXPECT_NEAR(learning_rate(section(0.5, 0.1, 5), 6, 5), 0.1, 1e-15);  // beyond the last step
   EXPECT_NEAR(learning_rate(section(0.5, 0.1, 2), 99, 5), 0.1, 1e-15);
   EXPECT_EQ(learning_rate(section(0.5, 0.5, 1), 3, 5), 0.5);
 }
@@ -61,7 +62,9 @@ TEST(LearningRate, NeverRisesAboveThePeak) {
   t.lr = 1e-5;
   t.min_lr = 1e-4;
   t.warmup_steps = 2;
-  for (int64_t step = 2; step <= 12; ++step) EXPECT_DOUBLE_EQ(learning_rate(t, step, 12), 1e-5);
+  for (int64_t step = 2; step <= 12; ++step) {
+    EXPECT_DOUBLE_EQ(learning_rate(t, step, 12), 1e-5);
+  }
   EXPECT_DOUBLE_EQ(final_learning_rate(t), 1e-5);
 }
 

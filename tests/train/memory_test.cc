@@ -34,7 +34,8 @@ engine::Run run_with(const std::string& budget) {
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
       "plan: {dp: 2}\n"
       "train: {global_batch: 2}\n"
-      "cluster: {memory_budget: " + budget + "}\n",
+      "cluster: {memory_budget: " +
+          budget + "}\n",
       "test", {});
 }
 
@@ -46,9 +47,10 @@ TEST(RequireMemory, RefusesFromTheFirstByteTooMany) {
   } catch (const Error& e) {
     EXPECT_EQ(e.exit_code(), 2);
     const std::string text = e.what();
-    for (const char* part : {"a rank of stage 0", "20 KiB", "12 KiB persistent", "8 KiB step buffers",
-                             "cluster.memory_budget", "try"})
+    for (const char* part : {"a rank of stage 0", "20 KiB", "12 KiB persistent",
+                             "8 KiB step buffers", "cluster.memory_budget", "try"}) {
       EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
   }
 }
 

@@ -15,10 +15,13 @@ using data::TempFolder;
 /// Of a corpus of these files, none of them held out.
 std::string prompt_of(const std::vector<std::string>& files) {
   const TempFolder folder;
-  for (size_t i = 0; i < files.size(); ++i) folder.add(fmt::format("in/{}.txt", i), files[i]);
+  for (size_t i = 0; i < files.size(); ++i) {
+    folder.add(fmt::format("in/{}.txt", i), files[i]);
+  }
   data::BpeTrainOptions bpe;
   bpe.vocab_size = 257;  // bytes and the end of text
-  data::train_bpe(data::scan_corpus({.inputs = {folder / "in"}, .valid_fraction = 0}).paths(false), bpe)
+  data::train_bpe(data::scan_corpus({.inputs = {folder / "in"}, .valid_fraction = 0}).paths(false),
+                  bpe)
       .save_folder(folder / "tok");
   data::PrepareOptions options;
   options.corpus = {.inputs = {folder / "in"}, .valid_fraction = 0};
@@ -30,7 +33,8 @@ std::string prompt_of(const std::vector<std::string>& files) {
 
 TEST(Prompt, IsTheFirstLinesOfADocument) {
   const std::string rest(100, 'x');
-  EXPECT_EQ(prompt_of({"One line\nand another\nand a third one" + rest}), "One line\nand another\n");
+  EXPECT_EQ(prompt_of({"One line\nand another\nand a third one" + rest}),
+            "One line\nand another\n");
   // No line ends in time: as much as fits.
   EXPECT_EQ(prompt_of({std::string(80, 'a')}).size(), 32u);
   // Blank lines alone are no prompt.
@@ -39,13 +43,16 @@ TEST(Prompt, IsTheFirstLinesOfADocument) {
 
 TEST(Prompt, LeavesSomethingToSay) {
   // The first is too short; of a corpus of short ones, half of the first.
-  EXPECT_EQ(prompt_of({"short", "the long one " + std::string(80, 'y')}).substr(0, 13), "the long one ");
+  EXPECT_EQ(prompt_of({"short", "the long one " + std::string(80, 'y')}).substr(0, 13),
+            "the long one ");
   EXPECT_EQ(prompt_of({"abcdefg"}), "abcd");  // 7 letters and the end of text
 }
 
 TEST(Prompt, CutsNoCharacter) {
   std::string text = "x";
-  for (int i = 0; i < 40; ++i) text += "\u00e9";
+  for (int i = 0; i < 40; ++i) {
+    text += "\u00e9";
+  }
   const std::string prompt = prompt_of({text});
   EXPECT_TRUE(is_utf8(prompt));
   EXPECT_EQ(prompt.size(), 31u);

@@ -39,9 +39,7 @@ class Saved {
     return changed_settings(run, checkpoint::Checkpoint(path_));
   }
   std::string refusal(const engine::Run& run, const std::string& fingerprint = "abc") const {
-    return error_of([&] {
-      check_same_training(run, fingerprint, checkpoint::Checkpoint(path_));
-    });
+    return error_of([&] { check_same_training(run, fingerprint, checkpoint::Checkpoint(path_)); });
   }
 
  private:

@@ -46,24 +46,34 @@ constexpr Row kRows[] = {
 
 std::vector<std::string> mutation_kinds() {
   std::vector<std::string> list;
-  for (const Row& row : kRows) list.push_back(row.name);
+  for (const Row& row : kRows) {
+    list.push_back(row.name);
+  }
   return list;
 }
 
 bool mutate(Program& program, uint64_t seed, Mutation* mutation, const std::string& kind) {
   std::vector<const Row*> rows;
-  for (const Row& row : kRows)
-    if (kind.empty() || kind == row.name) rows.push_back(&row);
+  for (const Row& row : kRows) {
+    if (kind.empty() || kind == row.name) {
+      rows.push_back(&row);
+    }
+  }
   if (rows.empty()) return false;
   for (uint64_t attempt = 0; attempt < 200; ++attempt) {
     Random random{hash_combine(seed, attempt)};
     const Row& row = *rows[random.below(rows.size())];
     Mutation m;
     Mutator mutator(program, random.next(), &m);
-    if (!row.apply(mutator)) continue;  // changed nothing
+    if (!row.apply(mutator)) {
+      continue;  // changed nothing
+    }
     m.kind = row.name;
-    for (const TaskRef& r : m.tasks)
-      if (r.task >= 0) collect_neighbours(program, r, &m.near);
+    for (const TaskRef& r : m.tasks) {
+      if (r.task >= 0) {
+        collect_neighbours(program, r, &m.near);
+      }
+    }
     *mutation = std::move(m);
     return true;
   }
@@ -74,11 +84,13 @@ Localisation localise(const Mutation& mutation, const Verdict& verdict) {
   if (verdict.ok()) return Localisation::accepted;
   const auto& changed = mutation.tasks;
   const Problem& first = verdict.problems.front();
-  if (std::find(changed.begin(), changed.end(), first.task) != changed.end())
+  if (std::find(changed.begin(), changed.end(), first.task) != changed.end()) {
     return Localisation::exact;
+  }
   if (mutation.near.contains(first.task)) return Localisation::near;
-  for (const TaskRef& r : first.related)
+  for (const TaskRef& r : first.related) {
     if (mutation.near.contains(r)) return Localisation::near;
+  }
   return Localisation::missed;
 }
 

@@ -10,11 +10,15 @@ namespace hocket::check {
 
 void collect_users(const RankClass& c, int32_t cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to) {
-  for (size_t i = 0; i < c.tasks.size(); ++i)
-    for (const auto* list : {&c.tasks[i].in, &c.tasks[i].out})
-      for (BufferId b : *list)
-        if (std::find(buffers.begin(), buffers.end(), b) != buffers.end())
+  for (size_t i = 0; i < c.tasks.size(); ++i) {
+    for (const auto* list : {&c.tasks[i].in, &c.tasks[i].out}) {
+      for (BufferId b : *list) {
+        if (std::find(buffers.begin(), buffers.end(), b) != buffers.end()) {
           to->insert({cls, static_cast<int32_t>(i)});
+        }
+      }
+    }
+  }
 }
 
 void collect_neighbours(const Program& p, TaskRef r, std::set<TaskRef>* to) {
@@ -24,19 +28,31 @@ void collect_neighbours(const Program& p, TaskRef r, std::set<TaskRef>* to) {
   std::vector<BufferId> buffers = t.in;
   buffers.insert(buffers.end(), t.out.begin(), t.out.end());
   collect_users(c, r.cls, buffers, to);
-  for (TaskId d : t.deps) to->insert({r.cls, d});
+  for (TaskId d : t.deps) {
+    to->insert({r.cls, d});
+  }
   // A lane is a chain of edges: its neighbours in it are ordered by the task.
   TaskId before = kNone, after = kNone;
   for (TaskId i = 0; i < static_cast<TaskId>(c.tasks.size()); ++i) {
     const Task& other = c.tasks[static_cast<size_t>(i)];
-    for (TaskId d : other.deps)
-      if (d == r.task) to->insert({r.cls, i});
+    for (TaskId d : other.deps) {
+      if (d == r.task) {
+        to->insert({r.cls, i});
+      }
+    }
     if (other.lane != t.lane) continue;
-    if (i < r.task) before = i;
-    if (i > r.task && after == kNone) after = i;
+    if (i < r.task) {
+      before = i;
+    }
+    if (i > r.task && after == kNone) {
+      after = i;
+    }
   }
-  for (TaskId i : {before, after})
-    if (i != kNone) to->insert({r.cls, i});
+  for (TaskId i : {before, after}) {
+    if (i != kNone) {
+      to->insert({r.cls, i});
+    }
+  }
   for (size_t k = 0; k < p.classes.size(); ++k) {
     const int32_t cls = static_cast<int32_t>(k);
     for (size_t i = 0; i < p.classes[k].tasks.size(); ++i) {
@@ -44,7 +60,9 @@ void collect_neighbours(const Program& p, TaskRef r, std::set<TaskRef>* to) {
       const bool message = t.tag != kNone && o.tag == t.tag && o.peer_axis == t.peer_axis &&
                            o.peer_axis != kNone && p.peer_class(o, cls) == r.cls;
       const bool collective = cls != r.cls && t.group != kNone && o.group == t.group;
-      if (message || collective) to->insert({cls, static_cast<int32_t>(i)});
+      if (message || collective) {
+        to->insert({cls, static_cast<int32_t>(i)});
+      }
     }
   }
 }
@@ -72,8 +90,9 @@ void Mutator::begin_buffer(int32_t c, BufferId b, const std::string& what) {
   for (size_t k = 0; k < rc.buffers.size(); ++k) {
     const Buffer& o = rc.buffers[k];
     if (o.kind == BufferKind::step && o.offset < buffer.offset + buffer.type.bytes() &&
-        buffer.offset < o.offset + o.type.bytes())
+        buffer.offset < o.offset + o.type.bytes()) {
       over.push_back(static_cast<BufferId>(k));
+    }
   }
   collect_users(rc, c, over, &m_->near);
 }
@@ -81,27 +100,39 @@ void Mutator::begin_buffer(int32_t c, BufferId b, const std::string& what) {
 void Mutator::permute(int32_t c, const std::vector<int32_t>& order) {
   RankClass& rc = p_.classes[static_cast<size_t>(c)];
   std::vector<int32_t> to(rc.tasks.size(), -1);
-  for (size_t i = order.size(); i-- > 0;)
+  for (size_t i = order.size(); i-- > 0;) {
     to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+  }
   std::vector<Task> tasks;
   for (int32_t old : order) {
     tasks.push_back(rc.tasks[static_cast<size_t>(old)]);
     std::vector<TaskId> deps;
-    for (TaskId d : tasks.back().deps)
-      if (to[static_cast<size_t>(d)] >= 0) deps.push_back(to[static_cast<size_t>(d)]);
+    for (TaskId d : tasks.back().deps) {
+      if (to[static_cast<size_t>(d)] >= 0) {
+        deps.push_back(to[static_cast<size_t>(d)]);
+      }
+    }
     tasks.back().deps = std::move(deps);
   }
   rc.tasks = std::move(tasks);
   auto moved = [&](TaskRef r) {
-    if (r.cls == c) r.task = to[static_cast<size_t>(r.task)];
+    if (r.cls == c) {
+      r.task = to[static_cast<size_t>(r.task)];
+    }
     return r;
   };
   std::vector<TaskRef> changed;
-  for (const TaskRef& r : m_->tasks)
-    if (moved(r).task >= 0) changed.push_back(moved(r));
+  for (const TaskRef& r : m_->tasks) {
+    if (moved(r).task >= 0) {
+      changed.push_back(moved(r));
+    }
+  }
   std::set<TaskRef> near;
-  for (const TaskRef& r : m_->near)
-    if (moved(r).task >= 0) near.insert(moved(r));
+  for (const TaskRef& r : m_->near) {
+    if (moved(r).task >= 0) {
+      near.insert(moved(r));
+    }
+  }
   m_->tasks = std::move(changed);
   m_->near = std::move(near);
 }
@@ -141,10 +172,12 @@ bool Mutator::swap_tasks() {
   const RankClass& c = cls(a);
   std::vector<int32_t> same;
   const bool near = random_.flip();
-  for (size_t i = 0; i < c.tasks.size(); ++i)
+  for (size_t i = 0; i < c.tasks.size(); ++i) {
     if (c.tasks[i].lane == task(a).lane && static_cast<int32_t>(i) != a.task &&
-        (!near || std::abs(static_cast<int32_t>(i) - a.task) < 12))
+        (!near || std::abs(static_cast<int32_t>(i) - a.task) < 12)) {
       same.push_back(static_cast<int32_t>(i));
+    }
+  }
   if (same.empty()) return false;
   const TaskRef b{a.cls, same[random_.below(same.size())]};
   begin(a, "swapped with " + name(b));
@@ -190,9 +223,11 @@ bool Mutator::change_operand(bool output) {
   const size_t i = random_.below(list.size());
   std::vector<BufferId> same;
   const auto& type = c.buffers[static_cast<size_t>(list[i])].type;
-  for (size_t b = 0; b < c.buffers.size(); ++b)
-    if (c.buffers[b].type == type && static_cast<BufferId>(b) != list[i])
+  for (size_t b = 0; b < c.buffers.size(); ++b) {
+    if (c.buffers[b].type == type && static_cast<BufferId>(b) != list[i]) {
       same.push_back(static_cast<BufferId>(b));
+    }
+  }
   if (same.empty()) return false;
   const BufferId to = same[random_.below(same.size())];
   begin(r, fmt::format("{} {} changed from buffer {} to {}", output ? "output" : "input", i,
@@ -208,8 +243,9 @@ bool Mutator::swap_operands() {
   const size_t i = random_.below(in.size()), k = random_.below(in.size());
   const auto& buffers = cls(r).buffers;
   if (in[i] == in[k] ||
-      !(buffers[static_cast<size_t>(in[i])].type == buffers[static_cast<size_t>(in[k])].type))
+      !(buffers[static_cast<size_t>(in[i])].type == buffers[static_cast<size_t>(in[k])].type)) {
     return false;
+  }
   begin(r, fmt::format("inputs {} and {} exchanged", i, k));
   std::swap(in[i], in[k]);
   return true;
@@ -265,7 +301,9 @@ bool Mutator::change_group() {
       break;
     }
     case 1:
-      if (std::erase(group.axes, axis) == 0) group.axes.push_back(axis);
+      if (std::erase(group.axes, axis) == 0) {
+        group.axes.push_back(axis);
+      }
       std::sort(group.axes.begin(), group.axes.end());
       break;
     default:
@@ -273,7 +311,9 @@ bool Mutator::change_group() {
       group.members.erase(group.members.begin() +
                           static_cast<int64_t>(random_.below(group.members.size())));
   }
-  if (p_.canonical(group) == p_.canonical(p_.groups[static_cast<size_t>(task(r).group)])) return false;
+  if (p_.canonical(group) == p_.canonical(p_.groups[static_cast<size_t>(task(r).group)])) {
+    return false;
+  }
   begin(r, "group changed");
   task(r).group = p_.intern(group);
   return true;
@@ -286,8 +326,11 @@ bool Mutator::change_peer() {
   if (random_.flip()) {
     begin(r, "tag changed");
     std::vector<int32_t> tags;
-    for (const Task& o : cls(r).tasks)
-      if (o.tag != kNone && o.tag != t.tag) tags.push_back(o.tag);
+    for (const Task& o : cls(r).tasks) {
+      if (o.tag != kNone && o.tag != t.tag) {
+        tags.push_back(o.tag);
+      }
+    }
     t.tag = tags.empty() || random_.flip() ? t.tag + 1 : tags[random_.below(tags.size())];
   } else if (random_.flip()) {
     const int32_t to = random_.flip() ? -t.peer : t.peer + (random_.flip() ? 1 : -1);
@@ -313,7 +356,8 @@ bool Mutator::move_peer_around() {
   return true;
 }
 
-/// A second group of the same ranks, spelled differently, for one collective, in its lane or another.
+/// A second group of the same ranks, spelled differently, for one collective, in its lane or
+/// another.
 bool Mutator::twin_group() {
   const TaskRef r = any_task([](const Task& t) { return t.group != kNone; });
   if (r.cls < 0) return false;
@@ -321,17 +365,22 @@ bool Mutator::twin_group() {
   const int32_t pp = p_.mesh.axis("pp");
   const auto axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
   if (p_.mesh.axes[static_cast<size_t>(axis)].size == 1) {
-    if (std::erase(twin.axes, axis) == 0) twin.axes.push_back(axis);
+    if (std::erase(twin.axes, axis) == 0) {
+      twin.axes.push_back(axis);
+    }
     std::sort(twin.axes.begin(), twin.axes.end());
   } else if (axis == pp && twin.members.empty() &&
              std::find(twin.axes.begin(), twin.axes.end(), pp) != twin.axes.end()) {
-    for (size_t c = 0; c < p_.classes.size(); ++c) twin.members.push_back(static_cast<int32_t>(c));
+    for (size_t c = 0; c < p_.classes.size(); ++c) {
+      twin.members.push_back(static_cast<int32_t>(c));
+    }
   } else {
     return false;
   }
   begin(r, "group changed to another spelling of its ranks");
   if (random_.flip()) {
-    task(r).lane = task(r).lane == program::Lane::intra ? program::Lane::inter : program::Lane::intra;
+    task(r).lane =
+        task(r).lane == program::Lane::intra ? program::Lane::inter : program::Lane::intra;
   }
   task(r).group = static_cast<int32_t>(p_.groups.size());
   p_.groups.push_back(std::move(twin));

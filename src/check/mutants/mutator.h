@@ -78,22 +78,26 @@ class Mutator {
   template <typename Filter>
   TaskRef any_task(Filter&& filter) {
     std::vector<TaskRef> list;
-    for (size_t c = 0; c < p_.classes.size(); ++c)
-      for (size_t i = 0; i < p_.classes[c].tasks.size(); ++i)
-        if (filter(p_.classes[c].tasks[i]))
+    for (size_t c = 0; c < p_.classes.size(); ++c) {
+      for (size_t i = 0; i < p_.classes[c].tasks.size(); ++i) {
+        if (filter(p_.classes[c].tasks[i])) {
           list.push_back({static_cast<int32_t>(c), static_cast<int32_t>(i)});
+        }
+      }
+    }
     return list.empty() ? TaskRef{} : list[random_.below(list.size())];
   }
   /// A used buffer: of the arena, or a named one, or any.
   std::pair<int32_t, BufferId> any_buffer(bool arena, bool named = false) {
     std::vector<std::pair<int32_t, BufferId>> list;
-    for (size_t c = 0; c < p_.classes.size(); ++c)
+    for (size_t c = 0; c < p_.classes.size(); ++c) {
       for (size_t b = 0; b < p_.classes[c].buffers.size(); ++b) {
         const Buffer& buffer = p_.classes[c].buffers[b];
         if (arena && (buffer.kind != BufferKind::step || buffer.offset == kNone)) continue;
         if (named && buffer.kind == BufferKind::step) continue;
         list.push_back({static_cast<int32_t>(c), static_cast<BufferId>(b)});
       }
+    }
     return list.empty() ? std::pair<int32_t, BufferId>{-1, -1} : list[random_.below(list.size())];
   }
 

@@ -34,8 +34,9 @@ bool Mutator::change_offset() {
   for (size_t k = 0; k < rc.buffers.size(); ++k) {
     const Buffer& o = rc.buffers[k];
     if (o.kind == BufferKind::step && o.offset < to + buffer.type.bytes() &&
-        to < o.offset + o.type.bytes())
+        to < o.offset + o.type.bytes()) {
       over.push_back(static_cast<BufferId>(k));
+    }
   }
   collect_users(rc, c, over, &m_->near);
   return true;
@@ -60,10 +61,12 @@ bool Mutator::change_named() {
   switch (random_.below(3)) {
     case 0: {
       std::vector<size_t> same;
-      for (size_t k = 0; k < buffers.size(); ++k)
+      for (size_t k = 0; k < buffers.size(); ++k) {
         if (buffers[k].kind == buffer.kind && buffers[k].type == buffer.type &&
-            static_cast<BufferId>(k) != b)
+            static_cast<BufferId>(k) != b) {
           same.push_back(k);
+        }
+      }
       if (same.empty()) return false;
       const size_t other = same[random_.below(same.size())];
       begin_buffer(c, b, "names exchanged with buffer " + std::to_string(other));
@@ -98,12 +101,13 @@ bool Mutator::change_attribute() {
   std::advance(it, random_.below(kind.attrs.items().size()));
   const std::string key = it->first;
   graph::Attr value = it->second;
-  if (auto* i = std::get_if<int64_t>(&value))
+  if (auto* i = std::get_if<int64_t>(&value)) {
     *i = random_.flip() ? *i + 1 : std::max<int64_t>(*i - 1, 0);
-  else if (auto* d = std::get_if<double>(&value))
+  } else if (auto* d = std::get_if<double>(&value)) {
     *d = random_.flip() ? *d * 0.5 : *d + 1;
-  else
+  } else {
     return false;
+  }
   if (value == it->second) return false;
   begin(r, fmt::format("attribute {} changed", key));
   kind.attrs.set(key, value);
@@ -144,10 +148,12 @@ bool Mutator::change_kind() {
   if (r.cls < 0) return false;
   const program::Kind& now = p_.kind(task(r));
   std::vector<int32_t> same;
-  for (size_t k = 0; k < p_.kinds.size(); ++k)
+  for (size_t k = 0; k < p_.kinds.size(); ++k) {
     if (p_.kinds[k].in == now.in && p_.kinds[k].out == now.out &&
-        static_cast<int32_t>(k) != task(r).kind)
+        static_cast<int32_t>(k) != task(r).kind) {
       same.push_back(static_cast<int32_t>(k));
+    }
+  }
   if (same.empty()) return false;
   const int32_t to = same[random_.below(same.size())];
   begin(r, "op changed to " + p_.kinds[static_cast<size_t>(to)].op);
@@ -165,10 +171,12 @@ bool Mutator::change_workspace() {
     begin(r, fmt::format("workspace moved to {}", to));
     std::vector<BufferId> over;
     const int64_t end = to + p_.kind(task(r)).workspace;
-    for (size_t k = 0; k < c.buffers.size(); ++k)
+    for (size_t k = 0; k < c.buffers.size(); ++k) {
       if (c.buffers[k].kind == BufferKind::step && c.buffers[k].offset < end &&
-          to < c.buffers[k].offset + c.buffers[k].type.bytes())
+          to < c.buffers[k].offset + c.buffers[k].type.bytes()) {
         over.push_back(static_cast<BufferId>(k));
+      }
+    }
     collect_users(c, r.cls, over, &m_->near);
     task(r).workspace = to;
   } else {
@@ -182,7 +190,8 @@ bool Mutator::change_workspace() {
 
 /// Predictions would believe another kernel.
 bool Mutator::change_cost() {
-  const TaskRef r = any_task([&](const Task& t) { return ops::find_or_null(p_.kind(t).op) != nullptr; });
+  const TaskRef r =
+      any_task([&](const Task& t) { return ops::find_or_null(p_.kind(t).op) != nullptr; });
   if (r.cls < 0) return false;
   program::Kind kind = p_.kind(task(r));
   const bool flops = random_.flip() && kind.flops > 0;
@@ -212,14 +221,18 @@ bool Mutator::cut_sequences() {
       int64_t& dim = b.type.dims[static_cast<size_t>(split.dim())];
       if (dim % 2 != 0) return false;
       dim /= 2;
-      if (b.expected_bytes != kNone) b.expected_bytes = std::min(b.expected_bytes, b.type.bytes());
+      if (b.expected_bytes != kNone) {
+        b.expected_bytes = std::min(b.expected_bytes, b.type.bytes());
+      }
     }
   }
   // The experts of the whole tensor: those here times the ranks that split them.
   const auto experts_of = [&](const Buffer& b) {
     int64_t experts = b.type.dims[0];
     for (size_t a = 0; a < p.mesh.axes.size(); ++a) {
-      if (b.layout.on[a] == graph::Placement::split(0)) experts *= p.mesh.axes[a].size;
+      if (b.layout.on[a] == graph::Placement::split(0)) {
+        experts *= p.mesh.axes[a].size;
+      }
     }
     return experts;
   };
@@ -231,11 +244,14 @@ bool Mutator::cut_sequences() {
       program::Kind kind = p.kind(t);
       const std::vector<graph::TensorType> before = kind.in;
       int64_t experts = 0;
-      const auto retype = [&](std::vector<graph::TensorType>& types, const std::vector<BufferId>& ids) {
+      const auto retype = [&](std::vector<graph::TensorType>& types,
+                              const std::vector<BufferId>& ids) {
         for (size_t k = 0; k < types.size(); ++k) {
           const Buffer& b = cls.buffers[static_cast<size_t>(ids[k])];
           types[k] = b.type;
-          if (b.type.routed()) experts = experts_of(b);
+          if (b.type.routed()) {
+            experts = experts_of(b);
+          }
         }
       };
       retype(kind.in, t.in);
@@ -270,7 +286,8 @@ bool Mutator::change_expected() {
   const auto [c, b] = any_buffer(false);
   if (b < 0) return false;
   Buffer& buffer = p_.classes[static_cast<size_t>(c)].buffers[static_cast<size_t>(b)];
-  const int64_t holds = buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
+  const int64_t holds =
+      buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
   const int64_t to = random_.flip() ? holds / 4 : 1;
   if (to == buffer.expected_bytes) return false;
   begin_buffer(c, b, fmt::format("expects {} of {} bytes", to, holds));
@@ -287,10 +304,16 @@ bool Mutator::drop_plan() {
     if (!all && c != one) continue;
     RankClass& rc = p_.classes[static_cast<size_t>(c)];
     m_->tasks.push_back({c, -1});
-    for (int32_t i = 0; i < static_cast<int32_t>(rc.tasks.size()); ++i) m_->tasks.push_back({c, i});
-    for (Buffer& b : rc.buffers) b.offset = kNone;
+    for (int32_t i = 0; i < static_cast<int32_t>(rc.tasks.size()); ++i) {
+      m_->tasks.push_back({c, i});
+    }
+    for (Buffer& b : rc.buffers) {
+      b.offset = kNone;
+    }
     rc.arena_bytes = 0;
-    for (Task& t : rc.tasks) t.workspace = kNone;
+    for (Task& t : rc.tasks) {
+      t.workspace = kNone;
+    }
   }
   return true;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_gather(x) dim -> y: the parts of all ranks side by side along `dim`. The second half of a ring
-// all_reduce.
+// all_gather(x) dim -> y: the parts of all ranks side by side along `dim`. The second half of a
+// ring all_reduce.
 #include <cstring>
 
 #include "comm/ops/parts.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_reduce(x...) -> x...: every operand summed over the group, the list as one transfer. A ring moves
-// 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a tree is better where rounds count.
+// all_reduce(x...) -> x...: every operand summed over the group, the list as one transfer. A ring
+// moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a tree is better where rounds
+// count.
 #include <cmath>
 #include <cstring>
 
@@ -10,9 +11,9 @@ namespace hocket::comm {
 
 namespace {
 
-/// Sums in rank order, whatever the group does, so that bits do not depend on timing. Everybody first
-/// sums one chunk over all inputs into its own output, then collects the chunks of the others. An
-/// output may lie on its input: nobody reads the chunk that another one writes.
+/// Sums in rank order, whatever the group does, so that bits do not depend on timing. Everybody
+/// first sums one chunk over all inputs into its own output, then collects the chunks of the
+/// others. An output may lie on its input: nobody reads the chunk that another one writes.
 void run_all_reduce(const Together& all, size_t me, int phase) {
   const int64_t n = static_cast<int64_t>(all.members.size());
   auto chunk = [&](int64_t numel, size_t i) { return numel * static_cast<int64_t>(i) / n; };
@@ -21,7 +22,9 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
     auto* out = static_cast<std::byte*>(all.members[me].out[b]);
     if (phase == 0) {
       std::vector<const void*> from;
-      for (const Operands& m : all.members) from.push_back(m.in[b]);
+      for (const Operands& m : all.members) {
+        from.push_back(m.in[b]);
+      }
       const int64_t begin = chunk(numel, me);
       sum(all.in[b].dtype, from, begin, chunk(numel, me + 1) - begin, out + begin * size);
       continue;
@@ -39,7 +42,9 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
 
 Op describe_all_reduce() {
   Op op;
-  op.doc = "all_reduce(x...) -> x...: summed over the group, in place or elsewhere; a list is one transfer";
+  op.doc =
+      "all_reduce(x...) -> x...: summed over the group, in place or elsewhere; a list is one "
+      "transfer";
   op.move = {.placed = Move::Placed::sum};
   op.list = true;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by expert
-// (dim 0), which sends rows to their experts, or back.
+// all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by
+// expert (dim 0), which sends rows to their experts, or back.
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -16,7 +16,9 @@ void run_all_to_all(const Together& all, size_t me, int) {
   if (from == 1) {
     // To the experts: those of my experts, of every source.
     for (int64_t e = mine * local; e < (mine + 1) * local; ++e) {
-      for (int64_t s = 0; s < rows.members(); ++s) out.take(s, rows.begin(s, e, from), rows.of(s, e));
+      for (int64_t s = 0; s < rows.members(); ++s) {
+        out.take(s, rows.begin(s, e, from), rows.of(s, e));
+      }
     }
     return;
   }
@@ -31,14 +33,18 @@ void run_all_to_all(const Together& all, size_t me, int) {
 Op describe_all_to_all() {
   Op op;
   op.doc =
-      "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by expert "
+      "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by "
+      "expert "
       "(dim 0), or back";
   op.takes = Takes::routed;
-  op.move = {.part = Move::Part::block, .placed = Move::Placed::slot, .part_dim = "to",
+  op.move = {.part = Move::Part::block,
+             .placed = Move::Placed::slot,
+             .part_dim = "to",
              .slot_dim = "from"};
   op.needs_sizes = true;
   // What even routing sends, not the bound.
-  op.payload = [](const Attrs& attrs, std::span<const TensorType> in, std::span<const TensorType> out) {
+  op.payload = [](const Attrs& attrs, std::span<const TensorType> in,
+                  std::span<const TensorType> out) {
     const TensorType& by_token = attrs.i("from") == 1 ? in[0] : out[0];
     return by_token.dims[1] * by_token.top_k * by_token.row_size() * size_of(by_token.dtype);
   };

@@ -122,7 +122,8 @@ Arity arity(const Op& op, size_t inputs) {
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members) {
   // The number of inputs first; then the type of every moved value: a dim along which the parts are
-  // placed side by side grows by the number of members, one of which a block is taken shrinks by it.
+  // placed side by side grows by the number of members, one of which a block is taken shrinks by
+  // it.
   HOCKET_CHECK(op.role != Role::receive, "the type of a received message is the sender's");
   const size_t want = arity(op, in.size()).in;
   if (in.size() != want) fail(op.name, "got {} inputs; expected {}", in.size(), want);
@@ -138,24 +139,33 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
     TensorType moved = t;
     const Placement from = before(op, attrs), to = after(op, attrs);
     for (const Placement& p : {from, to}) {
-      if (p.is_split() && static_cast<size_t>(p.dim()) >= num_dims(t))
-        fail(op.name, "got dim {} of {}; expected less than {}", p.dim(), to_string(t), num_dims(t));
+      if (p.is_split() && static_cast<size_t>(p.dim()) >= num_dims(t)) {
+        fail(op.name, "got dim {} of {}; expected less than {}", p.dim(), to_string(t),
+             num_dims(t));
+      }
     }
-    if (from.is_split() && from == to)
+    if (from.is_split() && from == to) {
       fail(op.name, "goes from dim {} to itself; expected two dims", from.dim());
-    if (from.is_split()) moved.dims[static_cast<size_t>(from.dim())] *= members;
+    }
+    if (from.is_split()) {
+      moved.dims[static_cast<size_t>(from.dim())] *= members;
+    }
     if (to.is_split()) {
       int64_t& size = moved.dims[static_cast<size_t>(to.dim())];
-      if (size % members != 0)
+      if (size % members != 0) {
         fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(t), members);
+      }
       size /= members;
     }
     out.push_back(std::move(moved));
   }
   const TensorType sizes{graph::DType::i64, {members, experts_of(op, attrs, in[0], members)}, 0};
-  if (op.needs_sizes && in[1] != sizes)
+  if (op.needs_sizes && in[1] != sizes) {
     fail(op.name, "got sizes {}; expected {}", to_string(in[1]), to_string(sizes));
-  if (op.makes_sizes) out.insert(out.begin(), sizes);
+  }
+  if (op.makes_sizes) {
+    out.insert(out.begin(), sizes);
+  }
   return out;
 }
 
@@ -167,16 +177,19 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     const bool block = op->move.part == Move::Part::block;
     Resharding r;
     r.op = op;
-    if (slot && from.is_split() && op->move.slot_dim)
+    if (slot && from.is_split() && op->move.slot_dim) {
       r.attrs.set(op->move.slot_dim, int64_t{from.dim()});
-    if (block && to.is_split() && op->move.part_dim)
+    }
+    if (block && to.is_split() && op->move.part_dim) {
       r.attrs.set(op->move.part_dim, int64_t{to.dim()});
+    }
     // Attributes that could not be set belong to a movement of another kind.
     if ((slot && !from.is_split()) || (block && !to.is_split())) continue;
     if (before(*op, r.attrs) != from || after(*op, r.attrs) != to) continue;
     r.in = {local};
-    if (op->needs_sizes)
+    if (op->needs_sizes) {
       r.in.push_back({graph::DType::i64, {members, experts_of(*op, r.attrs, local, members)}, 0});
+    }
     try {
       r.out = infer(*op, r.attrs, r.in, members);
     } catch (const Error&) {
@@ -184,8 +197,8 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     }
     r.payload = op->payload(r.attrs, r.in, r.out);
     r.bytes = std::numeric_limits<double>::infinity();
-    for (const Algorithm& a : op->algorithms(static_cast<double>(members),
-                                             static_cast<double>(r.payload))) {
+    for (const Algorithm& a :
+         op->algorithms(static_cast<double>(members), static_cast<double>(r.payload))) {
       r.bytes = std::min(r.bytes, a.bytes);
     }
     return r;

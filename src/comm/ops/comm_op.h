@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a communication op is, in one record per op: what it takes, how it moves a value between ranks,
-// what that costs, and how it is done where the memory of all members is at hand. Lowering chooses ops by
-// their movement, the check derives from it what becomes of a value, the cost model, the transports and
-// the generic tests read the rest: nobody else knows an op by name.
+// What a communication op is, in one record per op: what it takes, how it moves a value between
+// ranks, what that costs, and how it is done where the memory of all members is at hand. Lowering
+// chooses ops by their movement, the check derives from it what becomes of a value, the cost model,
+// the transports and the generic tests read the rest: nobody else knows an op by name.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ enum class Role : uint8_t { collective, send, receive };
 /// What the moved operands must be. Row counts are i64[experts].
 enum class Takes : uint8_t { any, dense, routed, counts };
 
-/// How a value moves: an output is, at every rank, a part of what each source holds, placed. Sources are
-/// the members of the group, in rank order, or the sender of a message. On every axis of the group this
-/// takes a value from the placement `before` to the placement `after`.
+/// How a value moves: an output is, at every rank, a part of what each source holds, placed.
+/// Sources are the members of the group, in rank order, or the sender of a message. On every axis
+/// of the group this takes a value from the placement `before` to the placement `after`.
 struct Move {
   enum class Part : uint8_t {
     whole,  ///< all of it
@@ -52,7 +52,8 @@ struct Move {
   const char* slot_dim = nullptr;
 };
 
-/// One way to do a collective: `rounds` messages after each other, and `bytes` through a rank's link.
+/// One way to do a collective: `rounds` messages after each other, and `bytes` through a rank's
+/// link.
 struct Algorithm {
   const char* name = "";
   double rounds = 0;
@@ -63,7 +64,7 @@ struct Algorithm {
 
 /// What one member brings to a collective.
 struct Operands {
-  std::span<void* const> in, out;
+  std::span<void*const> in, out;
 };
 
 /// A collective with the memory of all members at hand.
@@ -116,8 +117,8 @@ const std::vector<const Op*>& all();
 const Op& summing();
 const Op& message(Role role);
 
-/// Placement on an axis of the group that a value must have, and the one it then gets. Messages leave
-/// any placement as it is. Throws Error when an attribute is missing.
+/// Placement on an axis of the group that a value must have, and the one it then gets. Messages
+/// leave any placement as it is. Throws Error when an attribute is missing.
 Placement before(const Op& op, const Attrs& attrs);
 Placement after(const Op& op, const Attrs& attrs);
 
@@ -128,8 +129,8 @@ struct Arity {
 };
 Arity arity(const Op& op, size_t inputs);
 
-/// Local types of the outputs for those of the inputs, in a group of `members` ranks. Throws Error when
-/// the op does not take such inputs. Not for receives, whose type the sender decides.
+/// Local types of the outputs for those of the inputs, in a group of `members` ranks. Throws Error
+/// when the op does not take such inputs. Not for receives, whose type the sender decides.
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
                               int64_t members);
 

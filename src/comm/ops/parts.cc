@@ -57,18 +57,24 @@ std::vector<const std::byte*> inputs(const Together& all, size_t i) {
 
 int64_t total_bytes(std::span<const TensorType> types) {
   int64_t bytes = 0;
-  for (const TensorType& t : types) bytes += t.bytes();
+  for (const TensorType& t : types) {
+    bytes += t.bytes();
+  }
   return bytes;
 }
 
 int64_t Rows::held(int64_t member, int dim) const {
   int64_t rows = 0;
   if (dim == 1) {
-    for (int64_t e = 0; e < experts_; ++e) rows += of(member, e);
+    for (int64_t e = 0; e < experts_; ++e) {
+      rows += of(member, e);
+    }
     return rows;
   }
   for (int64_t e = member * local_experts(); e < (member + 1) * local_experts(); ++e) {
-    for (int64_t s = 0; s < members_; ++s) rows += of(s, e);
+    for (int64_t s = 0; s < members_; ++s) {
+      rows += of(s, e);
+    }
   }
   return rows;
 }
@@ -76,13 +82,19 @@ int64_t Rows::held(int64_t member, int dim) const {
 int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
   int64_t row = 0;
   if (dim == 1) {
-    for (int64_t e = 0; e < expert; ++e) row += of(source, e);
+    for (int64_t e = 0; e < expert; ++e) {
+      row += of(source, e);
+    }
     return row;
   }
   for (int64_t e = expert / local_experts() * local_experts(); e < expert; ++e) {
-    for (int64_t s = 0; s < members_; ++s) row += of(s, e);
+    for (int64_t s = 0; s < members_; ++s) {
+      row += of(s, e);
+    }
   }
-  for (int64_t s = 0; s < source; ++s) row += of(s, expert);
+  for (int64_t s = 0; s < source; ++s) {
+    row += of(s, expert);
+  }
   return row;
 }
 
@@ -93,10 +105,10 @@ RowWriter::RowWriter(const Together& all, size_t me)
       limit_(all.out[0].max_rows()) {}
 
 void RowWriter::take(int64_t member, int64_t begin, int64_t count) {
-  if (written_ + count > limit_)
+  if (written_ + count > limit_) {
     fail_run("comm", "more rows arrive than the {} rows of their buffer", limit_);
-  std::memcpy(to_ + written_ * row_bytes_,
-              from_[static_cast<size_t>(member)] + begin * row_bytes_,
+  }
+  std::memcpy(to_ + written_ * row_bytes_, from_[static_cast<size_t>(member)] + begin * row_bytes_,
               static_cast<size_t>(count * row_bytes_));
   written_ += count;
 }

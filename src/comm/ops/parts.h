@@ -19,9 +19,10 @@ struct Blocks {
 };
 Blocks blocks(const TensorType& type, int64_t dim);
 
-/// to[i] = sum over `from` of from[k][begin + i], in this order, for `count` elements of `dtype`. `to`
-/// may be where one of the sources lies. Throws Error for a type that is not summed.
-void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, int64_t count, void* to);
+/// to[i] = sum over `from` of from[k][begin + i], in this order, for `count` elements of `dtype`.
+/// `to` may be where one of the sources lies. Throws Error for a type that is not summed.
+void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, int64_t count,
+         void* to);
 
 /// The operand of every member: inputs `i`, as bytes.
 std::vector<const std::byte*> inputs(const Together& all, size_t i);
@@ -29,8 +30,8 @@ std::vector<const std::byte*> inputs(const Together& all, size_t i);
 /// Bytes of the tensors together.
 int64_t total_bytes(std::span<const TensorType> types);
 
-/// Rows per source rank and expert, i64[members, experts], as a `makes_sizes` op leaves them. Rows of
-/// a routed tensor lie in the order (expert, token), and so (expert, source).
+/// Rows per source rank and expert, i64[members, experts], as a `makes_sizes` op leaves them. Rows
+/// of a routed tensor lie in the order (expert, token), and so (expert, source).
 class Rows {
  public:
   Rows(const void* sizes, int64_t members, int64_t experts)

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// recv() -> y: what the rank that lies `peer` further along the mesh axis `peer_axis` sent with this tag.
+// recv() -> y: what the rank that lies `peer` further along the mesh axis `peer_axis` sent with
+// this tag.
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
 
 Op describe_recv() {
   Op op;
-  op.doc = "recv() -> y: what the rank that lies `peer` further along an axis sent with the same tag";
+  op.doc =
+      "recv() -> y: what the rank that lies `peer` further along an axis sent with the same tag";
   op.role = Role::receive;
   op.payload = [](const Attrs&, std::span<const TensorType>, std::span<const TensorType> out) {
     return total_bytes(out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`. The first
-// half of a ring all_reduce.
+// reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`. The
+// first half of a ring all_reduce.
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -12,7 +12,9 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
   const Blocks b = blocks(part, all.attrs->i("dim"));
   const int64_t n = static_cast<int64_t>(all.members.size());
   std::vector<const void*> from;
-  for (const Operands& m : all.members) from.push_back(m.in[0]);
+  for (const Operands& m : all.members) {
+    from.push_back(m.in[0]);
+  }
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
   for (int64_t o = 0; o < b.outer; ++o) {
     sum(part.dtype, from, (o * n + static_cast<int64_t>(me)) * b.inner, b.inner,
@@ -24,7 +26,8 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
 
 Op describe_reduce_scatter() {
   Op op;
-  op.doc = "reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`";
+  op.doc =
+      "reduce_scatter(x) dim -> y: summed over the group, every rank gets its block along `dim`";
   op.takes = Takes::dense;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .part_dim = "dim"};
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {

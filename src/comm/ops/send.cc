@@ -6,7 +6,8 @@ namespace hocket::comm {
 
 Op describe_send() {
   Op op;
-  op.doc = "send(x): to the rank that lies `peer` further along an axis of the mesh, around its end";
+  op.doc =
+      "send(x): to the rank that lies `peer` further along an axis of the mesh, around its end";
   op.role = Role::send;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
     return total_bytes(in);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: every rank learns how many rows each rank has
-// for each expert, and sums the counts of its own experts. What an exchange of rows needs to know first.
+// size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: every rank learns how many rows each rank
+// has for each expert, and sums the counts of its own experts. What an exchange of rows needs to
+// know first.
 #include <algorithm>
 
 #include "comm/ops/parts.h"
@@ -17,7 +18,9 @@ void run_size_exchange(const Together& all, size_t me, int) {
   for (const Operands& m : all.members) {
     const auto* from = static_cast<const int64_t*>(m.in[0]);
     sizes = std::copy(from, from + experts, sizes);
-    for (int64_t e = 0; e < local; ++e) counts[e] += from[static_cast<int64_t>(me) * local + e];
+    for (int64_t e = 0; e < local; ++e) {
+      counts[e] += from[static_cast<int64_t>(me) * local + e];
+    }
   }
 }
 
@@ -26,7 +29,8 @@ void run_size_exchange(const Together& all, size_t me, int) {
 Op describe_size_exchange() {
   Op op;
   op.doc =
-      "size_exchange(counts) -> sizes, counts: the rows that every rank has per expert, and the summed "
+      "size_exchange(counts) -> sizes, counts: the rows that every rank has per expert, and the "
+      "summed "
       "counts of the rank's own experts";
   op.takes = Takes::counts;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum};
@@ -39,7 +43,8 @@ Op describe_size_exchange() {
   };
   op.run = run_size_exchange;
   op.samples = [](int64_t n) {
-    return std::vector<Sample>{{{}, {{graph::DType::i64, {3 * n}}}}, {{}, {{graph::DType::i64, {n}}}}};
+    return std::vector<Sample>{{{}, {{graph::DType::i64, {3 * n}}}},
+                               {{}, {{graph::DType::i64, {n}}}}};
   };
   return op;
 }

@@ -75,7 +75,9 @@ class Merger {
     for (const WordCounts::Word& w : counts.words()) {
       if (w.length < 2) continue;
       spans_.push_back({symbols_.size(), w.length, w.count});
-      for (const char c : counts.text(w)) symbols_.push_back(byte_ids[static_cast<uint8_t>(c)]);
+      for (const char c : counts.text(w)) {
+        symbols_.push_back(byte_ids[static_cast<uint8_t>(c)]);
+      }
     }
     for (uint32_t w = 0; w < spans_.size(); ++w) {
       const Span& s = spans_[w];
@@ -93,7 +95,9 @@ class Merger {
       queue_.pop();
       const int64_t now = pair_of(best->key).count;
       if (now == best->count && now > 0) return true;
-      if (now > 0 && now < best->count) queue_.push({now, best->key});
+      if (now > 0 && now < best->count) {
+        queue_.push({now, best->key});
+      }
     }
     return false;
   }
@@ -104,7 +108,9 @@ class Merger {
     std::vector<uint32_t> words;
     words.swap(pair.words);
     pair.count = 0;
-    for (const uint32_t w : words) merge_word(w, left, right, result);
+    for (const uint32_t w : words) {
+      merge_word(w, left, right, result);
+    }
     pair_of(key).count = 0;
     requeue();
   }
@@ -112,7 +118,9 @@ class Merger {
  private:
   PairCount& pair_of(uint64_t key) {
     const auto [index, is_new] = index_.insert(key, static_cast<uint32_t>(pairs_.size()));
-    if (is_new) pairs_.emplace_back();
+    if (is_new) {
+      pairs_.emplace_back();
+    }
     return pairs_[*index];
   }
 
@@ -121,7 +129,9 @@ class Merger {
     PairCount& pair = pair_of(key);
     pair.count += by;
     if (by <= 0) return;
-    if (pair.words.empty() || pair.words.back() != word) pair.words.push_back(word);
+    if (pair.words.empty() || pair.words.back() != word) {
+      pair.words.push_back(word);
+    }
     raised_.push_back(key);
   }
 
@@ -154,7 +164,9 @@ class Merger {
     raised_.erase(std::unique(raised_.begin(), raised_.end()), raised_.end());
     for (const uint64_t key : raised_) {
       const int64_t count = pair_of(key).count;
-      if (count > 0) queue_.push({count, key});
+      if (count > 0) {
+        queue_.push({count, key});
+      }
     }
     raised_.clear();
   }
@@ -174,7 +186,9 @@ struct BpeTrainer::Impl {
       : options(std::move(o)), pretokenizer(options.pattern), cursor(pretokenizer) {}
 
   void report(BpeTrainProgress::Phase phase, int64_t done, int64_t total) const {
-    if (options.progress) options.progress({phase, done, total});
+    if (options.progress) {
+      options.progress({phase, done, total});
+    }
   }
 
   BpeTrainOptions options;
@@ -236,7 +250,9 @@ Tokenizer BpeTrainer::train() {
   spec.eos = o.special_tokens.empty() ? -1 : 0;
   // The bytes in the order of the code points that stand for them.
   std::vector<int> order(256);
-  for (int b = 0; b < 256; ++b) order[static_cast<size_t>(b)] = b;
+  for (int b = 0; b < 256; ++b) {
+    order[static_cast<size_t>(b)] = b;
+  }
   std::sort(order.begin(), order.end(), [](int a, int b) {
     return byte_alphabet()[static_cast<size_t>(a)] < byte_alphabet()[static_cast<size_t>(b)];
   });
@@ -271,7 +287,9 @@ Tokenizer BpeTrainer::train() {
 
 Tokenizer train_bpe(const std::vector<std::string>& files, const BpeTrainOptions& options) {
   int64_t total = 0, done = 0;
-  for (const std::string& file : files) total += file_size(file);
+  for (const std::string& file : files) {
+    total += file_size(file);
+  }
   BpeTrainer trainer(options);
   for (const std::string& file : files) {
     const std::string text = read_file(file);

@@ -21,7 +21,9 @@ const std::array<uint32_t, 256>& byte_alphabet() {
 std::string to_alphabet(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size());
-  for (const char c : bytes) append_utf8(byte_alphabet()[static_cast<uint8_t>(c)], &out);
+  for (const char c : bytes) {
+    append_utf8(byte_alphabet()[static_cast<uint8_t>(c)], &out);
+  }
   return out;
 }
 
@@ -29,7 +31,9 @@ bool from_alphabet(std::string_view text, std::string* out) {
   static const std::array<int16_t, 0x144> byte_of = [] {
     std::array<int16_t, 0x144> t{};
     t.fill(-1);
-    for (int16_t b = 0; b < 256; ++b) t[byte_alphabet()[static_cast<size_t>(b)]] = b;
+    for (int16_t b = 0; b < 256; ++b) {
+      t[byte_alphabet()[static_cast<size_t>(b)]] = b;
+    }
     return t;
   }();
   out->clear();

@@ -65,8 +65,9 @@ class WordCache {
 // Letters, digits and _; outside of ASCII whatever is neither white space nor in the blocks of
 // general and CJK punctuation.
 bool is_word_char(uint32_t c) {
-  if (c < 0x80)
+  if (c < 0x80) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+  }
   return !is_white_space(c) && !(c >= 0x2000 && c < 0x2070) && !(c >= 0x3000 && c < 0x3040);
 }
 
@@ -144,7 +145,9 @@ void Encoder::Impl::split_added(std::string_view text, bool normalized, std::vec
       continue;
     }
     if (found->lstrip) {
-      for (size_t at; begin > done && is_white_space(char_before(text, begin, &at));) begin = at;
+      for (size_t at; begin > done && is_white_space(char_before(text, begin, &at));) {
+        begin = at;
+      }
       begin = std::max(begin, done);
     }
     if (found->rstrip) {
@@ -180,7 +183,9 @@ void Encoder::Impl::plain(std::string_view text, std::vector<int32_t>* ids) {
     text = prefixed;
   }
   cursor.start(text);
-  for (std::string_view piece; cursor.next(&piece);) word(piece, ids);
+  for (std::string_view piece; cursor.next(&piece);) {
+    word(piece, ids);
+  }
 }
 
 void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
@@ -203,7 +208,9 @@ void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
   symbols.clear();
   if (t.spec.ignore_merges) {
     const auto whole = t.by_bytes.find(bytes);
-    if (whole != t.by_bytes.end()) symbols.push_back(whole->second);
+    if (whole != t.by_bytes.end()) {
+      symbols.push_back(whole->second);
+    }
   }
   if (symbols.empty()) {
     for (const char c : bytes) {
@@ -219,7 +226,9 @@ void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
       merge_heap();
     }
   }
-  if (cached) cache.insert(bytes, hash, symbols);
+  if (cached) {
+    cache.insert(bytes, hash, symbols);
+  }
   ids->insert(ids->end(), symbols.begin(), symbols.end());
 }
 
@@ -230,19 +239,27 @@ void Encoder::Impl::merge_linear() {
     return m == nullptr ? kNoMerge : m->rank;
   };
   ranks.resize(n);
-  for (size_t i = 0; i + 1 < n; ++i) ranks[i] = rank_of(i);
+  for (size_t i = 0; i + 1 < n; ++i) {
+    ranks[i] = rank_of(i);
+  }
   while (n > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < n; ++i) {
-      if (ranks[i] < ranks[best]) best = i;
+      if (ranks[i] < ranks[best]) {
+        best = i;
+      }
     }
     if (ranks[best] == kNoMerge) break;
     symbols[best] = t.merge_of(symbols[best], symbols[best + 1])->result;
     symbols.erase(symbols.begin() + static_cast<ptrdiff_t>(best) + 1);
     ranks.erase(ranks.begin() + static_cast<ptrdiff_t>(best) + 1);
     --n;
-    if (best + 1 < n) ranks[best] = rank_of(best);
-    if (best > 0) ranks[best - 1] = rank_of(best - 1);
+    if (best + 1 < n) {
+      ranks[best] = rank_of(best);
+    }
+    if (best > 0) {
+      ranks[best - 1] = rank_of(best - 1);
+    }
   }
 }
 
@@ -260,13 +277,17 @@ void Encoder::Impl::merge_heap() {
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap;
   const auto consider = [&](uint32_t at) {
     const Merge* m = t.merge_of(symbols[at], symbols[next[at]]);
-    if (m != nullptr) heap.push({m->rank, at, symbols[at], symbols[next[at]]});
+    if (m != nullptr) {
+      heap.push({m->rank, at, symbols[at], symbols[next[at]]});
+    }
   };
   for (uint32_t i = 0; i < none; ++i) {
     next[i] = i + 1;
     previous[i] = i == 0 ? none : i - 1;
   }
-  for (uint32_t i = 0; i + 1 < none; ++i) consider(i);
+  for (uint32_t i = 0; i + 1 < none; ++i) {
+    consider(i);
+  }
   while (!heap.empty()) {
     const Candidate c = heap.top();
     heap.pop();
@@ -280,7 +301,9 @@ void Encoder::Impl::merge_heap() {
       previous[next[gone]] = c.at;
       consider(c.at);
     }
-    if (previous[c.at] != none) consider(previous[c.at]);
+    if (previous[c.at] != none) {
+      consider(previous[c.at]);
+    }
   }
   std::erase(symbols, -1);
 }

@@ -37,12 +37,18 @@ struct Tables {
 
   Tables() {
     for (const CombiningRun& r : kCombining) {
-      for (uint32_t c = r.first; c <= r.last; ++c) combining[c] = r.combining;
+      for (uint32_t c = r.first; c <= r.last; ++c) {
+        combining[c] = r.combining;
+      }
     }
     for (const SingletonRun& r : kSingletons) {
-      for (uint32_t i = 0; i < r.count; ++i) parts[r.first + i] = {r.target + i, 0};
+      for (uint32_t i = 0; i < r.count; ++i) {
+        parts[r.first + i] = {r.target + i, 0};
+      }
     }
-    for (const Pair& p : kExcluded) parts[p.whole] = {p.first, p.second};
+    for (const Pair& p : kExcluded) {
+      parts[p.whole] = {p.first, p.second};
+    }
     for (const Pair& p : kComposites) {
       parts[p.whole] = {p.first, p.second};
       composed[uint64_t{p.first} << 32 | p.second] = p.whole;
@@ -69,7 +75,9 @@ struct Tables {
       const uint32_t s = c - kS;
       out->push_back(kL + s / (kVCount * kTCount));
       out->push_back(kV + s % (kVCount * kTCount) / kTCount);
-      if (s % kTCount != 0) out->push_back(kT + s % kTCount);
+      if (s % kTCount != 0) {
+        out->push_back(kT + s % kTCount);
+      }
       return;
     }
     const auto found = parts.find(c);
@@ -78,7 +86,9 @@ struct Tables {
       return;
     }
     decompose(found->second.first, out);
-    if (found->second.second != 0) decompose(found->second.second, out);
+    if (found->second.second != 0) {
+      decompose(found->second.second, out);
+    }
   }
   // Characters that stand alone in form C whatever precedes them.
   bool inert(uint32_t c) const {
@@ -156,16 +166,22 @@ std::string normalize_nfc(std::string_view text) {
     }
     for (size_t i = 0; i < points.size();) {
       size_t run = i;
-      while (run < points.size() && t.combining_class(points[run]) != 0) ++run;
+      while (run < points.size() && t.combining_class(points[run]) != 0) {
+        ++run;
+      }
       std::stable_sort(
           points.begin() + static_cast<ptrdiff_t>(i), points.begin() + static_cast<ptrdiff_t>(run),
           [&](uint32_t a, uint32_t b) { return t.combining_class(a) < t.combining_class(b); });
       i = run + 1;
     }
     compose(&points);
-    for (const uint32_t c : points) append_utf8(c, &out);
+    for (const uint32_t c : points) {
+      append_utf8(c, &out);
+    }
     begin = end;
-    while (begin < text.size() && utf8_length(text, begin) == 0) out.push_back(text[begin++]);
+    while (begin < text.size() && utf8_length(text, begin) == 0) {
+      out.push_back(text[begin++]);
+    }
   }
   return out;
 }

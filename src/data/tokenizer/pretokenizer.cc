@@ -5,8 +5,8 @@
 #include <pcre2.h>
 
 #include "base/error.h"
-#include "base/utf8.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 namespace hocket::data {
 
@@ -40,8 +40,12 @@ std::string with_our_spaces(std::string_view pattern) {
       }
       continue;
     }
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
+    if (c == '[') {
+      in_class = true;
+    }
+    if (c == ']') {
+      in_class = false;
+    }
     out += c;
   }
   return out;
@@ -126,7 +130,9 @@ bool Pretokenizer::Cursor::next(std::string_view* word) {
   if (at_ == valid_end_ && owner_.code_ != nullptr) {
     // Not UTF-8 here: one word up to the next well-formed character.
     end = at_;
-    while (end < text_.size() && utf8_length(text_, end) == 0) ++end;
+    while (end < text_.size() && utf8_length(text_, end) == 0) {
+      ++end;
+    }
     valid_begin_ = end;
     valid_end_ = utf8_valid_until(text_, end);
     found_begin_ = found_end_ = end;

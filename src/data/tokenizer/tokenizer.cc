@@ -24,9 +24,13 @@ void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all) {
   h.add(uint64_t{spec.add_prefix_space} | uint64_t{spec.ignore_merges} << 1 |
         uint64_t{spec.nfc} << 2);
   h.add(uint64_t{spec.tokens.size()});
-  for (const std::string& token : spec.tokens) text(token);
+  for (const std::string& token : spec.tokens) {
+    text(token);
+  }
   h.add(uint64_t{spec.merges.size()});
-  for (const auto& [left, right] : spec.merges) h.add(pair_key(left, right));
+  for (const auto& [left, right] : spec.merges) {
+    h.add(pair_key(left, right));
+  }
   for (const AddedToken& t : spec.added) {
     h.add(static_cast<uint64_t>(t.id));
     text(t.text);
@@ -61,10 +65,10 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
     const std::string& bytes = t.spec.tokens[static_cast<size_t>(id)];
     if (bytes.empty()) continue;
     const auto [at, is_new] = t.by_bytes.emplace(bytes, id);
-    if (!is_new) {
-      fail("tokenizer", "token {} has two ids, {} and {}", quote(bytes), at->second, id);
+    if (!is_new) fail("tokenizer", "token {} has two ids, {} and {}", quote(bytes), at->second, id);
+    if (bytes.size() == 1) {
+      t.byte_ids[static_cast<uint8_t>(bytes[0])] = id;
     }
-    if (bytes.size() == 1) t.byte_ids[static_cast<uint8_t>(bytes[0])] = id;
   }
   t.merges = FlatMap<Merge>(t.spec.merges.size());
   std::string both;
@@ -91,7 +95,9 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
       fail("tokenizer", "added token {} has id {}; expected 0 to {} and a text", quote(added.text),
            added.id, count - 1);
     }
-    if (added.special) t.special[static_cast<size_t>(added.id)] = true;
+    if (added.special) {
+      t.special[static_cast<size_t>(added.id)] = true;
+    }
     t.added_by[static_cast<uint8_t>(added.text[0])].push_back(&added);
   }
   for (auto& list : t.added_by) {
@@ -133,7 +139,9 @@ void Tokenizer::save_folder(const std::string& folder) const {
   save(join_path(folder, "tokenizer.json"));
   nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                    {"clean_up_tokenization_spaces", false}};
-  if (eos_id() >= 0) config["eos_token"] = std::string(token_bytes(eos_id()));
+  if (eos_id() >= 0) {
+    config["eos_token"] = std::string(token_bytes(eos_id()));
+  }
   write_file_atomic(join_path(folder, "tokenizer_config.json"), config.dump(2) + "\n");
 }
 
@@ -147,7 +155,9 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   std::string out;
   for (const int32_t id : ids) {
     const std::string_view bytes = token_bytes(id);
-    if (!(skip_special && impl_->special[static_cast<size_t>(id)])) out += bytes;
+    if (!(skip_special && impl_->special[static_cast<size_t>(id)])) {
+      out += bytes;
+    }
   }
   return out;
 }
@@ -166,8 +176,12 @@ std::string_view Tokenizer::token_bytes(int32_t id) const {
 std::vector<int32_t> Tokenizer::token_lengths() const {
   std::vector<int32_t> lengths;
   lengths.reserve(impl_->spec.tokens.size());
-  for (const std::string& t : impl_->spec.tokens) lengths.push_back(static_cast<int32_t>(t.size()));
-  if (eos_id() >= 0) lengths[static_cast<size_t>(eos_id())] = 0;
+  for (const std::string& t : impl_->spec.tokens) {
+    lengths.push_back(static_cast<int32_t>(t.size()));
+  }
+  if (eos_id() >= 0) {
+    lengths[static_cast<size_t>(eos_id())] = 0;
+  }
   return lengths;
 }
 
@@ -192,17 +206,20 @@ void require_tokenizer_of(const std::string& model_folder, const Tokenizer& toke
   try {
     const Tokenizer models = Tokenizer::load(file);
     if (models.content_hash() == tokenizer.content_hash()) {
-      if (models.eos_id() != tokenizer.eos_id())
+      if (models.eos_id() != tokenizer.eos_id()) {
         log_warning("{}: the end of text is token {}; of {} it is {}", where, tokenizer.eos_id(),
                     file, models.eos_id());
+      }
       return;
     }
     other = named(models);
   } catch (const Error& e) {
     other = fmt::format("which cannot be read: {}", e.what());
   }
-  fail(where, "the tokenizer ({}) is not that of the model, {} ({}); expected the same: ids mean "
-       "other text; {}", named(tokenizer), file, other, advice);
+  fail(where,
+       "the tokenizer ({}) is not that of the model, {} ({}); expected the same: ids mean "
+       "other text; {}",
+       named(tokenizer), file, other, advice);
 }
 
 }  // namespace hocket::data

@@ -38,7 +38,7 @@ struct Tokenizer::Impl {
   std::array<std::vector<const AddedToken*>, 256> added_by;  // by first byte, longest first
   std::vector<bool> special;
   Hash128 hash, content_hash;  // with and without the end of text
-  std::string source;  // the JSON text that it was read from; empty for a trained one
+  std::string source;          // the JSON text that it was read from; empty for a trained one
 };
 
 /// Largest vocabulary that is accepted.

@@ -27,15 +27,25 @@ class SpecReader {
   SpecReader(const Json& json, const std::string& where) : root_(json, where) {}
 
   TokenizerSpec read(const std::string& eos_text) {
-    if (!root_.is_object()) root_.fail("is no tokenizer; expected an object");
+    if (!root_.is_object()) {
+      root_.fail("is no tokenizer; expected an object");
+    }
     model(root_.at("model"));
-    if (root_.has("normalizer")) normalizer(root_.at("normalizer"));
-    if (root_.has("pre_tokenizer")) pre_tokenizer(root_.at("pre_tokenizer"));
+    if (root_.has("normalizer")) {
+      normalizer(root_.at("normalizer"));
+    }
+    if (root_.has("pre_tokenizer")) {
+      pre_tokenizer(root_.at("pre_tokenizer"));
+    }
     if (!byte_level_) {
       root_.fail("has no ByteLevel pre-tokenizer; expected a byte-level BPE tokenizer");
     }
-    if (root_.has("decoder")) decoder(root_.at("decoder"));
-    if (root_.has("added_tokens")) added_tokens(root_.at("added_tokens"));
+    if (root_.has("decoder")) {
+      decoder(root_.at("decoder"));
+    }
+    if (root_.has("added_tokens")) {
+      added_tokens(root_.at("added_tokens"));
+    }
     end_of_text(eos_text);
     return std::move(spec_);
   }
@@ -50,7 +60,9 @@ class SpecReader {
         m.fail(fmt::format("has {} {}; expected none", key, quote(affix)));
       }
     }
-    if (m.has("dropout") && m.get_double("dropout") != 0) m.fail("has dropout; expected none");
+    if (m.has("dropout") && m.get_double("dropout") != 0) {
+      m.fail("has dropout; expected none");
+    }
     if (m.get_bool("byte_fallback", false)) {
       m.fail("has byte_fallback; expected a byte-level vocabulary");
     }
@@ -71,14 +83,22 @@ class SpecReader {
   }
 
   void vocabulary(const JsonView& vocab) {
-    if (!vocab.is_object()) vocab.fail("is no object; expected token → id");
-    if (vocab.size() == 0) vocab.fail("is empty");
+    if (!vocab.is_object()) {
+      vocab.fail("is no object; expected token → id");
+    }
+    if (vocab.size() == 0) {
+      vocab.fail("is empty");
+    }
     std::string bytes;
     for (const auto& [text, value] : vocab.json().items()) {
       const int32_t id = id_of(JsonView(value, vocab.where() + " vocab " + quote(text)));
-      if (text.empty()) vocab.fail("has an empty token");
+      if (text.empty()) {
+        vocab.fail("has an empty token");
+      }
       // A text outside of the alphabet is no product of merges; it decodes to itself.
-      if (!from_alphabet(text, &bytes)) bytes = text;
+      if (!from_alphabet(text, &bytes)) {
+        bytes = text;
+      }
       std::string& slot = spec_.tokens[static_cast<size_t>(id)];
       if (!slot.empty()) {
         vocab.fail(fmt::format("gives id {} to both {} and {}", id, quote(slot), quote(bytes)));
@@ -98,7 +118,9 @@ class SpecReader {
 
   void merges(const JsonView& list) {
     const size_t count = list.size();
-    if (!list.is_array()) list.fail("is no array");
+    if (!list.is_array()) {
+      list.fail("is no array");
+    }
     spec_.merges.reserve(count);
     for (size_t i = 0; i < count; ++i) {
       const JsonView merge = list.at(i);
@@ -131,7 +153,9 @@ class SpecReader {
       spec_.nfc = true;
     } else if (type == "Sequence") {
       const JsonView parts = n.at("normalizers");
-      for (size_t i = 0; i < parts.size(); ++i) normalizer(parts.at(i));
+      for (size_t i = 0; i < parts.size(); ++i) {
+        normalizer(parts.at(i));
+      }
     } else {
       n.fail(fmt::format("is {}; expected NFC or none", quote(type)));
     }
@@ -141,11 +165,15 @@ class SpecReader {
     const std::string type = p.get_string("type");
     if (type == "Sequence") {
       const JsonView parts = p.at("pretokenizers");
-      for (size_t i = 0; i < parts.size(); ++i) pre_tokenizer(parts.at(i));
+      for (size_t i = 0; i < parts.size(); ++i) {
+        pre_tokenizer(parts.at(i));
+      }
     } else if (type == "ByteLevel" && !byte_level_) {
       byte_level_ = true;
       spec_.add_prefix_space = p.get_bool("add_prefix_space", true);
-      if (p.get_bool("use_regex", true)) split(p, kGpt2Pattern);
+      if (p.get_bool("use_regex", true)) {
+        split(p, kGpt2Pattern);
+      }
       if (spec_.add_prefix_space && split_before_) {
         p.fail("adds a blank to every piece of a Split; expected add_prefix_space false");
       }
@@ -165,23 +193,33 @@ class SpecReader {
   }
 
   void split(const JsonView& p, const std::string& pattern) {
-    if (!spec_.pattern.empty()) p.fail("splits a second time; expected one Split at most");
-    if (pattern.empty()) p.fail("has an empty pattern");
+    if (!spec_.pattern.empty()) {
+      p.fail("splits a second time; expected one Split at most");
+    }
+    if (pattern.empty()) {
+      p.fail("has an empty pattern");
+    }
     spec_.pattern = pattern;
   }
 
   void decoder(const JsonView& d) {
     const std::string type = d.get_string("type");
-    if (type != "ByteLevel") d.fail(fmt::format("is {}; expected ByteLevel", quote(type)));
+    if (type != "ByteLevel") {
+      d.fail(fmt::format("is {}; expected ByteLevel", quote(type)));
+    }
   }
 
   void added_tokens(const JsonView& list) {
-    if (!list.is_array()) list.fail("is no array");
+    if (!list.is_array()) {
+      list.fail("is no array");
+    }
     for (size_t i = 0; i < list.size(); ++i) {
       const JsonView t = list.at(i);
       AddedToken token;
       token.text = t.get_string("content");
-      if (token.text.empty()) t.fail("is empty");
+      if (token.text.empty()) {
+        t.fail("is empty");
+      }
       token.id = id_of(t.at("id"));
       token.special = t.get_bool("special", false);
       token.single_word = t.get_bool("single_word", false);
@@ -248,7 +286,9 @@ TokenizerSpec spec_from_json(std::string_view json, const std::string& where,
 std::string spec_to_json(const TokenizerSpec& spec) {
   std::vector<std::string> texts;
   texts.reserve(spec.tokens.size());
-  for (const std::string& bytes : spec.tokens) texts.push_back(to_alphabet(bytes));
+  for (const std::string& bytes : spec.tokens) {
+    texts.push_back(to_alphabet(bytes));
+  }
   OrderedJson added = OrderedJson::array();
   for (const AddedToken& t : spec.added) {
     texts[static_cast<size_t>(t.id)] = t.text;
@@ -264,7 +304,9 @@ std::string spec_to_json(const TokenizerSpec& spec) {
   // Straight into the sequence: ordered_json's operator[] looks at every key before.
   auto& entries = vocab.get_ref<OrderedJson::object_t&>();
   for (size_t id = 0; id < texts.size(); ++id) {
-    if (!texts[id].empty()) entries.emplace_back(texts[id], id);
+    if (!texts[id].empty()) {
+      entries.emplace_back(texts[id], id);
+    }
   }
   OrderedJson merges = OrderedJson::array();
   for (const auto& [left, right] : spec.merges) {
@@ -299,7 +341,9 @@ std::string spec_to_json(const TokenizerSpec& spec) {
                         {"ignore_merges", spec.ignore_merges},
                         {"vocab", vocab},
                         {"merges", merges}}}};
-  if (spec.nfc) root["normalizer"] = {{"type", "NFC"}};
+  if (spec.nfc) {
+    root["normalizer"] = {{"type", "NFC"}};
+  }
   return root.dump(1) + "\n";
 }
 

@@ -32,9 +32,12 @@ int64_t find_blocks(const KernelArgs& args, const int32_t* pos, int64_t tokens, 
   int64_t n = 0;
   for (int64_t t = 0; t < tokens;) {
     int64_t end = t + 1;
-    while (end < tokens && pos[end] != 0 && end % sequence != 0) ++end;
-    for (int64_t at = t; at < end; at += step ? step : end - t)
+    while (end < tokens && pos[end] != 0 && end % sequence != 0) {
+      ++end;
+    }
+    for (int64_t at = t; at < end; at += step ? step : end - t) {
       to[n++] = {static_cast<int32_t>(t), static_cast<int32_t>(end), static_cast<int32_t>(at)};
+    }
     t = end;
   }
   auto work = [step](const Block& b) { return step ? b.at - b.begin : b.end - b.begin; };
@@ -50,8 +53,14 @@ struct Heads {
   int64_t q_stride, k_stride;      ///< elements between tokens
   int64_t wide;                    ///< d rounded up to whole register tiles
   explicit Heads(const TensorRef& q, const TensorRef& k)
-      : tokens(q.dim(0)), h(q.dim(1)), g(k.dim(1)), d(q.dim(2)), group(h / std::max<int64_t>(g, 1)),
-        q_stride(h * d), k_stride(g * d), wide(round_up(d, kTileCols<T>)) {}
+      : tokens(q.dim(0)),
+        h(q.dim(1)),
+        g(k.dim(1)),
+        d(q.dim(2)),
+        group(h / std::max<int64_t>(g, 1)),
+        q_stride(h * d),
+        k_stride(g * d),
+        wide(round_up(d, kTileCols<T>)) {}
 };
 
 /// A [rows, d] operand whose rows can be read in whole tiles: in place if d is a multiple of the
@@ -71,15 +80,18 @@ const T* whole_rows(const Heads<T>& s, const T* src, int64_t stride, int64_t row
 
 /// C[m, n] (+)= A B with A given as [k][m]; only whole 2-vector columns of B are read.
 template <typename T, typename Skip>
-[[gnu::always_inline]] inline void product(int64_t m, int64_t n, int64_t k, const T* a,
-                                           int64_t lda, const T* b, int64_t ldb, bool add, T* c,
-                                           int64_t ldc, Skip skip) {
+[[gnu::always_inline]] inline void product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda,
+                                           const T* b, int64_t ldb, bool add, T* c, int64_t ldc,
+                                           Skip skip) {
   constexpr int64_t MR = kTileRows, NR = kTileCols<T>;
-  for (int64_t i = 0; i < m; i += MR)
-    for (int64_t j = 0; j < n; j += NR)
-      if (!skip(i, j))
+  for (int64_t i = 0; i < m; i += MR) {
+    for (int64_t j = 0; j < n; j += NR) {
+      if (!skip(i, j)) {
         tile<T>(std::min(MR, m - i), std::min(NR, n - j), k, a + i, lda, b + j, ldb, add,
                 c + i * ldc + j, ldc);
+      }
+    }
+  }
 }
 
 template <typename T>
@@ -103,7 +115,9 @@ template <typename T>
 void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* sum, T* fix) {
   constexpr int64_t L = kLanes<T>, M = kAttnRowsFwd;
   Vec<T> lane;
-  for (int64_t i = 0; i < L; ++i) lane[i] = static_cast<T>(i);
+  for (int64_t i = 0; i < L; ++i) {
+    lane[i] = static_cast<T>(i);
+  }
   const T low = std::numeric_limits<T>::lowest() / 4;
   for (int64_t c = 0; c < rows; c += L) {
     // Keys before `all` are seen by every query of this vector, keys from `any` on by none; rows of
@@ -142,7 +156,9 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* s
       store(col + j * M, a);
       s0 += a;
     }
-    for (; j < zero; ++j) store(col + j * M, Vec<T>{});
+    for (; j < zero; ++j) {
+      store(col + j * M, Vec<T>{});
+    }
     const Vec<T> f = vexp2_nonpositive(old - m0);
     store(fix + c, f);
     store(sum + c, load(sum + c) * f + s0 + s1);
@@ -152,21 +168,25 @@ void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* s
 template <typename T>
 void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q, const T* k,
                    const T* v, T scale, T* o, T* lse, const ForwardScratch<T>& ws) {
-  // One block of M queries of one head against all keys that it may see, N at a time, with the softmax
-  // made as it goes (FlashAttention, arXiv 2205.14135): scores of the tile; their running maximum `top`
-  // and sum of exponentials `sum` per query; `fix` scales what is in the output so far to the new
-  // maximum; then the tile's exponentials times its values are added. Products leave out what lies
-  // beyond the diagonal. The last loop divides by the sums and notes lse = ln(sum e^score), which the
-  // backward pass needs.
+  // One block of M queries of one head against all keys that it may see, N at a time, with the
+  // softmax made as it goes (FlashAttention, arXiv 2205.14135): scores of the tile; their running
+  // maximum `top` and sum of exponentials `sum` per query; `fix` scales what is in the output so
+  // far to the new maximum; then the tile's exponentials times its values are added. Products leave
+  // out what lies beyond the diagonal. The last loop divides by the sums and notes lse = ln(sum
+  // e^score), which the backward pass needs.
   constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t rows = std::min<int64_t>(M, b.end - b.at), i0 = b.at - b.begin;
   const int64_t kv = head / hs.group * hs.d;
   T* out = o + b.at * hs.q_stride + head * hs.d;
   pack_transposed(q + b.at * hs.q_stride + head * hs.d, hs.q_stride, rows, hs.d, M, ws.q);
 #pragma omp simd
-  for (int64_t i = 0; i < hs.d * M; ++i) ws.q[i] *= scale;
+  for (int64_t i = 0; i < hs.d * M; ++i) {
+    ws.q[i] *= scale;
+  }
   const T low = std::numeric_limits<T>::lowest() / 4;
-  for (int64_t i = 0; i < M; ++i) ws.top[i] = low, ws.sum[i] = 0;
+  for (int64_t i = 0; i < M; ++i) {
+    ws.top[i] = low, ws.sum[i] = 0;
+  }
   for (int64_t j0 = 0; j0 < i0 + rows; j0 += N) {
     const int64_t keys = std::min(N, i0 + rows - j0), first = j0 - i0;
     const T* kb = k + (b.begin + j0) * hs.k_stride + kv;
@@ -174,29 +194,37 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     product<T>(keys, round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
                [&](int64_t i, int64_t j) { return first + i > j + NR - 1; });
     softmax_block(keys, rows, first, ws.s, ws.top, ws.sum, ws.fix);
-    if (j0 > 0)
-      for (int64_t r = 0; r < rows; ++r)
+    if (j0 > 0) {
+      for (int64_t r = 0; r < rows; ++r) {
         if (const T f = ws.fix[r]; f != 1) {
           T* __restrict row = out + r * hs.q_stride;
 #pragma omp simd
-          for (int64_t i = 0; i < hs.d; ++i) row[i] *= f;
+          for (int64_t i = 0; i < hs.d; ++i) {
+            row[i] *= f;
+          }
         }
+      }
+    }
     int64_t ldv;
-    const T* vb = whole_rows(hs, v + (b.begin + j0) * hs.k_stride + kv, hs.k_stride, keys, ws.v, ldv);
+    const T* vb =
+        whole_rows(hs, v + (b.begin + j0) * hs.k_stride + kv, hs.k_stride, keys, ws.v, ldv);
     for (int64_t r = 0; r < rows; r += MR) {
       const int64_t n = std::min(MR, rows - r), seen = std::clamp<int64_t>(r + n - first, 0, keys);
-      for (int64_t c = 0; c < hs.d && (seen > 0 || j0 == 0); c += NR)
+      for (int64_t c = 0; c < hs.d && (seen > 0 || j0 == 0); c += NR) {
         tile<T>(n, std::min(NR, hs.d - c), seen, ws.s + r, M, vb + c, ldv, j0 > 0,
                 out + r * hs.q_stride + c, hs.q_stride);
+      }
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
     T* __restrict row = out + r * hs.q_stride;
     const T f = 1 / ws.sum[r];
 #pragma omp simd
-    for (int64_t i = 0; i < hs.d; ++i) row[i] *= f;
-    lse[(b.at + r) * hs.h + head] = static_cast<T>(
-        kLn2 * static_cast<double>(ws.top[r]) + std::log(static_cast<double>(ws.sum[r])));
+    for (int64_t i = 0; i < hs.d; ++i) {
+      row[i] *= f;
+    }
+    lse[(b.at + r) * hs.h + head] = static_cast<T>(kLn2 * static_cast<double>(ws.top[r]) +
+                                                   std::log(static_cast<double>(ws.sum[r])));
   }
 }
 
@@ -235,8 +263,12 @@ void backward_row(int64_t end, int64_t seen, T lse2, T delta, T scale, T* s, T* 
     store(s + at, p);
     store(ds + at, p * (load(ds + at) - delta) * scale);
   };
-  for (; j < seen; j += L) step(j);  // rows are padded to whole vectors
-  for (j = seen; j < end; ++j) s[j] = ds[j] = 0;
+  for (; j < seen; j += L) {
+    step(j);  // rows are padded to whole vectors
+  }
+  for (j = seen; j < end; ++j) {
+    s[j] = ds[j] = 0;
+  }
 }
 
 /// dK, dV of a document's kv head and dQ of the query heads that share it.
@@ -244,10 +276,10 @@ template <typename T>
 void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
                        const BackwardArgs<T>& x, const BackwardScratch<T>& ws) {
   // One document and one head of keys (with all heads of queries that share it), N keys at a time
-  // against M queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the weights
-  // P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq += dS k. Nothing
-  // else writes these rows, so neither locks nor an order between threads are needed. The first tile
-  // that reaches a row of a gradient writes it, later ones add.
+  // against M queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the
+  // weights P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq +=
+  // dS k. Nothing else writes these rows, so neither locks nor an order between threads are needed.
+  // The first tile that reaches a row of a gradient writes it, later ones add.
   constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
   const int64_t len = b.end - b.begin;
   for (int64_t j0 = 0; j0 < len; j0 += N) {
@@ -269,7 +301,9 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         pack_transposed(x.dy + at_q, hs.q_stride, rows, hs.d, M, ws.dy);
         const T pre = static_cast<T>(static_cast<double>(x.scale) * kLog2e);
 #pragma omp simd
-        for (int64_t i = 0; i < hs.d * M; ++i) ws.q[i] *= pre;
+        for (int64_t i = 0; i < hs.d * M; ++i) {
+          ws.q[i] *= pre;
+        }
         auto skip = [&](int64_t i, int64_t j) { return first + j > i + MR - 1; };
         product<T>(rows, padded, hs.d, ws.q, M, ws.k, N, false, ws.s, N, skip);
         product<T>(rows, padded, hs.d, ws.dy, M, ws.v, N, false, ws.ds, N, skip);
@@ -297,9 +331,10 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         pack_transposed(ws.ds, N, rows, n, M, ws.turned);
         for (int64_t r = 0; r < rows; r += MR) {
           const int64_t m = std::min(MR, rows - r), k = std::clamp<int64_t>(r + m - first, 0, n);
-          for (int64_t c = 0; c < hs.d; c += NR)
+          for (int64_t c = 0; c < hs.d; c += NR) {
             tile<T>(m, std::min(NR, hs.d - c), k, ws.turned + r, M, kb + c, ldk, j0 > 0,
                     x.dq + at_q + r * hs.q_stride + c, hs.q_stride);
+          }
         }
       }
     }
@@ -336,11 +371,20 @@ void attention_bwd(const KernelArgs& args) {
   Block* blocks = scratch.take<Block>(hs.tokens);
   T* delta = scratch.take<T>(hs.tokens * hs.h);
   parallel_for(hs.tokens * hs.h, row_grain(hs.d), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) delta[r] = vdot(dy + r * hs.d, o + r * hs.d, hs.d);
+    for (int64_t r = begin; r < end; ++r) {
+      delta[r] = vdot(dy + r * hs.d, o + r * hs.d, hs.d);
+    }
   });
-  const BackwardArgs<T> x{dy, in<T>(args, 1), in<T>(args, 2), in<T>(args, 3), in<T>(args, 5),
-                          delta, static_cast<T>(args.attrs->f("scale")), out<T>(args, 0),
-                          out<T>(args, 1), out<T>(args, 2)};
+  const BackwardArgs<T> x{dy,
+                          in<T>(args, 1),
+                          in<T>(args, 2),
+                          in<T>(args, 3),
+                          in<T>(args, 5),
+                          delta,
+                          static_cast<T>(args.attrs->f("scale")),
+                          out<T>(args, 0),
+                          out<T>(args, 1),
+                          out<T>(args, 2)};
   const int64_t n = find_blocks(args, in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
   const int64_t each = ops::attention_bwd_scratch(hs.d, sizeof(T));
   const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});

@@ -27,11 +27,15 @@ void attend(const T* q, const T* k, const T* v, int64_t stride, int64_t keys, in
     const T* __restrict row = v + j * stride;
     T* __restrict to = o;
 #pragma omp simd
-    for (int64_t i = 0; i < d; ++i) to[i] += e * row[i];
+    for (int64_t i = 0; i < d; ++i) {
+      to[i] += e * row[i];
+    }
   }
   const T f = 1 / sum;
 #pragma omp simd
-  for (int64_t i = 0; i < d; ++i) o[i] *= f;
+  for (int64_t i = 0; i < d; ++i) {
+    o[i] *= f;
+  }
 }
 
 }  // namespace
@@ -47,10 +51,14 @@ void attention_cached(const KernelArgs& args) {
   const int64_t n = args.in[0].dim(0), h = args.in[0].dim(1), d = args.in[0].dim(2);
   const int64_t g = args.in[1].dim(1), slots = args.in[3].dim(0), group = h / g, row = g * d;
   const T scale = static_cast<T>(args.attrs->f("scale"));
-  for (int64_t i = 0; i < n; ++i)
-    if (pos[i] >= slots)
-      fail_run("attention_cached", "position {} of new token {}; expected less than the {} slots "
-               "of the cache; try a longer cache", pos[i], i, slots);
+  for (int64_t i = 0; i < n; ++i) {
+    if (pos[i] >= slots) {
+      fail_run("attention_cached",
+               "position {} of new token {}; expected less than the {} slots "
+               "of the cache; try a longer cache",
+               pos[i], i, slots);
+    }
+  }
   for (int64_t i = 0; i < n; ++i) {
     if (pos[i] < 0) continue;
     std::memcpy(kc + pos[i] * row, k + i * row, static_cast<size_t>(row) * sizeof(T));
@@ -74,7 +82,9 @@ void attention_cached(const KernelArgs& args) {
            reinterpret_cast<T*>(base + thread * each), to);
   };
   int64_t work = 0;
-  for (int64_t i = 0; i < n; ++i) work += pos[i] + 1;
+  for (int64_t i = 0; i < n; ++i) {
+    work += pos[i] + 1;
+  }
   parallel(tasks, work * h * d < kGrain ? 1 : threads, run);
 }
 

@@ -18,7 +18,9 @@ template <typename T>
 double softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale) {
   constexpr int64_t L = kLanes<T>;
   if (target < 0) {
-    if (grad) std::memset(x, 0, static_cast<size_t>(v) * sizeof(T));
+    if (grad) {
+      std::memset(x, 0, static_cast<size_t>(v) * sizeof(T));
+    }
     return 0;
   }
   const T logit = x[target];
@@ -45,7 +47,9 @@ double softmax_row(T* x, int64_t v, int32_t target, bool grad, T scale) {
   if (grad) {
     const T factor = static_cast<T>(scale / sum);
 #pragma omp simd
-    for (int64_t i = 0; i < v; ++i) x[i] *= factor;
+    for (int64_t i = 0; i < v; ++i) {
+      x[i] *= factor;
+    }
     x[target] -= scale;
   }
   return std::log(sum) + static_cast<double>(top) - static_cast<double>(logit);
@@ -60,10 +64,14 @@ void linear_cross_entropy(const KernelArgs& args) {
   const double scale = *in<double>(args, 3);
   const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), v = args.in[1].dim(0);
   const bool grad = args.attrs->i("grad") != 0;
-  for (int64_t t = 0; t < tokens; ++t)
-    if (targets[t] >= v || (targets[t] < 0 && targets[t] != -100))
-      fail_run("linear_cross_entropy", "target {} at position {}; expected 0 <= target < {} or "
-               "-100 (ignored)", targets[t], t, v);
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (targets[t] >= v || (targets[t] < 0 && targets[t] != -100)) {
+      fail_run("linear_cross_entropy",
+               "target {} at position {}; expected 0 <= target < {} or "
+               "-100 (ignored)",
+               targets[t], t, v);
+    }
+  }
   const int64_t chunk = ops::cross_entropy_rows(tokens, v, sizeof(T));
   Scratch scratch(args);
   T* logits = scratch.take<T>(chunk * v);
@@ -71,25 +79,53 @@ void linear_cross_entropy(const KernelArgs& args) {
   double loss = 0;
   for (int64_t t = 0; t < tokens; t += chunk) {
     const int64_t n = std::min(chunk, tokens - t);
-    gemm<T>({.trans_b = true, .m = n, .n = v, .k = d, .a = h + t * d, .lda = d, .b = w, .ldb = d,
-             .c = logits, .ldc = v},
+    gemm<T>({.trans_b = true,
+             .m = n,
+             .n = v,
+             .k = d,
+             .a = h + t * d,
+             .lda = d,
+             .b = w,
+             .ldb = d,
+             .c = logits,
+             .ldc = v},
             scratch);
     parallel_for(n, row_grain(4 * v), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
+      for (int64_t r = begin; r < end; ++r) {
         nll[r] = softmax_row(logits + r * v, v, targets[t + r], grad, static_cast<T>(scale));
+      }
     });
-    for (int64_t r = 0; r < n; ++r) loss += nll[r];
+    for (int64_t r = 0; r < n; ++r) {
+      loss += nll[r];
+    }
     if (!grad) continue;
     T *dh = out<T>(args, 1), *dw = out<T>(args, 2);
-    gemm<T>({.m = n, .n = d, .k = v, .a = logits, .lda = v, .b = w, .ldb = d, .c = dh + t * d,
+    gemm<T>({.m = n,
+             .n = d,
+             .k = v,
+             .a = logits,
+             .lda = v,
+             .b = w,
+             .ldb = d,
+             .c = dh + t * d,
              .ldc = d},
             scratch);
-    gemm<T>({.trans_a = true, .m = v, .n = d, .k = n, .a = logits, .lda = v, .b = h + t * d,
-             .ldb = d, .add = accumulates(args, 2) || t > 0, .c = dw, .ldc = d},
+    gemm<T>({.trans_a = true,
+             .m = v,
+             .n = d,
+             .k = n,
+             .a = logits,
+             .lda = v,
+             .b = h + t * d,
+             .ldb = d,
+             .add = accumulates(args, 2) || t > 0,
+             .c = dw,
+             .ldc = d},
             scratch);
   }
-  if (grad && tokens == 0 && !accumulates(args, 2))
+  if (grad && tokens == 0 && !accumulates(args, 2)) {
     std::memset(out<T>(args, 2), 0, static_cast<size_t>(v * d) * sizeof(T));
+  }
   double* total = out<double>(args, 0);
   *total = (accumulates(args, 0) ? *total : 0) + scale * loss;
 }

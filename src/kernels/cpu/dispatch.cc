@@ -15,14 +15,19 @@ void route_plan(const KernelArgs& args) {
   const int64_t n = count(args.in[0]), e = args.attrs->i("num_experts");
   std::fill(counts, counts + e, int64_t{0});
   for (int64_t i = 0; i < n; ++i) {
-    if (ids[i] < 0 || ids[i] >= e)
+    if (ids[i] < 0 || ids[i] >= e) {
       fail_run("route_plan", "expert {} at {}; expected 0 <= expert < {}", ids[i], i, e);
+    }
     ++counts[ids[i]];
   }
   int64_t* next = Scratch(args).take<int64_t>(e);
   int64_t at = 0;
-  for (int64_t i = 0; i < e; ++i) next[i] = at, at += counts[i];
-  for (int64_t i = 0; i < n; ++i) row_of[i] = static_cast<int32_t>(next[ids[i]]++);
+  for (int64_t i = 0; i < e; ++i) {
+    next[i] = at, at += counts[i];
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    row_of[i] = static_cast<int32_t>(next[ids[i]]++);
+  }
 }
 
 template <typename T>
@@ -32,8 +37,9 @@ void dispatch(const KernelArgs& args) {
   T* xs = out<T>(args, 0);
   const int64_t tokens = args.in[0].dim(0), d = args.in[0].dim(1), k = args.in[1].dim(1);
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin * k; i < end * k; ++i)
+    for (int64_t i = begin * k; i < end * k; ++i) {
       std::memcpy(xs + row_of[i] * d, x + i / k * d, static_cast<size_t>(d) * sizeof(T));
+    }
   });
 }
 
@@ -47,7 +53,9 @@ void dispatch_bwd(const KernelArgs& args) {
   parallel_for(tokens, row_grain(d * k), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       T* __restrict to = dx + t * d;
-      if (!add) std::fill(to, to + d, T(0));
+      if (!add) {
+        std::fill(to, to + d, T(0));
+      }
       for (int64_t j = 0; j < k; ++j) {
         const T* __restrict from = dxs + row_of[t * k + j] * d;
 #pragma omp simd

@@ -9,10 +9,14 @@ namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
 void check_ids(const char* op, const int32_t* ids, int64_t n, int64_t vocab) {
-  for (int64_t t = 0; t < n; ++t)
-    if (ids[t] < 0 || ids[t] >= vocab)
-      fail_run(op, "token id {} at position {}; expected 0 <= id < {} (the vocabulary); try the "
-               "tokenizer that the model was made with", ids[t], t, vocab);
+  for (int64_t t = 0; t < n; ++t) {
+    if (ids[t] < 0 || ids[t] >= vocab) {
+      fail_run(op,
+               "token id {} at position {}; expected 0 <= id < {} (the vocabulary); try the "
+               "tokenizer that the model was made with",
+               ids[t], t, vocab);
+    }
+  }
 }
 
 }  // namespace
@@ -25,8 +29,9 @@ void embedding(const KernelArgs& args) {
   const int64_t n = count(args.in[0]), d = args.in[1].dim(1);
   check_ids("embedding", ids, n, args.in[1].dim(0));
   parallel_for(n, row_grain(d), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
+    for (int64_t t = begin; t < end; ++t) {
       std::memcpy(x + t * d, w + ids[t] * d, static_cast<size_t>(d) * sizeof(T));
+    }
   });
 }
 
@@ -37,21 +42,22 @@ void embedding_dw(const KernelArgs& args) {
   T* dw = out<T>(args, 0);
   const int64_t n = count(args.in[0]), vocab = args.out[0].dim(0), d = args.out[0].dim(1);
   check_ids("embedding_dw", ids, n, vocab);
-  if (!accumulates(args, 0))
+  if (!accumulates(args, 0)) {
     parallel_for(vocab * d, kGrain, [&](int64_t begin, int64_t end) {
       std::memset(dw + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
     });
+  }
   constexpr int64_t kColumns = 64 / sizeof(T);  // a cache line
   parallel_for(ceil_div(d, kColumns), ceil_div(kGrain, std::max<int64_t>(n, 1) * kColumns),
                [&](int64_t begin, int64_t end) {
-    const int64_t c0 = begin * kColumns, c1 = std::min(d, end * kColumns);
-    for (int64_t t = 0; t < n; ++t) {
-      T* __restrict to = dw + ids[t] * d;
-      const T* __restrict from = dy + t * d;
+                 const int64_t c0 = begin * kColumns, c1 = std::min(d, end * kColumns);
+                 for (int64_t t = 0; t < n; ++t) {
+                   T* __restrict to = dw + ids[t] * d;
+                   const T* __restrict from = dy + t * d;
 #pragma omp simd
-      for (int64_t c = c0; c < c1; ++c) to[c] += from[c];
-    }
-  });
+                   for (int64_t c = c0; c < c1; ++c) to[c] += from[c];
+                 }
+               });
 }
 
 HOCKET_KERNEL(embedding)

@@ -18,9 +18,10 @@ constexpr int64_t kBlockN = ops::kGemmBlockN;
 template <typename T>
 void pack_a(const Gemm<T>& g, int64_t i0, int64_t rows, int64_t p0, int64_t kc, T* to) {
   if (g.trans_a) return pack_rows(g.a + p0 * g.lda + i0, g.lda, kc, rows, kTileRows, to);
-  for (int64_t i = 0; i < rows; i += kTileRows, to += kTileRows * kc)
+  for (int64_t i = 0; i < rows; i += kTileRows, to += kTileRows * kc) {
     pack_transposed(g.a + (i0 + i) * g.lda + p0, g.lda, std::min<int64_t>(kTileRows, rows - i), kc,
                     kTileRows, to);
+  }
 }
 
 /// Panels of kTileCols columns of op(B), each [kc][kTileCols].
@@ -28,8 +29,10 @@ template <typename T>
 void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, T* to) {
   constexpr int NR = kTileCols<T>;
   if (!g.trans_b) return pack_rows(g.b + p0 * g.ldb + j0, g.ldb, kc, cols, NR, to);
-  for (int64_t j = 0; j < cols; j += NR, to += NR * kc)
-    pack_transposed(g.b + (j0 + j) * g.ldb + p0, g.ldb, std::min<int64_t>(NR, cols - j), kc, NR, to);
+  for (int64_t j = 0; j < cols; j += NR, to += NR * kc) {
+    pack_transposed(g.b + (j0 + j) * g.ldb + p0, g.ldb, std::min<int64_t>(NR, cols - j), kc, NR,
+                    to);
+  }
 }
 
 }  // namespace
@@ -37,14 +40,17 @@ void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, 
 template <typename T>
 void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch) {
   constexpr int64_t NR = kTileCols<T>, MR = kTileRows, kGroup = ops::kGemmGroupA * MR;
-  if (g.k == 0 && !g.add)
-    for (int64_t i = m0; i < m1; ++i) std::fill(g.c + i * g.ldc + n0, g.c + i * g.ldc + n1, T(0));
+  if (g.k == 0 && !g.add) {
+    for (int64_t i = m0; i < m1; ++i) {
+      std::fill(g.c + i * g.ldc + n0, g.c + i * g.ldc + n1, T(0));
+    }
+  }
   // k in equal blocks, a function of k alone: the order of every sum is fixed.
   const int64_t step = ops::gemm_step_k(g.k);
   const bool direct = !g.trans_a;
   T* pa = scratch;
   T* pb = scratch + kGroup * step;
-  for (int64_t j = n0; j < n1; j += kBlockN)
+  for (int64_t j = n0; j < n1; j += kBlockN) {
     for (int64_t p = 0; p < g.k; p += step) {
       // A block of B stays in the second-level cache while groups of rows of A pass by.
       const int64_t kc = std::min(step, g.k - p), nc = std::min(kBlockN, n1 - j);
@@ -52,19 +58,24 @@ void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
       pack_b(g, j, nc, p, kc, pb);
       for (int64_t i = m0; i < m1; i += kGroup) {
         const int64_t mc = std::min(kGroup, m1 - i);
-        if (!direct) pack_a(g, i, mc, p, kc, pa);
-        for (int64_t ir = 0; ir < mc; ir += MR)
+        if (!direct) {
+          pack_a(g, i, mc, p, kc, pa);
+        }
+        for (int64_t ir = 0; ir < mc; ir += MR) {
           for (int64_t jr = 0; jr < nc; jr += NR) {
             const int64_t rows = std::min(MR, mc - ir), cols = std::min(NR, nc - jr);
             T* c = g.c + (i + ir) * g.ldc + j + jr;
-            if (direct)
+            if (direct) {
               tile_rows<T>(rows, cols, kc, g.a + (i + ir) * g.lda + p, g.lda, pb + jr * kc, NR, add,
                            c, g.ldc);
-            else
+            } else {
               tile<T>(rows, cols, kc, pa + ir * kc, MR, pb + jr * kc, NR, add, c, g.ldc);
+            }
           }
+        }
       }
     }
+  }
 }
 
 template <typename T>
@@ -74,7 +85,9 @@ void gemm(const Gemm<T>& g, Scratch scratch) {
   const int64_t mt = ceil_div(g.m, kTileRows), nt = ceil_div(g.n, NR);
   const int64_t each = ops::gemm_scratch(g.n, g.k, sizeof(T));
   int64_t threads = std::min<int64_t>(team_size(), scratch.left() / each);
-  if (static_cast<double>(g.m) * g.n * g.k < 64.0 * 64 * 64) threads = 1;
+  if (static_cast<double>(g.m) * g.n * g.k < 64.0 * 64 * 64) {
+    threads = 1;
+  }
   // The grid with the least work of the busiest thread, in register tiles; a panel of A is packed
   // once per block of B, a panel of B once.
   int64_t pm = 1, pn = 1;
@@ -83,7 +96,9 @@ void gemm(const Gemm<T>& g, Scratch scratch) {
     int64_t b = std::min(threads / a, nt);
     double tm = static_cast<double>(ceil_div(mt, a)), tn = static_cast<double>(ceil_div(nt, b));
     double cost = tm * tn + 0.4 * tm * std::ceil(tn * NR / kBlockN) + 2.5 * tn;
-    if (cost < best) best = cost, pm = a, pn = b;
+    if (cost < best) {
+      best = cost, pm = a, pn = b;
+    }
   }
   std::byte* base = scratch.take<std::byte>(pm * pn * each);
   auto part = [&](int64_t t, int64_t) {

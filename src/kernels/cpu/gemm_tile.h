@@ -17,7 +17,7 @@ inline constexpr int kTileRows = 6;
 #endif
 inline constexpr int kTileVecs = 2;
 template <typename T>
-inline constexpr int kTileCols = kTileVecs * kLanes<T>;
+inline constexpr int kTileCols = kTileVecs* kLanes<T>;
 
 template <typename T, int R>
 [[gnu::always_inline]] inline void tile_store(const Vec<T> (&acc)[R][kTileVecs], bool add,
@@ -33,12 +33,15 @@ template <typename T, int R>
   } else {
     T tmp[kTileRows][kTileCols<T>];
 #pragma GCC unroll 16
-    for (int i = 0; i < R; ++i) store(tmp[i], acc[i][0]), store(tmp[i] + L, acc[i][1]);
-    for (int i = 0; i < R; ++i)
+    for (int i = 0; i < R; ++i) {
+      store(tmp[i], acc[i][0]), store(tmp[i] + L, acc[i][1]);
+    }
+    for (int i = 0; i < R; ++i) {
       for (int64_t j = 0; j < cols; ++j) {
         T* to = c + i * ldc + j;
         *to = add ? *to + tmp[i][j] : tmp[i][j];
       }
+    }
   }
 }
 
@@ -90,7 +93,9 @@ template <typename T, int R>
       acc[i][0] += x * b0;
       acc[i][1] += x * b1;
     }
-    for (const T*& row : base) ++row;
+    for (const T*& row : base) {
+      ++row;
+    }
     b += ldb;
   }
   tile_store<T, R>(acc, add, c, ldc, cols);

@@ -31,8 +31,11 @@ void run_grouped(int64_t experts, int64_t max_k, F&& product, Scratch scratch) {
   auto run = [&](int64_t part, int64_t thread) {
     int64_t e = 0;
     Gemm<T> g = product(0);
-    for (; part >= parts(g); g = product(++e)) part -= parts(g);
-    const int64_t rows = ceil_div(g.m, M), cols = ceil_div(g.n, N), r = part / cols, c = part % cols;
+    for (; part >= parts(g); g = product(++e)) {
+      part -= parts(g);
+    }
+    const int64_t rows = ceil_div(g.m, M), cols = ceil_div(g.n, N), r = part / cols,
+                  c = part % cols;
     const int64_t mt = ceil_div(g.m, kTileRows), nt = ceil_div(g.n, kTileCols<T>);
     gemm_part(g, mt * r / rows * kTileRows, std::min<int64_t>(g.m, mt * (r + 1) / rows * kTileRows),
               nt * c / cols * kTileCols<T>,
@@ -47,13 +50,17 @@ const int64_t* first_rows(const TensorRef& counts, Scratch& scratch) {
   const int64_t e = count(counts);
   int64_t* first = scratch.take<int64_t>(e + 1);
   first[0] = 0;
-  for (int64_t i = 0; i < e; ++i) first[i + 1] = first[i] + counts.as<const int64_t>()[i];
+  for (int64_t i = 0; i < e; ++i) {
+    first[i + 1] = first[i] + counts.as<const int64_t>()[i];
+  }
   return first;
 }
 
 int64_t largest(const TensorRef& counts) {
   int64_t n = 0;
-  for (int64_t e = 0; e < count(counts); ++e) n = std::max(n, counts.as<const int64_t>()[e]);
+  for (int64_t e = 0; e < count(counts); ++e) {
+    n = std::max(n, counts.as<const int64_t>()[e]);
+  }
   return n;
 }
 
@@ -67,11 +74,21 @@ void grouped_linear(const KernelArgs& args) {
                 k = args.in[0].type->row_size();
   Scratch scratch(args);
   const int64_t* first = first_rows(args.in[2], scratch);
-  run_grouped<T>(e, k, [=](int64_t i) {
-    return Gemm<T>{.trans_b = true, .m = first[i + 1] - first[i], .n = n, .k = k,
-                   .a = x + first[i] * k, .lda = k, .b = w + i * n * k, .ldb = k,
-                   .c = y + first[i] * n, .ldc = n};
-  }, scratch);
+  run_grouped<T>(
+      e, k,
+      [=](int64_t i) {
+        return Gemm<T>{.trans_b = true,
+                       .m = first[i + 1] - first[i],
+                       .n = n,
+                       .k = k,
+                       .a = x + first[i] * k,
+                       .lda = k,
+                       .b = w + i * n * k,
+                       .ldb = k,
+                       .c = y + first[i] * n,
+                       .ldc = n};
+      },
+      scratch);
 }
 
 template <typename T>
@@ -82,10 +99,20 @@ void grouped_linear_dx(const KernelArgs& args) {
                 k = args.in[0].type->row_size();
   Scratch scratch(args);
   const int64_t* first = first_rows(args.in[2], scratch);
-  run_grouped<T>(e, k, [=](int64_t i) {
-    return Gemm<T>{.m = first[i + 1] - first[i], .n = n, .k = k, .a = dy + first[i] * k, .lda = k,
-                   .b = w + i * n * k, .ldb = n, .c = dx + first[i] * n, .ldc = n};
-  }, scratch);
+  run_grouped<T>(
+      e, k,
+      [=](int64_t i) {
+        return Gemm<T>{.m = first[i + 1] - first[i],
+                       .n = n,
+                       .k = k,
+                       .a = dy + first[i] * k,
+                       .lda = k,
+                       .b = w + i * n * k,
+                       .ldb = n,
+                       .c = dx + first[i] * n,
+                       .ldc = n};
+      },
+      scratch);
 }
 
 template <typename T>
@@ -97,11 +124,22 @@ void grouped_linear_dw(const KernelArgs& args) {
   const bool add = accumulates(args, 0);
   Scratch scratch(args);
   const int64_t* first = first_rows(args.in[2], scratch);
-  run_grouped<T>(e, largest(args.in[2]), [=](int64_t i) {
-    return Gemm<T>{.trans_a = true, .m = m, .n = n, .k = first[i + 1] - first[i],
-                   .a = dy + first[i] * m, .lda = m, .b = x + first[i] * n, .ldb = n, .add = add,
-                   .c = dw + i * m * n, .ldc = n};
-  }, scratch);
+  run_grouped<T>(
+      e, largest(args.in[2]),
+      [=](int64_t i) {
+        return Gemm<T>{.trans_a = true,
+                       .m = m,
+                       .n = n,
+                       .k = first[i + 1] - first[i],
+                       .a = dy + first[i] * m,
+                       .lda = m,
+                       .b = x + first[i] * n,
+                       .ldb = n,
+                       .add = add,
+                       .c = dw + i * m * n,
+                       .ldc = n};
+      },
+      scratch);
 }
 
 HOCKET_KERNEL(grouped_linear)

@@ -22,7 +22,7 @@ namespace hocket::kernels::HOCKET_CPU {
 #undef X
 
 /// Instantiates a kernel at the end of its file.
-#define HOCKET_KERNEL(op)                      \
+#define HOCKET_KERNEL(op)                     \
   template void op<float>(const KernelArgs&); \
   template void op<double>(const KernelArgs&);
 
@@ -46,10 +46,11 @@ inline int64_t row_count(const TensorRef& t) {
 /// Rows that a routed tensor holds: the sum of its experts' counts.
 inline int64_t routed_rows(const TensorRef& counts) {
   int64_t rows = 0;
-  for (int64_t e = 0; e < count(counts); ++e) rows += counts.as<const int64_t>()[e];
+  for (int64_t e = 0; e < count(counts); ++e) {
+    rows += counts.as<const int64_t>()[e];
+  }
   return rows;
 }
-
 
 /// Calls fn(begin, end) on contiguous parts of [0, n), one per thread of the caller's team, no
 /// part smaller than about `grain`.
@@ -57,7 +58,9 @@ template <typename F>
 void parallel_for(int64_t n, int64_t grain, F&& fn) {
   int64_t parts = std::min<int64_t>(team_size(), ceil_div(n, std::max<int64_t>(grain, 1)));
   if (parts <= 1) {
-    if (n > 0) fn(int64_t{0}, n);
+    if (n > 0) {
+      fn(int64_t{0}, n);
+    }
     return;
   }
   auto part = [&](int64_t p, int64_t) { fn(n * p / parts, n * (p + 1) / parts); };
@@ -68,6 +71,8 @@ void parallel_for(int64_t n, int64_t grain, F&& fn) {
 inline constexpr int64_t kGrain = 16384;
 
 /// Grain, in rows, of a loop over rows of `row` elements.
-inline int64_t row_grain(int64_t row) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(row, 1)); }
+inline int64_t row_grain(int64_t row) {
+  return std::max<int64_t>(1, kGrain / std::max<int64_t>(row, 1));
+}
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -20,14 +20,18 @@ void sumsq(const KernelArgs& args) {
     }
   });
   double sum = 0;
-  for (int64_t b = 0; b < blocks; ++b) sum += partial[b];
+  for (int64_t b = 0; b < blocks; ++b) {
+    sum += partial[b];
+  }
   *out<double>(args, 0) = sum;
 }
 
 template <typename T>
 void clip_coef(const KernelArgs& args) {
   double sum = 0;
-  for (size_t i = 0; i < args.in.size(); ++i) sum += *in<double>(args, i);
+  for (size_t i = 0; i < args.in.size(); ++i) {
+    sum += *in<double>(args, i);
+  }
   const double norm = std::sqrt(sum), max_norm = args.attrs->f("max_norm");
   *out<double>(args, 0) = max_norm <= 0 ? 1 : std::min(1.0, max_norm / (norm + 1e-6));
   *out<double>(args, 1) = norm;
@@ -44,7 +48,8 @@ void adamw(const KernelArgs& args) {
   const T b1 = static_cast<T>(beta1), c1 = static_cast<T>(1 - beta1);
   const T b2 = static_cast<T>(beta2), c2 = static_cast<T>(1 - beta2);
   const T step = static_cast<T>(lr / hyper[1]);
-  const T scale = static_cast<T>(1 / std::sqrt(hyper[2])), eps = static_cast<T>(args.attrs->f("eps"));
+  const T scale = static_cast<T>(1 / std::sqrt(hyper[2])),
+          eps = static_cast<T>(args.attrs->f("eps"));
   parallel_for(count(args.out[0]), kGrain, [&](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {

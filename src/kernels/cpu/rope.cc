@@ -21,8 +21,7 @@ void frequencies(const graph::Attrs& attrs, int64_t d, double* f) {
       f[i] /= attrs.f("factor");
     } else if (kind == "llama3") {
       const double factor = attrs.f("factor"), low = attrs.f("low_freq_factor"),
-                   high = attrs.f("high_freq_factor"),
-                   old = attrs.f("original_max_position");
+                   high = attrs.f("high_freq_factor"), old = attrs.f("original_max_position");
       const double wavelength = 2 * std::numbers::pi / f[i];
       if (wavelength > old / low) {
         f[i] /= factor;
@@ -72,8 +71,9 @@ void rope(const KernelArgs& args) {
     parallel_for(kStep + coarse, ceil_div(512, d), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         double* to = r < kStep ? fine + r * d : base + (r - kStep) * d;
-        for (int64_t i = 0; i < half; ++i)
+        for (int64_t i = 0; i < half; ++i) {
           angle(r < kStep ? r : (r - kStep) * kStep, i, to[i], to[half + i]);
+        }
       }
     });
     parallel_for(top + 1, row_grain(d), [&](int64_t begin, int64_t end) {
@@ -90,13 +90,14 @@ void rope(const KernelArgs& args) {
     });
   } else {
     parallel_for(tokens, ceil_div(512, d), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t)
+      for (int64_t t = begin; t < end; ++t) {
         for (int64_t i = 0; i < half; ++i) {
           double c, s;
           angle(pos[t], i, c, s);
           cs[t * d + i] = static_cast<T>(c);
           cs[t * d + half + i] = static_cast<T>(sign * s);
         }
+      }
     });
   }
   parallel_for(tokens, row_grain(heads * d), [&](int64_t begin, int64_t end) {

@@ -24,32 +24,49 @@ void router(const KernelArgs& args) {
         const T* x = logits + t * e;
         T* p = probs + t * e;
         T top = x[0], sum = 0;
-        for (int64_t i = 1; i < e; ++i) top = std::max(top, x[i]);
-        for (int64_t i = 0; i < e; ++i) sum += p[i] = std::exp(x[i] - top);
-        for (int64_t i = 0; i < e; ++i) acc[i] += p[i] /= sum;
+        for (int64_t i = 1; i < e; ++i) {
+          top = std::max(top, x[i]);
+        }
+        for (int64_t i = 0; i < e; ++i) {
+          sum += p[i] = std::exp(x[i] - top);
+        }
+        for (int64_t i = 0; i < e; ++i) {
+          acc[i] += p[i] /= sum;
+        }
         // Insertion into a sorted list of k: a later index enters only with a larger probability.
         int32_t* id = ids + t * k;
         int64_t n = 0;
         for (int64_t i = 0; i < e; ++i) {
           int64_t at = n;
-          while (at > 0 && p[i] > p[id[at - 1]]) --at;
+          while (at > 0 && p[i] > p[id[at - 1]]) {
+            --at;
+          }
           if (at == k) continue;
           n = std::min(n + 1, k);
-          for (int64_t j = n - 1; j > at; --j) id[j] = id[j - 1];
+          for (int64_t j = n - 1; j > at; --j) {
+            id[j] = id[j - 1];
+          }
           id[at] = static_cast<int32_t>(i);
         }
         T total = 1;
         if (norm) {
           total = 0;
-          for (int64_t j = 0; j < k; ++j) total += p[id[j]];
+          for (int64_t j = 0; j < k; ++j) {
+            total += p[id[j]];
+          }
         }
-        for (int64_t j = 0; j < k; ++j) w[t * k + j] = p[id[j]] / total;
+        for (int64_t j = 0; j < k; ++j) {
+          w[t * k + j] = p[id[j]] / total;
+        }
       }
     }
   });
   std::fill(psum, psum + e, T(0));
-  for (int64_t b = 0; b < blocks; ++b)
-    for (int64_t i = 0; i < e; ++i) psum[i] += partial[b * e + i];
+  for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t i = 0; i < e; ++i) {
+      psum[i] += partial[b * e + i];
+    }
+  }
 }
 
 template <typename T>
@@ -64,17 +81,29 @@ void router_bwd(const KernelArgs& args) {
     for (int64_t t = begin; t < end; ++t) {
       const T* p = probs + t * e;
       T* d = dx + t * e;  // holds dprobs first
-      for (int64_t i = 0; i < e; ++i) d[i] = dpsum ? dpsum[i] : T(0);
+      for (int64_t i = 0; i < e; ++i) {
+        d[i] = dpsum ? dpsum[i] : T(0);
+      }
       T total = 1, mean = 0;
       if (norm) {
         total = 0;
-        for (int64_t j = 0; j < k; ++j) total += p[ids[t * k + j]];
-        for (int64_t j = 0; j < k; ++j) mean += dw[t * k + j] * p[ids[t * k + j]] / total;
+        for (int64_t j = 0; j < k; ++j) {
+          total += p[ids[t * k + j]];
+        }
+        for (int64_t j = 0; j < k; ++j) {
+          mean += dw[t * k + j] * p[ids[t * k + j]] / total;
+        }
       }
-      for (int64_t j = 0; j < k; ++j) d[ids[t * k + j]] += (dw[t * k + j] - mean) / total;
+      for (int64_t j = 0; j < k; ++j) {
+        d[ids[t * k + j]] += (dw[t * k + j] - mean) / total;
+      }
       T dot = 0;
-      for (int64_t i = 0; i < e; ++i) dot += d[i] * p[i];
-      for (int64_t i = 0; i < e; ++i) d[i] = p[i] * (d[i] - dot);
+      for (int64_t i = 0; i < e; ++i) {
+        dot += d[i] * p[i];
+      }
+      for (int64_t i = 0; i < e; ++i) {
+        d[i] = p[i] * (d[i] - dot);
+      }
     }
   });
 }
@@ -87,11 +116,11 @@ void balance_loss(const KernelArgs& args) {
   const double tokens = static_cast<double>(args.attrs->i("tokens"));
   const double k = static_cast<double>(args.attrs->i("top_k"));
   double sum = 0;
-  for (int64_t i = 0; i < e; ++i)
+  for (int64_t i = 0; i < e; ++i) {
     sum += static_cast<double>(counts[i]) / (tokens * k) * (static_cast<double>(psum[i]) / tokens);
+  }
   double* loss = out<double>(args, 0);
-  *loss = (accumulates(args, 0) ? *loss : 0) +
-          args.attrs->f("coef") * static_cast<double>(e) * sum;
+  *loss = (accumulates(args, 0) ? *loss : 0) + args.attrs->f("coef") * static_cast<double>(e) * sum;
 }
 
 template <typename T>
@@ -102,7 +131,9 @@ void balance_loss_bwd(const KernelArgs& args) {
   const double tokens = static_cast<double>(args.attrs->i("tokens"));
   const double k = static_cast<double>(args.attrs->i("top_k"));
   const double c = args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens);
-  for (int64_t i = 0; i < e; ++i) dpsum[i] = static_cast<T>(c * static_cast<double>(counts[i]));
+  for (int64_t i = 0; i < e; ++i) {
+    dpsum[i] = static_cast<T>(c * static_cast<double>(counts[i]));
+  }
 }
 
 HOCKET_KERNEL(router)

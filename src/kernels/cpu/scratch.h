@@ -16,17 +16,19 @@ namespace hocket::kernels::HOCKET_CPU {
 class Scratch {
  public:
   Scratch(std::byte* begin, int64_t bytes) : at_(begin), left_(bytes) {}
-  explicit Scratch(const KernelArgs& args)
-      : at_(args.workspace), left_(args.workspace_bytes) {}
+  explicit Scratch(const KernelArgs& args) : at_(args.workspace), left_(args.workspace_bytes) {}
 
   int64_t left() const { return left_; }
 
   template <typename T>
   T* take(int64_t n) {
     int64_t bytes = round_up(n * static_cast<int64_t>(sizeof(T)), 64);
-    if (bytes > left_)
-      fail_run("kernel", "needs {} more bytes of workspace; got {}; its declared workspace is too "
-               "small for these shapes", bytes, left_);
+    if (bytes > left_) {
+      fail_run("kernel",
+               "needs {} more bytes of workspace; got {}; its declared workspace is too "
+               "small for these shapes",
+               bytes, left_);
+    }
     T* p = reinterpret_cast<T*>(at_);
     at_ += bytes;
     left_ -= bytes;

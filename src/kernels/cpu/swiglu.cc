@@ -40,8 +40,8 @@ void swiglu(const KernelArgs& args) {
 
 template <typename T>
 void swiglu_bwd(const KernelArgs& args) {
-  // h = silu(g) u, with g and u side by side in a row of 2 f. A vector at a time, the rest of the row
-  // as a partial vector. Of a routed tensor only the rows that exist are touched.
+  // h = silu(g) u, with g and u side by side in a row of 2 f. A vector at a time, the rest of the
+  // row as a partial vector. Of a routed tensor only the rows that exist are touched.
   const T *dh = in<T>(args, 0), *gu = in<T>(args, 1);
   T* dgu = out<T>(args, 0);
   const int64_t f = last_dim(args.in[1]);

@@ -33,7 +33,8 @@ void call(const KernelArgs& args) {
 constexpr bool floats = false, any = true;
 
 constexpr CpuKernel kKernels[] = {
-#define X(op, operands) {#op, operands, &call<&HOCKET_CPU::op<float>>, &call<&HOCKET_CPU::op<double>>},
+#define X(op, operands) \
+  {#op, operands, &call<&HOCKET_CPU::op<float>>, &call<&HOCKET_CPU::op<double>>},
 #include "kernels/cpu/kernels.inc"
 #undef X
 };

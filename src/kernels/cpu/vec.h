@@ -58,15 +58,21 @@ template <typename T>
 template <typename T>
 [[gnu::always_inline]] inline Vec<T> load_partial(const T* p, int64_t n, T fill = 0) {
   alignas(kVecBytes) T tmp[kLanes<T>];
-  for (int i = 0; i < kLanes<T>; ++i) tmp[i] = fill;
-  for (int64_t i = 0; i < n; ++i) tmp[i] = p[i];
+  for (int i = 0; i < kLanes<T>; ++i) {
+    tmp[i] = fill;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    tmp[i] = p[i];
+  }
   return load(tmp);
 }
 template <typename T>
 [[gnu::always_inline]] inline void store_partial(T* p, Vec<T> v, int64_t n) {
   alignas(kVecBytes) T tmp[kLanes<T>];
   store(tmp, v);
-  for (int64_t i = 0; i < n; ++i) p[i] = tmp[i];
+  for (int64_t i = 0; i < n; ++i) {
+    p[i] = tmp[i];
+  }
 }
 
 /// Sum and maximum over lanes, always in the same order.
@@ -74,16 +80,22 @@ template <typename T>
 [[gnu::always_inline]] inline T lane_sum(Vec<T> v) {
   T tmp[kLanes<T>];
   store(tmp, v);
-  for (int w = kLanes<T> / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; ++i) tmp[i] += tmp[i + w];
+  for (int w = kLanes<T> / 2; w > 0; w /= 2) {
+    for (int i = 0; i < w; ++i) {
+      tmp[i] += tmp[i + w];
+    }
+  }
   return tmp[0];
 }
 template <typename T>
 [[gnu::always_inline]] inline T lane_max(Vec<T> v) {
   T tmp[kLanes<T>];
   store(tmp, v);
-  for (int w = kLanes<T> / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; ++i) tmp[i] = tmp[i] > tmp[i + w] ? tmp[i] : tmp[i + w];
+  for (int w = kLanes<T> / 2; w > 0; w /= 2) {
+    for (int i = 0; i < w; ++i) {
+      tmp[i] = tmp[i] > tmp[i + w] ? tmp[i] : tmp[i + w];
+    }
+  }
   return tmp[0];
 }
 
@@ -100,9 +112,13 @@ inline T vdot(const T* a, const T* b, int64_t n) {
     s2 += load(a + i + 2 * L) * load(b + i + 2 * L);
     s3 += load(a + i + 3 * L) * load(b + i + 3 * L);
   }
-  for (; i + L <= n; i += L) s0 += load(a + i) * load(b + i);
+  for (; i + L <= n; i += L) {
+    s0 += load(a + i) * load(b + i);
+  }
   T sum = lane_sum<T>((s0 + s1) + (s2 + s3));
-  for (; i < n; ++i) sum += a[i] * b[i];
+  for (; i < n; ++i) {
+    sum += a[i] * b[i];
+  }
   return sum;
 }
 template <typename T>
@@ -124,7 +140,9 @@ inline T vmax(const T* a, int64_t n) {
     m2 = m3 > m2 ? m3 : m2;
     top = lane_max<T>(m2 > m0 ? m2 : m0);
   }
-  for (; i < n; ++i) top = a[i] > top ? a[i] : top;
+  for (; i < n; ++i) {
+    top = a[i] > top ? a[i] : top;
+  }
   return top;
 }
 template <typename T>
@@ -133,15 +151,18 @@ inline double vsumsq(const T* a, int64_t n) {
   typedef T Half __attribute__((vector_size(L * sizeof(T))));
   VecD s[4] = {};
   int64_t i = 0;
-  for (; i + 4 * L <= n; i += 4 * L)
+  for (; i + 4 * L <= n; i += 4 * L) {
     for (int j = 0; j < 4; ++j) {
       Half h;
       std::memcpy(&h, a + i + j * L, sizeof h);
       const VecD x = __builtin_convertvector(h, VecD);
       s[j] += x * x;
     }
+  }
   double sum = lane_sum<double>((s[0] + s[1]) + (s[2] + s[3]));
-  for (; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+  for (; i < n; ++i) {
+    sum += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+  }
   return sum;
 }
 
@@ -169,7 +190,9 @@ inline double vsumsq(const T* a, int64_t n) {
 }
 [[gnu::always_inline]] inline VecD vexp(VecD x) {
   VecD y = x;
-  for (int i = 0; i < kLanes<double>; ++i) y[i] = std::exp(x[i]);
+  for (int i = 0; i < kLanes<double>; ++i) {
+    y[i] = std::exp(x[i]);
+  }
   return y;
 }
 
@@ -191,7 +214,9 @@ inline double vsumsq(const T* a, int64_t n) {
 }
 [[gnu::always_inline]] inline VecD vexp2_nonpositive(VecD x) {
   VecD y = x;
-  for (int i = 0; i < kLanes<double>; ++i) y[i] = std::exp2(x[i]);
+  for (int i = 0; i < kLanes<double>; ++i) {
+    y[i] = std::exp2(x[i]);
+  }
   return y;
 }
 

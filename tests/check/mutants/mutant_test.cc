@@ -20,11 +20,10 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
   const char* only = std::getenv("HOCKET_MUTATION");
   const int n = number ? std::atoi(number) : 300;
   // A fault of these kinds always changes what is computed, or where.
-  const std::set<std::string> never_harmless = {"drop-task",  "buffer-size", "attribute",
-                                                "accumulate", "message",     "op",
-                                                "twin-group", "far-peer",    "payload",
-                                                "expected",   "plan",
-                                                "cost",       "cut-sequences"};
+  const std::set<std::string> never_harmless = {
+      "drop-task", "buffer-size", "attribute",    "accumulate", "message",
+      "op",        "twin-group",  "far-peer",     "payload",    "expected",
+      "plan",      "cost",        "cut-sequences"};
   std::mt19937_64 rng(11);
   std::map<std::string, std::map<Localisation, int>> counts;
   for (int i = 0; i < n; ++i) {
@@ -39,13 +38,16 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
     EXPECT_NE(l, Localisation::missed) << what << "\n" << to_text(v);
     if (l == Localisation::accepted) {
       EXPECT_FALSE(never_harmless.contains(m.kind)) << what;
-      if (only) std::cout << "accepted " << what << "\n";
+      if (only) {
+        std::cout << "accepted " << what << "\n";
+      }
     }
   }
-  for (auto& [kind, row] : counts)
+  for (auto& [kind, row] : counts) {
     std::cout << kind << ": first problem names the task " << row[Localisation::exact]
               << ", another or a neighbour " << row[Localisation::near] << ", accepted "
               << row[Localisation::accepted] << "\n";
+  }
 }
 
 TEST(Mutants, EveryKindIsDrawn) {
@@ -54,7 +56,9 @@ TEST(Mutants, EveryKindIsDrawn) {
   for (uint64_t seed = 0; seed < 800; ++seed) {
     test::Case c = test::random_case(rng);
     Mutation m;
-    if (mutate(c.program, seed, &m)) seen.insert(m.kind);
+    if (mutate(c.program, seed, &m)) {
+      seen.insert(m.kind);
+    }
   }
   EXPECT_EQ(seen.size(), mutation_kinds().size());
 }

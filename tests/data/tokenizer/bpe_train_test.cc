@@ -24,7 +24,9 @@ Pairs merges_of(const Tokenizer& t) {
 
 Tokenizer train(const std::vector<std::string>& texts, BpeTrainOptions options) {
   BpeTrainer trainer(std::move(options));
-  for (const std::string& text : texts) trainer.add(text);
+  for (const std::string& text : texts) {
+    trainer.add(text);
+  }
   return trainer.train();
 }
 
@@ -58,7 +60,9 @@ TEST(BpeTrain, NeverLearnsASpecialToken) {
   const Tokenizer t = train({"end end end ending"}, options);
   std::vector<int32_t> ids;
   Encoder(t).encode("end ending", &ids, false);
-  for (const int32_t id : ids) EXPECT_NE(id, t.eos_id());
+  for (const int32_t id : ids) {
+    EXPECT_NE(id, t.eos_id());
+  }
   EXPECT_EQ(t.decode(ids), "end ending");
 }
 
@@ -67,15 +71,21 @@ Pairs slowly(const std::vector<std::string>& words, size_t merges, const Tokeniz
   std::vector<std::vector<int32_t>> symbols;
   for (const std::string& w : words) {
     symbols.emplace_back();
-    for (const char c : w) symbols.back().push_back(order.find_token(std::string(1, c)));
+    for (const char c : w) {
+      symbols.back().push_back(order.find_token(std::string(1, c)));
+    }
   }
   std::vector<std::string> tokens;
-  for (int32_t id = 0; id < 257; ++id) tokens.emplace_back(order.token_bytes(id));
+  for (int32_t id = 0; id < 257; ++id) {
+    tokens.emplace_back(order.token_bytes(id));
+  }
   Pairs out;
   while (out.size() < merges) {
     std::map<std::pair<int32_t, int32_t>, int64_t> counts;
     for (const auto& s : symbols) {
-      for (size_t i = 0; i + 1 < s.size(); ++i) ++counts[{s[i], s[i + 1]}];
+      for (size_t i = 0; i + 1 < s.size(); ++i) {
+        ++counts[{s[i], s[i + 1]}];
+      }
     }
     std::pair<int32_t, int32_t> best;
     int64_t most = 1;
@@ -91,7 +101,9 @@ Pairs slowly(const std::vector<std::string>& words, size_t merges, const Tokeniz
     const std::string both = out.back().first + out.back().second;
     const auto known = std::find(tokens.begin(), tokens.end(), both);
     const auto id = static_cast<int32_t>(known - tokens.begin());
-    if (known == tokens.end()) tokens.push_back(both);
+    if (known == tokens.end()) {
+      tokens.push_back(both);
+    }
     for (auto& s : symbols) {
       std::vector<int32_t> merged;
       for (size_t i = 0; i < s.size(); ++i) {

@@ -23,7 +23,9 @@ Words words_of(const std::string& pattern, std::string_view text) {
   Pretokenizer::Cursor cursor(pretokenizer);
   cursor.start(text);
   Words out;
-  for (std::string_view word; cursor.next(&word);) out.emplace_back(word);
+  for (std::string_view word; cursor.next(&word);) {
+    out.emplace_back(word);
+  }
   return out;
 }
 
@@ -36,9 +38,15 @@ TokenizerSpec spec_of(const std::vector<std::pair<std::string, std::string>>& me
       spec.tokens.push_back(bytes);
     }
   };
-  for (int b = 0; b < 256; ++b) append(std::string(1, static_cast<char>(b)));
-  for (const auto& [left, right] : merges) append(left + right);
-  for (const auto& [left, right] : merges) spec.merges.push_back({ids.at(left), ids.at(right)});
+  for (int b = 0; b < 256; ++b) {
+    append(std::string(1, static_cast<char>(b)));
+  }
+  for (const auto& [left, right] : merges) {
+    append(left + right);
+  }
+  for (const auto& [left, right] : merges) {
+    spec.merges.push_back({ids.at(left), ids.at(right)});
+  }
   append("<|endoftext|>");
   spec.pattern = kGpt2Pattern;
   spec.eos = ids.at("<|endoftext|>");
@@ -52,13 +60,17 @@ TokenizerSpec spec_of(const std::vector<std::pair<std::string, std::string>>& me
 
 Words tokens_of(const Tokenizer& t, std::string_view text) {
   Words out;
-  for (const int32_t id : t.encode(text)) out.emplace_back(t.token_bytes(id));
+  for (const int32_t id : t.encode(text)) {
+    out.emplace_back(t.token_bytes(id));
+  }
   return out;
 }
 
 TEST(ByteAlphabet, IsABijection) {
   std::string all;
-  for (int b = 0; b < 256; ++b) all.push_back(static_cast<char>(b));
+  for (int b = 0; b < 256; ++b) {
+    all.push_back(static_cast<char>(b));
+  }
   const std::string text = to_alphabet(all);
   std::string back;
   ASSERT_TRUE(from_alphabet(text, &back));
@@ -136,7 +148,9 @@ TEST(Tokenizer, EqualsTheDefinitionOnRandomWords) {
       word += static_cast<char>('a' + rng.below(3));
     }
     Words symbols;
-    for (const char c : word) symbols.emplace_back(1, c);
+    for (const char c : word) {
+      symbols.emplace_back(1, c);
+    }
     for (bool merged = true; merged;) {
       merged = false;
       for (const auto& [left, right] : merges) {
@@ -175,7 +189,9 @@ TEST(Tokenizer, CacheOverflows) {
   Encoder warm(t);
   Ids ids;
   std::string text;
-  for (int64_t i = 0; i < 300000; ++i) text += " " + std::to_string(i * 7919);
+  for (int64_t i = 0; i < 300000; ++i) {
+    text += " " + std::to_string(i * 7919);
+  }
   warm.encode(text, &ids);
   Ids again;
   warm.encode(text, &again);
@@ -348,8 +364,9 @@ TEST(TokenizerJson, RefusesHostileFiles) {
     text.replace(at, std::string_view(c.from).size(), c.to);
     EXPECT_ERROR(Tokenizer::parse(text, "f"), c.says);
   }
-  for (size_t n = 0; n < good.size() - 1; ++n)
+  for (size_t n = 0; n < good.size() - 1; ++n) {
     error_of([&] { Tokenizer::parse(good.substr(0, n), "f"); });
+  }
   EXPECT_ERROR(Tokenizer::load("/nonexistent/tokenizer.json"), "/nonexistent");
 }
 
