@@ -124,8 +124,8 @@ void Differentiator::run() {
   NodeId forward = static_cast<NodeId>(graph_.nodes.size());
   for (NodeId id = forward; id-- > 0;) {
     const graph::Node& node = graph_.nodes[static_cast<size_t>(id)];
-    bool reached = std::any_of(node.out.begin(), node.out.end(), [&](TensorId t) {
-      return grad_[static_cast<size_t>(t)] != kNone && wanted_[static_cast<size_t>(t)];
+    bool reached = std::any_of(node.out.begin(), node.out.end(), [&](TensorId tensor) {
+      return grad_[static_cast<size_t>(tensor)] != kNone && wanted_[static_cast<size_t>(tensor)];
     });
     if (!reached) continue;
     const ops::Op& op = ops::find(node.op);
@@ -199,18 +199,18 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   for (size_t i = 0; i < params.size(); ++i) {
     const graph::Tensor param = graph.tensor(params[i]);
     auto state = [&](const char* prefix) {
-      graph::Tensor t = param;
-      t.name = prefix + param.name;
-      t.kind = TensorKind::state;
-      t.init = {graph::Init::Kind::constant, 0.0};
-      return graph.add_tensor(t);
+      graph::Tensor tensor = param;
+      tensor.name = prefix + param.name;
+      tensor.kind = TensorKind::state;
+      tensor.init = {graph::Init::Kind::constant, 0.0};
+      return graph.add_tensor(tensor);
     };
-    TensorId m = state("exp_avg."), v = state("exp_avg_sq.");
+    TensorId tensor_id = state("exp_avg."), v = state("exp_avg_sq.");
     graph::Attrs attrs{{"beta1", config.beta1},
                        {"beta2", config.beta2},
                        {"eps", config.eps},
                        {"weight_decay", param.type.dims.size() > 1 ? config.weight_decay : 0.0}};
-    ops::apply(graph, "adamw", attrs, {params[i], sums[i], m, v, clip[0], hyper},
+    ops::apply(graph, "adamw", attrs, {params[i], sums[i], tensor_id, v, clip[0], hyper},
                "adamw." + param.name, param.layer, Phase::optimizer);
   }
 }

@@ -104,9 +104,9 @@ class Fields {
   static FieldTarget target_of(std::vector<T>& member) {
     return FieldList{[&member](size_t n) { member.resize(n); }, [&member] { return member.size(); },
                      [&member](size_t i) {
-                       Fields f;
-                       member[i].fields(f);
-                       return f;
+                       Fields fields;
+                       member[i].fields(fields);
+                       return fields;
                      }};
   }
 

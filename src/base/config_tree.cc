@@ -121,8 +121,9 @@ ConfigNode parse_tree(std::string_view text, const std::string& name, int depth)
     }
     root.where = name;
     return root;
-  } catch (const YAML::Exception& e) {
-    fail(at_line(name, e.mark, name), "not valid YAML: {}{}", e.msg, tab_advice(yaml, e.mark));
+  } catch (const YAML::Exception& exception) {
+    fail(at_line(name, exception.mark, name), "not valid YAML: {}{}", exception.msg,
+         tab_advice(yaml, exception.mark));
   }
 }
 

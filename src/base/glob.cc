@@ -116,8 +116,8 @@ class Walk {
 template <class Item, class Key>
 void sort_unique(std::vector<Item>* items, const Key& key) {
   std::sort(items->begin(), items->end(),
-            [&](const Item& a, const Item& b) { return key(a) < key(b); });
-  const auto same = [&](const Item& a, const Item& b) { return key(a) == key(b); };
+            [&](const Item& item, const Item& b) { return key(item) < key(b); });
+  const auto same = [&](const Item& item, const Item& b) { return key(item) == key(b); };
   items->erase(std::unique(items->begin(), items->end(), same), items->end());
 }
 
@@ -149,7 +149,9 @@ std::vector<std::string> list_glob(const std::string& pattern, std::vector<GlobS
   Walk(std::move(parts), &out, &passed).from(pattern[0] == '/' ? "/" : "", 0);
   sort_unique(&out, [](const std::string& path) -> const std::string& { return path; });
   if (skipped != nullptr) {
-    sort_unique(&passed, [](const GlobSkipped& s) -> const std::string& { return s.path; });
+    sort_unique(&passed, [](const GlobSkipped& glob_skipped) -> const std::string& {
+      return glob_skipped.path;
+    });
     skipped->insert(skipped->end(), passed.begin(), passed.end());
   }
   return out;

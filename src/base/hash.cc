@@ -14,8 +14,8 @@ uint64_t hash64(std::string_view bytes, uint64_t seed) {
 }
 
 Hash128 hash128(std::string_view bytes) {
-  const XXH128_hash_t h = XXH3_128bits(bytes.data(), bytes.size());
-  return {h.high64, h.low64};
+  const XXH128_hash_t xxh_namespacexxh128_hash_t = XXH3_128bits(bytes.data(), bytes.size());
+  return {xxh_namespacexxh128_hash_t.high64, xxh_namespacexxh128_hash_t.low64};
 }
 
 std::string Hash128::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
@@ -46,8 +46,9 @@ uint64_t Hasher::finish64() const {
 }
 
 Hash128 Hasher::finish() const {
-  const XXH128_hash_t h = XXH3_128bits_digest(static_cast<const XXH3_state_t*>(state_));
-  return {h.high64, h.low64};
+  const XXH128_hash_t xxh_namespacexxh128_hash_t =
+      XXH3_128bits_digest(static_cast<const XXH3_state_t*>(state_));
+  return {xxh_namespacexxh128_hash_t.high64, xxh_namespacexxh128_hash_t.low64};
 }
 
 }  // namespace hocket

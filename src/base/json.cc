@@ -38,10 +38,12 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool null() override { return value(Json(nullptr)); }
   bool boolean(bool v) override { return value(Json(v)); }
-  bool number_integer(number_integer_t v) override { return value(Json(v)); }
-  bool number_unsigned(number_unsigned_t v) override { return value(Json(v)); }
-  bool number_float(number_float_t v, const string_t&) override { return value(Json(v)); }
-  bool string(string_t& v) override { return value(Json(std::move(v))); }
+  bool number_integer(number_integer_t json_sax) override { return value(Json(json_sax)); }
+  bool number_unsigned(number_unsigned_t json_sax) override { return value(Json(json_sax)); }
+  bool number_float(number_float_t json_sax, const string_t&) override {
+    return value(Json(json_sax));
+  }
+  bool string(string_t& json_sax) override { return value(Json(std::move(json_sax))); }
   bool binary(binary_t&) override { return false; }
   bool start_object(size_t) override { return open(Json::object()); }
   bool start_array(size_t) override { return open(Json::array()); }
@@ -55,8 +57,9 @@ class Builder : public nlohmann::json_sax<Json> {
     key_ = std::move(name);
     return true;
   }
-  bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& e) override {
-    const std::string_view what = e.what();
+  bool parse_error(size_t at, const std::string&,
+                   const nlohmann::detail::exception& exception) override {
+    const std::string_view what = exception.what();
     const size_t skip = what.find(": ");
     error = skip == std::string_view::npos ? what : what.substr(skip + 2);
     for (const std::string_view drop :
@@ -123,8 +126,8 @@ Json parse_json(std::string_view text, const std::string& where, const JsonLimit
   bool good = false;
   try {
     good = Json::sax_parse(text.begin(), text.end(), &builder);
-  } catch (const nlohmann::detail::exception& e) {
-    builder.error = e.what();
+  } catch (const nlohmann::detail::exception& exception) {
+    builder.error = exception.what();
   }
   if (!good) {
     const std::string at =

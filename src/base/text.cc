@@ -35,20 +35,20 @@ std::string three_digits(double value) {
 
 }  // namespace
 
-int edit_distance(std::string_view a, std::string_view b) {
+int edit_distance(std::string_view text, std::string_view b) {
   const size_t n = b.size();
   std::vector<int> before(n + 1), previous(n + 1), row(n + 1);
   for (size_t j = 0; j <= n; ++j) {
     row[j] = static_cast<int>(j);
   }
-  for (size_t i = 1; i <= a.size(); ++i) {
+  for (size_t i = 1; i <= text.size(); ++i) {
     before.swap(previous);
     previous.swap(row);
     row[0] = static_cast<int>(i);
     for (size_t j = 1; j <= n; ++j) {
-      const int replace = previous[j - 1] + (a[i - 1] != b[j - 1]);
+      const int replace = previous[j - 1] + (text[i - 1] != b[j - 1]);
       row[j] = std::min({previous[j] + 1, row[j - 1] + 1, replace});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+      if (i > 1 && j > 1 && text[i - 1] == b[j - 2] && text[i - 2] == b[j - 1]) {
         row[j] = std::min(row[j], before[j - 2] + 1);
       }
     }

@@ -12,7 +12,7 @@ namespace hocket {
 
 /// Edits that turn `a` into `b`: insert, delete, replace, or swap of neighbours (optimal string
 /// alignment). O(|a| |b|) time.
-int edit_distance(std::string_view a, std::string_view b);
+int edit_distance(std::string_view text, std::string_view b);
 
 /// The candidate closest to `word`, the first of equals; empty if none is close enough to be meant
 /// (more edits than a third of the longer name, at least 2 allowed), ignoring case.

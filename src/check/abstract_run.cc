@@ -90,17 +90,17 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
     first_waiter_[static_cast<size_t>(other)] = lane;
   };
   int32_t blocker = -1;
-  for (TaskId d : t.deps) {
-    if (!done_[static_cast<size_t>(ctx_.global(ref.cls, d))]) {
-      blocker = ctx_.global(ref.cls, d);
+  for (TaskId dep : t.deps) {
+    if (!done_[static_cast<size_t>(ctx_.global(ref.cls, dep))]) {
+      blocker = ctx_.global(ref.cls, dep);
     }
   }
   if (blocker >= 0) return wait_for(blocker);
 
-  const KindInfo& k = ctx_.kind(t);
-  if (is_message(k)) {
+  const KindInfo& info = ctx_.kind(t);
+  if (is_message(info)) {
     const int32_t other = matching_.partner[static_cast<size_t>(task)];
-    const bool receive = is_receive(k);
+    const bool receive = is_receive(info);
     if (other < 0 && (receive || sends_ == Sends::wait)) {
       return;  // reported; waits for ever
     }
@@ -131,10 +131,10 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
 }
 
 AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
-  const TaskRef r = ctx_.ref(task);
-  const Task& t = ctx_.task(r);
-  for (TaskId d : t.deps) {
-    const int32_t g = ctx_.global(r.cls, d);
+  const TaskRef ref = ctx_.ref(task);
+  const Task& t = ctx_.task(ref);
+  for (TaskId dep : t.deps) {
+    const int32_t g = ctx_.global(ref.cls, dep);
     if (!done_[static_cast<size_t>(g)]) return {g, "depends on"};
   }
   const int32_t other = matching_.partner[static_cast<size_t>(task)];
@@ -145,9 +145,9 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
   if (const int32_t m = matching_.meeting[static_cast<size_t>(task)]; m >= 0) {
     const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(m)];
     if (all.complete) {
-      for (int32_t g : all.tasks) {
-        if (g != head_task(lane_index(g))) return {g, "meets"};
-        if (!arrived_[static_cast<size_t>(lane_index(g))]) return {g, "meets"};
+      for (int32_t task : all.tasks) {
+        if (task != head_task(lane_index(task))) return {task, "meets"};
+        if (!arrived_[static_cast<size_t>(lane_index(task))]) return {task, "meets"};
       }
     }
   }
@@ -169,10 +169,10 @@ std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
     while (true) {
       colour[static_cast<size_t>(lane)] = 1;
       path.push_back(lane);
-      const Wait w = waits_for(head_task(lane));
-      waits.push_back(w);
-      if (w.target < 0) break;
-      const int32_t next = lane_index(w.target);
+      const Wait wait = waits_for(head_task(lane));
+      waits.push_back(wait);
+      if (wait.target < 0) break;
+      const int32_t next = lane_index(wait.target);
       if (colour[static_cast<size_t>(next)] == 2) break;
       if (colour[static_cast<size_t>(next)] == 1) {
         const size_t from =

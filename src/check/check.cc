@@ -20,19 +20,19 @@
 namespace hocket::check {
 namespace {
 
-void claim(Verdict& v, bool planned, bool values) {
+void claim(Verdict& verdict, bool planned, bool values) {
   auto add = [&](std::string what, std::string rule) {
-    v.proved.push_back({std::move(what), std::move(rule)});
+    verdict.proved.push_back({std::move(what), std::move(rule)});
   };
   add(fmt::format("{} tasks and {} buffers are well-formed: ids, types, lanes, in-place updates",
-                  v.num_tasks, v.num_buffers),
+                  verdict.num_tasks, verdict.num_buffers),
       fmt::format("{} structural rules", structural_rules().size()));
-  const bool any_send = v.stuck_when_sends_wait.empty();
+  const bool any_send = verdict.stuck_when_sends_wait.empty();
   add(fmt::format("every run ends{}: {} messages pair with equal types, {} collectives come in one "
                   "order on all members, nothing waits in a cycle",
                   any_send ? ", whether a send completes alone or waits for its receiver"
                            : " if sends complete alone",
-                  v.num_messages, v.num_collectives),
+                  verdict.num_messages, verdict.num_collectives),
       any_send ? "abstract runs of all lanes, one representative rank per class, with both sends"
                : "abstract run of all lanes, one representative rank per class");
   add("no race: every two accesses to a buffer of which one writes are ordered; nothing is read "
@@ -52,7 +52,7 @@ void claim(Verdict& v, bool planned, bool values) {
             "every parameter, state and output ends the step with the value that the "
             "single-device graph gives it ({} applications), in the layout the host expects; "
             "no rank has a part of a sequence where an op needs all of it",
-            v.num_applications),
+            verdict.num_applications),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
   }
@@ -63,17 +63,17 @@ void claim(Verdict& v, bool planned, bool values) {
 }
 
 bool has_ragged(const Program& program) {
-  for (const RankClass& c : program.classes) {
-    for (const program::Buffer& b : c.buffers) {
-      if (b.expected_bytes != program::kNone) return true;
+  for (const RankClass& cls : program.classes) {
+    for (const program::Buffer& buffer : cls.buffers) {
+      if (buffer.expected_bytes != program::kNone) return true;
     }
   }
   return false;
 }
 
-void state_limits(Verdict& v, const Context& ctx, bool values) {
+void state_limits(Verdict& verdict, const Context& ctx, bool values) {
   if (values) {
-    v.assumptions = {
+    verdict.assumptions = {
         "the layout and gradient rules of src/ops are right (tested against one device and finite "
         "differences)",
         "the host fills inputs and initial persistent tensors as their declared layouts say",
@@ -81,46 +81,47 @@ void state_limits(Verdict& v, const Context& ctx, bool values) {
         "two different sums do not collide in a 128-bit hash",
     };
   }
-  v.assumptions.push_back("ranks of a class run the same list of tasks");
-  if (!v.stuck_when_sends_wait.empty()) {
-    v.assumptions.push_back(
+  verdict.assumptions.push_back("ranks of a class run the same list of tasks");
+  if (!verdict.stuck_when_sends_wait.empty()) {
+    verdict.assumptions.push_back(
         "sends complete without their receiver, as between local ranks (Gloo and NCCL wait); "
         "otherwise " +
-        v.stuck_when_sends_wait);
+        verdict.stuck_when_sends_wait);
   }
-  if (v.ragged_factor > 0) {
-    v.assumptions.push_back(fmt::format(
+  if (verdict.ragged_factor > 0) {
+    verdict.assumptions.push_back(fmt::format(
         "memory: routing brings no rank more than {:.2f} times its even share of rows, what "
         "ragged buffers are planned to hold; beyond that nothing is dropped, a run takes "
         "more memory and says so",
-        std::floor(v.ragged_factor * 100) / 100));
+        std::floor(verdict.ragged_factor * 100) / 100));
   } else if (!values && has_ragged(ctx.program)) {
-    v.assumptions.push_back("memory: ragged buffers hold no more than their expected size");
+    verdict.assumptions.push_back("memory: ragged buffers hold no more than their expected size");
   }
-  v.outside = {"kernels' own correctness", "rounding and the order of reductions",
-               "the communication library and the network",
-               "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
-               "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in "
-               "hand while "
-               "a checkpoint is saved or a sample is drawn"};
+  verdict.outside = {
+      "kernels' own correctness", "rounding and the order of reductions",
+      "the communication library and the network",
+      "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
+      "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in "
+      "hand while "
+      "a checkpoint is saved or a sample is drawn"};
 }
 
 /// Shared by both entries; `reference` null: no values.
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  Verdict v;
+  Verdict verdict;
   TypeTable own_types;
   OpKeys own_keys;
   Problems problems;
   problems.limit = options.max_problems;
   Context ctx(program, options, reference ? reference->types : own_types,
               reference ? reference->keys : own_keys, problems);
-  for (const RankClass& c : program.classes) {
-    v.num_tasks += static_cast<int64_t>(c.tasks.size());
-    v.num_buffers += static_cast<int64_t>(c.buffers.size());
+  for (const RankClass& cls : program.classes) {
+    verdict.num_tasks += static_cast<int64_t>(cls.tasks.size());
+    verdict.num_buffers += static_cast<int64_t>(cls.buffers.size());
   }
   if (reference) {
-    v.num_applications = reference->terms.num_apps();
+    verdict.num_applications = reference->terms.num_apps();
   }
   if (check_rules(ctx)) {
     if (reference && reference->num_micro_batches() != program.num_micro_batches) {
@@ -141,40 +142,40 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
       values->finish();
     }
     if (values) {
-      v.ragged_factor = values->least_factor();
+      verdict.ragged_factor = values->least_factor();
     }
-    v.memory = check_memory(ctx);
+    verdict.memory = check_memory(ctx);
     check_costs(ctx, values.get());
     if (problems.count == 0) {
-      v.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
+      verdict.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
     }
-    v.num_messages = sweep.num_messages();
-    v.num_collectives = sweep.num_collectives();
+    verdict.num_messages = sweep.num_messages();
+    verdict.num_collectives = sweep.num_collectives();
   }
-  v.num_problems = problems.count;
-  v.problems = std::move(problems.list);
-  if (v.ok() && options.skip_rules.empty()) {
-    claim(v, ctx.planned, reference != nullptr);
+  verdict.num_problems = problems.count;
+  verdict.problems = std::move(problems.list);
+  if (verdict.ok() && options.skip_rules.empty()) {
+    claim(verdict, ctx.planned, reference != nullptr);
   }
-  state_limits(v, ctx, reference != nullptr);
-  v.certificate.program = program::program_hash(program);
-  v.certificate.mesh = mesh_hash(program.mesh);
+  state_limits(verdict, ctx, reference != nullptr);
+  verdict.certificate.program = program::program_hash(program);
+  verdict.certificate.mesh = mesh_hash(program.mesh);
   for (const graph::Axis& axis : program.mesh.axes) {
-    v.certificate.ranks +=
-        fmt::format("{}{} {}", v.certificate.ranks.empty() ? "" : " x ", axis.name, axis.size);
+    verdict.certificate.ranks += fmt::format(
+        "{}{} {}", verdict.certificate.ranks.empty() ? "" : " x ", axis.name, axis.size);
   }
   if (reference) {
-    v.certificate.reference = reference->hash();
+    verdict.certificate.reference = reference->hash();
   }
-  v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return v;
+  verdict.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return verdict;
 }
 
 }  // namespace
 
-const char* to_string(ProblemClass c) {
+const char* to_string(ProblemClass problem_class) {
   constexpr const char* kNames[] = {"structure", "order", "memory", "value"};
-  return kNames[static_cast<int>(c)];
+  return kNames[static_cast<int>(problem_class)];
 }
 
 std::vector<RuleInfo> rules() {
@@ -198,9 +199,9 @@ Verdict Checker::check(const Program& program, const CheckOptions& options) {
 Verdict check(const Program& program, const graph::Graph& reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Checker checker(reference, program.num_micro_batches);
-  Verdict v = checker.check(program, options);
-  v.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return v;
+  Verdict verdict = checker.check(program, options);
+  verdict.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return verdict;
 }
 
 Verdict check_structure(const Program& program, const CheckOptions& options) {

@@ -27,7 +27,7 @@ struct TaskRef {
 /// Structure: ids, types, lanes. Order: deadlock, unmatched messages, races. Memory: overlaps of
 /// the arena, budget. Value: the result is not that of the single-device graph.
 enum class ProblemClass : uint8_t { structure, order, memory, value };
-const char* to_string(ProblemClass c);
+const char* to_string(ProblemClass problem_class);
 
 struct Problem {
   std::string rule;  ///< name in docs/check.md: "types-agree", "race", "not-in-graph"

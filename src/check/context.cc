@@ -32,13 +32,13 @@ OpClass class_of(std::string_view op) {
   return OpClass::compute;
 }
 
-uint32_t lanes_of(const KindInfo& k) {
-  if (k.op_class == OpClass::unknown) return 0;
-  if (k.comm) {
-    return bit(program::link_lane(k.comm->role, false)) |
-           bit(program::link_lane(k.comm->role, true));
+uint32_t lanes_of(const KindInfo& info) {
+  if (info.op_class == OpClass::unknown) return 0;
+  if (info.comm) {
+    return bit(program::link_lane(info.comm->role, false)) |
+           bit(program::link_lane(info.comm->role, true));
   }
-  if (k.op_class == OpClass::copy || k.op_class == OpClass::zero) {
+  if (info.op_class == OpClass::copy || info.op_class == OpClass::zero) {
     return bit(Lane::compute) | bit(Lane::h2d) | bit(Lane::d2h) | bit(Lane::host);
   }
   return bit(Lane::compute);
@@ -58,14 +58,14 @@ bool is_rule(std::string_view name) {
 }  // namespace
 
 LayoutId Layouts::intern(Layout layout) {
-  for (size_t a = 0; a < kMaxAxes; ++a) {
-    if (a >= mesh_.axes.size() || mesh_.axes[a].size <= 1) {
-      layout.on[a] = Placement::replicate();
+  for (size_t axis = 0; axis < kMaxAxes; ++axis) {
+    if (axis >= mesh_.axes.size() || mesh_.axes[axis].size <= 1) {
+      layout.on[axis] = Placement::replicate();
     }
   }
   uint64_t key = 0;
-  for (const Placement& p : layout.on) {
-    key = key << 8 | static_cast<uint8_t>(p.code);
+  for (const Placement& placement : layout.on) {
+    key = key << 8 | static_cast<uint8_t>(placement.code);
   }
   auto [it, made] = index_.emplace(key, static_cast<LayoutId>(layouts_.size()));
   if (made) {
@@ -85,8 +85,14 @@ void Problems::add(Problem problem) {
   }
 }
 
-Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& k, Problems& pr)
-    : program(p), options(o), types(t), keys(k), problems(pr), layouts(p.mesh) {
+Context::Context(const Program& p, const CheckOptions& check_options, TypeTable& type_table,
+                 OpKeys& op_keys, Problems& pr)
+    : program(p),
+      options(check_options),
+      types(type_table),
+      keys(op_keys),
+      problems(pr),
+      layouts(p.mesh) {
   pp_axis = p.mesh.axis("pp");
   for (const program::Kind& kind : p.kinds) {
     KindInfo info;
@@ -122,36 +128,36 @@ Context::Context(const Program& p, const CheckOptions& o, TypeTable& t, OpKeys& 
   }
   for (const program::Group& group : p.groups) {
     GroupInfo info;
-    for (int32_t a : group.axes) {
-      if (a < 0 || a >= static_cast<int32_t>(p.mesh.axes.size())) continue;
-      if (a == pp_axis) {
+    for (int32_t axis : group.axes) {
+      if (axis < 0 || axis >= static_cast<int32_t>(p.mesh.axes.size())) continue;
+      if (axis == pp_axis) {
         info.classes = group.members;
         if (info.classes.empty()) {
-          for (size_t c = 0; c < p.classes.size(); ++c) {
-            info.classes.push_back(static_cast<int32_t>(c));
+          for (size_t cls = 0; cls < p.classes.size(); ++cls) {
+            info.classes.push_back(static_cast<int32_t>(cls));
           }
         }
         info.crosses_stages = info.classes.size() > 1;
         info.ranks *= static_cast<int64_t>(info.classes.size());
-      } else if (p.mesh.axes[static_cast<size_t>(a)].size > 1) {
-        info.axes.push_back(a);
-        info.ranks *= p.mesh.axes[static_cast<size_t>(a)].size;
+      } else if (p.mesh.axes[static_cast<size_t>(axis)].size > 1) {
+        info.axes.push_back(axis);
+        info.ranks *= p.mesh.axes[static_cast<size_t>(axis)].size;
       }
     }
     groups.push_back(std::move(info));
   }
-  for (const RankClass& c : p.classes) {
-    planned = planned || c.arena_bytes > 0;
-    for (const program::Buffer& b : c.buffers) {
-      planned = planned || (b.kind == BufferKind::step && b.offset != program::kNone);
+  for (const RankClass& cls : p.classes) {
+    planned = planned || cls.arena_bytes > 0;
+    for (const program::Buffer& buffer : cls.buffers) {
+      planned = planned || (buffer.kind == BufferKind::step && buffer.offset != program::kNone);
     }
   }
 }
 
 void Context::place() {
   size_t total = 0;
-  for (const RankClass& c : program.classes) {
-    total += c.tasks.size();
+  for (const RankClass& cls : program.classes) {
+    total += cls.tasks.size();
   }
   position.resize(total);
   task_class.resize(total);
@@ -162,26 +168,27 @@ void Context::place() {
   for (size_t c = 0; c < program.classes.size(); ++c) {
     first_task.push_back(next);
     const RankClass& cls = program.classes[c];
-    for (size_t t = 0; t < cls.tasks.size(); ++t, ++next) {
-      auto& lane = lanes[c][static_cast<size_t>(cls.tasks[t].lane)];
+    for (size_t task = 0; task < cls.tasks.size(); ++task, ++next) {
+      auto& lane = lanes[c][static_cast<size_t>(cls.tasks[task].lane)];
       position[static_cast<size_t>(next)] = static_cast<int32_t>(lane.size());
       task_class[static_cast<size_t>(next)] = static_cast<int32_t>(c);
-      lane_of[static_cast<size_t>(next)] = static_cast<uint8_t>(cls.tasks[t].lane);
-      lane.push_back(static_cast<TaskId>(t));
+      lane_of[static_cast<size_t>(next)] = static_cast<uint8_t>(cls.tasks[task].lane);
+      lane.push_back(static_cast<TaskId>(task));
     }
     buffer_type[c].reserve(cls.buffers.size());
-    for (const program::Buffer& b : cls.buffers) {
-      buffer_type[c].push_back(types.intern(b.type));
+    for (const program::Buffer& buffer : cls.buffers) {
+      buffer_type[c].push_back(types.intern(buffer.type));
     }
   }
 }
 
-bool Context::leaves_node(int32_t cls, const Task& t) const {
-  const auto [known, fresh] = leaves_node_.try_emplace({cls, t.group, t.peer_axis, t.peer});
+bool Context::leaves_node(int32_t cls, const Task& task) const {
+  const auto [known, fresh] =
+      leaves_node_.try_emplace({cls, task.group, task.peer_axis, task.peer});
   if (fresh) {
-    known->second = t.group != program::kNone
-                        ? program.leaves_node(program.groups[static_cast<size_t>(t.group)], cls)
-                        : program.leaves_node(t.peer_axis, t.peer, cls);
+    known->second = task.group != program::kNone
+                        ? program.leaves_node(program.groups[static_cast<size_t>(task.group)], cls)
+                        : program.leaves_node(task.peer_axis, task.peer, cls);
   }
   return known->second;
 }
@@ -199,12 +206,12 @@ std::string Context::ranks_text(int32_t cls) const {
   return ranks.size() > 8 ? text + ",.." : text;
 }
 
-std::vector<TaskRef> Context::users(int32_t cls, BufferId b, size_t at_most) const {
+std::vector<TaskRef> Context::users(int32_t cls, BufferId buffer, size_t at_most) const {
   std::vector<TaskRef> list;
   const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
   for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i) {
     for (const auto* operands : {&tasks[i].in, &tasks[i].out}) {
-      if (std::find(operands->begin(), operands->end(), b) != operands->end()) {
+      if (std::find(operands->begin(), operands->end(), buffer) != operands->end()) {
         list.push_back({cls, static_cast<int32_t>(i)});
         break;
       }
@@ -213,21 +220,21 @@ std::vector<TaskRef> Context::users(int32_t cls, BufferId b, size_t at_most) con
   return list;
 }
 
-std::string Context::name(TaskRef r) const {
-  if (r.cls < 0) return "the program";
-  if (r.task < 0) return fmt::format("class {} ({})", r.cls, ranks_text(r.cls));
-  std::string text = program::task_name(program, r.cls, r.task);
+std::string Context::name(TaskRef ref) const {
+  if (ref.cls < 0) return "the program";
+  if (ref.task < 0) return fmt::format("class {} ({})", ref.cls, ranks_text(ref.cls));
+  std::string text = program::task_name(program, ref.cls, ref.task);
   if (program.classes.size() > 1) {
-    text += fmt::format(" of class {}", r.cls);
+    text += fmt::format(" of class {}", ref.cls);
   }
   return text;
 }
 
-std::string Context::buffer_name(int32_t cls, BufferId b) const {
+std::string Context::buffer_name(int32_t cls, BufferId buffer_id) const {
   const program::Buffer& buffer =
-      program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(b)];
+      program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(buffer_id)];
   if (buffer.kind == BufferKind::step) {
-    return fmt::format("buffer {} ({})", b, graph::to_string(buffer.type));
+    return fmt::format("buffer {} ({})", buffer_id, graph::to_string(buffer.type));
   }
   std::string text = fmt::format("{} '{}'", program::to_string(buffer.kind), buffer.name);
   if (buffer.micro_batch >= 0) {
@@ -241,38 +248,39 @@ bool Context::skips(std::string_view rule) const {
   return std::find(list.begin(), list.end(), rule) != list.end();
 }
 
-void Context::report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
-                     std::string text, std::string fix) {
+void Context::report(const char* rule, ProblemClass problem_class, TaskRef task,
+                     std::vector<TaskRef> related, std::string text, std::string fix) {
   HOCKET_CHECK(is_rule(rule), "the rule {} is in no list; add it to derived_rules", rule);
   if (skips(rule)) return;
   if (problems.full()) {
     ++problems.count;
     return;
   }
-  Problem p;
-  p.rule = rule;
-  p.problem_class = c;
-  p.task = task;
-  for (const TaskRef& r : related) {
-    if (!(r == task) && std::find(p.related.begin(), p.related.end(), r) == p.related.end()) {
-      p.related.push_back(r);
+  Problem problem;
+  problem.rule = rule;
+  problem.problem_class = problem_class;
+  problem.task = task;
+  for (const TaskRef& ref : related) {
+    if (!(ref == task) &&
+        std::find(problem.related.begin(), problem.related.end(), ref) == problem.related.end()) {
+      problem.related.push_back(ref);
     }
   }
   if (task.cls >= 0 && static_cast<size_t>(task.cls) < program.classes.size()) {
-    p.ranks = program.ranks_of(task.cls);
+    problem.ranks = program.ranks_of(task.cls);
   }
-  for (const TaskRef& r : p.related) {
-    if (r.cls != task.cls) {
-      for (int32_t rank : program.ranks_of(r.cls)) {
-        p.ranks.push_back(rank);
+  for (const TaskRef& ref : problem.related) {
+    if (ref.cls != task.cls) {
+      for (int32_t rank : program.ranks_of(ref.cls)) {
+        problem.ranks.push_back(rank);
       }
     }
   }
-  std::sort(p.ranks.begin(), p.ranks.end());
-  p.ranks.erase(std::unique(p.ranks.begin(), p.ranks.end()), p.ranks.end());
-  p.text = std::move(text);
-  p.fix = std::move(fix);
-  problems.add(std::move(p));
+  std::sort(problem.ranks.begin(), problem.ranks.end());
+  problem.ranks.erase(std::unique(problem.ranks.begin(), problem.ranks.end()), problem.ranks.end());
+  problem.text = std::move(text);
+  problem.fix = std::move(fix);
+  problems.add(std::move(problem));
 }
 
 }  // namespace hocket::check

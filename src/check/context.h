@@ -40,12 +40,16 @@ struct KindInfo {
   std::vector<TypeId> in, out;     ///< local types
   std::vector<int16_t> shares;     ///< by output: input that it updates in place, -1
 };
-inline bool is_local(const KindInfo& k) { return !k.comm && k.op_class != OpClass::unknown; }
-inline bool is_collective(const KindInfo& k) {
-  return k.comm && k.comm->role == comm::Role::collective;
+inline bool is_local(const KindInfo& info) {
+  return !info.comm && info.op_class != OpClass::unknown;
 }
-inline bool is_message(const KindInfo& k) { return k.comm && !is_collective(k); }
-inline bool is_receive(const KindInfo& k) { return k.comm && k.comm->role == comm::Role::receive; }
+inline bool is_collective(const KindInfo& info) {
+  return info.comm && info.comm->role == comm::Role::collective;
+}
+inline bool is_message(const KindInfo& info) { return info.comm && !is_collective(info); }
+inline bool is_receive(const KindInfo& info) {
+  return info.comm && info.comm->role == comm::Role::receive;
+}
 
 struct GroupInfo {
   std::vector<int32_t> axes;     ///< of more than one rank, without pp
@@ -111,23 +115,23 @@ struct Context {
     const int32_t cls = task_class[static_cast<size_t>(global_task)];
     return {cls, global_task - first_task[static_cast<size_t>(cls)]};
   }
-  const Task& task(TaskRef r) const {
-    return program.classes[static_cast<size_t>(r.cls)].tasks[static_cast<size_t>(r.task)];
+  const Task& task(TaskRef ref) const {
+    return program.classes[static_cast<size_t>(ref.cls)].tasks[static_cast<size_t>(ref.task)];
   }
-  const KindInfo& kind(const Task& t) const { return kinds[static_cast<size_t>(t.kind)]; }
+  const KindInfo& kind(const Task& task) const { return kinds[static_cast<size_t>(task.kind)]; }
   /// True if a communication task of the class reaches ranks of other nodes.
-  bool leaves_node(int32_t cls, const Task& t) const;
+  bool leaves_node(int32_t cls, const Task& task) const;
   /// "linear L3 mb2 fwd (task 118) of class 1 (ranks 4-7)".
-  std::string name(TaskRef r) const;
+  std::string name(TaskRef ref) const;
   /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
-  std::string buffer_name(int32_t cls, BufferId b) const;
+  std::string buffer_name(int32_t cls, BufferId buffer) const;
   std::string ranks_text(int32_t cls) const;
   /// First tasks that read or write the buffer (a scan: for messages only).
-  std::vector<TaskRef> users(int32_t cls, BufferId b, size_t at_most = 4) const;
+  std::vector<TaskRef> users(int32_t cls, BufferId buffer, size_t at_most = 4) const;
   /// True for a rule that CheckOptions::skip_rules leaves out.
   bool skips(std::string_view rule) const;
-  void report(const char* rule, ProblemClass c, TaskRef task, std::vector<TaskRef> related,
-              std::string text, std::string fix);
+  void report(const char* rule, ProblemClass problem_class, TaskRef task,
+              std::vector<TaskRef> related, std::string text, std::string fix);
 
  private:
   /// By class, group, peer axis and peer: a scan over all ranks, asked for every task.

@@ -46,8 +46,8 @@ std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t e
 
 void check_costs(Context& ctx, const Values* values) {
   std::vector<bool> seen(ctx.kinds.size(), false);
-  for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
-    const auto& tasks = ctx.program.classes[c].tasks;
+  for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
+    const auto& tasks = ctx.program.classes[cls].tasks;
     for (size_t i = 0; i < tasks.size(); ++i) {
       const size_t k = static_cast<size_t>(tasks[i].kind);
       const program::Kind& kind = ctx.program.kinds[k];
@@ -60,7 +60,7 @@ void check_costs(Context& ctx, const Values* values) {
       }
       const std::string wrong = cost_differs(kind, *ctx.kinds[k].rules, experts);
       if (wrong.empty()) continue;
-      const TaskRef ref{static_cast<int32_t>(c), static_cast<int32_t>(i)};
+      const TaskRef ref{static_cast<int32_t>(cls), static_cast<int32_t>(i)};
       ctx.report("cost-follows", ProblemClass::structure, ref, {}, ctx.name(ref) + ": " + wrong,
                  "give the kind the FLOPs and bytes that ops::cost_of says");
     }

@@ -29,22 +29,22 @@ std::string coordinates(const graph::Node& node, int32_t micro_batch) {
 
 }  // namespace
 
-std::string Values::describe(ExprId e) const {
-  if (e == kUnwritten) return "nothing";
-  if (e == kUnknown) return "something already refused";
-  if (e == kZero) return "zero";
-  const Expr& x = ref_.terms[e];
-  const graph::Graph& g = ref_.graph();
+std::string Values::describe(ExprId expr) const {
+  if (expr == kUnwritten) return "nothing";
+  if (expr == kUnknown) return "something already refused";
+  if (expr == kZero) return "zero";
+  const Expr& x = ref_.terms[expr];
+  const graph::Graph& graph = ref_.graph();
   switch (x.kind) {
     case Expr::Kind::tensor:
-      return fmt::format("'{}' as it was before the step", g.tensor(x.a).name);
+      return fmt::format("'{}' as it was before the step", graph.tensor(x.a).name);
     case Expr::Kind::input:
-      return x.b < 0 ? fmt::format("input '{}'", g.tensor(x.a).name)
-                     : fmt::format("input '{}' of mb{}", g.tensor(x.a).name, x.b);
+      return x.b < 0 ? fmt::format("input '{}'", graph.tensor(x.a).name)
+                     : fmt::format("input '{}' of mb{}", graph.tensor(x.a).name, x.b);
     case Expr::Kind::sizes:
       return "row counts of an exchange";
     case Expr::Kind::sum: {
-      const std::vector<ExprId> terms = ref_.terms.terms_of(e);
+      const std::vector<ExprId> terms = ref_.terms.terms_of(expr);
       std::string text = fmt::format("a sum of {} terms (", terms.size());
       for (size_t i = 0; i < terms.size() && i < 2; ++i) {
         text += (i ? ", " : "") + describe(terms[i]);
@@ -54,19 +54,19 @@ std::string Values::describe(ExprId e) const {
     case Expr::Kind::output:
       break;
   }
-  const Application& a = ref_.terms.app(x.a);
-  const graph::Node& node = g.nodes[static_cast<size_t>(a.node)];
-  const std::string& name = g.tensor(node.out[static_cast<size_t>(x.b)]).name;
-  return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, a.micro_batch),
-                     a.num_out > 1 ? fmt::format(" output {}", x.b) : "", name);
+  const Application& app = ref_.terms.app(x.a);
+  const graph::Node& node = graph.nodes[static_cast<size_t>(app.node)];
+  const std::string& name = graph.tensor(node.out[static_cast<size_t>(x.b)]).name;
+  return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, app.micro_batch),
+                     app.num_out > 1 ? fmt::format(" output {}", x.b) : "", name);
 }
 
 /// Tasks that computed the application behind a term (first few).
-std::vector<TaskRef> Values::makers(ExprId e) const {
+std::vector<TaskRef> Values::makers(ExprId expr) const {
   std::vector<TaskRef> list;
-  if (e < 0 || ref_.terms[e].kind != Expr::Kind::output) return list;
+  if (expr < 0 || ref_.terms[expr].kind != Expr::Kind::output) return list;
   for (size_t i = 0; i < made_.size() && list.size() < 4; ++i) {
-    if (made_[i] == ref_.terms[e].a) {
+    if (made_[i] == ref_.terms[expr].a) {
       list.push_back(ctx_.ref(static_cast<int32_t>(i)));
     }
   }
@@ -74,12 +74,12 @@ std::vector<TaskRef> Values::makers(ExprId e) const {
 }
 
 /// Tasks that brought a term to where it lies now: its makers, or communication (first few).
-std::vector<TaskRef> Values::carriers(ExprId e) const {
+std::vector<TaskRef> Values::carriers(ExprId expr) const {
   constexpr size_t kMost = 4;
   std::vector<TaskRef> list;
   for (size_t c = 0; c < values_.size(); ++c) {
     for (size_t b = 0; b < values_[c].size() && list.size() < kMost; ++b) {
-      if (values_[c][b].expr != e) continue;
+      if (values_[c][b].expr != expr) continue;
       const int32_t w = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
       if (w >= 0) {
         list.push_back(ctx_.ref(w));
@@ -93,11 +93,11 @@ std::vector<TaskRef> Values::carriers(ExprId e) const {
 /// missing terms are made of.
 std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const {
   std::map<ExprId, int> count;
-  for (ExprId e : ref_.terms.terms_of(want)) {
-    ++count[e];
+  for (ExprId expr : ref_.terms.terms_of(want)) {
+    ++count[expr];
   }
-  for (ExprId e : ref_.terms.terms_of(got)) {
-    --count[e];
+  for (ExprId expr : ref_.terms.terms_of(got)) {
+    --count[expr];
   }
   std::string missing, extra;
   int num_missing = 0, num_extra = 0;
@@ -130,22 +130,23 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
 }
 
 /// The application of the single-device step that this task most likely should be.
-AppId Values::closest(const Task& t, const KindInfo& k) const {
+AppId Values::closest(const Task& task, const KindInfo& info) const {
   std::vector<ExprId> got;
-  for (size_t i = 0; i < t.in.size(); ++i) {
+  for (size_t i = 0; i < task.in.size(); ++i) {
     got.push_back(exprs_[i]);
   }
   AppId best = -1;
   int best_score = -1, budget = 200000;  // terms of sums looked at
   std::vector<std::vector<ExprId>> parts;
-  for (ExprId e : got) {
-    parts.push_back(ref_.terms.count(e) > 1 ? ref_.terms.terms_of(e) : std::vector<ExprId>{e});
+  for (ExprId expr : got) {
+    parts.push_back(ref_.terms.count(expr) > 1 ? ref_.terms.terms_of(expr)
+                                               : std::vector<ExprId>{expr});
   }
-  const std::string& op = ref_.keys[k.key].op;
+  const std::string& op = ref_.keys[info.key].op;
   for (AppId a = 0; a < ref_.terms.num_apps(); ++a) {
     const Application& app = ref_.terms.app(a);
     if (app.num_in != static_cast<int32_t>(got.size())) continue;
-    const bool same_key = app.key == k.key;
+    const bool same_key = app.key == info.key;
     if (!same_key && ref_.keys[app.key].op != op) continue;
     int score = same_key ? 2 : 0;
     const auto in = ref_.terms.inputs(a);
@@ -165,10 +166,10 @@ AppId Values::closest(const Task& t, const KindInfo& k) const {
       }
     }
     const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
-    if (app.micro_batch == t.micro_batch) {
+    if (app.micro_batch == task.micro_batch) {
       score += 2;
     }
-    if (node.layer == t.layer) {
+    if (node.layer == task.layer) {
       score += 2;
     }
     if (score > best_score) {
@@ -187,14 +188,14 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
   TaskRef found;
   for (size_t head = 0; head < queue.size() && queue.size() < 256; ++head) {
     const TaskRef at = queue[head];
-    const Task& t = ctx_.task(at);
+    const Task& task = ctx_.task(at);
     const AppId a = made_[static_cast<size_t>(ctx_.global(at.cls, at.task))];
     if (a >= 0 && !(at == ref)) {
       const Application& app = ref_.terms.app(a);
       const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
       const bool mb =
-          t.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != t.micro_batch;
-      const bool layer = t.layer >= 0 && node.layer >= 0 && node.layer != t.layer;
+          task.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != task.micro_batch;
+      const bool layer = task.layer >= 0 && node.layer >= 0 && node.layer != task.layer;
       // Equal applications in other places (same inputs) carry the coordinates of the first only.
       if (mb || layer) {
         found = at;
@@ -202,8 +203,8 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
         continue;
       }
     }
-    for (BufferId b : t.in) {
-      const int32_t w = hazards_.writer(at.cls, b, ctx_.global(at.cls, at.task));
+    for (BufferId input : task.in) {
+      const int32_t w = hazards_.writer(at.cls, input, ctx_.global(at.cls, at.task));
       if (w < 0) continue;
       const TaskRef from = ctx_.ref(w);
       if (seen.insert(from).second) {
@@ -216,13 +217,14 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
 
 void Values::explain_unknown(TaskRef ref) {
   const Task& t = ctx_.task(ref);
-  const KindInfo& k = ctx_.kind(t);
+  const KindInfo& info = ctx_.kind(t);
   std::vector<TaskRef> related;
   std::string text = ctx_.name(ref) + " computes what the single-device step does not contain";
   std::string fix = "let the task read what the graph's op reads";
-  const AppId want = closest(t, k);
+  const AppId want = closest(t, info);
   if (want < 0) {
-    text += fmt::format(": the graph has no {} with {} inputs", ref_.keys[k.key].op, t.in.size());
+    text +=
+        fmt::format(": the graph has no {} with {} inputs", ref_.keys[info.key].op, t.in.size());
     ctx_.report("not-in-graph", ProblemClass::value, ref, {}, text, "remove the task");
     return;
   }
@@ -231,9 +233,9 @@ void Values::explain_unknown(TaskRef ref) {
   const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
   text += fmt::format("; the nearest in the graph is {}{} (node {})", node.op,
                       coordinates(node, app.micro_batch), app.node);
-  if (app.key != k.key) {
+  if (app.key != info.key) {
     text +=
-        fmt::format(": attributes are {}; expected {}", graph::to_string(ref_.keys[k.key].attrs),
+        fmt::format(": attributes are {}; expected {}", graph::to_string(ref_.keys[info.key].attrs),
                     graph::to_string(ref_.keys[app.key].attrs));
     fix = "give the task the attributes of the graph's op";
   }
@@ -257,9 +259,9 @@ void Values::explain_unknown(TaskRef ref) {
     }
   }
   if (const TaskRef cause = misplaced_ancestor(ref); cause.cls >= 0) {
-    const AppId a = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
+    const AppId app = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
     text += fmt::format("; it goes back to {}, which computes {}", ctx_.name(cause),
-                        describe(ref_.terms.output(a, 0)));
+                        describe(ref_.terms.output(app, 0)));
     related.insert(related.begin(), ref);
     ctx_.report("not-in-graph", ProblemClass::value, cause, related, text, fix);
     return;
@@ -267,23 +269,24 @@ void Values::explain_unknown(TaskRef ref) {
   ctx_.report("not-in-graph", ProblemClass::value, ref, related, text, fix);
 }
 
-void Values::explain_layout(TaskRef ref, const Signature& s) {
-  const Task& t = ctx_.task(ref);
-  const std::string& axis = ctx_.program.mesh.axes[static_cast<size_t>(s.bad_axis)].name;
+void Values::explain_layout(TaskRef ref, const Signature& signature) {
+  const Task& task = ctx_.task(ref);
+  const std::string& axis = ctx_.program.mesh.axes[static_cast<size_t>(signature.bad_axis)].name;
   std::vector<TaskRef> related;
   std::string text = fmt::format(
       "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
   bool partial = false, split = false;
-  for (size_t i = 0; i < t.in.size(); ++i) {
-    const Placement p = ctx_.layouts[s.in[i]].on[static_cast<size_t>(s.bad_axis)];
-    partial |= p.is_partial();
-    split |= p.is_split();
-    text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, t.in[i]),
-                        ctx_.layouts.text(s.in[i]));
-    const int32_t w = hazards_.writer(ref.cls, t.in[i], ctx_.global(ref.cls, ref.task));
+  for (size_t i = 0; i < task.in.size(); ++i) {
+    const Placement placement =
+        ctx_.layouts[signature.in[i]].on[static_cast<size_t>(signature.bad_axis)];
+    partial |= placement.is_partial();
+    split |= placement.is_split();
+    text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, task.in[i]),
+                        ctx_.layouts.text(signature.in[i]));
+    const int32_t w = hazards_.writer(ref.cls, task.in[i], ctx_.global(ref.cls, ref.task));
     if (w >= 0) {
       text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
-      if (p.is_partial()) {
+      if (placement.is_partial()) {
         related.insert(related.begin(), ctx_.ref(w));
       } else {
         related.push_back(ctx_.ref(w));
@@ -296,15 +299,15 @@ void Values::explain_layout(TaskRef ref, const Signature& s) {
                       : "bring the inputs to layouts that the op's rule lists");
 }
 
-void Values::explain_final(int32_t cls, BufferId b, ExprId want, ExprId got) {
+void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got) {
   std::vector<TaskRef> related;
-  const int32_t w = hazards_.writer(cls, b);
+  const int32_t w = hazards_.writer(cls, buffer);
   TaskRef task{cls, -1};
   if (w >= 0) {
     task = ctx_.ref(w);
   }
   std::string text = fmt::format("{} of class {} ({}) ends the step with ",
-                                 ctx_.buffer_name(cls, b), cls, ctx_.ranks_text(cls));
+                                 ctx_.buffer_name(cls, buffer), cls, ctx_.ranks_text(cls));
   if (w < 0) {
     text += "no task having written it; expected " + describe(want);
   } else if (got >= 0 && ref_.terms[got].type == ref_.terms[want].type) {
@@ -313,10 +316,10 @@ void Values::explain_final(int32_t cls, BufferId b, ExprId want, ExprId got) {
     text += fmt::format("{}; expected {}", describe(got), describe(want));
   }
   // Tasks that hold the inputs of what is missing are next to the task that is.
-  for (ExprId e : ref_.terms.terms_of(want)) {
-    if (ref_.terms[e].kind != Expr::Kind::output || !makers(e).empty()) continue;
-    text += fmt::format("; no task computes {}", describe(e));
-    for (ExprId in : ref_.terms.inputs(ref_.terms[e].a)) {
+  for (ExprId expr : ref_.terms.terms_of(want)) {
+    if (ref_.terms[expr].kind != Expr::Kind::output || !makers(expr).empty()) continue;
+    text += fmt::format("; no task computes {}", describe(expr));
+    for (ExprId in : ref_.terms.inputs(ref_.terms[expr].a)) {
       for (ExprId part : ref_.terms.terms_of(in)) {
         for (const std::vector<TaskRef>& from : {makers(part), carriers(part)}) {
           related.insert(related.end(), from.begin(), from.end());

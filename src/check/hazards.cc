@@ -10,28 +10,29 @@ constexpr const char* kAddEdge = "add a dependency between the two tasks";
 }  // namespace
 
 Hazards::Hazards(Context& ctx) : ctx_(ctx) {
-  for (const RankClass& c : ctx.program.classes) {
-    ClassState s;
-    s.access.assign(c.buffers.size(), Clock{});
-    s.writer.assign(c.buffers.size(), kNever);
-    s.prior.assign(c.buffers.size(), kNever);
-    s.held.assign(c.buffers.size(), 0);
-    for (size_t b = 0; b < c.buffers.size(); ++b) {
-      if (c.buffers[b].kind == BufferKind::persistent || c.buffers[b].kind == BufferKind::input) {
-        s.writer[b] = kHost;
+  for (const RankClass& cls : ctx.program.classes) {
+    ClassState state;
+    state.access.assign(cls.buffers.size(), Clock{});
+    state.writer.assign(cls.buffers.size(), kNever);
+    state.prior.assign(cls.buffers.size(), kNever);
+    state.held.assign(cls.buffers.size(), 0);
+    for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
+      if (cls.buffers[buffer].kind == BufferKind::persistent ||
+          cls.buffers[buffer].kind == BufferKind::input) {
+        state.writer[buffer] = kHost;
       }
     }
-    state_.push_back(std::move(s));
+    state_.push_back(std::move(state));
   }
 }
 
 void Hazards::race(int32_t first, int32_t second, const std::string& what, const char* fix) {
   if (!reported_.insert({first, second}).second) return;
-  const TaskRef a = ctx_.ref(first), b = ctx_.ref(second);
-  const std::string text = first == second ? fmt::format("{} {}", ctx_.name(b), what)
+  const TaskRef ref = ctx_.ref(first), task_ref = ctx_.ref(second);
+  const std::string text = first == second ? fmt::format("{} {}", ctx_.name(task_ref), what)
                                            : fmt::format("{} {}: nothing orders it after {}",
-                                                         ctx_.name(b), what, ctx_.name(a));
-  ctx_.report("race", ProblemClass::order, b, {a}, text, fix);
+                                                         ctx_.name(task_ref), what, ctx_.name(ref));
+  ctx_.report("race", ProblemClass::order, task_ref, {ref}, text, fix);
 }
 
 std::string Hazards::owner_name(int32_t cls, int32_t owner) const {
@@ -41,84 +42,84 @@ std::string Hazards::owner_name(int32_t cls, int32_t owner) const {
 
 void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
                     std::vector<BufferId>* lost) {
-  ClassState& s = state_[static_cast<size_t>(cls)];
+  ClassState& state = state_[static_cast<size_t>(cls)];
   const RankClass& rc = ctx_.program.classes[static_cast<size_t>(cls)];
   const Task& t = rc.tasks[static_cast<size_t>(task)];
   const size_t lane = static_cast<size_t>(t.lane);
   const int32_t now = ctx_.position[static_cast<size_t>(global)] + 1;
 
-  auto check_read = [&](BufferId b) {
-    const size_t i = static_cast<size_t>(b);
-    const int32_t w = s.writer[i];
+  auto check_read = [&](BufferId buffer_id) {
+    const size_t i = static_cast<size_t>(buffer_id);
+    const int32_t w = state.writer[i];
     if (w == kNever) {
-      if (reported_.insert({-2 - b, global}).second) {
+      if (reported_.insert({-2 - buffer_id, global}).second) {
         std::vector<TaskRef> writers;
         for (size_t k = 0; k < rc.tasks.size() && writers.size() < 4; ++k) {
           for (BufferId out : rc.tasks[k].out) {
-            if (out == b) {
+            if (out == buffer_id) {
               writers.push_back({cls, static_cast<int32_t>(k)});
             }
           }
         }
         std::string text = fmt::format("{} reads {}, which nothing has written before it",
-                                       ctx_.name({cls, task}), ctx_.buffer_name(cls, b));
+                                       ctx_.name({cls, task}), ctx_.buffer_name(cls, buffer_id));
         text += writers.empty() ? " (nothing ever does)"
                                 : fmt::format(" ({} does, later)", ctx_.name(writers[0]));
         ctx_.report("read-before-write", ProblemClass::order, {cls, task}, writers, text,
                     "write the buffer first, and order the two tasks");
       }
-      lost->push_back(b);
+      lost->push_back(buffer_id);
       return;
     }
     if (w >= 0) {
       const size_t wl = ctx_.lane_of[static_cast<size_t>(w)];
       if (ctx_.position[static_cast<size_t>(w)] >= before[wl]) {
-        race(w, global, fmt::format("reads {}", ctx_.buffer_name(cls, b)), kAddEdge);
+        race(w, global, fmt::format("reads {}", ctx_.buffer_name(cls, buffer_id)), kAddEdge);
       }
     }
-    if (ctx_.planned && rc.buffers[i].kind == BufferKind::step && !s.held[i]) {
-      if (reported_.insert({-2 - b, global}).second) {
+    if (ctx_.planned && rc.buffers[i].kind == BufferKind::step && !state.held[i]) {
+      if (reported_.insert({-2 - buffer_id, global}).second) {
         const int64_t begin = rc.buffers[i].offset, end = begin + rc.buffers[i].type.bytes();
-        int32_t by = b;
-        auto it = s.arena.upper_bound(begin);
-        if (it != s.arena.begin()) {
+        int32_t by = buffer_id;
+        auto it = state.arena.upper_bound(begin);
+        if (it != state.arena.begin()) {
           --it;
         }
-        for (; it != s.arena.end() && it->first < end; ++it) {
-          if (it->second.end > begin && it->second.owner != b) {
+        for (; it != state.arena.end() && it->first < end; ++it) {
+          if (it->second.end > begin && it->second.owner != buffer_id) {
             by = it->second.owner;
           }
         }
         std::vector<TaskRef> related;
-        const int32_t task_by = by < 0 ? -1 - by : s.writer[static_cast<size_t>(by)];
+        const int32_t task_by = by < 0 ? -1 - by : state.writer[static_cast<size_t>(by)];
         if (task_by >= 0) {
           related.push_back(ctx_.ref(task_by));
         }
         if (w >= 0) {
           related.push_back(ctx_.ref(w));
         }
-        ctx_.report(
-            "overwritten", ProblemClass::memory, {cls, task}, related,
-            fmt::format("{} reads {}, whose memory was taken over by {} before",
-                        ctx_.name({cls, task}), ctx_.buffer_name(cls, b), owner_name(cls, by)),
-            "run the memory plan after the last change of tasks or dependencies");
+        ctx_.report("overwritten", ProblemClass::memory, {cls, task}, related,
+                    fmt::format("{} reads {}, whose memory was taken over by {} before",
+                                ctx_.name({cls, task}), ctx_.buffer_name(cls, buffer_id),
+                                owner_name(cls, by)),
+                    "run the memory plan after the last change of tasks or dependencies");
       }
-      lost->push_back(b);
+      lost->push_back(buffer_id);
     }
   };
 
-  for (BufferId b : t.in) {
-    check_read(b);
+  for (BufferId input : t.in) {
+    check_read(input);
   }
   if (!t.accumulate.empty()) {
-    for (size_t o = 0; o < t.out.size(); ++o) {
-      if (t.accumulate.contains(o)) {
-        check_read(t.out[o]);
+    for (size_t output = 0; output < t.out.size(); ++output) {
+      if (t.accumulate.contains(output)) {
+        check_read(t.out[output]);
       }
     }
   }
-  for (BufferId b : t.out) {
-    const Clock& seen = s.access[static_cast<size_t>(b)];
+  for (BufferId output : t.out) {
+    const Clock& seen = state.access[static_cast<size_t>(output)];
     bool ordered = true;
     for (size_t l = 0; l < seen.size(); ++l) {
       ordered &= seen[l] <= before[l];
@@ -128,26 +129,26 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
       if (seen[l] > before[l]) {
         race(ctx_.global(cls,
                          ctx_.lanes[static_cast<size_t>(cls)][l][static_cast<size_t>(seen[l] - 1)]),
-             global, fmt::format("writes {}", ctx_.buffer_name(cls, b)), kAddEdge);
+             global, fmt::format("writes {}", ctx_.buffer_name(cls, output)), kAddEdge);
       }
     }
   }
 
-  for (BufferId b : t.in) {
-    s.access[static_cast<size_t>(b)][lane] = now;
+  for (BufferId input : t.in) {
+    state.access[static_cast<size_t>(input)][lane] = now;
   }
-  for (BufferId b : t.out) {
-    const size_t i = static_cast<size_t>(b);
+  for (BufferId output : t.out) {
+    const size_t i = static_cast<size_t>(output);
     const program::Buffer& buffer = rc.buffers[i];
-    if (ctx_.planned && buffer.kind == BufferKind::step && !s.held[i]) {
-      take(cls, buffer.offset, buffer.offset + buffer.type.bytes(), b, global, before);
-      s.held[i] = 1;
+    if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[i]) {
+      take(cls, buffer.offset, buffer.offset + buffer.type.bytes(), output, global, before);
+      state.held[i] = 1;
     }
-    s.access[i][lane] = now;
-    if (s.writer[i] != global) {
-      s.prior[i] = s.writer[i];
+    state.access[i][lane] = now;
+    if (state.writer[i] != global) {
+      state.prior[i] = state.writer[i];
     }
-    s.writer[i] = global;
+    state.writer[i] = global;
   }
   if (ctx_.planned) {
     const int64_t bytes = ctx_.program.kind(t).workspace;
@@ -159,41 +160,41 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
 
 void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
                    const Clock& before) {
-  ClassState& s = state_[static_cast<size_t>(cls)];
-  auto it = s.arena.lower_bound(begin);
-  if (it != s.arena.end() && it->first == begin && it->second.end == end) {
+  ClassState& state = state_[static_cast<size_t>(cls)];
+  auto it = state.arena.lower_bound(begin);
+  if (it != state.arena.end() && it->first == begin && it->second.end == end) {
     if (it->second.owner != owner) {
       evict(cls, it->second.owner, owner, global, before);
     }
     it->second.owner = owner;
     return;
   }
-  if (it != s.arena.begin()) {
+  if (it != state.arena.begin()) {
     auto left = std::prev(it);
     if (left->second.end > begin) {
       const Range old = left->second;
       evict(cls, old.owner, owner, global, before);
       left->second.end = begin;
       if (old.end > end) {
-        it = s.arena.emplace_hint(it, end, old);
+        it = state.arena.emplace_hint(it, end, old);
       }
     }
   }
-  while (it != s.arena.end() && it->first < end) {
+  while (it != state.arena.end() && it->first < end) {
     const Range old = it->second;
     if (old.owner != owner) {
       evict(cls, old.owner, owner, global, before);
     }
-    it = s.arena.erase(it);
+    it = state.arena.erase(it);
     if (old.end > end) {
-      it = s.arena.emplace_hint(it, end, old);
+      it = state.arena.emplace_hint(it, end, old);
     }
   }
-  s.arena.emplace_hint(it, begin, Range{end, owner});
+  state.arena.emplace_hint(it, begin, Range{end, owner});
 }
 
 void Hazards::evict(int32_t cls, int32_t owner, int32_t by, int32_t global, const Clock& before) {
-  ClassState& s = state_[static_cast<size_t>(cls)];
+  ClassState& state = state_[static_cast<size_t>(cls)];
   auto overlap = [&](int32_t earlier) {
     race(earlier, global,
          fmt::format("puts {} over {}", by < 0 ? "its workspace" : owner_name(cls, by),
@@ -208,8 +209,8 @@ void Hazards::evict(int32_t cls, int32_t owner, int32_t by, int32_t global, cons
     }
     return;
   }
-  s.held[static_cast<size_t>(owner)] = 0;
-  const Clock& seen = s.access[static_cast<size_t>(owner)];
+  state.held[static_cast<size_t>(owner)] = 0;
+  const Clock& seen = state.access[static_cast<size_t>(owner)];
   for (size_t l = 0; l < seen.size(); ++l) {
     if (seen[l] > before[l]) {
       overlap(ctx_.global(

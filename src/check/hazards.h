@@ -27,10 +27,10 @@ class Hazards {
              std::vector<BufferId>* lost);
   /// Global task that wrote the buffer last, < 0 if none did. With `reader`: before that task,
   /// which may itself have written it in place.
-  int32_t writer(int32_t cls, BufferId b, int32_t reader = -1) const {
-    const ClassState& s = state_[static_cast<size_t>(cls)];
-    const int32_t w = s.writer[static_cast<size_t>(b)];
-    return w >= 0 && w == reader ? s.prior[static_cast<size_t>(b)] : w;
+  int32_t writer(int32_t cls, BufferId buffer, int32_t reader = -1) const {
+    const ClassState& state = state_[static_cast<size_t>(cls)];
+    const int32_t w = state.writer[static_cast<size_t>(buffer)];
+    return w >= 0 && w == reader ? state.prior[static_cast<size_t>(buffer)] : w;
   }
 
  private:

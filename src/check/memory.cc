@@ -13,68 +13,69 @@ namespace {
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Bytes that a buffer is planned to hold: what a ragged one expects, not its bound.
-int64_t expected_size(const program::Buffer& b) {
-  return aligned(b.expected_bytes >= 0 ? b.expected_bytes : b.type.bytes());
+int64_t expected_size(const program::Buffer& buffer) {
+  return aligned(buffer.expected_bytes >= 0 ? buffer.expected_bytes : buffer.type.bytes());
 }
 
 /// Finds the task during which the most bytes of step buffers are alive, and the largest of these.
-void find_peak(const Context& ctx, ClassMemory* m) {
-  const RankClass& c = ctx.program.classes[static_cast<size_t>(m->cls)];
-  const size_t n = c.tasks.size();
-  std::vector<int32_t> first(c.buffers.size(), -1), last(c.buffers.size(), -1);
-  std::vector<int32_t> maker(c.buffers.size(), -1);
+void find_peak(const Context& ctx, ClassMemory* memory) {
+  const RankClass& cls = ctx.program.classes[static_cast<size_t>(memory->cls)];
+  const size_t n = cls.tasks.size();
+  std::vector<int32_t> first(cls.buffers.size(), -1), last(cls.buffers.size(), -1);
+  std::vector<int32_t> maker(cls.buffers.size(), -1);
   for (size_t i = 0; i < n; ++i) {
-    for (const auto* list : {&c.tasks[i].in, &c.tasks[i].out}) {
-      for (BufferId b : *list) {
-        const size_t k = static_cast<size_t>(b);
+    for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
+      for (BufferId buffer : *list) {
+        const size_t k = static_cast<size_t>(buffer);
         if (first[k] < 0) {
           first[k] = static_cast<int32_t>(i);
         }
         last[k] = static_cast<int32_t>(i);
       }
     }
-    for (BufferId b : c.tasks[i].out) {
-      if (maker[static_cast<size_t>(b)] < 0) {
-        maker[static_cast<size_t>(b)] = static_cast<int32_t>(i);
+    for (BufferId output : cls.tasks[i].out) {
+      if (maker[static_cast<size_t>(output)] < 0) {
+        maker[static_cast<size_t>(output)] = static_cast<int32_t>(i);
       }
     }
   }
   std::vector<int64_t> change(n + 1, 0);
-  for (size_t b = 0; b < c.buffers.size(); ++b) {
-    if (c.buffers[b].kind != BufferKind::step || first[b] < 0) continue;
-    change[static_cast<size_t>(first[b])] += expected_size(c.buffers[b]);
-    change[static_cast<size_t>(last[b]) + 1] -= expected_size(c.buffers[b]);
+  for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
+    if (cls.buffers[buffer].kind != BufferKind::step || first[buffer] < 0) continue;
+    change[static_cast<size_t>(first[buffer])] += expected_size(cls.buffers[buffer]);
+    change[static_cast<size_t>(last[buffer]) + 1] -= expected_size(cls.buffers[buffer]);
   }
   int64_t alive = 0, most = -1;
   for (size_t i = 0; i < n; ++i) {
     alive += change[i];
-    const int64_t with = alive + ctx.program.kind(c.tasks[i]).workspace;
+    const int64_t with = alive + ctx.program.kind(cls.tasks[i]).workspace;
     if (with <= most) continue;
     most = with;
-    m->peak_task = {m->cls, static_cast<int32_t>(i)};
+    memory->peak_task = {memory->cls, static_cast<int32_t>(i)};
   }
 
-  const int32_t at = m->peak_task.task;
+  const int32_t at = memory->peak_task.task;
   std::vector<BufferId> list;
-  for (size_t b = 0; b < c.buffers.size(); ++b) {
-    if (c.buffers[b].kind == BufferKind::step && first[b] >= 0 && first[b] <= at && last[b] >= at) {
-      list.push_back(static_cast<BufferId>(b));
+  for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
+    if (cls.buffers[buffer].kind == BufferKind::step && first[buffer] >= 0 && first[buffer] <= at &&
+        last[buffer] >= at) {
+      list.push_back(static_cast<BufferId>(buffer));
     }
   }
-  std::sort(list.begin(), list.end(), [&](BufferId a, BufferId b) {
-    const int64_t x = expected_size(c.buffers[static_cast<size_t>(a)]);
-    const int64_t y = expected_size(c.buffers[static_cast<size_t>(b)]);
-    return x != y ? x > y : a < b;
+  std::sort(list.begin(), list.end(), [&](BufferId buffer, BufferId buffer_id) {
+    const int64_t x = expected_size(cls.buffers[static_cast<size_t>(buffer)]);
+    const int64_t y = expected_size(cls.buffers[static_cast<size_t>(buffer_id)]);
+    return x != y ? x > y : buffer < buffer_id;
   });
   if (list.size() > 8) {
     list.resize(8);
   }
-  for (BufferId b : list) {
-    const program::Buffer& buffer = c.buffers[static_cast<size_t>(b)];
-    const int32_t by = maker[static_cast<size_t>(b)];
-    m->largest.push_back({b, expected_size(buffer),
-                          fmt::format("{}, written by {}", graph::to_string(buffer.type),
-                                      by < 0 ? "nothing" : ctx.name({m->cls, by}))});
+  for (BufferId buffer_id : list) {
+    const program::Buffer& buffer = cls.buffers[static_cast<size_t>(buffer_id)];
+    const int32_t by = maker[static_cast<size_t>(buffer_id)];
+    memory->largest.push_back({buffer_id, expected_size(buffer),
+                               fmt::format("{}, written by {}", graph::to_string(buffer.type),
+                                           by < 0 ? "nothing" : ctx.name({memory->cls, by}))});
   }
 }
 
@@ -92,8 +93,8 @@ void report_budget(Context& ctx, ClassMemory* m) {
   }
   if (m->peak_task.task >= 0) {
     text += fmt::format("; most is in use during {}; largest then:", ctx.name(m->peak_task));
-    for (const LiveBuffer& b : m->largest) {
-      text += fmt::format(" {} ({});", size(b.bytes), b.what);
+    for (const LiveBuffer& live_buffer : m->largest) {
+      text += fmt::format(" {} ({});", size(live_buffer.bytes), live_buffer.what);
     }
   }
   const int64_t states = planned.persistent + planned.inputs_outputs;
@@ -111,16 +112,16 @@ std::vector<ClassMemory> check_memory(Context& ctx) {
   const std::vector<program::Memory> planned = program::memory_of(ctx.program);
   std::vector<ClassMemory> list;
   for (size_t i = 0; i < planned.size(); ++i) {
-    ClassMemory m;
-    m.cls = static_cast<int32_t>(i);
-    m.planned = planned[i];
+    ClassMemory memory;
+    memory.cls = static_cast<int32_t>(i);
+    memory.planned = planned[i];
     if (i < ctx.options.evaluation.size()) {
-      m.planned.evaluation = ctx.options.evaluation[i];
+      memory.planned.evaluation = ctx.options.evaluation[i];
     }
-    if (ctx.options.memory_budget > 0 && m.planned.total() > ctx.options.memory_budget) {
-      report_budget(ctx, &m);
+    if (ctx.options.memory_budget > 0 && memory.planned.total() > ctx.options.memory_budget) {
+      report_budget(ctx, &memory);
     }
-    list.push_back(std::move(m));
+    list.push_back(std::move(memory));
   }
   return list;
 }

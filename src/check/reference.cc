@@ -14,9 +14,10 @@ Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
     : graph_(&graph), num_micro_batches_(num_micro_batches) {
   prepare();
   terms.reserve(graph.nodes.size() * static_cast<size_t>(num_micro_batches));
-  for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    if (graph.tensors[t].kind == TensorKind::param || graph.tensors[t].kind == TensorKind::state) {
-      value_[t] = terms.tensor(static_cast<int32_t>(t), type_of[t]);
+  for (size_t tensor = 0; tensor < graph.tensors.size(); ++tensor) {
+    if (graph.tensors[tensor].kind == TensorKind::param ||
+        graph.tensors[tensor].kind == TensorKind::state) {
+      value_[tensor] = terms.tensor(static_cast<int32_t>(tensor), type_of[tensor]);
     }
   }
   for (int32_t mb = 0; mb < num_micro_batches; ++mb) {
@@ -57,55 +58,55 @@ void Reference::prepare() {
   }
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     const Node& node = g.nodes[i];
-    Step s;
-    s.node = static_cast<int32_t>(i);
-    s.optimizer = node.phase == Phase::optimizer;
-    s.key = keys.intern(node.op, node.attrs);
-    const ops::Op* op = keys[s.key].rules;
+    Step step;
+    step.node = static_cast<int32_t>(i);
+    step.optimizer = node.phase == Phase::optimizer;
+    step.key = keys.intern(node.op, node.attrs);
+    const ops::Op* op = keys[step.key].rules;
     if (!op) fail("check", "graph node {} has the unknown op '{}'", i, node.op);
-    s.meaning = op->meaning;
-    s.in = node.in;
-    s.out = node.out;
-    s.accumulators.assign(node.out.size(), -1);
+    step.meaning = op->meaning;
+    step.in = node.in;
+    step.out = node.out;
+    step.accumulators.assign(node.out.size(), -1);
     const size_t accumulators = node.accumulate.size();
     if (accumulators > node.in.size()) {
       fail("check", "graph node {} has {} inputs for {} accumulators", i, node.in.size(),
            accumulators);
     }
     size_t next = node.in.size() - accumulators;
-    for (size_t o = 0; o < node.out.size(); ++o) {
-      if (node.accumulate.contains(o)) {
-        s.accumulators[o] = node.in[next++];
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (node.accumulate.contains(output)) {
+        step.accumulators[output] = node.in[next++];
       }
     }
-    s.in.resize(node.in.size() - accumulators);
-    s.updates.assign(node.out.size(), -1);
+    step.in.resize(node.in.size() - accumulators);
+    step.updates.assign(node.out.size(), -1);
     for (auto [in, out] : op->inplace) {
       const size_t a = static_cast<size_t>(in), b = static_cast<size_t>(out);
-      if (a >= s.in.size() || b >= s.out.size()) continue;
-      const TensorKind kind = g.tensor(s.in[a]).kind;
+      if (a >= step.in.size() || b >= step.out.size()) continue;
+      const TensorKind kind = g.tensor(step.in[a]).kind;
       if (kind == TensorKind::param || kind == TensorKind::state) {
-        s.updates[b] = s.in[a];
-        updated_[static_cast<size_t>(s.in[a])] = true;
+        step.updates[b] = step.in[a];
+        updated_[static_cast<size_t>(step.in[a])] = true;
       }
     }
-    for (int32_t t : node.out) {
-      s.out_types.push_back(type_of[static_cast<size_t>(t)]);
-      per_mb_[static_cast<size_t>(t)] = !s.optimizer;
-      s.routed = s.routed || g.tensor(t).type.routed();
+    for (int32_t output : node.out) {
+      step.out_types.push_back(type_of[static_cast<size_t>(output)]);
+      per_mb_[static_cast<size_t>(output)] = !step.optimizer;
+      step.routed = step.routed || g.tensor(output).type.routed();
     }
-    if (s.optimizer) {
-      for (int32_t t : node.in) {
-        if (per_mb_[static_cast<size_t>(t)]) {
-          wanted_[static_cast<size_t>(t)] = true;
+    if (step.optimizer) {
+      for (int32_t input : node.in) {
+        if (per_mb_[static_cast<size_t>(input)]) {
+          wanted_[static_cast<size_t>(input)] = true;
         }
       }
     }
-    steps_.push_back(std::move(s));
+    steps_.push_back(std::move(step));
   }
   summed_.assign(n, false);
-  for (int32_t t : g.losses) {
-    summed_[static_cast<size_t>(t)] = true;
+  for (int32_t loss : g.losses) {
+    summed_[static_cast<size_t>(loss)] = true;
   }
   for (const graph::ParamGrad& grad : g.grads) {
     for (int32_t t : grad.contributions) {
@@ -129,21 +130,21 @@ ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   if (info.kind == TensorKind::input) {
     return terms.input(tensor, info.per_step ? -1 : micro_batch, type_of[t]);
   }
-  ExprId e = value_[t];
+  ExprId expr = value_[t];
   if (step.optimizer && per_mb_[t]) {
-    e = total_[t];  // of all micro-batches
+    expr = total_[t];  // of all micro-batches
   }
-  if (e < 0) {
+  if (expr < 0) {
     fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
          graph_->nodes[static_cast<size_t>(step.node)].op, info.name);
   }
-  return e;
+  return expr;
 }
 
 void Reference::run_node(const Step& step, int32_t micro_batch) {
   scratch_.clear();
-  for (int32_t t : step.in) {
-    scratch_.push_back(read(t, step, micro_batch));
+  for (int32_t input : step.in) {
+    scratch_.push_back(read(input, step, micro_batch));
   }
   ExprId single = kZero;
   AppId app = -1;
@@ -154,8 +155,8 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
       single = scratch_[0];
       break;
     case Meaning::sum:
-      for (ExprId e : scratch_) {
-        single = terms.sum(single, e);
+      for (ExprId expr : scratch_) {
+        single = terms.sum(single, expr);
       }
       break;
     case Meaning::application: {
@@ -164,35 +165,35 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
       if (!made) break;
       AppId route = -1;
       if (step.routed) {
-        for (ExprId e : scratch_) {
-          if (terms[e].kind == Expr::Kind::sum && e != kZero) {
-            e = terms.terms_of(e)[0];
+        for (ExprId expr : scratch_) {
+          if (terms[expr].kind == Expr::Kind::sum && expr != kZero) {
+            expr = terms.terms_of(expr)[0];
           }
-          if (terms[e].kind != Expr::Kind::output) continue;
-          const Application& from = terms.app(terms[e].a);
-          if (from.route >= 0 && types[terms[e].type].routed()) {
+          if (terms[expr].kind != Expr::Kind::output) continue;
+          const Application& from = terms.app(terms[expr].a);
+          if (from.route >= 0 && types[terms[expr].type].routed()) {
             route = from.route;
           }
           if (route < 0 && keys[from.key].rules->routing.counts >= 0) {
-            route = terms[e].a;
+            route = terms[expr].a;
           }
         }
       }
-      Application& a = terms.app(app);
-      a.node = step.node;
-      a.micro_batch = micro_batch;
-      a.route = route;
+      Application& application = terms.app(app);
+      application.node = step.node;
+      application.micro_batch = micro_batch;
+      application.route = route;
       break;
     }
   }
-  for (size_t o = 0; o < step.out.size(); ++o) {
-    ExprId e = app >= 0 ? terms.output(app, static_cast<int32_t>(o)) : single;
-    if (step.accumulators[o] >= 0) {
-      e = terms.sum(read(step.accumulators[o], step, micro_batch), e);
+  for (size_t output = 0; output < step.out.size(); ++output) {
+    ExprId expr = app >= 0 ? terms.output(app, static_cast<int32_t>(output)) : single;
+    if (step.accumulators[output] >= 0) {
+      expr = terms.sum(read(step.accumulators[output], step, micro_batch), expr);
     }
-    value_[static_cast<size_t>(step.out[o])] = e;
-    if (step.updates[o] >= 0) {
-      value_[static_cast<size_t>(step.updates[o])] = e;
+    value_[static_cast<size_t>(step.out[output])] = expr;
+    if (step.updates[output] >= 0) {
+      value_[static_cast<size_t>(step.updates[output])] = expr;
     }
   }
 }

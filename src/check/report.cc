@@ -25,103 +25,120 @@ std::string ranks_text(const std::vector<int32_t>& ranks) {
 
 }  // namespace
 
-std::string to_text(const Verdict& v) {
-  std::string s;
-  if (v.ok()) {
-    s += fmt::format("good: {} tasks, {} buffers, {} messages, {} collectives, checked in {}\n",
-                     v.num_tasks, v.num_buffers, v.num_messages, v.num_collectives,
-                     human_time(v.seconds));
-    s += "proved\n";
-    for (const Claim& c : v.proved) {
-      s += fmt::format("  - {}\n    by: {}\n", c.what, c.rule);
+std::string to_text(const Verdict& verdict) {
+  std::string text;
+  if (verdict.ok()) {
+    text += fmt::format("good: {} tasks, {} buffers, {} messages, {} collectives, checked in {}\n",
+                        verdict.num_tasks, verdict.num_buffers, verdict.num_messages,
+                        verdict.num_collectives, human_time(verdict.seconds));
+    text += "proved\n";
+    for (const Claim& claim : verdict.proved) {
+      text += fmt::format("  - {}\n    by: {}\n", claim.what, claim.rule);
     }
   } else {
-    s += fmt::format("refused: {} problem{} ({} tasks, {} buffers, checked in {})\n",
-                     v.num_problems, v.num_problems == 1 ? "" : "s", v.num_tasks, v.num_buffers,
-                     human_time(v.seconds));
-    for (size_t i = 0; i < v.problems.size(); ++i) {
-      const Problem& p = v.problems[i];
-      s += fmt::format("{}. [{}: {}] {}\n", i + 1, to_string(p.problem_class), p.rule, p.text);
-      if (!p.ranks.empty()) {
-        s += fmt::format("   ranks: {}\n", ranks_text(p.ranks));
+    text += fmt::format("refused: {} problem{} ({} tasks, {} buffers, checked in {})\n",
+                        verdict.num_problems, verdict.num_problems == 1 ? "" : "s",
+                        verdict.num_tasks, verdict.num_buffers, human_time(verdict.seconds));
+    for (size_t i = 0; i < verdict.problems.size(); ++i) {
+      const Problem& problem = verdict.problems[i];
+      text += fmt::format("{}. [{}: {}] {}\n", i + 1, to_string(problem.problem_class),
+                          problem.rule, problem.text);
+      if (!problem.ranks.empty()) {
+        text += fmt::format("   ranks: {}\n", ranks_text(problem.ranks));
       }
-      s += fmt::format("   change: {}\n", p.fix);
+      text += fmt::format("   change: {}\n", problem.fix);
     }
-    if (v.num_problems > static_cast<int64_t>(v.problems.size())) {
-      s += fmt::format("and {} more\n", v.num_problems - static_cast<int64_t>(v.problems.size()));
-    }
-  }
-  for (const ClassMemory& m : v.memory) {
-    s += fmt::format("memory of stage {}: {} per rank ({})\n", m.cls,
-                     human_bytes(static_cast<double>(m.planned.total())),
-                     program::parts_text(m.planned));
-  }
-  if (v.ok()) {
-    s += "assumed\n";
-    for (const std::string& a : v.assumptions) {
-      s += "  - " + a + "\n";
-    }
-    s += "outside\n";
-    for (const std::string& a : v.outside) {
-      s += "  - " + a + "\n";
+    if (verdict.num_problems > static_cast<int64_t>(verdict.problems.size())) {
+      text += fmt::format("and {} more\n",
+                          verdict.num_problems - static_cast<int64_t>(verdict.problems.size()));
     }
   }
-  const Certificate& c = v.certificate;
-  s += fmt::format("program {}\n", c.program.hex());
-  if (c.reference != Hash128{}) {
-    s += fmt::format("reference {}\n", c.reference.hex());
+  for (const ClassMemory& m : verdict.memory) {
+    text += fmt::format("memory of stage {}: {} per rank ({})\n", m.cls,
+                        human_bytes(static_cast<double>(m.planned.total())),
+                        program::parts_text(m.planned));
   }
-  s += fmt::format("mesh {} ({})\n", c.mesh.hex(), c.ranks);
-  return s;
+  if (verdict.ok()) {
+    text += "assumed\n";
+    for (const std::string& a : verdict.assumptions) {
+      text += "  - " + a + "\n";
+    }
+    text += "outside\n";
+    for (const std::string& a : verdict.outside) {
+      text += "  - " + a + "\n";
+    }
+  }
+  const Certificate& certificate = verdict.certificate;
+  text += fmt::format("program {}\n", certificate.program.hex());
+  if (certificate.reference != Hash128{}) {
+    text += fmt::format("reference {}\n", certificate.reference.hex());
+  }
+  text += fmt::format("mesh {} ({})\n", certificate.mesh.hex(), certificate.ranks);
+  return text;
 }
 
-std::string to_json(const Verdict& v) {
-  JsonWriter j({.indent = 2});
-  const auto task = [&](std::string_view name, const TaskRef& r) {
+std::string to_json(const Verdict& verdict) {
+  JsonWriter json({.indent = 2});
+  const auto task = [&](std::string_view name, const TaskRef& ref) {
     if (!name.empty()) {
-      j.key(name);
+      json.key(name);
     }
-    j.object().member("class", r.cls).member("task", r.task).end();
+    json.object().member("class", ref.cls).member("task", ref.task).end();
   };
-  j.object().member("ok", v.ok());
-  j.member("program_hash", v.certificate.program.hex());
-  j.member("reference_hash", v.certificate.reference.hex());
-  j.member("mesh_hash", v.certificate.mesh.hex()).member("mesh", v.certificate.ranks);
-  j.key("counts").object().member("tasks", v.num_tasks).member("buffers", v.num_buffers);
-  j.member("messages", v.num_messages).member("collectives", v.num_collectives);
-  j.member("applications", v.num_applications).member("problems", v.num_problems).end();
-  j.member("seconds", v.seconds).key("sends").object();
-  j.member("may_wait_for_receivers", v.ok() && v.stuck_when_sends_wait.empty());
-  j.member("stuck_if_they_wait", v.stuck_when_sends_wait).end();
-  j.key("problems").array();
-  for (const Problem& p : v.problems) {
-    j.object().member("rule", p.rule).member("class", to_string(p.problem_class));
-    task("task", p.task);
-    j.key("related").array();
-    for (const TaskRef& r : p.related) {
-      task("", r);
+  json.object().member("ok", verdict.ok());
+  json.member("program_hash", verdict.certificate.program.hex());
+  json.member("reference_hash", verdict.certificate.reference.hex());
+  json.member("mesh_hash", verdict.certificate.mesh.hex())
+      .member("mesh", verdict.certificate.ranks);
+  json.key("counts")
+      .object()
+      .member("tasks", verdict.num_tasks)
+      .member("buffers", verdict.num_buffers);
+  json.member("messages", verdict.num_messages).member("collectives", verdict.num_collectives);
+  json.member("applications", verdict.num_applications)
+      .member("problems", verdict.num_problems)
+      .end();
+  json.member("seconds", verdict.seconds).key("sends").object();
+  json.member("may_wait_for_receivers", verdict.ok() && verdict.stuck_when_sends_wait.empty());
+  json.member("stuck_if_they_wait", verdict.stuck_when_sends_wait).end();
+  json.key("problems").array();
+  for (const Problem& problem : verdict.problems) {
+    json.object().member("rule", problem.rule).member("class", to_string(problem.problem_class));
+    task("task", problem.task);
+    json.key("related").array();
+    for (const TaskRef& ref : problem.related) {
+      task("", ref);
     }
-    j.end().member("ranks", p.ranks).member("text", p.text).member("fix", p.fix).end();
+    json.end()
+        .member("ranks", problem.ranks)
+        .member("text", problem.text)
+        .member("fix", problem.fix)
+        .end();
   }
-  j.end().key("proved").array();
-  for (const Claim& c : v.proved) {
-    j.object().member("what", c.what).member("rule", c.rule).end();
+  json.end().key("proved").array();
+  for (const Claim& claim : verdict.proved) {
+    json.object().member("what", claim.what).member("rule", claim.rule).end();
   }
-  j.end().member("assumptions", v.assumptions).member("outside", v.outside);
-  j.member("ragged_factor", v.ragged_factor).key("memory").array();
-  for (const ClassMemory& m : v.memory) {
-    j.object().member("class", m.cls).member("persistent", m.planned.persistent);
-    j.member("inputs_outputs", m.planned.inputs_outputs);
-    j.member("step_buffers", m.planned.step_buffers).member("messages", m.planned.messages);
-    j.member("evaluation", m.planned.evaluation).member("planned", m.planned.total());
-    j.member("reserved", m.planned.reserved).key("largest").array();
-    for (const LiveBuffer& b : m.largest) {
-      j.object().member("buffer", b.buffer).member("bytes", b.bytes).member("what", b.what).end();
+  json.end().member("assumptions", verdict.assumptions).member("outside", verdict.outside);
+  json.member("ragged_factor", verdict.ragged_factor).key("memory").array();
+  for (const ClassMemory& memory : verdict.memory) {
+    json.object().member("class", memory.cls).member("persistent", memory.planned.persistent);
+    json.member("inputs_outputs", memory.planned.inputs_outputs);
+    json.member("step_buffers", memory.planned.step_buffers)
+        .member("messages", memory.planned.messages);
+    json.member("evaluation", memory.planned.evaluation).member("planned", memory.planned.total());
+    json.member("reserved", memory.planned.reserved).key("largest").array();
+    for (const LiveBuffer& live_buffer : memory.largest) {
+      json.object()
+          .member("buffer", live_buffer.buffer)
+          .member("bytes", live_buffer.bytes)
+          .member("what", live_buffer.what)
+          .end();
     }
-    j.end().end();
+    json.end().end();
   }
-  j.end().end();
-  return j.take();
+  json.end().end();
+  return json.take();
 }
 
 }  // namespace hocket::check

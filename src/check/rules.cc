@@ -14,19 +14,19 @@ using program::Kind;
 using program::kNone;
 
 /// Positive dims, and a size that no sum of a few overflows.
-static bool sane(const graph::TensorType& t) {
-  double bytes = 8.0 * std::max(t.top_k, 1);
-  for (int64_t d : t.dims) {
-    if (d <= 0) return false;
-    bytes *= static_cast<double>(d);
+static bool sane(const graph::TensorType& type) {
+  double bytes = 8.0 * std::max(type.top_k, 1);
+  for (int64_t dim : type.dims) {
+    if (dim <= 0) return false;
+    bytes *= static_cast<double>(dim);
   }
-  return bytes < 1e17 && t.top_k >= 0 && (!t.routed() || t.dims.size() >= 2);
+  return bytes < 1e17 && type.top_k >= 0 && (!type.routed() || type.dims.size() >= 2);
 }
 
 static std::string types_text(const std::vector<graph::TensorType>& list) {
   std::string text;
-  for (const auto& t : list) {
-    text += (text.empty() ? "" : ", ") + graph::to_string(t);
+  for (const auto& type : list) {
+    text += (text.empty() ? "" : ", ") + graph::to_string(type);
   }
   return "(" + text + ")";
 }
@@ -50,17 +50,18 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
        "use an op of src/ops/ops.inc or a communication op",
-       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
-         if (info.op_class == OpClass::unknown) return fmt::format("unknown op '{}'", k.op);
+       [](const Context&, const Kind& kind, const KindInfo& info) -> std::string {
+         if (info.op_class == OpClass::unknown) return fmt::format("unknown op '{}'", kind.op);
          const comm::Id id = info.comm ? info.comm->id : comm::Id::none;
-         return k.communication == id ? "" : fmt::format("{} is run as another op", k.op);
+         return kind.communication == id ? "" : fmt::format("{} is run as another op", kind.op);
        }},
       {"types-sane", "dimensions are positive, and sizes are of this world",
        "correct the types of the kind",
-       [](const Context&, const Kind& k, const KindInfo&) -> std::string {
-         for (const auto* list : {&k.in, &k.out}) {
-           for (const auto& t : *list) {
-             if (!sane(t)) return fmt::format("{} has an operand of type {}", k.op, to_string(t));
+       [](const Context&, const Kind& kind, const KindInfo&) -> std::string {
+         for (const auto* list : {&kind.in, &kind.out}) {
+           for (const auto& tensor_type : *list) {
+             if (!sane(tensor_type))
+               return fmt::format("{} has an operand of type {}", kind.op, to_string(tensor_type));
            }
          }
          return "";
@@ -68,23 +69,24 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
       {"types-follow",
        "output types are those that the op's rule infers from the local input types",
        "correct the types of the kind or the op and attributes it names",
-       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
+       [](const Context&, const Kind& kind, const KindInfo& info) -> std::string {
          if (info.op_class == OpClass::unknown) return "";
          try {
-           return kind_types_differ(k, info);
-         } catch (const std::exception& e) {
-           return e.what();
+           return kind_types_differ(kind, info);
+         } catch (const std::exception& exception) {
+           return exception.what();
          }
        }},
       {"workspace-declared", "a kernel's workspace is at least what its op declares",
        "give the kind the workspace that ops::cost_of says",
-       [](const Context&, const Kind& k, const KindInfo& info) -> std::string {
-         if (k.workspace < 0) return fmt::format("workspace is {} bytes", k.workspace);
+       [](const Context&, const Kind& kind, const KindInfo& info) -> std::string {
+         if (kind.workspace < 0) return fmt::format("workspace is {} bytes", kind.workspace);
          if (!info.rules) return "";
          try {
-           const int64_t want = ops::cost_of(*info.rules, {k.attrs, k.in, k.out}).workspace;
-           if (k.workspace >= want) return "";
-           return fmt::format("workspace is {} bytes; {} needs {}", k.workspace, k.op, want);
+           const int64_t want =
+               ops::cost_of(*info.rules, {kind.attrs, kind.in, kind.out}).workspace;
+           if (kind.workspace >= want) return "";
+           return fmt::format("workspace is {} bytes; {} needs {}", kind.workspace, kind.op, want);
          } catch (const std::exception&) {
            return "";  // types-follow says why
          }
@@ -99,21 +101,22 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
   static const std::vector<Rule<const program::Group&, size_t>> rules = {
       {"group-axes", "a group names mesh axes once each, and stages only along pp",
        "list the axes of the group in mesh order, and existing stages as members",
-       [](const Context& ctx, const program::Group& g, size_t) -> std::string {
+       [](const Context& ctx, const program::Group& group, size_t) -> std::string {
          bool pp = false;
-         for (size_t i = 0; i < g.axes.size(); ++i) {
-           if (!in_range(g.axes[i], ctx.program.mesh.axes.size())) {
-             return fmt::format("axis {} does not exist", g.axes[i]);
+         for (size_t i = 0; i < group.axes.size(); ++i) {
+           if (!in_range(group.axes[i], ctx.program.mesh.axes.size())) {
+             return fmt::format("axis {} does not exist", group.axes[i]);
            }
-           if (i && g.axes[i] <= g.axes[i - 1]) return "axes are not in mesh order";
-           pp = pp || g.axes[i] == ctx.pp_axis;
+           if (i && group.axes[i] <= group.axes[i - 1]) return "axes are not in mesh order";
+           pp = pp || group.axes[i] == ctx.pp_axis;
          }
-         if (!pp && !g.members.empty()) return "has members but not the axis pp";
-         for (size_t i = 0; i < g.members.size(); ++i) {
-           if (!in_range(g.members[i], ctx.program.classes.size())) {
-             return fmt::format("member stage {} does not exist", g.members[i]);
+         if (!pp && !group.members.empty()) return "has members but not the axis pp";
+         for (size_t i = 0; i < group.members.size(); ++i) {
+           if (!in_range(group.members[i], ctx.program.classes.size())) {
+             return fmt::format("member stage {} does not exist", group.members[i]);
            }
-           if (i && g.members[i] <= g.members[i - 1]) return "members are not in ascending order";
+           if (i && group.members[i] <= group.members[i - 1])
+             return "members are not in ascending order";
          }
          return "";
        }},
@@ -136,22 +139,25 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
   static const std::vector<Rule<const RankClass&, size_t>> rules = {
       {"class-is-stage", "there is one rank class per pipeline stage, in order",
        "make classes[i].stage == i and as many classes as the mesh has stages",
-       [](const Context& ctx, const RankClass& c, size_t index) -> std::string {
+       [](const Context& ctx, const RankClass& cls, size_t index) -> std::string {
          const int32_t want = ctx.program.mesh.extent("pp");
          if (static_cast<int32_t>(ctx.program.classes.size()) != want) {
            return fmt::format("the program has {} classes for {} pipeline stages",
                               ctx.program.classes.size(), want);
          }
-         if (c.stage == static_cast<int32_t>(index)) return "";
-         return fmt::format("class {} says it is stage {}", index, c.stage);
+         if (cls.stage == static_cast<int32_t>(index)) return "";
+         return fmt::format("class {} says it is stage {}", index, cls.stage);
        }},
       {"has-plan", "step buffers have places in the arena (a program between passes need not)",
        "finish the program: program::finalize plans its memory",
-       [](const Context& ctx, const RankClass& c, size_t) -> std::string {
+       [](const Context& ctx, const RankClass& cls, size_t) -> std::string {
          if (ctx.planned || ctx.options.allow_unplanned) return "";
-         const auto n = std::count_if(c.buffers.begin(), c.buffers.end(),
-                                      [](const Buffer& b) { return b.kind == BufferKind::step; });
-         return n == 0 ? "" : fmt::format("has {} step buffers and no memory plan", n);
+         const auto iterator_traits =
+             std::count_if(cls.buffers.begin(), cls.buffers.end(),
+                           [](const Buffer& buffer) { return buffer.kind == BufferKind::step; });
+         return iterator_traits == 0
+                    ? ""
+                    : fmt::format("has {} step buffers and no memory plan", iterator_traits);
        }},
   };
   return rules;
@@ -161,62 +167,68 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
   static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
       {"buffer-type", "dimensions are positive and a ragged buffer expects at most its bound",
        "correct the type or expected_bytes",
-       [](const Context&, const RankClass&, const Buffer& b) -> std::string {
-         if (!sane(b.type)) return fmt::format("has the type {}", graph::to_string(b.type));
-         if (b.expected_bytes != kNone &&
-             (b.expected_bytes < 0 || b.expected_bytes > b.type.bytes())) {
-           return fmt::format("expects {} bytes of {}", b.expected_bytes, b.type.bytes());
+       [](const Context&, const RankClass&, const Buffer& buffer) -> std::string {
+         if (!sane(buffer.type))
+           return fmt::format("has the type {}", graph::to_string(buffer.type));
+         if (buffer.expected_bytes != kNone &&
+             (buffer.expected_bytes < 0 || buffer.expected_bytes > buffer.type.bytes())) {
+           return fmt::format("expects {} bytes of {}", buffer.expected_bytes, buffer.type.bytes());
          }
          return "";
        }},
       {"expected-routed", "only a step buffer of routed rows may expect less than its type's size",
        "drop the expected size: the buffer holds exactly what its type says",
-       [](const Context&, const RankClass&, const Buffer& b) -> std::string {
-         if (b.expected_bytes == kNone || (b.kind == BufferKind::step && b.type.routed())) {
+       [](const Context&, const RankClass&, const Buffer& buffer) -> std::string {
+         if (buffer.expected_bytes == kNone ||
+             (buffer.kind == BufferKind::step && buffer.type.routed())) {
            return "";
          }
-         return fmt::format("expects {} bytes, but {}", b.expected_bytes,
-                            b.type.routed() ? "the host reads or writes all of it"
-                                            : fmt::format("always holds {}", b.type.bytes()));
+         return fmt::format("expects {} bytes, but {}", buffer.expected_bytes,
+                            buffer.type.routed()
+                                ? "the host reads or writes all of it"
+                                : fmt::format("always holds {}", buffer.type.bytes()));
        }},
       {"arena-bounds",
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
        "run the memory plan after the last change of buffers",
-       [](const Context& ctx, const RankClass& c, const Buffer& b) -> std::string {
-         if (b.kind != BufferKind::step) {
-           return b.offset == kNone ? "" : "is named but has an arena offset";
+       [](const Context& ctx, const RankClass& cls, const Buffer& buffer) -> std::string {
+         if (buffer.kind != BufferKind::step) {
+           return buffer.offset == kNone ? "" : "is named but has an arena offset";
          }
          if (!ctx.planned) return "";
-         if (b.offset == kNone) {
+         if (buffer.offset == kNone) {
            return "";  // read or written: task rule buffer-planned
          }
-         if (b.offset < 0 || b.offset % 64 != 0 || b.offset > c.arena_bytes) {
-           return fmt::format("has the offset {}, not a multiple of 64 in the arena", b.offset);
+         if (buffer.offset < 0 || buffer.offset % 64 != 0 || buffer.offset > cls.arena_bytes) {
+           return fmt::format("has the offset {}, not a multiple of 64 in the arena",
+                              buffer.offset);
          }
-         if (b.offset + b.type.bytes() > c.arena_bytes) {
-           return fmt::format("ends at {}, beyond the arena of {} bytes", b.offset + b.type.bytes(),
-                              c.arena_bytes);
+         if (buffer.offset + buffer.type.bytes() > cls.arena_bytes) {
+           return fmt::format("ends at {}, beyond the arena of {} bytes",
+                              buffer.offset + buffer.type.bytes(), cls.arena_bytes);
          }
          return "";
        }},
       {"host-contract", "named buffers have a name and a layout; only outputs may be partial",
        "name the tensor and give the layout that the host writes or reads",
-       [](const Context& ctx, const RankClass&, const Buffer& b) -> std::string {
-         if (b.kind == BufferKind::step) return "";
-         if (b.name.empty()) return "has no name";
-         const size_t rank = b.type.dims.size();
-         for (size_t a = 0; a < kMaxAxes; ++a) {
-           const Placement p = b.layout.on[a];
-           const bool real = a < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[a].size > 1;
-           if (!real || p.is_replicate()) continue;
-           if (p.is_partial() && b.kind == BufferKind::output) {
+       [](const Context& ctx, const RankClass&, const Buffer& buffer) -> std::string {
+         if (buffer.kind == BufferKind::step) return "";
+         if (buffer.name.empty()) return "has no name";
+         const size_t rank = buffer.type.dims.size();
+         for (size_t axis = 0; axis < kMaxAxes; ++axis) {
+           const Placement placement = buffer.layout.on[axis];
+           const bool real =
+               axis < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[axis].size > 1;
+           if (!real || placement.is_replicate()) continue;
+           if (placement.is_partial() && buffer.kind == BufferKind::output) {
              continue;  // the host adds the parts
            }
-           if (p.is_partial()) {
-             return fmt::format("'{}' is partial over {}", b.name, ctx.program.mesh.axes[a].name);
+           if (placement.is_partial()) {
+             return fmt::format("'{}' is partial over {}", buffer.name,
+                                ctx.program.mesh.axes[axis].name);
            }
-           if (static_cast<int32_t>(a) == ctx.pp_axis || !in_range(p.dim(), rank)) {
-             return fmt::format("'{}' is split in a way that its type does not allow", b.name);
+           if (static_cast<int32_t>(axis) == ctx.pp_axis || !in_range(placement.dim(), rank)) {
+             return fmt::format("'{}' is split in a way that its type does not allow", buffer.name);
            }
          }
          return "";
@@ -228,28 +240,28 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
 // --- tasks ---------------------------------------------------------------------------------------
 
 /// True if output o may lie in the buffer of input i.
-static bool may_share(const KindInfo& k, size_t i, size_t o) {
-  return k.shares[o] == static_cast<int16_t>(i);
+static bool may_share(const KindInfo& info, size_t i, size_t o) {
+  return info.shares[o] == static_cast<int16_t>(i);
 }
 /// A collective may also write elsewhere, where the partial value is still read.
-static bool must_share(const KindInfo& k, size_t i, size_t o) {
-  return may_share(k, i, o) && !k.comm;
+static bool must_share(const KindInfo& info, size_t i, size_t o) {
+  return may_share(info, i, o) && !info.comm;
 }
 
 const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
   static const std::vector<Rule<int32_t, const RankClass&, const Task&>> rules = {
       {"operand-types", "a task has the buffers that its kind says, with the types it says",
        "give the task buffers of these types, or the kind the types of these buffers",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
-         const KindInfo& k = ctx.kind(t);
-         if (t.in.size() != k.in.size() || t.out.size() != k.out.size()) {
-           return fmt::format("has {} inputs and {} outputs; its kind has {} and {}", t.in.size(),
-                              t.out.size(), k.in.size(), k.out.size());
+       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
+         const KindInfo& info = ctx.kind(task);
+         if (task.in.size() != info.in.size() || task.out.size() != info.out.size()) {
+           return fmt::format("has {} inputs and {} outputs; its kind has {} and {}",
+                              task.in.size(), task.out.size(), info.in.size(), info.out.size());
          }
          const auto& types = ctx.buffer_type[static_cast<size_t>(cls)];
          for (int side = 0; side < 2; ++side) {
-           const auto& list = side ? t.out : t.in;
-           const auto& want = side ? k.out : k.in;
+           const auto& list = side ? task.out : task.in;
+           const auto& want = side ? info.out : info.in;
            for (size_t i = 0; i < list.size(); ++i) {
              if (types[static_cast<size_t>(list[i])] != want[i]) {
                return fmt::format("{} {} is {}; expected {}", side ? "output" : "input", i,
@@ -262,11 +274,11 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        }},
       {"deps-earlier", "dependencies name earlier tasks of the same class",
        "list the tasks in an order that respects their dependencies",
-       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& t) -> std::string {
-         const TaskId self = static_cast<TaskId>(&t - c.tasks.data());
-         for (TaskId d : t.deps) {
-           if (d >= self) {
-             return fmt::format("depends on {}, which comes later", ctx.name({cls, d}));
+       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& task) -> std::string {
+         const TaskId self = static_cast<TaskId>(&task - c.tasks.data());
+         for (TaskId dep : task.deps) {
+           if (dep >= self) {
+             return fmt::format("depends on {}, which comes later", ctx.name({cls, dep}));
            }
          }
          return "";
@@ -275,58 +287,58 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        "kernels run in compute, collectives and sends in intra or inter, receives in "
        "the _rx lane",
        "put the task in the lane of its resource",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         if (ctx.kind(t).lanes >> static_cast<int>(t.lane) & 1) return "";
-         return fmt::format("is in the lane {}", program::to_string(t.lane));
+       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+         if (ctx.kind(task).lanes >> static_cast<int>(task.lane) & 1) return "";
+         return fmt::format("is in the lane {}", program::to_string(task.lane));
        }},
       {"group-fits", "a collective has a group, nothing else has one",
        "give collectives the group of the axes they reduce or exchange over",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
-         const bool wants = is_collective(ctx.kind(t));
-         if (wants != (t.group != kNone)) return wants ? "has no group" : "has a group";
+       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
+         const bool wants = is_collective(ctx.kind(task));
+         if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
          if (!wants) return "";
-         const auto& members = ctx.program.groups[static_cast<size_t>(t.group)].members;
+         const auto& members = ctx.program.groups[static_cast<size_t>(task.group)].members;
          if (members.empty() || std::binary_search(members.begin(), members.end(), cls)) return "";
          return fmt::format("is in class {}, which is not a member of its group", cls);
        }},
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
        "set peer_axis and peer to an offset of at least one and less than the size of the axis",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         const bool wants = is_message(ctx.kind(t));
-         if (wants != (t.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
+       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+         const bool wants = is_message(ctx.kind(task));
+         if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
          if (!wants) return "";
-         const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
-         if (t.peer == 0 || t.peer <= -n || t.peer >= n) {
-           return fmt::format("has its peer at offset {} on an axis of {}", t.peer, n);
+         const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(task.peer_axis)].size;
+         if (task.peer == 0 || task.peer <= -n || task.peer >= n) {
+           return fmt::format("has its peer at offset {} on an axis of {}", task.peer, n);
          }
          return "";
        }},
       {"types-follow",
        "what a collective makes follows from what it takes and from the ranks of its group",
        "correct the types of the kind, or the group",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         const KindInfo& k = ctx.kind(t);
-         if (!is_collective(k)) return "";
-         const Kind& kind = ctx.program.kind(t);
-         const int64_t ranks = ctx.groups[static_cast<size_t>(t.group)].ranks;
+       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+         const KindInfo& info = ctx.kind(task);
+         if (!is_collective(info)) return "";
+         const Kind& kind = ctx.program.kind(task);
+         const int64_t ranks = ctx.groups[static_cast<size_t>(task.group)].ranks;
          try {
-           const auto out = comm::infer(*k.comm, kind.attrs, kind.in, ranks);
+           const auto out = comm::infer(*info.comm, kind.attrs, kind.in, ranks);
            if (out == kind.out) return "";
            return fmt::format("among {} ranks makes {} of {}; its kind says {}", ranks,
                               types_text(out), types_text(kind.in), types_text(kind.out));
-         } catch (const Error& e) {
-           return fmt::format("does not fit its operands: {}", e.what());
+         } catch (const Error& error) {
+           return fmt::format("does not fit its operands: {}", error.what());
          }
        }},
       {"cost-recomputed",
        "the bytes of a communication are the payload of its op on its types, without FLOPs or "
        "workspace",
        "make the kind with program::communication_kind",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         const KindInfo& k = ctx.kind(t);
-         if (!k.comm) return "";
-         const Kind& kind = ctx.program.kind(t);
-         const int64_t bytes = k.comm->payload(kind.attrs, kind.in, kind.out);
+       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+         const KindInfo& info = ctx.kind(task);
+         if (!info.comm) return "";
+         const Kind& kind = ctx.program.kind(task);
+         const int64_t bytes = info.comm->payload(kind.attrs, kind.in, kind.out);
          if (kind.bytes == bytes && kind.flops == 0 && kind.workspace == 0) return "";
          return fmt::format(
              "says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0", kind.bytes,
@@ -335,46 +347,46 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
        "put it in the lane of the link, or correct ranks_per_node",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& t) -> std::string {
-         const KindInfo& k = ctx.kind(t);
-         if (!k.comm) return "";
-         const bool leaves = ctx.leaves_node(cls, t);
-         const program::Lane want = program::link_lane(k.comm->role, leaves);
-         if (t.lane == want) return "";
+       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
+         const KindInfo& info = ctx.kind(task);
+         if (!info.comm) return "";
+         const bool leaves = ctx.leaves_node(cls, task);
+         const program::Lane want = program::link_lane(info.comm->role, leaves);
+         if (task.lane == want) return "";
          const std::string nodes =
              ctx.program.ranks_per_node > 0
                  ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)
                  : "all ranks in one node";
          return fmt::format("is in lane {}; with {} its ranks are {}, which is lane {}",
-                            program::to_string(t.lane), nodes,
+                            program::to_string(task.lane), nodes,
                             leaves ? "in several nodes" : "in one node", program::to_string(want));
        }},
       {"accumulate-allowed", "only outputs that the op can add to are accumulated",
        "accumulate in a separate add, or add the output to Op::accumulates",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         if (t.accumulate.empty()) return "";
-         const KindInfo& k = ctx.kind(t);
-         if (k.rules && t.accumulate.within(k.rules->accumulates)) return "";
+       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+         if (task.accumulate.empty()) return "";
+         const KindInfo& info = ctx.kind(task);
+         if (info.rules && task.accumulate.within(info.rules->accumulates)) return "";
          return fmt::format("accumulates into outputs 0x{:x}, which its op can't",
-                            t.accumulate.bits());
+                            task.accumulate.bits());
        }},
       {"in-place-declared",
        "an output lies in the buffer of an input exactly where the op declares "
        "an update in place",
        "use a buffer of its own for the output",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& t) -> std::string {
-         const KindInfo& k = ctx.kind(t);
-         for (size_t o = 0; o < t.out.size(); ++o) {
-           for (size_t i = 0; i < t.in.size(); ++i) {
-             if (t.in[i] == t.out[o] && !may_share(k, i, o)) {
+       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+         const KindInfo& info = ctx.kind(task);
+         for (size_t o = 0; o < task.out.size(); ++o) {
+           for (size_t i = 0; i < task.in.size(); ++i) {
+             if (task.in[i] == task.out[o] && !may_share(info, i, o)) {
                return fmt::format("writes output {} over its input {}", o, i);
              }
-             if (must_share(k, i, o) && t.in[i] != t.out[o]) {
+             if (must_share(info, i, o) && task.in[i] != task.out[o]) {
                return fmt::format("must update input {} in place but writes another buffer", i);
              }
            }
            for (size_t p = 0; p < o; ++p) {
-             if (t.out[p] == t.out[o]) {
+             if (task.out[p] == task.out[o]) {
                return fmt::format("writes outputs {} and {} to one buffer", p, o);
              }
            }
@@ -382,23 +394,24 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          return "";
        }},
       {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
-       [](const Context&, int32_t, const RankClass& c, const Task& t) -> std::string {
-         for (BufferId b : t.out) {
-           if (c.buffers[static_cast<size_t>(b)].kind == BufferKind::input) {
-             return fmt::format("writes the input '{}'", c.buffers[static_cast<size_t>(b)].name);
+       [](const Context&, int32_t, const RankClass& cls, const Task& task) -> std::string {
+         for (BufferId output : task.out) {
+           if (cls.buffers[static_cast<size_t>(output)].kind == BufferKind::input) {
+             return fmt::format("writes the input '{}'",
+                                cls.buffers[static_cast<size_t>(output)].name);
            }
          }
          return "";
        }},
       {"buffer-planned", "every step buffer that is used has a place in the arena",
        "run the memory plan after the last change of tasks",
-       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& t) -> std::string {
+       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& task) -> std::string {
          if (!ctx.planned) return "";
-         for (const auto* list : {&t.in, &t.out}) {
-           for (BufferId b : *list) {
-             const Buffer& buffer = c.buffers[static_cast<size_t>(b)];
+         for (const auto* list : {&task.in, &task.out}) {
+           for (BufferId buffer_id : *list) {
+             const Buffer& buffer = c.buffers[static_cast<size_t>(buffer_id)];
              if (buffer.kind == BufferKind::step && buffer.offset == kNone) {
-               return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, b));
+               return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, buffer_id));
              }
            }
          }

@@ -13,18 +13,18 @@ namespace {
 
 using program::kNone;
 
-std::string bad_ids(const Context& ctx, const RankClass& c, const Task& t) {
+std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& t) {
   if (!in_range(t.kind, ctx.program.kinds.size())) return fmt::format("kind {}", t.kind);
   if (static_cast<int>(t.lane) >= program::kNumLanes) {
     return fmt::format("lane {}", static_cast<int>(t.lane));
   }
   for (const auto* list : {&t.in, &t.out}) {
-    for (BufferId b : *list) {
-      if (!in_range(b, c.buffers.size())) return fmt::format("buffer {}", b);
+    for (BufferId buffer_id : *list) {
+      if (!in_range(buffer_id, cls.buffers.size())) return fmt::format("buffer {}", buffer_id);
     }
   }
-  for (TaskId d : t.deps) {
-    if (!in_range(d, c.tasks.size())) return fmt::format("dependency on task {}", d);
+  for (TaskId dep : t.deps) {
+    if (!in_range(dep, cls.tasks.size())) return fmt::format("dependency on task {}", dep);
   }
   if (t.group != kNone && !in_range(t.group, ctx.program.groups.size())) {
     return fmt::format("group {}", t.group);
@@ -35,19 +35,19 @@ std::string bad_ids(const Context& ctx, const RankClass& c, const Task& t) {
   return "";
 }
 
-std::string bad_workspace(const Context& ctx, const RankClass& c, size_t t) {
+std::string bad_workspace(const Context& ctx, const RankClass& cls, size_t t) {
   if (!ctx.planned) return "";
-  const int64_t bytes = ctx.program.kind(c.tasks[t]).workspace;
-  const int64_t offset = c.tasks[t].workspace;
+  const int64_t bytes = ctx.program.kind(cls.tasks[t]).workspace;
+  const int64_t offset = cls.tasks[t].workspace;
   if (bytes == 0) return "";
   if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
-  if (offset < 0 || offset % 64 != 0 || offset > c.arena_bytes || bytes > c.arena_bytes) {
+  if (offset < 0 || offset % 64 != 0 || offset > cls.arena_bytes || bytes > cls.arena_bytes) {
     return fmt::format("has {} bytes of workspace at {}, not a multiple of 64 in the arena", bytes,
                        offset);
   }
-  if (offset + bytes > c.arena_bytes) {
+  if (offset + bytes > cls.arena_bytes) {
     return fmt::format("has a workspace that ends at {}, beyond the arena of {} bytes",
-                       offset + bytes, c.arena_bytes);
+                       offset + bytes, cls.arena_bytes);
   }
   return "";
 }
@@ -59,12 +59,12 @@ constexpr RuleInfo kWorkspaceRule{"workspace-planned",
                                   "the workspace of a task lies in the arena, at a multiple of 64"};
 
 /// Pairs of buffers of a class that hold one named tensor.
-std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& c) {
+std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {
   std::vector<std::tuple<std::string_view, BufferKind, int32_t, BufferId>> names;
-  for (size_t b = 0; b < c.buffers.size(); ++b) {
-    if (c.buffers[b].kind != BufferKind::step) {
-      names.emplace_back(c.buffers[b].name, c.buffers[b].kind, c.buffers[b].micro_batch,
-                         static_cast<BufferId>(b));
+  for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
+    if (cls.buffers[buffer].kind != BufferKind::step) {
+      names.emplace_back(cls.buffers[buffer].name, cls.buffers[buffer].kind,
+                         cls.buffers[buffer].micro_batch, static_cast<BufferId>(buffer));
     }
   }
   std::sort(names.begin(), names.end());
@@ -80,10 +80,10 @@ std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& c) {
 
 /// First task of a kind or group, to have something to name.
 TaskRef user_of(const Context& ctx, const auto& uses) {
-  for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
-    const auto& tasks = ctx.program.classes[c].tasks;
-    for (size_t t = 0; t < tasks.size(); ++t) {
-      if (uses(c, tasks[t])) return {static_cast<int32_t>(c), static_cast<int32_t>(t)};
+  for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
+    const auto& tasks = ctx.program.classes[cls].tasks;
+    for (size_t task = 0; task < tasks.size(); ++task) {
+      if (uses(cls, tasks[task])) return {static_cast<int32_t>(cls), static_cast<int32_t>(task)};
     }
   }
   return {};
@@ -120,37 +120,37 @@ std::vector<RuleInfo> structural_rules() {
 }
 
 bool check_rules(Context& ctx) {
-  const Program& p = ctx.program;
+  const Program& program = ctx.program;
   const int64_t before = ctx.problems.count;
-  const size_t num_axes = p.mesh.axes.size();
+  const size_t num_axes = program.mesh.axes.size();
   double ranks = 1;
-  for (const graph::Axis& a : p.mesh.axes) {
-    ranks *= a.size < 1 ? 1e9 : a.size;
+  for (const graph::Axis& axis : program.mesh.axes) {
+    ranks *= axis.size < 1 ? 1e9 : axis.size;
   }
-  if (num_axes > kMaxAxes || ranks > 1 << 24 || p.num_micro_batches < 1) {
+  if (num_axes > kMaxAxes || ranks > 1 << 24 || program.num_micro_batches < 1) {
     refuse(ctx, kIdsRule.name, {}, {}, "the mesh",
            "has too many axes, an empty one, or too many ranks, "
            "or there is no micro-batch",
            "use at most 6 axes of at least one rank");
     return false;
   }
-  for (size_t i = 0; i < p.classes.size(); ++i) {
-    for (const auto& r : class_rules()) {
-      if (ctx.skips(r.name)) continue;
-      if (std::string e = r.wrong(ctx, p.classes[i], i); !e.empty()) {
-        refuse(ctx, r.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), e,
-               r.fix);
+  for (size_t i = 0; i < program.classes.size(); ++i) {
+    for (const auto& rule : class_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      if (std::string text = rule.wrong(ctx, program.classes[i], i); !text.empty()) {
+        refuse(ctx, rule.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), text,
+               rule.fix);
       }
     }
   }
   if (ctx.problems.count != before) return false;
 
-  for (size_t c = 0; c < p.classes.size(); ++c) {
-    const RankClass& cls = p.classes[c];
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const RankClass& cls = program.classes[c];
     for (size_t t = 0; t < cls.tasks.size(); ++t) {
-      if (std::string e = bad_ids(ctx, cls, cls.tasks[t]); !e.empty()) {
+      if (std::string text = bad_ids(ctx, cls, cls.tasks[t]); !text.empty()) {
         refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(t)}, {},
-               fmt::format("task {} of class {}", t, c), "names a non-existing " + e,
+               fmt::format("task {} of class {}", t, c), "names a non-existing " + text,
                "name something that exists");
       }
     }
@@ -158,47 +158,48 @@ bool check_rules(Context& ctx) {
   if (ctx.problems.count != before) return false;
   ctx.place();
 
-  for (size_t i = 0; i < p.kinds.size(); ++i) {
-    for (const auto& r : kind_rules()) {
-      if (ctx.skips(r.name)) continue;
-      std::string e = r.wrong(ctx, p.kinds[i], ctx.kinds[i]);
-      if (e.empty()) continue;
-      const TaskRef user =
-          user_of(ctx, [&](size_t, const Task& t) { return t.kind == static_cast<int32_t>(i); });
+  for (size_t i = 0; i < program.kinds.size(); ++i) {
+    for (const auto& rule : kind_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      std::string text = rule.wrong(ctx, program.kinds[i], ctx.kinds[i]);
+      if (text.empty()) continue;
+      const TaskRef user = user_of(
+          ctx, [&](size_t, const Task& task) { return task.kind == static_cast<int32_t>(i); });
       if (user.cls < 0) {
         break;  // no task has this kind
       }
-      refuse(ctx, r.name, user, {}, ctx.name(user) + ":", e, r.fix);
+      refuse(ctx, rule.name, user, {}, ctx.name(user) + ":", text, rule.fix);
       break;
     }
   }
-  for (size_t i = 0; i < p.groups.size(); ++i) {
-    for (const auto& r : group_rules()) {
-      if (ctx.skips(r.name)) continue;
-      std::string e = r.wrong(ctx, p.groups[i], i);
-      if (e.empty()) continue;
-      const TaskRef user =
-          user_of(ctx, [&](size_t, const Task& t) { return t.group == static_cast<int32_t>(i); });
+  for (size_t i = 0; i < program.groups.size(); ++i) {
+    for (const auto& rule : group_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      std::string text = rule.wrong(ctx, program.groups[i], i);
+      if (text.empty()) continue;
+      const TaskRef user = user_of(
+          ctx, [&](size_t, const Task& task) { return task.group == static_cast<int32_t>(i); });
       if (user.cls < 0) break;
-      refuse(ctx, r.name, user, {}, fmt::format("group {} of {}", i, ctx.name(user)), e, r.fix);
+      refuse(ctx, rule.name, user, {}, fmt::format("group {} of {}", i, ctx.name(user)), text,
+             rule.fix);
       break;
     }
   }
   if (ctx.problems.count != before) return false;
 
-  for (size_t c = 0; c < p.classes.size(); ++c) {
-    const RankClass& cls = p.classes[c];
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const RankClass& cls = program.classes[c];
     const int32_t ci = static_cast<int32_t>(c);
-    for (size_t b = 0; b < cls.buffers.size(); ++b) {
-      for (const auto& r : buffer_rules()) {
-        if (ctx.skips(r.name)) continue;
-        std::string e = r.wrong(ctx, cls, cls.buffers[b]);
-        if (e.empty()) continue;
-        const int32_t bi = static_cast<int32_t>(b);
+    for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
+      for (const auto& rule : buffer_rules()) {
+        if (ctx.skips(rule.name)) continue;
+        std::string text = rule.wrong(ctx, cls, cls.buffers[buffer]);
+        if (text.empty()) continue;
+        const int32_t bi = static_cast<int32_t>(buffer);
         const std::vector<TaskRef> users = ctx.users(ci, bi);
         const TaskRef user = users.empty() ? TaskRef{ci, -1} : users[0];
-        refuse(ctx, r.name, user, users,
-               fmt::format("{}: {}", ctx.name(user), ctx.buffer_name(ci, bi)), e, r.fix);
+        refuse(ctx, rule.name, user, users,
+               fmt::format("{}: {}", ctx.name(user), ctx.buffer_name(ci, bi)), text, rule.fix);
       }
     }
     for (auto [a, b] : named_twice(cls)) {
@@ -208,17 +209,17 @@ bool check_rules(Context& ctx) {
              fmt::format("class {}: {}", c, ctx.buffer_name(ci, a)), "has two buffers",
              "let all tasks use one buffer");
     }
-    for (size_t t = 0; t < cls.tasks.size(); ++t) {
-      const TaskRef ref{ci, static_cast<int32_t>(t)};
-      for (const auto& r : task_rules()) {
-        if (ctx.skips(r.name)) continue;
-        std::string e = r.wrong(ctx, ci, cls, cls.tasks[t]);
-        if (e.empty()) continue;
-        refuse(ctx, r.name, ref, {}, ctx.name(ref), e, r.fix);
+    for (size_t task = 0; task < cls.tasks.size(); ++task) {
+      const TaskRef ref{ci, static_cast<int32_t>(task)};
+      for (const auto& rule : task_rules()) {
+        if (ctx.skips(rule.name)) continue;
+        std::string text = rule.wrong(ctx, ci, cls, cls.tasks[task]);
+        if (text.empty()) continue;
+        refuse(ctx, rule.name, ref, {}, ctx.name(ref), text, rule.fix);
         break;
       }
-      if (std::string e = bad_workspace(ctx, cls, t); !e.empty()) {
-        refuse(ctx, kWorkspaceRule.name, ref, {}, ctx.name(ref), e,
+      if (std::string text = bad_workspace(ctx, cls, task); !text.empty()) {
+        refuse(ctx, kWorkspaceRule.name, ref, {}, ctx.name(ref), text,
                "run the memory plan after the last change of tasks");
       }
     }

@@ -12,8 +12,8 @@ namespace hocket::check {
 using program::kNumLanes;
 
 int32_t Sweep::lane_index(int32_t global) const {
-  const TaskRef r = ctx_.ref(global);
-  return r.cls * kNumLanes + static_cast<int32_t>(ctx_.task(r).lane);
+  const TaskRef ref = ctx_.ref(global);
+  return ref.cls * kNumLanes + static_cast<int32_t>(ctx_.task(ref).lane);
 }
 
 void Sweep::match() {
@@ -32,24 +32,27 @@ void Sweep::match_messages() {
     Channel channel;
     bool receive;
     int32_t task;
-    bool operator<(const Message& o) const {
-      return std::tie(channel, receive, task) < std::tie(o.channel, o.receive, o.task);
+    bool operator<(const Message& message) const {
+      return std::tie(channel, receive, task) <
+             std::tie(message.channel, message.receive, message.task);
     }
   };
   std::vector<Message> list;
-  const Program& p = ctx_.program;
-  for (size_t c = 0; c < p.classes.size(); ++c) {
-    const int32_t ci = static_cast<int32_t>(c);
-    for (size_t i = 0; i < p.classes[c].tasks.size(); ++i) {
-      const Task& t = p.classes[c].tasks[i];
-      const KindInfo& k = ctx_.kind(t);
-      if (!is_message(k)) continue;
-      const int32_t other = p.peer_class(t, ci);
-      const bool receive = is_receive(k);
-      const int32_t offset = p.mesh.wrap(t.peer_axis, receive ? -int64_t{t.peer} : t.peer);
-      list.push_back({{receive ? other : ci, receive ? ci : other, t.peer_axis, offset, t.tag},
-                      receive,
-                      ctx_.global(ci, static_cast<TaskId>(i))});
+  const Program& program = ctx_.program;
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    const int32_t ci = static_cast<int32_t>(cls);
+    for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
+      const Task& task = program.classes[cls].tasks[i];
+      const KindInfo& info = ctx_.kind(task);
+      if (!is_message(info)) continue;
+      const int32_t other = program.peer_class(task, ci);
+      const bool receive = is_receive(info);
+      const int32_t offset =
+          program.mesh.wrap(task.peer_axis, receive ? -int64_t{task.peer} : task.peer);
+      list.push_back(
+          {{receive ? other : ci, receive ? ci : other, task.peer_axis, offset, task.tag},
+           receive,
+           ctx_.global(ci, static_cast<TaskId>(i))});
     }
   }
   num_messages_ = static_cast<int64_t>(list.size()) / 2;
@@ -66,38 +69,38 @@ void Sweep::match_messages() {
     const size_t sends = mid - begin, recvs = end - mid;
     for (size_t i = 0; i < std::max(sends, recvs); ++i) {
       if (i < sends && i < recvs) {
-        const int32_t s = list[begin + i].task, r = list[mid + i].task;
-        const TaskRef a = ctx_.ref(s), b = ctx_.ref(r);
-        if (ctx_.kind(ctx_.task(a)).in == ctx_.kind(ctx_.task(b)).out) {
-          matching_.partner[static_cast<size_t>(s)] = r;
-          matching_.partner[static_cast<size_t>(r)] = s;
+        const int32_t s = list[begin + i].task, rank = list[mid + i].task;
+        const TaskRef ref = ctx_.ref(s), task_ref = ctx_.ref(rank);
+        if (ctx_.kind(ctx_.task(ref)).in == ctx_.kind(ctx_.task(task_ref)).out) {
+          matching_.partner[static_cast<size_t>(s)] = rank;
+          matching_.partner[static_cast<size_t>(rank)] = s;
           continue;
         }
         ctx_.report(
-            "message-type", ProblemClass::order, b, {a},
-            fmt::format("{} expects {}, but {} sends {}", ctx_.name(b),
-                        graph::to_string(ctx_.program.kind(ctx_.task(b)).out[0]), ctx_.name(a),
-                        graph::to_string(ctx_.program.kind(ctx_.task(a)).in[0])),
+            "message-type", ProblemClass::order, task_ref, {ref},
+            fmt::format("{} expects {}, but {} sends {}", ctx_.name(task_ref),
+                        graph::to_string(ctx_.program.kind(ctx_.task(task_ref)).out[0]),
+                        ctx_.name(ref), graph::to_string(ctx_.program.kind(ctx_.task(ref)).in[0])),
             "give both ends the same type, tag and order");
-        matching_.partner[static_cast<size_t>(s)] = r;
-        matching_.partner[static_cast<size_t>(r)] = s;
+        matching_.partner[static_cast<size_t>(s)] = rank;
+        matching_.partner[static_cast<size_t>(rank)] = s;
         continue;
       }
       const bool send = i < sends;
-      const TaskRef a = ctx_.ref(list[send ? begin + i : mid + i].task);
-      const Task& t = ctx_.task(a);
+      const TaskRef ref = ctx_.ref(list[send ? begin + i : mid + i].task);
+      const Task& task = ctx_.task(ref);
       std::vector<TaskRef> others;  // the same tag or peer on the other side, unmatched or not
-      const int32_t other = p.peer_class(t, a.cls);
-      const auto& tasks = p.classes[static_cast<size_t>(other)].tasks;
+      const int32_t other = program.peer_class(task, ref.cls);
+      const auto& tasks = program.classes[static_cast<size_t>(other)].tasks;
       for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k) {
         if (is_message(ctx_.kind(tasks[k])) && is_receive(ctx_.kind(tasks[k])) == send &&
-            tasks[k].tag == t.tag) {
+            tasks[k].tag == task.tag) {
           others.push_back({other, static_cast<int32_t>(k)});
         }
       }
       ctx_.report(
-          send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, a, others,
-          fmt::format("{} (tag {}) has no matching {} in class {}", ctx_.name(a), t.tag,
+          send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, ref, others,
+          fmt::format("{} (tag {}) has no matching {} in class {}", ctx_.name(ref), task.tag,
                       comm::message(send ? comm::Role::receive : comm::Role::send).name, other),
           send ? "add the recv, or remove the send" : "add the send, or remove the recv");
     }
@@ -109,40 +112,40 @@ void Sweep::match_collectives() {
   // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), where the
   // order of its collectives is that of the tasks. Ranks of a class run the same list and are in
   // step; over several classes, the k-th collective of each must be the same.
-  const Program& p = ctx_.program;
+  const Program& program = ctx_.program;
   std::vector<std::vector<std::vector<int32_t>>> by_group(
-      p.groups.size(), std::vector<std::vector<int32_t>>(p.classes.size()));
-  for (size_t c = 0; c < p.classes.size(); ++c) {
-    for (size_t i = 0; i < p.classes[c].tasks.size(); ++i) {
-      const Task& t = p.classes[c].tasks[i];
-      if (!is_collective(ctx_.kind(t))) continue;
+      program.groups.size(), std::vector<std::vector<int32_t>>(program.classes.size()));
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
+      const Task& task = program.classes[cls].tasks[i];
+      if (!is_collective(ctx_.kind(task))) continue;
       ++num_collectives_;
-      by_group[static_cast<size_t>(t.group)][c].push_back(
-          ctx_.global(static_cast<int32_t>(c), static_cast<TaskId>(i)));
+      by_group[static_cast<size_t>(task.group)][cls].push_back(
+          ctx_.global(static_cast<int32_t>(cls), static_cast<TaskId>(i)));
     }
   }
-  for (size_t g = 0; g < p.groups.size(); ++g) {
+  for (size_t g = 0; g < program.groups.size(); ++g) {
     const GroupInfo& info = ctx_.groups[g];
     if (!info.crosses_stages) continue;
     size_t most = 0;
-    for (int32_t c : info.classes) {
-      most = std::max(most, by_group[g][static_cast<size_t>(c)].size());
+    for (int32_t cls : info.classes) {
+      most = std::max(most, by_group[g][static_cast<size_t>(cls)].size());
     }
     for (size_t k = 0; k < most; ++k) {
-      Matching::Meeting m;
+      Matching::Meeting meeting;
       std::vector<TaskRef> refs;
       int32_t absent = -1;
-      for (int32_t c : info.classes) {
-        const auto& list = by_group[g][static_cast<size_t>(c)];
+      for (int32_t cls : info.classes) {
+        const auto& list = by_group[g][static_cast<size_t>(cls)];
         if (k < list.size()) {
-          m.tasks.push_back(list[k]);
+          meeting.tasks.push_back(list[k]);
           refs.push_back(ctx_.ref(list[k]));
         } else {
-          absent = c;
+          absent = cls;
         }
       }
       if (absent >= 0) {
-        m.complete = false;
+        meeting.complete = false;
         std::vector<TaskRef> last;  // of the class that has too few
         const auto& list = by_group[g][static_cast<size_t>(absent)];
         if (!list.empty()) {
@@ -156,22 +159,23 @@ void Sweep::match_collectives() {
                         ctx_.name(refs[0]), k + 1, absent, ctx_.ranks_text(absent), list.size()),
             "let every member of the group run the same collectives");
       } else {
-        for (const TaskRef& r : refs) {
-          if (ctx_.task(r).kind != ctx_.task(refs[0]).kind) {
-            m.complete = false;
-            ctx_.report("collective-differs", ProblemClass::order, r, {refs[0]},
+        for (const TaskRef& ref : refs) {
+          if (ctx_.task(ref).kind != ctx_.task(refs[0]).kind) {
+            meeting.complete = false;
+            ctx_.report("collective-differs", ProblemClass::order, ref, {refs[0]},
                         fmt::format("{} and {} are number {} of their group, but differ in op, "
                                     "attributes or sizes",
-                                    ctx_.name(refs[0]), ctx_.name(r), k + 1),
+                                    ctx_.name(refs[0]), ctx_.name(ref), k + 1),
                         "run the collectives of a group in the same order on every member");
             break;
           }
         }
       }
-      for (int32_t t : m.tasks) {
-        matching_.meeting[static_cast<size_t>(t)] = static_cast<int32_t>(matching_.meetings.size());
+      for (int32_t task : meeting.tasks) {
+        matching_.meeting[static_cast<size_t>(task)] =
+            static_cast<int32_t>(matching_.meetings.size());
       }
-      matching_.meetings.push_back(std::move(m));
+      matching_.meetings.push_back(std::move(meeting));
     }
   }
 }
@@ -188,24 +192,24 @@ bool Sweep::run(Hazards& hazards, Values* values) {
   std::vector<BufferId> lost;
   std::vector<TaskRef> refs;
   auto look_at = [&](int32_t global) {
-    const TaskRef r = ctx_.ref(global);
-    const Task& t = ctx_.task(r);
+    const TaskRef ref = ctx_.ref(global);
+    const Task& task = ctx_.task(ref);
     const size_t lane = static_cast<size_t>(lane_index(global));
     Clock before = lane_clock[lane];
-    for (TaskId d : t.deps) {
-      const Clock& other = clock[static_cast<size_t>(ctx_.global(r.cls, d))];
+    for (TaskId dep : task.deps) {
+      const Clock& other = clock[static_cast<size_t>(ctx_.global(ref.cls, dep))];
       for (size_t i = 0; i < before.size(); ++i) {
         before[i] = std::max(before[i], other[i]);
       }
     }
     lost.clear();
-    hazards.visit(r.cls, r.task, global, before, &lost);
+    hazards.visit(ref.cls, ref.task, global, before, &lost);
     if (values) {
-      for (BufferId b : lost) {
-        values->lose(r.cls, b);
+      for (BufferId buffer : lost) {
+        values->lose(ref.cls, buffer);
       }
     }
-    ++before[static_cast<size_t>(t.lane)];
+    ++before[static_cast<size_t>(task.lane)];
     clock[static_cast<size_t>(global)] = lane_clock[lane] = before;
   };
   AbstractRun lanes(ctx_, matching_, Sends::alone);
@@ -218,16 +222,16 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     if (!values) return;
     if (meeting) return values->meet(refs);
     for (int32_t global : tasks) {
-      const TaskRef r = ctx_.ref(global);
-      const bool receive = is_receive(ctx_.kind(ctx_.task(r)));
-      values->step(r.cls, r.task, global,
+      const TaskRef ref = ctx_.ref(global);
+      const bool receive = is_receive(ctx_.kind(ctx_.task(ref)));
+      values->step(ref.cls, ref.task, global,
                    receive ? matching_.partner[static_cast<size_t>(global)] : -1);
     }
   });
   if (ended) return true;
   const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
-  for (const AbstractRun::Cycle& c : cycles) {
-    ctx_.report("deadlock", ProblemClass::order, c.tasks[0], c.tasks, c.text,
+  for (const AbstractRun::Cycle& cycle : cycles) {
+    ctx_.report("deadlock", ProblemClass::order, cycle.tasks[0], cycle.tasks, cycle.text,
                 "reorder the tasks or remove one of these waits");
   }
   if (cycles.empty() && ctx_.problems.count == 0) {

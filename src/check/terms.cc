@@ -9,10 +9,10 @@
 namespace hocket::check {
 namespace {
 
-uint64_t hash_type(const graph::TensorType& t) {
-  uint64_t h = static_cast<uint64_t>(t.dtype) * 131 + static_cast<uint64_t>(t.top_k);
-  for (int64_t d : t.dims) {
-    h = (h ^ static_cast<uint64_t>(d)) * 0x9e3779b97f4a7c15ULL + (h >> 29);
+uint64_t hash_type(const graph::TensorType& type) {
+  uint64_t h = static_cast<uint64_t>(type.dtype) * 131 + static_cast<uint64_t>(type.top_k);
+  for (int64_t dim : type.dims) {
+    h = (h ^ static_cast<uint64_t>(dim)) * 0x9e3779b97f4a7c15ULL + (h >> 29);
   }
   return mix64(h);
 }
@@ -21,9 +21,9 @@ uint64_t hash_type(const graph::TensorType& t) {
 /// up together, and random access to a large table costs more than everything else here.
 uint64_t hash_app(int32_t key, std::span<const ExprId> in) {
   uint64_t h = static_cast<uint64_t>(key) + 0x51ed270b0a1f39c1ULL, total = 0;
-  for (ExprId e : in) {
-    h = (h ^ static_cast<uint32_t>(e)) * 0x9e3779b97f4a7c15ULL + (h >> 31);
-    total += static_cast<uint32_t>(e);
+  for (ExprId expr : in) {
+    h = (h ^ static_cast<uint32_t>(expr)) * 0x9e3779b97f4a7c15ULL + (h >> 31);
+    total += static_cast<uint32_t>(expr);
   }
   h = mix64(h);
   const uint64_t near = in.empty() ? 0 : total / in.size() * 4;
@@ -108,8 +108,8 @@ ExprId Terms::sizes(AppId route, int32_t axis) {
 }
 
 std::span<const ExprId> Terms::inputs(AppId id) const {
-  const Application& a = app(id);
-  return {in_pool_.data() + a.first_in, static_cast<size_t>(a.num_in)};
+  const Application& application = app(id);
+  return {in_pool_.data() + application.first_in, static_cast<size_t>(application.num_in)};
 }
 
 void Terms::insert(std::vector<Slot>& slots, uint64_t hash, int32_t id) {
@@ -149,18 +149,18 @@ AppId Terms::apply(int32_t key, std::span<const ExprId> in, std::span<const Type
   }
   *made = true;
   const AppId id = static_cast<AppId>(apps_.size());
-  Application a;
-  a.key = key;
-  a.first_in = static_cast<int32_t>(in_pool_.size());
-  a.num_in = static_cast<int32_t>(in.size());
-  a.first_out = static_cast<ExprId>(exprs_.size());
-  a.num_out = static_cast<int32_t>(out.size());
+  Application app;
+  app.key = key;
+  app.first_in = static_cast<int32_t>(in_pool_.size());
+  app.num_in = static_cast<int32_t>(in.size());
+  app.first_out = static_cast<ExprId>(exprs_.size());
+  app.num_out = static_cast<int32_t>(out.size());
   in_pool_.insert(in_pool_.end(), in.begin(), in.end());
   for (size_t i = 0; i < out.size(); ++i) {
     exprs_.push_back({Expr::Kind::output, id, static_cast<int32_t>(i), out[i], 1});
     sum_index_.push_back(-1);
   }
-  apps_.push_back(a);
+  apps_.push_back(app);
   insert(app_slots_, hash, id);
   return id;
 }
@@ -198,34 +198,34 @@ Hash128 Terms::hash_of(ExprId id, uint64_t* total) const {
 int32_t Terms::count(ExprId id) const { return exprs_[static_cast<size_t>(id)].count; }
 
 /// As hash_app: near what was made at the same time.
-uint64_t Terms::place(const Sum& s, int32_t count) {
-  const uint64_t h = mix64(s.hash.low);
-  const uint64_t near = s.total / static_cast<uint64_t>(count) * 4;
+uint64_t Terms::place(const Sum& sum, int32_t count) {
+  const uint64_t h = mix64(sum.hash.low);
+  const uint64_t near = sum.total / static_cast<uint64_t>(count) * 4;
   return (h & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(near + (h & 511));
 }
 
-ExprId Terms::sum(ExprId a, ExprId b) {
-  if (a == kZero) return b;
-  if (b == kZero) return a;
+ExprId Terms::sum(ExprId expr, ExprId expr_id) {
+  if (expr == kZero) return expr_id;
+  if (expr_id == kZero) return expr;
   if (sums_.size() * 2 >= sum_slots_.size()) {
     resize_sums(sum_slots_.size() * 2);
   }
   uint64_t total = 0;
-  const Hash128 ha = hash_of(a, &total), hb = hash_of(b, &total);
-  const Hash128 h{ha.high + hb.high, ha.low + hb.low};
-  const int32_t n = count(a) + count(b);
-  const uint64_t key = place({h, total, kZero}, n);
+  const Hash128 ha = hash_of(expr, &total), hb = hash_of(expr_id, &total);
+  const Hash128 hash128{ha.high + hb.high, ha.low + hb.low};
+  const int32_t n = count(expr) + count(expr_id);
+  const uint64_t key = place({hash128, total, kZero}, n);
   const size_t mask = sum_slots_.size() - 1;
   for (size_t i = key & mask; sum_slots_[i].id >= 0; i = (i + 1) & mask) {
     if (sum_slots_[i].tag != static_cast<uint32_t>(key >> 32)) continue;
-    const Sum& s = sums_[static_cast<size_t>(sum_slots_[i].id)];
-    if (s.hash == h && count(s.id) == n) return s.id;
+    const Sum& sum = sums_[static_cast<size_t>(sum_slots_[i].id)];
+    if (sum.hash == hash128 && count(sum.id) == n) return sum.id;
   }
   const ExprId id = static_cast<ExprId>(exprs_.size());
-  exprs_.push_back({Expr::Kind::sum, a, b, exprs_[static_cast<size_t>(a)].type, n});
+  exprs_.push_back({Expr::Kind::sum, expr, expr_id, exprs_[static_cast<size_t>(expr)].type, n});
   sum_index_.push_back(static_cast<int32_t>(sums_.size()));
   insert(sum_slots_, key, static_cast<int32_t>(sums_.size()));
-  sums_.push_back({h, total, id});
+  sums_.push_back({hash128, total, id});
   return id;
 }
 
@@ -239,12 +239,12 @@ void Terms::resize_sums(size_t slots) {
 std::vector<ExprId> Terms::terms_of(ExprId id) const {
   std::vector<ExprId> list, stack{id};
   while (!stack.empty()) {
-    const ExprId e = stack.back();
+    const ExprId expr = stack.back();
     stack.pop_back();
-    const Expr& x = (*this)[e];
+    const Expr& x = (*this)[expr];
     if (x.kind != Expr::Kind::sum) {
-      list.push_back(e);
-    } else if (e != kZero) {
+      list.push_back(expr);
+    } else if (expr != kZero) {
       stack.push_back(x.b);
       stack.push_back(x.a);
     }

@@ -88,7 +88,7 @@ class Terms {
   /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
-  ExprId sum(ExprId a, ExprId b);                             ///< multiset union
+  ExprId sum(ExprId expr, ExprId expr_id);                    ///< multiset union
 
   ExprId output(AppId app, int32_t i) const {
     return apps_[static_cast<size_t>(app)].first_out + i;
@@ -123,7 +123,7 @@ class Terms {
     uint64_t total;  ///< of the ids of its terms
     ExprId id;
   };
-  static uint64_t place(const Sum& s, int32_t count);
+  static uint64_t place(const Sum& sum, int32_t count);
   std::vector<Sum> sums_;
   std::vector<Slot> sum_slots_;
   std::vector<int32_t> sum_index_;  ///< by ExprId: index into sums_, -1 for other kinds

@@ -21,12 +21,12 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     const int32_t ci = static_cast<int32_t>(c);
     std::vector<Value> values(cls.buffers.size(), Value{kUnwritten, replicated});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
-      const program::Buffer& b = cls.buffers[i];
-      if (b.kind == BufferKind::step) continue;
-      Value& v = values[i];
-      v.layout = ctx.layouts.intern(b.layout);
+      const program::Buffer& buffer = cls.buffers[i];
+      if (buffer.kind == BufferKind::step) continue;
+      Value& value = values[i];
+      value.layout = ctx.layouts.intern(buffer.layout);
       const int32_t bi = static_cast<int32_t>(i);
-      const int32_t t = reference.find(b.name);
+      const int32_t t = reference.find(buffer.name);
       const auto* info = t < 0 ? nullptr : &reference.graph().tensor(t);
       const char* wrong = nullptr;
       const bool persistent = info && (info->kind == graph::TensorKind::param ||
@@ -34,20 +34,21 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       const bool input = info && info->kind == graph::TensorKind::input;
       if (!info) {
         wrong = "is not a tensor of the single-device graph";
-      } else if (b.kind == BufferKind::persistent && !persistent) {
+      } else if (buffer.kind == BufferKind::persistent && !persistent) {
         wrong = "is not a parameter or state of the single-device graph";
-      } else if (b.kind == BufferKind::input && !input) {
+      } else if (buffer.kind == BufferKind::input && !input) {
         wrong = "is not an input of the single-device graph";
-      } else if (input && (info->per_step ? b.micro_batch != program::kNone
-                                          : b.micro_batch < 0 ||
-                                                b.micro_batch >= reference.num_micro_batches())) {
+      } else if (input &&
+                 (info->per_step ? buffer.micro_batch != program::kNone
+                                 : buffer.micro_batch < 0 ||
+                                       buffer.micro_batch >= reference.num_micro_batches())) {
         wrong = "names a micro-batch that does not exist";
       }
       const TypeId logical = t < 0 ? -1 : reference.type_of[static_cast<size_t>(t)];
       if (!wrong) {
         bool same = false;
         try {
-          same = ctx.types.intern(graph::local_type(ctx.types[logical], ctx.layouts[v.layout],
+          same = ctx.types.intern(graph::local_type(ctx.types[logical], ctx.layouts[value.layout],
                                                     ctx.program.mesh)) == ctx.buffer_type[c][i];
         } catch (const Error&) {
         }
@@ -57,40 +58,40 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
       if (wrong) {
         const std::vector<TaskRef> users = ctx.users(ci, bi);
-        ctx.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{ci, -1} : users[0],
-                   users,
-                   fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(ci, bi), c,
-                               graph::to_string(b.type), ctx.layouts.text(v.layout), wrong),
-                   "name a tensor of the graph, with the type that its layout gives it");
-        v.expr = kUnknown;
+        ctx.report(
+            "named-tensor", ProblemClass::value, users.empty() ? TaskRef{ci, -1} : users[0], users,
+            fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(ci, bi), c,
+                        graph::to_string(buffer.type), ctx.layouts.text(value.layout), wrong),
+            "name a tensor of the graph, with the type that its layout gives it");
+        value.expr = kUnknown;
       } else if (persistent) {
-        v.expr = reference.terms.tensor(t, logical);
+        value.expr = reference.terms.tensor(t, logical);
       } else if (input) {
-        v.expr = reference.terms.input(t, b.micro_batch, logical);
+        value.expr = reference.terms.input(t, buffer.micro_batch, logical);
       }
     }
     values_.push_back(std::move(values));
   }
 }
 
-void Values::lose_outputs(int32_t cls, const Task& t) {
-  for (BufferId b : t.out) {
-    lose(cls, b);
+void Values::lose_outputs(int32_t cls, const Task& task) {
+  for (BufferId output : task.out) {
+    lose(cls, output);
   }
 }
 
-void Values::refuse(const char* rule, TaskRef ref, BufferId b, const std::string& why,
+void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
                     const char* fix) {
   std::vector<TaskRef> related;
   std::string text = ctx_.name(ref);
-  if (b >= 0) {
-    const int32_t w = hazards_.writer(ref.cls, b, ctx_.global(ref.cls, ref.task));
+  if (buffer >= 0) {
+    const int32_t w = hazards_.writer(ref.cls, buffer, ctx_.global(ref.cls, ref.task));
     if (w >= 0) {
       related.push_back(ctx_.ref(w));
     }
-    const Value& v = at(ref.cls, b);
-    text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, b), describe(v.expr),
-                        ctx_.layouts.text(v.layout));
+    const Value& value = at(ref.cls, buffer);
+    text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, buffer),
+                        describe(value.expr), ctx_.layouts.text(value.layout));
     if (w >= 0) {
       text += ", written by " + ctx_.name(ctx_.ref(w));
     }
@@ -112,14 +113,14 @@ bool Values::fits(ExprId expr, LayoutId layout, TypeId local) {
 
 void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout,
                  Signature* memo, TaskRef ref) {
-  const KindInfo& k = ctx_.kind(t);
+  const KindInfo& info = ctx_.kind(t);
   const TypeId logical = ref_.terms[expr].type;
   if (!memo || memo->logical[o] != logical) {
-    if (!fits(expr, layout, k.out[o])) {
+    if (!fits(expr, layout, info.out[o])) {
       ctx_.report(
           "local-size", ProblemClass::value, ref, {},
           fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
-                      ctx_.name(ref), describe(expr), graph::to_string(ctx_.types[k.out[o]]),
+                      ctx_.name(ref), describe(expr), graph::to_string(ctx_.types[info.out[o]]),
                       ctx_.layouts.text(layout), graph::to_string(ctx_.types[logical])),
           "give the task the local types that its layout implies");
       lose(cls, t.out[o]);
@@ -158,10 +159,10 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
   if (b.expected_bytes == program::kNone || b.expected_bytes >= b.type.bytes()) return;
   if (!b.type.routed() || layout == kAnyLayout) return;
   int64_t parts = 1;  // that the experts are split into
-  for (size_t a = 0; a < ctx_.program.mesh.axes.size(); ++a) {
-    const Placement p = ctx_.layouts[layout].on[a];
-    if (p.is_split() && p.dim() == 0) {
-      parts *= ctx_.program.mesh.axes[a].size;
+  for (size_t axis = 0; axis < ctx_.program.mesh.axes.size(); ++axis) {
+    const Placement placement = ctx_.layouts[layout].on[axis];
+    if (placement.is_split() && placement.dim() == 0) {
+      parts *= ctx_.program.mesh.axes[axis].size;
     }
   }
   const int64_t row_bytes = b.type.row_size() * graph::size_of(b.type.dtype);
@@ -178,70 +179,70 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
                          : "expect at least the rows of even routing, and some more");
 }
 
-Values::Signature& Values::signature(const Task& t, const KindInfo& k) {
-  auto& list = signatures_[static_cast<size_t>(t.kind)];
-  for (Signature& s : list) {
-    if (s.in == ins_) return s;
+Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
+  auto& list = signatures_[static_cast<size_t>(task.kind)];
+  for (Signature& signature : list) {
+    if (signature.in == ins_) return signature;
   }
-  Signature s;
-  s.in = ins_;
-  const program::Kind& kind = ctx_.program.kind(t);
+  Signature signature;
+  signature.in = ins_;
+  const program::Kind& kind = ctx_.program.kind(task);
   const size_t n = kind.in.size(), m = kind.out.size();
   std::vector<Layout> out(m);
   std::vector<Placement> in_axis(n), out_axis(m);
-  for (size_t a = 0; a < ctx_.program.mesh.axes.size() && s.bad_axis < 0; ++a) {
+  for (size_t a = 0; a < ctx_.program.mesh.axes.size() && signature.bad_axis < 0; ++a) {
     if (ctx_.program.mesh.axes[a].size <= 1) continue;
     for (size_t i = 0; i < n; ++i) {
       in_axis[i] = ctx_.layouts[ins_[i]].on[a];
     }
     bool legal = false;
     try {
-      legal = ops::propagate(*k.rules, kind.in, kind.out, in_axis, out_axis);
+      legal = ops::propagate(*info.rules, kind.in, kind.out, in_axis, out_axis);
       if (legal) {
-        s.cut = ops::cut_run(*k.rules, kind.attrs, kind.in, kind.out, in_axis);
+        signature.cut = ops::cut_run(*info.rules, kind.attrs, kind.in, kind.out, in_axis);
       }
     } catch (const Error&) {
     }
-    if (!legal || !s.cut.empty()) {
-      s.bad_axis = static_cast<int32_t>(a);
+    if (!legal || !signature.cut.empty()) {
+      signature.bad_axis = static_cast<int32_t>(a);
     }
     for (size_t i = 0; i < m; ++i) {
       out[i].on[a] = out_axis[i];
     }
   }
-  for (const Layout& l : out) {
-    s.out.push_back(ctx_.layouts.intern(l));
+  for (const Layout& layout : out) {
+    signature.out.push_back(ctx_.layouts.intern(layout));
   }
-  s.logical.assign(m, -1);
-  list.push_back(std::move(s));
+  signature.logical.assign(m, -1);
+  list.push_back(std::move(signature));
   return list.back();
 }
 
-void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k) {
+void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& info) {
   exprs_.clear();
   ins_.clear();
   bool known = true;
-  for (BufferId b : t.in) {
-    const Value& v = at(cls, b);
-    known = known && v.expr >= 0;
-    exprs_.push_back(v.expr);
-    ins_.push_back(v.layout);
+  for (BufferId input : t.in) {
+    const Value& value = at(cls, input);
+    known = known && value.expr >= 0;
+    exprs_.push_back(value.expr);
+    ins_.push_back(value.layout);
   }
   if (!known) return lose_outputs(cls, t);
   const TaskRef ref{cls, task};
-  if (k.op_class == OpClass::zero) return set(cls, t, 0, kZero, kAnyLayout, nullptr, ref);
-  if (k.op_class == OpClass::copy) return set(cls, t, 0, exprs_[0], ins_[0], nullptr, ref);
-  if (k.op_class == OpClass::add) {
+  if (info.op_class == OpClass::zero) return set(cls, t, 0, kZero, kAnyLayout, nullptr, ref);
+  if (info.op_class == OpClass::copy) return set(cls, t, 0, exprs_[0], ins_[0], nullptr, ref);
+  if (info.op_class == OpClass::add) {
     for (size_t i = 0; i < ins_.size(); ++i) {
       if (ins_[i] == kAnyLayout) return set(cls, t, 0, exprs_[1 - i], ins_[1 - i], nullptr, ref);
     }
   }
-  for (LayoutId& l : ins_) {
-    if (l == kAnyLayout) {
-      l = ctx_.layouts.intern({});
+  for (LayoutId& layout_id : ins_) {
+    if (layout_id == kAnyLayout) {
+      layout_id = ctx_.layouts.intern({});
     }
   }
-  Signature& s = signature(t, k);
+  Signature& s = signature(t, info);
   if (!s.cut.empty()) {
     ctx_.report("sequence-cut", ProblemClass::value, ref, {},
                 fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
@@ -254,54 +255,55 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k)
     explain_layout(ref, s);
     return lose_outputs(cls, t);
   }
-  if (k.op_class == OpClass::add) {
+  if (info.op_class == OpClass::add) {
     return set(cls, t, 0, ref_.terms.sum(exprs_[0], exprs_[1]), s.out[0], &s, ref);
   }
-  const AppId app = ref_.terms.find(k.key, exprs_);
+  const AppId app = ref_.terms.find(info.key, exprs_);
   made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
   if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(t.out.size())) {
     explain_unknown(ref);
     return lose_outputs(cls, t);
   }
-  for (const ExprId e : exprs_) {
-    const TypeId logical = ref_.terms[e].type;
+  for (const ExprId expr : exprs_) {
+    const TypeId logical = ref_.terms[expr].type;
     if (logical >= 0 && ctx_.types[logical].routed()) {
       experts_[static_cast<size_t>(t.kind)] = ctx_.types[logical].dims[0];
     }
   }
-  for (size_t o = 0; o < t.out.size(); ++o) {
-    set(cls, t, o, ref_.terms.output(app, static_cast<int32_t>(o)), s.out[o], &s, ref);
+  for (size_t output = 0; output < t.out.size(); ++output) {
+    set(cls, t, output, ref_.terms.output(app, static_cast<int32_t>(output)), s.out[output], &s,
+        ref);
   }
 }
 
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
   const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
-  const KindInfo& k = ctx_.kind(t);
-  if (is_local(k)) return compute(cls, task, t, k);
-  if (is_message(k) && !is_receive(k)) {
-    Value v = at(cls, t.in[0]);
-    if (v.expr < 0) {
-      v.expr = kUnknown;
+  const KindInfo& info = ctx_.kind(t);
+  if (is_local(info)) return compute(cls, task, t, info);
+  if (is_message(info) && !is_receive(info)) {
+    Value value = at(cls, t.in[0]);
+    if (value.expr < 0) {
+      value.expr = kUnknown;
     }
-    if (v.expr >= 0 && t.peer_axis != ctx_.pp_axis && v.layout != kAnyLayout &&
-        !ctx_.layouts[v.layout][t.peer_axis].is_replicate()) {
+    if (value.expr >= 0 && t.peer_axis != ctx_.pp_axis && value.layout != kAnyLayout &&
+        !ctx_.layouts[value.layout][t.peer_axis].is_replicate()) {
       refuse("message-layout", {cls, task}, t.in[0],
              fmt::format("ranks along {} hold different parts",
                          ctx_.program.mesh.axes[static_cast<size_t>(t.peer_axis)].name),
              "send only what is replicated along the axis of the message");
-      v.expr = kUnknown;
+      value.expr = kUnknown;
     }
-    sent_[global] = v;
+    sent_[global] = value;
     return;
   }
-  if (is_receive(k)) {
+  if (is_receive(info)) {
     auto it = sender < 0 ? sent_.end() : sent_.find(sender);
     if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, t);
-    const Value v = it->second;
+    const Value value = it->second;
     sent_.erase(it);
-    return set(cls, t, 0, v.expr, v.layout, nullptr, {cls, task});
+    return set(cls, t, 0, value.expr, value.layout, nullptr, {cls, task});
   }
-  collective(cls, task, t, k);
+  collective(cls, task, t, info);
 }
 
 void Values::finish() {
@@ -312,21 +314,22 @@ void Values::finish() {
     const auto& buffers = ctx_.program.classes[c].buffers;
     const int32_t ci = static_cast<int32_t>(c);
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const program::Buffer& b = buffers[i];
-      if (b.kind != BufferKind::persistent && b.kind != BufferKind::output) continue;
-      const int32_t t = ref_.find(b.name);
+      const program::Buffer& buffer = buffers[i];
+      if (buffer.kind != BufferKind::persistent && buffer.kind != BufferKind::output) continue;
+      const int32_t t = ref_.find(buffer.name);
       if (t < 0) {
         continue;  // named-tensor
       }
-      if (b.kind == BufferKind::output && b.micro_batch >= 0) {
-        parts.insert({t, b.micro_batch});
+      if (buffer.kind == BufferKind::output && buffer.micro_batch >= 0) {
+        parts.insert({t, buffer.micro_batch});
       } else {
         kept[static_cast<size_t>(t)] = 1;
       }
       const Value& v = values_[c][i];
       if (v.expr == kUnknown) continue;
       const int32_t bi = static_cast<int32_t>(i);
-      const ExprId want = ref_.value(t, b.kind == BufferKind::output ? b.micro_batch : -1);
+      const ExprId want =
+          ref_.value(t, buffer.kind == BufferKind::output ? buffer.micro_batch : -1);
       if (want < 0) {
         const std::vector<TaskRef> users = ctx_.users(ci, bi);
         ctx_.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{ci, -1} : users[0],
@@ -340,7 +343,7 @@ void Values::finish() {
         explain_final(ci, bi, want, v.expr);
         continue;
       }
-      const LayoutId declared = ctx_.layouts.intern(b.layout);
+      const LayoutId declared = ctx_.layouts.intern(buffer.layout);
       if (v.layout == declared || v.layout == kAnyLayout) continue;
       const int32_t w = hazards_.writer(ci, bi);
       const TaskRef at = w >= 0 ? ctx_.ref(w) : TaskRef{ci, -1};
@@ -352,9 +355,9 @@ void Values::finish() {
     }
   }
   std::vector<int32_t> wanted;
-  for (size_t t = 0; t < g.tensors.size(); ++t) {
-    if (ref_.updated(static_cast<int32_t>(t))) {
-      wanted.push_back(static_cast<int32_t>(t));
+  for (size_t tensor = 0; tensor < g.tensors.size(); ++tensor) {
+    if (ref_.updated(static_cast<int32_t>(tensor))) {
+      wanted.push_back(static_cast<int32_t>(tensor));
     }
   }
   wanted.insert(wanted.end(), g.losses.begin(), g.losses.end());

@@ -30,7 +30,7 @@ class Values {
   /// One collective that crosses stages, with its task in each class.
   void meet(std::span<const TaskRef> tasks);
   /// The content of this buffer follows from something already refused.
-  void lose(int32_t cls, BufferId b) { at(cls, b).expr = kUnknown; }
+  void lose(int32_t cls, BufferId buffer) { at(cls, buffer).expr = kUnknown; }
   /// Experts of the whole tensors whose rows a kind works on; 0 if none was seen.
   int64_t experts(program::KindId kind) const { return experts_[static_cast<size_t>(kind)]; }
   /// After the last task: named buffers hold what the single-device step leaves in them.
@@ -47,36 +47,38 @@ class Values {
     std::string cut;              ///< what the split on bad_axis cuts that the op needs whole
   };
 
-  Value& at(int32_t cls, BufferId b) {
-    return values_[static_cast<size_t>(cls)][static_cast<size_t>(b)];
+  Value& at(int32_t cls, BufferId buffer) {
+    return values_[static_cast<size_t>(cls)][static_cast<size_t>(buffer)];
   }
-  void set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout, Signature* memo,
+  void set(int32_t cls, const Task& task, size_t o, ExprId expr, LayoutId layout, Signature* memo,
            TaskRef ref);
   void check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref);
-  void lose_outputs(int32_t cls, const Task& t);
-  Signature& signature(const Task& t, const KindInfo& k);
+  void lose_outputs(int32_t cls, const Task& task);
+  Signature& signature(const Task& task, const KindInfo& info);
   bool fits(ExprId expr, LayoutId layout, TypeId local);
-  void compute(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
-  void collective(int32_t cls, TaskId task, const Task& t, const KindInfo& k);
+  void compute(int32_t cls, TaskId task, const Task& t, const KindInfo& info);
+  void collective(int32_t cls, TaskId task, const Task& t, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
-  bool move(TaskRef ref, const KindInfo& k, const GroupInfo& g, size_t operand, Value* v);
+  bool move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info, size_t operand,
+            Value* value);
   bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value& sizes);
-  bool innermost(const Layout& l, int32_t axis, int32_t dim) const;
-  bool local_index(ExprId e) const;
-  void refuse(const char* rule, TaskRef ref, BufferId b, const std::string& why, const char* fix);
+  bool innermost(const Layout& layout, int32_t axis, int32_t dim) const;
+  bool local_index(ExprId expr) const;
+  void refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
+              const char* fix);
 
   // Localisation (explain.cc).
   void explain_unknown(TaskRef ref);
-  void explain_layout(TaskRef ref, const Signature& s);
-  void explain_final(int32_t cls, BufferId b, ExprId want, ExprId got);
-  std::string describe(ExprId e) const;
+  void explain_layout(TaskRef ref, const Signature& signature);
+  void explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got);
+  std::string describe(ExprId expr) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
-  std::vector<TaskRef> makers(ExprId e) const;
-  std::vector<TaskRef> carriers(ExprId e) const;
+  std::vector<TaskRef> makers(ExprId expr) const;
+  std::vector<TaskRef> carriers(ExprId expr) const;
   TaskRef misplaced_ancestor(TaskRef ref) const;
-  AppId closest(const Task& t, const KindInfo& k) const;
+  AppId closest(const Task& task, const KindInfo& info) const;
 
   Context& ctx_;
   Reference& ref_;

@@ -108,19 +108,19 @@ std::string record_json(const RunState& state, graph::DType dtype, const FileRec
 }
 
 RunState parse_state(const JsonView& in) {
-  RunState s;
-  s.step = in.get_int(kStepKey);
-  if (s.step < 0 || s.step > kMaxStep) {
-    in.at(kStepKey).fail(fmt::format("is {}; expected 0 to {}", s.step, kMaxStep));
+  RunState run_state;
+  run_state.step = in.get_int(kStepKey);
+  if (run_state.step < 0 || run_state.step > kMaxStep) {
+    in.at(kStepKey).fail(fmt::format("is {}; expected 0 to {}", run_state.step, kMaxStep));
   }
   const json& seed = in.at("seed").json();
   if (!seed.is_number_unsigned()) {
     in.at("seed").fail("is no whole number from 0");
   }
-  s.seed = seed.get<uint64_t>();
-  s.config = in.get_string("config");
+  run_state.seed = seed.get<uint64_t>();
+  run_state.config = in.get_string("config");
   if (in.has("data")) {
-    s.data = in.at("data").json().dump();
+    run_state.data = in.at("data").json().dump();
   }
   const JsonView losses = in.at("losses");
   if (!losses.is_array()) {
@@ -129,10 +129,11 @@ RunState parse_state(const JsonView& in) {
   for (size_t i = 0; i < losses.size(); ++i) {
     const JsonView pair = losses.at(i);
     const bool nan = pair.at(1).is_null();
-    s.losses.emplace_back(pair.at(0).as_int(),
-                          nan ? std::numeric_limits<double>::quiet_NaN() : pair.at(1).as_double());
+    run_state.losses.emplace_back(
+        pair.at(0).as_int(),
+        nan ? std::numeric_limits<double>::quiet_NaN() : pair.at(1).as_double());
   }
-  return s;
+  return run_state;
 }
 
 /// Error: not readable, another format, changed since it was written.
@@ -253,8 +254,8 @@ RunRecord verified_record(const std::string& folder, Verify verify) {
 std::string defect(const std::string& folder, Verify verify) {
   try {
     verified_record(folder, verify);
-  } catch (const Error& e) {
-    const std::string what = e.what(), own = "[" + folder + "] ";
+  } catch (const Error& error) {
+    const std::string what = error.what(), own = "[" + folder + "] ";
     return what.starts_with(own) ? what.substr(own.size()) : what;
   }
   return "";
@@ -401,13 +402,13 @@ Checkpoint::Checkpoint(const std::string& folder, Verify verify)
 void Checkpoint::load_optimizer_range(std::string_view name, const graph::TensorType& type,
                                       int64_t first, int64_t count, void* dst) const {
   if (!optimizer_) fail(folder_, "has no optimizer state; expected {}", kOptimizerFile);
-  const Safetensors::Entry e = optimizer_->find(name);
-  if (e.tensor == nullptr) fail(optimizer_->path(), "tensor {} is missing", quote(name));
-  if (e.tensor->dims != type.dims) {
+  const Safetensors::Entry entry = optimizer_->find(name);
+  if (entry.tensor == nullptr) fail(optimizer_->path(), "tensor {} is missing", quote(name));
+  if (entry.tensor->dims != type.dims) {
     fail(optimizer_->path(), "tensor {} has shape [{}]; expected [{}]", quote(name),
-         fmt::join(e.tensor->dims, ","), fmt::join(type.dims, ","));
+         fmt::join(entry.tensor->dims, ","), fmt::join(type.dims, ","));
   }
-  e.file->read(*e.tensor, first, count, type.dtype, dst);
+  entry.file->read(*entry.tensor, first, count, type.dtype, dst);
 }
 
 }  // namespace hocket::checkpoint

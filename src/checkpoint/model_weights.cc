@@ -59,11 +59,11 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
 
   std::set<std::string, std::less<>> known;
   for (const auto& [param, place] : places_) {
-    for (const WeightSlice& s : place.form) {
-      known.insert(s.name);
+    for (const WeightSlice& weight_slice : place.form) {
+      known.insert(weight_slice.name);
     }
-    for (const WeightSlice& s : place.aliases) {
-      known.insert(s.name);
+    for (const WeightSlice& weight_slice : place.aliases) {
+      known.insert(weight_slice.name);
     }
   }
   std::vector<std::string> extra;
@@ -84,27 +84,29 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
 }
 
 void ModelWeights::check_shape(const WeightSlice& slice) const {
-  const Safetensors::Entry e = file_.find(slice.name);
-  if (e.tensor->dims != slice.dims) {
-    fail(e.file->path(), "tensor {} has shape [{}]; expected [{}] by the config.json",
-         quote(slice.name), fmt::join(e.tensor->dims, ","), fmt::join(slice.dims, ","));
+  const Safetensors::Entry entry = file_.find(slice.name);
+  if (entry.tensor->dims != slice.dims) {
+    fail(entry.file->path(), "tensor {} has shape [{}]; expected [{}] by the config.json",
+         quote(slice.name), fmt::join(entry.tensor->dims, ","), fmt::join(slice.dims, ","));
   }
 }
 
 void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::string>& missing) {
   const auto named = [bare](WeightForm form) {
-    for (WeightSlice& s : form) {
+    for (WeightSlice& weight_slice : form) {
       if (bare) {
-        s.name = bare_name(s.name);
+        weight_slice.name = bare_name(weight_slice.name);
       }
     }
     return form;
   };
-  const auto absent = [this](const WeightSlice& s) { return file_.find(s.name).tensor == nullptr; };
+  const auto absent = [this](const WeightSlice& weight_slice) {
+    return file_.find(weight_slice.name).tensor == nullptr;
+  };
   Place place;
   place.numel = 1;
-  for (int64_t d : param.dims) {
-    place.numel *= d;
+  for (int64_t dim : param.dims) {
+    place.numel *= dim;
   }
   for (const WeightForm& form : param.forms) {
     place.form = named(form);
@@ -112,23 +114,23 @@ void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::
     place.form.clear();
   }
   if (place.form.empty()) {
-    for (const WeightSlice& s : named(param.forms[0])) {
-      if (absent(s)) {
-        missing.push_back(s.name);
+    for (const WeightSlice& weight_slice : named(param.forms[0])) {
+      if (absent(weight_slice)) {
+        missing.push_back(weight_slice.name);
       }
     }
     return;
   }
-  for (const WeightSlice& s : named(param.aliases)) {
-    if (!absent(s)) {
-      place.aliases.push_back(s);
+  for (const WeightSlice& weight_slice : named(param.aliases)) {
+    if (!absent(weight_slice)) {
+      place.aliases.push_back(weight_slice);
     }
   }
-  for (const WeightSlice& s : place.form) {
-    check_shape(s);
+  for (const WeightSlice& weight_slice : place.form) {
+    check_shape(weight_slice);
   }
-  for (const WeightSlice& s : place.aliases) {
-    check_shape(s);
+  for (const WeightSlice& weight_slice : place.aliases) {
+    check_shape(weight_slice);
   }
   places_.emplace(param.param, std::move(place));
 }
@@ -153,28 +155,29 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
                param, first, count, p.numel);
   const int64_t size = graph::size_of(dtype), end = first + count;
   // Slices lie in order of offset and cover the parameter.
-  auto it = std::upper_bound(p.form.begin(), p.form.end(), first,
-                             [](int64_t at, const WeightSlice& s) { return at < s.offset; });
+  auto it = std::upper_bound(
+      p.form.begin(), p.form.end(), first,
+      [](int64_t at, const WeightSlice& weight_slice) { return at < weight_slice.offset; });
   for (it = it == p.form.begin() ? it : it - 1; it != p.form.end() && it->offset < end; ++it) {
     const int64_t from = std::max(first, it->offset);
     const int64_t to = std::min(end, it->offset + it->numel());
     if (to <= from) continue;
-    const Safetensors::Entry e = file_.find(it->name);
-    e.file->read(*e.tensor, from - it->offset, to - from, dtype,
-                 static_cast<char*>(dst) + (from - first) * size);
+    const Safetensors::Entry entry = file_.find(it->name);
+    entry.file->read(*entry.tensor, from - it->offset, to - from, dtype,
+                     static_cast<char*>(dst) + (from - first) * size);
   }
 }
 
 void ModelWeights::check_alias(std::string_view param, const WeightSlice& alias) const {
   // Every floating-point type that is read fits into f64.
-  const Safetensors::Entry e = file_.find(alias.name);
+  const Safetensors::Entry entry = file_.find(alias.name);
   std::vector<double> ours(kCompareElements), theirs(kCompareElements);
   for (int64_t at = 0; at < alias.numel(); at += kCompareElements) {
     const int64_t n = std::min(kCompareElements, alias.numel() - at);
     load_range(param, alias.offset + at, n, DType::f64, ours.data());
-    e.file->read(*e.tensor, at, n, DType::f64, theirs.data());
+    entry.file->read(*entry.tensor, at, n, DType::f64, theirs.data());
     if (std::memcmp(ours.data(), theirs.data(), static_cast<size_t>(n) * sizeof(double)) != 0) {
-      fail(e.file->path(),
+      fail(entry.file->path(),
            "tensor {} differs from {}; expected the same values: tie_word_embeddings is true",
            quote(alias.name), quote(place(param).form[0].name));
     }
@@ -185,18 +188,19 @@ std::vector<NamedTensor> to_slices(const NamedTensor& whole,
                                    const std::vector<WeightSlice>& slices) {
   const int64_t size = graph::size_of(whole.type.dtype);
   std::vector<NamedTensor> list;
-  for (const WeightSlice& s : slices) {
-    HOCKET_CHECK(s.offset + s.numel() <= whole.type.numel(), "{} does not fit into {}", s.name,
-                 whole.name);
-    NamedTensor t{s.name, {whole.type.dtype, s.dims}};
+  for (const WeightSlice& weight_slice : slices) {
+    HOCKET_CHECK(weight_slice.offset + weight_slice.numel() <= whole.type.numel(),
+                 "{} does not fit into {}", weight_slice.name, whole.name);
+    NamedTensor named_tensor{weight_slice.name, {whole.type.dtype, weight_slice.dims}};
     if (whole.data != nullptr) {
-      t.data = static_cast<const char*>(whole.data) + s.offset * size;
+      named_tensor.data = static_cast<const char*>(whole.data) + weight_slice.offset * size;
     } else {
-      t.read = [read = whole.read, offset = s.offset](int64_t first, int64_t count, void* dst) {
+      named_tensor.read = [read = whole.read, offset = weight_slice.offset](
+                              int64_t first, int64_t count, void* dst) {
         read(offset + first, count, dst);
       };
     }
-    list.push_back(std::move(t));
+    list.push_back(std::move(named_tensor));
   }
   return list;
 }
@@ -204,17 +208,18 @@ std::vector<NamedTensor> to_slices(const NamedTensor& whole,
 std::vector<NamedTensor> to_stored(const models::ModelConfig& config,
                                    const std::vector<NamedTensor>& params) {
   std::map<std::string_view, const NamedTensor*> by_name;
-  for (const NamedTensor& p : params) {
-    HOCKET_CHECK(by_name.emplace(p.name, &p).second, "parameter {} is given twice", p.name);
+  for (const NamedTensor& named_tensor : params) {
+    HOCKET_CHECK(by_name.emplace(named_tensor.name, &named_tensor).second,
+                 "parameter {} is given twice", named_tensor.name);
   }
   std::vector<NamedTensor> list;
-  for (const ParamWeights& w : models::weight_map(config)) {
-    const auto it = by_name.find(w.param);
-    HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", w.param);
-    HOCKET_CHECK(it->second->type.dims == w.dims, "parameter {} has type {}", w.param,
-                 graph::to_string(it->second->type));
-    for (NamedTensor& t : to_slices(*it->second, w.forms[0])) {
-      list.push_back(std::move(t));
+  for (const ParamWeights& param_weights : models::weight_map(config)) {
+    const auto it = by_name.find(param_weights.param);
+    HOCKET_CHECK(it != by_name.end(), "parameter {} is not given", param_weights.param);
+    HOCKET_CHECK(it->second->type.dims == param_weights.dims, "parameter {} has type {}",
+                 param_weights.param, graph::to_string(it->second->type));
+    for (NamedTensor& named_tensor : to_slices(*it->second, param_weights.forms[0])) {
+      list.push_back(std::move(named_tensor));
     }
     by_name.erase(it);
   }

@@ -215,10 +215,10 @@ bool has_safetensors(const std::string& folder) {
 void Safetensors::add_file(const std::string& path) {
   files_.push_back(std::make_unique<SafetensorsFile>(path));
   const SafetensorsFile& file = *files_.back();
-  for (const StoredTensor& t : file.tensors()) {
-    const auto [it, fresh] = entries_.emplace(t.name, Entry{&file, &t});
+  for (const StoredTensor& stored : file.tensors()) {
+    const auto [it, fresh] = entries_.emplace(stored.name, Entry{&file, &stored});
     if (!fresh) {
-      fail(path, "tensor {} is also in {}; expected it once", quote(t.name),
+      fail(path, "tensor {} is also in {}; expected it once", quote(stored.name),
            it->second.file->path());
     }
   }
@@ -290,24 +290,24 @@ std::vector<std::string> Safetensors::names() const {
 }
 
 void Safetensors::read(std::string_view name, DType dtype, int64_t numel, void* dst) const {
-  const Entry e = find(name);
-  if (e.file == nullptr) fail(path_, "tensor {} is missing", quote(name));
-  if (e.tensor->numel != numel) {
-    fail(e.file->path(), "tensor {} has {} elements; expected {}", quote(name), e.tensor->numel,
-         numel);
+  const Entry entry = find(name);
+  if (entry.file == nullptr) fail(path_, "tensor {} is missing", quote(name));
+  if (entry.tensor->numel != numel) {
+    fail(entry.file->path(), "tensor {} has {} elements; expected {}", quote(name),
+         entry.tensor->numel, numel);
   }
-  e.file->read(*e.tensor, 0, numel, dtype, dst);
+  entry.file->read(*entry.tensor, 0, numel, dtype, dst);
 }
 
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata) {
   std::vector<const NamedTensor*> order;
-  for (const NamedTensor& t : tensors) {
-    order.push_back(&t);
+  for (const NamedTensor& named_tensor : tensors) {
+    order.push_back(&named_tensor);
   }
-  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    const int64_t x = graph::size_of(a->type.dtype), y = graph::size_of(b->type.dtype);
-    return x != y ? x > y : a->name < b->name;
+  std::sort(order.begin(), order.end(), [](const NamedTensor* named_tensor, const NamedTensor* b) {
+    const int64_t x = graph::size_of(named_tensor->type.dtype), y = graph::size_of(b->type.dtype);
+    return x != y ? x > y : named_tensor->name < b->name;
   });
   metadata.emplace("format", "pt");
   nlohmann::ordered_json header;
@@ -317,15 +317,17 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   text.pop_back();
   int64_t offset = 0;
   std::set<std::string_view> names;
-  for (const NamedTensor* t : order) {
-    HOCKET_CHECK(names.insert(t->name).second, "tensor {} is given twice", t->name);
-    int64_t bytes = graph::size_of(t->type.dtype);
-    for (int64_t d : t->type.dims) {
-      bytes *= d;
+  for (const NamedTensor* named_tensor : order) {
+    HOCKET_CHECK(names.insert(named_tensor->name).second, "tensor {} is given twice",
+                 named_tensor->name);
+    int64_t bytes = graph::size_of(named_tensor->type.dtype);
+    for (int64_t dim : named_tensor->type.dims) {
+      bytes *= dim;
     }
     text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        nlohmann::json(t->name).dump(), to_string(stored_type(t->type.dtype)),
-                        fmt::join(t->type.dims, ","), offset, offset + bytes);
+                        nlohmann::json(named_tensor->name).dump(),
+                        to_string(stored_type(named_tensor->type.dtype)),
+                        fmt::join(named_tensor->type.dims, ","), offset, offset + bytes);
     offset += bytes;
   }
   text += '}';
@@ -335,22 +337,22 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   out.write(&length, sizeof length);
   out.write(text);
   std::string chunk;
-  for (const NamedTensor* t : order) {
-    const int64_t size = graph::size_of(t->type.dtype);
+  for (const NamedTensor* named_tensor : order) {
+    const int64_t size = graph::size_of(named_tensor->type.dtype);
     int64_t count = 1;
-    for (int64_t d : t->type.dims) {
-      count *= d;
+    for (int64_t dim : named_tensor->type.dims) {
+      count *= dim;
     }
-    if (t->data != nullptr || count == 0) {
-      out.write(t->data, static_cast<size_t>(count * size));
+    if (named_tensor->data != nullptr || count == 0) {
+      out.write(named_tensor->data, static_cast<size_t>(count * size));
       continue;
     }
-    HOCKET_CHECK(t->read != nullptr, "tensor {} has no data", t->name);
+    HOCKET_CHECK(named_tensor->read != nullptr, "tensor {} has no data", named_tensor->name);
     const int64_t step = kChunkBytes / size;
     chunk.resize(static_cast<size_t>(kChunkBytes));
     for (int64_t first = 0; first < count; first += step) {
       const int64_t n = std::min(step, count - first);
-      t->read(first, n, chunk.data());
+      named_tensor->read(first, n, chunk.data());
       out.write(chunk.data(), static_cast<size_t>(n * size));
     }
   }

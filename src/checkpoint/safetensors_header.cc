@@ -132,8 +132,9 @@ class Events : public json::json_sax_t {
     return true;
   }
   bool parse_error(size_t position, const std::string&,
-                   const nlohmann::detail::exception& e) override {
-    fail(where_, "the header is not valid JSON (byte {}): {}", position, quote(e.what(), 160));
+                   const nlohmann::detail::exception& exception) override {
+    fail(where_, "the header is not valid JSON (byte {}): {}", position,
+         quote(exception.what(), 160));
   }
 
  private:
@@ -190,29 +191,30 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
                   const std::string& where) {
   auto& list = header.tensors;
   std::vector<std::string_view> names;
-  for (const StoredTensor& t : list) {
-    names.push_back(t.name);
+  for (const StoredTensor& stored : list) {
+    names.push_back(stored.name);
   }
   std::sort(names.begin(), names.end());
   if (auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     fail(where, "tensor {} is there twice", quote(*twice));
   }
-  std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) {
-    return std::make_pair(a.begin, a.bytes()) < std::make_pair(b.begin, b.bytes());
+  std::sort(list.begin(), list.end(), [](const StoredTensor& stored, const StoredTensor& b) {
+    return std::make_pair(stored.begin, stored.bytes()) < std::make_pair(b.begin, b.bytes());
   });
   int64_t end = 0;
-  for (StoredTensor& t : list) {
-    if (t.begin != end) {
+  for (StoredTensor& stored : list) {
+    if (stored.begin != end) {
       fail(where,
            "tensor {}: its data begins at byte {}, which {} what lies before it; expected {}",
-           quote(t.name), t.begin, t.begin < end ? "overlaps" : "leaves a gap to", end);
+           quote(stored.name), stored.begin, stored.begin < end ? "overlaps" : "leaves a gap to",
+           end);
     }
-    if (t.bytes() > data_bytes - end) {
-      fail(where, "tensor {}: its data ends at byte {} of {}: the file is truncated", quote(t.name),
-           t.begin + t.bytes(), data_bytes);
+    if (stored.bytes() > data_bytes - end) {
+      fail(where, "tensor {}: its data ends at byte {} of {}: the file is truncated",
+           quote(stored.name), stored.begin + stored.bytes(), data_bytes);
     }
-    end += t.bytes();
-    t.begin += data_begin;
+    end += stored.bytes();
+    stored.begin += data_begin;
   }
   if (end != data_bytes) {
     fail(where, "{} bytes of data; got tensors for {}: the file is damaged", data_bytes, end);
@@ -246,8 +248,8 @@ Header parse_header(std::string_view file, const std::string& where) {
   Events events(header, where);
   try {
     json::sax_parse(text.begin(), text.end(), &events);
-  } catch (const json::exception& e) {
-    fail(where, "the header is not valid JSON: {}", quote(e.what(), 160));
+  } catch (const json::exception& exception) {
+    fail(where, "the header is not valid JSON: {}", quote(exception.what(), 160));
   }
   check_places(header, static_cast<int64_t>(8 + length),
                static_cast<int64_t>(file.size() - 8 - length), where);

@@ -23,7 +23,7 @@ namespace {
 std::string default_of(const Target& target) {
   struct Shown {
     std::string operator()(const bool*) const { return ""; }
-    std::string operator()(const std::string* v) const { return *v; }
+    std::string operator()(const std::string* text) const { return *text; }
     std::string operator()(const int64_t* v) const { return fmt::format("{}", *v); }
     std::string operator()(const double* v) const { return fmt::format("{}", *v); }
     std::string operator()(const std::optional<int64_t>*) const { return ""; }
@@ -70,49 +70,50 @@ Args& Args::sub(std::string name) {
   return *subs_.back();
 }
 
-void Args::convert(Option& o) const {
-  if (o.given.empty()) {
-    if (o.required) {
-      fail("hocket " + name_, "{} is missing; {}; try: hocket {} --help", o.value_name, o.help,
-           name_);
+void Args::convert(Option& option) const {
+  if (option.given.empty()) {
+    if (option.required) {
+      fail("hocket " + name_, "{} is missing; {}; try: hocket {} --help", option.value_name,
+           option.help, name_);
     }
     return;
   }
-  const std::string shown = o.flag.empty() ? o.value_name : o.flag;
+  const std::string shown = option.flag.empty() ? option.value_name : option.flag;
   auto integer = [&] {
     int64_t v = 0;
-    if (!parse_int(o.given.back(), &v)) {
-      fail("hocket " + name_, "{} is {}; expected an integer", shown, quote(o.given.back()));
+    if (!parse_int(option.given.back(), &v)) {
+      fail("hocket " + name_, "{} is {}; expected an integer", shown, quote(option.given.back()));
     }
     return v;
   };
   auto number = [&] {
     double v = 0;
-    if (!parse_double(o.given.back(), &v)) {
-      fail("hocket " + name_, "{} is {}; expected a number", shown, quote(o.given.back()));
+    if (!parse_double(option.given.back(), &v)) {
+      fail("hocket " + name_, "{} is {}; expected a number", shown, quote(option.given.back()));
     }
     return v;
   };
-  if (o.given.size() > 1 && !std::holds_alternative<std::vector<std::string>*>(o.target)) {
-    if (o.flag.empty()) {
-      unexpected(o.given[1]);
+  if (option.given.size() > 1 &&
+      !std::holds_alternative<std::vector<std::string>*>(option.target)) {
+    if (option.flag.empty()) {
+      unexpected(option.given[1]);
     }
-    fail("hocket " + name_, "{} is given {} times; expected once", shown, o.given.size());
+    fail("hocket " + name_, "{} is given {} times; expected once", shown, option.given.size());
   }
-  if (auto* p = std::get_if<bool*>(&o.target)) {
-    **p = true;
-  } else if (auto* p = std::get_if<std::string*>(&o.target)) {
-    **p = o.given.back();
-  } else if (auto* p = std::get_if<int64_t*>(&o.target)) {
-    **p = integer();
-  } else if (auto* p = std::get_if<double*>(&o.target)) {
-    **p = number();
-  } else if (auto* p = std::get_if<std::optional<int64_t>*>(&o.target)) {
-    **p = integer();
-  } else if (auto* p = std::get_if<std::optional<double>*>(&o.target)) {
-    **p = number();
+  if (auto* remove_reference = std::get_if<bool*>(&option.target)) {
+    **remove_reference = true;
+  } else if (auto* remove_reference = std::get_if<std::string*>(&option.target)) {
+    **remove_reference = option.given.back();
+  } else if (auto* remove_reference = std::get_if<int64_t*>(&option.target)) {
+    **remove_reference = integer();
+  } else if (auto* remove_reference = std::get_if<double*>(&option.target)) {
+    **remove_reference = number();
+  } else if (auto* remove_reference = std::get_if<std::optional<int64_t>*>(&option.target)) {
+    **remove_reference = integer();
+  } else if (auto* remove_reference = std::get_if<std::optional<double>*>(&option.target)) {
+    **remove_reference = number();
   } else {
-    **std::get_if<std::vector<std::string>*>(&o.target) = o.given;
+    **std::get_if<std::vector<std::string>*>(&option.target) = option.given;
   }
 }
 
@@ -293,8 +294,8 @@ std::string Args::help() const {
   if (!examples_.empty()) {
     out += "\nexamples\n";
   }
-  for (const Example& e : examples_) {
-    out += fmt::format("  {}\n{}", e.command, wrap(e.what, 6));
+  for (const Example& example : examples_) {
+    out += fmt::format("  {}\n{}", example.command, wrap(example.what, 6));
   }
   if (!subs_.empty()) {
     out += fmt::format("\n`hocket {} COMMAND --help` says more about each.\n", name_);

@@ -23,25 +23,25 @@ struct Options {
 
 /// The run that is compiled, as the text of a run.yaml.
 std::string large_run(const Options& o) {
-  JsonWriter j;
-  j.object().key("model").object().key("config").object();
-  j.member("model_type", o.moe ? "qwen3_moe" : "llama").member("vocab_size", 32000);
-  j.member("hidden_size", 1024).member("intermediate_size", 2816);
-  j.member("num_hidden_layers", o.layers).member("num_attention_heads", 16);
-  j.member("num_key_value_heads", 4).member("head_dim", 64).member("rms_norm_eps", 1e-6);
-  j.member("max_position_embeddings", 4096).member("tie_word_embeddings", false);
+  JsonWriter json;
+  json.object().key("model").object().key("config").object();
+  json.member("model_type", o.moe ? "qwen3_moe" : "llama").member("vocab_size", 32000);
+  json.member("hidden_size", 1024).member("intermediate_size", 2816);
+  json.member("num_hidden_layers", o.layers).member("num_attention_heads", 16);
+  json.member("num_key_value_heads", 4).member("head_dim", 64).member("rms_norm_eps", 1e-6);
+  json.member("max_position_embeddings", 4096).member("tie_word_embeddings", false);
   if (o.moe) {
-    j.member("num_experts", 64).member("num_experts_per_tok", 8).member("norm_topk_prob", true);
-    j.member("moe_intermediate_size", 512).member("router_aux_loss_coef", 0.001);
+    json.member("num_experts", 64).member("num_experts_per_tok", 8).member("norm_topk_prob", true);
+    json.member("moe_intermediate_size", 512).member("router_aux_loss_coef", 0.001);
   }
-  j.end().end();
-  j.key("train")
+  json.end().end();
+  json.key("train")
       .object()
       .member("global_batch", o.micro_batches * o.dp)
       .member("seq_len", 1024)
       .end();
-  j.key("plan").object().member("pp", o.pp).member("dp", o.dp).member("ep", o.ep).end().end();
-  return j.take();
+  json.key("plan").object().member("pp", o.pp).member("dp", o.dp).member("ep", o.ep).end().end();
+  return json.take();
 }
 
 }  // namespace
@@ -84,15 +84,15 @@ void declare_bench_compile(Args& args) {
       tasks += static_cast<int64_t>(cls.tasks.size());
     }
     if (o->json) {
-      JsonWriter j;
-      j.object().member("tasks", tasks).member("nodes", compiled.reference.nodes.size());
-      j.member("ok", verdict.ok()).member("total_s", total).member("cpu_s", cpu);
-      j.key("seconds").object();
+      JsonWriter json;
+      json.object().member("tasks", tasks).member("nodes", compiled.reference.nodes.size());
+      json.member("ok", verdict.ok()).member("total_s", total).member("cpu_s", cpu);
+      json.key("seconds").object();
       for (const auto& [name, seconds] : rows) {
-        j.member(name, seconds);
+        json.member(name, seconds);
       }
-      j.end().end();
-      fmt::print("{}\n", j.take());
+      json.end().end();
+      fmt::print("{}\n", json.take());
     } else {
       fmt::print(
           "{} layers, {} micro-batches, pp {} dp {} ep {}: {} graph nodes, {} tasks in {} "

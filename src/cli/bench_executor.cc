@@ -29,31 +29,31 @@ class EmptyBackend : public kernels::Backend {
 /// `count` tasks without operands; with `hop` each in another lane than the one before, on which it
 /// depends.
 program::Program empty_tasks(int32_t count, bool hop) {
-  program::Program p;
-  p.mesh.axes = {{"pp", 1}};
+  program::Program program;
+  program.mesh.axes = {{"pp", 1}};
   program::Kind empty;
   empty.op = "empty";
-  const program::KindId kind = p.intern(std::move(empty));
+  const program::KindId kind = program.intern(std::move(empty));
   program::RankClass cls;
   cls.name = "bench";
   for (int32_t i = 0; i < count; ++i) {
-    program::Task t;
-    t.kind = kind;
-    t.lane = hop && i % 2 == 1 ? program::Lane::host : program::Lane::compute;
+    program::Task task;
+    task.kind = kind;
+    task.lane = hop && i % 2 == 1 ? program::Lane::host : program::Lane::compute;
     if (hop && i > 0) {
-      t.deps = {i - 1};
+      task.deps = {i - 1};
     }
-    cls.tasks.push_back(std::move(t));
+    cls.tasks.push_back(std::move(task));
   }
-  p.classes.push_back(std::move(cls));
-  return p;
+  program.classes.push_back(std::move(cls));
+  return program;
 }
 
 /// Nanoseconds per task, the median of `rounds` steps.
 double time_empty(int32_t count, bool hop, int rounds) {
-  const program::Program p = empty_tasks(count, hop);
+  const program::Program program = empty_tasks(count, hop);
   std::vector<runtime::PersistentStore> stores(1);
-  runtime::LocalRun run(p, std::make_shared<EmptyBackend>(), stores, {});
+  runtime::LocalRun run(program, std::make_shared<EmptyBackend>(), stores, {});
   run.step();
   std::vector<double> ns;
   for (int i = 0; i < rounds; ++i) {
@@ -71,24 +71,24 @@ void declare_bench_executor(Args& args) {
     int64_t tasks = 100'000;
     bool json = false;
   };
-  auto o = std::make_shared<Options>();
+  auto options = std::make_shared<Options>();
   args.about("what the executor adds to a task",
              "Empty tasks in one lane, and in two lanes in turn.");
-  args.option("--tasks", "N", &o->tasks, "in one lane");
-  args.flag("--json", &o->json, "as JSON");
+  args.option("--tasks", "N", &options->tasks, "in one lane");
+  args.flag("--json", &options->json, "as JSON");
   args.example("hocket bench executor", "nanoseconds per task and per hop between lanes");
   args.example("hocket bench executor --tasks 20000 --json", "a shorter one, for a script");
-  args.run([o] {
-    if (o->tasks < 1 || o->tasks > 100'000'000) {
-      fail("hocket bench executor", "--tasks is {}; expected 1 to 100,000,000", o->tasks);
+  args.run([options] {
+    if (options->tasks < 1 || options->tasks > 100'000'000) {
+      fail("hocket bench executor", "--tasks is {}; expected 1 to 100,000,000", options->tasks);
     }
-    const int32_t n = static_cast<int32_t>(o->tasks);
+    const int32_t n = static_cast<int32_t>(options->tasks);
     const double lane = time_empty(n, false, 7);
     const double hop = time_empty(std::max(2, n / 20), true, 5);
-    if (o->json) {
-      JsonWriter j;
-      j.object().member("tasks", n).member("ns_per_task", lane).member("ns_per_hop", hop).end();
-      fmt::print("{}\n", j.take());
+    if (options->json) {
+      JsonWriter json;
+      json.object().member("tasks", n).member("ns_per_task", lane).member("ns_per_hop", hop).end();
+      fmt::print("{}\n", json.take());
     } else {
       fmt::print(
           "{} empty tasks in one lane: {:.0f} ns each (median of 7 steps)\n"

@@ -56,20 +56,20 @@ class StepBench {
     const int64_t start = now_ns();
     const double cpu = cpu_ms();
     const auto& ids = batches_[static_cast<size_t>(steps_++ % 8)];
-    const engine::TrainSection& t = run_.config.train;
-    engine::Batch batch(t.global_batch, t.seq_len);
+    const engine::TrainSection& train = run_.config.train;
+    engine::Batch batch(train.global_batch, train.seq_len);
     for (int64_t r = 0; r < batch.rows; ++r) {
       const data::SequenceOut row = batch.row(r);
-      for (int64_t i = 0; i < t.seq_len; ++i) {
+      for (int64_t i = 0; i < train.seq_len; ++i) {
         const size_t to = static_cast<size_t>(i);
-        const size_t from = static_cast<size_t>(r * (t.seq_len + 1) + i);
+        const size_t from = static_cast<size_t>(r * (train.seq_len + 1) + i);
         row.tokens[to] = ids[from];
         row.targets[to] = ids[from + 1];
         row.positions[to] = static_cast<int32_t>(i);
       }
     }
     batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
-    batch.hyper = engine::Hyper::of(t, t.lr, steps_);
+    batch.hyper = engine::Hyper::of(train, train.lr, steps_);
     session_->feed(batch);
     session_->step();
     const double loss = session_->loss();
@@ -111,19 +111,19 @@ struct StepOptions {
   bool interactive = false, json = false;
 };
 
-void put_memory(JsonWriter& j, double idle_mib) {
-  j.member("rss_mib", status_mib("VmRSS")).member("peak_mib", status_mib("VmHWM"));
-  j.member("idle_mib", idle_mib);
+void put_memory(JsonWriter& json, double idle_mib) {
+  json.member("rss_mib", status_mib("VmRSS")).member("peak_mib", status_mib("VmHWM"));
+  json.member("idle_mib", idle_mib);
 }
 
 /// What is trained, before --set, as the text of a run.yaml.
 std::string step_run(const std::string& model) {
-  JsonWriter j;
-  j.object().key("model").object().member("path", model).end();
-  j.key("train").object().member("global_batch", 4).member("seq_len", 512);
-  j.member("lr", 3e-4).member("max_grad_norm", 1.0).end();
-  j.key("plan").object().member("micro_batch", 4).member("threads_per_rank", 2).end().end();
-  return j.take();
+  JsonWriter json;
+  json.object().key("model").object().member("path", model).end();
+  json.key("train").object().member("global_batch", 4).member("seq_len", 512);
+  json.member("lr", 3e-4).member("max_grad_norm", 1.0).end();
+  json.key("plan").object().member("micro_batch", 4).member("threads_per_rank", 2).end().end();
+  return json.take();
 }
 
 /// Answers one line at a time on standard input, as bench/compare_peer.py asks for steps in turn.
@@ -132,18 +132,18 @@ int answer_lines(StepBench& bench, double idle_mib) {
     const std::string word(trim(line));
     if (word.empty()) continue;
     if (word == "quit") break;
-    JsonWriter j;
-    j.object();
+    JsonWriter json;
+    json.object();
     if (word == "step") {
       const StepTime t = bench.step();
-      j.member("ms", t.ms).member("cpu_ms", t.cpu_ms).member("loss", t.loss);
+      json.member("ms", t.ms).member("cpu_ms", t.cpu_ms).member("loss", t.loss);
     } else if (word == "memory") {
-      put_memory(j, idle_mib);
+      put_memory(json, idle_mib);
     } else {
-      j.member("error", "unknown command " + quote(word) + "; expected step, memory or quit");
+      json.member("error", "unknown command " + quote(word) + "; expected step, memory or quit");
     }
-    j.end();
-    fmt::print("{}\n", j.take());
+    json.end();
+    fmt::print("{}\n", json.take());
     std::fflush(stdout);
   }
   return 0;
@@ -183,12 +183,12 @@ int bench_step(const StepOptions& o) {
       static_cast<double>(train.global_batch * train.seq_len) / median(ms) * 1e3;
   const double above = status_mib("VmHWM") - idle;
   if (o.json) {
-    JsonWriter j;
-    put_memory(j.object(), idle);
-    j.member("median_ms", median(ms)).member("cpu_ms", median(cpu)).member("step_ms", ms);
-    j.member("loss", loss).member("tokens_per_s", tokens_per_s);
-    j.member("peak_above_idle_mib", above).end();
-    fmt::print("{}\n", j.take());
+    JsonWriter json;
+    put_memory(json.object(), idle);
+    json.member("median_ms", median(ms)).member("cpu_ms", median(cpu)).member("step_ms", ms);
+    json.member("loss", loss).member("tokens_per_s", tokens_per_s);
+    json.member("peak_above_idle_mib", above).end();
+    fmt::print("{}\n", json.take());
   } else {
     fmt::print("median {:.1f} ms (CPU {:.0f} ms), {:.0f} tokens/s, peak {:.0f} MiB above idle\n",
                median(ms), median(cpu), tokens_per_s, above);
@@ -199,27 +199,27 @@ int bench_step(const StepOptions& o) {
 }  // namespace
 
 void declare_bench_step(Args& args) {
-  auto o = std::make_shared<StepOptions>();
+  auto step_options = std::make_shared<StepOptions>();
   args.about("a training step on random tokens: the opposite side of bench/peer_torch.py",
              "4 sequences of 512 tokens in one micro-batch, fp32, 2 threads, AdamW, clipping at 1. "
              "With --interactive it answers lines on standard input: `step` trains one step and "
              "prints {\"ms\", \"cpu_ms\", \"loss\"}; `memory` prints {\"rss_mib\", \"peak_mib\", "
              "\"idle_mib\"}, idle being the process before it compiles anything; `quit`.");
-  args.option("--config", "MODEL", &o->config, "a config.json or its folder");
-  add_set(args, &o->set);
-  args.flag("--interactive", &o->interactive, "answer lines (bench/compare_peer.py)");
-  args.option("--steps", "N", &o->steps, "timed steps");
-  args.option("--warmup", "N", &o->warmup, "steps before them");
-  args.flag("--json", &o->json, "as JSON");
+  args.option("--config", "MODEL", &step_options->config, "a config.json or its folder");
+  add_set(args, &step_options->set);
+  args.flag("--interactive", &step_options->interactive, "answer lines (bench/compare_peer.py)");
+  args.option("--steps", "N", &step_options->steps, "timed steps");
+  args.option("--warmup", "N", &step_options->warmup, "steps before them");
+  args.flag("--json", &step_options->json, "as JSON");
   args.example("hocket bench step --config configs/models/quickstart --steps 5",
                "time of a step, tokens/s, peak memory");
   args.example("echo step | hocket bench step --config configs/models/quickstart --interactive",
                "the line protocol");
-  args.run([o] {
-    if (o->config.empty()) {
+  args.run([step_options] {
+    if (step_options->config.empty()) {
       fail("hocket bench step", "--config is missing; try --config configs/models/dense-26m");
     }
-    return bench_step(*o);
+    return bench_step(*step_options);
   });
 }
 

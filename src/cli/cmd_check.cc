@@ -18,18 +18,18 @@
 namespace hocket::cli {
 namespace {
 
-const char* name_of(check::Localisation l) {
+const char* name_of(check::Localisation localisation) {
   constexpr const char* kNames[] = {"accepted", "exact", "near", "missed"};
-  return kNames[static_cast<int>(l)];
+  return kNames[static_cast<int>(localisation)];
 }
 
 /// `count` random faults, one at a time, and what the check says to each.
 int mutants(const engine::Compiled& compiled, const check::CheckOptions& options, int64_t count,
             int64_t seed, bool json) {
   check::Checker checker(compiled.reference, compiled.program.num_micro_batches);
-  if (const check::Verdict v = checker.check(compiled.program, options); !v.ok()) {
+  if (const check::Verdict verdict = checker.check(compiled.program, options); !verdict.ok()) {
     fail("hocket check", "the program itself is refused; expected a good one to change\n{}",
-         check::to_text(v));
+         check::to_text(verdict));
   }
   JsonWriter list({.indent = 2});
   list.object().key("mutants").array();

@@ -23,32 +23,32 @@ void verb_env(Args& args) {
   struct Options {
     bool json = false;
   };
-  auto o = std::make_shared<Options>();
+  auto options = std::make_shared<Options>();
   args.about(
       "this machine, this program, and the kernels that it runs",
       "The kernels are those of the best instruction set for this processor. HOCKET_CPU=x86-64-v3 "
       "in the environment makes every verb take those of that one.");
-  args.flag("--json", &o->json, "as JSON");
+  args.flag("--json", &options->json, "as JSON");
   args.example("hocket env", "what to put into a bug report");
   args.example("hocket env --json", "the same for a script");
-  args.run([o] {
+  args.run([options] {
     const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
     const double memory = pages * static_cast<double>(sysconf(_SC_PAGESIZE));
     std::vector<std::string> passes;
     for (const auto& pass : passes::all()) {
       passes.push_back(pass.name);
     }
-    if (o->json) {
-      JsonWriter j({.indent = 2});
-      j.object().member("hocket", HOCKET_VERSION);
+    if (options->json) {
+      JsonWriter json({.indent = 2});
+      json.object().member("hocket", HOCKET_VERSION);
       for (const auto& [key, value] : engine::machine_facts()) {
-        j.member(key, value);
+        json.member(key, value);
       }
-      j.member("memory_bytes", static_cast<int64_t>(memory))
+      json.member("memory_bytes", static_cast<int64_t>(memory))
           .member("kernels", kernels::cpu_choice());
-      j.member("models", models::families()).member("passes", passes);
-      j.member("ops", ops::all().size()).end();
-      fmt::print("{}\n", j.take());
+      json.member("models", models::families()).member("passes", passes);
+      json.member("ops", ops::all().size()).end();
+      fmt::print("{}\n", json.take());
       return 0;
     }
     const auto row = [](std::string_view key, std::string_view value) {

@@ -65,10 +65,11 @@ void save_logits(const std::string& path, const Lists& ids,
   checkpoint::save_safetensors(path, tensors);
 }
 
-void save_grads(const std::string& path, const engine::Run& run, const train::Gradients& g) {
+void save_grads(const std::string& path, const engine::Run& run,
+                const train::Gradients& gradients) {
   const checkpoint::ModelWeights weights(run.config.model.path, run.model);
   std::vector<checkpoint::NamedTensor> tensors;
-  for (const auto& [param, bytes] : g.grads) {
+  for (const auto& [param, bytes] : gradients.grads) {
     for (auto& slice : checkpoint::to_slices({param.name, param.type, bytes.data()},
                                              weights.slices(param.name))) {
       tensors.push_back(std::move(slice));
@@ -100,25 +101,25 @@ int on_ids(const Options& o, const engine::Run& run) {
     save_logits(o.logits, ids, logits, run.model.vocab_size);
   }
   if (!o.grads.empty()) {
-    const train::Gradients g = train::gradients_of(run, ids, backend, stores);
-    loss = g.loss;
-    save_grads(o.grads, run, g);
+    const train::Gradients gradients = train::gradients_of(run, ids, backend, stores);
+    loss = gradients.loss;
+    save_grads(o.grads, run, gradients);
   }
   int64_t tokens = 0;
   for (const auto& list : ids) {
     tokens += static_cast<int64_t>(list.size());
   }
   if (o.json) {
-    JsonWriter j;
-    j.object().member("lists", ids.size()).member("tokens", tokens).member("loss", loss);
+    JsonWriter json;
+    json.object().member("lists", ids.size()).member("tokens", tokens).member("loss", loss);
     if (!o.logits.empty()) {
-      j.member("logits", o.logits);
+      json.member("logits", o.logits);
     }
     if (!o.grads.empty()) {
-      j.member("grads", o.grads);
+      json.member("grads", o.grads);
     }
-    j.end();
-    fmt::print("{}\n", j.take());
+    json.end();
+    fmt::print("{}\n", json.take());
     return 0;
   }
   std::FILE* words = words_beside(o.logits == "-" ? o.logits : o.grads);
@@ -154,18 +155,24 @@ int on_data(const Options& o, const engine::Run& run) {
   load(run, stores);
   train::Evaluator evaluator(run, dataset, backend, stores);
   Progress progress;
-  const train::HeldOut h = evaluator.run(o.sequences, [&](int64_t done, int64_t total) {
+  const train::HeldOut held_out = evaluator.run(o.sequences, [&](int64_t done, int64_t total) {
     progress.update(fmt::format("evaluation {}/{} sequences", done, total));
   });
   progress.finish();
   if (o.json) {
-    JsonWriter j;
-    j.object().member("eval/loss", h.loss()).member("eval/bits_per_byte", h.bits_per_byte());
-    j.member("targets", h.targets).member("bytes", h.bytes).member("data", dataset.folder()).end();
-    fmt::print("{}\n", j.take());
+    JsonWriter json;
+    json.object()
+        .member("eval/loss", held_out.loss())
+        .member("eval/bits_per_byte", held_out.bits_per_byte());
+    json.member("targets", held_out.targets)
+        .member("bytes", held_out.bytes)
+        .member("data", dataset.folder())
+        .end();
+    fmt::print("{}\n", json.take());
   } else {
     fmt::print("{}: loss {:.4f}, {:.4f} bits/byte ({} tokens, {} bytes held out)\n",
-               dataset.folder(), h.loss(), h.bits_per_byte(), h.targets, h.bytes);
+               dataset.folder(), held_out.loss(), held_out.bits_per_byte(), held_out.targets,
+               held_out.bytes);
   }
   return 0;
 }
@@ -173,7 +180,7 @@ int on_data(const Options& o, const engine::Run& run) {
 }  // namespace
 
 void verb_eval(Args& args) {
-  auto o = std::make_shared<Options>();
+  auto options = std::make_shared<Options>();
   args.about(
       "held-out loss of a model, or its logits and gradients for comparison",
       "With --data: loss and bits per byte of the held-out files of a prepared folder; for a "
@@ -182,20 +189,20 @@ void verb_eval(Args& args) {
       "own. --save-logits writes the tensors logits.0, logits.1, ... [tokens, vocabulary] in "
       "fp32; --save-grads the gradients of the mean next-token loss over all lists, under the "
       "names that the model's own safetensors use.");
-  args.positional("MODEL", &o->model,
+  args.positional("MODEL", &options->model,
                   "a Hugging Face folder, a checkpoint or run folder of ours, or a hub id in the "
                   "local cache");
-  add_set(args, &o->set);
-  args.option("--ids", "FILE", &o->ids, "ids.json: a list of token lists");
-  args.option("--save-logits", "FILE", &o->logits,
+  add_set(args, &options->set);
+  args.option("--ids", "FILE", &options->ids, "ids.json: a list of token lists");
+  args.option("--save-logits", "FILE", &options->logits,
               "with --ids: a .safetensors to write; -: standard output");
-  args.option("--save-grads", "FILE", &o->grads,
+  args.option("--save-grads", "FILE", &options->grads,
               "with --ids: a .safetensors to write; -: standard output");
-  args.option("--data", "DIR", &o->data, "a folder made by `hocket data prepare`");
-  args.option("--sequences", "N", &o->sequences,
+  args.option("--data", "DIR", &options->data, "a folder made by `hocket data prepare`");
+  args.option("--sequences", "N", &options->sequences,
               "with --data: only so many sequences, spread evenly; 0: all");
-  args.option("--dtype", "TYPE", &o->dtype, "arithmetic: f32 or f64");
-  args.flag("--json", &o->json, "one JSON object");
+  args.option("--dtype", "TYPE", &options->dtype, "arithmetic: f32 or f64");
+  args.flag("--json", &options->json, "one JSON object");
   args.example("hocket eval runs/quickstart", "held-out bits per byte of the newest checkpoint");
   args.example(
       "hocket eval runs/quickstart --ids ids.json --save-logits logits.safetensors "
@@ -205,33 +212,33 @@ void verb_eval(Args& args) {
       "hocket eval runs/quickstart --ids ids.json --save-logits l2.safetensors "
       "--set plan.dp=2",
       "the same on two ranks");
-  args.run([o] {
-    if (o->ids.empty() && (!o->logits.empty() || !o->grads.empty())) {
+  args.run([options] {
+    if (options->ids.empty() && (!options->logits.empty() || !options->grads.empty())) {
       fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
     }
-    if ((o->logits == "-") + (o->grads == "-") + o->json > 1) {
+    if ((options->logits == "-") + (options->grads == "-") + options->json > 1) {
       fail("hocket eval",
            "--json, --save-logits - and --save-grads - all go to standard output; "
            "expected one of them there");
     }
-    if (!o->ids.empty() && !o->data.empty()) {
+    if (!options->ids.empty() && !options->data.empty()) {
       fail("hocket eval", "got --ids and --data; expected one");
     }
-    if (o->dtype != "f32" && o->dtype != "f64") {
-      fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(o->dtype));
+    if (options->dtype != "f32" && options->dtype != "f64") {
+      fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(options->dtype));
     }
-    std::vector<std::string> set = o->set;
-    if (!o->data.empty()) {
-      set.push_back("data.dir=" + o->data);
+    std::vector<std::string> set = options->set;
+    if (!options->data.empty()) {
+      set.push_back("data.dir=" + options->data);
     }
-    const engine::Run run = model_run(o->model, o->dtype, set);
-    if (!o->ids.empty()) return on_ids(*o, run);
+    const engine::Run run = model_run(options->model, options->dtype, set);
+    if (!options->ids.empty()) return on_ids(*options, run);
     if (run.config.data.dir.empty()) {
       fail("hocket eval",
            "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
            "--ids FILE");
     }
-    return on_data(*o, run);
+    return on_data(*options, run);
   });
 }
 

@@ -39,34 +39,36 @@ void verb_generate(Args& args) {
     train::GenerateOptions how;
     bool json = false;
   };
-  auto o = std::make_shared<Options>();
+  auto options = std::make_shared<Options>();
   args.about("continue a prompt, token by token",
              "Prints the prompt and what the model adds, as it comes. The prompt stands at the "
              "beginning of a document: the end-of-text token comes before it, as in training. One "
              "rank with a key-value cache. The same seed gives the same text everywhere.");
   args.positional(
-      "MODEL", &o->model,
+      "MODEL", &options->model,
       "a Hugging Face folder with a tokenizer.json, a checkpoint or run folder of ours, or "
       "a hub id in the local cache");
-  args.option("--prompt", "TEXT", &o->prompt, "what to continue; -: read standard input");
-  args.option("--max-new-tokens", "N", &o->how.max_new_tokens, "stop after so many tokens");
-  args.option("--temperature", "T", &o->how.temperature, "0: always the most likely token");
-  args.option("--top-k", "K", &o->how.top_k, "only the K most likely tokens; 0: all");
-  args.option("--top-p", "P", &o->how.top_p, "only the most likely tokens that make up this share");
-  args.option("--seed", "S", &o->seed, "of the random choices");
+  args.option("--prompt", "TEXT", &options->prompt, "what to continue; -: read standard input");
+  args.option("--max-new-tokens", "N", &options->how.max_new_tokens, "stop after so many tokens");
+  args.option("--temperature", "T", &options->how.temperature, "0: always the most likely token");
+  args.option("--top-k", "K", &options->how.top_k, "only the K most likely tokens; 0: all");
+  args.option("--top-p", "P", &options->how.top_p,
+              "only the most likely tokens that make up this share");
+  args.option("--seed", "S", &options->seed, "of the random choices");
   args.option(
-      "--tokenizer", "FILE", &o->tokenizer,
+      "--tokenizer", "FILE", &options->tokenizer,
       "for a model without one: tokenizer.json or its folder; default: that beside the model");
-  add_set(args, &o->set);
-  args.flag("--json", &o->json, "{\"prompt\": ..., \"text\": ...} at the end instead of a stream");
+  add_set(args, &options->set);
+  args.flag("--json", &options->json,
+            "{\"prompt\": ..., \"text\": ...} at the end instead of a stream");
   args.example("hocket generate runs/quickstart --prompt 'template <typename T> class '",
                "more C++ from the quickstart's model");
   args.example(
       "hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
       "--max-new-tokens 20",
       "the most likely continuation");
-  args.run([o] {
-    train::GenerateOptions& how = o->how;
+  args.run([options] {
+    train::GenerateOptions& how = options->how;
     auto range = [](const char* what, double v, double least, double most) {
       if (v < least || v > most) {
         fail("hocket generate", "{} is {}; expected {} to {}", what, v, least, most);
@@ -76,20 +78,20 @@ void verb_generate(Args& args) {
     range("--temperature", how.temperature, 0, 100);
     range("--top-k", static_cast<double>(how.top_k), 0, 1e9);
     range("--top-p", how.top_p, 0, 1);
-    const engine::Run run = model_run(o->model, "f32", o->set);
+    const engine::Run run = model_run(options->model, "f32", options->set);
     const std::string& folder = run.config.model.path;
     const std::string file =
-        o->tokenizer.empty() ? join_path(folder, "tokenizer.json") : o->tokenizer;
+        options->tokenizer.empty() ? join_path(folder, "tokenizer.json") : options->tokenizer;
     if (!file_exists(file)) {
       fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
     }
     const data::Tokenizer tokenizer = data::Tokenizer::load(file);
-    if (!o->tokenizer.empty()) {
+    if (!options->tokenizer.empty()) {
       data::require_tokenizer_of(folder, tokenizer, file, "leave --tokenizer out");
     }
     const checkpoint::ModelWeights weights(folder, run.model);
-    how.prompt = o->prompt == "-" ? read_stdin() : o->prompt;
-    how.seed = static_cast<uint64_t>(o->seed);
+    how.prompt = options->prompt == "-" ? read_stdin() : options->prompt;
+    how.seed = static_cast<uint64_t>(options->seed);
     const int64_t longest =
         static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1 + how.max_new_tokens;
     warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
@@ -98,7 +100,7 @@ void verb_generate(Args& args) {
     decode.cache_slots = longest;
     train::require_memory(run, engine::compile(run, decode).program);
     auto backend = kernels::cpu_backend();
-    if (!o->json) {
+    if (!options->json) {
       fmt::print("{}", how.prompt);
       std::fflush(stdout);
       how.on_text = [](const std::string& text) {
@@ -108,14 +110,14 @@ void verb_generate(Args& args) {
     }
     const std::string text = train::generate(
         run, tokenizer, backend,
-        [&](const graph::Tensor& t, int64_t begin, int64_t count, void* to) {
-          weights.load_range(t.name, begin, count, t.type.dtype, to);
+        [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
+          weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
         },
         how);
-    if (o->json) {
-      JsonWriter j;
-      j.object().member("prompt", how.prompt).member("text", text).end();
-      fmt::print("{}", j.take());
+    if (options->json) {
+      JsonWriter json;
+      json.object().member("prompt", how.prompt).member("text", text).end();
+      fmt::print("{}", json.take());
     }
     fmt::print("\n");
     return 0;

@@ -32,26 +32,26 @@ struct Options {
 
 void list_passes() {
   fmt::print("{:<12}{:<9}{:<10}{}\n", "pass", "on", "numerics", "what it does");
-  for (const passes::Pass& p : passes::all()) {
-    fmt::print("{:<12}{:<9}{:<10}{}\n", p.name, p.on_graph ? "graph" : "program",
-               p.same_numerics ? "same" : "changed", p.help);
+  for (const passes::Pass& pass : passes::all()) {
+    fmt::print("{:<12}{:<9}{:<10}{}\n", pass.name, pass.on_graph ? "graph" : "program",
+               pass.same_numerics ? "same" : "changed", pass.help);
   }
 }
 
 /// The class of ranks that `o.rank` is in, kNone for all.
-int32_t class_of(const program::Program& p, const Options& o) {
+int32_t class_of(const program::Program& program, const Options& o) {
   if (!o.rank) return program::kNone;
-  if (*o.rank < 0 || *o.rank >= p.mesh.size()) {
-    fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *o.rank, p.mesh.size() - 1);
+  if (*o.rank < 0 || *o.rank >= program.mesh.size()) {
+    fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *o.rank, program.mesh.size() - 1);
   }
-  return p.class_of(static_cast<int32_t>(*o.rank));
+  return program.class_of(static_cast<int32_t>(*o.rank));
 }
 
 /// A rank of every pipeline stage.
-std::vector<std::string> first_ranks(const program::Program& p) {
+std::vector<std::string> first_ranks(const program::Program& program) {
   std::vector<std::string> list;
-  for (size_t c = 0; c < p.classes.size(); ++c) {
-    list.push_back(fmt::format("{}", p.ranks_of(static_cast<int32_t>(c))[0]));
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    list.push_back(fmt::format("{}", program.ranks_of(static_cast<int32_t>(cls))[0]));
   }
   return list;
 }
@@ -66,8 +66,8 @@ std::string text_of(const program::Program& p, const Options& o) {
   }
   return program::to_dot(p, std::max(cls, 0));
 }
-std::string text_of(const graph::Graph& g, const Options& o) {
-  return o.dot ? graph::to_dot(g) : graph::print(g);
+std::string text_of(const graph::Graph& graph, const Options& o) {
+  return o.dot ? graph::to_dot(graph) : graph::print(graph);
 }
 
 /// Whether a graph is wanted, rather than a program.
@@ -111,17 +111,18 @@ class Watcher {
   }
 
  private:
-  void check(const std::string& what, const graph::Graph& g, const program::Program& p) {
-    program::Program made = p;
-    const bool graph_pass = p.classes.empty();
+  void check(const std::string& what, const graph::Graph& g, const program::Program& program) {
+    program::Program made = program;
+    const bool graph_pass = program.classes.empty();
     if (graph_pass) {
       made = parallel::lower(g, run_.plan);
     }
     program::finalize(made);
-    const check::Verdict v = check::check(made, reference_);
+    const check::Verdict verdict = check::check(made, reference_);
     fmt::print(stderr, "{:<12}{}\n", what,
-               v.ok() ? "checked: equal to the single-device graph" : "refused");
-    if (!v.ok()) fail("hocket graph --check", "refused after {}:\n{}", what, check::to_text(v));
+               verdict.ok() ? "checked: equal to the single-device graph" : "refused");
+    if (!verdict.ok())
+      fail("hocket graph --check", "refused after {}:\n{}", what, check::to_text(verdict));
   }
 
   const engine::Run& run_;
@@ -186,8 +187,8 @@ int show(Options& o) {
     // "none" runs no pass at all.
     const std::vector<std::string> names =
         o.passes == "none" ? std::vector<std::string>{} : comma_list(o.passes);
-    for (const std::string& n : names) {
-      passes::find(n);
+    for (const std::string& text : names) {
+      passes::find(text);
     }
     set.push_back("plan.passes=[" + join(names, ",") + "]");
   }
@@ -205,9 +206,8 @@ int show(Options& o) {
   Watcher watcher(source.run, o);
   engine::CompileOptions options;
   options.skip_passes = comma_list(o.skip);
-  options.observe = [&](const std::string& what, const graph::Graph& g, const program::Program& p) {
-    watcher.see(what, g, p);
-  };
+  options.observe = [&](const std::string& what, const graph::Graph& graph,
+                        const program::Program& program) { watcher.see(what, graph, program); };
   engine::compile(source.run, options);
   emit(o.out, watcher.text());
   return 0;
@@ -216,7 +216,7 @@ int show(Options& o) {
 }  // namespace
 
 void verb_graph(Args& args) {
-  auto o = std::make_shared<Options>();
+  auto options = std::make_shared<Options>();
   args.about(
       "show the graph or the program of a run, and what a pass changes",
       "The way of a run: the model's graph for one device (--stage graph), with backward and "
@@ -225,23 +225,25 @@ void verb_graph(Args& args) {
       "row per stage). The program's text goes into `train`, `check` and `simulate` in place "
       "of a run.yaml, with the same results. --diff compares two such texts: which kinds of "
       "tasks were added or removed, then the tasks in order.");
-  args.positional("RUN", &o->inputs,
+  args.positional("RUN", &options->inputs,
                   "a run.yaml, the text of a program, or a MODEL; with --diff: two texts", false);
-  add_set(args, &o->set);
-  args.option("--stage", "STAGE", &o->stage, "graph, backward, program (the default) or schedule");
-  args.option("--rank", "R", &o->rank,
+  add_set(args, &options->set);
+  args.option("--stage", "STAGE", &options->stage,
+              "graph, backward, program (the default) or schedule");
+  args.option("--rank", "R", &options->rank,
               "of a program: only the tasks of this rank's pipeline stage");
-  args.flag("--dot", &o->dot, "for Graphviz instead of text");
-  args.option("--out", "FILE", &o->out, "write here instead of standard output (-)");
-  args.option("--passes", "A,B", &o->passes,
+  args.flag("--dot", &options->dot, "for Graphviz instead of text");
+  args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
+  args.option("--passes", "A,B", &options->passes,
               "run these passes, in this order (none: no pass), instead of plan.passes");
-  args.option("--skip", "A,B", &o->skip, "leave out these of the run's passes");
-  args.option("--dump-after", "PASS", &o->dump_after, "what this pass left, instead of a stage");
-  args.flag("--check", &o->check, "run the static check after lowering and after every pass");
-  args.flag("--times", &o->times, "how long every stage and pass took, on standard error");
-  args.flag("--list-passes", &o->list_passes, "the passes there are");
-  args.flag("--diff", &o->diff, "compare two texts");
-  args.option("--limit", "N", &o->limit, "with --diff: most lines of tasks per list");
+  args.option("--skip", "A,B", &options->skip, "leave out these of the run's passes");
+  args.option("--dump-after", "PASS", &options->dump_after,
+              "what this pass left, instead of a stage");
+  args.flag("--check", &options->check, "run the static check after lowering and after every pass");
+  args.flag("--times", &options->times, "how long every stage and pass took, on standard error");
+  args.flag("--list-passes", &options->list_passes, "the passes there are");
+  args.flag("--diff", &options->diff, "compare two texts");
+  args.option("--limit", "N", &options->limit, "with --diff: most lines of tasks per list");
   args.example("hocket graph configs/quickstart.yaml --set plan.pp=2 --rank 1 --out stage1.txt",
                "the tasks of the second pipeline stage");
   args.example(
@@ -258,7 +260,7 @@ void verb_graph(Args& args) {
       "the order of forward and backward passes, for plan.pp_schedule=1f1b.csv");
   args.example("hocket graph --diff plain.txt bucketed.txt", "what bucketing did");
   args.example("hocket graph --list-passes", "the passes there are");
-  args.run([o] { return show(*o); });
+  args.run([options] { return show(*options); });
 }
 
 }  // namespace hocket::cli

@@ -23,50 +23,50 @@ void verb_profile(Args& args) {
     double seconds = 1.5;
     bool json = false;
   };
-  auto o = std::make_shared<Options>();
+  auto options = std::make_shared<Options>();
   args.about(
       "time this machine's tasks, so that predictions are calibrated",
       "Times every distinct task of the run's program alone, with the inputs that it has in a "
       "real step, and the links between local ranks. `simulate --profile` and cluster.profile "
       "take the file; tasks of other sizes are interpolated from it. `train` does this by "
       "itself before its first step. Run it on an idle machine.");
-  args.positional("RUN", &o->run, "a run.yaml, the text of a program, or a MODEL");
-  add_set(args, &o->set);
-  args.option("--out", "FILE", &o->out, "where the timings go; -: standard output");
-  args.option("--seconds", "S", &o->seconds,
+  args.positional("RUN", &options->run, "a run.yaml, the text of a program, or a MODEL");
+  add_set(args, &options->set);
+  args.option("--out", "FILE", &options->out, "where the timings go; -: standard output");
+  args.option("--seconds", "S", &options->seconds,
               "the tasks of each stage are run through at least this long");
-  args.flag("--json", &o->json, "print the timings as well");
+  args.flag("--json", &options->json, "print the timings as well");
   args.example("hocket profile configs/quickstart.yaml --out profile.json", "then:");
   args.example("hocket simulate configs/quickstart.yaml --profile profile.json",
                "a prediction from timed tasks");
-  args.run([o] {
-    if (o->seconds < 0) fail("hocket profile", "--seconds is negative");
-    const Source source = read_source(o->run, o->set, true);
+  args.run([options] {
+    if (options->seconds < 0) fail("hocket profile", "--seconds is negative");
+    const Source source = read_source(options->run, options->set, true);
     const engine::Compiled compiled = source.compile();
     train::require_memory(source.run, compiled.program);
     Progress progress;
     train::ProfileOptions how;
-    how.seconds = o->seconds;
+    how.seconds = options->seconds;
     how.progress = [&](const std::string& text) { progress.update(text); };
     const cost::Profile profile = train::profile(source.run, compiled, kernels::cpu_backend(), how);
     progress.finish();
     const std::string text = cost::to_json(profile);
-    write_output(o->out, text);
-    if (o->json) {
-      if (o->out != "-") {
+    write_output(options->out, text);
+    if (options->json) {
+      if (options->out != "-") {
         fmt::print("{}\n", text);
       }
       return 0;
     }
-    std::FILE* words = words_beside(o->out);
+    std::FILE* words = words_beside(options->out);
     // The tasks that a step spends most in.
     std::vector<std::pair<int64_t, const cost::TimedTask*>> by_time;
     int64_t total = 0;
-    for (const cost::ProfileTarget& t : cost::distinct_tasks(compiled.program)) {
+    for (const cost::ProfileTarget& profile_target : cost::distinct_tasks(compiled.program)) {
       for (const cost::TimedTask& task : profile.tasks) {
-        if (task.key == t.key) {
-          by_time.push_back({t.count * task.ns, &task});
-          total += t.count * task.ns;
+        if (task.key == profile_target.key) {
+          by_time.push_back({profile_target.count * task.ns, &task});
+          total += profile_target.count * task.ns;
         }
       }
     }
@@ -74,14 +74,15 @@ void verb_profile(Args& args) {
       return a.first != b.first ? a.first > b.first : a.second->key < b.second->key;
     });
     for (size_t i = 0; i < std::min<size_t>(8, by_time.size()); ++i) {
-      const cost::TimedTask& t = *by_time[i].second;
+      const cost::TimedTask& timed_task = *by_time[i].second;
       fmt::print(words, "{:>6.1f} %  {:>10}  {:>7.1f} GFLOP/s  {}\n",
                  100.0 * static_cast<double>(by_time[i].first) /
                      static_cast<double>(std::max<int64_t>(total, 1)),
-                 human_time(static_cast<double>(t.ns) * 1e-9),
-                 t.flops / static_cast<double>(std::max<int64_t>(t.ns, 1)), t.key.substr(0, 90));
+                 human_time(static_cast<double>(timed_task.ns) * 1e-9),
+                 timed_task.flops / static_cast<double>(std::max<int64_t>(timed_task.ns, 1)),
+                 timed_task.key.substr(0, 90));
     }
-    fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), o->out);
+    fmt::print(words, "{} distinct tasks timed; wrote {}\n", profile.tasks.size(), options->out);
     return 0;
   });
 }

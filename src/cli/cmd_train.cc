@@ -18,7 +18,7 @@ void verb_train(Args& args) {
     std::vector<std::string> set;
     bool print_config = false, print_keys = false, json = false;
   };
-  auto o = std::make_shared<Options>();
+  auto options = std::make_shared<Options>();
   args.about(
       "train a model as run.yaml says, or go on where it stopped",
       "Shows the model, the plan, the static check's verdict and the predicted step time and "
@@ -28,13 +28,14 @@ void verb_train(Args& args) {
       "Ctrl-C (SIGTERM, SIGHUP) finishes the step, saves a checkpoint and ends with exit code "
       "130 (143, 129); a second one ends at once. The same command continues from the newest "
       "checkpoint, bit for bit. All ranks are threads of this process.");
-  args.positional("RUN", &o->run, "a run.yaml, or the text of a program (`hocket graph`)", false);
-  add_set(args, &o->set);
-  args.flag("--print-config", &o->print_config,
+  args.positional("RUN", &options->run, "a run.yaml, or the text of a program (`hocket graph`)",
+                  false);
+  add_set(args, &options->set);
+  args.flag("--print-config", &options->print_config,
             "print every resolved value and where it came from, and end");
-  args.flag("--print-keys", &o->print_keys,
+  args.flag("--print-keys", &options->print_keys,
             "print every key of a run.yaml with type, default and meaning, and end");
-  args.flag("--json", &o->json, "with --print-config: as JSON");
+  args.flag("--json", &options->json, "with --print-config: as JSON");
   args.example("hocket train configs/quickstart.yaml", "what ./quickstart trains");
   args.example(
       "hocket train configs/quickstart.yaml --set plan.dp=2 --set plan.pp=2 "
@@ -42,27 +43,27 @@ void verb_train(Args& args) {
       "--set train.minutes=0",
       "the same model on 4 local ranks: 2 pipeline stages of 2 data-parallel ranks");
   args.example("hocket train configs/quickstart.yaml --print-config", "what the file resolves to");
-  args.run([o] {
-    if (o->print_keys) {
+  args.run([options] {
+    if (options->print_keys) {
       engine::RunConfig defaults;
       Fields fields;
       defaults.fields(fields);
       fmt::print("{}", document_config(fields));
       return 0;
     }
-    if (o->run.empty()) {
+    if (options->run.empty()) {
       fail("hocket train", "RUN is missing: a run.yaml; try: hocket train --help");
     }
-    if (o->print_config) {
+    if (options->print_config) {
       // Printed before it is refused: it says where a value that does not fit came from.
-      engine::Run run = engine::resolve_run(o->run, o->set);
-      fmt::print("{}",
-                 o->json ? run.resolved.to_json().dump(2) + "\n" : run.resolved.to_yaml(true));
+      engine::Run run = engine::resolve_run(options->run, options->set);
+      fmt::print(
+          "{}", options->json ? run.resolved.to_json().dump(2) + "\n" : run.resolved.to_yaml(true));
       engine::derive(run);
       return 0;
     }
-    const Source source = read_source(o->run, o->set);
-    if (o->json) {
+    const Source source = read_source(options->run, options->set);
+    if (options->json) {
       fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
     }
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");

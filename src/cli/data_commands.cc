@@ -80,19 +80,21 @@ std::vector<int32_t> parse_ids(const Tokenizer& tokenizer, std::string_view text
 
 // Everything that the trained tokenizer depends on.
 std::string training_key(const Corpus& corpus, const BpeTrainOptions& bpe) {
-  Hasher h;
-  h.add("train-tokenizer 1").add(static_cast<uint64_t>(bpe.vocab_size));
-  h.add(static_cast<uint64_t>(bpe.min_count)).add(uint64_t{bpe.pattern.size()}).add(bpe.pattern);
-  for (const std::string& t : bpe.special_tokens) {
-    h.add(uint64_t{t.size()}).add(t);
+  Hasher hasher;
+  hasher.add("train-tokenizer 1").add(static_cast<uint64_t>(bpe.vocab_size));
+  hasher.add(static_cast<uint64_t>(bpe.min_count))
+      .add(uint64_t{bpe.pattern.size()})
+      .add(bpe.pattern);
+  for (const std::string& text : bpe.special_tokens) {
+    hasher.add(uint64_t{text.size()}).add(text);
   }
-  h.add(uint64_t{bpe.special_tokens.size()});
-  for (const Corpus::File& f : corpus.files) {
-    if (!f.valid) {
-      h.add(f.hash.high).add(f.hash.low);
+  hasher.add(uint64_t{bpe.special_tokens.size()});
+  for (const Corpus::File& file : corpus.files) {
+    if (!file.valid) {
+      hasher.add(file.hash.high).add(file.hash.low);
     }
   }
-  return h.finish().hex();
+  return hasher.finish().hex();
 }
 
 bool is_trained(const std::string& folder, const std::string& key, int32_t* vocab_size) {
@@ -109,9 +111,11 @@ bool is_trained(const std::string& folder, const std::string& key, int32_t* voca
   }
 }
 
-OrderedJson to_json(const SplitStats& s) {
-  return {
-      {"files", s.files}, {"bytes", s.bytes}, {"tokens", s.tokens}, {"shards", s.shards.size()}};
+OrderedJson to_json(const SplitStats& split_stats) {
+  return {{"files", split_stats.files},
+          {"bytes", split_stats.bytes},
+          {"tokens", split_stats.tokens},
+          {"shards", split_stats.shards.size()}};
 }
 
 }  // namespace
@@ -141,12 +145,12 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
 
 DataStats data_stats(const DataStatsOptions& options) {
   const Dataset dataset(options.folder);
-  DataStats s;
-  s.folder = options.folder;
-  s.fingerprint = dataset.fingerprint();
-  s.train = dataset.train_stats();
-  s.valid = dataset.valid_stats();
-  s.vocab_size = dataset.tokenizer().vocab_size();
+  DataStats data_stats;
+  data_stats.folder = options.folder;
+  data_stats.fingerprint = dataset.fingerprint();
+  data_stats.train = dataset.train_stats();
+  data_stats.valid = dataset.valid_stats();
+  data_stats.vocab_size = dataset.tokenizer().vocab_size();
   if (options.verify) {
     if (options.progress) {
       options.progress("verifying checksums");
@@ -156,12 +160,12 @@ DataStats data_stats(const DataStatsOptions& options) {
         stream->verify();
       }
     }
-    s.verified = true;
+    data_stats.verified = true;
   }
   if (options.baselines) {
-    s.baselines = data::run_baselines(dataset, {}, options.progress);
+    data_stats.baselines = data::run_baselines(dataset, {}, options.progress);
   }
-  return s;
+  return data_stats;
 }
 
 double DataStats::bytes_per_token() const {

@@ -59,25 +59,25 @@ void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
       });
 }
 
-std::vector<Listing> list(const program::Program& p) {
+std::vector<Listing> list(const program::Program& program) {
   std::vector<std::string> kinds;
-  for (const program::Kind& k : p.kinds) {
-    kinds.push_back(program::identity(p, k));
+  for (const program::Kind& kind : program.kinds) {
+    kinds.push_back(program::identity(program, kind));
   }
-  const std::vector<program::Memory> memory = program::memory_of(p);
+  const std::vector<program::Memory> memory = program::memory_of(program);
   std::vector<Listing> result;
-  for (const program::RankClass& cls : p.classes) {
+  for (const program::RankClass& cls : program.classes) {
     Listing l;
     l.name = fmt::format("stage {}", cls.stage);
     l.counted = "kinds and buffers";
     size_t deps = 0;
-    for (const program::Task& t : cls.tasks) {
-      l.kinds.push_back(kinds[static_cast<size_t>(t.kind)]);
-      l.lines.push_back(program::identity(p, t));
-      deps += t.deps.size();
+    for (const program::Task& task : cls.tasks) {
+      l.kinds.push_back(kinds[static_cast<size_t>(task.kind)]);
+      l.lines.push_back(program::identity(program, task));
+      deps += task.deps.size();
     }
     for (const program::Buffer& b : cls.buffers) {
-      l.kinds.push_back("buffer " + program::identity(p, b));
+      l.kinds.push_back("buffer " + program::identity(program, b));
     }
     l.facts = {number("tasks", cls.tasks.size()), number("buffers", cls.buffers.size()),
                number("dependencies between lanes", deps)};
@@ -93,10 +93,10 @@ std::vector<Listing> list(const program::Program& p) {
 }
 
 /// The figures of the whole program: micro-batches and mesh.
-std::string figures(const program::Program& p) {
+std::string figures(const program::Program& program) {
   std::string text;
   program::for_each_field<program::Program>([&](const program::Field& field, auto member) {
-    const auto& value = p.*member;
+    const auto& value = program.*member;
     using Value = std::remove_cvref_t<decltype(value)>;
     if constexpr (std::is_same_v<Value, program::Mesh>) {
       for (const graph::Axis& axis : value.axes) {
@@ -112,12 +112,12 @@ std::string figures(const program::Program& p) {
 std::string types_of(const std::vector<graph::TensorType>& in,
                      const std::vector<graph::TensorType>& out) {
   std::string text = "(";
-  for (const auto& t : in) {
-    text += (text.size() > 1 ? ", " : "") + to_string(t);
+  for (const auto& type : in) {
+    text += (text.size() > 1 ? ", " : "") + to_string(type);
   }
   text += ") ->";
-  for (const auto& t : out) {
-    text += " " + to_string(t);
+  for (const auto& type : out) {
+    text += " " + to_string(type);
   }
   return text;
 }
@@ -125,20 +125,21 @@ std::string types_of(const std::vector<graph::TensorType>& in,
 std::vector<Listing> list(const graph::Graph& g) {
   Listing l;
   l.name = "graph";
-  for (const graph::Node& n : g.nodes) {
+  for (const graph::Node& node : g.nodes) {
     std::vector<graph::TensorType> in, out;
     std::string names;
-    for (auto id : n.in) {
+    for (auto id : node.in) {
       in.push_back(g.tensor(id).type), names += " " + g.tensor(id).name;
     }
-    for (auto id : n.out) {
+    for (auto id : node.out) {
       out.push_back(g.tensor(id).type);
     }
-    const std::string kind = fmt::format("{}{} {}", n.op, to_string(n.attrs), types_of(in, out));
+    const std::string kind =
+        fmt::format("{}{} {}", node.op, to_string(node.attrs), types_of(in, out));
     l.kinds.push_back(kind);
-    l.lines.push_back(fmt::format("{} {} L{}{}{} of{}", kind, to_string(n.phase), n.layer,
-                                  n.recompute ? " recompute" : "",
-                                  n.accumulate.empty() ? "" : " +=", names));
+    l.lines.push_back(fmt::format("{} {} L{}{}{} of{}", kind, to_string(node.phase), node.layer,
+                                  node.recompute ? " recompute" : "",
+                                  node.accumulate.empty() ? "" : " +=", names));
   }
   l.facts = {number("nodes", g.nodes.size()), number("tensors", g.tensors.size()),
              number("parameters with a gradient", g.grads.size())};
@@ -198,11 +199,11 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
 std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   std::string out = a.name + (a.name == b.name ? "" : " -> " + b.name) + "\n";
   std::map<std::string, std::pair<int64_t, int64_t>> count;
-  for (const std::string& k : a.kinds) {
-    ++count[k].first;
+  for (const std::string& text : a.kinds) {
+    ++count[text].first;
   }
-  for (const std::string& k : b.kinds) {
-    ++count[k].second;
+  for (const std::string& text : b.kinds) {
+    ++count[text].second;
   }
   std::erase_if(count, [](const auto& c) { return c.second.first == c.second.second; });
 
@@ -233,8 +234,8 @@ std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   std::unordered_map<std::string, int> ids;
   auto number = [&](const std::vector<std::string>& lines) {
     std::vector<int> v;
-    for (const std::string& l : lines) {
-      v.push_back(ids.emplace(l, static_cast<int>(ids.size())).first->second);
+    for (const std::string& text : lines) {
+      v.push_back(ids.emplace(text, static_cast<int>(ids.size())).first->second);
     }
     return v;
   };
@@ -274,12 +275,12 @@ std::string diff_texts(const std::string& a_name, const std::string& a, const st
   std::string out = fmt::format("- {}\n+ {}\n", a_name, b_name);
   std::vector<Listing> x, y;
   if (programs) {
-    const program::Program p = program::parse_program(a, a_name);
+    const program::Program program = program::parse_program(a, a_name);
     const program::Program q = program::parse_program(b, b_name);
-    if (figures(p) != figures(q)) {
-      out += fmt::format("- {}\n+ {}\n", figures(p), figures(q));
+    if (figures(program) != figures(q)) {
+      out += fmt::format("- {}\n+ {}\n", figures(program), figures(q));
     }
-    x = list(p);
+    x = list(program);
     y = list(q);
   } else {
     x = list(graph::parse_graph(a));

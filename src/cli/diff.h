@@ -8,7 +8,7 @@ namespace hocket::cli {
 
 /// Both texts of programs, or both of graphs; `a` and `b` name them. At most `limit` task lines.
 /// Error: texts of different kinds, or of neither.
-std::string diff_texts(const std::string& a_name, const std::string& a, const std::string& b_name,
-                       const std::string& b, size_t limit);
+std::string diff_texts(const std::string& a_name, const std::string& text,
+                       const std::string& b_name, const std::string& b, size_t limit);
 
 }  // namespace hocket::cli

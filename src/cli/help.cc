@@ -129,23 +129,23 @@ const std::string& command_line() { return stored_command(); }
 
 int main_of(const std::vector<std::string>& words) {
   std::string& command = stored_command() = "hocket";
-  for (const std::string& w : words) {
-    command += " " + shell_quoted(w);
+  for (const std::string& text : words) {
+    command += " " + shell_quoted(text);
   }
   int code = 0;
   log_level();  // a wrong HOCKET_LOG is told at once
   try {
     code = run(words);
-  } catch (const Error& e) {
-    return report(e.what(), e.exit_code());
+  } catch (const Error& error) {
+    return report(error.what(), error.exit_code());
   } catch (const std::bad_alloc&) {
     return report("[hocket] out of memory", 1);
-  } catch (const std::system_error& e) {
-    return report(fmt::format("[hocket] {}", e.what()).c_str(), 1);
-  } catch (const std::exception& e) {
+  } catch (const std::system_error& system_error) {
+    return report(fmt::format("[hocket] {}", system_error.what()).c_str(), 1);
+  } catch (const std::exception& exception) {
     return report(fmt::format("[hocket] internal error: {}\nThis is a bug of hocket; please report "
                               "it with the command:\n  {}",
-                              e.what(), command)
+                              exception.what(), command)
                       .c_str(),
                   1);
   }

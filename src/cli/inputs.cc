@@ -85,8 +85,8 @@ engine::Run model_run(const std::string& model, const std::string& dtype,
     const nlohmann::json state = read_json(file);
     nlohmann::json config;
     if (state.is_object() && state.contains("config")) {
-      const nlohmann::json& c = state["config"];
-      config = c.is_string() ? parse_json(c.get<std::string>(), file) : c;
+      const nlohmann::json& object = state["config"];
+      config = object.is_string() ? parse_json(object.get<std::string>(), file) : object;
     }
     if (config.is_object() && config.contains("data") && config["data"].is_object()) {
       tree["data"] = config["data"];

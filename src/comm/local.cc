@@ -43,8 +43,8 @@ std::string describe(const Kind& kind) {
 
 std::string ranks_text(std::span<const int32_t> ranks) {
   std::string text;
-  for (int32_t r : ranks) {
-    text += (text.empty() ? "" : ",") + std::to_string(r);
+  for (int32_t rank : ranks) {
+    text += (text.empty() ? "" : ",") + std::to_string(rank);
   }
   return text;
 }
@@ -204,8 +204,8 @@ LocalWorld::LocalWorld(int32_t ranks, std::chrono::milliseconds timeout)
   impl_->timeout = timeout;
   impl_->message_bytes.assign(static_cast<size_t>(ranks), 0);
   impl_->peak_message_bytes.assign(static_cast<size_t>(ranks), 0);
-  for (int32_t r = 0; r < ranks; ++r) {
-    impl_->ranks.push_back(std::make_unique<Impl::Rank>(*impl_, r));
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    impl_->ranks.push_back(std::make_unique<Impl::Rank>(*impl_, rank));
   }
 }
 LocalWorld::~LocalWorld() = default;

@@ -19,12 +19,12 @@ double message_s(LocalWorld& world, int64_t bytes, int rounds) {
   const program::Kind recv = program::communication_kind(message(Role::receive).id, {}, {}, {type});
   std::vector<float> a(static_cast<size_t>(bytes / 4)), b(a.size());
   auto call = [](const program::Kind& kind, void* const* p, int32_t peer) {
-    Call c;
-    c.kind = &kind;
-    (kind.out.empty() ? c.in : c.out) = std::span<void* const>(p, 1);
-    c.peer = peer;
-    c.tag = 0;
-    return c;
+    Call call;
+    call.kind = &kind;
+    (kind.out.empty() ? call.in : call.out) = std::span<void* const>(p, 1);
+    call.peer = peer;
+    call.tag = 0;
+    return call;
   };
   void* pa = a.data();
   void* pb = b.data();
@@ -51,11 +51,11 @@ double message_s(LocalWorld& world, int64_t bytes, int rounds) {
 LinkTimes time_local_link() {
   LocalWorld world(2, std::chrono::seconds(20));
   constexpr int64_t kLarge = 4 << 20;
-  LinkTimes t;
-  t.latency_s = message_s(world, 64, 200);
-  t.bytes_per_s =
-      static_cast<double>(kLarge) / std::max(1e-9, message_s(world, kLarge, 20) - t.latency_s);
-  return t;
+  LinkTimes link_times;
+  link_times.latency_s = message_s(world, 64, 200);
+  link_times.bytes_per_s = static_cast<double>(kLarge) /
+                           std::max(1e-9, message_s(world, kLarge, 20) - link_times.latency_s);
+  return link_times;
 }
 
 }  // namespace hocket::comm

@@ -18,12 +18,12 @@ struct Seen {
   const std::string* source;
 };
 
-std::vector<Seen> constants(const Cluster& c) {
+std::vector<Seen> constants(const Cluster& cluster) {
   std::vector<Seen> all;
   const auto add = [&](const char* path, const auto& k) {
     all.push_back({path, k.value, &k.source});
   };
-  const Device& d = c.device;
+  const Device& d = cluster.device;
   add("device.memory", d.memory);
   add("device.memory_bandwidth", d.memory_bandwidth);
   add("device.launch", d.launch);
@@ -33,22 +33,22 @@ std::vector<Seen> constants(const Cluster& c) {
   add("device.efficiency.matmul", d.efficiency.matmul);
   add("device.efficiency.attention", d.efficiency.attention);
   add("device.efficiency.memory", d.efficiency.memory);
-  add("links.intra.latency", c.links.intra.latency);
-  add("links.intra.bandwidth", c.links.intra.bandwidth);
-  add("links.intra.efficiency", c.links.intra.efficiency);
-  add("links.inter.latency", c.links.inter.latency);
-  add("links.inter.bandwidth", c.links.inter.bandwidth);
-  add("links.inter.efficiency", c.links.inter.efficiency);
+  add("links.intra.latency", cluster.links.intra.latency);
+  add("links.intra.bandwidth", cluster.links.intra.bandwidth);
+  add("links.intra.efficiency", cluster.links.intra.efficiency);
+  add("links.inter.latency", cluster.links.inter.latency);
+  add("links.inter.bandwidth", cluster.links.inter.bandwidth);
+  add("links.inter.efficiency", cluster.links.inter.efficiency);
   return all;
 }
 
-void finish(Cluster& c) {
+void finish(Cluster& cluster) {
   // A share that is not given is 1: the constant itself is what is reached.
-  Efficiency& e = c.device.efficiency;
-  for (Fraction* f :
-       {&e.matmul, &e.attention, &e.memory, &c.links.intra.efficiency, &c.links.inter.efficiency}) {
-    if (f->value == 0) {
-      f->value = 1;
+  Efficiency& efficiency = cluster.device.efficiency;
+  for (Fraction* fraction : {&efficiency.matmul, &efficiency.attention, &efficiency.memory,
+                             &cluster.links.intra.efficiency, &cluster.links.inter.efficiency}) {
+    if (fraction->value == 0) {
+      fraction->value = 1;
     }
   }
 }
@@ -56,29 +56,29 @@ void finish(Cluster& c) {
 }  // namespace
 
 GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
-  GroupShape s;
-  s.members = static_cast<int32_t>(ranks.size());
+  GroupShape group_shape;
+  group_shape.members = static_cast<int32_t>(ranks.size());
   // Ranks come in order, so that a node's members are neighbours; a send may come in reverse.
   std::vector<int32_t> nodes;
   nodes.reserve(ranks.size());
-  for (int32_t r : ranks) {
-    nodes.push_back(node_of(r));
+  for (int32_t rank : ranks) {
+    nodes.push_back(node_of(rank));
   }
   if (!std::is_sorted(nodes.begin(), nodes.end())) {
     std::sort(nodes.begin(), nodes.end());
   }
-  s.nodes = 0;
-  s.per_node = s.members;
+  group_shape.nodes = 0;
+  group_shape.per_node = group_shape.members;
   for (size_t i = 0; i < nodes.size();) {
     size_t j = i;
     while (j < nodes.size() && nodes[j] == nodes[i]) {
       ++j;
     }
-    s.per_node = std::min(s.per_node, static_cast<int32_t>(j - i));
-    ++s.nodes;
+    group_shape.per_node = std::min(group_shape.per_node, static_cast<int32_t>(j - i));
+    ++group_shape.nodes;
     i = j;
   }
-  return s;
+  return group_shape;
 }
 
 double Cluster::peak_flops(graph::DType dtype) const {
@@ -139,19 +139,19 @@ std::vector<std::string> Cluster::unsourced() const {
 }
 
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
-  Cluster c;
-  read_config(c, path, overrides);
-  finish(c);
-  c.validate(path);
-  return c;
+  Cluster cluster;
+  read_config(cluster, path, overrides);
+  finish(cluster);
+  cluster.validate(path);
+  return cluster;
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& name) {
-  Cluster c;
-  parse_config(c, text, name);
-  finish(c);
-  c.validate(name);
-  return c;
+  Cluster cluster;
+  parse_config(cluster, text, name);
+  finish(cluster);
+  cluster.validate(name);
+  return cluster;
 }
 
 }  // namespace hocket::cost

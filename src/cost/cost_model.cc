@@ -69,34 +69,36 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
   replace("inter", cluster_.links.inter);
   // Measured for a rank with its threads; the file's device is a core where cores are shared.
   const double cores = cluster_.cores_per_node > 0 ? static_cast<double>(profile_->threads) : 1;
-  Device& d = cluster_.device;
+  Device& device = cluster_.device;
   if (profile_->memory_bytes_per_s > 0) {
-    d.memory_bandwidth = {profile_->memory_bytes_per_s / cores, "profile"};
-    d.efficiency.memory = {1, "profile"};
+    device.memory_bandwidth = {profile_->memory_bytes_per_s / cores, "profile"};
+    device.efficiency.memory = {1, "profile"};
   }
   for (const auto& [dtype, rate] : profile_->peak_flops) {
     if (rate <= 0) continue;
     if (dtype == "f32") {
-      d.peak.f32 = {rate / cores, "profile"};
+      device.peak.f32 = {rate / cores, "profile"};
     }
     if (dtype == "f64") {
-      d.peak.f64 = {rate / cores, "profile"};
+      device.peak.f64 = {rate / cores, "profile"};
     }
     if (dtype == "bf16") {
-      d.peak.bf16 = {rate / cores, "profile"};
+      device.peak.bf16 = {rate / cores, "profile"};
     }
   }
-  for (const TimedTask& t : profile_->tasks) {
-    timed_.emplace(t.key, TaskCost{t.ns + profile_->task_overhead_ns, Provenance::timed, t.spread});
-    if (t.flops <= 0 && t.bytes <= 0) continue;
-    const double x = roofline_s(t.op, graph::parse_dtype(t.dtype), t.flops, t.bytes);
-    if (t.ns > 0 && x > 0) {
-      points_[{t.op, t.dtype}].push_back({x, static_cast<double>(t.ns)});
+  for (const TimedTask& timed_task : profile_->tasks) {
+    timed_.emplace(timed_task.key, TaskCost{timed_task.ns + profile_->task_overhead_ns,
+                                            Provenance::timed, timed_task.spread});
+    if (timed_task.flops <= 0 && timed_task.bytes <= 0) continue;
+    const double x = roofline_s(timed_task.op, graph::parse_dtype(timed_task.dtype),
+                                timed_task.flops, timed_task.bytes);
+    if (timed_task.ns > 0 && x > 0) {
+      points_[{timed_task.op, timed_task.dtype}].push_back({x, static_cast<double>(timed_task.ns)});
     }
   }
   for (auto& [key, points] : points_) {
-    std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) {
-      return std::tie(a.roofline_s, a.ns) < std::tie(b.roofline_s, b.ns);
+    std::sort(points.begin(), points.end(), [](const Point& point, const Point& b) {
+      return std::tie(point.roofline_s, point.ns) < std::tie(b.roofline_s, b.ns);
     });
     // Sizes that the roofline cannot tell apart: their mean.
     std::vector<Point> merged;
@@ -131,25 +133,25 @@ void CostModel::hold_out() {
 
 double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flops,
                              int64_t bytes) const {
-  const Device& d = cluster_.device;
+  const Device& device = cluster_.device;
   const double scale = cluster_.cores_per_node > 0 ? static_cast<double>(threads_) : 1;
-  double memory =
-      static_cast<double>(bytes) / (d.memory_bandwidth.value * d.efficiency.memory.value * scale);
+  double memory = static_cast<double>(bytes) /
+                  (device.memory_bandwidth.value * device.efficiency.memory.value * scale);
   double compute = 0;
   if (flops > 0) {
     using graph::DType;
     double share = 1;
     switch (cost_class_of(op)) {
       case CostClass::matmul:
-        share = d.efficiency.matmul.value;
+        share = device.efficiency.matmul.value;
         break;
       case CostClass::attention:
-        share = d.efficiency.attention.value;
+        share = device.efficiency.attention.value;
         break;
       case CostClass::memory:
         // Matrix units do not help here: elementwise work runs at the f32 rate at best. A device
         // without a given f64 rate still does the few f64 sums of losses and norms.
-        if (d.peak.f32.value > 0 && (dtype != DType::f64 || d.peak.f64.value <= 0)) {
+        if (device.peak.f32.value > 0 && (dtype != DType::f64 || device.peak.f64.value <= 0)) {
           dtype = DType::f32;
         }
         break;
@@ -162,8 +164,9 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
 /// Piecewise linear in log(time) over log(roofline); outside the timed sizes, proportional to the
 /// roofline from the nearest one.
 double CostModel::scaled_ns(const std::vector<Point>& points, double x) const {
-  const auto above = std::lower_bound(points.begin(), points.end(), x,
-                                      [](const Point& p, double v) { return p.roofline_s < v; });
+  const auto above =
+      std::lower_bound(points.begin(), points.end(), x,
+                       [](const Point& point, double v) { return point.roofline_s < v; });
   if (above == points.end()) return points.back().ns * x / points.back().roofline_s;
   if (above == points.begin()) return above->ns * x / above->roofline_s;
   const Point& a = *(above - 1);
@@ -220,18 +223,18 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
     fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
   }
   const comm::Op& op = comm::op(kind.communication);
-  for (const comm::Algorithm& a : op.algorithms(n, static_cast<double>(kind.bytes))) {
-    double data = a.bytes / beta;
-    if (a.direct) {
+  for (const comm::Algorithm& algorithm : op.algorithms(n, static_cast<double>(kind.bytes))) {
+    double data = algorithm.bytes / beta;
+    if (algorithm.direct) {
       data = 0;
       if (inside > 0) {
-        data = inside / (n - 1) * a.bytes / near.bytes_per_s();
+        data = inside / (n - 1) * algorithm.bytes / near.bytes_per_s();
       }
       if (outside > 0) {
-        data = std::max(data, outside / (n - 1) * a.bytes / far.bytes_per_s());
+        data = std::max(data, outside / (n - 1) * algorithm.bytes / far.bytes_per_s());
       }
     }
-    s = std::min(s, a.rounds * alpha + data);
+    s = std::min(s, algorithm.rounds * alpha + data);
   }
   const bool fitted = profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0;
   return {to_ns(s) + overhead, fitted ? Provenance::interpolated : Provenance::analytic};

@@ -26,19 +26,19 @@ std::string types(const std::vector<graph::TensorType>& list) {
   return out + ")";
 }
 
-double positive(const JsonView& v, std::string_view key) {
-  const double x = v.get_double(key);
+double positive(const JsonView& json_view, std::string_view key) {
+  const double x = json_view.get_double(key);
   if (!(x >= 0) || !std::isfinite(x)) {
-    v.at(key).fail(fmt::format("is {}; expected >= 0", x));
+    json_view.at(key).fail(fmt::format("is {}; expected >= 0", x));
   }
   return x;
 }
 
-int64_t natural(const JsonView& v, std::string_view key, int64_t otherwise,
+int64_t natural(const JsonView& json_view, std::string_view key, int64_t otherwise,
                 int64_t most = std::numeric_limits<int64_t>::max()) {
-  const int64_t x = v.get_int(key, otherwise);
+  const int64_t x = json_view.get_int(key, otherwise);
   if (x < 0 || x > most) {
-    v.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
+    json_view.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
   }
   return x;
 }
@@ -83,10 +83,10 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
         links.fail(fmt::format("has \"{}\"; expected intra or inter", name));
       }
       const JsonView link = links.at(name);
-      TimedLink& l = p.links[name];
-      l.latency_ns = positive(link, "latency_ns");
-      l.bytes_per_s = positive(link, "bytes_per_s");
-      if (l.bytes_per_s == 0) {
+      TimedLink& timed_link = p.links[name];
+      timed_link.latency_ns = positive(link, "latency_ns");
+      timed_link.bytes_per_s = positive(link, "bytes_per_s");
+      if (timed_link.bytes_per_s == 0) {
         link.at("bytes_per_s").fail("is 0; expected a bandwidth");
       }
     }
@@ -94,18 +94,18 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
   const JsonView tasks = root.at("tasks");
   p.tasks.reserve(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const JsonView t = tasks.at(i);
+    const JsonView json_view = tasks.at(i);
     TimedTask task;
-    task.key = t.get_string("kind");
-    task.op = t.get_string("op");
-    task.dtype = t.get_string("dtype");
+    task.key = json_view.get_string("kind");
+    task.op = json_view.get_string("op");
+    task.dtype = json_view.get_string("dtype");
     if (task.dtype != "f32" && task.dtype != "f64" && task.dtype != "bf16") {
-      t.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
+      json_view.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
     }
-    task.flops = positive(t, "flops");
-    task.bytes = natural(t, "bytes", 0);
-    task.ns = natural(t, "ns", 0, kMaxTaskNs);
-    task.spread = t.has("spread") ? positive(t, "spread") : 0;
+    task.flops = positive(json_view, "flops");
+    task.bytes = natural(json_view, "bytes", 0);
+    task.ns = natural(json_view, "ns", 0, kMaxTaskNs);
+    task.spread = json_view.has("spread") ? positive(json_view, "spread") : 0;
     p.tasks.push_back(std::move(task));
   }
   return p;
@@ -131,35 +131,35 @@ Profile parse_profile(std::string_view text, const std::string& where) {
   return from_json(parse_json(text, where), where);
 }
 
-std::string to_json(const Profile& p) {
+std::string to_json(const Profile& profile) {
   using Json = nlohmann::ordered_json;
   Json root;
   root["format"] = kFormat;
-  root["device"] = p.device;
-  root["machine"] = p.machine;
-  root["cores"] = p.cores;
-  root["threads"] = p.threads;
-  root["task_overhead_ns"] = p.task_overhead_ns;
-  if (p.memory_bytes_per_s > 0) {
-    root["memory_bytes_per_s"] = p.memory_bytes_per_s;
+  root["device"] = profile.device;
+  root["machine"] = profile.machine;
+  root["cores"] = profile.cores;
+  root["threads"] = profile.threads;
+  root["task_overhead_ns"] = profile.task_overhead_ns;
+  if (profile.memory_bytes_per_s > 0) {
+    root["memory_bytes_per_s"] = profile.memory_bytes_per_s;
   }
-  if (!p.peak_flops.empty()) {
-    root["peak_flops"] = p.peak_flops;
+  if (!profile.peak_flops.empty()) {
+    root["peak_flops"] = profile.peak_flops;
   }
   Json links = Json::object();
-  for (const auto& [name, link] : p.links) {
+  for (const auto& [name, link] : profile.links) {
     links[name] = {{"latency_ns", link.latency_ns}, {"bytes_per_s", link.bytes_per_s}};
   }
   root["links"] = links;
   Json tasks = Json::array();
-  for (const TimedTask& t : p.tasks) {
-    tasks.push_back({{"kind", t.key},
-                     {"op", t.op},
-                     {"dtype", t.dtype},
-                     {"flops", t.flops},
-                     {"bytes", t.bytes},
-                     {"ns", t.ns},
-                     {"spread", t.spread}});
+  for (const TimedTask& timed_task : profile.tasks) {
+    tasks.push_back({{"kind", timed_task.key},
+                     {"op", timed_task.op},
+                     {"dtype", timed_task.dtype},
+                     {"flops", timed_task.flops},
+                     {"bytes", timed_task.bytes},
+                     {"ns", timed_task.ns},
+                     {"spread", timed_task.spread}});
   }
   root["tasks"] = tasks;
   return root.dump(1) + "\n";
@@ -179,17 +179,17 @@ std::string mismatch(const Profile& profile, const Cluster& cluster) {
 std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {
   std::vector<ProfileTarget> targets;
   std::map<std::pair<program::KindId, uint32_t>, size_t> index;
-  for (size_t c = 0; c < program.classes.size(); ++c) {
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     std::map<size_t, int64_t> count;
-    const auto& tasks = program.classes[c].tasks;
+    const auto& tasks = program.classes[cls].tasks;
     for (size_t i = 0; i < tasks.size(); ++i) {
-      const program::Task& t = tasks[i];
-      if (program::is_communication(program.kind(t))) continue;
+      const program::Task& task = tasks[i];
+      if (program::is_communication(program.kind(task))) continue;
       const auto [it, fresh] =
-          index.emplace(std::pair(t.kind, t.accumulate.bits()), targets.size());
+          index.emplace(std::pair(task.kind, task.accumulate.bits()), targets.size());
       if (fresh) {
-        targets.push_back({kind_key(program.kind(t), t.accumulate.bits()), t.kind,
-                           t.accumulate.bits(), 0, static_cast<int32_t>(c),
+        targets.push_back({kind_key(program.kind(task), task.accumulate.bits()), task.kind,
+                           task.accumulate.bits(), 0, static_cast<int32_t>(cls),
                            static_cast<program::TaskId>(i)});
       }
       ++count[it->second];

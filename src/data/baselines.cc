@@ -155,15 +155,15 @@ const Trigram::History* Trigram::Order::find(uint64_t history) const {
   return found == nullptr ? nullptr : &histories[*found];
 }
 
-double Trigram::Order::interpolate(const History* h, int32_t w, double lower) const {
-  if (h == nullptr) return lower;
-  const auto begin = token.begin() + h->begin, end = token.begin() + h->end;
+double Trigram::Order::interpolate(const History* history, int32_t w, double lower) const {
+  if (history == nullptr) return lower;
+  const auto begin = token.begin() + history->begin, end = token.begin() + history->end;
   const auto at = std::lower_bound(begin, end, w);
   const double seen = at != end && *at == w
                           ? static_cast<double>(count[static_cast<size_t>(at - token.begin())])
                           : 0;
-  const auto types = static_cast<double>(h->end - h->begin);
-  return (seen + types * lower) / (static_cast<double>(h->total) + types);
+  const auto types = static_cast<double>(history->end - history->begin);
+  return (seen + types * lower) / (static_cast<double>(history->total) + types);
 }
 
 Trigram::Trigram(const TokenStream& train, int32_t eos) : eos_(eos), vocab_(train.vocab_size()) {
@@ -237,13 +237,13 @@ namespace {
 // The held-out files, which must be those that were prepared.
 std::vector<std::string> held_out_files(const Dataset& dataset) {
   std::vector<std::string> files;
-  for (const Corpus::File& f : dataset.files()) {
-    if (!f.valid) continue;
-    if (!file_exists(f.path) || hash128(read_file(f.path)) != f.hash) {
+  for (const Corpus::File& file : dataset.files()) {
+    if (!file.valid) continue;
+    if (!file_exists(file.path) || hash128(read_file(file.path)) != file.hash) {
       fail("baselines", "{} is gone or changed since `hocket data prepare`; try to prepare again",
-           f.path);
+           file.path);
     }
-    files.push_back(f.path);
+    files.push_back(file.path);
   }
   return files;
 }
@@ -328,8 +328,8 @@ Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
     }
     try {
       write_file_atomic(path, json.dump(2) + "\n");
-    } catch (const Error& e) {
-      log_warning("the baselines could not be kept: {}", e.what());
+    } catch (const Error& error) {
+      log_warning("the baselines could not be kept: {}", error.what());
     }
   }
   if (!choice.xz) {

@@ -70,7 +70,7 @@ class Trigram {
 
     void build(const std::vector<uint64_t>& sorted, int token_bits);
     const History* find(uint64_t history) const;
-    double interpolate(const History* h, int32_t w, double lower) const;
+    double interpolate(const History* history, int32_t w, double lower) const;
   };
 
   int32_t eos_, vocab_;

@@ -47,9 +47,9 @@ std::vector<std::string> expand(const std::vector<std::string>& inputs,
     std::vector<GlobSkipped> skipped;
     const std::vector<std::string> found =
         list_glob(folder ? join_path(input, "**/*") : input, &skipped);
-    for (const GlobSkipped& s : skipped) {
-      if (passed_by.insert(s.path).second) {
-        dropped->push_back({s.path, why_of(s.why), ""});
+    for (const GlobSkipped& glob_skipped : skipped) {
+      if (passed_by.insert(glob_skipped.path).second) {
+        dropped->push_back({glob_skipped.path, why_of(glob_skipped.why), ""});
       }
     }
     if (found.empty()) {
@@ -102,9 +102,9 @@ bool in_valid(const Hash128& content, uint64_t seed, double fraction) {
 
 std::vector<std::string> Corpus::paths(bool valid) const {
   std::vector<std::string> out;
-  for (const File& f : files) {
-    if (f.valid == valid) {
-      out.push_back(f.path);
+  for (const File& file : files) {
+    if (file.valid == valid) {
+      out.push_back(file.path);
     }
   }
   return out;
@@ -112,8 +112,8 @@ std::vector<std::string> Corpus::paths(bool valid) const {
 
 int64_t Corpus::bytes(bool valid) const {
   int64_t sum = 0;
-  for (const File& f : files) {
-    sum += f.valid == valid ? f.bytes : 0;
+  for (const File& file : files) {
+    sum += file.valid == valid ? file.bytes : 0;
   }
   return sum;
 }

@@ -25,16 +25,16 @@ constexpr const char* kStaging = ".staging";
 // Version 1 counted the paths in, so that the same texts from another folder were other data.
 std::string fingerprint(const Corpus& corpus, const Tokenizer& tokenizer, int64_t shard_tokens,
                         int64_t version) {
-  Hasher h;
-  h.add(kFormat).add(static_cast<uint64_t>(version)).add(static_cast<uint64_t>(shard_tokens));
-  h.add(tokenizer.hash().high).add(tokenizer.hash().low);
-  for (const Corpus::File& f : corpus.files) {
-    h.add(f.hash.high).add(f.hash.low).add(uint64_t{f.valid});
+  Hasher hasher;
+  hasher.add(kFormat).add(static_cast<uint64_t>(version)).add(static_cast<uint64_t>(shard_tokens));
+  hasher.add(tokenizer.hash().high).add(tokenizer.hash().low);
+  for (const Corpus::File& file : corpus.files) {
+    hasher.add(file.hash.high).add(file.hash.low).add(uint64_t{file.valid});
     if (version == 1) {
-      h.add(uint64_t{f.path.size()}).add(f.path);
+      hasher.add(uint64_t{file.path.size()}).add(file.path);
     }
   }
-  return h.finish().hex();
+  return hasher.finish().hex();
 }
 
 // One split's shards, written to the staging folder as they fill up.
@@ -74,48 +74,52 @@ class SplitWriter {
   SplitStats stats_;
 };
 
-OrderedJson to_json(const SplitStats& s) {
-  return {{"files", s.files}, {"bytes", s.bytes}, {"tokens", s.tokens}, {"shards", s.shards}};
+OrderedJson to_json(const SplitStats& split_stats) {
+  return {{"files", split_stats.files},
+          {"bytes", split_stats.bytes},
+          {"tokens", split_stats.tokens},
+          {"shards", split_stats.shards}};
 }
 
-SplitStats split_from_json(const JsonView& j) {
-  SplitStats s;
-  s.files = j.get_int("files");
-  s.bytes = j.get_int("bytes");
-  s.tokens = j.get_int("tokens");
-  s.shards = j.at("shards").as_strings();
-  for (const std::string& name : s.shards) {
+SplitStats split_from_json(const JsonView& json_view) {
+  SplitStats split_stats;
+  split_stats.files = json_view.get_int("files");
+  split_stats.bytes = json_view.get_int("bytes");
+  split_stats.tokens = json_view.get_int("tokens");
+  split_stats.shards = json_view.at("shards").as_strings();
+  for (const std::string& name : split_stats.shards) {
     if (name.empty() || name.find('/') != std::string::npos) {
-      j.fail(fmt::format("names shard {}; expected a name in the folder", quote(name)));
+      json_view.fail(fmt::format("names shard {}; expected a name in the folder", quote(name)));
     }
   }
-  return s;
+  return split_stats;
 }
 
-Hash128 hash_from_hex(const JsonView& j) {
-  const std::string& hex = j.as_string();
+Hash128 hash_from_hex(const JsonView& json_view) {
+  const std::string& hex = json_view.as_string();
   Hash128 hash;
   const char* end = hex.data() + hex.size();
   if (hex.size() != 32 ||
       std::from_chars(hex.data(), hex.data() + 16, hash.high, 16).ptr != end - 16 ||
       std::from_chars(hex.data() + 16, end, hash.low, 16).ptr != end) {
-    j.fail(fmt::format("is {}; expected 32 hexadecimal digits", quote(hex)));
+    json_view.fail(fmt::format("is {}; expected 32 hexadecimal digits", quote(hex)));
   }
   return hash;
 }
 
 PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const SplitStats& valid) {
-  PrepareResult r;
-  r.train = train;
-  r.valid = valid;
-  r.dropped = corpus.dropped_counts();
-  return r;
+  PrepareResult prepare_result;
+  prepare_result.train = train;
+  prepare_result.valid = valid;
+  prepare_result.dropped = corpus.dropped_counts();
+  return prepare_result;
 }
 
 // The baselines read the texts again, where index.json says that they lie.
 bool same_paths(const std::vector<Corpus::File>& a, const std::vector<Corpus::File>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Corpus::File& x, const Corpus::File& y) { return x.path == y.path; });
+  return std::equal(
+      a.begin(), a.end(), b.begin(), b.end(),
+      [](const Corpus::File& file, const Corpus::File& y) { return file.path == y.path; });
 }
 
 // True and *result if the folder holds what would be made.
@@ -142,12 +146,12 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
                        const std::string& print, const SplitStats& train, const SplitStats& valid) {
   OrderedJson files = OrderedJson::array(), dropped = OrderedJson::array();
   for (size_t i = 0; i < corpus.files.size(); ++i) {
-    const Corpus::File& f = corpus.files[i];
-    files.push_back({{"path", f.path},
-                     {"bytes", f.bytes},
+    const Corpus::File& file = corpus.files[i];
+    files.push_back({{"path", file.path},
+                     {"bytes", file.bytes},
                      {"tokens", tokens[i]},
-                     {"hash", f.hash.hex()},
-                     {"split", f.valid ? "valid" : "train"}});
+                     {"hash", file.hash.hex()},
+                     {"split", file.valid ? "valid" : "train"}});
   }
   for (const Corpus::Dropped& d : corpus.dropped) {
     OrderedJson one = {{"path", d.path}, {"why", to_string(d.why)}};
@@ -231,9 +235,9 @@ PrepareResult prepare(const PrepareOptions& options) {
     std::vector<int64_t> tokens;
     PrepareProgress progress;
     progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
-    for (const Corpus::File& f : corpus.files) {
-      const std::string text = read_file(f.path);
-      if (hash128(text) != f.hash) fail("data", "{} changed while it was read", f.path);
+    for (const Corpus::File& file : corpus.files) {
+      const std::string text = read_file(file.path);
+      if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
       ids.clear();
       encoder.encode(text, &ids, /*added_tokens=*/false);
       int64_t bytes = 0;
@@ -241,12 +245,12 @@ PrepareResult prepare(const PrepareOptions& options) {
         bytes += lengths[static_cast<size_t>(id)];
       }
       // A normaliser may change the text; bits per byte are about what the ids stand for.
-      HOCKET_CHECK(bytes == f.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
-                   "{}: ids of {} bytes for {}", f.path, bytes, f.bytes);
+      HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
+                   "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
       ids.push_back(tokenizer.eos_id());
-      (f.valid ? valid : train).add(ids, bytes);
+      (file.valid ? valid : train).add(ids, bytes);
       tokens.push_back(static_cast<int64_t>(ids.size()));
-      progress.bytes_done += f.bytes;
+      progress.bytes_done += file.bytes;
       progress.tokens += tokens.back();
       if (options.progress) {
         options.progress(progress);
@@ -288,9 +292,10 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
   valid_stats_ = split_from_json(root.at("valid"));
   const JsonView files = root.at("files");
   for (size_t i = 0; i < files.size(); ++i) {
-    const JsonView f = files.at(i);
-    files_.push_back({f.get_string("path"), f.get_int("bytes"), hash_from_hex(f.at("hash")),
-                      f.get_string("split") == "valid"});
+    const JsonView json_view = files.at(i);
+    files_.push_back({json_view.get_string("path"), json_view.get_int("bytes"),
+                      hash_from_hex(json_view.at("hash")),
+                      json_view.get_string("split") == "valid"});
   }
   tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(join_path(folder, kTokenizer)));
   const auto open = [&](const SplitStats& stats) -> std::shared_ptr<const TokenStream> {

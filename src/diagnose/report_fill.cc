@@ -28,9 +28,9 @@ struct Span {
 
 std::map<int32_t, Span> steps_of(const Trace& trace) {
   std::map<int32_t, Span> steps;
-  for (const TraceEvent& e : trace.events) {
-    if (e.step != kNone) {
-      steps[e.step].add(e.start_ns, e.end_ns);
+  for (const TraceEvent& event : trace.events) {
+    if (event.step != kNone) {
+      steps[event.step].add(event.start_ns, event.end_ns);
     }
   }
   return steps;
@@ -41,14 +41,14 @@ Trace one_step(const Trace& trace, int32_t step, const Span& span) {
   Trace out = trace;
   out.steps = {step};
   out.memory.clear();
-  std::erase_if(out.events, [&](const TraceEvent& e) { return e.step != step; });
-  for (TraceEvent& e : out.events) {
-    e.start_ns -= span.begin;
-    e.end_ns -= span.begin;
+  std::erase_if(out.events, [&](const TraceEvent& event) { return event.step != step; });
+  for (TraceEvent& event : out.events) {
+    event.start_ns -= span.begin;
+    event.end_ns -= span.begin;
   }
-  for (const trace::TraceMemory& m : trace.memory) {
-    if (m.t_ns < span.begin || m.t_ns > span.end) continue;
-    out.memory.push_back(m);
+  for (const trace::TraceMemory& sample : trace.memory) {
+    if (sample.t_ns < span.begin || sample.t_ns > span.end) continue;
+    out.memory.push_back(sample);
     out.memory.back().t_ns -= span.begin;
   }
   return out;
@@ -62,15 +62,15 @@ struct Sums {
 std::map<std::string, Sums> sums_of(const Trace& trace, std::span<const int32_t> weights) {
   std::map<std::string, Sums> sums;
   for (size_t i = 0; i < trace.events.size(); ++i) {
-    const TraceEvent& e = trace.events[i];
-    if (e.step == kNone) continue;
+    const TraceEvent& event = trace.events[i];
+    if (event.step == kNone) continue;
     const double weight = i < weights.size() ? weights[i] : 1;
-    Sums& s = sums[trace.text(e.kind)];
+    Sums& s = sums[trace.text(event.kind)];
     s.calls += weight;
-    s.seconds += weight * 1e-9 * static_cast<double>(e.end_ns - e.start_ns);
-    s.flops += weight * e.flops;
-    s.bytes += weight * static_cast<double>(e.bytes);
-    s.lanes[e.lane] += weight;
+    s.seconds += weight * 1e-9 * static_cast<double>(event.end_ns - event.start_ns);
+    s.flops += weight * event.flops;
+    s.bytes += weight * static_cast<double>(event.bytes);
+    s.lanes[event.lane] += weight;
   }
   return sums;
 }
@@ -109,8 +109,9 @@ void fill_measured(ReportData& report, const Trace& trace) {
     report.kinds.push_back({kind, main_lane(trace, s), s.calls * share, s.seconds * share,
                             s.flops * share, s.bytes * share, kMissing});
   }
-  std::sort(report.kinds.begin(), report.kinds.end(),
-            [](const KindTime& a, const KindTime& b) { return a.seconds > b.seconds; });
+  std::sort(
+      report.kinds.begin(), report.kinds.end(),
+      [](const KindTime& kind_time, const KindTime& b) { return kind_time.seconds > b.seconds; });
 }
 
 void fill_predicted(ReportData& report, const Trace& trace,
@@ -123,8 +124,8 @@ void fill_predicted(ReportData& report, const Trace& trace,
   double ranks = trace.num_ranks;
   if (ranks_of_event.empty()) {
     std::set<int32_t> present;
-    for (const TraceEvent& e : trace.events) {
-      present.insert(e.rank);
+    for (const TraceEvent& event : trace.events) {
+      present.insert(event.rank);
     }
     ranks = static_cast<double>(present.size());
   }
@@ -133,7 +134,7 @@ void fill_predicted(ReportData& report, const Trace& trace,
     const std::string& kind = entry.first;
     const Sums& s = entry.second;
     auto row = std::find_if(report.kinds.begin(), report.kinds.end(),
-                            [&](const KindTime& k) { return k.kind == kind; });
+                            [&](const KindTime& kind_time) { return kind_time.kind == kind; });
     if (row == report.kinds.end()) {
       report.kinds.push_back({kind, main_lane(trace, s), s.calls * share, kMissing, s.flops * share,
                               s.bytes * share, kMissing});
@@ -152,13 +153,13 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   const std::vector<program::Range> pages = program::planned_pages(program, cls_id);
   // Where an offset is drawn: gaps between the pages that are meant to be used are left out.
   std::vector<int64_t> drawn_begin{0};
-  for (const program::Range& r : pages) {
-    drawn_begin.push_back(drawn_begin.back() + r.end - r.begin);
+  for (const program::Range& range : pages) {
+    drawn_begin.push_back(drawn_begin.back() + range.end - range.begin);
   }
   const auto drawn = [&](int64_t offset) {
     const auto after =
         std::upper_bound(pages.begin(), pages.end(), offset,
-                         [](int64_t at, const program::Range& r) { return at < r.begin; });
+                         [](int64_t at, const program::Range& range) { return at < range.begin; });
     if (after == pages.begin()) return int64_t{0};
     const auto i = static_cast<size_t>(after - pages.begin()) - 1;
     return drawn_begin[i] + offset - pages[i].begin;
@@ -169,15 +170,15 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   if (times != nullptr && !times->events.empty()) {
     std::vector<bool> seen(n);
     int32_t rank = kNone;
-    for (const TraceEvent& e : times->events) {
-      if (rank == kNone && program.class_of(e.rank) == cls_id) {
-        rank = e.rank;
+    for (const TraceEvent& event : times->events) {
+      if (rank == kNone && program.class_of(event.rank) == cls_id) {
+        rank = event.rank;
       }
-      if (e.rank != rank || e.task >= n || seen[e.task]) continue;
-      seen[e.task] = true;
+      if (event.rank != rank || event.task >= n || seen[event.task]) continue;
+      seen[event.task] = true;
       ++timed;
-      begin[e.task] = 1e-9 * static_cast<double>(e.start_ns);
-      end[e.task] = 1e-9 * static_cast<double>(e.end_ns);
+      begin[event.task] = 1e-9 * static_cast<double>(event.start_ns);
+      end[event.task] = 1e-9 * static_cast<double>(event.end_ns);
     }
   }
   plan.in_tasks = timed != n;
@@ -209,12 +210,12 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
     life.last = std::max(life.last, phase);
   };
   for (size_t i = 0; i < n; ++i) {
-    for (const program::BufferId b : cls.tasks[i].in) {
-      use(b, i);
+    for (const program::BufferId input : cls.tasks[i].in) {
+      use(input, i);
     }
-    for (const program::BufferId b : cls.tasks[i].out) {
-      use(b, i);
-      int32_t& maker = lives[static_cast<size_t>(b)].maker;
+    for (const program::BufferId output : cls.tasks[i].out) {
+      use(output, i);
+      int32_t& maker = lives[static_cast<size_t>(output)].maker;
       if (maker == kNone) {
         maker = static_cast<int32_t>(i);
       }
@@ -222,15 +223,15 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   }
 
   const auto describe = [&](size_t i) {
-    const program::Task& t = cls.tasks[i];
-    std::string text = program.kind(t).op;
-    if (t.layer >= 0 && t.phase < Phase::grad) {
-      text += fmt::format(", layer {}", t.layer);
+    const program::Task& task = cls.tasks[i];
+    std::string text = program.kind(task).op;
+    if (task.layer >= 0 && task.phase < Phase::grad) {
+      text += fmt::format(", layer {}", task.layer);
     }
-    if (t.micro_batch >= 0) {
-      text += fmt::format(", micro-batch {}", t.micro_batch);
+    if (task.micro_batch >= 0) {
+      text += fmt::format(", micro-batch {}", task.micro_batch);
     }
-    if (t.recompute) {
+    if (task.recompute) {
       text += ", recomputed";
     }
     return text;
@@ -257,10 +258,10 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
                            kMemoryKinds[kind], life.begin, life.end, drawn(buffer.offset), bytes});
   }
   for (size_t i = 0; i < n; ++i) {
-    const program::Task& t = cls.tasks[i];
-    if (t.workspace == kNone) continue;
+    const program::Task& task = cls.tasks[i];
+    if (task.workspace == kNone) continue;
     plan.blocks.push_back({"workspace of " + describe(i), "workspace", begin[i], end[i],
-                           drawn(t.workspace), program.kind(t).workspace});
+                           drawn(task.workspace), program.kind(task).workspace});
   }
   // Parameters before what the optimizer keeps.
   for (const char* name : {"parameters", "optimizer state"}) {

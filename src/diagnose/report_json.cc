@@ -58,7 +58,7 @@ void put_train(JsonWriter& out, const std::vector<TrainPoint>& points, size_t st
   }
   for (const auto& [name, field] : fields) {
     out.key(name).array();
-    pieces([&, n = std::string_view(name), f = field](size_t b, size_t e) {
+    pieces([&, text = std::string_view(name), f = field](size_t b, size_t e) {
       std::vector<double> values;
       for (size_t i = b; i < e; ++i) {
         if (std::isfinite(points[i].*f)) {
@@ -70,7 +70,7 @@ void put_train(JsonWriter& out, const std::vector<TrainPoint>& points, size_t st
         sum += x;
       }
       const double mean = values.empty() ? kMissing : sum / static_cast<double>(values.size());
-      out.value(n == "step_s" ? median(values) : mean, 5);
+      out.value(text == "step_s" ? median(values) : mean, 5);
     });
     out.end();
   }
@@ -81,9 +81,9 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
   if (all.empty()) return void(out.key("load").null());
   const size_t layers = all.back().load.size(), experts = all.back().load[0].size();
   std::vector<const LoadPoint*> fit;  // of the model's final shape
-  for (const LoadPoint& p : all) {
-    if (p.load.size() == layers && p.load[0].size() == experts) {
-      fit.push_back(&p);
+  for (const LoadPoint& load_point : all) {
+    if (load_point.load.size() == layers && load_point.load[0].size() == experts) {
+      fit.push_back(&load_point);
     }
   }
   const size_t most = std::clamp<size_t>(limit / std::max<size_t>(1, layers * experts), 2, 60);
@@ -98,13 +98,13 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
     out.value(i < all.back().layers.size() ? all.back().layers[i] : static_cast<int64_t>(i));
   }
   out.end().key("steps").array();
-  for (const LoadPoint* p : kept) {
-    out.value(p->step);
+  for (const LoadPoint* load_point : kept) {
+    out.value(load_point->step);
   }
   out.end().key("v").array();
-  for (const LoadPoint* p : kept) {
+  for (const LoadPoint* load_point : kept) {
     out.array();
-    for (const std::vector<double>& row : p->load) {
+    for (const std::vector<double>& row : load_point->load) {
       double sum = 0;
       for (const double x : row) {
         sum += std::isfinite(x) ? x : 0;
@@ -123,9 +123,9 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
 void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   std::map<std::pair<int32_t, uint16_t>, std::vector<const TraceEvent*>> tracks;
   std::map<int32_t, size_t> per_rank;
-  for (const TraceEvent& e : trace.events) {
-    tracks[{e.rank, e.lane}].push_back(&e);
-    ++per_rank[e.rank];
+  for (const TraceEvent& event : trace.events) {
+    tracks[{event.rank, event.lane}].push_back(&event);
+    ++per_rank[event.rank];
   }
   size_t used = 0, shown = 0;
   int32_t last_rank = -1;
@@ -138,9 +138,9 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   int64_t until = INT64_MAX;  // a single rank with too many events is cut in time
   if (used > limit) {
     std::vector<int64_t> starts;
-    for (const TraceEvent& e : trace.events) {
-      if (e.rank == last_rank) {
-        starts.push_back(e.start_ns);
+    for (const TraceEvent& event : trace.events) {
+      if (event.rank == last_rank) {
+        starts.push_back(event.start_ns);
       }
     }
     std::nth_element(starts.begin(), starts.begin() + static_cast<int64_t>(limit), starts.end());
@@ -163,22 +163,28 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   out.end().key("tracks").array();
   for (auto& [where, events] : tracks) {
     if (where.first > last_rank) continue;
-    std::sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
-      return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->end_ns < b->end_ns;
+    std::sort(events.begin(), events.end(), [](const TraceEvent* event, const TraceEvent* b) {
+      return event->start_ns != b->start_ns ? event->start_ns < b->start_ns
+                                            : event->end_ns < b->end_ns;
     });
     out.object().member("r", where.first);
     out.member("l", trace.lanes[where.second]).key("e").array();
     int64_t now = 0;
-    for (const TraceEvent* e : events) {
-      if (e->start_ns >= until) break;
-      const Type type{e->name ? e->name : e->kind, e->kind, e->phase, e->layer, e->bytes, e->flops};
+    for (const TraceEvent* event : events) {
+      if (event->start_ns >= until) break;
+      const Type type{event->name ? event->name : event->kind,
+                      event->kind,
+                      event->phase,
+                      event->layer,
+                      event->bytes,
+                      event->flops};
       const auto [at, added] = types.try_emplace(type, static_cast<int64_t>(list.size()));
       if (added) {
         list.push_back(type);
       }
-      out.value(e->start_ns - now).value(e->end_ns - e->start_ns).value(at->second);
-      out.value(e->micro_batch);
-      now = e->end_ns;
+      out.value(event->start_ns - now).value(event->end_ns - event->start_ns).value(at->second);
+      out.value(event->micro_batch);
+      now = event->end_ns;
     }
     out.end().end();
   }
@@ -200,14 +206,15 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
   out.key("memory").array();
   for (const MemoryPlan& plan : plans) {
     std::vector<const MemoryBlock*> blocks;
-    for (const MemoryBlock& b : plan.blocks) {
-      blocks.push_back(&b);
+    for (const MemoryBlock& memory_block : plan.blocks) {
+      blocks.push_back(&memory_block);
     }
     const size_t most = total <= limit ? blocks.size() : limit / plans.size();
     if (blocks.size() > most) {
       std::stable_sort(blocks.begin(), blocks.end(),
-                       [](const MemoryBlock* a, const MemoryBlock* b) {
-                         return static_cast<double>(a->bytes) * (a->end - a->begin) >
+                       [](const MemoryBlock* memory_block, const MemoryBlock* b) {
+                         return static_cast<double>(memory_block->bytes) *
+                                    (memory_block->end - memory_block->begin) >
                                 static_cast<double>(b->bytes) * (b->end - b->begin);
                        });
       blocks.resize(most);
@@ -228,54 +235,63 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
       }
     }
     out.end().key("blocks").array();
-    for (const MemoryBlock* b : blocks) {
-      out.array().value(b->name).value(b->kind).value(b->begin).value(b->end);
-      out.value(b->offset).value(b->bytes).end();
+    for (const MemoryBlock* memory_block : blocks) {
+      out.array()
+          .value(memory_block->name)
+          .value(memory_block->kind)
+          .value(memory_block->begin)
+          .value(memory_block->end);
+      out.value(memory_block->offset).value(memory_block->bytes).end();
     }
     out.end().end();
   }
   out.end();
 }
 
-void put_numbers(JsonWriter& out, const ReportData& r) {
+void put_numbers(JsonWriter& out, const ReportData& report) {
   std::vector<double> settled;
-  for (const TrainPoint& p : r.metrics.train) {
-    if (p.step >= r.settled_step) {
-      settled.push_back(p.step_s);
+  for (const TrainPoint& train_point : report.metrics.train) {
+    if (train_point.step >= report.settled_step) {
+      settled.push_back(train_point.step_s);
     }
   }
   out.key("num").object();
   for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
-           {"params", r.parameters},
-           {"active", r.active_parameters},
-           {"flops_per_step", r.flops_per_step},
-           {"peak_flops", r.peak_flops},
-           {"bandwidth", r.memory_bandwidth},
-           {"final_bpb", r.final_bits_per_byte},
-           {"predicted_step_s", r.predicted_step_s},
+           {"params", report.parameters},
+           {"active", report.active_parameters},
+           {"flops_per_step", report.flops_per_step},
+           {"peak_flops", report.peak_flops},
+           {"bandwidth", report.memory_bandwidth},
+           {"final_bpb", report.final_bits_per_byte},
+           {"predicted_step_s", report.predicted_step_s},
            {"step_median", median(settled)},
            {"step_p10", quantile(settled, .1)},
            {"step_p90", quantile(settled, .9)},
-           {"kinds_step_s", r.kinds_step_s}}) {
+           {"kinds_step_s", report.kinds_step_s}}) {
     out.key(name).value(value);
   }
-  out.member("world", r.world).member("settled", r.settled_step);
-  out.member("kinds_steps", r.kinds_steps).member("peak_what", r.peak_flops_what);
-  out.member("provenance", r.prediction_provenance).end();
+  out.member("world", report.world).member("settled", report.settled_step);
+  out.member("kinds_steps", report.kinds_steps).member("peak_what", report.peak_flops_what);
+  out.member("provenance", report.prediction_provenance).end();
 }
 
 }  // namespace
 
-std::string report_json(const ReportData& r, const ReportLimits& limits) {
+std::string report_json(const ReportData& report, const ReportLimits& limits) {
   // One object with everything the page draws, in the order in which it draws it. Whatever can grow
   // with the run is bounded by `limits`: curves are thinned by a stride, timelines and memory
   // blocks cut to the longest, texts shortened; the page says what was left out.
   JsonWriter out({.digits = 6});
-  out.object().member("title", r.title).member("subtitle", r.subtitle).member("date", r.date);
-  out.member("command", r.command).member("version", r.version).member("status", r.status);
-  out.member("data_name", r.data_name);
+  out.object()
+      .member("title", report.title)
+      .member("subtitle", report.subtitle)
+      .member("date", report.date);
+  out.member("command", report.command)
+      .member("version", report.version)
+      .member("status", report.status);
+  out.member("data_name", report.data_name);
   out.key("facts").array();
-  for (const FactGroup& group : r.facts) {
+  for (const FactGroup& group : report.facts) {
     out.object().member("title", group.title).key("rows").array();
     for (const auto& [name, value] : group.rows) {
       out.array().value(name).value(value).end();
@@ -283,22 +299,25 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
     out.end().end();
   }
   out.end();
-  put_numbers(out, r);
+  put_numbers(out, report);
   out.key("baselines").array();
-  for (const Baseline& b : r.baselines) {
-    out.object().member("name", b.name).member("bpb", b.bits_per_byte).member("what", b.what);
+  for (const Baseline& baseline : report.baselines) {
+    out.object()
+        .member("name", baseline.name)
+        .member("bpb", baseline.bits_per_byte)
+        .member("what", baseline.what);
     out.end();
   }
   out.end();
 
   const size_t stride = std::max<size_t>(
-      1, (r.metrics.train.size() + limits.points - 1) / std::max<size_t>(1, limits.points));
-  put_train(out, r.metrics.train, stride);
+      1, (report.metrics.train.size() + limits.points - 1) / std::max<size_t>(1, limits.points));
+  put_train(out, report.metrics.train, stride);
   out.member("thinned", stride);
   out.key("eval").object();
   const auto evals = [&](const char* name, const auto& field, int digits) {
     out.key(name).array();
-    const auto& all = r.metrics.eval;
+    const auto& all = report.metrics.eval;
     const size_t step = std::max<size_t>(1, all.size() / std::max<size_t>(1, limits.points));
     for (size_t i = (all.empty() ? 0 : (all.size() - 1) % step); i < all.size(); i += step) {
       out.value(static_cast<double>(field(all[i])), digits);
@@ -306,15 +325,15 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
     out.end();
   };
   evals(
-      "step", [](const EvalPoint& p) { return p.step; }, 9);
+      "step", [](const EvalPoint& eval_point) { return eval_point.step; }, 9);
   evals(
-      "time", [](const EvalPoint& p) { return p.time_s; }, 7);
+      "time", [](const EvalPoint& eval_point) { return eval_point.time_s; }, 7);
   evals(
-      "loss", [](const EvalPoint& p) { return p.loss; }, 6);
+      "loss", [](const EvalPoint& eval_point) { return eval_point.loss; }, 6);
   evals(
-      "bpb", [](const EvalPoint& p) { return p.bits_per_byte; }, 6);
+      "bpb", [](const EvalPoint& eval_point) { return eval_point.bits_per_byte; }, 6);
   out.end();
-  put_load(out, r.metrics.load, limits.load_values);
+  put_load(out, report.metrics.load, limits.load_values);
 
   out.key("families").object();
   for (const ops::Op* op : ops::all()) {
@@ -324,36 +343,45 @@ std::string report_json(const ReportData& r, const ReportLimits& limits) {
     out.member(op->name, "communication");
   }
   out.end().key("kinds").array();
-  for (const KindTime& k : r.kinds) {
-    out.array().value(k.kind).value(k.lane).value(k.calls).value(k.seconds).value(k.flops);
-    out.value(k.bytes).value(k.predicted_seconds).end();
+  for (const KindTime& kind_time : report.kinds) {
+    out.array()
+        .value(kind_time.kind)
+        .value(kind_time.lane)
+        .value(kind_time.calls)
+        .value(kind_time.seconds)
+        .value(kind_time.flops);
+    out.value(kind_time.bytes).value(kind_time.predicted_seconds).end();
   }
   out.end().key("timelines").array();
-  if (!r.step.events.empty()) {
-    put_timeline(out, r.step, limits.events);
+  if (!report.step.events.empty()) {
+    put_timeline(out, report.step, limits.events);
   }
-  if (!r.predicted.events.empty()) {
-    put_timeline(out, r.predicted, limits.events);
+  if (!report.predicted.events.empty()) {
+    put_timeline(out, report.predicted, limits.events);
   }
   out.end();
-  put_memory(out, r.memory, limits.blocks);
+  put_memory(out, report.memory, limits.blocks);
 
   out.key("samples").array();
-  for (const Sample& s : r.samples) {
-    out.object().member("prompt", shortened(s.prompt, limits.text));
-    out.member("text", shortened(s.text, limits.text)).member("how", s.how);
-    out.member("language", s.language).end();
+  for (const Sample& sample : report.samples) {
+    out.object().member("prompt", shortened(sample.prompt, limits.text));
+    out.member("text", shortened(sample.text, limits.text)).member("how", sample.how);
+    out.member("language", sample.language).end();
   }
-  out.end().member("config", shortened(r.config, limits.text)).key("files").array();
-  for (const ReportFile& f : r.files) {
-    out.object().member("name", f.name).member("what", f.what).member("bytes", f.bytes).end();
+  out.end().member("config", shortened(report.config, limits.text)).key("files").array();
+  for (const ReportFile& report_file : report.files) {
+    out.object()
+        .member("name", report_file.name)
+        .member("what", report_file.what)
+        .member("bytes", report_file.bytes)
+        .end();
   }
   out.end().key("next").array();
-  for (const Command& c : r.next) {
+  for (const Command& c : report.next) {
     out.object().member("command", c.command).member("what", c.what).end();
   }
   out.end().key("notes").array();
-  for (const std::string& note : r.notes) {
+  for (const std::string& note : report.notes) {
     out.value(note);
   }
   out.end().end();

@@ -20,30 +20,30 @@ namespace {
 graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t tokens,
                          int64_t seq_len, int64_t num_micro_batches) {
   using Mode = models::BuildOptions::Mode;
-  const TrainSection& t = run.config.train;
-  models::BuildOptions b;
-  b.tokens = tokens;
-  b.sequence_length = seq_len;
-  b.dtype = graph::parse_dtype(run.config.model.dtype);
-  b.num_micro_batches = num_micro_batches;
+  const TrainSection& train = run.config.train;
+  models::BuildOptions build_options;
+  build_options.tokens = tokens;
+  build_options.sequence_length = seq_len;
+  build_options.dtype = graph::parse_dtype(run.config.model.dtype);
+  build_options.num_micro_batches = num_micro_batches;
   switch (options.purpose) {
     case Purpose::train:
-      b.balance_coef = t.balance_coef.value_or(run.model.router_aux_loss_coef);
+      build_options.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
       break;
     case Purpose::grads:
       break;
     case Purpose::loss:
-      b.grad = false;
+      build_options.grad = false;
       break;
     case Purpose::logits:
-      b.mode = Mode::logits;
+      build_options.mode = Mode::logits;
       break;
     case Purpose::generate:
-      b.mode = Mode::generate;
-      b.cache_slots = options.cache_slots;
+      build_options.mode = Mode::generate;
+      build_options.cache_slots = options.cache_slots;
       break;
   }
-  return models::build(run.model, b);
+  return models::build(run.model, build_options);
 }
 
 }  // namespace
@@ -67,11 +67,12 @@ Compiled compile(const Run& run, const CompileOptions& options) {
     plan.threads_per_rank = run.plan.threads_per_rank;
     tokens = options.new_tokens;
   }
-  const TrainSection& t = run.config.train;
+  const TrainSection& train = run.config.train;
   Compiled result;
-  auto observe = [&](const std::string& what, const graph::Graph& g, const program::Program& p) {
+  auto observe = [&](const std::string& what, const graph::Graph& graph,
+                     const program::Program& program) {
     if (options.observe) {
-      options.observe(what, g, p);
+      options.observe(what, graph, program);
     }
   };
 
@@ -82,7 +83,8 @@ Compiled compile(const Run& run, const CompileOptions& options) {
     if (options.purpose == Purpose::grads) {
       autodiff::append_grad_outputs(graph);
     } else {
-      autodiff::append_adamw(graph, {t.beta1, t.beta2, t.eps, t.weight_decay, t.max_grad_norm});
+      autodiff::append_adamw(
+          graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
     }
     observe("backward", graph, result.program);
   }
@@ -116,9 +118,9 @@ bool evaluates(const Run& run) {
 
 std::vector<int64_t> evaluation_bytes(const Run& run) {
   std::vector<int64_t> bytes;
-  for (const program::Memory& m :
+  for (const program::Memory& memory :
        program::memory_of(compile(run, evaluation_options(run)).program)) {
-    bytes.push_back(m.total() - m.persistent);
+    bytes.push_back(memory.total() - memory.persistent);
   }
   return bytes;
 }

@@ -25,149 +25,160 @@ constexpr double kMaxBeta = 0.999999;
 
 ModelSection::ModelSection() : config(std::make_shared<nlohmann::json>()) {}
 
-void ModelSection::fields(Fields& v) {
-  v("path", path, "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
-  v("config", *config, "instead of path: the keys of a Hugging Face config.json");
-  v("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
-  v("init", init,
-    "what a new training starts from: weights (the safetensors of path), random, or auto: "
-    "the weights if path is a folder or hub id that has them, else random")
+void ModelSection::fields(Fields& fields) {
+  fields("path", path,
+         "MODEL: a Hugging Face folder, a config.json, one of our checkpoints, a hub id");
+  fields("config", *config, "instead of path: the keys of a Hugging Face config.json");
+  fields("dtype", dtype, "type of parameters and arithmetic").one_of({"f32", "f64"});
+  fields("init", init,
+         "what a new training starts from: weights (the safetensors of path), random, or auto: "
+         "the weights if path is a folder or hub id that has them, else random")
       .one_of({"auto", "random", "weights"});
 }
 
-void DataSection::fields(Fields& v) {
-  v("name", name, "what the text is called in reports");
-  v("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
-  v("dir", dir, "where the prepared tokens lie");
-  v("tokenizer", tokenizer,
-    "tokenizer.json that `hocket data prepare` uses; training takes the one in data.dir");
-  v("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes").min(0);
-  v("valid_fraction", valid_fraction, "share of the files that is held out").min(0).max(0.9);
+void DataSection::fields(Fields& fields) {
+  fields("name", name, "what the text is called in reports");
+  fields("files", files, "text files or globs (** recurses) that `hocket data prepare` reads");
+  fields("dir", dir, "where the prepared tokens lie");
+  fields("tokenizer", tokenizer,
+         "tokenizer.json that `hocket data prepare` uses; training takes the one in data.dir");
+  fields("vocab_size", vocab_size, "of the tokenizer that `hocket data train-tokenizer` makes")
+      .min(0);
+  fields("valid_fraction", valid_fraction, "share of the files that is held out").min(0).max(0.9);
 }
 
-void TrainSection::fields(Fields& v) {
+void TrainSection::fields(Fields& fields) {
   // One line per key: name, where it goes, what docs/config.md says of it, its bounds.
-  v("steps", steps, "optimizer steps").min(1);
-  v("minutes", minutes,
-    "if above 0: as many steps as fit into this time, by the predicted step time, replace `steps`")
+  fields("steps", steps, "optimizer steps").min(1);
+  fields("minutes", minutes,
+         "if above 0: as many steps as fit into this time, by the predicted step time, replace "
+         "`steps`")
       .min(0)
       .max(1e6);
-  v("global_batch", global_batch, "sequences per step, over all ranks and micro-batches").min(1);
-  v("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
-  v("lr", lr, "peak learning rate").min(0);
-  v("min_lr", min_lr,
-    "learning rate at the end of the cosine; default: a tenth of lr; one above lr "
-    "counts as lr")
-      .min(0);
-  v("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
-  v("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
-  v("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
-  v("beta2", beta2, "AdamW").min(0).max(kMaxBeta);
-  v("eps", eps, "AdamW").min(0);
-  v("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
-  v("balance_coef", balance_coef,
-    "of the load-balancing loss; default: the model's "
-    "router_aux_loss_coef")
-      .min(0);
-  v("seed", seed, "of initialisation and data order").min(0);
-  v("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
-  v("eval_sequences", eval_sequences,
-    "held-out sequences per validation while training, spread evenly")
+  fields("global_batch", global_batch, "sequences per step, over all ranks and micro-batches")
       .min(1);
-  v("final_eval_sequences", final_eval_sequences,
-    "held-out sequences of the validation at the end; 0: all of them")
+  fields("seq_len", seq_len, "tokens per sequence").min(1).max(kMaxTokens);
+  fields("lr", lr, "peak learning rate").min(0);
+  fields("min_lr", min_lr,
+         "learning rate at the end of the cosine; default: a tenth of lr; one above lr "
+         "counts as lr")
       .min(0);
-  v("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
-  v("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
-  v("resume", resume,
-    "continue from the newest checkpoint of output.dir, if there is one; false: "
-    "start anew, in a folder without checkpoints");
+  fields("warmup_steps", warmup_steps, "steps of linear warm-up").min(0);
+  fields("weight_decay", weight_decay, "of matrices; vectors are not decayed").min(0);
+  fields("beta1", beta1, "AdamW").min(0).max(kMaxBeta);
+  fields("beta2", beta2, "AdamW").min(0).max(kMaxBeta);
+  fields("eps", eps, "AdamW").min(0);
+  fields("max_grad_norm", max_grad_norm, "global gradient norm is clipped to it; 0: never").min(0);
+  fields("balance_coef", balance_coef,
+         "of the load-balancing loss; default: the model's "
+         "router_aux_loss_coef")
+      .min(0);
+  fields("seed", seed, "of initialisation and data order").min(0);
+  fields("eval_every", eval_every, "steps between validations; 0: only at the end").min(0);
+  fields("eval_sequences", eval_sequences,
+         "held-out sequences per validation while training, spread evenly")
+      .min(1);
+  fields("final_eval_sequences", final_eval_sequences,
+         "held-out sequences of the validation at the end; 0: all of them")
+      .min(0);
+  fields("save_every", save_every, "steps between checkpoints; 0: only at the end").min(0);
+  fields("keep_last", keep_last, "checkpoints that are kept; 0: all").min(0);
+  fields("resume", resume,
+         "continue from the newest checkpoint of output.dir, if there is one; false: "
+         "start anew, in a folder without checkpoints");
 }
 
-void PlanSection::fields(Fields& v) {
-  v("pp", pp, "pipeline stages").min(1).max(kMaxRanks);
-  v("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
-  v("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
-  v("micro_batch", micro_batch, "sequences per rank and micro-batch").min(1).max(kMaxSequences);
-  v("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
-  v("pp_schedule", pp_schedule,
-    "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
-  v("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
-  pass_options.fields(v);
-  v("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
+void PlanSection::fields(Fields& fields) {
+  fields("pp", pp, "pipeline stages").min(1).max(kMaxRanks);
+  fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
+  fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  fields("micro_batch", micro_batch, "sequences per rank and micro-batch")
+      .min(1)
+      .max(kMaxSequences);
+  fields("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
+  fields("pp_schedule", pp_schedule,
+         "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
+  fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
+  pass_options.fields(fields);
+  fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
       .min(0)
       .max(kMaxThreads);
-  v("ranks_per_node", ranks_per_node, "decides which links are inside a node; 0: all ranks on one")
+  fields("ranks_per_node", ranks_per_node,
+         "decides which links are inside a node; 0: all ranks on one")
       .min(0)
       .max(kMaxRanks);
-  v("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
+  fields("timeout_s", timeout_s, "of every wait for another rank or lane").min(0.1).max(1e6);
 }
 
-void ClusterSection::fields(Fields& v) {
-  v("file", file,
-    "cluster file for simulate, and for check, which takes the memory of its devices; "
-    "default: this machine");
-  v("profile", profile,
-    "timings written by `hocket profile`, which are only read; without, or where they do not have "
-    "every "
-    "task, `train` times them itself, for output.dir/profile.json");
-  v("memory_budget", memory_budget,
-    "memory per rank that check compares with; where tasks execute, default: this machine's free "
-    "memory, shared")
+void ClusterSection::fields(Fields& fields) {
+  fields("file", file,
+         "cluster file for simulate, and for check, which takes the memory of its devices; "
+         "default: this machine");
+  fields("profile", profile,
+         "timings written by `hocket profile`, which are only read; without, or where they do not "
+         "have "
+         "every "
+         "task, `train` times them itself, for output.dir/profile.json");
+  fields(
+      "memory_budget", memory_budget,
+      "memory per rank that check compares with; where tasks execute, default: this machine's free "
+      "memory, shared")
       .unit(Unit::bytes);
 }
 
-void OutputSection::fields(Fields& v) {
-  v("dir", dir, "checkpoints, metrics, traces and the report go here");
-  v("trace", trace, "write the trace of one step");
-  v("report", report, "write report.html at the end");
-  v("baselines", baselines,
-    "what the held-out loss is compared with, computed once per data: all (xz -9e, a second per "
-    "MB, and a "
-    "trigram model), trigram, or none; auto: all if there is a report, else none")
+void OutputSection::fields(Fields& fields) {
+  fields("dir", dir, "checkpoints, metrics, traces and the report go here");
+  fields("trace", trace, "write the trace of one step");
+  fields("report", report, "write report.html at the end");
+  fields(
+      "baselines", baselines,
+      "what the held-out loss is compared with, computed once per data: all (xz -9e, a second per "
+      "MB, and a "
+      "trigram model), trigram, or none; auto: all if there is a report, else none")
       .one_of({"auto", "all", "trigram", "none"});
-  v("sample_prompt", sample_prompt,
-    "what the sample at the end goes on from; default: the first lines of a held-out file");
+  fields("sample_prompt", sample_prompt,
+         "what the sample at the end goes on from; default: the first lines of a held-out file");
 }
 
-void RunConfig::fields(Fields& v) {
-  v("model", model, "what is trained");
-  v("data", data, "on what");
-  v("train", train, "how");
-  v("plan", plan, "how it is spread over ranks");
-  v("cluster", cluster, "what it runs on");
-  v("output", output, "where results go");
+void RunConfig::fields(Fields& fields) {
+  fields("model", model, "what is trained");
+  fields("data", data, "on what");
+  fields("train", train, "how");
+  fields("plan", plan, "how it is spread over ranks");
+  fields("cluster", cluster, "what it runs on");
+  fields("output", output, "where results go");
 }
 
 namespace {
 
 /// The model's configuration, and where its weights are.
 void derive_model(Run& run) {
-  const ModelSection& m = run.config.model;
-  const bool has_config = !m.config->is_null();
-  if (m.path.empty() && !has_config) {
+  const ModelSection& model_section = run.config.model;
+  const bool has_config = !model_section.config->is_null();
+  if (model_section.path.empty() && !has_config) {
     fail(run.name,
          "model has neither path nor config; try model.path: a folder with a config.json");
   }
-  if (!m.path.empty() && has_config) {
+  if (!model_section.path.empty() && has_config) {
     fail(run.name, "model has both path and config; expected one of them");
   }
   if (has_config) {
-    if (m.init == "weights") {
+    if (model_section.init == "weights") {
       fail(run.name,
            "model.init is weights, and model.config names no folder to take them from; "
            "try model.path: a folder with safetensors");
     }
-    run.model = models::parse_config(m.config->dump(), run.name + ": model.config", true);
+    run.model =
+        models::parse_config(model_section.config->dump(), run.name + ": model.config", true);
     return;
   }
-  const bool required = m.init == "weights";
+  const bool required = model_section.init == "weights";
   const checkpoint::ModelLocation at = checkpoint::resolve_model(
-      m.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
+      model_section.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
   run.model = models::read_config(at.config_file);
   // Who names a config.json means the configuration alone.
-  const bool config_only = at.config_file == m.path;
-  if (required || (m.init == "auto" && at.has_weights && !config_only)) {
+  const bool config_only = at.config_file == model_section.path;
+  if (required || (model_section.init == "auto" && at.has_weights && !config_only)) {
     run.weights = at.folder;
   }
 }
@@ -175,27 +186,27 @@ void derive_model(Run& run) {
 }  // namespace
 
 void derive(Run& run) {
-  const RunConfig& c = run.config;
+  const RunConfig& run_config = run.config;
   derive_model(run);
-  if (c.output.dir.empty()) {
+  if (run_config.output.dir.empty()) {
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
   }
   parallel::Plan& p = run.plan;
-  p.pp = c.plan.pp;
-  p.dp = c.plan.dp;
-  p.ep = c.plan.ep;
-  p.micro_batch = c.plan.micro_batch;
-  p.pp_layers = c.plan.pp_layers;
-  p.pp_schedule = c.plan.pp_schedule;
-  p.threads_per_rank = c.plan.threads_per_rank;
-  p.ranks_per_node = c.plan.ranks_per_node;
+  p.pp = run_config.plan.pp;
+  p.dp = run_config.plan.dp;
+  p.ep = run_config.plan.ep;
+  p.micro_batch = run_config.plan.micro_batch;
+  p.pp_layers = run_config.plan.pp_layers;
+  p.pp_schedule = run_config.plan.pp_schedule;
+  p.threads_per_rank = run_config.plan.threads_per_rank;
+  p.ranks_per_node = run_config.plan.ranks_per_node;
   const int64_t at_once = p.dp * p.micro_batch;
-  if (c.train.global_batch % at_once != 0) {
+  if (run_config.train.global_batch % at_once != 0) {
     fail(run.name,
          "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}",
-         c.train.global_batch, at_once);
+         run_config.train.global_batch, at_once);
   }
-  p.num_micro_batches = c.train.global_batch / at_once;
+  p.num_micro_batches = run_config.train.global_batch / at_once;
   p.validate(run.model.num_layers, run.model.num_experts);
 }
 
@@ -236,10 +247,10 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
          "program");
   }
   if (text.rfind("hocket-program", 0) != 0) return resolve(read_config_text(path), path, overrides);
-  for (const std::string& o : overrides) {
-    if (!outside_program(o)) {
+  for (const std::string& text : overrides) {
+    if (!outside_program(text)) {
       fail(path, "--set {} would change the program; try it on the run.yaml that it was made from",
-           o);
+           text);
     }
   }
   program::Program p = program::parse_program(text, path);

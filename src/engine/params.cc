@@ -18,11 +18,11 @@ void for_each_run(const TensorType& full, const Layout& layout, const Mesh& mesh
   const std::vector<int32_t> coords = mesh.coords(rank);
   const size_t n = full.dims.size();
   std::vector<int64_t> begin(n, 0), count = full.dims;
-  for (size_t a = 0; a < mesh.axes.size(); ++a) {
-    if (!layout.on[a].is_split()) continue;
-    const size_t d = static_cast<size_t>(layout.on[a].dim());
-    count[d] /= mesh.axes[a].size;
-    begin[d] += count[d] * coords[a];
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (!layout.on[axis].is_split()) continue;
+    const size_t d = static_cast<size_t>(layout.on[axis].dim());
+    count[d] /= mesh.axes[axis].size;
+    begin[d] += count[d] * coords[axis];
   }
   // The trailing dims that are whole form one contiguous run together with the dim before them.
   size_t first = n;
@@ -52,11 +52,11 @@ namespace {
 /// (rank, layout) of every rank that holds the tensor.
 template <typename F>
 void for_each_holder(const std::string& name, const program::Program& program, F use) {
-  for (int32_t r = 0; r < program.mesh.size(); ++r) {
-    const auto& cls = program.classes[static_cast<size_t>(program.class_of(r))];
-    for (const auto& b : cls.buffers) {
-      if (b.kind == program::BufferKind::persistent && b.name == name) {
-        use(r, b);
+  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
+    const auto& cls = program.classes[static_cast<size_t>(program.class_of(rank))];
+    for (const auto& buffer : cls.buffers) {
+      if (buffer.kind == program::BufferKind::persistent && buffer.name == name) {
+        use(rank, buffer);
         break;
       }
     }
@@ -64,15 +64,15 @@ void for_each_holder(const std::string& name, const program::Program& program, F
 }
 
 template <typename T>
-void fill(const graph::Tensor& t, const Layout& layout, const Mesh& mesh, int32_t rank,
+void fill(const graph::Tensor& tensor, const Layout& layout, const Mesh& mesh, int32_t rank,
           uint64_t seed, T* to) {
-  const uint64_t stream = hash_name(t.name);
-  for_each_run(t.type, layout, mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
+  const uint64_t stream = hash_name(tensor.name);
+  for_each_run(tensor.type, layout, mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
     std::span<T> part(to + local, static_cast<size_t>(count));
-    if (t.init.kind == graph::Init::Kind::normal) {
-      fill_normal(part, seed, stream, static_cast<uint64_t>(begin), t.init.value);
+    if (tensor.init.kind == graph::Init::Kind::normal) {
+      fill_normal(part, seed, stream, static_cast<uint64_t>(begin), tensor.init.value);
     } else {
-      std::fill(part.begin(), part.end(), static_cast<T>(t.init.value));
+      std::fill(part.begin(), part.end(), static_cast<T>(tensor.init.value));
     }
   });
 }
@@ -82,27 +82,29 @@ void fill(const graph::Tensor& t, const Layout& layout, const Mesh& mesh, int32_
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 std::vector<runtime::PersistentStore>& stores) {
   std::map<std::string, const graph::Tensor*> by_name;
-  for (const graph::Tensor& t : graph.tensors) {
-    if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state) {
-      by_name[t.name] = &t;
+  for (const graph::Tensor& tensor : graph.tensors) {
+    if (tensor.kind == graph::TensorKind::param || tensor.kind == graph::TensorKind::state) {
+      by_name[tensor.name] = &tensor;
     }
   }
-  for (int32_t r = 0; r < program.mesh.size(); ++r) {
-    const auto& cls = program.classes[static_cast<size_t>(program.class_of(r))];
-    for (const auto& b : cls.buffers) {
-      if (b.kind != program::BufferKind::persistent) continue;
-      auto& entry = stores[static_cast<size_t>(r)].get(b.name, b.type, b.layout);
+  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
+    const auto& cls = program.classes[static_cast<size_t>(program.class_of(rank))];
+    for (const auto& buffer : cls.buffers) {
+      if (buffer.kind != program::BufferKind::persistent) continue;
+      auto& entry = stores[static_cast<size_t>(rank)].get(buffer.name, buffer.type, buffer.layout);
       if (entry.initialised) continue;
       entry.initialised = true;
-      auto it = by_name.find(b.name);
-      HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", b.name);
+      auto it = by_name.find(buffer.name);
+      HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", buffer.name);
       const graph::Tensor& t = *it->second;
       // Memory comes zeroed.
       if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
       if (t.type.dtype == graph::DType::f64) {
-        fill(t, b.layout, program.mesh, r, seed, reinterpret_cast<double*>(entry.memory.data()));
+        fill(t, buffer.layout, program.mesh, rank, seed,
+             reinterpret_cast<double*>(entry.memory.data()));
       } else {
-        fill(t, b.layout, program.mesh, r, seed, reinterpret_cast<float*>(entry.memory.data()));
+        fill(t, buffer.layout, program.mesh, rank, seed,
+             reinterpret_cast<float*>(entry.memory.data()));
       }
     }
   }
@@ -112,10 +114,10 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
              std::vector<runtime::PersistentStore>& stores,
              const std::function<void(int64_t, int64_t, void*)>& read) {
   const int64_t size = size_of(tensor.type.dtype);
-  for_each_holder(tensor.name, program, [&](int32_t r, const program::Buffer& b) {
-    auto& entry = stores[static_cast<size_t>(r)].get(b.name, b.type, b.layout);
+  for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
+    auto& entry = stores[static_cast<size_t>(rank)].get(buffer.name, buffer.type, buffer.layout);
     entry.initialised = true;
-    for_each_run(tensor.type, b.layout, program.mesh, r,
+    for_each_run(tensor.type, buffer.layout, program.mesh, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
                    read(begin, count, entry.memory.data() + local * size);
                  });
@@ -128,10 +130,10 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
   std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
   int64_t missing = tensor.type.numel();
   std::map<int64_t, int64_t> taken;
-  for_each_holder(tensor.name, program, [&](int32_t r, const program::Buffer& b) {
-    const auto& entries = stores[static_cast<size_t>(r)].entries();
-    const auto& entry = entries.at(b.name);
-    for_each_run(tensor.type, b.layout, program.mesh, r,
+  for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
+    const auto& entries = stores[static_cast<size_t>(rank)].entries();
+    const auto& entry = entries.at(buffer.name);
+    for_each_run(tensor.type, buffer.layout, program.mesh, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
                    if (!taken.emplace(begin, count).second) return;
                    std::memcpy(full.data() + begin * size, entry.memory.data() + local * size,

@@ -28,8 +28,8 @@ const graph::Tensor& Session::tensor(const std::string& name) const {
 }
 
 void Session::feed(const Batch& batch) {
-  for (int32_t r = 0; r < run_->size(); ++r) {
-    engine::feed(batch, compiled_, r, run_->rank(r));
+  for (int32_t rank = 0; rank < run_->size(); ++rank) {
+    engine::feed(batch, compiled_, rank, run_->rank(rank));
   }
 }
 

@@ -15,29 +15,29 @@ const char* to_string(TensorKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-TensorId Graph::add_tensor(Tensor t) {
-  tensors.push_back(std::move(t));
+TensorId Graph::add_tensor(Tensor tensor) {
+  tensors.push_back(std::move(tensor));
   return static_cast<TensorId>(tensors.size() - 1);
 }
 
 TensorId Graph::input(std::string name, TensorType type, bool per_step) {
-  Tensor t;
-  t.name = std::move(name);
-  t.type = std::move(type);
-  t.kind = TensorKind::input;
-  t.per_step = per_step;
-  return add_tensor(std::move(t));
+  Tensor tensor;
+  tensor.name = std::move(name);
+  tensor.type = std::move(type);
+  tensor.kind = TensorKind::input;
+  tensor.per_step = per_step;
+  return add_tensor(std::move(tensor));
 }
 
 TensorId Graph::param(std::string name, TensorType type, int32_t layer, Init init, bool expert) {
-  Tensor t;
-  t.name = std::move(name);
-  t.type = std::move(type);
-  t.kind = TensorKind::param;
-  t.layer = layer;
-  t.init = init;
-  t.expert = expert;
-  return add_tensor(std::move(t));
+  Tensor tensor;
+  tensor.name = std::move(name);
+  tensor.type = std::move(type);
+  tensor.kind = TensorKind::param;
+  tensor.layer = layer;
+  tensor.init = init;
+  tensor.expert = expert;
+  return add_tensor(std::move(tensor));
 }
 
 TensorId Graph::find(std::string_view name) const {

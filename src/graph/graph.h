@@ -86,7 +86,7 @@ struct Graph {
   std::vector<ParamGrad> grads;   ///< filled by autodiff
   int32_t num_layers = 0;
 
-  TensorId add_tensor(Tensor t);
+  TensorId add_tensor(Tensor tensor);
   TensorId input(std::string name, TensorType type, bool per_step = false);
   TensorId param(std::string name, TensorType type, int32_t layer, Init init, bool expert = false);
   const Tensor& tensor(TensorId id) const { return tensors[id]; }

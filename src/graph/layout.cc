@@ -9,8 +9,8 @@ namespace hocket::graph {
 
 int32_t Mesh::size() const {
   int32_t n = 1;
-  for (const Axis& a : axes) {
-    n *= a.size;
+  for (const Axis& axis : axes) {
+    n *= axis.size;
   }
   return n;
 }
@@ -64,13 +64,13 @@ int32_t Mesh::moved(int32_t rank, int32_t axis, int32_t offset) const {
 std::string to_string(const Layout& layout, const Mesh& mesh) {
   std::string text;
   for (size_t i = 0; i < mesh.axes.size(); ++i) {
-    const Placement& p = layout.on[i];
-    if (p.is_replicate()) continue;
+    const Placement& placement = layout.on[i];
+    if (placement.is_replicate()) continue;
     if (!text.empty()) {
       text += ' ';
     }
     text += mesh.axes[i].name + ':';
-    text += p.is_partial() ? "P" : fmt::format("S{}", p.dim());
+    text += placement.is_partial() ? "P" : fmt::format("S{}", placement.dim());
   }
   return text.empty() ? "B" : text;
 }
@@ -100,9 +100,9 @@ Layout parse_layout(std::string_view text, const Mesh& mesh) {
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh) {
   TensorType local = type;
   for (size_t i = 0; i < mesh.axes.size(); ++i) {
-    const Placement& p = layout.on[i];
-    if (!p.is_split()) continue;
-    size_t dim = static_cast<size_t>(p.dim());
+    const Placement& placement = layout.on[i];
+    if (!placement.is_split()) continue;
+    size_t dim = static_cast<size_t>(placement.dim());
     if (dim >= local.dims.size() || local.dims[dim] % mesh.axes[i].size != 0) {
       fail("layout", "{} can't be split along dim {} over {} ranks of axis {}", to_string(type),
            dim, mesh.axes[i].size, mesh.axes[i].name);

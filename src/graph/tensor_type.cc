@@ -55,8 +55,8 @@ int64_t TensorType::row_size() const {
 int64_t TensorType::numel() const {
   if (routed()) return max_rows() * row_size();
   int64_t n = 1;
-  for (int64_t d : dims) {
-    n *= d;
+  for (int64_t dim : dims) {
+    n *= dim;
   }
   return n;
 }

@@ -19,7 +19,7 @@ enum class DType : uint8_t { f32, f64, bf16, i32, i64 };
 int64_t size_of(DType dtype);
 const char* to_string(DType dtype);
 DType parse_dtype(std::string_view text);
-inline bool is_floating(DType d) { return d <= DType::bf16; }
+inline bool is_floating(DType dtype) { return dtype <= DType::bf16; }
 
 using Dims = std::vector<int64_t>;
 

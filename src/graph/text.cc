@@ -51,9 +51,9 @@ class Line {
   }
   size_t size() const { return words_.size(); }
   std::string_view text(std::string_view key) const {
-    for (std::string_view w : words_) {
-      if (w.size() > key.size() && w.starts_with(key) && w[key.size()] == '=') {
-        return w.substr(key.size() + 1);
+    for (std::string_view text : words_) {
+      if (text.size() > key.size() && text.starts_with(key) && text[key.size()] == '=') {
+        return text.substr(key.size() + 1);
       }
     }
     return {};
@@ -68,11 +68,11 @@ class Line {
     return plain;
   }
   template <typename T>
-  T parse(std::string_view t) const {
+  T parse(std::string_view text) const {
     T v{};
-    auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), v);
-    if (ec != std::errc() || end != t.data() + t.size()) {
-      bad(fmt::format("'{}' is no number", t));
+    auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+    if (ec != std::errc() || end != text.data() + text.size()) {
+      bad(fmt::format("'{}' is no number", text));
     }
     return v;
   }
@@ -82,15 +82,15 @@ class Line {
     return t.empty() ? otherwise : parse<T>(t);
   }
   /// Comma-separated ids, each in [0, limit).
-  std::vector<int32_t> ids(std::string_view t, size_t limit) const {
+  std::vector<int32_t> ids(std::string_view text, size_t limit) const {
     std::vector<int32_t> list;
-    while (!t.empty()) {
-      const size_t comma = std::min(t.find(','), t.size());
-      list.push_back(parse<int32_t>(t.substr(0, comma)));
+    while (!text.empty()) {
+      const size_t comma = std::min(text.find(','), text.size());
+      list.push_back(parse<int32_t>(text.substr(0, comma)));
       if (list.back() < 0 || static_cast<size_t>(list.back()) >= limit) {
         bad(fmt::format("{} does not exist (there are {})", list.back(), limit));
       }
-      t.remove_prefix(std::min(comma + 1, t.size()));
+      text.remove_prefix(std::min(comma + 1, text.size()));
     }
     return list;
   }
@@ -111,15 +111,15 @@ T parse_name(const Line& line, std::string_view text, const char* (*name)(T), in
   line.bad(fmt::format("unknown word '{}'", text));
 }
 
-void parse_tensor(Graph& g, const Line& line) {
-  Tensor t;
-  t.kind = parse_name<TensorKind>(line, line.word(2), to_string, 4);
-  t.type = parse_tensor_type(line.word(3));
-  t.name = line.quoted("name");
-  t.producer = line.integer("by", kNone);
-  t.layer = line.integer("layer", kNone);
-  t.per_step = line.integer("per_step", 0) != 0;
-  t.expert = line.integer("expert", 0) != 0;
+void parse_tensor(Graph& graph, const Line& line) {
+  Tensor tensor;
+  tensor.kind = parse_name<TensorKind>(line, line.word(2), to_string, 4);
+  tensor.type = parse_tensor_type(line.word(3));
+  tensor.name = line.quoted("name");
+  tensor.producer = line.integer("by", kNone);
+  tensor.layer = line.integer("layer", kNone);
+  tensor.per_step = line.integer("per_step", 0) != 0;
+  tensor.expert = line.integer("expert", 0) != 0;
   if (std::string_view init = line.text("init"); !init.empty()) {
     const size_t colon = std::min(init.find(':'), init.size() - 1);
     const auto* found =
@@ -127,38 +127,38 @@ void parse_tensor(Graph& g, const Line& line) {
     if (found == std::end(kInitNames)) {
       line.bad("init is none of normal:<std>, constant:<value>");
     }
-    t.init.kind = static_cast<Init::Kind>(found - std::begin(kInitNames));
-    t.init.value = line.parse<double>(init.substr(colon + 1));
+    tensor.init.kind = static_cast<Init::Kind>(found - std::begin(kInitNames));
+    tensor.init.value = line.parse<double>(init.substr(colon + 1));
   }
-  g.tensors.push_back(std::move(t));
+  graph.tensors.push_back(std::move(tensor));
 }
 
-void parse_node(Graph& g, const Line& line) {
-  Node n;
-  n.op = line.word(2);
-  n.phase = parse_name<Phase>(line, line.word(3), to_string, 3);
-  n.layer = line.integer("layer", kNone);
-  n.in = line.ids(line.text("in"), g.tensors.size());
-  n.out = line.ids(line.text("out"), g.tensors.size());
-  n.accumulate = OutputSet::of_bits(line.integer<uint32_t>("acc", 0));
-  n.recompute = line.integer("recompute", 0) != 0;
+void parse_node(Graph& graph, const Line& line) {
+  Node node;
+  node.op = line.word(2);
+  node.phase = parse_name<Phase>(line, line.word(3), to_string, 3);
+  node.layer = line.integer("layer", kNone);
+  node.in = line.ids(line.text("in"), graph.tensors.size());
+  node.out = line.ids(line.text("out"), graph.tensors.size());
+  node.accumulate = OutputSet::of_bits(line.integer<uint32_t>("acc", 0));
+  node.recompute = line.integer("recompute", 0) != 0;
   if (std::string_view attrs = line.text("attrs"); !attrs.empty()) {
-    n.attrs = parse_attrs(attrs);
+    node.attrs = parse_attrs(attrs);
   }
-  g.nodes.push_back(std::move(n));
+  graph.nodes.push_back(std::move(node));
 }
 
 }  // namespace
 
-std::string print(const Graph& g) {
+std::string print(const Graph& graph) {
   // One line per tensor and node; a field stands there only if it differs from its default, so that
   // a diff of two graphs shows what differs and nothing else. parse_graph() reads it back.
   fmt::memory_buffer out;
   auto to = std::back_inserter(out);
-  fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, g.num_layers,
-                 escape(g.name, "\""));
-  for (size_t i = 0; i < g.tensors.size(); ++i) {
-    const Tensor& t = g.tensors[i];
+  fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, graph.num_layers,
+                 escape(graph.name, "\""));
+  for (size_t i = 0; i < graph.tensors.size(); ++i) {
+    const Tensor& t = graph.tensors[i];
     fmt::format_to(to, "tensor {} {} {}", i, to_string(t.kind), to_string(t.type));
     if (t.producer != kNone) {
       fmt::format_to(to, " by={}", t.producer);
@@ -177,8 +177,8 @@ std::string print(const Graph& g) {
     }
     fmt::format_to(to, " name=\"{}\"\n", escape(t.name, "\""));
   }
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const Node& n = g.nodes[i];
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& n = graph.nodes[i];
     fmt::format_to(to, "node {} {} {}", i, n.op, to_string(n.phase));
     if (n.layer != kNone) {
       fmt::format_to(to, " layer={}", n.layer);
@@ -196,13 +196,13 @@ std::string print(const Graph& g) {
     }
     out.push_back('\n');
   }
-  if (!g.losses.empty()) {
-    fmt::format_to(to, "losses {}\n", fmt::join(g.losses, ","));
+  if (!graph.losses.empty()) {
+    fmt::format_to(to, "losses {}\n", fmt::join(graph.losses, ","));
   }
-  if (!g.outputs.empty()) {
-    fmt::format_to(to, "outputs {}\n", fmt::join(g.outputs, ","));
+  if (!graph.outputs.empty()) {
+    fmt::format_to(to, "outputs {}\n", fmt::join(graph.outputs, ","));
   }
-  for (const ParamGrad& p : g.grads) {
+  for (const ParamGrad& p : graph.grads) {
     fmt::format_to(to, "grad {} {}", p.param, fmt::join(p.contributions, ","));
     if (p.total != only_contribution(p)) {
       fmt::format_to(to, " total={}", p.total);
@@ -277,25 +277,26 @@ Graph parse_graph(std::string_view text) {
   return g;
 }
 
-std::string to_dot(const Graph& g) {
+std::string to_dot(const Graph& graph) {
   constexpr const char* kColours[] = {"#dbeafe", "#fee2e2", "#dcfce7"};
   std::string out =
       "digraph graph_of_model {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n";
-  std::vector<bool> shown(g.tensors.size(), false);
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const Node& n = g.nodes[i];
-    out += fmt::format("  n{} [label=\"{}{}\", style=filled, fillcolor=\"{}\"];\n", i, n.op,
-                       n.layer >= 0 ? fmt::format(" L{}", n.layer) : "",
-                       kColours[static_cast<int>(n.phase)]);
-    for (TensorId id : n.in) {
-      const Tensor& t = g.tensor(id);
-      if (t.producer != kNone && t.producer != static_cast<NodeId>(i)) {
-        out += fmt::format("  n{} -> n{} [label=\"{}\"];\n", t.producer, i, to_string(t.type));
+  std::vector<bool> shown(graph.tensors.size(), false);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    out += fmt::format("  n{} [label=\"{}{}\", style=filled, fillcolor=\"{}\"];\n", i, node.op,
+                       node.layer >= 0 ? fmt::format(" L{}", node.layer) : "",
+                       kColours[static_cast<int>(node.phase)]);
+    for (TensorId id : node.in) {
+      const Tensor& tensor = graph.tensor(id);
+      if (tensor.producer != kNone && tensor.producer != static_cast<NodeId>(i)) {
+        out += fmt::format("  n{} -> n{} [label=\"{}\"];\n", tensor.producer, i,
+                           to_string(tensor.type));
         continue;
       }
       if (!shown[static_cast<size_t>(id)]) {
-        out += fmt::format("  t{} [label=\"{}\\n{}\", shape=ellipse];\n", id, t.name,
-                           to_string(t.type));
+        out += fmt::format("  t{} [label=\"{}\\n{}\", shape=ellipse];\n", id, tensor.name,
+                           to_string(tensor.type));
       }
       shown[static_cast<size_t>(id)] = true;
       out += fmt::format("  t{} -> n{};\n", id, i);

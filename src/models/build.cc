@@ -17,9 +17,9 @@ graph::Graph build(const ModelConfig& config, const BuildOptions& options) {
 
 int64_t param_count(const graph::Graph& graph) {
   int64_t n = 0;
-  for (const graph::Tensor& t : graph.tensors) {
-    if (t.kind == graph::TensorKind::param) {
-      n += t.type.numel();
+  for (const graph::Tensor& tensor : graph.tensors) {
+    if (tensor.kind == graph::TensorKind::param) {
+      n += tensor.type.numel();
     }
   }
   return n;

@@ -26,8 +26,8 @@ constexpr int64_t kMaxTokens = int64_t{1} << 27;
 
 int64_t product(const Dims& dims) {
   int64_t n = 1;
-  for (int64_t d : dims) {
-    n *= d;
+  for (int64_t dim : dims) {
+    n *= dim;
   }
   return n;
 }
@@ -41,25 +41,29 @@ WeightForm stacked(const std::vector<std::string>& names, const Dims& dims) {
   return form;
 }
 
-void check_options(const BuildOptions& o) {
+void check_options(const BuildOptions& build_options) {
   using Mode = BuildOptions::Mode;
-  if (o.tokens < 1 || o.tokens > kMaxTokens) {
-    fail("model", "a micro-batch has {} tokens; expected 1 to {}", o.tokens, kMaxTokens);
+  if (build_options.tokens < 1 || build_options.tokens > kMaxTokens) {
+    fail("model", "a micro-batch has {} tokens; expected 1 to {}", build_options.tokens,
+         kMaxTokens);
   }
-  if (o.sequence_length < 0 ||
-      (o.sequence_length > 0 && o.mode != Mode::generate && o.tokens % o.sequence_length != 0)) {
+  if (build_options.sequence_length < 0 ||
+      (build_options.sequence_length > 0 && build_options.mode != Mode::generate &&
+       build_options.tokens % build_options.sequence_length != 0)) {
     fail("model", "a micro-batch has {} tokens; expected a multiple of the sequence length, {}",
-         o.tokens, o.sequence_length);
+         build_options.tokens, build_options.sequence_length);
   }
-  if (!graph::is_floating(o.dtype)) {
-    fail("model", "dtype is {}; expected a floating-point type", to_string(o.dtype));
+  if (!graph::is_floating(build_options.dtype)) {
+    fail("model", "dtype is {}; expected a floating-point type", to_string(build_options.dtype));
   }
-  if (o.num_micro_batches < 1 || !(o.balance_coef >= 0)) {
+  if (build_options.num_micro_batches < 1 || !(build_options.balance_coef >= 0)) {
     fail("model", "got {} micro-batches and balance coefficient {}; expected ≥ 1 and ≥ 0",
-         o.num_micro_batches, o.balance_coef);
+         build_options.num_micro_batches, build_options.balance_coef);
   }
-  if (o.mode == Mode::generate && (o.cache_slots < 1 || o.cache_slots > kMaxTokens)) {
-    fail("model", "the KV cache has {} slots; expected 1 to {}", o.cache_slots, kMaxTokens);
+  if (build_options.mode == Mode::generate &&
+      (build_options.cache_slots < 1 || build_options.cache_slots > kMaxTokens)) {
+    fail("model", "the KV cache has {} slots; expected 1 to {}", build_options.cache_slots,
+         kMaxTokens);
   }
 }
 
@@ -113,21 +117,21 @@ void Builder::build() {
   if (config_.tie_word_embeddings && collect_weights_) {
     weights_.back().aliases = {{"lm_head.weight", table, 0}};
   }
-  TensorId x =
+  TensorId tensor =
       ops::apply(graph_, "embedding", {}, {tokens_, embedding_}, "model.embed_tokens", -1)[0];
   for (int32_t layer = 0; layer < graph_.num_layers; ++layer) {
-    x = family.block(*this, layer, x);
+    tensor = family.block(*this, layer, tensor);
   }
-  head(x);
+  head(tensor);
 }
 
-void Builder::head(TensorId x) {
+void Builder::head(TensorId tensor) {
   using Mode = BuildOptions::Mode;
   const int32_t last = graph_.num_layers;
   const Dims width{config_.hidden_size}, table{config_.vocab_size, config_.hidden_size};
-  const TensorId g = plain("model.norm.weight", width, last, kOnes, width);
-  const TensorId h = ops::apply(graph_, "rms_norm", {{"eps", config_.rms_norm_eps}}, {x, g},
-                                "model.norm", last)[0];
+  const TensorId tensor_id = plain("model.norm.weight", width, last, kOnes, width);
+  const TensorId h = ops::apply(graph_, "rms_norm", {{"eps", config_.rms_norm_eps}},
+                                {tensor, tensor_id}, "model.norm", last)[0];
   const TensorId w = config_.tie_word_embeddings
                          ? embedding_
                          : plain("lm_head.weight", table, last, matrix_init(), table);
@@ -143,17 +147,17 @@ void Builder::head(TensorId x) {
   graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
 }
 
-TensorId Builder::norm(int32_t layer, TensorId x, const std::string& name) {
-  const Dims width{graph_.tensor(x).type.dims.back()};
-  const TensorId g = plain(prefix(layer) + name + ".weight", width, layer, kOnes, width);
-  return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {x, g}, name);
+TensorId Builder::norm(int32_t layer, TensorId tensor, const std::string& name) {
+  const Dims width{graph_.tensor(tensor).type.dims.back()};
+  const TensorId tensor_id = plain(prefix(layer) + name + ".weight", width, layer, kOnes, width);
+  return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {tensor, tensor_id}, name);
 }
 
-TensorId Builder::add(int32_t layer, TensorId a, TensorId b, const std::string& name) {
-  return node(layer, "add", {}, {a, b}, name);
+TensorId Builder::add(int32_t layer, TensorId tensor, TensorId tensor_id, const std::string& name) {
+  return node(layer, "add", {}, {tensor, tensor_id}, name);
 }
 
-TensorId Builder::rope(int32_t layer, TensorId x, const std::string& name) {
+TensorId Builder::rope(int32_t layer, TensorId tensor, const std::string& name) {
   const Rope& r = config_.rope;
   Attrs attrs{{"theta", r.theta}, {"inverse", int64_t{0}}, {"scaling", r.scaling}};
   if (r.scaling != "default") {
@@ -164,10 +168,10 @@ TensorId Builder::rope(int32_t layer, TensorId x, const std::string& name) {
     attrs.set("high_freq_factor", r.high_freq_factor);
     attrs.set("original_max_position", r.original_max_position);
   }
-  return node(layer, "rope", attrs, {x, positions_}, name);
+  return node(layer, "rope", attrs, {tensor, positions_}, name);
 }
 
-TensorId Builder::attention(int32_t layer, TensorId x, bool head_norm) {
+TensorId Builder::attention(int32_t layer, TensorId tensor, bool head_norm) {
   // x [T, D] -> q [T, H, d], k and v [T, G, d] (G groups of heads share a key), optionally normed
   // per head, turned by position, attended, and projected back [T, D]. With a cache (generate) the
   // keys and values of earlier tokens are state, and attention_cached appends to them; otherwise
@@ -176,15 +180,16 @@ TensorId Builder::attention(int32_t layer, TensorId x, bool head_norm) {
                 d = config_.head_dim;
   const std::string base = prefix(layer) + "self_attn.";
   const auto project = [&](const char* name, int64_t heads) {
-    const TensorId w = plain(fmt::format("{}{}_proj.weight", base, name), {heads, d, D}, layer,
-                             matrix_init(), {heads * d, D});
-    return node(layer, "linear", {}, {x, w}, fmt::format("attn.{}", name));
+    const TensorId tensor_id = plain(fmt::format("{}{}_proj.weight", base, name), {heads, d, D},
+                                     layer, matrix_init(), {heads * d, D});
+    return node(layer, "linear", {}, {tensor, tensor_id}, fmt::format("attn.{}", name));
   };
   TensorId q = project("q", H), k = project("k", G), v = project("v", G);
   if (head_norm) {
     const auto normed = [&](TensorId heads, const char* name) {
-      const TensorId g = plain(fmt::format("{}{}_norm.weight", base, name), {d}, layer, kOnes, {d});
-      return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {heads, g},
+      const TensorId tensor_id =
+          plain(fmt::format("{}{}_norm.weight", base, name), {d}, layer, kOnes, {d});
+      return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {heads, tensor_id},
                   fmt::format("attn.{}_norm", name));
     };
     q = normed(q, "q");
@@ -216,25 +221,25 @@ TensorId Builder::attention(int32_t layer, TensorId x, bool head_norm) {
   return node(layer, "linear", {}, {o, w}, "attn.out");
 }
 
-TensorId Builder::mlp(int32_t layer, TensorId x) {
+TensorId Builder::mlp(int32_t layer, TensorId tensor) {
   const int64_t D = config_.hidden_size, F = config_.intermediate_size;
   const std::string base = prefix(layer) + "mlp.";
   const TensorId gate_up =
       param(base + "gate_up_proj.weight", {2, F, D}, layer, matrix_init(),
             {stacked({base + "gate_proj.weight", base + "up_proj.weight"}, {F, D}),
              stacked({base + "gate_up_proj.weight"}, {2 * F, D})});
-  const TensorId gu = node(layer, "linear", {}, {x, gate_up}, "mlp.gate_up");
-  const TensorId h = node(layer, "swiglu", {}, {gu}, "mlp.h");
+  const TensorId gu = node(layer, "linear", {}, {tensor, gate_up}, "mlp.gate_up");
+  const TensorId tensor_id = node(layer, "swiglu", {}, {gu}, "mlp.h");
   const TensorId down = plain(base + "down_proj.weight", {D, F}, layer, matrix_init(true), {D, F});
-  return node(layer, "linear", {}, {h, down}, "mlp.out");
+  return node(layer, "linear", {}, {tensor_id, down}, "mlp.out");
 }
 
-TensorId Builder::experts(int32_t layer, TensorId x) {
+TensorId Builder::experts(int32_t layer, TensorId tensor) {
   const int64_t D = config_.hidden_size, F = config_.moe_intermediate_size, E = config_.num_experts,
                 K = config_.top_k;
   const std::string base = prefix(layer) + "mlp.";
   const TensorId gate = plain(base + "gate.weight", {E, D}, layer, matrix_init(), {E, D});
-  const TensorId logits = node(layer, "linear", {}, {x, gate}, "mlp.router_logits");
+  const TensorId logits = node(layer, "linear", {}, {tensor, gate}, "mlp.router_logits");
   const std::vector<TensorId> route = ops::apply(
       graph_, "router", {{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}}, {logits},
       prefix(layer) + "mlp.route", layer);
@@ -252,7 +257,7 @@ TensorId Builder::experts(int32_t layer, TensorId x) {
                                            fmt::format("moe.balance.{}", layer), layer)[0]);
     }
   }
-  const TensorId xs = node(layer, "dispatch", {{"num_experts", E}}, {x, row_of}, "mlp.xs");
+  const TensorId xs = node(layer, "dispatch", {{"num_experts", E}}, {tensor, row_of}, "mlp.xs");
 
   std::vector<std::string> gates_ups, downs;
   for (int64_t e = 0; collect_weights_ && e < E; ++e) {
@@ -265,11 +270,11 @@ TensorId Builder::experts(int32_t layer, TensorId x) {
       base + "experts.gate_up_proj", {E, 2, F, D}, layer, matrix_init(),
       {stacked(gates_ups, {F, D}), stacked({base + "experts.gate_up_proj"}, {E, 2 * F, D})}, true);
   const TensorId gu = node(layer, "grouped_linear", {}, {xs, gate_up, counts}, "mlp.gate_up");
-  const TensorId h = node(layer, "swiglu", {}, {gu, counts}, "mlp.h");
+  const TensorId tensor_id = node(layer, "swiglu", {}, {gu, counts}, "mlp.h");
   const TensorId down =
       param(base + "experts.down_proj", {E, D, F}, layer, matrix_init(true),
             {stacked(downs, {D, F}), stacked({base + "experts.down_proj"}, {E, D, F})}, true);
-  const TensorId ys = node(layer, "grouped_linear", {}, {h, down, counts}, "mlp.ys");
+  const TensorId ys = node(layer, "grouped_linear", {}, {tensor_id, down, counts}, "mlp.ys");
   return node(layer, "combine", {}, {ys, weights, row_of}, "mlp.out");
 }
 

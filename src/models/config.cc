@@ -221,8 +221,8 @@ void check_keys(const JsonView& in, const Family& family) {
 }  // namespace
 
 const Family* find_family(std::string_view name) {
-  for (const Family& f : family_list()) {
-    if (name == f.name) return &f;
+  for (const Family& family : family_list()) {
+    if (name == family.name) return &family;
   }
   return nullptr;
 }
@@ -235,8 +235,8 @@ const Family& family_of(const ModelConfig& config) {
 
 std::vector<std::string> families() {
   std::vector<std::string> names;
-  for (const Family& f : family_list()) {
-    names.push_back(f.name);
+  for (const Family& family : family_list()) {
+    names.push_back(family.name);
   }
   return names;
 }
@@ -258,45 +258,46 @@ ModelConfig parse_config(std::string_view text, const std::string& where, bool s
   }
   refuse_unsupported(in);
 
-  ModelConfig c;
-  c.family = type;
-  c.vocab_size = read_int(in, "vocab_size", 1, kMaxVocab);
-  c.hidden_size = read_int(in, "hidden_size", 1, kMaxWidth);
-  c.num_layers = read_int(in, "num_hidden_layers", 1, kMaxLayers);
-  c.num_heads = read_int(in, "num_attention_heads", 1, kMaxHeads);
-  c.num_kv_heads = read_int(in, "num_key_value_heads", 1, kMaxHeads,
-                            family->default_kv_heads > 0 ? family->default_kv_heads : c.num_heads);
-  if (c.num_heads % c.num_kv_heads != 0) {
+  ModelConfig config;
+  config.family = type;
+  config.vocab_size = read_int(in, "vocab_size", 1, kMaxVocab);
+  config.hidden_size = read_int(in, "hidden_size", 1, kMaxWidth);
+  config.num_layers = read_int(in, "num_hidden_layers", 1, kMaxLayers);
+  config.num_heads = read_int(in, "num_attention_heads", 1, kMaxHeads);
+  config.num_kv_heads =
+      read_int(in, "num_key_value_heads", 1, kMaxHeads,
+               family->default_kv_heads > 0 ? family->default_kv_heads : config.num_heads);
+  if (config.num_heads % config.num_kv_heads != 0) {
     fail(where, "num_attention_heads is {}; expected a multiple of num_key_value_heads, {}",
-         c.num_heads, c.num_kv_heads);
+         config.num_heads, config.num_kv_heads);
   }
-  if (!in.has("head_dim") && c.hidden_size % c.num_heads != 0) {
+  if (!in.has("head_dim") && config.hidden_size % config.num_heads != 0) {
     fail(where,
          "hidden_size is {}; expected a multiple of num_attention_heads, {}; or set head_dim",
-         c.hidden_size, c.num_heads);
+         config.hidden_size, config.num_heads);
   }
-  c.head_dim = read_int(in, "head_dim", 1, kMaxHeads, c.hidden_size / c.num_heads);
-  if (c.head_dim % 2 != 0) {
+  config.head_dim = read_int(in, "head_dim", 1, kMaxHeads, config.hidden_size / config.num_heads);
+  if (config.head_dim % 2 != 0) {
     fail(where, "head_dim is {}; expected an even number: rotary embedding turns pairs",
-         c.head_dim);
+         config.head_dim);
   }
-  c.intermediate_size = read_int(in, "intermediate_size", 1, kMaxWidth);
-  c.max_position = read_int(in, "max_position_embeddings", 1, kMaxVocab, 2048);
-  c.rms_norm_eps = read_number(in, "rms_norm_eps", 0, 1, 1e-6);
-  c.initializer_range = read_number(in, "initializer_range", 0, 1, 0.02);
-  c.tie_word_embeddings = in.get_bool("tie_word_embeddings", false);
-  c.rope = read_rope(in, c.max_position);
-  c.moe_layer.assign(static_cast<size_t>(c.num_layers), false);
+  config.intermediate_size = read_int(in, "intermediate_size", 1, kMaxWidth);
+  config.max_position = read_int(in, "max_position_embeddings", 1, kMaxVocab, 2048);
+  config.rms_norm_eps = read_number(in, "rms_norm_eps", 0, 1, 1e-6);
+  config.initializer_range = read_number(in, "initializer_range", 0, 1, 0.02);
+  config.tie_word_embeddings = in.get_bool("tie_word_embeddings", false);
+  config.rope = read_rope(in, config.max_position);
+  config.moe_layer.assign(static_cast<size_t>(config.num_layers), false);
   if (in.has("bos_token_id")) {
-    c.bos_token_id = read_int(in, "bos_token_id", -1, kMaxVocab);
+    config.bos_token_id = read_int(in, "bos_token_id", -1, kMaxVocab);
   }
   if (in.has("pad_token_id")) {
-    c.pad_token_id = read_int(in, "pad_token_id", -1, kMaxVocab);
+    config.pad_token_id = read_int(in, "pad_token_id", -1, kMaxVocab);
   }
-  c.eos_token_ids = read_ints(in, "eos_token_id", -1, kMaxVocab);
-  family->read(in, c);
-  c.json = object.dump(2);
-  return c;
+  config.eos_token_ids = read_ints(in, "eos_token_id", -1, kMaxVocab);
+  family->read(in, config);
+  config.json = object.dump(2);
+  return config;
 }
 
 ModelConfig read_config(const std::string& path) {

@@ -21,7 +21,7 @@ struct Family {
   /// Reads the family's own keys; the common ones are in `config` already.
   void (*read)(const JsonView& in, ModelConfig& config);
   /// One decoder layer: x[T,D] → [T,D].
-  graph::TensorId (*block)(Builder& b, int32_t layer, graph::TensorId x);
+  graph::TensorId (*block)(Builder& builder, int32_t layer, graph::TensorId tensor);
 };
 
 #define X(name) Family family_##name();

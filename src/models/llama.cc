@@ -9,11 +9,12 @@ namespace {
 
 void read(const JsonView&, ModelConfig&) {}
 
-graph::TensorId block(Builder& b, int32_t layer, graph::TensorId x) {
-  const graph::TensorId h = b.norm(layer, x, "input_layernorm");
-  const graph::TensorId a = b.add(layer, x, b.attention(layer, h, false), "attn.residual");
-  const graph::TensorId m = b.norm(layer, a, "post_attention_layernorm");
-  return b.add(layer, a, b.mlp(layer, m), "residual");
+graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId tensor) {
+  const graph::TensorId tensor_id = builder.norm(layer, tensor, "input_layernorm");
+  const graph::TensorId a =
+      builder.add(layer, tensor, builder.attention(layer, tensor_id, false), "attn.residual");
+  const graph::TensorId m = builder.norm(layer, a, "post_attention_layernorm");
+  return builder.add(layer, a, builder.mlp(layer, m), "residual");
 }
 
 }  // namespace

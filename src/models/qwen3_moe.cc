@@ -13,37 +13,39 @@ constexpr int64_t kMaxExperts = int64_t{1} << 16;
 constexpr int64_t kMaxTopK = 1024;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 
-void read(const JsonView& in, ModelConfig& c) {
+void read(const JsonView& in, ModelConfig& config) {
   // transformers 5 writes num_local_experts, 4 num_experts.
   const char* key = in.has("num_local_experts") ? "num_local_experts" : "num_experts";
-  c.num_experts = read_int(in, key, 1, kMaxExperts);
-  if (in.has("num_experts") && read_int(in, "num_experts", 1, kMaxExperts) != c.num_experts) {
+  config.num_experts = read_int(in, key, 1, kMaxExperts);
+  if (in.has("num_experts") && read_int(in, "num_experts", 1, kMaxExperts) != config.num_experts) {
     fail(in.where(), "num_experts is {} but num_local_experts is {}; expected one value",
-         in.get_int("num_experts"), c.num_experts);
+         in.get_int("num_experts"), config.num_experts);
   }
-  c.top_k = read_int(in, "num_experts_per_tok", 1, kMaxTopK);
-  if (c.top_k > c.num_experts) {
-    fail(in.where(), "num_experts_per_tok is {}; expected at most {}, which is {}", c.top_k, key,
-         c.num_experts);
+  config.top_k = read_int(in, "num_experts_per_tok", 1, kMaxTopK);
+  if (config.top_k > config.num_experts) {
+    fail(in.where(), "num_experts_per_tok is {}; expected at most {}, which is {}", config.top_k,
+         key, config.num_experts);
   }
-  c.moe_intermediate_size = read_int(in, "moe_intermediate_size", 1, kMaxWidth);
-  c.norm_topk_prob = in.get_bool("norm_topk_prob", false);
-  c.router_aux_loss_coef = read_number(in, "router_aux_loss_coef", 0, 1e6, 0.001);
+  config.moe_intermediate_size = read_int(in, "moe_intermediate_size", 1, kMaxWidth);
+  config.norm_topk_prob = in.get_bool("norm_topk_prob", false);
+  config.router_aux_loss_coef = read_number(in, "router_aux_loss_coef", 0, 1e6, 0.001);
   const int64_t step = read_int(in, "decoder_sparse_step", 1, kMaxExperts, 1);
-  for (int64_t i = 0; i < c.num_layers; ++i) {
-    c.moe_layer[static_cast<size_t>(i)] = (i + 1) % step == 0;
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    config.moe_layer[static_cast<size_t>(i)] = (i + 1) % step == 0;
   }
-  for (int64_t i : read_ints(in, "mlp_only_layers", 0, c.num_layers - 1)) {
-    c.moe_layer[static_cast<size_t>(i)] = false;
+  for (int64_t i : read_ints(in, "mlp_only_layers", 0, config.num_layers - 1)) {
+    config.moe_layer[static_cast<size_t>(i)] = false;
   }
 }
 
-graph::TensorId block(Builder& b, int32_t layer, graph::TensorId x) {
-  const graph::TensorId h = b.norm(layer, x, "input_layernorm");
-  const graph::TensorId a = b.add(layer, x, b.attention(layer, h, true), "attn.residual");
-  const graph::TensorId m = b.norm(layer, a, "post_attention_layernorm");
-  const bool sparse = b.config().moe_layer[static_cast<size_t>(layer)];
-  return b.add(layer, a, sparse ? b.experts(layer, m) : b.mlp(layer, m), "residual");
+graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId tensor) {
+  const graph::TensorId tensor_id = builder.norm(layer, tensor, "input_layernorm");
+  const graph::TensorId a =
+      builder.add(layer, tensor, builder.attention(layer, tensor_id, true), "attn.residual");
+  const graph::TensorId m = builder.norm(layer, a, "post_attention_layernorm");
+  const bool sparse = builder.config().moe_layer[static_cast<size_t>(layer)];
+  return builder.add(layer, a, sparse ? builder.experts(layer, m) : builder.mlp(layer, m),
+                     "residual");
 }
 
 }  // namespace

@@ -9,8 +9,8 @@ namespace hocket::models {
 
 int64_t WeightSlice::numel() const {
   int64_t n = 1;
-  for (int64_t d : dims) {
-    n *= d;
+  for (int64_t dim : dims) {
+    n *= dim;
   }
   return n;
 }

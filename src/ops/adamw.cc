@@ -26,12 +26,12 @@ Work work(const Call& call) { return memory_bound(call, 12); }
 
 std::vector<Sample> samples() {
   std::vector<Sample> list;
-  for (Dims d : std::vector<Dims>{{6, 4}, {8}, {4, 2, 4}, {2, 2, 2, 4}}) {
-    TensorType t{DType::f64, d};
+  for (Dims dims : std::vector<Dims>{{6, 4}, {8}, {4, 2, 4}, {2, 2, 2, 4}}) {
+    TensorType type{DType::f64, dims};
     Fill positive{.kind = Fill::Kind::uniform, .lo = 0.1, .hi = 1};
-    list.push_back({to_string(t),
+    list.push_back({to_string(type),
                     {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}},
-                    {t, t, t, t, {DType::f64, {1}}, {DType::f64, {3}}},
+                    {type, type, type, type, {DType::f64, {1}}, {DType::f64, {3}}},
                     {{}, {}, {}, positive, positive, positive},
                     {}});
   }

@@ -13,10 +13,10 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
 }
 Work work(const Call& call) { return memory_bound(call, 1); }
 
-void grad(GradContext& g) {
+void grad(GradContext& context) {
   for (int i : {0, 1}) {
-    if (g.needs(i)) {
-      g.add_grad(i, g.grad_out(0));
+    if (context.needs(i)) {
+      context.add_grad(i, context.grad_out(0));
     }
   }
 }
@@ -33,9 +33,9 @@ void register_add(std::vector<Op>& ops) {
                  .samples =
                      [] {
                        std::vector<Sample> list;
-                       for (Dims d : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
-                         TensorType t{DType::f64, d};
-                         list.push_back({to_string(t), {}, {t, t}, {{}, {}}, {}});
+                       for (Dims dims : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
+                         TensorType type{DType::f64, dims};
+                         list.push_back({to_string(type), {}, {type, type}, {{}, {}}, {}});
                        }
                        return list;
                      },

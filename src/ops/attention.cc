@@ -64,15 +64,15 @@ std::vector<TensorType> infer_cached(const Attrs&, Types in) {
 constexpr LayoutRule::Runs kSequences{'t', "seq"};
 
 /// Average number of keys that a query attends to: half a document. `seq` is the sequence length.
-double average_keys(const Attrs& a, double tokens) {
-  return (static_cast<double>(a.i_or("seq", static_cast<int64_t>(tokens))) + 1) / 2;
+double average_keys(const Attrs& attrs, double tokens) {
+  return (static_cast<double>(attrs.i_or("seq", static_cast<int64_t>(tokens))) + 1) / 2;
 }
 
 /// FLOPs per product of blocks, of which the forward pass has two, the backward pass five.
-double product_flops(const Attrs& attrs, const TensorType& q, double mean_keys = 0) {
-  const double tokens = static_cast<double>(q.dims[0]);
+double product_flops(const Attrs& attrs, const TensorType& type, double mean_keys = 0) {
+  const double tokens = static_cast<double>(type.dims[0]);
   const double keys = mean_keys > 0 ? mean_keys : average_keys(attrs, tokens);
-  return 2 * keys * static_cast<double>(q.numel());
+  return 2 * keys * static_cast<double>(type.numel());
 }
 Work work(const Call& call) {
   return {2 * product_flops(call.attrs, call.in[0]), total_bytes(call.in, call.out)};
@@ -82,22 +82,23 @@ Work work_bwd(const Call& call) {
 }
 /// Half of the cache is looked at on average, all of it is read at most.
 Work work_cached(const Call& call) {
-  const TensorType &q = call.in[0], &k_cache = call.in[3], &v_cache = call.in[4];
-  return {2 * static_cast<double>(k_cache.dims[0]) * static_cast<double>(q.numel()),
-          2 * q.bytes() + k_cache.bytes() + v_cache.bytes()};
+  const TensorType &type = call.in[0], &k_cache = call.in[3], &v_cache = call.in[4];
+  return {2 * static_cast<double>(k_cache.dims[0]) * static_cast<double>(type.numel()),
+          2 * type.bytes() + k_cache.bytes() + v_cache.bytes()};
 }
 
 /// Where documents begin and end, and the blocks of each thread.
 int64_t workspace(const Call& call) {
-  const TensorType& q = call.in[0];
-  return round_up(q.dims[0] * 12, 64) +
-         scratch_threads(call.attrs) * attention_scratch(q.dims[2], element(q));
+  const TensorType& type = call.in[0];
+  return round_up(type.dims[0] * 12, 64) +
+         scratch_threads(call.attrs) * attention_scratch(type.dims[2], element(type));
 }
 /// The same, and the sums of do * o per token and head.
 int64_t workspace_bwd(const Call& call) {
-  const TensorType& q = call.in[1];
-  return round_up(q.dims[0] * 12, 64) + round_up(q.dims[0] * q.dims[1] * element(q), 64) +
-         scratch_threads(call.attrs) * attention_bwd_scratch(q.dims[2], element(q));
+  const TensorType& type = call.in[1];
+  return round_up(type.dims[0] * 12, 64) +
+         round_up(type.dims[0] * type.dims[1] * element(type), 64) +
+         scratch_threads(call.attrs) * attention_bwd_scratch(type.dims[2], element(type));
 }
 /// A row of scores per thread.
 int64_t workspace_cached(const Call& call) {
@@ -108,12 +109,13 @@ double model_flops(const Attrs& attrs, Types in, double mean_keys) {
   return 2 * product_flops(attrs, in[0], mean_keys);
 }
 
-void grad(GradContext& g) {
-  const auto& n = g.node();
-  auto d = g.emit("attention_bwd", n.attrs,
-                  {g.grad_out(0), n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], n.in[3]});
+void grad(GradContext& context) {
+  const auto& node = context.node();
+  auto d = context.emit("attention_bwd", node.attrs,
+                        {context.grad_out(0), node.in[0], node.in[1], node.in[2], node.out[0],
+                         node.out[1], node.in[3]});
   for (int i = 0; i < 3; ++i) {
-    g.add_grad(i, d[static_cast<size_t>(i)]);
+    context.add_grad(i, d[static_cast<size_t>(i)]);
   }
 }
 
@@ -124,7 +126,7 @@ std::vector<Sample> samples() {
   };
   for (Case c : {Case{12, 4, 2, 4, 6}, Case{8, 2, 2, 3, 2}, Case{8, 2, 2, 4, 0},
                  Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}}) {
-    TensorType q{DType::f64, {c.t, c.h, c.d}}, k{DType::f64, {c.t, c.g, c.d}};
+    TensorType type{DType::f64, {c.t, c.h, c.d}}, tensor_type{DType::f64, {c.t, c.g, c.d}};
     Attrs attrs{{"scale", 0.5}};
     // One document over all tokens where they are one sequence.
     Fill positions{.kind = Fill::Kind::constant, .lo = 1};
@@ -132,9 +134,9 @@ std::vector<Sample> samples() {
       attrs.set("seq", c.seq);
       positions = {.kind = Fill::Kind::documents};
     }
-    list.push_back({to_string(q) + " " + to_string(k),
+    list.push_back({to_string(type) + " " + to_string(tensor_type),
                     attrs,
-                    {q, k, k, {DType::i32, {c.t}}},
+                    {type, tensor_type, tensor_type, {DType::i32, {c.t}}},
                     {{}, {}, {}, positions},
                     {},
                     1e-5});
@@ -142,7 +144,8 @@ std::vector<Sample> samples() {
   return list;
 }
 std::vector<Sample> samples_bwd() {
-  TensorType q{DType::f64, {12, 4, 4}}, k{DType::f64, {12, 2, 4}}, lse{DType::f64, {12, 4}};
+  TensorType type{DType::f64, {12, 4, 4}}, tensor_type{DType::f64, {12, 2, 4}},
+      lse{DType::f64, {12, 4}};
   Fill from{.kind = Fill::Kind::from_op};
   std::vector<Sample> list;
   for (int64_t seq : {12, 6}) {
@@ -151,17 +154,18 @@ std::vector<Sample> samples_bwd() {
                                     : Fill{.kind = Fill::Kind::constant, .lo = 1};
     list.push_back({"12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq),
                     attrs,
-                    {q, q, k, k, q, lse, {DType::i32, {12}}},
+                    {type, type, tensor_type, tensor_type, type, lse, {DType::i32, {12}}},
                     {{}, {}, {}, {}, from, from, positions},
                     {{"attention", attrs, {1, 2, 3, 6}, {4, 5}}}});
   }
   return list;
 }
 std::vector<Sample> samples_cached() {
-  TensorType q{DType::f64, {3, 4, 4}}, k{DType::f64, {3, 2, 4}}, cache{DType::f64, {9, 2, 4}};
+  TensorType type{DType::f64, {3, 4, 4}}, tensor_type{DType::f64, {3, 2, 4}},
+      cache{DType::f64, {9, 2, 4}};
   return {{"3 new tokens, cache of 9",
            {{"scale", 0.5}},
-           {q, k, k, cache, cache, {DType::i32, {3}}},
+           {type, tensor_type, tensor_type, cache, cache, {DType::i32, {3}}},
            {{}, {}, {}, {}, {}, {.kind = Fill::Kind::documents}},
            {}}};
 }

@@ -26,10 +26,10 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
 Work work(const Call& call) { return memory_bound(call, 0); }
 Work work_bwd(const Call& call) { return memory_bound(call, 1); }
 
-void grad(GradContext& g) {
-  Attrs attrs = g.node().attrs;
-  attrs.set("dtype", std::string(to_string(g.tensor(g.node().in[0]).type.dtype)));
-  g.add_grad(0, g.emit("balance_loss_bwd", attrs, {g.node().in[1]})[0]);
+void grad(GradContext& context) {
+  Attrs attrs = context.node().attrs;
+  attrs.set("dtype", std::string(to_string(context.tensor(context.node().in[0]).type.dtype)));
+  context.add_grad(0, context.emit("balance_loss_bwd", attrs, {context.node().in[1]})[0]);
 }
 
 const Attrs kAttrs{{"coef", 0.1}, {"tokens", int64_t{6}}, {"top_k", int64_t{2}}};
@@ -64,9 +64,9 @@ void register_balance_loss(std::vector<Op>& ops) {
        .work = work_bwd,
        .samples =
            [] {
-             Attrs a = kAttrs;
-             a.set("dtype", std::string("f64"));
-             return std::vector<Sample>{{"4 experts", a, {{DType::i64, {4}}}, {kCounts}, {}}};
+             Attrs attrs = kAttrs;
+             attrs.set("dtype", std::string("f64"));
+             return std::vector<Sample>{{"4 experts", attrs, {{DType::i64, {4}}}, {kCounts}, {}}};
            },
        .family = Family::routing});
 }

@@ -18,8 +18,8 @@ std::vector<graph::TensorId> apply(graph::Graph& graph, std::string op, graph::A
   std::vector<TensorType> out_types;
   try {
     out_types = rule.infer(attrs, types);
-  } catch (const Error& e) {
-    fail(name, "{}", e.what());
+  } catch (const Error& error) {
+    fail(name, "{}", error.what());
   }
   graph::Node node;
   node.op = std::move(op);
@@ -28,12 +28,12 @@ std::vector<graph::TensorId> apply(graph::Graph& graph, std::string op, graph::A
   node.phase = phase;
   node.layer = layer;
   for (size_t i = 0; i < out_types.size(); ++i) {
-    graph::Tensor t;
-    t.name = i == 0 ? name : name + "." + std::to_string(i);
-    t.type = std::move(out_types[i]);
-    t.producer = static_cast<graph::NodeId>(graph.nodes.size());
-    t.layer = layer;
-    node.out.push_back(graph.add_tensor(std::move(t)));
+    graph::Tensor tensor;
+    tensor.name = i == 0 ? name : name + "." + std::to_string(i);
+    tensor.type = std::move(out_types[i]);
+    tensor.producer = static_cast<graph::NodeId>(graph.nodes.size());
+    tensor.layer = layer;
+    node.out.push_back(graph.add_tensor(std::move(tensor)));
   }
   graph.nodes.push_back(node);
   return node.out;

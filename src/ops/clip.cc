@@ -23,8 +23,8 @@ int64_t workspace_sumsq(const Call& call) { return ceil_div(call.in[0].numel(), 
 std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
   attrs.f("max_norm");
   if (in.empty()) fail("clip_coef", "no gradients");
-  for (const TensorType& t : in) {
-    want_scalar("clip_coef", t, DType::f64);
+  for (const TensorType& type : in) {
+    want_scalar("clip_coef", type, DType::f64);
   }
   return {{DType::f64, {1}}, {DType::f64, {1}}};
 }
@@ -59,9 +59,10 @@ void register_clip(std::vector<Op>& ops) {
        .work = work_clip,
        .samples =
            [] {
-             TensorType s{DType::f64, {1}};
-             Fill f{.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 3};
-             return std::vector<Sample>{{"three", {{"max_norm", 1.0}}, {s, s, s}, {f, f, f}, {}}};
+             TensorType type{DType::f64, {1}};
+             Fill fill{.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 3};
+             return std::vector<Sample>{
+                 {"three", {{"max_norm", 1.0}}, {type, type, type}, {fill, fill, fill}, {}}};
            },
        .family = Family::optimizer});
 }

@@ -32,9 +32,9 @@ void register_copy(std::vector<Op>& ops) {
                  .samples =
                      [] {
                        std::vector<Sample> list;
-                       for (Dims d : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
-                         TensorType t{DType::f64, d};
-                         list.push_back({to_string(t), {}, {t}, {{}}, {}});
+                       for (Dims dims : std::vector<Dims>{{8}, {6, 4}, {4, 2, 4}, {2, 2, 2, 4}}) {
+                         TensorType type{DType::f64, dims};
+                         list.push_back({to_string(type), {}, {type}, {{}}, {}});
                        }
                        return list;
                      },

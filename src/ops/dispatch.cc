@@ -7,10 +7,10 @@
 namespace hocket::ops {
 namespace {
 
-void want_row_of(std::string_view op, const TensorType& t, int64_t tokens) {
-  want_rank(op, t, 2);
-  want_dtype(op, t, DType::i32);
-  want_equal(op, "tokens of row_of", t.dims[0], tokens);
+void want_row_of(std::string_view op, const TensorType& type, int64_t tokens) {
+  want_rank(op, type, 2);
+  want_dtype(op, type, DType::i32);
+  want_equal(op, "tokens of row_of", type.dims[0], tokens);
 }
 
 std::vector<TensorType> infer_plan(const Attrs& attrs, Types in) {
@@ -78,16 +78,17 @@ Work work_dispatch_bwd(const Call& call) { return rows_moved(call.in[0], 1); }
 Work work_combine(const Call& call) { return rows_moved(call.in[0], 2); }
 Work work_combine_bwd(const Call& call) { return rows_moved(call.in[1], 3); }
 
-void grad_dispatch(GradContext& g) {
-  if (g.needs(0)) {
-    g.emit_grad("dispatch_bwd", {}, {g.grad_out(0), g.node().in[1]}, 0);
+void grad_dispatch(GradContext& context) {
+  if (context.needs(0)) {
+    context.emit_grad("dispatch_bwd", {}, {context.grad_out(0), context.node().in[1]}, 0);
   }
 }
-void grad_combine(GradContext& g) {
-  const auto& n = g.node();
-  auto d = g.emit("combine_bwd", {}, {g.grad_out(0), n.in[0], n.in[1], n.in[2]});
-  g.add_grad(0, d[0]);
-  g.add_grad(1, d[1]);
+void grad_combine(GradContext& context) {
+  const auto& node = context.node();
+  auto d =
+      context.emit("combine_bwd", {}, {context.grad_out(0), node.in[0], node.in[1], node.in[2]});
+  context.add_grad(0, d[0]);
+  context.add_grad(1, d[1]);
 }
 
 constexpr int64_t kE = 4, kT = 6, kK = 2, kD = 3;
@@ -98,18 +99,18 @@ const Attrs kAttrs{{"num_experts", kE}};
 
 /// `inputs` with row_of last, made from random routes.
 Sample with_routes(std::vector<TensorType> inputs, Attrs attrs) {
-  Sample s;
-  s.name = "6 tokens, 2 of 4 experts";
-  s.attrs = std::move(attrs);
+  Sample sample;
+  sample.name = "6 tokens, 2 of 4 experts";
+  sample.attrs = std::move(attrs);
   int n = static_cast<int>(inputs.size());
-  s.types = std::move(inputs);
-  s.fills.resize(s.types.size());
-  s.fills.back() = kFrom;
-  s.types.push_back(kRowOf);
-  s.fills.push_back(kRoutes);
-  s.chain = {{"route_plan", kAttrs, {n}, {-1, n - 1}}};
-  s.num_inputs = n;
-  return s;
+  sample.types = std::move(inputs);
+  sample.fills.resize(sample.types.size());
+  sample.fills.back() = kFrom;
+  sample.types.push_back(kRowOf);
+  sample.fills.push_back(kRoutes);
+  sample.chain = {{"route_plan", kAttrs, {n}, {-1, n - 1}}};
+  sample.num_inputs = n;
+  return sample;
 }
 
 }  // namespace

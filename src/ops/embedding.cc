@@ -28,10 +28,11 @@ Work work_dw(const Call& call) {
   return {static_cast<double>(call.in[1].numel()), total_bytes(call.in, call.out)};
 }
 
-void grad(GradContext& g) {
-  if (g.needs(1)) {
-    g.emit_grad("embedding_dw", {{"vocab", g.tensor(g.node().in[1]).type.dims[0]}},
-                {g.node().in[0], g.grad_out(0)}, 1);
+void grad(GradContext& context) {
+  if (context.needs(1)) {
+    context.emit_grad("embedding_dw",
+                      {{"vocab", context.tensor(context.node().in[1]).type.dims[0]}},
+                      {context.node().in[0], context.grad_out(0)}, 1);
   }
 }
 

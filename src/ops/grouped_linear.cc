@@ -6,11 +6,11 @@
 namespace hocket::ops {
 namespace {
 
-void want_routed(std::string_view op, const TensorType& t) {
-  if (!t.routed() || t.dims.size() < 3) {
-    fail(op, "got {}; expected routed rows [E,T,F..]@k", to_string(t));
+void want_routed(std::string_view op, const TensorType& type) {
+  if (!type.routed() || type.dims.size() < 3) {
+    fail(op, "got {}; expected routed rows [E,T,F..]@k", to_string(type));
   }
-  want_float(op, t);
+  want_float(op, type);
 }
 void want_counts(std::string_view op, const TensorType& counts, int64_t experts) {
   want_vector(op, counts, DType::i64, experts, "number of counts");
@@ -20,32 +20,32 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   want_inputs("grouped_linear", in, 3);
   want_routed("grouped_linear", in[0]);
   want_dtype("grouped_linear", in[1], in[0].dtype);
-  const Dims &x = in[0].dims, &w = in[1].dims;
-  if (x.size() != 3 || w.size() < 3 || w.size() > 4) {
+  const Dims &dims = in[0].dims, &w = in[1].dims;
+  if (dims.size() != 3 || w.size() < 3 || w.size() > 4) {
     fail("grouped_linear", "got x {} and W {}", to_string(in[0]), to_string(in[1]));
   }
-  want_equal("grouped_linear", "number of experts in W", w[0], x[0]);
-  want_counts("grouped_linear", in[2], x[0]);
-  want_equal("grouped_linear", "W's input width", w.back(), x[2]);
-  TensorType y{in[0].dtype, {x[0], x[1]}, in[0].top_k};
-  y.dims.insert(y.dims.end(), w.begin() + 1, w.end() - 1);
-  return {y};
+  want_equal("grouped_linear", "number of experts in W", w[0], dims[0]);
+  want_counts("grouped_linear", in[2], dims[0]);
+  want_equal("grouped_linear", "W's input width", w.back(), dims[2]);
+  TensorType type{in[0].dtype, {dims[0], dims[1]}, in[0].top_k};
+  type.dims.insert(type.dims.end(), w.begin() + 1, w.end() - 1);
+  return {type};
 }
 
 std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   want_inputs("grouped_linear_dx", in, 3);
   want_routed("grouped_linear_dx", in[0]);
   want_dtype("grouped_linear_dx", in[1], in[0].dtype);
-  const Dims &dy = in[0].dims, &w = in[1].dims;
+  const Dims &dy = in[0].dims, &dims = in[1].dims;
   want_counts("grouped_linear_dx", in[2], dy[0]);
-  if (dy.size() > 4 || w.size() != dy.size()) {
+  if (dy.size() > 4 || dims.size() != dy.size()) {
     fail("grouped_linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
   }
-  want_equal("grouped_linear_dx", "number of experts in W", w[0], dy[0]);
+  want_equal("grouped_linear_dx", "number of experts in W", dims[0], dy[0]);
   for (size_t i = 2; i < dy.size(); ++i) {
-    want_equal("grouped_linear_dx", "W's output width", w[i - 1], dy[i]);
+    want_equal("grouped_linear_dx", "W's output width", dims[i - 1], dy[i]);
   }
-  return {{in[0].dtype, {dy[0], dy[1], w.back()}, in[0].top_k}};
+  return {{in[0].dtype, {dy[0], dy[1], dims.back()}, in[0].top_k}};
 }
 
 std::vector<TensorType> infer_dw(const Attrs&, Types in) {
@@ -65,22 +65,23 @@ std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   return {dw};
 }
 
-double per_row(const TensorType& w) {
-  return static_cast<double>(w.numel()) / static_cast<double>(w.dims[0]);
+double per_row(const TensorType& type) {
+  return static_cast<double>(type.numel()) / static_cast<double>(type.dims[0]);
 }
 
 /// Under even routing: tokens x top_k rows over all experts, of which this rank has its part.
-Work work_of(const Call& call, const TensorType& w) {
+Work work_of(const Call& call, const TensorType& type) {
   const TensorType& rows = call.in[0];
   const double experts = static_cast<double>(rows.dims[0]);
   const double all = call.experts > 0 ? static_cast<double>(call.experts) : experts;
   const double n = static_cast<double>(rows.dims[1]) * rows.top_k * experts / all;
   const double bound = static_cast<double>(rows.max_rows());
-  Work work{2 * n * per_row(w), 0};
+  Work work{2 * n * per_row(type), 0};
   for (const Types list : {call.in, call.out}) {
-    for (const TensorType& t : list) {
-      work.bytes +=
-          t.routed() ? static_cast<int64_t>(static_cast<double>(t.bytes()) * n / bound) : t.bytes();
+    for (const TensorType& tensor_type : list) {
+      work.bytes += tensor_type.routed()
+                        ? static_cast<int64_t>(static_cast<double>(tensor_type.bytes()) * n / bound)
+                        : tensor_type.bytes();
     }
   }
   return work;
@@ -106,32 +107,32 @@ double model_flops(const Attrs&, Types in, double) {
   return 2 * static_cast<double>(in[0].dims[1]) * in[0].top_k * per_row(in[1]);
 }
 
-void grad(GradContext& g) {
-  const auto& n = g.node();
-  TensorId dy = g.grad_out(0);
-  if (g.needs(0)) {
-    g.emit_grad("grouped_linear_dx", n.attrs, {dy, n.in[1], n.in[2]}, 0);
+void grad(GradContext& context) {
+  const auto& node = context.node();
+  TensorId dy = context.grad_out(0);
+  if (context.needs(0)) {
+    context.emit_grad("grouped_linear_dx", node.attrs, {dy, node.in[1], node.in[2]}, 0);
   }
-  if (g.needs(1)) {
-    g.emit_grad("grouped_linear_dw", n.attrs, {dy, n.in[0], n.in[2]}, 1);
+  if (context.needs(1)) {
+    context.emit_grad("grouped_linear_dw", node.attrs, {dy, node.in[0], node.in[2]}, 1);
   }
 }
 
 /// 4 experts (one may get nothing), 6 tokens, top-2: a, b and counts from random routes.
-Sample sample(TensorType a, TensorType b, int64_t experts) {
-  int64_t tokens = a.dims[1], k = a.top_k;
-  Sample s;
-  s.name = to_string(a) + " " + to_string(b);
-  s.types = {a, b, {DType::i64, {experts}}, {DType::i32, {tokens, k}}};
-  s.fills = {{},
-             {},
-             {.kind = Fill::Kind::from_op},
-             {.kind = Fill::Kind::routes, .hi = static_cast<double>(experts - 1)}};
-  s.chain = {{"route_plan", {{"num_experts", experts}}, {3}, {2, -1}}};
-  s.num_inputs = 3;
-  return s;
+Sample sample(TensorType type, TensorType tensor_type, int64_t experts) {
+  int64_t tokens = type.dims[1], k = type.top_k;
+  Sample sample;
+  sample.name = to_string(type) + " " + to_string(tensor_type);
+  sample.types = {type, tensor_type, {DType::i64, {experts}}, {DType::i32, {tokens, k}}};
+  sample.fills = {{},
+                  {},
+                  {.kind = Fill::Kind::from_op},
+                  {.kind = Fill::Kind::routes, .hi = static_cast<double>(experts - 1)}};
+  sample.chain = {{"route_plan", {{"num_experts", experts}}, {3}, {2, -1}}};
+  sample.num_inputs = 3;
+  return sample;
 }
-TensorType rows(Dims d, int32_t k) { return {DType::f64, std::move(d), k}; }
+TensorType rows(Dims dims, int32_t k) { return {DType::f64, std::move(dims), k}; }
 
 std::vector<Sample> samples() {
   return {sample(rows({4, 6, 3}, 2), {DType::f64, {4, 5, 3}}, 4),

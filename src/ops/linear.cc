@@ -8,60 +8,60 @@ namespace {
 
 std::vector<TensorType> infer(const Attrs&, Types in) {
   want_inputs("linear", in, 2);
-  const Dims &x = in[0].dims, &w = in[1].dims;
+  const Dims &dims = in[0].dims, &w = in[1].dims;
   want_float("linear", in[0]);
   want_dtype("linear", in[1], in[0].dtype);
-  size_t features = x.size() - 1;
-  if (x.size() < 2 || x.size() > 3 || w.size() <= features || w.size() > 3) {
+  size_t features = dims.size() - 1;
+  if (dims.size() < 2 || dims.size() > 3 || w.size() <= features || w.size() > 3) {
     fail("linear", "got x {} and W {}; expected x[T,f..], W[o..,f..]", to_string(in[0]),
          to_string(in[1]));
   }
-  TensorType y{in[0].dtype, {x[0]}};
+  TensorType type{in[0].dtype, {dims[0]}};
   for (size_t i = 0; i < features; ++i) {
-    want_equal("linear", "W's input width", w[w.size() - features + i], x[1 + i]);
+    want_equal("linear", "W's input width", w[w.size() - features + i], dims[1 + i]);
   }
-  y.dims.insert(y.dims.end(), w.begin(), w.end() - static_cast<int64_t>(features));
-  return {y};
+  type.dims.insert(type.dims.end(), w.begin(), w.end() - static_cast<int64_t>(features));
+  return {type};
 }
 
 std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   want_inputs("linear_dx", in, 2);
-  const Dims &dy = in[0].dims, &w = in[1].dims;
+  const Dims &dy = in[0].dims, &dims = in[1].dims;
   want_float("linear_dx", in[0]);
   want_dtype("linear_dx", in[1], in[0].dtype);
   size_t outs = dy.size() - 1;
-  if (dy.size() < 2 || w.size() <= outs || w.size() > 3) {
+  if (dy.size() < 2 || dims.size() <= outs || dims.size() > 3) {
     fail("linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
   }
   for (size_t i = 0; i < outs; ++i) {
-    want_equal("linear_dx", "W's output width", w[i], dy[1 + i]);
+    want_equal("linear_dx", "W's output width", dims[i], dy[1 + i]);
   }
   TensorType dx{in[0].dtype, {dy[0]}};
-  dx.dims.insert(dx.dims.end(), w.begin() + static_cast<int64_t>(outs), w.end());
+  dx.dims.insert(dx.dims.end(), dims.begin() + static_cast<int64_t>(outs), dims.end());
   return {dx};
 }
 
 std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   want_inputs("linear_dw", in, 2);
-  const Dims &dy = in[0].dims, &x = in[1].dims;
+  const Dims &dy = in[0].dims, &dims = in[1].dims;
   want_float("linear_dw", in[0]);
   want_dtype("linear_dw", in[1], in[0].dtype);
-  if (dy.size() < 2 || x.size() < 2 || dy.size() + x.size() > 5) {
+  if (dy.size() < 2 || dims.size() < 2 || dy.size() + dims.size() > 5) {
     fail("linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
   }
-  want_equal("linear_dw", "x's tokens", x[0], dy[0]);
+  want_equal("linear_dw", "x's tokens", dims[0], dy[0]);
   TensorType dw{in[0].dtype, Dims(dy.begin() + 1, dy.end())};
-  dw.dims.insert(dw.dims.end(), x.begin() + 1, x.end());
+  dw.dims.insert(dw.dims.end(), dims.begin() + 1, dims.end());
   return {dw};
 }
 
-double per_token(const TensorType& t) { return static_cast<double>(product(t.dims, 1)); }
+double per_token(const TensorType& type) { return static_cast<double>(product(type.dims, 1)); }
 
 /// A multiply-add per token, input feature and output feature. Of the three operands x, y and W any
 /// two have both numbers of features; `a` and `b` are x and y, or their gradients.
-Work work_of(const Call& call, const TensorType& a, const TensorType& b) {
-  const double tokens = static_cast<double>(a.dims[0]);
-  return {2 * tokens * per_token(a) * per_token(b), total_bytes(call.in, call.out)};
+Work work_of(const Call& call, const TensorType& type, const TensorType& tensor_type) {
+  const double tokens = static_cast<double>(type.dims[0]);
+  return {2 * tokens * per_token(type) * per_token(tensor_type), total_bytes(call.in, call.out)};
 }
 Work work(const Call& call) { return work_of(call, call.in[0], call.out[0]); }
 Work work_dw(const Call& call) { return work_of(call, call.in[0], call.in[1]); }
@@ -80,13 +80,14 @@ double model_flops(const Attrs&, Types in, double) {
   return 2 * static_cast<double>(in[0].dims[0]) * static_cast<double>(in[1].numel());
 }
 
-void grad(GradContext& g) {
-  TensorId dy = g.grad_out(0), x = g.node().in[0], w = g.node().in[1];
-  if (g.needs(0)) {
-    g.emit_grad("linear_dx", {}, {dy, w}, 0);
+void grad(GradContext& context) {
+  TensorId dy = context.grad_out(0), tensor = context.node().in[0],
+           tensor_id = context.node().in[1];
+  if (context.needs(0)) {
+    context.emit_grad("linear_dx", {}, {dy, tensor_id}, 0);
   }
-  if (g.needs(1)) {
-    g.emit_grad("linear_dw", {}, {dy, x}, 1);
+  if (context.needs(1)) {
+    context.emit_grad("linear_dw", {}, {dy, tensor}, 1);
   }
 }
 

@@ -35,8 +35,8 @@ Work work(const Call& call) {
 
 /// The logits of some tokens, their targets' terms, and the scratch of the largest product.
 int64_t workspace(const Call& call) {
-  const TensorType& h = call.in[0];
-  const int64_t t = h.dims[0], d = h.dims[1], v = call.in[1].dims[0], e = element(h);
+  const TensorType& type = call.in[0];
+  const int64_t t = type.dims[0], d = type.dims[1], v = call.in[1].dims[0], e = element(type);
   const int64_t rows = cross_entropy_rows(t, v, e);
   int64_t scratch = product_scratch(call.attrs, v, d, e);
   if (call.attrs.i("grad")) {
@@ -48,12 +48,12 @@ int64_t workspace(const Call& call) {
 
 double model_flops(const Attrs&, Types in, double) { return logits(in); }
 
-void grad(GradContext& g) {
-  if (g.node().attrs.i("grad") == 0) {
+void grad(GradContext& context) {
+  if (context.node().attrs.i("grad") == 0) {
     fail("linear_cross_entropy", "grad=0 has no gradient; expected grad=1");
   }
-  g.add_grad(0, g.node().out[1]);
-  g.add_grad(1, g.node().out[2]);
+  context.add_grad(0, context.node().out[1]);
+  context.add_grad(1, context.node().out[2]);
 }
 
 std::vector<Sample> samples() {

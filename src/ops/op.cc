@@ -64,9 +64,9 @@ Operands parse_notation(std::string_view text) {
     }
   }
   for (auto* list : {&o.in, &o.out}) {
-    for (std::string& s : *list) {
-      if (s == ".") {
-        s = "";
+    for (std::string& text : *list) {
+      if (text == ".") {
+        text = "";
       }
     }
   }
@@ -75,8 +75,8 @@ Operands parse_notation(std::string_view text) {
 
 bool matches(const Operands& o, std::span<const TensorType> in, std::span<const TensorType> out) {
   if (in.size() != o.in.size() || out.size() != o.out.size()) return false;
-  auto rank_ok = [](const std::string& letters, const TensorType& t) {
-    return letters.empty() ? t.numel() == 1 : letters.size() == t.dims.size();
+  auto rank_ok = [](const std::string& letters, const TensorType& type) {
+    return letters.empty() ? type.numel() == 1 : letters.size() == type.dims.size();
   };
   for (size_t i = 0; i < in.size(); ++i) {
     if (!rank_ok(o.in[i], in[i])) return false;
@@ -92,37 +92,37 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& o) {
   std::vector<AxisSignature> list;
   list.push_back({std::vector<Placement>(n), std::vector<Placement>(m), 0});
   for (char letter : std::string_view(op.layout.split)) {
-    AxisSignature s = list[0];
-    s.letter = letter;
+    AxisSignature signature = list[0];
+    signature.letter = letter;
     for (size_t i = 0; i < n; ++i) {
       if (size_t d = o.in[i].find(letter); d != std::string::npos) {
-        s.in[i] = Placement::split(static_cast<int>(d));
+        signature.in[i] = Placement::split(static_cast<int>(d));
       } else if (o.in_partial_of[i].find(letter) != std::string::npos) {
-        s.in[i] = Placement::partial();
+        signature.in[i] = Placement::partial();
       }
     }
     // A letter that no input has (or that this alternative lacks) gives no signature.
-    if (s.in == list[0].in) continue;
+    if (signature.in == list[0].in) continue;
     for (size_t i = 0; i < m; ++i) {
       size_t d = o.out[i].find(letter);
-      s.out[i] =
+      signature.out[i] =
           d == std::string::npos ? Placement::partial() : Placement::split(static_cast<int>(d));
     }
-    list.push_back(std::move(s));
+    list.push_back(std::move(signature));
   }
   std::string_view linear = op.layout.linear;
   for (size_t i = 0; i < n && i < linear.size(); ++i) {
     if (linear[i] != '1') continue;
-    AxisSignature s = list[0];
-    s.in[i] = Placement::partial();
-    std::fill(s.out.begin(), s.out.end(), Placement::partial());
-    list.push_back(std::move(s));
+    AxisSignature signature = list[0];
+    signature.in[i] = Placement::partial();
+    std::fill(signature.out.begin(), signature.out.end(), Placement::partial());
+    list.push_back(std::move(signature));
   }
   if (op.layout.linear_jointly) {
-    AxisSignature s;
-    s.in.assign(n, Placement::partial());
-    s.out.assign(m, Placement::partial());
-    list.push_back(std::move(s));
+    AxisSignature signature;
+    signature.in.assign(n, Placement::partial());
+    signature.out.assign(m, Placement::partial());
+    list.push_back(std::move(signature));
   }
   return list;
 }
@@ -166,9 +166,9 @@ namespace {
 AxisSignature signature_for(const Op& op, std::span<const TensorType> in_types,
                             std::span<const TensorType> out_types, std::span<const Placement> in,
                             bool* found) {
-  for (AxisSignature& s : signatures(op, in_types, out_types)) {
-    *found = std::equal(in.begin(), in.end(), s.in.begin(), s.in.end());
-    if (*found) return std::move(s);
+  for (AxisSignature& signature : signatures(op, in_types, out_types)) {
+    *found = std::equal(in.begin(), in.end(), signature.in.begin(), signature.in.end());
+    if (*found) return std::move(signature);
   }
   *found = false;
   return {};
@@ -180,9 +180,9 @@ bool propagate(const Op& op, std::span<const TensorType> in_types,
                std::span<const TensorType> out_types, std::span<const Placement> in,
                std::span<Placement> out) {
   bool found = false;
-  const AxisSignature s = signature_for(op, in_types, out_types, in, &found);
+  const AxisSignature signature = signature_for(op, in_types, out_types, in, &found);
   if (found) {
-    std::copy(s.out.begin(), s.out.end(), out.begin());
+    std::copy(signature.out.begin(), signature.out.end(), out.begin());
   }
   return found;
 }
@@ -192,11 +192,11 @@ std::string cut_run(const Op& op, const Attrs& attrs, std::span<const TensorType
   const LayoutRule::Runs& runs = op.layout.runs;
   if (runs.letter == 0) return "";
   bool found = false;
-  const AxisSignature s = signature_for(op, in_types, out_types, in, &found);
-  if (!found || s.letter != runs.letter) return "";
-  for (size_t i = 0; i < s.in.size(); ++i) {
-    if (!s.in[i].is_split()) continue;
-    const int64_t part = in_types[i].dims[static_cast<size_t>(s.in[i].dim())];
+  const AxisSignature signature = signature_for(op, in_types, out_types, in, &found);
+  if (!found || signature.letter != runs.letter) return "";
+  for (size_t i = 0; i < signature.in.size(); ++i) {
+    if (!signature.in[i].is_split()) continue;
+    const int64_t part = in_types[i].dims[static_cast<size_t>(signature.in[i].dim())];
     const int64_t run = attrs.i_or(runs.length, 0);
     if (run <= 0) return fmt::format("its {} elements are a part of one run", part);
     if (part % run != 0) {

@@ -6,10 +6,10 @@
 namespace hocket::ops {
 namespace {
 
-TensorType without_last(const TensorType& t) {
-  TensorType r = t;
-  r.dims.pop_back();
-  return r;
+TensorType without_last(const TensorType& type) {
+  TensorType tensor_type = type;
+  tensor_type.dims.pop_back();
+  return tensor_type;
 }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -42,26 +42,26 @@ Work work_bwd(const Call& call) { return memory_bound(call, 10); }
 
 /// A row of dg per block of rows.
 int64_t workspace_bwd(const Call& call) {
-  const TensorType& x = call.in[1];
-  const int64_t rows = product(x.dims, 0, x.dims.size() - 1), block = norm_block_rows(rows);
-  return ceil_div(rows, block) * x.dims.back() * element(x);
+  const TensorType& type = call.in[1];
+  const int64_t rows = product(type.dims, 0, type.dims.size() - 1), block = norm_block_rows(rows);
+  return ceil_div(rows, block) * type.dims.back() * element(type);
 }
 
-void grad(GradContext& g) {
-  const auto& n = g.node();
-  std::vector<TensorId> d =
-      g.emit_grad("rms_norm_bwd", {}, {g.grad_out(0), n.in[0], n.in[1], n.out[1]}, 0);
-  if (g.needs(1)) {
-    g.add_grad(1, d[1]);
+void grad(GradContext& context) {
+  const auto& node = context.node();
+  std::vector<TensorId> d = context.emit_grad(
+      "rms_norm_bwd", {}, {context.grad_out(0), node.in[0], node.in[1], node.out[1]}, 0);
+  if (context.needs(1)) {
+    context.add_grad(1, d[1]);
   }
 }
 
 std::vector<Sample> samples() {
   std::vector<Sample> list;
-  for (Dims d : std::vector<Dims>{{8, 6}, {4, 8, 5}, {3, 1}}) {
-    list.push_back({to_string(TensorType{DType::f64, d}),
+  for (Dims dims : std::vector<Dims>{{8, 6}, {4, 8, 5}, {3, 1}}) {
+    list.push_back({to_string(TensorType{DType::f64, dims}),
                     {{"eps", 1e-6}},
-                    {{DType::f64, d}, {DType::f64, {d.back()}}},
+                    {{DType::f64, dims}, {DType::f64, {dims.back()}}},
                     {{}, {}},
                     {}});
   }
@@ -69,11 +69,11 @@ std::vector<Sample> samples() {
 }
 std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
-  for (Dims d : std::vector<Dims>{{8, 6}, {4, 8, 5}}) {
-    TensorType x{DType::f64, d}, r = without_last(x);
-    list.push_back({to_string(x),
+  for (Dims dims : std::vector<Dims>{{8, 6}, {4, 8, 5}}) {
+    TensorType type{DType::f64, dims}, tensor_type = without_last(type);
+    list.push_back({to_string(type),
                     {},
-                    {x, x, {DType::f64, {d.back()}}, r},
+                    {type, type, {DType::f64, {dims.back()}}, tensor_type},
                     {{}, {}, {}, {.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 2}},
                     {}});
   }

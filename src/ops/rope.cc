@@ -22,17 +22,17 @@ Work work(const Call& call) { return memory_bound(call, 3); }
 
 /// Frequencies, the rotated rows, and the coarse and fine tables of angles.
 int64_t workspace(const Call& call) {
-  const TensorType& x = call.in[0];
-  const int64_t t = x.dims[0], d = x.dims[2], e = element(x);
+  const TensorType& type = call.in[0];
+  const int64_t t = type.dims[0], d = type.dims[2], e = element(type);
   return round_up(d / 2 * 8, 64) + round_up(t * d * e, 64) + kRopeStep * d * 8 +
          round_up((t / kRopeStep + 1) * d * 8, 64) + 64;
 }
 
-void grad(GradContext& g) {
-  Attrs attrs = g.node().attrs;
+void grad(GradContext& context) {
+  Attrs attrs = context.node().attrs;
   attrs.set("inverse", 1 - attrs.i_or("inverse", 0));
-  auto d = g.emit("rope", attrs, {g.grad_out(0), g.node().in[1]});
-  g.add_grad(0, d[0]);
+  auto d = context.emit("rope", attrs, {context.grad_out(0), context.node().in[1]});
+  context.add_grad(0, d[0]);
 }
 
 Attrs base(int64_t inverse) {

@@ -39,17 +39,17 @@ int64_t workspace(const Call& call) {
   return ceil_div(tokens, block) * logits.dims[1] * element(logits);
 }
 
-void grad(GradContext& g) {
-  const auto& n = g.node();
-  Attrs attrs = n.attrs;
-  TensorId dpsum = g.grad_out(3);
+void grad(GradContext& context) {
+  const auto& node = context.node();
+  Attrs attrs = node.attrs;
+  TensorId dpsum = context.grad_out(3);
   attrs.set("has_dpsum", int64_t{dpsum != graph::kNone});
-  if (g.grad_out(0) == graph::kNone) fail("router", "the weights have no gradient");
-  std::vector<TensorId> in{g.grad_out(0), n.out[1], n.out[2]};
+  if (context.grad_out(0) == graph::kNone) fail("router", "the weights have no gradient");
+  std::vector<TensorId> in{context.grad_out(0), node.out[1], node.out[2]};
   if (dpsum != graph::kNone) {
     in.push_back(dpsum);
   }
-  g.add_grad(0, g.emit("router_bwd", attrs, in)[0]);
+  context.add_grad(0, context.emit("router_bwd", attrs, in)[0]);
 }
 
 Attrs attrs_of(int64_t k, int64_t norm) { return {{"top_k", k}, {"norm", norm}}; }
@@ -70,26 +70,26 @@ std::vector<Sample> samples() {
 std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
   for (int64_t norm : {0, 1}) {
-    Attrs a = attrs_of(2, norm);
-    a.set("has_dpsum", int64_t{1});
-    Sample s;
-    s.name = norm ? "normalised" : "plain";
-    s.attrs = a;
-    s.types = {{DType::f64, {6, 2}},
-               {DType::i32, {6, 2}},
-               {DType::f64, {6, 4}},
-               {DType::f64, {4}},
-               {DType::f64, {6, 4}}};
-    s.fills = {{}, {.kind = Fill::Kind::from_op}, {.kind = Fill::Kind::from_op}, {}, {}};
-    s.chain = {{"router", attrs_of(2, norm), {4}, {-1, 1, 2, -1}}};
-    s.num_inputs = 4;
-    list.push_back(s);
-    s.name += ", no balance loss";
-    s.attrs.set("has_dpsum", int64_t{0});
-    s.types.erase(s.types.begin() + 3), s.fills.erase(s.fills.begin() + 3);
-    s.chain[0].in = {3};
-    s.num_inputs = 3;
-    list.push_back(s);
+    Attrs attrs = attrs_of(2, norm);
+    attrs.set("has_dpsum", int64_t{1});
+    Sample sample;
+    sample.name = norm ? "normalised" : "plain";
+    sample.attrs = attrs;
+    sample.types = {{DType::f64, {6, 2}},
+                    {DType::i32, {6, 2}},
+                    {DType::f64, {6, 4}},
+                    {DType::f64, {4}},
+                    {DType::f64, {6, 4}}};
+    sample.fills = {{}, {.kind = Fill::Kind::from_op}, {.kind = Fill::Kind::from_op}, {}, {}};
+    sample.chain = {{"router", attrs_of(2, norm), {4}, {-1, 1, 2, -1}}};
+    sample.num_inputs = 4;
+    list.push_back(sample);
+    sample.name += ", no balance loss";
+    sample.attrs.set("has_dpsum", int64_t{0});
+    sample.types.erase(sample.types.begin() + 3), sample.fills.erase(sample.fills.begin() + 3);
+    sample.chain[0].in = {3};
+    sample.num_inputs = 3;
+    list.push_back(sample);
   }
   return list;
 }

@@ -20,49 +20,51 @@ inline void want_inputs(std::string_view op, Types in, size_t n) {
 }
 
 /// Expects a dense tensor of this rank.
-inline void want_rank(std::string_view op, const TensorType& t, size_t rank) {
-  if (t.dims.size() != rank || t.routed()) {
-    fail(op, "got {}; expected a tensor of rank {}", to_string(t), rank);
+inline void want_rank(std::string_view op, const TensorType& type, size_t rank) {
+  if (type.dims.size() != rank || type.routed()) {
+    fail(op, "got {}; expected a tensor of rank {}", to_string(type), rank);
   }
 }
 
-inline void want_dtype(std::string_view op, const TensorType& t, DType dtype) {
-  if (t.dtype != dtype) fail(op, "got {}; expected {}", to_string(t), to_string(dtype));
+inline void want_dtype(std::string_view op, const TensorType& type, DType dtype) {
+  if (type.dtype != dtype) fail(op, "got {}; expected {}", to_string(type), to_string(dtype));
 }
 
-inline void want_float(std::string_view op, const TensorType& t) {
-  if (!graph::is_floating(t.dtype)) fail(op, "got {}; expected a floating type", to_string(t));
+inline void want_float(std::string_view op, const TensorType& tensor_type) {
+  if (!graph::is_floating(tensor_type.dtype))
+    fail(op, "got {}; expected a floating type", to_string(tensor_type));
 }
 
 inline void want_equal(std::string_view op, const char* what, int64_t got, int64_t expected) {
   if (got != expected) fail(op, "{} is {}; expected {}", what, got, expected);
 }
 
-inline void want_same(std::string_view op, const TensorType& a, const TensorType& b) {
-  if (!(a == b)) fail(op, "types {} and {} differ; expected the same", to_string(a), to_string(b));
+inline void want_same(std::string_view op, const TensorType& type, const TensorType& tensor_type) {
+  if (!(type == tensor_type))
+    fail(op, "types {} and {} differ; expected the same", to_string(type), to_string(tensor_type));
 }
 
 /// Expects a dense index vector: `n` integers of this type.
-inline void want_vector(std::string_view op, const TensorType& t, DType dtype, int64_t n,
+inline void want_vector(std::string_view op, const TensorType& type, DType dtype, int64_t n,
                         const char* what) {
-  want_rank(op, t, 1);
-  want_dtype(op, t, dtype);
-  want_equal(op, what, t.dims[0], n);
+  want_rank(op, type, 1);
+  want_dtype(op, type, dtype);
+  want_equal(op, what, type.dims[0], n);
 }
 
-inline void want_scalar(std::string_view op, const TensorType& t, DType dtype) {
-  if (t.dtype != dtype || t.dims != Dims{1}) {
-    fail(op, "got {}; expected {}[1]", to_string(t), to_string(dtype));
+inline void want_scalar(std::string_view op, const TensorType& type, DType dtype) {
+  if (type.dtype != dtype || type.dims != Dims{1}) {
+    fail(op, "got {}; expected {}[1]", to_string(type), to_string(dtype));
   }
 }
 
 inline int64_t total_bytes(Types in, Types out) {
   int64_t n = 0;
-  for (const TensorType& t : in) {
-    n += t.bytes();
+  for (const TensorType& type : in) {
+    n += type.bytes();
   }
-  for (const TensorType& t : out) {
-    n += t.bytes();
+  for (const TensorType& type : out) {
+    n += type.bytes();
   }
   return n;
 }
@@ -70,14 +72,14 @@ inline int64_t total_bytes(Types in, Types out) {
 /// Work of an op that touches every operand once, with `flops_per_element` of its largest output.
 inline Work memory_bound(const Call& call, double flops_per_element) {
   double n = 0;
-  for (const TensorType& t : call.out) {
-    n = std::max(n, static_cast<double>(t.numel()));
+  for (const TensorType& type : call.out) {
+    n = std::max(n, static_cast<double>(type.numel()));
   }
   return {n * flops_per_element, total_bytes(call.in, call.out)};
 }
 
 /// Bytes of an element.
-inline int64_t element(const TensorType& t) { return graph::size_of(t.dtype); }
+inline int64_t element(const TensorType& type) { return graph::size_of(type.dtype); }
 /// Elements of the dims from `begin` on, and before `end`.
 inline int64_t product(const Dims& dims, size_t begin, size_t end) {
   int64_t n = 1;

@@ -24,9 +24,9 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   if (in[0].dims.size() != two + 2 || in[0].dims[two] != 2) {
     fail("swiglu", "got {}; expected [..,2,F]", to_string(in[0]));
   }
-  TensorType h = in[0];
-  h.dims.erase(h.dims.begin() + static_cast<int64_t>(two));
-  return {h};
+  TensorType type = in[0];
+  type.dims.erase(type.dims.begin() + static_cast<int64_t>(two));
+  return {type};
 }
 
 std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
@@ -44,10 +44,10 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
 
 Work work(const Call& call) { return memory_bound(call, 6); }
 
-void grad(GradContext& g) {
-  std::vector<TensorId> in{g.grad_out(0)};
-  in.insert(in.end(), g.node().in.begin(), g.node().in.end());
-  g.add_grad(0, g.emit("swiglu_bwd", {}, in)[0]);
+void grad(GradContext& context) {
+  std::vector<TensorId> in{context.grad_out(0)};
+  in.insert(in.end(), context.node().in.begin(), context.node().in.end());
+  context.add_grad(0, context.emit("swiglu_bwd", {}, in)[0]);
 }
 
 const Fill kRoutes{.kind = Fill::Kind::routes, .hi = 3};
@@ -55,17 +55,17 @@ const Fill kFrom{.kind = Fill::Kind::from_op};
 
 Sample routed(std::vector<TensorType> inputs) {
   const int n = static_cast<int>(inputs.size());
-  Sample s;
-  s.name = "routed " + to_string(inputs.back());
-  s.types = std::move(inputs);
-  s.types.push_back({DType::i64, {4}});
-  s.types.push_back({DType::i32, {6, 2}});
-  s.fills.resize(static_cast<size_t>(n));
-  s.fills.push_back(kFrom);
-  s.fills.push_back(kRoutes);
-  s.chain = {{"route_plan", {{"num_experts", int64_t{4}}}, {n + 1}, {n, -1}}};
-  s.num_inputs = n + 1;
-  return s;
+  Sample sample;
+  sample.name = "routed " + to_string(inputs.back());
+  sample.types = std::move(inputs);
+  sample.types.push_back({DType::i64, {4}});
+  sample.types.push_back({DType::i32, {6, 2}});
+  sample.fills.resize(static_cast<size_t>(n));
+  sample.fills.push_back(kFrom);
+  sample.fills.push_back(kRoutes);
+  sample.chain = {{"route_plan", {{"num_experts", int64_t{4}}}, {n + 1}, {n, -1}}};
+  sample.num_inputs = n + 1;
+  return sample;
 }
 std::vector<Sample> samples() {
   std::vector<Sample> list;

@@ -34,16 +34,16 @@ double reshard_cost(const TensorType& type, Placement from, Placement to, int32_
 
 namespace {
 
-Layout initial_layout(const graph::Tensor& t, const Mesh& mesh) {
+Layout initial_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   Layout layout;
-  for (size_t a = 0; a < mesh.axes.size(); ++a) {
-    const std::string& name = mesh.axes[a].name;
-    if (mesh.axes[a].size == 1 || name == "pp") continue;
-    if (t.kind == TensorKind::input && !t.per_step) {
-      layout.on[a] = Placement::split(0);
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const std::string& name = mesh.axes[axis].name;
+    if (mesh.axes[axis].size == 1 || name == "pp") continue;
+    if (tensor.kind == TensorKind::input && !tensor.per_step) {
+      layout.on[axis] = Placement::split(0);
     }
-    if (t.expert && name == "ep") {
-      layout.on[a] = Placement::split(0);
+    if (tensor.expert && name == "ep") {
+      layout.on[axis] = Placement::split(0);
     }
   }
   return layout;
@@ -51,11 +51,12 @@ Layout initial_layout(const graph::Tensor& t, const Mesh& mesh) {
 
 /// Sharding is the plan's choice, not the lowering's: persistent tensors stay where the plan put
 /// them, and sums (gradients) end up as their parameter lies, not scattered.
-double input_cost(const graph::Tensor& t, Placement from, Placement to, int32_t n) {
+double input_cost(const graph::Tensor& tensor, Placement from, Placement to, int32_t n) {
   if (from == to) return 0;
-  if (t.kind == TensorKind::param || t.kind == TensorKind::state) return kInfinity;
-  if (from.is_partial() && to.is_split() && t.type.dtype != graph::DType::i64) return kInfinity;
-  return reshard_cost(t.type, from, to, n);
+  if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::state) return kInfinity;
+  if (from.is_partial() && to.is_split() && tensor.type.dtype != graph::DType::i64)
+    return kInfinity;
+  return reshard_cost(tensor.type, from, to, n);
 }
 
 }  // namespace
@@ -75,9 +76,9 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   }
   // What becomes a parameter's gradient has to end up as the parameter lies.
   std::vector<TensorId> param_of(graph.tensors.size(), kNone);
-  for (const auto& g : graph.grads) {
-    for (TensorId id : g.contributions) {
-      param_of[static_cast<size_t>(id)] = g.param;
+  for (const auto& grad : graph.grads) {
+    for (TensorId id : grad.contributions) {
+      param_of[static_cast<size_t>(id)] = grad.param;
     }
   }
   // row_of -> counts of the same routing.
@@ -102,17 +103,17 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
       if (mesh.axes[axis].size == 1 || mesh.axes[axis].name == "pp") continue;
       const ops::AxisSignature* best = nullptr;
       double best_cost = kInfinity;
-      for (const ops::AxisSignature& s : signatures) {
+      for (const ops::AxisSignature& signature : signatures) {
         double cost = 0;
         for (size_t i = 0; i < n_in; ++i) {
           cost += input_cost(graph.tensor(node.in[i]),
-                             result.tensor[static_cast<size_t>(node.in[i])].on[axis], s.in[i],
-                             mesh.axes[axis].size);
+                             result.tensor[static_cast<size_t>(node.in[i])].on[axis],
+                             signature.in[i], mesh.axes[axis].size);
         }
-        for (size_t o = 0; o < node.out.size(); ++o) {
-          if (TensorId param = param_of[static_cast<size_t>(node.out[o])]; param != kNone) {
+        for (size_t output = 0; output < node.out.size(); ++output) {
+          if (TensorId param = param_of[static_cast<size_t>(node.out[output])]; param != kNone) {
             // Reduced once per step, whatever the choice: only the impossible counts.
-            if (input_cost(graph.tensor(node.out[o]), s.out[o],
+            if (input_cost(graph.tensor(node.out[output]), signature.out[output],
                            result.tensor[static_cast<size_t>(param)].on[axis],
                            mesh.axes[axis].size) == kInfinity) {
               cost = kInfinity;
@@ -120,7 +121,7 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
           }
         }
         if (cost < best_cost) {
-          best = &s, best_cost = cost;
+          best = &signature, best_cost = cost;
         }
       }
       if (!best) {
@@ -130,8 +131,8 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
       for (size_t i = 0; i < n_in; ++i) {
         wanted.in[i].on[axis] = best->in[i];
       }
-      for (size_t o = 0; o < node.out.size(); ++o) {
-        result.tensor[static_cast<size_t>(node.out[o])].on[axis] = best->out[o];
+      for (size_t output = 0; output < node.out.size(); ++output) {
+        result.tensor[static_cast<size_t>(node.out[output])].on[axis] = best->out[output];
       }
     }
     for (size_t o = 0, k = n_in; o < node.out.size(); ++o) {

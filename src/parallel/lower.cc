@@ -35,40 +35,40 @@ class Stamper {
         reduced_(stage.grads.size(), false),
         reductions_of_(stage.values.size()) {
     per_micro_batch_.resize(static_cast<size_t>(num_micro_batches));
-    for (size_t g = 0; g < stage.grads.size(); ++g) {
-      for (ValueId v : stage.grads[g].contributions) {
-        reductions_of_[static_cast<size_t>(v)].push_back(g);
+    for (size_t grad = 0; grad < stage.grads.size(); ++grad) {
+      for (ValueId value : stage.grads[grad].contributions) {
+        reductions_of_[static_cast<size_t>(value)].push_back(grad);
       }
     }
   }
 
   void run(const std::vector<Action>& actions) {
-    for (const Action& a : actions) {
+    for (const Action& action : actions) {
       action_ends_.push_back({});
       begin_action();
       auto stamp = [&](const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
-          add(list[i], a.micro_batch);
+          add(list[i], action.micro_batch);
         }
       };
       const size_t w = stage_.weights_begin, all = stage_.backward.size();
-      if (a.kind == 'F') {
+      if (action.kind == 'F') {
         stamp(stage_.forward, 0, stage_.forward.size());
       }
-      if (a.kind == 'B' || a.kind == 'I') {
+      if (action.kind == 'B' || action.kind == 'I') {
         stamp(stage_.backward, 0, w);
       }
-      if (a.kind == 'B' || a.kind == 'W') {
+      if (action.kind == 'B' || action.kind == 'W') {
         stamp(stage_.backward, w, all);
       }
     }
-    for (size_t g = 0; g < stage_.grads.size(); ++g) {
-      if (!reduced_[g]) {
-        reduce(g);
+    for (size_t grad = 0; grad < stage_.grads.size(); ++grad) {
+      if (!reduced_[grad]) {
+        reduce(grad);
       }
     }
-    for (const TaskTemplate& t : stage_.step) {
-      add(t, kNone);
+    for (const TaskTemplate& made : stage_.step) {
+      add(made, kNone);
     }
   }
 
@@ -83,45 +83,45 @@ class Stamper {
 
   void begin_action() { first_compute_ = true; }
 
-  BufferId buffer(ValueId v, int micro_batch) {
+  BufferId buffer(ValueId value_id, int micro_batch) {
     // The buffer of a value, made when it is first asked for. Values that belong to a micro-batch
     // (activations, inputs) have one each; accumulators, parameters and what is left at the end of
     // the step have one in all.
-    const Value& value = stage_.values[static_cast<size_t>(v)];
+    const Value& value = stage_.values[static_cast<size_t>(value_id)];
     using Life = Value::Life;
     bool per_mb = value.life == Life::micro_batch || value.life == Life::input;
     if (per_mb && per_micro_batch_[static_cast<size_t>(micro_batch)].empty()) {
       per_micro_batch_[static_cast<size_t>(micro_batch)].assign(stage_.values.size(), kNone);
     }
-    BufferId& id = per_mb
-                       ? per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(v)]
-                       : once_[static_cast<size_t>(v)];
+    BufferId& id =
+        per_mb ? per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(value_id)]
+               : once_[static_cast<size_t>(value_id)];
     if (id != kNone) return id;
-    Buffer b;
-    b.type = value.type;
-    b.layout = value.layout;
-    b.logical = value.tensor;
-    b.expected_bytes = value.expected_bytes;
-    b.micro_batch = per_mb ? micro_batch : kNone;
+    Buffer buffer;
+    buffer.type = value.type;
+    buffer.layout = value.layout;
+    buffer.logical = value.tensor;
+    buffer.expected_bytes = value.expected_bytes;
+    buffer.micro_batch = per_mb ? micro_batch : kNone;
     switch (value.life) {
       case Life::persistent:
-        b.kind = BufferKind::persistent;
+        buffer.kind = BufferKind::persistent;
         break;
       case Life::input:
       case Life::step_input:
-        b.kind = BufferKind::input;
+        buffer.kind = BufferKind::input;
         break;
       default:
-        b.kind = value.output ? BufferKind::output : BufferKind::step;
+        buffer.kind = value.output ? BufferKind::output : BufferKind::step;
     }
-    if (b.kind != BufferKind::step) {
-      b.name = value.name;
+    if (buffer.kind != BufferKind::step) {
+      buffer.name = value.name;
     }
-    cls_.buffers.push_back(std::move(b));
+    cls_.buffers.push_back(std::move(buffer));
     return id = static_cast<BufferId>(cls_.buffers.size() - 1);
   }
 
-  void add(const TaskTemplate& t, int micro_batch) {
+  void add(const TaskTemplate& made, int micro_batch) {
     // Three things happen to a template as it becomes a task. Values become buffers: of this
     // micro-batch, or of the step; an output that updates in place takes over the buffer of what it
     // updates, and an accumulator adds from its second write on. Communication is tied to compute:
@@ -129,28 +129,28 @@ class Stamper {
     // receives for that action's compute, so that at most two actions' worth of messages is under
     // way. And when the last contribution to a gradient has been written, its reduction follows at
     // once, so that it overlaps with what is left of the backward pass.
-    Task task = t.task;
+    Task task = made.task;
     task.micro_batch = micro_batch;
-    for (ValueId v : t.in) {
-      task.in.push_back(buffer(v, micro_batch));
+    for (ValueId input : made.in) {
+      task.in.push_back(buffer(input, micro_batch));
     }
-    for (size_t o = 0; o < t.out.size(); ++o) {
-      ValueId v = t.out[o];
-      auto shared = std::find_if(t.shares.begin(), t.shares.end(),
-                                 [&](auto& p) { return p.first == static_cast<int>(o); });
-      if (shared != t.shares.end()) {
+    for (size_t output = 0; output < made.out.size(); ++output) {
+      ValueId value = made.out[output];
+      auto shared = std::find_if(made.shares.begin(), made.shares.end(),
+                                 [&](auto& p) { return p.first == static_cast<int>(output); });
+      if (shared != made.shares.end()) {
         BufferId taken = buffer(shared->second, micro_batch);
-        take_over(v, micro_batch, taken);
+        take_over(value, micro_batch, taken);
         task.out.push_back(taken);
         continue;
       }
-      task.out.push_back(buffer(v, micro_batch));
-      if (stage_.values[static_cast<size_t>(v)].accumulator) {
-        if (written_[static_cast<size_t>(v)]) {
-          task.accumulate.add(o);
+      task.out.push_back(buffer(value, micro_batch));
+      if (stage_.values[static_cast<size_t>(value)].accumulator) {
+        if (written_[static_cast<size_t>(value)]) {
+          task.accumulate.add(output);
         }
-        written_[static_cast<size_t>(v)] = true;
-        --remaining_[static_cast<size_t>(v)];
+        written_[static_cast<size_t>(value)] = true;
+        --remaining_[static_cast<size_t>(value)];
       }
     }
     if (task.tag != kNone) {
@@ -171,18 +171,19 @@ class Stamper {
         if (receives && action >= 3 && action_ends_[action - 3].last_compute != kNone) {
           task.deps.push_back(action_ends_[action - 3].last_compute);
         }
-        if (!t.in.empty() && t.out.empty()) {
+        if (!made.in.empty() && made.out.empty()) {
           now.sends.push_back(id);
         }
       }
     }
     cls_.tasks.push_back(std::move(task));
-    for (ValueId v : t.out) {
-      for (size_t g : reductions_of_[static_cast<size_t>(v)]) {
+    for (ValueId output : made.out) {
+      for (size_t g : reductions_of_[static_cast<size_t>(output)]) {
         const auto& needed = stage_.grads[g].contributions;
         if (!reduced_[g] && !stage_.grads[g].at_end &&
-            std::all_of(needed.begin(), needed.end(),
-                        [&](ValueId c) { return remaining_[static_cast<size_t>(c)] == 0; })) {
+            std::all_of(needed.begin(), needed.end(), [&](ValueId value) {
+              return remaining_[static_cast<size_t>(value)] == 0;
+            })) {
           reduce(g);
         }
       }
@@ -191,24 +192,24 @@ class Stamper {
 
   void reduce(size_t g) {
     reduced_[g] = true;
-    for (const TaskTemplate& t : stage_.grads[g].tasks) {
-      add(t, kNone);
+    for (const TaskTemplate& made : stage_.grads[g].tasks) {
+      add(made, kNone);
     }
   }
 
   /// The output value v lives in the buffer that it updates in place.
-  void take_over(ValueId v, int micro_batch, BufferId taken) {
-    const Value& value = stage_.values[static_cast<size_t>(v)];
+  void take_over(ValueId value_id, int micro_batch, BufferId taken) {
+    const Value& value = stage_.values[static_cast<size_t>(value_id)];
     if (value.life == Value::Life::micro_batch) {
-      per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(v)] = taken;
+      per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(value_id)] = taken;
     } else {
-      once_[static_cast<size_t>(v)] = taken;
+      once_[static_cast<size_t>(value_id)] = taken;
     }
     if (value.output && cls_.buffers[static_cast<size_t>(taken)].kind == BufferKind::step) {
-      Buffer& b = cls_.buffers[static_cast<size_t>(taken)];
-      b.kind = BufferKind::output;
-      b.name = value.name;
-      b.layout = value.layout;
+      Buffer& buffer = cls_.buffers[static_cast<size_t>(taken)];
+      buffer.kind = BufferKind::output;
+      buffer.name = value.name;
+      buffer.layout = value.layout;
     }
   }
 
@@ -241,8 +242,8 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   program.classes.resize(static_cast<size_t>(stages));
   for (int s = 0; s < stages; ++s) {
     const auto& actions = schedule.ranks[static_cast<size_t>(s)];
-    bool split =
-        std::any_of(actions.begin(), actions.end(), [](const Action& a) { return a.kind == 'W'; });
+    bool split = std::any_of(actions.begin(), actions.end(),
+                             [](const Action& action) { return action.kind == 'W'; });
     StageTemplate stage = lower_stage(graph, plan, layouts, stage_of_layer, s, split, program);
     RankClass& cls = program.classes[static_cast<size_t>(s)];
     cls.name = fmt::format("stage{}", s);

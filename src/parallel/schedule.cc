@@ -14,7 +14,7 @@
 namespace hocket::parallel {
 
 Schedule one_f_one_b(int stages, int micro_batches) {
-  Schedule s;
+  Schedule schedule;
   for (int stage = 0; stage < stages; ++stage) {
     std::vector<Action> row;
     int warmup = std::min(stages - 1 - stage, micro_batches);
@@ -29,31 +29,31 @@ Schedule one_f_one_b(int stages, int micro_batches) {
     while (b < micro_batches) {
       row.push_back({'B', stage, b++});
     }
-    s.ranks.push_back(std::move(row));
+    schedule.ranks.push_back(std::move(row));
   }
-  return s;
+  return schedule;
 }
 
 Schedule gpipe(int stages, int micro_batches) {
-  Schedule s = forward_only(stages, micro_batches);
+  Schedule schedule = forward_only(stages, micro_batches);
   for (int stage = 0; stage < stages; ++stage) {
     for (int m = 0; m < micro_batches; ++m) {
-      s.ranks[static_cast<size_t>(stage)].push_back({'B', stage, m});
+      schedule.ranks[static_cast<size_t>(stage)].push_back({'B', stage, m});
     }
   }
-  return s;
+  return schedule;
 }
 
 Schedule forward_only(int stages, int micro_batches) {
-  Schedule s;
+  Schedule schedule;
   for (int stage = 0; stage < stages; ++stage) {
     std::vector<Action> row;
     for (int m = 0; m < micro_batches; ++m) {
       row.push_back({'F', stage, m});
     }
-    s.ranks.push_back(std::move(row));
+    schedule.ranks.push_back(std::move(row));
   }
-  return s;
+  return schedule;
 }
 
 std::string to_csv(const Schedule& schedule) {
@@ -89,9 +89,9 @@ Action parse_cell(std::string_view cell, std::string_view where, size_t row, siz
   }
   Action a;
   a.kind = cell[at];
-  auto number = [&](std::string_view t, int& out) {
-    auto [end, ec] = std::from_chars(t.data(), t.data() + t.size(), out);
-    if (ec != std::errc() || end != t.data() + t.size() || out < 0) {
+  auto number = [&](std::string_view text, int& out) {
+    auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out);
+    if (ec != std::errc() || end != text.data() + text.size() || out < 0) {
       bad("has a bad number");
     }
   };

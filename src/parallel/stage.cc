@@ -56,8 +56,8 @@ class StageLowering {
     for (TensorId id : graph.losses) {
       accumulated_[idx(id)] = true;
     }
-    for (const auto& g : graph.grads) {
-      for (TensorId id : g.contributions) {
+    for (const auto& grad : graph.grads) {
+      for (TensorId id : grad.contributions) {
         accumulated_[idx(id)] = true;
       }
     }
@@ -68,8 +68,8 @@ class StageLowering {
     for (const graph::Node& node : graph.nodes) {
       if (node.phase == graph::Phase::optimizer) continue;
       for (TensorId id : node.in) {
-        graph::NodeId p = graph.tensor(id).producer;
-        if (p != kNone && stage_of(graph.nodes[idx(p)]) != stage_of(node)) {
+        graph::NodeId node_id = graph.tensor(id).producer;
+        if (node_id != kNone && stage_of(graph.nodes[idx(node_id)]) != stage_of(node)) {
           remote_consumers_[idx(id)].insert(stage_of(node));
         }
       }
@@ -119,7 +119,7 @@ class StageLowering {
   TaskTemplate& add_communication(const comm::Op& op, graph::Attrs attrs, const Group& group,
                                   std::vector<ValueId> in, std::vector<ValueId> out, List& list,
                                   Phase phase, int32_t layer);
-  TaskTemplate& add_message(comm::Role role, int32_t stage, ValueId v, List& list, Phase phase,
+  TaskTemplate& add_message(comm::Role role, int32_t stage, ValueId value, List& list, Phase phase,
                             int32_t layer);
   void protect_shared(List& list);
   std::vector<int32_t> holders(TensorId param) const;
@@ -212,21 +212,23 @@ Lane StageLowering::peer_lane(int32_t peer, comm::Role role) {
 }
 
 ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
-  Value v;
-  v.tensor = tensor;
-  v.layout = layout;
-  v.type = graph::local_type(graph_.tensor(tensor).type, layout, mesh_);
-  v.life = life;
-  v.name = graph_.tensor(tensor).name;
+  Value value;
+  value.tensor = tensor;
+  value.layout = layout;
+  value.type = graph::local_type(graph_.tensor(tensor).type, layout, mesh_);
+  value.life = life;
+  value.name = graph_.tensor(tensor).name;
   const TensorType& whole = graph_.tensor(tensor).type;
-  if (whole.routed() && v.type.dims[0] < whole.dims[0]) {
+  if (whole.routed() && value.type.dims[0] < whole.dims[0]) {
     // Ragged: what even routing brings here, with the headroom that the plan counts on.
-    const double rows = kExpectedFactor * static_cast<double>(v.type.dims[1] * v.type.top_k) *
-                        static_cast<double>(v.type.dims[0]) / static_cast<double>(whole.dims[0]);
-    v.expected_bytes = std::min(
-        v.type.bytes(), static_cast<int64_t>(rows + 1) * v.type.row_size() * size_of(v.type.dtype));
+    const double rows =
+        kExpectedFactor * static_cast<double>(value.type.dims[1] * value.type.top_k) *
+        static_cast<double>(value.type.dims[0]) / static_cast<double>(whole.dims[0]);
+    value.expected_bytes =
+        std::min(value.type.bytes(), static_cast<int64_t>(rows + 1) * value.type.row_size() *
+                                         size_of(value.type.dtype));
   }
-  out_.values.push_back(std::move(v));
+  out_.values.push_back(std::move(value));
   ValueId id = static_cast<ValueId>(out_.values.size() - 1);
   values_of_[idx(tensor)].push_back(id);
   return id;
@@ -240,24 +242,24 @@ ValueId StageLowering::find(TensorId tensor, const Layout& layout) const {
 }
 
 TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t layer) {
-  TaskTemplate t;
-  t.task.kind = program_.intern(std::move(kind));
-  t.task.lane = lane;
-  t.task.phase = phase;
-  t.task.layer = layer;
-  t.task.segment = segment(layer, phase);
-  return t;
+  TaskTemplate made;
+  made.task.kind = program_.intern(std::move(kind));
+  made.task.lane = lane;
+  made.task.phase = phase;
+  made.task.layer = layer;
+  made.task.segment = segment(layer, phase);
+  return made;
 }
 
 Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
                                        const std::vector<ValueId>& in,
                                        const std::vector<ValueId>& out) const {
   std::vector<TensorType> in_types, out_types;
-  for (ValueId v : in) {
-    in_types.push_back(out_.values[idx(v)].type);
+  for (ValueId input : in) {
+    in_types.push_back(out_.values[idx(input)].type);
   }
-  for (ValueId v : out) {
-    out_types.push_back(out_.values[idx(v)].type);
+  for (ValueId output : out) {
+    out_types.push_back(out_.values[idx(output)].type);
   }
   return program::communication_kind(op.id, std::move(attrs), std::move(in_types),
                                      std::move(out_types));
@@ -268,28 +270,28 @@ TaskTemplate& StageLowering::add_communication(const comm::Op& op, graph::Attrs 
                                                std::vector<ValueId> out, List& list, Phase phase,
                                                int32_t layer) {
   const program::GroupId id = program_.intern(group);
-  TaskTemplate t =
+  TaskTemplate made =
       make(communication_kind(op, std::move(attrs), in, out), comm_lane(id), phase, layer);
-  t.task.group = id;
-  t.in = std::move(in);
-  t.out = std::move(out);
-  list.push_back(std::move(t));
+  made.task.group = id;
+  made.in = std::move(in);
+  made.out = std::move(out);
+  list.push_back(std::move(made));
   return list.back();
 }
 
 /// One end of a message to or from another stage. The tensor is its tag.
-TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId v, List& list,
-                                         Phase phase, int32_t layer) {
+TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId value_id,
+                                         List& list, Phase phase, int32_t layer) {
   const bool sends = role == comm::Role::send;
-  const std::vector<ValueId> value{v}, nothing;
+  const std::vector<ValueId> value{value_id}, nothing;
   Kind kind =
       communication_kind(comm::message(role), {}, sends ? value : nothing, sends ? nothing : value);
-  TaskTemplate t = make(std::move(kind), peer_lane(stage - stage_, role), phase, layer);
-  t.task.peer_axis = mesh_.axis("pp");
-  t.task.peer = stage - stage_;
-  t.task.tag = out_.values[idx(v)].tensor;
-  (sends ? t.in : t.out) = value;
-  list.push_back(std::move(t));
+  TaskTemplate made = make(std::move(kind), peer_lane(stage - stage_, role), phase, layer);
+  made.task.peer_axis = mesh_.axis("pp");
+  made.task.peer = stage - stage_;
+  made.task.tag = out_.values[idx(value_id)].tensor;
+  (sends ? made.in : made.out) = value;
+  list.push_back(std::move(made));
   return list.back();
 }
 
@@ -300,16 +302,16 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
                                int32_t layer) {
   std::vector<ValueId> outs;
   for (size_t i = 0; i < from.size(); ++i) {
-    const Value v = out_.values[idx(from[i])];
+    const Value value = out_.values[idx(from[i])];
     outs.push_back(
-        add_value(v.tensor, to[i],
-                  v.life == Value::Life::step ? Value::Life::step : Value::Life::micro_batch));
+        add_value(value.tensor, to[i],
+                  value.life == Value::Life::step ? Value::Life::step : Value::Life::micro_batch));
   }
-  TaskTemplate& t =
+  TaskTemplate& made =
       add_communication(comm::summing(), {}, Group{axes, {}}, from, outs, list, phase, layer);
   for (size_t i = 0; i < from.size(); ++i) {
     if (out_.values[idx(from[i])].life == Value::Life::step) {
-      t.shares.push_back({static_cast<int>(i), from[i]});
+      made.shares.push_back({static_cast<int>(i), from[i]});
     }
   }
 }
@@ -330,11 +332,11 @@ ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase ph
          to_string(from, mesh_), to_string(to, mesh_));
   }
   // The sizes matrix is an auxiliary value of the counts tensor: no layout of its own.
-  Value v;
-  v.tensor = counts;
-  v.type = exchange->out[0];
-  v.name = graph_.tensor(counts).name + ".sizes";
-  out_.values.push_back(v);
+  Value value;
+  value.tensor = counts;
+  value.type = exchange->out[0];
+  value.name = graph_.tensor(counts).name + ".sizes";
+  out_.values.push_back(value);
   sizes = static_cast<ValueId>(out_.values.size() - 1);
   add_communication(*exchange->op, exchange->attrs, Group{{axis}, {}}, {in}, {sizes, local}, list,
                     phase, layer);
@@ -357,10 +359,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
               to_string(to, mesh_));
   }
-  for (size_t a = 0; a < mesh_.axes.size(); ++a) {
-    if (layout.on[a].is_partial() && to.on[a].is_replicate()) {
-      sum_axes.push_back(static_cast<int32_t>(a));
-      layout.on[a] = to.on[a];
+  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    if (layout.on[axis].is_partial() && to.on[axis].is_replicate()) {
+      sum_axes.push_back(static_cast<int32_t>(axis));
+      layout.on[axis] = to.on[axis];
     }
   }
   if (!sum_axes.empty()) {
@@ -368,11 +370,12 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     from = find(tensor, layout);
   }
   for (size_t a = mesh_.axes.size(); a-- > 0;) {
-    const Placement p = layout.on[a], q = to.on[a];
-    if (p == q) continue;
+    const Placement placement = layout.on[a], q = to.on[a];
+    if (placement == q) continue;
     layout.on[a] = q;
     const int32_t axis = static_cast<int32_t>(a);
-    const auto step = comm::resharding(out_.values[idx(from)].type, p, q, mesh_.axes[a].size);
+    const auto step =
+        comm::resharding(out_.values[idx(from)].type, placement, q, mesh_.axes[a].size);
     if (!step) {
       fail("lower", "no resharding of {} from {} to {}", logical.name,
            to_string(out_.values[idx(from)].layout, mesh_), to_string(to, mesh_));
@@ -387,11 +390,11 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     if (step->op->needs_sizes) {
       in.push_back(sizes(layouts_.counts_of[idx(tensor)], axis, list, phase, layer));
     }
-    const ValueId v =
+    const ValueId value =
         add_value(tensor, layout, in_step_ ? Value::Life::step : Value::Life::micro_batch);
-    add_communication(*step->op, step->attrs, Group{{axis}, {}}, std::move(in), {v}, list, phase,
-                      layer);
-    from = v;
+    add_communication(*step->op, step->attrs, Group{{axis}, {}}, std::move(in), {value}, list,
+                      phase, layer);
+    from = value;
   }
   return from;
 }
@@ -402,7 +405,7 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
   // stage; otherwise the stage that makes it sends it, and the receive stands here.
   const graph::Tensor& t = graph_.tensor(tensor);
   const Layout& layout = layouts_.tensor[idx(tensor)];
-  if (ValueId v = find(tensor, layout); v != kNone) return v;
+  if (ValueId value = find(tensor, layout); value != kNone) return value;
   if (t.kind == TensorKind::param || t.kind == TensorKind::state) {
     return add_value(tensor, layout, Value::Life::persistent);
   }
@@ -413,21 +416,21 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
                "{} is not on stage {}", t.name, stage_);
   const int32_t from = stage_of(graph_.nodes[idx(t.producer)]);
   HOCKET_CHECK(from != stage_, "{} is used before it is made", t.name);
-  ValueId v = add_value(tensor, layout, Value::Life::micro_batch);
-  add_message(comm::Role::receive, from, v, list, phase_of(user), user.layer);
-  return v;
+  ValueId value = add_value(tensor, layout, Value::Life::micro_batch);
+  add_message(comm::Role::receive, from, value, list, phase_of(user), user.layer);
+  return value;
 }
 
 void StageLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t layer) {
-  ValueId v = find(tensor, layouts_.tensor[idx(tensor)]);
+  ValueId value = find(tensor, layouts_.tensor[idx(tensor)]);
   for (int32_t to : remote_consumers_[idx(tensor)]) {
-    add_message(comm::Role::send, to, v, list, phase, layer);
+    add_message(comm::Role::send, to, value, list, phase, layer);
   }
 }
 
 ValueId StageLowering::get(TensorId tensor, const Layout& layout, List& list,
                            const graph::Node& user) {
-  if (ValueId v = find(tensor, layout); v != kNone) return v;
+  if (ValueId value = find(tensor, layout); value != kNone) return value;
   return reshard(base(tensor, list, user), layout, list, in_step_ ? Phase::grad : phase_of(user),
                  user.layer);
 }
@@ -441,20 +444,21 @@ void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLa
   std::map<std::vector<int32_t>, std::pair<std::vector<ValueId>, std::vector<Layout>>> groups;
   for (size_t i = 0; i < node.in.size(); ++i) {
     if (find(node.in[i], wanted.in[i]) != kNone) continue;
-    ValueId v = base(node.in[i], list, node);
+    ValueId value = base(node.in[i], list, node);
     std::vector<int32_t> axes;
-    Layout layout = out_.values[idx(v)].layout;
-    for (size_t a = 0; a < mesh_.axes.size(); ++a) {
-      if (layout.on[a].is_partial() && wanted.in[i].on[a].is_replicate()) {
-        axes.push_back(static_cast<int32_t>(a));
-        layout.on[a] = wanted.in[i].on[a];
+    Layout layout = out_.values[idx(value)].layout;
+    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+      if (layout.on[axis].is_partial() && wanted.in[i].on[axis].is_replicate()) {
+        axes.push_back(static_cast<int32_t>(axis));
+        layout.on[axis] = wanted.in[i].on[axis];
       }
     }
     auto& group = groups[axes];
-    if (axes.empty() || std::find(group.first.begin(), group.first.end(), v) != group.first.end()) {
+    if (axes.empty() ||
+        std::find(group.first.begin(), group.first.end(), value) != group.first.end()) {
       continue;
     }
-    group.first.push_back(v);
+    group.first.push_back(value);
     group.second.push_back(layout);
   }
   for (auto& [axes, group] : groups) {
@@ -482,32 +486,33 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   Kind kind;
   kind.op = node.op;
   kind.attrs = node.attrs;
-  TaskTemplate t;
+  TaskTemplate task_template;
   for (size_t i = 0; i < n_in; ++i) {
-    t.in.push_back(in[i]);
+    task_template.in.push_back(in[i]);
     kind.in.push_back(out_.values[idx(in[i])].type);
   }
   size_t acc = n_in;
-  for (size_t o = 0; o < node.out.size(); ++o) {
-    const TensorId tensor = node.out[o];
+  for (size_t output = 0; output < node.out.size(); ++output) {
+    const TensorId tensor = node.out[output];
     Value::Life life =
         in_step_ || accumulated_[idx(tensor)] ? Value::Life::step : Value::Life::micro_batch;
-    const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(),
-                                      [&](auto& p) { return p.second == static_cast<int>(o); });
-    ValueId v = add_value(tensor, layouts_.tensor[idx(tensor)], life);
-    Value& value = out_.values[idx(v)];
+    const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(), [&](auto& p) {
+      return p.second == static_cast<int>(output);
+    });
+    ValueId value_id = add_value(tensor, layouts_.tensor[idx(tensor)], life);
+    Value& value = out_.values[idx(value_id)];
     value.accumulator = !in_step_ && accumulated_[idx(tensor)];
     value.output = is_output_[idx(tensor)] && !value.accumulator;
-    if (value.accumulator && !op.accumulates.contains(o)) {
+    if (value.accumulator && !op.accumulates.contains(output)) {
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     }
     if (updates != op.inplace.end()) {
-      t.shares.push_back({static_cast<int>(o), in[idx(updates->first)]});
+      task_template.shares.push_back({static_cast<int>(output), in[idx(updates->first)]});
     }
-    if (node.accumulate.contains(o)) {
-      t.shares.push_back({static_cast<int>(o), in[acc++]});
+    if (node.accumulate.contains(output)) {
+      task_template.shares.push_back({static_cast<int>(output), in[acc++]});
     }
-    t.out.push_back(v);
+    task_template.out.push_back(value_id);
     kind.out.push_back(value.type);
   }
   int64_t experts = 0;  // of the whole tensors
@@ -521,9 +526,9 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
   made.task.origin = origin;
-  made.in = std::move(t.in);
-  made.out = std::move(t.out);
-  made.shares = std::move(t.shares);
+  made.in = std::move(task_template.in);
+  made.out = std::move(task_template.out);
+  made.shares = std::move(task_template.shares);
   list.push_back(std::move(made));
   if (!in_step_) {
     for (TensorId id : node.out) {
@@ -553,43 +558,44 @@ void StageLowering::emit_grads() {
   // data-parallel ranks. The tasks are kept apart per parameter: the stamper places them as soon as
   // the contributions are complete.
   in_step_ = true;
-  for (const auto& g : graph_.grads) {
+  for (const auto& grad : graph_.grads) {
     GradReduction reduction;
-    const graph::Tensor& param = graph_.tensor(g.param);
-    for (TensorId id : g.contributions) {
-      if (ValueId v = find(id, layouts_.tensor[idx(id)]); v != kNone) {
-        reduction.contributions.push_back(v);
+    const graph::Tensor& param = graph_.tensor(grad.param);
+    for (TensorId id : grad.contributions) {
+      if (ValueId value = find(id, layouts_.tensor[idx(id)]); value != kNone) {
+        reduction.contributions.push_back(value);
       }
     }
     if (reduction.contributions.empty()) continue;
     List& list = reduction.tasks;
-    const TensorId total = g.total;
+    const TensorId total = grad.total;
     HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
     ValueId sum = reduction.contributions[0];
     for (size_t i = 1; i < reduction.contributions.size(); ++i) {
-      Value v = out_.values[idx(sum)];
-      ValueId next = add_value(total, v.layout, Value::Life::step);
-      Kind kind{.op = "add", .attrs = {}, .in = {v.type, v.type}, .out = {v.type}};
+      Value value = out_.values[idx(sum)];
+      ValueId next = add_value(total, value.layout, Value::Life::step);
+      Kind kind{.op = "add", .attrs = {}, .in = {value.type, value.type}, .out = {value.type}};
       set_cost(&kind, ops::find("add"), 0);
-      TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, param.layer);
-      t.in = {sum, reduction.contributions[i]};
-      t.out = {next};
-      list.push_back(std::move(t));
+      TaskTemplate made = make(std::move(kind), Lane::compute, Phase::grad, param.layer);
+      made.in = {sum, reduction.contributions[i]};
+      made.out = {next};
+      list.push_back(std::move(made));
       sum = next;
     }
-    std::vector<int32_t> stages = holders(g.param);
+    std::vector<int32_t> stages = holders(grad.param);
     if (stages.size() > 1) {
       reduction.at_end = true;
-      Value v = out_.values[idx(sum)];
-      ValueId next = add_value(total, v.layout, Value::Life::step);
+      Value value = out_.values[idx(sum)];
+      ValueId next = add_value(total, value.layout, Value::Life::step);
       // The sum over stages replaces the stage's own: both are values of the same tensor.
       std::erase(values_of_[idx(total)], sum);
-      TaskTemplate& t = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, stages},
-                                          {sum}, {next}, list, Phase::grad, param.layer);
-      t.shares.push_back({0, sum});
+      TaskTemplate& made = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, stages},
+                                             {sum}, {next}, list, Phase::grad, param.layer);
+      made.shares.push_back({0, sum});
       sum = next;
     }
-    ValueId reduced = reshard(sum, layouts_.tensor[idx(g.param)], list, Phase::grad, param.layer);
+    ValueId reduced =
+        reshard(sum, layouts_.tensor[idx(grad.param)], list, Phase::grad, param.layer);
     if (is_output_[idx(total)]) {
       out_.values[idx(reduced)].output = true;
     }
@@ -618,24 +624,24 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
   if (plan_.pp == 1) return;
   std::vector<ValueId> in, out;
   for (TensorId id : clip.in) {
-    ValueId v = find(id, Layout{});
-    if (v == kNone) {
-      v = add_value(id, Layout{}, Value::Life::step);
-      const TensorType& type = out_.values[idx(v)].type;
+    ValueId value = find(id, Layout{});
+    if (value == kNone) {
+      value = add_value(id, Layout{}, Value::Life::step);
+      const TensorType& type = out_.values[idx(value)].type;
       Kind kind{.op = "zero", .attrs = {{"type", to_string(type)}}, .in = {}, .out = {type}};
       set_cost(&kind, ops::find("zero"), 0);
-      TaskTemplate t = make(std::move(kind), Lane::compute, Phase::grad, 0);
-      t.out = {v};
-      list.push_back(std::move(t));
+      TaskTemplate made = make(std::move(kind), Lane::compute, Phase::grad, 0);
+      made.out = {value};
+      list.push_back(std::move(made));
     }
-    in.push_back(v);
-    std::erase(values_of_[idx(id)], v);
+    in.push_back(value);
+    std::erase(values_of_[idx(id)], value);
     out.push_back(add_value(id, Layout{}, Value::Life::step));
   }
-  TaskTemplate& t = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, {}}, in, out,
-                                      list, Phase::grad, 0);
+  TaskTemplate& made = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, {}}, in,
+                                         out, list, Phase::grad, 0);
   for (size_t i = 0; i < in.size(); ++i) {
-    t.shares.push_back({static_cast<int>(i), in[i]});
+    made.shares.push_back({static_cast<int>(i), in[i]});
   }
 }
 
@@ -671,10 +677,10 @@ void StageLowering::emit_step() {
     emit(node, layouts_.node[n], static_cast<int32_t>(n), out_.step);
   }
   for (TensorId loss : graph_.losses) {
-    ValueId v = find(loss, layouts_.tensor[idx(loss)]);
-    if (v == kNone) continue;
-    v = reshard(v, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
-    out_.values[idx(v)].output = true;
+    ValueId value = find(loss, layouts_.tensor[idx(loss)]);
+    if (value == kNone) continue;
+    value = reshard(value, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
+    out_.values[idx(value)].output = true;
   }
 }
 
@@ -686,8 +692,8 @@ void StageLowering::protect_shared(List& list) {
   // reads, the task takes over a copy instead, which is made right before it.
   std::vector<int64_t> last_read(out_.values.size(), -1);
   for (size_t i = 0; i < list.size(); ++i) {
-    for (ValueId v : list[i].in) {
-      last_read[idx(v)] = static_cast<int64_t>(i);
+    for (ValueId input : list[i].in) {
+      last_read[idx(input)] = static_cast<int64_t>(i);
     }
     // A later taker of the same buffer is a reader as well.
     for (auto& [o, v] : list[i].shares) {
@@ -696,8 +702,8 @@ void StageLowering::protect_shared(List& list) {
   }
   List result;
   for (size_t i = 0; i < list.size(); ++i) {
-    TaskTemplate t = std::move(list[i]);
-    for (auto& [o, v] : t.shares) {
+    TaskTemplate made = std::move(list[i]);
+    for (auto& [o, v] : made.shares) {
       const Value value = out_.values[idx(v)];
       if (value.life != Value::Life::micro_batch) continue;
       if (last_read[idx(v)] <= static_cast<int64_t>(i) && !value.output) continue;
@@ -705,13 +711,14 @@ void StageLowering::protect_shared(List& list) {
       values_of_[idx(value.tensor)].pop_back();
       Kind kind{.op = "copy", .attrs = {}, .in = {value.type}, .out = {value.type}};
       set_cost(&kind, ops::find("copy"), 0);
-      TaskTemplate c = make(std::move(kind), Lane::compute, t.task.phase, t.task.layer);
-      c.in = {v};
-      c.out = {copy};
-      result.push_back(std::move(c));
+      TaskTemplate task_template =
+          make(std::move(kind), Lane::compute, made.task.phase, made.task.layer);
+      task_template.in = {v};
+      task_template.out = {copy};
+      result.push_back(std::move(task_template));
       v = copy;
     }
-    result.push_back(std::move(t));
+    result.push_back(std::move(made));
   }
   list = std::move(result);
 }
@@ -731,15 +738,16 @@ StageTemplate StageLowering::run(bool split_backward) {
       }
     }
   }
-  auto is_weight_grad = [&](const TaskTemplate& t) {
-    return !t.out.empty() && std::all_of(t.out.begin(), t.out.end(), [&](ValueId v) {
-      return out_.values[idx(v)].accumulator;
+  auto is_weight_grad = [&](const TaskTemplate& made) {
+    return !made.out.empty() && std::all_of(made.out.begin(), made.out.end(), [&](ValueId value) {
+      return out_.values[idx(value)].accumulator;
     });
   };
   out_.weights_begin = out_.backward.size();
   if (split_backward) {
-    auto it = std::stable_partition(out_.backward.begin(), out_.backward.end(),
-                                    [&](const TaskTemplate& t) { return !is_weight_grad(t); });
+    auto it =
+        std::stable_partition(out_.backward.begin(), out_.backward.end(),
+                              [&](const TaskTemplate& made) { return !is_weight_grad(made); });
     out_.weights_begin = static_cast<size_t>(it - out_.backward.begin());
   }
   // Hazards of in-place updates are judged over forward and backward together.
@@ -749,8 +757,8 @@ StageTemplate StageLowering::run(bool split_backward) {
   std::move(out_.backward.begin(), out_.backward.end(), std::back_inserter(both));
   HOCKET_CHECK(n_forward <= both.size(), "lost tasks");
   protect_shared(both);
-  auto first_backward = std::find_if(both.begin(), both.end(), [](const TaskTemplate& t) {
-    return t.task.phase == Phase::backward;
+  auto first_backward = std::find_if(both.begin(), both.end(), [](const TaskTemplate& made) {
+    return made.task.phase == Phase::backward;
   });
   out_.forward.assign(both.begin(), first_backward);
   out_.backward.assign(first_backward, both.end());

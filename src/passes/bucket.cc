@@ -30,20 +30,20 @@ class Bucketing {
 
   void run() {
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
-      const Task& t = cls_.tasks[i];
+      const Task& task = cls_.tasks[i];
       // Whoever touches a buffer of an open bucket needs it reduced before.
       for (auto& [group, bucket] : open_) {
-        if (touches(bucket, t)) {
+        if (touches(bucket, task)) {
           flush(bucket);
         }
       }
-      if (!mergeable(t)) {
+      if (!mergeable(task)) {
         emit(i);
         continue;
       }
-      Open& bucket = open_[t.group];
+      Open& bucket = open_[task.group];
       bucket.tasks.push_back(i);
-      bucket.bytes += program_.kind(t).bytes;
+      bucket.bytes += program_.kind(task).bytes;
       if (bucket.bytes >= limit_) {
         flush(bucket);
       }
@@ -51,29 +51,30 @@ class Bucketing {
     for (auto& [group, bucket] : open_) {
       flush(bucket);
     }
-    for (Task& t : tasks_) {
-      for (TaskId& d : t.deps) {
-        d = renamed_[static_cast<size_t>(d)];
+    for (Task& task : tasks_) {
+      for (TaskId& task_id : task.deps) {
+        task_id = renamed_[static_cast<size_t>(task_id)];
       }
     }
     cls_.tasks = std::move(tasks_);
   }
 
  private:
-  bool mergeable(const Task& t) const {
-    const program::Kind& k = program_.kind(t);
-    if (t.group == kNone || !program::is_collective(k)) return false;
+  bool mergeable(const Task& task) const {
+    const program::Kind& kind = program_.kind(task);
+    if (task.group == kNone || !program::is_collective(kind)) return false;
     // Collectives across stages keep their place: every stage has the same order of them.
-    const auto& axes = program_.groups[static_cast<size_t>(t.group)].axes;
+    const auto& axes = program_.groups[static_cast<size_t>(task.group)].axes;
     if (std::find(axes.begin(), axes.end(), program_.mesh.axis("pp")) != axes.end()) return false;
-    return comm::op(k.communication).list && t.phase == program::Phase::grad && t.in == t.out &&
-           !k.in.empty() && graph::is_floating(k.in[0].dtype) && k.in[0].numel() > 1;
+    return comm::op(kind.communication).list && task.phase == program::Phase::grad &&
+           task.in == task.out && !kind.in.empty() && graph::is_floating(kind.in[0].dtype) &&
+           kind.in[0].numel() > 1;
   }
-  bool touches(const Open& bucket, const Task& t) const {
+  bool touches(const Open& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
-      for (BufferId b : cls_.tasks[i].in) {
-        for (const auto* list : {&t.in, &t.out}) {
-          if (std::find(list->begin(), list->end(), b) != list->end()) return true;
+      for (BufferId input : cls_.tasks[i].in) {
+        for (const auto* list : {&task.in, &task.out}) {
+          if (std::find(list->begin(), list->end(), input) != list->end()) return true;
         }
       }
     }
@@ -96,11 +97,11 @@ class Bucketing {
       merged.in.clear();
       merged.deps.clear();
       for (size_t i : bucket.tasks) {
-        const Task& t = cls_.tasks[i];
-        const program::Kind& k = program_.kind(t);
-        merged.in.insert(merged.in.end(), t.in.begin(), t.in.end());
-        merged.deps.insert(merged.deps.end(), t.deps.begin(), t.deps.end());
-        types.insert(types.end(), k.in.begin(), k.in.end());
+        const Task& task = cls_.tasks[i];
+        const program::Kind& kind = program_.kind(task);
+        merged.in.insert(merged.in.end(), task.in.begin(), task.in.end());
+        merged.deps.insert(merged.deps.end(), task.deps.begin(), task.deps.end());
+        types.insert(types.end(), kind.in.begin(), kind.in.end());
         renamed_[i] = static_cast<TaskId>(tasks_.size());
       }
       merged.out = merged.in;

@@ -25,9 +25,9 @@ const std::vector<Pass>& all() {
 
 const Pass& find(std::string_view name) {
   std::string known;
-  for (const Pass& p : all()) {
-    if (name == p.name) return p;
-    known += (known.empty() ? "" : ", ") + std::string(p.name);
+  for (const Pass& pass : all()) {
+    if (name == pass.name) return pass;
+    known += (known.empty() ? "" : ", ") + std::string(pass.name);
   }
   fail("passes", "unknown pass '{}'; expected one of {}", name, known);
 }
@@ -68,11 +68,11 @@ std::string PassOptions::text(std::string_view key) const {
 PassRunner::PassRunner(std::vector<std::string> names, std::vector<std::string> skip,
                        PassOptions options)
     : options_(std::move(options)) {
-  for (const std::string& s : skip) {
-    find(s);
+  for (const std::string& text : skip) {
+    find(text);
   }
-  for (const std::string& n : names) {
-    if (const Pass& pass = find(n); std::find(skip.begin(), skip.end(), n) == skip.end()) {
+  for (const std::string& text : names) {
+    if (const Pass& pass = find(text); std::find(skip.begin(), skip.end(), text) == skip.end()) {
       passes_.push_back(&pass);
     }
   }

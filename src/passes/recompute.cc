@@ -70,9 +70,9 @@ void run(Graph& graph, const Options& options) {
           }
         }
         for (TensorId& out : copy.out) {
-          graph::Tensor t = graph.tensor(out);
-          t.name += "@again";
-          TensorId fresh = graph.add_tensor(std::move(t));
+          graph::Tensor tensor = graph.tensor(out);
+          tensor.name += "@again";
+          TensorId fresh = graph.add_tensor(std::move(tensor));
           repeated[out] = fresh;
           out = fresh;
         }

@@ -12,19 +12,19 @@ namespace hocket::program {
 
 namespace {
 
-size_t lane_of(const Task& t) { return static_cast<size_t>(t.lane); }
+size_t lane_of(const Task& task) { return static_cast<size_t>(task.lane); }
 
 void merge(Clock& into, const Clock& other) {
-  for (int l = 0; l < kNumLanes; ++l) {
-    into[static_cast<size_t>(l)] =
-        std::max(into[static_cast<size_t>(l)], other[static_cast<size_t>(l)]);
+  for (int lane = 0; lane < kNumLanes; ++lane) {
+    into[static_cast<size_t>(lane)] =
+        std::max(into[static_cast<size_t>(lane)], other[static_cast<size_t>(lane)]);
   }
 }
 
 Clock before_everything() {
-  Clock c;
-  c.fill(-1);
-  return c;
+  Clock clock;
+  clock.fill(-1);
+  return clock;
 }
 
 /// Builds clocks task by task, in issue order.
@@ -37,18 +37,18 @@ class ClockBuilder {
     if (last_[lane] == kNone) return before_everything();
     return done(last_[lane], lane);
   }
-  Clock done(TaskId t, size_t lane) const {
-    Clock c = at_[static_cast<size_t>(t)];
-    c[lane] = position_[static_cast<size_t>(t)];
-    return c;
+  Clock done(TaskId task, size_t lane) const {
+    Clock clock = at_[static_cast<size_t>(task)];
+    clock[lane] = position_[static_cast<size_t>(task)];
+    return clock;
   }
-  void add(TaskId t, size_t lane, const Clock& start) {
-    position_[static_cast<size_t>(t)] =
+  void add(TaskId task, size_t lane, const Clock& start) {
+    position_[static_cast<size_t>(task)] =
         last_[lane] == kNone ? 0 : position_[static_cast<size_t>(last_[lane])] + 1;
-    at_[static_cast<size_t>(t)] = start;
-    last_[lane] = t;
+    at_[static_cast<size_t>(task)] = start;
+    last_[lane] = task;
   }
-  int32_t position(TaskId t) const { return position_[static_cast<size_t>(t)]; }
+  int32_t position(TaskId task) const { return position_[static_cast<size_t>(task)]; }
   std::vector<Clock> take() { return std::move(at_); }
 
  private:
@@ -73,39 +73,40 @@ void add_dependencies(RankClass& cls) {
     Task& task = cls.tasks[i];
     const size_t lane = lane_of(task);
     wanted = task.deps;
-    auto want = [&](TaskId t) {
-      if (t != kNone && lane_of(cls.tasks[static_cast<size_t>(t)]) != lane) {
-        wanted.push_back(t);
+    auto want = [&](TaskId task) {
+      if (task != kNone && lane_of(cls.tasks[static_cast<size_t>(task)]) != lane) {
+        wanted.push_back(task);
       }
     };
-    for (BufferId b : task.in) {
-      want(writer[static_cast<size_t>(b)]);
+    for (BufferId input : task.in) {
+      want(writer[static_cast<size_t>(input)]);
     }
-    for (BufferId b : task.out) {
-      want(writer[static_cast<size_t>(b)]);
-      for (TaskId r : readers[static_cast<size_t>(b)]) {
-        want(r);
+    for (BufferId output : task.out) {
+      want(writer[static_cast<size_t>(output)]);
+      for (TaskId task : readers[static_cast<size_t>(output)]) {
+        want(task);
       }
     }
     // Latest first: what an earlier one proves is then already known.
     std::sort(wanted.begin(), wanted.end(), std::greater<>());
     Clock start = clock.lane_start(lane);
     task.deps.clear();
-    for (TaskId t : wanted) {
-      const size_t l = lane_of(cls.tasks[static_cast<size_t>(t)]);
-      HOCKET_CHECK(t < static_cast<TaskId>(i), "task {} depends on the later task {}", i, t);
-      if (start[l] >= clock.position(t)) continue;
-      task.deps.push_back(t);
-      merge(start, clock.done(t, l));
+    for (TaskId task_id : wanted) {
+      const size_t l = lane_of(cls.tasks[static_cast<size_t>(task_id)]);
+      HOCKET_CHECK(task_id < static_cast<TaskId>(i), "task {} depends on the later task {}", i,
+                   task_id);
+      if (start[l] >= clock.position(task_id)) continue;
+      task.deps.push_back(task_id);
+      merge(start, clock.done(task_id, l));
     }
     std::sort(task.deps.begin(), task.deps.end());
     clock.add(static_cast<TaskId>(i), lane, start);
-    for (BufferId b : task.in) {
-      readers[static_cast<size_t>(b)][lane] = static_cast<TaskId>(i);
+    for (BufferId input : task.in) {
+      readers[static_cast<size_t>(input)][lane] = static_cast<TaskId>(i);
     }
-    for (BufferId b : task.out) {
-      writer[static_cast<size_t>(b)] = static_cast<TaskId>(i);
-      readers[static_cast<size_t>(b)].fill(kNone);
+    for (BufferId output : task.out) {
+      writer[static_cast<size_t>(output)] = static_cast<TaskId>(i);
+      readers[static_cast<size_t>(output)].fill(kNone);
     }
   }
 }
@@ -115,9 +116,9 @@ std::vector<Clock> clocks(const RankClass& cls) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     Clock start = clock.lane_start(lane_of(task));
-    for (TaskId t : task.deps) {
-      HOCKET_CHECK(t >= 0 && t < static_cast<TaskId>(i), "task {} depends on {}", i, t);
-      merge(start, clock.done(t, lane_of(cls.tasks[static_cast<size_t>(t)])));
+    for (TaskId dep : task.deps) {
+      HOCKET_CHECK(dep >= 0 && dep < static_cast<TaskId>(i), "task {} depends on {}", i, dep);
+      merge(start, clock.done(dep, lane_of(cls.tasks[static_cast<size_t>(dep)])));
     }
     clock.add(static_cast<TaskId>(i), lane_of(task), start);
   }
@@ -127,8 +128,8 @@ std::vector<Clock> clocks(const RankClass& cls) {
 std::vector<int32_t> lane_positions(const RankClass& cls) {
   std::array<int32_t, kNumLanes> next{};
   std::vector<int32_t> positions;
-  for (const Task& t : cls.tasks) {
-    positions.push_back(next[lane_of(t)]++);
+  for (const Task& task : cls.tasks) {
+    positions.push_back(next[lane_of(task)]++);
   }
   return positions;
 }
@@ -138,12 +139,12 @@ namespace {
 constexpr int64_t kAlign = 64;
 int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
 /// Addresses that a step buffer takes.
-int64_t bytes_of(const Buffer& b) { return align(std::max<int64_t>(b.type.bytes(), 1)); }
+int64_t bytes_of(const Buffer& buffer) { return align(std::max<int64_t>(buffer.type.bytes(), 1)); }
 
 /// True if at `now` everything in `needs` is known to have finished.
 bool happened(const Clock& needs, const Clock& now) {
-  for (size_t l = 0; l < kNumLanes; ++l) {
-    if (needs[l] > now[l]) return false;
+  for (size_t lane = 0; lane < kNumLanes; ++lane) {
+    if (needs[lane] > now[lane]) return false;
   }
   return true;
 }
@@ -282,12 +283,12 @@ void plan_memory(const Program& program, RankClass& cls) {
   std::vector<Clock> used(m, before_everything());
   int64_t workspace = 0;
   for (size_t i = 0; i < n; ++i) {
-    const Task& t = cls.tasks[i];
-    workspace = std::max(workspace, program.kind(t).workspace);
-    for (const auto* list : {&t.in, &t.out}) {
-      for (BufferId b : *list) {
-        last_use[static_cast<size_t>(b)] = static_cast<TaskId>(i);
-        used[static_cast<size_t>(b)][lane_of(t)] = position[i];
+    const Task& task = cls.tasks[i];
+    workspace = std::max(workspace, program.kind(task).workspace);
+    for (const auto* list : {&task.in, &task.out}) {
+      for (BufferId buffer : *list) {
+        last_use[static_cast<size_t>(buffer)] = static_cast<TaskId>(i);
+        used[static_cast<size_t>(buffer)][lane_of(task)] = position[i];
       }
     }
   }
@@ -295,12 +296,12 @@ void plan_memory(const Program& program, RankClass& cls) {
   Arena arena;
   Slots slots;
   std::vector<size_t> slot_of(m, SIZE_MAX);
-  for (Buffer& b : cls.buffers) {
-    b.offset = kNone;
+  for (Buffer& buffer : cls.buffers) {
+    buffer.offset = kNone;
   }
   for (size_t i = 0; i < n; ++i) {
-    const Task& t = cls.tasks[i];
-    for (BufferId id : t.out) {
+    const Task& task = cls.tasks[i];
+    for (BufferId id : task.out) {
       const size_t b = static_cast<size_t>(id);
       Buffer& buffer = cls.buffers[b];
       if (buffer.kind != BufferKind::step || buffer.offset != kNone || slot_of[b] != SIZE_MAX) {
@@ -312,7 +313,7 @@ void plan_memory(const Program& program, RankClass& cls) {
         buffer.offset = arena.allocate(bytes_of(buffer), at[i]);
       }
     }
-    for (const auto* list : {&t.in, &t.out}) {
+    for (const auto* list : {&task.in, &task.out}) {
       for (BufferId id : *list) {
         const size_t b = static_cast<size_t>(id);
         const Buffer& buffer = cls.buffers[b];
@@ -323,14 +324,14 @@ void plan_memory(const Program& program, RankClass& cls) {
           continue;
         }
         HOCKET_CHECK(buffer.offset != kNone, "{} reads a buffer that nothing wrote",
-                     program.kind(t).op);
+                     program.kind(task).op);
         arena.release(buffer.offset, bytes_of(buffer), used[b]);
       }
     }
   }
 
-  for (Task& t : cls.tasks) {
-    t.workspace = program.kind(t).workspace > 0 ? arena.top() : kNone;
+  for (Task& task : cls.tasks) {
+    task.workspace = program.kind(task).workspace > 0 ? arena.top() : kNone;
   }
   const std::vector<int64_t> address = slots.addresses(arena.top() + align(workspace));
   for (size_t b = 0; b < m; ++b) {

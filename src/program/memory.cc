@@ -39,22 +39,23 @@ std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
     }
     touched.push_back({offset / kPageBytes * kPageBytes, whole_pages(offset + bytes)});
   };
-  for (const Buffer& b : cls.buffers) {
-    if (b.kind != BufferKind::step) continue;
-    touch(b.offset, b.expected_bytes != kNone ? b.expected_bytes : b.type.bytes());
+  for (const Buffer& buffer : cls.buffers) {
+    if (buffer.kind != BufferKind::step) continue;
+    touch(buffer.offset,
+          buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes());
   }
-  for (const Task& t : cls.tasks) {
-    touch(t.workspace, program.kind(t).workspace);
+  for (const Task& task : cls.tasks) {
+    touch(task.workspace, program.kind(task).workspace);
   }
-  std::sort(touched.begin(), touched.end(), [](const Range& a, const Range& b) {
-    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  std::sort(touched.begin(), touched.end(), [](const Range& range, const Range& b) {
+    return std::tie(range.begin, range.end) < std::tie(b.begin, b.end);
   });
   std::vector<Range> joined;
-  for (const Range& r : touched) {
-    if (joined.empty() || r.begin > joined.back().end) {
-      joined.push_back(r);
+  for (const Range& range : touched) {
+    if (joined.empty() || range.begin > joined.back().end) {
+      joined.push_back(range);
     } else {
-      joined.back().end = std::max(joined.back().end, r.end);
+      joined.back().end = std::max(joined.back().end, range.end);
     }
   }
   return joined;
@@ -63,16 +64,17 @@ std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
 namespace {
 
 /// Tasks of `rank` that send to (or receive from) `peer`, by tag, in issue order.
-std::map<int32_t, std::vector<TaskId>> messages_of(const Program& p, int32_t rank, int32_t peer,
-                                                   comm::Id op) {
+std::map<int32_t, std::vector<TaskId>> messages_of(const Program& program, int32_t rank,
+                                                   int32_t peer, comm::Id op) {
   std::map<int32_t, std::vector<TaskId>> by_tag;
-  const RankClass& cls = p.classes[static_cast<size_t>(p.class_of(rank))];
+  const RankClass& cls = program.classes[static_cast<size_t>(program.class_of(rank))];
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
-    const Task& t = cls.tasks[i];
-    if (t.peer_axis == kNone || p.kind(t).communication != op || p.peer_of(t, rank) != peer) {
+    const Task& task = cls.tasks[i];
+    if (task.peer_axis == kNone || program.kind(task).communication != op ||
+        program.peer_of(task, rank) != peer) {
       continue;
     }
-    by_tag[t.tag].push_back(static_cast<TaskId>(i));
+    by_tag[task.tag].push_back(static_cast<TaskId>(i));
   }
   return by_tag;
 }
@@ -84,10 +86,10 @@ struct Message {
 
 /// Messages from one rank to another in the order of their sends: the k-th with a tag is received
 /// by the k-th receive of that tag.
-std::vector<Message> match(const Program& p, int32_t from, int32_t to) {
+std::vector<Message> match(const Program& program, int32_t from, int32_t to) {
   std::vector<Message> list;
-  auto receives = messages_of(p, to, from, comm::Id::recv);
-  for (const auto& [tag, sends] : messages_of(p, from, to, comm::Id::send)) {
+  auto receives = messages_of(program, to, from, comm::Id::recv);
+  for (const auto& [tag, sends] : messages_of(program, from, to, comm::Id::send)) {
     const std::vector<TaskId>& recvs = receives[tag];
     for (size_t k = 0; k < sends.size(); ++k) {
       list.push_back({sends[k], k < recvs.size() ? recvs[k] : kNone});
@@ -103,10 +105,10 @@ struct Timing {
   explicit Timing(const RankClass& cls) : at(clocks(cls)), position(lane_positions(cls)) {}
   /// What is finished when the task is.
   Clock done(const RankClass& cls, TaskId task) const {
-    Clock c = at[static_cast<size_t>(task)];
-    c[static_cast<size_t>(cls.tasks[static_cast<size_t>(task)].lane)] =
+    Clock clock = at[static_cast<size_t>(task)];
+    clock[static_cast<size_t>(cls.tasks[static_cast<size_t>(task)].lane)] =
         position[static_cast<size_t>(task)];
-    return c;
+    return clock;
   }
   std::vector<Clock> at;
   std::vector<int32_t> position;
@@ -121,8 +123,8 @@ void merge(Clock& into, const Clock& other) {
 /// True if dependencies point backwards: only then are there clocks.
 bool is_ordered(const RankClass& cls) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
-    for (TaskId d : cls.tasks[i].deps) {
-      if (d < 0 || d >= static_cast<TaskId>(i)) return false;
+    for (TaskId dep : cls.tasks[i].deps) {
+      if (dep < 0 || dep >= static_cast<TaskId>(i)) return false;
     }
   }
   return true;
@@ -158,9 +160,9 @@ int64_t InFlight::bound(int32_t cls) {
     ++rank;
   }
   std::set<int32_t> peers;
-  for (const Task& t : p_.classes[static_cast<size_t>(cls)].tasks) {
-    if (t.peer_axis != kNone && p_.kind(t).communication == comm::Id::send) {
-      peers.insert(p_.peer_of(t, rank));
+  for (const Task& task : p_.classes[static_cast<size_t>(cls)].tasks) {
+    if (task.peer_axis != kNone && p_.kind(task).communication == comm::Id::send) {
+      peers.insert(p_.peer_of(task, rank));
     }
   }
   int64_t sum = 0;
@@ -228,10 +230,10 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
     const Task& send = mine.tasks[static_cast<size_t>(m.send)];
     Queue& queue = queues[static_cast<size_t>(send.lane)];
     const Clock known = known_at(m.send);
-    std::erase_if(queue.held, [&](const Held& h) {
-      const bool received = h.position <= known[static_cast<size_t>(h.lane)];
+    std::erase_if(queue.held, [&](const Held& held) {
+      const bool received = held.position <= known[static_cast<size_t>(held.lane)];
       if (received) {
-        queue.bytes -= h.bytes;
+        queue.bytes -= held.bytes;
       }
       return received;
     });
@@ -261,32 +263,32 @@ std::vector<Memory> memory_of(const Program& program) {
   std::vector<Memory> list;
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const RankClass& cls = program.classes[c];
-    Memory m;
-    for (const Buffer& b : cls.buffers) {
+    Memory memory;
+    for (const Buffer& buffer : cls.buffers) {
       // Named buffers have mappings of their own.
-      if (b.kind == BufferKind::persistent) {
-        m.persistent += whole_pages(b.type.bytes());
-      } else if (b.kind != BufferKind::step) {
-        m.inputs_outputs += whole_pages(b.type.bytes());
+      if (buffer.kind == BufferKind::persistent) {
+        memory.persistent += whole_pages(buffer.type.bytes());
+      } else if (buffer.kind != BufferKind::step) {
+        memory.inputs_outputs += whole_pages(buffer.type.bytes());
       }
     }
-    for (const Range& r : planned_pages(program, static_cast<int32_t>(c))) {
-      m.step_buffers += r.end - r.begin;
+    for (const Range& range : planned_pages(program, static_cast<int32_t>(c))) {
+      memory.step_buffers += range.end - range.begin;
     }
-    m.messages = in_flight.bound(static_cast<int32_t>(c));
-    m.reserved = cls.arena_bytes;
-    list.push_back(m);
+    memory.messages = in_flight.bound(static_cast<int32_t>(c));
+    memory.reserved = cls.arena_bytes;
+    list.push_back(memory);
   }
   return list;
 }
 
 bool is_planned(const Program& program) {
   for (const RankClass& cls : program.classes) {
-    for (const Task& t : cls.tasks) {
-      for (const auto* operands : {&t.in, &t.out}) {
+    for (const Task& task : cls.tasks) {
+      for (const auto* operands : {&task.in, &task.out}) {
         for (BufferId id : *operands) {
-          const Buffer& b = cls.buffers[static_cast<size_t>(id)];
-          if (b.kind == BufferKind::step && b.offset == kNone) return false;
+          const Buffer& buffer = cls.buffers[static_cast<size_t>(id)];
+          if (buffer.kind == BufferKind::step && buffer.offset == kNone) return false;
         }
       }
     }

@@ -346,8 +346,8 @@ Program parse_program(std::string_view text, const std::string& where) {
       continue;
     } catch (const BadLine& e) {
       why = e.why;
-    } catch (const Error& e) {
-      why = e.what();
+    } catch (const Error& error) {
+      why = error.what();
     }
     if (text.empty()) {
       why += fmt::format("; the text is cut off here: its last line is not '{}'", kEnd);

@@ -69,9 +69,9 @@ int32_t Program::class_of(int32_t rank) const {
 
 std::vector<int32_t> Program::ranks_of(int32_t cls) const {
   std::vector<int32_t> ranks;
-  for (int32_t r = 0; r < mesh.size(); ++r) {
-    if (class_of(r) == cls) {
-      ranks.push_back(r);
+  for (int32_t rank = 0; rank < mesh.size(); ++rank) {
+    if (class_of(rank) == cls) {
+      ranks.push_back(rank);
     }
   }
   return ranks;
@@ -102,8 +102,9 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   return ranks;
 }
 
-int32_t Program::peer_class(const Task& t, int32_t cls) const {
-  return t.peer_axis == mesh.axis("pp") ? mesh.wrap(t.peer_axis, int64_t{cls} + t.peer) : cls;
+int32_t Program::peer_class(const Task& task, int32_t cls) const {
+  return task.peer_axis == mesh.axis("pp") ? mesh.wrap(task.peer_axis, int64_t{cls} + task.peer)
+                                           : cls;
 }
 
 bool Program::leaves_node(const Group& group, int32_t cls) const {
@@ -127,10 +128,10 @@ bool Program::leaves_node(const Group& group, int32_t cls) const {
   }
   for (int32_t rank : ranks_of(cls)) {
     int32_t first = rank, last = rank;
-    for (const Span& s : spans) {
-      const int32_t here = rank / s.stride % s.size;
-      first += (s.first - here) * s.stride;
-      last += (s.last - here) * s.stride;
+    for (const Span& span : spans) {
+      const int32_t here = rank / span.stride % span.size;
+      first += (span.first - here) * span.stride;
+      last += (span.last - here) * span.stride;
     }
     if (first / ranks_per_node != last / ranks_per_node) return true;
   }

@@ -226,17 +226,17 @@ struct Program {
   std::vector<RankClass> classes;  ///< class c = pipeline stage c
   KindIndex kind_index;
 
-  const Kind& kind(const Task& t) const { return kinds[static_cast<size_t>(t.kind)]; }
+  const Kind& kind(const Task& task) const { return kinds[static_cast<size_t>(task.kind)]; }
   int32_t class_of(int32_t rank) const;  ///< by its pp coordinate
   std::vector<int32_t> ranks_of(int32_t cls) const;
   /// Members of the group instance that `rank` belongs to, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
   /// The rank that a message of `rank` goes to or comes from.
-  int32_t peer_of(const Task& t, int32_t rank) const {
-    return mesh.moved(rank, t.peer_axis, t.peer);
+  int32_t peer_of(const Task& task, int32_t rank) const {
+    return mesh.moved(rank, task.peer_axis, task.peer);
   }
   /// The class of the peers of the ranks of class `cls`.
-  int32_t peer_class(const Task& t, int32_t cls) const;
+  int32_t peer_class(const Task& task, int32_t cls) const;
   /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
   /// receive from other nodes. Linear in the ranks.
   bool leaves_node(const Group& group, int32_t cls) const;

@@ -184,9 +184,9 @@ class Printer {
   }
   void print(const Field&, const KindIndex&) {}
   void print(const Field&, const std::vector<RankClass>& classes) {
-    for (size_t c = 0; c < classes.size(); ++c) {
-      if (only_ == kNone || only_ == static_cast<int32_t>(c)) {
-        print(classes[c]);
+    for (size_t cls = 0; cls < classes.size(); ++cls) {
+      if (only_ == kNone || only_ == static_cast<int32_t>(cls)) {
+        print(classes[cls]);
       }
     }
   }
@@ -257,25 +257,25 @@ std::string to_dot(const Program& program, int32_t c) {
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<TaskId> last(kNumLanes, kNone);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
-    const Task& t = cls.tasks[i];
-    const char* colour = t.lane == Lane::compute ? "#dbeafe" : "#fde68a";
+    const Task& task = cls.tasks[i];
+    const char* colour = task.lane == Lane::compute ? "#dbeafe" : "#fde68a";
     out += fmt::format("  t{} [label=\"{}\\n{}\", style=filled, fillcolor=\"{}\"];\n", i,
-                       task_name(program, c, static_cast<TaskId>(i)), to_string(t.lane), colour);
-    TaskId& prev = last[static_cast<size_t>(t.lane)];
+                       task_name(program, c, static_cast<TaskId>(i)), to_string(task.lane), colour);
+    TaskId& prev = last[static_cast<size_t>(task.lane)];
     if (prev != kNone) {
       out += fmt::format("  t{} -> t{} [style=dotted];\n", prev, i);
     }
     prev = static_cast<TaskId>(i);
-    for (BufferId b : t.in) {
-      if (TaskId w = writer[static_cast<size_t>(b)]; w != kNone) {
-        out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", w, i, b);
+    for (BufferId input : task.in) {
+      if (TaskId task_id = writer[static_cast<size_t>(input)]; task_id != kNone) {
+        out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", task_id, i, input);
       }
     }
-    for (TaskId d : t.deps) {
-      out += fmt::format("  t{} -> t{} [color=red];\n", d, i);
+    for (TaskId dep : task.deps) {
+      out += fmt::format("  t{} -> t{} [color=red];\n", dep, i);
     }
-    for (BufferId b : t.out) {
-      writer[static_cast<size_t>(b)] = static_cast<TaskId>(i);
+    for (BufferId output : task.out) {
+      writer[static_cast<size_t>(output)] = static_cast<TaskId>(i);
     }
   }
   return out + "}\n";

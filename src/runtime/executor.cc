@@ -70,9 +70,9 @@ struct Executor::Impl {
         times(cls.tasks.size()) {
     bind_buffers(store);
     prepare();
-    for (int l = 0; l < kNumLanes; ++l) {
-      if (!lanes[l].tasks.empty()) {
-        lanes[l].thread = std::thread([this, l] { lane_main(l); });
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      if (!lanes[lane].tasks.empty()) {
+        lanes[lane].thread = std::thread([this, lane] { lane_main(lane); });
       }
     }
   }
@@ -121,21 +121,21 @@ struct Executor::Impl {
 
 void Executor::Impl::bind_buffers(PersistentStore& store) {
   for (size_t i = 0; i < cls.buffers.size(); ++i) {
-    const Buffer& b = cls.buffers[i];
-    switch (b.kind) {
+    const Buffer& buffer = cls.buffers[i];
+    switch (buffer.kind) {
       case BufferKind::step:
         // A buffer that no task uses has no place in the plan.
-        address.push_back(b.offset == kNone ? nullptr : arena.data() + b.offset);
+        address.push_back(buffer.offset == kNone ? nullptr : arena.data() + buffer.offset);
         break;
       case BufferKind::persistent:
-        address.push_back(store.get(b.name, b.type, b.layout).memory.data());
+        address.push_back(store.get(buffer.name, buffer.type, buffer.layout).memory.data());
         break;
       default:
-        owned.emplace_back(std::max<int64_t>(round_up(b.type.bytes(), 64), 64));
+        owned.emplace_back(std::max<int64_t>(round_up(buffer.type.bytes(), 64), 64));
         address.push_back(owned.back().data());
     }
-    if (b.kind != BufferKind::step) {
-      named[{b.name, b.micro_batch}] = static_cast<BufferId>(i);
+    if (buffer.kind != BufferKind::step) {
+      named[{buffer.name, buffer.micro_batch}] = static_cast<BufferId>(i);
     }
   }
 }
@@ -148,41 +148,41 @@ void Executor::Impl::prepare() {
   }
   const std::vector<int32_t> position = program::lane_positions(cls);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
-    const Task& t = cls.tasks[i];
-    const program::Kind& kind = program.kind(t);
+    const Task& task = cls.tasks[i];
+    const program::Kind& kind = program.kind(task);
     Prepared p;
     p.id = static_cast<TaskId>(i);
-    for (TaskId d : t.deps) {
-      p.waits.push_back({static_cast<int>(cls.tasks[static_cast<size_t>(d)].lane),
-                         position[static_cast<size_t>(d)] + 1});
+    for (TaskId dep : task.deps) {
+      p.waits.push_back({static_cast<int>(cls.tasks[static_cast<size_t>(dep)].lane),
+                         position[static_cast<size_t>(dep)] + 1});
     }
-    if (t.in.size() != kind.in.size() || t.out.size() != kind.out.size()) {
+    if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
       fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}",
-               task_name(program, cls_id, p.id), t.in.size(), t.out.size(), kind.in.size(),
+               task_name(program, cls_id, p.id), task.in.size(), task.out.size(), kind.in.size(),
                kind.out.size());
     }
-    for (size_t k = 0; k < t.in.size(); ++k) {
-      p.operands.push_back({address[static_cast<size_t>(t.in[k])], &kind.in[k]});
+    for (size_t k = 0; k < task.in.size(); ++k) {
+      p.operands.push_back({address[static_cast<size_t>(task.in[k])], &kind.in[k]});
     }
-    for (size_t k = 0; k < t.out.size(); ++k) {
-      p.operands.push_back({address[static_cast<size_t>(t.out[k])], &kind.out[k]});
+    for (size_t k = 0; k < task.out.size(); ++k) {
+      p.operands.push_back({address[static_cast<size_t>(task.out[k])], &kind.out[k]});
     }
     if (program::is_communication(kind)) {
       if (!communicator) {
         fail_run("executor", "{} needs other ranks", task_name(program, cls_id, p.id));
       }
-      for (const kernels::TensorRef& r : p.operands) {
-        p.pointers.push_back(r.data);
+      for (const kernels::TensorRef& tensor_ref : p.operands) {
+        p.pointers.push_back(tensor_ref.data);
       }
-      if (t.group != kNone) {
-        p.members = program.members(program.groups[static_cast<size_t>(t.group)], rank);
+      if (task.group != kNone) {
+        p.members = program.members(program.groups[static_cast<size_t>(task.group)], rank);
       }
       p.call.kind = &kind;
-      p.call.lane = t.lane;
-      if (t.peer_axis != kNone) {
-        p.call.peer = program.peer_of(t, rank);
+      p.call.lane = task.lane;
+      if (task.peer_axis != kNone) {
+        p.call.peer = program.peer_of(task, rank);
       }
-      p.call.tag = t.tag;
+      p.call.tag = task.tag;
     } else {
       p.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
       if (!p.kernel) {
@@ -190,13 +190,13 @@ void Executor::Impl::prepare() {
                  to_string(program::compute_dtype(kind)), backend->describe());
       }
       p.args.attrs = &kind.attrs;
-      p.args.accumulate = t.accumulate.bits();
-      if (t.workspace != kNone) {
-        p.args.workspace = arena.data() + t.workspace;
+      p.args.accumulate = task.accumulate.bits();
+      if (task.workspace != kNone) {
+        p.args.workspace = arena.data() + task.workspace;
       }
       p.args.workspace_bytes = kind.workspace;
     }
-    lanes[static_cast<int>(t.lane)].tasks.push_back(std::move(p));
+    lanes[static_cast<int>(task.lane)].tasks.push_back(std::move(p));
   }
   // Spans are taken only now: the vectors do not move any more.
   for (LaneState& lane : lanes) {
@@ -226,36 +226,36 @@ void Executor::Impl::prepare_poison() {
     c.fill(-1);
   }
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
-    const Task& t = cls.tasks[i];
-    for (const auto* list : {&t.in, &t.out}) {
-      for (BufferId b : *list) {
-        last[static_cast<size_t>(b)] = static_cast<TaskId>(i);
-        auto& c = used[static_cast<size_t>(b)][static_cast<size_t>(t.lane)];
+    const Task& task = cls.tasks[i];
+    for (const auto* list : {&task.in, &task.out}) {
+      for (BufferId buffer : *list) {
+        last[static_cast<size_t>(buffer)] = static_cast<TaskId>(i);
+        auto& c = used[static_cast<size_t>(buffer)][static_cast<size_t>(task.lane)];
         c = std::max(c, position[i]);
       }
     }
   }
   std::vector<std::vector<BufferId>> dies(cls.tasks.size());
-  for (size_t b = 0; b < cls.buffers.size(); ++b) {
-    if (last[b] == kNone || cls.buffers[b].kind != BufferKind::step) continue;
-    const size_t task = static_cast<size_t>(last[b]);
+  for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
+    if (last[buffer] == kNone || cls.buffers[buffer].kind != BufferKind::step) continue;
+    const size_t task = static_cast<size_t>(last[buffer]);
     bool after_all = true;
-    for (int l = 0; l < kNumLanes; ++l) {
-      int64_t known = at[task][static_cast<size_t>(l)];
-      if (l == static_cast<int>(cls.tasks[task].lane)) {
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      int64_t known = at[task][static_cast<size_t>(lane)];
+      if (lane == static_cast<int>(cls.tasks[task].lane)) {
         known = position[task];
       }
-      after_all &= used[b][static_cast<size_t>(l)] <= known;
+      after_all &= used[buffer][static_cast<size_t>(lane)] <= known;
     }
     if (after_all) {
-      dies[task].push_back(static_cast<BufferId>(b));
+      dies[task].push_back(static_cast<BufferId>(buffer));
     }
   }
   for (LaneState& lane : lanes) {
     for (Prepared& p : lane.tasks) {
-      for (BufferId b : dies[static_cast<size_t>(p.id)]) {
-        p.dead.push_back(
-            {address[static_cast<size_t>(b)], cls.buffers[static_cast<size_t>(b)].type.bytes()});
+      for (BufferId buffer : dies[static_cast<size_t>(p.id)]) {
+        p.dead.push_back({address[static_cast<size_t>(buffer)],
+                          cls.buffers[static_cast<size_t>(buffer)].type.bytes()});
       }
     }
   }
@@ -343,11 +343,11 @@ void Executor::Impl::run_lane(int lane) {
       for (auto& [data, bytes] : p.dead) {
         std::memset(data, 0xff, static_cast<size_t>(bytes));
       }
-    } catch (const Error& e) {
-      record_error(p.id, e.what(), e.cause());
+    } catch (const Error& error) {
+      record_error(p.id, error.what(), error.cause());
       return;
-    } catch (const std::exception& e) {
-      record_error(p.id, e.what(), Error::Cause::own);
+    } catch (const std::exception& exception) {
+      record_error(p.id, exception.what(), Error::Cause::own);
       return;
     }
     finish(lane);
@@ -442,71 +442,72 @@ const void* Executor::output(std::string_view name, int32_t micro_batch) const {
 }
 
 void Executor::start() {
-  Impl& m = *impl_;
-  std::lock_guard lock(m.mutex);
-  if (m.hung && m.lanes_finished != m.used_lanes()) {
+  Impl& impl = *impl_;
+  std::lock_guard lock(impl.mutex);
+  if (impl.hung && impl.lanes_finished != impl.used_lanes()) {
     return;  // `wait` says so
   }
-  if (m.options.poison && m.arena.data()) {
-    std::memset(m.arena.data(), 0xff, static_cast<size_t>(m.arena.bytes()));
+  if (impl.options.poison && impl.arena.data()) {
+    std::memset(impl.arena.data(), 0xff, static_cast<size_t>(impl.arena.bytes()));
   }
-  for (LaneState& lane : m.lanes) {
+  for (LaneState& lane : impl.lanes) {
     lane.done = 0, lane.ended = false;
   }
-  m.lanes_finished = 0;
-  ++m.step;
-  m.changed.notify_all();
+  impl.lanes_finished = 0;
+  ++impl.step;
+  impl.changed.notify_all();
 }
 
 void Executor::wait() {
-  Impl& m = *impl_;
-  const int used = m.used_lanes();
-  std::unique_lock lock(m.mutex);
+  Impl& impl = *impl_;
+  const int used = impl.used_lanes();
+  std::unique_lock lock(impl.mutex);
   // Waits inside lanes have the timeout themselves. A step that finishes no task for longer than
   // that hangs in a kernel.
-  const auto window = m.options.timeout + std::chrono::seconds(1);
+  const auto window = impl.options.timeout + std::chrono::seconds(1);
   int64_t before = -1;
-  while (!m.hung && !m.changed.wait_for(lock, window, [&] { return m.lanes_finished == used; })) {
-    int64_t progress = m.lanes_finished;
-    for (const LaneState& lane : m.lanes) {
+  while (!impl.hung &&
+         !impl.changed.wait_for(lock, window, [&] { return impl.lanes_finished == used; })) {
+    int64_t progress = impl.lanes_finished;
+    for (const LaneState& lane : impl.lanes) {
       progress += lane.done.load();
     }
     if (progress != std::exchange(before, progress)) continue;
-    m.hung = m.cancelled = true;
+    impl.hung = impl.cancelled = true;
     const std::string text =
-        fmt::format("rank {}: {} has not ended, and nothing else has for {} s", m.rank,
-                    m.unfinished(), std::chrono::duration<double>(window).count());
-    m.error = m.error.empty() ? text : m.error + "; " + text;
-    m.cause = Error::Cause::own;
-    m.changed.notify_all();
+        fmt::format("rank {}: {} has not ended, and nothing else has for {} s", impl.rank,
+                    impl.unfinished(), std::chrono::duration<double>(window).count());
+    impl.error = impl.error.empty() ? text : impl.error + "; " + text;
+    impl.cause = Error::Cause::own;
+    impl.changed.notify_all();
     lock.unlock();
     if (on_error) {
       on_error(text);
     }
     lock.lock();
   }
-  if (!m.error.empty()) throw Error(Error::Kind::kRun, "run", m.error, m.cause);
-  if (m.cancelled) {
-    throw Error(Error::Kind::kRun, "run", fmt::format("rank {}: the step was cancelled", m.rank),
+  if (!impl.error.empty()) throw Error(Error::Kind::kRun, "run", impl.error, impl.cause);
+  if (impl.cancelled) {
+    throw Error(Error::Kind::kRun, "run", fmt::format("rank {}: the step was cancelled", impl.rank),
                 Error::Cause::stopped);
   }
 }
 
 void Executor::run_inline(const std::function<void(TaskId, const std::function<void()>&)>& visit) {
-  Impl& m = *impl_;
-  std::vector<Prepared*> order(m.cls.tasks.size());
-  for (LaneState& lane : m.lanes) {
+  Impl& impl = *impl_;
+  std::vector<Prepared*> order(impl.cls.tasks.size());
+  for (LaneState& lane : impl.lanes) {
     for (Prepared& p : lane.tasks) {
       order[static_cast<size_t>(p.id)] = &p;
     }
   }
-  m.backend->enter_thread(m.options.threads);
+  impl.backend->enter_thread(impl.options.threads);
   for (Prepared* p : order) {
     visit(p->id, [&] {
       if (p->kernel) {
         p->kernel(p->args);
       } else {
-        m.communicator->run(p->call);
+        impl.communicator->run(p->call);
       }
     });
   }
@@ -522,8 +523,8 @@ const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
 int64_t Executor::arena_resident_bytes() const { return impl_->arena.resident_bytes(); }
 int64_t Executor::inputs_outputs_resident_bytes() const {
   int64_t bytes = 0;
-  for (const Region& r : impl_->owned) {
-    bytes += r.resident_bytes();
+  for (const Region& region : impl_->owned) {
+    bytes += region.resident_bytes();
   }
   return bytes;
 }
@@ -534,9 +535,10 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
       world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
   HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(), "{} stores for {} ranks",
                stores.size(), program.mesh.size());
-  for (int32_t r = 0; r < program.mesh.size(); ++r) {
-    executors_.push_back(std::make_unique<Executor>(program, r, backend, &world_->communicator(r),
-                                                    stores[static_cast<size_t>(r)], options));
+  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
+    executors_.push_back(std::make_unique<Executor>(program, rank, backend,
+                                                    &world_->communicator(rank),
+                                                    stores[static_cast<size_t>(rank)], options));
     executors_.back()->on_error = [this](const std::string& what) {
       world_->abort(what);
       for (auto& e : executors_) {
@@ -548,12 +550,12 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
 
 program::Memory LocalRun::measured(int32_t rank) const {
   const Executor& executor = *executors_[static_cast<size_t>(rank)];
-  program::Memory m;
-  m.persistent = stores_[static_cast<size_t>(rank)].resident_bytes();
-  m.inputs_outputs = executor.inputs_outputs_resident_bytes();
-  m.step_buffers = executor.arena_resident_bytes();
-  m.messages = world_->peak_message_bytes(rank);
-  return m;
+  program::Memory memory;
+  memory.persistent = stores_[static_cast<size_t>(rank)].resident_bytes();
+  memory.inputs_outputs = executor.inputs_outputs_resident_bytes();
+  memory.step_buffers = executor.arena_resident_bytes();
+  memory.messages = world_->peak_message_bytes(rank);
+  return memory;
 }
 
 LocalRun::~LocalRun() { world_->abort("the run has ended"); }

@@ -36,9 +36,10 @@ Region::Region(int64_t bytes, std::span<const program::Range> used) : bytes_(byt
   data_ = static_cast<std::byte*>(p);
   // The system forms a large page only where the advice holds for all of it.
   madvise(p, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
-  for (const program::Range& r : used) {
-    if (r.end - r.begin < kLargeEnough) continue;
-    madvise(data_ + r.begin, static_cast<size_t>(std::min(r.end, bytes) - r.begin), MADV_HUGEPAGE);
+  for (const program::Range& range : used) {
+    if (range.end - range.begin < kLargeEnough) continue;
+    madvise(data_ + range.begin, static_cast<size_t>(std::min(range.end, bytes) - range.begin),
+            MADV_HUGEPAGE);
   }
 }
 
@@ -78,8 +79,8 @@ PersistentStore::Entry& PersistentStore::get(const std::string& name, const grap
                                              const graph::Layout& layout) {
   auto it = entries_.find(name);
   if (it == entries_.end()) {
-    Entry e{type, layout, Region(round_up(type.bytes(), 64)), false};
-    return entries_.emplace(name, std::move(e)).first->second;
+    Entry entry{type, layout, Region(round_up(type.bytes(), 64)), false};
+    return entries_.emplace(name, std::move(entry)).first->second;
   }
   if (!(it->second.type == type) || !(it->second.layout == layout)) {
     fail_run("memory", "{} is {} in memory; the program expects {}", name,

@@ -259,46 +259,46 @@ class Engine {
     // last member to arrive at a collective begins the transfer for all of them; the one event that
     // ends it belongs to the lowest member.
     const ClassTable& c = table(i);
-    const TaskRecord& r = c.tasks[at(task)];
+    const TaskRecord& record = c.tasks[at(task)];
     if (kRecord) {
       const size_t k = at(out_.base[at(i)] + task);
       out_.start_ns[k] = now;
       cause_[k] = cause;
     }
-    switch (r.type) {
+    switch (record.type) {
       case TaskType::work:
-        begin(i, task, r.lane, false);
-        heap_.push({now + r.ns, i, task});
+        begin(i, task, record.lane, false);
+        heap_.push({now + record.ns, i, task});
         break;
       case TaskType::shared_work:
-        begin(i, task, r.lane, false);
+        begin(i, task, record.lane, false);
         if (kShared) {
           Node& node = nodes_[at(node_of(i))];
           node.advance(now, options_.cores_per_node, options_.threads_per_rank);
-          node.running.push_back({node.clock + Node::times(r.ns, Node::kScale), i, task});
+          node.running.push_back({node.clock + Node::times(record.ns, Node::kScale), i, task});
         }
         break;
       case TaskType::send: {
-        begin(i, task, r.lane, true);
-        const P2pRecord& p = c.p2p[at(r.aux)];
-        const size_t k = at(p.link) * t_.num_ranks() + at(i);
-        const size_t row = c.collectives.size() + at(r.aux);
+        begin(i, task, record.lane, true);
+        const P2pRecord& p2p = c.p2p[at(record.aux)];
+        const size_t k = at(p2p.link) * t_.num_ranks() + at(i);
+        const size_t row = c.collectives.size() + at(record.aux);
         heap_.push({now + transfer_ns(i, task, row, t_.link_shape[k]), i, task});
-        if (p.partner == kNone) break;
+        if (p2p.partner == kNone) break;
         const int32_t peer = t_.link_peer[k];
-        Slot& slot = slots_[at(slot_base_[at(peer)] + p.slot)];
+        Slot& slot = slots_[at(slot_base_[at(peer)] + p2p.slot)];
         slot.sent_ns = now;
         if (slot.posted) {
-          begin(peer, p.partner, table(peer).tasks[at(p.partner)].lane, true);
+          begin(peer, p2p.partner, table(peer).tasks[at(p2p.partner)].lane, true);
         }
         break;
       }
       case TaskType::recv: {
-        const P2pRecord& p = c.p2p[at(r.aux)];
-        Slot& slot = slots_[at(slot_base_[at(i)] + p.slot)];
+        const P2pRecord& p2p = c.p2p[at(record.aux)];
+        Slot& slot = slots_[at(slot_base_[at(i)] + p2p.slot)];
         slot.posted = true;
         if (slot.sent_ns >= 0) {
-          begin(i, task, r.lane, true);
+          begin(i, task, record.lane, true);
         }
         if (slot.arrived) {
           heap_.push({now, i, task});
@@ -306,18 +306,18 @@ class Engine {
         break;
       }
       case TaskType::collective: {
-        const CollectiveRecord& k = c.collectives[at(r.aux)];
-        const Instance& instance = instance_at(k, i);
-        const size_t state = state_at(k, i);
+        const CollectiveRecord& collective = c.collectives[at(record.aux)];
+        const Instance& instance = instance_at(collective, i);
+        const size_t state = state_at(collective, i);
         if (++arrived_[state] < std::ssize(instance.members)) break;
         if (kRecord) {
           last_arriver_[state] = i;
         }
         const int32_t first = instance.members[0];
-        for (int32_t m : instance.members) {
-          begin(m, task_at(k, m), lane_of(k, m), true);
+        for (int32_t member : instance.members) {
+          begin(member, task_at(collective, member), lane_of(collective, member), true);
         }
-        const TaskId first_task = task_at(k, first);
+        const TaskId first_task = task_at(collective, first);
         const size_t row = at(table(first).tasks[at(first_task)].aux);
         heap_.push({now + transfer_ns(first, first_task, row, instance.shape), first, first_task});
         break;
@@ -325,20 +325,21 @@ class Engine {
     }
   }
 
-  const Instance& instance_at(const CollectiveRecord& k, int32_t i) const {
-    const int32_t group = t_.channel_group[at(k.channel)];
+  const Instance& instance_at(const CollectiveRecord& record, int32_t i) const {
+    const int32_t group = t_.channel_group[at(record.channel)];
     return t_.instances[at(group)][at(t_.instance(group, i))];
   }
-  size_t state_at(const CollectiveRecord& k, int32_t i) const {
-    const int32_t group = t_.channel_group[at(k.channel)];
-    return at(t_.channel_base[at(k.channel)] +
-              int64_t{t_.instance(group, i)} * t_.channel_length[at(k.channel)] + k.ordinal);
+  size_t state_at(const CollectiveRecord& record, int32_t i) const {
+    const int32_t group = t_.channel_group[at(record.channel)];
+    return at(t_.channel_base[at(record.channel)] +
+              int64_t{t_.instance(group, i)} * t_.channel_length[at(record.channel)] +
+              record.ordinal);
   }
-  TaskId task_at(const CollectiveRecord& k, int32_t member) const {
-    return t_.channel_tasks[at(k.channel)][at(t_.cls[at(member)])][at(k.ordinal)];
+  TaskId task_at(const CollectiveRecord& record, int32_t member) const {
+    return t_.channel_tasks[at(record.channel)][at(t_.cls[at(member)])][at(record.ordinal)];
   }
-  uint8_t lane_of(const CollectiveRecord& k, int32_t member) const {
-    return table(member).tasks[at(task_at(k, member))].lane;
+  uint8_t lane_of(const CollectiveRecord& record, int32_t member) const {
+    return table(member).tasks[at(task_at(record, member))].lane;
   }
   int32_t node_of(int32_t i) const {
     return t_.ranks[at(i)] / std::max(1, options_.devices_per_node);
@@ -372,42 +373,42 @@ class Engine {
     // (complete). A send also delivers: the receiver's slot has its message, and a receive that was
     // posted already ends now. A collective ends for all members at once.
     const ClassTable& c = table(e.index);
-    const TaskRecord& r = c.tasks[at(e.task)];
-    switch (r.type) {
+    const TaskRecord& record = c.tasks[at(e.task)];
+    switch (record.type) {
       case TaskType::shared_work: {
         Node& n = nodes_[at(node)];
         n.advance(now_, options_.cores_per_node, options_.threads_per_rank);
-        std::erase_if(n.running, [&](const Node::Running& x) {
-          return x.index == e.index && x.task == e.task;
+        std::erase_if(n.running, [&](const Node::Running& running) {
+          return running.index == e.index && running.task == e.task;
         });
         [[fallthrough]];
       }
       case TaskType::work:
-        finish(e.index, r.lane, false);
+        finish(e.index, record.lane, false);
         complete(e.index, e.task);
         break;
       case TaskType::send: {
-        finish(e.index, r.lane, true);
-        const P2pRecord& p = c.p2p[at(r.aux)];
-        if (p.partner != kNone) {
-          const int32_t peer = t_.peer(p.link, e.index);
-          Slot& slot = slots_[at(slot_base_[at(peer)] + p.slot)];
+        finish(e.index, record.lane, true);
+        const P2pRecord& p2p = c.p2p[at(record.aux)];
+        if (p2p.partner != kNone) {
+          const int32_t peer = t_.peer(p2p.link, e.index);
+          Slot& slot = slots_[at(slot_base_[at(peer)] + p2p.slot)];
           slot.arrived = true;
           if (slot.posted) {
-            heap_.push({now_, peer, p.partner});
+            heap_.push({now_, peer, p2p.partner});
           }
         }
         complete(e.index, e.task);
         break;
       }
       case TaskType::recv:
-        finish(e.index, r.lane, true);
+        finish(e.index, record.lane, true);
         complete(e.index, e.task);
         break;
       case TaskType::collective: {
-        const CollectiveRecord& k = c.collectives[at(r.aux)];
-        for (int32_t m : instance_at(k, e.index).members) {
-          const TaskId task = task_at(k, m);
+        const CollectiveRecord& collective = c.collectives[at(record.aux)];
+        for (int32_t m : instance_at(collective, e.index).members) {
+          const TaskId task = task_at(collective, m);
           finish(m, table(m).tasks[at(task)].lane, true);
           complete(m, task);
         }
@@ -419,7 +420,7 @@ class Engine {
   void complete(int32_t i, TaskId task) {
     ++done_;
     const ClassTable& c = table(i);
-    const TaskRecord& r = c.tasks[at(task)];
+    const TaskRecord& record = c.tasks[at(task)];
     const int64_t base = out_.base[at(i)];
     if (kRecord) {
       out_.end_of_ns[at(base + task)] = now_;
@@ -427,7 +428,7 @@ class Engine {
     if (!kRecord) {
       waits_[at(base + task)] = -1;
     }
-    for (int32_t s = r.succ_begin; s < r.succ_end; ++s) {
+    for (int32_t s = record.succ_begin; s < record.succ_end; ++s) {
       const TaskId next = c.succ[at(s)];
       if (--waits_[at(base + next)] == 0) {
         start(i, next, now_, {i, task});

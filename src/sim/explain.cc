@@ -14,15 +14,16 @@ namespace {
 using program::kNone;
 using program::Task;
 
-size_t state_of(const Tables& t, const CollectiveRecord& k, int32_t index) {
-  const int32_t group = t.channel_group[at(k.channel)];
-  return at(t.channel_base[at(k.channel)] +
-            int64_t{t.instance(group, index)} * t.channel_length[at(k.channel)] + k.ordinal);
+size_t state_of(const Tables& tables, const CollectiveRecord& record, int32_t index) {
+  const int32_t group = tables.channel_group[at(record.channel)];
+  return at(tables.channel_base[at(record.channel)] +
+            int64_t{tables.instance(group, index)} * tables.channel_length[at(record.channel)] +
+            record.ordinal);
 }
 
 }  // namespace
 
-std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
+std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
                                     const std::vector<TaskAt>& cause,
                                     const std::vector<int32_t>& last_arriver) {
   // From the task that ended last, back along what each task waited for: the dependency or lane
@@ -33,9 +34,9 @@ std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
   std::vector<PathStep> path;
   TaskAt here;
   int64_t latest = -1;
-  for (size_t i = 0; i < t.num_ranks(); ++i) {
-    const ClassTable& c = t.of(static_cast<int32_t>(i));
-    for (size_t k = 0; k < c.tasks.size(); ++k) {
+  for (size_t i = 0; i < tables.num_ranks(); ++i) {
+    const ClassTable& table = tables.of(static_cast<int32_t>(i));
+    for (size_t k = 0; k < table.tasks.size(); ++k) {
       const int64_t end = replay.end_of_ns[at(replay.base[i]) + k];
       if (end > latest) {
         latest = end;
@@ -44,21 +45,21 @@ std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
     }
   }
   while (here.index != kNone) {
-    const ClassTable& c = t.of(here.index);
-    const TaskRecord& r = c.tasks[at(here.task)];
+    const ClassTable& table = tables.of(here.index);
+    const TaskRecord& r = table.tasks[at(here.task)];
     const size_t k = at(replay.base[at(here.index)] + here.task);
     int64_t begin = replay.start_ns[k];
     TaskAt next = cause[k];
     if (r.type == TaskType::collective) {
-      const CollectiveRecord& record = c.collectives[at(r.aux)];
-      const int32_t last = last_arriver[state_of(t, record, here.index)];
+      const CollectiveRecord& record = table.collectives[at(r.aux)];
+      const int32_t last = last_arriver[state_of(tables, record, here.index)];
       begin = replay.transfer_ns[k];
       const TaskId task =
-          t.channel_tasks[at(record.channel)][at(t.cls[at(last)])][at(record.ordinal)];
+          tables.channel_tasks[at(record.channel)][at(tables.cls[at(last)])][at(record.ordinal)];
       next = cause[at(replay.base[at(last)] + task)];
     } else if (r.type == TaskType::recv) {
-      const P2pRecord& p = c.p2p[at(r.aux)];
-      const TaskAt sender{t.peer(p.link, here.index), p.partner};
+      const P2pRecord& record = table.p2p[at(r.aux)];
+      const TaskAt sender{tables.peer(record.link, here.index), record.partner};
       const int64_t sent = replay.end_of_ns[at(replay.base[at(sender.index)] + sender.task)];
       if (sent > begin) {
         begin = sent;
@@ -73,19 +74,19 @@ std::vector<PathStep> critical_path(const Tables& t, const Replay& replay,
   return path;
 }
 
-void throw_deadlock(const Tables& t, const std::vector<int64_t>& base,
+void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
                     const std::vector<int32_t>& waits, const std::vector<int32_t>& arrived,
                     const std::vector<bool>& ended) {
   // Nothing can start any more. Every lane of every replayed rank that has tasks left is stuck at
   // the first of them; each gets a line with what it waits for: a dependency, a message, members
   // of its group. After kShown lines they are only counted.
-  const Program& p = *t.program;
+  const Program& p = *tables.program;
   constexpr int kShown = 12;
   int found = 0;
   std::string text;
-  for (size_t i = 0; i < t.num_ranks(); ++i) {
-    const ClassTable& c = t.of(static_cast<int32_t>(i));
-    const int32_t cls = t.cls[i];
+  for (size_t i = 0; i < tables.num_ranks(); ++i) {
+    const ClassTable& table = tables.of(static_cast<int32_t>(i));
+    const int32_t cls = tables.cls[i];
     const auto& tasks = p.classes[at(cls)].tasks;
     std::array<bool, program::kNumLanes> seen{};
     for (size_t k = 0; k < tasks.size(); ++k) {
@@ -94,38 +95,38 @@ void throw_deadlock(const Tables& t, const std::vector<int64_t>& base,
       if (done || seen[lane]) continue;
       seen[lane] = true;
       if (++found > kShown) continue;
-      const TaskRecord& r = c.tasks[k];
+      const TaskRecord& r = table.tasks[k];
       const auto name = [&](TaskId task) { return program::task_name(p, cls, task); };
       std::string why;
       if (waits[at(base[i]) + k] > 0) {
         why = "waits for its dependencies";
-        for (TaskId d : tasks[k].deps) {
-          if (!ended[at(base[i] + d)]) {
-            why = "waits for " + name(d);
+        for (TaskId dep : tasks[k].deps) {
+          if (!ended[at(base[i] + dep)]) {
+            why = "waits for " + name(dep);
             break;
           }
         }
       } else if (r.type == TaskType::recv) {
-        const P2pRecord& link = c.p2p[at(r.aux)];
-        const int32_t peer = t.ranks[at(t.peer(link.link, static_cast<int32_t>(i)))];
+        const P2pRecord& link = table.p2p[at(r.aux)];
+        const int32_t peer = tables.ranks[at(tables.peer(link.link, static_cast<int32_t>(i)))];
         why = link.partner == kNone
                   ? fmt::format("waits for a message (tag {}) that rank {} never sends",
                                 tasks[k].tag, peer)
                   : fmt::format("waits for {} of rank {}",
                                 program::task_name(p, p.class_of(peer), link.partner), peer);
       } else if (r.type == TaskType::collective) {
-        const CollectiveRecord& record = c.collectives[at(r.aux)];
-        const int32_t group = t.channel_group[at(record.channel)];
+        const CollectiveRecord& record = table.collectives[at(r.aux)];
+        const int32_t group = tables.channel_group[at(record.channel)];
         const Instance& instance =
-            t.instances[at(group)][at(t.instance(group, static_cast<int32_t>(i)))];
+            tables.instances[at(group)][at(tables.instance(group, static_cast<int32_t>(i)))];
         why = fmt::format("waits in its group: {} of {} members have arrived",
-                          arrived[state_of(t, record, static_cast<int32_t>(i))],
+                          arrived[state_of(tables, record, static_cast<int32_t>(i))],
                           instance.members.size());
       } else {
         why = "never ended";
       }
-      text += fmt::format("\n  rank {} {}: {} {}", t.ranks[i], program::to_string(tasks[k].lane),
-                          name(static_cast<TaskId>(k)), why);
+      text += fmt::format("\n  rank {} {}: {} {}", tables.ranks[i],
+                          program::to_string(tasks[k].lane), name(static_cast<TaskId>(k)), why);
     }
   }
   if (found > kShown) {

@@ -11,17 +11,17 @@
 
 namespace hocket::sim {
 
-trace::Trace to_trace(const Program& p, const Replay& r) {
+trace::Trace to_trace(const Program& program, const Replay& r) {
   HOCKET_CHECK(std::ssize(r.start_ns) == r.num_tasks, "the replay kept no timeline");
-  trace::TraceBuilder builder(p, "predicted step", "simulation");
+  trace::TraceBuilder builder(program, "predicted step", "simulation");
   for (size_t i = 0; i < r.ranks.size(); ++i) {
     const int32_t rank = r.ranks[i];
     const auto first = static_cast<size_t>(r.base[i]);
-    const size_t count = p.classes[static_cast<size_t>(p.class_of(rank))].tasks.size();
+    const size_t count = program.classes[static_cast<size_t>(program.class_of(rank))].tasks.size();
     builder.add_step(rank, 0, std::span(r.start_ns).subspan(first, count),
                      std::span(r.end_of_ns).subspan(first, count));
   }
-  if (r.one_per_class && std::ssize(r.ranks) < p.mesh.size()) {
+  if (r.one_per_class && std::ssize(r.ranks) < program.mesh.size()) {
     std::string text;
     for (size_t i = 0; i < r.ranks.size(); ++i) {
       text += fmt::format("{}rank {} stands for {}", i > 0 ? ", " : "", r.ranks[i], r.stands[i]);

@@ -75,12 +75,12 @@ class ModelDurations : public Durations {
 };
 
 /// Element type in which most of the products' FLOPs are done.
-graph::DType product_dtype(const Program& p) {
+graph::DType product_dtype(const Program& program) {
   std::map<graph::DType, double> flops;
-  for (const program::RankClass& c : p.classes) {
-    for (const Task& t : c.tasks) {
-      if (p.kind(t).flops > 0) {
-        flops[program::compute_dtype(p.kind(t))] += p.kind(t).flops;
+  for (const program::RankClass& cls : program.classes) {
+    for (const Task& task : cls.tasks) {
+      if (program.kind(task).flops > 0) {
+        flops[program::compute_dtype(program.kind(task))] += program.kind(task).flops;
       }
     }
   }
@@ -97,23 +97,23 @@ graph::DType product_dtype(const Program& p) {
 
 /// By the first replayed rank of every class: where a duration comes from does not depend on the
 /// rank.
-ProvenanceShares shares(const Program& p, ModelDurations& durations, const Replay& replay) {
+ProvenanceShares shares(const Program& program, ModelDurations& durations, const Replay& replay) {
   double total[3] = {0, 0, 0}, judged = 0, error = 0;
-  std::vector<int32_t> first(p.classes.size(), program::kNone);
-  std::vector<double> ranks(p.classes.size(), 0);
+  std::vector<int32_t> first(program.classes.size(), program::kNone);
+  std::vector<double> ranks(program.classes.size(), 0);
   for (size_t i = 0; i < replay.ranks.size(); ++i) {
-    const size_t cls = at(p.class_of(replay.ranks[i]));
+    const size_t cls = at(program.class_of(replay.ranks[i]));
     if (first[cls] == program::kNone) {
       first[cls] = replay.ranks[i];
     }
     ranks[cls] += replay.stands[i];
   }
-  for (size_t c = 0; c < p.classes.size(); ++c) {
+  for (size_t c = 0; c < program.classes.size(); ++c) {
     std::map<int32_t, int32_t> group_shape;
-    const auto& tasks = p.classes[c].tasks;
+    const auto& tasks = program.classes[c].tasks;
     for (size_t k = 0; k < tasks.size(); ++k) {
-      const Task& t = tasks[k];
-      const program::Kind& kind = p.kind(t);
+      const Task& task = tasks[k];
+      const program::Kind& kind = program.kind(task);
       const int32_t cls = static_cast<int32_t>(c);
       const TaskId id = static_cast<TaskId>(k);
       TaskCost cost;
@@ -122,12 +122,13 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
       } else if (comm::op(kind.communication).role == comm::Role::receive) {
         continue;  // the sender pays
       } else if (comm::op(kind.communication).role == comm::Role::send) {
-        const int32_t pair[2] = {first[c], p.peer_of(t, first[c])};
+        const int32_t pair[2] = {first[c], program.peer_of(task, first[c])};
         cost = durations.transfer(cls, id, durations.shape_of(pair));
       } else {
-        const auto [it, fresh] = group_shape.emplace(t.group, 0);
+        const auto [it, fresh] = group_shape.emplace(task.group, 0);
         if (fresh) {
-          it->second = durations.shape_of(p.members(p.groups[at(t.group)], first[c]));
+          it->second =
+              durations.shape_of(program.members(program.groups[at(task.group)], first[c]));
         }
         cost = durations.transfer(cls, id, it->second);
       }
@@ -144,7 +145,7 @@ ProvenanceShares shares(const Program& p, ModelDurations& durations, const Repla
           judged / sum};
 }
 
-void summarise_path(const Program& p, const Replay& replay, SimReport& report) {
+void summarise_path(const Program& program, const Replay& replay, SimReport& report) {
   // The path has thousands of steps; a reader wants to know which kinds of task make it long. Sum
   // by (kind, phase), keep the longest step of each as the example, and show the five largest.
   struct Sum {
@@ -152,31 +153,32 @@ void summarise_path(const Program& p, const Replay& replay, SimReport& report) {
     const PathStep* example = nullptr;
   };
   std::map<std::pair<program::KindId, program::Phase>, Sum> by_kind;
-  for (const PathStep& s : replay.path) {
-    const int32_t cls = p.class_of(replay.ranks[at(s.index)]);
-    const Task& t = p.classes[at(cls)].tasks[at(s.task)];
-    Sum& sum = by_kind[{t.kind, t.phase}];
-    const int64_t ns = s.end_ns - s.begin_ns;
+  for (const PathStep& step : replay.path) {
+    const int32_t cls = program.class_of(replay.ranks[at(step.index)]);
+    const Task& task = program.classes[at(cls)].tasks[at(step.task)];
+    Sum& sum = by_kind[{task.kind, task.phase}];
+    const int64_t ns = step.end_ns - step.begin_ns;
     report.path_ns += ns;
     sum.ns += ns;
     ++sum.count;
     if (ns > sum.longest) {
       sum.longest = ns;
-      sum.example = &s;
+      sum.example = &step;
     }
   }
   for (const auto& [key, sum] : by_kind) {
     const int32_t rank = replay.ranks[at(sum.example->index)];
-    PathEntry e;
-    e.op = p.kinds[at(key.first)].op;
-    e.name = fmt::format("{} on rank {}",
-                         program::task_name(p, p.class_of(rank), sum.example->task), rank);
-    e.count = sum.count;
-    e.ns = sum.ns;
-    report.path.push_back(std::move(e));
+    PathEntry entry;
+    entry.op = program.kinds[at(key.first)].op;
+    entry.name =
+        fmt::format("{} on rank {}",
+                    program::task_name(program, program.class_of(rank), sum.example->task), rank);
+    entry.count = sum.count;
+    entry.ns = sum.ns;
+    report.path.push_back(std::move(entry));
   }
   std::stable_sort(report.path.begin(), report.path.end(),
-                   [](const PathEntry& a, const PathEntry& b) { return a.ns > b.ns; });
+                   [](const PathEntry& entry, const PathEntry& b) { return entry.ns > b.ns; });
   if (report.path.size() > 5) {
     report.path.resize(5);
   }
@@ -207,9 +209,9 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
     crosses |= shape.nodes > 1;
   }
   for (const program::RankClass& cls : p.classes) {
-    for (const Task& t : cls.tasks) {
-      intra |= t.lane == Lane::intra;
-      inter |= t.lane == Lane::inter;
+    for (const Task& task : cls.tasks) {
+      intra |= task.lane == Lane::intra;
+      inter |= task.lane == Lane::inter;
     }
   }
   if (crosses && intra && !inter) {
@@ -220,10 +222,10 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
   }
   if (!report.fits()) {
     for (size_t c = 0; c < report.memory.size(); ++c) {
-      if (const program::Memory& m = report.memory[c]; m.total() > report.device_memory) {
+      if (const program::Memory& memory = report.memory[c]; memory.total() > report.device_memory) {
         report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}",
                                            p.classes[c].stage,
-                                           human_bytes(static_cast<double>(m.total())),
+                                           human_bytes(static_cast<double>(memory.total())),
                                            human_bytes(static_cast<double>(report.device_memory))));
       }
     }
@@ -287,8 +289,8 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.stages = static_cast<int32_t>(program.classes.size());
   report.replayed_ranks = static_cast<int32_t>(result.ranks.size());
   report.replayed_tasks = result.num_tasks;
-  for (int32_t r = 0; r < world; ++r) {
-    report.tasks += std::ssize(program.classes[at(program.class_of(r))].tasks);
+  for (int32_t rank = 0; rank < world; ++rank) {
+    report.tasks += std::ssize(program.classes[at(program.class_of(rank))].tasks);
   }
   report.step_ns = result.end_ns;
   report.tokens = options.tokens;

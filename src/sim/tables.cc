@@ -37,19 +37,20 @@ class Builder {
     if (p_.classes.empty()) fail("sim", "the program has no rank class");
     pp_ = p_.mesh.axis("pp");
     class_of_.resize(at(world));
-    for (int32_t r = 0; r < world; ++r) {
-      class_of_[at(r)] = p_.class_of(r);
+    for (int32_t rank = 0; rank < world; ++rank) {
+      class_of_[at(rank)] = p_.class_of(rank);
     }
-    for (size_t c = 0; c < p_.classes.size(); ++c) {
-      flatten(static_cast<int32_t>(c));
+    for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+      flatten(static_cast<int32_t>(cls));
     }
     match_messages();
     check_collectives();
     choose_ranks(world);
     place_groups(world);
     place_links();
-    for (ClassTable& c : t_.classes) {
-      c.transfer_ns.assign((c.collectives.size() + c.p2p.size()) * at(t_.num_shapes), -1);
+    for (ClassTable& table : t_.classes) {
+      table.transfer_ns.assign((table.collectives.size() + table.p2p.size()) * at(t_.num_shapes),
+                               -1);
     }
     return std::move(t_);
   }
@@ -62,13 +63,13 @@ class Builder {
     auto operator<=>(const Message&) const = default;
   };
 
-  void flatten(int32_t c) {
+  void flatten(int32_t cls) {
     // Two passes over the class, as for any adjacency list in one array. The first counts: how many
     // tasks wait for each task, and for how many each one waits (its dependencies, and its
     // predecessor in the lane, which is an edge like any other). The counts become the bounds
     // [succ_begin, succ_end) of every task's successors; the second pass fills them in, moving
     // succ_end along. Then every task gets what its kind needs (classify).
-    const RankClass& rc = p_.classes[at(c)];
+    const RankClass& rc = p_.classes[at(cls)];
     const int32_t n = static_cast<int32_t>(rc.tasks.size());
     ClassTable table;
     table.tasks.resize(at(n));
@@ -78,12 +79,12 @@ class Builder {
     last.fill(kNone);
     for (int32_t i = 0; i < n; ++i) {
       const Task& task = rc.tasks[at(i)];
-      for (TaskId d : task.deps) {
-        if (d < 0 || d >= n || d == i) {
+      for (TaskId dep : task.deps) {
+        if (dep < 0 || dep >= n || dep == i) {
           fail("sim", "{} depends on task {}; expected another task of its class (0 to {})",
-               program::task_name(p_, c, i), d, n - 1);
+               program::task_name(p_, cls, i), dep, n - 1);
         }
-        ++out[at(d)];
+        ++out[at(dep)];
         ++table.waits[at(i)];
       }
       int32_t& previous = last[static_cast<size_t>(task.lane)];
@@ -103,8 +104,8 @@ class Builder {
     last.fill(kNone);
     for (int32_t i = 0; i < n; ++i) {
       const Task& task = rc.tasks[at(i)];
-      for (TaskId d : task.deps) {
-        table.succ[at(table.tasks[at(d)].succ_end++)] = i;
+      for (TaskId dep : task.deps) {
+        table.succ[at(table.tasks[at(dep)].succ_end++)] = i;
       }
       int32_t& previous = last[static_cast<size_t>(task.lane)];
       if (previous != kNone) {
@@ -113,28 +114,28 @@ class Builder {
       previous = i;
     }
     for (int32_t i = 0; i < n; ++i) {
-      classify(c, i, table);
+      classify(cls, i, table);
     }
     t_.classes.push_back(std::move(table));
   }
 
-  void classify(int32_t c, int32_t i, ClassTable& table) {
+  void classify(int32_t cls, int32_t i, ClassTable& table) {
     // A task is one of three things to the event loop. A message end: its link is noted, and it
     // joins the queue of its channel, by which match_messages pairs the k-th send with the k-th
     // receive. A collective: it gets its ordinal in its channel (group and lane), by which members
     // meet. Everything else is work whose duration is known now.
-    const Task& task = p_.classes[at(c)].tasks[at(i)];
+    const Task& task = p_.classes[at(cls)].tasks[at(i)];
     const program::Kind& kind = p_.kind(task);
     TaskRecord& record = table.tasks[at(i)];
     record.lane = static_cast<uint8_t>(task.lane);
     if (program::is_communication(kind) && !program::is_collective(kind)) {
       const bool send = comm::op(kind.communication).role == comm::Role::send;
       if (task.peer_axis < 0 || at(task.peer_axis) >= p_.mesh.axes.size()) {
-        fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, c, i),
+        fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, cls, i),
              task.peer_axis, p_.mesh.axes.size() - 1);
       }
       const Link link = link_of(task.peer_axis, task.peer);
-      const int32_t other = p_.peer_class(task, c);
+      const int32_t other = p_.peer_class(task, cls);
       record.type = send ? TaskType::send : TaskType::recv;
       record.aux = static_cast<int32_t>(table.p2p.size());
       P2pRecord p2p;
@@ -144,12 +145,13 @@ class Builder {
       }
       table.p2p.push_back(p2p);
       const Link back = link_of(link.axis, -link.offset);
-      auto& queue = send ? sends_[{c, other, link, task.tag}] : recvs_[{other, c, back, task.tag}];
+      auto& queue =
+          send ? sends_[{cls, other, link, task.tag}] : recvs_[{other, cls, back, task.tag}];
       queue.push_back(i);
     } else if (program::is_collective(kind)) {
       if (task.group < 0 || at(task.group) >= p_.groups.size()) {
-        fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, c, i), task.group,
-             static_cast<int64_t>(p_.groups.size()) - 1);
+        fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, cls, i),
+             task.group, static_cast<int64_t>(p_.groups.size()) - 1);
       }
       record.type = TaskType::collective;
       record.aux = static_cast<int32_t>(table.collectives.size());
@@ -160,14 +162,14 @@ class Builder {
         t_.channel_length.push_back(0);
         t_.channel_tasks.emplace_back(p_.classes.size());
       }
-      std::vector<int32_t>& order = t_.channel_tasks[at(it->second)][at(c)];
+      std::vector<int32_t>& order = t_.channel_tasks[at(it->second)][at(cls)];
       table.collectives.push_back({it->second, static_cast<int32_t>(order.size())});
       order.push_back(i);
       int32_t& length = t_.channel_length[at(it->second)];
       length = std::max(length, static_cast<int32_t>(order.size()));
     } else {
-      record.ns = durations_.work_ns(c, i);
-      HOCKET_CHECK(record.ns >= 0, "{} takes {} ns", program::task_name(p_, c, i), record.ns);
+      record.ns = durations_.work_ns(cls, i);
+      HOCKET_CHECK(record.ns >= 0, "{} takes {} ns", program::task_name(p_, cls, i), record.ns);
     }
   }
 
@@ -185,11 +187,11 @@ class Builder {
       ClassTable& from = t_.classes[at(message.from)];
       ClassTable& to = t_.classes[at(message.to)];
       for (size_t k = 0; k < n; ++k) {
-        P2pRecord& s = from.p2p[at(from.tasks[at(sends[k])].aux)];
-        P2pRecord& r = to.p2p[at(to.tasks[at(it->second[k])].aux)];
-        s.partner = it->second[k];
-        s.slot = r.slot;
-        r.partner = sends[k];
+        P2pRecord& record = from.p2p[at(from.tasks[at(sends[k])].aux)];
+        P2pRecord& p2p = to.p2p[at(to.tasks[at(it->second[k])].aux)];
+        record.partner = it->second[k];
+        record.slot = p2p.slot;
+        p2p.partner = sends[k];
       }
     }
   }
@@ -268,29 +270,29 @@ class Builder {
     t_.shared_cores = options_.cores_per_node > 0 &&
                       int64_t{crowd} * options_.threads_per_rank > options_.cores_per_node;
     if (t_.shared_cores) {
-      for (ClassTable& c : t_.classes) {
-        for (TaskRecord& r : c.tasks) {
-          if (r.type == TaskType::work && r.lane == static_cast<uint8_t>(Lane::compute)) {
-            r.type = TaskType::shared_work;
+      for (ClassTable& table : t_.classes) {
+        for (TaskRecord& record : table.tasks) {
+          if (record.type == TaskType::work && record.lane == static_cast<uint8_t>(Lane::compute)) {
+            record.type = TaskType::shared_work;
           }
         }
       }
     }
     t_.one_per_class = !options_.all_ranks && !t_.shared_cores && uniform(world);
     std::vector<int32_t> counts(p_.classes.size(), 0);
-    for (int32_t r = 0; r < world; ++r) {
-      ++counts[at(class_of_[at(r)])];
+    for (int32_t rank = 0; rank < world; ++rank) {
+      ++counts[at(class_of_[at(rank)])];
     }
     index_of_.assign(at(world), kNone);
     std::vector<bool> taken(p_.classes.size(), false);
-    for (int32_t r = 0; r < world; ++r) {
-      const int32_t c = class_of_[at(r)];
-      if (t_.one_per_class && taken[at(c)]) continue;
-      taken[at(c)] = true;
-      index_of_[at(r)] = static_cast<int32_t>(t_.ranks.size());
-      t_.ranks.push_back(r);
-      t_.cls.push_back(c);
-      t_.stands.push_back(t_.one_per_class ? counts[at(c)] : 1);
+    for (int32_t rank = 0; rank < world; ++rank) {
+      const int32_t cls = class_of_[at(rank)];
+      if (t_.one_per_class && taken[at(cls)]) continue;
+      taken[at(cls)] = true;
+      index_of_[at(rank)] = static_cast<int32_t>(t_.ranks.size());
+      t_.ranks.push_back(rank);
+      t_.cls.push_back(cls);
+      t_.stands.push_back(t_.one_per_class ? counts[at(cls)] : 1);
     }
   }
 
@@ -299,13 +301,13 @@ class Builder {
     std::vector<std::map<int32_t, int32_t>> group_shape(p_.classes.size());
     std::vector<std::map<int32_t, int32_t>> link_shape(p_.classes.size());
     std::vector<std::vector<bool>> seen(p_.groups.size());
-    for (int32_t r = 0; r < world; ++r) {
-      for (int32_t g : used_groups_[at(class_of_[at(r)])]) {
+    for (int32_t rank = 0; rank < world; ++rank) {
+      for (int32_t g : used_groups_[at(class_of_[at(rank)])]) {
         if (seen[at(g)].empty()) {
           seen[at(g)].assign(at(world), false);
         }
-        if (seen[at(g)][at(r)]) continue;
-        const std::vector<int32_t> ranks = members(g, r);
+        if (seen[at(g)][at(rank)]) continue;
+        const std::vector<int32_t> ranks = members(g, rank);
         const int32_t shape = shape_of(ranks);
         for (int32_t m : ranks) {
           seen[at(g)][at(m)] = true;
@@ -317,9 +319,9 @@ class Builder {
     for (const auto& [message, sends] : sends_) {
       auto& known = link_shape[at(message.from)];
       if (known.count(links_.at(message.link))) continue;
-      for (int32_t r = 0; r < world; ++r) {
-        if (class_of_[at(r)] != message.from) continue;
-        const int32_t pair[2] = {r, moved_rank(r, message.link)};
+      for (int32_t rank = 0; rank < world; ++rank) {
+        if (class_of_[at(rank)] != message.from) continue;
+        const int32_t pair[2] = {rank, moved_rank(rank, message.link)};
         const int32_t shape = shape_of(pair);
         if (known.emplace(links_.at(message.link), shape).first->second != shape) return false;
       }
@@ -341,9 +343,9 @@ class Builder {
         const std::vector<int32_t> ranks = members(g, t_.ranks[i]);
         instance.shape = shape_of(ranks);
         const int32_t id = static_cast<int32_t>(t_.instances[at(g)].size());
-        for (int32_t r : ranks) {
-          HOCKET_CHECK(r >= 0 && r < world, "group {} has member {} of {}", g, r, world);
-          const int32_t index = index_of_[at(r)];
+        for (int32_t rank : ranks) {
+          HOCKET_CHECK(rank >= 0 && rank < world, "group {} has member {} of {}", g, rank, world);
+          const int32_t index = index_of_[at(rank)];
           if (index == kNone) continue;
           instance.members.push_back(index);
           t_.instance_of[at(g) * n + at(index)] = id;
@@ -363,15 +365,15 @@ class Builder {
     t_.link_peer.assign(links_.size() * n, kNone);
     t_.link_shape.assign(links_.size() * n, 0);
     std::vector<std::vector<bool>> used(p_.classes.size(), std::vector<bool>(links_.size(), false));
-    for (size_t c = 0; c < p_.classes.size(); ++c) {
-      for (const P2pRecord& r : t_.classes[c].p2p) {
-        used[c][at(r.link)] = true;
+    for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+      for (const P2pRecord& record : t_.classes[cls].p2p) {
+        used[cls][at(record.link)] = true;
       }
     }
     for (const auto& [link, id] : links_) {
       for (size_t i = 0; i < n; ++i) {
-        const int32_t c = t_.cls[i];
-        if (!used[at(c)][at(id)]) continue;
+        const int32_t cls = t_.cls[i];
+        if (!used[at(cls)][at(id)]) continue;
         const int32_t pair[2] = {t_.ranks[i], moved_rank(t_.ranks[i], link)};
         int32_t peer = index_of_[at(pair[1])];
         // One rank per class: the peer is represented by the rank that stands for its class.
@@ -384,9 +386,9 @@ class Builder {
     }
   }
 
-  int32_t index_of_class(int32_t c) const {
-    const auto it = std::find(t_.cls.begin(), t_.cls.end(), c);
-    HOCKET_CHECK(it != t_.cls.end(), "class {} is not replayed", c);
+  int32_t index_of_class(int32_t cls) const {
+    const auto it = std::find(t_.cls.begin(), t_.cls.end(), cls);
+    HOCKET_CHECK(it != t_.cls.end(), "class {} is not replayed", cls);
     return static_cast<int32_t>(it - t_.cls.begin());
   }
 

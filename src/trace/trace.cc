@@ -140,11 +140,11 @@ std::string header(const Trace& trace) {
   out += "}},\n\"traceEvents\":[\n";
 
   std::map<int32_t, std::vector<bool>> used;  // rank -> lanes with events
-  for (int32_t r = 0; r < trace.num_ranks; ++r) {
-    used[r];
+  for (int32_t rank = 0; rank < trace.num_ranks; ++rank) {
+    used[rank];
   }
-  for (const TraceMemory& m : trace.memory) {
-    used[m.rank];
+  for (const TraceMemory& sample : trace.memory) {
+    used[sample.rank];
   }
   for (const TraceEvent& e : trace.events) {
     std::vector<bool>& lanes = used[e.rank];
@@ -175,52 +175,52 @@ std::string header(const Trace& trace) {
 // Longest line without its strings: every key, eleven numbers of at most 24 characters.
 constexpr size_t kLineBytes = 640;
 
-char* write_event(const TraceEvent& e, const std::vector<std::string>& text, char* at) {
+char* write_event(const TraceEvent& event, const std::vector<std::string>& text, char* at) {
   Line line(at);
-  const std::string& kind = text[e.kind];
+  const std::string& kind = text[event.kind];
   line.lit("{\"ph\":\"X\",\"name\":");
-  line.str(e.name ? text[e.name] : kind);
+  line.str(event.name ? text[event.name] : kind);
   line.lit(",\"cat\":");
   line.str(kind);
   line.lit(",\"pid\":");
-  line.num(e.rank + 1);
+  line.num(event.rank + 1);
   line.lit(",\"tid\":");
-  line.num(e.lane + 1);
+  line.num(event.lane + 1);
   line.lit(",\"ts\":");
-  line.micro(e.start_ns);
+  line.micro(event.start_ns);
   line.lit(",\"dur\":");
-  line.micro(e.end_ns - e.start_ns);
+  line.micro(event.end_ns - event.start_ns);
   line.lit(",\"args\":{\"task\":");
-  line.num(e.task);
-  if (e.phase) {
+  line.num(event.task);
+  if (event.phase) {
     line.lit(",\"phase\":");
-    line.str(text[e.phase]);
+    line.str(text[event.phase]);
   }
   const auto coordinate = [&](const auto& key, int32_t value) {
     if (value == program::kNone) return;
     line.lit(key);
     line.num(value);
   };
-  coordinate(",\"step\":", e.step);
-  coordinate(",\"micro_batch\":", e.micro_batch);
-  coordinate(",\"stage\":", e.stage);
-  coordinate(",\"layer\":", e.layer);
-  if (e.bytes != 0) {
+  coordinate(",\"step\":", event.step);
+  coordinate(",\"micro_batch\":", event.micro_batch);
+  coordinate(",\"stage\":", event.stage);
+  coordinate(",\"layer\":", event.layer);
+  if (event.bytes != 0) {
     line.lit(",\"bytes\":");
-    line.num(e.bytes);
+    line.num(event.bytes);
   }
-  if (e.flops != 0) {
+  if (event.flops != 0) {
     line.lit(",\"flops\":");
-    line.real(e.flops);
+    line.real(event.flops);
   }
-  coordinate(",\"group\":", e.group);
-  if (e.flow_end == FlowEnd::none || e.flow == 0) {
+  coordinate(",\"group\":", event.group);
+  if (event.flow_end == FlowEnd::none || event.flow == 0) {
     line.lit("}},\n");
     return line.end();
   }
-  const bool out = e.flow_end == FlowEnd::out;
+  const bool out = event.flow_end == FlowEnd::out;
   line.lit(",\"flow\":");
-  line.num(e.flow);
+  line.num(event.flow);
   if (out) {
     line.lit(",\"end\":\"out\"}},\n");
   } else {
@@ -233,13 +233,13 @@ char* write_event(const TraceEvent& e, const std::vector<std::string>& text, cha
   } else {
     line.lit("{\"ph\":\"f\",\"bp\":\"e\",\"name\":\"transfer\",\"cat\":\"transfer\",\"id\":");
   }
-  line.num(e.flow);
+  line.num(event.flow);
   line.lit(",\"pid\":");
-  line.num(e.rank + 1);
+  line.num(event.rank + 1);
   line.lit(",\"tid\":");
-  line.num(e.lane + 1);
+  line.num(event.lane + 1);
   line.lit(",\"ts\":");
-  line.micro(out ? e.start_ns : std::max(e.start_ns, e.end_ns - 1));
+  line.micro(out ? event.start_ns : std::max(event.start_ns, event.end_ns - 1));
   line.lit("},\n");
   return line.end();
 }
@@ -266,26 +266,26 @@ void write_to(const Trace& trace, Sink& sink) {
       chunk.resize(bytes);
     }
   };
-  for (const TraceEvent& e : trace.events) {
-    reserve(kLineBytes + std::max(length(e.name), length(e.kind)) + length(e.kind) +
-            length(e.phase));
-    used = static_cast<size_t>(write_event(e, text, chunk.data() + used) - chunk.data());
+  for (const TraceEvent& event : trace.events) {
+    reserve(kLineBytes + std::max(length(event.name), length(event.kind)) + length(event.kind) +
+            length(event.phase));
+    used = static_cast<size_t>(write_event(event, text, chunk.data() + used) - chunk.data());
   }
-  for (const TraceMemory& m : trace.memory) {
-    reserve(kLineBytes + length(m.name));
+  for (const TraceMemory& sample : trace.memory) {
+    reserve(kLineBytes + length(sample.name));
     Line line(chunk.data() + used);
     line.lit("{\"ph\":\"C\",\"name\":");
-    if (m.name) {
-      line.str(text[m.name]);
+    if (sample.name) {
+      line.str(text[sample.name]);
     } else {
       line.lit("\"memory\"");
     }
     line.lit(",\"pid\":");
-    line.num(m.rank + 1);
+    line.num(sample.rank + 1);
     line.lit(",\"ts\":");
-    line.micro(m.t_ns);
+    line.micro(sample.t_ns);
     line.lit(",\"args\":{\"bytes\":");
-    line.num(m.bytes);
+    line.num(sample.bytes);
     line.lit("}},\n");
     used = static_cast<size_t>(line.end() - chunk.data());
   }

@@ -14,16 +14,16 @@ TraceBuilder::TraceBuilder(const program::Program& program, std::string title, s
   trace_.title = std::move(title);
   trace_.source = std::move(source);
   trace_.num_ranks = program.mesh.size();
-  for (int32_t r = 0; r < trace_.num_ranks; ++r) {
-    class_of_rank_.push_back(program.class_of(r));
+  for (int32_t rank = 0; rank < trace_.num_ranks; ++rank) {
+    class_of_rank_.push_back(program.class_of(rank));
   }
   for (const program::Kind& kind : program.kinds) {
     kind_.push_back(trace_.intern(kind.op));
     recomputed_.push_back(trace_.intern(kind.op + " (recompute)"));
   }
-  for (const program::Phase p : {program::Phase::forward, program::Phase::backward,
-                                 program::Phase::grad, program::Phase::optimizer}) {
-    phase_.push_back(trace_.intern(to_string(p)));
+  for (const program::Phase phase : {program::Phase::forward, program::Phase::backward,
+                                     program::Phase::grad, program::Phase::optimizer}) {
+    phase_.push_back(trace_.intern(to_string(phase)));
   }
 }
 
@@ -37,30 +37,30 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
                cls.tasks.size());
   const program::Task& t = cls.tasks[static_cast<size_t>(task)];
   const program::Kind& kind = program_.kind(t);
-  TraceEvent e;
-  e.start_ns = start_ns;
-  e.end_ns = end_ns;
-  e.bytes = kind.bytes;
-  e.flops = kind.flops;
-  e.kind = kind_[static_cast<size_t>(t.kind)];
-  e.name = t.recompute ? recomputed_[static_cast<size_t>(t.kind)] : 0;
-  e.phase = phase_[static_cast<size_t>(t.phase)];
-  e.task = static_cast<uint32_t>(task);
-  e.rank = rank;
-  e.step = step;
-  e.micro_batch = t.micro_batch;
-  e.stage = cls.stage;
-  e.layer = t.layer;
-  e.lane = static_cast<uint16_t>(t.lane);
+  TraceEvent event;
+  event.start_ns = start_ns;
+  event.end_ns = end_ns;
+  event.bytes = kind.bytes;
+  event.flops = kind.flops;
+  event.kind = kind_[static_cast<size_t>(t.kind)];
+  event.name = t.recompute ? recomputed_[static_cast<size_t>(t.kind)] : 0;
+  event.phase = phase_[static_cast<size_t>(t.phase)];
+  event.task = static_cast<uint32_t>(task);
+  event.rank = rank;
+  event.step = step;
+  event.micro_batch = t.micro_batch;
+  event.stage = cls.stage;
+  event.layer = t.layer;
+  event.lane = static_cast<uint16_t>(t.lane);
   if (t.group != program::kNone) {
-    e.group = group_instance(t.group, rank);
+    event.group = group_instance(t.group, rank);
   } else if (t.peer_axis != program::kNone && program::is_communication(kind)) {
     const int32_t peer = program_.peer_of(t, rank);
     const bool sends = comm::op(kind.communication).role == comm::Role::send;
-    e.flow_end = sends ? FlowEnd::out : FlowEnd::in;
-    e.flow = message(step, sends ? rank : peer, sends ? peer : rank, t.tag, sends);
+    event.flow_end = sends ? FlowEnd::out : FlowEnd::in;
+    event.flow = message(step, sends ? rank : peer, sends ? peer : rank, t.tag, sends);
   }
-  trace_.events.push_back(e);
+  trace_.events.push_back(event);
 }
 
 void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t> start_ns,
@@ -78,9 +78,9 @@ void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t>
 // Both ends count what they exchange, so that the k-th send meets the k-th receive.
 int64_t TraceBuilder::message(int32_t step, int32_t sender, int32_t receiver, int32_t tag,
                               bool sends) {
-  const Message m{step, sender, receiver, tag};
-  const int32_t k = passed_[{m, sends}]++;
-  return flows_.try_emplace({m, k}, static_cast<int64_t>(flows_.size()) + 1).first->second;
+  const Message message{step, sender, receiver, tag};
+  const int32_t k = passed_[{message, sends}]++;
+  return flows_.try_emplace({message, k}, static_cast<int64_t>(flows_.size()) + 1).first->second;
 }
 
 void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
@@ -97,8 +97,8 @@ void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_n
   for (size_t i = 0; i < cls.tasks.size() && i < start_ns.size(); ++i) {
     if (end_ns[i] < start_ns[i]) continue;
     for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
-      for (program::BufferId b : *list) {
-        Life& life = lives[static_cast<size_t>(b)];
+      for (program::BufferId buffer : *list) {
+        Life& life = lives[static_cast<size_t>(buffer)];
         life.from = std::min(life.from, start_ns[i]);
         life.to = std::max(life.to, end_ns[i]);
       }
@@ -125,8 +125,8 @@ void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_n
 
 Trace TraceBuilder::take() {
   std::set<int32_t> steps;
-  for (const TraceEvent& e : trace_.events) {
-    steps.insert(e.step);
+  for (const TraceEvent& event : trace_.events) {
+    steps.insert(event.step);
   }
   steps.erase(program::kNone);
   trace_.steps.assign(steps.begin(), steps.end());

@@ -163,22 +163,23 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
       session_for(run, batch, engine::Purpose::grads, std::move(backend), stores);
   session.feed(batch);
   session.step();
-  Gradients g;
-  g.loss = session.loss();
+  Gradients gradients;
+  gradients.loss = session.loss();
   for (const auto& grad : session.graph().grads) {
     const graph::Tensor& param = session.graph().tensor(grad.param);
-    g.grads.push_back({param, session.collect("grad." + param.name)});
+    gradients.grads.push_back({param, session.collect("grad." + param.name)});
   }
-  return g;
+  return gradients;
 }
 
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
                   engine::Stores& stores) {
-  for (const graph::Tensor& t : compiled.reference.tensors) {
-    if (t.kind == graph::TensorKind::param) {
-      engine::scatter(t, compiled.program, stores, [&](int64_t begin, int64_t count, void* to) {
-        weights.load_range(t.name, begin, count, t.type.dtype, to);
-      });
+  for (const graph::Tensor& tensor : compiled.reference.tensors) {
+    if (tensor.kind == graph::TensorKind::param) {
+      engine::scatter(tensor, compiled.program, stores,
+                      [&](int64_t begin, int64_t count, void* to) {
+                        weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
+                      });
     }
   }
 }

@@ -86,8 +86,8 @@ void require_memory(const engine::Run& run, const program::Program& program,
 
 int64_t most_planned(const std::vector<program::Memory>& planned) {
   int64_t most = 0;
-  for (const program::Memory& m : planned) {
-    most = std::max(most, m.total());
+  for (const program::Memory& memory : planned) {
+    most = std::max(most, memory.total());
   }
   return most;
 }

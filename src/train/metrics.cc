@@ -32,40 +32,40 @@ double StepMetrics::load_max_over_mean() const {
 std::vector<LayerLoad> expert_load(const engine::Session& session) {
   std::vector<LayerLoad> load;
   for (graph::TensorId id : session.graph().outputs) {
-    const graph::Tensor& t = session.graph().tensor(id);
-    if (t.name.rfind("moe.counts.", 0) != 0) continue;
-    std::vector<int64_t> sum(static_cast<size_t>(t.type.numel()), 0);
+    const graph::Tensor& tensor = session.graph().tensor(id);
+    if (tensor.name.rfind("moe.counts.", 0) != 0) continue;
+    std::vector<int64_t> sum(static_cast<size_t>(tensor.type.numel()), 0);
     for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
-      const auto part = session.collect_as<int64_t>(t.name, m);
+      const auto part = session.collect_as<int64_t>(tensor.name, m);
       for (size_t e = 0; e < sum.size(); ++e) {
         sum[e] += part[e];
       }
     }
-    load.push_back({t.layer, std::move(sum)});
+    load.push_back({tensor.layer, std::move(sum)});
   }
   return load;
 }
 
-nlohmann::json to_line(const StepMetrics& m) {
-  const auto world = static_cast<double>(m.world);
-  nlohmann::json line = {{"step", m.step},
-                         {"time_s", m.time_s},
-                         {"tokens", m.tokens_seen},
-                         {"train/loss", m.loss},
-                         {"train/grad_norm", m.grad_norm},
-                         {"train/lr", m.lr},
-                         {"perf/step_s", m.step_s},
-                         {"perf/predicted_step_s", m.predicted_step_s},
-                         {"perf/tokens_per_s_per_device", m.tokens_per_s() / world},
-                         {"perf/tflops_per_device", m.flops_per_s() / world / 1e12},
-                         {"memory/peak_gib", static_cast<double>(m.peak_bytes) / kGib},
-                         {"memory/planned_gib", static_cast<double>(m.planned_bytes) / kGib}};
-  if (m.peak_flops > 0) {
-    line["perf/mfu"] = m.flops_per_s() / world / m.peak_flops;
+nlohmann::json to_line(const StepMetrics& metrics) {
+  const auto world = static_cast<double>(metrics.world);
+  nlohmann::json line = {{"step", metrics.step},
+                         {"time_s", metrics.time_s},
+                         {"tokens", metrics.tokens_seen},
+                         {"train/loss", metrics.loss},
+                         {"train/grad_norm", metrics.grad_norm},
+                         {"train/lr", metrics.lr},
+                         {"perf/step_s", metrics.step_s},
+                         {"perf/predicted_step_s", metrics.predicted_step_s},
+                         {"perf/tokens_per_s_per_device", metrics.tokens_per_s() / world},
+                         {"perf/tflops_per_device", metrics.flops_per_s() / world / 1e12},
+                         {"memory/peak_gib", static_cast<double>(metrics.peak_bytes) / kGib},
+                         {"memory/planned_gib", static_cast<double>(metrics.planned_bytes) / kGib}};
+  if (metrics.peak_flops > 0) {
+    line["perf/mfu"] = metrics.flops_per_s() / world / metrics.peak_flops;
   }
-  if (!m.expert_load.empty()) {
-    line["moe/load_max_over_mean"] = m.load_max_over_mean();
-    for (const LayerLoad& layer : m.expert_load) {
+  if (!metrics.expert_load.empty()) {
+    line["moe/load_max_over_mean"] = metrics.load_max_over_mean();
+    for (const LayerLoad& layer : metrics.expert_load) {
       line["moe/layers"].push_back(layer.layer);
       line["moe/load"].push_back(layer.tokens);
     }
@@ -73,19 +73,19 @@ nlohmann::json to_line(const StepMetrics& m) {
   return line;
 }
 
-std::string progress_text(const StepMetrics& m, int64_t steps, double eta_s,
+std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
                           const std::string& held_out) {
-  std::string text =
-      fmt::format("step {}/{}  loss {:.4f}  {:.0f} tok/s", m.step, steps, m.loss, m.tokens_per_s());
-  if (m.step < steps) {
+  std::string text = fmt::format("step {}/{}  loss {:.4f}  {:.0f} tok/s", metrics.step, steps,
+                                 metrics.loss, metrics.tokens_per_s());
+  if (metrics.step < steps) {
     text += "  ETA " + human_time(eta_s);
   }
-  text +=
-      fmt::format("  step {} (predicted {})", human_time(m.step_s), human_time(m.predicted_step_s));
-  if (!m.expert_load.empty()) {
-    text += fmt::format("  experts max/mean {:.2f}", m.load_max_over_mean());
+  text += fmt::format("  step {} (predicted {})", human_time(metrics.step_s),
+                      human_time(metrics.predicted_step_s));
+  if (!metrics.expert_load.empty()) {
+    text += fmt::format("  experts max/mean {:.2f}", metrics.load_max_over_mean());
   }
-  text += fmt::format("  {:.1f} GFLOP/s", m.flops_per_s() / 1e9);
+  text += fmt::format("  {:.1f} GFLOP/s", metrics.flops_per_s() / 1e9);
   if (!held_out.empty()) {
     text += "  " + held_out;
   }

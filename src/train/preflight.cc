@@ -45,9 +45,9 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
              static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
   fmt::print("weights  {}\n", weights);
   std::fflush(stdout);
-  const auto split = [](const data::SplitStats& s) {
-    return fmt::format("{} tokens in {}", human_count(static_cast<double>(s.tokens)),
-                       engine::counted(s.files, "file"));
+  const auto split = [](const data::SplitStats& split_stats) {
+    return fmt::format("{} tokens in {}", human_count(static_cast<double>(split_stats.tokens)),
+                       engine::counted(split_stats.files, "file"));
   };
   fmt::print("data     {}: {}; held out {}\n", dataset.folder(), split(dataset.train_stats()),
              dataset.valid() ? split(dataset.valid_stats()) : "nothing");
@@ -58,8 +58,8 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   result.memory = planned_memory(run, program, dataset.valid() != nullptr);
   require_memory(run, program, result.memory);
   check::CheckOptions options;
-  for (const program::Memory& m : result.memory) {
-    options.evaluation.push_back(m.evaluation);
+  for (const program::Memory& memory : result.memory) {
+    options.evaluation.push_back(memory.evaluation);
   }
   if (run.config.cluster.memory_budget) {
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
@@ -96,9 +96,11 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   result.trace = sim::to_trace(program, replay);
   result.step_s = static_cast<double>(result.report.step_ns) * 1e-9;
   result.provenance = sim::provenance_text(result.report);
-  const auto fullest = std::max_element(
-      result.memory.begin(), result.memory.end(),
-      [](const program::Memory& a, const program::Memory& b) { return a.total() < b.total(); });
+  const auto fullest =
+      std::max_element(result.memory.begin(), result.memory.end(),
+                       [](const program::Memory& memory, const program::Memory& b) {
+                         return memory.total() < b.total();
+                       });
   fmt::print("memory   {} planned per rank ({})\n",
              human_bytes(static_cast<double>(fullest->total())), program::parts_text(*fullest));
   fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),

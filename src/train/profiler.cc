@@ -58,23 +58,23 @@ engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compi
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options) {
-  const program::Program& p = compiled.program;
+  const program::Program& program = compiled.program;
   cost::Profile result;
   result.machine = engine::machine_facts();
   result.machine["backend"] = backend->describe();
   result.cores = std::max(1u, std::thread::hardware_concurrency());
   result.threads = engine::threads_per_rank(run.plan);
-  std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(p);
+  std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(program);
   std::map<std::string, std::vector<double>> samples;
   const engine::Batch batch = random_batch(run, compiled);
   std::set<int32_t> classes;
-  for (const auto& t : targets) {
-    classes.insert(t.cls);
+  for (const auto& profile_target : targets) {
+    classes.insert(profile_target.cls);
   }
   for (int32_t cls : classes) {
-    const int32_t rank = p.ranks_of(cls)[0];
-    engine::Stores stores(static_cast<size_t>(p.mesh.size()));
-    engine::initialise(compiled.reference, p, 1, stores);
+    const int32_t rank = program.ranks_of(cls)[0];
+    engine::Stores stores(static_cast<size_t>(program.mesh.size()));
+    engine::initialise(compiled.reference, program, 1, stores);
     comm::SoloCommunicator solo(rank);
     runtime::ExecutorOptions how;
     how.threads = static_cast<int>(result.threads);
@@ -82,13 +82,14 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     std::exception_ptr error;
     std::thread worker([&] {
       try {
-        runtime::Executor executor(p, rank, backend, &solo, stores[static_cast<size_t>(rank)], how);
+        runtime::Executor executor(program, rank, backend, &solo, stores[static_cast<size_t>(rank)],
+                                   how);
         engine::feed(batch, compiled, rank, executor);
-        const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
+        const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i) {
-          if (!program::is_communication(p.kind(tasks[i]))) {
-            key_of[i] = cost::kind_key(p.kind(tasks[i]), tasks[i].accumulate.bits());
+          if (!program::is_communication(program.kind(tasks[i]))) {
+            key_of[i] = cost::kind_key(program.kind(tasks[i]), tasks[i].accumulate.bits());
           }
         }
         constexpr int kWarmUp = 2, kLeast = 5;
@@ -116,7 +117,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
             const double passes = static_cast<double>(pass - kWarmUp + 1) / kLeast;
             const double time = seconds_since(start) / std::max(options.seconds, 1e-9);
             options.progress(fmt::format("timing tasks: {}, {:.0f} %",
-                                         p.classes[static_cast<size_t>(cls)].name,
+                                         program.classes[static_cast<size_t>(cls)].name,
                                          100 * std::min({1.0, passes, time})));
           }
         }
@@ -129,13 +130,13 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
       std::rethrow_exception(error);
     }
   }
-  for (const auto& t : targets) {
-    const program::Kind& kind = p.kinds[static_cast<size_t>(t.kind)];
-    const auto& ns = samples[t.key];
-    HOCKET_CHECK(!ns.empty(), "{} was not timed", t.key);
+  for (const auto& profile_target : targets) {
+    const program::Kind& kind = program.kinds[static_cast<size_t>(profile_target.kind)];
+    const auto& ns = samples[profile_target.key];
+    HOCKET_CHECK(!ns.empty(), "{} was not timed", profile_target.key);
     const double middle = median(ns);
-    result.tasks.push_back({t.key, kind.op, to_string(program::compute_dtype(kind)), kind.flops,
-                            kind.bytes, static_cast<int64_t>(middle),
+    result.tasks.push_back({profile_target.key, kind.op, to_string(program::compute_dtype(kind)),
+                            kind.flops, kind.bytes, static_cast<int64_t>(middle),
                             (quantile(ns, 0.75) - quantile(ns, 0.25)) / middle});
     // The rate of the best large product is what MFU is a share of.
     const double rate = kind.flops / (middle * 1e-9);
@@ -151,7 +152,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     }
   }
   std::erase_if(result.peak_flops, [](const auto& p) { return p.second == 0; });
-  if (p.mesh.size() > 1) {
+  if (program.mesh.size() > 1) {
     comm::LinkTimes link = comm::time_local_link();
     for (const char* name : {"intra", "inter"}) {
       result.links[name] = {link.latency_s * 1e9, link.bytes_per_s};
@@ -189,9 +190,9 @@ std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
   return "";
 }
 
-bool same_file(const std::string& a, const std::string& b) {
+bool same_file(const std::string& text, const std::string& b) {
   std::error_code none_there;
-  return std::filesystem::equivalent(a, b, none_there);
+  return std::filesystem::equivalent(text, b, none_there);
 }
 
 }  // namespace
@@ -217,10 +218,10 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
   try {
     cost::Profile earlier = cost::read_profile(own);
     if (shortcoming(earlier, run, compiled.program).empty()) return earlier;
-  } catch (const Error& e) {
+  } catch (const Error& error) {
     // Not there, of an older form, or damaged; what never was a profile stays.
     if (file_exists(own) && read_file(own).find("hocket-profile-") == std::string::npos) {
-      throw e.with("this run would replace it with its own timings; choose another output.dir");
+      throw error.with("this run would replace it with its own timings; choose another output.dir");
     }
   }
   cost::Profile fresh = profile(run, compiled, backend, options);

@@ -20,34 +20,34 @@ using KeyValues = std::vector<std::pair<std::string, json>>;
 json or_null(const std::optional<int64_t>& value) { return value ? json(*value) : json(nullptr); }
 
 /// Every field of a model's config under its name in a config.json.
-KeyValues values_of(const models::ModelConfig& m) {
-  return {{"model_type", m.family},
-          {"vocab_size", m.vocab_size},
-          {"hidden_size", m.hidden_size},
-          {"num_hidden_layers", m.num_layers},
-          {"num_attention_heads", m.num_heads},
-          {"num_key_value_heads", m.num_kv_heads},
-          {"head_dim", m.head_dim},
-          {"intermediate_size", m.intermediate_size},
-          {"max_position_embeddings", m.max_position},
-          {"rms_norm_eps", m.rms_norm_eps},
-          {"initializer_range", m.initializer_range},
-          {"tie_word_embeddings", m.tie_word_embeddings},
-          {"rope_theta", m.rope.theta},
-          {"rope_type", m.rope.scaling},
-          {"rope factor", m.rope.factor},
-          {"rope low_freq_factor", m.rope.low_freq_factor},
-          {"rope high_freq_factor", m.rope.high_freq_factor},
-          {"original_max_position_embeddings", m.rope.original_max_position},
-          {"num_experts", m.num_experts},
-          {"num_experts_per_tok", m.top_k},
-          {"moe_intermediate_size", m.moe_intermediate_size},
-          {"norm_topk_prob", m.norm_topk_prob},
-          {"router_aux_loss_coef", m.router_aux_loss_coef},
-          {"layers with experts", m.moe_layer},
-          {"bos_token_id", or_null(m.bos_token_id)},
-          {"pad_token_id", or_null(m.pad_token_id)},
-          {"eos_token_id", m.eos_token_ids}};
+KeyValues values_of(const models::ModelConfig& config) {
+  return {{"model_type", config.family},
+          {"vocab_size", config.vocab_size},
+          {"hidden_size", config.hidden_size},
+          {"num_hidden_layers", config.num_layers},
+          {"num_attention_heads", config.num_heads},
+          {"num_key_value_heads", config.num_kv_heads},
+          {"head_dim", config.head_dim},
+          {"intermediate_size", config.intermediate_size},
+          {"max_position_embeddings", config.max_position},
+          {"rms_norm_eps", config.rms_norm_eps},
+          {"initializer_range", config.initializer_range},
+          {"tie_word_embeddings", config.tie_word_embeddings},
+          {"rope_theta", config.rope.theta},
+          {"rope_type", config.rope.scaling},
+          {"rope factor", config.rope.factor},
+          {"rope low_freq_factor", config.rope.low_freq_factor},
+          {"rope high_freq_factor", config.rope.high_freq_factor},
+          {"original_max_position_embeddings", config.rope.original_max_position},
+          {"num_experts", config.num_experts},
+          {"num_experts_per_tok", config.top_k},
+          {"moe_intermediate_size", config.moe_intermediate_size},
+          {"norm_topk_prob", config.norm_topk_prob},
+          {"router_aux_loss_coef", config.router_aux_loss_coef},
+          {"layers with experts", config.moe_layer},
+          {"bos_token_id", or_null(config.bos_token_id)},
+          {"pad_token_id", or_null(config.pad_token_id)},
+          {"eos_token_id", config.eos_token_ids}};
 }
 
 bool is_unset_token(const std::pair<std::string, json>& field) {
@@ -72,19 +72,19 @@ Position Position::of(const checkpoint::Checkpoint& from) {
   const std::string where = from.folder() + "/run.json: data";
   const json object = parse_json(from.state().data, where);
   const JsonView in(object, where);
-  Position p;
-  p.fingerprint = in.get_string("fingerprint");
+  Position position;
+  position.fingerprint = in.get_string("fingerprint");
   if (in.has("reference_hash")) {
-    p.certificate = check::parse_certificate(in);
+    position.certificate = check::parse_certificate(in);
   }
   if (in.has("began_with")) {
-    p.began_with = in.get_string("began_with");
+    position.began_with = in.get_string("began_with");
   }
-  p.steps = in.get_int("steps", 0);
+  position.steps = in.get_int("steps", 0);
   if (in.has("time_s")) {
-    p.time_s = in.get_double("time_s");
+    position.time_s = in.get_double("time_s");
   }
-  return p;
+  return position;
 }
 
 void check_same_training(const engine::Run& run, const std::string& data_fingerprint,
@@ -93,7 +93,7 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
   const json config = parse_json(from.state().config, path + ": config");
   const JsonView model = JsonView(config, path + ": config").at("model");
   const JsonView train = JsonView(config, path + ": config").at("train");
-  const engine::TrainSection& t = run.config.train;
+  const engine::TrainSection& section = run.config.train;
   const auto compare = [&from](const std::string& key, const json& saved, const json& now) {
     if (saved != now) {
       fail(from.folder(),
@@ -109,9 +109,9 @@ void check_same_training(const engine::Run& run, const std::string& data_fingerp
     compare("the model's " + now[i].first, saved[i].second, now[i].second);
   }
   compare("model.dtype", model.get_string("dtype"), run.config.model.dtype);
-  compare("train.seed", from.state().seed, t.seed);
-  compare("train.global_batch", train.get_int("global_batch"), t.global_batch);
-  compare("train.seq_len", train.get_int("seq_len"), t.seq_len);
+  compare("train.seed", from.state().seed, section.seed);
+  compare("train.global_batch", train.get_int("global_batch"), section.global_batch);
+  compare("train.seq_len", train.get_int("seq_len"), section.seq_len);
   compare("data.dir's fingerprint", Position::of(from).fingerprint, data_fingerprint);
 }
 
@@ -127,7 +127,9 @@ std::vector<std::string> changed_settings(const engine::Run& run,
     for (const auto& [key, value] : keys.items()) {
       const json::json_pointer at("/" + section + "/" + key);
       const json& before = saved.contains(at) ? saved.at(at) : otherwise.at(at);
-      const auto shown = [](const json& v) { return v.is_null() ? "default" : v.dump(); };
+      const auto shown = [](const json& object) {
+        return object.is_null() ? "default" : object.dump();
+      };
       if (before != value) {
         changes.push_back(fmt::format("{}.{} {} -> {}", section, key, shown(before), shown(value)));
       }
@@ -137,17 +139,17 @@ std::vector<std::string> changed_settings(const engine::Run& run,
 }
 
 void restore(const checkpoint::Checkpoint& from, engine::Session& session) {
-  for (const graph::Tensor& t : session.graph().tensors) {
-    if (t.kind == graph::TensorKind::param) {
-      engine::scatter(t, session.program(), session.stores(),
+  for (const graph::Tensor& tensor : session.graph().tensors) {
+    if (tensor.kind == graph::TensorKind::param) {
+      engine::scatter(tensor, session.program(), session.stores(),
                       [&](int64_t begin, int64_t count, void* to) {
-                        from.weights().load_range(t.name, begin, count, t.type.dtype, to);
+                        from.weights().load_range(tensor.name, begin, count, tensor.type.dtype, to);
                       });
     }
-    if (t.kind == graph::TensorKind::state) {
-      engine::scatter(t, session.program(), session.stores(),
+    if (tensor.kind == graph::TensorKind::state) {
+      engine::scatter(tensor, session.program(), session.stores(),
                       [&](int64_t begin, int64_t count, void* to) {
-                        from.load_optimizer_range(t.name, t.type, begin, count, to);
+                        from.load_optimizer_range(tensor.name, tensor.type, begin, count, to);
                       });
     }
   }
@@ -156,12 +158,12 @@ void restore(const checkpoint::Checkpoint& from, engine::Session& session) {
 std::string save(const std::string& folder, const engine::Session& session,
                  checkpoint::CheckpointContent content) {
   std::vector<std::vector<std::byte>> held;  // what `content` points to
-  for (const graph::Tensor& t : session.graph().tensors) {
-    const bool param = t.kind == graph::TensorKind::param;
-    if (!param && t.kind != graph::TensorKind::state) continue;
-    held.push_back(engine::gather(t, session.program(), session.stores()));
+  for (const graph::Tensor& tensor : session.graph().tensors) {
+    const bool param = tensor.kind == graph::TensorKind::param;
+    if (!param && tensor.kind != graph::TensorKind::state) continue;
+    held.push_back(engine::gather(tensor, session.program(), session.stores()));
     auto& list = param ? content.params : content.optimizer;
-    list.push_back({t.name, t.type, held.back().data()});
+    list.push_back({tensor.name, tensor.type, held.back().data()});
   }
   return checkpoint::save_checkpoint(folder, content);
 }

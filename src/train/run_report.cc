@@ -33,17 +33,17 @@ trace::Trace to_trace(const engine::Session& session, const std::string& title, 
   trace::TraceBuilder builder(session.program(), title, "run");
   int64_t origin = INT64_MAX;
   for (const auto& rank : times) {
-    for (const runtime::TaskTime& t : rank) {
-      if (t.end_ns > 0) {
-        origin = std::min(origin, t.start_ns);
+    for (const runtime::TaskTime& task_time : rank) {
+      if (task_time.end_ns > 0) {
+        origin = std::min(origin, task_time.start_ns);
       }
     }
   }
   for (size_t r = 0; r < times.size(); ++r) {
     std::vector<int64_t> start, end;
-    for (const runtime::TaskTime& t : times[r]) {
-      start.push_back(t.start_ns);
-      end.push_back(t.end_ns);
+    for (const runtime::TaskTime& task_time : times[r]) {
+      start.push_back(task_time.start_ns);
+      end.push_back(task_time.end_ns);
     }
     builder.add_step(static_cast<int32_t>(r), static_cast<int32_t>(step), start, end, -origin);
   }
@@ -63,8 +63,8 @@ std::vector<diagnose::Baseline> baselines_of(const engine::OutputSection& output
     found = data::kept_baselines(dataset, {.xz = all}, [&](const std::string& what) {
       progress.update("baselines, once: " + what);
     });
-  } catch (const Error& e) {
-    log_warning("the report will have no baselines: {}", e.what());
+  } catch (const Error& error) {
+    log_warning("the report will have no baselines: {}", error.what());
     return {};
   }
   std::vector<diagnose::Baseline> list;
@@ -107,9 +107,9 @@ std::string millions(double count) { return fmt::format("{:.2f} M", count / 1e6)
 int64_t RunReport::Kept::duration_ns() const {
   int64_t first = INT64_MAX, last = 0;
   for (const auto& rank : times) {
-    for (const runtime::TaskTime& t : rank) {
-      first = std::min(first, t.start_ns);
-      last = std::max(last, t.end_ns);
+    for (const runtime::TaskTime& task_time : rank) {
+      first = std::min(first, task_time.start_ns);
+      last = std::max(last, task_time.end_ns);
     }
   }
   return last - first;
@@ -173,33 +173,35 @@ void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int
 
 /// Everything that does not come from a traced step.
 diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
-  const models::ModelConfig& m = run_.model;
+  const models::ModelConfig& config = run_.model;
   const auto params = static_cast<double>(prediction_.params);
   const auto active = static_cast<double>(prediction_.active_params);
   diagnose::ReportData report;
-  report.title = fmt::format("{}: {:.1f} M parameters learn {}", m.family, params / 1e6,
+  report.title = fmt::format("{}: {:.1f} M parameters learn {}", config.family, params / 1e6,
                              run_.config.data.name);
   report.subtitle =
-      fmt::format("{} · {:.1f} M parameters · {}", m.family, params / 1e6, describe(run_));
+      fmt::format("{} · {:.1f} M parameters · {}", config.family, params / 1e6, describe(run_));
   report.date = started_;
   report.command = command_;
   report.version = HOCKET_VERSION;
   report.status = fmt::format("finished, {} steps", steps_done);
 
-  const auto split = [](const data::SplitStats& s) {
-    return fmt::format("{}, {} tokens", engine::counted(s.files, "file"),
-                       human_count(static_cast<double>(s.tokens)));
+  const auto split = [](const data::SplitStats& split_stats) {
+    return fmt::format("{}, {} tokens", engine::counted(split_stats.files, "file"),
+                       human_count(static_cast<double>(split_stats.tokens)));
   };
   diagnose::FactGroup model{
       "Model",
-      {{"family", m.family},
+      {{"family", config.family},
        {"parameters", fmt::format("{}, {} active", millions(params), millions(active))},
-       {"layers", std::to_string(m.num_layers)},
-       {"width", std::to_string(m.hidden_size)},
-       {"heads", fmt::format("{} over {} of {}", m.num_heads, m.num_kv_heads, m.head_dim)},
-       {"vocabulary", std::to_string(m.vocab_size)}}};
-  if (m.num_experts > 0) {
-    model.rows.push_back({"experts", fmt::format("{}, {} per token", m.num_experts, m.top_k)});
+       {"layers", std::to_string(config.num_layers)},
+       {"width", std::to_string(config.hidden_size)},
+       {"heads",
+        fmt::format("{} over {} of {}", config.num_heads, config.num_kv_heads, config.head_dim)},
+       {"vocabulary", std::to_string(config.vocab_size)}}};
+  if (config.num_experts > 0) {
+    model.rows.push_back(
+        {"experts", fmt::format("{}, {} per token", config.num_experts, config.top_k)});
   }
   if (!began_with_.empty()) {
     model.rows.push_back({"weights at first", began_with_});
@@ -250,8 +252,8 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   for (const Kept& kept : kept_) {
     by_time.push_back(&kept);
   }
-  std::stable_sort(by_time.begin(), by_time.end(), [](const Kept* a, const Kept* b) {
-    return a->duration_ns() < b->duration_ns();
+  std::stable_sort(by_time.begin(), by_time.end(), [](const Kept* kept, const Kept* b) {
+    return kept->duration_ns() < b->duration_ns();
   });
   const Kept& median = *by_time[by_time.size() / 2];
   trace::Trace trace = to_trace(session, title, median.step, median.times);
@@ -272,10 +274,11 @@ void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session
     ranks_of_event.assign(prediction_.trace.events.size(), static_cast<int32_t>(run_.plan.dp));
   }
   diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
-  for (size_t c = 0; c < program.classes.size(); ++c) {
-    report.memory.push_back(diagnose::memory_plan_of(program, static_cast<int32_t>(c), &measured));
-    report.memory[c].planned = prediction_.memory[c];
-    report.memory[c].measured = measured_[c];
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    report.memory.push_back(
+        diagnose::memory_plan_of(program, static_cast<int32_t>(cls), &measured));
+    report.memory[cls].planned = prediction_.memory[cls];
+    report.memory[cls].measured = measured_[cls];
   }
 }
 
@@ -316,17 +319,18 @@ std::vector<diagnose::Command> RunReport::next_commands() const {
 /// The last lines on the terminal: held-out figures, step time, memory.
 void RunReport::print_summary(const diagnose::ReportData& report,
                               const program::Program& program) const {
-  for (const diagnose::Baseline& b : report.baselines) {
-    fmt::print("{:<22} {:.4f} bits/byte ({})\n", b.name, b.bits_per_byte, b.what);
+  for (const diagnose::Baseline& baseline : report.baselines) {
+    fmt::print("{:<22} {:.4f} bits/byte ({})\n", baseline.name, baseline.bits_per_byte,
+               baseline.what);
   }
   if (final_bits_per_byte_ > 0) {
     fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_bits_per_byte_,
                final_read_.empty() ? "the same held-out files" : final_read_);
   }
   std::vector<double> settled;
-  for (const diagnose::TrainPoint& p : report.metrics.train) {
-    if (p.step >= report.settled_step) {
-      settled.push_back(p.step_s);
+  for (const diagnose::TrainPoint& train_point : report.metrics.train) {
+    if (train_point.step >= report.settled_step) {
+      settled.push_back(train_point.step_s);
     }
   }
   if (!settled.empty()) {

@@ -23,7 +23,8 @@ constexpr int64_t kPromptTokens = 32;  // of a prompt that is taken from the dat
 
 }  // namespace
 
-int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64_t position) {
+int32_t draw(const std::vector<double>& logits, const GenerateOptions& generate_options,
+             uint64_t position) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   auto by_logit = [&](int32_t a, int32_t b) {
@@ -31,24 +32,25 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& o, uint64
                ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]
                : a < b;
   };
-  if (o.temperature <= 0) return *std::min_element(order.begin(), order.end(), by_logit);
+  if (generate_options.temperature <= 0)
+    return *std::min_element(order.begin(), order.end(), by_logit);
   std::sort(order.begin(), order.end(), by_logit);
-  if (o.top_k > 0 && o.top_k < static_cast<int64_t>(order.size())) {
-    order.resize(static_cast<size_t>(o.top_k));
+  if (generate_options.top_k > 0 && generate_options.top_k < static_cast<int64_t>(order.size())) {
+    order.resize(static_cast<size_t>(generate_options.top_k));
   }
   const double top = logits[static_cast<size_t>(order[0])];
   std::vector<double> p;
   double sum = 0;
   for (int32_t id : order) {
-    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / o.temperature));
+    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / generate_options.temperature));
     sum += p.back();
   }
   double kept = 0;
   size_t n = 0;
-  while (n < p.size() && (n == 0 || kept < o.top_p * sum)) {
+  while (n < p.size() && (n == 0 || kept < generate_options.top_p * sum)) {
     kept += p[n++];
   }
-  double u = uniform(o.seed, hash_name("sample"), position) * kept;
+  double u = uniform(generate_options.seed, hash_name("sample"), position) * kept;
   for (size_t i = 0; i < n; ++i) {
     if ((u -= p[i]) < 0) return order[i];
   }
@@ -78,26 +80,26 @@ std::string generate(
 
   engine::Stores stores(1);
   auto session_for = [&](int64_t n) {
-    engine::CompileOptions o;
-    o.purpose = engine::Purpose::generate;
-    o.new_tokens = n;
-    o.cache_slots = slots;
-    o.num_micro_batches = 1;
-    return std::make_unique<engine::Session>(engine::compile(run, o), backend, stores,
+    engine::CompileOptions compile_options;
+    compile_options.purpose = engine::Purpose::generate;
+    compile_options.new_tokens = n;
+    compile_options.cache_slots = slots;
+    compile_options.num_micro_batches = 1;
+    return std::make_unique<engine::Session>(engine::compile(run, compile_options), backend, stores,
                                              engine::executor_options(run));
   };
   auto decode = session_for(1);
-  for (const graph::Tensor& t : decode->graph().tensors) {
-    if (t.kind == graph::TensorKind::param) {
-      engine::scatter(t, decode->program(), stores, [&](int64_t begin, int64_t count, void* to) {
-        weights(t, begin, count, to);
-      });
+  for (const graph::Tensor& tensor : decode->graph().tensors) {
+    if (tensor.kind == graph::TensorKind::param) {
+      engine::scatter(
+          tensor, decode->program(), stores,
+          [&](int64_t begin, int64_t count, void* to) { weights(tensor, begin, count, to); });
     }
   }
   engine::initialise(decode->graph(), decode->program(), 0, stores);
 
   /// Runs tokens [begin, begin + count); returns the logits of the last one.
-  auto forward = [&](engine::Session& s, int64_t n, int64_t begin, int64_t count) {
+  auto forward = [&](engine::Session& session, int64_t n, int64_t begin, int64_t count) {
     engine::Batch batch(1, n);
     for (int64_t i = 0; i < n; ++i) {
       const size_t at = static_cast<size_t>(i);
@@ -107,9 +109,9 @@ std::string generate(
         batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
       }
     }
-    s.feed(batch);
-    s.step();
-    std::vector<std::byte> raw = s.collect("logits", 0);
+    session.feed(batch);
+    session.step();
+    std::vector<std::byte> raw = session.collect("logits", 0);
     const size_t v = static_cast<size_t>(run.model.vocab_size);
     const size_t at = static_cast<size_t>(count - 1) * v;
     std::vector<double> logits(v);
@@ -180,27 +182,28 @@ std::string prompt_from(const data::Dataset& dataset) {
 
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
                              const data::Dataset& dataset) {
-  GenerateOptions o;
-  o.prompt = run.config.output.sample_prompt;
-  if (o.prompt.empty()) {
-    o.prompt = prompt_from(dataset);
+  GenerateOptions generate_options;
+  generate_options.prompt = run.config.output.sample_prompt;
+  if (generate_options.prompt.empty()) {
+    generate_options.prompt = prompt_from(dataset);
   }
-  o.max_new_tokens = 160;
+  generate_options.max_new_tokens = 160;
   std::map<std::string, std::vector<std::byte>> full;
-  auto weights = [&](const graph::Tensor& t, int64_t begin, int64_t count, void* to) {
-    auto it = full.find(t.name);
+  auto weights = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
+    auto it = full.find(tensor.name);
     if (it == full.end()) {
-      graph::TensorId id = session.graph().find(t.name);
-      HOCKET_CHECK(id != graph::kNone, "the session has no {}", t.name);
-      it = full.emplace(t.name, engine::gather(session.graph().tensor(id), session.program(),
-                                               session.stores()))
+      graph::TensorId id = session.graph().find(tensor.name);
+      HOCKET_CHECK(id != graph::kNone, "the session has no {}", tensor.name);
+      it = full.emplace(tensor.name, engine::gather(session.graph().tensor(id), session.program(),
+                                                    session.stores()))
                .first;
     }
-    const int64_t size = size_of(t.type.dtype);
+    const int64_t size = size_of(tensor.type.dtype);
     std::memcpy(to, it->second.data() + begin * size, static_cast<size_t>(count * size));
   };
   std::string text;
-  const std::string raw = generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, o);
+  const std::string raw =
+      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, generate_options);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
     const int n = utf8_length(raw, at);
@@ -211,8 +214,10 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
     }
     at += static_cast<size_t>(std::max(n, 1));
   }
-  return {o.prompt, text,
-          fmt::format("temperature {}, top-p {}, seed {}", o.temperature, o.top_p, o.seed), ""};
+  return {generate_options.prompt, text,
+          fmt::format("temperature {}, top-p {}, seed {}", generate_options.temperature,
+                      generate_options.top_p, generate_options.seed),
+          ""};
 }
 
 }  // namespace hocket::train

@@ -28,25 +28,25 @@
 
 namespace hocket::train {
 
-double final_learning_rate(const engine::TrainSection& t) {
-  return std::min(t.min_lr.value_or(t.lr / 10), t.lr);
+double final_learning_rate(const engine::TrainSection& train) {
+  return std::min(train.min_lr.value_or(train.lr / 10), train.lr);
 }
 
-double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps) {
-  if (step <= t.warmup_steps) {
-    return t.lr * static_cast<double>(step) / static_cast<double>(t.warmup_steps);
+double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps) {
+  if (step <= train.warmup_steps) {
+    return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup_steps);
   }
-  const double span = static_cast<double>(std::max<int64_t>(1, steps - t.warmup_steps));
-  const double x = std::min(1.0, static_cast<double>(step - t.warmup_steps) / span);
-  const double end = final_learning_rate(t);
-  return end + (t.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
+  const double span = static_cast<double>(std::max<int64_t>(1, steps - train.warmup_steps));
+  const double x = std::min(1.0, static_cast<double>(step - train.warmup_steps) / span);
+  const double end = final_learning_rate(train);
+  return end + (train.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x));
 }
 
 engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,
                        int64_t seq_len) {
   engine::Batch batch(rows, seq_len);
-  for (int64_t r = 0; r < rows; ++r) {
-    loader.fill((step - 1) * rows + r, batch.row(r));
+  for (int64_t row = 0; row < rows; ++row) {
+    loader.fill((step - 1) * rows + row, batch.row(row));
   }
   return batch;
 }
@@ -78,18 +78,19 @@ void expect_own_folder(const std::string& dir) {
 }
 
 /// Says what of the schedule does not do what it seems to.
-void tell_schedule(const engine::TrainSection& t, int64_t steps) {
-  if (t.min_lr && *t.min_lr > t.lr) {
+void tell_schedule(const engine::TrainSection& section, int64_t steps) {
+  if (section.min_lr && *section.min_lr > section.lr) {
     log_warning(
         "train.min_lr is {}, above train.lr: the learning rate stays at {} after the "
         "warm-up",
-        *t.min_lr, t.lr);
+        *section.min_lr, section.lr);
   }
-  if (t.warmup_steps > steps) {
+  if (section.warmup_steps > steps) {
     log_warning(
         "train.warmup_steps is {}, but the training has {} step{}: the learning rate ends "
         "at {} instead of {}",
-        t.warmup_steps, steps, steps == 1 ? "" : "s", learning_rate(t, steps, steps), t.lr);
+        section.warmup_steps, steps, steps == 1 ? "" : "s", learning_rate(section, steps, steps),
+        section.lr);
   }
 }
 
@@ -274,10 +275,10 @@ template <typename Write>
 void Trainer::storing(const Write& write) const {
   try {
     write();
-  } catch (const Error& e) {
-    throw e.with(last_checkpoint_.empty()
-                     ? "there is no checkpoint yet"
-                     : last_checkpoint_ + " is complete, and the same command goes on from it");
+  } catch (const Error& error) {
+    throw error.with(last_checkpoint_.empty()
+                         ? "there is no checkpoint yet"
+                         : last_checkpoint_ + " is complete, and the same command goes on from it");
   }
 }
 
@@ -286,66 +287,67 @@ void Trainer::storing(const Write& write) const {
 void Trainer::one_step(int64_t step) {
   const double begin = now_s();
   engine::Batch batch = batch_of(*loader_, step, t_.global_batch, t_.seq_len);
-  StepMetrics m;
-  m.step = step;
-  m.lr = learning_rate(t_, step, steps_);
+  StepMetrics metrics;
+  metrics.step = step;
+  metrics.lr = learning_rate(t_, step, steps_);
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(batch.num_targets(), 1));
-  batch.hyper = engine::Hyper::of(t_, m.lr, step);
+  batch.hyper = engine::Hyper::of(t_, metrics.lr, step);
   session_->feed(batch);
   session_->step();
-  m.loss = session_->loss();
-  m.step_s = now_s() - begin;
-  m.grad_norm = session_->collect_as<double>("grad_norm")[0];
-  if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) {
+  metrics.loss = session_->loss();
+  metrics.step_s = now_s() - begin;
+  metrics.grad_norm = session_->collect_as<double>("grad_norm")[0];
+  if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) {
     fail_run(
-        "train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step, m.loss,
-        m.grad_norm,
+        "train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step,
+        metrics.loss, metrics.grad_norm,
         last_checkpoint_.empty() ? "there is no checkpoint yet" : last_checkpoint_ + " is intact");
   }
-  losses_.push_back({step, m.loss});
-  trained_s_ += m.step_s;
-  mean_step_s_ = mean_step_s_ == 0 ? m.step_s : 0.9 * mean_step_s_ + 0.1 * m.step_s;
+  losses_.push_back({step, metrics.loss});
+  trained_s_ += metrics.step_s;
+  mean_step_s_ = mean_step_s_ == 0 ? metrics.step_s : 0.9 * mean_step_s_ + 0.1 * metrics.step_s;
 
-  m.tokens = batch.rows * batch.seq_len;
-  m.tokens_seen = step * m.tokens;
-  m.time_s = trained_s_;
-  m.predicted_step_s = prediction_.step_s;
-  m.model_flops = prediction_.model_flops;
-  m.peak_flops = prediction_.peak_flops;
-  m.world = run_.plan.world();
+  metrics.tokens = batch.rows * batch.seq_len;
+  metrics.tokens_seen = step * metrics.tokens;
+  metrics.time_s = trained_s_;
+  metrics.predicted_step_s = prediction_.step_s;
+  metrics.model_flops = prediction_.model_flops;
+  metrics.peak_flops = prediction_.peak_flops;
+  metrics.world = run_.plan.world();
   memory_.after_step(*session_, evaluator_.get(), prediction_.memory);
-  m.peak_bytes = memory_.most();
-  m.planned_bytes = most_planned(prediction_.memory);
-  m.expert_load = expert_load(*session_);
-  storing([&] { metrics_.append(to_line(m)); });
+  metrics.peak_bytes = memory_.most();
+  metrics.planned_bytes = most_planned(prediction_.memory);
+  metrics.expert_load = expert_load(*session_);
+  storing([&] { metrics_.append(to_line(metrics)); });
   report_.after_step(*session_, step);
   const double eta_s = static_cast<double>(steps_ - step) * mean_step_s_;
-  progress_->update(progress_text(m, steps_, eta_s, held_out_));
+  progress_->update(progress_text(metrics, steps_, eta_s, held_out_));
 }
 
 void Trainer::evaluate(int64_t step, bool final) {
   if (!evaluator_) return;
   const double begin = now_s();
   const int64_t sequences = final ? t_.final_eval_sequences : t_.eval_sequences;
-  const HeldOut h = evaluator_->run(sequences, [&](int64_t done, int64_t total) {
+  const HeldOut held_out = evaluator_->run(sequences, [&](int64_t done, int64_t total) {
     progress_->update(fmt::format("validation {}/{} sequences", done, total));
   });
-  held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", h.bits_per_byte(), step);
+  held_out_ = fmt::format("held-out {:.3f} bits/byte (step {})", held_out.bits_per_byte(), step);
   storing([&] {
     metrics_.append({{"step", step},
                      {"time_s", trained_s_},
-                     {"eval/loss", h.loss()},
-                     {"eval/bits_per_byte", h.bits_per_byte()},
-                     {"eval/complete", h.complete()},
+                     {"eval/loss", held_out.loss()},
+                     {"eval/bits_per_byte", held_out.bits_per_byte()},
+                     {"eval/complete", held_out.complete()},
                      {"eval/final", final}});
   });
-  const std::string read = h.complete()
-                               ? "all held-out files"
-                               : fmt::format("{} of {} held-out sequences", h.sequences, h.of);
+  const std::string read = held_out.complete() ? "all held-out files"
+                                               : fmt::format("{} of {} held-out sequences",
+                                                             held_out.sequences, held_out.of);
   progress_->print(fmt::format("step {}: held-out loss {:.4f}, {:.4f} bits/byte ({}, {})", step,
-                               h.loss(), h.bits_per_byte(), read, human_time(now_s() - begin)));
+                               held_out.loss(), held_out.bits_per_byte(), read,
+                               human_time(now_s() - begin)));
   if (final) {
-    report_.set_final(h.bits_per_byte(), h.complete() ? "" : read);
+    report_.set_final(held_out.bits_per_byte(), held_out.complete() ? "" : read);
   }
 }
 

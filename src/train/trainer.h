@@ -23,10 +23,10 @@ struct TrainOptions {
 int train(const engine::Run& run, const TrainOptions& options);
 
 /// Where the learning rate ends: train.min_lr, or a tenth of train.lr; at most train.lr.
-double final_learning_rate(const engine::TrainSection& t);
+double final_learning_rate(const engine::TrainSection& train);
 
 /// Learning rate of step 1..steps: linear warm-up, then cosine to final_learning_rate().
-double learning_rate(const engine::TrainSection& t, int64_t step, int64_t steps);
+double learning_rate(const engine::TrainSection& train, int64_t step, int64_t steps);
 
 /// The sequences of step 1, 2, ...: row r is sequence (step - 1) · rows + r of the training.
 engine::Batch batch_of(const data::PackedLoader& loader, int64_t step, int64_t rows,

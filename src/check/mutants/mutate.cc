@@ -13,33 +13,33 @@ struct Row {
   bool (*apply)(Mutator&);
 };
 constexpr Row kRows[] = {
-    {"drop-task", [](Mutator& m) { return m.drop_task(); }},
-    {"double-task", [](Mutator& m) { return m.double_task(); }},
-    {"swap-tasks", [](Mutator& m) { return m.swap_tasks(); }},
-    {"move-task", [](Mutator& m) { return m.move_task(); }},
-    {"lane", [](Mutator& m) { return m.change_lane(); }},
-    {"input", [](Mutator& m) { return m.change_operand(false); }},
-    {"output", [](Mutator& m) { return m.change_operand(true); }},
-    {"swap-inputs", [](Mutator& m) { return m.swap_operands(); }},
-    {"drop-edge", [](Mutator& m) { return m.drop_edge(); }},
-    {"change-edge", [](Mutator& m) { return m.change_edge(); }},
-    {"add-edge", [](Mutator& m) { return m.add_edge(); }},
-    {"group", [](Mutator& m) { return m.change_group(); }},
-    {"twin-group", [](Mutator& m) { return m.twin_group(); }},
-    {"message", [](Mutator& m) { return m.change_peer(); }},
-    {"far-peer", [](Mutator& m) { return m.move_peer_around(); }},
-    {"offset", [](Mutator& m) { return m.change_offset(); }},
-    {"buffer-size", [](Mutator& m) { return m.change_type(); }},
-    {"named-buffer", [](Mutator& m) { return m.change_named(); }},
-    {"attribute", [](Mutator& m) { return m.change_attribute(); }},
-    {"payload", [](Mutator& m) { return m.change_payload(); }},
-    {"accumulate", [](Mutator& m) { return m.change_accumulate(); }},
-    {"op", [](Mutator& m) { return m.change_kind(); }},
-    {"workspace", [](Mutator& m) { return m.change_workspace(); }},
-    {"cost", [](Mutator& m) { return m.change_cost(); }},
-    {"cut-sequences", [](Mutator& m) { return m.cut_sequences(); }},
-    {"expected", [](Mutator& m) { return m.change_expected(); }},
-    {"plan", [](Mutator& m) { return m.drop_plan(); }},
+    {"drop-task", [](Mutator& mutator) { return mutator.drop_task(); }},
+    {"double-task", [](Mutator& mutator) { return mutator.double_task(); }},
+    {"swap-tasks", [](Mutator& mutator) { return mutator.swap_tasks(); }},
+    {"move-task", [](Mutator& mutator) { return mutator.move_task(); }},
+    {"lane", [](Mutator& mutator) { return mutator.change_lane(); }},
+    {"input", [](Mutator& mutator) { return mutator.change_operand(false); }},
+    {"output", [](Mutator& mutator) { return mutator.change_operand(true); }},
+    {"swap-inputs", [](Mutator& mutator) { return mutator.swap_operands(); }},
+    {"drop-edge", [](Mutator& mutator) { return mutator.drop_edge(); }},
+    {"change-edge", [](Mutator& mutator) { return mutator.change_edge(); }},
+    {"add-edge", [](Mutator& mutator) { return mutator.add_edge(); }},
+    {"group", [](Mutator& mutator) { return mutator.change_group(); }},
+    {"twin-group", [](Mutator& mutator) { return mutator.twin_group(); }},
+    {"message", [](Mutator& mutator) { return mutator.change_peer(); }},
+    {"far-peer", [](Mutator& mutator) { return mutator.move_peer_around(); }},
+    {"offset", [](Mutator& mutator) { return mutator.change_offset(); }},
+    {"buffer-size", [](Mutator& mutator) { return mutator.change_type(); }},
+    {"named-buffer", [](Mutator& mutator) { return mutator.change_named(); }},
+    {"attribute", [](Mutator& mutator) { return mutator.change_attribute(); }},
+    {"payload", [](Mutator& mutator) { return mutator.change_payload(); }},
+    {"accumulate", [](Mutator& mutator) { return mutator.change_accumulate(); }},
+    {"op", [](Mutator& mutator) { return mutator.change_kind(); }},
+    {"workspace", [](Mutator& mutator) { return mutator.change_workspace(); }},
+    {"cost", [](Mutator& mutator) { return mutator.change_cost(); }},
+    {"cut-sequences", [](Mutator& mutator) { return mutator.cut_sequences(); }},
+    {"expected", [](Mutator& mutator) { return mutator.change_expected(); }},
+    {"plan", [](Mutator& mutator) { return mutator.drop_plan(); }},
 };
 
 }  // namespace
@@ -69,9 +69,9 @@ bool mutate(Program& program, uint64_t seed, Mutation* mutation, const std::stri
       continue;  // changed nothing
     }
     m.kind = row.name;
-    for (const TaskRef& r : m.tasks) {
-      if (r.task >= 0) {
-        collect_neighbours(program, r, &m.near);
+    for (const TaskRef& ref : m.tasks) {
+      if (ref.task >= 0) {
+        collect_neighbours(program, ref, &m.near);
       }
     }
     *mutation = std::move(m);
@@ -88,8 +88,8 @@ Localisation localise(const Mutation& mutation, const Verdict& verdict) {
     return Localisation::exact;
   }
   if (mutation.near.contains(first.task)) return Localisation::near;
-  for (const TaskRef& r : first.related) {
-    if (mutation.near.contains(r)) return Localisation::near;
+  for (const TaskRef& ref : first.related) {
+    if (mutation.near.contains(ref)) return Localisation::near;
   }
   return Localisation::missed;
 }

@@ -33,12 +33,13 @@ struct Random {
 void collect_users(const RankClass& c, int32_t cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to);
 /// Tasks that share a buffer, an edge, a message or a collective with `r`.
-void collect_neighbours(const Program& p, TaskRef r, std::set<TaskRef>* to);
+void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to);
 
 /// Every operation makes one change and notes it; false if the draw changes nothing.
 class Mutator {
  public:
-  Mutator(Program& p, uint64_t seed, Mutation* m) : p_(p), random_{seed}, m_(m) {}
+  Mutator(Program& program, uint64_t seed, Mutation* mutation)
+      : p_(program), random_{seed}, m_(mutation) {}
 
   bool drop_task();
   bool double_task();
@@ -68,9 +69,9 @@ class Mutator {
   bool drop_plan();
 
  private:
-  RankClass& cls(TaskRef r) { return p_.classes[static_cast<size_t>(r.cls)]; }
-  Task& task(TaskRef r) { return cls(r).tasks[static_cast<size_t>(r.task)]; }
-  std::string name(TaskRef r) const { return program::task_name(p_, r.cls, r.task); }
+  RankClass& cls(TaskRef ref) { return p_.classes[static_cast<size_t>(ref.cls)]; }
+  Task& task(TaskRef ref) { return cls(ref).tasks[static_cast<size_t>(ref.task)]; }
+  std::string name(TaskRef ref) const { return program::task_name(p_, ref.cls, ref.task); }
 
   TaskRef any_task() {
     return any_task([](const Task&) { return true; });
@@ -78,10 +79,10 @@ class Mutator {
   template <typename Filter>
   TaskRef any_task(Filter&& filter) {
     std::vector<TaskRef> list;
-    for (size_t c = 0; c < p_.classes.size(); ++c) {
-      for (size_t i = 0; i < p_.classes[c].tasks.size(); ++i) {
-        if (filter(p_.classes[c].tasks[i])) {
-          list.push_back({static_cast<int32_t>(c), static_cast<int32_t>(i)});
+    for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+      for (size_t i = 0; i < p_.classes[cls].tasks.size(); ++i) {
+        if (filter(p_.classes[cls].tasks[i])) {
+          list.push_back({static_cast<int32_t>(cls), static_cast<int32_t>(i)});
         }
       }
     }
@@ -90,22 +91,22 @@ class Mutator {
   /// A used buffer: of the arena, or a named one, or any.
   std::pair<int32_t, BufferId> any_buffer(bool arena, bool named = false) {
     std::vector<std::pair<int32_t, BufferId>> list;
-    for (size_t c = 0; c < p_.classes.size(); ++c) {
-      for (size_t b = 0; b < p_.classes[c].buffers.size(); ++b) {
-        const Buffer& buffer = p_.classes[c].buffers[b];
+    for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+      for (size_t b = 0; b < p_.classes[cls].buffers.size(); ++b) {
+        const Buffer& buffer = p_.classes[cls].buffers[b];
         if (arena && (buffer.kind != BufferKind::step || buffer.offset == kNone)) continue;
         if (named && buffer.kind == BufferKind::step) continue;
-        list.push_back({static_cast<int32_t>(c), static_cast<BufferId>(b)});
+        list.push_back({static_cast<int32_t>(cls), static_cast<BufferId>(b)});
       }
     }
     return list.empty() ? std::pair<int32_t, BufferId>{-1, -1} : list[random_.below(list.size())];
   }
 
-  void begin(TaskRef r, const std::string& what);
-  void begin_buffer(int32_t c, BufferId b, const std::string& what);
+  void begin(TaskRef ref, const std::string& what);
+  void begin_buffer(int32_t cls, BufferId buffer, const std::string& what);
   /// New task i is old task order[i]; edges, workspaces and what was noted follow. Edges to a
   /// removed task go; of a doubled one they stay with the first.
-  void permute(int32_t c, const std::vector<int32_t>& order);
+  void permute(int32_t cls, const std::vector<int32_t>& order);
 
   Program& p_;
   Random random_;

@@ -94,32 +94,34 @@ bool Mutator::change_named() {
 }
 /// A scale, a dimension, an exponent: some attribute of one task.
 bool Mutator::change_attribute() {
-  const TaskRef r = any_task([&](const Task& t) { return !p_.kind(t).attrs.empty(); });
-  if (r.cls < 0) return false;
-  program::Kind kind = p_.kind(task(r));
+  const TaskRef ref = any_task([&](const Task& task) { return !p_.kind(task).attrs.empty(); });
+  if (ref.cls < 0) return false;
+  program::Kind kind = p_.kind(task(ref));
   auto it = kind.attrs.items().begin();
   std::advance(it, random_.below(kind.attrs.items().size()));
   const std::string key = it->first;
   graph::Attr value = it->second;
-  if (auto* i = std::get_if<int64_t>(&value)) {
-    *i = random_.flip() ? *i + 1 : std::max<int64_t>(*i - 1, 0);
+  if (auto* remove_reference = std::get_if<int64_t>(&value)) {
+    *remove_reference =
+        random_.flip() ? *remove_reference + 1 : std::max<int64_t>(*remove_reference - 1, 0);
   } else if (auto* d = std::get_if<double>(&value)) {
     *d = random_.flip() ? *d * 0.5 : *d + 1;
   } else {
     return false;
   }
   if (value == it->second) return false;
-  begin(r, fmt::format("attribute {} changed", key));
+  begin(ref, fmt::format("attribute {} changed", key));
   kind.attrs.set(key, value);
-  task(r).kind = p_.intern(std::move(kind));
+  task(ref).kind = p_.intern(std::move(kind));
   return true;
 }
 
 /// What a communication says to cost.
 bool Mutator::change_payload() {
-  const TaskRef r = any_task([&](const Task& t) { return program::is_communication(p_.kind(t)); });
-  if (r.cls < 0) return false;
-  program::Kind kind = p_.kind(task(r));
+  const TaskRef ref =
+      any_task([&](const Task& task) { return program::is_communication(p_.kind(task)); });
+  if (ref.cls < 0) return false;
+  program::Kind kind = p_.kind(task(ref));
   switch (random_.below(3)) {
     case 0:
       kind.bytes = 0;
@@ -130,132 +132,132 @@ bool Mutator::change_payload() {
     default:
       kind.flops = 1;
   }
-  begin(r, "payload changed");
-  task(r).kind = p_.intern(std::move(kind));
+  begin(ref, "payload changed");
+  task(ref).kind = p_.intern(std::move(kind));
   return true;
 }
 
 bool Mutator::change_accumulate() {
-  const TaskRef r = any_task([](const Task& t) { return !t.out.empty(); });
-  if (r.cls < 0) return false;
-  begin(r, "accumulation changed");
-  task(r).accumulate.flip(random_.below(std::min(task(r).out.size(), OutputSet::kMost)));
+  const TaskRef ref = any_task([](const Task& task) { return !task.out.empty(); });
+  if (ref.cls < 0) return false;
+  begin(ref, "accumulation changed");
+  task(ref).accumulate.flip(random_.below(std::min(task(ref).out.size(), OutputSet::kMost)));
   return true;
 }
 
 bool Mutator::change_kind() {
-  const TaskRef r = any_task();
-  if (r.cls < 0) return false;
-  const program::Kind& now = p_.kind(task(r));
+  const TaskRef ref = any_task();
+  if (ref.cls < 0) return false;
+  const program::Kind& now = p_.kind(task(ref));
   std::vector<int32_t> same;
   for (size_t k = 0; k < p_.kinds.size(); ++k) {
     if (p_.kinds[k].in == now.in && p_.kinds[k].out == now.out &&
-        static_cast<int32_t>(k) != task(r).kind) {
+        static_cast<int32_t>(k) != task(ref).kind) {
       same.push_back(static_cast<int32_t>(k));
     }
   }
   if (same.empty()) return false;
   const int32_t to = same[random_.below(same.size())];
-  begin(r, "op changed to " + p_.kinds[static_cast<size_t>(to)].op);
-  task(r).kind = to;
+  begin(ref, "op changed to " + p_.kinds[static_cast<size_t>(to)].op);
+  task(ref).kind = to;
   return true;
 }
 
 bool Mutator::change_workspace() {
-  const TaskRef r = any_task([&](const Task& t) { return p_.kind(t).workspace > 0; });
-  if (r.cls < 0) return false;
-  RankClass& c = cls(r);
-  if (random_.flip() && task(r).workspace != kNone) {
+  const TaskRef ref = any_task([&](const Task& task) { return p_.kind(task).workspace > 0; });
+  if (ref.cls < 0) return false;
+  RankClass& c = cls(ref);
+  if (random_.flip() && task(ref).workspace != kNone) {
     const int64_t to =
         static_cast<int64_t>(random_.below(static_cast<size_t>(c.arena_bytes) / 64 + 1)) * 64;
-    begin(r, fmt::format("workspace moved to {}", to));
+    begin(ref, fmt::format("workspace moved to {}", to));
     std::vector<BufferId> over;
-    const int64_t end = to + p_.kind(task(r)).workspace;
+    const int64_t end = to + p_.kind(task(ref)).workspace;
     for (size_t k = 0; k < c.buffers.size(); ++k) {
       if (c.buffers[k].kind == BufferKind::step && c.buffers[k].offset < end &&
           to < c.buffers[k].offset + c.buffers[k].type.bytes()) {
         over.push_back(static_cast<BufferId>(k));
       }
     }
-    collect_users(c, r.cls, over, &m_->near);
-    task(r).workspace = to;
+    collect_users(c, ref.cls, over, &m_->near);
+    task(ref).workspace = to;
   } else {
-    program::Kind kind = p_.kind(task(r));
-    begin(r, "workspace halved");
+    program::Kind kind = p_.kind(task(ref));
+    begin(ref, "workspace halved");
     kind.workspace = kind.workspace / 128 * 64;
-    task(r).kind = p_.intern(std::move(kind));
+    task(ref).kind = p_.intern(std::move(kind));
   }
   return true;
 }
 
 /// Predictions would believe another kernel.
 bool Mutator::change_cost() {
-  const TaskRef r =
-      any_task([&](const Task& t) { return ops::find_or_null(p_.kind(t).op) != nullptr; });
-  if (r.cls < 0) return false;
-  program::Kind kind = p_.kind(task(r));
+  const TaskRef ref =
+      any_task([&](const Task& task) { return ops::find_or_null(p_.kind(task).op) != nullptr; });
+  if (ref.cls < 0) return false;
+  program::Kind kind = p_.kind(task(ref));
   const bool flops = random_.flip() && kind.flops > 0;
   const bool none = random_.flip();
-  begin(r, fmt::format("{} {}", flops ? "FLOPs" : "bytes", none ? "zero" : "doubled"));
+  begin(ref, fmt::format("{} {}", flops ? "FLOPs" : "bytes", none ? "zero" : "doubled"));
   if (flops) {
     kind.flops = none ? 0 : kind.flops * 2;
   } else {
     kind.bytes = none ? 0 : kind.bytes * 2;
   }
-  task(r).kind = p_.intern(std::move(kind));
+  task(ref).kind = p_.intern(std::move(kind));
   return true;
 }
 
 /// Twice as many ranks along an axis that splits tokens, each with half of them: right but for the
 /// ops that need sequences whole. False unless some op then gets half a sequence.
 bool Mutator::cut_sequences() {
-  Program p = p_;
-  const int32_t found = p.mesh.axis("edp");
-  if (found < 0 || p.mesh.axes[static_cast<size_t>(found)].size < 2) return false;
+  Program program = p_;
+  const int32_t found = program.mesh.axis("edp");
+  if (found < 0 || program.mesh.axes[static_cast<size_t>(found)].size < 2) return false;
   const size_t axis = static_cast<size_t>(found);
-  p.mesh.axes[axis].size *= 2;
-  for (RankClass& c : p.classes) {
-    for (Buffer& b : c.buffers) {
-      const graph::Placement split = b.layout.on[axis];
+  program.mesh.axes[axis].size *= 2;
+  for (RankClass& cls : program.classes) {
+    for (Buffer& buffer : cls.buffers) {
+      const graph::Placement split = buffer.layout.on[axis];
       if (!split.is_split()) continue;
-      int64_t& dim = b.type.dims[static_cast<size_t>(split.dim())];
+      int64_t& dim = buffer.type.dims[static_cast<size_t>(split.dim())];
       if (dim % 2 != 0) return false;
       dim /= 2;
-      if (b.expected_bytes != kNone) {
-        b.expected_bytes = std::min(b.expected_bytes, b.type.bytes());
+      if (buffer.expected_bytes != kNone) {
+        buffer.expected_bytes = std::min(buffer.expected_bytes, buffer.type.bytes());
       }
     }
   }
   // The experts of the whole tensor: those here times the ranks that split them.
-  const auto experts_of = [&](const Buffer& b) {
-    int64_t experts = b.type.dims[0];
-    for (size_t a = 0; a < p.mesh.axes.size(); ++a) {
-      if (b.layout.on[a] == graph::Placement::split(0)) {
-        experts *= p.mesh.axes[a].size;
+  const auto experts_of = [&](const Buffer& buffer) {
+    int64_t experts = buffer.type.dims[0];
+    for (size_t axis = 0; axis < program.mesh.axes.size(); ++axis) {
+      if (buffer.layout.on[axis] == graph::Placement::split(0)) {
+        experts *= program.mesh.axes[axis].size;
       }
     }
     return experts;
   };
   std::vector<TaskRef> cut;
-  for (size_t c = 0; c < p.classes.size(); ++c) {
-    RankClass& cls = p.classes[c];
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    RankClass& cls = program.classes[c];
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
-      Task& t = cls.tasks[i];
-      program::Kind kind = p.kind(t);
+      Task& task = cls.tasks[i];
+      program::Kind kind = program.kind(task);
       const std::vector<graph::TensorType> before = kind.in;
       int64_t experts = 0;
       const auto retype = [&](std::vector<graph::TensorType>& types,
                               const std::vector<BufferId>& ids) {
         for (size_t k = 0; k < types.size(); ++k) {
-          const Buffer& b = cls.buffers[static_cast<size_t>(ids[k])];
-          types[k] = b.type;
-          if (b.type.routed()) {
-            experts = experts_of(b);
+          const Buffer& buffer = cls.buffers[static_cast<size_t>(ids[k])];
+          types[k] = buffer.type;
+          if (buffer.type.routed()) {
+            experts = experts_of(buffer);
           }
         }
       };
-      retype(kind.in, t.in);
-      retype(kind.out, t.out);
+      retype(kind.in, task.in);
+      retype(kind.out, task.out);
       if (const ops::Op* op = ops::find_or_null(kind.op)) {
         const ops::Cost cost = ops::cost_of(*op, {kind.attrs, kind.in, kind.out, experts});
         kind.flops = cost.flops;
@@ -268,15 +270,15 @@ bool Mutator::cut_sequences() {
       } else {
         kind = program::communication_kind(kind.communication, kind.attrs, kind.in, kind.out);
       }
-      t.kind = p.intern(std::move(kind));
+      task.kind = program.intern(std::move(kind));
     }
   }
   if (cut.empty()) return false;
-  p_ = std::move(p);
+  p_ = std::move(program);
   begin(cut[0], "and all others: tokens split further, sequences with them");
-  for (const TaskRef& r : cut) {
-    m_->tasks.push_back(r);
-    m_->near.insert(r);
+  for (const TaskRef& ref : cut) {
+    m_->tasks.push_back(ref);
+    m_->near.insert(ref);
   }
   return true;
 }
@@ -300,19 +302,19 @@ bool Mutator::drop_plan() {
   const bool all = random_.flip();
   const auto one = static_cast<int32_t>(random_.below(p_.classes.size()));
   m_->text = all ? "memory plan removed" : fmt::format("memory plan of class {} removed", one);
-  for (int32_t c = 0; c < static_cast<int32_t>(p_.classes.size()); ++c) {
-    if (!all && c != one) continue;
-    RankClass& rc = p_.classes[static_cast<size_t>(c)];
-    m_->tasks.push_back({c, -1});
+  for (int32_t cls = 0; cls < static_cast<int32_t>(p_.classes.size()); ++cls) {
+    if (!all && cls != one) continue;
+    RankClass& rc = p_.classes[static_cast<size_t>(cls)];
+    m_->tasks.push_back({cls, -1});
     for (int32_t i = 0; i < static_cast<int32_t>(rc.tasks.size()); ++i) {
-      m_->tasks.push_back({c, i});
+      m_->tasks.push_back({cls, i});
     }
-    for (Buffer& b : rc.buffers) {
-      b.offset = kNone;
+    for (Buffer& buffer : rc.buffers) {
+      buffer.offset = kNone;
     }
     rc.arena_bytes = 0;
-    for (Task& t : rc.tasks) {
-      t.workspace = kNone;
+    for (Task& task : rc.tasks) {
+      task.workspace = kNone;
     }
   }
   return true;

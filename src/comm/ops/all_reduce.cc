@@ -17,22 +17,22 @@ namespace {
 void run_all_reduce(const Together& all, size_t me, int phase) {
   const int64_t n = static_cast<int64_t>(all.members.size());
   auto chunk = [&](int64_t numel, size_t i) { return numel * static_cast<int64_t>(i) / n; };
-  for (size_t b = 0; b < all.in.size(); ++b) {
-    const int64_t numel = all.in[b].numel(), size = size_of(all.in[b].dtype);
-    auto* out = static_cast<std::byte*>(all.members[me].out[b]);
+  for (size_t input = 0; input < all.in.size(); ++input) {
+    const int64_t numel = all.in[input].numel(), size = size_of(all.in[input].dtype);
+    auto* out = static_cast<std::byte*>(all.members[me].out[input]);
     if (phase == 0) {
       std::vector<const void*> from;
-      for (const Operands& m : all.members) {
-        from.push_back(m.in[b]);
+      for (const Operands& operands : all.members) {
+        from.push_back(operands.in[input]);
       }
       const int64_t begin = chunk(numel, me);
-      sum(all.in[b].dtype, from, begin, chunk(numel, me + 1) - begin, out + begin * size);
+      sum(all.in[input].dtype, from, begin, chunk(numel, me + 1) - begin, out + begin * size);
       continue;
     }
     for (size_t j = 0; j < all.members.size(); ++j) {
       if (j == me) continue;
       const int64_t begin = chunk(numel, j) * size, end = chunk(numel, j + 1) * size;
-      std::memcpy(out + begin, static_cast<const std::byte*>(all.members[j].out[b]) + begin,
+      std::memcpy(out + begin, static_cast<const std::byte*>(all.members[j].out[input]) + begin,
                   static_cast<size_t>(end - begin));
     }
   }

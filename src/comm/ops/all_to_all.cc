@@ -16,15 +16,15 @@ void run_all_to_all(const Together& all, size_t me, int) {
   if (from == 1) {
     // To the experts: those of my experts, of every source.
     for (int64_t e = mine * local; e < (mine + 1) * local; ++e) {
-      for (int64_t s = 0; s < rows.members(); ++s) {
-        out.take(s, rows.begin(s, e, from), rows.of(s, e));
+      for (int64_t member = 0; member < rows.members(); ++member) {
+        out.take(member, rows.begin(member, e, from), rows.of(member, e));
       }
     }
     return;
   }
   // Back to the tokens: mine, from the owner of every expert.
-  for (int64_t e = 0; e < rows.experts(); ++e) {
-    out.take(e / local, rows.begin(mine, e, from), rows.of(mine, e));
+  for (int64_t expert = 0; expert < rows.experts(); ++expert) {
+    out.take(expert / local, rows.begin(mine, expert, from), rows.of(mine, expert));
   }
 }
 

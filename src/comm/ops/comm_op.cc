@@ -43,26 +43,26 @@ int dim_of(const char* attribute, const Attrs& attrs) {
   return attribute ? static_cast<int>(attrs.i(attribute)) : 0;
 }
 
-bool takes(const Op& op, const TensorType& t) {
+bool takes(const Op& op, const TensorType& type) {
   switch (op.takes) {
     case Takes::any:
       return true;
     case Takes::dense:
-      return !t.routed();
+      return !type.routed();
     case Takes::routed:
-      return t.routed();
+      return type.routed();
     case Takes::counts:
-      return t.dtype == graph::DType::i64 && t.dims.size() == 1 && !t.routed();
+      return type.dtype == graph::DType::i64 && type.dims.size() == 1 && !type.routed();
   }
   return false;
 }
 
 /// Dims that a routed tensor may be cut along: experts and tokens. Its other dims are whole rows.
-size_t num_dims(const TensorType& t) { return t.routed() ? 2 : t.dims.size(); }
+size_t num_dims(const TensorType& type) { return type.routed() ? 2 : type.dims.size(); }
 
 /// Experts whose rows the members hold together.
-int64_t experts_of(const Op& op, const Attrs& attrs, const TensorType& t, int64_t members) {
-  return before(op, attrs) == Placement::split(0) ? t.dims[0] * members : t.dims[0];
+int64_t experts_of(const Op& op, const Attrs& attrs, const TensorType& type, int64_t members) {
+  return before(op, attrs) == Placement::split(0) ? type.dims[0] * members : type.dims[0];
 }
 
 }  // namespace
@@ -129,19 +129,19 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   if (in.size() != want) fail(op.name, "got {} inputs; expected {}", in.size(), want);
   std::vector<TensorType> out;
   if (op.role == Role::send) return out;
-  for (const TensorType& t : in.first(op.list ? in.size() : 1)) {
-    if (!takes(op, t)) {
-      fail(op.name, "does not take {}; expected {}", to_string(t),
+  for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
+    if (!takes(op, type)) {
+      fail(op.name, "does not take {}; expected {}", to_string(type),
            op.takes == Takes::routed   ? "a routed tensor"
            : op.takes == Takes::counts ? "row counts, i64[experts]"
                                        : "a tensor that is not routed");
     }
-    TensorType moved = t;
+    TensorType moved = type;
     const Placement from = before(op, attrs), to = after(op, attrs);
-    for (const Placement& p : {from, to}) {
-      if (p.is_split() && static_cast<size_t>(p.dim()) >= num_dims(t)) {
-        fail(op.name, "got dim {} of {}; expected less than {}", p.dim(), to_string(t),
-             num_dims(t));
+    for (const Placement& placement : {from, to}) {
+      if (placement.is_split() && static_cast<size_t>(placement.dim()) >= num_dims(type)) {
+        fail(op.name, "got dim {} of {}; expected less than {}", placement.dim(), to_string(type),
+             num_dims(type));
       }
     }
     if (from.is_split() && from == to) {
@@ -153,7 +153,8 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
     if (to.is_split()) {
       int64_t& size = moved.dims[static_cast<size_t>(to.dim())];
       if (size % members != 0) {
-        fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(t), members);
+        fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(type),
+             members);
       }
       size /= members;
     }
@@ -175,33 +176,34 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     if (op->role != Role::collective || !takes(*op, local)) continue;
     const bool slot = op->move.placed == Move::Placed::slot;
     const bool block = op->move.part == Move::Part::block;
-    Resharding r;
-    r.op = op;
+    Resharding resharding;
+    resharding.op = op;
     if (slot && from.is_split() && op->move.slot_dim) {
-      r.attrs.set(op->move.slot_dim, int64_t{from.dim()});
+      resharding.attrs.set(op->move.slot_dim, int64_t{from.dim()});
     }
     if (block && to.is_split() && op->move.part_dim) {
-      r.attrs.set(op->move.part_dim, int64_t{to.dim()});
+      resharding.attrs.set(op->move.part_dim, int64_t{to.dim()});
     }
     // Attributes that could not be set belong to a movement of another kind.
     if ((slot && !from.is_split()) || (block && !to.is_split())) continue;
-    if (before(*op, r.attrs) != from || after(*op, r.attrs) != to) continue;
-    r.in = {local};
+    if (before(*op, resharding.attrs) != from || after(*op, resharding.attrs) != to) continue;
+    resharding.in = {local};
     if (op->needs_sizes) {
-      r.in.push_back({graph::DType::i64, {members, experts_of(*op, r.attrs, local, members)}, 0});
+      resharding.in.push_back(
+          {graph::DType::i64, {members, experts_of(*op, resharding.attrs, local, members)}, 0});
     }
     try {
-      r.out = infer(*op, r.attrs, r.in, members);
+      resharding.out = infer(*op, resharding.attrs, resharding.in, members);
     } catch (const Error&) {
       continue;  // its sizes do not divide, or it is no dim to cut along
     }
-    r.payload = op->payload(r.attrs, r.in, r.out);
-    r.bytes = std::numeric_limits<double>::infinity();
-    for (const Algorithm& a :
-         op->algorithms(static_cast<double>(members), static_cast<double>(r.payload))) {
-      r.bytes = std::min(r.bytes, a.bytes);
+    resharding.payload = op->payload(resharding.attrs, resharding.in, resharding.out);
+    resharding.bytes = std::numeric_limits<double>::infinity();
+    for (const Algorithm& algorithm :
+         op->algorithms(static_cast<double>(members), static_cast<double>(resharding.payload))) {
+      resharding.bytes = std::min(resharding.bytes, algorithm.bytes);
     }
-    return r;
+    return resharding;
   }
   return std::nullopt;
 }

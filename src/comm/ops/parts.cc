@@ -23,11 +23,11 @@ void sum_as(std::span<const void* const> from, int64_t begin, int64_t count, voi
 }  // namespace
 
 Blocks blocks(const TensorType& type, int64_t dim) {
-  Blocks b;
+  Blocks blocks;
   for (size_t i = 0; i < type.dims.size(); ++i) {
-    (static_cast<int64_t>(i) < dim ? b.outer : b.inner) *= type.dims[i];
+    (static_cast<int64_t>(i) < dim ? blocks.outer : blocks.inner) *= type.dims[i];
   }
-  return b;
+  return blocks;
 }
 
 void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, int64_t count,
@@ -49,16 +49,16 @@ void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, i
 
 std::vector<const std::byte*> inputs(const Together& all, size_t i) {
   std::vector<const std::byte*> list;
-  for (const Operands& m : all.members) {
-    list.push_back(static_cast<const std::byte*>(m.in[i]));
+  for (const Operands& operands : all.members) {
+    list.push_back(static_cast<const std::byte*>(operands.in[i]));
   }
   return list;
 }
 
 int64_t total_bytes(std::span<const TensorType> types) {
   int64_t bytes = 0;
-  for (const TensorType& t : types) {
-    bytes += t.bytes();
+  for (const TensorType& type : types) {
+    bytes += type.bytes();
   }
   return bytes;
 }

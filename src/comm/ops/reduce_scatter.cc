@@ -12,8 +12,8 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
   const Blocks b = blocks(part, all.attrs->i("dim"));
   const int64_t n = static_cast<int64_t>(all.members.size());
   std::vector<const void*> from;
-  for (const Operands& m : all.members) {
-    from.push_back(m.in[0]);
+  for (const Operands& operands : all.members) {
+    from.push_back(operands.in[0]);
   }
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
   for (int64_t o = 0; o < b.outer; ++o) {

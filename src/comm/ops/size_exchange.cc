@@ -15,8 +15,8 @@ void run_size_exchange(const Together& all, size_t me, int) {
   auto* sizes = static_cast<int64_t*>(all.members[me].out[0]);
   auto* counts = static_cast<int64_t*>(all.members[me].out[1]);
   std::fill(counts, counts + local, 0);
-  for (const Operands& m : all.members) {
-    const auto* from = static_cast<const int64_t*>(m.in[0]);
+  for (const Operands& operands : all.members) {
+    const auto* from = static_cast<const int64_t*>(operands.in[0]);
     sizes = std::copy(from, from + experts, sizes);
     for (int64_t e = 0; e < local; ++e) {
       counts[e] += from[static_cast<int64_t>(me) * local + e];

@@ -72,10 +72,10 @@ class Merger {
  public:
   Merger(const WordCounts& counts, const std::array<int32_t, 256>& byte_ids) {
     spans_.reserve(counts.words().size());
-    for (const WordCounts::Word& w : counts.words()) {
-      if (w.length < 2) continue;
-      spans_.push_back({symbols_.size(), w.length, w.count});
-      for (const char c : counts.text(w)) {
+    for (const WordCounts::Word& word : counts.words()) {
+      if (word.length < 2) continue;
+      spans_.push_back({symbols_.size(), word.length, word.count});
+      for (const char c : counts.text(word)) {
         symbols_.push_back(byte_ids[static_cast<uint8_t>(c)]);
       }
     }
@@ -182,8 +182,10 @@ class Merger {
 }  // namespace
 
 struct BpeTrainer::Impl {
-  explicit Impl(BpeTrainOptions o)
-      : options(std::move(o)), pretokenizer(options.pattern), cursor(pretokenizer) {}
+  explicit Impl(BpeTrainOptions bpe_train_options)
+      : options(std::move(bpe_train_options)),
+        pretokenizer(options.pattern),
+        cursor(pretokenizer) {}
 
   void report(BpeTrainProgress::Phase phase, int64_t done, int64_t total) const {
     if (options.progress) {
@@ -200,11 +202,11 @@ struct BpeTrainer::Impl {
 
 BpeTrainer::BpeTrainer(BpeTrainOptions options)
     : impl_(std::make_unique<Impl>(std::move(options))) {
-  const BpeTrainOptions& o = impl_->options;
-  const auto least = static_cast<int64_t>(256 + o.special_tokens.size());
-  if (o.vocab_size < least || o.vocab_size > kMaxVocab) {
-    fail("train-tokenizer", "vocabulary of {} tokens; expected {} to {}", o.vocab_size, least,
-         kMaxVocab);
+  const BpeTrainOptions& bpe_train_options = impl_->options;
+  const auto least = static_cast<int64_t>(256 + bpe_train_options.special_tokens.size());
+  if (bpe_train_options.vocab_size < least || bpe_train_options.vocab_size > kMaxVocab) {
+    fail("train-tokenizer", "vocabulary of {} tokens; expected {} to {}",
+         bpe_train_options.vocab_size, least, kMaxVocab);
   }
 }
 
@@ -224,10 +226,10 @@ void BpeTrainer::add(std::string_view text) {
 }
 
 Tokenizer BpeTrainer::train() {
-  const BpeTrainOptions& o = impl_->options;
+  const BpeTrainOptions& bpe_train_options = impl_->options;
   if (impl_->bytes == 0) fail("train-tokenizer", "no text to train on; got 0 bytes");
   TokenizerSpec spec;
-  spec.pattern = o.pattern;
+  spec.pattern = bpe_train_options.pattern;
   std::unordered_map<std::string, int32_t> ids;
   const auto append = [&](const std::string& bytes) {
     const auto id = static_cast<int32_t>(spec.tokens.size());
@@ -235,7 +237,7 @@ Tokenizer BpeTrainer::train() {
     spec.tokens.push_back(bytes);
     return id;
   };
-  for (const std::string& text : o.special_tokens) {
+  for (const std::string& text : bpe_train_options.special_tokens) {
     if (text.size() < 2 || ids.contains(text)) {
       fail("train-tokenizer", "special token {}; expected different texts of 2 bytes or more",
            quote(text));
@@ -247,7 +249,7 @@ Tokenizer BpeTrainer::train() {
     spec.added.push_back(std::move(token));
   }
   const auto specials = static_cast<int32_t>(spec.added.size());
-  spec.eos = o.special_tokens.empty() ? -1 : 0;
+  spec.eos = bpe_train_options.special_tokens.empty() ? -1 : 0;
   // The bytes in the order of the code points that stand for them.
   std::vector<int> order(256);
   for (int b = 0; b < 256; ++b) {
@@ -263,8 +265,9 @@ Tokenizer BpeTrainer::train() {
 
   Merger merger(impl_->counts, byte_ids);
   Candidate best;
-  while (static_cast<int32_t>(spec.tokens.size()) < o.vocab_size && merger.pop(&best)) {
-    if (best.count < o.min_count) break;
+  while (static_cast<int32_t>(spec.tokens.size()) < bpe_train_options.vocab_size &&
+         merger.pop(&best)) {
+    if (best.count < bpe_train_options.min_count) break;
     const auto left = static_cast<int32_t>(best.key >> 32), right = static_cast<int32_t>(best.key);
     const std::string bytes =
         spec.tokens[static_cast<size_t>(left)] + spec.tokens[static_cast<size_t>(right)];
@@ -277,7 +280,7 @@ Tokenizer BpeTrainer::train() {
     merger.merge(best.key, id);
     if (spec.tokens.size() % 64 == 0) {
       impl_->report(BpeTrainProgress::Phase::merge, static_cast<int64_t>(spec.tokens.size()),
-                    o.vocab_size);
+                    bpe_train_options.vocab_size);
     }
   }
   const auto made = static_cast<int64_t>(spec.tokens.size());

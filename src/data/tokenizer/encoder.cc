@@ -235,8 +235,8 @@ void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
 void Encoder::Impl::merge_linear() {
   size_t n = symbols.size();
   const auto rank_of = [&](size_t i) {
-    const Merge* m = t.merge_of(symbols[i], symbols[i + 1]);
-    return m == nullptr ? kNoMerge : m->rank;
+    const Merge* merge = t.merge_of(symbols[i], symbols[i + 1]);
+    return merge == nullptr ? kNoMerge : merge->rank;
   };
   ranks.resize(n);
   for (size_t i = 0; i + 1 < n; ++i) {
@@ -268,7 +268,9 @@ void Encoder::Impl::merge_heap() {
     uint32_t rank;
     uint32_t at;  // of the left symbol
     int32_t left, right;
-    bool operator>(const Candidate& o) const { return rank != o.rank ? rank > o.rank : at > o.at; }
+    bool operator>(const Candidate& candidate) const {
+      return rank != candidate.rank ? rank > candidate.rank : at > candidate.at;
+    }
   };
   const size_t n = symbols.size();
   if (n >= kNoMerge) fail("tokenizer", "a word of {} bytes; expected less than 4 GiB", n);
@@ -276,9 +278,9 @@ void Encoder::Impl::merge_heap() {
   std::vector<uint32_t> next(n), previous(n);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap;
   const auto consider = [&](uint32_t at) {
-    const Merge* m = t.merge_of(symbols[at], symbols[next[at]]);
-    if (m != nullptr) {
-      heap.push({m->rank, at, symbols[at], symbols[next[at]]});
+    const Merge* merge = t.merge_of(symbols[at], symbols[next[at]]);
+    if (merge != nullptr) {
+      heap.push({merge->rank, at, symbols[at], symbols[next[at]]});
     }
   };
   for (uint32_t i = 0; i < none; ++i) {
@@ -289,20 +291,22 @@ void Encoder::Impl::merge_heap() {
     consider(i);
   }
   while (!heap.empty()) {
-    const Candidate c = heap.top();
+    const Candidate candidate = heap.top();
     heap.pop();
     // A symbol that was merged into its neighbour is -1; one that has changed is not c.left.
-    if (symbols[c.at] != c.left || next[c.at] == none || symbols[next[c.at]] != c.right) continue;
-    const uint32_t gone = next[c.at];
-    symbols[c.at] = t.merge_of(c.left, c.right)->result;
+    if (symbols[candidate.at] != candidate.left || next[candidate.at] == none ||
+        symbols[next[candidate.at]] != candidate.right)
+      continue;
+    const uint32_t gone = next[candidate.at];
+    symbols[candidate.at] = t.merge_of(candidate.left, candidate.right)->result;
     symbols[gone] = -1;
-    next[c.at] = next[gone];
+    next[candidate.at] = next[gone];
     if (next[gone] != none) {
-      previous[next[gone]] = c.at;
-      consider(c.at);
+      previous[next[gone]] = candidate.at;
+      consider(candidate.at);
     }
-    if (previous[c.at] != none) {
-      consider(previous[c.at]);
+    if (previous[candidate.at] != none) {
+      consider(previous[candidate.at]);
     }
   }
   std::erase(symbols, -1);

@@ -17,29 +17,29 @@ namespace {
 
 // Two hashes: of what decides the ids of a text, and of that with the end of text.
 void hash_spec(const TokenizerSpec& spec, Hash128* content, Hash128* all) {
-  Hasher h;
-  const auto text = [&](std::string_view s) { h.add(uint64_t{s.size()}).add(s); };
+  Hasher hasher;
+  const auto text = [&](std::string_view s) { hasher.add(uint64_t{s.size()}).add(s); };
   text("byte-level BPE 1");
   text(spec.pattern);
-  h.add(uint64_t{spec.add_prefix_space} | uint64_t{spec.ignore_merges} << 1 |
-        uint64_t{spec.nfc} << 2);
-  h.add(uint64_t{spec.tokens.size()});
+  hasher.add(uint64_t{spec.add_prefix_space} | uint64_t{spec.ignore_merges} << 1 |
+             uint64_t{spec.nfc} << 2);
+  hasher.add(uint64_t{spec.tokens.size()});
   for (const std::string& token : spec.tokens) {
     text(token);
   }
-  h.add(uint64_t{spec.merges.size()});
+  hasher.add(uint64_t{spec.merges.size()});
   for (const auto& [left, right] : spec.merges) {
-    h.add(pair_key(left, right));
+    hasher.add(pair_key(left, right));
   }
-  for (const AddedToken& t : spec.added) {
-    h.add(static_cast<uint64_t>(t.id));
-    text(t.text);
-    h.add(uint64_t{t.single_word} | uint64_t{t.lstrip} << 1 | uint64_t{t.rstrip} << 2 |
-          uint64_t{t.normalized} << 3);
+  for (const AddedToken& added_token : spec.added) {
+    hasher.add(static_cast<uint64_t>(added_token.id));
+    text(added_token.text);
+    hasher.add(uint64_t{added_token.single_word} | uint64_t{added_token.lstrip} << 1 |
+               uint64_t{added_token.rstrip} << 2 | uint64_t{added_token.normalized} << 3);
   }
-  *content = h.finish();
-  h.add(static_cast<uint64_t>(spec.eos));
-  *all = h.finish();
+  *content = hasher.finish();
+  hasher.add(static_cast<uint64_t>(spec.eos));
+  *all = hasher.finish();
 }
 
 // The text of a special token in tokenizer_config.json: a string or an object with `content`.
@@ -55,60 +55,61 @@ std::string configured_eos(const std::string& path) {
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::move(spec))) {
-  Impl& t = *impl_;
-  const auto count = static_cast<int64_t>(t.spec.tokens.size());
+  Impl& impl = *impl_;
+  const auto count = static_cast<int64_t>(impl.spec.tokens.size());
   if (count == 0) fail("tokenizer", "empty vocabulary");
   if (count > kMaxVocab) fail("tokenizer", "{} tokens; expected at most {}", count, kMaxVocab);
-  t.byte_ids.fill(-1);
-  t.by_bytes.reserve(t.spec.tokens.size());
+  impl.byte_ids.fill(-1);
+  impl.by_bytes.reserve(impl.spec.tokens.size());
   for (int32_t id = 0; id < count; ++id) {
-    const std::string& bytes = t.spec.tokens[static_cast<size_t>(id)];
+    const std::string& bytes = impl.spec.tokens[static_cast<size_t>(id)];
     if (bytes.empty()) continue;
-    const auto [at, is_new] = t.by_bytes.emplace(bytes, id);
+    const auto [at, is_new] = impl.by_bytes.emplace(bytes, id);
     if (!is_new) fail("tokenizer", "token {} has two ids, {} and {}", quote(bytes), at->second, id);
     if (bytes.size() == 1) {
-      t.byte_ids[static_cast<uint8_t>(bytes[0])] = id;
+      impl.byte_ids[static_cast<uint8_t>(bytes[0])] = id;
     }
   }
-  t.merges = FlatMap<Merge>(t.spec.merges.size());
+  impl.merges = FlatMap<Merge>(impl.spec.merges.size());
   std::string both;
-  for (size_t rank = 0; rank < t.spec.merges.size(); ++rank) {
-    const auto [left, right] = t.spec.merges[rank];
+  for (size_t rank = 0; rank < impl.spec.merges.size(); ++rank) {
+    const auto [left, right] = impl.spec.merges[rank];
     for (const int32_t id : {left, right}) {
       if (id < 0 || id >= count) {
         fail("tokenizer", "merge {} names id {}; expected 0 to {}", rank, id, count - 1);
       }
     }
-    both = t.spec.tokens[static_cast<size_t>(left)];
-    both += t.spec.tokens[static_cast<size_t>(right)];
+    both = impl.spec.tokens[static_cast<size_t>(left)];
+    both += impl.spec.tokens[static_cast<size_t>(right)];
     const int32_t result = find_token(both);
     if (result < 0) {
       fail("tokenizer", "merge {} makes {}, which is not in the vocabulary", rank, quote(both));
     }
     // A pair that is there already gets the later rank.
     const Merge merge{static_cast<uint32_t>(rank), result};
-    *t.merges.insert(pair_key(left, right), merge).first = merge;
+    *impl.merges.insert(pair_key(left, right), merge).first = merge;
   }
-  t.special.assign(t.spec.tokens.size(), false);
-  for (const AddedToken& added : t.spec.added) {
+  impl.special.assign(impl.spec.tokens.size(), false);
+  for (const AddedToken& added : impl.spec.added) {
     if (added.id < 0 || added.id >= count || added.text.empty()) {
       fail("tokenizer", "added token {} has id {}; expected 0 to {} and a text", quote(added.text),
            added.id, count - 1);
     }
     if (added.special) {
-      t.special[static_cast<size_t>(added.id)] = true;
+      impl.special[static_cast<size_t>(added.id)] = true;
     }
-    t.added_by[static_cast<uint8_t>(added.text[0])].push_back(&added);
+    impl.added_by[static_cast<uint8_t>(added.text[0])].push_back(&added);
   }
-  for (auto& list : t.added_by) {
-    std::stable_sort(list.begin(), list.end(), [](const AddedToken* a, const AddedToken* b) {
-      return a->text.size() > b->text.size();
-    });
+  for (auto& list : impl.added_by) {
+    std::stable_sort(list.begin(), list.end(),
+                     [](const AddedToken* added_token, const AddedToken* b) {
+                       return added_token->text.size() > b->text.size();
+                     });
   }
-  if (t.spec.eos < -1 || t.spec.eos >= count) {
-    fail("tokenizer", "end of text is id {}; expected 0 to {}", t.spec.eos, count - 1);
+  if (impl.spec.eos < -1 || impl.spec.eos >= count) {
+    fail("tokenizer", "end of text is id {}; expected 0 to {}", impl.spec.eos, count - 1);
   }
-  hash_spec(t.spec, &t.content_hash, &t.hash);
+  hash_spec(impl.spec, &impl.content_hash, &impl.hash);
 }
 
 Tokenizer::~Tokenizer() = default;
@@ -176,8 +177,8 @@ std::string_view Tokenizer::token_bytes(int32_t id) const {
 std::vector<int32_t> Tokenizer::token_lengths() const {
   std::vector<int32_t> lengths;
   lengths.reserve(impl_->spec.tokens.size());
-  for (const std::string& t : impl_->spec.tokens) {
-    lengths.push_back(static_cast<int32_t>(t.size()));
+  for (const std::string& text : impl_->spec.tokens) {
+    lengths.push_back(static_cast<int32_t>(text.size()));
   }
   if (eos_id() >= 0) {
     lengths[static_cast<size_t>(eos_id())] = 0;
@@ -199,8 +200,9 @@ void require_tokenizer_of(const std::string& model_folder, const Tokenizer& toke
                           const std::string& where, const std::string& advice) {
   const std::string file = join_path(model_folder, "tokenizer.json");
   if (!file_exists(file)) return;
-  const auto named = [](const Tokenizer& t) {
-    return fmt::format("{} tokens, hash {}", t.vocab_size(), t.content_hash().hex().substr(0, 8));
+  const auto named = [](const Tokenizer& tokenizer) {
+    return fmt::format("{} tokens, hash {}", tokenizer.vocab_size(),
+                       tokenizer.content_hash().hex().substr(0, 8));
   };
   std::string other;
   try {
@@ -213,8 +215,8 @@ void require_tokenizer_of(const std::string& model_folder, const Tokenizer& toke
       return;
     }
     other = named(models);
-  } catch (const Error& e) {
-    other = fmt::format("which cannot be read: {}", e.what());
+  } catch (const Error& error) {
+    other = fmt::format("which cannot be read: {}", error.what());
   }
   fail(where,
        "the tokenizer ({}) is not that of the model, {} ({}); expected the same: ids mean "

@@ -25,7 +25,8 @@ struct Merge {
 };
 
 struct Tokenizer::Impl {
-  explicit Impl(TokenizerSpec s) : spec(std::move(s)), pretokenizer(spec.pattern) {}
+  explicit Impl(TokenizerSpec tokenizer_spec)
+      : spec(std::move(tokenizer_spec)), pretokenizer(spec.pattern) {}
 
   TokenizerSpec spec;
   Pretokenizer pretokenizer;

@@ -51,24 +51,24 @@ class SpecReader {
   }
 
  private:
-  void model(const JsonView& m) {
-    if (const std::string type = m.get_string("type", "BPE"); type != "BPE") {
-      m.fail(fmt::format("is a {} model; expected BPE", quote(type)));
+  void model(const JsonView& json_view) {
+    if (const std::string type = json_view.get_string("type", "BPE"); type != "BPE") {
+      json_view.fail(fmt::format("is a {} model; expected BPE", quote(type)));
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      if (const std::string affix = m.get_string(key, ""); !affix.empty()) {
-        m.fail(fmt::format("has {} {}; expected none", key, quote(affix)));
+      if (const std::string affix = json_view.get_string(key, ""); !affix.empty()) {
+        json_view.fail(fmt::format("has {} {}; expected none", key, quote(affix)));
       }
     }
-    if (m.has("dropout") && m.get_double("dropout") != 0) {
-      m.fail("has dropout; expected none");
+    if (json_view.has("dropout") && json_view.get_double("dropout") != 0) {
+      json_view.fail("has dropout; expected none");
     }
-    if (m.get_bool("byte_fallback", false)) {
-      m.fail("has byte_fallback; expected a byte-level vocabulary");
+    if (json_view.get_bool("byte_fallback", false)) {
+      json_view.fail("has byte_fallback; expected a byte-level vocabulary");
     }
-    spec_.ignore_merges = m.get_bool("ignore_merges", false);
-    vocabulary(m.at("vocab"));
-    merges(m.at("merges"));
+    spec_.ignore_merges = json_view.get_bool("ignore_merges", false);
+    vocabulary(json_view.at("vocab"));
+    merges(json_view.at("merges"));
   }
 
   int32_t id_of(const JsonView& value) {
@@ -147,65 +147,65 @@ class SpecReader {
     }
   }
 
-  void normalizer(const JsonView& n) {
-    const std::string type = n.get_string("type");
+  void normalizer(const JsonView& json_view) {
+    const std::string type = json_view.get_string("type");
     if (type == "NFC") {
       spec_.nfc = true;
     } else if (type == "Sequence") {
-      const JsonView parts = n.at("normalizers");
+      const JsonView parts = json_view.at("normalizers");
       for (size_t i = 0; i < parts.size(); ++i) {
         normalizer(parts.at(i));
       }
     } else {
-      n.fail(fmt::format("is {}; expected NFC or none", quote(type)));
+      json_view.fail(fmt::format("is {}; expected NFC or none", quote(type)));
     }
   }
 
-  void pre_tokenizer(const JsonView& p) {
-    const std::string type = p.get_string("type");
+  void pre_tokenizer(const JsonView& json_view) {
+    const std::string type = json_view.get_string("type");
     if (type == "Sequence") {
-      const JsonView parts = p.at("pretokenizers");
+      const JsonView parts = json_view.at("pretokenizers");
       for (size_t i = 0; i < parts.size(); ++i) {
         pre_tokenizer(parts.at(i));
       }
     } else if (type == "ByteLevel" && !byte_level_) {
       byte_level_ = true;
-      spec_.add_prefix_space = p.get_bool("add_prefix_space", true);
-      if (p.get_bool("use_regex", true)) {
-        split(p, kGpt2Pattern);
+      spec_.add_prefix_space = json_view.get_bool("add_prefix_space", true);
+      if (json_view.get_bool("use_regex", true)) {
+        split(json_view, kGpt2Pattern);
       }
       if (spec_.add_prefix_space && split_before_) {
-        p.fail("adds a blank to every piece of a Split; expected add_prefix_space false");
+        json_view.fail("adds a blank to every piece of a Split; expected add_prefix_space false");
       }
     } else if (type == "Split" && !byte_level_) {
-      const std::string behavior = p.get_string("behavior");
+      const std::string behavior = json_view.get_string("behavior");
       // Pieces between matches are kept by both; so are the matches themselves.
-      if (behavior != "Isolated" || p.get_bool("invert", false)) {
-        p.fail(
+      if (behavior != "Isolated" || json_view.get_bool("invert", false)) {
+        json_view.fail(
             fmt::format("has behavior {}; expected \"Isolated\", not inverted", quote(behavior)));
       }
-      split(p, p.at("pattern").get_string("Regex"));
+      split(json_view, json_view.at("pattern").get_string("Regex"));
       split_before_ = true;
     } else {
-      p.fail(
+      json_view.fail(
           fmt::format("is {}; expected ByteLevel, or one Split and then ByteLevel", quote(type)));
     }
   }
 
-  void split(const JsonView& p, const std::string& pattern) {
+  void split(const JsonView& json_view, const std::string& pattern) {
     if (!spec_.pattern.empty()) {
-      p.fail("splits a second time; expected one Split at most");
+      json_view.fail("splits a second time; expected one Split at most");
     }
     if (pattern.empty()) {
-      p.fail("has an empty pattern");
+      json_view.fail("has an empty pattern");
     }
     spec_.pattern = pattern;
   }
 
-  void decoder(const JsonView& d) {
-    const std::string type = d.get_string("type");
+  void decoder(const JsonView& json_view) {
+    const std::string type = json_view.get_string("type");
     if (type != "ByteLevel") {
-      d.fail(fmt::format("is {}; expected ByteLevel", quote(type)));
+      json_view.fail(fmt::format("is {}; expected ByteLevel", quote(type)));
     }
   }
 
@@ -214,23 +214,24 @@ class SpecReader {
       list.fail("is no array");
     }
     for (size_t i = 0; i < list.size(); ++i) {
-      const JsonView t = list.at(i);
+      const JsonView json_view = list.at(i);
       AddedToken token;
-      token.text = t.get_string("content");
+      token.text = json_view.get_string("content");
       if (token.text.empty()) {
-        t.fail("is empty");
+        json_view.fail("is empty");
       }
-      token.id = id_of(t.at("id"));
-      token.special = t.get_bool("special", false);
-      token.single_word = t.get_bool("single_word", false);
-      token.lstrip = t.get_bool("lstrip", false);
-      token.rstrip = t.get_bool("rstrip", false);
-      token.normalized = t.get_bool("normalized", !token.special);
+      token.id = id_of(json_view.at("id"));
+      token.special = json_view.get_bool("special", false);
+      token.single_word = json_view.get_bool("single_word", false);
+      token.lstrip = json_view.get_bool("lstrip", false);
+      token.rstrip = json_view.get_bool("rstrip", false);
+      token.normalized = json_view.get_bool("normalized", !token.special);
       const auto found = ids_.find(token.text);
       std::string& slot = spec_.tokens[static_cast<size_t>(token.id)];
       if (found != ids_.end() ? found->second != token.id : !slot.empty()) {
-        t.fail(fmt::format("gives {} id {}, which is taken or not its own in the vocabulary",
-                           quote(token.text), token.id));
+        json_view.fail(
+            fmt::format("gives {} id {}, which is taken or not its own in the vocabulary",
+                        quote(token.text), token.id));
       }
       slot = token.text;
       spec_.added.push_back(std::move(token));
@@ -239,8 +240,8 @@ class SpecReader {
 
   void end_of_text(const std::string& configured) {
     const auto find = [&](std::string_view text) {
-      for (const AddedToken& t : spec_.added) {
-        if (t.text == text) return t.id;
+      for (const AddedToken& added_token : spec_.added) {
+        if (added_token.text == text) return added_token.id;
       }
       const auto found = ids_.find(std::string(text));
       return found == ids_.end() ? -1 : found->second;
@@ -290,15 +291,15 @@ std::string spec_to_json(const TokenizerSpec& spec) {
     texts.push_back(to_alphabet(bytes));
   }
   OrderedJson added = OrderedJson::array();
-  for (const AddedToken& t : spec.added) {
-    texts[static_cast<size_t>(t.id)] = t.text;
-    added.push_back({{"id", t.id},
-                     {"content", t.text},
-                     {"single_word", t.single_word},
-                     {"lstrip", t.lstrip},
-                     {"rstrip", t.rstrip},
-                     {"normalized", t.normalized},
-                     {"special", t.special}});
+  for (const AddedToken& added_token : spec.added) {
+    texts[static_cast<size_t>(added_token.id)] = added_token.text;
+    added.push_back({{"id", added_token.id},
+                     {"content", added_token.text},
+                     {"single_word", added_token.single_word},
+                     {"lstrip", added_token.lstrip},
+                     {"rstrip", added_token.rstrip},
+                     {"normalized", added_token.normalized},
+                     {"special", added_token.special}});
   }
   OrderedJson vocab = OrderedJson::object();
   // Straight into the sequence: ordered_json's operator[] looks at every key before.
