@@ -158,6 +158,8 @@ void Hazards::check_write(const Visit& at, BufferId buffer_id) {
 }
 
 void Hazards::record(const Visit& at, const Task& task) {
+  // A buffer takes its addresses when it is written, not when they were planned: until then the
+  // former owner may still be read. It keeps them until something else is put there.
   ClassState& state = state_[static_cast<size_t>(at.cls)];
   const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(at.cls)];
   const size_t lane = static_cast<size_t>(task.lane);

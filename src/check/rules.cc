@@ -425,6 +425,8 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
 }
 
 const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
+  // In an order in which each may rely on those before it: operand-types makes numbers of operands
+  // agree with the kind, group-fits and peer-exists give communication what the later ones look up.
   static const std::vector<Rule<int32_t, const RankClass&, const Task&>> rules = {
       {"operand-types", "a task has the buffers that its kind says, with the types it says",
        "give the task buffers of these types, or the kind the types of these buffers",
@@ -467,6 +469,8 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
 // --- what follows from running the tasks ---------------------------------------------------------
 
 const std::vector<RuleInfo>& derived_rules() {
+  // By the part that refuses: sweep.cc, hazards.cc, memory.cc, costs.cc, then values.cc with
+  // collectives.cc and explain.cc.
   static const std::vector<RuleInfo> rules = {
       {"micro-batches", "the program runs as many micro-batches as the reference"},
       {"send-unmatched", "every send has its receive"},
