@@ -72,7 +72,8 @@ std::string Start::describe() const {
   return from ? fmt::format("of checkpoint {} (step {})", from->folder(), step) : began_with;
 }
 
-void expect_own_folder(const std::string& dir) {
+void claim_folder(const std::string& dir) {
+  make_dirs(dir);
   if (file_exists(dir + "/.lock") || file_exists(dir + "/checkpoints")) return;
   std::vector<std::string> others;
   for (const char* name : {"metrics.jsonl", "report.html", "trace.json.gz", "predicted.json.gz"}) {

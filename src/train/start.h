@@ -29,9 +29,9 @@ struct Start {
   std::string describe() const;
 };
 
-/// Error if a new training would replace files of the folder that no training of ours wrote: one
-/// of ours leaves its lock there.
-void expect_own_folder(const std::string& dir);
+/// Makes the folder of a run. Error if a new training would replace files that no training of ours
+/// wrote: one of ours leaves its lock there.
+void claim_folder(const std::string& dir);
 
 /// Reads the newest checkpoint's state, or opens the weights that the run is to start from. Error,
 /// before anything is timed: a checkpoint of another training, checkpoints that train.resume=false

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/folder_lock.h"
 #include "base/log.h"
 #include "train/evaluate.h"
@@ -79,8 +78,7 @@ class Trainer {
 /// with a checkpoint, an evaluation and the report. A signal ends it after a step and its
 /// checkpoint; the next start then does what is left.
 int Trainer::go() {
-  expect_own_folder(run_.config.output.dir);
-  make_dirs(run_.config.output.dir);
+  claim_folder(run_.config.output.dir);
   const FolderLock lock(run_.config.output.dir, "training into this folder",
                         "choose another output.dir");
   start_ = find_start(run_, dataset_);
