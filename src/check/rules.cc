@@ -63,9 +63,9 @@ std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
 
 std::string types_sane(const Context&, const Kind& kind, const KindInfo&) {
   for (const auto* list : {&kind.in, &kind.out}) {
-    for (const auto& tensor_type : *list) {
-      if (!sane(tensor_type)) {
-        return fmt::format("{} has an operand of type {}", kind.op, to_string(tensor_type));
+    for (const auto& type : *list) {
+      if (!sane(type)) {
+        return fmt::format("{} has an operand of type {}", kind.op, to_string(type));
       }
     }
   }

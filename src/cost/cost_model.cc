@@ -89,15 +89,14 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       device.peak.bf16 = {rate / cores, "profile"};
     }
   }
-  for (const TimedTask& timed_task : profile_->tasks) {
-    timed_.emplace(timed_task.key, TaskCost{timed_task.ns + profile_->task_overhead_ns,
-                                            Provenance::timed, timed_task.spread});
-    if (timed_task.flops <= 0 && timed_task.bytes <= 0) continue;
-    const double roofline = roofline_s(timed_task.op, graph::parse_dtype(timed_task.dtype),
-                                       timed_task.flops, timed_task.bytes);
-    if (timed_task.ns > 0 && roofline > 0) {
-      points_[{timed_task.op, timed_task.dtype}].push_back(
-          {roofline, static_cast<double>(timed_task.ns)});
+  for (const TimedTask& task : profile_->tasks) {
+    timed_.emplace(task.key,
+                   TaskCost{task.ns + profile_->task_overhead_ns, Provenance::timed, task.spread});
+    if (task.flops <= 0 && task.bytes <= 0) continue;
+    const double roofline =
+        roofline_s(task.op, graph::parse_dtype(task.dtype), task.flops, task.bytes);
+    if (task.ns > 0 && roofline > 0) {
+      points_[{task.op, task.dtype}].push_back({roofline, static_cast<double>(task.ns)});
     }
   }
   for (auto& [key, points] : points_) {

@@ -154,14 +154,14 @@ std::string to_json(const Profile& profile) {
   }
   root["links"] = links;
   Json tasks = Json::array();
-  for (const TimedTask& timed_task : profile.tasks) {
-    tasks.push_back({{"kind", timed_task.key},
-                     {"op", timed_task.op},
-                     {"dtype", timed_task.dtype},
-                     {"flops", timed_task.flops},
-                     {"bytes", timed_task.bytes},
-                     {"ns", timed_task.ns},
-                     {"spread", timed_task.spread}});
+  for (const TimedTask& task : profile.tasks) {
+    tasks.push_back({{"kind", task.key},
+                     {"op", task.op},
+                     {"dtype", task.dtype},
+                     {"flops", task.flops},
+                     {"bytes", task.bytes},
+                     {"ns", task.ns},
+                     {"spread", task.spread}});
   }
   root["tasks"] = tasks;
   return root.dump(1) + "\n";
