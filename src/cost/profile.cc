@@ -27,20 +27,20 @@ std::string types(const std::vector<graph::TensorType>& list) {
 }
 
 double positive(const JsonView& at, std::string_view key) {
-  const double x = at.get_double(key);
-  if (!(x >= 0) || !std::isfinite(x)) {
-    at.at(key).fail(fmt::format("is {}; expected >= 0", x));
+  const double value = at.get_double(key);
+  if (!(value >= 0) || !std::isfinite(value)) {
+    at.at(key).fail(fmt::format("is {}; expected >= 0", value));
   }
-  return x;
+  return value;
 }
 
 int64_t natural(const JsonView& at, std::string_view key, int64_t otherwise,
                 int64_t most = std::numeric_limits<int64_t>::max()) {
-  const int64_t x = at.get_int(key, otherwise);
-  if (x < 0 || x > most) {
-    at.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
+  const int64_t value = at.get_int(key, otherwise);
+  if (value < 0 || value > most) {
+    at.at(key).fail(fmt::format("is {}; expected 0 to {}", value, most));
   }
-  return x;
+  return value;
 }
 
 Profile from_json(const nlohmann::json& json, const std::string& where) {
