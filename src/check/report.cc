@@ -80,8 +80,8 @@ std::string to_text(const Verdict& verdict) {
 }
 
 std::string to_json(const Verdict& verdict) {
-  // This is the certificate that parse_certificate reads (the hashes and `mesh`); all else is for
-  // people and scripts. The order of the members is part of the format.
+  // This is the certificate that parse_certificate reads back (the hashes and `mesh`); all else is
+  // for people and scripts.
   JsonWriter json({.indent = 2});
   const auto task = [&](std::string_view name, const TaskRef& ref) {
     if (!name.empty()) {

@@ -469,8 +469,8 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
 // --- what follows from running the tasks ---------------------------------------------------------
 
 const std::vector<RuleInfo>& derived_rules() {
-  // By the part that refuses: sweep.cc, hazards.cc, memory.cc, costs.cc, then values.cc with
-  // collectives.cc and explain.cc.
+  // Refused by check.cc, sweep.cc, hazards.cc, memory.cc, costs.cc, and by values.cc with
+  // collectives.cc and explain.cc: there the name of a rule stands beside its text.
   static const std::vector<RuleInfo> rules = {
       {"micro-batches", "the program runs as many micro-batches as the reference"},
       {"send-unmatched", "every send has its receive"},

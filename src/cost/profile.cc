@@ -132,8 +132,7 @@ Profile parse_profile(std::string_view text, const std::string& where) {
 }
 
 std::string to_json(const Profile& profile) {
-  // What was not measured is left out, as from_json takes it; the order of the keys is that of the
-  // file's description.
+  // What was not measured is left out, as from_json takes it.
   using Json = nlohmann::ordered_json;
   Json root;
   root["format"] = kFormat;
