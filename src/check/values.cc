@@ -280,11 +280,11 @@ void Values::compute(int32_t cls, TaskId task, const Task& reader, const KindInf
     return set(cls, reader, 0, ref_.terms.sum(exprs_[0], exprs_[1]), layouts.out[0], &layouts, ref);
   }
   const AppId app = ref_.terms.find(info.key, exprs_);
-  made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
   if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(reader.out.size())) {
     explain_unknown(ref);
     return lose_outputs(cls, reader);
   }
+  made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
   for (const ExprId expr : exprs_) {
     const TypeId logical = ref_.terms[expr].type;
     if (logical >= 0 && ctx_.types[logical].routed()) {

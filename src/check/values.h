@@ -75,6 +75,7 @@ class Values {
   void explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got);
   std::string describe(ExprId expr) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
+  std::string whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
   std::vector<TaskRef> makers(ExprId expr) const;
   std::vector<TaskRef> carriers(ExprId expr) const;
   TaskRef misplaced_ancestor(TaskRef ref) const;

@@ -124,7 +124,7 @@ MUTANTS = [
            "done.load(std::memory_order_acquire) >= needed",
            "a task that waits for several lanes does not wait for the last", ("runtime/executor_test",)),
     Mutant(20, "src/runtime/executor.cc", "if (waiting.load() > «0») {", "1",
-           "a lane that waits alone is not woken", ("runtime/executor_test",)),
+           "a lane that waits alone is not woken", ("runtime/wake_test",)),
     Mutant(21, "src/comm/local.cc",
            "op.run(all, me, phase); «barrier(m, call);»",
            "if (op.phases > 1) barrier(m, call);",
