@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -173,16 +174,18 @@ std::map<std::string, std::string> tokenizer_files(const std::string& path,
     }
   }
   if (!files.contains("tokenizer_config.json")) {
-    nlohmann::json made = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                           {"clean_up_tokenization_spaces", false},
-                           {"model_max_length", config.max_position}};
+    JsonWriter made({.indent = 2});
+    made.object().member("clean_up_tokenization_spaces", false);
     if (!config.eos_token_ids.empty()) {
       const std::string eos = token_text(JsonView(object, file), config.eos_token_ids[0]);
       if (!eos.empty()) {
-        made["eos_token"] = eos;
+        made.member("eos_token", eos);
       }
     }
-    files["tokenizer_config.json"] = made.dump(2) + "\n";
+    made.member("model_max_length", config.max_position)
+        .member("tokenizer_class", "PreTrainedTokenizerFast")
+        .end();
+    files["tokenizer_config.json"] = made.take() + "\n";
   }
   return files;
 }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -310,11 +311,12 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
     return x != y ? x > y : named_tensor->name < b->name;
   });
   metadata.emplace("format", "pt");
-  nlohmann::ordered_json header;
-  header["__metadata__"] = metadata;
-  // As text, entry by entry: a JSON object that keeps its order searches it for every key.
-  std::string text = header.dump();
-  text.pop_back();
+  JsonWriter header;
+  header.object().key("__metadata__").object();
+  for (const auto& [key, value] : metadata) {
+    header.member(key, value);
+  }
+  header.end();
   int64_t offset = 0;
   std::set<std::string_view> names;
   for (const NamedTensor* named_tensor : order) {
@@ -324,13 +326,13 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
     for (int64_t dim : named_tensor->type.dims) {
       bytes *= dim;
     }
-    text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        nlohmann::json(named_tensor->name).dump(),
-                        to_string(stored_type(named_tensor->type.dtype)),
-                        fmt::join(named_tensor->type.dims, ","), offset, offset + bytes);
+    header.key(named_tensor->name).object();
+    header.member("dtype", to_string(stored_type(named_tensor->type.dtype)));
+    header.member("shape", named_tensor->type.dims);
+    header.member("data_offsets", std::vector<int64_t>{offset, offset + bytes}).end();
     offset += bytes;
   }
-  text += '}';
+  std::string text = header.end().take();
   text.append((8 - text.size() % 8) % 8, ' ');
   const int64_t before = out.written();
   const uint64_t length = text.size();
