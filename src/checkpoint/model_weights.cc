@@ -45,6 +45,9 @@ std::string some(const std::vector<std::string>& names) {
 
 ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config)
     : file_(path), params_(models::weight_map(config)) {
+  // Both ways must fit: every parameter finds its tensors, and every tensor its parameter, or the
+  // model would be another than the one that was saved. Checkpoints of the bare model (AutoModel)
+  // name everything without the prefix.
   const std::vector<std::string> names = file_.names();
   const bool bare = std::none_of(names.begin(), names.end(),
                                  [](const std::string& name) { return name.starts_with(kPrefix); });
@@ -92,6 +95,9 @@ void ModelWeights::check_shape(const WeightSlice& slice) const {
 }
 
 void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::string>& missing) {
+  // A parameter can be stored in several forms (one tensor per expert, or all in one): the first
+  // form that is there completely is taken, and what lacks is told of the usual one. Aliases repeat
+  // its values and may be there or not.
   const auto named = [bare](WeightForm form) {
     for (WeightSlice& weight_slice : form) {
       if (bare) {

@@ -96,6 +96,8 @@ ModelLocation at_folder(const std::string& folder) {
   return at;
 }
 
+/// What `model` names, in this order: a folder of a model, a run (its newest intact checkpoint), a
+/// config.json, a hub id in the local cache.
 ModelLocation find_model(const std::string& model, Need need) {
   const Verify verify = need == Need::intact ? Verify::weights : Verify::lengths;
   if (is_directory(model)) {
@@ -161,6 +163,8 @@ ModelLocation resolve_model(const std::string& model, Need need) {
 
 std::map<std::string, std::string> tokenizer_files(const std::string& path,
                                                    const models::ModelConfig& config) {
+  // The files beside the tokenizer.json are taken as they are. transformers opens no tokenizer
+  // without a tokenizer_config.json, so one that is not there is made.
   const bool folder = is_directory(path);
   const std::string file = folder ? join_path(path, "tokenizer.json") : path;
   std::map<std::string, std::string> files;

@@ -227,6 +227,9 @@ int64_t size_of(StoredType type) { return kTypes[static_cast<size_t>(type)].size
 const char* to_string(StoredType type) { return kTypes[static_cast<size_t>(type)].name; }
 
 Header parse_header(std::string_view file, const std::string& where) {
+  // Eight bytes of length, little-endian; that many of JSON; the data. Nothing is believed before
+  // it is compared with the file's size, and the JSON is read as events, so that a header of many
+  // tensors, or a hostile one, is never a tree in memory.
   if (file.size() < 8) {
     fail(where, "not a safetensors file: {} bytes; expected at least 8", file.size());
   }

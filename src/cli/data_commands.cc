@@ -125,6 +125,8 @@ void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
 }  // namespace
 
 TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
+  // Beside the tokenizer lies a hash of everything that it depends on: if it is that of this call,
+  // and the tokenizer is still the one that was made, there is nothing to do.
   if (options.output.empty()) fail("train-tokenizer", "no output folder");
   const Corpus corpus = data::scan_corpus(options.corpus);
   TrainTokenizerResult result;

@@ -168,6 +168,9 @@ double Trigram::Order::interpolate(const History* history, int32_t w, double low
 }
 
 Trigram::Trigram(const TokenStream& train, int32_t eos) : eos_(eos), vocab_(train.vocab_size()) {
+  // Every token with the two before it is one integer (every document begins after two ends of
+  // text). Sorted, equal trigrams stand together and are counted; cut by their first token, the
+  // same integers are the bigrams, and cut again the single tokens.
   if (vocab_ > 1 << kTokenBits) {
     fail("baselines", "vocabulary of {}; expected at most {}", vocab_, 1 << kTokenBits);
   }
@@ -289,6 +292,8 @@ void keep(const std::string& path, const std::string& fingerprint, const Baselin
 
 Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
                         const std::function<void(const std::string&)>& progress) {
+  // The held-out texts are compared with what was prepared before anything is computed: xz reads
+  // the files again, the trigram the tokens, and both must speak of the same.
   if (dataset.valid() == nullptr || dataset.train() == nullptr) {
     fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
   }

@@ -279,6 +279,8 @@ PrepareResult prepare(const PrepareOptions& options) {
 }
 
 Dataset::Dataset(const std::string& folder) : folder_(folder) {
+  // The index first; then the tokenizer, which the shards of both splits must have been made by;
+  // and the shards must hold what the index says, since either may be of another preparation.
   const std::string path = join_path(folder, kIndex);
   if (!file_exists(path)) {
     fail("data", "{} has no {}; expected a folder made by `hocket data prepare`", folder, kIndex);

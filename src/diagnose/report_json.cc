@@ -248,6 +248,7 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
   out.end();
 }
 
+/// What the page computes with. NaN, which JSON does not have, becomes null: not known.
 void put_numbers(JsonWriter& out, const ReportData& report) {
   std::vector<double> settled;
   for (const TrainPoint& train_point : report.metrics.train) {

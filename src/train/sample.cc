@@ -23,8 +23,10 @@ constexpr int64_t kPromptTokens = 32;  // of a prompt that is taken from the dat
 
 }  // namespace
 
-int32_t draw(const std::vector<double>& logits, const GenerateOptions& generate_options,
-             uint64_t position) {
+int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position) {
+  // Tokens in falling order of their logits (ties: the smaller id); of these the first top_k, of
+  // these as many as it takes to make up top_p of their probability, at least one; then one of them
+  // by a random number that depends on seed and position alone.
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   auto by_logit = [&](int32_t a, int32_t b) {
@@ -32,25 +34,24 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& generate_
                ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]
                : a < b;
   };
-  if (generate_options.temperature <= 0)
-    return *std::min_element(order.begin(), order.end(), by_logit);
+  if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), by_logit);
   std::sort(order.begin(), order.end(), by_logit);
-  if (generate_options.top_k > 0 && generate_options.top_k < static_cast<int64_t>(order.size())) {
-    order.resize(static_cast<size_t>(generate_options.top_k));
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
+    order.resize(static_cast<size_t>(options.top_k));
   }
   const double top = logits[static_cast<size_t>(order[0])];
   std::vector<double> p;
   double sum = 0;
   for (int32_t id : order) {
-    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / generate_options.temperature));
+    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / options.temperature));
     sum += p.back();
   }
   double kept = 0;
   size_t n = 0;
-  while (n < p.size() && (n == 0 || kept < generate_options.top_p * sum)) {
+  while (n < p.size() && (n == 0 || kept < options.top_p * sum)) {
     kept += p[n++];
   }
-  double u = uniform(generate_options.seed, hash_name("sample"), position) * kept;
+  double u = uniform(options.seed, hash_name("sample"), position) * kept;
   for (size_t i = 0; i < n; ++i) {
     if ((u -= p[i]) < 0) return order[i];
   }
@@ -80,12 +81,12 @@ std::string generate(
 
   engine::Stores stores(1);
   auto session_for = [&](int64_t n) {
-    engine::CompileOptions compile_options;
-    compile_options.purpose = engine::Purpose::generate;
-    compile_options.new_tokens = n;
-    compile_options.cache_slots = slots;
-    compile_options.num_micro_batches = 1;
-    return std::make_unique<engine::Session>(engine::compile(run, compile_options), backend, stores,
+    engine::CompileOptions how;
+    how.purpose = engine::Purpose::generate;
+    how.new_tokens = n;
+    how.cache_slots = slots;
+    how.num_micro_batches = 1;
+    return std::make_unique<engine::Session>(engine::compile(run, how), backend, stores,
                                              engine::executor_options(run));
   };
   auto decode = session_for(1);
@@ -182,12 +183,12 @@ std::string prompt_from(const data::Dataset& dataset) {
 
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
                              const data::Dataset& dataset) {
-  GenerateOptions generate_options;
-  generate_options.prompt = run.config.output.sample_prompt;
-  if (generate_options.prompt.empty()) {
-    generate_options.prompt = prompt_from(dataset);
+  GenerateOptions options;
+  options.prompt = run.config.output.sample_prompt;
+  if (options.prompt.empty()) {
+    options.prompt = prompt_from(dataset);
   }
-  generate_options.max_new_tokens = 160;
+  options.max_new_tokens = 160;
   std::map<std::string, std::vector<std::byte>> full;
   auto weights = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
     auto it = full.find(tensor.name);
@@ -203,7 +204,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
   };
   std::string text;
   const std::string raw =
-      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, generate_options);
+      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, options);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
     const int n = utf8_length(raw, at);
@@ -214,9 +215,9 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
     }
     at += static_cast<size_t>(std::max(n, 1));
   }
-  return {generate_options.prompt, text,
-          fmt::format("temperature {}, top-p {}, seed {}", generate_options.temperature,
-                      generate_options.top_p, generate_options.seed),
+  return {options.prompt, text,
+          fmt::format("temperature {}, top-p {}, seed {}", options.temperature, options.top_p,
+                      options.seed),
           ""};
 }
 

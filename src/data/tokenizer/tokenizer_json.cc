@@ -116,6 +116,8 @@ class SpecReader {
     return found->second;
   }
 
+  // A merge is a pair of tokens, "a b" in older files and ["a", "b"] in newer ones, of which
+  // only the latter can have a blank in a token. Its rank is its place in the list.
   void merges(const JsonView& list) {
     const size_t count = list.size();
     if (!list.is_array()) {
@@ -209,6 +211,8 @@ class SpecReader {
     }
   }
 
+  // Added tokens are found in the text before it is split. One may repeat a token of the
+  // vocabulary, with the same id, or have an id that is free there.
   void added_tokens(const JsonView& list) {
     if (!list.is_array()) {
       list.fail("is no array");
