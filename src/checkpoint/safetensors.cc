@@ -311,9 +311,9 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   for (const NamedTensor& tensor : tensors) {
     order.push_back(&tensor);
   }
-  std::sort(order.begin(), order.end(), [](const NamedTensor* tensor, const NamedTensor* b) {
-    const int64_t x = graph::size_of(tensor->type.dtype), y = graph::size_of(b->type.dtype);
-    return x != y ? x > y : tensor->name < b->name;
+  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    const int64_t x = graph::size_of(a->type.dtype), y = graph::size_of(b->type.dtype);
+    return x != y ? x > y : a->name < b->name;
   });
   metadata.emplace("format", "pt");
   JsonWriter header;

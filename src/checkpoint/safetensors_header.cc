@@ -198,8 +198,8 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
   if (auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     fail(where, "tensor {} is there twice", quote(*twice));
   }
-  std::sort(list.begin(), list.end(), [](const StoredTensor& stored, const StoredTensor& b) {
-    return std::make_pair(stored.begin, stored.bytes()) < std::make_pair(b.begin, b.bytes());
+  std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) {
+    return std::make_pair(a.begin, a.bytes()) < std::make_pair(b.begin, b.bytes());
   });
   int64_t end = 0;
   for (StoredTensor& stored : list) {

@@ -203,9 +203,54 @@ void publish(const std::string& folder, const std::string& staging,
   remove_tree(staging);
 }
 
+/// Reads and encodes every file into the staging folder, shard by shard, then the tokenizer and the
+/// index, which says that all of it is there. Returns what was made. Error: a file that changed
+/// since it was scanned.
+PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
+                           const Tokenizer& tokenizer, const std::string& staging) {
+  SplitWriter train("train", staging, tokenizer, options.shard_tokens);
+  SplitWriter valid("valid", staging, tokenizer, options.shard_tokens);
+  const std::vector<int32_t> lengths = tokenizer.token_lengths();
+  Encoder encoder(tokenizer);
+  std::vector<int32_t> ids;
+  std::vector<int64_t> tokens;  // of every file
+  PrepareProgress progress;
+  progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
+  for (const Corpus::File& file : corpus.files) {
+    const std::string text = read_file(file.path);
+    if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
+    ids.clear();
+    encoder.encode(text, &ids, /*added_tokens=*/false);
+    int64_t bytes = 0;
+    for (const int32_t id : ids) {
+      bytes += lengths[static_cast<size_t>(id)];
+    }
+    // A normaliser may change the text; bits per byte are about what the ids stand for.
+    HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
+                 "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
+    ids.push_back(tokenizer.eos_id());
+    (file.valid ? valid : train).add(ids, bytes);
+    tokens.push_back(static_cast<int64_t>(ids.size()));
+    progress.bytes_done += file.bytes;
+    progress.tokens += tokens.back();
+    if (options.progress) {
+      options.progress(progress);
+    }
+  }
+  train.close();
+  valid.close();
+  tokenizer.save_folder(staging);
+  const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kVersion);
+  write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
+                                                           print, train.stats(), valid.stats()));
+  return result_of(corpus, train.stats(), valid.stats());
+}
+
 }  // namespace
 
 PrepareResult prepare(const PrepareOptions& options) {
+  // Nothing is done twice, nothing is half done: what is there already is left alone, and what is
+  // made stands aside until all of it is there.
   if (options.output.empty()) fail("data", "no output folder");
   if (options.shard_tokens < 1) {
     fail("data", "shard_tokens {}; expected 1 or more", options.shard_tokens);
@@ -220,53 +265,17 @@ PrepareResult prepare(const PrepareOptions& options) {
   const Corpus corpus = scan_corpus(options.corpus);
   PrepareResult result;
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
-
-  const std::string staging = join_path(options.output, kStaging);
   make_dirs(options.output);
   const FolderLock lock(options.output, "preparing data into this folder", "choose another one");
   // Whoever held the lock may have made just that.
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
+  const std::string staging = join_path(options.output, kStaging);
   remove_tree(staging);
   make_dirs(staging);
   try {
-    SplitWriter train("train", staging, tokenizer, options.shard_tokens);
-    SplitWriter valid("valid", staging, tokenizer, options.shard_tokens);
-    const std::vector<int32_t> lengths = tokenizer.token_lengths();
-    Encoder encoder(tokenizer);
-    std::vector<int32_t> ids;
-    std::vector<int64_t> tokens;
-    PrepareProgress progress;
-    progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
-    for (const Corpus::File& file : corpus.files) {
-      const std::string text = read_file(file.path);
-      if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
-      ids.clear();
-      encoder.encode(text, &ids, /*added_tokens=*/false);
-      int64_t bytes = 0;
-      for (const int32_t id : ids) {
-        bytes += lengths[static_cast<size_t>(id)];
-      }
-      // A normaliser may change the text; bits per byte are about what the ids stand for.
-      HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
-                   "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
-      ids.push_back(tokenizer.eos_id());
-      (file.valid ? valid : train).add(ids, bytes);
-      tokens.push_back(static_cast<int64_t>(ids.size()));
-      progress.bytes_done += file.bytes;
-      progress.tokens += tokens.back();
-      if (options.progress) {
-        options.progress(progress);
-      }
-    }
-    train.close();
-    valid.close();
-    tokenizer.save_folder(staging);
-    const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kVersion);
-    write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
-                                                             print, train.stats(), valid.stats()));
-    std::set<std::string> shards(train.stats().shards.begin(), train.stats().shards.end());
-    shards.insert(valid.stats().shards.begin(), valid.stats().shards.end());
-    result = result_of(corpus, train.stats(), valid.stats());
+    result = write_staged(options, corpus, tokenizer, staging);
+    std::set<std::string> shards(result.train.shards.begin(), result.train.shards.end());
+    shards.insert(result.valid.shards.begin(), result.valid.shards.end());
     publish(options.output, staging, shards);
   } catch (...) {
     try {

@@ -109,9 +109,8 @@ void fill_measured(ReportData& report, const Trace& trace) {
     report.kinds.push_back({kind, main_lane(trace, s), s.calls * share, s.seconds * share,
                             s.flops * share, s.bytes * share, kMissing});
   }
-  std::sort(
-      report.kinds.begin(), report.kinds.end(),
-      [](const KindTime& kind_time, const KindTime& b) { return kind_time.seconds > b.seconds; });
+  std::sort(report.kinds.begin(), report.kinds.end(),
+            [](const KindTime& a, const KindTime& b) { return a.seconds > b.seconds; });
 }
 
 void fill_predicted(ReportData& report, const Trace& trace,

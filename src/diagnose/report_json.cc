@@ -81,9 +81,9 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
   if (all.empty()) return void(out.key("load").null());
   const size_t layers = all.back().load.size(), experts = all.back().load[0].size();
   std::vector<const LoadPoint*> fit;  // of the model's final shape
-  for (const LoadPoint& load_point : all) {
-    if (load_point.load.size() == layers && load_point.load[0].size() == experts) {
-      fit.push_back(&load_point);
+  for (const LoadPoint& point : all) {
+    if (point.load.size() == layers && point.load[0].size() == experts) {
+      fit.push_back(&point);
     }
   }
   const size_t most = std::clamp<size_t>(limit / std::max<size_t>(1, layers * experts), 2, 60);
@@ -98,13 +98,13 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
     out.value(i < all.back().layers.size() ? all.back().layers[i] : static_cast<int64_t>(i));
   }
   out.end().key("steps").array();
-  for (const LoadPoint* load_point : kept) {
-    out.value(load_point->step);
+  for (const LoadPoint* point : kept) {
+    out.value(point->step);
   }
   out.end().key("v").array();
-  for (const LoadPoint* load_point : kept) {
+  for (const LoadPoint* point : kept) {
     out.array();
-    for (const std::vector<double>& row : load_point->load) {
+    for (const std::vector<double>& row : point->load) {
       double sum = 0;
       for (const double x : row) {
         sum += std::isfinite(x) ? x : 0;
@@ -163,9 +163,8 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   out.end().key("tracks").array();
   for (auto& [where, events] : tracks) {
     if (where.first > last_rank) continue;
-    std::sort(events.begin(), events.end(), [](const TraceEvent* event, const TraceEvent* b) {
-      return event->start_ns != b->start_ns ? event->start_ns < b->start_ns
-                                            : event->end_ns < b->end_ns;
+    std::sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
+      return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->end_ns < b->end_ns;
     });
     out.object().member("r", where.first);
     out.member("l", trace.lanes[where.second]).key("e").array();
@@ -206,15 +205,14 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
   out.key("memory").array();
   for (const MemoryPlan& plan : plans) {
     std::vector<const MemoryBlock*> blocks;
-    for (const MemoryBlock& memory_block : plan.blocks) {
-      blocks.push_back(&memory_block);
+    for (const MemoryBlock& block : plan.blocks) {
+      blocks.push_back(&block);
     }
     const size_t most = total <= limit ? blocks.size() : limit / plans.size();
     if (blocks.size() > most) {
       std::stable_sort(blocks.begin(), blocks.end(),
-                       [](const MemoryBlock* memory_block, const MemoryBlock* b) {
-                         return static_cast<double>(memory_block->bytes) *
-                                    (memory_block->end - memory_block->begin) >
+                       [](const MemoryBlock* a, const MemoryBlock* b) {
+                         return static_cast<double>(a->bytes) * (a->end - a->begin) >
                                 static_cast<double>(b->bytes) * (b->end - b->begin);
                        });
       blocks.resize(most);
@@ -235,13 +233,9 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
       }
     }
     out.end().key("blocks").array();
-    for (const MemoryBlock* memory_block : blocks) {
-      out.array()
-          .value(memory_block->name)
-          .value(memory_block->kind)
-          .value(memory_block->begin)
-          .value(memory_block->end);
-      out.value(memory_block->offset).value(memory_block->bytes).end();
+    for (const MemoryBlock* block : blocks) {
+      out.array().value(block->name).value(block->kind).value(block->begin).value(block->end);
+      out.value(block->offset).value(block->bytes).end();
     }
     out.end().end();
   }
@@ -251,9 +245,9 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
 /// What the page computes with. NaN, which JSON does not have, becomes null: not known.
 void put_numbers(JsonWriter& out, const ReportData& report) {
   std::vector<double> settled;
-  for (const TrainPoint& train_point : report.metrics.train) {
-    if (train_point.step >= report.settled_step) {
-      settled.push_back(train_point.step_s);
+  for (const TrainPoint& point : report.metrics.train) {
+    if (point.step >= report.settled_step) {
+      settled.push_back(point.step_s);
     }
   }
   out.key("num").object();

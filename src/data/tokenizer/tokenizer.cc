@@ -102,10 +102,9 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
     impl.added_by[static_cast<uint8_t>(added.text[0])].push_back(&added);
   }
   for (auto& list : impl.added_by) {
-    std::stable_sort(list.begin(), list.end(),
-                     [](const AddedToken* added_token, const AddedToken* b) {
-                       return added_token->text.size() > b->text.size();
-                     });
+    std::stable_sort(list.begin(), list.end(), [](const AddedToken* a, const AddedToken* b) {
+      return a->text.size() > b->text.size();
+    });
   }
   if (impl.spec.eos < -1 || impl.spec.eos >= count) {
     fail("tokenizer", "end of text is id {}; expected 0 to {}", impl.spec.eos, count - 1);
