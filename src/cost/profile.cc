@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 
 namespace hocket::cost {
 namespace {
@@ -133,37 +134,36 @@ Profile parse_profile(std::string_view text, const std::string& where) {
 
 std::string to_json(const Profile& profile) {
   // What was not measured is left out, as from_json takes it.
-  using Json = nlohmann::ordered_json;
-  Json root;
-  root["format"] = kFormat;
-  root["device"] = profile.device;
-  root["machine"] = profile.machine;
-  root["cores"] = profile.cores;
-  root["threads"] = profile.threads;
-  root["task_overhead_ns"] = profile.task_overhead_ns;
+  JsonWriter json({.indent = 1});
+  json.object().member("format", kFormat).member("device", profile.device);
+  json.key("machine").object();
+  for (const auto& [fact, value] : profile.machine) {
+    json.member(fact, value);
+  }
+  json.end().member("cores", profile.cores).member("threads", profile.threads);
+  json.member("task_overhead_ns", profile.task_overhead_ns);
   if (profile.memory_bytes_per_s > 0) {
-    root["memory_bytes_per_s"] = profile.memory_bytes_per_s;
+    json.member("memory_bytes_per_s", profile.memory_bytes_per_s);
   }
   if (!profile.peak_flops.empty()) {
-    root["peak_flops"] = profile.peak_flops;
+    json.key("peak_flops").object();
+    for (const auto& [dtype, rate] : profile.peak_flops) {
+      json.member(dtype, rate);
+    }
+    json.end();
   }
-  Json links = Json::object();
+  json.key("links").object();
   for (const auto& [name, link] : profile.links) {
-    links[name] = {{"latency_ns", link.latency_ns}, {"bytes_per_s", link.bytes_per_s}};
+    json.key(name).object().member("latency_ns", link.latency_ns);
+    json.member("bytes_per_s", link.bytes_per_s).end();
   }
-  root["links"] = links;
-  Json tasks = Json::array();
+  json.end().key("tasks").array();
   for (const TimedTask& task : profile.tasks) {
-    tasks.push_back({{"kind", task.key},
-                     {"op", task.op},
-                     {"dtype", task.dtype},
-                     {"flops", task.flops},
-                     {"bytes", task.bytes},
-                     {"ns", task.ns},
-                     {"spread", task.spread}});
+    json.object().member("kind", task.key).member("op", task.op).member("dtype", task.dtype);
+    json.member("flops", task.flops).member("bytes", task.bytes);
+    json.member("ns", task.ns).member("spread", task.spread).end();
   }
-  root["tasks"] = tasks;
-  return root.dump(1) + "\n";
+  return json.end().end().take() + "\n";
 }
 
 std::string mismatch(const Profile& profile, const Cluster& cluster) {

@@ -104,14 +104,14 @@ MUTANTS = [
            "the profile counts the passes of the warm-up", ("train/profiler_test",)),
 
     # --- generation
-    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < generate_options.top_p * sum»)",
+    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < options.top_p * sum»)",
            "kept + p[n] < generate_options.top_p * sum", "top-p drops the token that reaches p",
            GENERATE),
     Mutant(47, "src/train/sample.cc", "if («id == tokenizer.eos_id()») break;", "false",
            "text goes on after its end", GENERATE),
-    Mutant(48, "src/train/sample.cc", "logits = forward(*decode, 1, «done++», 1);",
+    Mutant(48, "src/train/sample.cc", "logits = forward(*decode, run, ids, 1, «done++», 1);",
            "(done >= 70 ? done : done++)", "the text is stale after 70 tokens", GENERATE),
-    Mutant(59, "src/train/sample.cc", "logits = forward(*decode, 1, «done++», 1);",
+    Mutant(59, "src/train/sample.cc", "logits = forward(*decode, run, ids, 1, «done++», 1);",
            "(done++, done - 2)",
            "every decoded step reads the token before", GENERATE),
     Mutant(60, "src/train/sample.cc", "static_cast<int32_t>(«begin» + i) : -1;", "(n > 1 ? 0 : begin)",
