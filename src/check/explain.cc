@@ -80,10 +80,11 @@ std::vector<TaskRef> Values::makers(ExprId expr) const {
 std::vector<TaskRef> Values::carriers(ExprId expr) const {
   constexpr size_t kMost = 4;
   std::vector<TaskRef> list;
-  for (size_t c = 0; c < values_.size(); ++c) {
-    for (size_t b = 0; b < values_[c].size() && list.size() < kMost; ++b) {
-      if (values_[c][b].expr != expr) continue;
-      const int32_t writer = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
+  for (size_t cls = 0; cls < values_.size(); ++cls) {
+    for (size_t buffer = 0; buffer < values_[cls].size() && list.size() < kMost; ++buffer) {
+      if (values_[cls][buffer].expr != expr) continue;
+      const int32_t writer =
+          hazards_.writer(static_cast<int32_t>(cls), static_cast<BufferId>(buffer));
       if (writer >= 0) {
         list.push_back(ctx_.ref(writer));
       }

@@ -104,14 +104,14 @@ MUTANTS = [
            "the profile counts the passes of the warm-up", ("train/profiler_test",)),
 
     # --- generation
-    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < generate_options.top_p * sum»)",
+    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < options.top_p * sum»)",
            "kept + p[n] < generate_options.top_p * sum", "top-p drops the token that reaches p",
            GENERATE),
     Mutant(47, "src/train/sample.cc", "if («id == tokenizer.eos_id()») break;", "false",
            "text goes on after its end", GENERATE),
-    Mutant(48, "src/train/sample.cc", "logits = forward(*decode, 1, «done++», 1);",
+    Mutant(48, "src/train/sample.cc", "logits = forward(*decode, run, ids, 1, «done++», 1);",
            "(done >= 70 ? done : done++)", "the text is stale after 70 tokens", GENERATE),
-    Mutant(59, "src/train/sample.cc", "logits = forward(*decode, 1, «done++», 1);",
+    Mutant(59, "src/train/sample.cc", "logits = forward(*decode, run, ids, 1, «done++», 1);",
            "(done++, done - 2)",
            "every decoded step reads the token before", GENERATE),
     Mutant(60, "src/train/sample.cc", "static_cast<int32_t>(«begin» + i) : -1;", "(n > 1 ? 0 : begin)",
@@ -159,7 +159,7 @@ MUTANTS = [
     Mutant(33, "src/check/hazards.cc",
            "if («ctx_.position[static_cast<size_t>(user)] >= at.before[lane]») { overlap(user);", "false",
            "a workspace may be overwritten while it is in use", RULES),
-    Mutant(34, "src/check/collectives.cc", "if (to.is_split() && «!innermost(l, a, to.dim())») {",
+    Mutant(34, "src/check/collectives.cc", "if (to.is_split() && «!innermost(layout, axis, to.dim())») {",
            "false", "a scatter may split outside another split", RULES),
     Mutant(35, "src/program/memory.cc",
            "touch(buffer.offset, "
@@ -175,10 +175,10 @@ MUTANTS = [
 
     # --- cost and simulation
     Mutant(36, "src/cost/cost_model.cc",
-           "return std::exp(std::log(a.ns) + «w» * (std::log(b.ns) - std::log(a.ns)));", "1 - w",
+           "return std::exp(std::log(below.ns) + «share» * (std::log(beyond.ns) - std::log(below.ns)));", "1 - share",
            "the interpolation between two timings is turned round", ("cost/cost_model_test",)),
     Mutant(37, "src/cost/cost_model.cc",
-           "return points.back().ns * «x / points.back().roofline_s»;", "1",
+           "return points.back().ns * «roofline / points.back().roofline_s»;", "1",
            "work beyond the largest timing costs no more", ("cost/cost_model_test",)),
     Mutant(38, "src/comm/ops/all_reduce.cc", '.name = "ring", .rounds = «2 * (n - 1)»,', "n - 1",
            "a ring pays half of its latencies", ("cost/cost_model_test",)),
