@@ -64,23 +64,25 @@ std::string Values::describe(ExprId expr) const {
                      app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
 }
 
-/// Tasks that computed the application behind a term (first few).
-std::vector<TaskRef> Values::makers(ExprId expr) const {
+/// Tasks, of one class or of all, that computed the application behind a term (first few).
+std::vector<TaskRef> Values::makers(ExprId expr, int32_t only_class) const {
   std::vector<TaskRef> list;
   if (expr < 0 || ref_.terms[expr].kind != Expr::Kind::output) return list;
   for (size_t i = 0; i < made_.size() && list.size() < 4; ++i) {
-    if (made_[i] == ref_.terms[expr].a) {
-      list.push_back(ctx_.ref(static_cast<int32_t>(i)));
-    }
+    if (made_[i] != ref_.terms[expr].a) continue;
+    if (only_class >= 0 && ctx_.task_class[i] != only_class) continue;
+    list.push_back(ctx_.ref(static_cast<int32_t>(i)));
   }
   return list;
 }
 
-/// Tasks that brought a term to where it lies now: its makers, or communication (first few).
-std::vector<TaskRef> Values::carriers(ExprId expr) const {
+/// Tasks, of one class or of all, that brought a term to where it lies now: its makers, or
+/// communication (first few).
+std::vector<TaskRef> Values::carriers(ExprId expr, int32_t only_class) const {
   constexpr size_t kMost = 4;
   std::vector<TaskRef> list;
   for (size_t cls = 0; cls < values_.size(); ++cls) {
+    if (only_class >= 0 && static_cast<int32_t>(cls) != only_class) continue;
     for (size_t buffer = 0; buffer < values_[cls].size() && list.size() < kMost; ++buffer) {
       if (values_[cls][buffer].expr != expr) continue;
       const int32_t writer =
@@ -135,11 +137,13 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
   return text;
 }
 
-/// Where the terms of `want` are that `got` lacks: "; x is computed by t, into buffer b" for the
-/// first that some task has computed, "; no task has computed y" for the first that none has. `who`
-/// gets t, and the tasks that hold what y is made of: the missing task belongs next to them.
-std::string Values::whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* who) const {
-  constexpr size_t kMost = 16;
+/// Where the terms of `want` are that `got`, in this class, lacks: "; x is computed by t, into
+/// buffer b" for the first that the class has computed, "; no task has computed y" for the first
+/// that it has not. `who` gets the tasks that did compute them, and those that hold what y is made
+/// of: the missing task belongs next to them.
+std::string Values::whereabouts(int32_t cls, ExprId want, ExprId got,
+                                std::vector<TaskRef>* who) const {
+  const size_t most = who->size() + 16;
   const auto add = [who](const std::vector<TaskRef>& tasks) {
     who->insert(who->end(), tasks.begin(), tasks.end());
   };
@@ -151,35 +155,40 @@ std::string Values::whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* w
   const std::vector<ExprId> all = ref_.terms.terms_of(want);
   std::set_difference(all.begin(), all.end(), have.begin(), have.end(),
                       std::back_inserter(missing));
-  std::vector<bool> computed(static_cast<size_t>(ref_.terms.num_apps()), false);
-  for (AppId app : made_) {
-    if (app >= 0) {
-      computed[static_cast<size_t>(app)] = true;
+  std::vector<bool> here(static_cast<size_t>(ref_.terms.num_apps()), false);
+  for (size_t i = 0; i < made_.size(); ++i) {
+    if (made_[i] >= 0 && ctx_.task_class[i] == cls) {
+      here[static_cast<size_t>(made_[i])] = true;
     }
   }
-  std::string elsewhere, nowhere;
+  std::string made;
+  std::string lacking;
   for (ExprId expr : missing) {
     const Expr& term = ref_.terms[expr];
     if (term.kind != Expr::Kind::output) continue;
-    if (computed[static_cast<size_t>(term.a)]) {
-      if (!elsewhere.empty()) continue;
-      const std::vector<TaskRef> from = makers(expr);
+    if (here[static_cast<size_t>(term.a)]) {
+      if (!made.empty()) continue;
+      const std::vector<TaskRef> from = makers(expr, cls);
       const BufferId to = ctx_.task(from[0]).out[static_cast<size_t>(term.b)];
-      elsewhere = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
-                              ctx_.buffer_name(from[0].cls, to));
+      made = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
+                         ctx_.buffer_name(cls, to));
       add(from);
-    } else if (nowhere.empty()) {
-      nowhere = "; no task has computed " + describe(expr);
+    } else if (lacking.empty()) {
+      const std::vector<TaskRef> others = makers(expr);
+      lacking = fmt::format("; no task {}has computed {}",
+                            others.empty() ? "" : fmt::format("of class {} ", cls), describe(expr));
+      const int32_t only_class = others.empty() ? -1 : cls;
       for (ExprId in : ref_.terms.inputs(term.a)) {
         for (ExprId part : ref_.terms.terms_of(in)) {
-          add(makers(part));
-          add(carriers(part));
-          if (who->size() > kMost) break;
+          add(makers(part, only_class));
+          add(carriers(part, only_class));
+          if (who->size() > most) break;
         }
       }
+      add(others);
     }
   }
-  return elsewhere + nowhere;
+  return made + lacking;
 }
 
 /// The application of the single-device step that this task most likely should be: of the same op,
@@ -311,10 +320,13 @@ void Values::explain_unknown(TaskRef ref) {
     const bool akin = ref_.terms[in[i]].type == ref_.terms[got[i]].type || got[i] == kZero;
     if (sums && akin) {
       text += "is an incomplete or wrong sum: " + difference(in[i], got[i], &related);
-      text += whereabouts(in[i], got[i], &related);
     } else {
+      // Communication may have brought it: then the task that computed it reads or is the fault.
+      const std::vector<TaskRef> from = makers(got[i]);
+      related.insert(related.end(), from.begin(), from.end());
       text += fmt::format("holds {}; expected {}", describe(got[i]), describe(in[i]));
     }
+    text += whereabouts(ref.cls, in[i], got[i], &related);
     if (writer >= 0) {
       text += " (written by " + ctx_.name(ctx_.ref(writer)) + ")";
     }
@@ -352,6 +364,9 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
       text += " (written by " + ctx_.name(ctx_.ref(writer)) + ")";
       if (placement.is_partial()) {
         related.insert(related.begin(), ctx_.ref(writer));
+        // A sum over stages brings it as it was left in another one.
+        const std::vector<TaskRef> others = carriers(exprs_[i]);
+        related.insert(related.end(), others.begin(), others.end());
       } else {
         related.push_back(ctx_.ref(writer));
       }
@@ -382,7 +397,7 @@ void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got
   } else {
     text += fmt::format("{}; expected {}", describe(got), describe(want));
   }
-  text += whereabouts(want, got, &related);
+  text += whereabouts(cls, want, got, &related);
   if (writer >= 0) {
     text += "; last written by " + ctx_.name(task);
   }

@@ -75,9 +75,9 @@ class Values {
   void explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got);
   std::string describe(ExprId expr) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
-  std::string whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
-  std::vector<TaskRef> makers(ExprId expr) const;
-  std::vector<TaskRef> carriers(ExprId expr) const;
+  std::string whereabouts(int32_t cls, ExprId want, ExprId got, std::vector<TaskRef>* who) const;
+  std::vector<TaskRef> makers(ExprId expr, int32_t only_class = -1) const;
+  std::vector<TaskRef> carriers(ExprId expr, int32_t only_class = -1) const;
   TaskRef misplaced_ancestor(TaskRef ref) const;
   AppId closest(const Task& task, const KindInfo& info) const;
 

@@ -261,13 +261,15 @@ TEST(Refuse, UpdateMissing) {
   expect_refused(check(c.program, c.graph), "final-value", {"no task has computed adamw"});
 }
 
-/// True if the problem is at one of the tasks that touch the buffer, or is related to one.
-bool names_user_of(const Problem& problem, const Program& p, program::BufferId buffer) {
+/// True if the problem is at one of the tasks of the class that touch the buffer, or is related to
+/// one.
+bool names_user_of(const Problem& problem, const Program& p, int32_t cls,
+                   program::BufferId buffer) {
   std::vector<TaskRef> named = problem.related;
   named.push_back(problem.task);
   return std::any_of(named.begin(), named.end(), [&](TaskRef ref) {
-    if (ref.cls < 0 || ref.task < 0) return false;
-    const Task& user = p.classes[static_cast<size_t>(ref.cls)].tasks[static_cast<size_t>(ref.task)];
+    if (ref.cls != cls || ref.task < 0) return false;
+    const Task& user = p.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(ref.task)];
     return std::find(user.in.begin(), user.in.end(), buffer) != user.in.end() ||
            std::find(user.out.begin(), user.out.end(), buffer) != user.out.end();
   });
@@ -300,7 +302,54 @@ TEST(Refuse, SumThatLacksAnAddend) {
   erase(c.program, 0, last);
   const Verdict v = check(c.program, c.graph);
   expect_refused(v, "not-in-graph", {"lacks embedding_dw", "no task has computed embedding_dw"});
-  EXPECT_TRUE(names_user_of(v.problems[0], c.program, gradient)) << to_text(v);
+  EXPECT_TRUE(names_user_of(v.problems[0], c.program, 0, gradient)) << to_text(v);
+}
+
+TEST(Refuse, UpdateThatAnotherStageHas) {
+  // Tied embeddings lie in both stages; that stage 1 updates its own says nothing of stage 0.
+  test::Case c = make(2, 1, 1, 1, true);
+  const auto& tasks = c.program.classes[0].tasks;
+  int32_t update = -1;
+  program::BufferId weight = program::kNone;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (c.program.kind(tasks[i]).op != "adamw") continue;
+    const program::BufferId to = tasks[i].out[0];
+    if (c.program.classes[0].buffers[static_cast<size_t>(to)].name != "model.embed_tokens.weight") {
+      continue;
+    }
+    update = static_cast<int32_t>(i);
+    weight = to;
+  }
+  ASSERT_GE(update, 0);
+  const std::vector<program::BufferId> read = tasks[static_cast<size_t>(update)].in;
+  erase(c.program, 0, update);
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "final-value", {"no task of class 0 has computed adamw"});
+  const bool named = std::any_of(read.begin(), read.end(), [&](program::BufferId buffer) {
+    return buffer != weight && names_user_of(v.problems[0], c.program, 0, buffer);
+  });
+  EXPECT_TRUE(named) << to_text(v);
+}
+
+TEST(Refuse, WrongGradientReadInAnotherStage) {
+  // The norm's terms are added up over the stages: stage 1 may be the first to read a wrong one.
+  test::Case c = make(2, 1, 1, 1);
+  RankClass& cls = c.program.classes[0];
+  const int32_t wrong = find(c.program, 0, "sumsq", 0);
+  Task& changed = cls.tasks[static_cast<size_t>(wrong)];
+  for (const Task& other : cls.tasks) {
+    if (other.kind == changed.kind && other.in[0] != changed.in[0]) {
+      changed.in[0] = other.in[0];
+      break;
+    }
+  }
+  const Verdict v = check_values(c);
+  expect_refused(v, "not-in-graph", {"clip_coef", "holds sumsq", "no task has computed sumsq"});
+  for (const Problem& problem : v.problems) {
+    const bool named = std::find(problem.related.begin(), problem.related.end(),
+                                 TaskRef{0, wrong}) != problem.related.end();
+    EXPECT_TRUE(named) << to_text(v);
+  }
 }
 
 TEST(Refuse, ParameterUpdatedTwice) {
