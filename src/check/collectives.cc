@@ -37,7 +37,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
   const graph::Attrs& attrs = ctx_.program.kind(ctx_.task(ref)).attrs;
   const Placement from = comm::before(*info.comm, attrs), to = comm::after(*info.comm, attrs);
   const BufferId buffer = ctx_.task(ref).in[operand];
-  auto axis_name = [&](int32_t a) { return ctx_.program.mesh.axes[static_cast<size_t>(a)].name; };
+  auto axis_name = [&](int32_t a) { return ctx_.program.mesh.axes[a].name; };
   if (v->layout == kAnyLayout && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
   }
@@ -67,7 +67,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
     } else {
       refuse("reduce-replicated", ref, buffer,
              fmt::format("it is not partial over {}: the sum would be {} times the value",
-                         axis_name(*a), ctx_.program.mesh.axes[static_cast<size_t>(*a)].size),
+                         axis_name(*a), ctx_.program.mesh.axes[*a].size),
              fmt::format("remove the {}, or take this axis out of its group", info.comm->name)
                  .c_str());
     }
@@ -135,7 +135,7 @@ void Values::collective(int32_t cls, TaskId task, const Task& t, const KindInfo&
   // that makes sizes also leaves, in its first output, what every rank had; their layout is that of
   // the counts before they were moved, which says whose rows they count. An op that needs sizes
   // moves rows, which only those of the same routing describe.
-  const GroupInfo& group_info = ctx_.groups[static_cast<size_t>(t.group)];
+  const GroupInfo& group_info = ctx_.groups[t.group];
   const TaskRef ref{cls, task};
   if (info.comm->list) {
     for (size_t i = 0; i < t.in.size(); ++i) {
@@ -188,7 +188,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
   // agree in it. The term of the result is the union of theirs.
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
-  const GroupInfo& group_info = ctx_.groups[static_cast<size_t>(first.group)];
+  const GroupInfo& group_info = ctx_.groups[first.group];
   if (!info.comm->list) {
     ctx_.report("stages-reduce-only", ProblemClass::value, tasks[0], {},
                 fmt::format("{} runs over pipeline stages", ctx_.name(tasks[0])),

@@ -120,7 +120,7 @@ Context::Context(const Program& p, const CheckOptions& check_options, TypeTable&
     if (info.rules) {
       for (auto [in, out] : info.rules->inplace) {
         if (static_cast<size_t>(out) < kind.out.size()) {
-          info.shares[static_cast<size_t>(out)] = static_cast<int16_t>(in);
+          info.shares[out] = static_cast<int16_t>(in);
         }
       }
     }
@@ -139,9 +139,9 @@ Context::Context(const Program& p, const CheckOptions& check_options, TypeTable&
         }
         info.crosses_stages = info.classes.size() > 1;
         info.ranks *= static_cast<int64_t>(info.classes.size());
-      } else if (p.mesh.axes[static_cast<size_t>(axis)].size > 1) {
+      } else if (p.mesh.axes[axis].size > 1) {
         info.axes.push_back(axis);
-        info.ranks *= p.mesh.axes[static_cast<size_t>(axis)].size;
+        info.ranks *= p.mesh.axes[axis].size;
       }
     }
     groups.push_back(std::move(info));
@@ -169,10 +169,10 @@ void Context::place() {
     first_task.push_back(next);
     const RankClass& cls = program.classes[c];
     for (size_t task = 0; task < cls.tasks.size(); ++task, ++next) {
-      auto& lane = lanes[c][static_cast<size_t>(cls.tasks[task].lane)];
-      position[static_cast<size_t>(next)] = static_cast<int32_t>(lane.size());
-      task_class[static_cast<size_t>(next)] = static_cast<int32_t>(c);
-      lane_of[static_cast<size_t>(next)] = static_cast<uint8_t>(cls.tasks[task].lane);
+      auto& lane = lanes[c][place_of(cls.tasks[task].lane)];
+      position[next] = static_cast<int32_t>(lane.size());
+      task_class[next] = static_cast<int32_t>(c);
+      lane_of[next] = static_cast<uint8_t>(cls.tasks[task].lane);
       lane.push_back(static_cast<TaskId>(task));
     }
     buffer_type[c].reserve(cls.buffers.size());
@@ -187,7 +187,7 @@ bool Context::leaves_node(int32_t cls, const Task& task) const {
       leaves_node_.try_emplace({cls, task.group, task.peer_axis, task.peer});
   if (fresh) {
     known->second = task.group != program::kNone
-                        ? program.leaves_node(program.groups[static_cast<size_t>(task.group)], cls)
+                        ? program.leaves_node(program.groups[task.group], cls)
                         : program.leaves_node(task.peer_axis, task.peer, cls);
   }
   return known->second;
@@ -208,7 +208,7 @@ std::string Context::ranks_text(int32_t cls) const {
 
 std::vector<TaskRef> Context::users(int32_t cls, BufferId buffer, size_t at_most) const {
   std::vector<TaskRef> list;
-  const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
+  const auto& tasks = program.classes[cls].tasks;
   for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i) {
     for (const auto* operands : {&tasks[i].in, &tasks[i].out}) {
       if (std::find(operands->begin(), operands->end(), buffer) != operands->end()) {
@@ -231,8 +231,7 @@ std::string Context::name(TaskRef ref) const {
 }
 
 std::string Context::buffer_name(int32_t cls, BufferId buffer_id) const {
-  const program::Buffer& buffer =
-      program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(buffer_id)];
+  const program::Buffer& buffer = program.classes[cls].buffers[buffer_id];
   if (buffer.kind == BufferKind::step) {
     return fmt::format("buffer {} ({})", buffer_id, graph::to_string(buffer.type));
   }

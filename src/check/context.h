@@ -66,7 +66,7 @@ class Layouts {
  public:
   explicit Layouts(const graph::Mesh& mesh) : mesh_(mesh) {}
   LayoutId intern(Layout layout);
-  const Layout& operator[](LayoutId id) const { return layouts_[static_cast<size_t>(id)]; }
+  const Layout& operator[](LayoutId id) const { return layouts_[id]; }
   std::string text(LayoutId id) const;
 
  private:
@@ -108,17 +108,13 @@ struct Context {
   std::vector<std::array<std::vector<TaskId>, program::kNumLanes>> lanes;  ///< by class
   std::vector<std::vector<TypeId>> buffer_type;                            ///< by class, buffer
 
-  int32_t global(int32_t cls, TaskId task) const {
-    return first_task[static_cast<size_t>(cls)] + task;
-  }
+  int32_t global(int32_t cls, TaskId task) const { return first_task[cls] + task; }
   TaskRef ref(int32_t global_task) const {
-    const int32_t cls = task_class[static_cast<size_t>(global_task)];
-    return {cls, global_task - first_task[static_cast<size_t>(cls)]};
+    const int32_t cls = task_class[global_task];
+    return {cls, global_task - first_task[cls]};
   }
-  const Task& task(TaskRef ref) const {
-    return program.classes[static_cast<size_t>(ref.cls)].tasks[static_cast<size_t>(ref.task)];
-  }
-  const KindInfo& kind(const Task& task) const { return kinds[static_cast<size_t>(task.kind)]; }
+  const Task& task(TaskRef ref) const { return program.classes[ref.cls].tasks[ref.task]; }
+  const KindInfo& kind(const Task& task) const { return kinds[task.kind]; }
   /// True if a communication task of the class reaches ranks of other nodes.
   bool leaves_node(int32_t cls, const Task& task) const;
   /// "linear L3 mb2 fwd (task 118) of class 1 (ranks 4-7)".

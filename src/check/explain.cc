@@ -55,8 +55,8 @@ std::string Values::describe(ExprId expr) const {
       break;
   }
   const Application& app = ref_.terms.app(x.a);
-  const graph::Node& node = graph.nodes[static_cast<size_t>(app.node)];
-  const std::string& name = graph.tensor(node.out[static_cast<size_t>(x.b)]).name;
+  const graph::Node& node = graph.nodes[app.node];
+  const std::string& name = graph.tensor(node.out[x.b]).name;
   return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, app.micro_batch),
                      app.num_out > 1 ? fmt::format(" output {}", x.b) : "", name);
 }
@@ -165,7 +165,7 @@ AppId Values::closest(const Task& task, const KindInfo& info) const {
         }
       }
     }
-    const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+    const graph::Node& node = ref_.graph().nodes[app.node];
     if (app.micro_batch == task.micro_batch) {
       score += 2;
     }
@@ -189,10 +189,10 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
   for (size_t head = 0; head < queue.size() && queue.size() < 256; ++head) {
     const TaskRef at = queue[head];
     const Task& task = ctx_.task(at);
-    const AppId a = made_[static_cast<size_t>(ctx_.global(at.cls, at.task))];
+    const AppId a = made_[ctx_.global(at.cls, at.task)];
     if (a >= 0 && !(at == ref)) {
       const Application& app = ref_.terms.app(a);
-      const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+      const graph::Node& node = ref_.graph().nodes[app.node];
       const bool mb =
           task.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != task.micro_batch;
       const bool layer = task.layer >= 0 && node.layer >= 0 && node.layer != task.layer;
@@ -230,7 +230,7 @@ void Values::explain_unknown(TaskRef ref) {
   }
   const std::vector<ExprId> got = exprs_;
   const Application app = ref_.terms.app(want);
-  const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+  const graph::Node& node = ref_.graph().nodes[app.node];
   text += fmt::format("; the nearest in the graph is {}{} (node {})", node.op,
                       coordinates(node, app.micro_batch), app.node);
   if (app.key != info.key) {
@@ -259,7 +259,7 @@ void Values::explain_unknown(TaskRef ref) {
     }
   }
   if (const TaskRef cause = misplaced_ancestor(ref); cause.cls >= 0) {
-    const AppId app = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
+    const AppId app = made_[ctx_.global(cause.cls, cause.task)];
     text += fmt::format("; it goes back to {}, which computes {}", ctx_.name(cause),
                         describe(ref_.terms.output(app, 0)));
     related.insert(related.begin(), ref);
@@ -271,14 +271,13 @@ void Values::explain_unknown(TaskRef ref) {
 
 void Values::explain_layout(TaskRef ref, const Signature& signature) {
   const Task& task = ctx_.task(ref);
-  const std::string& axis = ctx_.program.mesh.axes[static_cast<size_t>(signature.bad_axis)].name;
+  const std::string& axis = ctx_.program.mesh.axes[signature.bad_axis].name;
   std::vector<TaskRef> related;
   std::string text = fmt::format(
       "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
   bool partial = false, split = false;
   for (size_t i = 0; i < task.in.size(); ++i) {
-    const Placement placement =
-        ctx_.layouts[signature.in[i]].on[static_cast<size_t>(signature.bad_axis)];
+    const Placement placement = ctx_.layouts[signature.in[i]].on[signature.bad_axis];
     partial |= placement.is_partial();
     split |= placement.is_split();
     text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, task.in[i]),

@@ -42,11 +42,11 @@ std::string Hazards::owner_name(int32_t cls, int32_t owner) const {
 
 void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
                     std::vector<BufferId>* lost) {
-  ClassState& state = state_[static_cast<size_t>(cls)];
-  const RankClass& rc = ctx_.program.classes[static_cast<size_t>(cls)];
-  const Task& t = rc.tasks[static_cast<size_t>(task)];
-  const size_t lane = static_cast<size_t>(t.lane);
-  const int32_t now = ctx_.position[static_cast<size_t>(global)] + 1;
+  ClassState& state = state_[cls];
+  const RankClass& rc = ctx_.program.classes[cls];
+  const Task& t = rc.tasks[task];
+  const size_t lane = place_of(t.lane);
+  const int32_t now = ctx_.position[global] + 1;
 
   auto check_read = [&](BufferId buffer_id) {
     const size_t i = static_cast<size_t>(buffer_id);
@@ -72,8 +72,8 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
       return;
     }
     if (w >= 0) {
-      const size_t wl = ctx_.lane_of[static_cast<size_t>(w)];
-      if (ctx_.position[static_cast<size_t>(w)] >= before[wl]) {
+      const size_t wl = ctx_.lane_of[w];
+      if (ctx_.position[w] >= before[wl]) {
         race(w, global, fmt::format("reads {}", ctx_.buffer_name(cls, buffer_id)), kAddEdge);
       }
     }
@@ -91,7 +91,7 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
           }
         }
         std::vector<TaskRef> related;
-        const int32_t task_by = by < 0 ? -1 - by : state.writer[static_cast<size_t>(by)];
+        const int32_t task_by = by < 0 ? -1 - by : state.writer[by];
         if (task_by >= 0) {
           related.push_back(ctx_.ref(task_by));
         }
@@ -119,7 +119,7 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
     }
   }
   for (BufferId output : t.out) {
-    const Clock& seen = state.access[static_cast<size_t>(output)];
+    const Clock& seen = state.access[output];
     bool ordered = true;
     for (size_t l = 0; l < seen.size(); ++l) {
       ordered &= seen[l] <= before[l];
@@ -127,15 +127,14 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
     if (ordered) continue;
     for (size_t l = 0; l < seen.size(); ++l) {
       if (seen[l] > before[l]) {
-        race(ctx_.global(cls,
-                         ctx_.lanes[static_cast<size_t>(cls)][l][static_cast<size_t>(seen[l] - 1)]),
-             global, fmt::format("writes {}", ctx_.buffer_name(cls, output)), kAddEdge);
+        race(ctx_.global(cls, ctx_.lanes[cls][l][seen[l] - 1]), global,
+             fmt::format("writes {}", ctx_.buffer_name(cls, output)), kAddEdge);
       }
     }
   }
 
   for (BufferId input : t.in) {
-    state.access[static_cast<size_t>(input)][lane] = now;
+    state.access[input][lane] = now;
   }
   for (BufferId output : t.out) {
     const size_t i = static_cast<size_t>(output);
@@ -160,7 +159,7 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
 
 void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
                    const Clock& before) {
-  ClassState& state = state_[static_cast<size_t>(cls)];
+  ClassState& state = state_[cls];
   auto it = state.arena.lower_bound(begin);
   if (it != state.arena.end() && it->first == begin && it->second.end == end) {
     if (it->second.owner != owner) {
@@ -194,7 +193,7 @@ void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32
 }
 
 void Hazards::evict(int32_t cls, int32_t owner, int32_t by, int32_t global, const Clock& before) {
-  ClassState& state = state_[static_cast<size_t>(cls)];
+  ClassState& state = state_[cls];
   auto overlap = [&](int32_t earlier) {
     race(earlier, global,
          fmt::format("puts {} over {}", by < 0 ? "its workspace" : owner_name(cls, by),
@@ -203,18 +202,17 @@ void Hazards::evict(int32_t cls, int32_t owner, int32_t by, int32_t global, cons
   };
   if (owner < 0) {
     const int32_t user = -1 - owner;
-    const size_t lane = ctx_.lane_of[static_cast<size_t>(user)];
-    if (ctx_.position[static_cast<size_t>(user)] >= before[lane]) {
+    const size_t lane = ctx_.lane_of[user];
+    if (ctx_.position[user] >= before[lane]) {
       overlap(user);
     }
     return;
   }
-  state.held[static_cast<size_t>(owner)] = 0;
-  const Clock& seen = state.access[static_cast<size_t>(owner)];
+  state.held[owner] = 0;
+  const Clock& seen = state.access[owner];
   for (size_t l = 0; l < seen.size(); ++l) {
     if (seen[l] > before[l]) {
-      overlap(ctx_.global(
-          cls, ctx_.lanes[static_cast<size_t>(cls)][l][static_cast<size_t>(seen[l] - 1)]));
+      overlap(ctx_.global(cls, ctx_.lanes[cls][l][seen[l] - 1]));
     }
   }
 }

@@ -28,9 +28,9 @@ class Hazards {
   /// Global task that wrote the buffer last, < 0 if none did. With `reader`: before that task,
   /// which may itself have written it in place.
   int32_t writer(int32_t cls, BufferId buffer, int32_t reader = -1) const {
-    const ClassState& state = state_[static_cast<size_t>(cls)];
-    const int32_t w = state.writer[static_cast<size_t>(buffer)];
-    return w >= 0 && w == reader ? state.prior[static_cast<size_t>(buffer)] : w;
+    const ClassState& state = state_[cls];
+    const int32_t w = state.writer[buffer];
+    return w >= 0 && w == reader ? state.prior[buffer] : w;
   }
 
  private:

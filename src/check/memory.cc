@@ -19,7 +19,7 @@ int64_t expected_size(const program::Buffer& buffer) {
 
 /// Finds the task during which the most bytes of step buffers are alive, and the largest of these.
 void find_peak(const Context& ctx, ClassMemory* memory) {
-  const RankClass& cls = ctx.program.classes[static_cast<size_t>(memory->cls)];
+  const RankClass& cls = ctx.program.classes[memory->cls];
   const size_t n = cls.tasks.size();
   std::vector<int32_t> first(cls.buffers.size(), -1), last(cls.buffers.size(), -1);
   std::vector<int32_t> maker(cls.buffers.size(), -1);
@@ -34,15 +34,15 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
       }
     }
     for (BufferId output : cls.tasks[i].out) {
-      if (maker[static_cast<size_t>(output)] < 0) {
-        maker[static_cast<size_t>(output)] = static_cast<int32_t>(i);
+      if (maker[output] < 0) {
+        maker[output] = static_cast<int32_t>(i);
       }
     }
   }
   std::vector<int64_t> change(n + 1, 0);
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
     if (cls.buffers[buffer].kind != BufferKind::step || first[buffer] < 0) continue;
-    change[static_cast<size_t>(first[buffer])] += expected_size(cls.buffers[buffer]);
+    change[first[buffer]] += expected_size(cls.buffers[buffer]);
     change[static_cast<size_t>(last[buffer]) + 1] -= expected_size(cls.buffers[buffer]);
   }
   int64_t alive = 0, most = -1;
@@ -63,16 +63,16 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
     }
   }
   std::sort(list.begin(), list.end(), [&](BufferId buffer, BufferId buffer_id) {
-    const int64_t x = expected_size(cls.buffers[static_cast<size_t>(buffer)]);
-    const int64_t y = expected_size(cls.buffers[static_cast<size_t>(buffer_id)]);
+    const int64_t x = expected_size(cls.buffers[buffer]);
+    const int64_t y = expected_size(cls.buffers[buffer_id]);
     return x != y ? x > y : buffer < buffer_id;
   });
   if (list.size() > 8) {
     list.resize(8);
   }
   for (BufferId buffer_id : list) {
-    const program::Buffer& buffer = cls.buffers[static_cast<size_t>(buffer_id)];
-    const int32_t by = maker[static_cast<size_t>(buffer_id)];
+    const program::Buffer& buffer = cls.buffers[buffer_id];
+    const int32_t by = maker[buffer_id];
     memory->largest.push_back({buffer_id, expected_size(buffer),
                                fmt::format("{}, written by {}", graph::to_string(buffer.type),
                                            by < 0 ? "nothing" : ctx.name({memory->cls, by}))});

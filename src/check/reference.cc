@@ -31,7 +31,7 @@ Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
         total_[t] = mb == 0 ? value_[t] : terms.sum(total_[t], value_[t]);
       }
       if (wants_each_[t]) {
-        each_[static_cast<size_t>(each_index_[t])].push_back(value_[t]);
+        each_[each_index_[t]].push_back(value_[t]);
       }
     }
   }
@@ -87,18 +87,18 @@ void Reference::prepare() {
       const TensorKind kind = g.tensor(step.in[a]).kind;
       if (kind == TensorKind::param || kind == TensorKind::state) {
         step.updates[b] = step.in[a];
-        updated_[static_cast<size_t>(step.in[a])] = true;
+        updated_[step.in[a]] = true;
       }
     }
     for (int32_t output : node.out) {
-      step.out_types.push_back(type_of[static_cast<size_t>(output)]);
-      per_mb_[static_cast<size_t>(output)] = !step.optimizer;
+      step.out_types.push_back(type_of[output]);
+      per_mb_[output] = !step.optimizer;
       step.routed = step.routed || g.tensor(output).type.routed();
     }
     if (step.optimizer) {
       for (int32_t input : node.in) {
-        if (per_mb_[static_cast<size_t>(input)]) {
-          wanted_[static_cast<size_t>(input)] = true;
+        if (per_mb_[input]) {
+          wanted_[input] = true;
         }
       }
     }
@@ -106,11 +106,11 @@ void Reference::prepare() {
   }
   summed_.assign(n, false);
   for (int32_t loss : g.losses) {
-    summed_[static_cast<size_t>(loss)] = true;
+    summed_[loss] = true;
   }
   for (const graph::ParamGrad& grad : g.grads) {
     for (int32_t t : grad.contributions) {
-      summed_[static_cast<size_t>(t)] = true;
+      summed_[t] = true;
     }
   }
   for (const auto* list : {&g.losses, &g.outputs}) {
@@ -136,7 +136,7 @@ ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   }
   if (expr < 0) {
     fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
-         graph_->nodes[static_cast<size_t>(step.node)].op, info.name);
+         graph_->nodes[step.node].op, info.name);
   }
   return expr;
 }
@@ -191,9 +191,9 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
     if (step.accumulators[output] >= 0) {
       expr = terms.sum(read(step.accumulators[output], step, micro_batch), expr);
     }
-    value_[static_cast<size_t>(step.out[output])] = expr;
+    value_[step.out[output]] = expr;
     if (step.updates[output] >= 0) {
-      value_[static_cast<size_t>(step.updates[output])] = expr;
+      value_[step.updates[output]] = expr;
     }
   }
 }
@@ -215,7 +215,7 @@ ExprId Reference::value(int32_t tensor, int32_t micro_batch) const {
   if (!per_mb_[t]) return micro_batch < 0 ? value_[t] : kUnwritten;
   if (micro_batch < 0) return summed_[t] ? total_[t] : kUnwritten;
   if (each_index_[t] < 0 || micro_batch >= num_micro_batches_) return kUnwritten;
-  return each_[static_cast<size_t>(each_index_[t])][static_cast<size_t>(micro_batch)];
+  return each_[each_index_[t]][micro_batch];
 }
 
 }  // namespace hocket::check

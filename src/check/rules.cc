@@ -258,12 +258,12 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
            return fmt::format("has {} inputs and {} outputs; its kind has {} and {}",
                               task.in.size(), task.out.size(), info.in.size(), info.out.size());
          }
-         const auto& types = ctx.buffer_type[static_cast<size_t>(cls)];
+         const auto& types = ctx.buffer_type[cls];
          for (int side = 0; side < 2; ++side) {
            const auto& list = side ? task.out : task.in;
            const auto& want = side ? info.out : info.in;
            for (size_t i = 0; i < list.size(); ++i) {
-             if (types[static_cast<size_t>(list[i])] != want[i]) {
+             if (types[list[i]] != want[i]) {
                return fmt::format("{} {} is {}; expected {}", side ? "output" : "input", i,
                                   ctx.buffer_name(cls, list[i]),
                                   graph::to_string(ctx.types[want[i]]));
@@ -297,7 +297,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          const bool wants = is_collective(ctx.kind(task));
          if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
          if (!wants) return "";
-         const auto& members = ctx.program.groups[static_cast<size_t>(task.group)].members;
+         const auto& members = ctx.program.groups[task.group].members;
          if (members.empty() || std::binary_search(members.begin(), members.end(), cls)) return "";
          return fmt::format("is in class {}, which is not a member of its group", cls);
        }},
@@ -307,7 +307,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          const bool wants = is_message(ctx.kind(task));
          if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
          if (!wants) return "";
-         const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(task.peer_axis)].size;
+         const int32_t n = ctx.program.mesh.axes[task.peer_axis].size;
          if (task.peer == 0 || task.peer <= -n || task.peer >= n) {
            return fmt::format("has its peer at offset {} on an axis of {}", task.peer, n);
          }
@@ -320,7 +320,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          const KindInfo& info = ctx.kind(task);
          if (!is_collective(info)) return "";
          const Kind& kind = ctx.program.kind(task);
-         const int64_t ranks = ctx.groups[static_cast<size_t>(task.group)].ranks;
+         const int64_t ranks = ctx.groups[task.group].ranks;
          try {
            const auto out = comm::infer(*info.comm, kind.attrs, kind.in, ranks);
            if (out == kind.out) return "";
@@ -396,9 +396,8 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
       {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
        [](const Context&, int32_t, const RankClass& cls, const Task& task) -> std::string {
          for (BufferId output : task.out) {
-           if (cls.buffers[static_cast<size_t>(output)].kind == BufferKind::input) {
-             return fmt::format("writes the input '{}'",
-                                cls.buffers[static_cast<size_t>(output)].name);
+           if (cls.buffers[output].kind == BufferKind::input) {
+             return fmt::format("writes the input '{}'", cls.buffers[output].name);
            }
          }
          return "";
@@ -409,7 +408,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          if (!ctx.planned) return "";
          for (const auto* list : {&task.in, &task.out}) {
            for (BufferId buffer_id : *list) {
-             const Buffer& buffer = c.buffers[static_cast<size_t>(buffer_id)];
+             const Buffer& buffer = c.buffers[buffer_id];
              if (buffer.kind == BufferKind::step && buffer.offset == kNone) {
                return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, buffer_id));
              }

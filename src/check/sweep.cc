@@ -72,8 +72,8 @@ void Sweep::match_messages() {
         const int32_t s = list[begin + i].task, rank = list[mid + i].task;
         const TaskRef ref = ctx_.ref(s), task_ref = ctx_.ref(rank);
         if (ctx_.kind(ctx_.task(ref)).in == ctx_.kind(ctx_.task(task_ref)).out) {
-          matching_.partner[static_cast<size_t>(s)] = rank;
-          matching_.partner[static_cast<size_t>(rank)] = s;
+          matching_.partner[s] = rank;
+          matching_.partner[rank] = s;
           continue;
         }
         ctx_.report(
@@ -82,8 +82,8 @@ void Sweep::match_messages() {
                         graph::to_string(ctx_.program.kind(ctx_.task(task_ref)).out[0]),
                         ctx_.name(ref), graph::to_string(ctx_.program.kind(ctx_.task(ref)).in[0])),
             "give both ends the same type, tag and order");
-        matching_.partner[static_cast<size_t>(s)] = rank;
-        matching_.partner[static_cast<size_t>(rank)] = s;
+        matching_.partner[s] = rank;
+        matching_.partner[rank] = s;
         continue;
       }
       const bool send = i < sends;
@@ -91,7 +91,7 @@ void Sweep::match_messages() {
       const Task& task = ctx_.task(ref);
       std::vector<TaskRef> others;  // the same tag or peer on the other side, unmatched or not
       const int32_t other = program.peer_class(task, ref.cls);
-      const auto& tasks = program.classes[static_cast<size_t>(other)].tasks;
+      const auto& tasks = program.classes[other].tasks;
       for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k) {
         if (is_message(ctx_.kind(tasks[k])) && is_receive(ctx_.kind(tasks[k])) == send &&
             tasks[k].tag == task.tag) {
@@ -120,7 +120,7 @@ void Sweep::match_collectives() {
       const Task& task = program.classes[cls].tasks[i];
       if (!is_collective(ctx_.kind(task))) continue;
       ++num_collectives_;
-      by_group[static_cast<size_t>(task.group)][cls].push_back(
+      by_group[task.group][cls].push_back(
           ctx_.global(static_cast<int32_t>(cls), static_cast<TaskId>(i)));
     }
   }
@@ -129,14 +129,14 @@ void Sweep::match_collectives() {
     if (!info.crosses_stages) continue;
     size_t most = 0;
     for (int32_t cls : info.classes) {
-      most = std::max(most, by_group[g][static_cast<size_t>(cls)].size());
+      most = std::max(most, by_group[g][cls].size());
     }
     for (size_t k = 0; k < most; ++k) {
       Matching::Meeting meeting;
       std::vector<TaskRef> refs;
       int32_t absent = -1;
       for (int32_t cls : info.classes) {
-        const auto& list = by_group[g][static_cast<size_t>(cls)];
+        const auto& list = by_group[g][cls];
         if (k < list.size()) {
           meeting.tasks.push_back(list[k]);
           refs.push_back(ctx_.ref(list[k]));
@@ -147,7 +147,7 @@ void Sweep::match_collectives() {
       if (absent >= 0) {
         meeting.complete = false;
         std::vector<TaskRef> last;  // of the class that has too few
-        const auto& list = by_group[g][static_cast<size_t>(absent)];
+        const auto& list = by_group[g][absent];
         if (!list.empty()) {
           last.push_back(ctx_.ref(list.back()));
         }
@@ -172,8 +172,7 @@ void Sweep::match_collectives() {
         }
       }
       for (int32_t task : meeting.tasks) {
-        matching_.meeting[static_cast<size_t>(task)] =
-            static_cast<int32_t>(matching_.meetings.size());
+        matching_.meeting[task] = static_cast<int32_t>(matching_.meetings.size());
       }
       matching_.meetings.push_back(std::move(meeting));
     }
@@ -197,7 +196,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     const size_t lane = static_cast<size_t>(lane_index(global));
     Clock before = lane_clock[lane];
     for (TaskId dep : task.deps) {
-      const Clock& other = clock[static_cast<size_t>(ctx_.global(ref.cls, dep))];
+      const Clock& other = clock[ctx_.global(ref.cls, dep)];
       for (size_t i = 0; i < before.size(); ++i) {
         before[i] = std::max(before[i], other[i]);
       }
@@ -209,8 +208,8 @@ bool Sweep::run(Hazards& hazards, Values* values) {
         values->lose(ref.cls, buffer);
       }
     }
-    ++before[static_cast<size_t>(task.lane)];
-    clock[static_cast<size_t>(global)] = lane_clock[lane] = before;
+    ++before[place_of(task.lane)];
+    clock[global] = lane_clock[lane] = before;
   };
   AbstractRun lanes(ctx_, matching_, Sends::alone);
   const bool ended = lanes.run([&](std::span<const int32_t> tasks, bool meeting) {
@@ -224,8 +223,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     for (int32_t global : tasks) {
       const TaskRef ref = ctx_.ref(global);
       const bool receive = is_receive(ctx_.kind(ctx_.task(ref)));
-      values->step(ref.cls, ref.task, global,
-                   receive ? matching_.partner[static_cast<size_t>(global)] : -1);
+      values->step(ref.cls, ref.task, global, receive ? matching_.partner[global] : -1);
     }
   });
   if (ended) return true;

@@ -46,7 +46,7 @@ TypeId TypeTable::intern(const graph::TensorType& type) {
       hashes_.push_back(h);
       return slots_[i];
     }
-    if (hashes_[static_cast<size_t>(id)] == h && types_[static_cast<size_t>(id)] == type) return id;
+    if (hashes_[id] == h && types_[id] == type) return id;
   }
 }
 
@@ -187,15 +187,15 @@ void Terms::reserve(size_t apps) {
 }
 
 Hash128 Terms::hash_of(ExprId id, uint64_t* total) const {
-  const int32_t s = sum_index_[static_cast<size_t>(id)];
-  *total += s >= 0 ? sums_[static_cast<size_t>(s)].total : static_cast<uint64_t>(id);
-  if (s >= 0) return sums_[static_cast<size_t>(s)].hash;
+  const int32_t s = sum_index_[id];
+  *total += s >= 0 ? sums_[s].total : static_cast<uint64_t>(id);
+  if (s >= 0) return sums_[s].hash;
   const uint64_t x = static_cast<uint64_t>(id);
   return {mix64(x * 0x9e3779b97f4a7c15ULL + 0x1d8e4e27c47d124fULL),
           mix64(x * 0xd1342543de82ef95ULL + 0xeb44accab455d165ULL)};
 }
 
-int32_t Terms::count(ExprId id) const { return exprs_[static_cast<size_t>(id)].count; }
+int32_t Terms::count(ExprId id) const { return exprs_[id].count; }
 
 /// As hash_app: near what was made at the same time.
 uint64_t Terms::place(const Sum& sum, int32_t count) {
@@ -218,11 +218,11 @@ ExprId Terms::sum(ExprId expr, ExprId expr_id) {
   const size_t mask = sum_slots_.size() - 1;
   for (size_t i = key & mask; sum_slots_[i].id >= 0; i = (i + 1) & mask) {
     if (sum_slots_[i].tag != static_cast<uint32_t>(key >> 32)) continue;
-    const Sum& sum = sums_[static_cast<size_t>(sum_slots_[i].id)];
+    const Sum& sum = sums_[sum_slots_[i].id];
     if (sum.hash == hash128 && count(sum.id) == n) return sum.id;
   }
   const ExprId id = static_cast<ExprId>(exprs_.size());
-  exprs_.push_back({Expr::Kind::sum, expr, expr_id, exprs_[static_cast<size_t>(expr)].type, n});
+  exprs_.push_back({Expr::Kind::sum, expr, expr_id, exprs_[expr].type, n});
   sum_index_.push_back(static_cast<int32_t>(sums_.size()));
   insert(sum_slots_, key, static_cast<int32_t>(sums_.size()));
   sums_.push_back({hash128, total, id});

@@ -44,7 +44,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
                                        buffer.micro_batch >= reference.num_micro_batches())) {
         wrong = "names a micro-batch that does not exist";
       }
-      const TypeId logical = t < 0 ? -1 : reference.type_of[static_cast<size_t>(t)];
+      const TypeId logical = t < 0 ? -1 : reference.type_of[t];
       if (!wrong) {
         bool same = false;
         try {
@@ -154,8 +154,7 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
 /// A ragged buffer is planned for at least the rows that even routing brings: its layout says which
 /// share of the experts, and so of the rows, is here.
 void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref) {
-  const program::Buffer& b =
-      ctx_.program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(id)];
+  const program::Buffer& b = ctx_.program.classes[cls].buffers[id];
   if (b.expected_bytes == program::kNone || b.expected_bytes >= b.type.bytes()) return;
   if (!b.type.routed() || layout == kAnyLayout) return;
   int64_t parts = 1;  // that the experts are split into
@@ -180,7 +179,7 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
 }
 
 Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
-  auto& list = signatures_[static_cast<size_t>(task.kind)];
+  auto& list = signatures_[task.kind];
   for (Signature& signature : list) {
     if (signature.in == ins_) return signature;
   }
@@ -246,8 +245,7 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
   if (!s.cut.empty()) {
     ctx_.report("sequence-cut", ProblemClass::value, ref, {},
                 fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
-                            ctx_.name(ref),
-                            ctx_.program.mesh.axes[static_cast<size_t>(s.bad_axis)].name, s.cut),
+                            ctx_.name(ref), ctx_.program.mesh.axes[s.bad_axis].name, s.cut),
                 "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
     return lose_outputs(cls, t);
   }
@@ -259,7 +257,7 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
     return set(cls, t, 0, ref_.terms.sum(exprs_[0], exprs_[1]), s.out[0], &s, ref);
   }
   const AppId app = ref_.terms.find(info.key, exprs_);
-  made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
+  made_[ctx_.global(cls, task)] = app;
   if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(t.out.size())) {
     explain_unknown(ref);
     return lose_outputs(cls, t);
@@ -267,7 +265,7 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
   for (const ExprId expr : exprs_) {
     const TypeId logical = ref_.terms[expr].type;
     if (logical >= 0 && ctx_.types[logical].routed()) {
-      experts_[static_cast<size_t>(t.kind)] = ctx_.types[logical].dims[0];
+      experts_[t.kind] = ctx_.types[logical].dims[0];
     }
   }
   for (size_t output = 0; output < t.out.size(); ++output) {
@@ -277,7 +275,7 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
 }
 
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
-  const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
+  const Task& t = ctx_.program.classes[cls].tasks[task];
   const KindInfo& info = ctx_.kind(t);
   if (is_local(info)) return compute(cls, task, t, info);
   if (is_message(info) && !is_receive(info)) {
@@ -289,7 +287,7 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
         !ctx_.layouts[value.layout][t.peer_axis].is_replicate()) {
       refuse("message-layout", {cls, task}, t.in[0],
              fmt::format("ranks along {} hold different parts",
-                         ctx_.program.mesh.axes[static_cast<size_t>(t.peer_axis)].name),
+                         ctx_.program.mesh.axes[t.peer_axis].name),
              "send only what is replicated along the axis of the message");
       value.expr = kUnknown;
     }
@@ -323,7 +321,7 @@ void Values::finish() {
       if (buffer.kind == BufferKind::output && buffer.micro_batch >= 0) {
         parts.insert({t, buffer.micro_batch});
       } else {
-        kept[static_cast<size_t>(t)] = 1;
+        kept[t] = 1;
       }
       const Value& v = values_[c][i];
       if (v.expr == kUnknown) continue;
@@ -367,7 +365,7 @@ void Values::finish() {
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
       each = parts.contains({t, mb});
     }
-    if (each || kept[static_cast<size_t>(t)]++) continue;
+    if (each || kept[t]++) continue;
     ctx_.report(
         "result-missing", ProblemClass::value, {}, {},
         fmt::format("no class keeps '{}', which the single-device step computes", g.tensor(t).name),

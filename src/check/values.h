@@ -32,7 +32,7 @@ class Values {
   /// The content of this buffer follows from something already refused.
   void lose(int32_t cls, BufferId buffer) { at(cls, buffer).expr = kUnknown; }
   /// Experts of the whole tensors whose rows a kind works on; 0 if none was seen.
-  int64_t experts(program::KindId kind) const { return experts_[static_cast<size_t>(kind)]; }
+  int64_t experts(program::KindId kind) const { return experts_[kind]; }
   /// After the last task: named buffers hold what the single-device step leaves in them.
   void finish();
   /// Least ratio of what a ragged buffer expects to the rows of even routing; 0: there is none.
@@ -47,9 +47,7 @@ class Values {
     std::string cut;              ///< what the split on bad_axis cuts that the op needs whole
   };
 
-  Value& at(int32_t cls, BufferId buffer) {
-    return values_[static_cast<size_t>(cls)][static_cast<size_t>(buffer)];
-  }
+  Value& at(int32_t cls, BufferId buffer) { return values_[cls][buffer]; }
   void set(int32_t cls, const Task& task, size_t o, ExprId expr, LayoutId layout, Signature* memo,
            TaskRef ref);
   void check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref);

@@ -145,11 +145,11 @@ void fill_predicted(ReportData& report, const Trace& trace,
 }
 
 MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const Trace* times) {
-  const program::RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
+  const program::RankClass& cls = program.classes[cls_id];
   const size_t n = cls.tasks.size();
   MemoryPlan plan;
   plan.name = program.classes.size() == 1 ? "every rank" : fmt::format("stage {}", cls.stage);
-  plan.planned = program::memory_of(program)[static_cast<size_t>(cls_id)];
+  plan.planned = program::memory_of(program)[cls_id];
   const std::vector<program::Range> pages = program::planned_pages(program, cls_id);
   // Where an offset is drawn: gaps between the pages that are meant to be used are left out.
   std::vector<int64_t> drawn_begin{0};
@@ -197,7 +197,7 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   };
   std::vector<Life> lives(cls.buffers.size());
   const auto use = [&](program::BufferId id, size_t i) {
-    Life& life = lives[static_cast<size_t>(id)];
+    Life& life = lives[id];
     const Phase phase = cls.tasks[i].phase;
     if (life.end < 0) {
       life.begin = begin[i];
@@ -215,7 +215,7 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
     }
     for (const program::BufferId output : cls.tasks[i].out) {
       use(output, i);
-      int32_t& maker = lives[static_cast<size_t>(output)].maker;
+      int32_t& maker = lives[output].maker;
       if (maker == kNone) {
         maker = static_cast<int32_t>(i);
       }

@@ -173,7 +173,7 @@ std::string print(const Graph& graph) {
       fmt::format_to(to, " expert=1");
     }
     if (t.init.kind != Init::Kind::none) {
-      fmt::format_to(to, " init={}:{}", kInitNames[static_cast<int>(t.init.kind)], t.init.value);
+      fmt::format_to(to, " init={}:{}", kInitNames[place_of(t.init.kind)], t.init.value);
     }
     fmt::format_to(to, " name=\"{}\"\n", escape(t.name, "\""));
   }
@@ -286,7 +286,7 @@ std::string to_dot(const Graph& graph) {
     const Node& node = graph.nodes[i];
     out += fmt::format("  n{} [label=\"{}{}\", style=filled, fillcolor=\"{}\"];\n", i, node.op,
                        node.layer >= 0 ? fmt::format(" L{}", node.layer) : "",
-                       kColours[static_cast<int>(node.phase)]);
+                       kColours[place_of(node.phase)]);
     for (TensorId id : node.in) {
       const Tensor& tensor = graph.tensor(id);
       if (tensor.producer != kNone && tensor.producer != static_cast<NodeId>(i)) {
@@ -294,11 +294,11 @@ std::string to_dot(const Graph& graph) {
                            to_string(tensor.type));
         continue;
       }
-      if (!shown[static_cast<size_t>(id)]) {
+      if (!shown[id]) {
         out += fmt::format("  t{} [label=\"{}\\n{}\", shape=ellipse];\n", id, tensor.name,
                            to_string(tensor.type));
       }
-      shown[static_cast<size_t>(id)] = true;
+      shown[id] = true;
       out += fmt::format("  t{} -> n{};\n", id, i);
     }
   }

@@ -73,8 +73,7 @@ std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
   std::vector<int32_t> stages;
   for (int64_t s = 0; s < pp; ++s) {
     // Without pp_layers, later stages get the smaller shares: the last one has the head as well.
-    int64_t n = pp_layers.empty() ? num_layers / pp + (s < num_layers % pp ? 1 : 0)
-                                  : pp_layers[static_cast<size_t>(s)];
+    int64_t n = pp_layers.empty() ? num_layers / pp + (s < num_layers % pp ? 1 : 0) : pp_layers[s];
     stages.insert(stages.end(), static_cast<size_t>(n), static_cast<int32_t>(s));
   }
   return stages;

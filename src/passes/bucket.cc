@@ -53,7 +53,7 @@ class Bucketing {
     }
     for (Task& task : tasks_) {
       for (TaskId& task_id : task.deps) {
-        task_id = renamed_[static_cast<size_t>(task_id)];
+        task_id = renamed_[task_id];
       }
     }
     cls_.tasks = std::move(tasks_);
@@ -64,7 +64,7 @@ class Bucketing {
     const program::Kind& kind = program_.kind(task);
     if (task.group == kNone || !program::is_collective(kind)) return false;
     // Collectives across stages keep their place: every stage has the same order of them.
-    const auto& axes = program_.groups[static_cast<size_t>(task.group)].axes;
+    const auto& axes = program_.groups[task.group].axes;
     if (std::find(axes.begin(), axes.end(), program_.mesh.axis("pp")) != axes.end()) return false;
     return comm::op(kind.communication).list && task.phase == program::Phase::grad &&
            task.in == task.out && !kind.in.empty() && graph::is_floating(kind.in[0].dtype) &&

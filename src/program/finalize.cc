@@ -12,12 +12,9 @@ namespace hocket::program {
 
 namespace {
 
-size_t lane_of(const Task& task) { return static_cast<size_t>(task.lane); }
-
 void merge(Clock& into, const Clock& other) {
   for (int lane = 0; lane < kNumLanes; ++lane) {
-    into[static_cast<size_t>(lane)] =
-        std::max(into[static_cast<size_t>(lane)], other[static_cast<size_t>(lane)]);
+    into[lane] = std::max(into[lane], other[lane]);
   }
 }
 
@@ -38,17 +35,16 @@ class ClockBuilder {
     return done(last_[lane], lane);
   }
   Clock done(TaskId task, size_t lane) const {
-    Clock clock = at_[static_cast<size_t>(task)];
-    clock[lane] = position_[static_cast<size_t>(task)];
+    Clock clock = at_[task];
+    clock[lane] = position_[task];
     return clock;
   }
   void add(TaskId task, size_t lane, const Clock& start) {
-    position_[static_cast<size_t>(task)] =
-        last_[lane] == kNone ? 0 : position_[static_cast<size_t>(last_[lane])] + 1;
-    at_[static_cast<size_t>(task)] = start;
+    position_[task] = last_[lane] == kNone ? 0 : position_[last_[lane]] + 1;
+    at_[task] = start;
     last_[lane] = task;
   }
-  int32_t position(TaskId task) const { return position_[static_cast<size_t>(task)]; }
+  int32_t position(TaskId task) const { return position_[task]; }
   std::vector<Clock> take() { return std::move(at_); }
 
  private:
@@ -71,19 +67,19 @@ void add_dependencies(RankClass& cls) {
   std::vector<TaskId> wanted;
   for (size_t i = 0; i < n; ++i) {
     Task& task = cls.tasks[i];
-    const size_t lane = lane_of(task);
+    const size_t lane = place_of(task.lane);
     wanted = task.deps;
     auto want = [&](TaskId task) {
-      if (task != kNone && lane_of(cls.tasks[static_cast<size_t>(task)]) != lane) {
+      if (task != kNone && place_of(cls.tasks[task].lane) != lane) {
         wanted.push_back(task);
       }
     };
     for (BufferId input : task.in) {
-      want(writer[static_cast<size_t>(input)]);
+      want(writer[input]);
     }
     for (BufferId output : task.out) {
-      want(writer[static_cast<size_t>(output)]);
-      for (TaskId task : readers[static_cast<size_t>(output)]) {
+      want(writer[output]);
+      for (TaskId task : readers[output]) {
         want(task);
       }
     }
@@ -92,7 +88,7 @@ void add_dependencies(RankClass& cls) {
     Clock start = clock.lane_start(lane);
     task.deps.clear();
     for (TaskId task_id : wanted) {
-      const size_t l = lane_of(cls.tasks[static_cast<size_t>(task_id)]);
+      const size_t l = place_of(cls.tasks[task_id].lane);
       HOCKET_CHECK(task_id < static_cast<TaskId>(i), "task {} depends on the later task {}", i,
                    task_id);
       if (start[l] >= clock.position(task_id)) continue;
@@ -102,11 +98,11 @@ void add_dependencies(RankClass& cls) {
     std::sort(task.deps.begin(), task.deps.end());
     clock.add(static_cast<TaskId>(i), lane, start);
     for (BufferId input : task.in) {
-      readers[static_cast<size_t>(input)][lane] = static_cast<TaskId>(i);
+      readers[input][lane] = static_cast<TaskId>(i);
     }
     for (BufferId output : task.out) {
-      writer[static_cast<size_t>(output)] = static_cast<TaskId>(i);
-      readers[static_cast<size_t>(output)].fill(kNone);
+      writer[output] = static_cast<TaskId>(i);
+      readers[output].fill(kNone);
     }
   }
 }
@@ -115,12 +111,12 @@ std::vector<Clock> clocks(const RankClass& cls) {
   ClockBuilder clock(cls.tasks.size());
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
-    Clock start = clock.lane_start(lane_of(task));
+    Clock start = clock.lane_start(place_of(task.lane));
     for (TaskId dep : task.deps) {
       HOCKET_CHECK(dep >= 0 && dep < static_cast<TaskId>(i), "task {} depends on {}", i, dep);
-      merge(start, clock.done(dep, lane_of(cls.tasks[static_cast<size_t>(dep)])));
+      merge(start, clock.done(dep, place_of(cls.tasks[dep].lane)));
     }
-    clock.add(static_cast<TaskId>(i), lane_of(task), start);
+    clock.add(static_cast<TaskId>(i), place_of(task.lane), start);
   }
   return clock.take();
 }
@@ -129,7 +125,7 @@ std::vector<int32_t> lane_positions(const RankClass& cls) {
   std::array<int32_t, kNumLanes> next{};
   std::vector<int32_t> positions;
   for (const Task& task : cls.tasks) {
-    positions.push_back(next[lane_of(task)]++);
+    positions.push_back(next[place_of(task.lane)]++);
   }
   return positions;
 }
@@ -287,8 +283,8 @@ void plan_memory(const Program& program, RankClass& cls) {
     workspace = std::max(workspace, program.kind(task).workspace);
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last_use[static_cast<size_t>(buffer)] = static_cast<TaskId>(i);
-        used[static_cast<size_t>(buffer)][lane_of(task)] = position[i];
+        last_use[buffer] = static_cast<TaskId>(i);
+        used[buffer][place_of(task.lane)] = position[i];
       }
     }
   }

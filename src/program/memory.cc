@@ -31,7 +31,7 @@ std::string parts_text(const Memory& memory) {
 }
 
 std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
-  const RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
+  const RankClass& cls = program.classes[cls_id];
   std::vector<Range> touched;
   auto touch = [&](int64_t offset, int64_t bytes) {
     if (offset < 0 || bytes <= 0 || offset > INT64_MAX / 2 - bytes) {
@@ -67,7 +67,7 @@ namespace {
 std::map<int32_t, std::vector<TaskId>> messages_of(const Program& program, int32_t rank,
                                                    int32_t peer, comm::Id op) {
   std::map<int32_t, std::vector<TaskId>> by_tag;
-  const RankClass& cls = program.classes[static_cast<size_t>(program.class_of(rank))];
+  const RankClass& cls = program.classes[program.class_of(rank)];
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     if (task.peer_axis == kNone || program.kind(task).communication != op ||
@@ -105,9 +105,8 @@ struct Timing {
   explicit Timing(const RankClass& cls) : at(clocks(cls)), position(lane_positions(cls)) {}
   /// What is finished when the task is.
   Clock done(const RankClass& cls, TaskId task) const {
-    Clock clock = at[static_cast<size_t>(task)];
-    clock[static_cast<size_t>(cls.tasks[static_cast<size_t>(task)].lane)] =
-        position[static_cast<size_t>(task)];
+    Clock clock = at[task];
+    clock[place_of(cls.tasks[task].lane)] = position[task];
     return clock;
   }
   std::vector<Clock> at;
@@ -145,8 +144,8 @@ class InFlight {
 };
 
 const Timing* InFlight::timing(int32_t cls) {
-  auto& t = timing_[static_cast<size_t>(cls)];
-  const RankClass& c = p_.classes[static_cast<size_t>(cls)];
+  auto& t = timing_[cls];
+  const RankClass& c = p_.classes[cls];
   if (!t && is_ordered(c)) {
     t = std::make_unique<Timing>(c);
   }
@@ -160,7 +159,7 @@ int64_t InFlight::bound(int32_t cls) {
     ++rank;
   }
   std::set<int32_t> peers;
-  for (const Task& task : p_.classes[static_cast<size_t>(cls)].tasks) {
+  for (const Task& task : p_.classes[cls].tasks) {
     if (task.peer_axis != kNone && p_.kind(task).communication == comm::Id::send) {
       peers.insert(p_.peer_of(task, rank));
     }
@@ -180,8 +179,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
   // peer itself says counts as known, not what a third rank passes on: that can make the bound
   // larger than need be, never too small.
   const int32_t here = p_.class_of(rank), there = p_.class_of(peer);
-  const RankClass& mine = p_.classes[static_cast<size_t>(here)];
-  const RankClass& theirs = p_.classes[static_cast<size_t>(there)];
+  const RankClass& mine = p_.classes[here];
+  const RankClass& theirs = p_.classes[there];
   const Timing* my_time = timing(here);
   const Timing* their_time = timing(there);
 
@@ -194,19 +193,19 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
               [](const Message& a, const Message& b) { return a.recv < b.recv; });
     for (const Message& m : replies) {
       if (m.recv == kNone) continue;
-      auto& list = told[static_cast<size_t>(mine.tasks[static_cast<size_t>(m.recv)].lane)];
+      auto& list = told[place_of(mine.tasks[m.recv].lane)];
       Clock known = their_time->done(theirs, m.send);
       if (!list.empty()) {
         merge(known, list.back().second);
       }
-      list.push_back({my_time->position[static_cast<size_t>(m.recv)], known});
+      list.push_back({my_time->position[m.recv], known});
     }
   }
   auto known_at = [&](TaskId task) {
     Clock known;
     known.fill(-1);
     for (size_t l = 0; my_time && l < told.size(); ++l) {
-      const int32_t received = my_time->at[static_cast<size_t>(task)][l];
+      const int32_t received = my_time->at[task][l];
       auto after = std::upper_bound(told[l].begin(), told[l].end(), received,
                                     [](int32_t at, const auto& t) { return at < t.first; });
       if (after != told[l].begin()) {
@@ -227,11 +226,11 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
   };
   std::array<Queue, kNumLanes> queues;
   for (const Message& m : match(p_, rank, peer)) {
-    const Task& send = mine.tasks[static_cast<size_t>(m.send)];
-    Queue& queue = queues[static_cast<size_t>(send.lane)];
+    const Task& send = mine.tasks[m.send];
+    Queue& queue = queues[place_of(send.lane)];
     const Clock known = known_at(m.send);
     std::erase_if(queue.held, [&](const Held& held) {
-      const bool received = held.position <= known[static_cast<size_t>(held.lane)];
+      const bool received = held.position <= known[held.lane];
       if (received) {
         queue.bytes -= held.bytes;
       }
@@ -242,8 +241,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
       held.bytes += type.bytes();
     }
     if (m.recv != kNone && their_time) {
-      held.lane = static_cast<int32_t>(theirs.tasks[static_cast<size_t>(m.recv)].lane);
-      held.position = their_time->position[static_cast<size_t>(m.recv)];
+      held.lane = static_cast<int32_t>(theirs.tasks[m.recv].lane);
+      held.position = their_time->position[m.recv];
     }
     queue.held.push_back(held);
     queue.bytes += held.bytes;
@@ -287,7 +286,7 @@ bool is_planned(const Program& program) {
     for (const Task& task : cls.tasks) {
       for (const auto* operands : {&task.in, &task.out}) {
         for (BufferId id : *operands) {
-          const Buffer& buffer = cls.buffers[static_cast<size_t>(id)];
+          const Buffer& buffer = cls.buffers[id];
           if (buffer.kind == BufferKind::step && buffer.offset == kNone) return false;
         }
       }

@@ -23,11 +23,11 @@ constexpr const char* kPhases[] = {"forward", "backward", "grad", "optimizer"};
 constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output"};
 }  // namespace
 
-const char* to_string(Lane lane) { return kLanes[static_cast<int>(lane)]; }
+const char* to_string(Lane lane) { return kLanes[place_of(lane)]; }
 Lane parse_lane(std::string_view text) { return parse_enum<Lane>(text, kLanes, "lane"); }
-const char* to_string(Phase phase) { return kPhases[static_cast<int>(phase)]; }
+const char* to_string(Phase phase) { return kPhases[place_of(phase)]; }
 Phase parse_phase(std::string_view text) { return parse_enum<Phase>(text, kPhases, "phase"); }
-const char* to_string(BufferKind kind) { return kBufferKinds[static_cast<int>(kind)]; }
+const char* to_string(BufferKind kind) { return kBufferKinds[place_of(kind)]; }
 BufferKind parse_buffer_kind(std::string_view text) {
   return parse_enum<BufferKind>(text, kBufferKinds, "buffer kind");
 }
@@ -64,7 +64,7 @@ int32_t Program::class_of(int32_t rank) const {
   for (size_t a = static_cast<size_t>(pp) + 1; a < mesh.axes.size(); ++a) {
     stride *= mesh.axes[a].size;
   }
-  return rank / stride % mesh.axes[static_cast<size_t>(pp)].size;
+  return rank / stride % mesh.axes[pp].size;
 }
 
 std::vector<int32_t> Program::ranks_of(int32_t cls) const {
@@ -81,15 +81,15 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   std::vector<std::vector<int32_t>> all{mesh.coords(rank)};
   for (int32_t axis : group.axes) {
     std::vector<std::vector<int32_t>> next;
-    const bool some = mesh.axes[static_cast<size_t>(axis)].name == "pp" && !group.members.empty();
+    const bool some = mesh.axes[axis].name == "pp" && !group.members.empty();
     for (const auto& c : all) {
-      for (int32_t i = 0; i < mesh.axes[static_cast<size_t>(axis)].size; ++i) {
+      for (int32_t i = 0; i < mesh.axes[axis].size; ++i) {
         if (some &&
             std::find(group.members.begin(), group.members.end(), i) == group.members.end()) {
           continue;
         }
         next.push_back(c);
-        next.back()[static_cast<size_t>(axis)] = i;
+        next.back()[axis] = i;
       }
     }
     all = std::move(next);
@@ -149,7 +149,7 @@ bool Program::leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const {
 int64_t Program::size_of(const Group& group) const {
   int64_t ranks = 1;
   for (int32_t a : group.axes) {
-    const graph::Axis& axis = mesh.axes[static_cast<size_t>(a)];
+    const graph::Axis& axis = mesh.axes[a];
     const bool some = axis.name == "pp" && !group.members.empty();
     ranks *= some ? static_cast<int64_t>(group.members.size()) : axis.size;
   }
@@ -182,8 +182,7 @@ Group Program::canonical(Group group) const {
     group.members.clear();
   }
   std::erase_if(group.axes, [&](int32_t a) {
-    return a >= 0 && static_cast<size_t>(a) < mesh.axes.size() &&
-           mesh.axes[static_cast<size_t>(a)].size == 1;
+    return a >= 0 && static_cast<size_t>(a) < mesh.axes.size() && mesh.axes[a].size == 1;
   });
   return group;
 }
@@ -198,8 +197,8 @@ GroupId Program::intern(const Group& group) {
 }
 
 std::string task_name(const Program& program, int32_t cls, TaskId task) {
-  const RankClass& c = program.classes[static_cast<size_t>(cls)];
-  const Task& t = c.tasks[static_cast<size_t>(task)];
+  const RankClass& c = program.classes[cls];
+  const Task& t = c.tasks[task];
   std::string name = program.kind(t).op;
   if (t.layer >= 0 && t.phase < Phase::grad) {
     name += fmt::format(" L{}", t.layer);

@@ -226,7 +226,7 @@ struct Program {
   std::vector<RankClass> classes;  ///< class c = pipeline stage c
   KindIndex kind_index;
 
-  const Kind& kind(const Task& task) const { return kinds[static_cast<size_t>(task.kind)]; }
+  const Kind& kind(const Task& task) const { return kinds[task.kind]; }
   int32_t class_of(int32_t rank) const;  ///< by its pp coordinate
   std::vector<int32_t> ranks_of(int32_t cls) const;
   /// Members of the group instance that `rank` belongs to, in rank order.

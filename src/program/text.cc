@@ -252,7 +252,7 @@ std::string identity(const Program& program, const Kind& kind) {
 }
 
 std::string to_dot(const Program& program, int32_t c) {
-  const RankClass& cls = program.classes[static_cast<size_t>(c)];
+  const RankClass& cls = program.classes[c];
   std::string out = "digraph program {\n  rankdir=LR; node [shape=box, fontname=\"monospace\"];\n";
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<TaskId> last(kNumLanes, kNone);
@@ -261,13 +261,13 @@ std::string to_dot(const Program& program, int32_t c) {
     const char* colour = task.lane == Lane::compute ? "#dbeafe" : "#fde68a";
     out += fmt::format("  t{} [label=\"{}\\n{}\", style=filled, fillcolor=\"{}\"];\n", i,
                        task_name(program, c, static_cast<TaskId>(i)), to_string(task.lane), colour);
-    TaskId& prev = last[static_cast<size_t>(task.lane)];
+    TaskId& prev = last[place_of(task.lane)];
     if (prev != kNone) {
       out += fmt::format("  t{} -> t{} [style=dotted];\n", prev, i);
     }
     prev = static_cast<TaskId>(i);
     for (BufferId input : task.in) {
-      if (TaskId task_id = writer[static_cast<size_t>(input)]; task_id != kNone) {
+      if (TaskId task_id = writer[input]; task_id != kNone) {
         out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", task_id, i, input);
       }
     }
@@ -275,7 +275,7 @@ std::string to_dot(const Program& program, int32_t c) {
       out += fmt::format("  t{} -> t{} [color=red];\n", dep, i);
     }
     for (BufferId output : task.out) {
-      writer[static_cast<size_t>(output)] = static_cast<TaskId>(i);
+      writer[output] = static_cast<TaskId>(i);
     }
   }
   return out + "}\n";

@@ -61,7 +61,7 @@ struct Executor::Impl {
       : self(self),
         program(program),
         cls_id(program.class_of(rank)),
-        cls(program.classes[static_cast<size_t>(cls_id)]),
+        cls(program.classes[cls_id]),
         rank(rank),
         backend(std::move(backend)),
         communicator(communicator),
@@ -153,8 +153,7 @@ void Executor::Impl::prepare() {
     Prepared p;
     p.id = static_cast<TaskId>(i);
     for (TaskId dep : task.deps) {
-      p.waits.push_back({static_cast<int>(cls.tasks[static_cast<size_t>(dep)].lane),
-                         position[static_cast<size_t>(dep)] + 1});
+      p.waits.push_back({static_cast<int>(cls.tasks[dep].lane), position[dep] + 1});
     }
     if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
       fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}",
@@ -162,10 +161,10 @@ void Executor::Impl::prepare() {
                kind.out.size());
     }
     for (size_t k = 0; k < task.in.size(); ++k) {
-      p.operands.push_back({address[static_cast<size_t>(task.in[k])], &kind.in[k]});
+      p.operands.push_back({address[task.in[k]], &kind.in[k]});
     }
     for (size_t k = 0; k < task.out.size(); ++k) {
-      p.operands.push_back({address[static_cast<size_t>(task.out[k])], &kind.out[k]});
+      p.operands.push_back({address[task.out[k]], &kind.out[k]});
     }
     if (program::is_communication(kind)) {
       if (!communicator) {
@@ -175,7 +174,7 @@ void Executor::Impl::prepare() {
         p.pointers.push_back(tensor_ref.data);
       }
       if (task.group != kNone) {
-        p.members = program.members(program.groups[static_cast<size_t>(task.group)], rank);
+        p.members = program.members(program.groups[task.group], rank);
       }
       p.call.kind = &kind;
       p.call.lane = task.lane;
@@ -196,12 +195,12 @@ void Executor::Impl::prepare() {
       }
       p.args.workspace_bytes = kind.workspace;
     }
-    lanes[static_cast<int>(task.lane)].tasks.push_back(std::move(p));
+    lanes[place_of(task.lane)].tasks.push_back(std::move(p));
   }
   // Spans are taken only now: the vectors do not move any more.
   for (LaneState& lane : lanes) {
     for (Prepared& p : lane.tasks) {
-      const size_t n = cls.tasks[static_cast<size_t>(p.id)].in.size();
+      const size_t n = cls.tasks[p.id].in.size();
       if (p.kernel) {
         p.args.in = std::span(p.operands).first(n);
         p.args.out = std::span(p.operands).subspan(n);
@@ -229,8 +228,8 @@ void Executor::Impl::prepare_poison() {
     const Task& task = cls.tasks[i];
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last[static_cast<size_t>(buffer)] = static_cast<TaskId>(i);
-        auto& c = used[static_cast<size_t>(buffer)][static_cast<size_t>(task.lane)];
+        last[buffer] = static_cast<TaskId>(i);
+        auto& c = used[buffer][place_of(task.lane)];
         c = std::max(c, position[i]);
       }
     }
@@ -241,11 +240,11 @@ void Executor::Impl::prepare_poison() {
     const size_t task = static_cast<size_t>(last[buffer]);
     bool after_all = true;
     for (int lane = 0; lane < kNumLanes; ++lane) {
-      int64_t known = at[task][static_cast<size_t>(lane)];
+      int64_t known = at[task][lane];
       if (lane == static_cast<int>(cls.tasks[task].lane)) {
         known = position[task];
       }
-      after_all &= used[buffer][static_cast<size_t>(lane)] <= known;
+      after_all &= used[buffer][lane] <= known;
     }
     if (after_all) {
       dies[task].push_back(static_cast<BufferId>(buffer));
@@ -253,9 +252,8 @@ void Executor::Impl::prepare_poison() {
   }
   for (LaneState& lane : lanes) {
     for (Prepared& p : lane.tasks) {
-      for (BufferId buffer : dies[static_cast<size_t>(p.id)]) {
-        p.dead.push_back({address[static_cast<size_t>(buffer)],
-                          cls.buffers[static_cast<size_t>(buffer)].type.bytes()});
+      for (BufferId buffer : dies[p.id]) {
+        p.dead.push_back({address[buffer], cls.buffers[buffer].type.bytes()});
       }
     }
   }
@@ -332,7 +330,7 @@ void Executor::Impl::run_lane(int lane) {
   for (Prepared& p : lanes[lane].tasks) {
     try {
       if (cancelled.load(std::memory_order_relaxed) || !wait_for(p)) return;
-      TaskTime& time = times[static_cast<size_t>(p.id)];
+      TaskTime& time = times[p.id];
       time.start_ns = now_ns();
       if (p.kernel) {
         p.kernel(p.args);
@@ -425,7 +423,7 @@ const Buffer& Executor::buffer(std::string_view name, int32_t micro_batch) const
     fail_run("executor", "rank {} has no buffer '{}' of micro-batch {}", impl_->rank, name,
              micro_batch);
   }
-  return impl_->cls.buffers[static_cast<size_t>(it->second)];
+  return impl_->cls.buffers[it->second];
 }
 
 bool Executor::has(std::string_view name, int32_t micro_batch) const {
@@ -434,7 +432,7 @@ bool Executor::has(std::string_view name, int32_t micro_batch) const {
 
 void* Executor::input(std::string_view name, int32_t micro_batch) const {
   const Buffer& b = buffer(name, micro_batch);
-  return impl_->address[static_cast<size_t>(&b - impl_->cls.buffers.data())];
+  return impl_->address[&b - impl_->cls.buffers.data()];
 }
 
 const void* Executor::output(std::string_view name, int32_t micro_batch) const {
@@ -498,7 +496,7 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
   std::vector<Prepared*> order(impl.cls.tasks.size());
   for (LaneState& lane : impl.lanes) {
     for (Prepared& p : lane.tasks) {
-      order[static_cast<size_t>(p.id)] = &p;
+      order[p.id] = &p;
     }
   }
   impl.backend->enter_thread(impl.options.threads);
@@ -536,9 +534,8 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
   HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(), "{} stores for {} ranks",
                stores.size(), program.mesh.size());
   for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
-    executors_.push_back(std::make_unique<Executor>(program, rank, backend,
-                                                    &world_->communicator(rank),
-                                                    stores[static_cast<size_t>(rank)], options));
+    executors_.push_back(std::make_unique<Executor>(
+        program, rank, backend, &world_->communicator(rank), stores[rank], options));
     executors_.back()->on_error = [this](const std::string& what) {
       world_->abort(what);
       for (auto& e : executors_) {
@@ -549,9 +546,9 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
 }
 
 program::Memory LocalRun::measured(int32_t rank) const {
-  const Executor& executor = *executors_[static_cast<size_t>(rank)];
+  const Executor& executor = *executors_[rank];
   program::Memory memory;
-  memory.persistent = stores_[static_cast<size_t>(rank)].resident_bytes();
+  memory.persistent = stores_[rank].resident_bytes();
   memory.inputs_outputs = executor.inputs_outputs_resident_bytes();
   memory.step_buffers = executor.arena_resident_bytes();
   memory.messages = world_->peak_message_bytes(rank);

@@ -90,7 +90,7 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
     const auto& tasks = p.classes[at(cls)].tasks;
     std::array<bool, program::kNumLanes> seen{};
     for (size_t k = 0; k < tasks.size(); ++k) {
-      const size_t lane = static_cast<size_t>(tasks[k].lane);
+      const size_t lane = place_of(tasks[k].lane);
       const bool done = ended[at(base[i]) + k];
       if (done || seen[lane]) continue;
       seen[lane] = true;

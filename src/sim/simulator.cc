@@ -133,7 +133,7 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
         cost = durations.transfer(cls, id, it->second);
       }
       const double ns = ranks[c] * static_cast<double>(cost.ns);
-      total[static_cast<size_t>(cost.provenance)] += ns;
+      total[place_of(cost.provenance)] += ns;
       if (cost.error >= 0) {
         judged += ns, error += ns * cost.error;
       }

@@ -87,7 +87,7 @@ class Builder {
         ++out[at(dep)];
         ++table.waits[at(i)];
       }
-      int32_t& previous = last[static_cast<size_t>(task.lane)];
+      int32_t& previous = last[place_of(task.lane)];
       if (previous != kNone) {
         ++out[at(previous)];
         ++table.waits[at(i)];
@@ -107,7 +107,7 @@ class Builder {
       for (TaskId dep : task.deps) {
         table.succ[at(table.tasks[at(dep)].succ_end++)] = i;
       }
-      int32_t& previous = last[static_cast<size_t>(task.lane)];
+      int32_t& previous = last[place_of(task.lane)];
       if (previous != kNone) {
         table.succ[at(table.tasks[at(previous)].succ_end++)] = i;
       }

@@ -70,9 +70,7 @@ struct Tables {
   std::vector<int32_t> link_shape;               ///< [link][rank index]
 
   size_t num_ranks() const { return ranks.size(); }
-  const ClassTable& of(int32_t index) const {
-    return classes[static_cast<size_t>(cls[static_cast<size_t>(index)])];
-  }
+  const ClassTable& of(int32_t index) const { return classes[cls[index]]; }
   int32_t instance(int32_t group, int32_t index) const {
     return instance_of[static_cast<size_t>(group) * ranks.size() + static_cast<size_t>(index)];
   }

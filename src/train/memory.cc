@@ -106,7 +106,7 @@ void MemoryWatch::after_step(engine::Session& session, const Evaluator* evaluato
   const auto& budget = run_.config.cluster.memory_budget;
   for (int32_t r = 0; r < session.run().size(); ++r) {
     const program::Memory taken = measured_memory(session, evaluator, r);
-    const program::Memory& plan = planned[static_cast<size_t>(session.program().class_of(r))];
+    const program::Memory& plan = planned[session.program().class_of(r)];
     most_ = std::max(most_, taken.total());
     if (budget && static_cast<double>(taken.total()) > *budget) {
       fail_run("train",

@@ -82,10 +82,9 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     std::exception_ptr error;
     std::thread worker([&] {
       try {
-        runtime::Executor executor(program, rank, backend, &solo, stores[static_cast<size_t>(rank)],
-                                   how);
+        runtime::Executor executor(program, rank, backend, &solo, stores[rank], how);
         engine::feed(batch, compiled, rank, executor);
-        const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
+        const auto& tasks = program.classes[cls].tasks;
         std::vector<std::string> key_of(tasks.size());
         for (size_t i = 0; i < tasks.size(); ++i) {
           if (!program::is_communication(program.kind(tasks[i]))) {
@@ -101,7 +100,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
           }
           std::map<std::string, std::pair<double, int>> sums;  // of this pass
           executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
-            const std::string& key = key_of[static_cast<size_t>(id)];
+            const std::string& key = key_of[id];
             const auto begin = Clock::now();
             task();
             auto& [ns, count] = sums[key];
@@ -116,8 +115,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
           if (options.progress && pass >= kWarmUp) {
             const double passes = static_cast<double>(pass - kWarmUp + 1) / kLeast;
             const double time = seconds_since(start) / std::max(options.seconds, 1e-9);
-            options.progress(fmt::format("timing tasks: {}, {:.0f} %",
-                                         program.classes[static_cast<size_t>(cls)].name,
+            options.progress(fmt::format("timing tasks: {}, {:.0f} %", program.classes[cls].name,
                                          100 * std::min({1.0, passes, time})));
           }
         }
@@ -131,7 +129,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     }
   }
   for (const auto& profile_target : targets) {
-    const program::Kind& kind = program.kinds[static_cast<size_t>(profile_target.kind)];
+    const program::Kind& kind = program.kinds[profile_target.kind];
     const auto& ns = samples[profile_target.key];
     HOCKET_CHECK(!ns.empty(), "{} was not timed", profile_target.key);
     const double middle = median(ns);

@@ -142,7 +142,7 @@ void RunReport::after_step(engine::Session& session, int64_t step) {
 void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int64_t steps_done) {
   measured_.assign(session.program().classes.size(), {});
   for (int32_t r = 0; r < session.run().size(); ++r) {
-    program::Memory& most = measured_[static_cast<size_t>(session.program().class_of(r))];
+    program::Memory& most = measured_[session.program().class_of(r)];
     const program::Memory memory = measured_memory(session, evaluator, r);
     if (memory.total() > most.total()) {
       most = memory;

@@ -104,7 +104,7 @@ TEST(Finalize, OrdersEveryConflictAndNothingTwice) {
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       const Task& a = cls.tasks[i];
       for (TaskId d : given[i].deps) {
-        EXPECT_TRUE(before[i][static_cast<size_t>(d)]) << seed;
+        EXPECT_TRUE(before[i][d]) << seed;
       }
       for (size_t j = 0; j < i; ++j) {
         const Task& b = cls.tasks[j];
@@ -119,11 +119,11 @@ TEST(Finalize, OrdersEveryConflictAndNothingTwice) {
       }
       // No dependency follows from the lane or from the others.
       for (TaskId d : a.deps) {
-        EXPECT_NE(cls.tasks[static_cast<size_t>(d)].lane, a.lane) << seed;
+        EXPECT_NE(cls.tasks[d].lane, a.lane) << seed;
         RankClass without = cls;
         auto& deps = without.tasks[i].deps;
         deps.erase(std::find(deps.begin(), deps.end(), d));
-        EXPECT_FALSE(happens_before(without)[i][static_cast<size_t>(d)])
+        EXPECT_FALSE(happens_before(without)[i][d])
             << "seed " << seed << ": task " << i << " needs not wait for " << d;
       }
     }
@@ -140,7 +140,7 @@ TEST(Finalize, ClocksAreHappensBefore) {
     const auto position = lane_positions(cls);
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       for (size_t j = 0; j < cls.tasks.size(); ++j) {
-        EXPECT_EQ(at[i][static_cast<size_t>(cls.tasks[j].lane)] >= position[j], before[i][j])
+        EXPECT_EQ(at[i][place_of(cls.tasks[j].lane)] >= position[j], before[i][j])
             << "seed " << seed << ": " << j << " before " << i;
       }
     }
@@ -158,7 +158,7 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
         for (BufferId b : *list) {
-          users[static_cast<size_t>(b)].push_back(i);
+          users[b].push_back(i);
         }
       }
     }

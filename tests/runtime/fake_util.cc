@@ -82,7 +82,7 @@ BufferId Builder::named(int stage, program::BufferKind kind, std::string name,
 std::vector<graph::TensorType> Builder::types(int stage, const std::vector<BufferId>& ids) {
   std::vector<graph::TensorType> list;
   for (BufferId b : ids) {
-    list.push_back(at(stage).buffers[static_cast<size_t>(b)].type);
+    list.push_back(at(stage).buffers[b].type);
   }
   return list;
 }

@@ -22,8 +22,8 @@ void collect_users(const RankClass& c, int32_t cls, const std::vector<BufferId>&
 }
 
 void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to) {
-  const RankClass& c = program.classes[static_cast<size_t>(ref.cls)];
-  const Task& task = c.tasks[static_cast<size_t>(ref.task)];
+  const RankClass& c = program.classes[ref.cls];
+  const Task& task = c.tasks[ref.task];
   to->insert(ref);
   std::vector<BufferId> buffers = task.in;
   buffers.insert(buffers.end(), task.out.begin(), task.out.end());
@@ -34,7 +34,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
   // A lane is a chain of edges: its neighbours in it are ordered by the task.
   TaskId before = kNone, after = kNone;
   for (TaskId task_id = 0; task_id < static_cast<TaskId>(c.tasks.size()); ++task_id) {
-    const Task& other = c.tasks[static_cast<size_t>(task_id)];
+    const Task& other = c.tasks[task_id];
     for (TaskId dep : other.deps) {
       if (dep == ref.task) {
         to->insert({ref.cls, task_id});
@@ -80,13 +80,13 @@ void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& w
     m_->tasks.clear();
   }
   std::set<TaskRef> users;
-  collect_users(p_.classes[static_cast<size_t>(cls)], cls, {buffer_id}, &users);
+  collect_users(p_.classes[cls], cls, {buffer_id}, &users);
   m_->tasks.insert(m_->tasks.end(), users.begin(), users.end());
   m_->near.insert(users.begin(), users.end());
   if (what.empty()) return;
   std::vector<BufferId> over;  // neighbours in memory
-  const RankClass& rc = p_.classes[static_cast<size_t>(cls)];
-  const Buffer& buffer = rc.buffers[static_cast<size_t>(buffer_id)];
+  const RankClass& rc = p_.classes[cls];
+  const Buffer& buffer = rc.buffers[buffer_id];
   if (buffer.kind != BufferKind::step || buffer.offset == kNone) return;
   for (size_t k = 0; k < rc.buffers.size(); ++k) {
     const Buffer& o = rc.buffers[k];
@@ -99,18 +99,18 @@ void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& w
 }
 
 void Mutator::permute(int32_t cls, const std::vector<int32_t>& order) {
-  RankClass& rc = p_.classes[static_cast<size_t>(cls)];
+  RankClass& rc = p_.classes[cls];
   std::vector<int32_t> to(rc.tasks.size(), -1);
   for (size_t i = order.size(); i-- > 0;) {
-    to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+    to[order[i]] = static_cast<int32_t>(i);
   }
   std::vector<Task> tasks;
   for (int32_t old : order) {
-    tasks.push_back(rc.tasks[static_cast<size_t>(old)]);
+    tasks.push_back(rc.tasks[old]);
     std::vector<TaskId> deps;
     for (TaskId dep : tasks.back().deps) {
-      if (to[static_cast<size_t>(dep)] >= 0) {
-        deps.push_back(to[static_cast<size_t>(dep)]);
+      if (to[dep] >= 0) {
+        deps.push_back(to[dep]);
       }
     }
     tasks.back().deps = std::move(deps);
@@ -118,7 +118,7 @@ void Mutator::permute(int32_t cls, const std::vector<int32_t>& order) {
   rc.tasks = std::move(tasks);
   auto moved = [&](TaskRef ref) {
     if (ref.cls == cls) {
-      ref.task = to[static_cast<size_t>(ref.task)];
+      ref.task = to[ref.task];
     }
     return ref;
   };
@@ -186,7 +186,7 @@ bool Mutator::swap_tasks() {
   m_->tasks.push_back(task_ref);
   std::vector<int32_t> order(c.tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  std::swap(order[static_cast<size_t>(ref.task)], order[static_cast<size_t>(task_ref.task)]);
+  std::swap(order[ref.task], order[task_ref.task]);
   permute(ref.cls, order);
   return true;
 }
@@ -224,7 +224,7 @@ bool Mutator::change_operand(bool output) {
   auto& list = output ? task(ref).out : task(ref).in;
   const size_t i = random_.below(list.size());
   std::vector<BufferId> same;
-  const auto& type = c.buffers[static_cast<size_t>(list[i])].type;
+  const auto& type = c.buffers[list[i]].type;
   for (size_t buffer = 0; buffer < c.buffers.size(); ++buffer) {
     if (c.buffers[buffer].type == type && static_cast<BufferId>(buffer) != list[i]) {
       same.push_back(static_cast<BufferId>(buffer));
@@ -244,8 +244,7 @@ bool Mutator::swap_operands() {
   auto& in = task(ref).in;
   const size_t i = random_.below(in.size()), k = random_.below(in.size());
   const auto& buffers = cls(ref).buffers;
-  if (in[i] == in[k] ||
-      !(buffers[static_cast<size_t>(in[i])].type == buffers[static_cast<size_t>(in[k])].type)) {
+  if (in[i] == in[k] || !(buffers[in[i]].type == buffers[in[k]].type)) {
     return false;
   }
   begin(ref, fmt::format("inputs {} and {} exchanged", i, k));
@@ -294,7 +293,7 @@ bool Mutator::add_edge() {
 bool Mutator::change_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
-  program::Group group = p_.groups[static_cast<size_t>(task(ref).group)];
+  program::Group group = p_.groups[task(ref).group];
   const int32_t axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
   switch (random_.below(3)) {
     case 0: {
@@ -313,7 +312,7 @@ bool Mutator::change_group() {
       group.members.erase(group.members.begin() +
                           static_cast<int64_t>(random_.below(group.members.size())));
   }
-  if (p_.canonical(group) == p_.canonical(p_.groups[static_cast<size_t>(task(ref).group)])) {
+  if (p_.canonical(group) == p_.canonical(p_.groups[task(ref).group])) {
     return false;
   }
   begin(ref, "group changed");
@@ -352,7 +351,7 @@ bool Mutator::move_peer_around() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
   Task& t = task(ref);
-  const int32_t n = p_.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
+  const int32_t n = p_.mesh.axes[t.peer_axis].size;
   begin(ref, "peer moved once around its axis");
   t.peer += t.peer > 0 ? n : -n;
   return true;
@@ -363,10 +362,10 @@ bool Mutator::move_peer_around() {
 bool Mutator::twin_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
-  program::Group twin = p_.groups[static_cast<size_t>(task(ref).group)];
+  program::Group twin = p_.groups[task(ref).group];
   const int32_t pp = p_.mesh.axis("pp");
   const auto axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
-  if (p_.mesh.axes[static_cast<size_t>(axis)].size == 1) {
+  if (p_.mesh.axes[axis].size == 1) {
     if (std::erase(twin.axes, axis) == 0) {
       twin.axes.push_back(axis);
     }

@@ -69,8 +69,8 @@ class Mutator {
   bool drop_plan();
 
  private:
-  RankClass& cls(TaskRef ref) { return p_.classes[static_cast<size_t>(ref.cls)]; }
-  Task& task(TaskRef ref) { return cls(ref).tasks[static_cast<size_t>(ref.task)]; }
+  RankClass& cls(TaskRef ref) { return p_.classes[ref.cls]; }
+  Task& task(TaskRef ref) { return cls(ref).tasks[ref.task]; }
   std::string name(TaskRef ref) const { return program::task_name(p_, ref.cls, ref.task); }
 
   TaskRef any_task() {

@@ -13,8 +13,8 @@ namespace hocket::check {
 bool Mutator::change_offset() {
   const auto [c, b] = any_buffer(true);
   if (b < 0) return false;
-  RankClass& rc = p_.classes[static_cast<size_t>(c)];
-  Buffer& buffer = rc.buffers[static_cast<size_t>(b)];
+  RankClass& rc = p_.classes[c];
+  Buffer& buffer = rc.buffers[b];
   int64_t to = 0;
   switch (random_.below(3)) {
     case 0:
@@ -45,7 +45,7 @@ bool Mutator::change_offset() {
 bool Mutator::change_type() {
   const auto [c, b] = any_buffer(false);
   if (b < 0) return false;
-  Buffer& buffer = p_.classes[static_cast<size_t>(c)].buffers[static_cast<size_t>(b)];
+  Buffer& buffer = p_.classes[c].buffers[b];
   if (buffer.type.dims.empty()) return false;
   int64_t& d = buffer.type.dims[random_.below(buffer.type.dims.size())];
   begin_buffer(c, b, "size changed");
@@ -56,8 +56,8 @@ bool Mutator::change_type() {
 bool Mutator::change_named() {
   const auto [c, b] = any_buffer(false, true);
   if (b < 0) return false;
-  auto& buffers = p_.classes[static_cast<size_t>(c)].buffers;
-  Buffer& buffer = buffers[static_cast<size_t>(b)];
+  auto& buffers = p_.classes[c].buffers;
+  Buffer& buffer = buffers[b];
   switch (random_.below(3)) {
     case 0: {
       std::vector<size_t> same;
@@ -158,7 +158,7 @@ bool Mutator::change_kind() {
   }
   if (same.empty()) return false;
   const int32_t to = same[random_.below(same.size())];
-  begin(ref, "op changed to " + p_.kinds[static_cast<size_t>(to)].op);
+  begin(ref, "op changed to " + p_.kinds[to].op);
   task(ref).kind = to;
   return true;
 }
@@ -213,14 +213,14 @@ bool Mutator::change_cost() {
 bool Mutator::cut_sequences() {
   Program program = p_;
   const int32_t found = program.mesh.axis("edp");
-  if (found < 0 || program.mesh.axes[static_cast<size_t>(found)].size < 2) return false;
+  if (found < 0 || program.mesh.axes[found].size < 2) return false;
   const size_t axis = static_cast<size_t>(found);
   program.mesh.axes[axis].size *= 2;
   for (RankClass& cls : program.classes) {
     for (Buffer& buffer : cls.buffers) {
       const graph::Placement split = buffer.layout.on[axis];
       if (!split.is_split()) continue;
-      int64_t& dim = buffer.type.dims[static_cast<size_t>(split.dim())];
+      int64_t& dim = buffer.type.dims[split.dim()];
       if (dim % 2 != 0) return false;
       dim /= 2;
       if (buffer.expected_bytes != kNone) {
@@ -249,7 +249,7 @@ bool Mutator::cut_sequences() {
       const auto retype = [&](std::vector<graph::TensorType>& types,
                               const std::vector<BufferId>& ids) {
         for (size_t k = 0; k < types.size(); ++k) {
-          const Buffer& buffer = cls.buffers[static_cast<size_t>(ids[k])];
+          const Buffer& buffer = cls.buffers[ids[k]];
           types[k] = buffer.type;
           if (buffer.type.routed()) {
             experts = experts_of(buffer);
@@ -287,7 +287,7 @@ bool Mutator::cut_sequences() {
 bool Mutator::change_expected() {
   const auto [c, b] = any_buffer(false);
   if (b < 0) return false;
-  Buffer& buffer = p_.classes[static_cast<size_t>(c)].buffers[static_cast<size_t>(b)];
+  Buffer& buffer = p_.classes[c].buffers[b];
   const int64_t holds =
       buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
   const int64_t to = random_.flip() ? holds / 4 : 1;
@@ -304,7 +304,7 @@ bool Mutator::drop_plan() {
   m_->text = all ? "memory plan removed" : fmt::format("memory plan of class {} removed", one);
   for (int32_t cls = 0; cls < static_cast<int32_t>(p_.classes.size()); ++cls) {
     if (!all && cls != one) continue;
-    RankClass& rc = p_.classes[static_cast<size_t>(cls)];
+    RankClass& rc = p_.classes[cls];
     m_->tasks.push_back({cls, -1});
     for (int32_t i = 0; i < static_cast<int32_t>(rc.tasks.size()); ++i) {
       m_->tasks.push_back({cls, i});
