@@ -22,7 +22,8 @@ template <class Number>
 concept WholeNumber = std::integral<Number> && !std::same_as<Number, bool>;
 /// Numbers that an id becomes when asked: all but the index, which it becomes by itself.
 template <class Number>
-concept AskedNumber = !std::same_as<Number, size_t> && (WholeNumber<Number> || std::floating_point<Number>);
+concept AskedNumber =
+    !std::same_as<Number, size_t> && (WholeNumber<Number> || std::floating_point<Number>);
 
 /// A place in a table of `Of`s, or kNone. It is made from any whole number and indexes any vector
 /// without a cast, since a place is a number; what it never becomes is the id of something else,
@@ -61,6 +62,11 @@ class Id {
   template <WholeNumber Number>
   friend constexpr Id operator-(Id id, Number steps) {
     return static_cast<int64_t>(id.place_) - static_cast<int64_t>(steps);
+  }
+  /// Where the place lies when the table begins at `base` of a greater one.
+  template <WholeNumber Number>
+  friend constexpr Number operator+(Number base, Id id) {
+    return base + static_cast<Number>(id.place_);
   }
   friend constexpr int32_t operator-(Id id, Id other) { return id.place_ - other.place_; }
 

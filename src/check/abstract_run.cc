@@ -22,11 +22,11 @@ AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, Sends sen
 }
 
 int32_t AbstractRun::lane_index(int32_t task) const {
-  return ctx_.task_class[task] * kNumLanes + ctx_.lane_of[task];
+  return ctx_.task_class[task].value() * kNumLanes + ctx_.lane_of[task];
 }
 
 int32_t AbstractRun::head_task(int32_t lane) const {
-  const int32_t cls = lane / kNumLanes;
+  const ClassId cls = lane / kNumLanes;
   const auto& tasks = ctx_.lanes[cls][lane % kNumLanes];
   const size_t h = static_cast<size_t>(head_[lane]);
   return h < tasks.size() ? ctx_.global(cls, tasks[h]) : -1;

@@ -130,7 +130,7 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value
   return true;
 }
 
-void Values::collective(int32_t cls, TaskId task, const Task& t, const KindInfo& info) {
+void Values::collective(ClassId cls, TaskId task, const Task& t, const KindInfo& info) {
   // A list: every operand by itself. Otherwise the first input is moved to the last output. An op
   // that makes sizes also leaves, in its first output, what every rank had; their layout is that of
   // the counts before they were moved, which says whose rows they count. An op that needs sizes

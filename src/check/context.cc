@@ -129,12 +129,12 @@ Context::Context(const Program& p, const CheckOptions& check_options, TypeTable&
   for (const program::Group& group : p.groups) {
     GroupInfo info;
     for (int32_t axis : group.axes) {
-      if (axis < 0 || axis >= static_cast<int32_t>(p.mesh.axes.size())) continue;
+      if (axis < 0 || axis >= std::ssize(p.mesh.axes)) continue;
       if (axis == pp_axis) {
-        info.classes = group.members;
+        info.classes.assign(group.members.begin(), group.members.end());
         if (info.classes.empty()) {
           for (size_t cls = 0; cls < p.classes.size(); ++cls) {
-            info.classes.push_back(static_cast<int32_t>(cls));
+            info.classes.push_back(cls);
           }
         }
         info.crosses_stages = info.classes.size() > 1;
@@ -171,9 +171,9 @@ void Context::place() {
     for (size_t task = 0; task < cls.tasks.size(); ++task, ++next) {
       auto& lane = lanes[c][place_of(cls.tasks[task].lane)];
       position[next] = static_cast<int32_t>(lane.size());
-      task_class[next] = static_cast<int32_t>(c);
+      task_class[next] = c;
       lane_of[next] = static_cast<uint8_t>(cls.tasks[task].lane);
-      lane.push_back(static_cast<TaskId>(task));
+      lane.push_back(task);
     }
     buffer_type[c].reserve(cls.buffers.size());
     for (const program::Buffer& buffer : cls.buffers) {
@@ -182,9 +182,9 @@ void Context::place() {
   }
 }
 
-bool Context::leaves_node(int32_t cls, const Task& task) const {
+bool Context::leaves_node(ClassId cls, const Task& task) const {
   const auto [known, fresh] =
-      leaves_node_.try_emplace({cls, task.group, task.peer_axis, task.peer});
+      leaves_node_.try_emplace({cls.value(), task.group.value(), task.peer_axis, task.peer});
   if (fresh) {
     known->second = task.group != program::kNone
                         ? program.leaves_node(program.groups[task.group], cls)
@@ -193,7 +193,7 @@ bool Context::leaves_node(int32_t cls, const Task& task) const {
   return known->second;
 }
 
-std::string Context::ranks_text(int32_t cls) const {
+std::string Context::ranks_text(ClassId cls) const {
   const std::vector<int32_t> ranks = program.ranks_of(cls);
   if (ranks.empty()) return "no ranks";
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
@@ -206,7 +206,7 @@ std::string Context::ranks_text(int32_t cls) const {
   return ranks.size() > 8 ? text + ",.." : text;
 }
 
-std::vector<TaskRef> Context::users(int32_t cls, BufferId buffer, size_t at_most) const {
+std::vector<TaskRef> Context::users(ClassId cls, BufferId buffer, size_t at_most) const {
   std::vector<TaskRef> list;
   const auto& tasks = program.classes[cls].tasks;
   for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i) {
@@ -230,7 +230,7 @@ std::string Context::name(TaskRef ref) const {
   return text;
 }
 
-std::string Context::buffer_name(int32_t cls, BufferId buffer_id) const {
+std::string Context::buffer_name(ClassId cls, BufferId buffer_id) const {
   const program::Buffer& buffer = program.classes[cls].buffers[buffer_id];
   if (buffer.kind == BufferKind::step) {
     return fmt::format("buffer {} ({})", buffer_id, graph::to_string(buffer.type));

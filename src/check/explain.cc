@@ -80,7 +80,7 @@ std::vector<TaskRef> Values::carriers(ExprId expr) const {
   for (size_t c = 0; c < values_.size(); ++c) {
     for (size_t b = 0; b < values_[c].size() && list.size() < kMost; ++b) {
       if (values_[c][b].expr != expr) continue;
-      const int32_t w = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
+      const int32_t w = hazards_.writer(c, b);
       if (w >= 0) {
         list.push_back(ctx_.ref(w));
       }
@@ -298,7 +298,7 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
                       : "bring the inputs to layouts that the op's rule lists");
 }
 
-void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got) {
+void Values::explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got) {
   std::vector<TaskRef> related;
   const int32_t w = hazards_.writer(cls, buffer);
   TaskRef task{cls, -1};

@@ -35,12 +35,12 @@ void Hazards::race(int32_t first, int32_t second, const std::string& what, const
   ctx_.report("race", ProblemClass::order, task_ref, {ref}, text, fix);
 }
 
-std::string Hazards::owner_name(int32_t cls, int32_t owner) const {
+std::string Hazards::owner_name(ClassId cls, int32_t owner) const {
   if (owner >= 0) return ctx_.buffer_name(cls, owner);
   return "the workspace of " + ctx_.name(ctx_.ref(-1 - owner));
 }
 
-void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
+void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& before,
                     std::vector<BufferId>* lost) {
   ClassState& state = state_[cls];
   const RankClass& rc = ctx_.program.classes[cls];
@@ -49,15 +49,15 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
   const int32_t now = ctx_.position[global] + 1;
 
   auto check_read = [&](BufferId buffer_id) {
-    const size_t i = static_cast<size_t>(buffer_id);
+    const size_t i = buffer_id;
     const int32_t w = state.writer[i];
     if (w == kNever) {
-      if (reported_.insert({-2 - buffer_id, global}).second) {
+      if (reported_.insert({-2 - buffer_id.value(), global}).second) {
         std::vector<TaskRef> writers;
         for (size_t k = 0; k < rc.tasks.size() && writers.size() < 4; ++k) {
           for (BufferId out : rc.tasks[k].out) {
             if (out == buffer_id) {
-              writers.push_back({cls, static_cast<int32_t>(k)});
+              writers.push_back({cls, k});
             }
           }
         }
@@ -78,9 +78,9 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
       }
     }
     if (ctx_.planned && rc.buffers[i].kind == BufferKind::step && !state.held[i]) {
-      if (reported_.insert({-2 - buffer_id, global}).second) {
+      if (reported_.insert({-2 - buffer_id.value(), global}).second) {
         const int64_t begin = rc.buffers[i].offset, end = begin + rc.buffers[i].type.bytes();
-        int32_t by = buffer_id;
+        int32_t by = buffer_id.value();
         auto it = state.arena.upper_bound(begin);
         if (it != state.arena.begin()) {
           --it;
@@ -137,10 +137,10 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
     state.access[input][lane] = now;
   }
   for (BufferId output : t.out) {
-    const size_t i = static_cast<size_t>(output);
+    const size_t i = output;
     const program::Buffer& buffer = rc.buffers[i];
     if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[i]) {
-      take(cls, buffer.offset, buffer.offset + buffer.type.bytes(), output, global, before);
+      take(cls, buffer.offset, buffer.offset + buffer.type.bytes(), output.value(), global, before);
       state.held[i] = 1;
     }
     state.access[i][lane] = now;
@@ -157,7 +157,7 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
   }
 }
 
-void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
+void Hazards::take(ClassId cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
                    const Clock& before) {
   ClassState& state = state_[cls];
   auto it = state.arena.lower_bound(begin);
@@ -192,7 +192,7 @@ void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32
   state.arena.emplace_hint(it, begin, Range{end, owner});
 }
 
-void Hazards::evict(int32_t cls, int32_t owner, int32_t by, int32_t global, const Clock& before) {
+void Hazards::evict(ClassId cls, int32_t owner, int32_t by, int32_t global, const Clock& before) {
   ClassState& state = state_[cls];
   auto overlap = [&](int32_t earlier) {
     race(earlier, global,

@@ -23,11 +23,11 @@ class Hazards {
 
   /// Checks one task against everything visited so far. Buffers whose content can't be relied upon
   /// are added to `*lost`.
-  void visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
+  void visit(ClassId cls, TaskId task, int32_t global, const Clock& before,
              std::vector<BufferId>* lost);
   /// Global task that wrote the buffer last, < 0 if none did. With `reader`: before that task,
   /// which may itself have written it in place.
-  int32_t writer(int32_t cls, BufferId buffer, int32_t reader = -1) const {
+  int32_t writer(ClassId cls, BufferId buffer, int32_t reader = -1) const {
     const ClassState& state = state_[cls];
     const int32_t w = state.writer[buffer];
     return w >= 0 && w == reader ? state.prior[buffer] : w;
@@ -44,11 +44,11 @@ class Hazards {
     std::vector<uint8_t> held;           ///< the buffer's range of the arena is its own
     std::map<int64_t, Range> arena;
   };
-  void take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
+  void take(ClassId cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
             const Clock& before);
-  void evict(int32_t cls, int32_t owner, int32_t by, int32_t global, const Clock& before);
+  void evict(ClassId cls, int32_t owner, int32_t by, int32_t global, const Clock& before);
   void race(int32_t first, int32_t second, const std::string& what, const char* fix);
-  std::string owner_name(int32_t cls, int32_t owner) const;
+  std::string owner_name(ClassId cls, int32_t owner) const;
 
   Context& ctx_;
   std::vector<ClassState> state_;

@@ -51,15 +51,15 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
     const int64_t with = alive + ctx.program.kind(cls.tasks[i]).workspace;
     if (with <= most) continue;
     most = with;
-    memory->peak_task = {memory->cls, static_cast<int32_t>(i)};
+    memory->peak_task = {memory->cls, i};
   }
 
-  const int32_t at = memory->peak_task.task;
+  const TaskId at = memory->peak_task.task;
   std::vector<BufferId> list;
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
     if (cls.buffers[buffer].kind == BufferKind::step && first[buffer] >= 0 && first[buffer] <= at &&
         last[buffer] >= at) {
-      list.push_back(static_cast<BufferId>(buffer));
+      list.push_back(buffer);
     }
   }
   std::sort(list.begin(), list.end(), [&](BufferId buffer, BufferId buffer_id) {
@@ -113,7 +113,7 @@ std::vector<ClassMemory> check_memory(Context& ctx) {
   std::vector<ClassMemory> list;
   for (size_t i = 0; i < planned.size(); ++i) {
     ClassMemory memory;
-    memory.cls = static_cast<int32_t>(i);
+    memory.cls = i;
     memory.planned = planned[i];
     if (i < ctx.options.evaluation.size()) {
       memory.planned.evaluation = ctx.options.evaluation[i];

@@ -248,11 +248,11 @@ static bool must_share(const KindInfo& info, size_t i, size_t o) {
   return may_share(info, i, o) && !info.comm;
 }
 
-const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
-  static const std::vector<Rule<int32_t, const RankClass&, const Task&>> rules = {
+const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
+  static const std::vector<Rule<ClassId, const RankClass&, const Task&>> rules = {
       {"operand-types", "a task has the buffers that its kind says, with the types it says",
        "give the task buffers of these types, or the kind the types of these buffers",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId cls, const RankClass&, const Task& task) -> std::string {
          const KindInfo& info = ctx.kind(task);
          if (task.in.size() != info.in.size() || task.out.size() != info.out.size()) {
            return fmt::format("has {} inputs and {} outputs; its kind has {} and {}",
@@ -274,8 +274,8 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        }},
       {"deps-earlier", "dependencies name earlier tasks of the same class",
        "list the tasks in an order that respects their dependencies",
-       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& task) -> std::string {
-         const TaskId self = static_cast<TaskId>(&task - c.tasks.data());
+       [](const Context& ctx, ClassId cls, const RankClass& c, const Task& task) -> std::string {
+         const TaskId self = &task - c.tasks.data();
          for (TaskId dep : task.deps) {
            if (dep >= self) {
              return fmt::format("depends on {}, which comes later", ctx.name({cls, dep}));
@@ -287,13 +287,13 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        "kernels run in compute, collectives and sends in intra or inter, receives in "
        "the _rx lane",
        "put the task in the lane of its resource",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId, const RankClass&, const Task& task) -> std::string {
          if (ctx.kind(task).lanes >> static_cast<int>(task.lane) & 1) return "";
          return fmt::format("is in the lane {}", program::to_string(task.lane));
        }},
       {"group-fits", "a collective has a group, nothing else has one",
        "give collectives the group of the axes they reduce or exchange over",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId cls, const RankClass&, const Task& task) -> std::string {
          const bool wants = is_collective(ctx.kind(task));
          if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
          if (!wants) return "";
@@ -303,7 +303,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        }},
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
        "set peer_axis and peer to an offset of at least one and less than the size of the axis",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId, const RankClass&, const Task& task) -> std::string {
          const bool wants = is_message(ctx.kind(task));
          if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
          if (!wants) return "";
@@ -316,7 +316,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
       {"types-follow",
        "what a collective makes follows from what it takes and from the ranks of its group",
        "correct the types of the kind, or the group",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId, const RankClass&, const Task& task) -> std::string {
          const KindInfo& info = ctx.kind(task);
          if (!is_collective(info)) return "";
          const Kind& kind = ctx.program.kind(task);
@@ -334,7 +334,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        "the bytes of a communication are the payload of its op on its types, without FLOPs or "
        "workspace",
        "make the kind with program::communication_kind",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId, const RankClass&, const Task& task) -> std::string {
          const KindInfo& info = ctx.kind(task);
          if (!info.comm) return "";
          const Kind& kind = ctx.program.kind(task);
@@ -347,7 +347,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
        "put it in the lane of the link, or correct ranks_per_node",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId cls, const RankClass&, const Task& task) -> std::string {
          const KindInfo& info = ctx.kind(task);
          if (!info.comm) return "";
          const bool leaves = ctx.leaves_node(cls, task);
@@ -363,7 +363,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        }},
       {"accumulate-allowed", "only outputs that the op can add to are accumulated",
        "accumulate in a separate add, or add the output to Op::accumulates",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId, const RankClass&, const Task& task) -> std::string {
          if (task.accumulate.empty()) return "";
          const KindInfo& info = ctx.kind(task);
          if (info.rules && task.accumulate.within(info.rules->accumulates)) return "";
@@ -374,7 +374,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        "an output lies in the buffer of an input exactly where the op declares "
        "an update in place",
        "use a buffer of its own for the output",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId, const RankClass&, const Task& task) -> std::string {
          const KindInfo& info = ctx.kind(task);
          for (size_t o = 0; o < task.out.size(); ++o) {
            for (size_t i = 0; i < task.in.size(); ++i) {
@@ -394,7 +394,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
          return "";
        }},
       {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
-       [](const Context&, int32_t, const RankClass& cls, const Task& task) -> std::string {
+       [](const Context&, ClassId, const RankClass& cls, const Task& task) -> std::string {
          for (BufferId output : task.out) {
            if (cls.buffers[output].kind == BufferKind::input) {
              return fmt::format("writes the input '{}'", cls.buffers[output].name);
@@ -404,7 +404,7 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
        }},
       {"buffer-planned", "every step buffer that is used has a place in the arena",
        "run the memory plan after the last change of tasks",
-       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& task) -> std::string {
+       [](const Context& ctx, ClassId cls, const RankClass& c, const Task& task) -> std::string {
          if (!ctx.planned) return "";
          for (const auto* list : {&task.in, &task.out}) {
            for (BufferId buffer_id : *list) {

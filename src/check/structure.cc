@@ -64,7 +64,7 @@ std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
     if (cls.buffers[buffer].kind != BufferKind::step) {
       names.emplace_back(cls.buffers[buffer].name, cls.buffers[buffer].kind,
-                         cls.buffers[buffer].micro_batch, static_cast<BufferId>(buffer));
+                         cls.buffers[buffer].micro_batch, buffer);
     }
   }
   std::sort(names.begin(), names.end());
@@ -83,7 +83,7 @@ TaskRef user_of(const Context& ctx, const auto& uses) {
   for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
     const auto& tasks = ctx.program.classes[cls].tasks;
     for (size_t task = 0; task < tasks.size(); ++task) {
-      if (uses(cls, tasks[task])) return {static_cast<int32_t>(cls), static_cast<int32_t>(task)};
+      if (uses(cls, tasks[task])) return {cls, task};
     }
   }
   return {};
@@ -149,9 +149,8 @@ bool check_rules(Context& ctx) {
     const RankClass& cls = program.classes[c];
     for (size_t t = 0; t < cls.tasks.size(); ++t) {
       if (std::string text = bad_ids(ctx, cls, cls.tasks[t]); !text.empty()) {
-        refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(t)}, {},
-               fmt::format("task {} of class {}", t, c), "names a non-existing " + text,
-               "name something that exists");
+        refuse(ctx, kIdsRule.name, {c, t}, {}, fmt::format("task {} of class {}", t, c),
+               "names a non-existing " + text, "name something that exists");
       }
     }
   }
@@ -189,7 +188,7 @@ bool check_rules(Context& ctx) {
 
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const RankClass& cls = program.classes[c];
-    const int32_t ci = static_cast<int32_t>(c);
+    const ClassId ci = c;
     for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
       for (const auto& rule : buffer_rules()) {
         if (ctx.skips(rule.name)) continue;
@@ -210,7 +209,7 @@ bool check_rules(Context& ctx) {
              "let all tasks use one buffer");
     }
     for (size_t task = 0; task < cls.tasks.size(); ++task) {
-      const TaskRef ref{ci, static_cast<int32_t>(task)};
+      const TaskRef ref{ci, task};
       for (const auto& rule : task_rules()) {
         if (ctx.skips(rule.name)) continue;
         std::string text = rule.wrong(ctx, ci, cls, cls.tasks[task]);

@@ -13,7 +13,7 @@ using program::kNumLanes;
 
 int32_t Sweep::lane_index(int32_t global) const {
   const TaskRef ref = ctx_.ref(global);
-  return ref.cls * kNumLanes + static_cast<int32_t>(ctx_.task(ref).lane);
+  return ref.cls.value() * kNumLanes + static_cast<int32_t>(ctx_.task(ref).lane);
 }
 
 void Sweep::match() {
@@ -27,7 +27,7 @@ void Sweep::match_messages() {
   // A channel holds the messages of one tag from the ranks of one class to their peers. Both ends
   // use it in one lane each (lane-recomputed), so the k-th send meets the k-th receive. Sender and
   // receiver class, axis, offset as the sender sees it, tag.
-  using Channel = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
+  using Channel = std::tuple<ClassId, ClassId, int32_t, int32_t, int32_t>;
   struct Message {
     Channel channel;
     bool receive;
@@ -40,19 +40,19 @@ void Sweep::match_messages() {
   std::vector<Message> list;
   const Program& program = ctx_.program;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    const int32_t ci = static_cast<int32_t>(cls);
+    const ClassId ci = cls;
     for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
       const Task& task = program.classes[cls].tasks[i];
       const KindInfo& info = ctx_.kind(task);
       if (!is_message(info)) continue;
-      const int32_t other = program.peer_class(task, ci);
+      const ClassId other = program.peer_class(task, ci);
       const bool receive = is_receive(info);
       const int32_t offset =
           program.mesh.wrap(task.peer_axis, receive ? -int64_t{task.peer} : task.peer);
       list.push_back(
           {{receive ? other : ci, receive ? ci : other, task.peer_axis, offset, task.tag},
            receive,
-           ctx_.global(ci, static_cast<TaskId>(i))});
+           ctx_.global(ci, i)});
     }
   }
   num_messages_ = static_cast<int64_t>(list.size()) / 2;
@@ -90,12 +90,12 @@ void Sweep::match_messages() {
       const TaskRef ref = ctx_.ref(list[send ? begin + i : mid + i].task);
       const Task& task = ctx_.task(ref);
       std::vector<TaskRef> others;  // the same tag or peer on the other side, unmatched or not
-      const int32_t other = program.peer_class(task, ref.cls);
+      const ClassId other = program.peer_class(task, ref.cls);
       const auto& tasks = program.classes[other].tasks;
       for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k) {
         if (is_message(ctx_.kind(tasks[k])) && is_receive(ctx_.kind(tasks[k])) == send &&
             tasks[k].tag == task.tag) {
-          others.push_back({other, static_cast<int32_t>(k)});
+          others.push_back({other, k});
         }
       }
       ctx_.report(
@@ -120,22 +120,21 @@ void Sweep::match_collectives() {
       const Task& task = program.classes[cls].tasks[i];
       if (!is_collective(ctx_.kind(task))) continue;
       ++num_collectives_;
-      by_group[task.group][cls].push_back(
-          ctx_.global(static_cast<int32_t>(cls), static_cast<TaskId>(i)));
+      by_group[task.group][cls].push_back(ctx_.global(cls, i));
     }
   }
   for (size_t g = 0; g < program.groups.size(); ++g) {
     const GroupInfo& info = ctx_.groups[g];
     if (!info.crosses_stages) continue;
     size_t most = 0;
-    for (int32_t cls : info.classes) {
+    for (ClassId cls : info.classes) {
       most = std::max(most, by_group[g][cls].size());
     }
     for (size_t k = 0; k < most; ++k) {
       Matching::Meeting meeting;
       std::vector<TaskRef> refs;
-      int32_t absent = -1;
-      for (int32_t cls : info.classes) {
+      ClassId absent = program::kNone;
+      for (ClassId cls : info.classes) {
         const auto& list = by_group[g][cls];
         if (k < list.size()) {
           meeting.tasks.push_back(list[k]);

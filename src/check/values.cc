@@ -18,7 +18,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
   const LayoutId replicated = ctx.layouts.intern({});
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const RankClass& cls = ctx.program.classes[c];
-    const int32_t ci = static_cast<int32_t>(c);
+    const ClassId ci = c;
     std::vector<Value> values(cls.buffers.size(), Value{kUnwritten, replicated});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
       const program::Buffer& buffer = cls.buffers[i];
@@ -74,7 +74,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
   }
 }
 
-void Values::lose_outputs(int32_t cls, const Task& task) {
+void Values::lose_outputs(ClassId cls, const Task& task) {
   for (BufferId output : task.out) {
     lose(cls, output);
   }
@@ -111,7 +111,7 @@ bool Values::fits(ExprId expr, LayoutId layout, TypeId local) {
   }
 }
 
-void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout,
+void Values::set(ClassId cls, const Task& t, size_t o, ExprId expr, LayoutId layout,
                  Signature* memo, TaskRef ref) {
   const KindInfo& info = ctx_.kind(t);
   const TypeId logical = ref_.terms[expr].type;
@@ -153,7 +153,7 @@ void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId lay
 
 /// A ragged buffer is planned for at least the rows that even routing brings: its layout says which
 /// share of the experts, and so of the rows, is here.
-void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref) {
+void Values::check_expected(ClassId cls, BufferId id, LayoutId layout, TaskRef ref) {
   const program::Buffer& b = ctx_.program.classes[cls].buffers[id];
   if (b.expected_bytes == program::kNone || b.expected_bytes >= b.type.bytes()) return;
   if (!b.type.routed() || layout == kAnyLayout) return;
@@ -217,7 +217,7 @@ Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
   return list.back();
 }
 
-void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& info) {
+void Values::compute(ClassId cls, TaskId task, const Task& t, const KindInfo& info) {
   exprs_.clear();
   ins_.clear();
   bool known = true;
@@ -274,7 +274,7 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
   }
 }
 
-void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
+void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
   const Task& t = ctx_.program.classes[cls].tasks[task];
   const KindInfo& info = ctx_.kind(t);
   if (is_local(info)) return compute(cls, task, t, info);
@@ -310,7 +310,7 @@ void Values::finish() {
   std::set<std::pair<int32_t, int32_t>> parts;  // outputs kept per micro-batch
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
-    const int32_t ci = static_cast<int32_t>(c);
+    const ClassId ci = c;
     for (size_t i = 0; i < buffers.size(); ++i) {
       const program::Buffer& buffer = buffers[i];
       if (buffer.kind != BufferKind::persistent && buffer.kind != BufferKind::output) continue;

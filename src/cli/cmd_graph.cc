@@ -39,7 +39,7 @@ void list_passes() {
 }
 
 /// The class of ranks that `o.rank` is in, kNone for all.
-int32_t class_of(const program::Program& program, const Options& o) {
+program::ClassId class_of(const program::Program& program, const Options& o) {
   if (!o.rank) return program::kNone;
   if (*o.rank < 0 || *o.rank >= program.mesh.size()) {
     fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *o.rank, program.mesh.size() - 1);
@@ -51,20 +51,20 @@ int32_t class_of(const program::Program& program, const Options& o) {
 std::vector<std::string> first_ranks(const program::Program& program) {
   std::vector<std::string> list;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    list.push_back(fmt::format("{}", program.ranks_of(static_cast<int32_t>(cls))[0]));
+    list.push_back(fmt::format("{}", program.ranks_of(cls)[0]));
   }
   return list;
 }
 
 std::string text_of(const program::Program& p, const Options& o) {
-  const int32_t cls = class_of(p, o);
+  const program::ClassId cls = class_of(p, o);
   if (!o.dot) return program::print(p, cls);
   if (cls == program::kNone && p.classes.size() > 1) {
     fail("hocket graph --dot",
          "the program has {} pipeline stages; expected --rank R, a rank of the stage to draw: {}",
          p.classes.size(), join(first_ranks(p), ", "));
   }
-  return program::to_dot(p, std::max(cls, 0));
+  return program::to_dot(p, cls == program::kNone ? 0 : cls);
 }
 std::string text_of(const graph::Graph& graph, const Options& o) {
   return o.dot ? graph::to_dot(graph) : graph::print(graph);

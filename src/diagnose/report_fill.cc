@@ -144,7 +144,8 @@ void fill_predicted(ReportData& report, const Trace& trace,
   }
 }
 
-MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const Trace* times) {
+MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_id,
+                          const Trace* times) {
   const program::RankClass& cls = program.classes[cls_id];
   const size_t n = cls.tasks.size();
   MemoryPlan plan;

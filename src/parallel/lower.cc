@@ -116,7 +116,7 @@ class Stamper {
       buffer.name = value.name;
     }
     cls_.buffers.push_back(std::move(buffer));
-    return id = static_cast<BufferId>(cls_.buffers.size() - 1);
+    return id = cls_.buffers.size() - 1;
   }
 
   void add(const TaskTemplate& made, int micro_batch) {
@@ -154,7 +154,7 @@ class Stamper {
     if (task.tag != kNone) {
       task.tag += micro_batch * num_tensors_;
     }
-    const TaskId id = static_cast<TaskId>(cls_.tasks.size());
+    const TaskId id = cls_.tasks.size();
     const size_t action = action_ends_.size();
     if (micro_batch != kNone && action >= 1) {
       ActionEnd& now = action_ends_[action - 1];

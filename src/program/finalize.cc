@@ -89,19 +89,18 @@ void add_dependencies(RankClass& cls) {
     task.deps.clear();
     for (TaskId task_id : wanted) {
       const size_t l = place_of(cls.tasks[task_id].lane);
-      HOCKET_CHECK(task_id < static_cast<TaskId>(i), "task {} depends on the later task {}", i,
-                   task_id);
+      HOCKET_CHECK(task_id < i, "task {} depends on the later task {}", i, task_id);
       if (start[l] >= clock.position(task_id)) continue;
       task.deps.push_back(task_id);
       merge(start, clock.done(task_id, l));
     }
     std::sort(task.deps.begin(), task.deps.end());
-    clock.add(static_cast<TaskId>(i), lane, start);
+    clock.add(i, lane, start);
     for (BufferId input : task.in) {
-      readers[input][lane] = static_cast<TaskId>(i);
+      readers[input][lane] = i;
     }
     for (BufferId output : task.out) {
-      writer[output] = static_cast<TaskId>(i);
+      writer[output] = i;
       readers[output].fill(kNone);
     }
   }
@@ -113,10 +112,10 @@ std::vector<Clock> clocks(const RankClass& cls) {
     const Task& task = cls.tasks[i];
     Clock start = clock.lane_start(place_of(task.lane));
     for (TaskId dep : task.deps) {
-      HOCKET_CHECK(dep >= 0 && dep < static_cast<TaskId>(i), "task {} depends on {}", i, dep);
+      HOCKET_CHECK(dep >= 0 && dep < i, "task {} depends on {}", i, dep);
       merge(start, clock.done(dep, place_of(cls.tasks[dep].lane)));
     }
-    clock.add(static_cast<TaskId>(i), place_of(task.lane), start);
+    clock.add(i, place_of(task.lane), start);
   }
   return clock.take();
 }
@@ -283,7 +282,7 @@ void plan_memory(const Program& program, RankClass& cls) {
     workspace = std::max(workspace, program.kind(task).workspace);
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last_use[buffer] = static_cast<TaskId>(i);
+        last_use[buffer] = i;
         used[buffer][place_of(task.lane)] = position[i];
       }
     }
@@ -313,7 +312,7 @@ void plan_memory(const Program& program, RankClass& cls) {
       for (BufferId id : *list) {
         const size_t b = static_cast<size_t>(id);
         const Buffer& buffer = cls.buffers[b];
-        if (last_use[b] != static_cast<TaskId>(i) || buffer.kind != BufferKind::step) continue;
+        if (last_use[b] != i || buffer.kind != BufferKind::step) continue;
         last_use[b] = kNone;  // a buffer may occur twice in one task
         if (slot_of[b] != SIZE_MAX) {
           slots.release(slot_of[b], used[b]);

@@ -30,7 +30,7 @@ std::string parts_text(const Memory& memory) {
   return text;
 }
 
-std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
+std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
   const RankClass& cls = program.classes[cls_id];
   std::vector<Range> touched;
   auto touch = [&](int64_t offset, int64_t bytes) {
@@ -74,7 +74,7 @@ std::map<int32_t, std::vector<TaskId>> messages_of(const Program& program, int32
         program.peer_of(task, rank) != peer) {
       continue;
     }
-    by_tag[task.tag].push_back(static_cast<TaskId>(i));
+    by_tag[task.tag].push_back(i);
   }
   return by_tag;
 }
@@ -123,7 +123,7 @@ void merge(Clock& into, const Clock& other) {
 bool is_ordered(const RankClass& cls) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     for (TaskId dep : cls.tasks[i].deps) {
-      if (dep < 0 || dep >= static_cast<TaskId>(i)) return false;
+      if (dep < 0 || dep >= i) return false;
     }
   }
   return true;
@@ -133,17 +133,17 @@ bool is_ordered(const RankClass& cls) {
 class InFlight {
  public:
   explicit InFlight(const Program& program) : p_(program), timing_(program.classes.size()) {}
-  int64_t bound(int32_t cls);
+  int64_t bound(ClassId cls);
 
  private:
   int64_t bound_to(int32_t rank, int32_t peer);
-  const Timing* timing(int32_t cls);
+  const Timing* timing(ClassId cls);
 
   const Program& p_;
   std::vector<std::unique_ptr<Timing>> timing_;
 };
 
-const Timing* InFlight::timing(int32_t cls) {
+const Timing* InFlight::timing(ClassId cls) {
   auto& t = timing_[cls];
   const RankClass& c = p_.classes[cls];
   if (!t && is_ordered(c)) {
@@ -153,7 +153,7 @@ const Timing* InFlight::timing(int32_t cls) {
 }
 
 /// All ranks of a class do the same: the first stands for them.
-int64_t InFlight::bound(int32_t cls) {
+int64_t InFlight::bound(ClassId cls) {
   int32_t rank = 0;
   while (rank < p_.mesh.size() && p_.class_of(rank) != cls) {
     ++rank;
@@ -271,10 +271,10 @@ std::vector<Memory> memory_of(const Program& program) {
         memory.inputs_outputs += whole_pages(buffer.type.bytes());
       }
     }
-    for (const Range& range : planned_pages(program, static_cast<int32_t>(c))) {
+    for (const Range& range : planned_pages(program, c)) {
       memory.step_buffers += range.end - range.begin;
     }
-    memory.messages = in_flight.bound(static_cast<int32_t>(c));
+    memory.messages = in_flight.bound(c);
     memory.reserved = cls.arena_bytes;
     list.push_back(memory);
   }

@@ -57,7 +57,7 @@ Lane link_lane(comm::Role role, bool leaves_node) {
   return leaves_node ? Lane::inter : Lane::intra;
 }
 
-int32_t Program::class_of(int32_t rank) const {
+ClassId Program::class_of(int32_t rank) const {
   const int32_t pp = mesh.axis("pp");
   if (pp < 0) return 0;
   int32_t stride = 1;
@@ -67,7 +67,7 @@ int32_t Program::class_of(int32_t rank) const {
   return rank / stride % mesh.axes[pp].size;
 }
 
-std::vector<int32_t> Program::ranks_of(int32_t cls) const {
+std::vector<int32_t> Program::ranks_of(ClassId cls) const {
   std::vector<int32_t> ranks;
   for (int32_t rank = 0; rank < mesh.size(); ++rank) {
     if (class_of(rank) == cls) {
@@ -102,12 +102,12 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   return ranks;
 }
 
-int32_t Program::peer_class(const Task& task, int32_t cls) const {
+ClassId Program::peer_class(const Task& task, ClassId cls) const {
   return task.peer_axis == mesh.axis("pp") ? mesh.wrap(task.peer_axis, int64_t{cls} + task.peer)
                                            : cls;
 }
 
-bool Program::leaves_node(const Group& group, int32_t cls) const {
+bool Program::leaves_node(const Group& group, ClassId cls) const {
   // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if
   // its first and last do: the rank itself with its coordinates on the group's axes moved to both
   // ends.
@@ -138,7 +138,7 @@ bool Program::leaves_node(const Group& group, int32_t cls) const {
   return false;
 }
 
-bool Program::leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const {
+bool Program::leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const {
   if (ranks_per_node <= 0) return false;
   for (int32_t rank : ranks_of(cls)) {
     if (mesh.moved(rank, peer_axis, peer) / ranks_per_node != rank / ranks_per_node) return true;
@@ -162,10 +162,10 @@ KindId Program::intern(Kind kind) {
   if (places.size() != kinds.size()) {
     places.clear();
     for (size_t i = 0; i < kinds.size(); ++i) {
-      places.emplace(identity(*this, kinds[i]), static_cast<KindId>(i));
+      places.emplace(identity(*this, kinds[i]), i);
     }
   }
-  auto [it, added] = places.emplace(identity(*this, kind), static_cast<KindId>(kinds.size()));
+  auto [it, added] = places.emplace(identity(*this, kind), kinds.size());
   if (added) {
     kinds.push_back(std::move(kind));
   }
@@ -193,10 +193,10 @@ GroupId Program::intern(const Group& group) {
   if (it == groups.end()) {
     it = groups.insert(groups.end(), std::move(one));
   }
-  return static_cast<GroupId>(it - groups.begin());
+  return it - groups.begin();
 }
 
-std::string task_name(const Program& program, int32_t cls, TaskId task) {
+std::string task_name(const Program& program, ClassId cls, TaskId task) {
   const RankClass& c = program.classes[cls];
   const Task& t = c.tasks[task];
   std::string name = program.kind(t).op;

@@ -94,7 +94,7 @@ struct Executor::Impl {
 
   Executor& self;
   const Program& program;
-  const int32_t cls_id;
+  const program::ClassId cls_id;
   const RankClass& cls;
   const int32_t rank;
   std::shared_ptr<kernels::Backend> backend;
@@ -135,7 +135,7 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
         address.push_back(owned.back().data());
     }
     if (buffer.kind != BufferKind::step) {
-      named[{buffer.name, buffer.micro_batch}] = static_cast<BufferId>(i);
+      named[{buffer.name, buffer.micro_batch}] = i;
     }
   }
 }
@@ -151,7 +151,7 @@ void Executor::Impl::prepare() {
     const Task& task = cls.tasks[i];
     const program::Kind& kind = program.kind(task);
     Prepared p;
-    p.id = static_cast<TaskId>(i);
+    p.id = i;
     for (TaskId dep : task.deps) {
       p.waits.push_back({static_cast<int>(cls.tasks[dep].lane), position[dep] + 1});
     }
@@ -228,7 +228,7 @@ void Executor::Impl::prepare_poison() {
     const Task& task = cls.tasks[i];
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last[buffer] = static_cast<TaskId>(i);
+        last[buffer] = i;
         auto& c = used[buffer][place_of(task.lane)];
         c = std::max(c, position[i]);
       }
@@ -247,7 +247,7 @@ void Executor::Impl::prepare_poison() {
       after_all &= used[buffer][lane] <= known;
     }
     if (after_all) {
-      dies[task].push_back(static_cast<BufferId>(buffer));
+      dies[task].push_back(buffer);
     }
   }
   for (LaneState& lane : lanes) {

@@ -68,8 +68,7 @@ void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t>
                end_ns.size());
   for (size_t i = 0; i < start_ns.size(); ++i) {
     if (end_ns[i] < start_ns[i]) continue;
-    add(rank, static_cast<program::TaskId>(i), step, start_ns[i] + offset_ns,
-        end_ns[i] + offset_ns);
+    add(rank, i, step, start_ns[i] + offset_ns, end_ns[i] + offset_ns);
   }
   add_live_bytes(rank, start_ns, end_ns, offset_ns);
 }

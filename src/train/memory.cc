@@ -68,7 +68,7 @@ void require_memory(const engine::Run& run, const program::Program& program,
   }
   program::Memory all;
   for (size_t c = 0; c < planned.size(); ++c) {
-    const auto ranks = static_cast<int64_t>(program.ranks_of(static_cast<int32_t>(c)).size());
+    const auto ranks = static_cast<int64_t>(program.ranks_of(c).size());
     all.persistent += ranks * planned[c].persistent;
     all.inputs_outputs += ranks * planned[c].inputs_outputs;
     all.step_buffers += ranks * planned[c].step_buffers;

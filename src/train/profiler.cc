@@ -71,7 +71,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   for (const auto& profile_target : targets) {
     classes.insert(profile_target.cls);
   }
-  for (int32_t cls : classes) {
+  for (program::ClassId cls : classes) {
     const int32_t rank = program.ranks_of(cls)[0];
     engine::Stores stores(static_cast<size_t>(program.mesh.size()));
     engine::initialise(compiled.reference, program, 1, stores);

@@ -275,8 +275,7 @@ void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session
   }
   diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    report.memory.push_back(
-        diagnose::memory_plan_of(program, static_cast<int32_t>(cls), &measured));
+    report.memory.push_back(diagnose::memory_plan_of(program, cls, &measured));
     report.memory[cls].planned = prediction_.memory[cls];
     report.memory[cls].measured = measured_[cls];
   }

@@ -51,8 +51,7 @@ std::vector<Row> id_rows() {
       {.rule = "ids-in-range",
        .fault = "an input that does not exist",
        .start = one_rank,
-       .edit =
-           [](Edit& e) { e.task("swiglu").in[0] = static_cast<BufferId>(e.cls().buffers.size()); },
+       .edit = [](Edit& e) { e.task("swiglu").in[0] = e.cls().buffers.size(); },
        .only_refused = true},
       {.rule = "ids-in-range",
        .fault = "an output that does not exist",

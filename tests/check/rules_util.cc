@@ -45,7 +45,7 @@ TaskId Edit::find(const std::string& op, int n, int32_t c) const {
   std::vector<TaskId> found;
   for (size_t i = 0; i < tasks.size(); ++i) {
     if (program.kind(tasks[i]).op == op) {
-      found.push_back(static_cast<TaskId>(i));
+      found.push_back(i);
     }
   }
   const int count = static_cast<int>(found.size()), index = n < 0 ? count + n : n;
@@ -57,7 +57,7 @@ BufferId Edit::named(const std::string& name, int32_t micro_batch, int32_t c) co
   const auto& buffers = program.classes[c].buffers;
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b].name == name && buffers[b].micro_batch == micro_batch) {
-      return static_cast<BufferId>(b);
+      return b;
     }
   }
   throw std::runtime_error("no such buffer: " + name);
@@ -88,7 +88,7 @@ BufferId Edit::add_buffer(const graph::TensorType& type, int32_t c) {
   const int64_t bytes = aligned(type.bytes());
   rc.arena_bytes += bytes;
   rc.buffers.push_back(b);
-  return static_cast<BufferId>(rc.buffers.size() - 1);
+  return rc.buffers.size() - 1;
 }
 
 Task Edit::make(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
@@ -152,7 +152,7 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
     std::array<TaskId, program::kNumLanes> last, next;
     last.fill(kNone);
     next.fill(kNone);
-    for (TaskId i = 0; i < static_cast<TaskId>(rc.tasks.size()); ++i) {
+    for (TaskId i = 0; i < rc.tasks.size(); ++i) {
       const size_t lane = static_cast<size_t>(rc.tasks[i].lane);
       if (i < at) {
         last[lane] = i;

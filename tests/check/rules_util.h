@@ -64,9 +64,7 @@ class Edit {
   /// Inserts before task `at`; dependencies follow. With `ordered`, the task waits for all before
   /// it in the list, and all after it wait for it.
   Task& insert(TaskId at, Task t, int32_t c = 0, bool ordered = true);
-  Task& append(Task t, int32_t c = 0) {
-    return insert(static_cast<TaskId>(cls(c).tasks.size()), std::move(t), c);
-  }
+  Task& append(Task t, int32_t c = 0) { return insert(cls(c).tasks.size(), std::move(t), c); }
   void erase(TaskId at, int32_t c = 0);
   /// Moves a task to another place of the list; all edges stay.
   void move(TaskId from, TaskId to, int32_t c = 0);

@@ -213,8 +213,7 @@ TEST(ProgramFields, KindsThatDifferInAnyFieldAreInternedApart) {
       [&](const Change& c) {
         Program p = good;
         EXPECT_EQ(p.intern(Kind(good.kinds[2])), 2) << c.name;
-        EXPECT_EQ(p.intern(Kind(c.program.kinds[2])), static_cast<KindId>(good.kinds.size()))
-            << c.name;
+        EXPECT_EQ(p.intern(Kind(c.program.kinds[2])), good.kinds.size()) << c.name;
       });
 }
 

@@ -35,7 +35,7 @@ Program random_program(uint64_t seed) {
       kind.workspace = static_cast<int64_t>(rng.below(500));
     }
     const uint64_t n = cls.buffers.size();
-    auto old = [&] { return static_cast<BufferId>(n - 1 - rng.below(std::min(n, recent))); };
+    auto old = [&] { return n - 1 - rng.below(std::min(n, recent)); };
     if (n > 0) {
       for (uint64_t k = rng.below(4); k > 0; --k) {
         t.in.push_back(old());
@@ -53,11 +53,11 @@ Program random_program(uint64_t seed) {
       } else if (rng.below(6) == 0) {
         b.expected_bytes = b.type.bytes() / 2;
       }
-      t.out.push_back(static_cast<BufferId>(cls.buffers.size()));
+      t.out.push_back(cls.buffers.size());
       cls.buffers.push_back(b);
     }
     if (i > 0 && rng.below(8) == 0) {
-      t.deps.push_back(static_cast<TaskId>(rng.below(i)));
+      t.deps.push_back(rng.below(i));
     }
     t.kind = p.intern(kind);
     cls.tasks.push_back(t);

@@ -8,7 +8,7 @@
 
 namespace hocket::check {
 
-void collect_users(const RankClass& c, int32_t cls, const std::vector<BufferId>& buffers,
+void collect_users(const RankClass& c, ClassId cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to) {
   for (size_t i = 0; i < c.tasks.size(); ++i) {
     for (const auto* list : {&c.tasks[i].in, &c.tasks[i].out}) {
@@ -33,7 +33,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
   }
   // A lane is a chain of edges: its neighbours in it are ordered by the task.
   TaskId before = kNone, after = kNone;
-  for (TaskId task_id = 0; task_id < static_cast<TaskId>(c.tasks.size()); ++task_id) {
+  for (TaskId task_id = 0; task_id < c.tasks.size(); ++task_id) {
     const Task& other = c.tasks[task_id];
     for (TaskId dep : other.deps) {
       if (dep == ref.task) {
@@ -54,7 +54,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
     }
   }
   for (size_t k = 0; k < program.classes.size(); ++k) {
-    const int32_t cls = static_cast<int32_t>(k);
+    const ClassId cls = k;
     for (size_t i = 0; i < program.classes[k].tasks.size(); ++i) {
       const Task& o = program.classes[k].tasks[i];
       const bool message = task.tag != kNone && o.tag == task.tag &&
@@ -74,7 +74,7 @@ void Mutator::begin(TaskRef ref, const std::string& what) {
   collect_neighbours(p_, ref, &m_->near);
 }
 
-void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& what) {
+void Mutator::begin_buffer(ClassId cls, BufferId buffer_id, const std::string& what) {
   if (!what.empty()) {
     m_->text = fmt::format("class {} buffer {}: {}", cls, buffer_id, what);
     m_->tasks.clear();
@@ -92,20 +92,20 @@ void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& w
     const Buffer& o = rc.buffers[k];
     if (o.kind == BufferKind::step && o.offset < buffer.offset + buffer.type.bytes() &&
         buffer.offset < o.offset + o.type.bytes()) {
-      over.push_back(static_cast<BufferId>(k));
+      over.push_back(k);
     }
   }
   collect_users(rc, cls, over, &m_->near);
 }
 
-void Mutator::permute(int32_t cls, const std::vector<int32_t>& order) {
+void Mutator::permute(ClassId cls, const std::vector<TaskId>& order) {
   RankClass& rc = p_.classes[cls];
-  std::vector<int32_t> to(rc.tasks.size(), -1);
+  std::vector<TaskId> to(rc.tasks.size(), kNone);
   for (size_t i = order.size(); i-- > 0;) {
-    to[order[i]] = static_cast<int32_t>(i);
+    to[order[i]] = i;
   }
   std::vector<Task> tasks;
-  for (int32_t old : order) {
+  for (TaskId old : order) {
     tasks.push_back(rc.tasks[old]);
     std::vector<TaskId> deps;
     for (TaskId dep : tasks.back().deps) {
@@ -143,9 +143,9 @@ bool Mutator::drop_task() {
   if (ref.cls < 0) return false;
   begin(ref, "removed");
   RankClass& c = cls(ref);
-  std::vector<int32_t> order(c.tasks.size());
+  std::vector<TaskId> order(c.tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  order.erase(order.begin() + ref.task);
+  order.erase(order.begin() + ref.task.value());
   permute(ref.cls, order);
   return true;
 }
@@ -155,15 +155,14 @@ bool Mutator::double_task() {
   if (ref.cls < 0) return false;
   RankClass& c = cls(ref);
   const size_t n = c.tasks.size();
-  const size_t to = random_.flip() ? static_cast<size_t>(ref.task) + 1
-                                   : static_cast<size_t>(ref.task) + 1 +
-                                         random_.below(n - static_cast<size_t>(ref.task));
+  const size_t first = ref.task + 1;
+  const size_t to = random_.flip() ? first : first + random_.below(n + 1 - first);
   begin(ref, fmt::format("doubled, the copy as task {}", to));
-  std::vector<int32_t> order(n);
+  std::vector<TaskId> order(n);
   std::iota(order.begin(), order.end(), 0);
-  order.insert(order.begin() + static_cast<int64_t>(to), ref.task);
+  order.insert(order.begin() + to, ref.task);
   permute(ref.cls, order);
-  m_->tasks.push_back({ref.cls, static_cast<int32_t>(to)});
+  m_->tasks.push_back({ref.cls, to});
   return true;
 }
 
@@ -184,7 +183,7 @@ bool Mutator::swap_tasks() {
   begin(ref, "swapped with " + name(task_ref));
   collect_neighbours(p_, task_ref, &m_->near);
   m_->tasks.push_back(task_ref);
-  std::vector<int32_t> order(c.tasks.size());
+  std::vector<TaskId> order(c.tasks.size());
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[ref.task], order[task_ref.task]);
   permute(ref.cls, order);
@@ -196,12 +195,12 @@ bool Mutator::move_task() {
   if (ref.cls < 0) return false;
   RankClass& c = cls(ref);
   const size_t to = random_.below(c.tasks.size());
-  if (to == static_cast<size_t>(ref.task)) return false;
+  if (to == ref.task) return false;
   begin(ref, fmt::format("moved to place {}", to));
-  std::vector<int32_t> order(c.tasks.size());
+  std::vector<TaskId> order(c.tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  order.erase(order.begin() + ref.task);
-  order.insert(order.begin() + static_cast<int64_t>(to), ref.task);
+  order.erase(order.begin() + ref.task.value());
+  order.insert(order.begin() + to, ref.task);
   permute(ref.cls, order);
   return true;
 }
@@ -226,8 +225,8 @@ bool Mutator::change_operand(bool output) {
   std::vector<BufferId> same;
   const auto& type = c.buffers[list[i]].type;
   for (size_t buffer = 0; buffer < c.buffers.size(); ++buffer) {
-    if (c.buffers[buffer].type == type && static_cast<BufferId>(buffer) != list[i]) {
-      same.push_back(static_cast<BufferId>(buffer));
+    if (c.buffers[buffer].type == type && buffer != list[i]) {
+      same.push_back(buffer);
     }
   }
   if (same.empty()) return false;
@@ -271,7 +270,7 @@ bool Mutator::change_edge() {
   auto& deps = task(ref).deps;
   const size_t i = random_.below(deps.size());
   const TaskRef from{ref.cls, deps[i]};
-  const TaskId to = static_cast<TaskId>(random_.below(cls(ref).tasks.size()));
+  const TaskId to = random_.below(cls(ref).tasks.size());
   if (to == deps[i] || to == ref.task) return false;
   begin(ref, fmt::format("dependency on {} changed to {}", name(from), name({ref.cls, to})));
   collect_neighbours(p_, from, &m_->near);
@@ -283,7 +282,7 @@ bool Mutator::change_edge() {
 bool Mutator::add_edge() {
   const TaskRef ref = any_task();
   if (ref.cls < 0) return false;
-  const TaskId to = static_cast<TaskId>(random_.below(cls(ref).tasks.size()));
+  const TaskId to = random_.below(cls(ref).tasks.size());
   if (to == ref.task) return false;
   begin(ref, "dependency added on " + name({ref.cls, to}));
   task(ref).deps.push_back(to);

@@ -35,7 +35,7 @@ bool Mutator::change_offset() {
     const Buffer& o = rc.buffers[k];
     if (o.kind == BufferKind::step && o.offset < to + buffer.type.bytes() &&
         to < o.offset + o.type.bytes()) {
-      over.push_back(static_cast<BufferId>(k));
+      over.push_back(k);
     }
   }
   collect_users(rc, c, over, &m_->near);
@@ -62,15 +62,14 @@ bool Mutator::change_named() {
     case 0: {
       std::vector<size_t> same;
       for (size_t k = 0; k < buffers.size(); ++k) {
-        if (buffers[k].kind == buffer.kind && buffers[k].type == buffer.type &&
-            static_cast<BufferId>(k) != b) {
+        if (buffers[k].kind == buffer.kind && buffers[k].type == buffer.type && k != b) {
           same.push_back(k);
         }
       }
       if (same.empty()) return false;
       const size_t other = same[random_.below(same.size())];
       begin_buffer(c, b, "names exchanged with buffer " + std::to_string(other));
-      begin_buffer(c, static_cast<BufferId>(other), "");
+      begin_buffer(c, other, "");
       std::swap(buffer.name, buffers[other].name);
       std::swap(buffer.micro_batch, buffers[other].micro_batch);
       break;
@@ -176,7 +175,7 @@ bool Mutator::change_workspace() {
     for (size_t k = 0; k < c.buffers.size(); ++k) {
       if (c.buffers[k].kind == BufferKind::step && c.buffers[k].offset < end &&
           to < c.buffers[k].offset + c.buffers[k].type.bytes()) {
-        over.push_back(static_cast<BufferId>(k));
+        over.push_back(k);
       }
     }
     collect_users(c, ref.cls, over, &m_->near);
@@ -265,7 +264,7 @@ bool Mutator::cut_sequences() {
         const ops::LayoutRule::Runs& runs = op->layout.runs;
         if (runs.letter != 0 && kind.in != before &&
             kind.in[0].dims[0] % kind.attrs.i_or(runs.length, 1) != 0) {
-          cut.push_back({static_cast<int32_t>(c), static_cast<int32_t>(i)});
+          cut.push_back({c, i});
         }
       } else {
         kind = program::communication_kind(kind.communication, kind.attrs, kind.in, kind.out);
@@ -300,13 +299,13 @@ bool Mutator::change_expected() {
 /// No memory plan: of one class, or of all.
 bool Mutator::drop_plan() {
   const bool all = random_.flip();
-  const auto one = static_cast<int32_t>(random_.below(p_.classes.size()));
+  const ClassId one = random_.below(p_.classes.size());
   m_->text = all ? "memory plan removed" : fmt::format("memory plan of class {} removed", one);
-  for (int32_t cls = 0; cls < static_cast<int32_t>(p_.classes.size()); ++cls) {
+  for (ClassId cls = 0; cls < p_.classes.size(); ++cls) {
     if (!all && cls != one) continue;
     RankClass& rc = p_.classes[cls];
     m_->tasks.push_back({cls, -1});
-    for (int32_t i = 0; i < static_cast<int32_t>(rc.tasks.size()); ++i) {
+    for (size_t i = 0; i < rc.tasks.size(); ++i) {
       m_->tasks.push_back({cls, i});
     }
     for (Buffer& buffer : rc.buffers) {
