@@ -4,7 +4,7 @@
 
 Layers: a file includes only from its own row and the rows above; a row names folders that exist. No
 file sees LibTorch. Also: the licence line first, 800 lines at most (a warning from 400), no <regex>, no
-iostream or yaml-cpp header in a header, no TODO left behind."""
+iostream or yaml-cpp header in a header, no TODO left behind, braces on a branch that is no guard."""
 import os
 import re
 import sys
@@ -20,6 +20,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)
 TORCH_HEADER = re.compile(r"^(ATen|torch|c10|caffe2)/")
 HEADER_BANS = {"iostream", "yaml-cpp/yaml.h"}
 HEADER_WARNINGS = {"nlohmann/json.hpp"}  # 1 s a file; a member by value needs it
+BRANCH = re.compile(r"\s*(?:\} )?(?:else )?if(?: constexpr)? (?=\()|\s*(?:\} )?else(?= )")
+GUARD = re.compile(r"$|\{|\[\[|(?:return|continue|break|throw|fail|fail_run|bad|refuse)\b")
 LEFT_BEHIND = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 
@@ -57,6 +59,16 @@ def check_includes(path, text, report, warn):
                 report(path, line, f"{own} may not include {target}: that row is below its own")
 
 
+def is_loose_branch(line):
+    """True of a branch on one line, `if (a) b = c;`, that is no guard, `if (a) return;`."""
+    start = BRANCH.match(line)
+    end, depth = start.end() if start else len(line), 0
+    while end < len(line) and (depth or line[end] == "("):
+        depth += (line[end] == "(") - (line[end] == ")")
+        end += 1
+    return depth == 0 and not GUARD.match(line[end:].strip())
+
+
 def check_file(root, path, report, warn):
     with open(os.path.join(root, path), encoding="utf-8") as f:
         text = f.read()
@@ -71,6 +83,9 @@ def check_file(root, path, report, warn):
         warn(path, count, f"{count} lines; {SOFT} is the aim")
     if path.endswith((".h", ".cc")):
         check_includes(path, text, report, warn)
+        for i, line in enumerate(lines):
+            if is_loose_branch(line):
+                report(path, i + 1, "a branch that is no guard has braces")
     if path != "tools/check_layers.py":
         for i, line in enumerate(lines):
             if LEFT_BEHIND.search(line):

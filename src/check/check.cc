@@ -20,8 +20,10 @@
 namespace hocket::check {
 namespace {
 
+/// What a verdict without problems proves. Each claim names what showed it, and nothing is claimed
+/// that this check did not look at: no memory without a plan, no values without a reference.
 void claim(Verdict& verdict, bool planned, bool values) {
-  auto add = [&](std::string what, std::string rule) {
+  const auto add = [&](std::string what, std::string rule) {
     verdict.proved.push_back({std::move(what), std::move(rule)});
   };
   add(fmt::format("{} tasks and {} buffers are well-formed: ids, types, lanes, in-place updates",
@@ -44,8 +46,7 @@ void claim(Verdict& verdict, bool planned, bool values) {
         "owners of address ranges, swept in a topological order, under the same clocks");
     add("a rank takes at most the memory below",
         "pages of named buffers, and of the arena between offset and offset + expected size; "
-        "messages "
-        "not known to be received when the next is sent");
+        "messages not known to be received when the next is sent");
   }
   if (values) {
     add(fmt::format(
@@ -71,6 +72,7 @@ bool has_ragged(const Program& program) {
   return false;
 }
 
+/// What the claims take for granted, and what lies outside of them; of a refused program, too.
 void state_limits(Verdict& verdict, const Context& ctx, bool values) {
   if (values) {
     verdict.assumptions = {
@@ -101,12 +103,13 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
       "kernels' own correctness", "rounding and the order of reductions",
       "the communication library and the network",
       "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
-      "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in "
-      "hand while "
-      "a checkpoint is saved or a sample is drawn"};
+      "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in hand "
+      "while a checkpoint is saved or a sample is drawn"};
 }
 
-/// Shared by both entries; `reference` null: no values.
+/// Shared by both entries; `reference` null: no values. The structural rules come first: only when
+/// they hold do ids, types and lanes mean what the other parts take them to mean. Then one sweep
+/// over the tasks shows order, hazards and values; memory and costs look at the program as a whole.
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Verdict verdict;

@@ -52,8 +52,8 @@ class Bucketing {
       flush(bucket);
     }
     for (Task& task : tasks_) {
-      for (TaskId& task_id : task.deps) {
-        task_id = renamed_[task_id];
+      for (TaskId& dep : task.deps) {
+        dep = renamed_[dep];
       }
     }
     cls_.tasks = std::move(tasks_);

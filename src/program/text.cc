@@ -260,7 +260,9 @@ std::string identity(const Program& program, const Kind& kind) {
   return identity_of(program, kind);
 }
 
-std::string to_dot(const Program& program, ClassId c) {
+std::string to_dot(const Program& program, int32_t c) {
+  // Three sorts of edges: what a task reads from its writer (with the buffer), the order of its
+  // lane (dotted), and the dependencies that were added (red).
   const RankClass& cls = program.classes[c];
   std::string out = "digraph program {\n  rankdir=LR; node [shape=box, fontname=\"monospace\"];\n";
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
@@ -276,8 +278,8 @@ std::string to_dot(const Program& program, ClassId c) {
     }
     prev = i;
     for (BufferId input : task.in) {
-      if (TaskId task_id = writer[input]; task_id != kNone) {
-        out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", task_id, i, input);
+      if (const TaskId from = writer[input]; from != kNone) {
+        out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", from, i, input);
       }
     }
     for (TaskId dep : task.deps) {

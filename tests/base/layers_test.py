@@ -35,6 +35,13 @@ class Layers(unittest.TestCase):
         with open(os.path.join(ROOT, "CMakeLists.txt"), encoding="utf-8") as f:
             self.assertEqual(sorted(os.listdir(src)), sorted(re.findall(r"^hocket_module\((\w+)", f.read(), re.M)))
 
+    def test_branches(self):
+        for line in ["if (a) b = c(d);", "if (f(a) > 1) ++b;", "} else b = 1;", "else if (a) b();"]:
+            self.assertTrue(self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+        for line in ["if (a) return b(c);", "if (a) fail(b, c);", "if (a) {", "} else {", "} else if (a) {",
+                     "if (f(a) &&", "if constexpr (a) return;", "} while (a);", "for (;;) a = b;", "// if (a) b();"]:
+            self.assertEqual([], self.errors("src/graph/a.cc", f"{HEAD}{line}\n"), line)
+
     def test_allowed(self):
         for path, include in [
                 ("src/graph/a.cc", '"base/error.h"'), ("src/graph/a.cc", '"graph/b.h"'),
