@@ -80,8 +80,8 @@ std::string to_text(const Verdict& verdict) {
 }
 
 std::string to_json(const Verdict& verdict) {
-  // This is the certificate that parse_certificate reads (the hashes and `mesh`); all else is for
-  // people and scripts. The order of the members is part of the format.
+  // This is the certificate that parse_certificate reads back (the hashes and `mesh`); all else is
+  // for people and scripts.
   JsonWriter json({.indent = 2});
   const auto task = [&](std::string_view name, const TaskRef& ref) {
     if (!name.empty()) {
@@ -132,11 +132,11 @@ std::string to_json(const Verdict& verdict) {
         .member("messages", memory.planned.messages);
     json.member("evaluation", memory.planned.evaluation).member("planned", memory.planned.total());
     json.member("reserved", memory.planned.reserved).key("largest").array();
-    for (const LiveBuffer& live_buffer : memory.largest) {
+    for (const LiveBuffer& live : memory.largest) {
       json.object()
-          .member("buffer", live_buffer.buffer)
-          .member("bytes", live_buffer.bytes)
-          .member("what", live_buffer.what)
+          .member("buffer", live.buffer)
+          .member("bytes", live.bytes)
+          .member("what", live.what)
           .end();
     }
     json.end().end();

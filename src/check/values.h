@@ -48,14 +48,14 @@ class Values {
   };
 
   Value& at(ClassId cls, BufferId buffer) { return values_[cls][buffer]; }
-  void set(ClassId cls, const Task& task, size_t o, ExprId expr, LayoutId layout, Signature* memo,
-           TaskRef ref);
+  void set(ClassId cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
+           Signature* memo, TaskRef ref);
   void check_expected(ClassId cls, BufferId id, LayoutId layout, TaskRef ref);
   void lose_outputs(ClassId cls, const Task& task);
   Signature& signature(const Task& task, const KindInfo& info);
   bool fits(ExprId expr, LayoutId layout, TypeId local);
-  void compute(ClassId cls, TaskId task, const Task& t, const KindInfo& info);
-  void collective(ClassId cls, TaskId task, const Task& t, const KindInfo& info);
+  void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
@@ -73,6 +73,7 @@ class Values {
   void explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got);
   std::string describe(ExprId expr) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
+  std::string whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
   std::vector<TaskRef> makers(ExprId expr) const;
   std::vector<TaskRef> carriers(ExprId expr) const;
   TaskRef misplaced_ancestor(TaskRef ref) const;

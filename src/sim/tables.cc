@@ -218,7 +218,7 @@ class Builder {
                      "members of one group meet in different collectives; got {} in class {} "
                      "and {} in class {}; expected the same operation on the same types",
                      program::task_name(p_, first, theirs[k]), p_.classes[first].name,
-                     program::task_name(p_, static_cast<int32_t>(c), ours[k]), p_.classes[c].name);
+                     program::task_name(p_, c, ours[k]), p_.classes[c].name);
           }
         }
       }
@@ -302,17 +302,17 @@ class Builder {
     std::vector<std::map<int32_t, int32_t>> link_shape(p_.classes.size());
     std::vector<std::vector<bool>> seen(p_.groups.size());
     for (int32_t rank = 0; rank < world; ++rank) {
-      for (GroupId g : used_groups_[class_of_[rank]]) {
-        if (seen[g].empty()) {
-          seen[g].assign(world, false);
+      for (GroupId group : used_groups_[class_of_[rank]]) {
+        if (seen[group].empty()) {
+          seen[group].assign(world, false);
         }
-        if (seen[g][rank]) continue;
-        const std::vector<int32_t> ranks = members(g, rank);
+        if (seen[group][rank]) continue;
+        const std::vector<int32_t> ranks = members(group, rank);
         const int32_t shape = shape_of(ranks);
         for (int32_t member : ranks) {
-          seen[g][member] = true;
+          seen[group][member] = true;
           auto& known = group_shape[class_of_[member]];
-          if (known.emplace(g, shape).first->second != shape) return false;
+          if (known.emplace(group, shape).first->second != shape) return false;
         }
       }
     }
@@ -337,20 +337,21 @@ class Builder {
     t_.instances.resize(p_.groups.size());
     t_.instance_of.assign(p_.groups.size() * n, kNone);
     for (size_t i = 0; i < n; ++i) {
-      for (GroupId g : used_groups_[t_.cls[i]]) {
-        if (t_.instance_of[g.value() * n + i] != kNone) continue;
+      for (GroupId group : used_groups_[t_.cls[i]]) {
+        if (t_.instance_of[group.value() * n + i] != kNone) continue;
         Instance instance;
-        const std::vector<int32_t> ranks = members(g, t_.ranks[i]);
+        const std::vector<int32_t> ranks = members(group, t_.ranks[i]);
         instance.shape = shape_of(ranks);
-        const int32_t id = static_cast<int32_t>(t_.instances[g].size());
+        const int32_t id = static_cast<int32_t>(t_.instances[group].size());
         for (int32_t rank : ranks) {
-          HOCKET_CHECK(rank >= 0 && rank < world, "group {} has member {} of {}", g, rank, world);
+          HOCKET_CHECK(rank >= 0 && rank < world, "group {} has member {} of {}", group, rank,
+                       world);
           const int32_t index = index_of_[rank];
           if (index == kNone) continue;
           instance.members.push_back(index);
-          t_.instance_of[g.value() * n + index] = id;
+          t_.instance_of[group.value() * n + index] = id;
         }
-        t_.instances[g].push_back(std::move(instance));
+        t_.instances[group].push_back(std::move(instance));
       }
     }
     for (size_t ch = 0; ch < t_.channel_group.size(); ++ch) {

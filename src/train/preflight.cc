@@ -31,41 +31,46 @@ const std::string& data_dir(const engine::Run& run) {
   return dir;
 }
 
-Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
-                     const std::string& weights) {
-  Prediction result;
-  const auto& program = compiled.program;
+namespace {
+
+std::string text_of(const data::SplitStats& split) {
+  return fmt::format("{} tokens in {}", human_count(static_cast<double>(split.tokens)),
+                     engine::counted(split.files, "file"));
+}
+
+/// Every line is seen before the work for the next one begins.
+void tell(const char* name, const std::string& what) {
+  fmt::print("{:<9}{}\n", name, what);
+  std::fflush(stdout);
+}
+
+/// Sizes of the model and of its step, and the lines on what is trained, from what, on what, how.
+void describe(const engine::Run& run, const engine::Compiled& compiled,
+              const data::Dataset& dataset, const std::string& weights, Prediction& result) {
   result.params = models::param_count(compiled.reference);
   result.active_params = models::active_param_count(compiled.reference);
   result.model_flops = cost::model_flops(compiled.reference).training() *
-                       static_cast<double>(program.num_micro_batches);
-  fmt::print("model    {}\n         {:.2f} M parameters ({:.2f} M active), {}\n",
-             engine::describe(run.model), static_cast<double>(result.params) / 1e6,
-             static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
-  fmt::print("weights  {}\n", weights);
-  std::fflush(stdout);
-  const auto split = [](const data::SplitStats& split_stats) {
-    return fmt::format("{} tokens in {}", human_count(static_cast<double>(split_stats.tokens)),
-                       engine::counted(split_stats.files, "file"));
-  };
-  fmt::print("data     {}: {}; held out {}\n", dataset.folder(), split(dataset.train_stats()),
-             dataset.valid() ? split(dataset.valid_stats()) : "nothing");
-  std::fflush(stdout);
-  fmt::print("plan     {}\n", engine::describe(run));
-  std::fflush(stdout);
+                       static_cast<double>(compiled.program.num_micro_batches);
+  tell("model", engine::describe(run.model));
+  tell("", fmt::format("{:.2f} M parameters ({:.2f} M active), {}",
+                       static_cast<double>(result.params) / 1e6,
+                       static_cast<double>(result.active_params) / 1e6, run.config.model.dtype));
+  tell("weights", weights);
+  tell("data", fmt::format("{}: {}; held out {}", dataset.folder(), text_of(dataset.train_stats()),
+                           dataset.valid() ? text_of(dataset.valid_stats()) : "nothing"));
+  tell("plan", engine::describe(run));
+}
 
-  result.memory = planned_memory(run, program, dataset.valid() != nullptr);
-  require_memory(run, program, result.memory);
+/// The static check, with the memory of the evaluation beside it. Error: what it refuses, and why.
+void prove(const engine::Run& run, const engine::Compiled& compiled,
+           const std::vector<int64_t>& evaluation, Prediction& result) {
   check::CheckOptions options;
-  for (const program::Memory& memory : result.memory) {
-    options.evaluation.push_back(memory.evaluation);
-  }
+  options.evaluation = evaluation;
   if (run.config.cluster.memory_budget) {
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
     options.budget_from = "cluster.memory_budget";
   }
-  check::Verdict verdict = check::check(program, compiled.reference, options);
+  const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
   result.certificate = verdict.certificate;
   if (!verdict.ok()) fail(run.name, "the static check refuses the program:\n{}", to_text(verdict));
   result.check_summary = fmt::format(
@@ -73,36 +78,42 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
       "graph, no deadlock, no race ({})",
       verdict.num_tasks, verdict.num_buffers, verdict.num_messages, verdict.num_collectives,
       human_time(verdict.seconds));
-  fmt::print("check    {}\n", result.check_summary);
-  std::fflush(stdout);
+  tell("check", result.check_summary);
+}
 
+/// The step's time from timings of its own tasks on this machine, and the timeline that it is of.
+void simulate(const engine::Run& run, const engine::Compiled& compiled,
+              const std::shared_ptr<kernels::Backend>& backend,
+              const std::vector<int64_t>& evaluation, Prediction& result) {
   Progress progress;
   ProfileOptions how;
   how.progress = [&](const std::string& text) { progress.update(text); };
   const cost::Profile profile = profile_for(run, compiled, backend, how);
   progress.finish();
-  const std::string dtype = run.config.model.dtype;
-  if (auto it = profile.peak_flops.find(dtype); it != profile.peak_flops.end()) {
-    result.peak_flops = it->second;
+  const auto peak = profile.peak_flops.find(run.config.model.dtype);
+  if (peak != profile.peak_flops.end()) {
+    result.peak_flops = peak->second;
   }
   result.memory_bandwidth = profile.memory_bytes_per_s;
-  cost::CostModel costs(engine::local_cluster(run), profile, engine::threads_per_rank(run.plan));
-  sim::SimOptions sim_options;
-  sim_options.model_flops = result.model_flops;
-  sim_options.tokens = compiled.tokens_per_step;
-  sim_options.evaluation = options.evaluation;
+  const cost::CostModel costs(engine::local_cluster(run), profile,
+                              engine::threads_per_rank(run.plan));
+  sim::SimOptions options;
+  options.model_flops = result.model_flops;
+  options.tokens = compiled.tokens_per_step;
+  options.evaluation = evaluation;
   sim::Replay replay;
-  result.report = sim::simulate(program, costs, sim_options, &replay);
-  result.trace = sim::to_trace(program, replay);
+  result.report = sim::simulate(compiled.program, costs, options, &replay);
+  result.trace = sim::to_trace(compiled.program, replay);
   result.step_s = static_cast<double>(result.report.step_ns) * 1e-9;
   result.provenance = sim::provenance_text(result.report);
-  const auto fullest =
-      std::max_element(result.memory.begin(), result.memory.end(),
-                       [](const program::Memory& memory, const program::Memory& b) {
-                         return memory.total() < b.total();
-                       });
+}
+
+void tell_prediction(const Prediction& result) {
+  const program::Memory& fullest = *std::max_element(
+      result.memory.begin(), result.memory.end(),
+      [](const program::Memory& a, const program::Memory& b) { return a.total() < b.total(); });
   fmt::print("memory   {} planned per rank ({})\n",
-             human_bytes(static_cast<double>(fullest->total())), program::parts_text(*fullest));
+             human_bytes(static_cast<double>(fullest.total())), program::parts_text(fullest));
   fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),
              result.report.tokens_per_s);
   if (const std::string interval = sim::interval_text(result.report); !interval.empty()) {
@@ -113,6 +124,26 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
       "(hocket simulate lists all)\n",
       result.provenance, sim::path_text(result.report));
   std::fflush(stdout);
+}
+
+}  // namespace
+
+Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
+                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
+                     const std::string& weights) {
+  // What costs nothing comes first: description, memory, proof; only a program that has passed is
+  // timed, which takes its memory for the first time.
+  Prediction result;
+  describe(run, compiled, dataset, weights, result);
+  result.memory = planned_memory(run, compiled.program, dataset.valid() != nullptr);
+  require_memory(run, compiled.program, result.memory);
+  std::vector<int64_t> evaluation;
+  for (const program::Memory& memory : result.memory) {
+    evaluation.push_back(memory.evaluation);
+  }
+  prove(run, compiled, evaluation, result);
+  simulate(run, compiled, backend, evaluation, result);
+  tell_prediction(result);
   return result;
 }
 
