@@ -67,7 +67,7 @@ std::string text_of(const program::Program& program, const Options& options) {
          "the program has {} pipeline stages; expected --rank R, a rank of the stage to draw: {}",
          program.classes.size(), join(first_ranks(program), ", "));
   }
-  return program::to_dot(program, std::max(cls, 0));
+  return program::to_dot(program, cls == program::kNone ? 0 : cls);
 }
 std::string text_of(const graph::Graph& graph, const Options& options) {
   return options.dot ? graph::to_dot(graph) : graph::print(graph);
