@@ -51,6 +51,7 @@ class Id {
     ++place_;
     return *this;
   }
+  constexpr Id operator++(int) { return place_++; }
   constexpr Id& operator--() {
     --place_;
     return *this;

@@ -67,6 +67,9 @@ TEST(Id, CountsAndCompares) {
     ++id;
   }
   EXPECT_EQ(TableId(3), id);
+  EXPECT_EQ(TableId(3), id++);
+  EXPECT_EQ(TableId(4), id);
+  --id;
   EXPECT_EQ(3, id - TableId(0));
   EXPECT_EQ(TableId(5), id + size_t{2});
   EXPECT_EQ(TableId(-1), id - 4);

@@ -44,8 +44,8 @@ void erase(Program& p, int32_t cls, int32_t at) {
   c.tasks.erase(c.tasks.begin() + at);
   for (Task& t : c.tasks) {
     std::erase(t.deps, at);
-    for (int32_t& d : t.deps) {
-      d -= d > at;
+    for (program::TaskId& d : t.deps) {
+      d = d > at ? d - 1 : d;
     }
   }
 }
@@ -95,8 +95,8 @@ TEST(Refuse, AllReduceTwice) {
   const int32_t at = find(c.program, 0, "all_reduce");
   cls.tasks.insert(cls.tasks.begin() + at, cls.tasks[at]);
   for (size_t i = static_cast<size_t>(at) + 1; i < cls.tasks.size(); ++i) {
-    for (int32_t& d : cls.tasks[i].deps) {
-      d += d >= at;
+    for (program::TaskId& d : cls.tasks[i].deps) {
+      d = d >= at ? d + 1 : d;
     }
   }
   expect_refused(check(c.program, c.graph), "reduce-replicated",

@@ -135,10 +135,10 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
   RankClass& rc = cls(c);
   for (Task& other : rc.tasks) {
     for (TaskId& d : other.deps) {
-      d += d >= at;
+      d = d >= at ? d + 1 : d;
     }
   }
-  rc.tasks.insert(rc.tasks.begin() + at, std::move(t));
+  rc.tasks.insert(rc.tasks.begin() + at.value(), std::move(t));
   Task& added = rc.tasks[at];
   if (kind(added).workspace > 0) {
     // All tasks share one workspace.
@@ -176,18 +176,19 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
 
 void Edit::erase(TaskId at, int32_t c) {
   RankClass& rc = cls(c);
-  rc.tasks.erase(rc.tasks.begin() + at);
+  rc.tasks.erase(rc.tasks.begin() + at.value());
   for (Task& t : rc.tasks) {
     std::erase(t.deps, at);
     for (TaskId& d : t.deps) {
-      d -= d > at;
+      d = d > at ? d - 1 : d;
     }
   }
 }
 
 void Edit::move(TaskId from, TaskId to, int32_t c) {
   RankClass& rc = cls(c);
-  const auto a = rc.tasks.begin() + from, b = rc.tasks.begin() + to;
+  const auto a = rc.tasks.begin() + from.value();
+  const auto b = rc.tasks.begin() + to.value();
   if (from < to) {
     std::rotate(a, a + 1, b + 1);
   } else {
