@@ -108,7 +108,7 @@ std::vector<Values> run_once(const Call& call, const std::vector<Values>& in,
     Guarded* shared = nullptr;
     for (auto [from, to] : call.inplace) {
       if (to == static_cast<int>(i)) {
-        shared = buffers_in[static_cast<size_t>(from)].get();
+        shared = buffers_in[from].get();
       }
     }
     auto b = std::make_unique<Guarded>(

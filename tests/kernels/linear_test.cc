@@ -14,11 +14,11 @@ std::vector<double> product(int64_t m, int64_t n, int64_t k, A a, B b,
   std::vector<double> c(static_cast<size_t>(m * n));
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
-      double s = start.empty() ? 0 : start[static_cast<size_t>(i * n + j)];
+      double s = start.empty() ? 0 : start[i * n + j];
       for (int64_t p = 0; p < k; ++p) {
         s += a(i, p) * b(p, j);
       }
-      c[static_cast<size_t>(i * n + j)] = s;
+      c[i * n + j] = s;
     }
   }
   return c;
@@ -112,7 +112,7 @@ TEST(LinearKernels, GroupedMatchOnePerExpert) {
     std::vector<double> y, dx, dw, dw_add;
     int64_t r = 0;
     for (int64_t i = 0; i < e; ++i) {
-      const auto c = static_cast<int64_t>(g.counts[static_cast<size_t>(i)]);
+      const auto c = static_cast<int64_t>(g.counts[i]);
       auto append = [](std::vector<double>& to, const std::vector<double>& from) {
         to.insert(to.end(), from.begin(), from.end());
       };
