@@ -225,8 +225,9 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
   const auto describe = [&](size_t i) {
     const program::Task& task = cls.tasks[i];
     std::string text = program.kind(task).op;
-    if (task.layer >= 0 && task.phase < Phase::grad) {
-      text += fmt::format(", layer {}", task.layer);
+    const std::string place = graph::layer_name(task.layer, program.num_layers);
+    if (task.phase < Phase::grad && !place.empty() && !text.starts_with(place)) {
+      text += ", " + place;
     }
     if (task.micro_batch >= 0) {
       text += fmt::format(", micro-batch {}", task.micro_batch);

@@ -201,8 +201,9 @@ std::string task_name(const Program& program, int32_t cls, TaskId task) {
   const RankClass& c = program.classes[static_cast<size_t>(cls)];
   const Task& t = c.tasks[static_cast<size_t>(task)];
   std::string name = program.kind(t).op;
-  if (t.layer >= 0 && t.phase < Phase::grad) {
-    name += fmt::format(" L{}", t.layer);
+  const std::string place = graph::layer_name(t.layer, program.num_layers);
+  if (t.phase < Phase::grad && !place.empty() && !name.starts_with(place)) {
+    name += " " + place;
   }
   if (t.micro_batch >= 0) {
     name += fmt::format(" mb{}", t.micro_batch);
