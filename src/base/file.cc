@@ -145,8 +145,9 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
     fail(path, "file too long; got {} bytes; expected at most {}", size, max_bytes);
   }
   std::string out;
-  // Pipes and /proc have no size: read until the end, whatever the size said.
-  out.resize(static_cast<size_t>(size > 0 ? size : 65536));
+  // Pipes and /proc have no size: read until the end, whatever the size said. One byte more than
+  // the size leaves room for the read that finds the end.
+  out.resize(static_cast<size_t>(size > 0 ? size + 1 : 65536));
   size_t filled = 0;
   for (;;) {
     if (filled == out.size()) {
@@ -170,7 +171,8 @@ void read_pieces(const std::string& path, const std::function<bool(std::string_v
   int64_t size = 0;
   const Fd fd(open_for_read(path, &size));
   ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-  std::string piece(kPiece, '\0');
+  // A small file gets a small buffer: of many files, clearing it took longer than reading them.
+  std::string piece(size > 0 ? std::min(kPiece, static_cast<size_t>(size) + 1) : kPiece, '\0');
   for (;;) {
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
