@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -328,35 +327,6 @@ void write_output(const std::string& path, std::string_view bytes) {
 
 bool is_temporary_name(std::string_view name) {
   return name.find(kTemporaryMark) != std::string_view::npos;
-}
-
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  int64_t size = 0;
-  const Fd fd(open_for_read(path, &size));
-  if (size < 0) fail(path, "cannot be mapped; expected a regular file");
-  size_ = static_cast<size_t>(size);
-  if (size_ == 0) return;
-  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (data == MAP_FAILED) fail(path, "cannot be mapped ({} bytes): {}", size_, error_text(errno));
-  data_ = static_cast<const char*>(data);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    ::munmap(const_cast<char*>(data_), size_);
-  }
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      path_(std::move(other.path_)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  std::swap(path_, other.path_);
-  return *this;
 }
 
 RandomFile::RandomFile(const std::string& path) : path_(path) {
