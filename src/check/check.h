@@ -86,7 +86,7 @@ struct Verdict {
   std::vector<Claim> proved;             ///< empty when something was refused
   std::vector<std::string> assumptions;  ///< what the proof takes for granted
   std::vector<std::string> outside;      ///< what it says nothing about
-  std::vector<ClassMemory> memory;
+  std::vector<ClassMemory> memory;       ///< of every class; empty without a memory plan
   /// Ragged buffers are planned for this many times the rows of even routing (the least of them);
   /// 0: there are none, or no reference to tell.
   double ragged_factor = 0;
