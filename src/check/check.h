@@ -126,7 +126,8 @@ Verdict check_structure(const program::Program& program, const CheckOptions& opt
 /// which assumptions, and what lies outside.
 std::string to_text(const Verdict& verdict);
 
-/// The certificate: the same as JSON, with the program's hash.
-std::string to_json(const Verdict& verdict);
+/// The certificate: the same as JSON, with the program's hash. `evaluation`: the verdict on the
+/// program that evaluates beside this one, or null.
+std::string to_json(const Verdict& verdict, const Verdict* evaluation = nullptr);
 
 }  // namespace hocket::check

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json_writer.h"
@@ -76,8 +77,10 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
 }
 
 /// The memory that a rank may take: --memory-budget, else cluster.memory_budget, and in any case no
-/// more than the devices of cluster.file have.
-check::CheckOptions memory_options(const engine::Run& run, const std::string& budget) {
+/// more than the devices of cluster.file have. `evaluation`: a program that evaluates beside the
+/// run's, or null.
+check::CheckOptions memory_options(const engine::Run& run, const std::string& budget,
+                                   const program::Program* evaluation) {
   check::CheckOptions options;
   const engine::ClusterSection& cluster = run.config.cluster;
   if (!budget.empty()) {
@@ -96,8 +99,8 @@ check::CheckOptions memory_options(const engine::Run& run, const std::string& bu
       options.memory_budget = device;
     }
   }
-  if (engine::evaluates(run)) {
-    options.evaluation = engine::evaluation_bytes(run);
+  if (evaluation != nullptr) {
+    options.evaluation = engine::evaluation_bytes(*evaluation);
   }
   return options;
 }
@@ -117,8 +120,9 @@ void verb_check(Args& args) {
       "Shapes and layouts agree; every collective is seen by all members of its group in one "
       "order; sends are matched; nothing can deadlock or race; memory is enough; and the "
       "program computes the single-device graph. A refusal names the task, the ranks, why, "
-      "and what to change, and ends with exit code 2. Needs only a config.json: no weights, "
-      "no data. docs/check.md lists the rules.");
+      "and what to change, and ends with exit code 2. If data is held out, the program that "
+      "evaluates is checked, too. Needs only a config.json: no weights, no data. docs/check.md "
+      "lists the rules.");
   args.positional(
       "RUN", &o->run,
       "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
@@ -147,7 +151,12 @@ void verb_check(Args& args) {
   args.run([o] {
     const Source source = read_source(o->run, o->set, true);
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-    const check::CheckOptions options = memory_options(source.run, o->budget);
+    std::optional<engine::Compiled> evaluation;
+    if (engine::evaluates(source.run)) {
+      evaluation = engine::compile(source.run, engine::evaluation_options(source.run));
+    }
+    const check::CheckOptions options =
+        memory_options(source.run, o->budget, evaluation ? &evaluation->program : nullptr);
     const engine::Compiled compiled = source.compile();
     if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
     const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
@@ -156,13 +165,22 @@ void verb_check(Args& args) {
       const std::string other = check::differences(certified, verdict.certificate);
       if (!other.empty()) fail(o->certificate, "is not about {}: other is {}", o->run, other);
     }
+    std::optional<check::Verdict> beside;
+    if (evaluation) {
+      beside = check::check(evaluation->program, evaluation->reference);
+    }
     if (o->json) {
-      fmt::print("{}\n", check::to_json(verdict));
+      fmt::print("{}\n", check::to_json(verdict, beside ? &*beside : nullptr));
     } else {
       fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
                  engine::describe(source.run), check::to_text(verdict));
+      if (beside) {
+        // One line if it is good: its memory is in the figures above.
+        const std::string text = check::to_text(*beside);
+        fmt::print("evaluation {}", beside->ok() ? text.substr(0, text.find('\n') + 1) : text);
+      }
     }
-    return verdict.ok() ? 0 : 2;
+    return verdict.ok() && (!beside || beside->ok()) ? 0 : 2;
   });
 }
 

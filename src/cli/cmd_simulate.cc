@@ -79,7 +79,8 @@ void verb_simulate(Args& args) {
     options.all_ranks = o->all_ranks;
     options.tokens = compiled.tokens_per_step;
     if (engine::evaluates(source.run)) {
-      options.evaluation = engine::evaluation_bytes(source.run);
+      options.evaluation = engine::evaluation_bytes(
+          engine::compile(source.run, engine::evaluation_options(source.run)).program);
     }
     options.model_flops = cost::model_flops(compiled.reference).training() *
                           static_cast<double>(compiled.program.num_micro_batches);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -31,6 +32,20 @@ const std::string& data_dir(const engine::Run& run) {
   return dir;
 }
 
+namespace {
+
+/// One line about a verdict. Error, with all that it says, if the check refuses `what`.
+std::string summary_of(const engine::Run& run, const char* what, const check::Verdict& verdict) {
+  if (!verdict.ok()) fail(run.name, "the static check refuses the {}:\n{}", what, to_text(verdict));
+  return fmt::format(
+      "{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "
+      "graph, no deadlock, no race ({})",
+      verdict.num_tasks, verdict.num_buffers, verdict.num_messages, verdict.num_collectives,
+      human_time(verdict.seconds));
+}
+
+}  // namespace
+
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
                      const std::string& weights) {
@@ -55,7 +70,11 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   fmt::print("plan     {}\n", engine::describe(run));
   std::fflush(stdout);
 
-  result.memory = planned_memory(run, program, dataset.valid() != nullptr);
+  std::optional<engine::Compiled> evaluation;
+  if (dataset.valid()) {
+    evaluation = engine::compile(run, engine::evaluation_options(run));
+  }
+  result.memory = planned_memory(program, evaluation ? &evaluation->program : nullptr);
   require_memory(run, program, result.memory);
   check::CheckOptions options;
   for (const program::Memory& memory : result.memory) {
@@ -65,15 +84,15 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
     options.budget_from = "cluster.memory_budget";
   }
-  check::Verdict verdict = check::check(program, compiled.reference, options);
+  const check::Verdict verdict = check::check(program, compiled.reference, options);
   result.certificate = verdict.certificate;
-  if (!verdict.ok()) fail(run.name, "the static check refuses the program:\n{}", to_text(verdict));
-  result.check_summary = fmt::format(
-      "{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "
-      "graph, no deadlock, no race ({})",
-      verdict.num_tasks, verdict.num_buffers, verdict.num_messages, verdict.num_collectives,
-      human_time(verdict.seconds));
+  result.check_summary = summary_of(run, "program", verdict);
   fmt::print("check    {}\n", result.check_summary);
+  if (evaluation) {
+    fmt::print("         evaluation: {}\n",
+               summary_of(run, "program of the evaluation",
+                          check::check(evaluation->program, evaluation->reference)));
+  }
   std::fflush(stdout);
 
   Progress progress;
