@@ -15,6 +15,7 @@
 #include "models/build.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
+#include "train/sample.h"
 
 namespace hocket::train {
 
@@ -122,6 +123,15 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                        });
   fmt::print("memory   {} planned per rank ({})\n",
              human_bytes(static_cast<double>(fullest->total())), program::parts_text(*fullest));
+  int64_t all_ranks = 0;
+  for (size_t c = 0; c < result.memory.size(); ++c) {
+    all_ranks += std::ssize(program.ranks_of(static_cast<int32_t>(c))) * result.memory[c].total();
+  }
+  if (const int64_t sample = sample_bytes(run, compiled, dataset); sample > all_ranks) {
+    fmt::print("         {} planned in all while the sample is drawn, {} until then\n",
+               human_bytes(static_cast<double>(sample)),
+               human_bytes(static_cast<double>(all_ranks)));
+  }
   fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),
              result.report.tokens_per_s);
   if (const std::string interval = sim::interval_text(result.report); !interval.empty()) {

@@ -316,6 +316,14 @@ class Execute(unittest.TestCase):
         out = self.box.good(*self.short("sample", "output.sample_prompt=", "output.report=false"))
         self.assertIn("):\n// SPDX-License-Identifier: Apache-2.0\n", out)
 
+    def test_memory_of_the_sample(self):
+        """Told before the first step where it is more than the training's: few tokens beside a long sample."""
+        self.assertNotIn("while the sample is drawn", self.output)
+        out = self.box.good(*self.short("few", "train.seq_len=2", "train.global_batch=2", "plan.micro_batch=1", "plan.dp=2",
+                                        "output.report=false"))
+        self.assertRegex(out, r"\n +\S+ \S+ planned in all while the sample is drawn, \S+ \S+ until then\n")
+        self.assertIn("\nsample (", out)
+
     def test_what_a_training_starts_from(self):
         """Weights where model.path has them, unless told otherwise; and the start says which."""
         def losses(name):
