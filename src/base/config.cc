@@ -322,6 +322,10 @@ std::string ResolvedConfig::origin(const std::string& path) const {
 
 Json ResolvedConfig::to_json() const { return *tree_; }
 
+std::string ResolvedConfig::to_json_text(int indent) const {
+  return tree_->dump(indent > 0 ? indent : -1);
+}
+
 std::string read_config_text(const std::string& path) { return read_file(path, 4 << 20); }
 
 ResolvedConfig read_config(const Fields& fields, std::string_view text, const std::string& name,

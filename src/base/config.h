@@ -130,6 +130,8 @@ class ResolvedConfig {
   std::string to_yaml(bool with_origins = false) const;
   /// The same as a JSON object; quantities as plain numbers in base units.
   nlohmann::json to_json() const;
+  /// Its text, keys sorted; `indent` above 0: a key a line.
+  std::string to_json_text(int indent = 0) const;
 
  private:
   friend class ConfigReader;

@@ -11,7 +11,8 @@ using program::kNumLanes;
 
 AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, Sends sends)
     : ctx_(ctx), matching_(matching), sends_(sends) {
-  const size_t classes = ctx.program.classes.size(), tasks = ctx.position.size();
+  const size_t classes = ctx.program.classes.size();
+  const size_t tasks = ctx.position.size();
   const size_t lanes = classes * kNumLanes;
   done_.assign(tasks, 0);
   head_.assign(lanes, 0);
@@ -29,8 +30,8 @@ int32_t AbstractRun::lane_index(int32_t task) const {
 int32_t AbstractRun::head_task(int32_t lane) const {
   const int32_t cls = lane / kNumLanes;
   const auto& tasks = ctx_.lanes[static_cast<size_t>(cls)][static_cast<size_t>(lane % kNumLanes)];
-  const size_t h = static_cast<size_t>(head_[static_cast<size_t>(lane)]);
-  return h < tasks.size() ? ctx_.global(cls, tasks[h]) : -1;
+  const size_t done = static_cast<size_t>(head_[static_cast<size_t>(lane)]);
+  return done < tasks.size() ? ctx_.global(cls, tasks[done]) : -1;
 }
 
 bool AbstractRun::together(int32_t task) const {
@@ -44,7 +45,8 @@ void AbstractRun::wake(int32_t lane) {
 /// Of the lanes of a class that may go on, the one with the earliest task in issue order does: a
 /// forgotten dependency then shows as the race that it is.
 int32_t AbstractRun::next_lane(size_t cls) {
-  int32_t best = -1, first = std::numeric_limits<int32_t>::max();
+  int32_t best = -1;
+  int32_t first = std::numeric_limits<int32_t>::max();
   for (int32_t l = 0; l < kNumLanes; ++l) {
     if (!(ready_[cls] >> l & 1)) continue;
     const int32_t lane = static_cast<int32_t>(cls) * kNumLanes + l;
@@ -66,9 +68,9 @@ void AbstractRun::end(int32_t task) {
   ++finished_;
   done_[static_cast<size_t>(task)] = 1;
   wake(lane);
-  for (int32_t w = first_waiter_[static_cast<size_t>(task)]; w >= 0;
-       w = next_waiter_[static_cast<size_t>(w)]) {
-    wake(w);
+  for (int32_t waiter = first_waiter_[static_cast<size_t>(task)]; waiter >= 0;
+       waiter = next_waiter_[static_cast<size_t>(waiter)]) {
+    wake(waiter);
   }
   ended_.push_back(task);
 }
@@ -84,20 +86,20 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
   ready_[static_cast<size_t>(lane / kNumLanes)] &= ~(1u << (lane % kNumLanes));
   const int32_t task = head_task(lane);
   const TaskRef ref = ctx_.ref(task);
-  const Task& t = ctx_.task(ref);
-  auto wait_for = [&](int32_t other) {
+  const Task& next = ctx_.task(ref);
+  const auto wait_for = [&](int32_t other) {
     next_waiter_[static_cast<size_t>(lane)] = first_waiter_[static_cast<size_t>(other)];
     first_waiter_[static_cast<size_t>(other)] = lane;
   };
   int32_t blocker = -1;
-  for (TaskId dep : t.deps) {
+  for (TaskId dep : next.deps) {
     if (!done_[static_cast<size_t>(ctx_.global(ref.cls, dep))]) {
       blocker = ctx_.global(ref.cls, dep);
     }
   }
   if (blocker >= 0) return wait_for(blocker);
 
-  const KindInfo& info = ctx_.kind(t);
+  const KindInfo& info = ctx_.kind(next);
   if (is_message(info)) {
     const int32_t other = matching_.partner[static_cast<size_t>(task)];
     const bool receive = is_receive(info);
@@ -115,9 +117,9 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
     end(receive ? task : other);
     return;
   }
-  const int32_t m = matching_.meeting[static_cast<size_t>(task)];
-  if (m < 0) return end(task);
-  const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(m)];
+  const int32_t meeting_id = matching_.meeting[static_cast<size_t>(task)];
+  if (meeting_id < 0) return end(task);
+  const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(meeting_id)];
   arrived_[static_cast<size_t>(lane)] = 1;
   if (!all.complete) return;
   for (int32_t other : all.tasks) {
@@ -132,24 +134,23 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
 
 AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
   const TaskRef ref = ctx_.ref(task);
-  const Task& t = ctx_.task(ref);
-  for (TaskId dep : t.deps) {
-    const int32_t g = ctx_.global(ref.cls, dep);
-    if (!done_[static_cast<size_t>(g)]) return {g, "depends on"};
+  const Task& waiting = ctx_.task(ref);
+  for (TaskId dep : waiting.deps) {
+    const int32_t before = ctx_.global(ref.cls, dep);
+    if (!done_[static_cast<size_t>(before)]) return {before, "depends on"};
   }
   const int32_t other = matching_.partner[static_cast<size_t>(task)];
   if (other >= 0 && !done_[static_cast<size_t>(other)]) {
-    if (is_receive(ctx_.kind(t))) return {other, "receives from"};
+    if (is_receive(ctx_.kind(waiting))) return {other, "receives from"};
     if (together(task)) return {other, "waits for its receiver"};
   }
-  if (const int32_t m = matching_.meeting[static_cast<size_t>(task)]; m >= 0) {
-    const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(m)];
-    if (all.complete) {
-      for (int32_t task : all.tasks) {
-        if (task != head_task(lane_index(task))) return {task, "meets"};
-        if (!arrived_[static_cast<size_t>(lane_index(task))]) return {task, "meets"};
-      }
-    }
+  const int32_t meeting_id = matching_.meeting[static_cast<size_t>(task)];
+  if (meeting_id < 0) return {};
+  const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(meeting_id)];
+  if (!all.complete) return {};
+  for (int32_t member : all.tasks) {
+    if (member != head_task(lane_index(member))) return {member, "meets"};
+    if (!arrived_[static_cast<size_t>(lane_index(member))]) return {member, "meets"};
   }
   return {};
 }
@@ -180,7 +181,8 @@ std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
         Cycle cycle;
         cycle.text = "deadlock: ";
         for (size_t i = from; i < path.size(); ++i) {
-          const TaskRef at = ctx_.ref(head_task(path[i])), on = ctx_.ref(waits[i].target);
+          const TaskRef at = ctx_.ref(head_task(path[i]));
+          const TaskRef on = ctx_.ref(waits[i].target);
           cycle.tasks.push_back(at);
           cycle.tasks.push_back(on);
           if (i - from >= 6) continue;
@@ -196,8 +198,8 @@ std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
       }
       lane = next;
     }
-    for (int32_t l : path) {
-      colour[static_cast<size_t>(l)] = 2;
+    for (int32_t followed : path) {
+      colour[static_cast<size_t>(followed)] = 2;
     }
   }
   return found;

@@ -44,9 +44,9 @@ Hash128 mesh_hash(const program::Mesh& mesh) {
 
 std::string differences(const Certificate& certified, const Certificate& now) {
   std::vector<std::string> list;
-  const auto compare = [&](const char* what, const Hash128& hash128, const Hash128& b) {
-    if (hash128 != b) {
-      list.push_back(fmt::format("the {} ({} is not {})", what, b.hex(), hash128.hex()));
+  const auto compare = [&](const char* what, const Hash128& then, const Hash128& current) {
+    if (then != current) {
+      list.push_back(fmt::format("the {} ({} is not {})", what, current.hex(), then.hex()));
     }
   };
   compare("program", certified.program, now.program);

@@ -20,9 +20,10 @@
 namespace hocket::check {
 namespace {
 
-/// What a verdict without problems says; `planned`: the program has a memory plan.
+/// What a verdict without problems proves. Each claim names what showed it, and nothing is claimed
+/// that this check did not look at: no memory without a plan, no values without a reference.
 void claim(Verdict& verdict, bool planned, bool values) {
-  auto add = [&](std::string what, std::string rule) {
+  const auto add = [&](std::string what, std::string rule) {
     verdict.proved.push_back({std::move(what), std::move(rule)});
   };
   add(fmt::format("{} tasks and {} buffers are well-formed: ids, types, lanes, in-place updates",
@@ -73,6 +74,7 @@ bool has_ragged(const Program& program) {
   return false;
 }
 
+/// What the claims take for granted, and what lies outside of them; of a refused program, too.
 void state_limits(Verdict& verdict, const Context& ctx, bool values) {
   if (values) {
     verdict.assumptions = {
@@ -107,7 +109,9 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
       "hand while a checkpoint is saved"};
 }
 
-/// Shared by both entries; `reference` null: no values.
+/// Shared by both entries; `reference` null: no values. The structural rules come first: only when
+/// they hold do ids, types and lanes mean what the other parts take them to mean. Then one sweep
+/// over the tasks shows order, hazards and values; memory and costs look at the program as a whole.
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   Verdict verdict;

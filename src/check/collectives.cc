@@ -35,7 +35,8 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
   // together from the innermost axis outwards, and blocks cut in the opposite order.
   const comm::Move& move = info.comm->move;
   const graph::Attrs& attrs = ctx_.program.kind(ctx_.task(ref)).attrs;
-  const Placement from = comm::before(*info.comm, attrs), to = comm::after(*info.comm, attrs);
+  const Placement from = comm::before(*info.comm, attrs);
+  const Placement to = comm::after(*info.comm, attrs);
   const BufferId buffer = ctx_.task(ref).in[operand];
   auto axis_name = [&](int32_t a) { return ctx_.program.mesh.axes[static_cast<size_t>(a)].name; };
   if (v->layout == kAnyLayout && !info.comm->needs_sizes) {
@@ -104,9 +105,9 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value
   const BufferId buffer = ctx_.task(ref).in[1];
   const Expr& expr = ref_.terms[sizes.expr];
   AppId route = -1;
-  for (ExprId expr_id : ref_.terms.terms_of(rows.expr)) {
-    if (ref_.terms[expr_id].kind == Expr::Kind::output) {
-      route = ref_.terms.app(ref_.terms[expr_id].a).route;
+  for (ExprId row : ref_.terms.terms_of(rows.expr)) {
+    if (ref_.terms[row].kind == Expr::Kind::output) {
+      route = ref_.terms.app(ref_.terms[row].a).route;
     }
   }
   if (expr.kind != Expr::Kind::sizes || expr.a != route || expr.b != axis) {
@@ -119,7 +120,8 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value
   const Layout l = rows.layout == kAnyLayout ? Layout{} : ctx_.layouts[rows.layout];
   for (int32_t a = 0; a < kMaxAxes; ++a) {
     if (a == axis) continue;
-    const bool by_token = l[a] == Placement::split(1), by_expert = l[a] == Placement::split(0);
+    const bool by_token = l[a] == Placement::split(1);
+    const bool by_expert = l[a] == Placement::split(0);
     if (by_token == counted[a].is_partial() && by_expert == counted[a].is_split()) continue;
     refuse("exchange-sizes", ref, buffer,
            fmt::format("they count other rows than those of layout {}",

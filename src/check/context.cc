@@ -44,6 +44,75 @@ uint32_t lanes_of(const KindInfo& info) {
   return bit(Lane::compute);
 }
 
+/// Ids and numbers of operands are not yet known to be good here: what does not exist is left out.
+KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
+  // A list op may update every input in place; an op of src/ops says which outputs do.
+  KindInfo info;
+  if (const comm::Id id = comm::find(kind.op); id != comm::Id::none) {
+    info.comm = &comm::op(id);
+  }
+  info.op_class = info.comm ? OpClass::communication : class_of(kind.op);
+  info.lanes = lanes_of(info);
+  if (is_local(info)) {
+    info.rules = ops::find_or_null(kind.op);
+    info.key = keys.intern(kind.op, kind.attrs);
+  }
+  for (const auto& type : kind.in) {
+    info.in.push_back(types.intern(type));
+  }
+  for (const auto& type : kind.out) {
+    info.out.push_back(types.intern(type));
+  }
+  info.shares.assign(kind.out.size(), -1);
+  if (info.comm && info.comm->list) {
+    for (size_t i = 0; i < kind.out.size(); ++i) {
+      info.shares[i] = static_cast<int16_t>(i);
+    }
+  }
+  if (info.rules) {
+    for (auto [in, out] : info.rules->inplace) {
+      if (static_cast<size_t>(out) < kind.out.size()) {
+        info.shares[static_cast<size_t>(out)] = static_cast<int16_t>(in);
+      }
+    }
+  }
+  return info;
+}
+
+GroupInfo group_info(const Program& program, const program::Group& group, int32_t pp_axis) {
+  // Axes of one rank say nothing. The axis pp is kept apart from the others: ranks along it are of
+  // different classes, whose tasks must be paired; along the others one representative tells all.
+  GroupInfo info;
+  for (int32_t axis : group.axes) {
+    if (axis < 0 || axis >= static_cast<int32_t>(program.mesh.axes.size())) continue;
+    if (axis == pp_axis) {
+      info.classes = group.members;
+      if (info.classes.empty()) {
+        for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+          info.classes.push_back(static_cast<int32_t>(cls));
+        }
+      }
+      info.crosses_stages = info.classes.size() > 1;
+      info.ranks *= static_cast<int64_t>(info.classes.size());
+    } else if (program.mesh.axes[static_cast<size_t>(axis)].size > 1) {
+      info.axes.push_back(axis);
+      info.ranks *= program.mesh.axes[static_cast<size_t>(axis)].size;
+    }
+  }
+  return info;
+}
+
+/// One offset is enough to call the program planned: then all must have one (buffer-planned).
+bool has_offsets(const Program& program) {
+  for (const RankClass& cls : program.classes) {
+    if (cls.arena_bytes > 0) return true;
+    for (const program::Buffer& buffer : cls.buffers) {
+      if (buffer.kind == BufferKind::step && buffer.offset != program::kNone) return true;
+    }
+  }
+  return false;
+}
+
 bool is_rule(std::string_view name) {
   static const std::set<std::string_view> names = [] {
     std::set<std::string_view> all;
@@ -85,76 +154,27 @@ void Problems::add(Problem problem) {
   }
 }
 
-Context::Context(const Program& p, const CheckOptions& check_options, TypeTable& type_table,
-                 OpKeys& op_keys, Problems& pr)
-    : program(p),
+Context::Context(const Program& checked, const CheckOptions& check_options, TypeTable& type_table,
+                 OpKeys& op_keys, Problems& found)
+    : program(checked),
       options(check_options),
       types(type_table),
       keys(op_keys),
-      problems(pr),
-      layouts(p.mesh) {
-  pp_axis = p.mesh.axis("pp");
-  for (const program::Kind& kind : p.kinds) {
-    KindInfo info;
-    if (const comm::Id id = comm::find(kind.op); id != comm::Id::none) {
-      info.comm = &comm::op(id);
-    }
-    info.op_class = info.comm ? OpClass::communication : class_of(kind.op);
-    info.lanes = lanes_of(info);
-    if (is_local(info)) {
-      info.rules = ops::find_or_null(kind.op);
-      info.key = keys.intern(kind.op, kind.attrs);
-    }
-    for (const auto& type : kind.in) {
-      info.in.push_back(types.intern(type));
-    }
-    for (const auto& type : kind.out) {
-      info.out.push_back(types.intern(type));
-    }
-    info.shares.assign(kind.out.size(), -1);
-    if (info.comm && info.comm->list) {
-      for (size_t i = 0; i < kind.out.size(); ++i) {
-        info.shares[i] = static_cast<int16_t>(i);
-      }
-    }
-    if (info.rules) {
-      for (auto [in, out] : info.rules->inplace) {
-        if (static_cast<size_t>(out) < kind.out.size()) {
-          info.shares[static_cast<size_t>(out)] = static_cast<int16_t>(in);
-        }
-      }
-    }
-    kinds.push_back(std::move(info));
+      problems(found),
+      layouts(checked.mesh) {
+  pp_axis = program.mesh.axis("pp");
+  planned = has_offsets(program);
+  for (const program::Kind& kind : program.kinds) {
+    kinds.push_back(kind_info(kind, types, keys));
   }
-  for (const program::Group& group : p.groups) {
-    GroupInfo info;
-    for (int32_t axis : group.axes) {
-      if (axis < 0 || axis >= static_cast<int32_t>(p.mesh.axes.size())) continue;
-      if (axis == pp_axis) {
-        info.classes = group.members;
-        if (info.classes.empty()) {
-          for (size_t cls = 0; cls < p.classes.size(); ++cls) {
-            info.classes.push_back(static_cast<int32_t>(cls));
-          }
-        }
-        info.crosses_stages = info.classes.size() > 1;
-        info.ranks *= static_cast<int64_t>(info.classes.size());
-      } else if (p.mesh.axes[static_cast<size_t>(axis)].size > 1) {
-        info.axes.push_back(axis);
-        info.ranks *= p.mesh.axes[static_cast<size_t>(axis)].size;
-      }
-    }
-    groups.push_back(std::move(info));
-  }
-  for (const RankClass& cls : p.classes) {
-    planned = planned || cls.arena_bytes > 0;
-    for (const program::Buffer& buffer : cls.buffers) {
-      planned = planned || (buffer.kind == BufferKind::step && buffer.offset != program::kNone);
-    }
+  for (const program::Group& group : program.groups) {
+    groups.push_back(group_info(program, group, pp_axis));
   }
 }
 
 void Context::place() {
+  // Global task indices are dense: those of class 0, then those of class 1, in issue order, so what
+  // the check keeps per task are flat vectors. A lane is the subsequence of a class's tasks in it.
   size_t total = 0;
   for (const RankClass& cls : program.classes) {
     total += cls.tasks.size();
@@ -164,16 +184,16 @@ void Context::place() {
   lane_of.resize(total);
   lanes.resize(program.classes.size());
   buffer_type.resize(program.classes.size());
-  int32_t next = 0;
+  size_t global = 0;
   for (size_t c = 0; c < program.classes.size(); ++c) {
-    first_task.push_back(next);
+    first_task.push_back(static_cast<int32_t>(global));
     const RankClass& cls = program.classes[c];
-    for (size_t task = 0; task < cls.tasks.size(); ++task, ++next) {
-      auto& lane = lanes[c][static_cast<size_t>(cls.tasks[task].lane)];
-      position[static_cast<size_t>(next)] = static_cast<int32_t>(lane.size());
-      task_class[static_cast<size_t>(next)] = static_cast<int32_t>(c);
-      lane_of[static_cast<size_t>(next)] = static_cast<uint8_t>(cls.tasks[task].lane);
-      lane.push_back(static_cast<TaskId>(task));
+    for (size_t task = 0; task < cls.tasks.size(); ++task, ++global) {
+      const size_t lane = static_cast<size_t>(cls.tasks[task].lane);
+      position[global] = static_cast<int32_t>(lanes[c][lane].size());
+      task_class[global] = static_cast<int32_t>(c);
+      lane_of[global] = static_cast<uint8_t>(lane);
+      lanes[c][lane].push_back(static_cast<TaskId>(task));
     }
     buffer_type[c].reserve(cls.buffers.size());
     for (const program::Buffer& buffer : cls.buffers) {
@@ -250,6 +270,8 @@ bool Context::skips(std::string_view rule) const {
 
 void Context::report(const char* rule, ProblemClass problem_class, TaskRef task,
                      std::vector<TaskRef> related, std::string text, std::string fix) {
+  // `related` loses what repeats itself or the task; the ranks of a problem are all ranks of the
+  // classes that then take part in it. Beyond the limit problems are counted only.
   HOCKET_CHECK(is_rule(rule), "the rule {} is in no list; add it to derived_rules", rule);
   if (skips(rule)) return;
   if (problems.full()) {

@@ -85,6 +85,7 @@ struct Problems {
 };
 
 struct Context {
+  /// Makes no use of ids that may be out of range. All arguments must outlive it.
   Context(const Program& program, const CheckOptions& options, TypeTable& types, OpKeys& keys,
           Problems& problems);
 

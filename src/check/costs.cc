@@ -13,9 +13,9 @@ namespace hocket::check {
 namespace {
 
 /// Equal but for what another machine may have rounded otherwise.
-bool close(double a, double b) {
+bool close(double said, double computed) {
   constexpr double kRounding = 1e-9;
-  return std::abs(a - b) <= kRounding * std::max(std::abs(a), std::abs(b));
+  return std::abs(said - computed) <= kRounding * std::max(std::abs(said), std::abs(computed));
 }
 
 /// Nothing can be said of a kind whose types are not its op's; another rule says that.
@@ -28,7 +28,8 @@ bool well_typed(const program::Kind& kind, const ops::Op& op) {
 }
 
 bool has_rows(const program::Kind& kind) {
-  return std::any_of(kind.in.begin(), kind.in.end(), [](const auto& t) { return t.routed(); });
+  return std::any_of(kind.in.begin(), kind.in.end(),
+                     [](const auto& type) { return type.routed(); });
 }
 
 }  // namespace
@@ -53,7 +54,7 @@ void check_costs(Context& ctx, const Values* values) {
       const program::Kind& kind = ctx.program.kinds[k];
       if (seen[k] || !ctx.kinds[k].rules) continue;
       seen[k] = true;
-      int64_t experts = 0;
+      int64_t experts = 0;  // even routing brings rows by the rank's share of all experts
       if (has_rows(kind)) {
         experts = values ? values->experts(tasks[i].kind) : 0;
         if (experts == 0) continue;

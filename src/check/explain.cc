@@ -34,14 +34,16 @@ std::string Values::describe(ExprId expr) const {
   if (expr == kUnwritten) return "nothing";
   if (expr == kUnknown) return "something already refused";
   if (expr == kZero) return "zero";
-  const Expr& x = ref_.terms[expr];
+  // By name where it has one; an application by the node that made it first, a sum by its first
+  // two terms. Expr::a and b mean something else in every kind of term (terms.h).
+  const Expr& term = ref_.terms[expr];
   const graph::Graph& graph = ref_.graph();
-  switch (x.kind) {
+  switch (term.kind) {
     case Expr::Kind::tensor:
-      return fmt::format("'{}' as it was before the step", graph.tensor(x.a).name);
+      return fmt::format("'{}' as it was before the step", graph.tensor(term.a).name);
     case Expr::Kind::input:
-      return x.b < 0 ? fmt::format("input '{}'", graph.tensor(x.a).name)
-                     : fmt::format("input '{}' of mb{}", graph.tensor(x.a).name, x.b);
+      return term.b < 0 ? fmt::format("input '{}'", graph.tensor(term.a).name)
+                        : fmt::format("input '{}' of mb{}", graph.tensor(term.a).name, term.b);
     case Expr::Kind::sizes:
       return "row counts of an exchange";
     case Expr::Kind::sum: {
@@ -55,11 +57,11 @@ std::string Values::describe(ExprId expr) const {
     case Expr::Kind::output:
       break;
   }
-  const Application& app = ref_.terms.app(x.a);
+  const Application& app = ref_.terms.app(term.a);
   const graph::Node& node = graph.nodes[static_cast<size_t>(app.node)];
-  const std::string& name = graph.tensor(node.out[static_cast<size_t>(x.b)]).name;
+  const std::string& name = graph.tensor(node.out[static_cast<size_t>(term.b)]).name;
   return fmt::format("{}{}{} ('{}')", node.op, coordinates(graph, node, app.micro_batch),
-                     app.num_out > 1 ? fmt::format(" output {}", x.b) : "", name);
+                     app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
 }
 
 /// Tasks that computed the application behind a term (first few).
@@ -81,9 +83,9 @@ std::vector<TaskRef> Values::carriers(ExprId expr) const {
   for (size_t c = 0; c < values_.size(); ++c) {
     for (size_t b = 0; b < values_[c].size() && list.size() < kMost; ++b) {
       if (values_[c][b].expr != expr) continue;
-      const int32_t w = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
-      if (w >= 0) {
-        list.push_back(ctx_.ref(w));
+      const int32_t writer = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
+      if (writer >= 0) {
+        list.push_back(ctx_.ref(writer));
       }
     }
   }
@@ -100,16 +102,18 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
   for (ExprId expr : ref_.terms.terms_of(got)) {
     --count[expr];
   }
-  std::string missing, extra;
-  int num_missing = 0, num_extra = 0;
-  for (auto [e, n] : count) {
-    if (n == 0) continue;
-    std::string& list = n > 0 ? missing : extra;
-    int& seen = n > 0 ? num_missing : num_extra;
+  std::string missing;
+  std::string extra;
+  int num_missing = 0;
+  int num_extra = 0;
+  for (auto [expr, lacking] : count) {
+    if (lacking == 0) continue;
+    std::string& list = lacking > 0 ? missing : extra;
+    int& seen = lacking > 0 ? num_missing : num_extra;
     if (++seen <= kMaxTerms) {
-      list += (seen > 1 ? ", " : "") + describe(e);
+      list += (seen > 1 ? ", " : "") + describe(expr);
       if (who) {
-        auto from = makers(e);
+        const auto from = makers(expr);
         who->insert(who->end(), from.begin(), from.end());
       }
     }
@@ -130,27 +134,29 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
   return text;
 }
 
-/// The application of the single-device step that this task most likely should be.
+/// The application of the single-device step that this task most likely should be: of the same op,
+/// with the most inputs in common, then the same attributes and coordinates.
 AppId Values::closest(const Task& task, const KindInfo& info) const {
   std::vector<ExprId> got;
   for (size_t i = 0; i < task.in.size(); ++i) {
     got.push_back(exprs_[i]);
   }
   AppId best = -1;
-  int best_score = -1, budget = 200000;  // terms of sums looked at
+  int best_score = -1;
+  int budget = 200000;  // terms of sums looked at
   std::vector<std::vector<ExprId>> parts;
   for (ExprId expr : got) {
     parts.push_back(ref_.terms.count(expr) > 1 ? ref_.terms.terms_of(expr)
                                                : std::vector<ExprId>{expr});
   }
   const std::string& op = ref_.keys[info.key].op;
-  for (AppId a = 0; a < ref_.terms.num_apps(); ++a) {
-    const Application& app = ref_.terms.app(a);
+  for (AppId candidate = 0; candidate < ref_.terms.num_apps(); ++candidate) {
+    const Application& app = ref_.terms.app(candidate);
     if (app.num_in != static_cast<int32_t>(got.size())) continue;
     const bool same_key = app.key == info.key;
     if (!same_key && ref_.keys[app.key].op != op) continue;
     int score = same_key ? 2 : 0;
-    const auto in = ref_.terms.inputs(a);
+    const auto in = ref_.terms.inputs(candidate);
     for (size_t i = 0; i < got.size(); ++i) {
       if (in[i] == got[i]) {
         score += 4;
@@ -158,8 +164,8 @@ AppId Values::closest(const Task& task, const KindInfo& info) const {
         // Sums that share terms are akin.
         const std::vector<ExprId> want = ref_.terms.terms_of(in[i]);
         budget -= static_cast<int>(want.size());
-        for (size_t k = 0; k < parts[i].size() && k < 8; ++k) {
-          if (std::binary_search(want.begin(), want.end(), parts[i][k])) {
+        for (size_t part = 0; part < parts[i].size() && part < 8; ++part) {
+          if (std::binary_search(want.begin(), want.end(), parts[i][part])) {
             score += 3;
             break;
           }
@@ -175,7 +181,7 @@ AppId Values::closest(const Task& task, const KindInfo& info) const {
     }
     if (score > best_score) {
       best_score = score;
-      best = a;
+      best = candidate;
     }
   }
   return best;
@@ -190,9 +196,9 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
   for (size_t head = 0; head < queue.size() && queue.size() < 256; ++head) {
     const TaskRef at = queue[head];
     const Task& task = ctx_.task(at);
-    const AppId a = made_[static_cast<size_t>(ctx_.global(at.cls, at.task))];
-    if (a >= 0 && !(at == ref)) {
-      const Application& app = ref_.terms.app(a);
+    const AppId made = made_[static_cast<size_t>(ctx_.global(at.cls, at.task))];
+    if (made >= 0 && !(at == ref)) {
+      const Application& app = ref_.terms.app(made);
       const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
       const bool mb =
           task.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != task.micro_batch;
@@ -205,9 +211,9 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
       }
     }
     for (BufferId input : task.in) {
-      const int32_t w = hazards_.writer(at.cls, input, ctx_.global(at.cls, at.task));
-      if (w < 0) continue;
-      const TaskRef from = ctx_.ref(w);
+      const int32_t writer = hazards_.writer(at.cls, input, ctx_.global(at.cls, at.task));
+      if (writer < 0) continue;
+      const TaskRef from = ctx_.ref(writer);
       if (seen.insert(from).second) {
         queue.push_back(from);
       }
@@ -217,15 +223,20 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
 }
 
 void Values::explain_unknown(TaskRef ref) {
-  const Task& t = ctx_.task(ref);
-  const KindInfo& info = ctx_.kind(t);
+  // Against the nearest application of the graph: other attributes, and per input that differs
+  // what it holds, what it should hold and who wrote it. If an earlier task on the way here
+  // computes something for another micro-batch or layer, the fault is most likely there: then the
+  // problem is reported of that task, and this one is where it showed. `exprs_` holds the inputs'
+  // terms.
+  const Task& refused = ctx_.task(ref);
+  const KindInfo& info = ctx_.kind(refused);
   std::vector<TaskRef> related;
   std::string text = ctx_.name(ref) + " computes what the single-device step does not contain";
   std::string fix = "let the task read what the graph's op reads";
-  const AppId want = closest(t, info);
+  const AppId want = closest(refused, info);
   if (want < 0) {
-    text +=
-        fmt::format(": the graph has no {} with {} inputs", ref_.keys[info.key].op, t.in.size());
+    text += fmt::format(": the graph has no {} with {} inputs", ref_.keys[info.key].op,
+                        refused.in.size());
     ctx_.report("not-in-graph", ProblemClass::value, ref, {}, text, "remove the task");
     return;
   }
@@ -241,13 +252,13 @@ void Values::explain_unknown(TaskRef ref) {
     fix = "give the task the attributes of the graph's op";
   }
   const auto in = ref_.terms.inputs(want);
-  for (size_t i = 0; i < t.in.size(); ++i) {
+  for (size_t i = 0; i < refused.in.size(); ++i) {
     if (in[i] == got[i]) continue;
-    const int32_t w = hazards_.writer(ref.cls, t.in[i], ctx_.global(ref.cls, ref.task));
-    if (w >= 0) {
-      related.push_back(ctx_.ref(w));
+    const int32_t writer = hazards_.writer(ref.cls, refused.in[i], ctx_.global(ref.cls, ref.task));
+    if (writer >= 0) {
+      related.push_back(ctx_.ref(writer));
     }
-    text += fmt::format("; input {}, {}, ", i, ctx_.buffer_name(ref.cls, t.in[i]));
+    text += fmt::format("; input {}, {}, ", i, ctx_.buffer_name(ref.cls, refused.in[i]));
     const bool sums = ref_.terms.count(in[i]) != 1 || ref_.terms.count(got[i]) != 1;
     const bool akin = ref_.terms[in[i]].type == ref_.terms[got[i]].type || got[i] == kZero;
     if (sums && akin) {
@@ -255,14 +266,14 @@ void Values::explain_unknown(TaskRef ref) {
     } else {
       text += fmt::format("holds {}; expected {}", describe(got[i]), describe(in[i]));
     }
-    if (w >= 0) {
-      text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
+    if (writer >= 0) {
+      text += " (written by " + ctx_.name(ctx_.ref(writer)) + ")";
     }
   }
   if (const TaskRef cause = misplaced_ancestor(ref); cause.cls >= 0) {
-    const AppId app = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
+    const AppId made = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
     text += fmt::format("; it goes back to {}, which computes {}", ctx_.name(cause),
-                        describe(ref_.terms.output(app, 0)));
+                        describe(ref_.terms.output(made, 0)));
     related.insert(related.begin(), ref);
     ctx_.report("not-in-graph", ProblemClass::value, cause, related, text, fix);
     return;
@@ -271,12 +282,15 @@ void Values::explain_unknown(TaskRef ref) {
 }
 
 void Values::explain_layout(TaskRef ref, const Signature& signature) {
+  // All inputs are told with their layouts, since any of them may be the one to change; writers of
+  // partial values come first among the related tasks: a forgotten reduction is the usual cause.
   const Task& task = ctx_.task(ref);
   const std::string& axis = ctx_.program.mesh.axes[static_cast<size_t>(signature.bad_axis)].name;
   std::vector<TaskRef> related;
   std::string text = fmt::format(
       "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
-  bool partial = false, split = false;
+  bool partial = false;
+  bool split = false;
   for (size_t i = 0; i < task.in.size(); ++i) {
     const Placement placement =
         ctx_.layouts[signature.in[i]].on[static_cast<size_t>(signature.bad_axis)];
@@ -284,32 +298,35 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
     split |= placement.is_split();
     text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, task.in[i]),
                         ctx_.layouts.text(signature.in[i]));
-    const int32_t w = hazards_.writer(ref.cls, task.in[i], ctx_.global(ref.cls, ref.task));
-    if (w >= 0) {
-      text += " (written by " + ctx_.name(ctx_.ref(w)) + ")";
+    const int32_t writer = hazards_.writer(ref.cls, task.in[i], ctx_.global(ref.cls, ref.task));
+    if (writer >= 0) {
+      text += " (written by " + ctx_.name(ctx_.ref(writer)) + ")";
       if (placement.is_partial()) {
-        related.insert(related.begin(), ctx_.ref(w));
+        related.insert(related.begin(), ctx_.ref(writer));
       } else {
-        related.push_back(ctx_.ref(w));
+        related.push_back(ctx_.ref(writer));
       }
     }
   }
-  ctx_.report("layout-legal", ProblemClass::value, ref, related, text,
-              partial ? fmt::format("sum the partial input over {} first", axis)
-              : split ? fmt::format("gather over {} first, or split the other inputs alike", axis)
-                      : "bring the inputs to layouts that the op's rule lists");
+  std::string fix = "bring the inputs to layouts that the op's rule lists";
+  if (partial) {
+    fix = fmt::format("sum the partial input over {} first", axis);
+  } else if (split) {
+    fix = fmt::format("gather over {} first, or split the other inputs alike", axis);
+  }
+  ctx_.report("layout-legal", ProblemClass::value, ref, related, text, fix);
 }
 
 void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got) {
   std::vector<TaskRef> related;
-  const int32_t w = hazards_.writer(cls, buffer);
+  const int32_t writer = hazards_.writer(cls, buffer);
   TaskRef task{cls, -1};
-  if (w >= 0) {
-    task = ctx_.ref(w);
+  if (writer >= 0) {
+    task = ctx_.ref(writer);
   }
   std::string text = fmt::format("{} of class {} ({}) ends the step with ",
                                  ctx_.buffer_name(cls, buffer), cls, ctx_.ranks_text(cls));
-  if (w < 0) {
+  if (writer < 0) {
     text += "no task having written it; expected " + describe(want);
   } else if (got >= 0 && ref_.terms[got].type == ref_.terms[want].type) {
     text += "a wrong value: it " + difference(want, got, &related);
@@ -330,7 +347,7 @@ void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got
     }
     break;
   }
-  if (w >= 0) {
+  if (writer >= 0) {
     text += "; last written by " + ctx_.name(task);
   }
   ctx_.report("final-value", ProblemClass::value, task, related, text,

@@ -26,13 +26,15 @@ Hazards::Hazards(Context& ctx) : ctx_(ctx) {
   }
 }
 
-void Hazards::race(int32_t first, int32_t second, const std::string& what, const char* fix) {
-  if (!reported_.insert({first, second}).second) return;
-  const TaskRef ref = ctx_.ref(first), task_ref = ctx_.ref(second);
-  const std::string text = first == second ? fmt::format("{} {}", ctx_.name(task_ref), what)
-                                           : fmt::format("{} {}: nothing orders it after {}",
-                                                         ctx_.name(task_ref), what, ctx_.name(ref));
-  ctx_.report("race", ProblemClass::order, task_ref, {ref}, text, fix);
+void Hazards::race(int32_t earlier, int32_t later, const std::string& what, const char* fix) {
+  if (!reported_.insert({earlier, later}).second) return;
+  const TaskRef first = ctx_.ref(earlier);
+  const TaskRef second = ctx_.ref(later);
+  std::string text = fmt::format("{} {}", ctx_.name(second), what);
+  if (earlier != later) {
+    text += fmt::format(": nothing orders it after {}", ctx_.name(first));
+  }
+  ctx_.report("race", ProblemClass::order, second, {first}, text, fix);
 }
 
 std::string Hazards::owner_name(int32_t cls, int32_t owner) const {
@@ -40,181 +42,211 @@ std::string Hazards::owner_name(int32_t cls, int32_t owner) const {
   return "the workspace of " + ctx_.name(ctx_.ref(-1 - owner));
 }
 
+int32_t Hazards::last_in_lane(int32_t cls, size_t lane, int32_t seen) const {
+  const auto& tasks = ctx_.lanes[static_cast<size_t>(cls)][lane];
+  return ctx_.global(cls, tasks[static_cast<size_t>(seen - 1)]);
+}
+
 void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
                     std::vector<BufferId>* lost) {
-  ClassState& state = state_[static_cast<size_t>(cls)];
-  const RankClass& rc = ctx_.program.classes[static_cast<size_t>(cls)];
-  const Task& t = rc.tasks[static_cast<size_t>(task)];
-  const size_t lane = static_cast<size_t>(t.lane);
-  const int32_t now = ctx_.position[static_cast<size_t>(global)] + 1;
-
-  auto check_read = [&](BufferId buffer_id) {
-    const size_t i = static_cast<size_t>(buffer_id);
-    const int32_t w = state.writer[i];
-    if (w == kNever) {
-      if (reported_.insert({-2 - buffer_id, global}).second) {
-        std::vector<TaskRef> writers;
-        for (size_t k = 0; k < rc.tasks.size() && writers.size() < 4; ++k) {
-          for (BufferId out : rc.tasks[k].out) {
-            if (out == buffer_id) {
-              writers.push_back({cls, static_cast<int32_t>(k)});
-            }
-          }
-        }
-        std::string text = fmt::format("{} reads {}, which nothing has written before it",
-                                       ctx_.name({cls, task}), ctx_.buffer_name(cls, buffer_id));
-        text += writers.empty() ? " (nothing ever does)"
-                                : fmt::format(" ({} does, later)", ctx_.name(writers[0]));
-        ctx_.report("read-before-write", ProblemClass::order, {cls, task}, writers, text,
-                    "write the buffer first, and order the two tasks");
-      }
-      lost->push_back(buffer_id);
-      return;
+  // All reads and writes are judged by what the tasks visited before have left behind, and only
+  // then noted: an update in place reads what its predecessor wrote, not itself. A read needs its
+  // writer to be finished; a write needs all earlier accesses to be. Of the accesses in one lane
+  // the last one is kept: lanes are in order, so when it is finished all are.
+  const Visit at{cls, task, global, before};
+  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(cls)];
+  const Task& visited = rank_class.tasks[static_cast<size_t>(task)];
+  for (BufferId input : visited.in) {
+    if (!check_read(at, input)) {
+      lost->push_back(input);
     }
-    if (w >= 0) {
-      const size_t wl = ctx_.lane_of[static_cast<size_t>(w)];
-      if (ctx_.position[static_cast<size_t>(w)] >= before[wl]) {
-        race(w, global, fmt::format("reads {}", ctx_.buffer_name(cls, buffer_id)), kAddEdge);
-      }
-    }
-    if (ctx_.planned && rc.buffers[i].kind == BufferKind::step && !state.held[i]) {
-      if (reported_.insert({-2 - buffer_id, global}).second) {
-        const int64_t begin = rc.buffers[i].offset, end = begin + rc.buffers[i].type.bytes();
-        int32_t by = buffer_id;
-        auto it = state.arena.upper_bound(begin);
-        if (it != state.arena.begin()) {
-          --it;
-        }
-        for (; it != state.arena.end() && it->first < end; ++it) {
-          if (it->second.end > begin && it->second.owner != buffer_id) {
-            by = it->second.owner;
-          }
-        }
-        std::vector<TaskRef> related;
-        const int32_t task_by = by < 0 ? -1 - by : state.writer[static_cast<size_t>(by)];
-        if (task_by >= 0) {
-          related.push_back(ctx_.ref(task_by));
-        }
-        if (w >= 0) {
-          related.push_back(ctx_.ref(w));
-        }
-        ctx_.report("overwritten", ProblemClass::memory, {cls, task}, related,
-                    fmt::format("{} reads {}, whose memory was taken over by {} before",
-                                ctx_.name({cls, task}), ctx_.buffer_name(cls, buffer_id),
-                                owner_name(cls, by)),
-                    "run the memory plan after the last change of tasks or dependencies");
-      }
-      lost->push_back(buffer_id);
-    }
-  };
-
-  for (BufferId input : t.in) {
-    check_read(input);
   }
-  if (!t.accumulate.empty()) {
-    for (size_t output = 0; output < t.out.size(); ++output) {
-      if (t.accumulate.contains(output)) {
-        check_read(t.out[output]);
+  if (!visited.accumulate.empty()) {
+    for (size_t output = 0; output < visited.out.size(); ++output) {
+      if (visited.accumulate.contains(output) && !check_read(at, visited.out[output])) {
+        lost->push_back(visited.out[output]);
       }
     }
   }
-  for (BufferId output : t.out) {
-    const Clock& seen = state.access[static_cast<size_t>(output)];
-    bool ordered = true;
-    for (size_t l = 0; l < seen.size(); ++l) {
-      ordered &= seen[l] <= before[l];
+  for (BufferId output : visited.out) {
+    check_write(at, output);
+  }
+  record(at, visited);
+}
+
+bool Hazards::check_read(const Visit& at, BufferId buffer_id) {
+  const size_t i = static_cast<size_t>(buffer_id);
+  const ClassState& state = state_[static_cast<size_t>(at.cls)];
+  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(at.cls)];
+  const int32_t writer = state.writer[i];
+  if (writer == kNever) {
+    report_unwritten(at, buffer_id);
+    return false;
+  }
+  if (writer >= 0) {
+    const size_t lane = ctx_.lane_of[static_cast<size_t>(writer)];
+    if (ctx_.position[static_cast<size_t>(writer)] >= at.before[lane]) {
+      race(writer, at.global, fmt::format("reads {}", ctx_.buffer_name(at.cls, buffer_id)),
+           kAddEdge);
     }
-    if (ordered) continue;
-    for (size_t l = 0; l < seen.size(); ++l) {
-      if (seen[l] > before[l]) {
-        race(ctx_.global(cls,
-                         ctx_.lanes[static_cast<size_t>(cls)][l][static_cast<size_t>(seen[l] - 1)]),
-             global, fmt::format("writes {}", ctx_.buffer_name(cls, output)), kAddEdge);
+  }
+  if (ctx_.planned && rank_class.buffers[i].kind == BufferKind::step && !state.held[i]) {
+    report_overwritten(at, buffer_id);
+    return false;
+  }
+  return true;
+}
+
+void Hazards::report_unwritten(const Visit& at, BufferId buffer_id) {
+  if (!reported_.insert({-2 - buffer_id, at.global}).second) return;
+  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(at.cls)];
+  std::vector<TaskRef> writers;
+  for (size_t task = 0; task < rank_class.tasks.size() && writers.size() < 4; ++task) {
+    for (BufferId output : rank_class.tasks[task].out) {
+      if (output == buffer_id) {
+        writers.push_back({at.cls, static_cast<int32_t>(task)});
       }
     }
   }
+  std::string text = fmt::format("{} reads {}, which nothing has written before it",
+                                 ctx_.name({at.cls, at.task}), ctx_.buffer_name(at.cls, buffer_id));
+  text += writers.empty() ? " (nothing ever does)"
+                          : fmt::format(" ({} does, later)", ctx_.name(writers[0]));
+  ctx_.report("read-before-write", ProblemClass::order, {at.cls, at.task}, writers, text,
+              "write the buffer first, and order the two tasks");
+}
 
-  for (BufferId input : t.in) {
+void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
+  if (!reported_.insert({-2 - buffer_id, at.global}).second) return;
+  const ClassState& state = state_[static_cast<size_t>(at.cls)];
+  const program::Buffer& buffer =
+      ctx_.program.classes[static_cast<size_t>(at.cls)].buffers[static_cast<size_t>(buffer_id)];
+  const int64_t begin = buffer.offset;
+  const int64_t end = begin + buffer.type.bytes();
+  int32_t by = buffer_id;  // the last other owner of any of its addresses
+  auto range = state.arena.upper_bound(begin);
+  if (range != state.arena.begin()) {
+    --range;
+  }
+  for (; range != state.arena.end() && range->first < end; ++range) {
+    if (range->second.end > begin && range->second.owner != buffer_id) {
+      by = range->second.owner;
+    }
+  }
+  std::vector<TaskRef> related;
+  const int32_t taken_by = by < 0 ? -1 - by : state.writer[static_cast<size_t>(by)];
+  const int32_t writer = state.writer[static_cast<size_t>(buffer_id)];
+  for (const int32_t global : {taken_by, writer}) {
+    if (global >= 0) {
+      related.push_back(ctx_.ref(global));
+    }
+  }
+  ctx_.report("overwritten", ProblemClass::memory, {at.cls, at.task}, related,
+              fmt::format("{} reads {}, whose memory was taken over by {} before",
+                          ctx_.name({at.cls, at.task}), ctx_.buffer_name(at.cls, buffer_id),
+                          owner_name(at.cls, by)),
+              "run the memory plan after the last change of tasks or dependencies");
+}
+
+void Hazards::check_write(const Visit& at, BufferId buffer_id) {
+  const Clock& seen = state_[static_cast<size_t>(at.cls)].access[static_cast<size_t>(buffer_id)];
+  for (size_t lane = 0; lane < seen.size(); ++lane) {
+    if (seen[lane] <= at.before[lane]) continue;
+    race(last_in_lane(at.cls, lane, seen[lane]), at.global,
+         fmt::format("writes {}", ctx_.buffer_name(at.cls, buffer_id)), kAddEdge);
+  }
+}
+
+void Hazards::record(const Visit& at, const Task& task) {
+  // A buffer takes its addresses when it is written, not when they were planned: until then the
+  // former owner may still be read. It keeps them until something else is put there.
+  ClassState& state = state_[static_cast<size_t>(at.cls)];
+  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(at.cls)];
+  const size_t lane = static_cast<size_t>(task.lane);
+  const int32_t now = ctx_.position[static_cast<size_t>(at.global)] + 1;
+  for (BufferId input : task.in) {
     state.access[static_cast<size_t>(input)][lane] = now;
   }
-  for (BufferId output : t.out) {
+  for (BufferId output : task.out) {
     const size_t i = static_cast<size_t>(output);
-    const program::Buffer& buffer = rc.buffers[i];
+    const program::Buffer& buffer = rank_class.buffers[i];
     if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[i]) {
-      take(cls, buffer.offset, buffer.offset + buffer.type.bytes(), output, global, before);
+      take(at, buffer.offset, buffer.offset + buffer.type.bytes(), output);
       state.held[i] = 1;
     }
     state.access[i][lane] = now;
-    if (state.writer[i] != global) {
+    if (state.writer[i] != at.global) {
       state.prior[i] = state.writer[i];
     }
-    state.writer[i] = global;
+    state.writer[i] = at.global;
   }
-  if (ctx_.planned) {
-    const int64_t bytes = ctx_.program.kind(t).workspace;
-    if (bytes > 0 && t.workspace >= 0) {
-      take(cls, t.workspace, t.workspace + bytes, -1 - global, global, before);
-    }
+  const int64_t workspace = ctx_.program.kind(task).workspace;
+  if (ctx_.planned && workspace > 0 && task.workspace >= 0) {
+    take(at, task.workspace, task.workspace + workspace, -1 - at.global);
   }
 }
 
-void Hazards::take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
-                   const Clock& before) {
-  ClassState& state = state_[static_cast<size_t>(cls)];
-  auto it = state.arena.lower_bound(begin);
-  if (it != state.arena.end() && it->first == begin && it->second.end == end) {
-    if (it->second.owner != owner) {
-      evict(cls, it->second.owner, owner, global, before);
+void Hazards::take(const Visit& at, int64_t begin, int64_t end, int32_t owner) {
+  // `arena` stays a set of disjoint ranges: what overlaps [begin, end) is cut to what is left of it
+  // outside, perhaps on both sides. Buffers of micro-batches reuse the same addresses again and
+  // again, so the exact fit is by far the most common case and comes first.
+  auto& arena = state_[static_cast<size_t>(at.cls)].arena;
+  auto range = arena.lower_bound(begin);
+  if (range != arena.end() && range->first == begin && range->second.end == end) {
+    if (range->second.owner != owner) {
+      evict(at, range->second.owner, owner);
     }
-    it->second.owner = owner;
+    range->second.owner = owner;
     return;
   }
-  if (it != state.arena.begin()) {
-    auto left = std::prev(it);
+  if (range != arena.begin()) {
+    auto left = std::prev(range);
     if (left->second.end > begin) {
       const Range old = left->second;
-      evict(cls, old.owner, owner, global, before);
+      evict(at, old.owner, owner);
       left->second.end = begin;
       if (old.end > end) {
-        it = state.arena.emplace_hint(it, end, old);
+        range = arena.emplace_hint(range, end, old);
       }
     }
   }
-  while (it != state.arena.end() && it->first < end) {
-    const Range old = it->second;
+  while (range != arena.end() && range->first < end) {
+    const Range old = range->second;
     if (old.owner != owner) {
-      evict(cls, old.owner, owner, global, before);
+      evict(at, old.owner, owner);
     }
-    it = state.arena.erase(it);
+    range = arena.erase(range);
     if (old.end > end) {
-      it = state.arena.emplace_hint(it, end, old);
+      range = arena.emplace_hint(range, end, old);
     }
   }
-  state.arena.emplace_hint(it, begin, Range{end, owner});
+  arena.emplace_hint(range, begin, Range{end, owner});
 }
 
-void Hazards::evict(int32_t cls, int32_t owner, int32_t by, int32_t global, const Clock& before) {
-  ClassState& state = state_[static_cast<size_t>(cls)];
-  auto overlap = [&](int32_t earlier) {
-    race(earlier, global,
-         fmt::format("puts {} over {}", by < 0 ? "its workspace" : owner_name(cls, by),
-                     owner_name(cls, owner)),
+void Hazards::evict(const Visit& at, int32_t owner, int32_t by) {
+  // A workspace is in use while its own task runs; a buffer until the last access in every lane.
+  // That a later task still wants to read the buffer is found when that task is visited: it no
+  // longer holds its addresses then (report_overwritten).
+  const auto overlap = [&](int32_t earlier) {
+    race(earlier, at.global,
+         fmt::format("puts {} over {}", by < 0 ? "its workspace" : owner_name(at.cls, by),
+                     owner_name(at.cls, owner)),
          "run the memory plan after the last change of tasks or dependencies");
   };
   if (owner < 0) {
     const int32_t user = -1 - owner;
     const size_t lane = ctx_.lane_of[static_cast<size_t>(user)];
-    if (ctx_.position[static_cast<size_t>(user)] >= before[lane]) {
+    if (ctx_.position[static_cast<size_t>(user)] >= at.before[lane]) {
       overlap(user);
     }
     return;
   }
+  ClassState& state = state_[static_cast<size_t>(at.cls)];
   state.held[static_cast<size_t>(owner)] = 0;
   const Clock& seen = state.access[static_cast<size_t>(owner)];
-  for (size_t l = 0; l < seen.size(); ++l) {
-    if (seen[l] > before[l]) {
-      overlap(ctx_.global(
-          cls, ctx_.lanes[static_cast<size_t>(cls)][l][static_cast<size_t>(seen[l] - 1)]));
+  for (size_t lane = 0; lane < seen.size(); ++lane) {
+    if (seen[lane] > at.before[lane]) {
+      overlap(last_in_lane(at.cls, lane, seen[lane]));
     }
   }
 }

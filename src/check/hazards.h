@@ -34,6 +34,13 @@ class Hazards {
   }
 
  private:
+  /// The task that is visited, and what is known to be finished before it starts.
+  struct Visit {
+    int32_t cls;
+    TaskId task;
+    int32_t global;
+    const Clock& before;
+  };
   struct Range {
     int64_t end;
     int32_t owner;  ///< buffer, or -1 - global task for a workspace
@@ -42,16 +49,29 @@ class Hazards {
     std::vector<Clock> access;           ///< by buffer and lane: 1 + position of the last access
     std::vector<int32_t> writer, prior;  ///< global task: the last, and the one before
     std::vector<uint8_t> held;           ///< the buffer's range of the arena is its own
-    std::map<int64_t, Range> arena;
+    std::map<int64_t, Range> arena;      ///< disjoint ranges by their begin: who was there last
   };
-  void take(int32_t cls, int64_t begin, int64_t end, int32_t owner, int32_t global,
-            const Clock& before);
-  void evict(int32_t cls, int32_t owner, int32_t by, int32_t global, const Clock& before);
-  void race(int32_t first, int32_t second, const std::string& what, const char* fix);
+  /// False, and reported, if what the buffer holds can't be relied upon.
+  bool check_read(const Visit& at, BufferId buffer);
+  /// Every access so far must be known to be finished.
+  void check_write(const Visit& at, BufferId buffer);
+  /// Notes the accesses of the task for those that come after it.
+  void record(const Visit& at, const Task& task);
+  void report_unwritten(const Visit& at, BufferId buffer);
+  void report_overwritten(const Visit& at, BufferId buffer);
+  /// Gives addresses [begin, end) to `owner`; whoever held any of them must be finished with it.
+  void take(const Visit& at, int64_t begin, int64_t end, int32_t owner);
+  /// `owner` loses its addresses to `by`, in favour of the visited task.
+  void evict(const Visit& at, int32_t owner, int32_t by);
+  /// Reports that nothing orders two tasks (once per pair).
+  void race(int32_t earlier, int32_t later, const std::string& what, const char* fix);
+  /// Global task of the last access that the clock entry `seen` of a lane stands for.
+  int32_t last_in_lane(int32_t cls, size_t lane, int32_t seen) const;
   std::string owner_name(int32_t cls, int32_t owner) const;
 
   Context& ctx_;
   std::vector<ClassState> state_;
+  /// Pairs of global tasks that race, and (-2 - buffer, global task) of reads that were refused.
   std::set<std::pair<int32_t, int32_t>> reported_;
 };
 

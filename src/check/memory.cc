@@ -18,19 +18,22 @@ int64_t expected_size(const program::Buffer& buffer) {
 }
 
 /// Finds the task during which the most bytes of step buffers are alive, and the largest of these.
+/// In issue order, where a buffer lives from its first to its last task: not what the plan takes
+/// (that is memory_of's), but what to look at when it is too much.
 void find_peak(const Context& ctx, ClassMemory* memory) {
   const RankClass& cls = ctx.program.classes[static_cast<size_t>(memory->cls)];
   const size_t n = cls.tasks.size();
-  std::vector<int32_t> first(cls.buffers.size(), -1), last(cls.buffers.size(), -1);
+  std::vector<int32_t> first(cls.buffers.size(), -1);
+  std::vector<int32_t> last(cls.buffers.size(), -1);
   std::vector<int32_t> maker(cls.buffers.size(), -1);
   for (size_t i = 0; i < n; ++i) {
     for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
       for (BufferId buffer : *list) {
-        const size_t k = static_cast<size_t>(buffer);
-        if (first[k] < 0) {
-          first[k] = static_cast<int32_t>(i);
+        const size_t b = static_cast<size_t>(buffer);
+        if (first[b] < 0) {
+          first[b] = static_cast<int32_t>(i);
         }
-        last[k] = static_cast<int32_t>(i);
+        last[b] = static_cast<int32_t>(i);
       }
     }
     for (BufferId output : cls.tasks[i].out) {
@@ -45,7 +48,8 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
     change[static_cast<size_t>(first[buffer])] += expected_size(cls.buffers[buffer]);
     change[static_cast<size_t>(last[buffer]) + 1] -= expected_size(cls.buffers[buffer]);
   }
-  int64_t alive = 0, most = -1;
+  int64_t alive = 0;
+  int64_t most = -1;
   for (size_t i = 0; i < n; ++i) {
     alive += change[i];
     const int64_t with = alive + ctx.program.kind(cls.tasks[i]).workspace;
@@ -62,10 +66,10 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
       list.push_back(static_cast<BufferId>(buffer));
     }
   }
-  std::sort(list.begin(), list.end(), [&](BufferId buffer, BufferId buffer_id) {
-    const int64_t x = expected_size(cls.buffers[static_cast<size_t>(buffer)]);
-    const int64_t y = expected_size(cls.buffers[static_cast<size_t>(buffer_id)]);
-    return x != y ? x > y : buffer < buffer_id;
+  std::sort(list.begin(), list.end(), [&](BufferId left, BufferId right) {
+    const int64_t left_size = expected_size(cls.buffers[static_cast<size_t>(left)]);
+    const int64_t right_size = expected_size(cls.buffers[static_cast<size_t>(right)]);
+    return left_size != right_size ? left_size > right_size : left < right;
   });
   if (list.size() > 8) {
     list.resize(8);
@@ -79,27 +83,29 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
   }
 }
 
-void report_budget(Context& ctx, ClassMemory* m) {
+/// Who holds it, and which part is most of it: parameters and states shrink by other settings than
+/// activations do.
+void report_budget(Context& ctx, ClassMemory* memory) {
   const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  const program::Memory& planned = m->planned;
+  const program::Memory& planned = memory->planned;
   const int64_t budget = ctx.options.memory_budget;
-  find_peak(ctx, m);
+  find_peak(ctx, memory);
   std::string text =
-      fmt::format("class {} ({}) needs {} per rank ({}), {} more than the budget of {}", m->cls,
-                  ctx.ranks_text(m->cls), size(planned.total()), program::parts_text(planned),
-                  size(planned.total() - budget), size(budget));
+      fmt::format("class {} ({}) needs {} per rank ({}), {} more than the budget of {}",
+                  memory->cls, ctx.ranks_text(memory->cls), size(planned.total()),
+                  program::parts_text(planned), size(planned.total() - budget), size(budget));
   if (!ctx.options.budget_from.empty()) {
     text += fmt::format(" ({})", ctx.options.budget_from);
   }
-  if (m->peak_task.task >= 0) {
-    text += fmt::format("; most is in use during {}; largest then:", ctx.name(m->peak_task));
-    for (const LiveBuffer& live_buffer : m->largest) {
+  if (memory->peak_task.task >= 0) {
+    text += fmt::format("; most is in use during {}; largest then:", ctx.name(memory->peak_task));
+    for (const LiveBuffer& live_buffer : memory->largest) {
       text += fmt::format(" {} ({});", size(live_buffer.bytes), live_buffer.what);
     }
   }
   const int64_t states = planned.persistent + planned.inputs_outputs;
   ctx.report("memory-budget", ProblemClass::memory,
-             m->peak_task.task >= 0 ? m->peak_task : TaskRef{m->cls, -1}, {}, text,
+             memory->peak_task.task >= 0 ? memory->peak_task : TaskRef{memory->cls, -1}, {}, text,
              states > planned.total() / 2
                  ? "parameters and optimizer state dominate: raise plan.pp or plan.ep"
                  : "activations dominate: set plan.recompute, lower plan.micro_batch or raise "

@@ -12,6 +12,10 @@ using graph::TensorKind;
 
 Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
     : graph_(&graph), num_micro_batches_(num_micro_batches) {
+  // Forward and backward nodes run once per micro-batch. Between two of them `value_` is
+  // overwritten, so what outlives the micro-batch is put aside: `total_` adds up what the optimizer
+  // or the host reads of all of them (gradients, losses), `each_` keeps losses and outputs one by
+  // one. Then the optimizer nodes run once, over the totals.
   prepare();
   terms.reserve(graph.nodes.size() * static_cast<size_t>(num_micro_batches));
   for (size_t tensor = 0; tensor < graph.tensors.size(); ++tensor) {
@@ -26,12 +30,13 @@ Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
         run_node(step, mb);
       }
     }
-    for (size_t t = 0; t < value_.size(); ++t) {
-      if (wanted_[t] && value_[t] >= 0) {
-        total_[t] = mb == 0 ? value_[t] : terms.sum(total_[t], value_[t]);
+    for (size_t tensor = 0; tensor < value_.size(); ++tensor) {
+      const ExprId value = value_[tensor];
+      if (wanted_[tensor] && value >= 0) {
+        total_[tensor] = mb == 0 ? value : terms.sum(total_[tensor], value);
       }
-      if (wants_each_[t]) {
-        each_[static_cast<size_t>(each_index_[t])].push_back(value_[t]);
+      if (wants_each_[tensor]) {
+        each_[static_cast<size_t>(each_index_[tensor])].push_back(value);
       }
     }
   }
@@ -43,81 +48,102 @@ Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
 }
 
 void Reference::prepare() {
-  const graph::Graph& g = *graph_;
-  const size_t n = g.tensors.size();
-  value_.assign(n, kUnwritten);
-  total_.assign(n, kUnwritten);
-  each_index_.assign(n, -1);
-  per_mb_.assign(n, false);
-  wanted_.assign(n, false);
-  updated_.assign(n, false);
-  wants_each_.assign(n, false);
-  for (size_t t = 0; t < n; ++t) {
-    type_of.push_back(types.intern(g.tensors[t].type));
-    by_name_.emplace(g.tensors[t].name, static_cast<int32_t>(t));
+  const graph::Graph& graph = *graph_;
+  const size_t num_tensors = graph.tensors.size();
+  value_.assign(num_tensors, kUnwritten);
+  total_.assign(num_tensors, kUnwritten);
+  each_index_.assign(num_tensors, -1);
+  per_mb_.assign(num_tensors, false);
+  wanted_.assign(num_tensors, false);
+  updated_.assign(num_tensors, false);
+  wants_each_.assign(num_tensors, false);
+  for (size_t tensor = 0; tensor < num_tensors; ++tensor) {
+    type_of.push_back(types.intern(graph.tensors[tensor].type));
+    by_name_.emplace(graph.tensors[tensor].name, static_cast<int32_t>(tensor));
   }
-  for (size_t i = 0; i < g.nodes.size(); ++i) {
-    const Node& node = g.nodes[i];
-    Step step;
-    step.node = static_cast<int32_t>(i);
-    step.optimizer = node.phase == Phase::optimizer;
-    step.key = keys.intern(node.op, node.attrs);
-    const ops::Op* op = keys[step.key].rules;
-    if (!op) fail("check", "graph node {} has the unknown op '{}'", i, node.op);
-    step.meaning = op->meaning;
-    step.in = node.in;
-    step.out = node.out;
-    step.accumulators.assign(node.out.size(), -1);
-    const size_t accumulators = node.accumulate.size();
-    if (accumulators > node.in.size()) {
-      fail("check", "graph node {} has {} inputs for {} accumulators", i, node.in.size(),
-           accumulators);
-    }
-    size_t next = node.in.size() - accumulators;
-    for (size_t output = 0; output < node.out.size(); ++output) {
-      if (node.accumulate.contains(output)) {
-        step.accumulators[output] = node.in[next++];
-      }
-    }
-    step.in.resize(node.in.size() - accumulators);
-    step.updates.assign(node.out.size(), -1);
-    for (auto [in, out] : op->inplace) {
-      const size_t a = static_cast<size_t>(in), b = static_cast<size_t>(out);
-      if (a >= step.in.size() || b >= step.out.size()) continue;
-      const TensorKind kind = g.tensor(step.in[a]).kind;
-      if (kind == TensorKind::param || kind == TensorKind::state) {
-        step.updates[b] = step.in[a];
-        updated_[static_cast<size_t>(step.in[a])] = true;
-      }
-    }
-    for (int32_t output : node.out) {
-      step.out_types.push_back(type_of[static_cast<size_t>(output)]);
-      per_mb_[static_cast<size_t>(output)] = !step.optimizer;
-      step.routed = step.routed || g.tensor(output).type.routed();
-    }
-    if (step.optimizer) {
-      for (int32_t input : node.in) {
-        if (per_mb_[static_cast<size_t>(input)]) {
-          wanted_[static_cast<size_t>(input)] = true;
-        }
-      }
-    }
-    steps_.push_back(std::move(step));
+  for (size_t node = 0; node < graph.nodes.size(); ++node) {
+    steps_.push_back(step_of(static_cast<int32_t>(node)));
+    note_tensors(steps_.back());
   }
-  summed_.assign(n, false);
-  for (int32_t loss : g.losses) {
+  choose_results();
+}
+
+Reference::Step Reference::step_of(int32_t node_id) {
+  // The last inputs of a node are the values that its accumulated outputs are added to, in the
+  // order of those outputs; the op itself does not know them.
+  const Node& node = graph_->nodes[static_cast<size_t>(node_id)];
+  Step step;
+  step.node = node_id;
+  step.optimizer = node.phase == Phase::optimizer;
+  step.key = keys.intern(node.op, node.attrs);
+  const ops::Op* op = keys[step.key].rules;
+  if (!op) fail("check", "graph node {} has the unknown op '{}'", node_id, node.op);
+  step.meaning = op->meaning;
+  step.in = node.in;
+  step.out = node.out;
+  step.accumulators.assign(node.out.size(), -1);
+  const size_t accumulators = node.accumulate.size();
+  if (accumulators > node.in.size()) {
+    fail("check", "graph node {} has {} inputs for {} accumulators", node_id, node.in.size(),
+         accumulators);
+  }
+  size_t next = node.in.size() - accumulators;
+  for (size_t output = 0; output < node.out.size(); ++output) {
+    if (node.accumulate.contains(output)) {
+      step.accumulators[output] = node.in[next++];
+    }
+  }
+  step.in.resize(node.in.size() - accumulators);
+  step.updates.assign(node.out.size(), -1);
+  for (auto [in, out] : op->inplace) {
+    const size_t from = static_cast<size_t>(in);
+    const size_t to = static_cast<size_t>(out);
+    if (from >= step.in.size() || to >= step.out.size()) continue;
+    const TensorKind kind = graph_->tensor(step.in[from]).kind;
+    if (kind == TensorKind::param || kind == TensorKind::state) {
+      step.updates[to] = step.in[from];
+    }
+  }
+  for (int32_t output : node.out) {
+    step.out_types.push_back(type_of[static_cast<size_t>(output)]);
+    step.routed = step.routed || graph_->tensor(output).type.routed();
+  }
+  return step;
+}
+
+void Reference::note_tensors(const Step& step) {
+  for (int32_t tensor : step.updates) {
+    if (tensor >= 0) {
+      updated_[static_cast<size_t>(tensor)] = true;
+    }
+  }
+  for (int32_t output : step.out) {
+    per_mb_[static_cast<size_t>(output)] = !step.optimizer;
+  }
+  if (!step.optimizer) return;
+  for (int32_t input : graph_->nodes[static_cast<size_t>(step.node)].in) {
+    if (per_mb_[static_cast<size_t>(input)]) {
+      wanted_[static_cast<size_t>(input)] = true;
+    }
+  }
+}
+
+void Reference::choose_results() {
+  summed_.assign(graph_->tensors.size(), false);
+  for (int32_t loss : graph_->losses) {
     summed_[static_cast<size_t>(loss)] = true;
   }
-  for (const graph::ParamGrad& grad : g.grads) {
-    for (int32_t t : grad.contributions) {
-      summed_[static_cast<size_t>(t)] = true;
+  for (const graph::ParamGrad& grad : graph_->grads) {
+    for (int32_t contribution : grad.contributions) {
+      summed_[static_cast<size_t>(contribution)] = true;
     }
   }
-  for (const auto* list : {&g.losses, &g.outputs}) {
-    for (int32_t t : *list) {
-      const size_t i = static_cast<size_t>(t);
+  for (const auto* list : {&graph_->losses, &graph_->outputs}) {
+    for (int32_t tensor : *list) {
+      const size_t i = static_cast<size_t>(tensor);
       if (!per_mb_[i] || wants_each_[i]) continue;
-      wants_each_[i] = wanted_[i] = true;
+      wanted_[i] = true;
+      wants_each_[i] = true;
       each_index_[i] = static_cast<int32_t>(each_.size());
       each_.emplace_back();
     }
@@ -141,7 +167,31 @@ ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   return expr;
 }
 
+/// The routing that placed the rows of what a node makes: that of a routed input, else an input
+/// (`scratch_`) that is itself made by a routing op. Contributions to a routed sum have one
+/// routing: the first speaks for all.
+AppId Reference::route_of_inputs() const {
+  AppId route = -1;
+  for (ExprId expr : scratch_) {
+    if (terms[expr].kind == Expr::Kind::sum && expr != kZero) {
+      expr = terms.terms_of(expr)[0];
+    }
+    if (terms[expr].kind != Expr::Kind::output) continue;
+    const Application& from = terms.app(terms[expr].a);
+    if (from.route >= 0 && types[terms[expr].type].routed()) {
+      route = from.route;
+    }
+    if (route < 0 && keys[from.key].rules->routing.counts >= 0) {
+      route = terms[expr].a;
+    }
+  }
+  return route;
+}
+
 void Reference::run_node(const Step& step, int32_t micro_batch) {
+  // Sums, copies and zeros make no application: a gradient summed by one op or by three is the same
+  // term. Only an application that occurs for the first time says which node and micro-batch it is;
+  // an equal one (same op, same inputs) is the same term and keeps those of the first.
   scratch_.clear();
   for (int32_t input : step.in) {
     scratch_.push_back(read(input, step, micro_batch));
@@ -163,22 +213,7 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
       bool made = false;
       app = terms.apply(step.key, scratch_, step.out_types, &made);
       if (!made) break;
-      AppId route = -1;
-      if (step.routed) {
-        for (ExprId expr : scratch_) {
-          if (terms[expr].kind == Expr::Kind::sum && expr != kZero) {
-            expr = terms.terms_of(expr)[0];
-          }
-          if (terms[expr].kind != Expr::Kind::output) continue;
-          const Application& from = terms.app(terms[expr].a);
-          if (from.route >= 0 && types[terms[expr].type].routed()) {
-            route = from.route;
-          }
-          if (route < 0 && keys[from.key].rules->routing.counts >= 0) {
-            route = terms[expr].a;
-          }
-        }
-      }
+      const AppId route = step.routed ? route_of_inputs() : -1;
       Application& application = terms.app(app);
       application.node = step.node;
       application.micro_batch = micro_batch;

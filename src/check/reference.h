@@ -57,6 +57,12 @@ class Reference {
     bool routed = false;
   };
   void prepare();
+  Step step_of(int32_t node_id);
+  /// Fills `per_mb_`, `updated_` and `wanted_` with what the step says of its tensors.
+  void note_tensors(const Step& step);
+  /// Which values are asked for after the step: sums over micro-batches, or one by one.
+  void choose_results();
+  AppId route_of_inputs() const;
   void run_node(const Step& step, int32_t micro_batch);
   ExprId read(int32_t tensor, const Step& step, int32_t micro_batch);
 
@@ -66,10 +72,12 @@ class Reference {
   std::vector<Step> steps_;
   std::vector<ExprId> value_;  ///< of the current micro-batch, or of the step
   std::vector<ExprId> total_;  ///< summed over the micro-batches so far
+  // By tensor: made once per micro-batch; needs `total_`; updated in place by the step; needs
+  // `each_`; a loss or part of a gradient, whose total may be asked for.
   std::vector<bool> per_mb_, wanted_, updated_, wants_each_, summed_;
   std::vector<int32_t> each_index_;        ///< tensor -> row of each_, -1
   std::vector<std::vector<ExprId>> each_;  ///< losses and outputs, by micro-batch
-  std::vector<ExprId> scratch_;
+  std::vector<ExprId> scratch_;            ///< inputs of the node that is run
   std::unordered_map<std::string_view, int32_t> by_name_;
 };
 

@@ -26,6 +26,8 @@ std::string ranks_text(const std::vector<int32_t>& ranks) {
 }  // namespace
 
 std::string to_text(const Verdict& verdict) {
+  // What was found comes first, then memory, which is told of refused programs too; what is assumed
+  // and what lies outside only belongs to a proof.
   std::string text;
   if (verdict.ok()) {
     text += fmt::format("good: {} tasks, {} buffers, {} messages, {} collectives, checked in {}\n",
@@ -53,19 +55,19 @@ std::string to_text(const Verdict& verdict) {
                           verdict.num_problems - static_cast<int64_t>(verdict.problems.size()));
     }
   }
-  for (const ClassMemory& m : verdict.memory) {
-    text += fmt::format("memory of stage {}: {} per rank ({})\n", m.cls,
-                        human_bytes(static_cast<double>(m.planned.total())),
-                        program::parts_text(m.planned));
+  for (const ClassMemory& memory : verdict.memory) {
+    text += fmt::format("memory of stage {}: {} per rank ({})\n", memory.cls,
+                        human_bytes(static_cast<double>(memory.planned.total())),
+                        program::parts_text(memory.planned));
   }
   if (verdict.ok()) {
     text += "assumed\n";
-    for (const std::string& a : verdict.assumptions) {
-      text += "  - " + a + "\n";
+    for (const std::string& assumption : verdict.assumptions) {
+      text += "  - " + assumption + "\n";
     }
     text += "outside\n";
-    for (const std::string& a : verdict.outside) {
-      text += "  - " + a + "\n";
+    for (const std::string& limit : verdict.outside) {
+      text += "  - " + limit + "\n";
     }
   }
   const Certificate& certificate = verdict.certificate;
@@ -145,6 +147,8 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
 }  // namespace
 
 std::string to_json(const Verdict& verdict, const Verdict* evaluation) {
+  // This is the certificate that parse_certificate reads (the hashes and `mesh`); all else is for
+  // people and scripts. The order of the members is part of the format.
   JsonWriter json({.indent = 2});
   json.object();
   put_members(json, verdict);

@@ -13,8 +13,13 @@ using program::Buffer;
 using program::Kind;
 using program::kNone;
 
+namespace {
+
+// A predicate below gives "" where its rule holds, else what is wrong. The rules that each belongs
+// to stand in the tables at the end of this file, with what they hold and how to mend a fault.
+
 /// Positive dims, and a size that no sum of a few overflows.
-static bool sane(const graph::TensorType& type) {
+bool sane(const graph::TensorType& type) {
   double bytes = 8.0 * std::max(type.top_k, 1);
   for (int64_t dim : type.dims) {
     if (dim <= 0) return false;
@@ -23,7 +28,7 @@ static bool sane(const graph::TensorType& type) {
   return bytes < 1e17 && type.top_k >= 0 && (!type.routed() || type.dims.size() >= 2);
 }
 
-static std::string types_text(const std::vector<graph::TensorType>& list) {
+std::string types_text(const std::vector<graph::TensorType>& list) {
   std::string text;
   for (const auto& type : list) {
     text += (text.empty() ? "" : ", ") + graph::to_string(type);
@@ -33,104 +38,363 @@ static std::string types_text(const std::vector<graph::TensorType>& list) {
 
 // --- kinds: what tasks of the same shape share ---------------------------------------------------
 
-static std::string kind_types_differ(const Kind& k, const KindInfo& info) {
+/// Of a communication only the number of operands: what its types must be depends on how many ranks
+/// meet, which the task says (collective_types_follow).
+std::string kind_types_differ(const Kind& kind, const KindInfo& info) {
   if (info.comm) {
-    const comm::Arity got{k.in.size(), k.out.size()}, want = comm::arity(*info.comm, k.in.size());
+    const comm::Arity got{kind.in.size(), kind.out.size()};
+    const comm::Arity want = comm::arity(*info.comm, kind.in.size());
     if (got == want) return "";
-    return fmt::format("{} has {} inputs and {} outputs; expected {} and {}", k.op, got.in, got.out,
-                       want.in, want.out);
+    return fmt::format("{} has {} inputs and {} outputs; expected {} and {}", kind.op, got.in,
+                       got.out, want.in, want.out);
   }
-  const std::vector<graph::TensorType> out_types = info.rules->infer(k.attrs, k.in);
-  if (out_types == k.out) return "";
-  return fmt::format("{}{} on {} gives {}; the kind says {}", k.op, graph::to_string(k.attrs),
-                     types_text(k.in), types_text(out_types), types_text(k.out));
+  const std::vector<graph::TensorType> out_types = info.rules->infer(kind.attrs, kind.in);
+  if (out_types == kind.out) return "";
+  return fmt::format("{}{} on {} gives {}; the kind says {}", kind.op, graph::to_string(kind.attrs),
+                     types_text(kind.in), types_text(out_types), types_text(kind.out));
 }
 
-const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
-  static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
-      {"known-op", "every op is one of src/ops or a communication op",
-       "use an op of src/ops/ops.inc or a communication op",
-       [](const Context&, const Kind& kind, const KindInfo& info) -> std::string {
-         if (info.op_class == OpClass::unknown) return fmt::format("unknown op '{}'", kind.op);
-         const comm::Id id = info.comm ? info.comm->id : comm::Id::none;
-         return kind.communication == id ? "" : fmt::format("{} is run as another op", kind.op);
-       }},
-      {"types-sane", "dimensions are positive, and sizes are of this world",
-       "correct the types of the kind",
-       [](const Context&, const Kind& kind, const KindInfo&) -> std::string {
-         for (const auto* list : {&kind.in, &kind.out}) {
-           for (const auto& tensor_type : *list) {
-             if (!sane(tensor_type))
-               return fmt::format("{} has an operand of type {}", kind.op, to_string(tensor_type));
-           }
-         }
-         return "";
-       }},
-      {"types-follow",
-       "output types are those that the op's rule infers from the local input types",
-       "correct the types of the kind or the op and attributes it names",
-       [](const Context&, const Kind& kind, const KindInfo& info) -> std::string {
-         if (info.op_class == OpClass::unknown) return "";
-         try {
-           return kind_types_differ(kind, info);
-         } catch (const std::exception& exception) {
-           return exception.what();
-         }
-       }},
-      {"workspace-declared", "a kernel's workspace is at least what its op declares",
-       "give the kind the workspace that ops::cost_of says",
-       [](const Context&, const Kind& kind, const KindInfo& info) -> std::string {
-         if (kind.workspace < 0) return fmt::format("workspace is {} bytes", kind.workspace);
-         if (!info.rules) return "";
-         try {
-           const int64_t want =
-               ops::cost_of(*info.rules, {kind.attrs, kind.in, kind.out}).workspace;
-           if (kind.workspace >= want) return "";
-           return fmt::format("workspace is {} bytes; {} needs {}", kind.workspace, kind.op, want);
-         } catch (const std::exception&) {
-           return "";  // types-follow says why
-         }
-       }},
-  };
-  return rules;
+/// Kind::communication is what runs, Kind::op what everything else reads: they must be one op.
+std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
+  if (info.op_class == OpClass::unknown) return fmt::format("unknown op '{}'", kind.op);
+  const comm::Id id = info.comm ? info.comm->id : comm::Id::none;
+  return kind.communication == id ? "" : fmt::format("{} is run as another op", kind.op);
+}
+
+std::string types_sane(const Context&, const Kind& kind, const KindInfo&) {
+  for (const auto* list : {&kind.in, &kind.out}) {
+    for (const auto& tensor_type : *list) {
+      if (!sane(tensor_type)) {
+        return fmt::format("{} has an operand of type {}", kind.op, to_string(tensor_type));
+      }
+    }
+  }
+  return "";
+}
+
+std::string kind_types_follow(const Context&, const Kind& kind, const KindInfo& info) {
+  if (info.op_class == OpClass::unknown) return "";
+  try {
+    return kind_types_differ(kind, info);
+  } catch (const std::exception& exception) {
+    return exception.what();
+  }
+}
+
+std::string workspace_declared(const Context&, const Kind& kind, const KindInfo& info) {
+  if (kind.workspace < 0) return fmt::format("workspace is {} bytes", kind.workspace);
+  if (!info.rules) return "";
+  try {
+    const int64_t want = ops::cost_of(*info.rules, {kind.attrs, kind.in, kind.out}).workspace;
+    if (kind.workspace >= want) return "";
+    return fmt::format("workspace is {} bytes; {} needs {}", kind.workspace, kind.op, want);
+  } catch (const std::exception&) {
+    return "";  // types-follow says why
+  }
 }
 
 // --- groups, buffers, classes --------------------------------------------------------------------
 
+std::string group_axes(const Context& ctx, const program::Group& group, size_t) {
+  bool pp = false;
+  for (size_t i = 0; i < group.axes.size(); ++i) {
+    if (!in_range(group.axes[i], ctx.program.mesh.axes.size())) {
+      return fmt::format("axis {} does not exist", group.axes[i]);
+    }
+    if (i && group.axes[i] <= group.axes[i - 1]) return "axes are not in mesh order";
+    pp = pp || group.axes[i] == ctx.pp_axis;
+  }
+  if (!pp && !group.members.empty()) return "has members but not the axis pp";
+  for (size_t i = 0; i < group.members.size(); ++i) {
+    if (!in_range(group.members[i], ctx.program.classes.size())) {
+      return fmt::format("member stage {} does not exist", group.members[i]);
+    }
+    if (i && group.members[i] <= group.members[i - 1]) return "members are not in ascending order";
+  }
+  return "";
+}
+
+/// Transports and the order of collectives are kept by group: two names for one set of ranks would
+/// hide that their collectives meet.
+std::string group_once(const Context& ctx, const program::Group& group, size_t index) {
+  const program::Group mine = ctx.program.canonical(group);
+  for (size_t i = 0; i < index; ++i) {
+    if (ctx.program.canonical(ctx.program.groups[i]) == mine) {
+      return fmt::format("has the same ranks as group {}", i);
+    }
+  }
+  return "";
+}
+
+std::string class_is_stage(const Context& ctx, const RankClass& cls, size_t index) {
+  const int32_t want = ctx.program.mesh.extent("pp");
+  if (static_cast<int32_t>(ctx.program.classes.size()) != want) {
+    return fmt::format("the program has {} classes for {} pipeline stages",
+                       ctx.program.classes.size(), want);
+  }
+  if (cls.stage == static_cast<int32_t>(index)) return "";
+  return fmt::format("class {} says it is stage {}", index, cls.stage);
+}
+
+std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
+  if (ctx.planned || ctx.options.allow_unplanned) return "";
+  const auto unplaced =
+      std::count_if(cls.buffers.begin(), cls.buffers.end(),
+                    [](const Buffer& buffer) { return buffer.kind == BufferKind::step; });
+  if (unplaced == 0) return "";
+  return fmt::format("has {} step buffers and no memory plan", unplaced);
+}
+
+std::string buffer_type(const Context&, const RankClass&, const Buffer& buffer) {
+  if (!sane(buffer.type)) return fmt::format("has the type {}", graph::to_string(buffer.type));
+  if (buffer.expected_bytes != kNone &&
+      (buffer.expected_bytes < 0 || buffer.expected_bytes > buffer.type.bytes())) {
+    return fmt::format("expects {} bytes of {}", buffer.expected_bytes, buffer.type.bytes());
+  }
+  return "";
+}
+
+/// Only rows that a router sends vary in number from step to step.
+std::string expected_routed(const Context&, const RankClass&, const Buffer& buffer) {
+  if (buffer.expected_bytes == kNone || (buffer.kind == BufferKind::step && buffer.type.routed())) {
+    return "";
+  }
+  return fmt::format("expects {} bytes, but {}", buffer.expected_bytes,
+                     buffer.type.routed() ? "the host reads or writes all of it"
+                                          : fmt::format("always holds {}", buffer.type.bytes()));
+}
+
+/// A ragged buffer has room for its bound here, although the plan counts on fewer bytes.
+std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
+  if (buffer.kind != BufferKind::step) {
+    return buffer.offset == kNone ? "" : "is named but has an arena offset";
+  }
+  if (!ctx.planned) return "";
+  if (buffer.offset == kNone) {
+    return "";  // read or written: task rule buffer-planned
+  }
+  if (buffer.offset < 0 || buffer.offset % 64 != 0 || buffer.offset > cls.arena_bytes) {
+    return fmt::format("has the offset {}, not a multiple of 64 in the arena", buffer.offset);
+  }
+  if (buffer.offset + buffer.type.bytes() > cls.arena_bytes) {
+    return fmt::format("ends at {}, beyond the arena of {} bytes",
+                       buffer.offset + buffer.type.bytes(), cls.arena_bytes);
+  }
+  return "";
+}
+
+/// What the host can fill or read by layout: no split beyond the type's dims or over pipeline
+/// stages (a class is one stage), and partial sums only where it adds up what it reads.
+std::string host_contract(const Context& ctx, const RankClass&, const Buffer& buffer) {
+  if (buffer.kind == BufferKind::step) return "";
+  if (buffer.name.empty()) return "has no name";
+  const size_t rank = buffer.type.dims.size();
+  for (size_t axis = 0; axis < kMaxAxes; ++axis) {
+    const Placement placement = buffer.layout.on[axis];
+    const bool real = axis < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[axis].size > 1;
+    if (!real || placement.is_replicate()) continue;
+    if (placement.is_partial() && buffer.kind == BufferKind::output) {
+      continue;  // the host adds the parts
+    }
+    if (placement.is_partial()) {
+      return fmt::format("'{}' is partial over {}", buffer.name, ctx.program.mesh.axes[axis].name);
+    }
+    if (static_cast<int32_t>(axis) == ctx.pp_axis || !in_range(placement.dim(), rank)) {
+      return fmt::format("'{}' is split in a way that its type does not allow", buffer.name);
+    }
+  }
+  return "";
+}
+
+// --- tasks ---------------------------------------------------------------------------------------
+
+/// True if output o may lie in the buffer of input i.
+bool may_share(const KindInfo& info, size_t i, size_t o) {
+  return info.shares[o] == static_cast<int16_t>(i);
+}
+/// A collective may also write elsewhere, where the partial value is still read.
+bool must_share(const KindInfo& info, size_t i, size_t o) {
+  return may_share(info, i, o) && !info.comm;
+}
+
+std::string operand_types(const Context& ctx, int32_t cls, const RankClass&, const Task& task) {
+  const KindInfo& info = ctx.kind(task);
+  if (task.in.size() != info.in.size() || task.out.size() != info.out.size()) {
+    return fmt::format("has {} inputs and {} outputs; its kind has {} and {}", task.in.size(),
+                       task.out.size(), info.in.size(), info.out.size());
+  }
+  const auto& types = ctx.buffer_type[static_cast<size_t>(cls)];
+  for (int side = 0; side < 2; ++side) {
+    const auto& list = side ? task.out : task.in;
+    const auto& want = side ? info.out : info.in;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (types[static_cast<size_t>(list[i])] != want[i]) {
+        return fmt::format("{} {} is {}; expected {}", side ? "output" : "input", i,
+                           ctx.buffer_name(cls, list[i]), graph::to_string(ctx.types[want[i]]));
+      }
+    }
+  }
+  return "";
+}
+
+std::string deps_earlier(const Context& ctx, int32_t cls, const RankClass& rank_class,
+                         const Task& task) {
+  const TaskId self = static_cast<TaskId>(&task - rank_class.tasks.data());
+  for (TaskId dep : task.deps) {
+    if (dep >= self) {
+      return fmt::format("depends on {}, which comes later", ctx.name({cls, dep}));
+    }
+  }
+  return "";
+}
+
+/// Whether a communication leaves the node, and so which of its two lanes it takes, is
+/// lane_recomputed's.
+std::string lane_fits(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+  if (ctx.kind(task).lanes >> static_cast<int>(task.lane) & 1) return "";
+  return fmt::format("is in the lane {}", program::to_string(task.lane));
+}
+
+std::string group_fits(const Context& ctx, int32_t cls, const RankClass&, const Task& task) {
+  const bool wants = is_collective(ctx.kind(task));
+  if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
+  if (!wants) return "";
+  const auto& members = ctx.program.groups[static_cast<size_t>(task.group)].members;
+  if (members.empty() || std::binary_search(members.begin(), members.end(), cls)) return "";
+  return fmt::format("is in class {}, which is not a member of its group", cls);
+}
+
+/// An offset of the size of the axis would wrap to the rank itself.
+std::string peer_exists(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+  const bool wants = is_message(ctx.kind(task));
+  if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
+  if (!wants) return "";
+  const int32_t size = ctx.program.mesh.axes[static_cast<size_t>(task.peer_axis)].size;
+  if (task.peer == 0 || task.peer <= -size || task.peer >= size) {
+    return fmt::format("has its peer at offset {} on an axis of {}", task.peer, size);
+  }
+  return "";
+}
+
+std::string collective_types_follow(const Context& ctx, int32_t, const RankClass&,
+                                    const Task& task) {
+  const KindInfo& info = ctx.kind(task);
+  if (!is_collective(info)) return "";
+  const Kind& kind = ctx.program.kind(task);
+  const int64_t ranks = ctx.groups[static_cast<size_t>(task.group)].ranks;
+  try {
+    const auto out = comm::infer(*info.comm, kind.attrs, kind.in, ranks);
+    if (out == kind.out) return "";
+    return fmt::format("among {} ranks makes {} of {}; its kind says {}", ranks, types_text(out),
+                       types_text(kind.in), types_text(kind.out));
+  } catch (const Error& error) {
+    return fmt::format("does not fit its operands: {}", error.what());
+  }
+}
+
+/// Messages and collectives need no factor of the ranks here: payload is what one rank brings.
+std::string cost_recomputed(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+  const KindInfo& info = ctx.kind(task);
+  if (!info.comm) return "";
+  const Kind& kind = ctx.program.kind(task);
+  const int64_t bytes = info.comm->payload(kind.attrs, kind.in, kind.out);
+  if (kind.bytes == bytes && kind.flops == 0 && kind.workspace == 0) return "";
+  return fmt::format("says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0",
+                     kind.bytes, kind.flops, kind.workspace, bytes);
+}
+
+std::string lane_recomputed(const Context& ctx, int32_t cls, const RankClass&, const Task& task) {
+  const KindInfo& info = ctx.kind(task);
+  if (!info.comm) return "";
+  const bool leaves = ctx.leaves_node(cls, task);
+  const program::Lane want = program::link_lane(info.comm->role, leaves);
+  if (task.lane == want) return "";
+  const std::string nodes = ctx.program.ranks_per_node > 0
+                                ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)
+                                : "all ranks in one node";
+  return fmt::format("is in lane {}; with {} its ranks are {}, which is lane {}",
+                     program::to_string(task.lane), nodes,
+                     leaves ? "in several nodes" : "in one node", program::to_string(want));
+}
+
+std::string accumulate_allowed(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+  if (task.accumulate.empty()) return "";
+  const KindInfo& info = ctx.kind(task);
+  if (info.rules && task.accumulate.within(info.rules->accumulates)) return "";
+  return fmt::format("accumulates into outputs 0x{:x}, which its op can't", task.accumulate.bits());
+}
+
+/// Three faults: sharing that the op does not declare, a declared update that goes elsewhere (the
+/// op would leave the parameter as it was), and two outputs in one buffer.
+std::string in_place_declared(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+  const KindInfo& info = ctx.kind(task);
+  for (size_t o = 0; o < task.out.size(); ++o) {
+    for (size_t i = 0; i < task.in.size(); ++i) {
+      if (task.in[i] == task.out[o] && !may_share(info, i, o)) {
+        return fmt::format("writes output {} over its input {}", o, i);
+      }
+      if (must_share(info, i, o) && task.in[i] != task.out[o]) {
+        return fmt::format("must update input {} in place but writes another buffer", i);
+      }
+    }
+    for (size_t p = 0; p < o; ++p) {
+      if (task.out[p] == task.out[o]) {
+        return fmt::format("writes outputs {} and {} to one buffer", p, o);
+      }
+    }
+  }
+  return "";
+}
+
+std::string inputs_read_only(const Context&, int32_t, const RankClass& cls, const Task& task) {
+  for (BufferId output : task.out) {
+    if (cls.buffers[static_cast<size_t>(output)].kind == BufferKind::input) {
+      return fmt::format("writes the input '{}'", cls.buffers[static_cast<size_t>(output)].name);
+    }
+  }
+  return "";
+}
+
+std::string buffer_planned(const Context& ctx, int32_t cls, const RankClass& rank_class,
+                           const Task& task) {
+  if (!ctx.planned) return "";
+  for (const auto* list : {&task.in, &task.out}) {
+    for (BufferId buffer_id : *list) {
+      const Buffer& buffer = rank_class.buffers[static_cast<size_t>(buffer_id)];
+      if (buffer.kind == BufferKind::step && buffer.offset == kNone) {
+        return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, buffer_id));
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+// --- the tables ----------------------------------------------------------------------------------
+
+const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
+  static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
+      {"known-op", "every op is one of src/ops or a communication op",
+       "use an op of src/ops/ops.inc or a communication op", known_op},
+      {"types-sane", "dimensions are positive, and sizes are of this world",
+       "correct the types of the kind", types_sane},
+      {"types-follow",
+       "output types are those that the op's rule infers from the local input types",
+       "correct the types of the kind or the op and attributes it names", kind_types_follow},
+      {"workspace-declared", "a kernel's workspace is at least what its op declares",
+       "give the kind the workspace that ops::cost_of says", workspace_declared},
+  };
+  return rules;
+}
+
 const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
   static const std::vector<Rule<const program::Group&, size_t>> rules = {
       {"group-axes", "a group names mesh axes once each, and stages only along pp",
-       "list the axes of the group in mesh order, and existing stages as members",
-       [](const Context& ctx, const program::Group& group, size_t) -> std::string {
-         bool pp = false;
-         for (size_t i = 0; i < group.axes.size(); ++i) {
-           if (!in_range(group.axes[i], ctx.program.mesh.axes.size())) {
-             return fmt::format("axis {} does not exist", group.axes[i]);
-           }
-           if (i && group.axes[i] <= group.axes[i - 1]) return "axes are not in mesh order";
-           pp = pp || group.axes[i] == ctx.pp_axis;
-         }
-         if (!pp && !group.members.empty()) return "has members but not the axis pp";
-         for (size_t i = 0; i < group.members.size(); ++i) {
-           if (!in_range(group.members[i], ctx.program.classes.size())) {
-             return fmt::format("member stage {} does not exist", group.members[i]);
-           }
-           if (i && group.members[i] <= group.members[i - 1])
-             return "members are not in ascending order";
-         }
-         return "";
-       }},
+       "list the axes of the group in mesh order, and existing stages as members", group_axes},
       {"group-once", "no two groups have the same ranks",
        "use one group for one set of ranks: Program::intern leaves out axes of one rank",
-       [](const Context& ctx, const program::Group& g, size_t index) -> std::string {
-         const program::Group mine = ctx.program.canonical(g);
-         for (size_t i = 0; i < index; ++i) {
-           if (ctx.program.canonical(ctx.program.groups[i]) == mine) {
-             return fmt::format("has the same ranks as group {}", i);
-           }
-         }
-         return "";
-       }},
+       group_once},
   };
   return rules;
 }
@@ -138,27 +402,9 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
 const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
   static const std::vector<Rule<const RankClass&, size_t>> rules = {
       {"class-is-stage", "there is one rank class per pipeline stage, in order",
-       "make classes[i].stage == i and as many classes as the mesh has stages",
-       [](const Context& ctx, const RankClass& cls, size_t index) -> std::string {
-         const int32_t want = ctx.program.mesh.extent("pp");
-         if (static_cast<int32_t>(ctx.program.classes.size()) != want) {
-           return fmt::format("the program has {} classes for {} pipeline stages",
-                              ctx.program.classes.size(), want);
-         }
-         if (cls.stage == static_cast<int32_t>(index)) return "";
-         return fmt::format("class {} says it is stage {}", index, cls.stage);
-       }},
+       "make classes[i].stage == i and as many classes as the mesh has stages", class_is_stage},
       {"has-plan", "step buffers have places in the arena (a program between passes need not)",
-       "finish the program: program::finalize plans its memory",
-       [](const Context& ctx, const RankClass& cls, size_t) -> std::string {
-         if (ctx.planned || ctx.options.allow_unplanned) return "";
-         const auto iterator_traits =
-             std::count_if(cls.buffers.begin(), cls.buffers.end(),
-                           [](const Buffer& buffer) { return buffer.kind == BufferKind::step; });
-         return iterator_traits == 0
-                    ? ""
-                    : fmt::format("has {} step buffers and no memory plan", iterator_traits);
-       }},
+       "finish the program: program::finalize plans its memory", has_plan},
   };
   return rules;
 }
@@ -166,257 +412,56 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
 const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
   static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
       {"buffer-type", "dimensions are positive and a ragged buffer expects at most its bound",
-       "correct the type or expected_bytes",
-       [](const Context&, const RankClass&, const Buffer& buffer) -> std::string {
-         if (!sane(buffer.type))
-           return fmt::format("has the type {}", graph::to_string(buffer.type));
-         if (buffer.expected_bytes != kNone &&
-             (buffer.expected_bytes < 0 || buffer.expected_bytes > buffer.type.bytes())) {
-           return fmt::format("expects {} bytes of {}", buffer.expected_bytes, buffer.type.bytes());
-         }
-         return "";
-       }},
+       "correct the type or expected_bytes", buffer_type},
       {"expected-routed", "only a step buffer of routed rows may expect less than its type's size",
-       "drop the expected size: the buffer holds exactly what its type says",
-       [](const Context&, const RankClass&, const Buffer& buffer) -> std::string {
-         if (buffer.expected_bytes == kNone ||
-             (buffer.kind == BufferKind::step && buffer.type.routed())) {
-           return "";
-         }
-         return fmt::format("expects {} bytes, but {}", buffer.expected_bytes,
-                            buffer.type.routed()
-                                ? "the host reads or writes all of it"
-                                : fmt::format("always holds {}", buffer.type.bytes()));
-       }},
+       "drop the expected size: the buffer holds exactly what its type says", expected_routed},
       {"arena-bounds",
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
-       "run the memory plan after the last change of buffers",
-       [](const Context& ctx, const RankClass& cls, const Buffer& buffer) -> std::string {
-         if (buffer.kind != BufferKind::step) {
-           return buffer.offset == kNone ? "" : "is named but has an arena offset";
-         }
-         if (!ctx.planned) return "";
-         if (buffer.offset == kNone) {
-           return "";  // read or written: task rule buffer-planned
-         }
-         if (buffer.offset < 0 || buffer.offset % 64 != 0 || buffer.offset > cls.arena_bytes) {
-           return fmt::format("has the offset {}, not a multiple of 64 in the arena",
-                              buffer.offset);
-         }
-         if (buffer.offset + buffer.type.bytes() > cls.arena_bytes) {
-           return fmt::format("ends at {}, beyond the arena of {} bytes",
-                              buffer.offset + buffer.type.bytes(), cls.arena_bytes);
-         }
-         return "";
-       }},
+       "run the memory plan after the last change of buffers", arena_bounds},
       {"host-contract", "named buffers have a name and a layout; only outputs may be partial",
-       "name the tensor and give the layout that the host writes or reads",
-       [](const Context& ctx, const RankClass&, const Buffer& buffer) -> std::string {
-         if (buffer.kind == BufferKind::step) return "";
-         if (buffer.name.empty()) return "has no name";
-         const size_t rank = buffer.type.dims.size();
-         for (size_t axis = 0; axis < kMaxAxes; ++axis) {
-           const Placement placement = buffer.layout.on[axis];
-           const bool real =
-               axis < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[axis].size > 1;
-           if (!real || placement.is_replicate()) continue;
-           if (placement.is_partial() && buffer.kind == BufferKind::output) {
-             continue;  // the host adds the parts
-           }
-           if (placement.is_partial()) {
-             return fmt::format("'{}' is partial over {}", buffer.name,
-                                ctx.program.mesh.axes[axis].name);
-           }
-           if (static_cast<int32_t>(axis) == ctx.pp_axis || !in_range(placement.dim(), rank)) {
-             return fmt::format("'{}' is split in a way that its type does not allow", buffer.name);
-           }
-         }
-         return "";
-       }},
+       "name the tensor and give the layout that the host writes or reads", host_contract},
   };
   return rules;
 }
 
-// --- tasks ---------------------------------------------------------------------------------------
-
-/// True if output o may lie in the buffer of input i.
-static bool may_share(const KindInfo& info, size_t i, size_t o) {
-  return info.shares[o] == static_cast<int16_t>(i);
-}
-/// A collective may also write elsewhere, where the partial value is still read.
-static bool must_share(const KindInfo& info, size_t i, size_t o) {
-  return may_share(info, i, o) && !info.comm;
-}
-
 const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
+  // In an order in which each may rely on those before it: operand-types makes numbers of operands
+  // agree with the kind, group-fits and peer-exists give communication what the later ones look up.
   static const std::vector<Rule<int32_t, const RankClass&, const Task&>> rules = {
       {"operand-types", "a task has the buffers that its kind says, with the types it says",
        "give the task buffers of these types, or the kind the types of these buffers",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
-         const KindInfo& info = ctx.kind(task);
-         if (task.in.size() != info.in.size() || task.out.size() != info.out.size()) {
-           return fmt::format("has {} inputs and {} outputs; its kind has {} and {}",
-                              task.in.size(), task.out.size(), info.in.size(), info.out.size());
-         }
-         const auto& types = ctx.buffer_type[static_cast<size_t>(cls)];
-         for (int side = 0; side < 2; ++side) {
-           const auto& list = side ? task.out : task.in;
-           const auto& want = side ? info.out : info.in;
-           for (size_t i = 0; i < list.size(); ++i) {
-             if (types[static_cast<size_t>(list[i])] != want[i]) {
-               return fmt::format("{} {} is {}; expected {}", side ? "output" : "input", i,
-                                  ctx.buffer_name(cls, list[i]),
-                                  graph::to_string(ctx.types[want[i]]));
-             }
-           }
-         }
-         return "";
-       }},
+       operand_types},
       {"deps-earlier", "dependencies name earlier tasks of the same class",
-       "list the tasks in an order that respects their dependencies",
-       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& task) -> std::string {
-         const TaskId self = static_cast<TaskId>(&task - c.tasks.data());
-         for (TaskId dep : task.deps) {
-           if (dep >= self) {
-             return fmt::format("depends on {}, which comes later", ctx.name({cls, dep}));
-           }
-         }
-         return "";
-       }},
+       "list the tasks in an order that respects their dependencies", deps_earlier},
       {"lane-fits",
        "kernels run in compute, collectives and sends in intra or inter, receives in "
        "the _rx lane",
-       "put the task in the lane of its resource",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
-         if (ctx.kind(task).lanes >> static_cast<int>(task.lane) & 1) return "";
-         return fmt::format("is in the lane {}", program::to_string(task.lane));
-       }},
+       "put the task in the lane of its resource", lane_fits},
       {"group-fits", "a collective has a group, nothing else has one",
-       "give collectives the group of the axes they reduce or exchange over",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
-         const bool wants = is_collective(ctx.kind(task));
-         if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
-         if (!wants) return "";
-         const auto& members = ctx.program.groups[static_cast<size_t>(task.group)].members;
-         if (members.empty() || std::binary_search(members.begin(), members.end(), cls)) return "";
-         return fmt::format("is in class {}, which is not a member of its group", cls);
-       }},
+       "give collectives the group of the axes they reduce or exchange over", group_fits},
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
        "set peer_axis and peer to an offset of at least one and less than the size of the axis",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
-         const bool wants = is_message(ctx.kind(task));
-         if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
-         if (!wants) return "";
-         const int32_t n = ctx.program.mesh.axes[static_cast<size_t>(task.peer_axis)].size;
-         if (task.peer == 0 || task.peer <= -n || task.peer >= n) {
-           return fmt::format("has its peer at offset {} on an axis of {}", task.peer, n);
-         }
-         return "";
-       }},
+       peer_exists},
       {"types-follow",
        "what a collective makes follows from what it takes and from the ranks of its group",
-       "correct the types of the kind, or the group",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
-         const KindInfo& info = ctx.kind(task);
-         if (!is_collective(info)) return "";
-         const Kind& kind = ctx.program.kind(task);
-         const int64_t ranks = ctx.groups[static_cast<size_t>(task.group)].ranks;
-         try {
-           const auto out = comm::infer(*info.comm, kind.attrs, kind.in, ranks);
-           if (out == kind.out) return "";
-           return fmt::format("among {} ranks makes {} of {}; its kind says {}", ranks,
-                              types_text(out), types_text(kind.in), types_text(kind.out));
-         } catch (const Error& error) {
-           return fmt::format("does not fit its operands: {}", error.what());
-         }
-       }},
+       "correct the types of the kind, or the group", collective_types_follow},
       {"cost-recomputed",
        "the bytes of a communication are the payload of its op on its types, without FLOPs or "
        "workspace",
-       "make the kind with program::communication_kind",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
-         const KindInfo& info = ctx.kind(task);
-         if (!info.comm) return "";
-         const Kind& kind = ctx.program.kind(task);
-         const int64_t bytes = info.comm->payload(kind.attrs, kind.in, kind.out);
-         if (kind.bytes == bytes && kind.flops == 0 && kind.workspace == 0) return "";
-         return fmt::format(
-             "says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0", kind.bytes,
-             kind.flops, kind.workspace, bytes);
-       }},
+       "make the kind with program::communication_kind", cost_recomputed},
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
-       "put it in the lane of the link, or correct ranks_per_node",
-       [](const Context& ctx, int32_t cls, const RankClass&, const Task& task) -> std::string {
-         const KindInfo& info = ctx.kind(task);
-         if (!info.comm) return "";
-         const bool leaves = ctx.leaves_node(cls, task);
-         const program::Lane want = program::link_lane(info.comm->role, leaves);
-         if (task.lane == want) return "";
-         const std::string nodes =
-             ctx.program.ranks_per_node > 0
-                 ? fmt::format("{} ranks per node", ctx.program.ranks_per_node)
-                 : "all ranks in one node";
-         return fmt::format("is in lane {}; with {} its ranks are {}, which is lane {}",
-                            program::to_string(task.lane), nodes,
-                            leaves ? "in several nodes" : "in one node", program::to_string(want));
-       }},
+       "put it in the lane of the link, or correct ranks_per_node", lane_recomputed},
       {"accumulate-allowed", "only outputs that the op can add to are accumulated",
-       "accumulate in a separate add, or add the output to Op::accumulates",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
-         if (task.accumulate.empty()) return "";
-         const KindInfo& info = ctx.kind(task);
-         if (info.rules && task.accumulate.within(info.rules->accumulates)) return "";
-         return fmt::format("accumulates into outputs 0x{:x}, which its op can't",
-                            task.accumulate.bits());
-       }},
+       "accumulate in a separate add, or add the output to Op::accumulates", accumulate_allowed},
       {"in-place-declared",
        "an output lies in the buffer of an input exactly where the op declares "
        "an update in place",
-       "use a buffer of its own for the output",
-       [](const Context& ctx, int32_t, const RankClass&, const Task& task) -> std::string {
-         const KindInfo& info = ctx.kind(task);
-         for (size_t o = 0; o < task.out.size(); ++o) {
-           for (size_t i = 0; i < task.in.size(); ++i) {
-             if (task.in[i] == task.out[o] && !may_share(info, i, o)) {
-               return fmt::format("writes output {} over its input {}", o, i);
-             }
-             if (must_share(info, i, o) && task.in[i] != task.out[o]) {
-               return fmt::format("must update input {} in place but writes another buffer", i);
-             }
-           }
-           for (size_t p = 0; p < o; ++p) {
-             if (task.out[p] == task.out[o]) {
-               return fmt::format("writes outputs {} and {} to one buffer", p, o);
-             }
-           }
-         }
-         return "";
-       }},
+       "use a buffer of its own for the output", in_place_declared},
       {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
-       [](const Context&, int32_t, const RankClass& cls, const Task& task) -> std::string {
-         for (BufferId output : task.out) {
-           if (cls.buffers[static_cast<size_t>(output)].kind == BufferKind::input) {
-             return fmt::format("writes the input '{}'",
-                                cls.buffers[static_cast<size_t>(output)].name);
-           }
-         }
-         return "";
-       }},
+       inputs_read_only},
       {"buffer-planned", "every step buffer that is used has a place in the arena",
-       "run the memory plan after the last change of tasks",
-       [](const Context& ctx, int32_t cls, const RankClass& c, const Task& task) -> std::string {
-         if (!ctx.planned) return "";
-         for (const auto* list : {&task.in, &task.out}) {
-           for (BufferId buffer_id : *list) {
-             const Buffer& buffer = c.buffers[static_cast<size_t>(buffer_id)];
-             if (buffer.kind == BufferKind::step && buffer.offset == kNone) {
-               return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, buffer_id));
-             }
-           }
-         }
-         return "";
-       }},
+       "run the memory plan after the last change of tasks", buffer_planned},
   };
   return rules;
 }
@@ -424,6 +469,8 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
 // --- what follows from running the tasks ---------------------------------------------------------
 
 const std::vector<RuleInfo>& derived_rules() {
+  // By the part that refuses: sweep.cc, hazards.cc, memory.cc, costs.cc, then values.cc with
+  // collectives.cc and explain.cc.
   static const std::vector<RuleInfo> rules = {
       {"micro-batches", "the program runs as many micro-batches as the reference"},
       {"send-unmatched", "every send has its receive"},

@@ -13,32 +13,32 @@ namespace {
 
 using program::kNone;
 
-std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& t) {
-  if (!in_range(t.kind, ctx.program.kinds.size())) return fmt::format("kind {}", t.kind);
-  if (static_cast<int>(t.lane) >= program::kNumLanes) {
-    return fmt::format("lane {}", static_cast<int>(t.lane));
+std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) {
+  if (!in_range(task.kind, ctx.program.kinds.size())) return fmt::format("kind {}", task.kind);
+  if (static_cast<int>(task.lane) >= program::kNumLanes) {
+    return fmt::format("lane {}", static_cast<int>(task.lane));
   }
-  for (const auto* list : {&t.in, &t.out}) {
+  for (const auto* list : {&task.in, &task.out}) {
     for (BufferId buffer_id : *list) {
       if (!in_range(buffer_id, cls.buffers.size())) return fmt::format("buffer {}", buffer_id);
     }
   }
-  for (TaskId dep : t.deps) {
+  for (TaskId dep : task.deps) {
     if (!in_range(dep, cls.tasks.size())) return fmt::format("dependency on task {}", dep);
   }
-  if (t.group != kNone && !in_range(t.group, ctx.program.groups.size())) {
-    return fmt::format("group {}", t.group);
+  if (task.group != kNone && !in_range(task.group, ctx.program.groups.size())) {
+    return fmt::format("group {}", task.group);
   }
-  if (t.peer_axis != kNone && !in_range(t.peer_axis, ctx.program.mesh.axes.size())) {
-    return fmt::format("peer axis {}", t.peer_axis);
+  if (task.peer_axis != kNone && !in_range(task.peer_axis, ctx.program.mesh.axes.size())) {
+    return fmt::format("peer axis {}", task.peer_axis);
   }
   return "";
 }
 
-std::string bad_workspace(const Context& ctx, const RankClass& cls, size_t t) {
+std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& task) {
   if (!ctx.planned) return "";
-  const int64_t bytes = ctx.program.kind(cls.tasks[t]).workspace;
-  const int64_t offset = cls.tasks[t].workspace;
+  const int64_t bytes = ctx.program.kind(task).workspace;
+  const int64_t offset = task.workspace;
   if (bytes == 0) return "";
   if (offset == kNone) return fmt::format("needs {} bytes of workspace but has none", bytes);
   if (offset < 0 || offset % 64 != 0 || offset > cls.arena_bytes || bytes > cls.arena_bytes) {
@@ -69,7 +69,9 @@ std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {
   }
   std::sort(names.begin(), names.end());
   std::vector<std::pair<BufferId, BufferId>> twice;
-  auto key = [](const auto& n) { return std::tie(std::get<0>(n), std::get<1>(n), std::get<2>(n)); };
+  const auto key = [](const auto& entry) {
+    return std::tie(std::get<0>(entry), std::get<1>(entry), std::get<2>(entry));
+  };
   for (size_t i = 1; i < names.size(); ++i) {
     if (key(names[i]) == key(names[i - 1])) {
       twice.push_back({std::get<3>(names[i - 1]), std::get<3>(names[i])});
@@ -83,7 +85,7 @@ TaskRef user_of(const Context& ctx, const auto& uses) {
   for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
     const auto& tasks = ctx.program.classes[cls].tasks;
     for (size_t task = 0; task < tasks.size(); ++task) {
-      if (uses(cls, tasks[task])) return {static_cast<int32_t>(cls), static_cast<int32_t>(task)};
+      if (uses(tasks[task])) return {static_cast<int32_t>(cls), static_cast<int32_t>(task)};
     }
   }
   return {};
@@ -94,18 +96,136 @@ void refuse(Context& ctx, const char* rule, TaskRef task, std::vector<TaskRef> r
   ctx.report(rule, ProblemClass::structure, task, std::move(related), subject + " " + wrong, fix);
 }
 
+/// Tells rather than counts: with this rule left out nothing else may look at such a mesh either.
+bool check_mesh(Context& ctx) {
+  const Program& program = ctx.program;
+  double ranks = 1;
+  for (const graph::Axis& axis : program.mesh.axes) {
+    ranks *= axis.size < 1 ? 1e9 : axis.size;
+  }
+  if (program.mesh.axes.size() <= kMaxAxes && ranks <= 1 << 24 && program.num_micro_batches >= 1) {
+    return true;
+  }
+  refuse(ctx, kIdsRule.name, {}, {}, "the mesh",
+         "has too many axes, an empty one, or too many ranks, or there is no micro-batch",
+         "use at most 6 axes of at least one rank");
+  return false;
+}
+
+void check_classes(Context& ctx) {
+  for (size_t i = 0; i < ctx.program.classes.size(); ++i) {
+    for (const auto& rule : class_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      const std::string text = rule.wrong(ctx, ctx.program.classes[i], i);
+      if (text.empty()) continue;
+      refuse(ctx, rule.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), text,
+             rule.fix);
+    }
+  }
+}
+
+void check_ids(Context& ctx) {
+  for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
+    const RankClass& cls = ctx.program.classes[c];
+    for (size_t task = 0; task < cls.tasks.size(); ++task) {
+      const std::string text = bad_ids(ctx, cls, cls.tasks[task]);
+      if (text.empty()) continue;
+      refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(task)}, {},
+             fmt::format("task {} of class {}", task, c), "names a non-existing " + text,
+             "name something that exists");
+    }
+  }
+}
+
+/// Kinds and groups that no task uses are not looked at; of one that is bad, the first rule speaks.
+void check_kinds(Context& ctx) {
+  for (size_t i = 0; i < ctx.program.kinds.size(); ++i) {
+    for (const auto& rule : kind_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      const std::string text = rule.wrong(ctx, ctx.program.kinds[i], ctx.kinds[i]);
+      if (text.empty()) continue;
+      const TaskRef user =
+          user_of(ctx, [&](const Task& task) { return task.kind == static_cast<int32_t>(i); });
+      if (user.cls < 0) break;
+      refuse(ctx, rule.name, user, {}, ctx.name(user) + ":", text, rule.fix);
+      break;
+    }
+  }
+}
+
+void check_groups(Context& ctx) {
+  for (size_t i = 0; i < ctx.program.groups.size(); ++i) {
+    for (const auto& rule : group_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      const std::string text = rule.wrong(ctx, ctx.program.groups[i], i);
+      if (text.empty()) continue;
+      const TaskRef user =
+          user_of(ctx, [&](const Task& task) { return task.group == static_cast<int32_t>(i); });
+      if (user.cls < 0) break;
+      refuse(ctx, rule.name, user, {}, fmt::format("group {} of {}", i, ctx.name(user)), text,
+             rule.fix);
+      break;
+    }
+  }
+}
+
+/// What is wrong with a buffer is said of the first task that uses it.
+void check_buffers(Context& ctx, int32_t cls) {
+  const RankClass& rank_class = ctx.program.classes[static_cast<size_t>(cls)];
+  for (size_t i = 0; i < rank_class.buffers.size(); ++i) {
+    const BufferId buffer = static_cast<BufferId>(i);
+    for (const auto& rule : buffer_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      const std::string text = rule.wrong(ctx, rank_class, rank_class.buffers[i]);
+      if (text.empty()) continue;
+      const std::vector<TaskRef> users = ctx.users(cls, buffer);
+      const TaskRef user = users.empty() ? TaskRef{cls, -1} : users[0];
+      refuse(ctx, rule.name, user, users,
+             fmt::format("{}: {}", ctx.name(user), ctx.buffer_name(cls, buffer)), text, rule.fix);
+    }
+  }
+  for (auto [first, second] : named_twice(rank_class)) {
+    std::vector<TaskRef> users = ctx.users(cls, first);
+    const std::vector<TaskRef> others = ctx.users(cls, second);
+    users.insert(users.begin() + (users.empty() ? 0 : 1), others.begin(), others.end());
+    refuse(ctx, kOnceRule.name, users.empty() ? TaskRef{cls, -1} : users[0], users,
+           fmt::format("class {}: {}", cls, ctx.buffer_name(cls, first)), "has two buffers",
+           "let all tasks use one buffer");
+  }
+}
+
+/// Of the task rules the first that is broken speaks: those after it rely on it.
+void check_tasks(Context& ctx, int32_t cls) {
+  const RankClass& rank_class = ctx.program.classes[static_cast<size_t>(cls)];
+  for (size_t task = 0; task < rank_class.tasks.size(); ++task) {
+    const TaskRef ref{cls, static_cast<int32_t>(task)};
+    for (const auto& rule : task_rules()) {
+      if (ctx.skips(rule.name)) continue;
+      const std::string text = rule.wrong(ctx, cls, rank_class, rank_class.tasks[task]);
+      if (text.empty()) continue;
+      refuse(ctx, rule.name, ref, {}, ctx.name(ref), text, rule.fix);
+      break;
+    }
+    const std::string text = bad_workspace(ctx, rank_class, rank_class.tasks[task]);
+    if (!text.empty()) {
+      refuse(ctx, kWorkspaceRule.name, ref, {}, ctx.name(ref), text,
+             "run the memory plan after the last change of tasks");
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<RuleInfo> structural_rules() {
   std::vector<RuleInfo> list{kIdsRule};
   const auto add = [&list](const auto& rules) {
-    for (const auto& r : rules) {
+    for (const auto& rule : rules) {
       // A rule may look at kinds and at tasks.
       const bool known = std::any_of(list.begin(), list.end(), [&](const RuleInfo& other) {
-        return std::string_view(other.name) == r.name;
+        return std::string_view(other.name) == rule.name;
       });
       if (!known) {
-        list.push_back({r.name, r.says});
+        list.push_back({rule.name, rule.says});
       }
     }
   };
@@ -120,111 +240,25 @@ std::vector<RuleInfo> structural_rules() {
 }
 
 bool check_rules(Context& ctx) {
-  const Program& program = ctx.program;
+  // Every part relies on those before it, so each must pass whole before the next one looks: first
+  // the mesh and the classes, then ids (without which no task can be named), then what tasks share,
+  // then buffers and tasks themselves.
   const int64_t before = ctx.problems.count;
-  const size_t num_axes = program.mesh.axes.size();
-  double ranks = 1;
-  for (const graph::Axis& axis : program.mesh.axes) {
-    ranks *= axis.size < 1 ? 1e9 : axis.size;
-  }
-  if (num_axes > kMaxAxes || ranks > 1 << 24 || program.num_micro_batches < 1) {
-    refuse(ctx, kIdsRule.name, {}, {}, "the mesh",
-           "has too many axes, an empty one, or too many ranks, "
-           "or there is no micro-batch",
-           "use at most 6 axes of at least one rank");
-    return false;
-  }
-  for (size_t i = 0; i < program.classes.size(); ++i) {
-    for (const auto& rule : class_rules()) {
-      if (ctx.skips(rule.name)) continue;
-      if (std::string text = rule.wrong(ctx, program.classes[i], i); !text.empty()) {
-        refuse(ctx, rule.name, {static_cast<int32_t>(i), -1}, {}, fmt::format("class {}:", i), text,
-               rule.fix);
-      }
-    }
-  }
-  if (ctx.problems.count != before) return false;
-
-  for (size_t c = 0; c < program.classes.size(); ++c) {
-    const RankClass& cls = program.classes[c];
-    for (size_t t = 0; t < cls.tasks.size(); ++t) {
-      if (std::string text = bad_ids(ctx, cls, cls.tasks[t]); !text.empty()) {
-        refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(t)}, {},
-               fmt::format("task {} of class {}", t, c), "names a non-existing " + text,
-               "name something that exists");
-      }
-    }
-  }
-  if (ctx.problems.count != before) return false;
+  const auto clean = [&] { return ctx.problems.count == before; };
+  if (!check_mesh(ctx)) return false;
+  check_classes(ctx);
+  if (!clean()) return false;
+  check_ids(ctx);
+  if (!clean()) return false;
   ctx.place();
-
-  for (size_t i = 0; i < program.kinds.size(); ++i) {
-    for (const auto& rule : kind_rules()) {
-      if (ctx.skips(rule.name)) continue;
-      std::string text = rule.wrong(ctx, program.kinds[i], ctx.kinds[i]);
-      if (text.empty()) continue;
-      const TaskRef user = user_of(
-          ctx, [&](size_t, const Task& task) { return task.kind == static_cast<int32_t>(i); });
-      if (user.cls < 0) {
-        break;  // no task has this kind
-      }
-      refuse(ctx, rule.name, user, {}, ctx.name(user) + ":", text, rule.fix);
-      break;
-    }
+  check_kinds(ctx);
+  check_groups(ctx);
+  if (!clean()) return false;
+  for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
+    check_buffers(ctx, static_cast<int32_t>(cls));
+    check_tasks(ctx, static_cast<int32_t>(cls));
   }
-  for (size_t i = 0; i < program.groups.size(); ++i) {
-    for (const auto& rule : group_rules()) {
-      if (ctx.skips(rule.name)) continue;
-      std::string text = rule.wrong(ctx, program.groups[i], i);
-      if (text.empty()) continue;
-      const TaskRef user = user_of(
-          ctx, [&](size_t, const Task& task) { return task.group == static_cast<int32_t>(i); });
-      if (user.cls < 0) break;
-      refuse(ctx, rule.name, user, {}, fmt::format("group {} of {}", i, ctx.name(user)), text,
-             rule.fix);
-      break;
-    }
-  }
-  if (ctx.problems.count != before) return false;
-
-  for (size_t c = 0; c < program.classes.size(); ++c) {
-    const RankClass& cls = program.classes[c];
-    const int32_t ci = static_cast<int32_t>(c);
-    for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
-      for (const auto& rule : buffer_rules()) {
-        if (ctx.skips(rule.name)) continue;
-        std::string text = rule.wrong(ctx, cls, cls.buffers[buffer]);
-        if (text.empty()) continue;
-        const int32_t bi = static_cast<int32_t>(buffer);
-        const std::vector<TaskRef> users = ctx.users(ci, bi);
-        const TaskRef user = users.empty() ? TaskRef{ci, -1} : users[0];
-        refuse(ctx, rule.name, user, users,
-               fmt::format("{}: {}", ctx.name(user), ctx.buffer_name(ci, bi)), text, rule.fix);
-      }
-    }
-    for (auto [a, b] : named_twice(cls)) {
-      std::vector<TaskRef> users = ctx.users(ci, a), others = ctx.users(ci, b);
-      users.insert(users.begin() + (users.empty() ? 0 : 1), others.begin(), others.end());
-      refuse(ctx, kOnceRule.name, users.empty() ? TaskRef{ci, -1} : users[0], users,
-             fmt::format("class {}: {}", c, ctx.buffer_name(ci, a)), "has two buffers",
-             "let all tasks use one buffer");
-    }
-    for (size_t task = 0; task < cls.tasks.size(); ++task) {
-      const TaskRef ref{ci, static_cast<int32_t>(task)};
-      for (const auto& rule : task_rules()) {
-        if (ctx.skips(rule.name)) continue;
-        std::string text = rule.wrong(ctx, ci, cls, cls.tasks[task]);
-        if (text.empty()) continue;
-        refuse(ctx, rule.name, ref, {}, ctx.name(ref), text, rule.fix);
-        break;
-      }
-      if (std::string text = bad_workspace(ctx, cls, task); !text.empty()) {
-        refuse(ctx, kWorkspaceRule.name, ref, {}, ctx.name(ref), text,
-               "run the memory plan after the last change of tasks");
-      }
-    }
-  }
-  return ctx.problems.count == before;
+  return clean();
 }
 
 }  // namespace hocket::check

@@ -23,89 +23,91 @@ void Sweep::match() {
   match_collectives();
 }
 
+/// A channel holds the messages of one tag from the ranks of one class to their peers: sender and
+/// receiver class, axis, offset as the sender sees it, tag.
+struct Sweep::Message {
+  std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> channel;
+  bool receive;
+  int32_t task;
+  bool operator<(const Message& other) const {
+    return std::tie(channel, receive, task) < std::tie(other.channel, other.receive, other.task);
+  }
+};
+
 void Sweep::match_messages() {
-  // A channel holds the messages of one tag from the ranks of one class to their peers. Both ends
-  // use it in one lane each (lane-recomputed), so the k-th send meets the k-th receive. Sender and
-  // receiver class, axis, offset as the sender sees it, tag.
-  using Channel = std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t>;
-  struct Message {
-    Channel channel;
-    bool receive;
-    int32_t task;
-    bool operator<(const Message& message) const {
-      return std::tie(channel, receive, task) <
-             std::tie(message.channel, message.receive, message.task);
-    }
-  };
+  // Both ends use a channel in one lane each (lane-recomputed), so the k-th send meets the k-th
+  // receive. Sorted, a channel is a run of its sends in issue order, then of its receives.
   std::vector<Message> list;
   const Program& program = ctx_.program;
-  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    const int32_t ci = static_cast<int32_t>(cls);
-    for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
-      const Task& task = program.classes[cls].tasks[i];
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const int32_t cls = static_cast<int32_t>(c);
+    for (size_t i = 0; i < program.classes[c].tasks.size(); ++i) {
+      const Task& task = program.classes[c].tasks[i];
       const KindInfo& info = ctx_.kind(task);
       if (!is_message(info)) continue;
-      const int32_t other = program.peer_class(task, ci);
+      const int32_t other = program.peer_class(task, cls);
       const bool receive = is_receive(info);
       const int32_t offset =
           program.mesh.wrap(task.peer_axis, receive ? -int64_t{task.peer} : task.peer);
       list.push_back(
-          {{receive ? other : ci, receive ? ci : other, task.peer_axis, offset, task.tag},
+          {{receive ? other : cls, receive ? cls : other, task.peer_axis, offset, task.tag},
            receive,
-           ctx_.global(ci, static_cast<TaskId>(i))});
+           ctx_.global(cls, static_cast<TaskId>(i))});
     }
   }
   num_messages_ = static_cast<int64_t>(list.size()) / 2;
   std::sort(list.begin(), list.end());
   for (size_t begin = 0; begin < list.size();) {
     size_t end = begin;
-    while (end < list.size() && list[end].channel == list[begin].channel) {
-      ++end;
+    size_t sends = 0;
+    for (; end < list.size() && list[end].channel == list[begin].channel; ++end) {
+      sends += !list[end].receive;
     }
-    size_t mid = begin;
-    while (mid < end && !list[mid].receive) {
-      ++mid;
-    }
-    const size_t sends = mid - begin, recvs = end - mid;
-    for (size_t i = 0; i < std::max(sends, recvs); ++i) {
-      if (i < sends && i < recvs) {
-        const int32_t s = list[begin + i].task, rank = list[mid + i].task;
-        const TaskRef ref = ctx_.ref(s), task_ref = ctx_.ref(rank);
-        if (ctx_.kind(ctx_.task(ref)).in == ctx_.kind(ctx_.task(task_ref)).out) {
-          matching_.partner[static_cast<size_t>(s)] = rank;
-          matching_.partner[static_cast<size_t>(rank)] = s;
-          continue;
-        }
-        ctx_.report(
-            "message-type", ProblemClass::order, task_ref, {ref},
-            fmt::format("{} expects {}, but {} sends {}", ctx_.name(task_ref),
-                        graph::to_string(ctx_.program.kind(ctx_.task(task_ref)).out[0]),
-                        ctx_.name(ref), graph::to_string(ctx_.program.kind(ctx_.task(ref)).in[0])),
-            "give both ends the same type, tag and order");
-        matching_.partner[static_cast<size_t>(s)] = rank;
-        matching_.partner[static_cast<size_t>(rank)] = s;
-        continue;
+    const size_t receives = end - begin - sends;
+    for (size_t k = 0; k < std::max(sends, receives); ++k) {
+      if (k < sends && k < receives) {
+        pair(list[begin + k].task, list[begin + sends + k].task);
+      } else if (k < sends) {
+        report_unmatched(list[begin + k].task, true);
+      } else {
+        report_unmatched(list[begin + sends + k].task, false);
       }
-      const bool send = i < sends;
-      const TaskRef ref = ctx_.ref(list[send ? begin + i : mid + i].task);
-      const Task& task = ctx_.task(ref);
-      std::vector<TaskRef> others;  // the same tag or peer on the other side, unmatched or not
-      const int32_t other = program.peer_class(task, ref.cls);
-      const auto& tasks = program.classes[static_cast<size_t>(other)].tasks;
-      for (size_t k = 0; k < tasks.size() && others.size() < 2; ++k) {
-        if (is_message(ctx_.kind(tasks[k])) && is_receive(ctx_.kind(tasks[k])) == send &&
-            tasks[k].tag == task.tag) {
-          others.push_back({other, static_cast<int32_t>(k)});
-        }
-      }
-      ctx_.report(
-          send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, ref, others,
-          fmt::format("{} (tag {}) has no matching {} in class {}", ctx_.name(ref), task.tag,
-                      comm::message(send ? comm::Role::receive : comm::Role::send).name, other),
-          send ? "add the recv, or remove the send" : "add the send, or remove the recv");
     }
     begin = end;
   }
+}
+
+void Sweep::pair(int32_t send, int32_t receive) {
+  matching_.partner[static_cast<size_t>(send)] = receive;
+  matching_.partner[static_cast<size_t>(receive)] = send;
+  const TaskRef from = ctx_.ref(send);
+  const TaskRef to = ctx_.ref(receive);
+  if (ctx_.kind(ctx_.task(from)).in == ctx_.kind(ctx_.task(to)).out) return;
+  ctx_.report(
+      "message-type", ProblemClass::order, to, {from},
+      fmt::format("{} expects {}, but {} sends {}", ctx_.name(to),
+                  graph::to_string(ctx_.program.kind(ctx_.task(to)).out[0]), ctx_.name(from),
+                  graph::to_string(ctx_.program.kind(ctx_.task(from)).in[0])),
+      "give both ends the same type, tag and order");
+}
+
+void Sweep::report_unmatched(int32_t message, bool send) {
+  // Named beside it: up to two messages of its tag on the other side, matched with another or not.
+  const TaskRef ref = ctx_.ref(message);
+  const Task& task = ctx_.task(ref);
+  std::vector<TaskRef> others;
+  const int32_t other = ctx_.program.peer_class(task, ref.cls);
+  const auto& tasks = ctx_.program.classes[static_cast<size_t>(other)].tasks;
+  for (size_t i = 0; i < tasks.size() && others.size() < 2; ++i) {
+    if (is_message(ctx_.kind(tasks[i])) && is_receive(ctx_.kind(tasks[i])) == send &&
+        tasks[i].tag == task.tag) {
+      others.push_back({other, static_cast<int32_t>(i)});
+    }
+  }
+  ctx_.report(send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, ref, others,
+              fmt::format("{} (tag {}) has no matching {} in class {}", ctx_.name(ref), task.tag,
+                          comm::message(send ? comm::Role::receive : comm::Role::send).name, other),
+              send ? "add the recv, or remove the send" : "add the send, or remove the recv");
 }
 
 void Sweep::match_collectives() {
@@ -124,53 +126,15 @@ void Sweep::match_collectives() {
           ctx_.global(static_cast<int32_t>(cls), static_cast<TaskId>(i)));
     }
   }
-  for (size_t g = 0; g < program.groups.size(); ++g) {
-    const GroupInfo& info = ctx_.groups[g];
+  for (size_t group = 0; group < program.groups.size(); ++group) {
+    const GroupInfo& info = ctx_.groups[group];
     if (!info.crosses_stages) continue;
     size_t most = 0;
     for (int32_t cls : info.classes) {
-      most = std::max(most, by_group[g][static_cast<size_t>(cls)].size());
+      most = std::max(most, by_group[group][static_cast<size_t>(cls)].size());
     }
     for (size_t k = 0; k < most; ++k) {
-      Matching::Meeting meeting;
-      std::vector<TaskRef> refs;
-      int32_t absent = -1;
-      for (int32_t cls : info.classes) {
-        const auto& list = by_group[g][static_cast<size_t>(cls)];
-        if (k < list.size()) {
-          meeting.tasks.push_back(list[k]);
-          refs.push_back(ctx_.ref(list[k]));
-        } else {
-          absent = cls;
-        }
-      }
-      if (absent >= 0) {
-        meeting.complete = false;
-        std::vector<TaskRef> last;  // of the class that has too few
-        const auto& list = by_group[g][static_cast<size_t>(absent)];
-        if (!list.empty()) {
-          last.push_back(ctx_.ref(list.back()));
-        }
-        last.insert(last.end(), refs.begin(), refs.end());
-        ctx_.report(
-            "collective-unmatched", ProblemClass::order, refs[0], last,
-            fmt::format("{} is number {} of its group, but class {} ({}) takes part in only "
-                        "{}",
-                        ctx_.name(refs[0]), k + 1, absent, ctx_.ranks_text(absent), list.size()),
-            "let every member of the group run the same collectives");
-      } else {
-        for (const TaskRef& ref : refs) {
-          if (ctx_.task(ref).kind != ctx_.task(refs[0]).kind) {
-            meeting.complete = false;
-            ctx_.report("collective-differs", ProblemClass::order, ref, {refs[0]},
-                        fmt::format("{} and {} are number {} of their group, but differ in op, "
-                                    "attributes or sizes",
-                                    ctx_.name(refs[0]), ctx_.name(ref), k + 1),
-                        "run the collectives of a group in the same order on every member");
-            break;
-          }
-        }
-      }
+      Matching::Meeting meeting = meet(info, k, by_group[group]);
       for (int32_t task : meeting.tasks) {
         matching_.meeting[static_cast<size_t>(task)] =
             static_cast<int32_t>(matching_.meetings.size());
@@ -178,6 +142,49 @@ void Sweep::match_collectives() {
       matching_.meetings.push_back(std::move(meeting));
     }
   }
+}
+
+Matching::Meeting Sweep::meet(const GroupInfo& group, size_t k,
+                              const std::vector<std::vector<int32_t>>& by_class) {
+  Matching::Meeting meeting;
+  std::vector<TaskRef> refs;
+  int32_t absent = -1;
+  for (int32_t cls : group.classes) {
+    const auto& list = by_class[static_cast<size_t>(cls)];
+    if (k < list.size()) {
+      meeting.tasks.push_back(list[k]);
+      refs.push_back(ctx_.ref(list[k]));
+    } else {
+      absent = cls;
+    }
+  }
+  if (absent >= 0) {
+    meeting.complete = false;
+    const auto& list = by_class[static_cast<size_t>(absent)];
+    std::vector<TaskRef> related;  // the last of the class that has too few comes first
+    if (!list.empty()) {
+      related.push_back(ctx_.ref(list.back()));
+    }
+    related.insert(related.end(), refs.begin(), refs.end());
+    ctx_.report(
+        "collective-unmatched", ProblemClass::order, refs[0], related,
+        fmt::format("{} is number {} of its group, but class {} ({}) takes part in only {}",
+                    ctx_.name(refs[0]), k + 1, absent, ctx_.ranks_text(absent), list.size()),
+        "let every member of the group run the same collectives");
+    return meeting;
+  }
+  for (const TaskRef& ref : refs) {
+    if (ctx_.task(ref).kind != ctx_.task(refs[0]).kind) {
+      meeting.complete = false;
+      ctx_.report("collective-differs", ProblemClass::order, ref, {refs[0]},
+                  fmt::format("{} and {} are number {} of their group, but differ in op, "
+                              "attributes or sizes",
+                              ctx_.name(refs[0]), ctx_.name(ref), k + 1),
+                  "run the collectives of a group in the same order on every member");
+      break;
+    }
+  }
+  return meeting;
 }
 
 bool Sweep::run(Hazards& hazards, Values* values) {
@@ -210,7 +217,8 @@ bool Sweep::run(Hazards& hazards, Values* values) {
       }
     }
     ++before[static_cast<size_t>(task.lane)];
-    clock[static_cast<size_t>(global)] = lane_clock[lane] = before;
+    lane_clock[lane] = before;
+    clock[static_cast<size_t>(global)] = before;
   };
   AbstractRun lanes(ctx_, matching_, Sends::alone);
   const bool ended = lanes.run([&](std::span<const int32_t> tasks, bool meeting) {

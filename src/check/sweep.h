@@ -31,8 +31,14 @@ class Sweep {
   int64_t num_collectives() const { return num_collectives_; }
 
  private:
+  struct Message;
   void match_messages();
+  void pair(int32_t send, int32_t receive);
+  void report_unmatched(int32_t message, bool send);
   void match_collectives();
+  /// The k-th collective of a group in each of its classes. `by_class`: all of the group.
+  Matching::Meeting meet(const GroupInfo& group, size_t k,
+                         const std::vector<std::vector<int32_t>>& by_class);
   int32_t lane_index(int32_t global) const;
 
   Context& ctx_;

@@ -20,7 +20,8 @@ uint64_t hash_type(const graph::TensorType& type) {
 /// The low half places the entry near those made of similar terms: what is made together is looked
 /// up together, and random access to a large table costs more than everything else here.
 uint64_t hash_app(int32_t key, std::span<const ExprId> in) {
-  uint64_t h = static_cast<uint64_t>(key) + 0x51ed270b0a1f39c1ULL, total = 0;
+  uint64_t h = static_cast<uint64_t>(key) + 0x51ed270b0a1f39c1ULL;
+  uint64_t total = 0;
   for (ExprId expr : in) {
     h = (h ^ static_cast<uint32_t>(expr)) * 0x9e3779b97f4a7c15ULL + (h >> 31);
     total += static_cast<uint32_t>(expr);
@@ -204,28 +205,31 @@ uint64_t Terms::place(const Sum& sum, int32_t count) {
   return (h & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(near + (h & 511));
 }
 
-ExprId Terms::sum(ExprId expr, ExprId expr_id) {
-  if (expr == kZero) return expr_id;
-  if (expr_id == kZero) return expr;
+ExprId Terms::sum(ExprId left, ExprId right) {
+  // A sum is known by the number of its terms and the sum of their hashes, which need not be in any
+  // order; that of a sum is kept, so a sum of sums costs no more than a sum of two terms.
+  if (left == kZero) return right;
+  if (right == kZero) return left;
   if (sums_.size() * 2 >= sum_slots_.size()) {
     resize_sums(sum_slots_.size() * 2);
   }
   uint64_t total = 0;
-  const Hash128 ha = hash_of(expr, &total), hb = hash_of(expr_id, &total);
-  const Hash128 hash128{ha.high + hb.high, ha.low + hb.low};
-  const int32_t n = count(expr) + count(expr_id);
-  const uint64_t key = place({hash128, total, kZero}, n);
+  const Hash128 left_hash = hash_of(left, &total);
+  const Hash128 right_hash = hash_of(right, &total);
+  const Hash128 hash{left_hash.high + right_hash.high, left_hash.low + right_hash.low};
+  const int32_t terms = count(left) + count(right);
+  const uint64_t key = place({hash, total, kZero}, terms);
   const size_t mask = sum_slots_.size() - 1;
   for (size_t i = key & mask; sum_slots_[i].id >= 0; i = (i + 1) & mask) {
     if (sum_slots_[i].tag != static_cast<uint32_t>(key >> 32)) continue;
     const Sum& sum = sums_[static_cast<size_t>(sum_slots_[i].id)];
-    if (sum.hash == hash128 && count(sum.id) == n) return sum.id;
+    if (sum.hash == hash && count(sum.id) == terms) return sum.id;
   }
   const ExprId id = static_cast<ExprId>(exprs_.size());
-  exprs_.push_back({Expr::Kind::sum, expr, expr_id, exprs_[static_cast<size_t>(expr)].type, n});
+  exprs_.push_back({Expr::Kind::sum, left, right, exprs_[static_cast<size_t>(left)].type, terms});
   sum_index_.push_back(static_cast<int32_t>(sums_.size()));
   insert(sum_slots_, key, static_cast<int32_t>(sums_.size()));
-  sums_.push_back({hash128, total, id});
+  sums_.push_back({hash, total, id});
   return id;
 }
 
@@ -237,16 +241,17 @@ void Terms::resize_sums(size_t slots) {
 }
 
 std::vector<ExprId> Terms::terms_of(ExprId id) const {
-  std::vector<ExprId> list, stack{id};
+  std::vector<ExprId> list;
+  std::vector<ExprId> stack{id};
   while (!stack.empty()) {
     const ExprId expr = stack.back();
     stack.pop_back();
-    const Expr& x = (*this)[expr];
-    if (x.kind != Expr::Kind::sum) {
+    const Expr& term = (*this)[expr];
+    if (term.kind != Expr::Kind::sum) {
       list.push_back(expr);
     } else if (expr != kZero) {
-      stack.push_back(x.b);
-      stack.push_back(x.a);
+      stack.push_back(term.b);
+      stack.push_back(term.a);
     }
   }
   std::sort(list.begin(), list.end());

@@ -88,7 +88,7 @@ class Terms {
   /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
-  ExprId sum(ExprId expr, ExprId expr_id);                    ///< multiset union
+  ExprId sum(ExprId left, ExprId right);                      ///< multiset union
 
   ExprId output(AppId app, int32_t i) const {
     return apps_[static_cast<size_t>(app)].first_out + i;

@@ -12,6 +12,10 @@ namespace hocket::check {
 
 Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     : ctx_(ctx), ref_(reference), hazards_(hazards) {
+  // Before the step nothing is written but what the host provides: persistent buffers hold the old
+  // value of the graph tensor of their name, inputs that of their micro-batch, each in the layout
+  // that it declares. That the name, the micro-batch and the local type fit the graph is shown here
+  // too, for outputs as well; a buffer where they do not is lost from the start.
   signatures_.resize(ctx.kinds.size());
   experts_.assign(ctx.kinds.size(), 0);
   made_.assign(ctx.position.size(), -1);
@@ -111,6 +115,8 @@ bool Values::fits(ExprId expr, LayoutId layout, TypeId local) {
   }
 }
 
+/// Output `o` gets this value, or adds it. The logical type of the term, cut by the layout, must be
+/// the local type of the buffer (`memo` spares working that out again for the same logical type).
 void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout,
                  Signature* memo, TaskRef ref) {
   const KindInfo& info = ctx_.kind(t);
@@ -179,6 +185,9 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
                          : "expect at least the rows of even routing, and some more");
 }
 
+/// Output layouts of the task's op for the input layouts in `ins_`. Axis by axis, as an op's layout
+/// rule knows one axis at a time; the first axis that it does not take ends the search. Kinds have
+/// few input layouts in a program, so a list per kind is searched.
 Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
   auto& list = signatures_[static_cast<size_t>(task.kind)];
   for (Signature& signature : list) {
@@ -219,6 +228,10 @@ Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
 }
 
 void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& info) {
+  // The term comes from the terms of the inputs, the layout from their layouts. A zero takes the
+  // layout of what it is added to; an op that wants one gets it replicated. Terms are looked up,
+  // not made: an application that the single-device step does not contain is refused here, where it
+  // is made, and what it would have written is lost, so that nothing is refused twice.
   exprs_.clear();
   ins_.clear();
   bool known = true;
@@ -277,6 +290,9 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
 }
 
 void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
+  // A message takes the value as it was when it was sent: it is kept until its receiver comes,
+  // whatever the sender writes over it. Along pp any layout may travel (a class is one stage);
+  // along other axes only what all ranks hold alike, as one representative speaks for the class.
   const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
   const KindInfo& info = ctx_.kind(t);
   if (is_local(info)) return compute(cls, task, t, info);
@@ -307,6 +323,10 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
 }
 
 void Values::finish() {
+  // Twice over the same pairs, from both sides: every named buffer must hold what the single-device
+  // step leaves in the tensor of its name (persistent: updated or as before; output: of its
+  // micro-batch, or summed), and every tensor that the step updates or gives out must be kept by
+  // some class, whole or micro-batch by micro-batch.
   const graph::Graph& g = ref_.graph();
   std::vector<uint8_t> kept(g.tensors.size(), 0);
   std::set<std::pair<int32_t, int32_t>> parts;  // outputs kept per micro-batch

@@ -149,10 +149,10 @@ int answer_lines(StepBench& bench, double idle_mib) {
   return 0;
 }
 
-int bench_step(const StepOptions& o) {
+int bench_step(const StepOptions& options) {
   // Memory counts from before anything is compiled; then steps, of which the first `warmup` are not
   // counted; at the end the median, and how far memory rose.
-  if (o.steps < 1 || o.warmup < 0) {
+  if (options.steps < 1 || options.warmup < 0) {
     fail("hocket bench step", "--steps and --warmup must be positive");
   }
   auto backend = kernels::cpu_backend();
@@ -160,21 +160,21 @@ int bench_step(const StepOptions& o) {
   // The highest RSS counts from here.
   std::ofstream("/proc/self/clear_refs") << "5";
   const engine::Run run = engine::parse_run(
-      step_run(checkpoint::resolve_model(o.config, checkpoint::Need::config).config_file),
-      "hocket bench step", o.set);
+      step_run(checkpoint::resolve_model(options.config, checkpoint::Need::config).config_file),
+      "hocket bench step", options.set);
   StepBench bench(run, std::move(backend));
-  if (o.interactive) return answer_lines(bench, idle);
+  if (options.interactive) return answer_lines(bench, idle);
 
   std::vector<double> ms, cpu;
   double loss = 0;
-  for (int64_t i = 0; i < o.warmup + o.steps; ++i) {
+  for (int64_t i = 0; i < options.warmup + options.steps; ++i) {
     const StepTime t = bench.step();
-    if (i < o.warmup) continue;
+    if (i < options.warmup) continue;
     ms.push_back(t.ms);
     cpu.push_back(t.cpu_ms);
     loss = t.loss;
-    if (!o.json) {
-      fmt::print("step {:3}  {:8.1f} ms  loss {:.4f}\n", i - o.warmup, t.ms, loss);
+    if (!options.json) {
+      fmt::print("step {:3}  {:8.1f} ms  loss {:.4f}\n", i - options.warmup, t.ms, loss);
     }
     std::fflush(stdout);
   }
@@ -182,7 +182,7 @@ int bench_step(const StepOptions& o) {
   const double tokens_per_s =
       static_cast<double>(train.global_batch * train.seq_len) / median(ms) * 1e3;
   const double above = status_mib("VmHWM") - idle;
-  if (o.json) {
+  if (options.json) {
     JsonWriter json;
     put_memory(json.object(), idle);
     json.member("median_ms", median(ms)).member("cpu_ms", median(cpu)).member("step_ms", ms);
@@ -199,27 +199,27 @@ int bench_step(const StepOptions& o) {
 }  // namespace
 
 void declare_bench_step(Args& args) {
-  auto step_options = std::make_shared<StepOptions>();
+  auto options = std::make_shared<StepOptions>();
   args.about("a training step on random tokens: the opposite side of bench/peer_torch.py",
              "4 sequences of 512 tokens in one micro-batch, fp32, 2 threads, AdamW, clipping at 1. "
              "With --interactive it answers lines on standard input: `step` trains one step and "
              "prints {\"ms\", \"cpu_ms\", \"loss\"}; `memory` prints {\"rss_mib\", \"peak_mib\", "
              "\"idle_mib\"}, idle being the process before it compiles anything; `quit`.");
-  args.option("--config", "MODEL", &step_options->config, "a config.json or its folder");
-  add_set(args, &step_options->set);
-  args.flag("--interactive", &step_options->interactive, "answer lines (bench/compare_peer.py)");
-  args.option("--steps", "N", &step_options->steps, "timed steps");
-  args.option("--warmup", "N", &step_options->warmup, "steps before them");
-  args.flag("--json", &step_options->json, "as JSON");
+  args.option("--config", "MODEL", &options->config, "a config.json or its folder");
+  add_set(args, &options->set);
+  args.flag("--interactive", &options->interactive, "answer lines (bench/compare_peer.py)");
+  args.option("--steps", "N", &options->steps, "timed steps");
+  args.option("--warmup", "N", &options->warmup, "steps before them");
+  args.flag("--json", &options->json, "as JSON");
   args.example("hocket bench step --config configs/models/quickstart --steps 5",
                "time of a step, tokens/s, peak memory");
   args.example("echo step | hocket bench step --config configs/models/quickstart --interactive",
                "the line protocol");
-  args.run([step_options] {
-    if (step_options->config.empty()) {
+  args.run([options] {
+    if (options->config.empty()) {
       fail("hocket bench step", "--config is missing; try --config configs/models/dense-26m");
     }
-    return bench_step(*step_options);
+    return bench_step(*options);
   });
 }
 

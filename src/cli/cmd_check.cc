@@ -39,18 +39,21 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
   for (int64_t i = 0; i < count; ++i) {
     program::Program mutant = compiled.program;
     check::Mutation mutation;
-    const uint64_t s = static_cast<uint64_t>(seed + i);
-    if (!check::mutate(mutant, s, &mutation)) continue;
+    const auto mutant_seed = static_cast<uint64_t>(seed + i);
+    if (!check::mutate(mutant, mutant_seed, &mutation)) continue;
     const check::Verdict verdict = checker.check(mutant, options);
     const std::string how = name_of(check::localise(mutation, verdict));
     ++table[mutation.kind][how];
     ++total[how];
     const std::string said = verdict.ok() ? "" : verdict.problems[0].text;
     if (json) {
-      list.object().member("seed", s).member("kind", mutation.kind).member("change", mutation.text);
+      list.object()
+          .member("seed", mutant_seed)
+          .member("kind", mutation.kind)
+          .member("change", mutation.text);
       list.member("verdict", how).member("said", said).end();
     } else if (how == "accepted" || how == "missed") {
-      fmt::print("seed {}: {}, {}: {}{}\n", s, how, mutation.kind, mutation.text,
+      fmt::print("seed {}: {}, {}: {}{}\n", mutant_seed, how, mutation.kind, mutation.text,
                  said.empty() ? "" : "\n  said: " + said);
     }
   }
@@ -105,16 +108,57 @@ check::CheckOptions memory_options(const engine::Run& run, const std::string& bu
   return options;
 }
 
+struct Options {
+  std::string run, budget, certificate;
+  std::vector<std::string> set;
+  bool json = false;
+  int64_t mutants = 0, seed = 1;
+};
+
+/// The program that `train` would run, against the graph of a single device, and that of the
+/// evaluation beside it; exit code 2 if one is refused.
+int check_run(const Options& options) {
+  const Source source = read_source(options.run, options.set, true);
+  warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
+  std::optional<engine::Compiled> evaluation;
+  if (engine::evaluates(source.run)) {
+    evaluation = engine::compile(source.run, engine::evaluation_options(source.run));
+  }
+  const check::CheckOptions limits =
+      memory_options(source.run, options.budget, evaluation ? &evaluation->program : nullptr);
+  const engine::Compiled compiled = source.compile();
+  if (options.mutants > 0)
+    return mutants(compiled, limits, options.mutants, options.seed, options.json);
+  const check::Verdict verdict = check::check(compiled.program, compiled.reference, limits);
+  if (!options.certificate.empty()) {
+    const check::Certificate certified = check::read_certificate(options.certificate);
+    const std::string other = check::differences(certified, verdict.certificate);
+    if (!other.empty())
+      fail(options.certificate, "is not about {}: other is {}", options.run, other);
+  }
+  std::optional<check::Verdict> beside;
+  if (evaluation) {
+    beside = check::check(evaluation->program, evaluation->reference);
+  }
+  if (options.json) {
+    fmt::print("{}\n", check::to_json(verdict, beside ? &*beside : nullptr));
+  } else {
+    fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
+               engine::describe(source.run), check::to_text(verdict));
+    if (beside) {
+      // One line if it is good: its memory is in the figures above.
+      const std::string text = check::to_text(*beside);
+      fmt::print("evaluation {}", beside->ok() ? text.substr(0, text.find('\n') + 1) : text);
+    }
+  }
+  return verdict.ok() && (!beside || beside->ok()) ? 0 : 2;
+}
+
 }  // namespace
 
 void verb_check(Args& args) {
-  struct Options {
-    std::string run, budget, certificate;
-    std::vector<std::string> set;
-    bool json = false;
-    int64_t mutants = 0, seed = 1;
-  };
-  auto o = std::make_shared<Options>();
+  // What can be given, and its help; check_run() does it.
+  auto options = std::make_shared<Options>();
   args.about(
       "prove that a run's program is right, before it costs anything",
       "Shapes and layouts agree; every collective is seen by all members of its group in one "
@@ -124,23 +168,23 @@ void verb_check(Args& args) {
       "evaluates is checked, too. Needs only a config.json: no weights, no data. docs/check.md "
       "lists the rules.");
   args.positional(
-      "RUN", &o->run,
+      "RUN", &options->run,
       "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "
       "rank, see --set)");
-  add_set(args, &o->set);
-  args.flag("--json", &o->json,
+  add_set(args, &options->set);
+  args.flag("--json", &options->json,
             "the certificate: what was proved, by which rule, with the hashes of "
             "the program, the single-device graph and the mesh");
-  args.option("--certificate", "FILE", &o->certificate,
+  args.option("--certificate", "FILE", &options->certificate,
               "a certificate, or the run.json of a checkpoint: refuse unless it is about this very "
               "program, graph and mesh");
   args.option(
-      "--memory-budget", "BYTES", &o->budget,
+      "--memory-budget", "BYTES", &options->budget,
       "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
       "of cluster.file have");
-  args.option("--mutate", "N", &o->mutants,
+  args.option("--mutate", "N", &options->mutants,
               "instead: put one random fault into the program, N times, and say which are refused");
-  args.option("--seed", "S", &o->seed, "of the first of these faults");
+  args.option("--seed", "S", &options->seed, "of the first of these faults");
   args.example(
       "hocket check configs/quickstart.yaml --set plan.dp=2 --set plan.ep=2 "
       "--set plan.micro_batch=2",
@@ -148,40 +192,7 @@ void verb_check(Args& args) {
   args.example("hocket check configs/qwen3-30b-a3b.yaml --memory-budget 80GiB",
                "a 30 B mixture of experts on 512 ranks");
   args.example("hocket check configs/quickstart.yaml --mutate 20", "does it notice faults?");
-  args.run([o] {
-    const Source source = read_source(o->run, o->set, true);
-    warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-    std::optional<engine::Compiled> evaluation;
-    if (engine::evaluates(source.run)) {
-      evaluation = engine::compile(source.run, engine::evaluation_options(source.run));
-    }
-    const check::CheckOptions options =
-        memory_options(source.run, o->budget, evaluation ? &evaluation->program : nullptr);
-    const engine::Compiled compiled = source.compile();
-    if (o->mutants > 0) return mutants(compiled, options, o->mutants, o->seed, o->json);
-    const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
-    if (!o->certificate.empty()) {
-      const check::Certificate certified = check::read_certificate(o->certificate);
-      const std::string other = check::differences(certified, verdict.certificate);
-      if (!other.empty()) fail(o->certificate, "is not about {}: other is {}", o->run, other);
-    }
-    std::optional<check::Verdict> beside;
-    if (evaluation) {
-      beside = check::check(evaluation->program, evaluation->reference);
-    }
-    if (o->json) {
-      fmt::print("{}\n", check::to_json(verdict, beside ? &*beside : nullptr));
-    } else {
-      fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
-                 engine::describe(source.run), check::to_text(verdict));
-      if (beside) {
-        // One line if it is good: its memory is in the figures above.
-        const std::string text = check::to_text(*beside);
-        fmt::print("evaluation {}", beside->ok() ? text.substr(0, text.find('\n') + 1) : text);
-      }
-    }
-    return verdict.ok() && (!beside || beside->ok()) ? 0 : 2;
-  });
+  args.run([options] { return check_run(*options); });
 }
 
 }  // namespace hocket::cli

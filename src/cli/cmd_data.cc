@@ -35,8 +35,10 @@ struct Corpus {
     args.option("--seed", "S", &seed, "of the split into training and held-out files [0]");
     args.flag("--json", &json, "the result as JSON");
   }
+  /// Of the run.yaml, if there is one, and over it what the flags say. Error: no files, or what no
+  /// one can have meant.
   engine::DataSection section() const {
-    engine::DataSection data_section;
+    engine::DataSection section;
     if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml")) {
       fail("hocket data",
            "{} stands where a run.yaml is expected; if the shell expanded the pattern of "
@@ -44,35 +46,82 @@ struct Corpus {
            quote(run));
     }
     if (!run.empty()) {
-      data_section = engine::read_run(run, set).config.data;
+      section = engine::read_run(run, set).config.data;
     } else if (!set.empty()) {
       fail("hocket data", "--set needs a RUN; without one use the flags");
     }
     if (!files.empty()) {
-      data_section.files = files;
+      section.files = files;
     }
     if (valid_fraction) {
-      data_section.valid_fraction = *valid_fraction;
+      section.valid_fraction = *valid_fraction;
     }
     if (vocab_size) {
-      data_section.vocab_size = *vocab_size;
+      section.vocab_size = *vocab_size;
     }
     if (out == "-") {
       fail("hocket data", "--out is '-'; expected a folder: what goes there are several files");
     }
-    if (data_section.files.empty()) {
+    if (section.files.empty()) {
       fail("hocket data", "no files; try --files 'folder/**' or data.files in a run.yaml");
     }
-    if (data_section.valid_fraction < 0 || data_section.valid_fraction > 0.9) {
-      fail("hocket data", "--valid-fraction is {}; expected 0 to 0.9", data_section.valid_fraction);
+    if (section.valid_fraction < 0 || section.valid_fraction > 0.9) {
+      fail("hocket data", "--valid-fraction is {}; expected 0 to 0.9", section.valid_fraction);
     }
-    return data_section;
+    return section;
   }
-  data::CorpusOptions options(const engine::DataSection& data_section) const {
-    return {data_section.files, data_section.valid_fraction,
-            static_cast<uint64_t>(seed.value_or(0))};
+  data::CorpusOptions options(const engine::DataSection& section) const {
+    return {section.files, section.valid_fraction, static_cast<uint64_t>(seed.value_or(0))};
   }
 };
+
+void tell(const TrainTokenizerResult& result, const std::string& folder, bool json) {
+  if (json) {
+    JsonWriter out;
+    out.object()
+        .member("out", folder)
+        .member("vocab_size", result.vocab_size)
+        .member("files", result.files)
+        .member("bytes", result.bytes)
+        .member("up_to_date", result.up_to_date)
+        .end();
+    fmt::print("{}\n", out.take());
+  } else if (result.up_to_date) {
+    fmt::print("{}: {} tokens, up to date\n", folder, result.vocab_size);
+  } else {
+    fmt::print("{}: {} tokens from {} files, {}\n", folder, result.vocab_size, result.files,
+               human_bytes(static_cast<double>(result.bytes)));
+  }
+}
+
+int run_train_tokenizer(const Corpus& corpus) {
+  const engine::DataSection section = corpus.section();
+  TrainTokenizerOptions options;
+  options.corpus = corpus.options(section);
+  options.output = corpus.out.empty() ? section.tokenizer : corpus.out;
+  if (options.output.empty()) {
+    fail("hocket data train-tokenizer", "no folder to write to; try --out DIR or data.tokenizer");
+  }
+  if (section.vocab_size > 1 << 24) {
+    fail("hocket data train-tokenizer", "--vocab-size is {}; expected at most {}",
+         section.vocab_size, 1 << 24);
+  }
+  if (section.vocab_size > 0) {
+    options.bpe.vocab_size = static_cast<int32_t>(section.vocab_size);
+  }
+  Progress progress;
+  options.bpe.progress = [&](const data::BpeTrainProgress& at) {
+    if (at.phase == data::BpeTrainProgress::Phase::count_words) {
+      progress.update(fmt::format("counting words: {}", human_bytes(static_cast<double>(at.done))));
+    } else {
+      progress.update(fmt::format("merging: {}/{} tokens", at.done, at.total));
+    }
+  };
+  const TrainTokenizerResult result = train_tokenizer(options);
+  progress.finish();
+  tell(result, options.output, corpus.json);
+  return 0;
+}
 
 void declare_train_tokenizer(Args& args) {
   auto corpus = std::make_shared<Corpus>();
@@ -89,52 +138,67 @@ void declare_train_tokenizer(Args& args) {
       "hocket data train-tokenizer --files '/usr/include/c++/**' --vocab-size 4096 "
       "--out runs/quickstart/tokenizer",
       "on the C++ headers of this machine");
-  args.run([corpus] {
-    const engine::DataSection data_section = corpus->section();
-    TrainTokenizerOptions options;
-    options.corpus = corpus->options(data_section);
-    options.output = corpus->out.empty() ? data_section.tokenizer : corpus->out;
-    if (options.output.empty()) {
-      fail("hocket data train-tokenizer", "no folder to write to; try --out DIR or data.tokenizer");
-    }
-    if (data_section.vocab_size > 1 << 24) {
-      fail("hocket data train-tokenizer", "--vocab-size is {}; expected at most {}",
-           data_section.vocab_size, 1 << 24);
-    }
-    if (data_section.vocab_size > 0) {
-      options.bpe.vocab_size = static_cast<int32_t>(data_section.vocab_size);
-    }
-    Progress progress;
-    options.bpe.progress = [&](const data::BpeTrainProgress& bpe_train_progress) {
-      if (bpe_train_progress.phase == data::BpeTrainProgress::Phase::count_words) {
-        progress.update(fmt::format("counting words: {}",
-                                    human_bytes(static_cast<double>(bpe_train_progress.done))));
-      } else {
-        progress.update(fmt::format("merging: {}/{} tokens", bpe_train_progress.done,
-                                    bpe_train_progress.total));
-      }
-    };
-    const TrainTokenizerResult train_tokenizer_result = train_tokenizer(options);
-    progress.finish();
-    if (corpus->json) {
-      JsonWriter json;
-      json.object()
-          .member("out", options.output)
-          .member("vocab_size", train_tokenizer_result.vocab_size);
-      json.member("files", train_tokenizer_result.files)
-          .member("bytes", train_tokenizer_result.bytes)
-          .member("up_to_date", train_tokenizer_result.up_to_date)
-          .end();
-      fmt::print("{}\n", json.take());
-    } else if (train_tokenizer_result.up_to_date) {
-      fmt::print("{}: {} tokens, up to date\n", options.output, train_tokenizer_result.vocab_size);
-    } else {
-      fmt::print("{}: {} tokens from {} files, {}\n", options.output,
-                 train_tokenizer_result.vocab_size, train_tokenizer_result.files,
-                 human_bytes(static_cast<double>(train_tokenizer_result.bytes)));
-    }
-    return 0;
-  });
+  args.run([corpus] { return run_train_tokenizer(*corpus); });
+}
+
+std::string json_of(const data::PrepareResult& result, const std::string& folder) {
+  JsonWriter json;
+  const auto split = [&](const char* name, const data::SplitStats& stats) {
+    json.key(name)
+        .object()
+        .member("files", stats.files)
+        .member("bytes", stats.bytes)
+        .member("tokens", stats.tokens)
+        .end();
+  };
+  json.object().member("out", folder);
+  split("train", result.train);
+  split("valid", result.valid);
+  json.key("dropped").object();
+  for (const auto& [why, count] : result.dropped) {
+    json.member(data::to_string(why), count);
+  }
+  json.end().member("up_to_date", result.up_to_date).end();
+  return json.take();
+}
+
+void tell(const data::PrepareResult& result, const std::string& folder) {
+  fmt::print("{}{}: training {} files, {}, {} tokens; held out {} files, {}, {} tokens\n", folder,
+             result.up_to_date ? " (up to date)" : "", result.train.files,
+             human_bytes(static_cast<double>(result.train.bytes)),
+             human_count(static_cast<double>(result.train.tokens)), result.valid.files,
+             human_bytes(static_cast<double>(result.valid.bytes)),
+             human_count(static_cast<double>(result.valid.tokens)));
+  fmt::print("left out: {}\n", data::left_out_text(result.dropped));
+}
+
+int run_prepare(const Corpus& corpus) {
+  const engine::DataSection section = corpus.section();
+  data::PrepareOptions options;
+  options.corpus = corpus.options(section);
+  options.tokenizer = corpus.tokenizer.empty() ? section.tokenizer : corpus.tokenizer;
+  options.output = corpus.out.empty() ? section.dir : corpus.out;
+  if (options.output.empty()) {
+    fail("hocket data prepare", "no folder to write to; try --out DIR or data.dir");
+  }
+  if (options.tokenizer.empty()) {
+    fail("hocket data prepare", "no tokenizer; try --tokenizer FILE or data.tokenizer");
+  }
+  Progress progress;
+  options.progress = [&](const data::PrepareProgress& at) {
+    progress.update(fmt::format("{} of {}, {} tokens",
+                                human_bytes(static_cast<double>(at.bytes_done)),
+                                human_bytes(static_cast<double>(at.bytes_total)),
+                                human_count(static_cast<double>(at.tokens))));
+  };
+  const data::PrepareResult result = data::prepare(options);
+  progress.finish();
+  if (corpus.json) {
+    fmt::print("{}\n", json_of(result, options.output));
+  } else {
+    tell(result, options.output);
+  }
+  return 0;
 }
 
 void declare_prepare(Args& args) {
@@ -151,60 +215,11 @@ void declare_prepare(Args& args) {
       "hocket data prepare --files '/usr/include/c++/**' --valid-fraction 0.04 "
       "--tokenizer runs/quickstart/tokenizer --out runs/quickstart/data",
       "what configs/quickstart.yaml trains on");
-  args.run([corpus] {
-    const engine::DataSection data_section = corpus->section();
-    data::PrepareOptions options;
-    options.corpus = corpus->options(data_section);
-    options.tokenizer = corpus->tokenizer.empty() ? data_section.tokenizer : corpus->tokenizer;
-    options.output = corpus->out.empty() ? data_section.dir : corpus->out;
-    if (options.output.empty()) {
-      fail("hocket data prepare", "no folder to write to; try --out DIR or data.dir");
-    }
-    if (options.tokenizer.empty()) {
-      fail("hocket data prepare", "no tokenizer; try --tokenizer FILE or data.tokenizer");
-    }
-    Progress progress;
-    options.progress = [&](const data::PrepareProgress& prepare_progress) {
-      progress.update(fmt::format("{} of {}, {} tokens",
-                                  human_bytes(static_cast<double>(prepare_progress.bytes_done)),
-                                  human_bytes(static_cast<double>(prepare_progress.bytes_total)),
-                                  human_count(static_cast<double>(prepare_progress.tokens))));
-    };
-    const data::PrepareResult prepare_result = data::prepare(options);
-    progress.finish();
-    if (corpus->json) {
-      JsonWriter json;
-      const auto split = [&](const char* name, const data::SplitStats& split_stats) {
-        json.key(name)
-            .object()
-            .member("files", split_stats.files)
-            .member("bytes", split_stats.bytes);
-        json.member("tokens", split_stats.tokens).end();
-      };
-      json.object().member("out", options.output);
-      split("train", prepare_result.train);
-      split("valid", prepare_result.valid);
-      json.key("dropped").object();
-      for (const auto& [why, count] : prepare_result.dropped) {
-        json.member(data::to_string(why), count);
-      }
-      json.end().member("up_to_date", prepare_result.up_to_date).end();
-      fmt::print("{}\n", json.take());
-      return 0;
-    }
-    fmt::print(
-        "{}{}: training {} files, {}, {} tokens; held out {} files, {}, {} tokens\n",
-        options.output, prepare_result.up_to_date ? " (up to date)" : "",
-        prepare_result.train.files, human_bytes(static_cast<double>(prepare_result.train.bytes)),
-        human_count(static_cast<double>(prepare_result.train.tokens)), prepare_result.valid.files,
-        human_bytes(static_cast<double>(prepare_result.valid.bytes)),
-        human_count(static_cast<double>(prepare_result.valid.tokens)));
-    fmt::print("left out: {}\n", data::left_out_text(prepare_result.dropped));
-    return 0;
-  });
+  args.run([corpus] { return run_prepare(*corpus); });
 }
 
 void declare_stats(Args& args) {
+  // What can be given; data_stats() reads the folder.
   struct Options {
     DataStatsOptions how;
     bool json = false;

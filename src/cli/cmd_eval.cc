@@ -85,8 +85,43 @@ struct Options {
   bool json = false;
 };
 
-int on_ids(const Options& o, const engine::Run& run) {
-  const Lists ids = train::read_ids(o.ids, run.model.vocab_size);
+/// What --ids came to: of the lists, the mean loss of a next token (nan: no list has one).
+void tell_ids(const Options& options, const Lists& ids, double loss) {
+  int64_t tokens = 0;
+  for (const auto& list : ids) {
+    tokens += static_cast<int64_t>(list.size());
+  }
+  if (options.json) {
+    JsonWriter json;
+    json.object().member("lists", ids.size()).member("tokens", tokens).member("loss", loss);
+    if (!options.logits.empty()) {
+      json.member("logits", options.logits);
+    }
+    if (!options.grads.empty()) {
+      json.member("grads", options.grads);
+    }
+    json.end();
+    fmt::print("{}\n", json.take());
+    return;
+  }
+  std::FILE* words = words_beside(options.logits == "-" ? options.logits : options.grads);
+  fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
+             engine::counted(tokens, "token"));
+  if (!std::isnan(loss)) {
+    fmt::print(words, ", mean next-token loss {:.6f}", loss);
+  }
+  fmt::print(words, "\n");
+  for (const std::string* path : {&options.logits, &options.grads}) {
+    if (!path->empty()) {
+      fmt::print(words, "wrote {}\n", *path);
+    }
+  }
+}
+
+/// The logits of all lists always, since the loss is read off them; with --save-grads the gradients
+/// too, and then the loss that those are of.
+int on_ids(const Options& options, const engine::Run& run) {
+  const Lists ids = train::read_ids(options.ids, run.model.vocab_size);
   size_t longest = 0;
   for (const auto& list : ids) {
     longest = std::max(longest, list.size());
@@ -97,49 +132,20 @@ int on_ids(const Options& o, const engine::Run& run) {
   load(run, stores);
   const auto logits = train::logits_of(run, ids, backend, stores);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
-  if (!o.logits.empty()) {
-    save_logits(o.logits, ids, logits, run.model.vocab_size);
+  if (!options.logits.empty()) {
+    save_logits(options.logits, ids, logits, run.model.vocab_size);
   }
-  if (!o.grads.empty()) {
+  if (!options.grads.empty()) {
     const train::Gradients gradients = train::gradients_of(run, ids, backend, stores);
     loss = gradients.loss;
-    save_grads(o.grads, run, gradients);
+    save_grads(options.grads, run, gradients);
   }
-  int64_t tokens = 0;
-  for (const auto& list : ids) {
-    tokens += static_cast<int64_t>(list.size());
-  }
-  if (o.json) {
-    JsonWriter json;
-    json.object().member("lists", ids.size()).member("tokens", tokens).member("loss", loss);
-    if (!o.logits.empty()) {
-      json.member("logits", o.logits);
-    }
-    if (!o.grads.empty()) {
-      json.member("grads", o.grads);
-    }
-    json.end();
-    fmt::print("{}\n", json.take());
-    return 0;
-  }
-  std::FILE* words = words_beside(o.logits == "-" ? o.logits : o.grads);
-  fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
-             engine::counted(tokens, "token"));
-  if (!std::isnan(loss)) {
-    fmt::print(words, ", mean next-token loss {:.6f}", loss);
-  }
-  fmt::print(words, "\n");
-  for (const std::string* path : {&o.logits, &o.grads}) {
-    if (!path->empty()) {
-      fmt::print(words, "wrote {}\n", *path);
-    }
-  }
+  tell_ids(options, ids, loss);
   return 0;
 }
 
-int on_data(const Options& o, const engine::Run& run) {
-  if (o.sequences < 0) fail("hocket eval", "--sequences is negative");
-  const data::Dataset dataset(train::data_dir(run));
+/// Error unless the model can read the data, and it is what was prepared.
+void check_data(const engine::Run& run, const data::Dataset& dataset) {
   if (dataset.tokenizer().vocab_size() > run.model.vocab_size) {
     fail("hocket eval", "the tokenizer of {} has {} tokens; the model has {}", dataset.folder(),
          dataset.tokenizer().vocab_size(), run.model.vocab_size);
@@ -150,21 +156,29 @@ int on_data(const Options& o, const engine::Run& run) {
   if (dataset.valid() != nullptr) {
     dataset.valid()->verify();
   }
+}
+
+/// The held-out files of a folder, or --sequences of them, under the plan.
+int on_data(const Options& options, const engine::Run& run) {
+  if (options.sequences < 0) fail("hocket eval", "--sequences is negative");
+  const data::Dataset dataset(train::data_dir(run));
+  check_data(run, dataset);
   auto backend = kernels::cpu_backend();
   engine::Stores stores;
   load(run, stores);
   train::Evaluator evaluator(run, dataset, backend, stores);
   Progress progress;
-  const train::HeldOut held_out = evaluator.run(o.sequences, [&](int64_t done, int64_t total) {
-    progress.update(fmt::format("evaluation {}/{} sequences", done, total));
-  });
+  const train::HeldOut held_out =
+      evaluator.run(options.sequences, [&](int64_t done, int64_t total) {
+        progress.update(fmt::format("evaluation {}/{} sequences", done, total));
+      });
   progress.finish();
-  if (o.json) {
+  if (options.json) {
     JsonWriter json;
     json.object()
         .member("eval/loss", held_out.loss())
-        .member("eval/bits_per_byte", held_out.bits_per_byte());
-    json.member("targets", held_out.targets)
+        .member("eval/bits_per_byte", held_out.bits_per_byte())
+        .member("targets", held_out.targets)
         .member("bytes", held_out.bytes)
         .member("data", dataset.folder())
         .end();
@@ -177,9 +191,45 @@ int on_data(const Options& o, const engine::Run& run) {
   return 0;
 }
 
+/// Options that contradict each other are refused before the model is opened.
+void check_options(const Options& options) {
+  if (options.ids.empty() && (!options.logits.empty() || !options.grads.empty())) {
+    fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
+  }
+  if ((options.logits == "-") + (options.grads == "-") + options.json > 1) {
+    fail("hocket eval",
+         "--json, --save-logits - and --save-grads - all go to standard output; "
+         "expected one of them there");
+  }
+  if (!options.ids.empty() && !options.data.empty()) {
+    fail("hocket eval", "got --ids and --data; expected one");
+  }
+  if (options.dtype != "f32" && options.dtype != "f64") {
+    fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(options.dtype));
+  }
+}
+
+/// A mode of its own for lists of tokens (--ids) and for held-out files (--data).
+int eval(const Options& options) {
+  check_options(options);
+  std::vector<std::string> set = options.set;
+  if (!options.data.empty()) {
+    set.push_back("data.dir=" + options.data);
+  }
+  const engine::Run run = model_run(options.model, options.dtype, set);
+  if (!options.ids.empty()) return on_ids(options, run);
+  if (run.config.data.dir.empty()) {
+    fail("hocket eval",
+         "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
+         "--ids FILE");
+  }
+  return on_data(options, run);
+}
+
 }  // namespace
 
 void verb_eval(Args& args) {
+  // What can be given, and its help; eval() does it.
   auto options = std::make_shared<Options>();
   args.about(
       "held-out loss of a model, or its logits and gradients for comparison",
@@ -212,34 +262,7 @@ void verb_eval(Args& args) {
       "hocket eval runs/quickstart --ids ids.json --save-logits l2.safetensors "
       "--set plan.dp=2",
       "the same on two ranks");
-  args.run([options] {
-    if (options->ids.empty() && (!options->logits.empty() || !options->grads.empty())) {
-      fail("hocket eval", "--save-logits and --save-grads need --ids FILE");
-    }
-    if ((options->logits == "-") + (options->grads == "-") + options->json > 1) {
-      fail("hocket eval",
-           "--json, --save-logits - and --save-grads - all go to standard output; "
-           "expected one of them there");
-    }
-    if (!options->ids.empty() && !options->data.empty()) {
-      fail("hocket eval", "got --ids and --data; expected one");
-    }
-    if (options->dtype != "f32" && options->dtype != "f64") {
-      fail("hocket eval", "--dtype is {}; expected f32 or f64", quote(options->dtype));
-    }
-    std::vector<std::string> set = options->set;
-    if (!options->data.empty()) {
-      set.push_back("data.dir=" + options->data);
-    }
-    const engine::Run run = model_run(options->model, options->dtype, set);
-    if (!options->ids.empty()) return on_ids(*options, run);
-    if (run.config.data.dir.empty()) {
-      fail("hocket eval",
-           "nothing to evaluate on; try --data DIR (made by `hocket data prepare`) or "
-           "--ids FILE");
-    }
-    return on_data(*options, run);
-  });
+  args.run([options] { return eval(*options); });
 }
 
 }  // namespace hocket::cli

@@ -29,16 +29,88 @@ std::string read_stdin() {
   return text;
 }
 
+struct Options {
+  std::string model, prompt, tokenizer;
+  std::vector<std::string> set;
+  int64_t seed = 1;
+  train::GenerateOptions how;
+  bool json = false;
+};
+
+void check_ranges(const train::GenerateOptions& how) {
+  const auto range = [](const char* what, double value, double least, double most) {
+    if (value < least || value > most) {
+      fail("hocket generate", "{} is {}; expected {} to {}", what, value, least, most);
+    }
+  };
+  range("--max-new-tokens", static_cast<double>(how.max_new_tokens), 1, 1e7);
+  range("--temperature", how.temperature, 0, 100);
+  range("--top-k", static_cast<double>(how.top_k), 0, 1e9);
+  range("--top-p", how.top_p, 0, 1);
+}
+
+/// The tokenizer beside the model, or the one that was named. Error: it is not the model's.
+data::Tokenizer load_tokenizer(const std::string& model_folder, const std::string& named) {
+  const std::string file = named.empty() ? join_path(model_folder, "tokenizer.json") : named;
+  if (!file_exists(file)) {
+    fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
+  }
+  data::Tokenizer tokenizer = data::Tokenizer::load(file);
+  if (!named.empty()) {
+    data::require_tokenizer_of(model_folder, tokenizer, file, "leave --tokenizer out");
+  }
+  return tokenizer;
+}
+
+/// Error if the program that adds token by token, with a cache of `slots`, does not fit into
+/// memory.
+void require_room(const engine::Run& run, int64_t slots) {
+  engine::CompileOptions decode;
+  decode.purpose = engine::Purpose::generate;
+  decode.cache_slots = slots;
+  train::require_memory(run, engine::compile(run, decode).program);
+}
+
+/// Model, tokenizer and weights are opened and checked one after the other, so that whatever is
+/// wrong is told before the first token; then text comes as it is drawn, or as JSON at the end.
+int generate(const Options& options) {
+  check_ranges(options.how);
+  const engine::Run run = model_run(options.model, "f32", options.set);
+  const std::string& folder = run.config.model.path;
+  const data::Tokenizer tokenizer = load_tokenizer(folder, options.tokenizer);
+  const checkpoint::ModelWeights weights(folder, run.model);
+  train::GenerateOptions how = options.how;
+  how.prompt = options.prompt == "-" ? read_stdin() : options.prompt;
+  how.seed = static_cast<uint64_t>(options.seed);
+  const int64_t longest =
+      static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1 + how.max_new_tokens;
+  warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
+  require_room(run, longest);
+  if (!options.json) {
+    fmt::print("{}", how.prompt);
+    std::fflush(stdout);
+    how.on_text = [](const std::string& text) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
+    };
+  }
+  const auto read = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
+    weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
+  };
+  const std::string text = train::generate(run, tokenizer, kernels::cpu_backend(), read, how);
+  if (options.json) {
+    JsonWriter json;
+    json.object().member("prompt", how.prompt).member("text", text).end();
+    fmt::print("{}", json.take());
+  }
+  fmt::print("\n");
+  return 0;
+}
+
 }  // namespace
 
 void verb_generate(Args& args) {
-  struct Options {
-    std::string model, prompt, tokenizer;
-    std::vector<std::string> set;
-    int64_t seed = 1;
-    train::GenerateOptions how;
-    bool json = false;
-  };
+  // What can be given, and its help; generate() does it.
   auto options = std::make_shared<Options>();
   args.about("continue a prompt, token by token",
              "Prints the prompt and what the model adds, as it comes. The prompt stands at the "
@@ -67,61 +139,7 @@ void verb_generate(Args& args) {
       "hocket generate runs/quickstart --prompt '#include <vec' --temperature 0 "
       "--max-new-tokens 20",
       "the most likely continuation");
-  args.run([options] {
-    train::GenerateOptions& how = options->how;
-    auto range = [](const char* what, double v, double least, double most) {
-      if (v < least || v > most) {
-        fail("hocket generate", "{} is {}; expected {} to {}", what, v, least, most);
-      }
-    };
-    range("--max-new-tokens", static_cast<double>(how.max_new_tokens), 1, 1e7);
-    range("--temperature", how.temperature, 0, 100);
-    range("--top-k", static_cast<double>(how.top_k), 0, 1e9);
-    range("--top-p", how.top_p, 0, 1);
-    const engine::Run run = model_run(options->model, "f32", options->set);
-    const std::string& folder = run.config.model.path;
-    const std::string file =
-        options->tokenizer.empty() ? join_path(folder, "tokenizer.json") : options->tokenizer;
-    if (!file_exists(file)) {
-      fail("hocket generate", "{} is not there; try --tokenizer FILE (a tokenizer.json)", file);
-    }
-    const data::Tokenizer tokenizer = data::Tokenizer::load(file);
-    if (!options->tokenizer.empty()) {
-      data::require_tokenizer_of(folder, tokenizer, file, "leave --tokenizer out");
-    }
-    const checkpoint::ModelWeights weights(folder, run.model);
-    how.prompt = options->prompt == "-" ? read_stdin() : options->prompt;
-    how.seed = static_cast<uint64_t>(options->seed);
-    const int64_t longest =
-        static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1 + how.max_new_tokens;
-    warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
-    engine::CompileOptions decode;
-    decode.purpose = engine::Purpose::generate;
-    decode.cache_slots = longest;
-    train::require_memory(run, engine::compile(run, decode).program);
-    auto backend = kernels::cpu_backend();
-    if (!options->json) {
-      fmt::print("{}", how.prompt);
-      std::fflush(stdout);
-      how.on_text = [](const std::string& text) {
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
-      };
-    }
-    const std::string text = train::generate(
-        run, tokenizer, backend,
-        [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
-          weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
-        },
-        how);
-    if (options->json) {
-      JsonWriter json;
-      json.object().member("prompt", how.prompt).member("text", text).end();
-      fmt::print("{}", json.take());
-    }
-    fmt::print("\n");
-    return 0;
-  });
+  args.run([options] { return generate(*options); });
 }
 
 }  // namespace hocket::cli

@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -38,13 +40,14 @@ void list_passes() {
   }
 }
 
-/// The class of ranks that `o.rank` is in, kNone for all.
-int32_t class_of(const program::Program& program, const Options& o) {
-  if (!o.rank) return program::kNone;
-  if (*o.rank < 0 || *o.rank >= program.mesh.size()) {
-    fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *o.rank, program.mesh.size() - 1);
+/// The class of ranks that --rank is in, kNone for all.
+int32_t class_of(const program::Program& program, const Options& options) {
+  if (!options.rank) return program::kNone;
+  if (*options.rank < 0 || *options.rank >= program.mesh.size()) {
+    fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *options.rank,
+         program.mesh.size() - 1);
   }
-  return program.class_of(static_cast<int32_t>(*o.rank));
+  return program.class_of(static_cast<int32_t>(*options.rank));
 }
 
 /// A rank of every pipeline stage.
@@ -56,49 +59,56 @@ std::vector<std::string> first_ranks(const program::Program& program) {
   return list;
 }
 
-std::string text_of(const program::Program& p, const Options& o) {
-  const int32_t cls = class_of(p, o);
-  if (!o.dot) return program::print(p, cls);
-  if (cls == program::kNone && p.classes.size() > 1) {
+std::string text_of(const program::Program& program, const Options& options) {
+  const int32_t cls = class_of(program, options);
+  if (!options.dot) return program::print(program, cls);
+  if (cls == program::kNone && program.classes.size() > 1) {
     fail("hocket graph --dot",
          "the program has {} pipeline stages; expected --rank R, a rank of the stage to draw: {}",
-         p.classes.size(), join(first_ranks(p), ", "));
+         program.classes.size(), join(first_ranks(program), ", "));
   }
-  return program::to_dot(p, std::max(cls, 0));
+  return program::to_dot(program, std::max(cls, 0));
 }
-std::string text_of(const graph::Graph& graph, const Options& o) {
-  return o.dot ? graph::to_dot(graph) : graph::print(graph);
+std::string text_of(const graph::Graph& graph, const Options& options) {
+  return options.dot ? graph::to_dot(graph) : graph::print(graph);
+}
+
+/// The stage or the pass whose result is wanted.
+std::string wanted_of(const Options& options) {
+  if (!options.dump_after.empty()) return options.dump_after;
+  return options.stage.empty() ? "program" : options.stage;
 }
 
 /// Whether a graph is wanted, rather than a program.
-bool shows_graph(const Options& o) {
-  return o.dump_after.empty() ? o.stage != "program"
-                              : passes::find(o.dump_after).on_graph != nullptr;
+bool shows_graph(const Options& options) {
+  return options.dump_after.empty() ? wanted_of(options) != "program"
+                                    : passes::find(options.dump_after).on_graph != nullptr;
 }
 
 /// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage,
 /// and checks what a pass made if asked.
 class Watcher {
  public:
-  Watcher(const engine::Run& run, const Options& o) : run_(run), o_(o), last_(now_ns()) {
-    wanted_ = o.dump_after.empty() ? o.stage : o.dump_after;
-    on_graph_ = shows_graph(o);
+  Watcher(const engine::Run& run, const Options& options)
+      : run_(run), options_(options), last_(now_ns()) {
+    wanted_ = wanted_of(options);
+    on_graph_ = shows_graph(options);
   }
-  void see(const std::string& what, const graph::Graph& g, const program::Program& p) {
+  void see(const std::string& what, const graph::Graph& graph, const program::Program& program) {
     const int64_t now = now_ns();
-    if (o_.times) {
+    if (options_.times) {
       fmt::print(stderr, "{:<12}{}\n", what == "program" ? "finish" : what,
                  human_time(static_cast<double>(now - last_) * 1e-9));
     }
     if (what == "graph" || what == "backward") {
-      reference_ = g;
+      reference_ = graph;
     }
     if (what == wanted_) {
-      text_ = on_graph_ ? text_of(g, o_) : text_of(p, o_);
+      text_ = on_graph_ ? text_of(graph, options_) : text_of(program, options_);
       found_ = true;
     }
-    if (o_.check && what != "graph" && what != "backward") {
-      check(what, g, p);
+    if (options_.check && what != "graph" && what != "backward") {
+      check(what, graph, program);
     }
     last_ = now_ns();
   }
@@ -111,11 +121,11 @@ class Watcher {
   }
 
  private:
-  void check(const std::string& what, const graph::Graph& g, const program::Program& program) {
+  void check(const std::string& what, const graph::Graph& graph, const program::Program& program) {
     program::Program made = program;
-    const bool graph_pass = program.classes.empty();
-    if (graph_pass) {
-      made = parallel::lower(g, run_.plan);
+    // A graph pass has run, and there is no program yet.
+    if (program.classes.empty()) {
+      made = parallel::lower(graph, run_.plan);
     }
     program::finalize(made);
     const check::Verdict verdict = check::check(made, reference_);
@@ -126,96 +136,116 @@ class Watcher {
   }
 
   const engine::Run& run_;
-  const Options& o_;
+  const Options& options_;
   std::string wanted_, text_;
   bool on_graph_ = false, found_ = false;
   graph::Graph reference_;
   int64_t last_;
 };
 
-int schedule(const engine::Run& run, const Options& o) {
-  if (o.dot) {
+int show_schedule(const engine::Run& run, const Options& options) {
+  if (options.dot) {
     fail("hocket graph --dot", "a schedule is a CSV; expected --stage graph, backward or program");
   }
   const int stages = static_cast<int>(run.plan.pp);
   const int micro_batches = static_cast<int>(run.plan.num_micro_batches);
-  const parallel::Schedule s = parallel::make_schedule(run.plan.pp_schedule, stages, micro_batches);
-  parallel::validate(s, stages, micro_batches, true);
-  emit(o.out, parallel::to_csv(s));
+  const parallel::Schedule schedule =
+      parallel::make_schedule(run.plan.pp_schedule, stages, micro_batches);
+  parallel::validate(schedule, stages, micro_batches, true);
+  emit(options.out, parallel::to_csv(schedule));
   return 0;
 }
 
-int show(Options& o) {
-  if (o.list_passes) return list_passes(), 0;
-  if (o.diff) {
-    if (!o.stage.empty() || !o.dump_after.empty() || !o.passes.empty() || !o.skip.empty() ||
-        !o.set.empty() || o.rank || o.dot || o.check || o.times) {
-      fail("hocket graph --diff",
-           "compares two texts as they are; it goes with --limit and --out only");
-    }
-    if (o.inputs.size() != 2) {
-      fail("hocket graph --diff", "got {} files; expected two: hocket graph --diff A B",
-           o.inputs.size());
-    }
-    if (o.limit < 0) fail("hocket graph", "--limit is negative");
-    emit(o.out, diff_texts(o.inputs[0], read_file(o.inputs[0]), o.inputs[1], read_file(o.inputs[1]),
-                           static_cast<size_t>(o.limit)));
+/// --diff: two texts as they are.
+int diff(const Options& options) {
+  if (!options.stage.empty() || !options.dump_after.empty() || !options.passes.empty() ||
+      !options.skip.empty() || !options.set.empty() || options.rank || options.dot ||
+      options.check || options.times) {
+    fail("hocket graph --diff",
+         "compares two texts as they are; it goes with --limit and --out only");
+  }
+  if (options.inputs.size() != 2) {
+    fail("hocket graph --diff", "got {} files; expected two: hocket graph --diff A B",
+         options.inputs.size());
+  }
+  if (options.limit < 0) fail("hocket graph", "--limit is negative");
+  const std::string &a = options.inputs[0], &b = options.inputs[1];
+  emit(options.out,
+       diff_texts(a, read_file(a), b, read_file(b), static_cast<size_t>(options.limit)));
+  return 0;
+}
+
+/// Error unless the options name one thing of one run.
+void check_options(const Options& options) {
+  if (options.inputs.size() != 1) {
+    fail("hocket graph", "got {} arguments; expected one RUN; try: hocket graph --help",
+         options.inputs.size());
+  }
+  const std::string& stage = options.stage;
+  if (!options.dump_after.empty() && !stage.empty()) {
+    fail("hocket graph", "got --stage {} and --dump-after {}; expected one of them", quote(stage),
+         quote(options.dump_after));
+  }
+  constexpr std::string_view kStages[] = {"", "graph", "backward", "program", "schedule"};
+  if (std::find(std::begin(kStages), std::end(kStages), stage) == std::end(kStages)) {
+    fail("hocket graph --stage", "got {}; expected graph, backward, program or schedule",
+         quote(stage));
+  }
+  if (options.rank && shows_graph(options)) {
+    fail("hocket graph --rank", "{} has no ranks; expected a program: --stage program",
+         options.dump_after.empty() ? "--stage " + stage : "the graph after " + options.dump_after);
+  }
+}
+
+/// --set, and --passes as an override like them; "none" runs no pass at all.
+std::vector<std::string> overrides_of(const Options& options) {
+  std::vector<std::string> overrides = options.set;
+  if (options.passes.empty()) return overrides;
+  std::vector<std::string> names;
+  if (options.passes != "none") {
+    names = comma_list(options.passes);
+  }
+  for (const std::string& name : names) {
+    passes::find(name);
+  }
+  overrides.push_back("plan.passes=[" + join(names, ",") + "]");
+  return overrides;
+}
+
+/// The text of one stage of the run's way, or of what one pass left: the whole way is gone, and the
+/// watcher keeps what is wanted.
+int show(const Options& options) {
+  if (options.list_passes) {
+    list_passes();
     return 0;
   }
-  if (o.inputs.size() != 1) {
-    fail("hocket graph", "got {} arguments; expected one RUN; try: hocket graph --help",
-         o.inputs.size());
-  }
-  if (!o.stage.empty() && !o.dump_after.empty()) {
-    fail("hocket graph", "got --stage {} and --dump-after {}; expected one of them", quote(o.stage),
-         quote(o.dump_after));
-  }
-  if (o.stage.empty()) {
-    o.stage = "program";
-  }
-  if (o.stage != "graph" && o.stage != "backward" && o.stage != "program" &&
-      o.stage != "schedule") {
-    fail("hocket graph --stage", "got {}; expected graph, backward, program or schedule",
-         quote(o.stage));
-  }
-  if (o.rank && shows_graph(o)) {
-    fail("hocket graph --rank", "{} has no ranks; expected a program: --stage program",
-         o.dump_after.empty() ? "--stage " + o.stage : "the graph after " + o.dump_after);
-  }
-  std::vector<std::string> set = o.set;
-  if (!o.passes.empty()) {
-    // "none" runs no pass at all.
-    const std::vector<std::string> names =
-        o.passes == "none" ? std::vector<std::string>{} : comma_list(o.passes);
-    for (const std::string& text : names) {
-      passes::find(text);
-    }
-    set.push_back("plan.passes=[" + join(names, ",") + "]");
-  }
-  const Source source = read_source(o.inputs[0], set, true);
-  if (o.stage == "schedule") return schedule(source.run, o);
-  if (!source.program_text.empty() && (!o.skip.empty() || o.check || o.times)) {
-    fail(o.inputs[0],
+  if (options.diff) return diff(options);
+  check_options(options);
+  const Source source = read_source(options.inputs[0], overrides_of(options), true);
+  if (options.stage == "schedule") return show_schedule(source.run, options);
+  if (!source.program_text.empty() && (!options.skip.empty() || options.check || options.times)) {
+    fail(options.inputs[0],
          "is a program, whose passes have run; --skip, --check and --times need the "
          "run.yaml that it was made from");
   }
-  if (!source.program_text.empty() && o.dump_after.empty() && o.stage == "program") {
-    emit(o.out, text_of(program::parse_program(source.program_text), o));
+  if (!source.program_text.empty() && wanted_of(options) == "program") {
+    emit(options.out, text_of(program::parse_program(source.program_text), options));
     return 0;
   }
-  Watcher watcher(source.run, o);
-  engine::CompileOptions options;
-  options.skip_passes = comma_list(o.skip);
-  options.observe = [&](const std::string& what, const graph::Graph& graph,
-                        const program::Program& program) { watcher.see(what, graph, program); };
-  engine::compile(source.run, options);
-  emit(o.out, watcher.text());
+  Watcher watcher(source.run, options);
+  engine::CompileOptions how;
+  how.skip_passes = comma_list(options.skip);
+  how.observe = [&](const std::string& what, const graph::Graph& graph,
+                    const program::Program& program) { watcher.see(what, graph, program); };
+  engine::compile(source.run, how);
+  emit(options.out, watcher.text());
   return 0;
 }
 
 }  // namespace
 
 void verb_graph(Args& args) {
+  // What can be given, and its help; show() does it.
   auto options = std::make_shared<Options>();
   args.about(
       "show the graph or the program of a run, and what a pass changes",

@@ -20,13 +20,81 @@
 
 namespace hocket::cli {
 
+namespace {
+
+struct Options {
+  std::string run, cluster, profile, trace;
+  std::vector<std::string> set;
+  bool json = false, all_ranks = false;
+};
+
+/// The timings of --profile, else of cluster.profile; none, with a warning, if the latter are of
+/// another machine. Error: those of --profile are.
+std::optional<cost::Profile> profile_of(const Options& options, const engine::Run& run,
+                                        const cost::Cluster& cluster) {
+  const std::string& file = options.profile.empty() ? run.config.cluster.profile : options.profile;
+  if (file.empty()) return std::nullopt;
+  cost::Profile profile = cost::read_profile(file);
+  const std::string why = cost::mismatch(profile, cluster);
+  if (why.empty()) return profile;
+  if (!options.profile.empty()) {
+    fail("hocket simulate", "--profile {} {}; try without it", file, why);
+  }
+  log_warning("cluster.profile {} is not used: it {}", file, why);
+  return std::nullopt;
+}
+
+sim::SimOptions sim_options(const engine::Run& run, const engine::Compiled& compiled,
+                            bool all_ranks) {
+  sim::SimOptions options;
+  options.all_ranks = all_ranks;
+  options.tokens = compiled.tokens_per_step;
+  if (engine::evaluates(run)) {
+    options.evaluation =
+        engine::evaluation_bytes(engine::compile(run, engine::evaluation_options(run)).program);
+  }
+  options.model_flops = cost::model_flops(compiled.reference).training() *
+                        static_cast<double>(compiled.program.num_micro_batches);
+  return options;
+}
+
+/// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
+/// with the other; the words go to standard error where the trace takes standard output.
+int simulate(const Options& options) {
+  if (options.json && options.trace == "-") {
+    fail("hocket simulate", "--json and --trace - both go to standard output; expected one there");
+  }
+  const Source source = read_source(options.run, options.set, true);
+  const engine::Run& run = source.run;
+  const cost::Cluster cluster =
+      engine::cluster_of(run, options.cluster.empty() ? run.config.cluster.file : options.cluster);
+  const std::optional<cost::Profile> profile = profile_of(options, run, cluster);
+  const engine::Compiled compiled = source.compile();
+  const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster));
+  sim::Replay replay;
+  const sim::SimReport report = sim::simulate(
+      compiled.program, costs, sim_options(run, compiled, options.all_ranks), &replay);
+  if (!options.trace.empty()) {
+    trace::write_trace(sim::to_trace(compiled.program, replay), options.trace);
+  }
+  if (options.json) {
+    fmt::print("{}\n", sim::to_json(compiled.program, report));
+    return 0;
+  }
+  std::FILE* words = words_beside(options.trace);
+  fmt::print(words, "model    {}\nplan     {}\n{}", engine::describe(run.model),
+             engine::describe(run), sim::to_text(compiled.program, report));
+  if (!options.trace.empty()) {
+    fmt::print(words, "wrote {}\n", options.trace);
+  }
+  return 0;
+}
+
+}  // namespace
+
 void verb_simulate(Args& args) {
-  struct Options {
-    std::string run, cluster, profile, trace;
-    std::vector<std::string> set;
-    bool json = false, all_ranks = false;
-  };
-  auto o = std::make_shared<Options>();
+  // What can be given, and its help; simulate() does it.
+  auto options = std::make_shared<Options>();
   args.about("predict a step's time and memory on any cluster, real or imagined",
              "Replays the very tasks that `train` would run in a discrete-event simulation: step "
              "time, where each rank's time goes, memory, MFU, the critical path. Durations come "
@@ -34,74 +102,25 @@ void verb_simulate(Args& args) {
              "from a roofline over the cluster file's constants: a prediction without a profile is "
              "marked uncalibrated. Needs only a config.json. docs/simulate.md says how it computes "
              "and what it leaves out.");
-  args.positional("RUN", &o->run,
+  args.positional("RUN", &options->run,
                   "a run.yaml, the text of a program, or a MODEL (its config.json: sequences of "
                   "4,096 tokens on one rank, see --set)");
-  add_set(args, &o->set);
-  args.option("--cluster", "FILE", &o->cluster,
+  add_set(args, &options->set);
+  args.option("--cluster", "FILE", &options->cluster,
               "cluster file (configs/clusters); default: cluster.file, else this machine");
-  args.option("--profile", "FILE", &o->profile,
+  args.option("--profile", "FILE", &options->profile,
               "timings of `hocket profile`; default: cluster.profile");
-  args.option("--trace", "FILE", &o->trace,
+  args.option("--trace", "FILE", &options->trace,
               "write the timeline, for Perfetto (.json or .json.gz; -: standard output)");
-  args.flag("--all-ranks", &o->all_ranks,
+  args.flag("--all-ranks", &options->all_ranks,
             "replay every rank, also where one of its class would do");
-  args.flag("--json", &o->json, "the prediction as JSON: seconds, bytes");
+  args.flag("--json", &options->json, "the prediction as JSON: seconds, bytes");
   args.example(
       "hocket simulate configs/qwen3-30b-a3b.yaml --cluster configs/clusters/h100-64x8.yaml",
       "a 30 B mixture of experts on 512 H100");
   args.example("hocket simulate configs/models/dense-26m --set plan.dp=2 --trace step.json.gz",
                "any config.json, on this machine; the timeline opens in ui.perfetto.dev");
-  args.run([o] {
-    if (o->json && o->trace == "-") {
-      fail("hocket simulate",
-           "--json and --trace - both go to standard output; expected one there");
-    }
-    const Source source = read_source(o->run, o->set, true);
-    const engine::RunConfig& config = source.run.config;
-    const std::string file = o->cluster.empty() ? config.cluster.file : o->cluster;
-    const cost::Cluster cluster = engine::cluster_of(source.run, file);
-    const std::string timed = o->profile.empty() ? config.cluster.profile : o->profile;
-    std::optional<cost::Profile> profile;
-    if (!timed.empty()) {
-      profile = cost::read_profile(timed);
-    }
-    if (const std::string why = profile ? cost::mismatch(*profile, cluster) : ""; !why.empty()) {
-      if (!o->profile.empty()) {
-        fail("hocket simulate", "--profile {} {}; try without it", timed, why);
-      }
-      log_warning("cluster.profile {} is not used: it {}", timed, why);
-      profile.reset();
-    }
-
-    const engine::Compiled compiled = source.compile();
-    sim::SimOptions options;
-    options.all_ranks = o->all_ranks;
-    options.tokens = compiled.tokens_per_step;
-    if (engine::evaluates(source.run)) {
-      options.evaluation = engine::evaluation_bytes(
-          engine::compile(source.run, engine::evaluation_options(source.run)).program);
-    }
-    options.model_flops = cost::model_flops(compiled.reference).training() *
-                          static_cast<double>(compiled.program.num_micro_batches);
-    const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster));
-    sim::Replay replay;
-    const sim::SimReport report = sim::simulate(compiled.program, costs, options, &replay);
-    if (!o->trace.empty()) {
-      trace::write_trace(sim::to_trace(compiled.program, replay), o->trace);
-    }
-    if (o->json) {
-      fmt::print("{}\n", sim::to_json(compiled.program, report));
-      return 0;
-    }
-    std::FILE* words = words_beside(o->trace);
-    fmt::print(words, "model    {}\nplan     {}\n{}", engine::describe(source.run.model),
-               engine::describe(source.run), sim::to_text(compiled.program, report));
-    if (!o->trace.empty()) {
-      fmt::print(words, "wrote {}\n", o->trace);
-    }
-    return 0;
-  });
+  args.run([options] { return simulate(*options); });
 }
 
 }  // namespace hocket::cli

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cli/inputs.h"
@@ -57,8 +56,8 @@ void verb_train(Args& args) {
     if (options->print_config) {
       // Printed before it is refused: it says where a value that does not fit came from.
       engine::Run run = engine::resolve_run(options->run, options->set);
-      fmt::print(
-          "{}", options->json ? run.resolved.to_json().dump(2) + "\n" : run.resolved.to_yaml(true));
+      fmt::print("{}",
+                 options->json ? run.resolved.to_json_text(2) + "\n" : run.resolved.to_yaml(true));
       engine::derive(run);
       return 0;
     }

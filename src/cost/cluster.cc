@@ -20,19 +20,19 @@ struct Seen {
 
 std::vector<Seen> constants(const Cluster& cluster) {
   std::vector<Seen> all;
-  const auto add = [&](const char* path, const auto& k) {
-    all.push_back({path, k.value, &k.source});
+  const auto add = [&](const char* path, const auto& constant) {
+    all.push_back({path, constant.value, &constant.source});
   };
-  const Device& d = cluster.device;
-  add("device.memory", d.memory);
-  add("device.memory_bandwidth", d.memory_bandwidth);
-  add("device.launch", d.launch);
-  add("device.peak.bf16", d.peak.bf16);
-  add("device.peak.f32", d.peak.f32);
-  add("device.peak.f64", d.peak.f64);
-  add("device.efficiency.matmul", d.efficiency.matmul);
-  add("device.efficiency.attention", d.efficiency.attention);
-  add("device.efficiency.memory", d.efficiency.memory);
+  const Device& device = cluster.device;
+  add("device.memory", device.memory);
+  add("device.memory_bandwidth", device.memory_bandwidth);
+  add("device.launch", device.launch);
+  add("device.peak.bf16", device.peak.bf16);
+  add("device.peak.f32", device.peak.f32);
+  add("device.peak.f64", device.peak.f64);
+  add("device.efficiency.matmul", device.efficiency.matmul);
+  add("device.efficiency.attention", device.efficiency.attention);
+  add("device.efficiency.memory", device.efficiency.memory);
   add("links.intra.latency", cluster.links.intra.latency);
   add("links.intra.bandwidth", cluster.links.intra.bandwidth);
   add("links.intra.efficiency", cluster.links.intra.efficiency);
@@ -70,26 +70,25 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
   group_shape.nodes = 0;
   group_shape.per_node = group_shape.members;
   for (size_t i = 0; i < nodes.size();) {
-    size_t j = i;
-    while (j < nodes.size() && nodes[j] == nodes[i]) {
-      ++j;
+    size_t end = i;
+    while (end < nodes.size() && nodes[end] == nodes[i]) {
+      ++end;
     }
-    group_shape.per_node = std::min(group_shape.per_node, static_cast<int32_t>(j - i));
+    group_shape.per_node = std::min(group_shape.per_node, static_cast<int32_t>(end - i));
     ++group_shape.nodes;
-    i = j;
+    i = end;
   }
   return group_shape;
 }
 
 double Cluster::peak_flops(graph::DType dtype) const {
   using graph::DType;
-  const Peak& p = device.peak;
-  double value = p.f32.value;
+  double value = device.peak.f32.value;
   if (dtype == DType::bf16) {
-    value = p.bf16.value;
+    value = device.peak.bf16.value;
   }
   if (dtype == DType::f64) {
-    value = p.f64.value;
+    value = device.peak.f64.value;
   }
   if (value <= 0) {
     fail(name, "the cluster gives no peak for {}; try adding device.peak.{}",
@@ -99,18 +98,21 @@ double Cluster::peak_flops(graph::DType dtype) const {
 }
 
 void Cluster::validate(const std::string& where) const {
-  for (const Seen& k : constants(*this)) {
-    const bool share = k.path.find("efficiency") != std::string::npos;
-    const bool optional = share || k.path.find("peak") != std::string::npos ||
-                          k.path == "device.launch" ||
-                          (this_machine && k.path == "device.memory") ||
-                          (nodes == 1 && k.path.starts_with("links.inter")) ||
-                          (capacity() == 1 && k.path.starts_with("links"));
-    if (!optional && k.value <= 0) {
-      fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0", k.path);
+  // A constant must be given unless there is a default for it, or nothing here could ask for it:
+  // links of a cluster of one device, links between nodes of a cluster of one.
+  for (const Seen& constant : constants(*this)) {
+    const bool share = constant.path.find("efficiency") != std::string::npos;
+    const bool optional = share || constant.path.find("peak") != std::string::npos ||
+                          constant.path == "device.launch" ||
+                          (this_machine && constant.path == "device.memory") ||
+                          (nodes == 1 && constant.path.starts_with("links.inter")) ||
+                          (capacity() == 1 && constant.path.starts_with("links"));
+    if (!optional && constant.value <= 0) {
+      fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0",
+           constant.path);
     }
-    if (share && k.value > 1) {
-      fail(where, "{} is {}; expected a share between 0 and 1", k.path, k.value);
+    if (share && constant.value > 1) {
+      fail(where, "{} is {}; expected a share between 0 and 1", constant.path, constant.value);
     }
   }
   if (this_machine && (cores_per_node > 0 || device.memory.value > 0)) {
@@ -128,11 +130,12 @@ void Cluster::validate(const std::string& where) const {
 
 std::vector<std::string> Cluster::unsourced() const {
   std::vector<std::string> missing;
-  for (const Seen& k : constants(*this)) {
+  for (const Seen& constant : constants(*this)) {
     const bool given =
-        k.value > 0 && !(k.path.find("efficiency") != std::string::npos && k.value == 1);
-    if (given && k.source->empty()) {
-      missing.push_back(k.path);
+        constant.value > 0 &&
+        !(constant.path.find("efficiency") != std::string::npos && constant.value == 1);
+    if (given && constant.source->empty()) {
+      missing.push_back(constant.path);
     }
   }
   return missing;

@@ -51,6 +51,9 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     : cluster_(std::move(cluster)),
       profile_(std::move(profile)),
       threads_(std::max<int64_t>(1, threads)) {
+  // A profile replaces the file's constants by what was measured here, and gives three kinds of
+  // times: of tasks as they are (`timed_`), of an op at several sizes, between which others are
+  // interpolated (`points_`), and how far that is off (hold_out).
   if (!profile_) return;
   if (const std::string why = mismatch(*profile_, cluster_); !why.empty()) {
     fail("cost", "the profile {}", why);
@@ -90,26 +93,27 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
     timed_.emplace(timed_task.key, TaskCost{timed_task.ns + profile_->task_overhead_ns,
                                             Provenance::timed, timed_task.spread});
     if (timed_task.flops <= 0 && timed_task.bytes <= 0) continue;
-    const double x = roofline_s(timed_task.op, graph::parse_dtype(timed_task.dtype),
-                                timed_task.flops, timed_task.bytes);
-    if (timed_task.ns > 0 && x > 0) {
-      points_[{timed_task.op, timed_task.dtype}].push_back({x, static_cast<double>(timed_task.ns)});
+    const double roofline = roofline_s(timed_task.op, graph::parse_dtype(timed_task.dtype),
+                                       timed_task.flops, timed_task.bytes);
+    if (timed_task.ns > 0 && roofline > 0) {
+      points_[{timed_task.op, timed_task.dtype}].push_back(
+          {roofline, static_cast<double>(timed_task.ns)});
     }
   }
   for (auto& [key, points] : points_) {
-    std::sort(points.begin(), points.end(), [](const Point& point, const Point& b) {
-      return std::tie(point.roofline_s, point.ns) < std::tie(b.roofline_s, b.ns);
+    std::sort(points.begin(), points.end(), [](const Point& left, const Point& right) {
+      return std::tie(left.roofline_s, left.ns) < std::tie(right.roofline_s, right.ns);
     });
     // Sizes that the roofline cannot tell apart: their mean.
     std::vector<Point> merged;
     for (size_t i = 0; i < points.size();) {
-      size_t j = i;
+      size_t end = i;
       double sum = 0;
-      for (; j < points.size() && points[j].roofline_s == points[i].roofline_s; ++j) {
-        sum += points[j].ns;
+      for (; end < points.size() && points[end].roofline_s == points[i].roofline_s; ++end) {
+        sum += points[end].ns;
       }
-      merged.push_back({points[i].roofline_s, sum / static_cast<double>(j - i)});
-      i = j;
+      merged.push_back({points[i].roofline_s, sum / static_cast<double>(end - i)});
+      i = end;
     }
     points = std::move(merged);
   }
@@ -164,9 +168,9 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
 /// Piecewise linear in log(time) over log(roofline); outside the timed sizes, proportional to the
 /// roofline from the nearest one.
 double CostModel::scaled_ns(const std::vector<Point>& points, double x) const {
-  const auto above =
-      std::lower_bound(points.begin(), points.end(), x,
-                       [](const Point& point, double v) { return point.roofline_s < v; });
+  const auto above = std::lower_bound(
+      points.begin(), points.end(), x,
+      [](const Point& point, double roofline) { return point.roofline_s < roofline; });
   if (above == points.end()) return points.back().ns * x / points.back().roofline_s;
   if (above == points.begin()) return above->ns * x / above->roofline_s;
   const Point& a = *(above - 1);
@@ -211,12 +215,16 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   const double alpha = (crosses ? far : near).latency.value;
   // A ring enters and leaves a node once per channel, through the adapter of another device each
   // time: k members on a node have k adapters for it.
-  const double beta = !crosses       ? near.bytes_per_s()
-                      : per_node > 1 ? std::min(near.bytes_per_s(), per_node * far.bytes_per_s())
-                                     : far.bytes_per_s();
+  double beta = crosses ? far.bytes_per_s() : near.bytes_per_s();
+  if (crosses && per_node > 1) {
+    beta = std::min(near.bytes_per_s(), per_node * far.bytes_per_s());
+  }
   // All members start together; of the op's algorithms the fastest is taken. In a direct one, what
   // stays in the node and what leaves it move side by side.
-  const double inside = shape.nodes > 1 ? per_node - 1 : crosses ? 0 : n - 1;
+  double inside = crosses ? 0 : n - 1;
+  if (shape.nodes > 1) {
+    inside = per_node - 1;
+  }
   const double outside = n - 1 - inside;
   double s = std::numeric_limits<double>::infinity();
   if (!program::is_communication(kind) || !comm::op(kind.communication).algorithms) {

@@ -19,10 +19,14 @@ ModelFlops model_flops(const graph::Graph& graph, double mean_keys) {
     for (const graph::TensorId id : node.in) {
       in.push_back(graph.tensor(id).type);
     }
-    double& part = op.family == ops::Family::attention ? total.attention
-                   : op.family == ops::Family::loss    ? total.head
-                                                       : total.linear;
-    part += op.model_flops(node.attrs, in, mean_keys);
+    const double flops = op.model_flops(node.attrs, in, mean_keys);
+    if (op.family == ops::Family::attention) {
+      total.attention += flops;
+    } else if (op.family == ops::Family::loss) {
+      total.head += flops;
+    } else {
+      total.linear += flops;
+    }
   }
   return total;
 }

@@ -26,19 +26,19 @@ std::string types(const std::vector<graph::TensorType>& list) {
   return out + ")";
 }
 
-double positive(const JsonView& json_view, std::string_view key) {
-  const double x = json_view.get_double(key);
+double positive(const JsonView& at, std::string_view key) {
+  const double x = at.get_double(key);
   if (!(x >= 0) || !std::isfinite(x)) {
-    json_view.at(key).fail(fmt::format("is {}; expected >= 0", x));
+    at.at(key).fail(fmt::format("is {}; expected >= 0", x));
   }
   return x;
 }
 
-int64_t natural(const JsonView& json_view, std::string_view key, int64_t otherwise,
+int64_t natural(const JsonView& at, std::string_view key, int64_t otherwise,
                 int64_t most = std::numeric_limits<int64_t>::max()) {
-  const int64_t x = json_view.get_int(key, otherwise);
+  const int64_t x = at.get_int(key, otherwise);
   if (x < 0 || x > most) {
-    json_view.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
+    at.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
   }
   return x;
 }
@@ -51,21 +51,21 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
     root.at("format").fail(fmt::format("is \"{}\"; expected \"{}\"; try `hocket profile` again",
                                        root.get_string("format"), kFormat));
   }
-  Profile p;
+  Profile profile;
   if (root.has("device")) {
-    p.device = root.get_string("device");
+    profile.device = root.get_string("device");
   }
   if (root.has("machine")) {
     const JsonView machine = root.at("machine");
     for (const std::string& key : machine.keys()) {
-      p.machine[key] = machine.get_string(key);
+      profile.machine[key] = machine.get_string(key);
     }
   }
-  p.cores = natural(root, "cores", 0);
-  p.threads = std::max<int64_t>(1, natural(root, "threads", 1));
-  p.task_overhead_ns = natural(root, "task_overhead_ns", 0, kMaxTaskNs);
+  profile.cores = natural(root, "cores", 0);
+  profile.threads = std::max<int64_t>(1, natural(root, "threads", 1));
+  profile.task_overhead_ns = natural(root, "task_overhead_ns", 0, kMaxTaskNs);
   if (root.has("memory_bytes_per_s")) {
-    p.memory_bytes_per_s = positive(root, "memory_bytes_per_s");
+    profile.memory_bytes_per_s = positive(root, "memory_bytes_per_s");
   }
   if (root.has("peak_flops")) {
     const JsonView peak = root.at("peak_flops");
@@ -73,7 +73,7 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
       if (dtype != "f32" && dtype != "f64" && dtype != "bf16") {
         peak.fail(fmt::format("has \"{}\"; expected f32, f64 or bf16", dtype));
       }
-      p.peak_flops[dtype] = positive(peak, dtype);
+      profile.peak_flops[dtype] = positive(peak, dtype);
     }
   }
   if (root.has("links")) {
@@ -83,7 +83,7 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
         links.fail(fmt::format("has \"{}\"; expected intra or inter", name));
       }
       const JsonView link = links.at(name);
-      TimedLink& timed_link = p.links[name];
+      TimedLink& timed_link = profile.links[name];
       timed_link.latency_ns = positive(link, "latency_ns");
       timed_link.bytes_per_s = positive(link, "bytes_per_s");
       if (timed_link.bytes_per_s == 0) {
@@ -92,23 +92,23 @@ Profile from_json(const nlohmann::json& json, const std::string& where) {
     }
   }
   const JsonView tasks = root.at("tasks");
-  p.tasks.reserve(tasks.size());
+  profile.tasks.reserve(tasks.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const JsonView json_view = tasks.at(i);
+    const JsonView row = tasks.at(i);
     TimedTask task;
-    task.key = json_view.get_string("kind");
-    task.op = json_view.get_string("op");
-    task.dtype = json_view.get_string("dtype");
+    task.key = row.get_string("kind");
+    task.op = row.get_string("op");
+    task.dtype = row.get_string("dtype");
     if (task.dtype != "f32" && task.dtype != "f64" && task.dtype != "bf16") {
-      json_view.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
+      row.at("dtype").fail(fmt::format("is \"{}\"; expected f32, f64 or bf16", task.dtype));
     }
-    task.flops = positive(json_view, "flops");
-    task.bytes = natural(json_view, "bytes", 0);
-    task.ns = natural(json_view, "ns", 0, kMaxTaskNs);
-    task.spread = json_view.has("spread") ? positive(json_view, "spread") : 0;
-    p.tasks.push_back(std::move(task));
+    task.flops = positive(row, "flops");
+    task.bytes = natural(row, "bytes", 0);
+    task.ns = natural(row, "ns", 0, kMaxTaskNs);
+    task.spread = row.has("spread") ? positive(row, "spread") : 0;
+    profile.tasks.push_back(std::move(task));
   }
-  return p;
+  return profile;
 }
 
 }  // namespace
@@ -132,6 +132,8 @@ Profile parse_profile(std::string_view text, const std::string& where) {
 }
 
 std::string to_json(const Profile& profile) {
+  // What was not measured is left out, as from_json takes it; the order of the keys is that of the
+  // file's description.
   using Json = nlohmann::ordered_json;
   Json root;
   root["format"] = kFormat;

@@ -2,7 +2,6 @@
 #include "engine/compile.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "autodiff/autodiff.h"
@@ -12,11 +11,14 @@
 #include "passes/pass.h"
 #include "program/finalize.h"
 #include "program/memory.h"
+#include "program/text.h"
 
 namespace hocket::engine {
 
 namespace {
 
+/// The model's graph for one micro-batch of all ranks. The purposes differ in what it ends with
+/// (losses, logits), whether it is to be differentiated, and whether it has a KV cache.
 graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t tokens,
                          int64_t seq_len, int64_t num_micro_batches) {
   using Mode = models::BuildOptions::Mode;
@@ -95,13 +97,27 @@ Compiled compile(const Run& run, const CompileOptions& options) {
   runner.after = [&](const passes::Pass& pass) { observe(pass.name, graph, result.program); };
   runner.run(graph);
   result.program = parallel::lower(graph, plan);
-  result.program.config = run.resolved.to_json().dump();
+  result.program.config = run.resolved.to_json_text();
   observe("lower", graph, result.program);
   runner.run(result.program);
   program::finalize(result.program);
   observe("program", graph, result.program);
   result.tokens_per_step = tokens * plan.num_micro_batches;
   return result;
+}
+
+Compiled compile_given(const Run& run, const std::string& program_text) {
+  Compiled compiled = compile(run);
+  program::Program given = program::parse_program(program_text);
+  // Batches are cut, and ranks started, as the plan says.
+  if (given.mesh != compiled.program.mesh) {
+    fail(run.name,
+         "the program is of another mesh of ranks than the plan in its configuration; "
+         "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
+         run.plan.pp, run.plan.dp, run.plan.ep);
+  }
+  compiled.program = std::move(given);
+  return compiled;
 }
 
 CompileOptions evaluation_options(const Run& run) {

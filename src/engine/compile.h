@@ -41,6 +41,10 @@ struct Compiled {
 
 Compiled compile(const Run& run, const CompileOptions& options = {});
 
+/// The training of `run`, with the program of the given text in place of the lowered one. Error: it
+/// is of another mesh of ranks than the run's plan.
+Compiled compile_given(const Run& run, const std::string& program_text);
+
 /// How held-out data is evaluated under the run's plan: forward only, losses.
 CompileOptions evaluation_options(const Run& run);
 /// True if training this run also evaluates: it names data, and some of that is held out.

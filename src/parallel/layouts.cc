@@ -54,8 +54,9 @@ Layout initial_layout(const graph::Tensor& tensor, const Mesh& mesh) {
 double input_cost(const graph::Tensor& tensor, Placement from, Placement to, int32_t n) {
   if (from == to) return 0;
   if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::state) return kInfinity;
-  if (from.is_partial() && to.is_split() && tensor.type.dtype != graph::DType::i64)
+  if (from.is_partial() && to.is_split() && tensor.type.dtype != graph::DType::i64) {
     return kInfinity;
+  }
   return reshard_cost(tensor.type, from, to, n);
 }
 
@@ -84,11 +85,13 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   // row_of -> counts of the same routing.
   std::vector<TensorId> counts_of_rows(graph.tensors.size(), kNone);
 
-  std::vector<TensorType> in_types, out_types;
+  std::vector<TensorType> in_types;
+  std::vector<TensorType> out_types;
   for (const graph::Node& node : graph.nodes) {
     const ops::Op& op = ops::find(node.op);
     const size_t n_in = node.in.size() - node.accumulate.size();
-    in_types.clear(), out_types.clear();
+    in_types.clear();
+    out_types.clear();
     for (size_t i = 0; i < n_in; ++i) {
       in_types.push_back(graph.tensor(node.in[i]).type);
     }
@@ -121,7 +124,8 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
           }
         }
         if (cost < best_cost) {
-          best = &signature, best_cost = cost;
+          best = &signature;
+          best_cost = cost;
         }
       }
       if (!best) {
@@ -135,9 +139,10 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
         result.tensor[static_cast<size_t>(node.out[output])].on[axis] = best->out[output];
       }
     }
-    for (size_t o = 0, k = n_in; o < node.out.size(); ++o) {
-      if (node.accumulate.contains(o)) {
-        wanted.in[k++] = result.tensor[static_cast<size_t>(node.out[o])];
+    size_t accumulator = n_in;
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (node.accumulate.contains(output)) {
+        wanted.in[accumulator++] = result.tensor[static_cast<size_t>(node.out[output])];
       }
     }
 

@@ -43,23 +43,27 @@ class Stamper {
   }
 
   void run(const std::vector<Action>& actions) {
+    // Actions in the schedule's order. B is the whole backward pass of a micro-batch; where it is
+    // split, I makes the gradients of activations, and W later those of weights. Reductions that
+    // no contribution has set off (they wait for other stages) follow, then the step itself.
     for (const Action& action : actions) {
       action_ends_.push_back({});
       begin_action();
-      auto stamp = [&](const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
+      const auto stamp = [&](const std::vector<TaskTemplate>& list, size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
           add(list[i], action.micro_batch);
         }
       };
-      const size_t w = stage_.weights_begin, all = stage_.backward.size();
+      const size_t weights = stage_.weights_begin;
+      const size_t all = stage_.backward.size();
       if (action.kind == 'F') {
         stamp(stage_.forward, 0, stage_.forward.size());
       }
       if (action.kind == 'B' || action.kind == 'I') {
-        stamp(stage_.backward, 0, w);
+        stamp(stage_.backward, 0, weights);
       }
       if (action.kind == 'B' || action.kind == 'W') {
-        stamp(stage_.backward, w, all);
+        stamp(stage_.backward, weights, all);
       }
     }
     for (size_t grad = 0; grad < stage_.grads.size(); ++grad) {
@@ -118,7 +122,8 @@ class Stamper {
       buffer.name = value.name;
     }
     cls_.buffers.push_back(std::move(buffer));
-    return id = static_cast<BufferId>(cls_.buffers.size() - 1);
+    id = static_cast<BufferId>(cls_.buffers.size() - 1);
+    return id;
   }
 
   void add(const TaskTemplate& made, int micro_batch) {
@@ -136,8 +141,9 @@ class Stamper {
     }
     for (size_t output = 0; output < made.out.size(); ++output) {
       ValueId value = made.out[output];
-      auto shared = std::find_if(made.shares.begin(), made.shares.end(),
-                                 [&](auto& p) { return p.first == static_cast<int>(output); });
+      auto shared = std::find_if(made.shares.begin(), made.shares.end(), [&](const auto& pair) {
+        return pair.first == static_cast<int>(output);
+      });
       if (shared != made.shares.end()) {
         BufferId taken = buffer(shared->second, micro_batch);
         take_over(value, micro_batch, taken);
@@ -178,26 +184,26 @@ class Stamper {
     }
     cls_.tasks.push_back(std::move(task));
     for (ValueId output : made.out) {
-      for (size_t g : reductions_of_[static_cast<size_t>(output)]) {
-        const auto& needed = stage_.grads[g].contributions;
-        if (!reduced_[g] && !stage_.grads[g].at_end &&
+      for (size_t grad : reductions_of_[static_cast<size_t>(output)]) {
+        const auto& needed = stage_.grads[grad].contributions;
+        if (!reduced_[grad] && !stage_.grads[grad].at_end &&
             std::all_of(needed.begin(), needed.end(), [&](ValueId value) {
               return remaining_[static_cast<size_t>(value)] == 0;
             })) {
-          reduce(g);
+          reduce(grad);
         }
       }
     }
   }
 
-  void reduce(size_t g) {
-    reduced_[g] = true;
-    for (const TaskTemplate& made : stage_.grads[g].tasks) {
+  void reduce(size_t grad) {
+    reduced_[grad] = true;
+    for (const TaskTemplate& made : stage_.grads[grad].tasks) {
       add(made, kNone);
     }
   }
 
-  /// The output value v lives in the buffer that it updates in place.
+  /// The output value lives in the buffer that it updates in place.
   void take_over(ValueId value_id, int micro_batch, BufferId taken) {
     const Value& value = stage_.values[static_cast<size_t>(value_id)];
     if (value.life == Value::Life::micro_batch) {
@@ -234,22 +240,24 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
   program.num_layers = graph.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
-  const int stages = static_cast<int>(plan.pp), n = program.num_micro_batches;
+  const int stages = static_cast<int>(plan.pp);
+  const int micro_batches = program.num_micro_batches;
   const bool train = !graph.grads.empty();
-  Schedule schedule = train ? make_schedule(plan.pp_schedule, stages, n) : forward_only(stages, n);
-  validate(schedule, stages, n, train);
+  const Schedule schedule = train ? make_schedule(plan.pp_schedule, stages, micro_batches)
+                                  : forward_only(stages, micro_batches);
+  validate(schedule, stages, micro_batches, train);
   const Layouts layouts = choose_layouts(graph, program.mesh);
   const std::vector<int32_t> stage_of_layer = plan.stage_of_layers(graph.num_layers);
   program.classes.resize(static_cast<size_t>(stages));
-  for (int s = 0; s < stages; ++s) {
-    const auto& actions = schedule.ranks[static_cast<size_t>(s)];
+  for (int id = 0; id < stages; ++id) {
+    const auto& actions = schedule.ranks[static_cast<size_t>(id)];
     bool split = std::any_of(actions.begin(), actions.end(),
                              [](const Action& action) { return action.kind == 'W'; });
-    StageTemplate stage = lower_stage(graph, plan, layouts, stage_of_layer, s, split, program);
-    RankClass& cls = program.classes[static_cast<size_t>(s)];
-    cls.name = fmt::format("stage{}", s);
-    cls.stage = s;
-    Stamper(stage, cls, static_cast<int>(graph.tensors.size()), n).run(actions);
+    StageTemplate stage = lower_stage(graph, plan, layouts, stage_of_layer, id, split, program);
+    RankClass& cls = program.classes[static_cast<size_t>(id)];
+    cls.name = fmt::format("stage{}", id);
+    cls.stage = id;
+    Stamper(stage, cls, static_cast<int>(graph.tensors.size()), micro_batches).run(actions);
   }
   return program;
 }

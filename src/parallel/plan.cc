@@ -23,8 +23,8 @@ graph::Mesh Plan::mesh() const {
 void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   // What is wrong is said by key: sizes, divisibility of experts and layers, then the two bounds
   // that keep a mistyped plan from making a program that nobody can hold in memory.
-  auto positive = [](const char* key, int64_t v) {
-    if (v < 1) fail("plan", "{} is {}; expected at least 1", key, v);
+  const auto positive = [](const char* key, int64_t value) {
+    if (value < 1) fail("plan", "{} is {}; expected at least 1", key, value);
   };
   positive("plan.pp", pp);
   positive("plan.dp", dp);
@@ -71,11 +71,13 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
 
 std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
   std::vector<int32_t> stages;
-  for (int64_t s = 0; s < pp; ++s) {
+  for (int64_t stage = 0; stage < pp; ++stage) {
     // Without pp_layers, later stages get the smaller shares: the last one has the head as well.
-    int64_t n = pp_layers.empty() ? num_layers / pp + (s < num_layers % pp ? 1 : 0)
-                                  : pp_layers[static_cast<size_t>(s)];
-    stages.insert(stages.end(), static_cast<size_t>(n), static_cast<int32_t>(s));
+    int64_t layers = num_layers / pp + (stage < num_layers % pp ? 1 : 0);
+    if (!pp_layers.empty()) {
+      layers = pp_layers[static_cast<size_t>(stage)];
+    }
+    stages.insert(stages.end(), static_cast<size_t>(layers), static_cast<int32_t>(stage));
   }
   return stages;
 }

@@ -18,16 +18,17 @@ Schedule one_f_one_b(int stages, int micro_batches) {
   for (int stage = 0; stage < stages; ++stage) {
     std::vector<Action> row;
     int warmup = std::min(stages - 1 - stage, micro_batches);
-    int f = 0, b = 0;
-    while (f < warmup) {
-      row.push_back({'F', stage, f++});
+    int forward = 0;
+    int backward = 0;
+    while (forward < warmup) {
+      row.push_back({'F', stage, forward++});
     }
-    while (f < micro_batches) {
-      row.push_back({'F', stage, f++});
-      row.push_back({'B', stage, b++});
+    while (forward < micro_batches) {
+      row.push_back({'F', stage, forward++});
+      row.push_back({'B', stage, backward++});
     }
-    while (b < micro_batches) {
-      row.push_back({'B', stage, b++});
+    while (backward < micro_batches) {
+      row.push_back({'B', stage, backward++});
     }
     schedule.ranks.push_back(std::move(row));
   }
@@ -69,7 +70,7 @@ std::string to_csv(const Schedule& schedule) {
 
 namespace {
 Action parse_cell(std::string_view cell, std::string_view where, size_t row, size_t column) {
-  auto bad = [&](const char* why) {
+  const auto bad = [&](const char* why) {
     fail(where, "row {}, column {}: cell '{}' {}; expected <stage><F|B|I|W><micro-batch>, e.g. 0F0",
          row + 1, column + 1, cell, why);
   };
@@ -87,23 +88,23 @@ Action parse_cell(std::string_view cell, std::string_view where, size_t row, siz
   if (at == cell.npos) {
     bad("has no action");
   }
-  Action a;
-  a.kind = cell[at];
-  auto number = [&](std::string_view text, int& out) {
+  Action action;
+  action.kind = cell[at];
+  const auto number = [&](std::string_view text, int& out) {
     auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out);
     if (ec != std::errc() || end != text.data() + text.size() || out < 0) {
       bad("has a bad number");
     }
   };
-  number(cell.substr(0, at), a.stage);
-  number(cell.substr(at + 1), a.micro_batch);
-  return a;
+  number(cell.substr(0, at), action.stage);
+  number(cell.substr(at + 1), action.micro_batch);
+  return action;
 }
 }  // namespace
 
 Schedule parse_csv(std::string_view text, std::string_view where) {
-  Schedule s;
-  s.source = where;
+  Schedule schedule;
+  schedule.source = where;
   while (!text.empty()) {
     size_t eol = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, eol);
@@ -125,14 +126,28 @@ Schedule parse_csv(std::string_view text, std::string_view where) {
       }
       // An empty cell is an idle slot.
       if (!cell.empty()) {
-        row.push_back(parse_cell(cell, where, s.ranks.size(), column));
+        row.push_back(parse_cell(cell, where, schedule.ranks.size(), column));
       }
       begin = comma + 1;
     }
-    s.ranks.push_back(std::move(row));
+    schedule.ranks.push_back(std::move(row));
   }
-  if (s.ranks.empty()) fail(where, "the schedule is empty; expected a row per pipeline rank");
-  return s;
+  if (schedule.ranks.empty())
+    fail(where, "the schedule is empty; expected a row per pipeline rank");
+  return schedule;
+}
+
+/// What of a micro-batch must have run before an action of this kind, as in `done` of validate.
+static std::string_view needed_before(char kind) {
+  switch (kind) {
+    case 'F':
+      return "";
+    case 'B':
+    case 'I':
+      return "F";
+    default:
+      return "FI";
+  }
 }
 
 void validate(const Schedule& schedule, int stages, int micro_batches, bool with_backward) {
@@ -145,36 +160,32 @@ void validate(const Schedule& schedule, int stages, int micro_batches, bool with
     std::map<int, std::string> done;
     const auto& row = schedule.ranks[static_cast<size_t>(stage)];
     for (size_t c = 0; c < row.size(); ++c) {
-      const Action& a = row[c];
-      auto bad = [&](const std::string& why) {
-        fail(where, "row {}, column {}: {}{}{} {}", stage + 1, c + 1, a.stage, a.kind,
-             a.micro_batch, why);
+      const Action& action = row[c];
+      const auto bad = [&](const std::string& why) {
+        fail(where, "row {}, column {}: {}{}{} {}", stage + 1, c + 1, action.stage, action.kind,
+             action.micro_batch, why);
       };
-      if (a.stage != stage) {
-        bad(fmt::format("belongs to stage {}; expected {}", a.stage, stage));
+      if (action.stage != stage) {
+        bad(fmt::format("belongs to stage {}; expected {}", action.stage, stage));
       }
-      if (a.micro_batch >= micro_batches) {
+      if (action.micro_batch >= micro_batches) {
         bad(fmt::format("is beyond the {} micro-batches of a step", micro_batches));
       }
-      std::string& before = done[a.micro_batch];
-      bool ok = a.kind == 'F'   ? before.empty()
-                : a.kind == 'B' ? before == "F"
-                : a.kind == 'I' ? before == "F"
-                                : before == "FI";
-      if (!ok) {
+      std::string& before = done[action.micro_batch];
+      if (before != needed_before(action.kind)) {
         bad(before.empty() ? "comes before its forward" : "comes after " + before);
       }
-      if (!with_backward && a.kind != 'F') {
+      if (!with_backward && action.kind != 'F') {
         bad("is a backward action of a forward-only program");
       }
-      before += a.kind;
+      before += action.kind;
     }
-    for (int m = 0; m < micro_batches; ++m) {
-      const std::string& all = done[m];
-      bool ok = with_backward ? all == "FB" || all == "FIW" : all == "F";
+    for (int micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+      const std::string& all = done[micro_batch];
+      const bool ok = with_backward ? all == "FB" || all == "FIW" : all == "F";
       if (!ok) {
         fail(where, "row {}: micro-batch {} runs '{}'; expected F and then B, or F, I, W",
-             stage + 1, m, all);
+             stage + 1, micro_batch, all);
       }
     }
   }

@@ -53,6 +53,9 @@ class StageLowering {
         accumulated_(graph.tensors.size(), false),
         is_output_(graph.tensors.size(), false),
         sizes_of_(graph.tensors.size(), kNone) {
+    // What all stages must agree on is found in the whole graph: which tensors add up over
+    // micro-batches (losses and contributions to gradients), which the host reads, and which
+    // stages read a tensor that another one makes: its maker sends it to each of them.
     for (TensorId id : graph.losses) {
       accumulated_[idx(id)] = true;
     }
@@ -68,8 +71,8 @@ class StageLowering {
     for (const graph::Node& node : graph.nodes) {
       if (node.phase == graph::Phase::optimizer) continue;
       for (TensorId id : node.in) {
-        graph::NodeId node_id = graph.tensor(id).producer;
-        if (node_id != kNone && stage_of(graph.nodes[idx(node_id)]) != stage_of(node)) {
+        const graph::NodeId producer = graph.tensor(id).producer;
+        if (producer != kNone && stage_of(graph.nodes[idx(producer)]) != stage_of(node)) {
           remote_consumers_[idx(id)].insert(stage_of(node));
         }
       }
@@ -125,9 +128,8 @@ class StageLowering {
   std::vector<int32_t> holders(TensorId param) const;
 
   Phase phase_of(const graph::Node& node) const {
-    return node.phase == graph::Phase::forward    ? Phase::forward
-           : node.phase == graph::Phase::backward ? Phase::backward
-                                                  : Phase::optimizer;
+    if (node.phase == graph::Phase::forward) return Phase::forward;
+    return node.phase == graph::Phase::backward ? Phase::backward : Phase::optimizer;
   }
 
   const Graph& graph_;
@@ -254,7 +256,8 @@ TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t laye
 Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
                                        const std::vector<ValueId>& in,
                                        const std::vector<ValueId>& out) const {
-  std::vector<TensorType> in_types, out_types;
+  std::vector<TensorType> in_types;
+  std::vector<TensorType> out_types;
   for (ValueId input : in) {
     in_types.push_back(out_.values[idx(input)].type);
   }
@@ -283,7 +286,8 @@ TaskTemplate& StageLowering::add_communication(const comm::Op& op, graph::Attrs 
 TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId value_id,
                                          List& list, Phase phase, int32_t layer) {
   const bool sends = role == comm::Role::send;
-  const std::vector<ValueId> value{value_id}, nothing;
+  const std::vector<ValueId> value{value_id};
+  const std::vector<ValueId> nothing;
   Kind kind =
       communication_kind(comm::message(role), {}, sends ? value : nothing, sends ? nothing : value);
   TaskTemplate made = make(std::move(kind), peer_lane(stage - stage_, role), phase, layer);
@@ -316,11 +320,14 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
   }
 }
 
+/// The sizes of an exchange over `axis`, made once per counts tensor: the counts of the experts
+/// that the rank then has come with them, as a value of the tensor in the new layout.
 ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase phase,
                              int32_t layer) {
   ValueId& sizes = sizes_of_[idx(counts)];
   if (sizes != kNone) return sizes;
-  Layout from = layouts_.tensor[idx(counts)], to = from;
+  const Layout from = layouts_.tensor[idx(counts)];
+  Layout to = from;
   to[axis] = Placement::split(0);
   ValueId in = find(counts, from);
   HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
@@ -370,12 +377,12 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     from = find(tensor, layout);
   }
   for (size_t a = mesh_.axes.size(); a-- > 0;) {
-    const Placement placement = layout.on[a], q = to.on[a];
-    if (placement == q) continue;
-    layout.on[a] = q;
+    const Placement has = layout.on[a];
+    const Placement wants = to.on[a];
+    if (has == wants) continue;
+    layout.on[a] = wants;
     const int32_t axis = static_cast<int32_t>(a);
-    const auto step =
-        comm::resharding(out_.values[idx(from)].type, placement, q, mesh_.axes[a].size);
+    const auto step = comm::resharding(out_.values[idx(from)].type, has, wants, mesh_.axes[a].size);
     if (!step) {
       fail("lower", "no resharding of {} from {} to {}", logical.name,
            to_string(out_.values[idx(from)].layout, mesh_), to_string(to, mesh_));
@@ -403,19 +410,19 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
   // The value of a tensor in the layout that it has where it is made. Parameters, states and inputs
   // come into being when first asked for. An activation is here already if its node runs on this
   // stage; otherwise the stage that makes it sends it, and the receive stands here.
-  const graph::Tensor& t = graph_.tensor(tensor);
+  const graph::Tensor& asked = graph_.tensor(tensor);
   const Layout& layout = layouts_.tensor[idx(tensor)];
   if (ValueId value = find(tensor, layout); value != kNone) return value;
-  if (t.kind == TensorKind::param || t.kind == TensorKind::state) {
+  if (asked.kind == TensorKind::param || asked.kind == TensorKind::state) {
     return add_value(tensor, layout, Value::Life::persistent);
   }
-  if (t.kind == TensorKind::input) {
-    return add_value(tensor, layout, t.per_step ? Value::Life::step_input : Value::Life::input);
+  if (asked.kind == TensorKind::input) {
+    return add_value(tensor, layout, asked.per_step ? Value::Life::step_input : Value::Life::input);
   }
-  HOCKET_CHECK(t.producer != kNone && user.phase != graph::Phase::optimizer,
-               "{} is not on stage {}", t.name, stage_);
-  const int32_t from = stage_of(graph_.nodes[idx(t.producer)]);
-  HOCKET_CHECK(from != stage_, "{} is used before it is made", t.name);
+  HOCKET_CHECK(asked.producer != kNone && user.phase != graph::Phase::optimizer,
+               "{} is not on stage {}", asked.name, stage_);
+  const int32_t from = stage_of(graph_.nodes[idx(asked.producer)]);
+  HOCKET_CHECK(from != stage_, "{} is used before it is made", asked.name);
   ValueId value = add_value(tensor, layout, Value::Life::micro_batch);
   add_message(comm::Role::receive, from, value, list, phase_of(user), user.layer);
   return value;
@@ -486,9 +493,9 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   Kind kind;
   kind.op = node.op;
   kind.attrs = node.attrs;
-  TaskTemplate task_template;
+  TaskTemplate operands;
   for (size_t i = 0; i < n_in; ++i) {
-    task_template.in.push_back(in[i]);
+    operands.in.push_back(in[i]);
     kind.in.push_back(out_.values[idx(in[i])].type);
   }
   size_t acc = n_in;
@@ -496,8 +503,8 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     const TensorId tensor = node.out[output];
     Value::Life life =
         in_step_ || accumulated_[idx(tensor)] ? Value::Life::step : Value::Life::micro_batch;
-    const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(), [&](auto& p) {
-      return p.second == static_cast<int>(output);
+    const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(), [&](const auto& pair) {
+      return pair.second == static_cast<int>(output);
     });
     ValueId value_id = add_value(tensor, layouts_.tensor[idx(tensor)], life);
     Value& value = out_.values[idx(value_id)];
@@ -507,12 +514,12 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     }
     if (updates != op.inplace.end()) {
-      task_template.shares.push_back({static_cast<int>(output), in[idx(updates->first)]});
+      operands.shares.push_back({static_cast<int>(output), in[idx(updates->first)]});
     }
     if (node.accumulate.contains(output)) {
-      task_template.shares.push_back({static_cast<int>(output), in[acc++]});
+      operands.shares.push_back({static_cast<int>(output), in[acc++]});
     }
-    task_template.out.push_back(value_id);
+    operands.out.push_back(value_id);
     kind.out.push_back(value.type);
   }
   int64_t experts = 0;  // of the whole tensors
@@ -526,9 +533,9 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
   made.task.origin = origin;
-  made.in = std::move(task_template.in);
-  made.out = std::move(task_template.out);
-  made.shares = std::move(task_template.shares);
+  made.in = std::move(operands.in);
+  made.out = std::move(operands.out);
+  made.shares = std::move(operands.shares);
   list.push_back(std::move(made));
   if (!in_step_) {
     for (TensorId id : node.out) {
@@ -598,8 +605,6 @@ void StageLowering::emit_grads() {
         reshard(sum, layouts_.tensor[idx(grad.param)], list, Phase::grad, param.layer);
     if (is_output_[idx(total)]) {
       out_.values[idx(reduced)].output = true;
-    }
-    if (is_output_[idx(total)]) {
       out_.values[idx(reduced)].name = graph_.tensor(total).name;
     }
     out_.grads.push_back(std::move(reduction));
@@ -622,7 +627,8 @@ bool StageLowering::runs_here(const graph::Node& node) const {
 /// over the pipeline, to which stages that lack a parameter contribute zero.
 void StageLowering::gather_norms(const graph::Node& clip, List& list) {
   if (plan_.pp == 1) return;
-  std::vector<ValueId> in, out;
+  std::vector<ValueId> in;
+  std::vector<ValueId> out;
   for (TensorId id : clip.in) {
     ValueId value = find(id, Layout{});
     if (value == kNone) {
@@ -696,27 +702,26 @@ void StageLowering::protect_shared(List& list) {
       last_read[idx(input)] = static_cast<int64_t>(i);
     }
     // A later taker of the same buffer is a reader as well.
-    for (auto& [o, v] : list[i].shares) {
-      last_read[idx(v)] = static_cast<int64_t>(i);
+    for (const auto& [output, value] : list[i].shares) {
+      last_read[idx(value)] = static_cast<int64_t>(i);
     }
   }
   List result;
   for (size_t i = 0; i < list.size(); ++i) {
     TaskTemplate made = std::move(list[i]);
-    for (auto& [o, v] : made.shares) {
-      const Value value = out_.values[idx(v)];
+    for (auto& [output, taken] : made.shares) {
+      const Value value = out_.values[idx(taken)];
       if (value.life != Value::Life::micro_batch) continue;
-      if (last_read[idx(v)] <= static_cast<int64_t>(i) && !value.output) continue;
+      if (last_read[idx(taken)] <= static_cast<int64_t>(i) && !value.output) continue;
       ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
       values_of_[idx(value.tensor)].pop_back();
       Kind kind{.op = "copy", .attrs = {}, .in = {value.type}, .out = {value.type}};
       set_cost(&kind, ops::find("copy"), 0);
-      TaskTemplate task_template =
-          make(std::move(kind), Lane::compute, made.task.phase, made.task.layer);
-      task_template.in = {v};
-      task_template.out = {copy};
-      result.push_back(std::move(task_template));
-      v = copy;
+      TaskTemplate copying = make(std::move(kind), Lane::compute, made.task.phase, made.task.layer);
+      copying.in = {taken};
+      copying.out = {copy};
+      result.push_back(std::move(copying));
+      taken = copy;
     }
     result.push_back(std::move(made));
   }
@@ -738,24 +743,22 @@ StageTemplate StageLowering::run(bool split_backward) {
       }
     }
   }
-  auto is_weight_grad = [&](const TaskTemplate& made) {
+  const auto is_weight_grad = [&](const TaskTemplate& made) {
     return !made.out.empty() && std::all_of(made.out.begin(), made.out.end(), [&](ValueId value) {
       return out_.values[idx(value)].accumulator;
     });
   };
   out_.weights_begin = out_.backward.size();
   if (split_backward) {
-    auto it =
+    const auto weights =
         std::stable_partition(out_.backward.begin(), out_.backward.end(),
                               [&](const TaskTemplate& made) { return !is_weight_grad(made); });
-    out_.weights_begin = static_cast<size_t>(it - out_.backward.begin());
+    out_.weights_begin = static_cast<size_t>(weights - out_.backward.begin());
   }
   // Hazards of in-place updates are judged over forward and backward together.
   const size_t n_weights = out_.backward.size() - out_.weights_begin;
-  const size_t n_forward = out_.forward.size();
   List both = std::move(out_.forward);
   std::move(out_.backward.begin(), out_.backward.end(), std::back_inserter(both));
-  HOCKET_CHECK(n_forward <= both.size(), "lost tasks");
   protect_shared(both);
   auto first_backward = std::find_if(both.begin(), both.end(), [](const TaskTemplate& made) {
     return made.task.phase == Phase::backward;

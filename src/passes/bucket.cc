@@ -52,8 +52,8 @@ class Bucketing {
       flush(bucket);
     }
     for (Task& task : tasks_) {
-      for (TaskId& task_id : task.deps) {
-        task_id = renamed_[static_cast<size_t>(task_id)];
+      for (TaskId& dep : task.deps) {
+        dep = renamed_[static_cast<size_t>(dep)];
       }
     }
     cls_.tasks = std::move(tasks_);

@@ -68,11 +68,11 @@ std::string PassOptions::text(std::string_view key) const {
 PassRunner::PassRunner(std::vector<std::string> names, std::vector<std::string> skip,
                        PassOptions options)
     : options_(std::move(options)) {
-  for (const std::string& text : skip) {
-    find(text);
+  for (const std::string& name : skip) {
+    find(name);  // throws for a name that no pass has
   }
-  for (const std::string& text : names) {
-    if (const Pass& pass = find(text); std::find(skip.begin(), skip.end(), text) == skip.end()) {
+  for (const std::string& name : names) {
+    if (const Pass& pass = find(name); std::find(skip.begin(), skip.end(), name) == skip.end()) {
       passes_.push_back(&pass);
     }
   }

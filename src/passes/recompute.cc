@@ -20,6 +20,8 @@ namespace {
 
 /// Forward nodes of `layer` whose repetition the backward nodes of the layer need.
 std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
+  // Back from what the backward nodes read, through forward nodes of the layer that may be
+  // repeated; what another layer makes, or a node that is not repeated, is kept and ends the walk.
   std::set<NodeId> repeat;
   std::vector<TensorId> wanted;
   for (const graph::Node& node : graph.nodes) {
@@ -52,6 +54,9 @@ struct Options {
 
 void run(Graph& graph, const Options& options) {
   if (options.recompute == "none" || graph.grads.empty()) return;
+  // The repeated nodes stand right before the first backward node of their layer, with outputs of
+  // their own ("@again"); from there on backward nodes read these. The first versions are then read
+  // by forward nodes alone, and their memory is free until the layer's backward pass begins.
   const bool full = options.recompute == "full";
   std::vector<graph::Node> nodes;
   std::set<int32_t> done;

@@ -60,12 +60,15 @@ class ClockBuilder {
 }  // namespace
 
 void add_dependencies(RankClass& cls) {
+  // Tasks are walked in issue order. What a task must wait for: the last writer of what it reads,
+  // and of what it writes the last writer and all readers since (one per lane: the last of a lane
+  // implies the others), in other lanes only. Of these and of the dependencies that it had, those
+  // stay that the clock of its lane and the ones kept so far do not imply.
   const size_t n = cls.tasks.size();
-  // Per buffer: last writer, and the last reader since in each lane.
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<std::array<TaskId, kNumLanes>> readers(cls.buffers.size());
-  for (auto& r : readers) {
-    r.fill(kNone);
+  for (auto& last_readers : readers) {
+    last_readers.fill(kNone);
   }
   ClockBuilder clock(n);
   std::vector<TaskId> wanted;
@@ -73,9 +76,9 @@ void add_dependencies(RankClass& cls) {
     Task& task = cls.tasks[i];
     const size_t lane = lane_of(task);
     wanted = task.deps;
-    auto want = [&](TaskId task) {
-      if (task != kNone && lane_of(cls.tasks[static_cast<size_t>(task)]) != lane) {
-        wanted.push_back(task);
+    const auto want = [&](TaskId other) {
+      if (other != kNone && lane_of(cls.tasks[static_cast<size_t>(other)]) != lane) {
+        wanted.push_back(other);
       }
     };
     for (BufferId input : task.in) {
@@ -83,21 +86,20 @@ void add_dependencies(RankClass& cls) {
     }
     for (BufferId output : task.out) {
       want(writer[static_cast<size_t>(output)]);
-      for (TaskId task : readers[static_cast<size_t>(output)]) {
-        want(task);
+      for (TaskId reader : readers[static_cast<size_t>(output)]) {
+        want(reader);
       }
     }
     // Latest first: what an earlier one proves is then already known.
     std::sort(wanted.begin(), wanted.end(), std::greater<>());
     Clock start = clock.lane_start(lane);
     task.deps.clear();
-    for (TaskId task_id : wanted) {
-      const size_t l = lane_of(cls.tasks[static_cast<size_t>(task_id)]);
-      HOCKET_CHECK(task_id < static_cast<TaskId>(i), "task {} depends on the later task {}", i,
-                   task_id);
-      if (start[l] >= clock.position(task_id)) continue;
-      task.deps.push_back(task_id);
-      merge(start, clock.done(task_id, l));
+    for (TaskId dep : wanted) {
+      const size_t dep_lane = lane_of(cls.tasks[static_cast<size_t>(dep)]);
+      HOCKET_CHECK(dep < static_cast<TaskId>(i), "task {} depends on the later task {}", i, dep);
+      if (start[dep_lane] >= clock.position(dep)) continue;
+      task.deps.push_back(dep);
+      merge(start, clock.done(dep, dep_lane));
     }
     std::sort(task.deps.begin(), task.deps.end());
     clock.add(static_cast<TaskId>(i), lane, start);
@@ -172,7 +174,7 @@ class Arena {
   }
 
   void release(int64_t offset, int64_t bytes, Clock needs) {
-    auto next = blocks_.lower_bound(offset);
+    auto next = blocks_.lower_bound(offset);  // free neighbours join it, and their needs
     if (next != blocks_.end() && next->first == offset + bytes) {
       merge(needs, next->second.needs);
       bytes += next->second.bytes;
@@ -253,8 +255,8 @@ class Slots {
   /// Address of every slot, one after the other from `begin` on, and last the end of them all.
   std::vector<int64_t> addresses(int64_t begin) const {
     std::vector<int64_t> list{begin};
-    for (const Slot& s : slots_) {
-      list.push_back(list.back() + s.bound);
+    for (const Slot& slot : slots_) {
+      list.push_back(list.back() + slot.bound);
     }
     return list;
   }
@@ -276,13 +278,14 @@ void plan_memory(const Program& program, RankClass& cls) {
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
   // its last use, with the clock of all its uses; whatever is placed there next must know them
   // finished.
-  const size_t n = cls.tasks.size(), m = cls.buffers.size();
+  const size_t num_tasks = cls.tasks.size();
+  const size_t num_buffers = cls.buffers.size();
   const std::vector<Clock> at = clocks(cls);
   const std::vector<int32_t> position = lane_positions(cls);
-  std::vector<TaskId> last_use(m, kNone);
-  std::vector<Clock> used(m, before_everything());
+  std::vector<TaskId> last_use(num_buffers, kNone);
+  std::vector<Clock> used(num_buffers, before_everything());
   int64_t workspace = 0;
-  for (size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
     workspace = std::max(workspace, program.kind(task).workspace);
     for (const auto* list : {&task.in, &task.out}) {
@@ -295,11 +298,11 @@ void plan_memory(const Program& program, RankClass& cls) {
 
   Arena arena;
   Slots slots;
-  std::vector<size_t> slot_of(m, SIZE_MAX);
+  std::vector<size_t> slot_of(num_buffers, SIZE_MAX);
   for (Buffer& buffer : cls.buffers) {
     buffer.offset = kNone;
   }
-  for (size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
     for (BufferId id : task.out) {
       const size_t b = static_cast<size_t>(id);
@@ -334,7 +337,7 @@ void plan_memory(const Program& program, RankClass& cls) {
     task.workspace = program.kind(task).workspace > 0 ? arena.top() : kNone;
   }
   const std::vector<int64_t> address = slots.addresses(arena.top() + align(workspace));
-  for (size_t b = 0; b < m; ++b) {
+  for (size_t b = 0; b < num_buffers; ++b) {
     if (slot_of[b] != SIZE_MAX) {
       cls.buffers[b].offset = address[slot_of[b]];
     }

@@ -20,7 +20,7 @@ namespace hocket::program {
 int64_t whole_pages(int64_t bytes) { return round_up(bytes, kPageBytes); }
 
 std::string parts_text(const Memory& memory) {
-  auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  const auto size = [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   std::string text = fmt::format(
       "{} persistent, {} inputs and outputs, {} step buffers, {} messages", size(memory.persistent),
       size(memory.inputs_outputs), size(memory.step_buffers), size(memory.messages));
@@ -31,9 +31,11 @@ std::string parts_text(const Memory& memory) {
 }
 
 std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
+  // Buffers share addresses and pages, so bytes must not be added up: every stretch that is written
+  // is widened to whole pages, and those that overlap or touch are joined.
   const RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
   std::vector<Range> touched;
-  auto touch = [&](int64_t offset, int64_t bytes) {
+  const auto touch = [&](int64_t offset, int64_t bytes) {
     if (offset < 0 || bytes <= 0 || offset > INT64_MAX / 2 - bytes) {
       return;  // nowhere
     }
@@ -47,8 +49,8 @@ std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
   for (const Task& task : cls.tasks) {
     touch(task.workspace, program.kind(task).workspace);
   }
-  std::sort(touched.begin(), touched.end(), [](const Range& range, const Range& b) {
-    return std::tie(range.begin, range.end) < std::tie(b.begin, b.end);
+  std::sort(touched.begin(), touched.end(), [](const Range& left, const Range& right) {
+    return std::tie(left.begin, left.end) < std::tie(right.begin, right.end);
   });
   std::vector<Range> joined;
   for (const Range& range : touched) {
@@ -96,7 +98,7 @@ std::vector<Message> match(const Program& program, int32_t from, int32_t to) {
     }
   }
   std::sort(list.begin(), list.end(),
-            [](const Message& a, const Message& b) { return a.send < b.send; });
+            [](const Message& left, const Message& right) { return left.send < right.send; });
   return list;
 }
 
@@ -115,8 +117,8 @@ struct Timing {
 };
 
 void merge(Clock& into, const Clock& other) {
-  for (size_t l = 0; l < into.size(); ++l) {
-    into[l] = std::max(into[l], other[l]);
+  for (size_t lane = 0; lane < into.size(); ++lane) {
+    into[lane] = std::max(into[lane], other[lane]);
   }
 }
 
@@ -138,19 +140,19 @@ class InFlight {
 
  private:
   int64_t bound_to(int32_t rank, int32_t peer);
-  const Timing* timing(int32_t cls);
+  const Timing* timing(int32_t cls);  ///< null if the class is not ordered
 
   const Program& p_;
   std::vector<std::unique_ptr<Timing>> timing_;
 };
 
 const Timing* InFlight::timing(int32_t cls) {
-  auto& t = timing_[static_cast<size_t>(cls)];
-  const RankClass& c = p_.classes[static_cast<size_t>(cls)];
-  if (!t && is_ordered(c)) {
-    t = std::make_unique<Timing>(c);
+  auto& known = timing_[static_cast<size_t>(cls)];
+  const RankClass& rank_class = p_.classes[static_cast<size_t>(cls)];
+  if (!known && is_ordered(rank_class)) {
+    known = std::make_unique<Timing>(rank_class);
   }
-  return t.get();
+  return known.get();
 }
 
 /// All ranks of a class do the same: the first stands for them.
@@ -179,7 +181,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
   // it may still be held, but for those whose receive the sender knows to have ended. Only what the
   // peer itself says counts as known, not what a third rank passes on: that can make the bound
   // larger than need be, never too small.
-  const int32_t here = p_.class_of(rank), there = p_.class_of(peer);
+  const int32_t here = p_.class_of(rank);
+  const int32_t there = p_.class_of(peer);
   const RankClass& mine = p_.classes[static_cast<size_t>(here)];
   const RankClass& theirs = p_.classes[static_cast<size_t>(there)];
   const Timing* my_time = timing(here);
@@ -191,25 +194,26 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
   if (my_time && their_time) {
     std::vector<Message> replies = match(p_, peer, rank);
     std::sort(replies.begin(), replies.end(),
-              [](const Message& a, const Message& b) { return a.recv < b.recv; });
-    for (const Message& m : replies) {
-      if (m.recv == kNone) continue;
-      auto& list = told[static_cast<size_t>(mine.tasks[static_cast<size_t>(m.recv)].lane)];
-      Clock known = their_time->done(theirs, m.send);
+              [](const Message& left, const Message& right) { return left.recv < right.recv; });
+    for (const Message& reply : replies) {
+      if (reply.recv == kNone) continue;
+      auto& list = told[static_cast<size_t>(mine.tasks[static_cast<size_t>(reply.recv)].lane)];
+      Clock known = their_time->done(theirs, reply.send);
       if (!list.empty()) {
         merge(known, list.back().second);
       }
-      list.push_back({my_time->position[static_cast<size_t>(m.recv)], known});
+      list.push_back({my_time->position[static_cast<size_t>(reply.recv)], known});
     }
   }
-  auto known_at = [&](TaskId task) {
+  const auto known_at = [&](TaskId task) {
     Clock known;
     known.fill(-1);
-    for (size_t l = 0; my_time && l < told.size(); ++l) {
-      const int32_t received = my_time->at[static_cast<size_t>(task)][l];
-      auto after = std::upper_bound(told[l].begin(), told[l].end(), received,
-                                    [](int32_t at, const auto& t) { return at < t.first; });
-      if (after != told[l].begin()) {
+    for (size_t lane = 0; my_time && lane < told.size(); ++lane) {
+      const int32_t received = my_time->at[static_cast<size_t>(task)][lane];
+      const auto after =
+          std::upper_bound(told[lane].begin(), told[lane].end(), received,
+                           [](int32_t at, const auto& entry) { return at < entry.first; });
+      if (after != told[lane].begin()) {
         merge(known, std::prev(after)->second);
       }
     }
@@ -217,8 +221,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
   };
 
   struct Held {
-    int32_t lane = 0,
-            position = INT32_MAX;  // of the receive; no position: it is never known to end
+    int32_t lane = 0;              // of the receive
+    int32_t position = INT32_MAX;  // in that lane; none: it is never known to end
     int64_t bytes = 0;
   };
   struct Queue {  // messages of one lane of mine
@@ -226,10 +230,10 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
     int64_t bytes = 0, most = 0;
   };
   std::array<Queue, kNumLanes> queues;
-  for (const Message& m : match(p_, rank, peer)) {
-    const Task& send = mine.tasks[static_cast<size_t>(m.send)];
+  for (const Message& message : match(p_, rank, peer)) {
+    const Task& send = mine.tasks[static_cast<size_t>(message.send)];
     Queue& queue = queues[static_cast<size_t>(send.lane)];
-    const Clock known = known_at(m.send);
+    const Clock known = known_at(message.send);
     std::erase_if(queue.held, [&](const Held& held) {
       const bool received = held.position <= known[static_cast<size_t>(held.lane)];
       if (received) {
@@ -241,9 +245,9 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
     for (const TensorType& type : p_.kind(send).in) {
       held.bytes += type.bytes();
     }
-    if (m.recv != kNone && their_time) {
-      held.lane = static_cast<int32_t>(theirs.tasks[static_cast<size_t>(m.recv)].lane);
-      held.position = their_time->position[static_cast<size_t>(m.recv)];
+    if (message.recv != kNone && their_time) {
+      held.lane = static_cast<int32_t>(theirs.tasks[static_cast<size_t>(message.recv)].lane);
+      held.position = their_time->position[static_cast<size_t>(message.recv)];
     }
     queue.held.push_back(held);
     queue.bytes += held.bytes;

@@ -345,8 +345,8 @@ Program parse_program(std::string_view text, const std::string& where) {
         parser.line(raw);
       }
       continue;
-    } catch (const BadLine& e) {
-      why = e.why;
+    } catch (const BadLine& bad_line) {
+      why = bad_line.why;
     } catch (const Error& error) {
       why = error.what();
     }

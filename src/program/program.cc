@@ -82,21 +82,21 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   for (int32_t axis : group.axes) {
     std::vector<std::vector<int32_t>> next;
     const bool some = mesh.axes[static_cast<size_t>(axis)].name == "pp" && !group.members.empty();
-    for (const auto& c : all) {
+    for (const auto& coords : all) {
       for (int32_t i = 0; i < mesh.axes[static_cast<size_t>(axis)].size; ++i) {
         if (some &&
             std::find(group.members.begin(), group.members.end(), i) == group.members.end()) {
           continue;
         }
-        next.push_back(c);
+        next.push_back(coords);
         next.back()[static_cast<size_t>(axis)] = i;
       }
     }
     all = std::move(next);
   }
   std::vector<int32_t> ranks;
-  for (const auto& c : all) {
-    ranks.push_back(mesh.rank(c));
+  for (const auto& coords : all) {
+    ranks.push_back(mesh.rank(coords));
   }
   std::sort(ranks.begin(), ranks.end());
   return ranks;
@@ -113,7 +113,8 @@ bool Program::leaves_node(const Group& group, int32_t cls) const {
   // ends.
   if (ranks_per_node <= 0) return false;
   struct Span {
-    int32_t stride, size, first, last;
+    int32_t stride, size;  // of the axis
+    int32_t first, last;   // coordinates on it
   };
   std::vector<Span> spans;
   int32_t stride = 1;
@@ -127,7 +128,8 @@ bool Program::leaves_node(const Group& group, int32_t cls) const {
                      some ? group.members.back() : mesh.axes[a].size - 1});
   }
   for (int32_t rank : ranks_of(cls)) {
-    int32_t first = rank, last = rank;
+    int32_t first = rank;
+    int32_t last = rank;
     for (const Span& span : spans) {
       const int32_t here = rank / span.stride % span.size;
       first += (span.first - here) * span.stride;
@@ -148,8 +150,8 @@ bool Program::leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const {
 
 int64_t Program::size_of(const Group& group) const {
   int64_t ranks = 1;
-  for (int32_t a : group.axes) {
-    const graph::Axis& axis = mesh.axes[static_cast<size_t>(a)];
+  for (int32_t id : group.axes) {
+    const graph::Axis& axis = mesh.axes[static_cast<size_t>(id)];
     const bool some = axis.name == "pp" && !group.members.empty();
     ranks *= some ? static_cast<int64_t>(group.members.size()) : axis.size;
   }
@@ -158,6 +160,7 @@ int64_t Program::size_of(const Group& group) const {
 
 KindId Program::intern(Kind kind) {
   kind.communication = comm::find(kind.op);
+  // Kinds that were added past this function (by the parser, by tests) show in the number.
   std::map<std::string, KindId>& places = kind_index.places_;
   if (places.size() != kinds.size()) {
     places.clear();
@@ -181,9 +184,9 @@ Group Program::canonical(Group group) const {
   if (group.members.size() == 1 || group.members.size() == stages) {
     group.members.clear();
   }
-  std::erase_if(group.axes, [&](int32_t a) {
-    return a >= 0 && static_cast<size_t>(a) < mesh.axes.size() &&
-           mesh.axes[static_cast<size_t>(a)].size == 1;
+  std::erase_if(group.axes, [&](int32_t axis) {
+    return axis >= 0 && static_cast<size_t>(axis) < mesh.axes.size() &&
+           mesh.axes[static_cast<size_t>(axis)].size == 1;
   });
   return group;
 }
@@ -198,17 +201,17 @@ GroupId Program::intern(const Group& group) {
 }
 
 std::string task_name(const Program& program, int32_t cls, TaskId task) {
-  const RankClass& c = program.classes[static_cast<size_t>(cls)];
-  const Task& t = c.tasks[static_cast<size_t>(task)];
-  std::string name = program.kind(t).op;
-  const std::string place = graph::layer_name(t.layer, program.num_layers);
-  if (t.phase < Phase::grad && !place.empty() && !name.starts_with(place)) {
+  const RankClass& rank_class = program.classes[static_cast<size_t>(cls)];
+  const Task& named = rank_class.tasks[static_cast<size_t>(task)];
+  std::string name = program.kind(named).op;
+  const std::string place = graph::layer_name(named.layer, program.num_layers);
+  if (named.phase < Phase::grad && !place.empty() && !name.starts_with(place)) {
     name += " " + place;
   }
-  if (t.micro_batch >= 0) {
-    name += fmt::format(" mb{}", t.micro_batch);
+  if (named.micro_batch >= 0) {
+    name += fmt::format(" mb{}", named.micro_batch);
   }
-  return name + fmt::format(" {} ({} task {})", to_string(t.phase), c.name, task);
+  return name + fmt::format(" {} ({} task {})", to_string(named.phase), rank_class.name, task);
 }
 
 }  // namespace hocket::program

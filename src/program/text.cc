@@ -252,6 +252,8 @@ std::string identity(const Program& program, const Kind& kind) {
 }
 
 std::string to_dot(const Program& program, int32_t c) {
+  // Three sorts of edges: what a task reads from its writer (with the buffer), the order of its
+  // lane (dotted), and the dependencies that were added (red).
   const RankClass& cls = program.classes[static_cast<size_t>(c)];
   std::string out = "digraph program {\n  rankdir=LR; node [shape=box, fontname=\"monospace\"];\n";
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
@@ -267,8 +269,8 @@ std::string to_dot(const Program& program, int32_t c) {
     }
     prev = static_cast<TaskId>(i);
     for (BufferId input : task.in) {
-      if (TaskId task_id = writer[static_cast<size_t>(input)]; task_id != kNone) {
-        out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", task_id, i, input);
+      if (const TaskId from = writer[static_cast<size_t>(input)]; from != kNone) {
+        out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", from, i, input);
       }
     }
     for (TaskId dep : task.deps) {

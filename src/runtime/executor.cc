@@ -141,6 +141,9 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
 }
 
 void Executor::Impl::prepare() {
+  // Everything that a step needs is looked up here, once: the kernel or the communication of every
+  // task, pointers to its operands, and its dependencies as counters: lanes are in order, so that a
+  // task of another lane has ended when enough tasks of that lane have.
   if (!program::is_planned(program)) {
     fail_run("executor",
              "the program has no memory plan: step buffers without a place in the arena; "
@@ -150,65 +153,65 @@ void Executor::Impl::prepare() {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     const program::Kind& kind = program.kind(task);
-    Prepared p;
-    p.id = static_cast<TaskId>(i);
+    Prepared prepared;
+    prepared.id = static_cast<TaskId>(i);
     for (TaskId dep : task.deps) {
-      p.waits.push_back({static_cast<int>(cls.tasks[static_cast<size_t>(dep)].lane),
-                         position[static_cast<size_t>(dep)] + 1});
+      prepared.waits.push_back({static_cast<int>(cls.tasks[static_cast<size_t>(dep)].lane),
+                                position[static_cast<size_t>(dep)] + 1});
     }
     if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
       fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}",
-               task_name(program, cls_id, p.id), task.in.size(), task.out.size(), kind.in.size(),
-               kind.out.size());
+               task_name(program, cls_id, prepared.id), task.in.size(), task.out.size(),
+               kind.in.size(), kind.out.size());
     }
     for (size_t k = 0; k < task.in.size(); ++k) {
-      p.operands.push_back({address[static_cast<size_t>(task.in[k])], &kind.in[k]});
+      prepared.operands.push_back({address[static_cast<size_t>(task.in[k])], &kind.in[k]});
     }
     for (size_t k = 0; k < task.out.size(); ++k) {
-      p.operands.push_back({address[static_cast<size_t>(task.out[k])], &kind.out[k]});
+      prepared.operands.push_back({address[static_cast<size_t>(task.out[k])], &kind.out[k]});
     }
     if (program::is_communication(kind)) {
       if (!communicator) {
-        fail_run("executor", "{} needs other ranks", task_name(program, cls_id, p.id));
+        fail_run("executor", "{} needs other ranks", task_name(program, cls_id, prepared.id));
       }
-      for (const kernels::TensorRef& tensor_ref : p.operands) {
-        p.pointers.push_back(tensor_ref.data);
+      for (const kernels::TensorRef& operand : prepared.operands) {
+        prepared.pointers.push_back(operand.data);
       }
       if (task.group != kNone) {
-        p.members = program.members(program.groups[static_cast<size_t>(task.group)], rank);
+        prepared.members = program.members(program.groups[static_cast<size_t>(task.group)], rank);
       }
-      p.call.kind = &kind;
-      p.call.lane = task.lane;
+      prepared.call.kind = &kind;
+      prepared.call.lane = task.lane;
       if (task.peer_axis != kNone) {
-        p.call.peer = program.peer_of(task, rank);
+        prepared.call.peer = program.peer_of(task, rank);
       }
-      p.call.tag = task.tag;
+      prepared.call.tag = task.tag;
     } else {
-      p.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
-      if (!p.kernel) {
+      prepared.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
+      if (!prepared.kernel) {
         fail_run("executor", "no kernel for {} in {} ({})", kind.op,
                  to_string(program::compute_dtype(kind)), backend->describe());
       }
-      p.args.attrs = &kind.attrs;
-      p.args.accumulate = task.accumulate.bits();
+      prepared.args.attrs = &kind.attrs;
+      prepared.args.accumulate = task.accumulate.bits();
       if (task.workspace != kNone) {
-        p.args.workspace = arena.data() + task.workspace;
+        prepared.args.workspace = arena.data() + task.workspace;
       }
-      p.args.workspace_bytes = kind.workspace;
+      prepared.args.workspace_bytes = kind.workspace;
     }
-    lanes[static_cast<int>(task.lane)].tasks.push_back(std::move(p));
+    lanes[static_cast<int>(task.lane)].tasks.push_back(std::move(prepared));
   }
   // Spans are taken only now: the vectors do not move any more.
   for (LaneState& lane : lanes) {
-    for (Prepared& p : lane.tasks) {
-      const size_t n = cls.tasks[static_cast<size_t>(p.id)].in.size();
-      if (p.kernel) {
-        p.args.in = std::span(p.operands).first(n);
-        p.args.out = std::span(p.operands).subspan(n);
+    for (Prepared& prepared : lane.tasks) {
+      const size_t inputs = cls.tasks[static_cast<size_t>(prepared.id)].in.size();
+      if (prepared.kernel) {
+        prepared.args.in = std::span(prepared.operands).first(inputs);
+        prepared.args.out = std::span(prepared.operands).subspan(inputs);
       } else {
-        p.call.in = std::span<void* const>(p.pointers).first(n);
-        p.call.out = std::span<void* const>(p.pointers).subspan(n);
-        p.call.members = p.members;
+        prepared.call.in = std::span<void* const>(prepared.pointers).first(inputs);
+        prepared.call.out = std::span<void* const>(prepared.pointers).subspan(inputs);
+        prepared.call.members = prepared.members;
       }
     }
   }
@@ -218,20 +221,23 @@ void Executor::Impl::prepare() {
 }
 
 void Executor::Impl::prepare_poison() {
+  // A buffer's memory is overwritten after the last task (in issue order) that uses it, if that
+  // task is known to come after all other uses: those of its own lane, and those in its clock.
+  // Where it is not, no single task knows the buffer to be dead, and it keeps its content.
   const auto at = program::clocks(cls);
   const auto position = program::lane_positions(cls);
   std::vector<TaskId> last(cls.buffers.size(), kNone);
   std::vector<program::Clock> used(cls.buffers.size());
-  for (auto& c : used) {
-    c.fill(-1);
+  for (program::Clock& clock : used) {
+    clock.fill(-1);
   }
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
         last[static_cast<size_t>(buffer)] = static_cast<TaskId>(i);
-        auto& c = used[static_cast<size_t>(buffer)][static_cast<size_t>(task.lane)];
-        c = std::max(c, position[i]);
+        int32_t& latest = used[static_cast<size_t>(buffer)][static_cast<size_t>(task.lane)];
+        latest = std::max(latest, position[i]);
       }
     }
   }
@@ -252,10 +258,10 @@ void Executor::Impl::prepare_poison() {
     }
   }
   for (LaneState& lane : lanes) {
-    for (Prepared& p : lane.tasks) {
-      for (BufferId buffer : dies[static_cast<size_t>(p.id)]) {
-        p.dead.push_back({address[static_cast<size_t>(buffer)],
-                          cls.buffers[static_cast<size_t>(buffer)].type.bytes()});
+    for (Prepared& prepared : lane.tasks) {
+      for (BufferId buffer : dies[static_cast<size_t>(prepared.id)]) {
+        prepared.dead.push_back({address[static_cast<size_t>(buffer)],
+                                 cls.buffers[static_cast<size_t>(buffer)].type.bytes()});
       }
     }
   }
@@ -272,8 +278,8 @@ int Executor::Impl::used_lanes() const {
 std::string Executor::Impl::unfinished() const {
   std::string names;
   for (const LaneState& lane : lanes) {
-    if (size_t next = static_cast<size_t>(lane.done.load());
-        !lane.ended && next < lane.tasks.size()) {
+    const size_t next = static_cast<size_t>(lane.done.load());
+    if (!lane.ended && next < lane.tasks.size()) {
       names += (names.empty() ? "" : ", ") + task_name(program, cls_id, lane.tasks[next].id);
     }
   }
@@ -329,32 +335,36 @@ void Executor::Impl::lane_main(int lane) {
 }
 
 void Executor::Impl::run_lane(int lane) {
-  for (Prepared& p : lanes[lane].tasks) {
+  // The first error of any lane cancels the step for all: the others return at their next task, or
+  // from their wait. A task that fails is not counted as done.
+  for (Prepared& prepared : lanes[lane].tasks) {
     try {
-      if (cancelled.load(std::memory_order_relaxed) || !wait_for(p)) return;
-      TaskTime& time = times[static_cast<size_t>(p.id)];
+      if (cancelled.load(std::memory_order_relaxed) || !wait_for(prepared)) return;
+      TaskTime& time = times[static_cast<size_t>(prepared.id)];
       time.start_ns = now_ns();
-      if (p.kernel) {
-        p.kernel(p.args);
+      if (prepared.kernel) {
+        prepared.kernel(prepared.args);
       } else {
-        communicator->run(p.call);
+        communicator->run(prepared.call);
       }
       time.end_ns = now_ns();
-      for (auto& [data, bytes] : p.dead) {
+      for (auto& [data, bytes] : prepared.dead) {
         std::memset(data, 0xff, static_cast<size_t>(bytes));
       }
     } catch (const Error& error) {
-      record_error(p.id, error.what(), error.cause());
+      record_error(prepared.id, error.what(), error.cause());
       return;
     } catch (const std::exception& exception) {
-      record_error(p.id, exception.what(), Error::Cause::own);
+      record_error(prepared.id, exception.what(), Error::Cause::own);
       return;
     }
     finish(lane);
   }
 }
 
-/// Waits for the counters of other lanes; false if the step was cancelled meanwhile.
+/// Waits for the counters of other lanes; false if the step was cancelled meanwhile. Most waits are
+/// short, so a lane looks a while before it sleeps; `waiting` spares finish() the lock when nobody
+/// sleeps.
 bool Executor::Impl::wait_for(const Prepared& task) {
   for (const auto& [lane, needed] : task.waits) {
     auto& done = lanes[lane].done;
@@ -433,8 +443,8 @@ bool Executor::has(std::string_view name, int32_t micro_batch) const {
 }
 
 void* Executor::input(std::string_view name, int32_t micro_batch) const {
-  const Buffer& b = buffer(name, micro_batch);
-  return impl_->address[static_cast<size_t>(&b - impl_->cls.buffers.data())];
+  const Buffer& named = buffer(name, micro_batch);
+  return impl_->address[static_cast<size_t>(&named - impl_->cls.buffers.data())];
 }
 
 const void* Executor::output(std::string_view name, int32_t micro_batch) const {
@@ -451,7 +461,8 @@ void Executor::start() {
     std::memset(impl.arena.data(), 0xff, static_cast<size_t>(impl.arena.bytes()));
   }
   for (LaneState& lane : impl.lanes) {
-    lane.done = 0, lane.ended = false;
+    lane.done = 0;
+    lane.ended = false;
   }
   impl.lanes_finished = 0;
   ++impl.step;
@@ -473,7 +484,8 @@ void Executor::wait() {
       progress += lane.done.load();
     }
     if (progress != std::exchange(before, progress)) continue;
-    impl.hung = impl.cancelled = true;
+    impl.hung = true;
+    impl.cancelled = true;
     const std::string text =
         fmt::format("rank {}: {} has not ended, and nothing else has for {} s", impl.rank,
                     impl.unfinished(), std::chrono::duration<double>(window).count());
@@ -497,17 +509,17 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
   Impl& impl = *impl_;
   std::vector<Prepared*> order(impl.cls.tasks.size());
   for (LaneState& lane : impl.lanes) {
-    for (Prepared& p : lane.tasks) {
-      order[static_cast<size_t>(p.id)] = &p;
+    for (Prepared& prepared : lane.tasks) {
+      order[static_cast<size_t>(prepared.id)] = &prepared;
     }
   }
   impl.backend->enter_thread(impl.options.threads);
-  for (Prepared* p : order) {
-    visit(p->id, [&] {
-      if (p->kernel) {
-        p->kernel(p->args);
+  for (Prepared* prepared : order) {
+    visit(prepared->id, [&] {
+      if (prepared->kernel) {
+        prepared->kernel(prepared->args);
       } else {
-        impl.communicator->run(p->call);
+        impl.communicator->run(prepared->call);
       }
     });
   }
@@ -541,8 +553,8 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
                                                     stores[static_cast<size_t>(rank)], options));
     executors_.back()->on_error = [this](const std::string& what) {
       world_->abort(what);
-      for (auto& e : executors_) {
-        e->cancel();
+      for (auto& executor : executors_) {
+        executor->cancel();
       }
     };
   }
@@ -561,13 +573,13 @@ program::Memory LocalRun::measured(int32_t rank) const {
 LocalRun::~LocalRun() { world_->abort("the run has ended"); }
 
 void LocalRun::step() {
-  for (auto& e : executors_) {
-    e->start();
+  for (auto& executor : executors_) {
+    executor->start();
   }
   std::optional<Error> first;
-  for (auto& e : executors_) {
+  for (auto& executor : executors_) {
     try {
-      e->wait();
+      executor->wait();
     } catch (const Error& error) {
       // The rank that failed tells more than those it stopped.
       if (!first ||

@@ -27,15 +27,15 @@ Region::Region(int64_t bytes) : Region(bytes, std::array{program::Range{0, bytes
 
 Region::Region(int64_t bytes, std::span<const program::Range> used) : bytes_(bytes) {
   if (bytes == 0) return;
-  void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) {
+  void* reserved = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
     fail_run("memory", "can't reserve {} bytes: {}; try a smaller micro_batch or recompute", bytes,
              std::strerror(errno));
   }
-  data_ = static_cast<std::byte*>(p);
+  data_ = static_cast<std::byte*>(reserved);
   // The system forms a large page only where the advice holds for all of it.
-  madvise(p, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
+  madvise(reserved, static_cast<size_t>(bytes), MADV_NOHUGEPAGE);
   for (const program::Range& range : used) {
     if (range.end - range.begin < kLargeEnough) continue;
     madvise(data_ + range.begin, static_cast<size_t>(std::min(range.end, bytes) - range.begin),
@@ -95,11 +95,11 @@ PersistentStore::Entry* PersistentStore::find(const std::string& name) {
 }
 
 int64_t PersistentStore::resident_bytes() const {
-  int64_t n = 0;
-  for (const auto& [name, e] : entries_) {
-    n += e.memory.resident_bytes();
+  int64_t bytes = 0;
+  for (const auto& [name, entry] : entries_) {
+    bytes += entry.memory.resident_bytes();
   }
-  return n;
+  return bytes;
 }
 
 }  // namespace hocket::runtime

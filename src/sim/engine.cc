@@ -16,62 +16,63 @@ namespace {
 
 using program::kNone;
 
-/// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
-// Longest step that is simulated: 31 years. What is added to it, a task or two, fits into 64 bits.
+/// Longest step that is simulated: 31 years. What is added to it, a task or two, fits into 64 bits.
 constexpr int64_t kMaxStepNs = 1'000'000'000'000'000'000;
 
+/// Completion of `task` on replayed rank `index` (for a collective: on its lowest member).
 struct Event {
   int64_t ns;
   int32_t index;
   TaskId task;
-  bool operator<(const Event& o) const {
-    if (ns != o.ns) return ns < o.ns;
+  bool operator<(const Event& other) const {
+    if (ns != other.ns) return ns < other.ns;
     return (uint64_t(uint32_t(index)) << 32 | uint32_t(task)) <
-           (uint64_t(uint32_t(o.index)) << 32 | uint32_t(o.task));
+           (uint64_t(uint32_t(other.index)) << 32 | uint32_t(other.task));
   }
 };
 
 /// Four-ary min-heap: half the depth of a binary one, children in one cache line.
 class EventHeap {
  public:
-  bool empty() const { return v_.empty(); }
-  const Event& top() const { return v_.front(); }
-  void push(const Event& e) {
-    v_.push_back(e);
-    size_t i = v_.size() - 1;
-    while (i > 0) {
-      const size_t parent = (i - 1) / 4;
-      if (!(e < v_[parent])) break;
-      v_[i] = v_[parent];
-      i = parent;
+  bool empty() const { return events_.empty(); }
+  const Event& top() const { return events_.front(); }
+  void push(const Event& event) {
+    events_.push_back(event);
+    size_t hole = events_.size() - 1;
+    while (hole > 0) {
+      const size_t parent = (hole - 1) / 4;
+      if (!(event < events_[parent])) break;
+      events_[hole] = events_[parent];
+      hole = parent;
     }
-    v_[i] = e;
+    events_[hole] = event;
   }
   void pop() {
-    const Event e = v_.back();
-    v_.pop_back();
-    const size_t n = v_.size();
+    // The last event fills the hole at the top: it sinks below every child that comes before it.
+    const Event event = events_.back();
+    events_.pop_back();
+    const size_t n = events_.size();
     if (n == 0) return;
-    size_t i = 0;
+    size_t hole = 0;
     while (true) {
-      const size_t first = 4 * i + 1;
+      const size_t first = 4 * hole + 1;
       if (first >= n) break;
       size_t best = first;
       const size_t last = std::min(first + 4, n);
-      for (size_t c = first + 1; c < last; ++c) {
-        if (v_[c] < v_[best]) {
-          best = c;
+      for (size_t child = first + 1; child < last; ++child) {
+        if (events_[child] < events_[best]) {
+          best = child;
         }
       }
-      if (!(v_[best] < e)) break;
-      v_[i] = v_[best];
-      i = best;
+      if (!(events_[best] < event)) break;
+      events_[hole] = events_[best];
+      hole = best;
     }
-    v_[i] = e;
+    events_[hole] = event;
   }
 
  private:
-  std::vector<Event> v_;
+  std::vector<Event> events_;
 };
 
 /// Accounts for where a rank's time goes, at every change of what it is doing.
@@ -104,10 +105,10 @@ struct Node {
   /// The next to finish, ties by (rank, task); call after advance(now).
   Event next(int64_t cores, int64_t threads) const {
     const Running* best = nullptr;
-    for (const Running& r : running) {
-      if (!best ||
-          std::tie(r.until, r.index, r.task) < std::tie(best->until, best->index, best->task)) {
-        best = &r;
+    for (const Running& task : running) {
+      if (!best || std::tie(task.until, task.index, task.task) <
+                       std::tie(best->until, best->index, best->task)) {
+        best = &task;
       }
     }
     const int64_t demand = std::max<int64_t>(cores, threads * std::ssize(running));
@@ -133,7 +134,8 @@ class Engine {
     out_.time.resize(n);
     activity_.resize(n);
     slot_base_.resize(n);
-    int64_t tasks = 0, slots = 0;
+    int64_t tasks = 0;
+    int64_t slots = 0;
     for (size_t i = 0; i < n; ++i) {
       const ClassTable& c = table(static_cast<int32_t>(i));
       out_.base.push_back(tasks);
@@ -162,34 +164,36 @@ class Engine {
   }
 
   Replay run() {
-    const int32_t n = static_cast<int32_t>(t_.num_ranks());
-    for (int32_t i = 0; i < n; ++i) {
-      const ClassTable& c = table(i);
-      for (size_t k = 0; k < c.tasks.size(); ++k) {
-        if (c.waits[k] == 0) {
-          start(i, static_cast<TaskId>(k), 0, {});
+    // What waits for nothing starts at 0; from then on the end of one task starts the next. When no
+    // event is left, all tasks have ended, or those that have not wait for each other.
+    const int32_t num_ranks = static_cast<int32_t>(t_.num_ranks());
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      const ClassTable& tasks = table(rank);
+      for (size_t task = 0; task < tasks.tasks.size(); ++task) {
+        if (tasks.waits[task] == 0) {
+          start(rank, static_cast<TaskId>(task), 0, {});
         }
       }
     }
     while (true) {
       int32_t node = kNone;
-      Event e;
-      if (!take(&e, &node)) break;
-      now_ = e.ns;
+      Event event;
+      if (!take(&event, &node)) break;
+      now_ = event.ns;
       if (now_ > kMaxStepNs) {
         fail("simulate",
              "the step would take more than {} days; try other constants in the cluster "
              "file or profile",
              kMaxStepNs / (86400 * int64_t{1'000'000'000}));
       }
-      complete_event(e, node);
+      complete_event(event, node);
     }
     for (size_t i = 0; i < activity_.size(); ++i) {
       touch(static_cast<int32_t>(i), now_);
     }
     out_.end_ns = now_;
     if (done_ != out_.num_tasks) {
-      throw_deadlock(t_, out_.base, waits_, arrived_, started());
+      throw_deadlock(t_, out_.base, waits_, arrived_, ended());
     }
     if (kRecord) {
       out_.path = critical_path(t_, out_, cause_, last_arriver_);
@@ -206,16 +210,16 @@ class Engine {
   const ClassTable& table(int32_t index) const { return t_.of(index); }
 
   void touch(int32_t index, int64_t now) {
-    Activity& a = activity_[at(index)];
-    const int64_t dt = now - a.since;
-    a.since = now;
+    Activity& activity = activity_[at(index)];
+    const int64_t passed = now - activity.since;
+    activity.since = now;
     RankTime& time = out_.time[at(index)];
-    if (a.computing > 0) {
-      time.compute_ns += dt;
-    } else if (a.transferring > 0) {
-      time.exposed_ns += dt;
+    if (activity.computing > 0) {
+      time.compute_ns += passed;
+    } else if (activity.transferring > 0) {
+      time.exposed_ns += passed;
     } else {
-      time.idle_ns += dt;
+      time.idle_ns += passed;
     }
   }
 
@@ -226,8 +230,8 @@ class Engine {
 
   void begin(int32_t index, TaskId task, uint8_t lane, bool transfer) {
     touch(index, now_);
-    Activity& a = activity_[at(index)];
-    (transfer || !is_compute(lane) ? a.transferring : a.computing) += 1;
+    Activity& activity = activity_[at(index)];
+    (transfer || !is_compute(lane) ? activity.transferring : activity.computing) += 1;
     out_.time[at(index)].busy_ns[lane] -= now_;
     if (kRecord) {
       out_.transfer_ns[at(out_.base[at(index)] + task)] = now_;
@@ -236,8 +240,8 @@ class Engine {
 
   void finish(int32_t index, uint8_t lane, bool transfer) {
     touch(index, now_);
-    Activity& a = activity_[at(index)];
-    (transfer || !is_compute(lane) ? a.transferring : a.computing) -= 1;
+    Activity& activity = activity_[at(index)];
+    (transfer || !is_compute(lane) ? activity.transferring : activity.computing) -= 1;
     out_.time[at(index)].busy_ns[lane] += now_;
   }
 
@@ -346,18 +350,18 @@ class Engine {
   }
 
   /// Earliest event of the heap and of the shared nodes, ties by (rank, task).
-  bool take(Event* e, int32_t* node) {
+  bool take(Event* event, int32_t* node) {
     bool any = false;
     if (!heap_.empty()) {
-      *e = heap_.top();
+      *event = heap_.top();
       any = true;
     }
     if (kShared) {
       for (size_t k = 0; k < nodes_.size(); ++k) {
         if (nodes_[k].running.empty()) continue;
         const Event next = nodes_[k].next(options_.cores_per_node, options_.threads_per_rank);
-        if (any && !(next < *e)) continue;
-        *e = next;
+        if (any && !(next < *event)) continue;
+        *event = next;
         *node = static_cast<int32_t>(k);
         any = true;
       }
@@ -368,49 +372,49 @@ class Engine {
     return any;
   }
 
-  void complete_event(const Event& e, int32_t node) {
+  void complete_event(const Event& event, int32_t node) {
     // What start() began ends here: the lane's account is closed, and tasks that waited may start
     // (complete). A send also delivers: the receiver's slot has its message, and a receive that was
     // posted already ends now. A collective ends for all members at once.
-    const ClassTable& c = table(e.index);
-    const TaskRecord& record = c.tasks[at(e.task)];
+    const ClassTable& c = table(event.index);
+    const TaskRecord& record = c.tasks[at(event.task)];
     switch (record.type) {
       case TaskType::shared_work: {
-        Node& n = nodes_[at(node)];
-        n.advance(now_, options_.cores_per_node, options_.threads_per_rank);
-        std::erase_if(n.running, [&](const Node::Running& running) {
-          return running.index == e.index && running.task == e.task;
+        Node& sharing = nodes_[at(node)];
+        sharing.advance(now_, options_.cores_per_node, options_.threads_per_rank);
+        std::erase_if(sharing.running, [&](const Node::Running& running) {
+          return running.index == event.index && running.task == event.task;
         });
         [[fallthrough]];
       }
       case TaskType::work:
-        finish(e.index, record.lane, false);
-        complete(e.index, e.task);
+        finish(event.index, record.lane, false);
+        complete(event.index, event.task);
         break;
       case TaskType::send: {
-        finish(e.index, record.lane, true);
+        finish(event.index, record.lane, true);
         const P2pRecord& p2p = c.p2p[at(record.aux)];
         if (p2p.partner != kNone) {
-          const int32_t peer = t_.peer(p2p.link, e.index);
+          const int32_t peer = t_.peer(p2p.link, event.index);
           Slot& slot = slots_[at(slot_base_[at(peer)] + p2p.slot)];
           slot.arrived = true;
           if (slot.posted) {
             heap_.push({now_, peer, p2p.partner});
           }
         }
-        complete(e.index, e.task);
+        complete(event.index, event.task);
         break;
       }
       case TaskType::recv:
-        finish(e.index, record.lane, true);
-        complete(e.index, e.task);
+        finish(event.index, record.lane, true);
+        complete(event.index, event.task);
         break;
       case TaskType::collective: {
         const CollectiveRecord& collective = c.collectives[at(record.aux)];
-        for (int32_t m : instance_at(collective, e.index).members) {
-          const TaskId task = task_at(collective, m);
-          finish(m, table(m).tasks[at(task)].lane, true);
-          complete(m, task);
+        for (int32_t member : instance_at(collective, event.index).members) {
+          const TaskId task = task_at(collective, member);
+          finish(member, table(member).tasks[at(task)].lane, true);
+          complete(member, task);
         }
         break;
       }
@@ -424,12 +428,11 @@ class Engine {
     const int64_t base = out_.base[at(i)];
     if (kRecord) {
       out_.end_of_ns[at(base + task)] = now_;
+    } else {
+      waits_[at(base + task)] = -1;  // the mark of what has ended, see ended()
     }
-    if (!kRecord) {
-      waits_[at(base + task)] = -1;
-    }
-    for (int32_t s = record.succ_begin; s < record.succ_end; ++s) {
-      const TaskId next = c.succ[at(s)];
+    for (int32_t k = record.succ_begin; k < record.succ_end; ++k) {
+      const TaskId next = c.succ[at(k)];
       if (--waits_[at(base + next)] == 0) {
         start(i, next, now_, {i, task});
       }
@@ -437,12 +440,12 @@ class Engine {
   }
 
   /// Which tasks have ended, for the deadlock report.
-  std::vector<bool> started() const {
-    std::vector<bool> ended(waits_.size());
-    for (size_t k = 0; k < ended.size(); ++k) {
-      ended[k] = kRecord ? out_.end_of_ns[k] >= 0 : waits_[k] < 0;
+  std::vector<bool> ended() const {
+    std::vector<bool> list(waits_.size());
+    for (size_t k = 0; k < list.size(); ++k) {
+      list[k] = kRecord ? out_.end_of_ns[k] >= 0 : waits_[k] < 0;
     }
-    return ended;
+    return list;
   }
 
   Durations& durations_;

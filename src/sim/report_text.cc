@@ -21,13 +21,13 @@ std::string percent(int64_t part, int64_t whole) {
 }
 
 /// "233 GFLOP/s".
-std::string flops_rate(double x) {
+std::string flops_rate(double rate) {
   const char* prefix[] = {"", "k", "M", "G", "T", "P", "E"};
   size_t i = 0;
-  for (; x >= 1000 && i + 1 < std::size(prefix); ++i) {
-    x /= 1000;
+  for (; rate >= 1000 && i + 1 < std::size(prefix); ++i) {
+    rate /= 1000;
   }
-  return fmt::format("{:.3g} {}FLOP/s", x, prefix[i]);
+  return fmt::format("{:.3g} {}FLOP/s", rate, prefix[i]);
 }
 
 /// Rows of the breakdown: one per stage if its ranks agree, at most `limit` otherwise: the slowest
@@ -38,8 +38,8 @@ std::vector<const RankReport*> rows(const SimReport& report, size_t limit) {
     all.push_back(&row);
   }
   if (all.size() <= limit) return all;
-  std::stable_sort(all.begin(), all.end(), [](const RankReport* row, const RankReport* b) {
-    return row->time.compute_ns > b->time.compute_ns;
+  std::stable_sort(all.begin(), all.end(), [](const RankReport* left, const RankReport* right) {
+    return left->time.compute_ns > right->time.compute_ns;
   });
   all.resize(limit);
   return all;
@@ -64,12 +64,13 @@ std::string interval_text(const SimReport& report) {
     return fmt::format("the timings spread too much for one (+-{:.0f} %): is the machine busy?",
                        100 * report.provenance.error);
   }
-  const double s = static_cast<double>(report.step_ns) * 1e-9;
+  const double seconds = static_cast<double>(report.step_ns) * 1e-9;
   return fmt::format(
       "{} to {} (+-{:.1f} %: spread of timings and held-out error of interpolation, over "
       "{:.0f} % of the time)",
-      human_time(s * (1 - report.provenance.error)), human_time(s * (1 + report.provenance.error)),
-      100 * report.provenance.error, 100 * report.provenance.judged);
+      human_time(seconds * (1 - report.provenance.error)),
+      human_time(seconds * (1 + report.provenance.error)), 100 * report.provenance.error,
+      100 * report.provenance.judged);
 }
 
 std::string provenance_text(const SimReport& report) {

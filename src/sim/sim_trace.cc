@@ -11,20 +11,21 @@
 
 namespace hocket::sim {
 
-trace::Trace to_trace(const Program& program, const Replay& r) {
-  HOCKET_CHECK(std::ssize(r.start_ns) == r.num_tasks, "the replay kept no timeline");
+trace::Trace to_trace(const Program& program, const Replay& replay) {
+  HOCKET_CHECK(std::ssize(replay.start_ns) == replay.num_tasks, "the replay kept no timeline");
   trace::TraceBuilder builder(program, "predicted step", "simulation");
-  for (size_t i = 0; i < r.ranks.size(); ++i) {
-    const int32_t rank = r.ranks[i];
-    const auto first = static_cast<size_t>(r.base[i]);
+  for (size_t i = 0; i < replay.ranks.size(); ++i) {
+    const int32_t rank = replay.ranks[i];
+    const auto first = static_cast<size_t>(replay.base[i]);
     const size_t count = program.classes[static_cast<size_t>(program.class_of(rank))].tasks.size();
-    builder.add_step(rank, 0, std::span(r.start_ns).subspan(first, count),
-                     std::span(r.end_of_ns).subspan(first, count));
+    builder.add_step(rank, 0, std::span(replay.start_ns).subspan(first, count),
+                     std::span(replay.end_of_ns).subspan(first, count));
   }
-  if (r.one_per_class && std::ssize(r.ranks) < program.mesh.size()) {
+  if (replay.one_per_class && std::ssize(replay.ranks) < program.mesh.size()) {
     std::string text;
-    for (size_t i = 0; i < r.ranks.size(); ++i) {
-      text += fmt::format("{}rank {} stands for {}", i > 0 ? ", " : "", r.ranks[i], r.stands[i]);
+    for (size_t i = 0; i < replay.ranks.size(); ++i) {
+      text += fmt::format("{}rank {} stands for {}", i > 0 ? ", " : "", replay.ranks[i],
+                          replay.stands[i]);
     }
     builder.trace().set_property("replayed_ranks", text);
   }

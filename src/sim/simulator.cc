@@ -31,12 +31,13 @@ class ModelDurations : public Durations {
   int64_t work_ns(int32_t cls, TaskId task) override { return work(cls, task).ns; }
 
   TaskCost work(int32_t cls, TaskId task) {
-    const Task& t = p_.classes[at(cls)].tasks[at(task)];
-    auto& known = work_[at(t.kind)];
+    const Task& asked = p_.classes[at(cls)].tasks[at(task)];
+    const uint32_t added_to = asked.accumulate.bits();
+    auto& known = work_[at(asked.kind)];
     for (const auto& [accumulate, cost] : known) {
-      if (accumulate == t.accumulate.bits()) return cost;
+      if (accumulate == added_to) return cost;
     }
-    known.emplace_back(t.accumulate.bits(), costs_.work(p_.kind(t), t.accumulate.bits()));
+    known.emplace_back(added_to, costs_.work(p_.kind(asked), added_to));
     return known.back().second;
   }
 
@@ -50,14 +51,15 @@ class ModelDurations : public Durations {
   }
 
   TaskCost transfer(int32_t cls, TaskId task, int32_t shape) {
-    const Task& t = p_.classes[at(cls)].tasks[at(task)];
-    const bool inter = t.lane == Lane::inter || t.lane == Lane::inter_rx;
+    const Task& asked = p_.classes[at(cls)].tasks[at(task)];
+    const uint32_t added_to = asked.accumulate.bits();
+    const bool inter = asked.lane == Lane::inter || asked.lane == Lane::inter_rx;
     const auto [it, fresh] =
-        transfers_.try_emplace({t.kind, static_cast<int32_t>(t.accumulate.bits()), inter, shape});
+        transfers_.try_emplace({asked.kind, static_cast<int32_t>(added_to), inter, shape});
     if (fresh) {
       for (const auto& [known, id] : shapes_) {
         if (id == shape) {
-          it->second = costs_.transfer(p_.kind(t), t.accumulate.bits(), inter, known);
+          it->second = costs_.transfer(p_.kind(asked), added_to, inter, known);
         }
       }
     }
@@ -98,7 +100,12 @@ graph::DType product_dtype(const Program& program) {
 /// By the first replayed rank of every class: where a duration comes from does not depend on the
 /// rank.
 ProvenanceShares shares(const Program& program, ModelDurations& durations, const Replay& replay) {
-  double total[3] = {0, 0, 0}, judged = 0, error = 0;
+  // Every task counts with its cost times the ranks of its class, whether or not it is on the
+  // critical path: how much of all work rests on what sort of number. `judged` is the part whose
+  // error is known.
+  double total[3] = {0, 0, 0};
+  double judged = 0;
+  double error = 0;
   std::vector<int32_t> first(program.classes.size(), program::kNone);
   std::vector<double> ranks(program.classes.size(), 0);
   for (size_t i = 0; i < replay.ranks.size(); ++i) {
@@ -135,7 +142,8 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
       const double ns = ranks[c] * static_cast<double>(cost.ns);
       total[static_cast<size_t>(cost.provenance)] += ns;
       if (cost.error >= 0) {
-        judged += ns, error += ns * cost.error;
+        judged += ns;
+        error += ns * cost.error;
       }
     }
   }
@@ -177,38 +185,43 @@ void summarise_path(const Program& program, const Replay& replay, SimReport& rep
     entry.ns = sum.ns;
     report.path.push_back(std::move(entry));
   }
-  std::stable_sort(report.path.begin(), report.path.end(),
-                   [](const PathEntry& entry, const PathEntry& b) { return entry.ns > b.ns; });
+  std::stable_sort(
+      report.path.begin(), report.path.end(),
+      [](const PathEntry& left, const PathEntry& right) { return left.ns > right.ns; });
   if (report.path.size() > 5) {
     report.path.resize(5);
   }
 }
 
-void add_notes(const Program& p, const CostModel& costs, const ModelDurations& durations,
+void add_notes(const Program& program, const CostModel& costs, const ModelDurations& durations,
                SimReport& report) {
   // What a reader of the prediction has to know before believing it: whether it is calibrated at
   // all, whether the profile fits the plan, whether the program was lowered for this cluster's
   // nodes, whether it fits into memory.
-  const cost::Cluster& c = costs.cluster();
+  const cost::Cluster& cluster = costs.cluster();
   if (!costs.calibrated()) {
     report.notes.push_back(
         "uncalibrated: durations are a roofline over the cluster file's "
         "constants; `hocket profile` times this machine's tasks");
   }
-  if (costs.profile() && costs.profile()->threads != costs.threads() && c.cores_per_node > 0) {
+  if (costs.profile() && costs.profile()->threads != costs.threads() &&
+      cluster.cores_per_node > 0) {
     report.notes.push_back(
         fmt::format("the profile was taken with {} threads per rank, the plan "
                     "uses {}",
                     costs.profile()->threads, costs.threads()));
   }
-  if (const std::vector<std::string> bare = c.unsourced(); !bare.empty()) {
-    report.notes.push_back(fmt::format("{} gives no source for {}", c.name, join(bare, ", ")));
+  if (const std::vector<std::string> bare = cluster.unsourced(); !bare.empty()) {
+    report.notes.push_back(
+        fmt::format("{} gives no source for {}", cluster.name, join(bare, ", ")));
   }
-  bool crosses = false, intra = false, inter = false;
+  bool crosses = false;
+  bool intra = false;
+  bool inter = false;
   for (const auto& [shape, id] : durations.shapes()) {
     crosses |= shape.nodes > 1;
   }
-  for (const program::RankClass& cls : p.classes) {
+  for (const program::RankClass& cls : program.classes) {
     for (const Task& task : cls.tasks) {
       intra |= task.lane == Lane::intra;
       inter |= task.lane == Lane::inter;
@@ -218,19 +231,19 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
     report.notes.push_back(fmt::format(
         "the program was lowered for one node, but its groups span nodes of {} devices here: they "
         "are costed as network transfers; try plan.ranks_per_node={}",
-        c.devices_per_node, c.devices_per_node));
+        cluster.devices_per_node, cluster.devices_per_node));
   }
   if (!report.fits()) {
     for (size_t c = 0; c < report.memory.size(); ++c) {
       if (const program::Memory& memory = report.memory[c]; memory.total() > report.device_memory) {
         report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}",
-                                           p.classes[c].stage,
+                                           program.classes[c].stage,
                                            human_bytes(static_cast<double>(memory.total())),
                                            human_bytes(static_cast<double>(report.device_memory))));
       }
     }
   }
-  if (!program::is_planned(p)) {
+  if (!program::is_planned(program)) {
     report.notes.push_back("the program has no memory plan: its step buffers are not counted");
   }
 }
@@ -238,8 +251,8 @@ void add_notes(const Program& p, const CostModel& costs, const ModelDurations& d
 }  // namespace
 
 bool SimReport::fits() const {
-  return device_memory <= 0 || std::all_of(memory.begin(), memory.end(), [&](const auto& m) {
-           return m.total() <= device_memory;
+  return device_memory <= 0 || std::all_of(memory.begin(), memory.end(), [&](const auto& rank) {
+           return rank.total() <= device_memory;
          });
 }
 

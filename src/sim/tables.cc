@@ -187,11 +187,11 @@ class Builder {
       ClassTable& from = t_.classes[at(message.from)];
       ClassTable& to = t_.classes[at(message.to)];
       for (size_t k = 0; k < n; ++k) {
-        P2pRecord& record = from.p2p[at(from.tasks[at(sends[k])].aux)];
-        P2pRecord& p2p = to.p2p[at(to.tasks[at(it->second[k])].aux)];
-        record.partner = it->second[k];
-        record.slot = p2p.slot;
-        p2p.partner = sends[k];
+        P2pRecord& send = from.p2p[at(from.tasks[at(sends[k])].aux)];
+        P2pRecord& receive = to.p2p[at(to.tasks[at(it->second[k])].aux)];
+        send.partner = it->second[k];
+        send.slot = receive.slot;
+        receive.partner = sends[k];
       }
     }
   }
@@ -211,17 +211,17 @@ class Builder {
           first = static_cast<int32_t>(c);
           continue;
         }
-        const auto& a = per_class[at(first)];
-        const auto& b = per_class[c];
-        for (size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
-          const auto& ka = p_.kind(p_.classes[at(first)].tasks[at(a[k])]);
-          const auto& kb = p_.kind(p_.classes[c].tasks[at(b[k])]);
-          if (ka.op != kb.op || ka.in != kb.in) {
+        const auto& theirs = per_class[at(first)];
+        const auto& ours = per_class[c];
+        for (size_t k = 0; k < std::min(theirs.size(), ours.size()); ++k) {
+          const auto& their_kind = p_.kind(p_.classes[at(first)].tasks[at(theirs[k])]);
+          const auto& our_kind = p_.kind(p_.classes[c].tasks[at(ours[k])]);
+          if (their_kind.op != our_kind.op || their_kind.in != our_kind.in) {
             fail_run("sim",
                      "members of one group meet in different collectives; got {} in class {} "
                      "and {} in class {}; expected the same operation on the same types",
-                     program::task_name(p_, first, a[k]), p_.classes[at(first)].name,
-                     program::task_name(p_, static_cast<int32_t>(c), b[k]), p_.classes[c].name);
+                     program::task_name(p_, first, theirs[k]), p_.classes[at(first)].name,
+                     program::task_name(p_, static_cast<int32_t>(c), ours[k]), p_.classes[c].name);
           }
         }
       }
@@ -298,6 +298,9 @@ class Builder {
 
   /// Do all ranks of every class see the same shapes?
   bool uniform(int32_t world) {
+    // Per class, the first shape seen of a group or link is the one that all must have. An instance
+    // of a group is looked at once for all its members; only senders are asked about links, as the
+    // sender pays.
     std::vector<std::map<int32_t, int32_t>> group_shape(p_.classes.size());
     std::vector<std::map<int32_t, int32_t>> link_shape(p_.classes.size());
     std::vector<std::vector<bool>> seen(p_.groups.size());
@@ -309,9 +312,9 @@ class Builder {
         if (seen[at(g)][at(rank)]) continue;
         const std::vector<int32_t> ranks = members(g, rank);
         const int32_t shape = shape_of(ranks);
-        for (int32_t m : ranks) {
-          seen[at(g)][at(m)] = true;
-          auto& known = group_shape[at(class_of_[at(m)])];
+        for (int32_t member : ranks) {
+          seen[at(g)][at(member)] = true;
+          auto& known = group_shape[at(class_of_[at(member)])];
           if (known.emplace(g, shape).first->second != shape) return false;
         }
       }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/evaluate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +14,11 @@
 #include "engine/params.h"
 
 namespace hocket::train {
+
+std::string HeldOut::read_text() const {
+  return complete() ? "all held-out files"
+                    : fmt::format("{} of {} held-out sequences", sequences, of);
+}
 
 struct Evaluator::Impl {
   std::unique_ptr<engine::Session> session;

@@ -20,6 +20,7 @@ struct HeldOut {
   int64_t bytes = 0;              ///< of the text that the targets stand for
   int64_t sequences = 0, of = 0;  ///< those that were run, and those that there are
   bool complete() const { return sequences == of; }
+  std::string read_text() const;  ///< "all held-out files", "32 of 98 held-out sequences"
   double loss() const { return nats / static_cast<double>(targets); }
   double bits_per_byte() const { return nats / 0.6931471805599453 / static_cast<double>(bytes); }
 };

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 
 namespace hocket::train {
@@ -46,31 +47,51 @@ std::vector<LayerLoad> expert_load(const engine::Session& session) {
   return load;
 }
 
-nlohmann::json to_line(const StepMetrics& metrics) {
+std::string to_line(const StepMetrics& metrics) {
   const auto world = static_cast<double>(metrics.world);
-  nlohmann::json line = {{"step", metrics.step},
-                         {"time_s", metrics.time_s},
-                         {"tokens", metrics.tokens_seen},
-                         {"train/loss", metrics.loss},
-                         {"train/grad_norm", metrics.grad_norm},
-                         {"train/lr", metrics.lr},
-                         {"perf/step_s", metrics.step_s},
-                         {"perf/predicted_step_s", metrics.predicted_step_s},
-                         {"perf/tokens_per_s_per_device", metrics.tokens_per_s() / world},
-                         {"perf/tflops_per_device", metrics.flops_per_s() / world / 1e12},
-                         {"memory/peak_gib", static_cast<double>(metrics.peak_bytes) / kGib},
-                         {"memory/planned_gib", static_cast<double>(metrics.planned_bytes) / kGib}};
+  JsonWriter line;
+  line.object()
+      .member("step", metrics.step)
+      .member("time_s", metrics.time_s)
+      .member("tokens", metrics.tokens_seen)
+      .member("train/loss", metrics.loss)
+      .member("train/grad_norm", metrics.grad_norm)
+      .member("train/lr", metrics.lr)
+      .member("perf/step_s", metrics.step_s)
+      .member("perf/predicted_step_s", metrics.predicted_step_s)
+      .member("perf/tokens_per_s_per_device", metrics.tokens_per_s() / world)
+      .member("perf/tflops_per_device", metrics.flops_per_s() / world / 1e12);
+  // Unknown until a profile has timed a product; a model without experts has no load.
   if (metrics.peak_flops > 0) {
-    line["perf/mfu"] = metrics.flops_per_s() / world / metrics.peak_flops;
+    line.member("perf/mfu", metrics.flops_per_s() / world / metrics.peak_flops);
   }
+  line.member("memory/peak_gib", static_cast<double>(metrics.peak_bytes) / kGib)
+      .member("memory/planned_gib", static_cast<double>(metrics.planned_bytes) / kGib);
   if (!metrics.expert_load.empty()) {
-    line["moe/load_max_over_mean"] = metrics.load_max_over_mean();
+    std::vector<int64_t> layers;
+    std::vector<std::vector<int64_t>> load;
     for (const LayerLoad& layer : metrics.expert_load) {
-      line["moe/layers"].push_back(layer.layer);
-      line["moe/load"].push_back(layer.tokens);
+      layers.push_back(layer.layer);
+      load.push_back(layer.tokens);
     }
+    line.member("moe/load_max_over_mean", metrics.load_max_over_mean())
+        .member("moe/layers", layers)
+        .member("moe/load", load);
   }
-  return line;
+  return line.end().take();
+}
+
+std::string to_line(const HeldOut& held_out, int64_t step, double time_s, bool final) {
+  return JsonWriter()
+      .object()
+      .member("step", step)
+      .member("time_s", time_s)
+      .member("eval/loss", held_out.loss())
+      .member("eval/bits_per_byte", held_out.bits_per_byte())
+      .member("eval/complete", held_out.complete())
+      .member("eval/final", final)
+      .end()
+      .take();
 }
 
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
@@ -92,15 +113,20 @@ std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_
   return text;
 }
 
-void MetricsFile::clear() const { write_file_atomic(path_, ""); }
+std::string evaluation_text(const HeldOut& held_out, int64_t step, double seconds) {
+  return fmt::format("step {}: held-out loss {:.4f}, {:.4f} bits/byte ({}, {})", step,
+                     held_out.loss(), held_out.bits_per_byte(), held_out.read_text(),
+                     human_time(seconds));
+}
 
-void MetricsFile::append(const nlohmann::json& line) const {
+void MetricsFile::append(const std::string& line) const {
   FileWriter out(path_, FileWriter::Mode::append);
-  out.write(line.dump() + "\n");
+  out.write(line + "\n");
   out.close();
 }
 
-void MetricsFile::drop_after(int64_t step) const {
+void MetricsFile::begin_after(int64_t step) const {
+  if (step == 0) return write_file_atomic(path_, "");
   if (!file_exists(path_)) return;
   const std::string text = read_file(path_);
   std::string kept;

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/session.h"
+#include "train/evaluate.h"
 
 namespace hocket::train {
 
@@ -40,26 +40,30 @@ struct StepMetrics {
 /// Of the session's last step, every layer with experts in order.
 std::vector<LayerLoad> expert_load(const engine::Session& session);
 
-/// The line of a step.
-nlohmann::json to_line(const StepMetrics& metrics);
+/// The line of a step, without its end.
+std::string to_line(const StepMetrics& metrics);
+/// The line of an evaluation after so many steps; `final`: the one at the end of a run.
+std::string to_line(const HeldOut& held_out, int64_t step, double time_s, bool final);
 
 /// "step 3/60  loss 7.6489  10414 tok/s  ETA ...": `steps` is where the run ends, `eta_s` the time
 /// until then, `held_out` what is said of the last evaluation ("": none yet).
 std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_s,
                           const std::string& held_out);
 
+/// "step 250: held-out loss 5.0123, 2.3456 bits/byte (32 of 98 held-out sequences, 2.1 s)": what an
+/// evaluation that took so long came to.
+std::string evaluation_text(const HeldOut& held_out, int64_t step, double seconds);
+
 /// metrics.jsonl of one run.
 class MetricsFile {
  public:
   explicit MetricsFile(std::string path) : path_(std::move(path)) {}
 
-  /// A new run begins with an empty file.
-  void clear() const;
+  /// A run goes on after so many steps: removes the lines of steps that will be done again, and
+  /// half a line that a kill left. 0, a new run: all lines. Error: a whole line without a step.
+  void begin_after(int64_t step) const;
   /// Error: a disk that is full.
-  void append(const nlohmann::json& line) const;
-  /// Of a killed run: removes the lines of steps that will be done again, and half a line. Error: a
-  /// whole line without a step.
-  void drop_after(int64_t step) const;
+  void append(const std::string& line) const;
   /// True if the last line is the evaluation at the end of a run.
   bool ends_with_final_evaluation() const;
 

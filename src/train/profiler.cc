@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -26,12 +26,6 @@
 namespace hocket::train {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Inputs of the kind that training has: random tokens, whole sequences as documents, and a
 /// learning rate of 0, so that the weights stay good.
@@ -93,16 +87,16 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
           }
         }
         constexpr int kWarmUp = 2, kLeast = 5;
-        auto start = Clock::now();
+        int64_t start = now_ns();
         for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds;
              ++pass) {
           if (pass == kWarmUp) {
-            start = Clock::now();
+            start = now_ns();
           }
           std::map<std::string, std::pair<double, int>> sums;  // of this pass
           executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
             const std::string& key = key_of[static_cast<size_t>(id)];
-            const auto begin = Clock::now();
+            const int64_t begin = now_ns();
             task();
             auto& [ns, count] = sums[key];
             ns += seconds_since(begin) * 1e9;

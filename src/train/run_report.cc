@@ -8,7 +8,6 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
@@ -231,12 +230,12 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   if (prediction_.memory_bandwidth > 0) {
     report.memory_bandwidth = prediction_.memory_bandwidth;
   }
-  if (final_bits_per_byte_ > 0) {
-    report.final_bits_per_byte = final_bits_per_byte_;
-  }
-  if (!final_read_.empty()) {
-    report.notes.push_back("The evaluation at the end read " + final_read_ +
-                           "; the baselines are of all held-out files.");
+  if (final_) {
+    report.final_bits_per_byte = final_->bits_per_byte();
+    if (!final_->complete()) {
+      report.notes.push_back("The evaluation at the end read " + final_->read_text() +
+                             "; the baselines are of all held-out files.");
+    }
   }
   report.baselines = baselines_;
   report.prediction_provenance = prediction_.provenance;
@@ -262,7 +261,7 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   trace.set_property("program_hash", prediction_.certificate.program.hex());
   trace.set_property("reference_hash", prediction_.certificate.reference.hex());
   trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
-  trace.set_property("config", run_.resolved.to_json().dump());
+  trace.set_property("config", run_.resolved.to_json_text());
   return trace;
 }
 
@@ -325,9 +324,9 @@ void RunReport::print_summary(const diagnose::ReportData& report,
     fmt::print("{:<22} {:.4f} bits/byte ({})\n", baseline.name, baseline.bits_per_byte,
                baseline.what);
   }
-  if (final_bits_per_byte_ > 0) {
-    fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_bits_per_byte_,
-               final_read_.empty() ? "the same held-out files" : final_read_);
+  if (final_) {
+    fmt::print("{:<22} {:.4f} bits/byte on {}\n", "this model", final_->bits_per_byte(),
+               final_->complete() ? "the same held-out files" : final_->read_text());
   }
   std::vector<double> settled;
   for (const diagnose::TrainPoint& train_point : report.metrics.train) {

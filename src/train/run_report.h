@@ -2,6 +2,7 @@
 // Collects what a run's trace and report need, and writes them at the end.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,8 @@ class RunReport {
   /// parameters, is given back before the sample is drawn: nothing runs after it.
   void finish(engine::Session& session, std::unique_ptr<Evaluator> evaluator, int64_t steps_done);
 
-  /// The held-out figure of the evaluation at the end, and what it read, empty: all that is held
-  /// out, as the baselines do.
-  void set_final(double bits_per_byte, const std::string& read) {
-    final_bits_per_byte_ = bits_per_byte;
-    final_read_ = read;
-  }
+  /// The evaluation at the end.
+  void set_final(const HeldOut& held_out) { final_ = held_out; }
 
  private:
   /// Task times of one step, per rank.
@@ -57,8 +54,7 @@ class RunReport {
   const Prediction& prediction_;
   std::string command_, began_with_, started_;
   std::vector<diagnose::Baseline> baselines_;
-  double final_bits_per_byte_ = 0;  ///< 0: none
-  std::string final_read_;
+  std::optional<HeldOut> final_;
   int64_t first_step_ = 0, steps_seen_ = 0;
   std::vector<Kept> kept_;
   std::vector<program::Memory> measured_;  ///< at the end, of each class the rank that took most

@@ -5,8 +5,8 @@ A row names a file, a piece of its text with the part to be changed between « a
 there instead, what that breaks, and ctest entries of which at least one must fail. The piece must
 occur exactly once in the file (tests/mutation/anchors_test.py sees to that); when code moves or is
 rewritten, its rows move along. An expression becomes `(MUT(k) ? new : old)`; a part that ends with a
-semicolon is a statement and becomes `if (MUT(k)) { new } else { old }`. run.py builds all mutants at
-once and switches them on one by one.
+semicolon or a brace is a statement and becomes `if (MUT(k)) { new } else { old }`. run.py builds all
+mutants at once and switches them on one by one.
 
 A row without tests is equivalent to the original: `breaks` then says why no test can notice it."""
 from typing import NamedTuple
@@ -30,7 +30,7 @@ GENERATE = ("train/draw_test", "train/generate_test")
 
 MUTANTS = [
     # --- kernels
-    Mutant(1, "src/kernels/cpu/router.cc", "while (at > 0 && «p[i] > p[id[at - 1]]») --at;",
+    Mutant(1, "src/kernels/cpu/router.cc", "while (at > 0 && «p[i] > p[id[at - 1]]») {",
            "p[i] >= p[id[at - 1]]", "ties of top-k go to the highest index", KERNELS),
     Mutant(2, "src/kernels/cpu/router.cc",
            'const double c = «args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens)»;',
@@ -50,7 +50,7 @@ MUTANTS = [
            "AdamW adds eps before the bias correction", KERNELS),
     Mutant(8, "src/kernels/cpu/optimizer.cc", "max_norm / (norm + «1e-6»)", "0.0",
            "the clipping factor lacks its 1e-6", KERNELS),
-    Mutant(9, "src/kernels/cpu/rms_norm.cc", "for (int64_t i = 0; i < d && «!add_dg»; ++i) dg[i] = 0;",
+    Mutant(9, "src/kernels/cpu/rms_norm.cc", "for (int64_t i = 0; i < d && «!add_dg»; ++i) {",
            "true", "the norm's weight gradient is not accumulated", KERNELS),
     Mutant(10, "src/kernels/cpu/attention_cached.cc", "if («pos[i] < 0») continue;",
            "pos[i] < 0 || (n > 1 && i == n - 1)",
@@ -62,29 +62,33 @@ MUTANTS = [
            "the head's weight gradient is not accumulated", KERNELS),
 
     # --- the training loop
-    Mutant(13, "src/train/trainer.cc",
-           "std::min(1.0, static_cast<double>(«step - t.warmup_steps») / span);",
-           "step - 1 - t.warmup_steps", "the cosine is one step late", LOOP),
-    Mutant(14, "src/train/trainer.cc", "engine::Hyper::of(t_, m.lr, «step»);",
-           "step - start_step_", "the bias correction begins anew at resume",
+    Mutant(13, "src/train/schedule.cc",
+           "std::min(1.0, static_cast<double>(«step - train.warmup_steps») / span);",
+           "step - 1 - train.warmup_steps", "the cosine is one step late", LOOP),
+    Mutant(14, "src/train/trainer.cc",
+           "engine::Hyper::of(section_, metrics.lr, «step»);",
+           "step - start_.step", "the bias correction begins anew at resume",
            ("train/resume_test",)),
-    Mutant(15, "src/train/trainer.cc", "batch_of(*loader_, «step», t_.global_batch, t_.seq_len);",
-           "step - start_step_", "the data begin anew at resume", ("train/resume_test",)),
-    Mutant(16, "src/train/trainer.cc",
-           "return t.lr * static_cast<double>(«step») / static_cast<double>(t.warmup_steps);",
+    Mutant(15, "src/train/trainer.cc",
+           "batch_of(*loader_, «step», section_.global_batch, section_.seq_len);",
+           "step - start_.step", "the data begin anew at resume", ("train/resume_test",)),
+    Mutant(16, "src/train/schedule.cc",
+           "return train.lr * static_cast<double>(«step») / "
+           "static_cast<double>(train.warmup_steps);",
            "step - 1", "the warm-up begins at zero", LOOP),
-    Mutant(17, "src/train/trainer.cc", "batch.row(«r»));", "rows - 1 - r",
+    Mutant(17, "src/train/schedule.cc", "batch.row(«row»));", "rows - 1 - row",
            "the sequences of a step in reverse order", ("train/batch_test",)),
-    Mutant(61, "src/train/trainer.cc",
-           "return «end + (t.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x))»;",
-           "t.lr", "the learning rate never falls", LOOP),
+    Mutant(61, "src/train/schedule.cc",
+           "return «end + (train.lr - end) * 0.5 * (1 + std::cos(std::numbers::pi * x))»;",
+           "train.lr", "the learning rate never falls", LOOP),
     Mutant(62, "src/train/trainer.cc", "std::max<int64_t>(«batch.num_targets()», 1));",
            "batch.num_targets() * 2",
            "the loss and the gradient are halved", LOOP),
-    Mutant(54, "src/train/metrics.cc", 'if (in.get_int("step") <= «step») kept', "step + 1",
+    Mutant(54, "src/train/metrics.cc", 'if (in.get_int("step") <= «step») { kept', "step + 1",
            "a resumed run keeps the metrics of a step that it repeats", ("train/resume_test",
                                                                          "cli/execute_test")),
-    Mutant(55, "src/train/trainer.cc", "prune_checkpoints(checkpoints(), step, «t_.keep_last»)",
+    Mutant(55, "src/train/saver.cc",
+           "prune_checkpoints(checkpoint_folder(run_), step, «run_.config.train.keep_last»)",
            "1", "only the newest checkpoint is kept", ("train/resume_test", "cli/execute_test")),
     Mutant(18, "src/autodiff/autodiff.cc",
            '{"weight_decay", «param.type.dims.size() > 1» ? config.weight_decay : 0.0}', "true",
@@ -100,8 +104,9 @@ MUTANTS = [
            "the profile counts the passes of the warm-up", ("train/profiler_test",)),
 
     # --- generation
-    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < o.top_p * sum»)",
-           "kept + p[n] < o.top_p * sum", "top-p drops the token that reaches p", GENERATE),
+    Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < generate_options.top_p * sum»)",
+           "kept + p[n] < generate_options.top_p * sum", "top-p drops the token that reaches p",
+           GENERATE),
     Mutant(47, "src/train/sample.cc", "if («id == tokenizer.eos_id()») break;", "false",
            "text goes on after its end", GENERATE),
     Mutant(48, "src/train/sample.cc", "logits = forward(*decode, 1, «done++», 1);",
@@ -143,28 +148,29 @@ MUTANTS = [
     Mutant(29, "src/checkpoint/checkpoint.cc", "file_size(path); «size != file.bytes»)",
            "size < file.bytes",
            "a longer file passes as complete", ("checkpoint/damage_test", "checkpoint/checkpoint_test")),
-    Mutant(30, "src/checkpoint/checkpoint.cc", "if («!is_alive(pid)») remove_tree", "true",
+    Mutant(30, "src/checkpoint/checkpoint.cc", "if («!is_alive(pid)») { remove_tree", "true",
            "the temporary folder of a living process is deleted", ("checkpoint/damage_test", "checkpoint/checkpoint_test")),
 
     # --- the check
     Mutant(31, "src/check/rules.cc", "for (size_t p = 0; «p < o»; ++p)", "false",
            "two outputs may go to one buffer", RULES),
-    Mutant(32, "src/check/rules.cc", "if (k.workspace >= «want») return", "want / 2",
+    Mutant(32, "src/check/rules.cc", "if (kind.workspace >= «want») return", "want / 2",
            "half of the workspace is enough", RULES),
     Mutant(33, "src/check/hazards.cc",
-           "if («ctx_.position[static_cast<size_t>(user)] >= before[lane]») overlap(user);", "false",
+           "if («ctx_.position[static_cast<size_t>(user)] >= before[lane]») { overlap(user);", "false",
            "a workspace may be overwritten while it is in use", RULES),
     Mutant(34, "src/check/collectives.cc", "if (to.is_split() && «!innermost(l, a, to.dim())») {",
            "false", "a scatter may split outside another split", RULES),
     Mutant(35, "src/program/memory.cc",
-           "touch(b.offset, «b.expected_bytes != kNone ? b.expected_bytes : b.type.bytes()»);",
-           "b.expected_bytes != kNone ? b.expected_bytes / 2 : b.type.bytes()",
+           "touch(buffer.offset, "
+           "«buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes()»);",
+           "buffer.expected_bytes != kNone ? buffer.expected_bytes / 2 : buffer.type.bytes()",
            "ragged buffers count with half of what they are expected to hold",
            ("check/memory_test", "plans/memory_test")),
     Mutant(56, "src/check/sweep.cc",
-           "if («ctx_.task(r).kind != ctx_.task(refs[0]).kind») {", "false",
+           "if («ctx_.task(ref).kind != ctx_.task(refs[0]).kind») {", "false",
            "different collectives may meet", RULES),
-    Mutant(57, "src/check/rules.cc", 'if («t.lane == want») return "";', "true",
+    Mutant(57, "src/check/rules.cc", 'if («task.lane == want») return "";', "true",
            "a group may use two lanes", RULES),
 
     # --- cost and simulation
@@ -177,9 +183,10 @@ MUTANTS = [
     Mutant(38, "src/comm/ops/all_reduce.cc", '.name = "ring", .rounds = «2 * (n - 1)»,', "n - 1",
            "a ring pays half of its latencies", ("cost/cost_model_test",)),
     Mutant(39, "src/sim/engine.cc",
-           "if (slot.posted) begin(peer, p.partner, «table(peer).tasks[at(p.partner)].lane», true);",
-           "r.lane", "the time of a receive is booked in the sender's lane", ("sim/engine_test",)),
-    Mutant(40, "src/sim/engine.cc", "if (slot.posted) heap_.push({«now_», peer, p.partner});",
+           "if (slot.posted) { "
+           "begin(peer, p2p.partner, «table(peer).tasks[at(p2p.partner)].lane», true);",
+           "record.lane", "the time of a receive is booked in the sender's lane", ("sim/engine_test",)),
+    Mutant(40, "src/sim/engine.cc", "if (slot.posted) { heap_.push({«now_», peer, p2p.partner});",
            "now_ + 1000", "a receive ends a microsecond late", ("sim/engine_test",)),
     Mutant(41, "src/sim/engine.cc",
            "«lane == static_cast<uint8_t>(program::Lane::host)»;", "false",
@@ -189,7 +196,7 @@ MUTANTS = [
            "the MFU is of one core instead of the rank's", ("sim/simulator_test",)),
 
     # --- data
-    Mutant(43, "src/data/loader.cc", "if («document == 0») at = 0;", "false",
+    Mutant(43, "src/data/loader.cc", "if («document == 0») { at = 0;", "false",
            "the loader does not go back to the first token after the last document", LOADER),
     Mutant(44, "src/data/loader.cc", "hash_combine(seed_, «epoch»);", "0",
            "every epoch has the same order", LOADER),
@@ -197,17 +204,18 @@ MUTANTS = [
            "every epoch cuts the same sequences", LOADER),
 
     # --- lowering, passes, the memory plan
-    Mutant(23, "src/program/finalize.cc", "if («needs[l] > now[l]») return false;",
-           "l < 3 && needs[l] > now[l]", "memory is reused before the receiving lanes are done with it",
+    Mutant(23, "src/program/finalize.cc", "if («needs[lane] > now[lane]») return false;",
+           "lane < 3 && needs[lane] > now[lane]",
+           "memory is reused before the receiving lanes are done with it",
            ("program/finalize_test", "check/check_test")),
     Mutant(24, "src/program/finalize.cc",
-           "«for (TaskId r : readers[static_cast<size_t>(b)]) want(r);»", "",
+           "«for (TaskId task : readers[static_cast<size_t>(output)]) { want(task); }»", "",
            "a write does not wait for the readers in other lanes", ("program/finalize_test",
                                                                     "check/check_test")),
-    Mutant(49, "src/passes/bucket.cc", "if («touches(bucket, t)») flush(bucket);", "false",
+    Mutant(49, "src/passes/bucket.cc", "if («touches(bucket, task)») { flush(bucket);", "false",
            "a bucket is reduced after its gradients are read", ("passes/bucket_test",
                                                                 "check/check_test")),
-    Mutant(50, "src/passes/bucket.cc", "if («bucket.bytes >= limit_») flush(bucket);", "false",
+    Mutant(50, "src/passes/bucket.cc", "if («bucket.bytes >= limit_») { flush(bucket);", "false",
            "a bucket grows beyond its size", ("passes/bucket_test",)),
     Mutant(51, "src/parallel/schedule.cc", "std::min(«stages - 1 - stage», micro_batches);",
            "stages - stage", "1f1b warms up with one micro-batch more", ("parallel/schedule_test",)),

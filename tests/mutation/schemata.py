@@ -39,7 +39,7 @@ def span(mutant, text):
 
 def schema(mutants, old):
     """C++ for `old` with these mutants of it."""
-    if old.endswith(";"):
+    if old.endswith((";", "}")):
         for m in mutants:
             old = f"if (MUT({m.number})) {{ {m.new} }} else {{ {old} }}"
         return old

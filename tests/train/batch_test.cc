@@ -7,7 +7,7 @@
 
 #include "data/shards.h"
 #include "tests/data/data_util.h"
-#include "train/trainer.h"
+#include "train/schedule.h"
 
 namespace hocket::train {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "train/trainer.h"
+#include "train/schedule.h"
 
 namespace hocket::train {
 namespace {

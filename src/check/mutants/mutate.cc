@@ -63,18 +63,18 @@ bool mutate(Program& program, uint64_t seed, Mutation* mutation, const std::stri
   for (uint64_t attempt = 0; attempt < 200; ++attempt) {
     Random random{hash_combine(seed, attempt)};
     const Row& row = *rows[random.below(rows.size())];
-    Mutation m;
-    Mutator mutator(program, random.next(), &m);
+    Mutation drawn;
+    Mutator mutator(program, random.next(), &drawn);
     if (!row.apply(mutator)) {
       continue;  // changed nothing
     }
-    m.kind = row.name;
-    for (const TaskRef& ref : m.tasks) {
+    drawn.kind = row.name;
+    for (const TaskRef& ref : drawn.tasks) {
       if (ref.task >= 0) {
-        collect_neighbours(program, ref, &m.near);
+        collect_neighbours(program, ref, &drawn.near);
       }
     }
-    *mutation = std::move(m);
+    *mutation = std::move(drawn);
     return true;
   }
   return false;

@@ -8,10 +8,10 @@
 
 namespace hocket::check {
 
-void collect_users(const RankClass& c, int32_t cls, const std::vector<BufferId>& buffers,
+void collect_users(const RankClass& rank_class, int32_t cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to) {
-  for (size_t i = 0; i < c.tasks.size(); ++i) {
-    for (const auto* list : {&c.tasks[i].in, &c.tasks[i].out}) {
+  for (size_t i = 0; i < rank_class.tasks.size(); ++i) {
+    for (const auto* list : {&rank_class.tasks[i].in, &rank_class.tasks[i].out}) {
       for (BufferId buffer : *list) {
         if (std::find(buffers.begin(), buffers.end(), buffer) != buffers.end()) {
           to->insert({cls, static_cast<int32_t>(i)});
@@ -32,7 +32,8 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
     to->insert({ref.cls, dep});
   }
   // A lane is a chain of edges: its neighbours in it are ordered by the task.
-  TaskId before = kNone, after = kNone;
+  TaskId before = kNone;
+  TaskId after = kNone;
   for (TaskId task_id = 0; task_id < static_cast<TaskId>(c.tasks.size()); ++task_id) {
     const Task& other = c.tasks[static_cast<size_t>(task_id)];
     for (TaskId dep : other.deps) {
@@ -56,11 +57,11 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
   for (size_t k = 0; k < program.classes.size(); ++k) {
     const int32_t cls = static_cast<int32_t>(k);
     for (size_t i = 0; i < program.classes[k].tasks.size(); ++i) {
-      const Task& o = program.classes[k].tasks[i];
-      const bool message = task.tag != kNone && o.tag == task.tag &&
-                           o.peer_axis == task.peer_axis && o.peer_axis != kNone &&
-                           program.peer_class(o, cls) == ref.cls;
-      const bool collective = cls != ref.cls && task.group != kNone && o.group == task.group;
+      const Task& other = program.classes[k].tasks[i];
+      const bool message = task.tag != kNone && other.tag == task.tag &&
+                           other.peer_axis == task.peer_axis && other.peer_axis != kNone &&
+                           program.peer_class(other, cls) == ref.cls;
+      const bool collective = cls != ref.cls && task.group != kNone && other.group == task.group;
       if (message || collective) {
         to->insert({cls, static_cast<int32_t>(i)});
       }
@@ -75,6 +76,8 @@ void Mutator::begin(TaskRef ref, const std::string& what) {
 }
 
 void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& what) {
+  // A fault of a buffer may show at any task that uses it, or that uses another one at its
+  // addresses. `what` empty: one more buffer of the same change.
   if (!what.empty()) {
     m_->text = fmt::format("class {} buffer {}: {}", cls, buffer_id, what);
     m_->tasks.clear();
@@ -89,9 +92,9 @@ void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& w
   const Buffer& buffer = rc.buffers[static_cast<size_t>(buffer_id)];
   if (buffer.kind != BufferKind::step || buffer.offset == kNone) return;
   for (size_t k = 0; k < rc.buffers.size(); ++k) {
-    const Buffer& o = rc.buffers[k];
-    if (o.kind == BufferKind::step && o.offset < buffer.offset + buffer.type.bytes() &&
-        buffer.offset < o.offset + o.type.bytes()) {
+    const Buffer& other = rc.buffers[k];
+    if (other.kind == BufferKind::step && other.offset < buffer.offset + buffer.type.bytes() &&
+        buffer.offset < other.offset + other.type.bytes()) {
       over.push_back(static_cast<BufferId>(k));
     }
   }
@@ -100,8 +103,8 @@ void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& w
 
 void Mutator::permute(int32_t cls, const std::vector<int32_t>& order) {
   RankClass& rc = p_.classes[static_cast<size_t>(cls)];
-  std::vector<int32_t> to(rc.tasks.size(), -1);
-  for (size_t i = order.size(); i-- > 0;) {
+  std::vector<int32_t> to(rc.tasks.size(), -1);  // new place of an old task; -1: it is gone
+  for (size_t i = order.size(); i-- > 0;) {      // backwards: of two copies, the first stays
     to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
   }
   std::vector<Task> tasks;
@@ -116,7 +119,7 @@ void Mutator::permute(int32_t cls, const std::vector<int32_t>& order) {
     tasks.back().deps = std::move(deps);
   }
   rc.tasks = std::move(tasks);
-  auto moved = [&](TaskRef ref) {
+  const auto moved = [&](TaskRef ref) {
     if (ref.cls == cls) {
       ref.task = to[static_cast<size_t>(ref.task)];
     }
@@ -155,9 +158,8 @@ bool Mutator::double_task() {
   if (ref.cls < 0) return false;
   RankClass& c = cls(ref);
   const size_t n = c.tasks.size();
-  const size_t to = random_.flip() ? static_cast<size_t>(ref.task) + 1
-                                   : static_cast<size_t>(ref.task) + 1 +
-                                         random_.below(n - static_cast<size_t>(ref.task));
+  const size_t next = static_cast<size_t>(ref.task) + 1;
+  const size_t to = random_.flip() ? next : next + random_.below(n + 1 - next);
   begin(ref, fmt::format("doubled, the copy as task {}", to));
   std::vector<int32_t> order(n);
   std::iota(order.begin(), order.end(), 0);
@@ -180,13 +182,13 @@ bool Mutator::swap_tasks() {
     }
   }
   if (same.empty()) return false;
-  const TaskRef task_ref{ref.cls, same[random_.below(same.size())]};
-  begin(ref, "swapped with " + name(task_ref));
-  collect_neighbours(p_, task_ref, &m_->near);
-  m_->tasks.push_back(task_ref);
+  const TaskRef partner{ref.cls, same[random_.below(same.size())]};
+  begin(ref, "swapped with " + name(partner));
+  collect_neighbours(p_, partner, &m_->near);
+  m_->tasks.push_back(partner);
   std::vector<int32_t> order(c.tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  std::swap(order[static_cast<size_t>(ref.task)], order[static_cast<size_t>(task_ref.task)]);
+  std::swap(order[static_cast<size_t>(ref.task)], order[static_cast<size_t>(partner.task)]);
   permute(ref.cls, order);
   return true;
 }
@@ -242,7 +244,8 @@ bool Mutator::swap_operands() {
   const TaskRef ref = any_task([](const Task& task) { return task.in.size() > 1; });
   if (ref.cls < 0) return false;
   auto& in = task(ref).in;
-  const size_t i = random_.below(in.size()), k = random_.below(in.size());
+  const size_t i = random_.below(in.size());
+  const size_t k = random_.below(in.size());
   const auto& buffers = cls(ref).buffers;
   if (in[i] == in[k] ||
       !(buffers[static_cast<size_t>(in[i])].type == buffers[static_cast<size_t>(in[k])].type)) {
@@ -291,6 +294,7 @@ bool Mutator::add_edge() {
   return true;
 }
 
+/// The group of another collective, an axis more or less, or a stage less.
 bool Mutator::change_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
@@ -321,27 +325,30 @@ bool Mutator::change_group() {
   return true;
 }
 
+/// Another tag (perhaps that of another message), another offset, or another axis.
 bool Mutator::change_peer() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
-  Task& t = task(ref);
+  Task& message = task(ref);
   if (random_.flip()) {
     begin(ref, "tag changed");
     std::vector<int32_t> tags;
     for (const Task& task : cls(ref).tasks) {
-      if (task.tag != kNone && task.tag != t.tag) {
+      if (task.tag != kNone && task.tag != message.tag) {
         tags.push_back(task.tag);
       }
     }
-    t.tag = tags.empty() || random_.flip() ? t.tag + 1 : tags[random_.below(tags.size())];
+    message.tag =
+        tags.empty() || random_.flip() ? message.tag + 1 : tags[random_.below(tags.size())];
   } else if (random_.flip()) {
-    const int32_t to = random_.flip() ? -t.peer : t.peer + (random_.flip() ? 1 : -1);
-    if (p_.mesh.wrap(t.peer_axis, to) == p_.mesh.wrap(t.peer_axis, t.peer)) return false;
+    const int32_t to = random_.flip() ? -message.peer : message.peer + (random_.flip() ? 1 : -1);
+    if (p_.mesh.wrap(message.peer_axis, to) == p_.mesh.wrap(message.peer_axis, message.peer))
+      return false;
     begin(ref, "peer changed");
-    t.peer = to;
+    message.peer = to;
   } else {
     begin(ref, "peer axis changed");
-    t.peer_axis = (t.peer_axis + 1) % static_cast<int32_t>(p_.mesh.axes.size());
+    message.peer_axis = (message.peer_axis + 1) % static_cast<int32_t>(p_.mesh.axes.size());
   }
   collect_neighbours(p_, ref, &m_->near);
   return true;
@@ -351,10 +358,10 @@ bool Mutator::change_peer() {
 bool Mutator::move_peer_around() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
-  Task& t = task(ref);
-  const int32_t n = p_.mesh.axes[static_cast<size_t>(t.peer_axis)].size;
+  Task& message = task(ref);
+  const int32_t size = p_.mesh.axes[static_cast<size_t>(message.peer_axis)].size;
   begin(ref, "peer moved once around its axis");
-  t.peer += t.peer > 0 ? n : -n;
+  message.peer += message.peer > 0 ? size : -size;
   return true;
 }
 

@@ -30,9 +30,9 @@ struct Random {
 };
 
 /// Tasks of a class that read or write one of the buffers.
-void collect_users(const RankClass& c, int32_t cls, const std::vector<BufferId>& buffers,
+void collect_users(const RankClass& rank_class, int32_t cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to);
-/// Tasks that share a buffer, an edge, a message or a collective with `r`.
+/// Tasks that share a buffer, an edge, a message or a collective with `ref`.
 void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to);
 
 /// Every operation makes one change and notes it; false if the draw changes nothing.

@@ -32,9 +32,9 @@ bool Mutator::change_offset() {
   // What lies there is now connected to it.
   std::vector<BufferId> over;
   for (size_t k = 0; k < rc.buffers.size(); ++k) {
-    const Buffer& o = rc.buffers[k];
-    if (o.kind == BufferKind::step && o.offset < to + buffer.type.bytes() &&
-        to < o.offset + o.type.bytes()) {
+    const Buffer& other = rc.buffers[k];
+    if (other.kind == BufferKind::step && other.offset < to + buffer.type.bytes() &&
+        to < other.offset + other.type.bytes()) {
       over.push_back(static_cast<BufferId>(k));
     }
   }
@@ -47,12 +47,14 @@ bool Mutator::change_type() {
   if (b < 0) return false;
   Buffer& buffer = p_.classes[static_cast<size_t>(c)].buffers[static_cast<size_t>(b)];
   if (buffer.type.dims.empty()) return false;
-  int64_t& d = buffer.type.dims[random_.below(buffer.type.dims.size())];
+  int64_t& dim = buffer.type.dims[random_.below(buffer.type.dims.size())];
   begin_buffer(c, b, "size changed");
-  d = random_.flip() ? d * 2 : d + 1;
+  dim = random_.flip() ? dim * 2 : dim + 1;
   return true;
 }
 
+/// The contract with the host: the name or micro-batch of another buffer that is otherwise like it,
+/// or another layout.
 bool Mutator::change_named() {
   const auto [c, b] = any_buffer(false, true);
   if (b < 0) return false;
@@ -76,13 +78,13 @@ bool Mutator::change_named() {
       break;
     }
     case 1: {
-      const size_t a = random_.below(p_.mesh.axes.size());
+      const size_t axis = random_.below(p_.mesh.axes.size());
       const graph::Placement to = random_.flip()
                                       ? graph::Placement::replicate()
                                       : graph::Placement::split(static_cast<int>(random_.below(2)));
-      if (p_.mesh.axes[a].size == 1 || buffer.layout.on[a] == to) return false;
+      if (p_.mesh.axes[axis].size == 1 || buffer.layout.on[axis] == to) return false;
       begin_buffer(c, b, "declared layout changed");
-      buffer.layout.on[a] = to;
+      buffer.layout.on[axis] = to;
       break;
     }
     default:
@@ -92,6 +94,7 @@ bool Mutator::change_named() {
   }
   return true;
 }
+
 /// A scale, a dimension, an exponent: some attribute of one task.
 bool Mutator::change_attribute() {
   const TaskRef ref = any_task([&](const Task& task) { return !p_.kind(task).attrs.empty(); });
@@ -101,11 +104,10 @@ bool Mutator::change_attribute() {
   std::advance(it, random_.below(kind.attrs.items().size()));
   const std::string key = it->first;
   graph::Attr value = it->second;
-  if (auto* remove_reference = std::get_if<int64_t>(&value)) {
-    *remove_reference =
-        random_.flip() ? *remove_reference + 1 : std::max<int64_t>(*remove_reference - 1, 0);
-  } else if (auto* d = std::get_if<double>(&value)) {
-    *d = random_.flip() ? *d * 0.5 : *d + 1;
+  if (auto* whole = std::get_if<int64_t>(&value)) {
+    *whole = random_.flip() ? *whole + 1 : std::max<int64_t>(*whole - 1, 0);
+  } else if (auto* real = std::get_if<double>(&value)) {
+    *real = random_.flip() ? *real * 0.5 : *real + 1;
   } else {
     return false;
   }
@@ -163,6 +165,7 @@ bool Mutator::change_kind() {
   return true;
 }
 
+/// Workspace over other memory, or too little of it (the kind says less than its op declares).
 bool Mutator::change_workspace() {
   const TaskRef ref = any_task([&](const Task& task) { return p_.kind(task).workspace > 0; });
   if (ref.cls < 0) return false;
@@ -211,6 +214,9 @@ bool Mutator::change_cost() {
 /// Twice as many ranks along an axis that splits tokens, each with half of them: right but for the
 /// ops that need sequences whole. False unless some op then gets half a sequence.
 bool Mutator::cut_sequences() {
+  // The program is rewritten as a whole: buffers shrink as their layouts say (of step buffers, the
+  // label that lowering left), kinds and costs follow from the new types. What results is
+  // well-typed everywhere, and wrong only by what it computes.
   Program program = p_;
   const int32_t found = program.mesh.axis("edp");
   if (found < 0 || program.mesh.axes[static_cast<size_t>(found)].size < 2) return false;

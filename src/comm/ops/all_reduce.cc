@@ -16,9 +16,10 @@ namespace {
 /// others. An output may lie on its input: nobody reads the chunk that another one writes.
 void run_all_reduce(const Together& all, size_t me, int phase) {
   const int64_t n = static_cast<int64_t>(all.members.size());
-  auto chunk = [&](int64_t numel, size_t i) { return numel * static_cast<int64_t>(i) / n; };
+  const auto chunk = [&](int64_t numel, size_t i) { return numel * static_cast<int64_t>(i) / n; };
   for (size_t input = 0; input < all.in.size(); ++input) {
-    const int64_t numel = all.in[input].numel(), size = size_of(all.in[input].dtype);
+    const int64_t numel = all.in[input].numel();
+    const int64_t size = size_of(all.in[input].dtype);
     auto* out = static_cast<std::byte*>(all.members[me].out[input]);
     if (phase == 0) {
       std::vector<const void*> from;
@@ -31,7 +32,8 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
     }
     for (size_t j = 0; j < all.members.size(); ++j) {
       if (j == me) continue;
-      const int64_t begin = chunk(numel, j) * size, end = chunk(numel, j + 1) * size;
+      const int64_t begin = chunk(numel, j) * size;
+      const int64_t end = chunk(numel, j + 1) * size;
       std::memcpy(out + begin, static_cast<const std::byte*>(all.members[j].out[input]) + begin,
                   static_cast<size_t>(end - begin));
     }
@@ -56,7 +58,7 @@ Op describe_all_reduce() {
         {.name = "tree", .rounds = 2 * std::ceil(std::log2(n)), .bytes = 2 * payload}};
   };
   op.run = run_all_reduce;
-  op.phases = 2;
+  op.phases = 2;  // each sums its chunk, then collects those of the others
   op.samples = [](int64_t) {
     using graph::DType;
     return std::vector<Sample>{{{}, {{DType::f32, {37}}}},

@@ -11,7 +11,8 @@ namespace {
 void run_all_to_all(const Together& all, size_t me, int) {
   const int from = static_cast<int>(all.attrs->i("from"));
   const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1]);
-  const int64_t mine = static_cast<int64_t>(me), local = rows.local_experts();
+  const int64_t mine = static_cast<int64_t>(me);
+  const int64_t local = rows.local_experts();
   RowWriter out(all, me);
   if (from == 1) {
     // To the experts: those of my experts, of every source.
@@ -34,8 +35,7 @@ Op describe_all_to_all() {
   Op op;
   op.doc =
       "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by "
-      "expert "
-      "(dim 0), or back";
+      "expert (dim 0), or back";
   op.takes = Takes::routed;
   op.move = {.part = Move::Part::block,
              .placed = Move::Placed::slot,

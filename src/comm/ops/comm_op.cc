@@ -35,8 +35,8 @@ struct Registry {
 };
 
 const Registry& registry() {
-  static const Registry r;
-  return r;
+  static const Registry built;
+  return built;
 }
 
 int dim_of(const char* attribute, const Attrs& attrs) {
@@ -55,6 +55,20 @@ bool takes(const Op& op, const TensorType& type) {
       return type.dtype == graph::DType::i64 && type.dims.size() == 1 && !type.routed();
   }
   return false;
+}
+
+const char* taken_text(Takes takes) {
+  switch (takes) {
+    case Takes::any:
+      break;
+    case Takes::dense:
+      return "a tensor that is not routed";
+    case Takes::routed:
+      return "a routed tensor";
+    case Takes::counts:
+      return "row counts, i64[experts]";
+  }
+  return "any tensor";
 }
 
 /// Dims that a routed tensor may be cut along: experts and tokens. Its other dims are whole rows.
@@ -131,13 +145,11 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   if (op.role == Role::send) return out;
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
-      fail(op.name, "does not take {}; expected {}", to_string(type),
-           op.takes == Takes::routed   ? "a routed tensor"
-           : op.takes == Takes::counts ? "row counts, i64[experts]"
-                                       : "a tensor that is not routed");
+      fail(op.name, "does not take {}; expected {}", to_string(type), taken_text(op.takes));
     }
     TensorType moved = type;
-    const Placement from = before(op, attrs), to = after(op, attrs);
+    const Placement from = before(op, attrs);
+    const Placement to = after(op, attrs);
     for (const Placement& placement : {from, to}) {
       if (placement.is_split() && static_cast<size_t>(placement.dim()) >= num_dims(type)) {
         fail(op.name, "got dim {} of {}; expected less than {}", placement.dim(), to_string(type),

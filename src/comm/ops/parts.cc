@@ -72,8 +72,8 @@ int64_t Rows::held(int64_t member, int dim) const {
     return rows;
   }
   for (int64_t e = member * local_experts(); e < (member + 1) * local_experts(); ++e) {
-    for (int64_t s = 0; s < members_; ++s) {
-      rows += of(s, e);
+    for (int64_t other = 0; other < members_; ++other) {
+      rows += of(other, e);
     }
   }
   return rows;
@@ -88,12 +88,12 @@ int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
     return row;
   }
   for (int64_t e = expert / local_experts() * local_experts(); e < expert; ++e) {
-    for (int64_t s = 0; s < members_; ++s) {
-      row += of(s, e);
+    for (int64_t other = 0; other < members_; ++other) {
+      row += of(other, e);
     }
   }
-  for (int64_t s = 0; s < source; ++s) {
-    row += of(s, expert);
+  for (int64_t other = 0; other < source; ++other) {
+    row += of(other, expert);
   }
   return row;
 }

@@ -11,7 +11,8 @@ namespace hocket::comm {
 namespace {
 
 void run_size_exchange(const Together& all, size_t me, int) {
-  const int64_t experts = all.in[0].dims[0], local = all.out[1].dims[0];
+  const int64_t experts = all.in[0].dims[0];
+  const int64_t local = all.out[1].dims[0];
   auto* sizes = static_cast<int64_t*>(all.members[me].out[0]);
   auto* counts = static_cast<int64_t*>(all.members[me].out[1]);
   std::fill(counts, counts + local, 0);
@@ -30,8 +31,7 @@ Op describe_size_exchange() {
   Op op;
   op.doc =
       "size_exchange(counts) -> sizes, counts: the rows that every rank has per expert, and the "
-      "summed "
-      "counts of the rank's own experts";
+      "summed counts of the rank's own experts";
   op.takes = Takes::counts;
   op.move = {.part = Move::Part::block, .placed = Move::Placed::sum};
   op.makes_sizes = true;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checkpoints of a run while it trains, and what everyone who ends it says there is to go on
+// from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "data/prepare.h"
+#include "engine/session.h"
+#include "train/resume.h"
+#include "train/stop.h"
+
+namespace hocket::train {
+
+/// Where the checkpoints of a run are.
+std::string checkpoint_folder(const engine::Run& run);
+
+class Saver {
+ public:
+  Saver(const engine::Run& run, StopSignals& stop) : run_(run), stop_(stop) {}
+
+  /// The newest checkpoint, at first the one that the run starts from; empty: none. From then on a
+  /// signal that ends the process says it.
+  void set_last(const std::string& checkpoint);
+  /// Saves what the ranks hold after `step`. Returns the checkpoint's path.
+  const std::string& save(int64_t step, const engine::Session& session,
+                          const data::Dataset& dataset, const Position& position,
+                          const std::vector<std::pair<int64_t, double>>& losses);
+  /// Removes those before `step` that are beyond train.keep_last.
+  void prune(int64_t step) const;
+  /// Runs `write`; its error (a full disk) also says what there is to go on from.
+  template <typename Write>
+  void storing(const Write& write) const {
+    try {
+      write();
+    } catch (const Error& error) {
+      throw error.with(last_or_none(" is complete, and the same command goes on from it"));
+    }
+  }
+  /// "there is no checkpoint yet", or the newest with `what` behind it.
+  std::string last_or_none(const std::string& what) const;
+
+ private:
+  const engine::Run& run_;
+  StopSignals& stop_;
+  std::string last_;  ///< empty: none
+};
+
+}  // namespace hocket::train

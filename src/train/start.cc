@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/start.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/resolve.h"
+#include "engine/params.h"
+#include "train/evaluate.h"
+#include "train/resume.h"
+#include "train/saver.h"
+
+namespace hocket::train {
+
+namespace {
+
+/// Error: the folder has weights in a form that is not read, and would be left aside in silence.
+void refuse_other_weights(const std::string& folder) {
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (file_exists(join_path(folder, name))) {
+      fail(folder,
+           "has {}, which is not read, and no safetensors; try to save it again with "
+           "safe_serialization=True, or model.init: random to leave its weights aside",
+           name);
+    }
+  }
+}
+
+/// The position that the newest checkpoint was saved at. False if there is none.
+bool find_checkpoint(const engine::Run& run, const data::Dataset& dataset, Start& start) {
+  const engine::TrainSection& train = run.config.train;
+  const std::string folder = checkpoint_folder(run);
+  checkpoint::clean_checkpoints(folder);
+  if (!train.resume) {
+    if (!checkpoint::list_checkpoints(folder).empty()) {
+      fail(folder,
+           "holds checkpoints, and train.resume=false starts a new training; choose "
+           "another output.dir, or remove this folder");
+    }
+    return false;
+  }
+  const auto latest = checkpoint::latest_checkpoint(folder, checkpoint::Verify::all);
+  if (!latest) return false;
+  // Its contents were compared a moment ago.
+  start.from.emplace(*latest, checkpoint::Verify::lengths);
+  check_same_training(run, dataset.fingerprint(), *start.from);
+  const checkpoint::RunState& state = start.from->state();
+  start.step = state.step;
+  start.losses = state.losses;
+  const Position position = Position::of(*start.from);
+  start.trained_s = position.time_s;
+  start.began_with = position.began_with;
+  // The number of steps that fit was decided when the training began.
+  const std::string where = *latest + "/run.json: config";
+  const nlohmann::json config = parse_json(state.config, where);
+  const double minutes = JsonView(config, where).at("train").get_double("minutes", 0);
+  if (train.minutes > 0 && minutes == train.minutes) {
+    start.steps = position.steps;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string Start::describe() const {
+  return from ? fmt::format("of checkpoint {} (step {})", from->folder(), step) : began_with;
+}
+
+void claim_folder(const std::string& dir) {
+  make_dirs(dir);
+  if (file_exists(dir + "/.lock") || file_exists(dir + "/checkpoints")) return;
+  std::vector<std::string> others;
+  for (const char* name : {"metrics.jsonl", "report.html", "trace.json.gz", "predicted.json.gz"}) {
+    if (file_exists(join_path(dir, name))) {
+      others.push_back(name);
+    }
+  }
+  if (!others.empty()) {
+    fail(dir,
+         "holds {}, which no training wrote here and this one would replace; choose another "
+         "output.dir, or remove them",
+         join(others, ", "));
+  }
+}
+
+Start find_start(const engine::Run& run, const data::Dataset& dataset) {
+  const engine::ModelSection& model = run.config.model;
+  const engine::TrainSection& train = run.config.train;
+  Start start;
+  start.steps = train.minutes > 0 ? 0 : train.steps;
+  if (find_checkpoint(run, dataset, start)) return start;
+  if (!run.weights.empty()) {
+    const std::string folder =
+        checkpoint::resolve_model(model.path, checkpoint::Need::intact).folder;
+    start.weights.emplace(folder, run.model);
+    start.began_with = "from " + folder;
+    return start;
+  }
+  start.began_with = fmt::format("random, seed {}", train.seed);
+  if (model.init == "auto" && is_directory(model.path)) {
+    refuse_other_weights(model.path);
+  }
+  return start;
+}
+
+void load(Start& start, const engine::Run& run, engine::Session& session) {
+  if (start.from) {
+    restore(*start.from, session);
+    fmt::print("resumed from {} (step {})\n", start.from->folder(), start.step);
+    if (const auto changes = changed_settings(run, *start.from); !changes.empty()) {
+      fmt::print("changed since: {}\n", join(changes, ", "));
+    }
+    std::fflush(stdout);
+    start.from.reset();
+  } else if (start.weights) {
+    load_weights(*start.weights, session.compiled(), session.stores());
+    start.weights.reset();
+  }
+  engine::initialise(session.graph(), session.program(),
+                     static_cast<uint64_t>(run.config.train.seed), session.stores());
+}
+
+}  // namespace hocket::train

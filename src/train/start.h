@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run starts from: a checkpoint of its own, weights of another folder, or random values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "data/prepare.h"
+#include "engine/session.h"
+
+namespace hocket::train {
+
+struct Start {
+  /// At most one of the two is set, and only until load() has read it.
+  std::optional<checkpoint::Checkpoint> from;
+  std::optional<checkpoint::ModelWeights> weights;
+
+  std::string began_with;  ///< what the run started from at first, see Position
+  int64_t step = 0;        ///< steps that are done
+  int64_t steps = 0;       ///< where the run ends; 0: train.minutes say so, once a step is timed
+  double trained_s = 0;    ///< time in steps so far
+  std::vector<std::pair<int64_t, double>> losses;  ///< of the steps so far
+
+  /// "of checkpoint runs/x/checkpoints/step-000040 (step 40)", "random, seed 1".
+  std::string describe() const;
+};
+
+/// Makes the folder of a run. Error if a new training would replace files that no training of ours
+/// wrote: one of ours leaves its lock there.
+void claim_folder(const std::string& dir);
+
+/// Reads the newest checkpoint's state, or opens the weights that the run is to start from. Error,
+/// before anything is timed: a checkpoint of another training, checkpoints that train.resume=false
+/// does not want, weights that do not fit the model or that only other programs read.
+Start find_start(const engine::Run& run, const data::Dataset& dataset);
+
+/// Parameters and optimizer state onto all ranks: what `start` has of them, which is closed then,
+/// and initial values for the rest. Says what a resumed run does otherwise than before.
+void load(Start& start, const engine::Run& run, engine::Session& session);
+
+}  // namespace hocket::train
