@@ -317,9 +317,9 @@ class Execute(unittest.TestCase):
         self.assertIn("):\n// SPDX-License-Identifier: Apache-2.0\n", out)
 
     def test_memory_of_the_sample(self):
-        """Told before the first step where it is more than the training's: few tokens beside a long sample."""
+        """Told before the first step where it is more than the training's: few tokens beside a long prompt."""
         self.assertNotIn("while the sample is drawn", self.output)
-        out = self.box.good(*self.short("few", "train.seq_len=2", "train.global_batch=2", "plan.micro_batch=1", "plan.dp=2",
+        out = self.box.good(*self.short("few", "train.seq_len=2", "output.sample_prompt=" + "one two " * 4000,
                                         "output.report=false"))
         self.assertRegex(out, r"\n +\S+ \S+ planned in all while the sample is drawn, \S+ \S+ until then\n")
         self.assertIn("\nsample (", out)
