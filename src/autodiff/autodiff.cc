@@ -58,7 +58,8 @@ class Differentiator {
 
 class Context : public ops::GradContext {
  public:
-  Context(Differentiator& d, const graph::Node& node) : d_(d), node_(node) {}
+  Context(Differentiator& differentiator, const graph::Node& node)
+      : d_(differentiator), node_(node) {}
   const graph::Node& node() const override { return node_; }
   const graph::Tensor& tensor(TensorId id) const override { return d_.graph_.tensor(id); }
   TensorId grad_out(int i) const override { return d_.grad_[out(i)]; }
@@ -78,17 +79,18 @@ class Context : public ops::GradContext {
   }
 
   std::vector<TensorId> emit_grad(std::string op, graph::Attrs attrs, std::vector<TensorId> inputs,
-                                  int input, int o) override {
-    bool can = ops::find(op).accumulates.contains(static_cast<size_t>(o));
+                                  int input, int output) override {
+    const size_t o = static_cast<size_t>(output);
+    const bool can = ops::find(op).accumulates.contains(o);
     TensorId sum = is_param(input) ? kNone : d_.grad_[in(input)];
     auto outs = emit(std::move(op), std::move(attrs), std::move(inputs));
     if (can && sum >= 0) {
       graph::Node& made = d_.graph_.nodes.back();
-      made.accumulate.add(static_cast<size_t>(o));
+      made.accumulate.add(o);
       made.in.push_back(sum);
-      d_.grad_[in(input)] = outs[static_cast<size_t>(o)];
+      d_.grad_[in(input)] = outs[o];
     } else {
-      add_grad(input, outs[static_cast<size_t>(o)]);
+      add_grad(input, outs[o]);
     }
     return outs;
   }
@@ -121,6 +123,9 @@ class Context : public ops::GradContext {
 };
 
 void Differentiator::run() {
+  // Nodes backwards, each from the gradients of its outputs to those of its inputs, if any of its
+  // outputs has one. A gradient that several nodes contribute to is summed as they come (by an
+  // accumulating op, or an add); those of a parameter are kept apart, one per use.
   NodeId forward = static_cast<NodeId>(graph_.nodes.size());
   for (NodeId id = forward; id-- > 0;) {
     const graph::Node& node = graph_.nodes[static_cast<size_t>(id)];
@@ -162,8 +167,8 @@ TensorId sum_up(Graph& graph, size_t grad) {
 std::vector<size_t> grads_by_name(const Graph& graph) {
   std::vector<size_t> list(graph.grads.size());
   std::iota(list.begin(), list.end(), size_t{0});
-  std::sort(list.begin(), list.end(), [&](size_t a, size_t b) {
-    return graph.tensor(graph.grads[a].param).name < graph.tensor(graph.grads[b].param).name;
+  std::sort(list.begin(), list.end(), [&](size_t left, size_t right) {
+    return graph.tensor(graph.grads[left].param).name < graph.tensor(graph.grads[right].param).name;
   });
   return list;
 }
@@ -182,7 +187,9 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   // changes from step to step (learning rate, bias corrections) comes in as `hyper`.
   const std::vector<size_t> grads = grads_by_name(graph);
   if (grads.empty()) fail("autodiff", "no parameter has a gradient");
-  std::vector<TensorId> params, sums, squares;
+  std::vector<TensorId> params;
+  std::vector<TensorId> sums;
+  std::vector<TensorId> squares;
   for (const size_t grad : grads) {
     const TensorId param = graph.grads[grad].param;
     params.push_back(param);
@@ -198,19 +205,20 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   TensorId hyper = graph.input(graph::inputs::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < params.size(); ++i) {
     const graph::Tensor param = graph.tensor(params[i]);
-    auto state = [&](const char* prefix) {
+    const auto state = [&](const char* prefix) {
       graph::Tensor tensor = param;
       tensor.name = prefix + param.name;
       tensor.kind = TensorKind::state;
       tensor.init = {graph::Init::Kind::constant, 0.0};
       return graph.add_tensor(tensor);
     };
-    TensorId tensor_id = state("exp_avg."), v = state("exp_avg_sq.");
+    const TensorId mean = state("exp_avg.");
+    const TensorId mean_square = state("exp_avg_sq.");
     graph::Attrs attrs{{"beta1", config.beta1},
                        {"beta2", config.beta2},
                        {"eps", config.eps},
                        {"weight_decay", param.type.dims.size() > 1 ? config.weight_decay : 0.0}};
-    ops::apply(graph, "adamw", attrs, {params[i], sums[i], tensor_id, v, clip[0], hyper},
+    ops::apply(graph, "adamw", attrs, {params[i], sums[i], mean, mean_square, clip[0], hyper},
                "adamw." + param.name, param.layer, Phase::optimizer);
   }
 }

@@ -36,6 +36,8 @@ std::string yaml_string(const std::string& text) {
   return plain ? text : Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+/// A value as it stands in a run.yaml: quantities with the unit that reads best, lists and maps on
+/// one line.
 template <class T>
 std::string text_of(const Field& field, const T& value) {
   if constexpr (std::is_same_v<T, bool>) {

@@ -20,6 +20,9 @@ std::string at_line(const std::string& name, const YAML::Mark& mark, const std::
   return mark.is_null() ? otherwise : fmt::format("{}:{}", name, mark.line + 1);
 }
 
+/// Our own tree in place of yaml-cpp's: every value knows the line that it came from, and a key
+/// that stands twice is an error, which yaml-cpp lets pass. `budget` is what
+/// is left of the nodes allowed: aliases are copied, and a few lines of them can ask for billions.
 ConfigNode convert(const YAML::Node& node, const std::string& name, const std::string& where,
                    int depth, int* budget) {
   if (--*budget < 0 || depth > kMaxDepth) {

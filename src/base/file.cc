@@ -282,6 +282,9 @@ void FileWriter::close() {
 }
 
 void write_file_atomic(const std::string& path, const std::function<void(FileWriter&)>& writer) {
+  // Written beside the file, synced, renamed over it, and the folder synced: a crash at any moment
+  // leaves the old file or the new one. What is no regular file (a device, a pipe) cannot be
+  // replaced and is written through.
   static std::atomic<int> counter{0};
   const Destination to = destination_of(path);
   if (!to.replace) {

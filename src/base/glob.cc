@@ -116,8 +116,8 @@ class Walk {
 template <class Item, class Key>
 void sort_unique(std::vector<Item>* items, const Key& key) {
   std::sort(items->begin(), items->end(),
-            [&](const Item& item, const Item& b) { return key(item) < key(b); });
-  const auto same = [&](const Item& item, const Item& b) { return key(item) == key(b); };
+            [&](const Item& a, const Item& b) { return key(a) < key(b); });
+  const auto same = [&](const Item& a, const Item& b) { return key(a) == key(b); };
   items->erase(std::unique(items->begin(), items->end(), same), items->end());
 }
 

@@ -11,6 +11,16 @@
 
 namespace hocket {
 
+namespace {
+
+/// Bytes of a UTF-8 sequence by its first byte, which is 0x80 or more.
+size_t sequence_length(unsigned char first) {
+  if (first < 0xE0) return 2;
+  return first < 0xF0 ? 3 : 4;
+}
+
+}  // namespace
+
 void append_json_string(std::string* out, std::string_view text) {
   *out += '"';
   for (size_t i = 0; i < text.size();) {
@@ -27,7 +37,7 @@ void append_json_string(std::string* out, std::string_view text) {
     } else if (c < 0x80) {
       *out += text[i++];
     } else {
-      const size_t length = c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
+      const size_t length = sequence_length(c);
       const bool whole = i + length <= text.size() && is_utf8(text.substr(i, length));
       *out += whole ? text.substr(i, length) : std::string_view("\\ufffd");
       i += whole ? length : 1;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -80,10 +81,11 @@ std::vector<TaskRef> Values::makers(ExprId expr) const {
 std::vector<TaskRef> Values::carriers(ExprId expr) const {
   constexpr size_t kMost = 4;
   std::vector<TaskRef> list;
-  for (size_t c = 0; c < values_.size(); ++c) {
-    for (size_t b = 0; b < values_[c].size() && list.size() < kMost; ++b) {
-      if (values_[c][b].expr != expr) continue;
-      const int32_t writer = hazards_.writer(static_cast<int32_t>(c), static_cast<BufferId>(b));
+  for (size_t cls = 0; cls < values_.size(); ++cls) {
+    for (size_t buffer = 0; buffer < values_[cls].size() && list.size() < kMost; ++buffer) {
+      if (values_[cls][buffer].expr != expr) continue;
+      const int32_t writer =
+          hazards_.writer(static_cast<int32_t>(cls), static_cast<BufferId>(buffer));
       if (writer >= 0) {
         list.push_back(ctx_.ref(writer));
       }
@@ -132,6 +134,53 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
     text += fmt::format(" (and {} more)", num_extra - kMaxTerms);
   }
   return text;
+}
+
+/// Where the terms of `want` are that `got` lacks: "; x is computed by t, into buffer b" for the
+/// first that some task has computed, "; no task has computed y" for the first that none has. `who`
+/// gets t, and the tasks that hold what y is made of: the missing task belongs next to them.
+std::string Values::whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* who) const {
+  constexpr size_t kMost = 16;
+  const auto add = [who](const std::vector<TaskRef>& tasks) {
+    who->insert(who->end(), tasks.begin(), tasks.end());
+  };
+  std::vector<ExprId> missing;
+  std::vector<ExprId> have;
+  if (got >= 0) {
+    have = ref_.terms.terms_of(got);
+  }
+  const std::vector<ExprId> all = ref_.terms.terms_of(want);
+  std::set_difference(all.begin(), all.end(), have.begin(), have.end(),
+                      std::back_inserter(missing));
+  std::vector<bool> computed(static_cast<size_t>(ref_.terms.num_apps()), false);
+  for (AppId app : made_) {
+    if (app >= 0) {
+      computed[static_cast<size_t>(app)] = true;
+    }
+  }
+  std::string elsewhere, nowhere;
+  for (ExprId expr : missing) {
+    const Expr& term = ref_.terms[expr];
+    if (term.kind != Expr::Kind::output) continue;
+    if (computed[static_cast<size_t>(term.a)]) {
+      if (!elsewhere.empty()) continue;
+      const std::vector<TaskRef> from = makers(expr);
+      const BufferId to = ctx_.task(from[0]).out[static_cast<size_t>(term.b)];
+      elsewhere = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
+                              ctx_.buffer_name(from[0].cls, to));
+      add(from);
+    } else if (nowhere.empty()) {
+      nowhere = "; no task has computed " + describe(expr);
+      for (ExprId in : ref_.terms.inputs(term.a)) {
+        for (ExprId part : ref_.terms.terms_of(in)) {
+          add(makers(part));
+          add(carriers(part));
+          if (who->size() > kMost) break;
+        }
+      }
+    }
+  }
+  return elsewhere + nowhere;
 }
 
 /// The application of the single-device step that this task most likely should be: of the same op,
@@ -263,6 +312,7 @@ void Values::explain_unknown(TaskRef ref) {
     const bool akin = ref_.terms[in[i]].type == ref_.terms[got[i]].type || got[i] == kZero;
     if (sums && akin) {
       text += "is an incomplete or wrong sum: " + difference(in[i], got[i], &related);
+      text += whereabouts(in[i], got[i], &related);
     } else {
       text += fmt::format("holds {}; expected {}", describe(got[i]), describe(in[i]));
     }
@@ -333,20 +383,7 @@ void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got
   } else {
     text += fmt::format("{}; expected {}", describe(got), describe(want));
   }
-  // Tasks that hold the inputs of what is missing are next to the task that is.
-  for (ExprId expr : ref_.terms.terms_of(want)) {
-    if (ref_.terms[expr].kind != Expr::Kind::output || !makers(expr).empty()) continue;
-    text += fmt::format("; no task computes {}", describe(expr));
-    for (ExprId in : ref_.terms.inputs(ref_.terms[expr].a)) {
-      for (ExprId part : ref_.terms.terms_of(in)) {
-        for (const std::vector<TaskRef>& from : {makers(part), carriers(part)}) {
-          related.insert(related.end(), from.begin(), from.end());
-        }
-        if (related.size() > 16) break;
-      }
-    }
-    break;
-  }
+  text += whereabouts(want, got, &related);
   if (writer >= 0) {
     text += "; last written by " + ctx_.name(task);
   }

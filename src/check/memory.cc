@@ -99,8 +99,8 @@ void report_budget(Context& ctx, ClassMemory* memory) {
   }
   if (memory->peak_task.task >= 0) {
     text += fmt::format("; most is in use during {}; largest then:", ctx.name(memory->peak_task));
-    for (const LiveBuffer& live_buffer : memory->largest) {
-      text += fmt::format(" {} ({});", size(live_buffer.bytes), live_buffer.what);
+    for (const LiveBuffer& live : memory->largest) {
+      text += fmt::format(" {} ({});", size(live.bytes), live.what);
     }
   }
   const int64_t states = planned.persistent + planned.inputs_outputs;

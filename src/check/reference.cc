@@ -151,14 +151,14 @@ void Reference::choose_results() {
 }
 
 ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
-  const size_t t = static_cast<size_t>(tensor);
-  const graph::Tensor& info = graph_->tensors[t];
+  const size_t index = static_cast<size_t>(tensor);
+  const graph::Tensor& info = graph_->tensors[index];
   if (info.kind == TensorKind::input) {
-    return terms.input(tensor, info.per_step ? -1 : micro_batch, type_of[t]);
+    return terms.input(tensor, info.per_step ? -1 : micro_batch, type_of[index]);
   }
-  ExprId expr = value_[t];
-  if (step.optimizer && per_mb_[t]) {
-    expr = total_[t];  // of all micro-batches
+  ExprId expr = value_[index];
+  if (step.optimizer && per_mb_[index]) {
+    expr = total_[index];  // of all micro-batches
   }
   if (expr < 0) {
     fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
@@ -246,11 +246,11 @@ int32_t Reference::find(std::string_view name) const {
 }
 
 ExprId Reference::value(int32_t tensor, int32_t micro_batch) const {
-  const size_t t = static_cast<size_t>(tensor);
-  if (!per_mb_[t]) return micro_batch < 0 ? value_[t] : kUnwritten;
-  if (micro_batch < 0) return summed_[t] ? total_[t] : kUnwritten;
-  if (each_index_[t] < 0 || micro_batch >= num_micro_batches_) return kUnwritten;
-  return each_[static_cast<size_t>(each_index_[t])][static_cast<size_t>(micro_batch)];
+  const size_t index = static_cast<size_t>(tensor);
+  if (!per_mb_[index]) return micro_batch < 0 ? value_[index] : kUnwritten;
+  if (micro_batch < 0) return summed_[index] ? total_[index] : kUnwritten;
+  if (each_index_[index] < 0 || micro_batch >= num_micro_batches_) return kUnwritten;
+  return each_[static_cast<size_t>(each_index_[index])][static_cast<size_t>(micro_batch)];
 }
 
 }  // namespace hocket::check

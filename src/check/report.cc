@@ -132,11 +132,11 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
         .member("messages", memory.planned.messages);
     json.member("evaluation", memory.planned.evaluation).member("planned", memory.planned.total());
     json.member("reserved", memory.planned.reserved).key("largest").array();
-    for (const LiveBuffer& live_buffer : memory.largest) {
+    for (const LiveBuffer& live : memory.largest) {
       json.object()
-          .member("buffer", live_buffer.buffer)
-          .member("bytes", live_buffer.bytes)
-          .member("what", live_buffer.what)
+          .member("buffer", live.buffer)
+          .member("bytes", live.bytes)
+          .member("what", live.what)
           .end();
     }
     json.end().end();

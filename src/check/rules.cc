@@ -63,9 +63,9 @@ std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
 
 std::string types_sane(const Context&, const Kind& kind, const KindInfo&) {
   for (const auto* list : {&kind.in, &kind.out}) {
-    for (const auto& tensor_type : *list) {
-      if (!sane(tensor_type)) {
-        return fmt::format("{} has an operand of type {}", kind.op, to_string(tensor_type));
+    for (const auto& type : *list) {
+      if (!sane(type)) {
+        return fmt::format("{} has an operand of type {}", kind.op, to_string(type));
       }
     }
   }
@@ -469,8 +469,8 @@ const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
 // --- what follows from running the tasks ---------------------------------------------------------
 
 const std::vector<RuleInfo>& derived_rules() {
-  // By the part that refuses: sweep.cc, hazards.cc, memory.cc, costs.cc, then values.cc with
-  // collectives.cc and explain.cc.
+  // Refused by check.cc, sweep.cc, hazards.cc, memory.cc, costs.cc, and by values.cc with
+  // collectives.cc and explain.cc: there the name of a rule stands beside its text.
   static const std::vector<RuleInfo> rules = {
       {"micro-batches", "the program runs as many micro-batches as the reference"},
       {"send-unmatched", "every send has its receive"},

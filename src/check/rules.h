@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The structural rules as data: what a well-formed kind, group, class, buffer and task looks like.
-// To add a rule, add a row in rules.cc.
+// To add a rule, add a predicate and its row to rules.cc.
 #pragma once
 
 #include <string>

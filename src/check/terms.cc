@@ -10,25 +10,25 @@ namespace hocket::check {
 namespace {
 
 uint64_t hash_type(const graph::TensorType& type) {
-  uint64_t h = static_cast<uint64_t>(type.dtype) * 131 + static_cast<uint64_t>(type.top_k);
+  uint64_t hash = static_cast<uint64_t>(type.dtype) * 131 + static_cast<uint64_t>(type.top_k);
   for (int64_t dim : type.dims) {
-    h = (h ^ static_cast<uint64_t>(dim)) * 0x9e3779b97f4a7c15ULL + (h >> 29);
+    hash = (hash ^ static_cast<uint64_t>(dim)) * 0x9e3779b97f4a7c15ULL + (hash >> 29);
   }
-  return mix64(h);
+  return mix64(hash);
 }
 
 /// The low half places the entry near those made of similar terms: what is made together is looked
 /// up together, and random access to a large table costs more than everything else here.
 uint64_t hash_app(int32_t key, std::span<const ExprId> in) {
-  uint64_t h = static_cast<uint64_t>(key) + 0x51ed270b0a1f39c1ULL;
+  uint64_t hash = static_cast<uint64_t>(key) + 0x51ed270b0a1f39c1ULL;
   uint64_t total = 0;
   for (ExprId expr : in) {
-    h = (h ^ static_cast<uint32_t>(expr)) * 0x9e3779b97f4a7c15ULL + (h >> 31);
+    hash = (hash ^ static_cast<uint32_t>(expr)) * 0x9e3779b97f4a7c15ULL + (hash >> 31);
     total += static_cast<uint32_t>(expr);
   }
-  h = mix64(h);
+  hash = mix64(hash);
   const uint64_t near = in.empty() ? 0 : total / in.size() * 4;
-  return (h & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(near + (h & 511));
+  return (hash & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(near + (hash & 511));
 }
 
 }  // namespace
@@ -37,17 +37,19 @@ TypeId TypeTable::intern(const graph::TensorType& type) {
   if (types_.size() * 2 >= slots_.size()) {
     grow();
   }
-  const uint64_t h = hash_type(type);
+  const uint64_t hash = hash_type(type);
   const size_t mask = slots_.size() - 1;
-  for (size_t i = h & mask;; i = (i + 1) & mask) {
+  for (size_t i = hash & mask;; i = (i + 1) & mask) {
     const TypeId id = slots_[i];
     if (id < 0) {
       slots_[i] = static_cast<TypeId>(types_.size());
       types_.push_back(type);
-      hashes_.push_back(h);
+      hashes_.push_back(hash);
       return slots_[i];
     }
-    if (hashes_[static_cast<size_t>(id)] == h && types_[static_cast<size_t>(id)] == type) return id;
+    if (hashes_[static_cast<size_t>(id)] == hash && types_[static_cast<size_t>(id)] == type) {
+      return id;
+    }
   }
 }
 
@@ -188,21 +190,21 @@ void Terms::reserve(size_t apps) {
 }
 
 Hash128 Terms::hash_of(ExprId id, uint64_t* total) const {
-  const int32_t s = sum_index_[static_cast<size_t>(id)];
-  *total += s >= 0 ? sums_[static_cast<size_t>(s)].total : static_cast<uint64_t>(id);
-  if (s >= 0) return sums_[static_cast<size_t>(s)].hash;
-  const uint64_t x = static_cast<uint64_t>(id);
-  return {mix64(x * 0x9e3779b97f4a7c15ULL + 0x1d8e4e27c47d124fULL),
-          mix64(x * 0xd1342543de82ef95ULL + 0xeb44accab455d165ULL)};
+  const int32_t sum = sum_index_[static_cast<size_t>(id)];
+  *total += sum >= 0 ? sums_[static_cast<size_t>(sum)].total : static_cast<uint64_t>(id);
+  if (sum >= 0) return sums_[static_cast<size_t>(sum)].hash;
+  const uint64_t value = static_cast<uint64_t>(id);
+  return {mix64(value * 0x9e3779b97f4a7c15ULL + 0x1d8e4e27c47d124fULL),
+          mix64(value * 0xd1342543de82ef95ULL + 0xeb44accab455d165ULL)};
 }
 
 int32_t Terms::count(ExprId id) const { return exprs_[static_cast<size_t>(id)].count; }
 
 /// As hash_app: near what was made at the same time.
 uint64_t Terms::place(const Sum& sum, int32_t count) {
-  const uint64_t h = mix64(sum.hash.low);
+  const uint64_t hash = mix64(sum.hash.low);
   const uint64_t near = sum.total / static_cast<uint64_t>(count) * 4;
-  return (h & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(near + (h & 511));
+  return (hash & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(near + (hash & 511));
 }
 
 ExprId Terms::sum(ExprId left, ExprId right) {

@@ -22,16 +22,16 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
   const LayoutId replicated = ctx.layouts.intern({});
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const RankClass& cls = ctx.program.classes[c];
-    const int32_t ci = static_cast<int32_t>(c);
+    const int32_t class_id = static_cast<int32_t>(c);
     std::vector<Value> values(cls.buffers.size(), Value{kUnwritten, replicated});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
       const program::Buffer& buffer = cls.buffers[i];
       if (buffer.kind == BufferKind::step) continue;
       Value& value = values[i];
       value.layout = ctx.layouts.intern(buffer.layout);
-      const int32_t bi = static_cast<int32_t>(i);
-      const int32_t t = reference.find(buffer.name);
-      const auto* info = t < 0 ? nullptr : &reference.graph().tensor(t);
+      const int32_t id = static_cast<int32_t>(i);
+      const int32_t tensor = reference.find(buffer.name);
+      const auto* info = tensor < 0 ? nullptr : &reference.graph().tensor(tensor);
       const char* wrong = nullptr;
       const bool persistent = info && (info->kind == graph::TensorKind::param ||
                                        info->kind == graph::TensorKind::state);
@@ -48,7 +48,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
                                        buffer.micro_batch >= reference.num_micro_batches())) {
         wrong = "names a micro-batch that does not exist";
       }
-      const TypeId logical = t < 0 ? -1 : reference.type_of[static_cast<size_t>(t)];
+      const TypeId logical = tensor < 0 ? -1 : reference.type_of[static_cast<size_t>(tensor)];
       if (!wrong) {
         bool same = false;
         try {
@@ -61,17 +61,18 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
         }
       }
       if (wrong) {
-        const std::vector<TaskRef> users = ctx.users(ci, bi);
+        const std::vector<TaskRef> users = ctx.users(class_id, id);
         ctx.report(
-            "named-tensor", ProblemClass::value, users.empty() ? TaskRef{ci, -1} : users[0], users,
-            fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(ci, bi), c,
+            "named-tensor", ProblemClass::value, users.empty() ? TaskRef{class_id, -1} : users[0],
+            users,
+            fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(class_id, id), c,
                         graph::to_string(buffer.type), ctx.layouts.text(value.layout), wrong),
             "name a tensor of the graph, with the type that its layout gives it");
         value.expr = kUnknown;
       } else if (persistent) {
-        value.expr = reference.terms.tensor(t, logical);
+        value.expr = reference.terms.tensor(tensor, logical);
       } else if (input) {
-        value.expr = reference.terms.input(t, buffer.micro_batch, logical);
+        value.expr = reference.terms.input(tensor, buffer.micro_batch, logical);
       }
     }
     values_.push_back(std::move(values));
@@ -89,15 +90,15 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
   std::vector<TaskRef> related;
   std::string text = ctx_.name(ref);
   if (buffer >= 0) {
-    const int32_t w = hazards_.writer(ref.cls, buffer, ctx_.global(ref.cls, ref.task));
-    if (w >= 0) {
-      related.push_back(ctx_.ref(w));
+    const int32_t writer = hazards_.writer(ref.cls, buffer, ctx_.global(ref.cls, ref.task));
+    if (writer >= 0) {
+      related.push_back(ctx_.ref(writer));
     }
     const Value& value = at(ref.cls, buffer);
     text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, buffer),
                         describe(value.expr), ctx_.layouts.text(value.layout));
-    if (w >= 0) {
-      text += ", written by " + ctx_.name(ctx_.ref(w));
+    if (writer >= 0) {
+      text += ", written by " + ctx_.name(ctx_.ref(writer));
     }
   }
   ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix);
@@ -117,53 +118,55 @@ bool Values::fits(ExprId expr, LayoutId layout, TypeId local) {
 
 /// Output `o` gets this value, or adds it. The logical type of the term, cut by the layout, must be
 /// the local type of the buffer (`memo` spares working that out again for the same logical type).
-void Values::set(int32_t cls, const Task& t, size_t o, ExprId expr, LayoutId layout,
+void Values::set(int32_t cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
                  Signature* memo, TaskRef ref) {
-  const KindInfo& info = ctx_.kind(t);
+  const KindInfo& info = ctx_.kind(task);
   const TypeId logical = ref_.terms[expr].type;
-  if (!memo || memo->logical[o] != logical) {
-    if (!fits(expr, layout, info.out[o])) {
+  if (!memo || memo->logical[output] != logical) {
+    if (!fits(expr, layout, info.out[output])) {
       ctx_.report(
           "local-size", ProblemClass::value, ref, {},
           fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
-                      ctx_.name(ref), describe(expr), graph::to_string(ctx_.types[info.out[o]]),
-                      ctx_.layouts.text(layout), graph::to_string(ctx_.types[logical])),
+                      ctx_.name(ref), describe(expr),
+                      graph::to_string(ctx_.types[info.out[output]]), ctx_.layouts.text(layout),
+                      graph::to_string(ctx_.types[logical])),
           "give the task the local types that its layout implies");
-      lose(cls, t.out[o]);
+      lose(cls, task.out[output]);
       return;
     }
     if (memo) {
-      memo->logical[o] = logical;
+      memo->logical[output] = logical;
     }
   }
-  Value& v = at(cls, t.out[o]);
-  if (t.accumulate.contains(o)) {
-    if (v.expr < 0) {
-      v.expr = kUnknown;
+  Value& value = at(cls, task.out[output]);
+  if (task.accumulate.contains(output)) {
+    if (value.expr < 0) {
+      value.expr = kUnknown;
       return;
     }
-    if (v.layout != layout && v.layout != kAnyLayout) {
-      refuse("sum-layout", ref, t.out[o],
+    if (value.layout != layout && value.layout != kAnyLayout) {
+      refuse("sum-layout", ref, task.out[output],
              fmt::format("it would add a value of layout {}", ctx_.layouts.text(layout)),
              "reduce both to one layout before adding");
-      v.expr = kUnknown;
+      value.expr = kUnknown;
       return;
     }
     // One local type (operand-types) in one layout is one logical type.
-    v = {ref_.terms.sum(v.expr, expr), layout};
+    value = {ref_.terms.sum(value.expr, expr), layout};
     return;
   }
-  v = {expr, layout};
-  check_expected(cls, t.out[o], layout, ref);
+  value = {expr, layout};
+  check_expected(cls, task.out[output], layout, ref);
 }
 
 /// A ragged buffer is planned for at least the rows that even routing brings: its layout says which
 /// share of the experts, and so of the rows, is here.
 void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref) {
-  const program::Buffer& b =
+  const program::Buffer& buffer =
       ctx_.program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(id)];
-  if (b.expected_bytes == program::kNone || b.expected_bytes >= b.type.bytes()) return;
-  if (!b.type.routed() || layout == kAnyLayout) return;
+  if (buffer.expected_bytes == program::kNone) return;
+  if (buffer.expected_bytes >= buffer.type.bytes()) return;
+  if (!buffer.type.routed() || layout == kAnyLayout) return;
   int64_t parts = 1;  // that the experts are split into
   for (size_t axis = 0; axis < ctx_.program.mesh.axes.size(); ++axis) {
     const Placement placement = ctx_.layouts[layout].on[axis];
@@ -171,15 +174,15 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
       parts *= ctx_.program.mesh.axes[axis].size;
     }
   }
-  const int64_t row_bytes = b.type.row_size() * graph::size_of(b.type.dtype);
-  const double even =
-      static_cast<double>(b.type.dims[1] * b.type.top_k * row_bytes) / static_cast<double>(parts);
-  const double factor = static_cast<double>(b.expected_bytes) / even;
+  const int64_t row_bytes = buffer.type.row_size() * graph::size_of(buffer.type.dtype);
+  const double even = static_cast<double>(buffer.type.dims[1] * buffer.type.top_k * row_bytes) /
+                      static_cast<double>(parts);
+  const double factor = static_cast<double>(buffer.expected_bytes) / even;
   least_factor_ = least_factor_ == 0 ? factor : std::min(least_factor_, factor);
   if (factor >= 1) return;
   ctx_.report("expected-rows", ProblemClass::memory, ref, {},
               fmt::format("{} writes {}, planned to hold {} bytes; even routing brings {:.0f}{}",
-                          ctx_.name(ref), ctx_.buffer_name(cls, id), b.expected_bytes, even,
+                          ctx_.name(ref), ctx_.buffer_name(cls, id), buffer.expected_bytes, even,
                           parts == 1 ? ", always: all experts are here" : ""),
               parts == 1 ? "drop the expected size: the buffer holds exactly what its type says"
                          : "expect at least the rows of even routing, and some more");
@@ -196,13 +199,15 @@ Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
   Signature signature;
   signature.in = ins_;
   const program::Kind& kind = ctx_.program.kind(task);
-  const size_t n = kind.in.size(), m = kind.out.size();
-  std::vector<Layout> out(m);
-  std::vector<Placement> in_axis(n), out_axis(m);
-  for (size_t a = 0; a < ctx_.program.mesh.axes.size() && signature.bad_axis < 0; ++a) {
-    if (ctx_.program.mesh.axes[a].size <= 1) continue;
-    for (size_t i = 0; i < n; ++i) {
-      in_axis[i] = ctx_.layouts[ins_[i]].on[a];
+  const size_t num_in = kind.in.size();
+  const size_t num_out = kind.out.size();
+  std::vector<Layout> out(num_out);
+  std::vector<Placement> in_axis(num_in);
+  std::vector<Placement> out_axis(num_out);
+  for (size_t axis = 0; axis < ctx_.program.mesh.axes.size() && signature.bad_axis < 0; ++axis) {
+    if (ctx_.program.mesh.axes[axis].size <= 1) continue;
+    for (size_t i = 0; i < num_in; ++i) {
+      in_axis[i] = ctx_.layouts[ins_[i]].on[axis];
     }
     bool legal = false;
     try {
@@ -213,21 +218,21 @@ Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
     } catch (const Error&) {
     }
     if (!legal || !signature.cut.empty()) {
-      signature.bad_axis = static_cast<int32_t>(a);
+      signature.bad_axis = static_cast<int32_t>(axis);
     }
-    for (size_t i = 0; i < m; ++i) {
-      out[i].on[a] = out_axis[i];
+    for (size_t i = 0; i < num_out; ++i) {
+      out[i].on[axis] = out_axis[i];
     }
   }
   for (const Layout& layout : out) {
     signature.out.push_back(ctx_.layouts.intern(layout));
   }
-  signature.logical.assign(m, -1);
+  signature.logical.assign(num_out, -1);
   list.push_back(std::move(signature));
   return list.back();
 }
 
-void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& info) {
+void Values::compute(int32_t cls, TaskId task, const Task& reader, const KindInfo& info) {
   // The term comes from the terms of the inputs, the layout from their layouts. A zero takes the
   // layout of what it is added to; an op that wants one gets it replicated. Terms are looked up,
   // not made: an application that the single-device step does not contain is refused here, where it
@@ -235,19 +240,21 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
   exprs_.clear();
   ins_.clear();
   bool known = true;
-  for (BufferId input : t.in) {
+  for (BufferId input : reader.in) {
     const Value& value = at(cls, input);
     known = known && value.expr >= 0;
     exprs_.push_back(value.expr);
     ins_.push_back(value.layout);
   }
-  if (!known) return lose_outputs(cls, t);
+  if (!known) return lose_outputs(cls, reader);
   const TaskRef ref{cls, task};
-  if (info.op_class == OpClass::zero) return set(cls, t, 0, kZero, kAnyLayout, nullptr, ref);
-  if (info.op_class == OpClass::copy) return set(cls, t, 0, exprs_[0], ins_[0], nullptr, ref);
+  if (info.op_class == OpClass::zero) return set(cls, reader, 0, kZero, kAnyLayout, nullptr, ref);
+  if (info.op_class == OpClass::copy) return set(cls, reader, 0, exprs_[0], ins_[0], nullptr, ref);
   if (info.op_class == OpClass::add) {
     for (size_t i = 0; i < ins_.size(); ++i) {
-      if (ins_[i] == kAnyLayout) return set(cls, t, 0, exprs_[1 - i], ins_[1 - i], nullptr, ref);
+      if (ins_[i] == kAnyLayout) {
+        return set(cls, reader, 0, exprs_[1 - i], ins_[1 - i], nullptr, ref);
+      }
     }
   }
   for (LayoutId& layout_id : ins_) {
@@ -255,37 +262,38 @@ void Values::compute(int32_t cls, TaskId task, const Task& t, const KindInfo& in
       layout_id = ctx_.layouts.intern({});
     }
   }
-  Signature& s = signature(t, info);
-  if (!s.cut.empty()) {
+  Signature& layouts = signature(reader, info);
+  if (!layouts.cut.empty()) {
     ctx_.report("sequence-cut", ProblemClass::value, ref, {},
                 fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
                             ctx_.name(ref),
-                            ctx_.program.mesh.axes[static_cast<size_t>(s.bad_axis)].name, s.cut),
+                            ctx_.program.mesh.axes[static_cast<size_t>(layouts.bad_axis)].name,
+                            layouts.cut),
                 "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
-    return lose_outputs(cls, t);
+    return lose_outputs(cls, reader);
   }
-  if (s.bad_axis >= 0) {
-    explain_layout(ref, s);
-    return lose_outputs(cls, t);
+  if (layouts.bad_axis >= 0) {
+    explain_layout(ref, layouts);
+    return lose_outputs(cls, reader);
   }
   if (info.op_class == OpClass::add) {
-    return set(cls, t, 0, ref_.terms.sum(exprs_[0], exprs_[1]), s.out[0], &s, ref);
+    return set(cls, reader, 0, ref_.terms.sum(exprs_[0], exprs_[1]), layouts.out[0], &layouts, ref);
   }
   const AppId app = ref_.terms.find(info.key, exprs_);
-  made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
-  if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(t.out.size())) {
+  if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(reader.out.size())) {
     explain_unknown(ref);
-    return lose_outputs(cls, t);
+    return lose_outputs(cls, reader);
   }
+  made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
   for (const ExprId expr : exprs_) {
     const TypeId logical = ref_.terms[expr].type;
     if (logical >= 0 && ctx_.types[logical].routed()) {
-      experts_[static_cast<size_t>(t.kind)] = ctx_.types[logical].dims[0];
+      experts_[static_cast<size_t>(reader.kind)] = ctx_.types[logical].dims[0];
     }
   }
-  for (size_t output = 0; output < t.out.size(); ++output) {
-    set(cls, t, output, ref_.terms.output(app, static_cast<int32_t>(output)), s.out[output], &s,
-        ref);
+  for (size_t output = 0; output < reader.out.size(); ++output) {
+    set(cls, reader, output, ref_.terms.output(app, static_cast<int32_t>(output)),
+        layouts.out[output], &layouts, ref);
   }
 }
 
@@ -293,19 +301,19 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
   // A message takes the value as it was when it was sent: it is kept until its receiver comes,
   // whatever the sender writes over it. Along pp any layout may travel (a class is one stage);
   // along other axes only what all ranks hold alike, as one representative speaks for the class.
-  const Task& t = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
-  const KindInfo& info = ctx_.kind(t);
-  if (is_local(info)) return compute(cls, task, t, info);
+  const Task& end = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
+  const KindInfo& info = ctx_.kind(end);
+  if (is_local(info)) return compute(cls, task, end, info);
   if (is_message(info) && !is_receive(info)) {
-    Value value = at(cls, t.in[0]);
+    Value value = at(cls, end.in[0]);
     if (value.expr < 0) {
       value.expr = kUnknown;
     }
-    if (value.expr >= 0 && t.peer_axis != ctx_.pp_axis && value.layout != kAnyLayout &&
-        !ctx_.layouts[value.layout][t.peer_axis].is_replicate()) {
-      refuse("message-layout", {cls, task}, t.in[0],
+    if (value.expr >= 0 && end.peer_axis != ctx_.pp_axis && value.layout != kAnyLayout &&
+        !ctx_.layouts[value.layout][end.peer_axis].is_replicate()) {
+      refuse("message-layout", {cls, task}, end.in[0],
              fmt::format("ranks along {} hold different parts",
-                         ctx_.program.mesh.axes[static_cast<size_t>(t.peer_axis)].name),
+                         ctx_.program.mesh.axes[static_cast<size_t>(end.peer_axis)].name),
              "send only what is replicated along the axis of the message");
       value.expr = kUnknown;
     }
@@ -314,12 +322,12 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
   }
   if (is_receive(info)) {
     auto it = sender < 0 ? sent_.end() : sent_.find(sender);
-    if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, t);
+    if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, end);
     const Value value = it->second;
     sent_.erase(it);
-    return set(cls, t, 0, value.expr, value.layout, nullptr, {cls, task});
+    return set(cls, end, 0, value.expr, value.layout, nullptr, {cls, task});
   }
-  collective(cls, task, t, info);
+  collective(cls, task, end, info);
 }
 
 void Values::finish() {
@@ -327,71 +335,71 @@ void Values::finish() {
   // step leaves in the tensor of its name (persistent: updated or as before; output: of its
   // micro-batch, or summed), and every tensor that the step updates or gives out must be kept by
   // some class, whole or micro-batch by micro-batch.
-  const graph::Graph& g = ref_.graph();
-  std::vector<uint8_t> kept(g.tensors.size(), 0);
+  const graph::Graph& graph = ref_.graph();
+  std::vector<uint8_t> kept(graph.tensors.size(), 0);
   std::set<std::pair<int32_t, int32_t>> parts;  // outputs kept per micro-batch
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
-    const int32_t ci = static_cast<int32_t>(c);
+    const int32_t cls = static_cast<int32_t>(c);
     for (size_t i = 0; i < buffers.size(); ++i) {
       const program::Buffer& buffer = buffers[i];
       if (buffer.kind != BufferKind::persistent && buffer.kind != BufferKind::output) continue;
-      const int32_t t = ref_.find(buffer.name);
-      if (t < 0) {
+      const int32_t tensor = ref_.find(buffer.name);
+      if (tensor < 0) {
         continue;  // named-tensor
       }
       if (buffer.kind == BufferKind::output && buffer.micro_batch >= 0) {
-        parts.insert({t, buffer.micro_batch});
+        parts.insert({tensor, buffer.micro_batch});
       } else {
-        kept[static_cast<size_t>(t)] = 1;
+        kept[static_cast<size_t>(tensor)] = 1;
       }
-      const Value& v = values_[c][i];
-      if (v.expr == kUnknown) continue;
-      const int32_t bi = static_cast<int32_t>(i);
+      const Value& value = values_[c][i];
+      if (value.expr == kUnknown) continue;
+      const int32_t id = static_cast<int32_t>(i);
       const ExprId want =
-          ref_.value(t, buffer.kind == BufferKind::output ? buffer.micro_batch : -1);
+          ref_.value(tensor, buffer.kind == BufferKind::output ? buffer.micro_batch : -1);
       if (want < 0) {
-        const std::vector<TaskRef> users = ctx_.users(ci, bi);
-        ctx_.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{ci, -1} : users[0],
-                    users,
+        const std::vector<TaskRef> users = ctx_.users(cls, id);
+        ctx_.report("named-tensor", ProblemClass::value,
+                    users.empty() ? TaskRef{cls, -1} : users[0], users,
                     fmt::format("{} of class {}: the graph has no such value after the step",
-                                ctx_.buffer_name(ci, bi), c),
+                                ctx_.buffer_name(cls, id), c),
                     "let outputs name a loss or an output of the graph");
         continue;
       }
-      if (v.expr != want) {
-        explain_final(ci, bi, want, v.expr);
+      if (value.expr != want) {
+        explain_final(cls, id, want, value.expr);
         continue;
       }
       const LayoutId declared = ctx_.layouts.intern(buffer.layout);
-      if (v.layout == declared || v.layout == kAnyLayout) continue;
-      const int32_t w = hazards_.writer(ci, bi);
-      const TaskRef at = w >= 0 ? ctx_.ref(w) : TaskRef{ci, -1};
+      if (value.layout == declared || value.layout == kAnyLayout) continue;
+      const int32_t writer = hazards_.writer(cls, id);
+      const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
       ctx_.report("final-layout", ProblemClass::value, at, {},
                   fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
-                              ctx_.buffer_name(ci, bi), ctx_.layouts.text(v.layout),
+                              ctx_.buffer_name(cls, id), ctx_.layouts.text(value.layout),
                               ctx_.layouts.text(declared)),
                   "reduce or gather it before the step ends, or declare the layout it has");
     }
   }
   std::vector<int32_t> wanted;
-  for (size_t tensor = 0; tensor < g.tensors.size(); ++tensor) {
+  for (size_t tensor = 0; tensor < graph.tensors.size(); ++tensor) {
     if (ref_.updated(static_cast<int32_t>(tensor))) {
       wanted.push_back(static_cast<int32_t>(tensor));
     }
   }
-  wanted.insert(wanted.end(), g.losses.begin(), g.losses.end());
-  wanted.insert(wanted.end(), g.outputs.begin(), g.outputs.end());
-  for (int32_t t : wanted) {
-    bool each = ref_.per_micro_batch(t);
+  wanted.insert(wanted.end(), graph.losses.begin(), graph.losses.end());
+  wanted.insert(wanted.end(), graph.outputs.begin(), graph.outputs.end());
+  for (int32_t tensor : wanted) {
+    bool each = ref_.per_micro_batch(tensor);
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
-      each = parts.contains({t, mb});
+      each = parts.contains({tensor, mb});
     }
-    if (each || kept[static_cast<size_t>(t)]++) continue;
-    ctx_.report(
-        "result-missing", ProblemClass::value, {}, {},
-        fmt::format("no class keeps '{}', which the single-device step computes", g.tensor(t).name),
-        "add a persistent or output buffer of this name and the tasks that fill it");
+    if (each || kept[static_cast<size_t>(tensor)]++) continue;
+    ctx_.report("result-missing", ProblemClass::value, {}, {},
+                fmt::format("no class keeps '{}', which the single-device step computes",
+                            graph.tensor(tensor).name),
+                "add a persistent or output buffer of this name and the tasks that fill it");
   }
 }
 

@@ -50,14 +50,14 @@ class Values {
   Value& at(int32_t cls, BufferId buffer) {
     return values_[static_cast<size_t>(cls)][static_cast<size_t>(buffer)];
   }
-  void set(int32_t cls, const Task& task, size_t o, ExprId expr, LayoutId layout, Signature* memo,
-           TaskRef ref);
+  void set(int32_t cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
+           Signature* memo, TaskRef ref);
   void check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref);
   void lose_outputs(int32_t cls, const Task& task);
   Signature& signature(const Task& task, const KindInfo& info);
   bool fits(ExprId expr, LayoutId layout, TypeId local);
-  void compute(int32_t cls, TaskId task, const Task& t, const KindInfo& info);
-  void collective(int32_t cls, TaskId task, const Task& t, const KindInfo& info);
+  void compute(int32_t cls, TaskId task, const Task& reader, const KindInfo& info);
+  void collective(int32_t cls, TaskId task, const Task& member, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
@@ -75,6 +75,7 @@ class Values {
   void explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got);
   std::string describe(ExprId expr) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
+  std::string whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
   std::vector<TaskRef> makers(ExprId expr) const;
   std::vector<TaskRef> carriers(ExprId expr) const;
   TaskRef misplaced_ancestor(TaskRef ref) const;

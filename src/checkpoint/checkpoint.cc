@@ -107,20 +107,22 @@ std::string record_json(const RunState& state, graph::DType dtype, const FileRec
   return object.dump(1) + "\n";
 }
 
+/// A loss that was not finite was written as null and is NaN again; `data` is the trainer's own and
+/// goes through as text.
 RunState parse_state(const JsonView& in) {
-  RunState run_state;
-  run_state.step = in.get_int(kStepKey);
-  if (run_state.step < 0 || run_state.step > kMaxStep) {
-    in.at(kStepKey).fail(fmt::format("is {}; expected 0 to {}", run_state.step, kMaxStep));
+  RunState state;
+  state.step = in.get_int(kStepKey);
+  if (state.step < 0 || state.step > kMaxStep) {
+    in.at(kStepKey).fail(fmt::format("is {}; expected 0 to {}", state.step, kMaxStep));
   }
   const json& seed = in.at("seed").json();
   if (!seed.is_number_unsigned()) {
     in.at("seed").fail("is no whole number from 0");
   }
-  run_state.seed = seed.get<uint64_t>();
-  run_state.config = in.get_string("config");
+  state.seed = seed.get<uint64_t>();
+  state.config = in.get_string("config");
   if (in.has("data")) {
-    run_state.data = in.at("data").json().dump();
+    state.data = in.at("data").json().dump();
   }
   const JsonView losses = in.at("losses");
   if (!losses.is_array()) {
@@ -129,11 +131,10 @@ RunState parse_state(const JsonView& in) {
   for (size_t i = 0; i < losses.size(); ++i) {
     const JsonView pair = losses.at(i);
     const bool nan = pair.at(1).is_null();
-    run_state.losses.emplace_back(
-        pair.at(0).as_int(),
-        nan ? std::numeric_limits<double>::quiet_NaN() : pair.at(1).as_double());
+    state.losses.emplace_back(pair.at(0).as_int(), nan ? std::numeric_limits<double>::quiet_NaN()
+                                                       : pair.at(1).as_double());
   }
-  return run_state;
+  return state;
 }
 
 /// Error: not readable, another format, changed since it was written.

@@ -45,6 +45,9 @@ std::string some(const std::vector<std::string>& names) {
 
 ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& config)
     : file_(path), params_(models::weight_map(config)) {
+  // Both ways must fit: every parameter finds its tensors, and every tensor its parameter, or the
+  // model would be another than the one that was saved. Checkpoints of the bare model (AutoModel)
+  // name everything without the prefix.
   const std::vector<std::string> names = file_.names();
   const bool bare = std::none_of(names.begin(), names.end(),
                                  [](const std::string& name) { return name.starts_with(kPrefix); });
@@ -59,11 +62,11 @@ ModelWeights::ModelWeights(const std::string& path, const models::ModelConfig& c
 
   std::set<std::string, std::less<>> known;
   for (const auto& [param, place] : places_) {
-    for (const WeightSlice& weight_slice : place.form) {
-      known.insert(weight_slice.name);
+    for (const WeightSlice& slice : place.form) {
+      known.insert(slice.name);
     }
-    for (const WeightSlice& weight_slice : place.aliases) {
-      known.insert(weight_slice.name);
+    for (const WeightSlice& slice : place.aliases) {
+      known.insert(slice.name);
     }
   }
   std::vector<std::string> extra;
@@ -92,16 +95,19 @@ void ModelWeights::check_shape(const WeightSlice& slice) const {
 }
 
 void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::string>& missing) {
+  // A parameter can be stored in several forms (one tensor per expert, or all in one): the first
+  // form that is there completely is taken, and what lacks is told of the usual one. Aliases repeat
+  // its values and may be there or not.
   const auto named = [bare](WeightForm form) {
-    for (WeightSlice& weight_slice : form) {
+    for (WeightSlice& slice : form) {
       if (bare) {
-        weight_slice.name = bare_name(weight_slice.name);
+        slice.name = bare_name(slice.name);
       }
     }
     return form;
   };
-  const auto absent = [this](const WeightSlice& weight_slice) {
-    return file_.find(weight_slice.name).tensor == nullptr;
+  const auto absent = [this](const WeightSlice& slice) {
+    return file_.find(slice.name).tensor == nullptr;
   };
   Place place;
   place.numel = 1;
@@ -114,23 +120,23 @@ void ModelWeights::match(const ParamWeights& param, bool bare, std::vector<std::
     place.form.clear();
   }
   if (place.form.empty()) {
-    for (const WeightSlice& weight_slice : named(param.forms[0])) {
-      if (absent(weight_slice)) {
-        missing.push_back(weight_slice.name);
+    for (const WeightSlice& slice : named(param.forms[0])) {
+      if (absent(slice)) {
+        missing.push_back(slice.name);
       }
     }
     return;
   }
-  for (const WeightSlice& weight_slice : named(param.aliases)) {
-    if (!absent(weight_slice)) {
-      place.aliases.push_back(weight_slice);
+  for (const WeightSlice& slice : named(param.aliases)) {
+    if (!absent(slice)) {
+      place.aliases.push_back(slice);
     }
   }
-  for (const WeightSlice& weight_slice : place.form) {
-    check_shape(weight_slice);
+  for (const WeightSlice& slice : place.form) {
+    check_shape(slice);
   }
-  for (const WeightSlice& weight_slice : place.aliases) {
-    check_shape(weight_slice);
+  for (const WeightSlice& slice : place.aliases) {
+    check_shape(slice);
   }
   places_.emplace(param.param, std::move(place));
 }
@@ -155,9 +161,9 @@ void ModelWeights::load_range(std::string_view param, int64_t first, int64_t cou
                param, first, count, p.numel);
   const int64_t size = graph::size_of(dtype), end = first + count;
   // Slices lie in order of offset and cover the parameter.
-  auto it = std::upper_bound(
-      p.form.begin(), p.form.end(), first,
-      [](int64_t at, const WeightSlice& weight_slice) { return at < weight_slice.offset; });
+  auto it =
+      std::upper_bound(p.form.begin(), p.form.end(), first,
+                       [](int64_t at, const WeightSlice& slice) { return at < slice.offset; });
   for (it = it == p.form.begin() ? it : it - 1; it != p.form.end() && it->offset < end; ++it) {
     const int64_t from = std::max(first, it->offset);
     const int64_t to = std::min(end, it->offset + it->numel());
@@ -188,15 +194,15 @@ std::vector<NamedTensor> to_slices(const NamedTensor& whole,
                                    const std::vector<WeightSlice>& slices) {
   const int64_t size = graph::size_of(whole.type.dtype);
   std::vector<NamedTensor> list;
-  for (const WeightSlice& weight_slice : slices) {
-    HOCKET_CHECK(weight_slice.offset + weight_slice.numel() <= whole.type.numel(),
-                 "{} does not fit into {}", weight_slice.name, whole.name);
-    NamedTensor named_tensor{weight_slice.name, {whole.type.dtype, weight_slice.dims}};
+  for (const WeightSlice& slice : slices) {
+    HOCKET_CHECK(slice.offset + slice.numel() <= whole.type.numel(), "{} does not fit into {}",
+                 slice.name, whole.name);
+    NamedTensor named_tensor{slice.name, {whole.type.dtype, slice.dims}};
     if (whole.data != nullptr) {
-      named_tensor.data = static_cast<const char*>(whole.data) + weight_slice.offset * size;
+      named_tensor.data = static_cast<const char*>(whole.data) + slice.offset * size;
     } else {
-      named_tensor.read = [read = whole.read, offset = weight_slice.offset](
-                              int64_t first, int64_t count, void* dst) {
+      named_tensor.read = [read = whole.read, offset = slice.offset](int64_t first, int64_t count,
+                                                                     void* dst) {
         read(offset + first, count, dst);
       };
     }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -95,6 +96,8 @@ ModelLocation at_folder(const std::string& folder) {
   return at;
 }
 
+/// What `model` names, in this order: a folder of a model, a run (its newest intact checkpoint), a
+/// config.json, a hub id in the local cache.
 ModelLocation find_model(const std::string& model, Need need) {
   const Verify verify = need == Need::intact ? Verify::weights : Verify::lengths;
   if (is_directory(model)) {
@@ -160,6 +163,8 @@ ModelLocation resolve_model(const std::string& model, Need need) {
 
 std::map<std::string, std::string> tokenizer_files(const std::string& path,
                                                    const models::ModelConfig& config) {
+  // The files beside the tokenizer.json are taken as they are. transformers opens no tokenizer
+  // without a tokenizer_config.json, so one that is not there is made.
   const bool folder = is_directory(path);
   const std::string file = folder ? join_path(path, "tokenizer.json") : path;
   std::map<std::string, std::string> files;
@@ -173,16 +178,18 @@ std::map<std::string, std::string> tokenizer_files(const std::string& path,
     }
   }
   if (!files.contains("tokenizer_config.json")) {
-    nlohmann::json made = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                           {"clean_up_tokenization_spaces", false},
-                           {"model_max_length", config.max_position}};
+    JsonWriter made({.indent = 2});
+    made.object().member("clean_up_tokenization_spaces", false);
     if (!config.eos_token_ids.empty()) {
       const std::string eos = token_text(JsonView(object, file), config.eos_token_ids[0]);
       if (!eos.empty()) {
-        made["eos_token"] = eos;
+        made.member("eos_token", eos);
       }
     }
-    files["tokenizer_config.json"] = made.dump(2) + "\n";
+    made.member("model_max_length", config.max_position)
+        .member("tokenizer_class", "PreTrainedTokenizerFast")
+        .end();
+    files["tokenizer_config.json"] = made.take() + "\n";
   }
   return files;
 }

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 #include "checkpoint/safetensors_header.h"
 
@@ -192,6 +193,8 @@ const StoredTensor* SafetensorsFile::find(std::string_view name) const {
 
 void SafetensorsFile::read(const StoredTensor& tensor, int64_t first, int64_t count, DType dtype,
                            void* dst) const {
+  // Floating types convert into each other as their values allow; integers must fit; nothing
+  // converts between the two.
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= tensor.numel - count,
                "{}: elements {} + {} of {}", tensor.name, first, count, tensor.numel);
   // Elements that need no conversion go straight to where they are wanted, others through a buffer.
@@ -314,58 +317,61 @@ void Safetensors::read(std::string_view name, DType dtype, int64_t numel, void* 
 
 int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tensors,
                           std::map<std::string, std::string> metadata) {
+  // Tensors of large elements first, so that each is aligned to its elements if the data begin at a
+  // multiple of 8: the header is padded to that. It is written whole before the first tensor, whose
+  // data may come in chunks.
   std::vector<const NamedTensor*> order;
-  for (const NamedTensor& named_tensor : tensors) {
-    order.push_back(&named_tensor);
+  for (const NamedTensor& tensor : tensors) {
+    order.push_back(&tensor);
   }
-  std::sort(order.begin(), order.end(), [](const NamedTensor* named_tensor, const NamedTensor* b) {
-    const int64_t x = graph::size_of(named_tensor->type.dtype), y = graph::size_of(b->type.dtype);
-    return x != y ? x > y : named_tensor->name < b->name;
+  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+    const int64_t x = graph::size_of(a->type.dtype), y = graph::size_of(b->type.dtype);
+    return x != y ? x > y : a->name < b->name;
   });
   metadata.emplace("format", "pt");
-  nlohmann::ordered_json header;
-  header["__metadata__"] = metadata;
-  // As text, entry by entry: a JSON object that keeps its order searches it for every key.
-  std::string text = header.dump();
-  text.pop_back();
+  JsonWriter header;
+  header.object().key("__metadata__").object();
+  for (const auto& [key, value] : metadata) {
+    header.member(key, value);
+  }
+  header.end();
   int64_t offset = 0;
   std::set<std::string_view> names;
-  for (const NamedTensor* named_tensor : order) {
-    HOCKET_CHECK(names.insert(named_tensor->name).second, "tensor {} is given twice",
-                 named_tensor->name);
-    int64_t bytes = graph::size_of(named_tensor->type.dtype);
-    for (int64_t dim : named_tensor->type.dims) {
+  for (const NamedTensor* tensor : order) {
+    HOCKET_CHECK(names.insert(tensor->name).second, "tensor {} is given twice", tensor->name);
+    int64_t bytes = graph::size_of(tensor->type.dtype);
+    for (int64_t dim : tensor->type.dims) {
       bytes *= dim;
     }
-    text += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        nlohmann::json(named_tensor->name).dump(),
-                        to_string(stored_type(named_tensor->type.dtype)),
-                        fmt::join(named_tensor->type.dims, ","), offset, offset + bytes);
+    header.key(tensor->name).object();
+    header.member("dtype", to_string(stored_type(tensor->type.dtype)));
+    header.member("shape", tensor->type.dims);
+    header.member("data_offsets", std::vector<int64_t>{offset, offset + bytes}).end();
     offset += bytes;
   }
-  text += '}';
+  std::string text = header.end().take();
   text.append((8 - text.size() % 8) % 8, ' ');
   const int64_t before = out.written();
   const uint64_t length = text.size();
   out.write(&length, sizeof length);
   out.write(text);
   std::string chunk;
-  for (const NamedTensor* named_tensor : order) {
-    const int64_t size = graph::size_of(named_tensor->type.dtype);
+  for (const NamedTensor* tensor : order) {
+    const int64_t size = graph::size_of(tensor->type.dtype);
     int64_t count = 1;
-    for (int64_t dim : named_tensor->type.dims) {
+    for (int64_t dim : tensor->type.dims) {
       count *= dim;
     }
-    if (named_tensor->data != nullptr || count == 0) {
-      out.write(named_tensor->data, static_cast<size_t>(count * size));
+    if (tensor->data != nullptr || count == 0) {
+      out.write(tensor->data, static_cast<size_t>(count * size));
       continue;
     }
-    HOCKET_CHECK(named_tensor->read != nullptr, "tensor {} has no data", named_tensor->name);
+    HOCKET_CHECK(tensor->read != nullptr, "tensor {} has no data", tensor->name);
     const int64_t step = kChunkBytes / size;
     chunk.resize(static_cast<size_t>(kChunkBytes));
     for (int64_t first = 0; first < count; first += step) {
       const int64_t n = std::min(step, count - first);
-      named_tensor->read(first, n, chunk.data());
+      tensor->read(first, n, chunk.data());
       out.write(chunk.data(), static_cast<size_t>(n * size));
     }
   }

@@ -199,8 +199,8 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
   if (auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
     fail(where, "tensor {} is there twice", quote(*twice));
   }
-  std::sort(list.begin(), list.end(), [](const StoredTensor& stored, const StoredTensor& b) {
-    return std::make_pair(stored.begin, stored.bytes()) < std::make_pair(b.begin, b.bytes());
+  std::sort(list.begin(), list.end(), [](const StoredTensor& a, const StoredTensor& b) {
+    return std::make_pair(a.begin, a.bytes()) < std::make_pair(b.begin, b.bytes());
   });
   int64_t end = 0;
   for (StoredTensor& stored : list) {
@@ -228,6 +228,9 @@ int64_t size_of(StoredType type) { return kTypes[static_cast<size_t>(type)].size
 const char* to_string(StoredType type) { return kTypes[static_cast<size_t>(type)].name; }
 
 Header read_header(const RandomFile& file) {
+  // Eight bytes of length, little-endian; that many of JSON; the data. Nothing is believed before
+  // it is compared with the file's size, and the JSON is read as events, so that a header of many
+  // tensors, or a hostile one, is never a tree in memory.
   const std::string& where = file.path();
   if (file.size() < kLengthBytes) {
     fail(where, "not a safetensors file: {} bytes; expected at least {}", file.size(),

@@ -188,6 +188,9 @@ bool Args::assign(const std::vector<std::string>& words) {
 }
 
 int Args::call(const std::vector<std::string>& words) {
+  // A verb with commands hands the words on to one of them. Otherwise they are assigned to options
+  // first and converted afterwards, so that `--help` is answered even beside values that do not
+  // fit.
   if (!subs_.empty()) {
     std::vector<std::string> names;
     for (const auto& s : subs_) {
@@ -259,6 +262,7 @@ std::string Args::usage() const {
 }
 
 std::string Args::help() const {
+  // Two columns. A verb with commands below it lists those, and each of them says its own options.
   constexpr size_t kColumn = 26;
   std::string out = fmt::format("hocket {}: {}\n\nusage: {}\n", name_, summary_, usage());
   if (!text_.empty()) {

@@ -55,6 +55,7 @@ struct Times {
   double total_s = 0, cpu_s = 0;
 };
 
+/// The size of what was compiled, and the time of each stage in the order in which they came.
 void tell(const Options& options, const engine::Compiled& compiled, const Times& times,
           bool accepted) {
   int64_t tasks = 0;

@@ -94,6 +94,7 @@ void tell(const TrainTokenizerResult& result, const std::string& folder, bool js
   }
 }
 
+/// Flags over the run.yaml, both checked before the first file is read.
 int run_train_tokenizer(const Corpus& corpus) {
   const engine::DataSection section = corpus.section();
   TrainTokenizerOptions options;
@@ -172,6 +173,7 @@ void tell(const data::PrepareResult& result, const std::string& folder) {
   fmt::print("left out: {}\n", data::left_out_text(result.dropped));
 }
 
+/// Flags over the run.yaml, both checked before the first file is read.
 int run_prepare(const Corpus& corpus) {
   const engine::DataSection section = corpus.section();
   data::PrepareOptions options;

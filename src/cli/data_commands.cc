@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 
 namespace hocket::cli {
@@ -19,8 +20,6 @@ using data::SplitStats;
 using data::Tokenizer;
 
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kSource = "tokenizer_source.json";
 
@@ -51,7 +50,9 @@ std::string each_line(const std::string& text, const std::string& name, const Co
 }
 
 std::string json_text(const std::string& bytes) {
-  return OrderedJson(bytes).dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  std::string text;
+  append_json_string(&text, bytes);
+  return text;
 }
 
 std::string id_list(const std::vector<int32_t>& ids) {
@@ -111,16 +112,21 @@ bool is_trained(const std::string& folder, const std::string& key, int32_t* voca
   }
 }
 
-OrderedJson to_json(const SplitStats& split_stats) {
-  return {{"files", split_stats.files},
-          {"bytes", split_stats.bytes},
-          {"tokens", split_stats.tokens},
-          {"shards", split_stats.shards.size()}};
+void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
+  json.key(name)
+      .object()
+      .member("files", stats.files)
+      .member("bytes", stats.bytes)
+      .member("tokens", stats.tokens)
+      .member("shards", stats.shards.size())
+      .end();
 }
 
 }  // namespace
 
 TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
+  // Beside the tokenizer lies a hash of everything that it depends on: if it is that of this call,
+  // and the tokenizer is still the one that was made, there is nothing to do.
   if (options.output.empty()) fail("train-tokenizer", "no output folder");
   const Corpus corpus = data::scan_corpus(options.corpus);
   TrainTokenizerResult result;
@@ -135,22 +141,25 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   const Tokenizer tokenizer = data::train_bpe(files, options.bpe);
   result.vocab_size = tokenizer.vocab_size();
   tokenizer.save_folder(options.output);
-  const OrderedJson source = {{"trained_on", key},
-                              {"tokenizer", tokenizer.hash().hex()},
-                              {"files", result.files},
-                              {"bytes", result.bytes}};
-  write_file_atomic(join_path(options.output, kSource), source.dump(1) + "\n");
+  JsonWriter source({.indent = 1});
+  source.object()
+      .member("trained_on", key)
+      .member("tokenizer", tokenizer.hash().hex())
+      .member("files", result.files)
+      .member("bytes", result.bytes)
+      .end();
+  write_file_atomic(join_path(options.output, kSource), source.take() + "\n");
   return result;
 }
 
 DataStats data_stats(const DataStatsOptions& options) {
   const Dataset dataset(options.folder);
-  DataStats data_stats;
-  data_stats.folder = options.folder;
-  data_stats.fingerprint = dataset.fingerprint();
-  data_stats.train = dataset.train_stats();
-  data_stats.valid = dataset.valid_stats();
-  data_stats.vocab_size = dataset.tokenizer().vocab_size();
+  DataStats stats;
+  stats.folder = options.folder;
+  stats.fingerprint = dataset.fingerprint();
+  stats.train = dataset.train_stats();
+  stats.valid = dataset.valid_stats();
+  stats.vocab_size = dataset.tokenizer().vocab_size();
   if (options.verify) {
     if (options.progress) {
       options.progress("verifying checksums");
@@ -160,12 +169,12 @@ DataStats data_stats(const DataStatsOptions& options) {
         stream->verify();
       }
     }
-    data_stats.verified = true;
+    stats.verified = true;
   }
   if (options.baselines) {
-    data_stats.baselines = data::run_baselines(dataset, {}, options.progress);
+    stats.baselines = data::run_baselines(dataset, {}, options.progress);
   }
-  return data_stats;
+  return stats;
 }
 
 double DataStats::bytes_per_token() const {
@@ -174,19 +183,24 @@ double DataStats::bytes_per_token() const {
 }
 
 std::string DataStats::to_json() const {
-  OrderedJson j = {{"folder", folder},
-                   {"fingerprint", fingerprint},
-                   {"vocab_size", vocab_size},
-                   {"bytes_per_token", bytes_per_token()},
-                   {"train", cli::to_json(train)},
-                   {"valid", cli::to_json(valid)},
-                   {"verified", verified}};
+  JsonWriter json({.indent = 1});
+  json.object()
+      .member("folder", folder)
+      .member("fingerprint", fingerprint)
+      .member("vocab_size", vocab_size)
+      .member("bytes_per_token", bytes_per_token());
+  put_split(json, "train", train);
+  put_split(json, "valid", valid);
+  json.member("verified", verified);
   if (baselines.trigram) {
-    j["baselines"] = {{"xz_bits_per_byte", *baselines.xz_each},
-                      {"xz_one_piece_bits_per_byte", *baselines.xz_one_piece},
-                      {"trigram_bits_per_byte", *baselines.trigram}};
+    json.key("baselines")
+        .object()
+        .member("xz_bits_per_byte", *baselines.xz_each)
+        .member("xz_one_piece_bits_per_byte", *baselines.xz_one_piece)
+        .member("trigram_bits_per_byte", *baselines.trigram)
+        .end();
   }
-  return j.dump(1) + "\n";
+  return json.end().take() + "\n";
 }
 
 std::string DataStats::to_text() const {

@@ -59,6 +59,8 @@ void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
       });
 }
 
+/// A listing per class of ranks: its kinds and buffers are compared as sets, its tasks in order.
+/// Names stand for numbers, since a single new task would shift all that follow.
 std::vector<Listing> list(const program::Program& program) {
   std::vector<std::string> kinds;
   for (const program::Kind& kind : program.kinds) {
@@ -263,6 +265,8 @@ std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
 
 std::string diff_texts(const std::string& a_name, const std::string& a, const std::string& b_name,
                        const std::string& b, size_t limit) {
+  // A graph is one listing, a program one per pipeline stage; listings are compared in pairs, and
+  // stages that only one of the programs has are named.
   auto is_program = [](const std::string& name, const std::string& text) {
     if (text.rfind("hocket-program", 0) == 0) return true;
     if (text.rfind("hocket-graph", 0) == 0) return false;

@@ -176,8 +176,8 @@ void LocalWorld::Impl::Rank::send(const Call& call) {
 }
 
 void LocalWorld::Impl::Rank::recv(const Call& call) {
-  // Messages of a sender with one tag come in order. The message is copied out of the lock; until
-  // then it counts as held by the transport.
+  // Messages of a sender with one tag come in order. A message is taken under the lock and copied
+  // outside of it; until it is copied, it counts as held by the transport.
   const size_t bytes = static_cast<size_t>(call.kind->out[0].bytes());
   std::vector<std::byte> message;
   {

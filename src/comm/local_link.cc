@@ -53,11 +53,11 @@ double message_s(LocalWorld& world, int64_t bytes, int rounds) {
 LinkTimes time_local_link() {
   LocalWorld world(2, std::chrono::seconds(20));
   constexpr int64_t kLarge = 4 << 20;
-  LinkTimes link_times;
-  link_times.latency_s = message_s(world, 64, 200);
-  link_times.bytes_per_s = static_cast<double>(kLarge) /
-                           std::max(1e-9, message_s(world, kLarge, 20) - link_times.latency_s);
-  return link_times;
+  LinkTimes link;
+  link.latency_s = message_s(world, 64, 200);
+  link.bytes_per_s =
+      static_cast<double>(kLarge) / std::max(1e-9, message_s(world, kLarge, 20) - link.latency_s);
+  return link;
 }
 
 }  // namespace hocket::comm

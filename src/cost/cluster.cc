@@ -56,8 +56,8 @@ void finish(Cluster& cluster) {
 }  // namespace
 
 GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
-  GroupShape group_shape;
-  group_shape.members = static_cast<int32_t>(ranks.size());
+  GroupShape shape;
+  shape.members = static_cast<int32_t>(ranks.size());
   // Ranks come in order, so that a node's members are neighbours; a send may come in reverse.
   std::vector<int32_t> nodes;
   nodes.reserve(ranks.size());
@@ -67,18 +67,18 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
   if (!std::is_sorted(nodes.begin(), nodes.end())) {
     std::sort(nodes.begin(), nodes.end());
   }
-  group_shape.nodes = 0;
-  group_shape.per_node = group_shape.members;
+  shape.nodes = 0;
+  shape.per_node = shape.members;
   for (size_t i = 0; i < nodes.size();) {
     size_t end = i;
     while (end < nodes.size() && nodes[end] == nodes[i]) {
       ++end;
     }
-    group_shape.per_node = std::min(group_shape.per_node, static_cast<int32_t>(end - i));
-    ++group_shape.nodes;
+    shape.per_node = std::min(shape.per_node, static_cast<int32_t>(end - i));
+    ++shape.nodes;
     i = end;
   }
-  return group_shape;
+  return shape;
 }
 
 double Cluster::peak_flops(graph::DType dtype) const {

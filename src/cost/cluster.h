@@ -19,9 +19,9 @@ template <Unit kUnit>
 struct Constant {
   double value = 0;
   std::string source;
-  void fields(Fields& v) {
-    v("value", value, "the constant").unit(kUnit).min(0);
-    v("source", source, "where the value comes from; mandatory in shipped files");
+  void fields(Fields& visit) {
+    visit("value", value, "the constant").unit(kUnit).min(0);
+    visit("source", source, "where the value comes from; mandatory in shipped files");
   }
 };
 
@@ -34,20 +34,20 @@ using Fraction = Constant<Unit::none>;
 /// Peak dense arithmetic per element type.
 struct Peak {
   Rate bf16, f32, f64;
-  void fields(Fields& v) {
-    v("bf16", bf16, "bfloat16 with f32 accumulation, without structured sparsity");
-    v("f32", f32, "32-bit floating point");
-    v("f64", f64, "64-bit floating point");
+  void fields(Fields& visit) {
+    visit("bf16", bf16, "bfloat16 with f32 accumulation, without structured sparsity");
+    visit("f32", f32, "32-bit floating point");
+    visit("f64", f64, "64-bit floating point");
   }
 };
 
 /// Reached share of the peak, by kind of kernel.
 struct Efficiency {
   Fraction matmul, attention, memory;
-  void fields(Fields& v) {
-    v("matmul", matmul, "share of the arithmetic peak that matrix products reach");
-    v("attention", attention, "share of the arithmetic peak that attention reaches");
-    v("memory", memory, "share of the memory bandwidth that all other kernels reach");
+  void fields(Fields& visit) {
+    visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
+    visit("attention", attention, "share of the arithmetic peak that attention reaches");
+    visit("memory", memory, "share of the memory bandwidth that all other kernels reach");
   }
 };
 
@@ -58,13 +58,13 @@ struct Device {
   Seconds launch;
   Peak peak;
   Efficiency efficiency;
-  void fields(Fields& v) {
-    v("name", name, "what it is called").required();
-    v("memory", memory, "memory that a rank can use");
-    v("memory_bandwidth", memory_bandwidth, "of the device memory");
-    v("launch", launch, "time added to every kernel");
-    v("peak", peak, "arithmetic peak per element type");
-    v("efficiency", efficiency, "reached shares of the peaks");
+  void fields(Fields& visit) {
+    visit("name", name, "what it is called").required();
+    visit("memory", memory, "memory that a rank can use");
+    visit("memory_bandwidth", memory_bandwidth, "of the device memory");
+    visit("launch", launch, "time added to every kernel");
+    visit("peak", peak, "arithmetic peak per element type");
+    visit("efficiency", efficiency, "reached shares of the peaks");
   }
 };
 
@@ -73,19 +73,19 @@ struct Link {
   Seconds latency;
   Bandwidth bandwidth;
   Fraction efficiency;
-  void fields(Fields& v) {
-    v("latency", latency, "time of an empty message, per step of an algorithm");
-    v("bandwidth", bandwidth, "per direction per device");
-    v("efficiency", efficiency, "share of the bandwidth that large messages reach");
+  void fields(Fields& visit) {
+    visit("latency", latency, "time of an empty message, per step of an algorithm");
+    visit("bandwidth", bandwidth, "per direction per device");
+    visit("efficiency", efficiency, "share of the bandwidth that large messages reach");
   }
   double bytes_per_s() const { return bandwidth.value * efficiency.value; }
 };
 
 struct Links {
   Link intra, inter;
-  void fields(Fields& v) {
-    v("intra", intra, "between devices of one node");
-    v("inter", inter, "between nodes");
+  void fields(Fields& visit) {
+    visit("intra", intra, "between devices of one node");
+    visit("inter", inter, "between nodes");
   }
 };
 
@@ -111,20 +111,20 @@ struct Cluster {
   Device device;
   Links links;
 
-  void fields(Fields& v) {
-    v("name", name, "name of the cluster").required();
-    v("about", about, "one line for people");
-    v("nodes", nodes, "number of nodes").min(1).required();
-    v("devices_per_node", devices_per_node, "ranks per node").min(1).required();
-    v("cores_per_node", cores_per_node,
-      "above 0: ranks are threads that share this many cores, and `device` describes one core")
+  void fields(Fields& visit) {
+    visit("name", name, "name of the cluster").required();
+    visit("about", about, "one line for people");
+    visit("nodes", nodes, "number of nodes").min(1).required();
+    visit("devices_per_node", devices_per_node, "ranks per node").min(1).required();
+    visit("cores_per_node", cores_per_node,
+          "above 0: ranks are threads that share this many cores, and `device` describes one core")
         .min(0);
-    v("this_machine", this_machine,
-      "true: the machine that reads the file, whose cores the ranks share and whose memory they "
-      "divide; "
-      "without cores_per_node and device.memory");
-    v("device", device, "what one rank computes on");
-    v("links", links, "how ranks are connected");
+    visit(
+        "this_machine", this_machine,
+        "true: the machine that reads the file, whose cores the ranks share and whose memory they "
+        "divide; without cores_per_node and device.memory");
+    visit("device", device, "what one rank computes on");
+    visit("links", links, "how ranks are connected");
   }
 
   int64_t capacity() const { return nodes * devices_per_node; }

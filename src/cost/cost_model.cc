@@ -89,15 +89,14 @@ CostModel::CostModel(Cluster cluster, std::optional<Profile> profile, int64_t th
       device.peak.bf16 = {rate / cores, "profile"};
     }
   }
-  for (const TimedTask& timed_task : profile_->tasks) {
-    timed_.emplace(timed_task.key, TaskCost{timed_task.ns + profile_->task_overhead_ns,
-                                            Provenance::timed, timed_task.spread});
-    if (timed_task.flops <= 0 && timed_task.bytes <= 0) continue;
-    const double roofline = roofline_s(timed_task.op, graph::parse_dtype(timed_task.dtype),
-                                       timed_task.flops, timed_task.bytes);
-    if (timed_task.ns > 0 && roofline > 0) {
-      points_[{timed_task.op, timed_task.dtype}].push_back(
-          {roofline, static_cast<double>(timed_task.ns)});
+  for (const TimedTask& task : profile_->tasks) {
+    timed_.emplace(task.key,
+                   TaskCost{task.ns + profile_->task_overhead_ns, Provenance::timed, task.spread});
+    if (task.flops <= 0 && task.bytes <= 0) continue;
+    const double roofline =
+        roofline_s(task.op, graph::parse_dtype(task.dtype), task.flops, task.bytes);
+    if (task.ns > 0 && roofline > 0) {
+      points_[{task.op, task.dtype}].push_back({roofline, static_cast<double>(task.ns)});
     }
   }
   for (auto& [key, points] : points_) {
@@ -167,16 +166,17 @@ double CostModel::roofline_s(std::string_view op, graph::DType dtype, double flo
 
 /// Piecewise linear in log(time) over log(roofline); outside the timed sizes, proportional to the
 /// roofline from the nearest one.
-double CostModel::scaled_ns(const std::vector<Point>& points, double x) const {
-  const auto above = std::lower_bound(
-      points.begin(), points.end(), x,
-      [](const Point& point, double roofline) { return point.roofline_s < roofline; });
-  if (above == points.end()) return points.back().ns * x / points.back().roofline_s;
-  if (above == points.begin()) return above->ns * x / above->roofline_s;
-  const Point& a = *(above - 1);
-  const Point& b = *above;
-  const double w = std::log(x / a.roofline_s) / std::log(b.roofline_s / a.roofline_s);
-  return std::exp(std::log(a.ns) + w * (std::log(b.ns) - std::log(a.ns)));
+double CostModel::scaled_ns(const std::vector<Point>& points, double roofline) const {
+  const auto above =
+      std::lower_bound(points.begin(), points.end(), roofline,
+                       [](const Point& point, double size) { return point.roofline_s < size; });
+  if (above == points.end()) return points.back().ns * roofline / points.back().roofline_s;
+  if (above == points.begin()) return above->ns * roofline / above->roofline_s;
+  const Point& below = *(above - 1);
+  const Point& beyond = *above;
+  const double share =
+      std::log(roofline / below.roofline_s) / std::log(beyond.roofline_s / below.roofline_s);
+  return std::exp(std::log(below.ns) + share * (std::log(beyond.ns) - std::log(below.ns)));
 }
 
 TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
@@ -186,16 +186,16 @@ TaskCost CostModel::work(const Kind& kind, uint32_t accumulate) const {
     if (it != timed_.end()) return it->second;
   }
   const graph::DType dtype = program::compute_dtype(kind);
-  const double x = roofline_s(kind.op, dtype, kind.flops, kind.bytes);
-  if (profile_ && x > 0) {
+  const double roofline = roofline_s(kind.op, dtype, kind.flops, kind.bytes);
+  if (profile_ && roofline > 0) {
     const OpType key{kind.op, graph::to_string(dtype)};
     if (const auto it = points_.find(key); it != points_.end()) {
       const auto error = held_out_.find(key);
-      return {to_ns(scaled_ns(it->second, x) * 1e-9) + overhead, Provenance::interpolated,
+      return {to_ns(scaled_ns(it->second, roofline) * 1e-9) + overhead, Provenance::interpolated,
               error == held_out_.end() ? -1 : error->second};
     }
   }
-  return {to_ns(x + cluster_.device.launch.value) + overhead, Provenance::analytic};
+  return {to_ns(roofline + cluster_.device.launch.value) + overhead, Provenance::analytic};
 }
 
 TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
@@ -205,7 +205,7 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
     const auto it = timed_.find(kind_key(kind, accumulate, shape));
     if (it != timed_.end()) return it->second;
   }
-  const double n = shape.members;
+  const double members = shape.members;
   if (shape.members <= 1) return {overhead, Provenance::analytic};
   // The nodes that the ranks lie on decide; a program lowered for smaller nodes keeps its queue.
   const bool crosses = shape.nodes > 1 || (inter && cluster_.nodes > 1);
@@ -219,33 +219,33 @@ TaskCost CostModel::transfer(const Kind& kind, uint32_t accumulate, bool inter,
   if (crosses && per_node > 1) {
     beta = std::min(near.bytes_per_s(), per_node * far.bytes_per_s());
   }
-  // All members start together; of the op's algorithms the fastest is taken. In a direct one, what
-  // stays in the node and what leaves it move side by side.
-  double inside = crosses ? 0 : n - 1;
+  // All members start together; of the op's algorithms the fastest is taken. In a direct one,
+  // what stays in the node and what leaves it move side by side.
+  double inside = crosses ? 0 : members - 1;
   if (shape.nodes > 1) {
     inside = per_node - 1;
   }
-  const double outside = n - 1 - inside;
-  double s = std::numeric_limits<double>::infinity();
+  const double outside = members - 1 - inside;
+  double fastest = std::numeric_limits<double>::infinity();
   if (!program::is_communication(kind) || !comm::op(kind.communication).algorithms) {
     fail("cost", "no cost of a transfer by {}; expected a collective or a send", kind.op);
   }
   const comm::Op& op = comm::op(kind.communication);
-  for (const comm::Algorithm& algorithm : op.algorithms(n, static_cast<double>(kind.bytes))) {
+  for (const comm::Algorithm& algorithm : op.algorithms(members, static_cast<double>(kind.bytes))) {
     double data = algorithm.bytes / beta;
     if (algorithm.direct) {
       data = 0;
       if (inside > 0) {
-        data = inside / (n - 1) * algorithm.bytes / near.bytes_per_s();
+        data = inside / (members - 1) * algorithm.bytes / near.bytes_per_s();
       }
       if (outside > 0) {
-        data = std::max(data, outside / (n - 1) * algorithm.bytes / far.bytes_per_s());
+        data = std::max(data, outside / (members - 1) * algorithm.bytes / far.bytes_per_s());
       }
     }
-    s = std::min(s, algorithm.rounds * alpha + data);
+    fastest = std::min(fastest, algorithm.rounds * alpha + data);
   }
   const bool fitted = profile_ && profile_->links.count(crosses ? "inter" : "intra") > 0;
-  return {to_ns(s) + overhead, fitted ? Provenance::interpolated : Provenance::analytic};
+  return {to_ns(fastest) + overhead, fitted ? Provenance::interpolated : Provenance::analytic};
 }
 
 }  // namespace hocket::cost

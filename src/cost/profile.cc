@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 
 namespace hocket::cost {
 namespace {
@@ -27,20 +28,20 @@ std::string types(const std::vector<graph::TensorType>& list) {
 }
 
 double positive(const JsonView& at, std::string_view key) {
-  const double x = at.get_double(key);
-  if (!(x >= 0) || !std::isfinite(x)) {
-    at.at(key).fail(fmt::format("is {}; expected >= 0", x));
+  const double value = at.get_double(key);
+  if (!(value >= 0) || !std::isfinite(value)) {
+    at.at(key).fail(fmt::format("is {}; expected >= 0", value));
   }
-  return x;
+  return value;
 }
 
 int64_t natural(const JsonView& at, std::string_view key, int64_t otherwise,
                 int64_t most = std::numeric_limits<int64_t>::max()) {
-  const int64_t x = at.get_int(key, otherwise);
-  if (x < 0 || x > most) {
-    at.at(key).fail(fmt::format("is {}; expected 0 to {}", x, most));
+  const int64_t value = at.get_int(key, otherwise);
+  if (value < 0 || value > most) {
+    at.at(key).fail(fmt::format("is {}; expected 0 to {}", value, most));
   }
-  return x;
+  return value;
 }
 
 Profile from_json(const nlohmann::json& json, const std::string& where) {
@@ -132,39 +133,37 @@ Profile parse_profile(std::string_view text, const std::string& where) {
 }
 
 std::string to_json(const Profile& profile) {
-  // What was not measured is left out, as from_json takes it; the order of the keys is that of the
-  // file's description.
-  using Json = nlohmann::ordered_json;
-  Json root;
-  root["format"] = kFormat;
-  root["device"] = profile.device;
-  root["machine"] = profile.machine;
-  root["cores"] = profile.cores;
-  root["threads"] = profile.threads;
-  root["task_overhead_ns"] = profile.task_overhead_ns;
+  // What was not measured is left out, as from_json takes it.
+  JsonWriter json({.indent = 1});
+  json.object().member("format", kFormat).member("device", profile.device);
+  json.key("machine").object();
+  for (const auto& [fact, value] : profile.machine) {
+    json.member(fact, value);
+  }
+  json.end().member("cores", profile.cores).member("threads", profile.threads);
+  json.member("task_overhead_ns", profile.task_overhead_ns);
   if (profile.memory_bytes_per_s > 0) {
-    root["memory_bytes_per_s"] = profile.memory_bytes_per_s;
+    json.member("memory_bytes_per_s", profile.memory_bytes_per_s);
   }
   if (!profile.peak_flops.empty()) {
-    root["peak_flops"] = profile.peak_flops;
+    json.key("peak_flops").object();
+    for (const auto& [dtype, rate] : profile.peak_flops) {
+      json.member(dtype, rate);
+    }
+    json.end();
   }
-  Json links = Json::object();
+  json.key("links").object();
   for (const auto& [name, link] : profile.links) {
-    links[name] = {{"latency_ns", link.latency_ns}, {"bytes_per_s", link.bytes_per_s}};
+    json.key(name).object().member("latency_ns", link.latency_ns);
+    json.member("bytes_per_s", link.bytes_per_s).end();
   }
-  root["links"] = links;
-  Json tasks = Json::array();
-  for (const TimedTask& timed_task : profile.tasks) {
-    tasks.push_back({{"kind", timed_task.key},
-                     {"op", timed_task.op},
-                     {"dtype", timed_task.dtype},
-                     {"flops", timed_task.flops},
-                     {"bytes", timed_task.bytes},
-                     {"ns", timed_task.ns},
-                     {"spread", timed_task.spread}});
+  json.end().key("tasks").array();
+  for (const TimedTask& task : profile.tasks) {
+    json.object().member("kind", task.key).member("op", task.op).member("dtype", task.dtype);
+    json.member("flops", task.flops).member("bytes", task.bytes);
+    json.member("ns", task.ns).member("spread", task.spread).end();
   }
-  root["tasks"] = tasks;
-  return root.dump(1) + "\n";
+  return json.end().end().take() + "\n";
 }
 
 std::string mismatch(const Profile& profile, const Cluster& cluster) {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "data/prepare.h"
 
@@ -175,6 +176,9 @@ double Trigram::Order::interpolate(const History* history, int32_t w, double low
 }
 
 Trigram::Trigram(const TokenStream& train, int32_t eos) : eos_(eos), vocab_(train.vocab_size()) {
+  // Every token with the two before it is one integer (every document begins after two ends of
+  // text). Sorted, equal trigrams stand together and are counted; cut by their first token, the
+  // same integers are the bigrams, and cut again the single tokens.
   if (vocab_ > 1 << kTokenBits) {
     fail("baselines", "vocabulary of {}; expected at most {}", vocab_, 1 << kTokenBits);
   }
@@ -274,10 +278,30 @@ Baselines read_kept(const std::string& path, const std::string& fingerprint) {
   return kept;
 }
 
+// The next one to ask need not compute them; a folder that cannot be written is no error.
+void keep(const std::string& path, const std::string& fingerprint, const Baselines& baselines) {
+  JsonWriter json({.indent = 2});
+  json.object().member("fingerprint", fingerprint);
+  for (const auto& [name, bits_per_byte] :
+       {std::pair("xz", baselines.xz_each), std::pair("xz_one_piece", baselines.xz_one_piece),
+        std::pair("trigram", baselines.trigram)}) {
+    if (bits_per_byte) {
+      json.member(name, *bits_per_byte);
+    }
+  }
+  try {
+    write_file_atomic(path, json.end().take() + "\n");
+  } catch (const Error& error) {
+    log_warning("the baselines could not be kept: {}", error.what());
+  }
+}
+
 }  // namespace
 
 Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
                         const std::function<void(const std::string&)>& progress) {
+  // The held-out texts are compared with what was prepared before anything is computed: xz reads
+  // the files again, the trigram the tokens, and both must speak of the same.
   if (dataset.valid() == nullptr || dataset.train() == nullptr) {
     fail("baselines", "{} has no validation split; try valid_fraction above 0", dataset.folder());
   }
@@ -311,6 +335,8 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
 
 Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
                          const std::function<void(const std::string&)>& progress) {
+  // What an earlier call kept beside the data, completed by what is asked for and missing there;
+  // all of it is kept, and what was asked for returned.
   const std::string path = join_path(dataset.folder(), "baselines.json");
   Baselines all = read_kept(path, dataset.fingerprint());
   const BaselineChoice missing = {choice.xz && !(all.xz_each && all.xz_one_piece),
@@ -324,21 +350,7 @@ Baselines kept_baselines(const Dataset& dataset, BaselineChoice choice,
       all.xz_each = made.xz_each;
       all.xz_one_piece = made.xz_one_piece;
     }
-    nlohmann::ordered_json json = {{"fingerprint", dataset.fingerprint()}};
-    if (all.xz_each) {
-      json["xz"] = *all.xz_each;
-    }
-    if (all.xz_one_piece) {
-      json["xz_one_piece"] = *all.xz_one_piece;
-    }
-    if (all.trigram) {
-      json["trigram"] = *all.trigram;
-    }
-    try {
-      write_file_atomic(path, json.dump(2) + "\n");
-    } catch (const Error& error) {
-      log_warning("the baselines could not be kept: {}", error.what());
-    }
+    keep(path, dataset.fingerprint(), all);
   }
   if (!choice.xz) {
     all.xz_each = all.xz_one_piece = std::nullopt;

@@ -9,12 +9,11 @@
 #include "base/error.h"
 #include "base/folder_lock.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/text.h"
 
 namespace hocket::data {
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "hocket-data";
 constexpr int64_t kVersion = 2;
@@ -74,45 +73,48 @@ class SplitWriter {
   SplitStats stats_;
 };
 
-OrderedJson to_json(const SplitStats& split_stats) {
-  return {{"files", split_stats.files},
-          {"bytes", split_stats.bytes},
-          {"tokens", split_stats.tokens},
-          {"shards", split_stats.shards}};
+void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
+  json.key(name)
+      .object()
+      .member("files", stats.files)
+      .member("bytes", stats.bytes)
+      .member("tokens", stats.tokens)
+      .member("shards", stats.shards)
+      .end();
 }
 
-SplitStats split_from_json(const JsonView& json_view) {
-  SplitStats split_stats;
-  split_stats.files = json_view.get_int("files");
-  split_stats.bytes = json_view.get_int("bytes");
-  split_stats.tokens = json_view.get_int("tokens");
-  split_stats.shards = json_view.at("shards").as_strings();
-  for (const std::string& name : split_stats.shards) {
+SplitStats split_from_json(const JsonView& view) {
+  SplitStats stats;
+  stats.files = view.get_int("files");
+  stats.bytes = view.get_int("bytes");
+  stats.tokens = view.get_int("tokens");
+  stats.shards = view.at("shards").as_strings();
+  for (const std::string& name : stats.shards) {
     if (name.empty() || name.find('/') != std::string::npos) {
-      json_view.fail(fmt::format("names shard {}; expected a name in the folder", quote(name)));
+      view.fail(fmt::format("names shard {}; expected a name in the folder", quote(name)));
     }
   }
-  return split_stats;
+  return stats;
 }
 
-Hash128 hash_from_hex(const JsonView& json_view) {
-  const std::string& hex = json_view.as_string();
+Hash128 hash_from_hex(const JsonView& view) {
+  const std::string& hex = view.as_string();
   Hash128 hash;
   const char* end = hex.data() + hex.size();
   if (hex.size() != 32 ||
       std::from_chars(hex.data(), hex.data() + 16, hash.high, 16).ptr != end - 16 ||
       std::from_chars(hex.data() + 16, end, hash.low, 16).ptr != end) {
-    json_view.fail(fmt::format("is {}; expected 32 hexadecimal digits", quote(hex)));
+    view.fail(fmt::format("is {}; expected 32 hexadecimal digits", quote(hex)));
   }
   return hash;
 }
 
 PrepareResult result_of(const Corpus& corpus, const SplitStats& train, const SplitStats& valid) {
-  PrepareResult prepare_result;
-  prepare_result.train = train;
-  prepare_result.valid = valid;
-  prepare_result.dropped = corpus.dropped_counts();
-  return prepare_result;
+  PrepareResult result;
+  result.train = train;
+  result.valid = valid;
+  result.dropped = corpus.dropped_counts();
+  return result;
 }
 
 // The baselines read the texts again, where index.json says that they lie.
@@ -141,44 +143,44 @@ bool is_up_to_date(const PrepareOptions& options, const Corpus& corpus, const To
   }
 }
 
+// What Dataset reads: the fingerprint and the hash that say what the folder holds, how it was made,
+// what is in the shards, and every file, taken or dropped, in the order of the corpus.
 std::string index_json(const PrepareOptions& options, const Corpus& corpus,
                        const std::vector<int64_t>& tokens, const Tokenizer& tokenizer,
                        const std::string& print, const SplitStats& train, const SplitStats& valid) {
-  OrderedJson files = OrderedJson::array(), dropped = OrderedJson::array();
+  JsonWriter json({.indent = 1});
+  json.object().member("format", kFormat).member("version", kVersion).member("fingerprint", print);
+  json.key("tokenizer")
+      .object()
+      .member("file", kTokenizer)
+      .member("hash", tokenizer.hash().hex())
+      .member("vocab_size", tokenizer.vocab_size())
+      .member("eos", tokenizer.eos_id())
+      .end();
+  json.key("options")
+      .object()
+      .member("inputs", options.corpus.inputs)
+      .member("valid_fraction", options.corpus.valid_fraction)
+      .member("seed", options.corpus.seed)
+      .member("shard_tokens", options.shard_tokens)
+      .end();
+  put_split(json, "train", train);
+  put_split(json, "valid", valid);
+  json.key("files").array();
   for (size_t i = 0; i < corpus.files.size(); ++i) {
     const Corpus::File& file = corpus.files[i];
-    files.push_back({{"path", file.path},
-                     {"bytes", file.bytes},
-                     {"tokens", tokens[i]},
-                     {"hash", file.hash.hex()},
-                     {"split", file.valid ? "valid" : "train"}});
+    json.object().member("path", file.path).member("bytes", file.bytes).member("tokens", tokens[i]);
+    json.member("hash", file.hash.hex()).member("split", file.valid ? "valid" : "train").end();
   }
-  for (const Corpus::Dropped& d : corpus.dropped) {
-    OrderedJson one = {{"path", d.path}, {"why", to_string(d.why)}};
-    if (!d.first.empty()) {
-      one["first"] = d.first;
+  json.end().key("dropped").array();
+  for (const Corpus::Dropped& dropped : corpus.dropped) {
+    json.object().member("path", dropped.path).member("why", to_string(dropped.why));
+    if (!dropped.first.empty()) {
+      json.member("first", dropped.first);
     }
-    dropped.push_back(std::move(one));
+    json.end();
   }
-  const OrderedJson root = {{"format", kFormat},
-                            {"version", kVersion},
-                            {"fingerprint", print},
-                            {"tokenizer",
-                             {{"file", kTokenizer},
-                              {"hash", tokenizer.hash().hex()},
-                              {"vocab_size", tokenizer.vocab_size()},
-                              {"eos", tokenizer.eos_id()}}},
-                            {"options",
-                             {{"inputs", options.corpus.inputs},
-                              {"valid_fraction", options.corpus.valid_fraction},
-                              {"seed", options.corpus.seed},
-                              {"shard_tokens", options.shard_tokens}}},
-                            {"train", to_json(train)},
-                            {"valid", to_json(valid)},
-                            {"files", files},
-                            {"dropped", dropped}};
-  // Paths need not be UTF-8; what is not is replaced.
-  return root.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json.end().end().take() + "\n";
 }
 
 // Moves what was staged into the folder, index.json last, and drops shards of an earlier result.
@@ -201,9 +203,54 @@ void publish(const std::string& folder, const std::string& staging,
   remove_tree(staging);
 }
 
+/// Reads and encodes every file into the staging folder, shard by shard, then the tokenizer and the
+/// index, which says that all of it is there. Returns what was made. Error: a file that changed
+/// since it was scanned.
+PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
+                           const Tokenizer& tokenizer, const std::string& staging) {
+  SplitWriter train("train", staging, tokenizer, options.shard_tokens);
+  SplitWriter valid("valid", staging, tokenizer, options.shard_tokens);
+  const std::vector<int32_t> lengths = tokenizer.token_lengths();
+  Encoder encoder(tokenizer);
+  std::vector<int32_t> ids;
+  std::vector<int64_t> tokens;  // of every file
+  PrepareProgress progress;
+  progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
+  for (const Corpus::File& file : corpus.files) {
+    const std::string text = read_file(file.path);
+    if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
+    ids.clear();
+    encoder.encode(text, &ids, /*added_tokens=*/false);
+    int64_t bytes = 0;
+    for (const int32_t id : ids) {
+      bytes += lengths[static_cast<size_t>(id)];
+    }
+    // A normaliser may change the text; bits per byte are about what the ids stand for.
+    HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
+                 "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
+    ids.push_back(tokenizer.eos_id());
+    (file.valid ? valid : train).add(ids, bytes);
+    tokens.push_back(static_cast<int64_t>(ids.size()));
+    progress.bytes_done += file.bytes;
+    progress.tokens += tokens.back();
+    if (options.progress) {
+      options.progress(progress);
+    }
+  }
+  train.close();
+  valid.close();
+  tokenizer.save_folder(staging);
+  const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kVersion);
+  write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
+                                                           print, train.stats(), valid.stats()));
+  return result_of(corpus, train.stats(), valid.stats());
+}
+
 }  // namespace
 
 PrepareResult prepare(const PrepareOptions& options) {
+  // Nothing is done twice, nothing is half done: what is there already is left alone, and what is
+  // made stands aside until all of it is there.
   if (options.output.empty()) fail("data", "no output folder");
   if (options.shard_tokens < 1) {
     fail("data", "shard_tokens {}; expected 1 or more", options.shard_tokens);
@@ -218,53 +265,17 @@ PrepareResult prepare(const PrepareOptions& options) {
   const Corpus corpus = scan_corpus(options.corpus);
   PrepareResult result;
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
-
-  const std::string staging = join_path(options.output, kStaging);
   make_dirs(options.output);
   const FolderLock lock(options.output, "preparing data into this folder", "choose another one");
   // Whoever held the lock may have made just that.
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
+  const std::string staging = join_path(options.output, kStaging);
   remove_tree(staging);
   make_dirs(staging);
   try {
-    SplitWriter train("train", staging, tokenizer, options.shard_tokens);
-    SplitWriter valid("valid", staging, tokenizer, options.shard_tokens);
-    const std::vector<int32_t> lengths = tokenizer.token_lengths();
-    Encoder encoder(tokenizer);
-    std::vector<int32_t> ids;
-    std::vector<int64_t> tokens;
-    PrepareProgress progress;
-    progress.bytes_total = corpus.bytes(false) + corpus.bytes(true);
-    for (const Corpus::File& file : corpus.files) {
-      const std::string text = read_file(file.path);
-      if (hash128(text) != file.hash) fail("data", "{} changed while it was read", file.path);
-      ids.clear();
-      encoder.encode(text, &ids, /*added_tokens=*/false);
-      int64_t bytes = 0;
-      for (const int32_t id : ids) {
-        bytes += lengths[static_cast<size_t>(id)];
-      }
-      // A normaliser may change the text; bits per byte are about what the ids stand for.
-      HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,
-                   "{}: ids of {} bytes for {}", file.path, bytes, file.bytes);
-      ids.push_back(tokenizer.eos_id());
-      (file.valid ? valid : train).add(ids, bytes);
-      tokens.push_back(static_cast<int64_t>(ids.size()));
-      progress.bytes_done += file.bytes;
-      progress.tokens += tokens.back();
-      if (options.progress) {
-        options.progress(progress);
-      }
-    }
-    train.close();
-    valid.close();
-    tokenizer.save_folder(staging);
-    const std::string print = fingerprint(corpus, tokenizer, options.shard_tokens, kVersion);
-    write_file_atomic(join_path(staging, kIndex), index_json(options, corpus, tokens, tokenizer,
-                                                             print, train.stats(), valid.stats()));
-    std::set<std::string> shards(train.stats().shards.begin(), train.stats().shards.end());
-    shards.insert(valid.stats().shards.begin(), valid.stats().shards.end());
-    result = result_of(corpus, train.stats(), valid.stats());
+    result = write_staged(options, corpus, tokenizer, staging);
+    std::set<std::string> shards(result.train.shards.begin(), result.train.shards.end());
+    shards.insert(result.valid.shards.begin(), result.valid.shards.end());
     publish(options.output, staging, shards);
   } catch (...) {
     try {
@@ -277,6 +288,8 @@ PrepareResult prepare(const PrepareOptions& options) {
 }
 
 Dataset::Dataset(const std::string& folder) : folder_(folder) {
+  // The index first; then the tokenizer, which the shards of both splits must have been made by;
+  // and the shards must hold what the index says, since either may be of another preparation.
   const std::string path = join_path(folder, kIndex);
   if (!file_exists(path)) {
     fail("data", "{} has no {}; expected a folder made by `hocket data prepare`", folder, kIndex);
@@ -292,10 +305,9 @@ Dataset::Dataset(const std::string& folder) : folder_(folder) {
   valid_stats_ = split_from_json(root.at("valid"));
   const JsonView files = root.at("files");
   for (size_t i = 0; i < files.size(); ++i) {
-    const JsonView json_view = files.at(i);
-    files_.push_back({json_view.get_string("path"), json_view.get_int("bytes"),
-                      hash_from_hex(json_view.at("hash")),
-                      json_view.get_string("split") == "valid"});
+    const JsonView view = files.at(i);
+    files_.push_back({view.get_string("path"), view.get_int("bytes"),
+                      hash_from_hex(view.at("hash")), view.get_string("split") == "valid"});
   }
   tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(join_path(folder, kTokenizer)));
   const auto open = [&](const SplitStats& stats) -> std::shared_ptr<const TokenStream> {

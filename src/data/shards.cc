@@ -79,28 +79,30 @@ void ShardWriter::add(std::span<const int32_t> ids, int64_t bytes) {
 }
 
 void ShardWriter::write(const std::string& path) const {
+  // Header, index (where documents begin, their bytes), padding, ids in two or four bytes each. The
+  // checksum of the index covers the header too, which is why it is filled in last.
   if (info_.documents == 0) fail("shards", "{}: no documents to write", path);
   const bool narrow = info_.vocab_size <= kNarrowVocab;
   const std::string_view ids = narrow ? bytes_of(narrow_) : bytes_of(wide_);
   std::string index(bytes_of(begins_));
   index += bytes_of(bytes_);
 
-  Header h{};
-  std::memcpy(h.magic, kMagic, sizeof kMagic);
-  h.version = kVersion;
-  h.id_bytes = narrow ? 2 : 4;
-  h.tokens = static_cast<uint64_t>(info_.tokens);
-  h.documents = static_cast<uint64_t>(info_.documents);
-  h.bytes = static_cast<uint64_t>(info_.bytes);
-  h.vocab_size = static_cast<uint64_t>(info_.vocab_size);
-  h.tokenizer_high = info_.tokenizer.high;
-  h.tokenizer_low = info_.tokenizer.low;
-  h.ids_at = ids_offset(h.documents);
-  h.ids_checksum = hash64(ids);
-  h.index_checksum = checksum(h, index);
-  const std::string padding(h.ids_at - sizeof h - index.size(), '\0');
+  Header header{};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.version = kVersion;
+  header.id_bytes = narrow ? 2 : 4;
+  header.tokens = static_cast<uint64_t>(info_.tokens);
+  header.documents = static_cast<uint64_t>(info_.documents);
+  header.bytes = static_cast<uint64_t>(info_.bytes);
+  header.vocab_size = static_cast<uint64_t>(info_.vocab_size);
+  header.tokenizer_high = info_.tokenizer.high;
+  header.tokenizer_low = info_.tokenizer.low;
+  header.ids_at = ids_offset(header.documents);
+  header.ids_checksum = hash64(ids);
+  header.index_checksum = checksum(header, index);
+  const std::string padding(header.ids_at - sizeof header - index.size(), '\0');
   write_file_atomic(path, [&](FileWriter& out) {
-    out.write(&h, sizeof h);
+    out.write(&header, sizeof header);
     out.write(index);
     out.write(padding);
     out.write(ids);

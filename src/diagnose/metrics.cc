@@ -54,21 +54,21 @@ class Reader {
       if (!out_.train.empty() && step <= out_.train.back().step) {
         rewind(step, time);
       }
-      TrainPoint train_point;
-      train_point.step = step;
-      train_point.time_s = time + shift_;
-      train_point.tokens = number(line, "tokens");
-      train_point.loss = number(line, "train/loss");
-      train_point.grad_norm = number(line, "train/grad_norm");
-      train_point.lr = number(line, "train/lr");
-      train_point.tokens_per_s = number(line, "perf/tokens_per_s_per_device");
-      train_point.tflops = number(line, "perf/tflops_per_device");
-      train_point.mfu = number(line, "perf/mfu");
-      train_point.step_s = number(line, "perf/step_s");
-      train_point.predicted_step_s = number(line, "perf/predicted_step_s");
-      train_point.peak_gib = number(line, "memory/peak_gib");
-      train_point.load_max_over_mean = number(line, "moe/load_max_over_mean");
-      out_.train.push_back(train_point);
+      TrainPoint point;
+      point.step = step;
+      point.time_s = time + shift_;
+      point.tokens = number(line, "tokens");
+      point.loss = number(line, "train/loss");
+      point.grad_norm = number(line, "train/grad_norm");
+      point.lr = number(line, "train/lr");
+      point.tokens_per_s = number(line, "perf/tokens_per_s_per_device");
+      point.tflops = number(line, "perf/tflops_per_device");
+      point.mfu = number(line, "perf/mfu");
+      point.step_s = number(line, "perf/step_s");
+      point.predicted_step_s = number(line, "perf/predicted_step_s");
+      point.peak_gib = number(line, "memory/peak_gib");
+      point.load_max_over_mean = number(line, "moe/load_max_over_mean");
+      out_.train.push_back(point);
       known = true;
     }
     if (line.contains("eval/loss") || line.contains("eval/bits_per_byte")) {
@@ -78,20 +78,20 @@ class Reader {
       known = true;
     }
     if (line.contains("moe/load")) {
-      LoadPoint load_point{step, {}, {}};
+      LoadPoint point{step, {}, {}};
       for (const json& layer : line["moe/load"]) {
         std::vector<double> row;
         if (!layer.is_array()) return known;
         for (const json& object : layer) {
           row.push_back(object.is_number() ? object.get<double>() : kMissing);
         }
-        if (!load_point.load.empty() && row.size() != load_point.load[0].size()) return known;
-        load_point.load.push_back(std::move(row));
+        if (!point.load.empty() && row.size() != point.load[0].size()) return known;
+        point.load.push_back(std::move(row));
       }
-      if (load_point.load.empty() || load_point.load[0].empty()) return known;
-      load_point.layers = layers_of(line, load_point.load.size());
+      if (point.load.empty() || point.load[0].empty()) return known;
+      point.layers = layers_of(line, point.load.size());
       drop_from(&out_.load, step);
-      out_.load.push_back(std::move(load_point));
+      out_.load.push_back(std::move(point));
       known = true;
     }
     return known;

@@ -109,13 +109,14 @@ void fill_measured(ReportData& report, const Trace& trace) {
     report.kinds.push_back({kind, main_lane(trace, s), s.calls * share, s.seconds * share,
                             s.flops * share, s.bytes * share, kMissing});
   }
-  std::sort(
-      report.kinds.begin(), report.kinds.end(),
-      [](const KindTime& kind_time, const KindTime& b) { return kind_time.seconds > b.seconds; });
+  std::sort(report.kinds.begin(), report.kinds.end(),
+            [](const KindTime& a, const KindTime& b) { return a.seconds > b.seconds; });
 }
 
 void fill_predicted(ReportData& report, const Trace& trace,
                     std::span<const int32_t> ranks_of_event) {
+  // The table by kind is the mean over ranks, as the measured one. A trace may show one rank in
+  // place of all of its class: every event then counts for as many ranks as it stands for.
   HOCKET_CHECK(ranks_of_event.empty() || ranks_of_event.size() == trace.events.size(),
                "{} weights for {} events", ranks_of_event.size(), trace.events.size());
   const std::map<int32_t, Span> steps = steps_of(trace);
@@ -144,129 +145,172 @@ void fill_predicted(ReportData& report, const Trace& trace,
   }
 }
 
+namespace {
+
+/// Where planned offsets are drawn: gaps between the pages that are meant to be used are left out.
+class Pages {
+ public:
+  explicit Pages(std::vector<program::Range> pages) : pages_(std::move(pages)) {
+    for (const program::Range& range : pages_) {
+      begin_.push_back(begin_.back() + range.end - range.begin);
+    }
+  }
+  int64_t drawn(int64_t offset) const {
+    const auto after =
+        std::upper_bound(pages_.begin(), pages_.end(), offset,
+                         [](int64_t at, const program::Range& range) { return at < range.begin; });
+    if (after == pages_.begin()) return 0;
+    const auto i = static_cast<size_t>(after - pages_.begin()) - 1;
+    return begin_[i] + offset - pages_[i].begin;
+  }
+
+ private:
+  std::vector<program::Range> pages_;
+  std::vector<int64_t> begin_{0};  ///< where each is drawn
+};
+
+/// When the tasks of a class run, in seconds of a measured step, or, where that lacks one of them,
+/// in tasks: the i-th from i to i + 1.
+struct Clock {
+  std::vector<double> begin, end;
+  bool in_tasks = false;
+};
+
+Clock clock_of(const program::Program& program, int32_t cls, const Trace* times) {
+  const size_t count = program.classes[static_cast<size_t>(cls)].tasks.size();
+  Clock clock;
+  clock.begin.resize(count);
+  clock.end.resize(count);
+  size_t timed = 0;
+  if (times != nullptr) {
+    std::vector<bool> seen(count);
+    int32_t rank = kNone;  // the first of the class that the trace shows
+    for (const TraceEvent& event : times->events) {
+      if (rank == kNone && program.class_of(event.rank) == cls) {
+        rank = event.rank;
+      }
+      if (event.rank != rank || event.task >= count || seen[event.task]) continue;
+      seen[event.task] = true;
+      ++timed;
+      clock.begin[event.task] = 1e-9 * static_cast<double>(event.start_ns);
+      clock.end[event.task] = 1e-9 * static_cast<double>(event.end_ns);
+    }
+  }
+  clock.in_tasks = timed != count;
+  if (clock.in_tasks) {
+    for (size_t i = 0; i < count; ++i) {
+      clock.begin[i] = static_cast<double>(i);
+      clock.end[i] = static_cast<double>(i + 1);
+    }
+  }
+  return clock;
+}
+
+/// A buffer's first writer names it; it lives from its first use to its last.
+struct Life {
+  int32_t maker = kNone;
+  double begin = 0, end = -1;  ///< never used: end < 0
+  Phase first = Phase::forward, last = Phase::forward;
+
+  void use(const Clock& clock, size_t task, Phase phase) {
+    if (end < 0) {
+      begin = clock.begin[task];
+      end = clock.end[task];
+      first = phase;
+      last = phase;
+    }
+    begin = std::min(begin, clock.begin[task]);
+    end = std::max(end, clock.end[task]);
+    first = std::min(first, phase);
+    last = std::max(last, phase);
+  }
+  const char* memory_kind() const {
+    if (first == Phase::forward) return kMemoryKinds[last == Phase::forward ? 1 : 0];
+    if (first == Phase::optimizer) return kMemoryKinds[4];
+    return kMemoryKinds[last == Phase::backward ? 2 : 3];
+  }
+};
+
+std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
+  std::vector<Life> lives(cls.buffers.size());
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
+    const program::Task& task = cls.tasks[i];
+    for (const program::BufferId input : task.in) {
+      lives[static_cast<size_t>(input)].use(clock, i, task.phase);
+    }
+    for (const program::BufferId output : task.out) {
+      Life& life = lives[static_cast<size_t>(output)];
+      life.use(clock, i, task.phase);
+      if (life.maker == kNone) {
+        life.maker = static_cast<int32_t>(i);
+      }
+    }
+  }
+  return lives;
+}
+
+/// "linear, L3, micro-batch 0".
+std::string describe(const program::Program& program, const program::Task& task) {
+  std::string text = program.kind(task).op;
+  const std::string place = graph::layer_name(task.layer, program.num_layers);
+  if (task.phase < Phase::grad && !place.empty() && !text.starts_with(place)) {
+    text += ", " + place;
+  }
+  if (task.micro_batch >= 0) {
+    text += fmt::format(", micro-batch {}", task.micro_batch);
+  }
+  if (task.recompute) {
+    text += ", recomputed";
+  }
+  return text;
+}
+
+/// What a buffer holds at most, as far as that is planned: ragged ones say what is expected.
+int64_t planned_bytes(const program::Buffer& buffer) {
+  return buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
+}
+
+}  // namespace
+
 MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const Trace* times) {
+  // A block is a rectangle: from the first use of a buffer to the last, over the bytes that the
+  // plan gives it. Workspaces are blocks of their task's time; what lives through all steps is
+  // summed up.
   const program::RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
-  const size_t n = cls.tasks.size();
+  const Pages pages(program::planned_pages(program, cls_id));
+  const Clock clock = clock_of(program, cls_id, times);
+  const std::vector<Life> lives = lives_of(cls, clock);
   MemoryPlan plan;
   plan.name = program.classes.size() == 1 ? "every rank" : fmt::format("stage {}", cls.stage);
   plan.planned = program::memory_of(program)[static_cast<size_t>(cls_id)];
-  const std::vector<program::Range> pages = program::planned_pages(program, cls_id);
-  // Where an offset is drawn: gaps between the pages that are meant to be used are left out.
-  std::vector<int64_t> drawn_begin{0};
-  for (const program::Range& range : pages) {
-    drawn_begin.push_back(drawn_begin.back() + range.end - range.begin);
-  }
-  const auto drawn = [&](int64_t offset) {
-    const auto after =
-        std::upper_bound(pages.begin(), pages.end(), offset,
-                         [](int64_t at, const program::Range& range) { return at < range.begin; });
-    if (after == pages.begin()) return int64_t{0};
-    const auto i = static_cast<size_t>(after - pages.begin()) - 1;
-    return drawn_begin[i] + offset - pages[i].begin;
-  };
-
-  std::vector<double> begin(n), end(n);
-  size_t timed = 0;
-  if (times != nullptr && !times->events.empty()) {
-    std::vector<bool> seen(n);
-    int32_t rank = kNone;
-    for (const TraceEvent& event : times->events) {
-      if (rank == kNone && program.class_of(event.rank) == cls_id) {
-        rank = event.rank;
-      }
-      if (event.rank != rank || event.task >= n || seen[event.task]) continue;
-      seen[event.task] = true;
-      ++timed;
-      begin[event.task] = 1e-9 * static_cast<double>(event.start_ns);
-      end[event.task] = 1e-9 * static_cast<double>(event.end_ns);
-    }
-  }
-  plan.in_tasks = timed != n;
-  if (plan.in_tasks) {
-    for (size_t i = 0; i < n; ++i) {
-      begin[i] = static_cast<double>(i);
-      end[i] = static_cast<double>(i + 1);
-    }
-  }
-
-  // A buffer's first writer names it; it lives from its first use to its last.
-  struct Life {
-    int32_t maker = kNone;
-    double begin = 0, end = -1;
-    Phase first = Phase::forward, last = Phase::forward;
-  };
-  std::vector<Life> lives(cls.buffers.size());
-  const auto use = [&](program::BufferId id, size_t i) {
-    Life& life = lives[static_cast<size_t>(id)];
-    const Phase phase = cls.tasks[i].phase;
-    if (life.end < 0) {
-      life.begin = begin[i];
-      life.end = end[i];
-      life.first = life.last = phase;
-    }
-    life.begin = std::min(life.begin, begin[i]);
-    life.end = std::max(life.end, end[i]);
-    life.first = std::min(life.first, phase);
-    life.last = std::max(life.last, phase);
-  };
-  for (size_t i = 0; i < n; ++i) {
-    for (const program::BufferId input : cls.tasks[i].in) {
-      use(input, i);
-    }
-    for (const program::BufferId output : cls.tasks[i].out) {
-      use(output, i);
-      int32_t& maker = lives[static_cast<size_t>(output)].maker;
-      if (maker == kNone) {
-        maker = static_cast<int32_t>(i);
-      }
-    }
-  }
-
-  const auto describe = [&](size_t i) {
-    const program::Task& task = cls.tasks[i];
-    std::string text = program.kind(task).op;
-    const std::string place = graph::layer_name(task.layer, program.num_layers);
-    if (task.phase < Phase::grad && !place.empty() && !text.starts_with(place)) {
-      text += ", " + place;
-    }
-    if (task.micro_batch >= 0) {
-      text += fmt::format(", micro-batch {}", task.micro_batch);
-    }
-    if (task.recompute) {
-      text += ", recomputed";
-    }
-    return text;
-  };
+  plan.in_tasks = clock.in_tasks;
   std::map<std::string, int64_t> persistent;
   for (size_t b = 0; b < cls.buffers.size(); ++b) {
     const program::Buffer& buffer = cls.buffers[b];
-    const int64_t bytes =
-        buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
     if (buffer.kind == BufferKind::persistent) {
-      persistent[buffer.name.rfind("exp_avg", 0) == 0 ? "optimizer state" : "parameters"] +=
-          program::whole_pages(bytes);
+      persistent[buffer.name.starts_with("exp_avg") ? "optimizer state" : "parameters"] +=
+          program::whole_pages(planned_bytes(buffer));
       continue;
     }
     const Life& life = lives[b];
     if (buffer.kind != BufferKind::step || buffer.offset == kNone || life.end < 0) continue;
-    const size_t kind = life.first == Phase::forward     ? (life.last == Phase::forward ? 1 : 0)
-                        : life.first == Phase::optimizer ? 4
-                        : life.last == Phase::backward   ? 2
-                                                         : 3;
-    plan.blocks.push_back({life.maker == kNone
-                               ? std::string("buffer")
-                               : "output of " + describe(static_cast<size_t>(life.maker)),
-                           kMemoryKinds[kind], life.begin, life.end, drawn(buffer.offset), bytes});
+    const std::string name =
+        life.maker == kNone
+            ? "buffer"
+            : "output of " + describe(program, cls.tasks[static_cast<size_t>(life.maker)]);
+    plan.blocks.push_back({name, life.memory_kind(), life.begin, life.end,
+                           pages.drawn(buffer.offset), planned_bytes(buffer)});
   }
-  for (size_t i = 0; i < n; ++i) {
+  for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const program::Task& task = cls.tasks[i];
     if (task.workspace == kNone) continue;
-    plan.blocks.push_back({"workspace of " + describe(i), "workspace", begin[i], end[i],
-                           drawn(task.workspace), program.kind(task).workspace});
+    plan.blocks.push_back({"workspace of " + describe(program, task), "workspace", clock.begin[i],
+                           clock.end[i], pages.drawn(task.workspace),
+                           program.kind(task).workspace});
   }
   // Parameters before what the optimizer keeps.
   for (const char* name : {"parameters", "optimizer state"}) {
-    if (persistent.count(name)) {
+    if (persistent.contains(name)) {
       plan.persistent.push_back({name, persistent[name]});
     }
   }

@@ -81,9 +81,9 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
   if (all.empty()) return void(out.key("load").null());
   const size_t layers = all.back().load.size(), experts = all.back().load[0].size();
   std::vector<const LoadPoint*> fit;  // of the model's final shape
-  for (const LoadPoint& load_point : all) {
-    if (load_point.load.size() == layers && load_point.load[0].size() == experts) {
-      fit.push_back(&load_point);
+  for (const LoadPoint& point : all) {
+    if (point.load.size() == layers && point.load[0].size() == experts) {
+      fit.push_back(&point);
     }
   }
   const size_t most = std::clamp<size_t>(limit / std::max<size_t>(1, layers * experts), 2, 60);
@@ -98,13 +98,13 @@ void put_load(JsonWriter& out, const std::vector<LoadPoint>& all, size_t limit) 
     out.value(i < all.back().layers.size() ? all.back().layers[i] : static_cast<int64_t>(i));
   }
   out.end().key("steps").array();
-  for (const LoadPoint* load_point : kept) {
-    out.value(load_point->step);
+  for (const LoadPoint* point : kept) {
+    out.value(point->step);
   }
   out.end().key("v").array();
-  for (const LoadPoint* load_point : kept) {
+  for (const LoadPoint* point : kept) {
     out.array();
-    for (const std::vector<double>& row : load_point->load) {
+    for (const std::vector<double>& row : point->load) {
       double sum = 0;
       for (const double x : row) {
         sum += std::isfinite(x) ? x : 0;
@@ -163,9 +163,8 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   out.end().key("tracks").array();
   for (auto& [where, events] : tracks) {
     if (where.first > last_rank) continue;
-    std::sort(events.begin(), events.end(), [](const TraceEvent* event, const TraceEvent* b) {
-      return event->start_ns != b->start_ns ? event->start_ns < b->start_ns
-                                            : event->end_ns < b->end_ns;
+    std::sort(events.begin(), events.end(), [](const TraceEvent* a, const TraceEvent* b) {
+      return a->start_ns != b->start_ns ? a->start_ns < b->start_ns : a->end_ns < b->end_ns;
     });
     out.object().member("r", where.first);
     out.member("l", trace.lanes[where.second]).key("e").array();
@@ -206,15 +205,14 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
   out.key("memory").array();
   for (const MemoryPlan& plan : plans) {
     std::vector<const MemoryBlock*> blocks;
-    for (const MemoryBlock& memory_block : plan.blocks) {
-      blocks.push_back(&memory_block);
+    for (const MemoryBlock& block : plan.blocks) {
+      blocks.push_back(&block);
     }
     const size_t most = total <= limit ? blocks.size() : limit / plans.size();
     if (blocks.size() > most) {
       std::stable_sort(blocks.begin(), blocks.end(),
-                       [](const MemoryBlock* memory_block, const MemoryBlock* b) {
-                         return static_cast<double>(memory_block->bytes) *
-                                    (memory_block->end - memory_block->begin) >
+                       [](const MemoryBlock* a, const MemoryBlock* b) {
+                         return static_cast<double>(a->bytes) * (a->end - a->begin) >
                                 static_cast<double>(b->bytes) * (b->end - b->begin);
                        });
       blocks.resize(most);
@@ -235,24 +233,21 @@ void put_memory(JsonWriter& out, const std::vector<MemoryPlan>& plans, size_t li
       }
     }
     out.end().key("blocks").array();
-    for (const MemoryBlock* memory_block : blocks) {
-      out.array()
-          .value(memory_block->name)
-          .value(memory_block->kind)
-          .value(memory_block->begin)
-          .value(memory_block->end);
-      out.value(memory_block->offset).value(memory_block->bytes).end();
+    for (const MemoryBlock* block : blocks) {
+      out.array().value(block->name).value(block->kind).value(block->begin).value(block->end);
+      out.value(block->offset).value(block->bytes).end();
     }
     out.end().end();
   }
   out.end();
 }
 
+/// What the page computes with. NaN, which JSON does not have, becomes null: not known.
 void put_numbers(JsonWriter& out, const ReportData& report) {
   std::vector<double> settled;
-  for (const TrainPoint& train_point : report.metrics.train) {
-    if (train_point.step >= report.settled_step) {
-      settled.push_back(train_point.step_s);
+  for (const TrainPoint& point : report.metrics.train) {
+    if (point.step >= report.settled_step) {
+      settled.push_back(point.step_s);
     }
   }
   out.key("num").object();
@@ -275,23 +270,9 @@ void put_numbers(JsonWriter& out, const ReportData& report) {
   out.member("provenance", report.prediction_provenance).end();
 }
 
-}  // namespace
-
-std::string report_json(const ReportData& report, const ReportLimits& limits) {
-  // One object with everything the page draws, in the order in which it draws it. Whatever can grow
-  // with the run is bounded by `limits`: curves are thinned by a stride, timelines and memory
-  // blocks cut to the longest, texts shortened; the page says what was left out.
-  JsonWriter out({.digits = 6});
-  out.object()
-      .member("title", report.title)
-      .member("subtitle", report.subtitle)
-      .member("date", report.date);
-  out.member("command", report.command)
-      .member("version", report.version)
-      .member("status", report.status);
-  out.member("data_name", report.data_name);
+void put_facts(JsonWriter& out, const std::vector<FactGroup>& facts) {
   out.key("facts").array();
-  for (const FactGroup& group : report.facts) {
+  for (const FactGroup& group : facts) {
     out.object().member("title", group.title).key("rows").array();
     for (const auto& [name, value] : group.rows) {
       out.array().value(name).value(value).end();
@@ -299,42 +280,37 @@ std::string report_json(const ReportData& report, const ReportLimits& limits) {
     out.end().end();
   }
   out.end();
-  put_numbers(out, report);
+}
+
+void put_baselines(JsonWriter& out, const std::vector<Baseline>& baselines) {
   out.key("baselines").array();
-  for (const Baseline& baseline : report.baselines) {
-    out.object()
-        .member("name", baseline.name)
-        .member("bpb", baseline.bits_per_byte)
-        .member("what", baseline.what);
-    out.end();
+  for (const Baseline& baseline : baselines) {
+    out.object().member("name", baseline.name).member("bpb", baseline.bits_per_byte);
+    out.member("what", baseline.what).end();
   }
   out.end();
+}
 
-  const size_t stride = std::max<size_t>(
-      1, (report.metrics.train.size() + limits.points - 1) / std::max<size_t>(1, limits.points));
-  put_train(out, report.metrics.train, stride);
-  out.member("thinned", stride);
-  out.key("eval").object();
-  const auto evals = [&](const char* name, const auto& field, int digits) {
+// Of more evaluations than `limit`, every second, third, ..., so that the last one is among them.
+void put_evals(JsonWriter& out, const std::vector<EvalPoint>& all, size_t limit) {
+  const size_t stride = std::max<size_t>(1, all.size() / std::max<size_t>(1, limit));
+  const auto column = [&](const char* name, const auto& field, int digits) {
     out.key(name).array();
-    const auto& all = report.metrics.eval;
-    const size_t step = std::max<size_t>(1, all.size() / std::max<size_t>(1, limits.points));
-    for (size_t i = (all.empty() ? 0 : (all.size() - 1) % step); i < all.size(); i += step) {
-      out.value(static_cast<double>(field(all[i])), digits);
+    for (size_t i = all.empty() ? 0 : (all.size() - 1) % stride; i < all.size(); i += stride) {
+      out.value(static_cast<double>(all[i].*field), digits);
     }
     out.end();
   };
-  evals(
-      "step", [](const EvalPoint& eval_point) { return eval_point.step; }, 9);
-  evals(
-      "time", [](const EvalPoint& eval_point) { return eval_point.time_s; }, 7);
-  evals(
-      "loss", [](const EvalPoint& eval_point) { return eval_point.loss; }, 6);
-  evals(
-      "bpb", [](const EvalPoint& eval_point) { return eval_point.bits_per_byte; }, 6);
+  out.key("eval").object();
+  column("step", &EvalPoint::step, 9);
+  column("time", &EvalPoint::time_s, 7);
+  column("loss", &EvalPoint::loss, 6);
+  column("bpb", &EvalPoint::bits_per_byte, 6);
   out.end();
-  put_load(out, report.metrics.load, limits.load_values);
+}
 
+// Which colour an op has, and the table of time by kind of task.
+void put_kinds(JsonWriter& out, const std::vector<KindTime>& kinds) {
   out.key("families").object();
   for (const ops::Op* op : ops::all()) {
     out.member(op->name, to_string(op->family));
@@ -343,52 +319,37 @@ std::string report_json(const ReportData& report, const ReportLimits& limits) {
     out.member(op->name, "communication");
   }
   out.end().key("kinds").array();
-  for (const KindTime& kind_time : report.kinds) {
-    out.array()
-        .value(kind_time.kind)
-        .value(kind_time.lane)
-        .value(kind_time.calls)
-        .value(kind_time.seconds)
-        .value(kind_time.flops);
-    out.value(kind_time.bytes).value(kind_time.predicted_seconds).end();
-  }
-  out.end().key("timelines").array();
-  if (!report.step.events.empty()) {
-    put_timeline(out, report.step, limits.events);
-  }
-  if (!report.predicted.events.empty()) {
-    put_timeline(out, report.predicted, limits.events);
+  for (const KindTime& kind : kinds) {
+    out.array().value(kind.kind).value(kind.lane).value(kind.calls).value(kind.seconds);
+    out.value(kind.flops).value(kind.bytes).value(kind.predicted_seconds).end();
   }
   out.end();
-  put_memory(out, report.memory, limits.blocks);
+}
 
+// Texts and lists of texts: samples, the configuration, files, what to do next.
+void put_texts(JsonWriter& out, const ReportData& report, size_t limit) {
   out.key("samples").array();
   for (const Sample& sample : report.samples) {
-    out.object().member("prompt", shortened(sample.prompt, limits.text));
-    out.member("text", shortened(sample.text, limits.text)).member("how", sample.how);
+    out.object().member("prompt", shortened(sample.prompt, limit));
+    out.member("text", shortened(sample.text, limit)).member("how", sample.how);
     out.member("language", sample.language).end();
   }
-  out.end().member("config", shortened(report.config, limits.text)).key("files").array();
-  for (const ReportFile& report_file : report.files) {
-    out.object()
-        .member("name", report_file.name)
-        .member("what", report_file.what)
-        .member("bytes", report_file.bytes)
-        .end();
+  out.end().member("config", shortened(report.config, limit)).key("files").array();
+  for (const ReportFile& file : report.files) {
+    out.object().member("name", file.name).member("what", file.what);
+    out.member("bytes", file.bytes).end();
   }
   out.end().key("next").array();
-  for (const Command& c : report.next) {
-    out.object().member("command", c.command).member("what", c.what).end();
+  for (const Command& command : report.next) {
+    out.object().member("command", command.command).member("what", command.what).end();
   }
-  out.end().key("notes").array();
-  for (const std::string& note : report.notes) {
-    out.value(note);
-  }
-  out.end().end();
-  // Inside <script>, only a '<' could end the data; it occurs in strings alone.
-  const std::string text = out.take();
+  out.end().member("notes", report.notes);
+}
+
+// Inside <script>, only a '<' could end the data; it occurs in strings alone.
+std::string safe_in_script(const std::string& json) {
   std::string safe;
-  for (const char c : text) {
+  for (const char c : json) {
     if (c == '<') {
       safe += "\\u003c";
     } else {
@@ -396,6 +357,39 @@ std::string report_json(const ReportData& report, const ReportLimits& limits) {
     }
   }
   return safe;
+}
+
+}  // namespace
+
+std::string report_json(const ReportData& report, const ReportLimits& limits) {
+  // One object with everything the page draws, in the order in which it draws it. Whatever can grow
+  // with the run is bounded by `limits`: curves are thinned by a stride, timelines and memory
+  // blocks cut to the longest, texts shortened; the page says what was left out.
+  JsonWriter out({.digits = 6});
+  out.object().member("title", report.title).member("subtitle", report.subtitle);
+  out.member("date", report.date).member("command", report.command);
+  out.member("version", report.version).member("status", report.status);
+  out.member("data_name", report.data_name);
+  put_facts(out, report.facts);
+  put_numbers(out, report);
+  put_baselines(out, report.baselines);
+  const size_t stride = std::max<size_t>(
+      1, (report.metrics.train.size() + limits.points - 1) / std::max<size_t>(1, limits.points));
+  put_train(out, report.metrics.train, stride);
+  out.member("thinned", stride);
+  put_evals(out, report.metrics.eval, limits.points);
+  put_load(out, report.metrics.load, limits.load_values);
+  put_kinds(out, report.kinds);
+  out.key("timelines").array();
+  for (const Trace* trace : {&report.step, &report.predicted}) {
+    if (!trace->events.empty()) {
+      put_timeline(out, *trace, limits.events);
+    }
+  }
+  out.end();
+  put_memory(out, report.memory, limits.blocks);
+  put_texts(out, report, limits.text);
+  return safe_in_script(out.end().take());
 }
 
 }  // namespace hocket::diagnose

@@ -23,29 +23,29 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t 
                          int64_t seq_len, int64_t num_micro_batches) {
   using Mode = models::BuildOptions::Mode;
   const TrainSection& train = run.config.train;
-  models::BuildOptions build_options;
-  build_options.tokens = tokens;
-  build_options.sequence_length = seq_len;
-  build_options.dtype = graph::parse_dtype(run.config.model.dtype);
-  build_options.num_micro_batches = num_micro_batches;
+  models::BuildOptions how;
+  how.tokens = tokens;
+  how.sequence_length = seq_len;
+  how.dtype = graph::parse_dtype(run.config.model.dtype);
+  how.num_micro_batches = num_micro_batches;
   switch (options.purpose) {
     case Purpose::train:
-      build_options.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
+      how.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
       break;
     case Purpose::grads:
       break;
     case Purpose::loss:
-      build_options.grad = false;
+      how.grad = false;
       break;
     case Purpose::logits:
-      build_options.mode = Mode::logits;
+      how.mode = Mode::logits;
       break;
     case Purpose::generate:
-      build_options.mode = Mode::generate;
-      build_options.cache_slots = options.cache_slots;
+      how.mode = Mode::generate;
+      how.cache_slots = options.cache_slots;
       break;
   }
-  return models::build(run.model, build_options);
+  return models::build(run.model, how);
 }
 
 }  // namespace

@@ -153,32 +153,31 @@ namespace {
 
 /// The model's configuration, and where its weights are.
 void derive_model(Run& run) {
-  const ModelSection& model_section = run.config.model;
-  const bool has_config = !model_section.config->is_null();
-  if (model_section.path.empty() && !has_config) {
+  const ModelSection& model = run.config.model;
+  const bool has_config = !model.config->is_null();
+  if (model.path.empty() && !has_config) {
     fail(run.name,
          "model has neither path nor config; try model.path: a folder with a config.json");
   }
-  if (!model_section.path.empty() && has_config) {
+  if (!model.path.empty() && has_config) {
     fail(run.name, "model has both path and config; expected one of them");
   }
   if (has_config) {
-    if (model_section.init == "weights") {
+    if (model.init == "weights") {
       fail(run.name,
            "model.init is weights, and model.config names no folder to take them from; "
            "try model.path: a folder with safetensors");
     }
-    run.model =
-        models::parse_config(model_section.config->dump(), run.name + ": model.config", true);
+    run.model = models::parse_config(model.config->dump(), run.name + ": model.config", true);
     return;
   }
-  const bool required = model_section.init == "weights";
+  const bool required = model.init == "weights";
   const checkpoint::ModelLocation at = checkpoint::resolve_model(
-      model_section.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
+      model.path, required ? checkpoint::Need::weights : checkpoint::Need::config);
   run.model = models::read_config(at.config_file);
   // Who names a config.json means the configuration alone.
-  const bool config_only = at.config_file == model_section.path;
-  if (required || (model_section.init == "auto" && at.has_weights && !config_only)) {
+  const bool config_only = at.config_file == model.path;
+  if (required || (model.init == "auto" && at.has_weights && !config_only)) {
     run.weights = at.folder;
   }
 }
@@ -186,27 +185,27 @@ void derive_model(Run& run) {
 }  // namespace
 
 void derive(Run& run) {
-  const RunConfig& run_config = run.config;
+  const RunConfig& config = run.config;
   derive_model(run);
-  if (run_config.output.dir.empty()) {
+  if (config.output.dir.empty()) {
     fail(run.name, "output.dir is empty; expected a folder; try output.dir: runs/default");
   }
   parallel::Plan& p = run.plan;
-  p.pp = run_config.plan.pp;
-  p.dp = run_config.plan.dp;
-  p.ep = run_config.plan.ep;
-  p.micro_batch = run_config.plan.micro_batch;
-  p.pp_layers = run_config.plan.pp_layers;
-  p.pp_schedule = run_config.plan.pp_schedule;
-  p.threads_per_rank = run_config.plan.threads_per_rank;
-  p.ranks_per_node = run_config.plan.ranks_per_node;
+  p.pp = config.plan.pp;
+  p.dp = config.plan.dp;
+  p.ep = config.plan.ep;
+  p.micro_batch = config.plan.micro_batch;
+  p.pp_layers = config.plan.pp_layers;
+  p.pp_schedule = config.plan.pp_schedule;
+  p.threads_per_rank = config.plan.threads_per_rank;
+  p.ranks_per_node = config.plan.ranks_per_node;
   const int64_t at_once = p.dp * p.micro_batch;
-  if (run_config.train.global_batch % at_once != 0) {
+  if (config.train.global_batch % at_once != 0) {
     fail(run.name,
          "train.global_batch is {}; expected a multiple of plan.dp x plan.micro_batch = {}",
-         run_config.train.global_batch, at_once);
+         config.train.global_batch, at_once);
   }
-  p.num_micro_batches = run_config.train.global_batch / at_once;
+  p.num_micro_batches = config.train.global_batch / at_once;
   p.validate(run.model.num_layers, run.model.num_experts);
 }
 

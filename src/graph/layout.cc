@@ -8,11 +8,11 @@
 namespace hocket::graph {
 
 int32_t Mesh::size() const {
-  int32_t n = 1;
+  int32_t ranks = 1;
   for (const Axis& axis : axes) {
-    n *= axis.size;
+    ranks *= axis.size;
   }
-  return n;
+  return ranks;
 }
 
 int32_t Mesh::axis(std::string_view name) const {
@@ -28,20 +28,20 @@ int32_t Mesh::extent(std::string_view name) const {
 }
 
 std::vector<int32_t> Mesh::coords(int32_t rank) const {
-  std::vector<int32_t> c(axes.size());
+  std::vector<int32_t> coords(axes.size());
   for (size_t i = axes.size(); i-- > 0;) {
-    c[i] = rank % axes[i].size;
+    coords[i] = rank % axes[i].size;
     rank /= axes[i].size;
   }
-  return c;
+  return coords;
 }
 
 int32_t Mesh::rank(const std::vector<int32_t>& coords) const {
-  int32_t r = 0;
+  int32_t rank = 0;
   for (size_t i = 0; i < axes.size(); ++i) {
-    r = r * axes[i].size + coords[i];
+    rank = rank * axes[i].size + coords[i];
   }
-  return r;
+  return rank;
 }
 
 int32_t Mesh::wrap(int32_t axis, int64_t x) const {

@@ -36,8 +36,8 @@ int64_t size_of(DType dtype) { return kDTypes[static_cast<int>(dtype)].size; }
 const char* to_string(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
 
 DType parse_dtype(std::string_view text) {
-  for (const auto& d : kDTypes) {
-    if (text == d.name) return d.dtype;
+  for (const auto& row : kDTypes) {
+    if (text == row.name) return row.dtype;
   }
   fail("dtype", "unknown '{}'; expected f32, f64, bf16, i32 or i64", text);
 }
@@ -45,20 +45,20 @@ DType parse_dtype(std::string_view text) {
 int64_t TensorType::max_rows() const { return dims[1] * std::min<int64_t>(top_k, dims[0]); }
 
 int64_t TensorType::row_size() const {
-  int64_t n = 1;
+  int64_t elements = 1;
   for (size_t i = 2; i < dims.size(); ++i) {
-    n *= dims[i];
+    elements *= dims[i];
   }
-  return n;
+  return elements;
 }
 
 int64_t TensorType::numel() const {
   if (routed()) return max_rows() * row_size();
-  int64_t n = 1;
+  int64_t elements = 1;
   for (int64_t dim : dims) {
-    n *= dim;
+    elements *= dim;
   }
-  return n;
+  return elements;
 }
 
 std::optional<DType> compute_dtype(std::span<const TensorType> in,
@@ -80,7 +80,8 @@ std::string to_string(const TensorType& type) {
 }
 
 TensorType parse_tensor_type(std::string_view text) {
-  size_t open = text.find('['), close = text.find(']');
+  const size_t open = text.find('[');
+  const size_t close = text.find(']');
   if (open == text.npos || close == text.npos || close < open) {
     fail("tensor type", "got '{}'; expected dtype[dims], e.g. f32[128,64]", text);
   }
@@ -131,8 +132,8 @@ void Attrs::erase(std::string_view key) {
 
 namespace {
 /// A double that always reads back as a double: it has a '.', an exponent, or is inf/nan.
-std::string print_double(double v) {
-  std::string text = fmt::format("{}", v);
+std::string print_double(double value) {
+  std::string text = fmt::format("{}", value);
   if (text.find_first_of(".en") == text.npos) {
     text += ".0";
   }
@@ -173,10 +174,10 @@ std::string to_string(const Attrs& attrs, char quote) {
       text += ' ';
     }
     text += key + '=';
-    if (const auto* i = std::get_if<int64_t>(&value)) {
-      text += fmt::format("{}", *i);
-    } else if (const auto* f = std::get_if<double>(&value)) {
-      text += print_double(*f);
+    if (const auto* whole = std::get_if<int64_t>(&value)) {
+      text += fmt::format("{}", *whole);
+    } else if (const auto* real = std::get_if<double>(&value)) {
+      text += print_double(*real);
     } else {
       text += quote + escape(std::get<std::string>(value), "\"'") + quote;
     }

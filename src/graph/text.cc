@@ -51,35 +51,35 @@ class Line {
   }
   size_t size() const { return words_.size(); }
   std::string_view text(std::string_view key) const {
-    for (std::string_view text : words_) {
-      if (text.size() > key.size() && text.starts_with(key) && text[key.size()] == '=') {
-        return text.substr(key.size() + 1);
+    for (std::string_view word : words_) {
+      if (word.size() > key.size() && word.starts_with(key) && word[key.size()] == '=') {
+        return word.substr(key.size() + 1);
       }
     }
     return {};
   }
   std::string quoted(std::string_view key) const {
-    std::string_view v = text(key);
+    const std::string_view value = text(key);
     std::string plain;
-    if (v.size() < 2 || v.front() != '"' || v.back() != '"' ||
-        !unescape(v.substr(1, v.size() - 2), &plain)) {
+    if (value.size() < 2 || value.front() != '"' || value.back() != '"' ||
+        !unescape(value.substr(1, value.size() - 2), &plain)) {
       bad(fmt::format("expected {}=\"…\"", key));
     }
     return plain;
   }
   template <typename T>
   T parse(std::string_view text) const {
-    T v{};
-    auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), v);
+    T value{};
+    const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (ec != std::errc() || end != text.data() + text.size()) {
       bad(fmt::format("'{}' is no number", text));
     }
-    return v;
+    return value;
   }
   template <typename T = int32_t>
   T integer(std::string_view key, T otherwise) const {
-    std::string_view t = text(key);
-    return t.empty() ? otherwise : parse<T>(t);
+    const std::string_view value = text(key);
+    return value.empty() ? otherwise : parse<T>(value);
   }
   /// Comma-separated ids, each in [0, limit).
   std::vector<int32_t> ids(std::string_view text, size_t limit) const {
@@ -158,41 +158,42 @@ std::string print(const Graph& graph) {
   fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, graph.num_layers,
                  escape(graph.name, "\""));
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
-    const Tensor& t = graph.tensors[i];
-    fmt::format_to(to, "tensor {} {} {}", i, to_string(t.kind), to_string(t.type));
-    if (t.producer != kNone) {
-      fmt::format_to(to, " by={}", t.producer);
+    const Tensor& tensor = graph.tensors[i];
+    fmt::format_to(to, "tensor {} {} {}", i, to_string(tensor.kind), to_string(tensor.type));
+    if (tensor.producer != kNone) {
+      fmt::format_to(to, " by={}", tensor.producer);
     }
-    if (t.layer != kNone) {
-      fmt::format_to(to, " layer={}", t.layer);
+    if (tensor.layer != kNone) {
+      fmt::format_to(to, " layer={}", tensor.layer);
     }
-    if (t.per_step) {
+    if (tensor.per_step) {
       fmt::format_to(to, " per_step=1");
     }
-    if (t.expert) {
+    if (tensor.expert) {
       fmt::format_to(to, " expert=1");
     }
-    if (t.init.kind != Init::Kind::none) {
-      fmt::format_to(to, " init={}:{}", kInitNames[static_cast<int>(t.init.kind)], t.init.value);
+    if (tensor.init.kind != Init::Kind::none) {
+      fmt::format_to(to, " init={}:{}", kInitNames[static_cast<int>(tensor.init.kind)],
+                     tensor.init.value);
     }
-    fmt::format_to(to, " name=\"{}\"\n", escape(t.name, "\""));
+    fmt::format_to(to, " name=\"{}\"\n", escape(tensor.name, "\""));
   }
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& n = graph.nodes[i];
-    fmt::format_to(to, "node {} {} {}", i, n.op, to_string(n.phase));
-    if (n.layer != kNone) {
-      fmt::format_to(to, " layer={}", n.layer);
+    const Node& node = graph.nodes[i];
+    fmt::format_to(to, "node {} {} {}", i, node.op, to_string(node.phase));
+    if (node.layer != kNone) {
+      fmt::format_to(to, " layer={}", node.layer);
     }
-    print_ids(out, "in", n.in);
-    print_ids(out, "out", n.out);
-    if (!n.accumulate.empty()) {
-      fmt::format_to(to, " acc={}", n.accumulate.bits());
+    print_ids(out, "in", node.in);
+    print_ids(out, "out", node.out);
+    if (!node.accumulate.empty()) {
+      fmt::format_to(to, " acc={}", node.accumulate.bits());
     }
-    if (n.recompute) {
+    if (node.recompute) {
       fmt::format_to(to, " recompute=1");
     }
-    if (!n.attrs.empty()) {
-      fmt::format_to(to, " attrs={}", to_string(n.attrs));
+    if (!node.attrs.empty()) {
+      fmt::format_to(to, " attrs={}", to_string(node.attrs));
     }
     out.push_back('\n');
   }
@@ -202,10 +203,10 @@ std::string print(const Graph& graph) {
   if (!graph.outputs.empty()) {
     fmt::format_to(to, "outputs {}\n", fmt::join(graph.outputs, ","));
   }
-  for (const ParamGrad& p : graph.grads) {
-    fmt::format_to(to, "grad {} {}", p.param, fmt::join(p.contributions, ","));
-    if (p.total != only_contribution(p)) {
-      fmt::format_to(to, " total={}", p.total);
+  for (const ParamGrad& grad : graph.grads) {
+    fmt::format_to(to, "grad {} {}", grad.param, fmt::join(grad.contributions, ","));
+    if (grad.total != only_contribution(grad)) {
+      fmt::format_to(to, " total={}", grad.total);
     }
     out.push_back('\n');
   }
@@ -216,7 +217,7 @@ Graph parse_graph(std::string_view text) {
   // Line by line: the header, then tensors and nodes, whose numbers must count up from 0, so that
   // ids are positions; a line may refer only to what exists. The last loop checks the one reference
   // that points forward, from a tensor to the node that makes it.
-  Graph g;
+  Graph graph;
   size_t number = 0;
   bool header = false;
   while (!text.empty()) {
@@ -234,50 +235,52 @@ Graph parse_graph(std::string_view text) {
     }
     const Line line(raw, number);
     const std::string_view what = line.word(0);
-    auto in_order = [&](size_t next) {
+    const auto in_order = [&](size_t next) {
       if (line.parse<uint32_t>(line.word(1)) != next) {
         line.bad(fmt::format("expected number {}", next));
       }
     };
     if (what == "graph") {
-      g.num_layers = line.integer("layers", 0);
-      g.name = line.quoted("name");
+      graph.num_layers = line.integer("layers", 0);
+      graph.name = line.quoted("name");
     } else if (what == "tensor") {
-      in_order(g.tensors.size());
-      parse_tensor(g, line);
+      in_order(graph.tensors.size());
+      parse_tensor(graph, line);
     } else if (what == "node") {
-      in_order(g.nodes.size());
-      parse_node(g, line);
+      in_order(graph.nodes.size());
+      parse_node(graph, line);
     } else if (what == "losses") {
-      g.losses = line.ids(line.word(1), g.tensors.size());
+      graph.losses = line.ids(line.word(1), graph.tensors.size());
     } else if (what == "outputs") {
-      g.outputs = line.ids(line.word(1), g.tensors.size());
+      graph.outputs = line.ids(line.word(1), graph.tensors.size());
     } else if (what == "grad") {
-      const auto param = line.ids(line.word(1), g.tensors.size());
+      const auto param = line.ids(line.word(1), graph.tensors.size());
       if (param.size() != 1) {
         line.bad("expected one parameter");
       }
-      g.grads.push_back({param[0], line.ids(line.word(2), g.tensors.size())});
-      const auto total = line.ids(line.text("total"), g.tensors.size());
+      graph.grads.push_back({param[0], line.ids(line.word(2), graph.tensors.size())});
+      const auto total = line.ids(line.text("total"), graph.tensors.size());
       if (total.size() > 1) {
         line.bad("expected one total");
       }
-      g.grads.back().total = total.empty() ? only_contribution(g.grads.back()) : total[0];
+      graph.grads.back().total = total.empty() ? only_contribution(graph.grads.back()) : total[0];
     } else {
       line.bad(fmt::format("unknown line '{}'", what.substr(0, 40)));
     }
   }
   if (!header) fail("graph text", "the text is empty; expected '{}'", kHeader);
-  for (const Tensor& t : g.tensors) {
-    if (t.producer < kNone || t.producer >= static_cast<NodeId>(g.nodes.size())) {
-      fail("graph text", "tensor '{}' is written by node {}, which does not exist", t.name,
-           t.producer);
+  for (const Tensor& tensor : graph.tensors) {
+    if (tensor.producer < kNone || tensor.producer >= static_cast<NodeId>(graph.nodes.size())) {
+      fail("graph text", "tensor '{}' is written by node {}, which does not exist", tensor.name,
+           tensor.producer);
     }
   }
-  return g;
+  return graph;
 }
 
 std::string to_dot(const Graph& graph) {
+  // An edge per use of what another node makes, with its type; what no node makes (parameters,
+  // inputs) is an ellipse of its own, drawn where it is first used.
   constexpr const char* kColours[] = {"#dbeafe", "#fee2e2", "#dcfce7"};
   std::string out =
       "digraph graph_of_model {\n  rankdir=TB; node [shape=box, fontname=\"monospace\"];\n";

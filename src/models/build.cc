@@ -16,29 +16,29 @@ graph::Graph build(const ModelConfig& config, const BuildOptions& options) {
 }
 
 int64_t param_count(const graph::Graph& graph) {
-  int64_t n = 0;
+  int64_t count = 0;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (tensor.kind == graph::TensorKind::param) {
-      n += tensor.type.numel();
+      count += tensor.type.numel();
     }
   }
-  return n;
+  return count;
 }
 
 int64_t active_param_count(const graph::Graph& graph) {
-  int64_t n = param_count(graph);
+  int64_t count = param_count(graph);
   std::vector<bool> seen(graph.tensors.size(), false);
   for (const graph::Node& node : graph.nodes) {
     if (ops::find(node.op).family != ops::Family::expert_products) continue;
-    const auto w = static_cast<size_t>(node.in[1]);
-    const graph::Tensor& weight = graph.tensors[w];
-    if (!weight.expert || weight.kind != graph::TensorKind::param || seen[w]) continue;
-    seen[w] = true;
+    const auto id = static_cast<size_t>(node.in[1]);
+    const graph::Tensor& weight = graph.tensors[id];
+    if (!weight.expert || weight.kind != graph::TensorKind::param || seen[id]) continue;
+    seen[id] = true;
     const int64_t experts = weight.type.dims[0];
     const int64_t used = std::min<int64_t>(graph.tensor(node.in[0]).type.top_k, experts);
-    n -= weight.type.numel() / experts * (experts - used);
+    count -= weight.type.numel() / experts * (experts - used);
   }
-  return n;
+  return count;
 }
 
 }  // namespace hocket::models

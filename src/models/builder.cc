@@ -25,11 +25,11 @@ constexpr Init kOnes{Init::Kind::constant, 1};
 constexpr int64_t kMaxTokens = int64_t{1} << 27;
 
 int64_t product(const Dims& dims) {
-  int64_t n = 1;
+  int64_t elements = 1;
   for (int64_t dim : dims) {
-    n *= dim;
+    elements *= dim;
   }
-  return n;
+  return elements;
 }
 
 /// A form of equal tensors one after the other.
@@ -41,29 +41,28 @@ WeightForm stacked(const std::vector<std::string>& names, const Dims& dims) {
   return form;
 }
 
-void check_options(const BuildOptions& build_options) {
+/// What a caller may have got wrong; the configuration of the model was checked when it was read.
+void check_options(const BuildOptions& options) {
   using Mode = BuildOptions::Mode;
-  if (build_options.tokens < 1 || build_options.tokens > kMaxTokens) {
-    fail("model", "a micro-batch has {} tokens; expected 1 to {}", build_options.tokens,
-         kMaxTokens);
+  if (options.tokens < 1 || options.tokens > kMaxTokens) {
+    fail("model", "a micro-batch has {} tokens; expected 1 to {}", options.tokens, kMaxTokens);
   }
-  if (build_options.sequence_length < 0 ||
-      (build_options.sequence_length > 0 && build_options.mode != Mode::generate &&
-       build_options.tokens % build_options.sequence_length != 0)) {
+  if (options.sequence_length < 0 ||
+      (options.sequence_length > 0 && options.mode != Mode::generate &&
+       options.tokens % options.sequence_length != 0)) {
     fail("model", "a micro-batch has {} tokens; expected a multiple of the sequence length, {}",
-         build_options.tokens, build_options.sequence_length);
+         options.tokens, options.sequence_length);
   }
-  if (!graph::is_floating(build_options.dtype)) {
-    fail("model", "dtype is {}; expected a floating-point type", to_string(build_options.dtype));
+  if (!graph::is_floating(options.dtype)) {
+    fail("model", "dtype is {}; expected a floating-point type", to_string(options.dtype));
   }
-  if (build_options.num_micro_batches < 1 || !(build_options.balance_coef >= 0)) {
+  if (options.num_micro_batches < 1 || !(options.balance_coef >= 0)) {
     fail("model", "got {} micro-batches and balance coefficient {}; expected ≥ 1 and ≥ 0",
-         build_options.num_micro_batches, build_options.balance_coef);
+         options.num_micro_batches, options.balance_coef);
   }
-  if (build_options.mode == Mode::generate &&
-      (build_options.cache_slots < 1 || build_options.cache_slots > kMaxTokens)) {
-    fail("model", "the KV cache has {} slots; expected 1 to {}", build_options.cache_slots,
-         kMaxTokens);
+  if (options.mode == Mode::generate &&
+      (options.cache_slots < 1 || options.cache_slots > kMaxTokens)) {
+    fail("model", "the KV cache has {} slots; expected 1 to {}", options.cache_slots, kMaxTokens);
   }
 }
 
@@ -109,87 +108,91 @@ Init Builder::matrix_init(bool residual) const {
 
 void Builder::build() {
   const Family& family = family_of(config_);
-  const int64_t v = config_.vocab_size, d = config_.hidden_size;
   tokens_ = input(inputs::kTokens, DType::i32, options_.tokens);
   positions_ = input(inputs::kPositions, DType::i32, options_.tokens);
-  const Dims table{v, d};
+  const Dims table{config_.vocab_size, config_.hidden_size};
   embedding_ = plain("model.embed_tokens.weight", table, -1, matrix_init(), table);
   if (config_.tie_word_embeddings && collect_weights_) {
     weights_.back().aliases = {{"lm_head.weight", table, 0}};
   }
-  TensorId tensor =
+  TensorId hidden =
       ops::apply(graph_, "embedding", {}, {tokens_, embedding_}, "model.embed_tokens", -1)[0];
   for (int32_t layer = 0; layer < graph_.num_layers; ++layer) {
-    tensor = family.block(*this, layer, tensor);
+    hidden = family.block(*this, layer, hidden);
   }
-  head(tensor);
+  head(hidden);
 }
 
-void Builder::head(TensorId tensor) {
+void Builder::head(TensorId hidden) {
   using Mode = BuildOptions::Mode;
   const int32_t last = graph_.num_layers;
-  const Dims width{config_.hidden_size}, table{config_.vocab_size, config_.hidden_size};
-  const TensorId tensor_id = plain("model.norm.weight", width, last, kOnes, width);
-  const TensorId h = ops::apply(graph_, "rms_norm", {{"eps", config_.rms_norm_eps}},
-                                {tensor, tensor_id}, "model.norm", last)[0];
-  const TensorId w = config_.tie_word_embeddings
-                         ? embedding_
-                         : plain("lm_head.weight", table, last, matrix_init(), table);
+  const Dims width{config_.hidden_size};
+  const Dims table{config_.vocab_size, config_.hidden_size};
+  const TensorId norm_weight = plain("model.norm.weight", width, last, kOnes, width);
+  const TensorId normed = ops::apply(graph_, "rms_norm", {{"eps", config_.rms_norm_eps}},
+                                     {hidden, norm_weight}, "model.norm", last)[0];
+  const TensorId weight = config_.tie_word_embeddings
+                              ? embedding_
+                              : plain("lm_head.weight", table, last, matrix_init(), table);
   if (options_.mode != Mode::train) {
-    graph_.outputs.push_back(ops::apply(graph_, "linear", {}, {h, w}, "logits", last)[0]);
+    graph_.outputs.push_back(ops::apply(graph_, "linear", {}, {normed, weight}, "logits", last)[0]);
     return;
   }
   const TensorId targets = input(inputs::kTargets, DType::i32, options_.tokens);
   const TensorId scale = input(inputs::kLossScale, DType::f64, 1, true);
   const Attrs attrs{{"grad", int64_t{options_.grad ? 1 : 0}}};
-  graph_.losses.push_back(
-      ops::apply(graph_, "linear_cross_entropy", attrs, {h, w, targets, scale}, "loss", last)[0]);
+  graph_.losses.push_back(ops::apply(graph_, "linear_cross_entropy", attrs,
+                                     {normed, weight, targets, scale}, "loss", last)[0]);
   graph_.losses.insert(graph_.losses.end(), balance_losses_.begin(), balance_losses_.end());
 }
 
-TensorId Builder::norm(int32_t layer, TensorId tensor, const std::string& name) {
-  const Dims width{graph_.tensor(tensor).type.dims.back()};
-  const TensorId tensor_id = plain(prefix(layer) + name + ".weight", width, layer, kOnes, width);
-  return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {tensor, tensor_id}, name);
+TensorId Builder::norm(int32_t layer, TensorId hidden, const std::string& name) {
+  const Dims width{graph_.tensor(hidden).type.dims.back()};
+  const TensorId weight = plain(prefix(layer) + name + ".weight", width, layer, kOnes, width);
+  return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {hidden, weight}, name);
 }
 
-TensorId Builder::add(int32_t layer, TensorId tensor, TensorId tensor_id, const std::string& name) {
-  return node(layer, "add", {}, {tensor, tensor_id}, name);
+TensorId Builder::add(int32_t layer, TensorId left, TensorId right, const std::string& name) {
+  return node(layer, "add", {}, {left, right}, name);
 }
 
-TensorId Builder::rope(int32_t layer, TensorId tensor, const std::string& name) {
-  const Rope& r = config_.rope;
-  Attrs attrs{{"theta", r.theta}, {"inverse", int64_t{0}}, {"scaling", r.scaling}};
-  if (r.scaling != "default") {
-    attrs.set("factor", r.factor);
+TensorId Builder::rope(int32_t layer, TensorId heads, const std::string& name) {
+  const Rope& rope = config_.rope;
+  Attrs attrs{{"theta", rope.theta}, {"inverse", int64_t{0}}, {"scaling", rope.scaling}};
+  if (rope.scaling != "default") {
+    attrs.set("factor", rope.factor);
   }
-  if (r.scaling == "llama3") {
-    attrs.set("low_freq_factor", r.low_freq_factor);
-    attrs.set("high_freq_factor", r.high_freq_factor);
-    attrs.set("original_max_position", r.original_max_position);
+  if (rope.scaling == "llama3") {
+    attrs.set("low_freq_factor", rope.low_freq_factor);
+    attrs.set("high_freq_factor", rope.high_freq_factor);
+    attrs.set("original_max_position", rope.original_max_position);
   }
-  return node(layer, "rope", attrs, {tensor, positions_}, name);
+  return node(layer, "rope", attrs, {heads, positions_}, name);
 }
 
-TensorId Builder::attention(int32_t layer, TensorId tensor, bool head_norm) {
+TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
   // x [T, D] -> q [T, H, d], k and v [T, G, d] (G groups of heads share a key), optionally normed
   // per head, turned by position, attended, and projected back [T, D]. With a cache (generate) the
   // keys and values of earlier tokens are state, and attention_cached appends to them; otherwise
   // attention runs over the documents that positions delimit, none longer than `seq`.
-  const int64_t D = config_.hidden_size, H = config_.num_heads, G = config_.num_kv_heads,
-                d = config_.head_dim;
+  const int64_t D = config_.hidden_size;
+  const int64_t H = config_.num_heads;
+  const int64_t G = config_.num_kv_heads;
+  const int64_t d = config_.head_dim;
   const std::string base = prefix(layer) + "self_attn.";
   const auto project = [&](const char* name, int64_t heads) {
-    const TensorId tensor_id = plain(fmt::format("{}{}_proj.weight", base, name), {heads, d, D},
-                                     layer, matrix_init(), {heads * d, D});
-    return node(layer, "linear", {}, {tensor, tensor_id}, fmt::format("attn.{}", name));
+    const TensorId weight = plain(fmt::format("{}{}_proj.weight", base, name), {heads, d, D}, layer,
+                                  matrix_init(), {heads * d, D});
+    return node(layer, "linear", {}, {hidden, weight}, fmt::format("attn.{}", name));
   };
-  TensorId q = project("q", H), k = project("k", G), v = project("v", G);
+  TensorId q = project("q", H);
+  TensorId k = project("k", G);
+  const TensorId v = project("v", G);
   if (head_norm) {
     const auto normed = [&](TensorId heads, const char* name) {
-      const TensorId tensor_id =
+      const TensorId weight =
           plain(fmt::format("{}{}_norm.weight", base, name), {d}, layer, kOnes, {d});
-      return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {heads, tensor_id},
+      return node(layer, "rms_norm", {{"eps", config_.rms_norm_eps}}, {heads, weight},
                   fmt::format("attn.{}_norm", name));
     };
     q = normed(q, "q");
@@ -201,15 +204,16 @@ TensorId Builder::attention(int32_t layer, TensorId tensor, bool head_norm) {
   TensorId o;
   if (options_.mode == BuildOptions::Mode::generate) {
     const auto cache = [&](const char* name) {
-      graph::Tensor t;
-      t.name = fmt::format("{}attn.{}_cache", prefix(layer), name);
-      t.type = {options_.dtype, {options_.cache_slots, G, d}};
-      t.kind = TensorKind::state;
-      t.layer = layer;
-      t.init = {Init::Kind::constant, 0};
-      return graph_.add_tensor(std::move(t));
+      graph::Tensor tensor;
+      tensor.name = fmt::format("{}attn.{}_cache", prefix(layer), name);
+      tensor.type = {options_.dtype, {options_.cache_slots, G, d}};
+      tensor.kind = TensorKind::state;
+      tensor.layer = layer;
+      tensor.init = {Init::Kind::constant, 0};
+      return graph_.add_tensor(std::move(tensor));
     };
-    const TensorId k_cache = cache("k"), v_cache = cache("v");
+    const TensorId k_cache = cache("k");
+    const TensorId v_cache = cache("v");
     o = node(layer, "attention_cached", attrs, {q, k, v, k_cache, v_cache, positions_}, "attn.o");
   } else {
     if (options_.sequence_length > 0) {
@@ -217,36 +221,47 @@ TensorId Builder::attention(int32_t layer, TensorId tensor, bool head_norm) {
     }
     o = node(layer, "attention", attrs, {q, k, v, positions_}, "attn.o");
   }
-  const TensorId w = plain(base + "o_proj.weight", {D, H, d}, layer, matrix_init(true), {D, H * d});
-  return node(layer, "linear", {}, {o, w}, "attn.out");
+  const TensorId weight =
+      plain(base + "o_proj.weight", {D, H, d}, layer, matrix_init(true), {D, H * d});
+  return node(layer, "linear", {}, {o, weight}, "attn.out");
 }
 
-TensorId Builder::mlp(int32_t layer, TensorId tensor) {
-  const int64_t D = config_.hidden_size, F = config_.intermediate_size;
+TensorId Builder::mlp(int32_t layer, TensorId hidden) {
+  const int64_t D = config_.hidden_size;
+  const int64_t F = config_.intermediate_size;
   const std::string base = prefix(layer) + "mlp.";
   const TensorId gate_up =
       param(base + "gate_up_proj.weight", {2, F, D}, layer, matrix_init(),
             {stacked({base + "gate_proj.weight", base + "up_proj.weight"}, {F, D}),
              stacked({base + "gate_up_proj.weight"}, {2 * F, D})});
-  const TensorId gu = node(layer, "linear", {}, {tensor, gate_up}, "mlp.gate_up");
-  const TensorId tensor_id = node(layer, "swiglu", {}, {gu}, "mlp.h");
+  const TensorId gu = node(layer, "linear", {}, {hidden, gate_up}, "mlp.gate_up");
+  const TensorId activated = node(layer, "swiglu", {}, {gu}, "mlp.h");
   const TensorId down = plain(base + "down_proj.weight", {D, F}, layer, matrix_init(true), {D, F});
-  return node(layer, "linear", {}, {tensor_id, down}, "mlp.out");
+  return node(layer, "linear", {}, {activated, down}, "mlp.out");
 }
 
-TensorId Builder::experts(int32_t layer, TensorId tensor) {
-  const int64_t D = config_.hidden_size, F = config_.moe_intermediate_size, E = config_.num_experts,
-                K = config_.top_k;
+TensorId Builder::experts(int32_t layer, TensorId hidden) {
+  // x [T, D] -> router probabilities [T, E]; the top K choose rows (route_plan), to which dispatch
+  // copies the tokens: xs [E, T, D], of which only the routed rows exist. An MLP per expert works
+  // on its rows, and combine adds them up per token, weighted. In training the counts of rows are
+  // outputs, and with the summed probabilities they make the balance loss.
+  const int64_t D = config_.hidden_size;
+  const int64_t F = config_.moe_intermediate_size;
+  const int64_t E = config_.num_experts;
+  const int64_t K = config_.top_k;
   const std::string base = prefix(layer) + "mlp.";
   const TensorId gate = plain(base + "gate.weight", {E, D}, layer, matrix_init(), {E, D});
-  const TensorId logits = node(layer, "linear", {}, {tensor, gate}, "mlp.router_logits");
+  const TensorId logits = node(layer, "linear", {}, {hidden, gate}, "mlp.router_logits");
   const std::vector<TensorId> route = ops::apply(
       graph_, "router", {{"top_k", K}, {"norm", int64_t{config_.norm_topk_prob ? 1 : 0}}}, {logits},
       prefix(layer) + "mlp.route", layer);
-  const TensorId weights = route[0], ids = route[1], psum = route[3];
+  const TensorId weights = route[0];
+  const TensorId ids = route[1];
+  const TensorId psum = route[3];
   const std::vector<TensorId> plan = ops::apply(graph_, "route_plan", {{"num_experts", E}}, {ids},
                                                 fmt::format("moe.counts.{}", layer), layer);
-  const TensorId counts = plan[0], row_of = plan[1];
+  const TensorId counts = plan[0];
+  const TensorId row_of = plan[1];
   graph_.tensors[static_cast<size_t>(row_of)].name = prefix(layer) + "mlp.row_of";
   if (options_.mode == BuildOptions::Mode::train) {
     graph_.outputs.push_back(counts);
@@ -257,9 +272,10 @@ TensorId Builder::experts(int32_t layer, TensorId tensor) {
                                            fmt::format("moe.balance.{}", layer), layer)[0]);
     }
   }
-  const TensorId xs = node(layer, "dispatch", {{"num_experts", E}}, {tensor, row_of}, "mlp.xs");
+  const TensorId xs = node(layer, "dispatch", {{"num_experts", E}}, {hidden, row_of}, "mlp.xs");
 
-  std::vector<std::string> gates_ups, downs;
+  std::vector<std::string> gates_ups;
+  std::vector<std::string> downs;
   for (int64_t e = 0; collect_weights_ && e < E; ++e) {
     gates_ups.push_back(fmt::format("{}experts.{}.gate_proj.weight", base, e));
     gates_ups.push_back(fmt::format("{}experts.{}.up_proj.weight", base, e));
@@ -270,11 +286,11 @@ TensorId Builder::experts(int32_t layer, TensorId tensor) {
       base + "experts.gate_up_proj", {E, 2, F, D}, layer, matrix_init(),
       {stacked(gates_ups, {F, D}), stacked({base + "experts.gate_up_proj"}, {E, 2 * F, D})}, true);
   const TensorId gu = node(layer, "grouped_linear", {}, {xs, gate_up, counts}, "mlp.gate_up");
-  const TensorId tensor_id = node(layer, "swiglu", {}, {gu, counts}, "mlp.h");
+  const TensorId activated = node(layer, "swiglu", {}, {gu, counts}, "mlp.h");
   const TensorId down =
       param(base + "experts.down_proj", {E, D, F}, layer, matrix_init(true),
             {stacked(downs, {D, F}), stacked({base + "experts.down_proj"}, {E, D, F})}, true);
-  const TensorId ys = node(layer, "grouped_linear", {}, {tensor_id, down, counts}, "mlp.ys");
+  const TensorId ys = node(layer, "grouped_linear", {}, {activated, down, counts}, "mlp.ys");
   return node(layer, "combine", {}, {ys, weights, row_of}, "mlp.out");
 }
 

@@ -29,15 +29,15 @@ class Builder {
   void build();
 
   /// RMSNorm with the weight `<prefix of the layer><name>.weight`.
-  TensorId norm(int32_t layer, TensorId tensor, const std::string& name);
-  TensorId add(int32_t layer, TensorId tensor, TensorId tensor_id, const std::string& name);
+  TensorId norm(int32_t layer, TensorId hidden, const std::string& name);
+  TensorId add(int32_t layer, TensorId left, TensorId right, const std::string& name);
   /// Rotary grouped-query attention with its four projections; `head_norm`: RMSNorm of every query
   /// and key head before the rotation.
-  TensorId attention(int32_t layer, TensorId tensor, bool head_norm);
+  TensorId attention(int32_t layer, TensorId hidden, bool head_norm);
   /// SwiGLU MLP: down(silu(gate(x)) * up(x)).
-  TensorId mlp(int32_t layer, TensorId tensor);
+  TensorId mlp(int32_t layer, TensorId hidden);
   /// Router, dispatch, SwiGLU experts, combine; in training the balance loss.
-  TensorId experts(int32_t layer, TensorId tensor);
+  TensorId experts(int32_t layer, TensorId hidden);
 
   graph::Graph take_graph() { return std::move(graph_); }
   std::vector<ParamWeights> take_weights() { return std::move(weights_); }
@@ -54,8 +54,8 @@ class Builder {
   TensorId plain(const std::string& name, graph::Dims dims, int32_t layer, graph::Init init,
                  graph::Dims stored);
   TensorId input(const std::string& name, graph::DType dtype, int64_t size, bool per_step = false);
-  TensorId rope(int32_t layer, TensorId tensor, const std::string& name);
-  void head(TensorId tensor);
+  TensorId rope(int32_t layer, TensorId heads, const std::string& name);
+  void head(TensorId hidden);
   /// normal(0, initializer_range), scaled for projections into the residual stream.
   graph::Init matrix_init(bool residual = false) const;
 

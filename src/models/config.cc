@@ -148,18 +148,22 @@ Rope parse_rope(const JsonView& top, const JsonView* in, int64_t max_position) {
 }
 
 Rope read_rope(const JsonView& in, int64_t max_position) {
-  std::optional<JsonView> scaling, parameters;
+  // transformers 4 writes rope_scaling, 5 rope_parameters; a folder may have both, saying the same.
+  std::optional<JsonView> scaling;
+  std::optional<JsonView> parameters;
   if (in.has("rope_scaling")) {
     scaling = in.at("rope_scaling");
   }
   if (in.has("rope_parameters")) {
     parameters = in.at("rope_parameters");
   }
-  const Rope rope = parse_rope(in,
-                               scaling      ? &*scaling
-                               : parameters ? &*parameters
-                                            : nullptr,
-                               max_position);
+  const JsonView* given = nullptr;
+  if (scaling) {
+    given = &*scaling;
+  } else if (parameters) {
+    given = &*parameters;
+  }
+  const Rope rope = parse_rope(in, given, max_position);
   if (!scaling || !parameters) return rope;
   if (parse_rope(in, &*parameters, max_position) == rope) return rope;
   fail(in.where(), "rope_scaling and rope_parameters differ; expected one of them");

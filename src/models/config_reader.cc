@@ -17,11 +17,11 @@ std::string show(const JsonView& value) {
 namespace {
 
 int64_t bounded(const JsonView& value, int64_t low, int64_t high) {
-  const int64_t n = value.as_int();
-  if (n < low || n > high) {
-    value.fail(fmt::format("is {}; expected an integer from {} to {}", n, low, high));
+  const int64_t got = value.as_int();
+  if (got < low || got > high) {
+    value.fail(fmt::format("is {}; expected an integer from {} to {}", got, low, high));
   }
-  return n;
+  return got;
 }
 
 }  // namespace
@@ -35,11 +35,11 @@ double read_number(const JsonView& in, std::string_view key, double low, double 
                    std::optional<double> fallback) {
   if (fallback && !in.has(key)) return *fallback;
   const JsonView value = in.at(key);
-  const double x = value.as_double();
-  if (!(x >= low && x <= high)) {
-    value.fail(fmt::format("is {}; expected a number from {} to {}", x, low, high));
+  const double got = value.as_double();
+  if (!(got >= low && got <= high)) {
+    value.fail(fmt::format("is {}; expected a number from {} to {}", got, low, high));
   }
-  return x;
+  return got;
 }
 
 std::vector<int64_t> read_ints(const JsonView& in, std::string_view key, int64_t low,

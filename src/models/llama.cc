@@ -9,12 +9,12 @@ namespace {
 
 void read(const JsonView&, ModelConfig&) {}
 
-graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId tensor) {
-  const graph::TensorId tensor_id = builder.norm(layer, tensor, "input_layernorm");
-  const graph::TensorId a =
-      builder.add(layer, tensor, builder.attention(layer, tensor_id, false), "attn.residual");
-  const graph::TensorId m = builder.norm(layer, a, "post_attention_layernorm");
-  return builder.add(layer, a, builder.mlp(layer, m), "residual");
+graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
+  const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");
+  const graph::TensorId attended =
+      builder.add(layer, hidden, builder.attention(layer, attention_in, false), "attn.residual");
+  const graph::TensorId mlp_in = builder.norm(layer, attended, "post_attention_layernorm");
+  return builder.add(layer, attended, builder.mlp(layer, mlp_in), "residual");
 }
 
 }  // namespace

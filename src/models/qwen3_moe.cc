@@ -38,13 +38,14 @@ void read(const JsonView& in, ModelConfig& config) {
   }
 }
 
-graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId tensor) {
-  const graph::TensorId tensor_id = builder.norm(layer, tensor, "input_layernorm");
-  const graph::TensorId a =
-      builder.add(layer, tensor, builder.attention(layer, tensor_id, true), "attn.residual");
-  const graph::TensorId m = builder.norm(layer, a, "post_attention_layernorm");
+graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
+  const graph::TensorId attention_in = builder.norm(layer, hidden, "input_layernorm");
+  const graph::TensorId attended =
+      builder.add(layer, hidden, builder.attention(layer, attention_in, true), "attn.residual");
+  const graph::TensorId mlp_in = builder.norm(layer, attended, "post_attention_layernorm");
   const bool sparse = builder.config().moe_layer[static_cast<size_t>(layer)];
-  return builder.add(layer, a, sparse ? builder.experts(layer, m) : builder.mlp(layer, m),
+  return builder.add(layer, attended,
+                     sparse ? builder.experts(layer, mlp_in) : builder.mlp(layer, mlp_in),
                      "residual");
 }
 

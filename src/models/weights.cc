@@ -8,11 +8,11 @@
 namespace hocket::models {
 
 int64_t WeightSlice::numel() const {
-  int64_t n = 1;
+  int64_t elements = 1;
   for (int64_t dim : dims) {
-    n *= dim;
+    elements *= dim;
   }
-  return n;
+  return elements;
 }
 
 std::vector<ParamWeights> weight_map(const ModelConfig& config) {

@@ -82,9 +82,11 @@ Work work_bwd(const Call& call) {
 }
 /// Half of the cache is looked at on average, all of it is read at most.
 Work work_cached(const Call& call) {
-  const TensorType &type = call.in[0], &k_cache = call.in[3], &v_cache = call.in[4];
-  return {2 * static_cast<double>(k_cache.dims[0]) * static_cast<double>(type.numel()),
-          2 * type.bytes() + k_cache.bytes() + v_cache.bytes()};
+  const TensorType& q = call.in[0];
+  const TensorType& k_cache = call.in[3];
+  const TensorType& v_cache = call.in[4];
+  return {2 * static_cast<double>(k_cache.dims[0]) * static_cast<double>(q.numel()),
+          2 * q.bytes() + k_cache.bytes() + v_cache.bytes()};
 }
 
 /// Where documents begin and end, and the blocks of each thread.
@@ -126,7 +128,8 @@ std::vector<Sample> samples() {
   };
   for (Case c : {Case{12, 4, 2, 4, 6}, Case{8, 2, 2, 3, 2}, Case{8, 2, 2, 4, 0},
                  Case{7, 3, 1, 5, 4}, Case{1, 1, 1, 2, 0}}) {
-    TensorType type{DType::f64, {c.t, c.h, c.d}}, tensor_type{DType::f64, {c.t, c.g, c.d}};
+    const TensorType q{DType::f64, {c.t, c.h, c.d}};
+    const TensorType kv{DType::f64, {c.t, c.g, c.d}};
     Attrs attrs{{"scale", 0.5}};
     // One document over all tokens where they are one sequence.
     Fill positions{.kind = Fill::Kind::constant, .lo = 1};
@@ -134,9 +137,9 @@ std::vector<Sample> samples() {
       attrs.set("seq", c.seq);
       positions = {.kind = Fill::Kind::documents};
     }
-    list.push_back({to_string(type) + " " + to_string(tensor_type),
+    list.push_back({to_string(q) + " " + to_string(kv),
                     attrs,
-                    {type, tensor_type, tensor_type, {DType::i32, {c.t}}},
+                    {q, kv, kv, {DType::i32, {c.t}}},
                     {{}, {}, {}, positions},
                     {},
                     1e-5});
@@ -144,9 +147,10 @@ std::vector<Sample> samples() {
   return list;
 }
 std::vector<Sample> samples_bwd() {
-  TensorType type{DType::f64, {12, 4, 4}}, tensor_type{DType::f64, {12, 2, 4}},
-      lse{DType::f64, {12, 4}};
-  Fill from{.kind = Fill::Kind::from_op};
+  const TensorType q{DType::f64, {12, 4, 4}};
+  const TensorType kv{DType::f64, {12, 2, 4}};
+  const TensorType lse{DType::f64, {12, 4}};
+  const Fill from{.kind = Fill::Kind::from_op};
   std::vector<Sample> list;
   for (int64_t seq : {12, 6}) {
     const Attrs attrs{{"scale", 0.5}, {"seq", seq}};
@@ -154,18 +158,19 @@ std::vector<Sample> samples_bwd() {
                                     : Fill{.kind = Fill::Kind::constant, .lo = 1};
     list.push_back({"12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq),
                     attrs,
-                    {type, type, tensor_type, tensor_type, type, lse, {DType::i32, {12}}},
+                    {q, q, kv, kv, q, lse, {DType::i32, {12}}},
                     {{}, {}, {}, {}, from, from, positions},
                     {{"attention", attrs, {1, 2, 3, 6}, {4, 5}}}});
   }
   return list;
 }
 std::vector<Sample> samples_cached() {
-  TensorType type{DType::f64, {3, 4, 4}}, tensor_type{DType::f64, {3, 2, 4}},
-      cache{DType::f64, {9, 2, 4}};
+  const TensorType q{DType::f64, {3, 4, 4}};
+  const TensorType kv{DType::f64, {3, 2, 4}};
+  const TensorType cache{DType::f64, {9, 2, 4}};
   return {{"3 new tokens, cache of 9",
            {{"scale", 0.5}},
-           {type, tensor_type, tensor_type, cache, cache, {DType::i32, {3}}},
+           {q, kv, kv, cache, cache, {DType::i32, {3}}},
            {{}, {}, {}, {}, {}, {.kind = Fill::Kind::documents}},
            {}}};
 }

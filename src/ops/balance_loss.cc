@@ -12,7 +12,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_rank("balance_loss", in[0], 1);
   want_float("balance_loss", in[0]);
   want_vector("balance_loss", in[1], DType::i64, in[0].dims[0], "number of counts");
-  attrs.f("coef"), attrs.i("tokens"), attrs.i("top_k");
+  attrs.f("coef");
+  attrs.i("tokens");
+  attrs.i("top_k");
   return {{DType::f64, {1}}};
 }
 

@@ -92,9 +92,12 @@ void grad_combine(GradContext& context) {
 }
 
 constexpr int64_t kE = 4, kT = 6, kK = 2, kD = 3;
-const TensorType kX{DType::f64, {kT, kD}}, kRows{DType::f64, {kE, kT, kD}, kK},
-    kRowOf{DType::i32, {kT, kK}}, kW{DType::f64, {kT, kK}};
-const Fill kFrom{.kind = Fill::Kind::from_op}, kRoutes{.kind = Fill::Kind::routes, .hi = kE - 1};
+const TensorType kX{DType::f64, {kT, kD}};
+const TensorType kRows{DType::f64, {kE, kT, kD}, kK};
+const TensorType kRowOf{DType::i32, {kT, kK}};
+const TensorType kW{DType::f64, {kT, kK}};
+const Fill kFrom{.kind = Fill::Kind::from_op};
+const Fill kRoutes{.kind = Fill::Kind::routes, .hi = kE - 1};
 const Attrs kAttrs{{"num_experts", kE}};
 
 /// `inputs` with row_of last, made from random routes.

@@ -20,14 +20,15 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
   want_inputs("grouped_linear", in, 3);
   want_routed("grouped_linear", in[0]);
   want_dtype("grouped_linear", in[1], in[0].dtype);
-  const Dims &dims = in[0].dims, &w = in[1].dims;
-  if (dims.size() != 3 || w.size() < 3 || w.size() > 4) {
+  const Dims& x = in[0].dims;
+  const Dims& w = in[1].dims;
+  if (x.size() != 3 || w.size() < 3 || w.size() > 4) {
     fail("grouped_linear", "got x {} and W {}", to_string(in[0]), to_string(in[1]));
   }
-  want_equal("grouped_linear", "number of experts in W", w[0], dims[0]);
-  want_counts("grouped_linear", in[2], dims[0]);
-  want_equal("grouped_linear", "W's input width", w.back(), dims[2]);
-  TensorType type{in[0].dtype, {dims[0], dims[1]}, in[0].top_k};
+  want_equal("grouped_linear", "number of experts in W", w[0], x[0]);
+  want_counts("grouped_linear", in[2], x[0]);
+  want_equal("grouped_linear", "W's input width", w.back(), x[2]);
+  TensorType type{in[0].dtype, {x[0], x[1]}, in[0].top_k};
   type.dims.insert(type.dims.end(), w.begin() + 1, w.end() - 1);
   return {type};
 }
@@ -36,16 +37,17 @@ std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   want_inputs("grouped_linear_dx", in, 3);
   want_routed("grouped_linear_dx", in[0]);
   want_dtype("grouped_linear_dx", in[1], in[0].dtype);
-  const Dims &dy = in[0].dims, &dims = in[1].dims;
+  const Dims& dy = in[0].dims;
+  const Dims& w = in[1].dims;
   want_counts("grouped_linear_dx", in[2], dy[0]);
-  if (dy.size() > 4 || dims.size() != dy.size()) {
+  if (dy.size() > 4 || w.size() != dy.size()) {
     fail("grouped_linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
   }
-  want_equal("grouped_linear_dx", "number of experts in W", dims[0], dy[0]);
+  want_equal("grouped_linear_dx", "number of experts in W", w[0], dy[0]);
   for (size_t i = 2; i < dy.size(); ++i) {
-    want_equal("grouped_linear_dx", "W's output width", dims[i - 1], dy[i]);
+    want_equal("grouped_linear_dx", "W's output width", w[i - 1], dy[i]);
   }
-  return {{in[0].dtype, {dy[0], dy[1], dims.back()}, in[0].top_k}};
+  return {{in[0].dtype, {dy[0], dy[1], w.back()}, in[0].top_k}};
 }
 
 std::vector<TensorType> infer_dw(const Attrs&, Types in) {
@@ -78,10 +80,10 @@ Work work_of(const Call& call, const TensorType& type) {
   const double bound = static_cast<double>(rows.max_rows());
   Work work{2 * n * per_row(type), 0};
   for (const Types list : {call.in, call.out}) {
-    for (const TensorType& tensor_type : list) {
-      work.bytes += tensor_type.routed()
-                        ? static_cast<int64_t>(static_cast<double>(tensor_type.bytes()) * n / bound)
-                        : tensor_type.bytes();
+    for (const TensorType& operand : list) {
+      work.bytes += operand.routed()
+                        ? static_cast<int64_t>(static_cast<double>(operand.bytes()) * n / bound)
+                        : operand.bytes();
     }
   }
   return work;
@@ -118,12 +120,13 @@ void grad(GradContext& context) {
   }
 }
 
-/// 4 experts (one may get nothing), 6 tokens, top-2: a, b and counts from random routes.
-Sample sample(TensorType type, TensorType tensor_type, int64_t experts) {
-  int64_t tokens = type.dims[1], k = type.top_k;
+/// 4 experts (one may get nothing), 6 tokens, top-2: both operands, and counts from random routes.
+Sample sample(TensorType left, TensorType right, int64_t experts) {
+  const int64_t tokens = left.dims[1];
+  const int64_t top_k = left.top_k;
   Sample sample;
-  sample.name = to_string(type) + " " + to_string(tensor_type);
-  sample.types = {type, tensor_type, {DType::i64, {experts}}, {DType::i32, {tokens, k}}};
+  sample.name = to_string(left) + " " + to_string(right);
+  sample.types = {left, right, {DType::i64, {experts}}, {DType::i32, {tokens, top_k}}};
   sample.fills = {{},
                   {},
                   {.kind = Fill::Kind::from_op},

@@ -8,17 +8,18 @@ namespace {
 
 std::vector<TensorType> infer(const Attrs&, Types in) {
   want_inputs("linear", in, 2);
-  const Dims &dims = in[0].dims, &w = in[1].dims;
+  const Dims& x = in[0].dims;
+  const Dims& w = in[1].dims;
   want_float("linear", in[0]);
   want_dtype("linear", in[1], in[0].dtype);
-  size_t features = dims.size() - 1;
-  if (dims.size() < 2 || dims.size() > 3 || w.size() <= features || w.size() > 3) {
+  size_t features = x.size() - 1;
+  if (x.size() < 2 || x.size() > 3 || w.size() <= features || w.size() > 3) {
     fail("linear", "got x {} and W {}; expected x[T,f..], W[o..,f..]", to_string(in[0]),
          to_string(in[1]));
   }
-  TensorType type{in[0].dtype, {dims[0]}};
+  TensorType type{in[0].dtype, {x[0]}};
   for (size_t i = 0; i < features; ++i) {
-    want_equal("linear", "W's input width", w[w.size() - features + i], dims[1 + i]);
+    want_equal("linear", "W's input width", w[w.size() - features + i], x[1 + i]);
   }
   type.dims.insert(type.dims.end(), w.begin(), w.end() - static_cast<int64_t>(features));
   return {type};
@@ -26,42 +27,44 @@ std::vector<TensorType> infer(const Attrs&, Types in) {
 
 std::vector<TensorType> infer_dx(const Attrs&, Types in) {
   want_inputs("linear_dx", in, 2);
-  const Dims &dy = in[0].dims, &dims = in[1].dims;
+  const Dims& dy = in[0].dims;
+  const Dims& w = in[1].dims;
   want_float("linear_dx", in[0]);
   want_dtype("linear_dx", in[1], in[0].dtype);
   size_t outs = dy.size() - 1;
-  if (dy.size() < 2 || dims.size() <= outs || dims.size() > 3) {
+  if (dy.size() < 2 || w.size() <= outs || w.size() > 3) {
     fail("linear_dx", "got dy {} and W {}", to_string(in[0]), to_string(in[1]));
   }
   for (size_t i = 0; i < outs; ++i) {
-    want_equal("linear_dx", "W's output width", dims[i], dy[1 + i]);
+    want_equal("linear_dx", "W's output width", w[i], dy[1 + i]);
   }
   TensorType dx{in[0].dtype, {dy[0]}};
-  dx.dims.insert(dx.dims.end(), dims.begin() + static_cast<int64_t>(outs), dims.end());
+  dx.dims.insert(dx.dims.end(), w.begin() + static_cast<int64_t>(outs), w.end());
   return {dx};
 }
 
 std::vector<TensorType> infer_dw(const Attrs&, Types in) {
   want_inputs("linear_dw", in, 2);
-  const Dims &dy = in[0].dims, &dims = in[1].dims;
+  const Dims& dy = in[0].dims;
+  const Dims& x = in[1].dims;
   want_float("linear_dw", in[0]);
   want_dtype("linear_dw", in[1], in[0].dtype);
-  if (dy.size() < 2 || dims.size() < 2 || dy.size() + dims.size() > 5) {
+  if (dy.size() < 2 || x.size() < 2 || dy.size() + x.size() > 5) {
     fail("linear_dw", "got dy {} and x {}", to_string(in[0]), to_string(in[1]));
   }
-  want_equal("linear_dw", "x's tokens", dims[0], dy[0]);
+  want_equal("linear_dw", "x's tokens", x[0], dy[0]);
   TensorType dw{in[0].dtype, Dims(dy.begin() + 1, dy.end())};
-  dw.dims.insert(dw.dims.end(), dims.begin() + 1, dims.end());
+  dw.dims.insert(dw.dims.end(), x.begin() + 1, x.end());
   return {dw};
 }
 
 double per_token(const TensorType& type) { return static_cast<double>(product(type.dims, 1)); }
 
 /// A multiply-add per token, input feature and output feature. Of the three operands x, y and W any
-/// two have both numbers of features; `a` and `b` are x and y, or their gradients.
-Work work_of(const Call& call, const TensorType& type, const TensorType& tensor_type) {
-  const double tokens = static_cast<double>(type.dims[0]);
-  return {2 * tokens * per_token(type) * per_token(tensor_type), total_bytes(call.in, call.out)};
+/// two have both numbers of features; `left` and `right` are x and y, or their gradients.
+Work work_of(const Call& call, const TensorType& left, const TensorType& right) {
+  const double tokens = static_cast<double>(left.dims[0]);
+  return {2 * tokens * per_token(left) * per_token(right), total_bytes(call.in, call.out)};
 }
 Work work(const Call& call) { return work_of(call, call.in[0], call.out[0]); }
 Work work_dw(const Call& call) { return work_of(call, call.in[0], call.in[1]); }
@@ -81,21 +84,23 @@ double model_flops(const Attrs&, Types in, double) {
 }
 
 void grad(GradContext& context) {
-  TensorId dy = context.grad_out(0), tensor = context.node().in[0],
-           tensor_id = context.node().in[1];
+  const TensorId dy = context.grad_out(0);
+  const TensorId x = context.node().in[0];
+  const TensorId weight = context.node().in[1];
   if (context.needs(0)) {
-    context.emit_grad("linear_dx", {}, {dy, tensor_id}, 0);
+    context.emit_grad("linear_dx", {}, {dy, weight}, 0);
   }
   if (context.needs(1)) {
-    context.emit_grad("linear_dw", {}, {dy, tensor}, 1);
+    context.emit_grad("linear_dw", {}, {dy, x}, 1);
   }
 }
 
 std::vector<Sample> two_inputs(std::vector<std::pair<Dims, Dims>> shapes) {
   std::vector<Sample> list;
-  for (auto& [a, b] : shapes) {
-    TensorType ta{DType::f64, a}, tb{DType::f64, b};
-    list.push_back({to_string(ta) + " " + to_string(tb), {}, {ta, tb}, {{}, {}}, {}});
+  for (const auto& [left_dims, right_dims] : shapes) {
+    const TensorType left{DType::f64, left_dims};
+    const TensorType right{DType::f64, right_dims};
+    list.push_back({to_string(left) + " " + to_string(right), {}, {left, right}, {{}, {}}, {}});
   }
   return list;
 }

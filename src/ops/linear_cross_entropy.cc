@@ -36,7 +36,10 @@ Work work(const Call& call) {
 /// The logits of some tokens, their targets' terms, and the scratch of the largest product.
 int64_t workspace(const Call& call) {
   const TensorType& type = call.in[0];
-  const int64_t t = type.dims[0], d = type.dims[1], v = call.in[1].dims[0], e = element(type);
+  const int64_t t = type.dims[0];
+  const int64_t d = type.dims[1];
+  const int64_t v = call.in[1].dims[0];
+  const int64_t e = element(type);
   const int64_t rows = cross_entropy_rows(t, v, e);
   int64_t scratch = product_scratch(call.attrs, v, d, e);
   if (call.attrs.i("grad")) {

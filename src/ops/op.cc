@@ -34,8 +34,8 @@ struct Registry {
 };
 
 const Registry& registry() {
-  static const Registry r;
-  return r;
+  static const Registry built;
+  return built;
 }
 
 /// One alternative of a notation, split into operands; `partial_of` holds the letters after '/'.
@@ -43,10 +43,11 @@ struct Operands {
   std::vector<std::string> in, out, in_partial_of;
 };
 
+/// "td,vd/t->t.": letters of the dims of every operand, in and out; a '.' alone is a scalar.
 Operands parse_notation(std::string_view text) {
-  Operands o;
+  Operands operands;
   size_t arrow = text.find("->");
-  auto split = [](std::string_view list, std::vector<std::string>& to) {
+  const auto split = [](std::string_view list, std::vector<std::string>& to) {
     if (list.empty()) return;
     for (size_t begin = 0; begin <= list.size();) {
       size_t comma = std::min(list.find(',', begin), list.size());
@@ -54,64 +55,70 @@ Operands parse_notation(std::string_view text) {
       begin = comma + 1;
     }
   };
-  split(text.substr(0, arrow), o.in);
-  split(text.substr(arrow + 2), o.out);
-  for (std::string& in : o.in) {
+  split(text.substr(0, arrow), operands.in);
+  split(text.substr(arrow + 2), operands.out);
+  for (std::string& in : operands.in) {
     size_t slash = in.find('/');
-    o.in_partial_of.push_back(slash == in.npos ? "" : in.substr(slash + 1));
+    operands.in_partial_of.push_back(slash == in.npos ? "" : in.substr(slash + 1));
     if (slash != in.npos) {
       in.resize(slash);
     }
   }
-  for (auto* list : {&o.in, &o.out}) {
+  for (auto* list : {&operands.in, &operands.out}) {
     for (std::string& text : *list) {
       if (text == ".") {
         text = "";
       }
     }
   }
-  return o;
+  return operands;
 }
 
-bool matches(const Operands& o, std::span<const TensorType> in, std::span<const TensorType> out) {
-  if (in.size() != o.in.size() || out.size() != o.out.size()) return false;
-  auto rank_ok = [](const std::string& letters, const TensorType& type) {
+bool matches(const Operands& rule, std::span<const TensorType> in,
+             std::span<const TensorType> out) {
+  if (in.size() != rule.in.size() || out.size() != rule.out.size()) return false;
+  const auto rank_ok = [](const std::string& letters, const TensorType& type) {
     return letters.empty() ? type.numel() == 1 : letters.size() == type.dims.size();
   };
   for (size_t i = 0; i < in.size(); ++i) {
-    if (!rank_ok(o.in[i], in[i])) return false;
+    if (!rank_ok(rule.in[i], in[i])) return false;
   }
   for (size_t i = 0; i < out.size(); ++i) {
-    if (!rank_ok(o.out[i], out[i])) return false;
+    if (!rank_ok(rule.out[i], out[i])) return false;
   }
   return true;
 }
 
-std::vector<AxisSignature> enumerate(const Op& op, const Operands& o) {
-  const size_t n = o.in.size(), m = o.out.size();
+std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
+  // Everything that may lie on one mesh axis: all operands whole; for every letter that may be
+  // split, the operands that have it split there, and outputs that lack it partial sums over it;
+  // and, where the op is linear in an input (or in all of them together), that input partial and
+  // with it all outputs.
+  const size_t num_in = rule.in.size();
+  const size_t num_out = rule.out.size();
   std::vector<AxisSignature> list;
-  list.push_back({std::vector<Placement>(n), std::vector<Placement>(m), 0});
+  list.push_back({std::vector<Placement>(num_in), std::vector<Placement>(num_out), 0});
   for (char letter : std::string_view(op.layout.split)) {
     AxisSignature signature = list[0];
     signature.letter = letter;
-    for (size_t i = 0; i < n; ++i) {
-      if (size_t d = o.in[i].find(letter); d != std::string::npos) {
-        signature.in[i] = Placement::split(static_cast<int>(d));
-      } else if (o.in_partial_of[i].find(letter) != std::string::npos) {
+    for (size_t i = 0; i < num_in; ++i) {
+      if (size_t dim = rule.in[i].find(letter); dim != std::string::npos) {
+        signature.in[i] = Placement::split(static_cast<int>(dim));
+      } else if (rule.in_partial_of[i].find(letter) != std::string::npos) {
         signature.in[i] = Placement::partial();
       }
     }
     // A letter that no input has (or that this alternative lacks) gives no signature.
     if (signature.in == list[0].in) continue;
-    for (size_t i = 0; i < m; ++i) {
-      size_t d = o.out[i].find(letter);
+    for (size_t i = 0; i < num_out; ++i) {
+      size_t dim = rule.out[i].find(letter);
       signature.out[i] =
-          d == std::string::npos ? Placement::partial() : Placement::split(static_cast<int>(d));
+          dim == std::string::npos ? Placement::partial() : Placement::split(static_cast<int>(dim));
     }
     list.push_back(std::move(signature));
   }
   std::string_view linear = op.layout.linear;
-  for (size_t i = 0; i < n && i < linear.size(); ++i) {
+  for (size_t i = 0; i < num_in && i < linear.size(); ++i) {
     if (linear[i] != '1') continue;
     AxisSignature signature = list[0];
     signature.in[i] = Placement::partial();
@@ -120,8 +127,8 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& o) {
   }
   if (op.layout.linear_jointly) {
     AxisSignature signature;
-    signature.in.assign(n, Placement::partial());
-    signature.out.assign(m, Placement::partial());
+    signature.in.assign(num_in, Placement::partial());
+    signature.out.assign(num_out, Placement::partial());
     list.push_back(std::move(signature));
   }
   return list;
@@ -153,8 +160,8 @@ std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> 
   }
   while (!rest.empty()) {
     size_t bar = std::min(rest.find('|'), rest.size());
-    Operands o = parse_notation(rest.substr(0, bar));
-    if (matches(o, in, out)) return enumerate(op, o);
+    const Operands rule = parse_notation(rest.substr(0, bar));
+    if (matches(rule, in, out)) return enumerate(op, rule);
     rest.remove_prefix(std::min(bar + 1, rest.size()));
   }
   fail("layout", "op {} has no layout rule for these ranks (rule {})", op.name, op.layout.notation);

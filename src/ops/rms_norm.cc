@@ -7,9 +7,9 @@ namespace hocket::ops {
 namespace {
 
 TensorType without_last(const TensorType& type) {
-  TensorType tensor_type = type;
-  tensor_type.dims.pop_back();
-  return tensor_type;
+  TensorType rest = type;
+  rest.dims.pop_back();
+  return rest;
 }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
@@ -49,10 +49,10 @@ int64_t workspace_bwd(const Call& call) {
 
 void grad(GradContext& context) {
   const auto& node = context.node();
-  std::vector<TensorId> d = context.emit_grad(
+  const std::vector<TensorId> grads = context.emit_grad(
       "rms_norm_bwd", {}, {context.grad_out(0), node.in[0], node.in[1], node.out[1]}, 0);
   if (context.needs(1)) {
-    context.add_grad(1, d[1]);
+    context.add_grad(1, grads[1]);
   }
 }
 
@@ -70,10 +70,11 @@ std::vector<Sample> samples() {
 std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
   for (Dims dims : std::vector<Dims>{{8, 6}, {4, 8, 5}}) {
-    TensorType type{DType::f64, dims}, tensor_type = without_last(type);
+    const TensorType type{DType::f64, dims};
+    const TensorType rstd = without_last(type);
     list.push_back({to_string(type),
                     {},
-                    {type, type, {DType::f64, {dims.back()}}, tensor_type},
+                    {type, type, {DType::f64, {dims.back()}}, rstd},
                     {{}, {}, {}, {.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 2}},
                     {}});
   }

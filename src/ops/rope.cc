@@ -23,7 +23,9 @@ Work work(const Call& call) { return memory_bound(call, 3); }
 /// Frequencies, the rotated rows, and the coarse and fine tables of angles.
 int64_t workspace(const Call& call) {
   const TensorType& type = call.in[0];
-  const int64_t t = type.dims[0], d = type.dims[2], e = element(type);
+  const int64_t t = type.dims[0];
+  const int64_t d = type.dims[2];
+  const int64_t e = element(type);
   return round_up(d / 2 * 8, 64) + round_up(t * d * e, 64) + kRopeStep * d * 8 +
          round_up((t / kRopeStep + 1) * d * 8, 64) + 64;
 }

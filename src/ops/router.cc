@@ -10,7 +10,9 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("router", in, 1);
   want_rank("router", in[0], 2);
   want_float("router", in[0]);
-  int64_t t = in[0].dims[0], e = in[0].dims[1], k = attrs.i("top_k");
+  const int64_t t = in[0].dims[0];
+  const int64_t e = in[0].dims[1];
+  const int64_t k = attrs.i("top_k");
   attrs.i("norm");
   if (k < 1 || k > e) fail("router", "top_k is {}; expected 1 to {}", k, e);
   return {{in[0].dtype, {t, k}}, {DType::i32, {t, k}}, in[0], {in[0].dtype, {e}}};
@@ -21,7 +23,8 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
   want_rank("router_bwd", in[0], 2);
   want_rank("router_bwd", in[2], 2);
   want_float("router_bwd", in[2]);
-  const TensorType &dw = in[0], &probs = in[2];
+  const TensorType& dw = in[0];
+  const TensorType& probs = in[2];
   want_same("router_bwd", dw, {probs.dtype, {probs.dims[0], attrs.i("top_k")}});
   want_same("router_bwd", in[1], {DType::i32, dw.dims});
   if (in.size() == 4) {
@@ -35,7 +38,8 @@ Work work(const Call& call) { return memory_bound(call, 5); }
 /// A row of psum per block of tokens.
 int64_t workspace(const Call& call) {
   const TensorType& logits = call.in[0];
-  const int64_t tokens = logits.dims[0], block = norm_block_rows(tokens);
+  const int64_t tokens = logits.dims[0];
+  const int64_t block = norm_block_rows(tokens);
   return ceil_div(tokens, block) * logits.dims[1] * element(logits);
 }
 
@@ -67,6 +71,7 @@ std::vector<Sample> samples() {
   }
   return list;
 }
+/// With and without a gradient of psum, the fourth input.
 std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
   for (int64_t norm : {0, 1}) {
@@ -86,7 +91,8 @@ std::vector<Sample> samples_bwd() {
     list.push_back(sample);
     sample.name += ", no balance loss";
     sample.attrs.set("has_dpsum", int64_t{0});
-    sample.types.erase(sample.types.begin() + 3), sample.fills.erase(sample.fills.begin() + 3);
+    sample.types.erase(sample.types.begin() + 3);
+    sample.fills.erase(sample.fills.begin() + 3);
     sample.chain[0].in = {3};
     sample.num_inputs = 3;
     list.push_back(sample);

@@ -30,18 +30,20 @@ inline void want_dtype(std::string_view op, const TensorType& type, DType dtype)
   if (type.dtype != dtype) fail(op, "got {}; expected {}", to_string(type), to_string(dtype));
 }
 
-inline void want_float(std::string_view op, const TensorType& tensor_type) {
-  if (!graph::is_floating(tensor_type.dtype))
-    fail(op, "got {}; expected a floating type", to_string(tensor_type));
+inline void want_float(std::string_view op, const TensorType& type) {
+  if (!graph::is_floating(type.dtype)) {
+    fail(op, "got {}; expected a floating type", to_string(type));
+  }
 }
 
 inline void want_equal(std::string_view op, const char* what, int64_t got, int64_t expected) {
   if (got != expected) fail(op, "{} is {}; expected {}", what, got, expected);
 }
 
-inline void want_same(std::string_view op, const TensorType& type, const TensorType& tensor_type) {
-  if (!(type == tensor_type))
-    fail(op, "types {} and {} differ; expected the same", to_string(type), to_string(tensor_type));
+inline void want_same(std::string_view op, const TensorType& left, const TensorType& right) {
+  if (!(left == right)) {
+    fail(op, "types {} and {} differ; expected the same", to_string(left), to_string(right));
+  }
 }
 
 /// Expects a dense index vector: `n` integers of this type.
@@ -59,34 +61,34 @@ inline void want_scalar(std::string_view op, const TensorType& type, DType dtype
 }
 
 inline int64_t total_bytes(Types in, Types out) {
-  int64_t n = 0;
+  int64_t bytes = 0;
   for (const TensorType& type : in) {
-    n += type.bytes();
+    bytes += type.bytes();
   }
   for (const TensorType& type : out) {
-    n += type.bytes();
+    bytes += type.bytes();
   }
-  return n;
+  return bytes;
 }
 
 /// Work of an op that touches every operand once, with `flops_per_element` of its largest output.
 inline Work memory_bound(const Call& call, double flops_per_element) {
-  double n = 0;
+  double largest = 0;
   for (const TensorType& type : call.out) {
-    n = std::max(n, static_cast<double>(type.numel()));
+    largest = std::max(largest, static_cast<double>(type.numel()));
   }
-  return {n * flops_per_element, total_bytes(call.in, call.out)};
+  return {largest * flops_per_element, total_bytes(call.in, call.out)};
 }
 
 /// Bytes of an element.
 inline int64_t element(const TensorType& type) { return graph::size_of(type.dtype); }
 /// Elements of the dims from `begin` on, and before `end`.
 inline int64_t product(const Dims& dims, size_t begin, size_t end) {
-  int64_t n = 1;
+  int64_t elements = 1;
   for (size_t i = begin; i < end; ++i) {
-    n *= dims[i];
+    elements *= dims[i];
   }
-  return n;
+  return elements;
 }
 inline int64_t product(const Dims& dims, size_t begin) { return product(dims, begin, dims.size()); }
 

@@ -235,6 +235,9 @@ class Stamper {
 }  // namespace
 
 Program lower(const graph::Graph& graph, const Plan& plan) {
+  // Layouts and stages are chosen for the whole graph, then every stage is lowered to a template of
+  // one micro-batch and stamped in the order of its row of the schedule. A stage of the schedule is
+  // a pipeline rank, and a class of the program.
   Program program;
   program.mesh = plan.mesh();
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);

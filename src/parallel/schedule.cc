@@ -159,11 +159,11 @@ void validate(const Schedule& schedule, int stages, int micro_batches, bool with
     // Per micro-batch, what has run: F, then B or I and W.
     std::map<int, std::string> done;
     const auto& row = schedule.ranks[static_cast<size_t>(stage)];
-    for (size_t c = 0; c < row.size(); ++c) {
-      const Action& action = row[c];
+    for (size_t column = 0; column < row.size(); ++column) {
+      const Action& action = row[column];
       const auto bad = [&](const std::string& why) {
-        fail(where, "row {}, column {}: {}{}{} {}", stage + 1, c + 1, action.stage, action.kind,
-             action.micro_batch, why);
+        fail(where, "row {}, column {}: {}{}{} {}", stage + 1, column + 1, action.stage,
+             action.kind, action.micro_batch, why);
       };
       if (action.stage != stage) {
         bad(fmt::format("belongs to stage {}; expected {}", action.stage, stage));

@@ -121,8 +121,8 @@ class Bucketing {
 
 struct Options {
   double bucket_mib = 25;
-  void fields(Fields& v) {
-    v("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
+  void fields(Fields& visit) {
+    visit("bucket_mib", bucket_mib, "size of gradient buckets, MiB").min(0).max(1 << 20);
   }
 };
 

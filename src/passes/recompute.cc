@@ -46,8 +46,8 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
 
 struct Options {
   std::string recompute = "none";
-  void fields(Fields& v) {
-    v("recompute", recompute, "activations computed again in the backward pass")
+  void fields(Fields& visit) {
+    visit("recompute", recompute, "activations computed again in the backward pass")
         .one_of({"none", "selective", "full"});
   }
 };

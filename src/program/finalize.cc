@@ -305,30 +305,30 @@ void plan_memory(const Program& program, RankClass& cls) {
   for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
     for (BufferId id : task.out) {
-      const size_t b = static_cast<size_t>(id);
-      Buffer& buffer = cls.buffers[b];
-      if (buffer.kind != BufferKind::step || buffer.offset != kNone || slot_of[b] != SIZE_MAX) {
+      const size_t index = static_cast<size_t>(id);
+      Buffer& buffer = cls.buffers[index];
+      if (buffer.kind != BufferKind::step || buffer.offset != kNone || slot_of[index] != SIZE_MAX) {
         continue;
       }
       if (buffer.expected_bytes != kNone) {
-        slot_of[b] = slots.allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
+        slot_of[index] = slots.allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
       } else {
         buffer.offset = arena.allocate(bytes_of(buffer), at[i]);
       }
     }
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId id : *list) {
-        const size_t b = static_cast<size_t>(id);
-        const Buffer& buffer = cls.buffers[b];
-        if (last_use[b] != static_cast<TaskId>(i) || buffer.kind != BufferKind::step) continue;
-        last_use[b] = kNone;  // a buffer may occur twice in one task
-        if (slot_of[b] != SIZE_MAX) {
-          slots.release(slot_of[b], used[b]);
+        const size_t index = static_cast<size_t>(id);
+        const Buffer& buffer = cls.buffers[index];
+        if (last_use[index] != static_cast<TaskId>(i) || buffer.kind != BufferKind::step) continue;
+        last_use[index] = kNone;  // a buffer may occur twice in one task
+        if (slot_of[index] != SIZE_MAX) {
+          slots.release(slot_of[index], used[index]);
           continue;
         }
         HOCKET_CHECK(buffer.offset != kNone, "{} reads a buffer that nothing wrote",
                      program.kind(task).op);
-        arena.release(buffer.offset, bytes_of(buffer), used[b]);
+        arena.release(buffer.offset, bytes_of(buffer), used[index]);
       }
     }
   }
@@ -337,9 +337,9 @@ void plan_memory(const Program& program, RankClass& cls) {
     task.workspace = program.kind(task).workspace > 0 ? arena.top() : kNone;
   }
   const std::vector<int64_t> address = slots.addresses(arena.top() + align(workspace));
-  for (size_t b = 0; b < num_buffers; ++b) {
-    if (slot_of[b] != SIZE_MAX) {
-      cls.buffers[b].offset = address[slot_of[b]];
+  for (size_t index = 0; index < num_buffers; ++index) {
+    if (slot_of[index] != SIZE_MAX) {
+      cls.buffers[index].offset = address[slot_of[index]];
     }
   }
   cls.arena_bytes = address.back();

@@ -17,17 +17,23 @@ E parse_enum(std::string_view text, const char* const (&names)[N], const char* w
   }
   fail("program", "unknown {} '{}'; expected one of {}", what, text, fmt::join(names, ", "));
 }
+/// Also of a value that no enumerator has: an edited program is printed before it is refused.
+template <typename E, size_t N>
+const char* name_of(E value, const char* const (&names)[N]) {
+  const auto index = static_cast<size_t>(value);
+  return index < N ? names[index] : "unknown";
+}
 constexpr const char* kLanes[] = {"compute",  "intra", "inter", "intra_rx",
                                   "inter_rx", "h2d",   "d2h",   "host"};
 constexpr const char* kPhases[] = {"forward", "backward", "grad", "optimizer"};
 constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output"};
 }  // namespace
 
-const char* to_string(Lane lane) { return kLanes[static_cast<int>(lane)]; }
+const char* to_string(Lane lane) { return name_of(lane, kLanes); }
 Lane parse_lane(std::string_view text) { return parse_enum<Lane>(text, kLanes, "lane"); }
-const char* to_string(Phase phase) { return kPhases[static_cast<int>(phase)]; }
+const char* to_string(Phase phase) { return name_of(phase, kPhases); }
 Phase parse_phase(std::string_view text) { return parse_enum<Phase>(text, kPhases, "phase"); }
-const char* to_string(BufferKind kind) { return kBufferKinds[static_cast<int>(kind)]; }
+const char* to_string(BufferKind kind) { return name_of(kind, kBufferKinds); }
 BufferKind parse_buffer_kind(std::string_view text) {
   return parse_enum<BufferKind>(text, kBufferKinds, "buffer kind");
 }

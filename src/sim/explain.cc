@@ -46,19 +46,19 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
   }
   while (here.index != kNone) {
     const ClassTable& table = tables.of(here.index);
-    const TaskRecord& r = table.tasks[at(here.task)];
+    const TaskRecord& ended = table.tasks[at(here.task)];
     const size_t k = at(replay.base[at(here.index)] + here.task);
     int64_t begin = replay.start_ns[k];
     TaskAt next = cause[k];
-    if (r.type == TaskType::collective) {
-      const CollectiveRecord& record = table.collectives[at(r.aux)];
+    if (ended.type == TaskType::collective) {
+      const CollectiveRecord& record = table.collectives[at(ended.aux)];
       const int32_t last = last_arriver[state_of(tables, record, here.index)];
       begin = replay.transfer_ns[k];
       const TaskId task =
           tables.channel_tasks[at(record.channel)][at(tables.cls[at(last)])][at(record.ordinal)];
       next = cause[at(replay.base[at(last)] + task)];
-    } else if (r.type == TaskType::recv) {
-      const P2pRecord& record = table.p2p[at(r.aux)];
+    } else if (ended.type == TaskType::recv) {
+      const P2pRecord& record = table.p2p[at(ended.aux)];
       const TaskAt sender{tables.peer(record.link, here.index), record.partner};
       const int64_t sent = replay.end_of_ns[at(replay.base[at(sender.index)] + sender.task)];
       if (sent > begin) {
@@ -80,14 +80,14 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
   // Nothing can start any more. Every lane of every replayed rank that has tasks left is stuck at
   // the first of them; each gets a line with what it waits for: a dependency, a message, members
   // of its group. After kShown lines they are only counted.
-  const Program& p = *tables.program;
+  const Program& program = *tables.program;
   constexpr int kShown = 12;
   int found = 0;
   std::string text;
   for (size_t i = 0; i < tables.num_ranks(); ++i) {
     const ClassTable& table = tables.of(static_cast<int32_t>(i));
     const int32_t cls = tables.cls[i];
-    const auto& tasks = p.classes[at(cls)].tasks;
+    const auto& tasks = program.classes[at(cls)].tasks;
     std::array<bool, program::kNumLanes> seen{};
     for (size_t k = 0; k < tasks.size(); ++k) {
       const size_t lane = static_cast<size_t>(tasks[k].lane);
@@ -95,8 +95,8 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
       if (done || seen[lane]) continue;
       seen[lane] = true;
       if (++found > kShown) continue;
-      const TaskRecord& r = table.tasks[k];
-      const auto name = [&](TaskId task) { return program::task_name(p, cls, task); };
+      const TaskRecord& record = table.tasks[k];
+      const auto name = [&](TaskId task) { return program::task_name(program, cls, task); };
       std::string why;
       if (waits[at(base[i]) + k] > 0) {
         why = "waits for its dependencies";
@@ -106,21 +106,22 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
             break;
           }
         }
-      } else if (r.type == TaskType::recv) {
-        const P2pRecord& link = table.p2p[at(r.aux)];
+      } else if (record.type == TaskType::recv) {
+        const P2pRecord& link = table.p2p[at(record.aux)];
         const int32_t peer = tables.ranks[at(tables.peer(link.link, static_cast<int32_t>(i)))];
         why = link.partner == kNone
                   ? fmt::format("waits for a message (tag {}) that rank {} never sends",
                                 tasks[k].tag, peer)
                   : fmt::format("waits for {} of rank {}",
-                                program::task_name(p, p.class_of(peer), link.partner), peer);
-      } else if (r.type == TaskType::collective) {
-        const CollectiveRecord& record = table.collectives[at(r.aux)];
-        const int32_t group = tables.channel_group[at(record.channel)];
+                                program::task_name(program, program.class_of(peer), link.partner),
+                                peer);
+      } else if (record.type == TaskType::collective) {
+        const CollectiveRecord& collective = table.collectives[at(record.aux)];
+        const int32_t group = tables.channel_group[at(collective.channel)];
         const Instance& instance =
             tables.instances[at(group)][at(tables.instance(group, static_cast<int32_t>(i)))];
         why = fmt::format("waits in its group: {} of {} members have arrived",
-                          arrived[state_of(tables, record, static_cast<int32_t>(i))],
+                          arrived[state_of(tables, collective, static_cast<int32_t>(i))],
                           instance.members.size());
       } else {
         why = "never ended";

@@ -305,17 +305,17 @@ class Builder {
     std::vector<std::map<int32_t, int32_t>> link_shape(p_.classes.size());
     std::vector<std::vector<bool>> seen(p_.groups.size());
     for (int32_t rank = 0; rank < world; ++rank) {
-      for (int32_t g : used_groups_[at(class_of_[at(rank)])]) {
-        if (seen[at(g)].empty()) {
-          seen[at(g)].assign(at(world), false);
+      for (int32_t group : used_groups_[at(class_of_[at(rank)])]) {
+        if (seen[at(group)].empty()) {
+          seen[at(group)].assign(at(world), false);
         }
-        if (seen[at(g)][at(rank)]) continue;
-        const std::vector<int32_t> ranks = members(g, rank);
+        if (seen[at(group)][at(rank)]) continue;
+        const std::vector<int32_t> ranks = members(group, rank);
         const int32_t shape = shape_of(ranks);
         for (int32_t member : ranks) {
-          seen[at(g)][at(member)] = true;
+          seen[at(group)][at(member)] = true;
           auto& known = group_shape[at(class_of_[at(member)])];
-          if (known.emplace(g, shape).first->second != shape) return false;
+          if (known.emplace(group, shape).first->second != shape) return false;
         }
       }
     }
@@ -340,20 +340,21 @@ class Builder {
     t_.instances.resize(p_.groups.size());
     t_.instance_of.assign(p_.groups.size() * n, kNone);
     for (size_t i = 0; i < n; ++i) {
-      for (int32_t g : used_groups_[at(t_.cls[i])]) {
-        if (t_.instance_of[at(g) * n + i] != kNone) continue;
+      for (int32_t group : used_groups_[at(t_.cls[i])]) {
+        if (t_.instance_of[at(group) * n + i] != kNone) continue;
         Instance instance;
-        const std::vector<int32_t> ranks = members(g, t_.ranks[i]);
+        const std::vector<int32_t> ranks = members(group, t_.ranks[i]);
         instance.shape = shape_of(ranks);
-        const int32_t id = static_cast<int32_t>(t_.instances[at(g)].size());
+        const int32_t id = static_cast<int32_t>(t_.instances[at(group)].size());
         for (int32_t rank : ranks) {
-          HOCKET_CHECK(rank >= 0 && rank < world, "group {} has member {} of {}", g, rank, world);
+          HOCKET_CHECK(rank >= 0 && rank < world, "group {} has member {} of {}", group, rank,
+                       world);
           const int32_t index = index_of_[at(rank)];
           if (index == kNone) continue;
           instance.members.push_back(index);
-          t_.instance_of[at(g) * n + at(index)] = id;
+          t_.instance_of[at(group) * n + at(index)] = id;
         }
-        t_.instances[at(g)].push_back(std::move(instance));
+        t_.instances[at(group)].push_back(std::move(instance));
       }
     }
     for (size_t ch = 0; ch < t_.channel_group.size(); ++ch) {

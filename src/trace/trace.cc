@@ -85,15 +85,15 @@ class Line {
   }
   // Nanoseconds as microseconds, exactly: 1234567 -> 1234.567, 5000 -> 5.
   void micro(int64_t ns) {
-    uint64_t size = static_cast<uint64_t>(ns);
+    uint64_t absolute = static_cast<uint64_t>(ns);
     if (ns < 0) {
       *at_++ = '-';
-      size = 0 - size;
+      absolute = 0 - absolute;
     }
-    const fmt::format_int digits(size / 1000);
+    const fmt::format_int digits(absolute / 1000);
     std::memcpy(at_, digits.data(), digits.size());
     at_ += digits.size();
-    const auto rest = static_cast<unsigned>(size % 1000);
+    const auto rest = static_cast<unsigned>(absolute % 1000);
     if (rest == 0) return;
     *at_++ = '.';
     *at_++ = static_cast<char>('0' + rest / 100);
@@ -146,13 +146,13 @@ std::string header(const Trace& trace) {
   for (const TraceMemory& sample : trace.memory) {
     used[sample.rank];
   }
-  for (const TraceEvent& e : trace.events) {
-    std::vector<bool>& lanes = used[e.rank];
+  for (const TraceEvent& event : trace.events) {
+    std::vector<bool>& lanes = used[event.rank];
     if (lanes.empty()) {
       lanes.resize(trace.lanes.size());
     }
-    HOCKET_CHECK(e.lane < lanes.size(), "event in lane {} of {}", e.lane, lanes.size());
-    lanes[e.lane] = true;
+    HOCKET_CHECK(event.lane < lanes.size(), "event in lane {} of {}", event.lane, lanes.size());
+    lanes[event.lane] = true;
   }
   for (const auto& [rank, lanes] : used) {
     fmt::format_to(put,
@@ -251,8 +251,8 @@ void write_to(const Trace& trace, Sink& sink) {
   sink.write(header(trace));
   std::vector<std::string> text;  // the trace's strings as JSON strings
   text.reserve(trace.strings.size());
-  for (const std::string& s : trace.strings) {
-    text.push_back(quoted(s));
+  for (const std::string& plain : trace.strings) {
+    text.push_back(quoted(plain));
   }
   const auto length = [&](StringId id) {
     HOCKET_CHECK(id < text.size(), "string {} of {}", id, text.size());

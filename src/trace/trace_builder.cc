@@ -43,30 +43,30 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
       program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
   HOCKET_CHECK(task >= 0 && static_cast<size_t>(task) < cls.tasks.size(), "task {} of {}", task,
                cls.tasks.size());
-  const program::Task& t = cls.tasks[static_cast<size_t>(task)];
-  const program::Kind& kind = program_.kind(t);
+  const program::Task& done = cls.tasks[static_cast<size_t>(task)];
+  const program::Kind& kind = program_.kind(done);
   TraceEvent event;
   event.start_ns = start_ns;
   event.end_ns = end_ns;
   event.bytes = kind.bytes;
   event.flops = kind.flops;
-  event.kind = kind_[static_cast<size_t>(t.kind)];
-  event.name = t.recompute ? recomputed_[static_cast<size_t>(t.kind)] : 0;
-  event.phase = phase_[static_cast<size_t>(t.phase)];
+  event.kind = kind_[static_cast<size_t>(done.kind)];
+  event.name = done.recompute ? recomputed_[static_cast<size_t>(done.kind)] : 0;
+  event.phase = phase_[static_cast<size_t>(done.phase)];
   event.task = static_cast<uint32_t>(task);
   event.rank = rank;
   event.step = step;
-  event.micro_batch = t.micro_batch;
+  event.micro_batch = done.micro_batch;
   event.stage = cls.stage;
-  event.layer = layer_name(t.layer);
-  event.lane = static_cast<uint16_t>(t.lane);
-  if (t.group != program::kNone) {
-    event.group = group_instance(t.group, rank);
-  } else if (t.peer_axis != program::kNone && program::is_communication(kind)) {
-    const int32_t peer = program_.peer_of(t, rank);
+  event.layer = layer_name(done.layer);
+  event.lane = static_cast<uint16_t>(done.lane);
+  if (done.group != program::kNone) {
+    event.group = group_instance(done.group, rank);
+  } else if (done.peer_axis != program::kNone && program::is_communication(kind)) {
+    const int32_t peer = program_.peer_of(done, rank);
     const bool sends = comm::op(kind.communication).role == comm::Role::send;
     event.flow_end = sends ? FlowEnd::out : FlowEnd::in;
-    event.flow = message(step, sends ? rank : peer, sends ? peer : rank, t.tag, sends);
+    event.flow = message(step, sends ? rank : peer, sends ? peer : rank, done.tag, sends);
   }
   trace_.events.push_back(event);
 }

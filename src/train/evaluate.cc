@@ -134,6 +134,8 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
                                           std::shared_ptr<kernels::Backend> backend,
                                           engine::Stores& stores) {
+  // One step over all lists, a micro-batch of one list per rank; `raw` holds the padded logits of
+  // one micro-batch, [dp, seq_len, vocab], and every list takes the rows of its tokens.
   const engine::Batch batch = pack(run, ids);
   engine::Session session =
       session_for(run, batch, engine::Purpose::logits, std::move(backend), stores);

@@ -54,13 +54,14 @@ void require_memory(const engine::Run& run, const program::Program& program) {
 
 void require_memory(const engine::Run& run, const program::Program& program,
                     const std::vector<program::Memory>& planned) {
+  // A budget is of one rank and stands for the device that it will have. Without one the ranks are
+  // threads here, and all of them together must fit into what this machine has free.
   if (const auto& budget = run.config.cluster.memory_budget) {
     for (size_t c = 0; c < planned.size(); ++c) {
       if (static_cast<double>(planned[c].total()) <= *budget) continue;
       fail(run.name,
            "a rank of stage {} would need {} of memory ({}); cluster.memory_budget allows {}; try "
-           "{}, or "
-           "a larger budget",
+           "{}, or a larger budget",
            c, size_text(planned[c].total()), program::parts_text(planned[c]), human_bytes(*budget),
            remedy(run, planned[c]));
     }

@@ -35,6 +35,34 @@ const std::string& data_dir(const engine::Run& run) {
 
 namespace {
 
+std::string text_of(const data::SplitStats& split) {
+  return fmt::format("{} tokens in {}", human_count(static_cast<double>(split.tokens)),
+                     engine::counted(split.files, "file"));
+}
+
+/// Every line is seen before the work for the next one begins.
+void tell(const char* name, const std::string& what) {
+  fmt::print("{:<9}{}\n", name, what);
+  std::fflush(stdout);
+}
+
+/// Sizes of the model and of its step, and the lines on what is trained, from what, on what, how.
+void describe(const engine::Run& run, const engine::Compiled& compiled,
+              const data::Dataset& dataset, const std::string& weights, Prediction& result) {
+  result.params = models::param_count(compiled.reference);
+  result.active_params = models::active_param_count(compiled.reference);
+  result.model_flops = cost::model_flops(compiled.reference).training() *
+                       static_cast<double>(compiled.program.num_micro_batches);
+  tell("model", engine::describe(run.model));
+  tell("", fmt::format("{:.2f} M parameters ({:.2f} M active), {}",
+                       static_cast<double>(result.params) / 1e6,
+                       static_cast<double>(result.active_params) / 1e6, run.config.model.dtype));
+  tell("weights", weights);
+  tell("data", fmt::format("{}: {}; held out {}", dataset.folder(), text_of(dataset.train_stats()),
+                           dataset.valid() ? text_of(dataset.valid_stats()) : "nothing"));
+  tell("plan", engine::describe(run));
+}
+
 /// One line about a verdict. Error, with all that it says, if the check refuses `what`.
 std::string summary_of(const engine::Run& run, const char* what, const check::Verdict& verdict) {
   if (!verdict.ok()) fail(run.name, "the static check refuses the {}:\n{}", what, to_text(verdict));
@@ -45,38 +73,10 @@ std::string summary_of(const engine::Run& run, const char* what, const check::Ve
       human_time(verdict.seconds));
 }
 
-}  // namespace
-
-Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
-                     const std::string& weights) {
-  Prediction result;
-  const auto& program = compiled.program;
-  result.params = models::param_count(compiled.reference);
-  result.active_params = models::active_param_count(compiled.reference);
-  result.model_flops = cost::model_flops(compiled.reference).training() *
-                       static_cast<double>(program.num_micro_batches);
-  fmt::print("model    {}\n         {:.2f} M parameters ({:.2f} M active), {}\n",
-             engine::describe(run.model), static_cast<double>(result.params) / 1e6,
-             static_cast<double>(result.active_params) / 1e6, run.config.model.dtype);
-  fmt::print("weights  {}\n", weights);
-  std::fflush(stdout);
-  const auto split = [](const data::SplitStats& split_stats) {
-    return fmt::format("{} tokens in {}", human_count(static_cast<double>(split_stats.tokens)),
-                       engine::counted(split_stats.files, "file"));
-  };
-  fmt::print("data     {}: {}; held out {}\n", dataset.folder(), split(dataset.train_stats()),
-             dataset.valid() ? split(dataset.valid_stats()) : "nothing");
-  std::fflush(stdout);
-  fmt::print("plan     {}\n", engine::describe(run));
-  std::fflush(stdout);
-
-  std::optional<engine::Compiled> evaluation;
-  if (dataset.valid()) {
-    evaluation = engine::compile(run, engine::evaluation_options(run));
-  }
-  result.memory = planned_memory(program, evaluation ? &evaluation->program : nullptr);
-  require_memory(run, program, result.memory);
+/// The static check of the training's program, with the memory of the evaluation (null: there is
+/// none) beside it, and of the evaluation's. Error: what it refuses, and why.
+void prove(const engine::Run& run, const engine::Compiled& compiled,
+           const engine::Compiled* evaluation, Prediction& result) {
   check::CheckOptions options;
   for (const program::Memory& memory : result.memory) {
     options.evaluation.push_back(memory.evaluation);
@@ -85,53 +85,67 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
     options.budget_from = "cluster.memory_budget";
   }
-  const check::Verdict verdict = check::check(program, compiled.reference, options);
+  const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
   result.certificate = verdict.certificate;
   result.check_summary = summary_of(run, "program", verdict);
-  fmt::print("check    {}\n", result.check_summary);
-  if (evaluation) {
-    fmt::print("         evaluation: {}\n",
-               summary_of(run, "program of the evaluation",
-                          check::check(evaluation->program, evaluation->reference)));
+  tell("check", result.check_summary);
+  if (evaluation != nullptr) {
+    tell("", "evaluation: " + summary_of(run, "program of the evaluation",
+                                         check::check(evaluation->program, evaluation->reference)));
   }
-  std::fflush(stdout);
+}
 
+/// The step's time from timings of its own tasks on this machine, and the timeline that it is of.
+void simulate(const engine::Run& run, const engine::Compiled& compiled,
+              const std::shared_ptr<kernels::Backend>& backend,
+              const std::vector<int64_t>& evaluation, Prediction& result) {
   Progress progress;
   ProfileOptions how;
   how.progress = [&](const std::string& text) { progress.update(text); };
   const cost::Profile profile = profile_for(run, compiled, backend, how);
   progress.finish();
-  const std::string dtype = run.config.model.dtype;
-  if (auto it = profile.peak_flops.find(dtype); it != profile.peak_flops.end()) {
-    result.peak_flops = it->second;
+  const auto peak = profile.peak_flops.find(run.config.model.dtype);
+  if (peak != profile.peak_flops.end()) {
+    result.peak_flops = peak->second;
   }
   result.memory_bandwidth = profile.memory_bytes_per_s;
-  cost::CostModel costs(engine::local_cluster(run), profile, engine::threads_per_rank(run.plan));
-  sim::SimOptions sim_options;
-  sim_options.model_flops = result.model_flops;
-  sim_options.tokens = compiled.tokens_per_step;
-  sim_options.evaluation = options.evaluation;
+  const cost::CostModel costs(engine::local_cluster(run), profile,
+                              engine::threads_per_rank(run.plan));
+  sim::SimOptions options;
+  options.model_flops = result.model_flops;
+  options.tokens = compiled.tokens_per_step;
+  options.evaluation = evaluation;
   sim::Replay replay;
-  result.report = sim::simulate(program, costs, sim_options, &replay);
-  result.trace = sim::to_trace(program, replay);
+  result.report = sim::simulate(compiled.program, costs, options, &replay);
+  result.trace = sim::to_trace(compiled.program, replay);
   result.step_s = static_cast<double>(result.report.step_ns) * 1e-9;
   result.provenance = sim::provenance_text(result.report);
-  const auto fullest =
-      std::max_element(result.memory.begin(), result.memory.end(),
-                       [](const program::Memory& memory, const program::Memory& b) {
-                         return memory.total() < b.total();
-                       });
-  fmt::print("memory   {} planned per rank ({})\n",
-             human_bytes(static_cast<double>(fullest->total())), program::parts_text(*fullest));
-  int64_t all_ranks = 0;
+}
+
+/// All ranks while the sample is drawn, if that is more than they take until then.
+void tell_sample(const engine::Run& run, const engine::Compiled& compiled,
+                 const data::Dataset& dataset, const Prediction& result) {
+  int64_t until_then = 0;
   for (size_t c = 0; c < result.memory.size(); ++c) {
-    all_ranks += std::ssize(program.ranks_of(static_cast<int32_t>(c))) * result.memory[c].total();
+    const auto ranks = std::ssize(compiled.program.ranks_of(static_cast<int32_t>(c)));
+    until_then += ranks * result.memory[c].total();
   }
-  if (const int64_t sample = sample_bytes(run, compiled, dataset); sample > all_ranks) {
-    fmt::print("         {} planned in all while the sample is drawn, {} until then\n",
-               human_bytes(static_cast<double>(sample)),
-               human_bytes(static_cast<double>(all_ranks)));
-  }
+  const int64_t sample = sample_bytes(run, compiled, dataset);
+  if (sample <= until_then) return;
+  tell("", fmt::format("{} planned in all while the sample is drawn, {} until then",
+                       human_bytes(static_cast<double>(sample)),
+                       human_bytes(static_cast<double>(until_then))));
+}
+
+void tell_memory(const Prediction& result) {
+  const program::Memory& fullest = *std::max_element(
+      result.memory.begin(), result.memory.end(),
+      [](const program::Memory& a, const program::Memory& b) { return a.total() < b.total(); });
+  fmt::print("memory   {} planned per rank ({})\n",
+             human_bytes(static_cast<double>(fullest.total())), program::parts_text(fullest));
+}
+
+void tell_prediction(const Prediction& result) {
   fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),
              result.report.tokens_per_s);
   if (const std::string interval = sim::interval_text(result.report); !interval.empty()) {
@@ -142,6 +156,32 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
       "(hocket simulate lists all)\n",
       result.provenance, sim::path_text(result.report));
   std::fflush(stdout);
+}
+
+}  // namespace
+
+Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
+                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
+                     const std::string& weights) {
+  // What costs nothing comes first: description, memory, proof; only a program that has passed is
+  // timed, which takes its memory for the first time.
+  Prediction result;
+  describe(run, compiled, dataset, weights, result);
+  std::optional<engine::Compiled> evaluates;
+  if (dataset.valid()) {
+    evaluates = engine::compile(run, engine::evaluation_options(run));
+  }
+  result.memory = planned_memory(compiled.program, evaluates ? &evaluates->program : nullptr);
+  require_memory(run, compiled.program, result.memory);
+  std::vector<int64_t> evaluation;
+  for (const program::Memory& memory : result.memory) {
+    evaluation.push_back(memory.evaluation);
+  }
+  prove(run, compiled, evaluates ? &*evaluates : nullptr, result);
+  simulate(run, compiled, backend, evaluation, result);
+  tell_memory(result);
+  tell_sample(run, compiled, dataset, result);
+  tell_prediction(result);
   return result;
 }
 

@@ -47,107 +47,136 @@ engine::Batch random_batch(const engine::Run& run, const engine::Compiled& compi
   return batch;
 }
 
+constexpr int kWarmUp = 2, kLeast = 5;  // passes over the tasks of a class
+
+/// Nanoseconds of a task by its key, a value per pass: the mean over the tasks of that key.
+using Samples = std::map<std::string, std::vector<double>>;
+
+/// The key under which each task of a class is timed; empty for communication, which is not.
+std::vector<std::string> keys_of(const program::Program& program, const program::RankClass& cls) {
+  std::vector<std::string> keys(cls.tasks.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const program::Task& task = cls.tasks[i];
+    if (!program::is_communication(program.kind(task))) {
+      keys[i] = cost::kind_key(program.kind(task), task.accumulate.bits());
+    }
+  }
+  return keys;
+}
+
+/// Runs all tasks of one rank in order, pass after pass, for the time that is asked for. The first
+/// passes, which touch memory for the first time, do not count.
+void time_passes(const program::RankClass& cls, const std::vector<std::string>& keys,
+                 const ProfileOptions& options, runtime::Executor& executor, Samples& samples) {
+  int64_t start = now_ns();
+  for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds; ++pass) {
+    if (pass == kWarmUp) {
+      start = now_ns();
+    }
+    std::map<std::string, std::pair<double, int>> sums;  // of this pass
+    executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
+      const std::string& key = keys[static_cast<size_t>(id)];
+      const int64_t begin = now_ns();
+      task();
+      auto& [ns, count] = sums[key];
+      ns += seconds_since(begin) * 1e9;
+      ++count;
+    });
+    if (pass >= kWarmUp) {
+      for (const auto& [key, sum] : sums) {
+        samples[key].push_back(sum.first / sum.second);
+      }
+    }
+    if (options.progress && pass >= kWarmUp) {
+      const double passes = static_cast<double>(pass - kWarmUp + 1) / kLeast;
+      const double time = seconds_since(start) / std::max(options.seconds, 1e-9);
+      options.progress(
+          fmt::format("timing tasks: {}, {:.0f} %", cls.name, 100 * std::min({1.0, passes, time})));
+    }
+  }
+}
+
+/// Times the tasks of a class on its first rank, alone: what others would send comes at once.
+void time_class(const engine::Compiled& compiled, int32_t cls_id, const engine::Batch& batch,
+                const std::shared_ptr<kernels::Backend>& backend, int threads,
+                const ProfileOptions& options, Samples& samples) {
+  const program::Program& program = compiled.program;
+  const program::RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
+  const int32_t rank = program.ranks_of(cls_id)[0];
+  engine::Stores stores(static_cast<size_t>(program.mesh.size()));
+  engine::initialise(compiled.reference, program, 1, stores);
+  comm::SoloCommunicator solo(rank);
+  runtime::ExecutorOptions how;
+  how.threads = threads;
+  // A lane thread of its own, as in a run: thread counts are set per thread.
+  std::exception_ptr error;
+  std::thread worker([&] {
+    try {
+      runtime::Executor executor(program, rank, backend, &solo, stores[static_cast<size_t>(rank)],
+                                 how);
+      engine::feed(batch, compiled, rank, executor);
+      time_passes(cls, keys_of(program, cls), options, executor, samples);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  worker.join();
+  if (error) {
+    std::rethrow_exception(error);
+  }
+}
+
+/// Puts a task's median time into the profile, and raises the rates of the machine that it shows:
+/// of large products, which MFU is a share of, and of memory, by tasks with less arithmetic than
+/// bytes.
+void add_task(const cost::ProfileTarget& target, const program::Kind& kind,
+              const std::vector<double>& ns, cost::Profile& result) {
+  HOCKET_CHECK(!ns.empty(), "{} was not timed", target.key);
+  const double middle = median(ns);
+  const std::string dtype = to_string(program::compute_dtype(kind));
+  result.tasks.push_back({target.key, kind.op, dtype, kind.flops, kind.bytes,
+                          static_cast<int64_t>(middle),
+                          (quantile(ns, 0.75) - quantile(ns, 0.25)) / middle});
+  const ops::Op* const op = ops::find_or_null(kind.op);  // null: not an op of ours
+  const bool product = op != nullptr && op->cost_class == ops::CostClass::matmul;
+  const double seconds = middle * 1e-9;
+  if (product && kind.flops > 1e7) {
+    double& peak = result.peak_flops[dtype];
+    peak = std::max(peak, kind.flops / seconds);
+  }
+  if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20) {
+    result.memory_bytes_per_s =
+        std::max(result.memory_bytes_per_s, static_cast<double>(kind.bytes) / seconds);
+  }
+}
+
 }  // namespace
 
 cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const std::shared_ptr<kernels::Backend>& backend,
                       const ProfileOptions& options) {
+  // Every distinct task is timed on a rank of a class that has it, then the links between ranks.
   const program::Program& program = compiled.program;
   cost::Profile result;
   result.machine = engine::machine_facts();
   result.machine["backend"] = backend->describe();
   result.cores = std::max(1u, std::thread::hardware_concurrency());
   result.threads = engine::threads_per_rank(run.plan);
-  std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(program);
-  std::map<std::string, std::vector<double>> samples;
+  const std::vector<cost::ProfileTarget> targets = cost::distinct_tasks(program);
   const engine::Batch batch = random_batch(run, compiled);
   std::set<int32_t> classes;
-  for (const auto& profile_target : targets) {
-    classes.insert(profile_target.cls);
+  for (const cost::ProfileTarget& target : targets) {
+    classes.insert(target.cls);
   }
+  Samples samples;
   for (int32_t cls : classes) {
-    const int32_t rank = program.ranks_of(cls)[0];
-    engine::Stores stores(static_cast<size_t>(program.mesh.size()));
-    engine::initialise(compiled.reference, program, 1, stores);
-    comm::SoloCommunicator solo(rank);
-    runtime::ExecutorOptions how;
-    how.threads = static_cast<int>(result.threads);
-    // A lane thread of its own, as in a run: thread counts are set per thread.
-    std::exception_ptr error;
-    std::thread worker([&] {
-      try {
-        runtime::Executor executor(program, rank, backend, &solo, stores[static_cast<size_t>(rank)],
-                                   how);
-        engine::feed(batch, compiled, rank, executor);
-        const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
-        std::vector<std::string> key_of(tasks.size());
-        for (size_t i = 0; i < tasks.size(); ++i) {
-          if (!program::is_communication(program.kind(tasks[i]))) {
-            key_of[i] = cost::kind_key(program.kind(tasks[i]), tasks[i].accumulate.bits());
-          }
-        }
-        constexpr int kWarmUp = 2, kLeast = 5;
-        int64_t start = now_ns();
-        for (int pass = 0; pass < kWarmUp + kLeast || seconds_since(start) < options.seconds;
-             ++pass) {
-          if (pass == kWarmUp) {
-            start = now_ns();
-          }
-          std::map<std::string, std::pair<double, int>> sums;  // of this pass
-          executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
-            const std::string& key = key_of[static_cast<size_t>(id)];
-            const int64_t begin = now_ns();
-            task();
-            auto& [ns, count] = sums[key];
-            ns += seconds_since(begin) * 1e9;
-            ++count;
-          });
-          if (pass >= kWarmUp) {
-            for (const auto& [key, sum] : sums) {
-              samples[key].push_back(sum.first / sum.second);
-            }
-          }
-          if (options.progress && pass >= kWarmUp) {
-            const double passes = static_cast<double>(pass - kWarmUp + 1) / kLeast;
-            const double time = seconds_since(start) / std::max(options.seconds, 1e-9);
-            options.progress(fmt::format("timing tasks: {}, {:.0f} %",
-                                         program.classes[static_cast<size_t>(cls)].name,
-                                         100 * std::min({1.0, passes, time})));
-          }
-        }
-      } catch (...) {
-        error = std::current_exception();
-      }
-    });
-    worker.join();
-    if (error) {
-      std::rethrow_exception(error);
-    }
+    time_class(compiled, cls, batch, backend, static_cast<int>(result.threads), options, samples);
   }
-  for (const auto& profile_target : targets) {
-    const program::Kind& kind = program.kinds[static_cast<size_t>(profile_target.kind)];
-    const auto& ns = samples[profile_target.key];
-    HOCKET_CHECK(!ns.empty(), "{} was not timed", profile_target.key);
-    const double middle = median(ns);
-    result.tasks.push_back({profile_target.key, kind.op, to_string(program::compute_dtype(kind)),
-                            kind.flops, kind.bytes, static_cast<int64_t>(middle),
-                            (quantile(ns, 0.75) - quantile(ns, 0.25)) / middle});
-    // The rate of the best large product is what MFU is a share of.
-    const double rate = kind.flops / (middle * 1e-9);
-    double& peak = result.peak_flops[to_string(program::compute_dtype(kind))];
-    const ops::Op* const op = ops::find_or_null(kind.op);  // null: not an op of ours
-    const bool product = op != nullptr && op->cost_class == ops::CostClass::matmul;
-    if (product && kind.flops > 1e7) {
-      peak = std::max(peak, rate);
-    }
-    if (kind.flops < static_cast<double>(kind.bytes) && kind.bytes > 1 << 20) {
-      result.memory_bytes_per_s =
-          std::max(result.memory_bytes_per_s, static_cast<double>(kind.bytes) / (middle * 1e-9));
-    }
+  for (const cost::ProfileTarget& target : targets) {
+    add_task(target, program.kinds[static_cast<size_t>(target.kind)], samples[target.key], result);
   }
-  std::erase_if(result.peak_flops, [](const auto& p) { return p.second == 0; });
   if (program.mesh.size() > 1) {
-    comm::LinkTimes link = comm::time_local_link();
+    const comm::LinkTimes link = comm::time_local_link();
     for (const char* name : {"intra", "inter"}) {
       result.links[name] = {link.latency_s * 1e9, link.bytes_per_s};
     }

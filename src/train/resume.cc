@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "engine/params.h"
@@ -57,15 +58,18 @@ bool is_unset_token(const std::pair<std::string, json>& field) {
 }  // namespace
 
 std::string Position::to_json() const {
-  return json{{"fingerprint", fingerprint},
-              {"program_hash", certificate.program.hex()},
-              {"reference_hash", certificate.reference.hex()},
-              {"mesh_hash", certificate.mesh.hex()},
-              {"mesh", certificate.ranks},
-              {"began_with", began_with},
-              {"steps", steps},
-              {"time_s", time_s}}
-      .dump();
+  return JsonWriter()
+      .object()
+      .member("fingerprint", fingerprint)
+      .member("program_hash", certificate.program.hex())
+      .member("reference_hash", certificate.reference.hex())
+      .member("mesh_hash", certificate.mesh.hex())
+      .member("mesh", certificate.ranks)
+      .member("began_with", began_with)
+      .member("steps", steps)
+      .member("time_s", time_s)
+      .end()
+      .take();
 }
 
 Position Position::of(const checkpoint::Checkpoint& from) {

@@ -187,9 +187,9 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.version = HOCKET_VERSION;
   report.status = fmt::format("finished, {} steps", steps_done);
 
-  const auto split = [](const data::SplitStats& split_stats) {
-    return fmt::format("{}, {} tokens", engine::counted(split_stats.files, "file"),
-                       human_count(static_cast<double>(split_stats.tokens)));
+  const auto split = [](const data::SplitStats& stats) {
+    return fmt::format("{}, {} tokens", engine::counted(stats.files, "file"),
+                       human_count(static_cast<double>(stats.tokens)));
   };
   diagnose::FactGroup model{
       "Model",
@@ -253,8 +253,8 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   for (const Kept& kept : kept_) {
     by_time.push_back(&kept);
   }
-  std::stable_sort(by_time.begin(), by_time.end(), [](const Kept* kept, const Kept* b) {
-    return kept->duration_ns() < b->duration_ns();
+  std::stable_sort(by_time.begin(), by_time.end(), [](const Kept* a, const Kept* b) {
+    return a->duration_ns() < b->duration_ns();
   });
   const Kept& median = *by_time[by_time.size() / 2];
   trace::Trace trace = to_trace(session, title, median.step, median.times);
@@ -329,9 +329,9 @@ void RunReport::print_summary(const diagnose::ReportData& report,
                final_->complete() ? "the same held-out files" : final_->read_text());
   }
   std::vector<double> settled;
-  for (const diagnose::TrainPoint& train_point : report.metrics.train) {
-    if (train_point.step >= report.settled_step) {
-      settled.push_back(train_point.step_s);
+  for (const diagnose::TrainPoint& point : report.metrics.train) {
+    if (point.step >= report.settled_step) {
+      settled.push_back(point.step_s);
     }
   }
   if (!settled.empty()) {

@@ -23,37 +23,12 @@ constexpr int64_t kPrefill = 64;        // tokens per call while the prompt is r
 constexpr int64_t kPromptTokens = 32;   // of a prompt that is taken from the data
 constexpr int64_t kSampleTokens = 160;  // of a sample, at most
 
-/// The prompt as the model reads it. Text begins after the end of text, as in training.
-std::vector<int32_t> prompt_ids(const data::Tokenizer& tokenizer, const std::string& prompt) {
-  std::vector<int32_t> ids;
-  if (tokenizer.eos_id() >= 0) {
-    ids.push_back(tokenizer.eos_id());
-  }
-  for (int32_t id : tokenizer.encode(prompt)) {
-    ids.push_back(id);
-  }
-  return ids;
-}
-
-/// The program that reads `new_tokens` at once behind those that the KV cache of `slots` holds.
-engine::Compiled compile_generation(const engine::Run& run, int64_t new_tokens, int64_t slots) {
-  engine::CompileOptions options;
-  options.purpose = engine::Purpose::generate;
-  options.new_tokens = new_tokens;
-  options.cache_slots = slots;
-  options.num_micro_batches = 1;
-  return engine::compile(run, options);
-}
-
-std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) {
-  const std::string& given = run.config.output.sample_prompt;
-  return given.empty() ? prompt_from(dataset) : given;
-}
-
 }  // namespace
 
-int32_t draw(const std::vector<double>& logits, const GenerateOptions& generate_options,
-             uint64_t position) {
+int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position) {
+  // Tokens in falling order of their logits (ties: the smaller id); of these the first top_k, of
+  // these as many as it takes to make up top_p of their probability, at least one; then one of them
+  // by a random number that depends on seed and position alone.
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   auto by_logit = [&](int32_t a, int32_t b) {
@@ -61,96 +36,131 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& generate_
                ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]
                : a < b;
   };
-  if (generate_options.temperature <= 0)
-    return *std::min_element(order.begin(), order.end(), by_logit);
+  if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), by_logit);
   std::sort(order.begin(), order.end(), by_logit);
-  if (generate_options.top_k > 0 && generate_options.top_k < static_cast<int64_t>(order.size())) {
-    order.resize(static_cast<size_t>(generate_options.top_k));
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
+    order.resize(static_cast<size_t>(options.top_k));
   }
   const double top = logits[static_cast<size_t>(order[0])];
   std::vector<double> p;
   double sum = 0;
   for (int32_t id : order) {
-    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / generate_options.temperature));
+    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / options.temperature));
     sum += p.back();
   }
   double kept = 0;
   size_t n = 0;
-  while (n < p.size() && (n == 0 || kept < generate_options.top_p * sum)) {
+  while (n < p.size() && (n == 0 || kept < options.top_p * sum)) {
     kept += p[n++];
   }
-  double u = uniform(generate_options.seed, hash_name("sample"), position) * kept;
+  double u = uniform(options.seed, hash_name("sample"), position) * kept;
   for (size_t i = 0; i < n; ++i) {
     if ((u -= p[i]) < 0) return order[i];
   }
   return order[n - 1];
 }
 
-std::string generate(
-    const engine::Run& run, const data::Tokenizer& tokenizer,
-    std::shared_ptr<kernels::Backend> backend,
-    const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
-    const GenerateOptions& options) {
-  std::vector<int32_t> ids = prompt_ids(tokenizer, options.prompt);
+namespace {
+
+/// The prompt's tokens behind the end of text, after which text begins in training. Error: there is
+/// nothing to begin with, or the tokenizer is of a larger vocabulary.
+std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& tokenizer,
+                                const std::string& prompt) {
+  std::vector<int32_t> ids;
+  if (tokenizer.eos_id() >= 0) {
+    ids.push_back(tokenizer.eos_id());
+  }
+  for (int32_t id : tokenizer.encode(prompt)) {
+    ids.push_back(id);
+  }
   if (ids.empty()) fail("generate", "the prompt is empty and the tokenizer has no end of text");
   for (int32_t id : ids) {
     if (id >= run.model.vocab_size) {
       fail("generate", "the tokenizer gives token {}; the model has {}", id, run.model.vocab_size);
     }
   }
-  const int64_t slots = static_cast<int64_t>(ids.size()) + options.max_new_tokens;
+  return ids;
+}
 
-  engine::Stores stores(1);
-  auto session_for = [&](int64_t n) {
-    return std::make_unique<engine::Session>(compile_generation(run, n, slots), backend, stores,
-                                             engine::executor_options(run));
-  };
-  auto decode = session_for(1);
-  for (const graph::Tensor& tensor : decode->graph().tensors) {
-    if (tensor.kind == graph::TensorKind::param) {
-      engine::scatter(
-          tensor, decode->program(), stores,
-          [&](int64_t begin, int64_t count, void* to) { weights(tensor, begin, count, to); });
+/// The program that reads `new_tokens` tokens a step, behind those that the cache of `slots` holds.
+engine::Compiled compile_generation(const engine::Run& run, int64_t new_tokens, int64_t slots) {
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::generate;
+  how.new_tokens = new_tokens;
+  how.cache_slots = slots;
+  how.num_micro_batches = 1;
+  return engine::compile(run, how);
+}
+
+/// It over the parameters and the cache in `stores`.
+std::unique_ptr<engine::Session> session_for(const engine::Run& run, int64_t new_tokens,
+                                             int64_t slots,
+                                             const std::shared_ptr<kernels::Backend>& backend,
+                                             engine::Stores& stores) {
+  return std::make_unique<engine::Session>(compile_generation(run, new_tokens, slots), backend,
+                                           stores, engine::executor_options(run));
+}
+
+/// Runs ids[begin, begin + count) through a program for `n` tokens; returns the logits of the last.
+std::vector<double> forward(engine::Session& session, const engine::Run& run,
+                            const std::vector<int32_t>& ids, int64_t n, int64_t begin,
+                            int64_t count) {
+  engine::Batch batch(1, n);
+  for (int64_t i = 0; i < n; ++i) {
+    const size_t at = static_cast<size_t>(i);
+    // A position below 0 is a row without a token.
+    batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
+    if (i < count) {
+      batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
     }
+  }
+  session.feed(batch);
+  session.step();
+  const std::vector<std::byte> raw = session.collect("logits", 0);
+  const size_t vocab = static_cast<size_t>(run.model.vocab_size);
+  const size_t last = static_cast<size_t>(count - 1) * vocab;
+  std::vector<double> logits(vocab);
+  for (size_t i = 0; i < vocab; ++i) {
+    logits[i] = run.config.model.dtype == "f64"
+                    ? reinterpret_cast<const double*>(raw.data())[last + i]
+                    : reinterpret_cast<const float*>(raw.data())[last + i];
+  }
+  return logits;
+}
+
+}  // namespace
+
+std::string generate(
+    const engine::Run& run, const data::Tokenizer& tokenizer,
+    std::shared_ptr<kernels::Backend> backend,
+    const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
+    const GenerateOptions& options) {
+  // Two programs over the same parameters and the same cache: one reads the prompt in pieces, the
+  // other one token after the other. `done` tokens are in the cache, and `logits` are those of the
+  // last of them; what is drawn from them is the next token.
+  std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
+  const int64_t prompt = static_cast<int64_t>(ids.size());
+  const int64_t slots = prompt + options.max_new_tokens;
+  engine::Stores stores(1);
+  const auto decode = session_for(run, 1, slots, backend, stores);
+  for (const graph::Tensor& tensor : decode->graph().tensors) {
+    if (tensor.kind != graph::TensorKind::param) continue;
+    engine::scatter(tensor, decode->program(), stores, [&](int64_t begin, int64_t count, void* to) {
+      weights(tensor, begin, count, to);
+    });
   }
   engine::initialise(decode->graph(), decode->program(), 0, stores);
 
-  /// Runs tokens [begin, begin + count); returns the logits of the last one.
-  auto forward = [&](engine::Session& session, int64_t n, int64_t begin, int64_t count) {
-    engine::Batch batch(1, n);
-    for (int64_t i = 0; i < n; ++i) {
-      const size_t at = static_cast<size_t>(i);
-      // A position below 0 is a row without a token.
-      batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
-      if (i < count) {
-        batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
-      }
-    }
-    session.feed(batch);
-    session.step();
-    std::vector<std::byte> raw = session.collect("logits", 0);
-    const size_t v = static_cast<size_t>(run.model.vocab_size);
-    const size_t at = static_cast<size_t>(count - 1) * v;
-    std::vector<double> logits(v);
-    for (size_t i = 0; i < v; ++i) {
-      logits[i] = run.config.model.dtype == "f64"
-                      ? reinterpret_cast<const double*>(raw.data())[at + i]
-                      : reinterpret_cast<const float*>(raw.data())[at + i];
-    }
-    return logits;
-  };
-
   std::vector<double> logits;
   int64_t done = 0;
-  const int64_t prompt = static_cast<int64_t>(ids.size());
   if (prompt > 1) {
-    auto prefill = session_for(std::min(kPrefill, prompt));
-    const int64_t n = std::min(kPrefill, prompt);
-    for (; done < prompt; done += std::min(n, prompt - done)) {
-      logits = forward(*prefill, n, done, std::min(n, prompt - done));
+    const int64_t piece = std::min(kPrefill, prompt);
+    const auto prefill = session_for(run, piece, slots, backend, stores);
+    for (; done < prompt; done += std::min(piece, prompt - done)) {
+      logits = forward(*prefill, run, ids, piece, done, std::min(piece, prompt - done));
     }
   } else {
-    logits = forward(*decode, 1, 0, 1);
+    logits = forward(*decode, run, ids, 1, 0, 1);
     done = 1;
   }
   std::string text;
@@ -166,7 +176,7 @@ std::string generate(
       options.on_text(bytes);
     }
     if (i + 1 < options.max_new_tokens) {
-      logits = forward(*decode, 1, done++, 1);
+      logits = forward(*decode, run, ids, 1, done++, 1);
     }
   }
   return text;
@@ -197,6 +207,15 @@ std::string prompt_from(const data::Dataset& dataset) {
   return text;
 }
 
+namespace {
+
+std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) {
+  const std::string& given = run.config.output.sample_prompt;
+  return given.empty() ? prompt_from(dataset) : given;
+}
+
+}  // namespace
+
 int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
                      const data::Dataset& dataset) {
   const program::Program& program = training.program;
@@ -212,12 +231,13 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
       largest = std::max(largest, graph.tensor(id).type.bytes());
     }
   }
-  const auto prompt = std::ssize(prompt_ids(dataset.tokenizer(), sample_prompt(run, dataset)));
+  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
   const int64_t slots = prompt + kSampleTokens;
   const auto memory = [&](int64_t new_tokens) {
     return program::memory_of(compile_generation(run, new_tokens, slots).program).at(0);
   };
-  const program::Memory decode = memory(1), prefill = memory(std::clamp<int64_t>(prompt, 1, kPrefill));
+  const program::Memory decode = memory(1),
+                        prefill = memory(std::clamp<int64_t>(prompt, 1, kPrefill));
   return bytes + largest + decode.total() + prefill.total() - prefill.persistent;
 }
 
@@ -231,9 +251,9 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
       return id == graph::kNone || graph.tensor(id).kind != graph::TensorKind::param;
     });
   }
-  GenerateOptions generate_options;
-  generate_options.prompt = sample_prompt(run, dataset);
-  generate_options.max_new_tokens = kSampleTokens;
+  GenerateOptions options;
+  options.prompt = sample_prompt(run, dataset);
+  options.max_new_tokens = kSampleTokens;
   std::string gathered;  // the parameter that lies in `full`
   std::vector<std::byte> full;
   auto weights = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
@@ -249,7 +269,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
   };
   std::string text;
   const std::string raw =
-      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, generate_options);
+      generate(run, dataset.tokenizer(), kernels::cpu_backend(), weights, options);
   // Sampled bytes need not be UTF-8; terminals and pages do.
   for (size_t at = 0; at < raw.size();) {
     const int n = utf8_length(raw, at);
@@ -260,9 +280,9 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
     }
     at += static_cast<size_t>(std::max(n, 1));
   }
-  return {generate_options.prompt, text,
-          fmt::format("temperature {}, top-p {}, seed {}", generate_options.temperature,
-                      generate_options.top_p, generate_options.seed),
+  return {options.prompt, text,
+          fmt::format("temperature {}, top-p {}, seed {}", options.temperature, options.top_p,
+                      options.seed),
           ""};
 }
 

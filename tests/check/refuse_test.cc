@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "check/check.h"
 #include "ops/op.h"
 #include "program/finalize.h"
@@ -256,7 +258,49 @@ TEST(Refuse, TiedGradientNotSummedOverStages) {
 TEST(Refuse, UpdateMissing) {
   test::Case c = make(1, 1, 1, 1);
   erase(c.program, 0, find(c.program, 0, "adamw", 2));
-  expect_refused(check(c.program, c.graph), "final-value", {"no task computes adamw"});
+  expect_refused(check(c.program, c.graph), "final-value", {"no task has computed adamw"});
+}
+
+/// True if the problem is at one of the tasks that touch the buffer, or is related to one.
+bool names_user_of(const Problem& problem, const Program& p, program::BufferId buffer) {
+  std::vector<TaskRef> named = problem.related;
+  named.push_back(problem.task);
+  return std::any_of(named.begin(), named.end(), [&](TaskRef ref) {
+    if (ref.cls < 0 || ref.task < 0) return false;
+    const Task& user = p.classes[static_cast<size_t>(ref.cls)].tasks[static_cast<size_t>(ref.task)];
+    return std::find(user.in.begin(), user.in.end(), buffer) != user.in.end() ||
+           std::find(user.out.begin(), user.out.end(), buffer) != user.out.end();
+  });
+}
+
+TEST(Refuse, ResultThatGoesElsewhere) {
+  test::Case c = make(1, 2, 2, 1);
+  const int32_t loss = find(c.program, 0, "balance_loss");
+  RankClass& cls = c.program.classes[0];
+  program::BufferId& to = cls.tasks[static_cast<size_t>(loss)].out[0];
+  cls.buffers.push_back(cls.buffers[static_cast<size_t>(to)]);
+  cls.buffers.back().kind = program::BufferKind::step;
+  cls.buffers.back().name.clear();
+  cls.buffers.back().layout = {};
+  cls.buffers.back().micro_batch = program::kNone;
+  to = static_cast<program::BufferId>(cls.buffers.size() - 1);
+  const Verdict v = check_values(c);
+  expect_refused(v, "final-value", {"no task having written it", "is computed by balance_loss"});
+  const std::vector<TaskRef>& related = v.problems[0].related;
+  EXPECT_NE(std::find(related.begin(), related.end(), TaskRef{0, loss}), related.end())
+      << to_text(v);
+}
+
+TEST(Refuse, SumThatLacksAnAddend) {
+  // The gradient of tied embeddings is added up from both uses before it is reduced and read: what
+  // lacks is told at the reader, and with it who holds what the missing task would have read.
+  test::Case c = make(1, 2, 1, 2, true);
+  const int32_t last = find(c.program, 0, "embedding_dw", 1);
+  const program::BufferId gradient = c.program.classes[0].tasks[static_cast<size_t>(last)].in[1];
+  erase(c.program, 0, last);
+  const Verdict v = check(c.program, c.graph);
+  expect_refused(v, "not-in-graph", {"lacks embedding_dw", "no task has computed embedding_dw"});
+  EXPECT_TRUE(names_user_of(v.problems[0], c.program, gradient)) << to_text(v);
 }
 
 TEST(Refuse, ParameterUpdatedTwice) {

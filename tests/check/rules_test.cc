@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <set>
 #include <sstream>
 
@@ -31,14 +30,6 @@ const std::vector<Row>& rows() {
   }();
   return all;
 }
-
-/// Rules that no edit of a program reaches alone, and why they are kept.
-const std::map<std::string, std::string> kUnreached = {
-    {"local-size",
-     "types-follow fixes the local types of every op and collective from those of the named "
-     "buffers; "
-     "this one would show a layout rule and a shape rule of an op that disagree"},
-};
 
 std::string name(const Row& row) { return std::string(row.rule) + ": " + row.fault; }
 
@@ -100,19 +91,10 @@ TEST(Rules, EachHasARow) {
     }
   }
   for (const std::string& rule : known) {
-    if (const auto why = kUnreached.find(rule); why != kUnreached.end()) {
-      EXPECT_FALSE(rowed.contains(rule)) << rule << " has a row: it is reached";
-      std::cout << "Skipped: " << rule << ": " << why->second << "\n";
-      continue;
-    }
     EXPECT_TRUE(rowed.contains(rule)) << rule << ": no row refuses by this rule";
     EXPECT_TRUE(switched_off.contains(rule)) << rule << ": no row can be run with this rule off";
   }
-  for (const auto& [rule, why] : kUnreached) {
-    EXPECT_TRUE(known.contains(rule)) << rule;
-  }
-  std::cout << known.size() << " rules, " << kUnreached.size() << " of them without a row, "
-            << rows().size() << " faults\n";
+  std::cout << known.size() << " rules, " << rows().size() << " faults\n";
 }
 
 /// docs/check.md lists the rules by name.

@@ -96,6 +96,34 @@ std::vector<Row> layout_rows() {
   return {
       {"layout-legal", "a partial gradient where a whole one is needed", two_ranks,
        [](Edit& e) { e.erase(e.find("all_reduce")); }},
+      {"local-size", "an op on zeros of another size than the graph's", one_rank,
+       [](Edit& e) {
+         // Zero is one value, whatever its size; what an op makes of it has a type.
+         const graph::TensorType few{graph::DType::f64, {4, 2, 6}};
+         const graph::TensorType many{graph::DType::f64, {8, 2, 6}};
+         const auto type = [](const graph::TensorType& of) {
+           return graph::Attrs{{"type", graph::to_string(of)}};
+         };
+         const auto add_node = [&e](const char* op, const graph::Attrs& attrs,
+                                    const std::vector<graph::TensorId>& in,
+                                    const graph::TensorType& out) {
+           graph::Tensor made;
+           made.name = std::string("made by ") + op;
+           made.type = out;
+           made.producer = static_cast<graph::NodeId>(e.graph.nodes.size());
+           graph::Node node;
+           node.op = op;
+           node.attrs = attrs;
+           node.in = in;
+           node.out = {e.graph.add_tensor(made)};
+           e.graph.nodes.push_back(node);
+           return node.out[0];
+         };
+         add_node("swiglu", {}, {add_node("zero", type(few), {}, few)}, {few.dtype, {4, 6}});
+         const BufferId from = e.add_buffer(many), to = e.add_buffer({many.dtype, {8, 6}});
+         e.append(e.make("zero", type(many), {}, {from}));
+         e.append(e.make("swiglu", {}, {from}, {to}));
+       }},
       {"sum-layout", "a partial gradient added to a whole one", two_ranks,
        [](Edit& e) {
          const TaskId at = e.find("embedding_dw", 1);

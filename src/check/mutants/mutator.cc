@@ -22,20 +22,20 @@ void collect_users(const RankClass& rank_class, int32_t cls, const std::vector<B
 }
 
 void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to) {
-  const RankClass& c = program.classes[static_cast<size_t>(ref.cls)];
-  const Task& task = c.tasks[static_cast<size_t>(ref.task)];
+  const RankClass& rank_class = program.classes[static_cast<size_t>(ref.cls)];
+  const Task& task = rank_class.tasks[static_cast<size_t>(ref.task)];
   to->insert(ref);
   std::vector<BufferId> buffers = task.in;
   buffers.insert(buffers.end(), task.out.begin(), task.out.end());
-  collect_users(c, ref.cls, buffers, to);
+  collect_users(rank_class, ref.cls, buffers, to);
   for (TaskId dep : task.deps) {
     to->insert({ref.cls, dep});
   }
   // A lane is a chain of edges: its neighbours in it are ordered by the task.
   TaskId before = kNone;
   TaskId after = kNone;
-  for (TaskId task_id = 0; task_id < static_cast<TaskId>(c.tasks.size()); ++task_id) {
-    const Task& other = c.tasks[static_cast<size_t>(task_id)];
+  for (TaskId task_id = 0; task_id < static_cast<TaskId>(rank_class.tasks.size()); ++task_id) {
+    const Task& other = rank_class.tasks[static_cast<size_t>(task_id)];
     for (TaskId dep : other.deps) {
       if (dep == ref.task) {
         to->insert({ref.cls, task_id});
@@ -145,8 +145,8 @@ bool Mutator::drop_task() {
   const TaskRef ref = any_task();
   if (ref.cls < 0) return false;
   begin(ref, "removed");
-  RankClass& c = cls(ref);
-  std::vector<int32_t> order(c.tasks.size());
+  RankClass& rank_class = cls(ref);
+  std::vector<int32_t> order(rank_class.tasks.size());
   std::iota(order.begin(), order.end(), 0);
   order.erase(order.begin() + ref.task);
   permute(ref.cls, order);
@@ -156,8 +156,8 @@ bool Mutator::drop_task() {
 bool Mutator::double_task() {
   const TaskRef ref = any_task();
   if (ref.cls < 0) return false;
-  RankClass& c = cls(ref);
-  const size_t n = c.tasks.size();
+  RankClass& rank_class = cls(ref);
+  const size_t n = rank_class.tasks.size();
   const size_t next = static_cast<size_t>(ref.task) + 1;
   const size_t to = random_.flip() ? next : next + random_.below(n + 1 - next);
   begin(ref, fmt::format("doubled, the copy as task {}", to));
@@ -172,11 +172,11 @@ bool Mutator::double_task() {
 bool Mutator::swap_tasks() {
   const TaskRef ref = any_task();
   if (ref.cls < 0) return false;
-  const RankClass& c = cls(ref);
+  const RankClass& rank_class = cls(ref);
   std::vector<int32_t> same;
   const bool near = random_.flip();
-  for (size_t i = 0; i < c.tasks.size(); ++i) {
-    if (c.tasks[i].lane == task(ref).lane && static_cast<int32_t>(i) != ref.task &&
+  for (size_t i = 0; i < rank_class.tasks.size(); ++i) {
+    if (rank_class.tasks[i].lane == task(ref).lane && static_cast<int32_t>(i) != ref.task &&
         (!near || std::abs(static_cast<int32_t>(i) - ref.task) < 12)) {
       same.push_back(static_cast<int32_t>(i));
     }
@@ -186,7 +186,7 @@ bool Mutator::swap_tasks() {
   begin(ref, "swapped with " + name(partner));
   collect_neighbours(p_, partner, &m_->near);
   m_->tasks.push_back(partner);
-  std::vector<int32_t> order(c.tasks.size());
+  std::vector<int32_t> order(rank_class.tasks.size());
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[static_cast<size_t>(ref.task)], order[static_cast<size_t>(partner.task)]);
   permute(ref.cls, order);
@@ -196,11 +196,11 @@ bool Mutator::swap_tasks() {
 bool Mutator::move_task() {
   const TaskRef ref = any_task();
   if (ref.cls < 0) return false;
-  RankClass& c = cls(ref);
-  const size_t to = random_.below(c.tasks.size());
+  RankClass& rank_class = cls(ref);
+  const size_t to = random_.below(rank_class.tasks.size());
   if (to == static_cast<size_t>(ref.task)) return false;
   begin(ref, fmt::format("moved to place {}", to));
-  std::vector<int32_t> order(c.tasks.size());
+  std::vector<int32_t> order(rank_class.tasks.size());
   std::iota(order.begin(), order.end(), 0);
   order.erase(order.begin() + ref.task);
   order.insert(order.begin() + static_cast<int64_t>(to), ref.task);
@@ -222,13 +222,13 @@ bool Mutator::change_operand(bool output) {
   const TaskRef ref =
       any_task([&](const Task& task) { return !(output ? task.out : task.in).empty(); });
   if (ref.cls < 0) return false;
-  const RankClass& c = cls(ref);
+  const RankClass& rank_class = cls(ref);
   auto& list = output ? task(ref).out : task(ref).in;
   const size_t i = random_.below(list.size());
   std::vector<BufferId> same;
-  const auto& type = c.buffers[static_cast<size_t>(list[i])].type;
-  for (size_t buffer = 0; buffer < c.buffers.size(); ++buffer) {
-    if (c.buffers[buffer].type == type && static_cast<BufferId>(buffer) != list[i]) {
+  const auto& type = rank_class.buffers[static_cast<size_t>(list[i])].type;
+  for (size_t buffer = 0; buffer < rank_class.buffers.size(); ++buffer) {
+    if (rank_class.buffers[buffer].type == type && static_cast<BufferId>(buffer) != list[i]) {
       same.push_back(static_cast<BufferId>(buffer));
     }
   }

@@ -11,10 +11,10 @@
 namespace hocket::check {
 
 bool Mutator::change_offset() {
-  const auto [c, b] = any_buffer(true);
-  if (b < 0) return false;
-  RankClass& rc = p_.classes[static_cast<size_t>(c)];
-  Buffer& buffer = rc.buffers[static_cast<size_t>(b)];
+  const auto [class_id, buffer_id] = any_buffer(true);
+  if (buffer_id < 0) return false;
+  RankClass& rc = p_.classes[static_cast<size_t>(class_id)];
+  Buffer& buffer = rc.buffers[static_cast<size_t>(buffer_id)];
   int64_t to = 0;
   switch (random_.below(3)) {
     case 0:
@@ -27,7 +27,7 @@ bool Mutator::change_offset() {
       to = rc.buffers[random_.below(rc.buffers.size())].offset;
   }
   if (to == buffer.offset || to == kNone) return false;
-  begin_buffer(c, b, fmt::format("offset changed from {} to {}", buffer.offset, to));
+  begin_buffer(class_id, buffer_id, fmt::format("offset changed from {} to {}", buffer.offset, to));
   buffer.offset = to;
   // What lies there is now connected to it.
   std::vector<BufferId> over;
@@ -38,17 +38,18 @@ bool Mutator::change_offset() {
       over.push_back(static_cast<BufferId>(k));
     }
   }
-  collect_users(rc, c, over, &m_->near);
+  collect_users(rc, class_id, over, &m_->near);
   return true;
 }
 
 bool Mutator::change_type() {
-  const auto [c, b] = any_buffer(false);
-  if (b < 0) return false;
-  Buffer& buffer = p_.classes[static_cast<size_t>(c)].buffers[static_cast<size_t>(b)];
+  const auto [class_id, buffer_id] = any_buffer(false);
+  if (buffer_id < 0) return false;
+  Buffer& buffer =
+      p_.classes[static_cast<size_t>(class_id)].buffers[static_cast<size_t>(buffer_id)];
   if (buffer.type.dims.empty()) return false;
   int64_t& dim = buffer.type.dims[random_.below(buffer.type.dims.size())];
-  begin_buffer(c, b, "size changed");
+  begin_buffer(class_id, buffer_id, "size changed");
   dim = random_.flip() ? dim * 2 : dim + 1;
   return true;
 }
@@ -56,23 +57,23 @@ bool Mutator::change_type() {
 /// The contract with the host: the name or micro-batch of another buffer that is otherwise like it,
 /// or another layout.
 bool Mutator::change_named() {
-  const auto [c, b] = any_buffer(false, true);
-  if (b < 0) return false;
-  auto& buffers = p_.classes[static_cast<size_t>(c)].buffers;
-  Buffer& buffer = buffers[static_cast<size_t>(b)];
+  const auto [class_id, buffer_id] = any_buffer(false, true);
+  if (buffer_id < 0) return false;
+  auto& buffers = p_.classes[static_cast<size_t>(class_id)].buffers;
+  Buffer& buffer = buffers[static_cast<size_t>(buffer_id)];
   switch (random_.below(3)) {
     case 0: {
       std::vector<size_t> same;
       for (size_t k = 0; k < buffers.size(); ++k) {
         if (buffers[k].kind == buffer.kind && buffers[k].type == buffer.type &&
-            static_cast<BufferId>(k) != b) {
+            static_cast<BufferId>(k) != buffer_id) {
           same.push_back(k);
         }
       }
       if (same.empty()) return false;
       const size_t other = same[random_.below(same.size())];
-      begin_buffer(c, b, "names exchanged with buffer " + std::to_string(other));
-      begin_buffer(c, static_cast<BufferId>(other), "");
+      begin_buffer(class_id, buffer_id, "names exchanged with buffer " + std::to_string(other));
+      begin_buffer(class_id, static_cast<BufferId>(other), "");
       std::swap(buffer.name, buffers[other].name);
       std::swap(buffer.micro_batch, buffers[other].micro_batch);
       break;
@@ -83,13 +84,13 @@ bool Mutator::change_named() {
                                       ? graph::Placement::replicate()
                                       : graph::Placement::split(static_cast<int>(random_.below(2)));
       if (p_.mesh.axes[axis].size == 1 || buffer.layout.on[axis] == to) return false;
-      begin_buffer(c, b, "declared layout changed");
+      begin_buffer(class_id, buffer_id, "declared layout changed");
       buffer.layout.on[axis] = to;
       break;
     }
     default:
       if (buffer.micro_batch == kNone) return false;
-      begin_buffer(c, b, "micro-batch changed");
+      begin_buffer(class_id, buffer_id, "micro-batch changed");
       buffer.micro_batch += random_.flip() ? 1 : -1;
   }
   return true;
@@ -169,20 +170,21 @@ bool Mutator::change_kind() {
 bool Mutator::change_workspace() {
   const TaskRef ref = any_task([&](const Task& task) { return p_.kind(task).workspace > 0; });
   if (ref.cls < 0) return false;
-  RankClass& c = cls(ref);
+  RankClass& rank_class = cls(ref);
   if (random_.flip() && task(ref).workspace != kNone) {
     const int64_t to =
-        static_cast<int64_t>(random_.below(static_cast<size_t>(c.arena_bytes) / 64 + 1)) * 64;
+        static_cast<int64_t>(random_.below(static_cast<size_t>(rank_class.arena_bytes) / 64 + 1)) *
+        64;
     begin(ref, fmt::format("workspace moved to {}", to));
     std::vector<BufferId> over;
     const int64_t end = to + p_.kind(task(ref)).workspace;
-    for (size_t k = 0; k < c.buffers.size(); ++k) {
-      if (c.buffers[k].kind == BufferKind::step && c.buffers[k].offset < end &&
-          to < c.buffers[k].offset + c.buffers[k].type.bytes()) {
+    for (size_t k = 0; k < rank_class.buffers.size(); ++k) {
+      if (rank_class.buffers[k].kind == BufferKind::step && rank_class.buffers[k].offset < end &&
+          to < rank_class.buffers[k].offset + rank_class.buffers[k].type.bytes()) {
         over.push_back(static_cast<BufferId>(k));
       }
     }
-    collect_users(c, ref.cls, over, &m_->near);
+    collect_users(rank_class, ref.cls, over, &m_->near);
     task(ref).workspace = to;
   } else {
     program::Kind kind = p_.kind(task(ref));
@@ -291,14 +293,15 @@ bool Mutator::cut_sequences() {
 
 /// A buffer that is said to hold less than it does.
 bool Mutator::change_expected() {
-  const auto [c, b] = any_buffer(false);
-  if (b < 0) return false;
-  Buffer& buffer = p_.classes[static_cast<size_t>(c)].buffers[static_cast<size_t>(b)];
+  const auto [class_id, buffer_id] = any_buffer(false);
+  if (buffer_id < 0) return false;
+  Buffer& buffer =
+      p_.classes[static_cast<size_t>(class_id)].buffers[static_cast<size_t>(buffer_id)];
   const int64_t holds =
       buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
   const int64_t to = random_.flip() ? holds / 4 : 1;
   if (to == buffer.expected_bytes) return false;
-  begin_buffer(c, b, fmt::format("expects {} of {} bytes", to, holds));
+  begin_buffer(class_id, buffer_id, fmt::format("expects {} of {} bytes", to, holds));
   buffer.expected_bytes = to;
   return true;
 }

@@ -189,6 +189,8 @@ void Encoder::Impl::plain(std::string_view text, std::vector<int32_t>* ids) {
 }
 
 void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
+  // From the cheapest way to the dearest: a single byte, a word seen before, a word that is a token
+  // as a whole (only where the tokenizer says so: merges need not lead to it), merging its bytes.
   if (bytes.size() == 1) {
     const int32_t id = t.byte_ids[static_cast<uint8_t>(bytes[0])];
     if (id >= 0) {
@@ -233,6 +235,8 @@ void Encoder::Impl::word(std::string_view bytes, std::vector<int32_t>* ids) {
 }
 
 void Encoder::Impl::merge_linear() {
+  // ranks[i] is that of the pair (i, i + 1). The best pair becomes one symbol until none can be
+  // merged; only its two neighbours' ranks change. Of equal ranks the leftmost goes first.
   size_t n = symbols.size();
   const auto rank_of = [&](size_t i) {
     const Merge* merge = t.merge_of(symbols[i], symbols[i + 1]);

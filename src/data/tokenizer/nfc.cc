@@ -152,6 +152,9 @@ bool may_need_nfc(std::string_view text) {
 }
 
 std::string normalize_nfc(std::string_view text) {
+  // Unicode's three steps over every stretch of valid UTF-8: decompose, put combining marks into
+  // the order of their classes (stable: marks of one class keep theirs), compose. Bytes that are no
+  // UTF-8 stay as they are and separate the stretches.
   if (!may_need_nfc(text)) return std::string(text);
   const Tables& t = tables();
   std::string out;

@@ -23,6 +23,8 @@ namespace {
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
+// The pattern with kSpaces in place of \s and \S. Inside a class the list goes in without brackets
+// of its own; \S there has no such form and stays, as does every other escape.
 std::string with_our_spaces(std::string_view pattern) {
   std::string out;
   bool in_class = false;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/tokenizer_impl.h"
@@ -101,10 +102,9 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
     impl.added_by[static_cast<uint8_t>(added.text[0])].push_back(&added);
   }
   for (auto& list : impl.added_by) {
-    std::stable_sort(list.begin(), list.end(),
-                     [](const AddedToken* added_token, const AddedToken* b) {
-                       return added_token->text.size() > b->text.size();
-                     });
+    std::stable_sort(list.begin(), list.end(), [](const AddedToken* a, const AddedToken* b) {
+      return a->text.size() > b->text.size();
+    });
   }
   if (impl.spec.eos < -1 || impl.spec.eos >= count) {
     fail("tokenizer", "end of text is id {}; expected 0 to {}", impl.spec.eos, count - 1);
@@ -138,12 +138,14 @@ void Tokenizer::save(const std::string& path) const { write_file_atomic(path, to
 void Tokenizer::save_folder(const std::string& folder) const {
   make_dirs(folder);
   save(join_path(folder, "tokenizer.json"));
-  nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                                   {"clean_up_tokenization_spaces", false}};
+  JsonWriter config({.indent = 2});
+  config.object()
+      .member("tokenizer_class", "PreTrainedTokenizerFast")
+      .member("clean_up_tokenization_spaces", false);
   if (eos_id() >= 0) {
-    config["eos_token"] = std::string(token_bytes(eos_id()));
+    config.member("eos_token", token_bytes(eos_id()));
   }
-  write_file_atomic(join_path(folder, "tokenizer_config.json"), config.dump(2) + "\n");
+  write_file_atomic(join_path(folder, "tokenizer_config.json"), config.end().take() + "\n");
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
@@ -198,6 +200,8 @@ Hash128 Tokenizer::content_hash() const { return impl_->content_hash; }
 
 void require_tokenizer_of(const std::string& model_folder, const Tokenizer& tokenizer,
                           const std::string& where, const std::string& advice) {
+  // Vocabulary and rules must be the same; a different end of text is only warned of, since models
+  // name their own, and a model without a tokenizer takes any.
   const std::string file = join_path(model_folder, "tokenizer.json");
   if (!file_exists(file)) return;
   const auto named = [](const Tokenizer& tokenizer) {

@@ -51,24 +51,24 @@ class SpecReader {
   }
 
  private:
-  void model(const JsonView& json_view) {
-    if (const std::string type = json_view.get_string("type", "BPE"); type != "BPE") {
-      json_view.fail(fmt::format("is a {} model; expected BPE", quote(type)));
+  void model(const JsonView& view) {
+    if (const std::string type = view.get_string("type", "BPE"); type != "BPE") {
+      view.fail(fmt::format("is a {} model; expected BPE", quote(type)));
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      if (const std::string affix = json_view.get_string(key, ""); !affix.empty()) {
-        json_view.fail(fmt::format("has {} {}; expected none", key, quote(affix)));
+      if (const std::string affix = view.get_string(key, ""); !affix.empty()) {
+        view.fail(fmt::format("has {} {}; expected none", key, quote(affix)));
       }
     }
-    if (json_view.has("dropout") && json_view.get_double("dropout") != 0) {
-      json_view.fail("has dropout; expected none");
+    if (view.has("dropout") && view.get_double("dropout") != 0) {
+      view.fail("has dropout; expected none");
     }
-    if (json_view.get_bool("byte_fallback", false)) {
-      json_view.fail("has byte_fallback; expected a byte-level vocabulary");
+    if (view.get_bool("byte_fallback", false)) {
+      view.fail("has byte_fallback; expected a byte-level vocabulary");
     }
-    spec_.ignore_merges = json_view.get_bool("ignore_merges", false);
-    vocabulary(json_view.at("vocab"));
-    merges(json_view.at("merges"));
+    spec_.ignore_merges = view.get_bool("ignore_merges", false);
+    vocabulary(view.at("vocab"));
+    merges(view.at("merges"));
   }
 
   int32_t id_of(const JsonView& value) {
@@ -116,6 +116,8 @@ class SpecReader {
     return found->second;
   }
 
+  // A merge is a pair of tokens, "a b" in older files and ["a", "b"] in newer ones, of which
+  // only the latter can have a blank in a token. Its rank is its place in the list.
   void merges(const JsonView& list) {
     const size_t count = list.size();
     if (!list.is_array()) {
@@ -147,91 +149,92 @@ class SpecReader {
     }
   }
 
-  void normalizer(const JsonView& json_view) {
-    const std::string type = json_view.get_string("type");
+  void normalizer(const JsonView& view) {
+    const std::string type = view.get_string("type");
     if (type == "NFC") {
       spec_.nfc = true;
     } else if (type == "Sequence") {
-      const JsonView parts = json_view.at("normalizers");
+      const JsonView parts = view.at("normalizers");
       for (size_t i = 0; i < parts.size(); ++i) {
         normalizer(parts.at(i));
       }
     } else {
-      json_view.fail(fmt::format("is {}; expected NFC or none", quote(type)));
+      view.fail(fmt::format("is {}; expected NFC or none", quote(type)));
     }
   }
 
-  void pre_tokenizer(const JsonView& json_view) {
-    const std::string type = json_view.get_string("type");
+  void pre_tokenizer(const JsonView& view) {
+    const std::string type = view.get_string("type");
     if (type == "Sequence") {
-      const JsonView parts = json_view.at("pretokenizers");
+      const JsonView parts = view.at("pretokenizers");
       for (size_t i = 0; i < parts.size(); ++i) {
         pre_tokenizer(parts.at(i));
       }
     } else if (type == "ByteLevel" && !byte_level_) {
       byte_level_ = true;
-      spec_.add_prefix_space = json_view.get_bool("add_prefix_space", true);
-      if (json_view.get_bool("use_regex", true)) {
-        split(json_view, kGpt2Pattern);
+      spec_.add_prefix_space = view.get_bool("add_prefix_space", true);
+      if (view.get_bool("use_regex", true)) {
+        split(view, kGpt2Pattern);
       }
       if (spec_.add_prefix_space && split_before_) {
-        json_view.fail("adds a blank to every piece of a Split; expected add_prefix_space false");
+        view.fail("adds a blank to every piece of a Split; expected add_prefix_space false");
       }
     } else if (type == "Split" && !byte_level_) {
-      const std::string behavior = json_view.get_string("behavior");
+      const std::string behavior = view.get_string("behavior");
       // Pieces between matches are kept by both; so are the matches themselves.
-      if (behavior != "Isolated" || json_view.get_bool("invert", false)) {
-        json_view.fail(
+      if (behavior != "Isolated" || view.get_bool("invert", false)) {
+        view.fail(
             fmt::format("has behavior {}; expected \"Isolated\", not inverted", quote(behavior)));
       }
-      split(json_view, json_view.at("pattern").get_string("Regex"));
+      split(view, view.at("pattern").get_string("Regex"));
       split_before_ = true;
     } else {
-      json_view.fail(
+      view.fail(
           fmt::format("is {}; expected ByteLevel, or one Split and then ByteLevel", quote(type)));
     }
   }
 
-  void split(const JsonView& json_view, const std::string& pattern) {
+  void split(const JsonView& view, const std::string& pattern) {
     if (!spec_.pattern.empty()) {
-      json_view.fail("splits a second time; expected one Split at most");
+      view.fail("splits a second time; expected one Split at most");
     }
     if (pattern.empty()) {
-      json_view.fail("has an empty pattern");
+      view.fail("has an empty pattern");
     }
     spec_.pattern = pattern;
   }
 
-  void decoder(const JsonView& json_view) {
-    const std::string type = json_view.get_string("type");
+  void decoder(const JsonView& view) {
+    const std::string type = view.get_string("type");
     if (type != "ByteLevel") {
-      json_view.fail(fmt::format("is {}; expected ByteLevel", quote(type)));
+      view.fail(fmt::format("is {}; expected ByteLevel", quote(type)));
     }
   }
 
+  // Added tokens are found in the text before it is split. One may repeat a token of the
+  // vocabulary, with the same id, or have an id that is free there.
   void added_tokens(const JsonView& list) {
     if (!list.is_array()) {
       list.fail("is no array");
     }
     for (size_t i = 0; i < list.size(); ++i) {
-      const JsonView json_view = list.at(i);
+      const JsonView view = list.at(i);
       AddedToken token;
-      token.text = json_view.get_string("content");
+      token.text = view.get_string("content");
       if (token.text.empty()) {
-        json_view.fail("is empty");
+        view.fail("is empty");
       }
-      token.id = id_of(json_view.at("id"));
-      token.special = json_view.get_bool("special", false);
-      token.single_word = json_view.get_bool("single_word", false);
-      token.lstrip = json_view.get_bool("lstrip", false);
-      token.rstrip = json_view.get_bool("rstrip", false);
-      token.normalized = json_view.get_bool("normalized", !token.special);
+      token.id = id_of(view.at("id"));
+      token.special = view.get_bool("special", false);
+      token.single_word = view.get_bool("single_word", false);
+      token.lstrip = view.get_bool("lstrip", false);
+      token.rstrip = view.get_bool("rstrip", false);
+      token.normalized = view.get_bool("normalized", !token.special);
       const auto found = ids_.find(token.text);
       std::string& slot = spec_.tokens[static_cast<size_t>(token.id)];
       if (found != ids_.end() ? found->second != token.id : !slot.empty()) {
-        json_view.fail(
-            fmt::format("gives {} id {}, which is taken or not its own in the vocabulary",
-                        quote(token.text), token.id));
+        view.fail(fmt::format("gives {} id {}, which is taken or not its own in the vocabulary",
+                              quote(token.text), token.id));
       }
       slot = token.text;
       spec_.added.push_back(std::move(token));

@@ -185,7 +185,8 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
   }
   const T low = std::numeric_limits<T>::lowest() / 4;
   for (int64_t i = 0; i < M; ++i) {
-    ws.top[i] = low, ws.sum[i] = 0;
+    ws.top[i] = low;
+    ws.sum[i] = 0;
   }
   for (int64_t j0 = 0; j0 < i0 + rows; j0 += N) {
     const int64_t keys = std::min(N, i0 + rows - j0), first = j0 - i0;
@@ -267,7 +268,8 @@ void backward_row(int64_t end, int64_t seen, T lse2, T delta, T scale, T* s, T* 
     step(j);  // rows are padded to whole vectors
   }
   for (j = seen; j < end; ++j) {
-    s[j] = ds[j] = 0;
+    s[j] = 0;
+    ds[j] = 0;
   }
 }
 
@@ -365,6 +367,8 @@ void attention(const KernelArgs& args) {
 
 template <typename T>
 void attention_bwd(const KernelArgs& args) {
+  // delta = sum dy * o per token and head, once; then a document and head of keys at a time, each
+  // with blocks of its own. As many threads as there is scratch for.
   const Heads<T> hs(args.in[1], args.in[2]);
   const T *dy = in<T>(args, 0), *o = in<T>(args, 4);
   Scratch scratch(args);

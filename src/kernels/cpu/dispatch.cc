@@ -23,7 +23,8 @@ void route_plan(const KernelArgs& args) {
   int64_t* next = Scratch(args).take<int64_t>(e);
   int64_t at = 0;
   for (int64_t i = 0; i < e; ++i) {
-    next[i] = at, at += counts[i];
+    next[i] = at;
+    at += counts[i];
   }
   for (int64_t i = 0; i < n; ++i) {
     row_of[i] = static_cast<int32_t>(next[ids[i]]++);

@@ -97,7 +97,9 @@ void gemm(const Gemm<T>& g, Scratch scratch) {
     double tm = static_cast<double>(ceil_div(mt, a)), tn = static_cast<double>(ceil_div(nt, b));
     double cost = tm * tn + 0.4 * tm * std::ceil(tn * NR / kBlockN) + 2.5 * tn;
     if (cost < best) {
-      best = cost, pm = a, pn = b;
+      best = cost;
+      pm = a;
+      pn = b;
     }
   }
   std::byte* base = scratch.take<std::byte>(pm * pn * each);

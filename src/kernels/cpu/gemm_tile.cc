@@ -181,7 +181,8 @@ void pack_rows(const T* src, int64_t ld, int64_t rows, int64_t cols, int64_t wid
       }
     }
     if (const int64_t rest = cols - whole * width; rest > 0) {
-      to += whole * panel, from += whole * width;
+      to += whole * panel;
+      from += whole * width;
       for (int64_t c = 0; c < rest; ++c) {
         to[c] = from[c];
       }

@@ -115,6 +115,7 @@ void grouped_linear_dx(const KernelArgs& args) {
       scratch);
 }
 
+/// dW of an expert sums over its rows: the inner dimension, which has no fixed length here.
 template <typename T>
 void grouped_linear_dw(const KernelArgs& args) {
   const T *dy = in<T>(args, 0), *x = in<T>(args, 1);

@@ -52,6 +52,7 @@ void rms_norm_bwd(const KernelArgs& args) {
 #pragma omp simd reduction(+ : dot)
         for (int64_t i = 0; i < d; ++i) dot += dyr[i] * g[i] * xr[i];
         const T c = dot * s * s * s / static_cast<T>(d);
+        // Two loops instead of a branch in one: it must vectorise.
         if (add_dx) {
 #pragma omp simd
           for (int64_t i = 0; i < d; ++i) {

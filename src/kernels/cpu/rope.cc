@@ -20,8 +20,10 @@ void frequencies(const graph::Attrs& attrs, int64_t d, double* f) {
     if (kind == "linear") {
       f[i] /= attrs.f("factor");
     } else if (kind == "llama3") {
-      const double factor = attrs.f("factor"), low = attrs.f("low_freq_factor"),
-                   high = attrs.f("high_freq_factor"), old = attrs.f("original_max_position");
+      const double factor = attrs.f("factor");
+      const double low = attrs.f("low_freq_factor");
+      const double high = attrs.f("high_freq_factor");
+      const double old = attrs.f("original_max_position");
       const double wavelength = 2 * std::numbers::pi / f[i];
       if (wavelength > old / low) {
         f[i] /= factor;
@@ -61,7 +63,8 @@ void rope(const KernelArgs& args) {
   T* cs = scratch.take<T>(tokens * d);
   auto angle = [&](int64_t p, int64_t i, double& c, double& s) {
     const double a = static_cast<double>(p) * f[i];
-    c = std::cos(a), s = std::sin(a);
+    c = std::cos(a);
+    s = std::sin(a);
   };
   if (table) {
     constexpr int64_t kStep = ops::kRopeStep;

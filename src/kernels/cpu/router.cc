@@ -28,10 +28,12 @@ void router(const KernelArgs& args) {
           top = std::max(top, x[i]);
         }
         for (int64_t i = 0; i < e; ++i) {
-          sum += p[i] = std::exp(x[i] - top);
+          p[i] = std::exp(x[i] - top);
+          sum += p[i];
         }
         for (int64_t i = 0; i < e; ++i) {
-          acc[i] += p[i] /= sum;
+          p[i] /= sum;
+          acc[i] += p[i];
         }
         // Insertion into a sorted list of k: a later index enters only with a larger probability.
         int32_t* id = ids + t * k;
