@@ -209,8 +209,9 @@ std::string task_name(const Program& program, ClassId cls, TaskId task) {
   const RankClass& rank_class = program.classes[cls];
   const Task& named = rank_class.tasks[task];
   std::string name = program.kind(named).op;
-  if (named.layer >= 0 && named.phase < Phase::grad) {
-    name += fmt::format(" L{}", named.layer);
+  const std::string place = graph::layer_name(named.layer, program.num_layers);
+  if (named.phase < Phase::grad && !place.empty() && !name.starts_with(place)) {
+    name += " " + place;
   }
   if (named.micro_batch >= 0) {
     name += fmt::format(" mb{}", named.micro_batch);
