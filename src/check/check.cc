@@ -178,7 +178,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
 
 const char* to_string(ProblemClass problem_class) {
   constexpr const char* kNames[] = {"structure", "order", "memory", "value"};
-  return kNames[static_cast<int>(problem_class)];
+  return kNames[place_of(problem_class)];
 }
 
 std::vector<RuleInfo> rules() {

@@ -18,8 +18,8 @@
 namespace hocket::check {
 
 struct TaskRef {
-  int32_t cls = -1;
-  int32_t task = -1;
+  program::ClassId cls = program::kNone;
+  program::TaskId task = program::kNone;
   bool operator==(const TaskRef&) const = default;
   auto operator<=>(const TaskRef&) const = default;
 };
@@ -46,14 +46,14 @@ struct Claim {
 };
 
 struct LiveBuffer {
-  int32_t buffer = -1;
+  program::BufferId buffer = program::kNone;
   int64_t bytes = 0;
   std::string what;  ///< "f32[512,2048], written by linear L3 mb2 fwd (task 118)"
 };
 
 /// Memory of one rank of a class, recomputed from the planned offsets.
 struct ClassMemory {
-  int32_t cls = 0;
+  program::ClassId cls = 0;
   program::Memory planned;
   TaskRef peak_task;  ///< while it runs, the most bytes are alive (only when over budget)
   std::vector<LiveBuffer> largest;  ///< alive then, largest first (only when over budget)

@@ -58,8 +58,8 @@ std::string Values::describe(ExprId expr) const {
       break;
   }
   const Application& app = ref_.terms.app(term.a);
-  const graph::Node& node = graph.nodes[static_cast<size_t>(app.node)];
-  const std::string& name = graph.tensor(node.out[static_cast<size_t>(term.b)]).name;
+  const graph::Node& node = graph.nodes[app.node];
+  const std::string& name = graph.tensor(node.out[term.b]).name;
   return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, app.micro_batch),
                      app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
 }
@@ -83,8 +83,7 @@ std::vector<TaskRef> Values::carriers(ExprId expr) const {
   for (size_t cls = 0; cls < values_.size(); ++cls) {
     for (size_t buffer = 0; buffer < values_[cls].size() && list.size() < kMost; ++buffer) {
       if (values_[cls][buffer].expr != expr) continue;
-      const int32_t writer =
-          hazards_.writer(static_cast<int32_t>(cls), static_cast<BufferId>(buffer));
+      const int32_t writer = hazards_.writer(cls, buffer);
       if (writer >= 0) {
         list.push_back(ctx_.ref(writer));
       }
@@ -154,17 +153,17 @@ std::string Values::whereabouts(ExprId want, ExprId got, std::vector<TaskRef>* w
   std::vector<bool> computed(static_cast<size_t>(ref_.terms.num_apps()), false);
   for (AppId app : made_) {
     if (app >= 0) {
-      computed[static_cast<size_t>(app)] = true;
+      computed[app] = true;
     }
   }
   std::string elsewhere, nowhere;
   for (ExprId expr : missing) {
     const Expr& term = ref_.terms[expr];
     if (term.kind != Expr::Kind::output) continue;
-    if (computed[static_cast<size_t>(term.a)]) {
+    if (computed[term.a]) {
       if (!elsewhere.empty()) continue;
       const std::vector<TaskRef> from = makers(expr);
-      const BufferId to = ctx_.task(from[0]).out[static_cast<size_t>(term.b)];
+      const BufferId to = ctx_.task(from[0]).out[term.b];
       elsewhere = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
                               ctx_.buffer_name(from[0].cls, to));
       add(from);
@@ -220,7 +219,7 @@ AppId Values::closest(const Task& task, const KindInfo& info) const {
         }
       }
     }
-    const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+    const graph::Node& node = ref_.graph().nodes[app.node];
     if (app.micro_batch == task.micro_batch) {
       score += 2;
     }
@@ -244,10 +243,10 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
   for (size_t head = 0; head < queue.size() && queue.size() < 256; ++head) {
     const TaskRef at = queue[head];
     const Task& task = ctx_.task(at);
-    const AppId made = made_[static_cast<size_t>(ctx_.global(at.cls, at.task))];
+    const AppId made = made_[ctx_.global(at.cls, at.task)];
     if (made >= 0 && !(at == ref)) {
       const Application& app = ref_.terms.app(made);
-      const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+      const graph::Node& node = ref_.graph().nodes[app.node];
       const bool mb =
           task.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != task.micro_batch;
       const bool layer = task.layer >= 0 && node.layer >= 0 && node.layer != task.layer;
@@ -290,7 +289,7 @@ void Values::explain_unknown(TaskRef ref) {
   }
   const std::vector<ExprId> got = exprs_;
   const Application app = ref_.terms.app(want);
-  const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+  const graph::Node& node = ref_.graph().nodes[app.node];
   text += fmt::format("; the nearest in the graph is {}{} (node {})", node.op,
                       coordinates(node, app.micro_batch), app.node);
   if (app.key != info.key) {
@@ -320,7 +319,7 @@ void Values::explain_unknown(TaskRef ref) {
     }
   }
   if (const TaskRef cause = misplaced_ancestor(ref); cause.cls >= 0) {
-    const AppId made = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
+    const AppId made = made_[ctx_.global(cause.cls, cause.task)];
     text += fmt::format("; it goes back to {}, which computes {}", ctx_.name(cause),
                         describe(ref_.terms.output(made, 0)));
     related.insert(related.begin(), ref);
@@ -334,15 +333,14 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
   // All inputs are told with their layouts, since any of them may be the one to change; writers of
   // partial values come first among the related tasks: a forgotten reduction is the usual cause.
   const Task& task = ctx_.task(ref);
-  const std::string& axis = ctx_.program.mesh.axes[static_cast<size_t>(signature.bad_axis)].name;
+  const std::string& axis = ctx_.program.mesh.axes[signature.bad_axis].name;
   std::vector<TaskRef> related;
   std::string text = fmt::format(
       "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
   bool partial = false;
   bool split = false;
   for (size_t i = 0; i < task.in.size(); ++i) {
-    const Placement placement =
-        ctx_.layouts[signature.in[i]].on[static_cast<size_t>(signature.bad_axis)];
+    const Placement placement = ctx_.layouts[signature.in[i]].on[signature.bad_axis];
     partial |= placement.is_partial();
     split |= placement.is_split();
     text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, task.in[i]),
@@ -366,7 +364,7 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
   ctx_.report("layout-legal", ProblemClass::value, ref, related, text, fix);
 }
 
-void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got) {
+void Values::explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got) {
   std::vector<TaskRef> related;
   const int32_t writer = hazards_.writer(cls, buffer);
   TaskRef task{cls, -1};

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/id.h"
 #include "base/text.h"
 
 namespace hocket::checkpoint {
@@ -223,8 +224,8 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
 
 }  // namespace
 
-int64_t size_of(StoredType type) { return kTypes[static_cast<size_t>(type)].size; }
-const char* to_string(StoredType type) { return kTypes[static_cast<size_t>(type)].name; }
+int64_t size_of(StoredType type) { return kTypes[place_of(type)].size; }
+const char* to_string(StoredType type) { return kTypes[place_of(type)].name; }
 
 Header parse_header(std::string_view file, const std::string& where) {
   // Eight bytes of length, little-endian; that many of JSON; the data. Nothing is believed before
@@ -235,7 +236,7 @@ Header parse_header(std::string_view file, const std::string& where) {
   }
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) {
-    length = length << 8 | static_cast<unsigned char>(file[static_cast<size_t>(i)]);
+    length = length << 8 | static_cast<unsigned char>(file[i]);
   }
   if (length > kMaxHeader) {
     fail(where, "the header claims {} bytes; expected at most {}: not a safetensors file", length,

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/id.h"
 #include "base/json_writer.h"
 #include "base/units.h"
 #include "check/check.h"
@@ -20,7 +21,7 @@ namespace {
 
 const char* name_of(check::Localisation localisation) {
   constexpr const char* kNames[] = {"accepted", "exact", "near", "missed"};
-  return kNames[static_cast<int>(localisation)];
+  return kNames[place_of(localisation)];
 }
 
 /// `count` random faults, one at a time, and what the check says to each.

@@ -160,9 +160,7 @@ double Trigram::Order::interpolate(const History* history, int32_t w, double low
   if (history == nullptr) return lower;
   const auto begin = token.begin() + history->begin, end = token.begin() + history->end;
   const auto at = std::lower_bound(begin, end, w);
-  const double seen = at != end && *at == w
-                          ? static_cast<double>(count[static_cast<size_t>(at - token.begin())])
-                          : 0;
+  const double seen = at != end && *at == w ? static_cast<double>(count[at - token.begin()]) : 0;
   const auto types = static_cast<double>(history->end - history->begin);
   return (seen + types * lower) / (static_cast<double>(history->total) + types);
 }

@@ -193,12 +193,12 @@ void Shard::read(int64_t begin, std::span<int32_t> out) const {
 
 int64_t Shard::document_begin(int64_t d) const {
   HOCKET_CHECK(d >= 0 && d <= info_.documents, "document {} of {}", d, info_.documents);
-  return begins_[static_cast<size_t>(d)];
+  return begins_[d];
 }
 
 int64_t Shard::document_bytes(int64_t d) const {
   HOCKET_CHECK(d >= 0 && d < info_.documents, "document {} of {}", d, info_.documents);
-  return bytes_[static_cast<size_t>(d)];
+  return bytes_[d];
 }
 
 void Shard::verify() const {

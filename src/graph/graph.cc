@@ -7,12 +7,12 @@ namespace hocket::graph {
 
 const char* to_string(Phase phase) {
   constexpr const char* kNames[] = {"forward", "backward", "optimizer"};
-  return kNames[static_cast<int>(phase)];
+  return kNames[place_of(phase)];
 }
 
 const char* to_string(TensorKind kind) {
   constexpr const char* kNames[] = {"activation", "param", "state", "input"};
-  return kNames[static_cast<int>(kind)];
+  return kNames[place_of(kind)];
 }
 
 TensorId Graph::add_tensor(Tensor tensor) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/id.h"
 #include "graph/output_set.h"
 #include "graph/tensor_type.h"
 
@@ -16,7 +17,7 @@ namespace hocket::graph {
 
 using TensorId = int32_t;
 using NodeId = int32_t;
-inline constexpr int32_t kNone = -1;
+using hocket::kNone;
 /// Node::layer of optimizer nodes that run on every pipeline stage (the clipping factor).
 inline constexpr int32_t kEveryStage = -2;
 

@@ -41,7 +41,7 @@ class TraceBuilder {
 
   const program::Program& program_;
   Trace trace_;
-  std::vector<int32_t> class_of_rank_;
+  std::vector<program::ClassId> class_of_rank_;
   std::vector<StringId> kind_, recomputed_;  // per Kind: op, "op (recompute)"
   std::vector<StringId> phase_;
   std::map<std::pair<program::GroupId, int32_t>, int32_t> group_of_rank_;

@@ -141,7 +141,7 @@ void RunReport::after_step(engine::Session& session, int64_t step) {
 void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int64_t steps_done) {
   measured_.assign(session.program().classes.size(), {});
   for (int32_t r = 0; r < session.run().size(); ++r) {
-    program::Memory& most = measured_[static_cast<size_t>(session.program().class_of(r))];
+    program::Memory& most = measured_[session.program().class_of(r)];
     const program::Memory memory = measured_memory(session, evaluator, r);
     if (memory.total() > most.total()) {
       most = memory;
@@ -274,8 +274,7 @@ void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session
   }
   diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    report.memory.push_back(
-        diagnose::memory_plan_of(program, static_cast<int32_t>(cls), &measured));
+    report.memory.push_back(diagnose::memory_plan_of(program, cls, &measured));
     report.memory[cls].planned = prediction_.memory[cls];
     report.memory[cls].measured = measured_[cls];
   }

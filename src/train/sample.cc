@@ -30,20 +30,18 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, 
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   auto by_logit = [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] != logits[static_cast<size_t>(b)]
-               ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]
-               : a < b;
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
   };
   if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), by_logit);
   std::sort(order.begin(), order.end(), by_logit);
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
     order.resize(static_cast<size_t>(options.top_k));
   }
-  const double top = logits[static_cast<size_t>(order[0])];
+  const double top = logits[order[0]];
   std::vector<double> p;
   double sum = 0;
   for (int32_t id : order) {
-    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / options.temperature));
+    p.push_back(std::exp((logits[id] - top) / options.temperature));
     sum += p.back();
   }
   double kept = 0;
@@ -105,7 +103,7 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
     // A position below 0 is a row without a token.
     batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
     if (i < count) {
-      batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
+      batch.tokens[at] = ids[begin + i];
     }
   }
   session.feed(batch);

@@ -108,7 +108,7 @@ class Walk {
 
  private:
   int64_t add(int rank, Lane lane, const Op& op, int64_t ready, const char* phase, int mb) {
-    int64_t& free = free_[static_cast<size_t>(rank)][static_cast<size_t>(lane)];
+    int64_t& free = free_[rank][place_of(lane)];
     TraceEvent e;
     e.start_ns = std::max(free, ready) + 1500;
     const double wobble = std::exp(noise_ * std::normal_distribution<>()(rng_));
@@ -197,7 +197,7 @@ class Walk {
     }
     return end;
   }
-  int64_t last(int rank) { return free_[static_cast<size_t>(rank)][0]; }
+  int64_t last(int rank) { return free_[rank][0]; }
   void transfer(int from, int to, int mb, int64_t ready, const char* phase,
                 std::map<std::pair<int, int>, int64_t>* arrivals) {
     const Op op{"send", 0, 4 * kTokens * kHidden * 2, -1};

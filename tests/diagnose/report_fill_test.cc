@@ -111,7 +111,7 @@ program::Program small_program() {
     b.type.dims = {n};
     b.name = name;
     cls.buffers.push_back(b);
-    return static_cast<program::BufferId>(cls.buffers.size() - 1);
+    return cls.buffers.size() - 1;
   };
   const auto task = [&](const char* op, Phase phase, std::vector<program::BufferId> in,
                         std::vector<program::BufferId> out, int64_t workspace) {

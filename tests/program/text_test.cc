@@ -65,7 +65,7 @@ TEST(ProgramText, PrintsOneClassAndDot) {
     const std::string dot = to_dot(p, 1);
     EXPECT_EQ(dot.rfind("digraph", 0), 0u);
     for (size_t t = 0; t < p.classes[1].tasks.size(); ++t) {
-      ASSERT_NE(dot.find(task_name(p, 1, static_cast<TaskId>(t)) + "\\n"), dot.npos);
+      ASSERT_NE(dot.find(task_name(p, 1, t) + "\\n"), dot.npos);
     }
     break;
   }

@@ -68,10 +68,10 @@ Trace random_trace(uint64_t seed, int events) {
     TraceEvent e;
     e.rank = static_cast<int32_t>(pick(0, 2));
     e.lane = static_cast<uint16_t>(pick(0, program::kNumLanes - 1));
-    int64_t& now = clock[static_cast<size_t>(e.rank)][e.lane];
+    int64_t& now = clock[e.rank][e.lane];
     e.start_ns = now += pick(0, 2000);
     e.end_ns = now += pick(0, int64_t{1} << pick(0, 36));
-    e.kind = trace.intern(kinds[static_cast<size_t>(pick(0, 3))]);
+    e.kind = trace.intern(kinds[pick(0, 3)]);
     if (pick(0, 1)) {
       e.name = trace.intern("name " + std::to_string(pick(0, 9)));
     }
