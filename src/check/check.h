@@ -86,7 +86,7 @@ struct Verdict {
   std::vector<Claim> proved;             ///< empty when something was refused
   std::vector<std::string> assumptions;  ///< what the proof takes for granted
   std::vector<std::string> outside;      ///< what it says nothing about
-  std::vector<ClassMemory> memory;
+  std::vector<ClassMemory> memory;       ///< of every class; empty without a memory plan
   /// Ragged buffers are planned for this many times the rows of even routing (the least of them);
   /// 0: there are none, or no reference to tell.
   double ragged_factor = 0;
@@ -126,7 +126,8 @@ Verdict check_structure(const program::Program& program, const CheckOptions& opt
 /// which assumptions, and what lies outside.
 std::string to_text(const Verdict& verdict);
 
-/// The certificate: the same as JSON, with the program's hash.
-std::string to_json(const Verdict& verdict);
+/// The certificate: the same as JSON, with the program's hash. `evaluation`: the verdict on the
+/// program that evaluates beside this one, or null.
+std::string to_json(const Verdict& verdict, const Verdict* evaluation = nullptr);
 
 }  // namespace hocket::check

@@ -17,10 +17,11 @@ namespace {
 
 constexpr int kMaxTerms = 3;
 
-std::string coordinates(const graph::Node& node, int32_t micro_batch) {
+std::string coordinates(const graph::Graph& graph, const graph::Node& node, int32_t micro_batch) {
   std::string text;
-  if (node.layer >= 0) {
-    text += fmt::format(" L{}", node.layer);
+  const std::string place = graph::layer_name(node.layer, graph.num_layers);
+  if (!place.empty() && !node.op.starts_with(place)) {
+    text += " " + place;
   }
   if (micro_batch >= 0) {
     text += fmt::format(" mb{}", micro_batch);
@@ -60,7 +61,7 @@ std::string Values::describe(ExprId expr) const {
   const Application& app = ref_.terms.app(term.a);
   const graph::Node& node = graph.nodes[app.node];
   const std::string& name = graph.tensor(node.out[term.b]).name;
-  return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, app.micro_batch),
+  return fmt::format("{}{}{} ('{}')", node.op, coordinates(graph, node, app.micro_batch),
                      app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
 }
 
@@ -291,7 +292,7 @@ void Values::explain_unknown(TaskRef ref) {
   const Application app = ref_.terms.app(want);
   const graph::Node& node = ref_.graph().nodes[app.node];
   text += fmt::format("; the nearest in the graph is {}{} (node {})", node.op,
-                      coordinates(node, app.micro_batch), app.node);
+                      coordinates(ref_.graph(), node, app.micro_batch), app.node);
   if (app.key != info.key) {
     text +=
         fmt::format(": attributes are {}; expected {}", graph::to_string(ref_.keys[info.key].attrs),

@@ -139,9 +139,10 @@ std::vector<Listing> list(const graph::Graph& g) {
     const std::string kind =
         fmt::format("{}{} {}", node.op, to_string(node.attrs), types_of(in, out));
     l.kinds.push_back(kind);
-    l.lines.push_back(fmt::format("{} {} L{}{}{} of{}", kind, to_string(node.phase), node.layer,
-                                  node.recompute ? " recompute" : "",
-                                  node.accumulate.empty() ? "" : " +=", names));
+    const std::string place = graph::layer_name(node.layer, g.num_layers);
+    l.lines.push_back(fmt::format(
+        "{} {} {}{}{} of{}", kind, to_string(node.phase), place.empty() ? "every stage" : place,
+        node.recompute ? " recompute" : "", node.accumulate.empty() ? "" : " +=", names));
   }
   l.facts = {number("nodes", g.nodes.size()), number("tensors", g.tensors.size()),
              number("parameters with a gradient", g.grads.size())};

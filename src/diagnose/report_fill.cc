@@ -249,11 +249,12 @@ std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
   return lives;
 }
 
-/// "linear, layer 3, micro-batch 0".
+/// "linear, L3, micro-batch 0".
 std::string describe(const program::Program& program, const program::Task& task) {
   std::string text = program.kind(task).op;
-  if (task.layer >= 0 && task.phase < Phase::grad) {
-    text += fmt::format(", layer {}", task.layer);
+  const std::string place = graph::layer_name(task.layer, program.num_layers);
+  if (task.phase < Phase::grad && !place.empty() && !text.starts_with(place)) {
+    text += ", " + place;
   }
   if (task.micro_batch >= 0) {
     text += fmt::format(", micro-batch {}", task.micro_batch);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/graph.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 
 namespace hocket::graph {
@@ -45,6 +47,13 @@ TensorId Graph::find(std::string_view name) const {
     if (tensors[i].name == name) return static_cast<TensorId>(i);
   }
   return kNone;
+}
+
+std::string layer_name(int32_t layer, int32_t num_layers) {
+  const bool known = num_layers > 0;
+  if (layer >= 0 && (!known || layer < num_layers)) return fmt::format("L{}", layer);
+  if (!known || layer == kEveryStage) return "";
+  return layer < 0 ? "embedding" : "head";
 }
 
 }  // namespace hocket::graph

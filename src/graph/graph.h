@@ -94,6 +94,10 @@ struct Graph {
   TensorId find(std::string_view name) const;  ///< kNone when absent
 };
 
+/// Where in a model of `num_layers` a node or task with this Node::layer is: "embedding", "L3",
+/// "head". Empty of what belongs to all of the model; `num_layers` 0: of all but "L3".
+std::string layer_name(int32_t layer, int32_t num_layers);
+
 /// Text form of a graph, one line per tensor and node; `parse_graph(print(g))` equals g.
 std::string print(const Graph& graph);
 Graph parse_graph(std::string_view text);

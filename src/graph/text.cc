@@ -287,9 +287,9 @@ std::string to_dot(const Graph& graph) {
   std::vector<bool> shown(graph.tensors.size(), false);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
+    const std::string place = layer_name(node.layer, graph.num_layers);
     out += fmt::format("  n{} [label=\"{}{}\", style=filled, fillcolor=\"{}\"];\n", i, node.op,
-                       node.layer >= 0 ? fmt::format(" L{}", node.layer) : "",
-                       kColours[place_of(node.phase)]);
+                       place.empty() ? "" : " " + place, kColours[place_of(node.phase)]);
     for (TensorId id : node.in) {
       const Tensor& tensor = graph.tensor(id);
       if (tensor.producer != kNone && tensor.producer != static_cast<NodeId>(i)) {

@@ -238,6 +238,7 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   Program program;
   program.mesh = plan.mesh();
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
+  program.num_layers = graph.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
   const int stages = static_cast<int>(plan.pp);
   const int micro_batches = program.num_micro_batches;

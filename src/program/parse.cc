@@ -108,6 +108,15 @@ class Parser {
   void line(std::string_view raw);
 
  private:
+  /// The number of a line of its own.
+  int32_t count(Words& words, std::string_view what) const {
+    const auto number = parse_number<int64_t>(words.next());
+    if (number < 1 || number > 1 << 20) {
+      bad(fmt::format("{} is {}; expected 1 or more", what, number));
+    }
+    words.expect_all_taken();
+    return static_cast<int32_t>(number);
+  }
   // One overload per type that a field may have.
   void read(std::string_view text, bool* value) const {
     const auto number = parse_number<int64_t>(text);
@@ -295,19 +304,11 @@ void Parser::line(std::string_view raw) {
   Words words(raw);
   const std::string_view what = words.next();
   if (what == "micro_batches") {
-    const auto count = parse_number<int64_t>(words.next());
-    if (count < 1 || count > 1 << 20) {
-      bad(fmt::format("micro_batches is {}; expected 1 or more", count));
-    }
-    program.num_micro_batches = static_cast<int32_t>(count);
-    words.expect_all_taken();
+    program.num_micro_batches = count(words, what);
+  } else if (what == "layers") {
+    program.num_layers = count(words, what);
   } else if (what == "ranks_per_node") {
-    const auto count = parse_number<int64_t>(words.next());
-    if (count < 1 || count > 1 << 20) {
-      bad(fmt::format("ranks_per_node is {}; expected 1 or more", count));
-    }
-    program.ranks_per_node = static_cast<int32_t>(count);
-    words.expect_all_taken();
+    program.ranks_per_node = count(words, what);
   } else if (what == "axis") {
     axis(words);
   } else if (what == "kind") {

@@ -17,17 +17,23 @@ E parse_enum(std::string_view text, const char* const (&names)[N], const char* w
   }
   fail("program", "unknown {} '{}'; expected one of {}", what, text, fmt::join(names, ", "));
 }
+/// Also of a value that no enumerator has: an edited program is printed before it is refused.
+template <typename E, size_t N>
+const char* name_of(E value, const char* const (&names)[N]) {
+  const size_t index = place_of(value);
+  return index < N ? names[index] : "unknown";
+}
 constexpr const char* kLanes[] = {"compute",  "intra", "inter", "intra_rx",
                                   "inter_rx", "h2d",   "d2h",   "host"};
 constexpr const char* kPhases[] = {"forward", "backward", "grad", "optimizer"};
 constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output"};
 }  // namespace
 
-const char* to_string(Lane lane) { return kLanes[place_of(lane)]; }
+const char* to_string(Lane lane) { return name_of(lane, kLanes); }
 Lane parse_lane(std::string_view text) { return parse_enum<Lane>(text, kLanes, "lane"); }
-const char* to_string(Phase phase) { return kPhases[place_of(phase)]; }
+const char* to_string(Phase phase) { return name_of(phase, kPhases); }
 Phase parse_phase(std::string_view text) { return parse_enum<Phase>(text, kPhases, "phase"); }
-const char* to_string(BufferKind kind) { return kBufferKinds[place_of(kind)]; }
+const char* to_string(BufferKind kind) { return name_of(kind, kBufferKinds); }
 BufferKind parse_buffer_kind(std::string_view text) {
   return parse_enum<BufferKind>(text, kBufferKinds, "buffer kind");
 }
@@ -203,8 +209,9 @@ std::string task_name(const Program& program, ClassId cls, TaskId task) {
   const RankClass& rank_class = program.classes[cls];
   const Task& named = rank_class.tasks[task];
   std::string name = program.kind(named).op;
-  if (named.layer >= 0 && named.phase < Phase::grad) {
-    name += fmt::format(" L{}", named.layer);
+  const std::string place = graph::layer_name(named.layer, program.num_layers);
+  if (named.phase < Phase::grad && !place.empty() && !name.starts_with(place)) {
+    name += " " + place;
   }
   if (named.micro_batch >= 0) {
     name += fmt::format(" mb{}", named.micro_batch);

@@ -221,6 +221,7 @@ struct Program {
   std::string config;  ///< resolved run configuration (JSON, one line): model, data, train, plan
   Mesh mesh;
   int32_t num_micro_batches = 1;
+  int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
   std::vector<Kind> kinds;
   std::vector<Group> groups;
@@ -255,6 +256,7 @@ struct Program {
   static constexpr void fields(Visitor&& visit) {
     visit(Field("config").label(), &Program::config);
     visit(Field("micro_batches").always(), &Program::num_micro_batches);
+    visit(Field("layers").label(), &Program::num_layers);
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
     visit(Field("axis"), &Program::mesh);
     visit(Field("kind"), &Program::kinds);
@@ -282,7 +284,8 @@ std::string identity(const Program& program, const Kind& kind);
 Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, ClassId cls);
 
-/// "linear_dw L3 mb2 bwd (task 118)": how a task is named in messages and traces.
+/// "linear_dw L3 mb2 backward (stage0 task 118)": how a task is named in messages and traces. The
+/// place in the model is as graph::layer_name says; the ops of the embedding say it themselves.
 std::string task_name(const Program& program, ClassId cls, TaskId task);
 
 }  // namespace hocket::program

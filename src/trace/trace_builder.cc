@@ -27,6 +27,14 @@ TraceBuilder::TraceBuilder(const program::Program& program, std::string title, s
   }
 }
 
+StringId TraceBuilder::layer_name(int32_t layer) {
+  const auto [at, added] = layer_.try_emplace(layer, 0);
+  if (added) {
+    at->second = trace_.intern(graph::layer_name(layer, program_.num_layers));
+  }
+  return at->second;
+}
+
 void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns,
                        int64_t end_ns) {
   // What an event carries beyond its times is the task's: kind, coordinates, cost. A collective
@@ -49,7 +57,7 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
   event.step = step;
   event.micro_batch = done.micro_batch;
   event.stage = cls.stage;
-  event.layer = done.layer;
+  event.layer = layer_name(done.layer);
   event.lane = static_cast<uint16_t>(done.lane);
   if (done.group != program::kNone) {
     event.group = group_instance(done.group, rank);

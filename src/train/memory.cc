@@ -37,11 +37,11 @@ const char* remedy(const engine::Run& run, const program::Memory& need) {
 
 }  // namespace
 
-std::vector<program::Memory> planned_memory(const engine::Run& run, const program::Program& program,
-                                            bool evaluates) {
+std::vector<program::Memory> planned_memory(const program::Program& program,
+                                            const program::Program* evaluation) {
   std::vector<program::Memory> planned = program::memory_of(program);
-  if (!evaluates) return planned;
-  const std::vector<int64_t> beside = engine::evaluation_bytes(run);
+  if (evaluation == nullptr) return planned;
+  const std::vector<int64_t> beside = engine::evaluation_bytes(*evaluation);
   for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) {
     planned[c].evaluation = beside[c];
   }

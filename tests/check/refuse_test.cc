@@ -436,7 +436,17 @@ TEST(Refuse, ProgramWithoutAMemoryPlan) {
   expect_refused(check(c.program, c.graph), "has-plan", {"class 0", "no memory plan"});
   CheckOptions between_passes;
   between_passes.allow_unplanned = true;
-  EXPECT_TRUE(check(c.program, c.graph, between_passes).ok());
+  const Verdict without = check(c.program, c.graph, between_passes);
+  EXPECT_TRUE(without.ok());
+  EXPECT_TRUE(without.memory.empty());
+  const std::string memory_claim = "a rank takes at most the memory below";
+  EXPECT_EQ(to_text(without).find(memory_claim), std::string::npos);
+  EXPECT_EQ(to_text(without).find("memory of stage"), std::string::npos);
+  // With a plan both are there.
+  c = make(2, 1, 1, 1);
+  const std::string planned = to_text(check(c.program, c.graph));
+  EXPECT_NE(planned.find(memory_claim), std::string::npos);
+  EXPECT_NE(planned.find("memory of stage 1"), std::string::npos);
   // One class without a plan is a fault in any program.
   c = make(2, 1, 1, 1);
   for (auto& b : c.program.classes[1].buffers) {

@@ -119,7 +119,7 @@ class Walk {
     e.lane = static_cast<uint16_t>(lane);
     e.step = step_;
     e.micro_batch = mb;
-    e.layer = op.layer;
+    e.layer = trace_.intern(graph::layer_name(op.layer, kLayers));
     e.stage = rank * stages_ / ranks_;
     e.bytes = static_cast<int64_t>(op.bytes);
     e.flops = op.flops;
@@ -261,9 +261,9 @@ MemoryPlan demo_memory(const Trace& step, int rank, const std::string& name) {
       bytes = kind[0] == 'g' ? 2'100'000 : kind[0] == 'e' ? 4'194'304 : 524'288;
     }
     plan.blocks.push_back(
-        {fmt::format("output of {}, layer {}, micro-batch {}", kind, e.layer, e.micro_batch), what,
-         1e-9 * static_cast<double>(e.start_ns), 1e-9 * static_cast<double>(tasks[end]->end_ns), 0,
-         bytes});
+        {fmt::format("output of {}, {}, micro-batch {}", kind, step.text(e.layer), e.micro_batch),
+         what, 1e-9 * static_cast<double>(e.start_ns),
+         1e-9 * static_cast<double>(tasks[end]->end_ns), 0, bytes});
     MemoryBlock& b = plan.blocks.back();
     std::vector<std::pair<int64_t, int64_t>> taken;
     for (const MemoryBlock& o : plan.blocks) {

@@ -127,7 +127,6 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
   for (uint64_t seed = 1; even_plans < 40 && seed <= 120; ++seed) {
     const Case c = ep_case(seed);
     const engine::Run run = engine::parse_run(c.text, c.name, {});
-    const std::vector<int64_t> evaluation_planned = engine::evaluation_bytes(run);
     engine::Stores stores(static_cast<size_t>(run.plan.world()));
     engine::Compiled compiled = engine::compile(run);
     engine::initialise(compiled.reference, compiled.program, seed, stores);
@@ -135,6 +134,7 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
                             engine::executor_options(run));
     engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)),
                                kernels::cpu_backend(), stores, engine::executor_options(run));
+    const std::vector<int64_t> evaluation_planned = engine::evaluation_bytes(evaluation.program());
     const std::vector<program::Memory> certified = program::memory_of(session.program());
     const size_t ranks = static_cast<size_t>(session.run().size());
     std::vector<bool> beyond(ranks, false);

@@ -169,9 +169,9 @@ TEST(ProgramFields, AllButLabelsAreInTheHash) {
     }
   });
   // A field joins this list by being marked as a label, never by being forgotten.
-  const std::set<std::string> expected = {"program.config",     "segment.name",
-                                          "class.name",         "step buffer.tensor",
-                                          "step buffer.layout", "parameter.tensor"};
+  const std::set<std::string> expected = {
+      "program.config",     "program.layers",     "segment.name",    "class.name",
+      "step buffer.tensor", "step buffer.layout", "parameter.tensor"};
   std::set<std::string> all = expected;
   for (const char* op : {"linear", "all_reduce", "recv"}) {
     for (const char* field : {"phase", "mb", "layer", "segment", "recompute", "node"}) {
