@@ -244,7 +244,7 @@ double seconds(Library& library, const Product& p, const Operands& x) {
 
 double quantile(std::vector<double> v, double q) {
   std::sort(v.begin(), v.end());
-  return v[static_cast<size_t>(q * static_cast<double>(v.size() - 1) + 0.5)];
+  return v[q * static_cast<double>(v.size() - 1) + 0.5];
 }
 
 struct Buffers {

@@ -166,7 +166,7 @@ void run(benchmark::State& state, const Case& c, kernels::Backend& backend) {
     out.push_back({memory.back().get(), &c.out[i]});
     for (auto [from, to] : c.inplace) {
       if (to == static_cast<int>(i)) {
-        out.back().data = in[static_cast<size_t>(from)].data;
+        out.back().data = in[from].data;
       }
     }
     bytes += c.out[i].bytes();

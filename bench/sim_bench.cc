@@ -19,11 +19,11 @@ using program::Task;
 class KindDurations : public Durations {
  public:
   explicit KindDurations(const Program& p) : p_(p) {}
-  int64_t work_ns(int32_t cls, TaskId t) override {
+  int64_t work_ns(program::ClassId cls, TaskId t) override {
     return 1000 + 37 * p_.classes[size_t(cls)].tasks[size_t(t)].kind;
   }
   int32_t shape_of(std::span<const int32_t>) override { return 0; }
-  int64_t transfer_ns(int32_t cls, TaskId t, int32_t) override { return work_ns(cls, t); }
+  int64_t transfer_ns(program::ClassId cls, TaskId t, int32_t) override { return work_ns(cls, t); }
 
  private:
   const Program& p_;
@@ -59,7 +59,7 @@ Program pipeline(int32_t pp, int32_t dp, int32_t layers, int32_t mb) {
       t.lane = lane;
       t.deps = std::move(deps);
       c.tasks.push_back(std::move(t));
-      return static_cast<TaskId>(c.tasks.size() - 1);
+      return c.tasks.size() - 1;
     };
     const auto message = [&](bool out, int32_t peer, int32_t tag, std::vector<TaskId> deps) {
       const TaskId t = add(out ? send : recv, out ? Lane::inter : Lane::inter_rx, std::move(deps));

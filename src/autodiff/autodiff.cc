@@ -34,15 +34,15 @@ class Differentiator {
       wanted_[i] = graph.tensors[i].kind == TensorKind::param;
     }
     for (const graph::Node& node : graph.nodes) {
-      bool any = std::any_of(node.in.begin(), node.in.end(),
-                             [&](TensorId id) { return wanted_[static_cast<size_t>(id)]; });
+      bool any =
+          std::any_of(node.in.begin(), node.in.end(), [&](TensorId id) { return wanted_[id]; });
       // Integer outputs (routes, counts) carry no gradient.
       for (TensorId id : node.out) {
-        wanted_[static_cast<size_t>(id)] = any && graph::is_floating(graph.tensor(id).type.dtype);
+        wanted_[id] = any && graph::is_floating(graph.tensor(id).type.dtype);
       }
     }
     for (TensorId loss : graph.losses) {
-      grad_[static_cast<size_t>(loss)] = kSeed;
+      grad_[loss] = kSeed;
     }
   }
 
@@ -112,11 +112,9 @@ class Context : public ops::GradContext {
   }
 
  private:
-  size_t in(int i) const { return static_cast<size_t>(node_.in[static_cast<size_t>(i)]); }
-  size_t out(int i) const { return static_cast<size_t>(node_.out[static_cast<size_t>(i)]); }
-  bool is_param(int i) const {
-    return tensor(node_.in[static_cast<size_t>(i)]).kind == TensorKind::param;
-  }
+  size_t in(int i) const { return static_cast<size_t>(node_.in[i]); }
+  size_t out(int i) const { return static_cast<size_t>(node_.out[i]); }
+  bool is_param(int i) const { return tensor(node_.in[i]).kind == TensorKind::param; }
 
   Differentiator& d_;
   const graph::Node node_;  // a copy: emitting moves the vector
@@ -128,9 +126,9 @@ void Differentiator::run() {
   // accumulating op, or an add); those of a parameter are kept apart, one per use.
   NodeId forward = static_cast<NodeId>(graph_.nodes.size());
   for (NodeId id = forward; id-- > 0;) {
-    const graph::Node& node = graph_.nodes[static_cast<size_t>(id)];
+    const graph::Node& node = graph_.nodes[id];
     bool reached = std::any_of(node.out.begin(), node.out.end(), [&](TensorId tensor) {
-      return grad_[static_cast<size_t>(tensor)] != kNone && wanted_[static_cast<size_t>(tensor)];
+      return grad_[tensor] != kNone && wanted_[tensor];
     });
     if (!reached) continue;
     const ops::Op& op = ops::find(node.op);
@@ -143,7 +141,7 @@ void Differentiator::run() {
     if (uses.empty()) continue;
     graph_.grads.push_back({static_cast<TensorId>(i), uses, uses.size() == 1 ? uses[0] : kNone});
     for (size_t k = 0; k < uses.size(); ++k) {
-      graph_.tensors[static_cast<size_t>(uses[k])].name =
+      graph_.tensors[uses[k]].name =
           "grad." + graph_.tensors[i].name + (uses.size() > 1 ? "#" + std::to_string(k) : "");
     }
   }
@@ -200,7 +198,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   }
   auto clip = ops::apply(graph, "clip_coef", {{"max_norm", config.max_norm}}, squares, "clip_coef",
                          graph::kEveryStage, Phase::optimizer);
-  graph.tensors[static_cast<size_t>(clip[1])].name = "grad_norm";
+  graph.tensors[clip[1]].name = "grad_norm";
   graph.outputs.push_back(clip[1]);
   TensorId hyper = graph.input(graph::inputs::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < params.size(); ++i) {

@@ -11,6 +11,7 @@
 #include "base/config_tree.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/id.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -97,7 +98,7 @@ class ConfigReader {
                           const std::string& expected) const {
     const char* const kinds[] = {"null", "", "a list", "a section"};
     const std::string got =
-        node.kind == Kind::scalar ? quote(node.text) : kinds[static_cast<int>(node.kind)];
+        node.kind == Kind::scalar ? quote(node.text) : kinds[place_of(node.kind)];
     fail(node.where, "{} is {}; expected {}", path, got, expected);
   }
 

@@ -190,7 +190,7 @@ void apply_override(ConfigNode* root, const std::string& assignment) {
         fail(where, "{} is a list of {}; got {}; expected an index below that", walked, count,
              quote(part));
       }
-      node = &node->items[static_cast<size_t>(index)];
+      node = &node->items[index];
     } else if (node->kind == ConfigNode::Kind::map) {
       if (node->find(part) == nullptr) {
         node->keys.push_back(part);

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -145,8 +144,9 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
     fail(path, "file too long; got {} bytes; expected at most {}", size, max_bytes);
   }
   std::string out;
-  // Pipes and /proc have no size: read until the end, whatever the size said.
-  out.resize(static_cast<size_t>(size > 0 ? size : 65536));
+  // Pipes and /proc have no size: read until the end, whatever the size said. One byte more than
+  // the size leaves room for the read that finds the end.
+  out.resize(static_cast<size_t>(size > 0 ? size + 1 : 65536));
   size_t filled = 0;
   for (;;) {
     if (filled == out.size()) {
@@ -170,7 +170,8 @@ void read_pieces(const std::string& path, const std::function<bool(std::string_v
   int64_t size = 0;
   const Fd fd(open_for_read(path, &size));
   ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-  std::string piece(kPiece, '\0');
+  // A small file gets a small buffer: of many files, clearing it took longer than reading them.
+  std::string piece(size > 0 ? std::min(kPiece, static_cast<size_t>(size) + 1) : kPiece, '\0');
   for (;;) {
     const ssize_t got = ::read(fd.get(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
@@ -329,35 +330,6 @@ void write_output(const std::string& path, std::string_view bytes) {
 
 bool is_temporary_name(std::string_view name) {
   return name.find(kTemporaryMark) != std::string_view::npos;
-}
-
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  int64_t size = 0;
-  const Fd fd(open_for_read(path, &size));
-  if (size < 0) fail(path, "cannot be mapped; expected a regular file");
-  size_ = static_cast<size_t>(size);
-  if (size_ == 0) return;
-  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (data == MAP_FAILED) fail(path, "cannot be mapped ({} bytes): {}", size_, error_text(errno));
-  data_ = static_cast<const char*>(data);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
-    ::munmap(const_cast<char*>(data_), size_);
-  }
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      path_(std::move(other.path_)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  std::swap(path_, other.path_);
-  return *this;
 }
 
 RandomFile::RandomFile(const std::string& path) : path_(path) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files: whole-file reads, atomic writes that survive a crash or a full disk, read-only mappings.
+// Files: whole-file reads, atomic writes that survive a crash or a full disk, reads at any place.
 // Everything that writes goes through here, so that tests can make any write fail (`FileFaults`).
 // Reading errors and unwritable places are bad input; a write that fails half-way (disk full, I/O
 // error) is a failed run.
@@ -81,29 +81,8 @@ void write_output(const std::string& path, const std::function<void(FileWriter&)
 /// True for names that write_file_atomic leaves behind if the process is killed.
 bool is_temporary_name(std::string_view name);
 
-/// A file mapped read-only; empty files are legal. The pages come from the disk as they are
-/// touched.
-class MappedFile {
- public:
-  MappedFile() = default;
-  explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-
-  const char* data() const { return data_; }
-  size_t size() const { return size_; }
-  std::string_view bytes() const { return {data_, size_}; }
-  const std::string& path() const { return path_; }
-
- private:
-  const char* data_ = nullptr;
-  size_t size_ = 0;
-  std::string path_;
-};
-
-/// A file opened for reading at any place, from any thread. Unlike a mapping, whose pages are gone
-/// with a signal when another process cuts the file off, it then has an Error.
+/// A file opened for reading at any place, from any thread. Another process that cuts it off gives
+/// an Error; a mapping's pages would be gone with a signal.
 class RandomFile {
  public:
   explicit RandomFile(const std::string& path);

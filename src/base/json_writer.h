@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/id.h"
+
 namespace hocket {
 
 /// Appends `text` as a JSON string with its quotes. What is no UTF-8 becomes U+FFFD.
@@ -43,6 +45,10 @@ class JsonWriter {
     } else {
       return integer(static_cast<int64_t>(number));
     }
+  }
+  template <class Of>
+  JsonWriter& value(Id<Of> id) {
+    return integer(id.value());
   }
   JsonWriter& value(double number) { return value(number, style_.digits); }
   JsonWriter& value(double number, int digits);  ///< null for what is not finite

@@ -23,14 +23,13 @@ AbstractRun::AbstractRun(const Context& ctx, const Matching& matching, Sends sen
 }
 
 int32_t AbstractRun::lane_index(int32_t task) const {
-  return ctx_.task_class[static_cast<size_t>(task)] * kNumLanes +
-         ctx_.lane_of[static_cast<size_t>(task)];
+  return ctx_.task_class[task].value() * kNumLanes + ctx_.lane_of[task];
 }
 
 int32_t AbstractRun::head_task(int32_t lane) const {
-  const int32_t cls = lane / kNumLanes;
-  const auto& tasks = ctx_.lanes[static_cast<size_t>(cls)][static_cast<size_t>(lane % kNumLanes)];
-  const size_t done = static_cast<size_t>(head_[static_cast<size_t>(lane)]);
+  const ClassId cls = lane / kNumLanes;
+  const auto& tasks = ctx_.lanes[cls][lane % kNumLanes];
+  const size_t done = static_cast<size_t>(head_[lane]);
   return done < tasks.size() ? ctx_.global(cls, tasks[done]) : -1;
 }
 
@@ -38,9 +37,7 @@ bool AbstractRun::together(int32_t task) const {
   return sends_ == Sends::wait && is_message(ctx_.kind(ctx_.task(ctx_.ref(task))));
 }
 
-void AbstractRun::wake(int32_t lane) {
-  ready_[static_cast<size_t>(lane / kNumLanes)] |= 1u << (lane % kNumLanes);
-}
+void AbstractRun::wake(int32_t lane) { ready_[lane / kNumLanes] |= 1u << (lane % kNumLanes); }
 
 /// Of the lanes of a class that may go on, the one with the earliest task in issue order does: a
 /// forgotten dependency then shows as the race that it is.
@@ -63,13 +60,12 @@ int32_t AbstractRun::next_lane(size_t cls) {
 
 void AbstractRun::end(int32_t task) {
   const int32_t lane = lane_index(task);
-  ++head_[static_cast<size_t>(lane)];
-  arrived_[static_cast<size_t>(lane)] = 0;
+  ++head_[lane];
+  arrived_[lane] = 0;
   ++finished_;
-  done_[static_cast<size_t>(task)] = 1;
+  done_[task] = 1;
   wake(lane);
-  for (int32_t waiter = first_waiter_[static_cast<size_t>(task)]; waiter >= 0;
-       waiter = next_waiter_[static_cast<size_t>(waiter)]) {
+  for (int32_t waiter = first_waiter_[task]; waiter >= 0; waiter = next_waiter_[waiter]) {
     wake(waiter);
   }
   ended_.push_back(task);
@@ -83,17 +79,17 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
   // A lane that waits for one task hangs itself into that task's list and is woken by its end. One
   // that waits for others to arrive notes that it is there; the last to arrive ends them all.
   ended_.clear();
-  ready_[static_cast<size_t>(lane / kNumLanes)] &= ~(1u << (lane % kNumLanes));
+  ready_[lane / kNumLanes] &= ~(1u << (lane % kNumLanes));
   const int32_t task = head_task(lane);
   const TaskRef ref = ctx_.ref(task);
   const Task& next = ctx_.task(ref);
   const auto wait_for = [&](int32_t other) {
-    next_waiter_[static_cast<size_t>(lane)] = first_waiter_[static_cast<size_t>(other)];
-    first_waiter_[static_cast<size_t>(other)] = lane;
+    next_waiter_[lane] = first_waiter_[other];
+    first_waiter_[other] = lane;
   };
   int32_t blocker = -1;
   for (TaskId dep : next.deps) {
-    if (!done_[static_cast<size_t>(ctx_.global(ref.cls, dep))]) {
+    if (!done_[ctx_.global(ref.cls, dep)]) {
       blocker = ctx_.global(ref.cls, dep);
     }
   }
@@ -101,30 +97,30 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
 
   const KindInfo& info = ctx_.kind(next);
   if (is_message(info)) {
-    const int32_t other = matching_.partner[static_cast<size_t>(task)];
+    const int32_t other = matching_.partner[task];
     const bool receive = is_receive(info);
     if (other < 0 && (receive || sends_ == Sends::wait)) {
       return;  // reported; waits for ever
     }
     if (sends_ == Sends::alone) {
-      if (receive && !done_[static_cast<size_t>(other)]) return wait_for(other);
+      if (receive && !done_[other]) return wait_for(other);
       return end(task);
     }
-    arrived_[static_cast<size_t>(lane)] = 1;
+    arrived_[lane] = 1;
     const int32_t other_lane = lane_index(other);
-    if (!arrived_[static_cast<size_t>(other_lane)] || head_task(other_lane) != other) return;
+    if (!arrived_[other_lane] || head_task(other_lane) != other) return;
     end(receive ? other : task);
     end(receive ? task : other);
     return;
   }
-  const int32_t meeting_id = matching_.meeting[static_cast<size_t>(task)];
+  const int32_t meeting_id = matching_.meeting[task];
   if (meeting_id < 0) return end(task);
-  const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(meeting_id)];
-  arrived_[static_cast<size_t>(lane)] = 1;
+  const Matching::Meeting& all = matching_.meetings[meeting_id];
+  arrived_[lane] = 1;
   if (!all.complete) return;
   for (int32_t other : all.tasks) {
     const int32_t other_lane = lane_index(other);
-    if (!arrived_[static_cast<size_t>(other_lane)] || head_task(other_lane) != other) return;
+    if (!arrived_[other_lane] || head_task(other_lane) != other) return;
   }
   *meeting = true;
   for (int32_t other : all.tasks) {
@@ -137,20 +133,20 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
   const Task& waiting = ctx_.task(ref);
   for (TaskId dep : waiting.deps) {
     const int32_t before = ctx_.global(ref.cls, dep);
-    if (!done_[static_cast<size_t>(before)]) return {before, "depends on"};
+    if (!done_[before]) return {before, "depends on"};
   }
-  const int32_t other = matching_.partner[static_cast<size_t>(task)];
-  if (other >= 0 && !done_[static_cast<size_t>(other)]) {
+  const int32_t other = matching_.partner[task];
+  if (other >= 0 && !done_[other]) {
     if (is_receive(ctx_.kind(waiting))) return {other, "receives from"};
     if (together(task)) return {other, "waits for its receiver"};
   }
-  const int32_t meeting_id = matching_.meeting[static_cast<size_t>(task)];
+  const int32_t meeting_id = matching_.meeting[task];
   if (meeting_id < 0) return {};
-  const Matching::Meeting& all = matching_.meetings[static_cast<size_t>(meeting_id)];
+  const Matching::Meeting& all = matching_.meetings[meeting_id];
   if (!all.complete) return {};
   for (int32_t member : all.tasks) {
     if (member != head_task(lane_index(member))) return {member, "meets"};
-    if (!arrived_[static_cast<size_t>(lane_index(member))]) return {member, "meets"};
+    if (!arrived_[lane_index(member)]) return {member, "meets"};
   }
   return {};
 }
@@ -163,19 +159,19 @@ std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
   std::vector<uint8_t> colour(head_.size(), 0);  // 1: on the current path, 2: done with
   std::vector<Cycle> found;
   for (int32_t start = 0; start < num_lanes; ++start) {
-    if (head_task(start) < 0 || colour[static_cast<size_t>(start)]) continue;
+    if (head_task(start) < 0 || colour[start]) continue;
     std::vector<int32_t> path;
     std::vector<Wait> waits;
     int32_t lane = start;
     while (true) {
-      colour[static_cast<size_t>(lane)] = 1;
+      colour[lane] = 1;
       path.push_back(lane);
       const Wait wait = waits_for(head_task(lane));
       waits.push_back(wait);
       if (wait.target < 0) break;
       const int32_t next = lane_index(wait.target);
-      if (colour[static_cast<size_t>(next)] == 2) break;
-      if (colour[static_cast<size_t>(next)] == 1) {
+      if (colour[next] == 2) break;
+      if (colour[next] == 1) {
         const size_t from =
             static_cast<size_t>(std::find(path.begin(), path.end(), next) - path.begin());
         Cycle cycle;
@@ -199,7 +195,7 @@ std::vector<AbstractRun::Cycle> AbstractRun::cycles() const {
       lane = next;
     }
     for (int32_t followed : path) {
-      colour[static_cast<size_t>(followed)] = 2;
+      colour[followed] = 2;
     }
   }
   return found;

@@ -44,6 +44,8 @@ void claim(Verdict& verdict, bool planned, bool values) {
     add("memory that is used twice is free by then, workspaces included; all of it lies in the "
         "arena",
         "owners of address ranges, swept in a topological order, under the same clocks");
+  }
+  if (!verdict.memory.empty()) {
     add("a rank takes at most the memory below",
         "pages of named buffers, and of the arena between offset and offset + expected size; "
         "messages not known to be received when the next is sent");
@@ -103,8 +105,8 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
       "kernels' own correctness", "rounding and the order of reductions",
       "the communication library and the network",
       "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
-      "memory that is not tensors: code, threads, tokenizer, mapped data, and what is in hand "
-      "while a checkpoint is saved or a sample is drawn"};
+      "memory that is not tensors: code, threads, tokenizer, the index of the data, and what is in "
+      "hand while a checkpoint is saved"};
 }
 
 /// Shared by both entries; `reference` null: no values. The structural rules come first: only when
@@ -147,7 +149,9 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     if (values) {
       verdict.ragged_factor = values->least_factor();
     }
-    verdict.memory = check_memory(ctx);
+    if (program::is_planned(program)) {
+      verdict.memory = check_memory(ctx);
+    }
     check_costs(ctx, values.get());
     if (problems.count == 0) {
       verdict.stuck_when_sends_wait = sweep.stuck_when_sends_wait();
@@ -178,7 +182,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
 
 const char* to_string(ProblemClass problem_class) {
   constexpr const char* kNames[] = {"structure", "order", "memory", "value"};
-  return kNames[static_cast<int>(problem_class)];
+  return kNames[place_of(problem_class)];
 }
 
 std::vector<RuleInfo> rules() {

@@ -18,8 +18,8 @@
 namespace hocket::check {
 
 struct TaskRef {
-  int32_t cls = -1;
-  int32_t task = -1;
+  program::ClassId cls = program::kNone;
+  program::TaskId task = program::kNone;
   bool operator==(const TaskRef&) const = default;
   auto operator<=>(const TaskRef&) const = default;
 };
@@ -46,14 +46,14 @@ struct Claim {
 };
 
 struct LiveBuffer {
-  int32_t buffer = -1;
+  program::BufferId buffer = program::kNone;
   int64_t bytes = 0;
   std::string what;  ///< "f32[512,2048], written by linear L3 mb2 fwd (task 118)"
 };
 
 /// Memory of one rank of a class, recomputed from the planned offsets.
 struct ClassMemory {
-  int32_t cls = 0;
+  program::ClassId cls = 0;
   program::Memory planned;
   TaskRef peak_task;  ///< while it runs, the most bytes are alive (only when over budget)
   std::vector<LiveBuffer> largest;  ///< alive then, largest first (only when over budget)
@@ -86,7 +86,7 @@ struct Verdict {
   std::vector<Claim> proved;             ///< empty when something was refused
   std::vector<std::string> assumptions;  ///< what the proof takes for granted
   std::vector<std::string> outside;      ///< what it says nothing about
-  std::vector<ClassMemory> memory;
+  std::vector<ClassMemory> memory;       ///< of every class; empty without a memory plan
   /// Ragged buffers are planned for this many times the rows of even routing (the least of them);
   /// 0: there are none, or no reference to tell.
   double ragged_factor = 0;
@@ -126,7 +126,8 @@ Verdict check_structure(const program::Program& program, const CheckOptions& opt
 /// which assumptions, and what lies outside.
 std::string to_text(const Verdict& verdict);
 
-/// The certificate: the same as JSON, with the program's hash.
-std::string to_json(const Verdict& verdict);
+/// The certificate: the same as JSON, with the program's hash. `evaluation`: the verdict on the
+/// program that evaluates beside this one, or null.
+std::string to_json(const Verdict& verdict, const Verdict* evaluation = nullptr);
 
 }  // namespace hocket::check

@@ -38,9 +38,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
   const Placement from = comm::before(*info.comm, attrs);
   const Placement to = comm::after(*info.comm, attrs);
   const BufferId buffer = ctx_.task(ref).in[operand];
-  const auto axis_name = [&](int32_t id) {
-    return ctx_.program.mesh.axes[static_cast<size_t>(id)].name;
-  };
+  const auto axis_name = [&](int32_t id) { return ctx_.program.mesh.axes[id].name; };
   if (value->layout == kAnyLayout && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
   }
@@ -71,7 +69,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
     } else {
       refuse("reduce-replicated", ref, buffer,
              fmt::format("it is not partial over {}: the sum would be {} times the value",
-                         axis_name(*axis), ctx_.program.mesh.axes[static_cast<size_t>(*axis)].size),
+                         axis_name(*axis), ctx_.program.mesh.axes[*axis].size),
              fmt::format("remove the {}, or take this axis out of its group", info.comm->name)
                  .c_str());
     }
@@ -135,12 +133,12 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value
   return true;
 }
 
-void Values::collective(int32_t cls, TaskId task, const Task& member, const KindInfo& info) {
+void Values::collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info) {
   // A list: every operand by itself. Otherwise the first input is moved to the last output. An op
   // that makes sizes also leaves, in its first output, what every rank had; their layout is that of
   // the counts before they were moved, which says whose rows they count. An op that needs sizes
   // moves rows, which only those of the same routing describe.
-  const GroupInfo& group_info = ctx_.groups[static_cast<size_t>(member.group)];
+  const GroupInfo& group_info = ctx_.groups[member.group];
   const TaskRef ref{cls, task};
   if (info.comm->list) {
     for (size_t i = 0; i < member.in.size(); ++i) {
@@ -193,7 +191,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
   // agree in it. The term of the result is the union of theirs.
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
-  const GroupInfo& group_info = ctx_.groups[static_cast<size_t>(first.group)];
+  const GroupInfo& group_info = ctx_.groups[first.group];
   if (!info.comm->list) {
     ctx_.report("stages-reduce-only", ProblemClass::value, tasks[0], {},
                 fmt::format("{} runs over pipeline stages", ctx_.name(tasks[0])),

@@ -72,7 +72,7 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
   if (info.rules) {
     for (auto [in, out] : info.rules->inplace) {
       if (static_cast<size_t>(out) < kind.out.size()) {
-        info.shares[static_cast<size_t>(out)] = static_cast<int16_t>(in);
+        info.shares[out] = static_cast<int16_t>(in);
       }
     }
   }
@@ -84,9 +84,9 @@ GroupInfo group_info(const Program& program, const program::Group& group, int32_
   // different classes, whose tasks must be paired; along the others one representative tells all.
   GroupInfo info;
   for (int32_t axis : group.axes) {
-    if (axis < 0 || axis >= static_cast<int32_t>(program.mesh.axes.size())) continue;
+    if (axis < 0 || axis >= std::ssize(program.mesh.axes)) continue;
     if (axis == pp_axis) {
-      info.classes = group.members;
+      info.classes.assign(group.members.begin(), group.members.end());
       if (info.classes.empty()) {
         for (size_t cls = 0; cls < program.classes.size(); ++cls) {
           info.classes.push_back(static_cast<int32_t>(cls));
@@ -94,9 +94,9 @@ GroupInfo group_info(const Program& program, const program::Group& group, int32_
       }
       info.crosses_stages = info.classes.size() > 1;
       info.ranks *= static_cast<int64_t>(info.classes.size());
-    } else if (program.mesh.axes[static_cast<size_t>(axis)].size > 1) {
+    } else if (program.mesh.axes[axis].size > 1) {
       info.axes.push_back(axis);
-      info.ranks *= program.mesh.axes[static_cast<size_t>(axis)].size;
+      info.ranks *= program.mesh.axes[axis].size;
     }
   }
   return info;
@@ -193,7 +193,7 @@ void Context::place() {
       position[global] = static_cast<int32_t>(lanes[c][lane].size());
       task_class[global] = static_cast<int32_t>(c);
       lane_of[global] = static_cast<uint8_t>(lane);
-      lanes[c][lane].push_back(static_cast<TaskId>(task));
+      lanes[c][lane].push_back(task);
     }
     buffer_type[c].reserve(cls.buffers.size());
     for (const program::Buffer& buffer : cls.buffers) {
@@ -202,18 +202,18 @@ void Context::place() {
   }
 }
 
-bool Context::leaves_node(int32_t cls, const Task& task) const {
+bool Context::leaves_node(ClassId cls, const Task& task) const {
   const auto [known, fresh] =
-      leaves_node_.try_emplace({cls, task.group, task.peer_axis, task.peer});
+      leaves_node_.try_emplace({cls.value(), task.group.value(), task.peer_axis, task.peer});
   if (fresh) {
     known->second = task.group != program::kNone
-                        ? program.leaves_node(program.groups[static_cast<size_t>(task.group)], cls)
+                        ? program.leaves_node(program.groups[task.group], cls)
                         : program.leaves_node(task.peer_axis, task.peer, cls);
   }
   return known->second;
 }
 
-std::string Context::ranks_text(int32_t cls) const {
+std::string Context::ranks_text(ClassId cls) const {
   const std::vector<int32_t> ranks = program.ranks_of(cls);
   if (ranks.empty()) return "no ranks";
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
@@ -226,13 +226,13 @@ std::string Context::ranks_text(int32_t cls) const {
   return ranks.size() > 8 ? text + ",.." : text;
 }
 
-std::vector<TaskRef> Context::users(int32_t cls, BufferId buffer, size_t at_most) const {
+std::vector<TaskRef> Context::users(ClassId cls, BufferId buffer, size_t at_most) const {
   std::vector<TaskRef> list;
-  const auto& tasks = program.classes[static_cast<size_t>(cls)].tasks;
+  const auto& tasks = program.classes[cls].tasks;
   for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i) {
     for (const auto* operands : {&tasks[i].in, &tasks[i].out}) {
       if (std::find(operands->begin(), operands->end(), buffer) != operands->end()) {
-        list.push_back({cls, static_cast<int32_t>(i)});
+        list.push_back({cls, i});
         break;
       }
     }
@@ -250,9 +250,8 @@ std::string Context::name(TaskRef ref) const {
   return text;
 }
 
-std::string Context::buffer_name(int32_t cls, BufferId buffer_id) const {
-  const program::Buffer& buffer =
-      program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(buffer_id)];
+std::string Context::buffer_name(ClassId cls, BufferId buffer_id) const {
+  const program::Buffer& buffer = program.classes[cls].buffers[buffer_id];
   if (buffer.kind == BufferKind::step) {
     return fmt::format("buffer {} ({})", buffer_id, graph::to_string(buffer.type));
   }

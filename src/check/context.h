@@ -23,6 +23,7 @@ using graph::Layout;
 using graph::Placement;
 using program::BufferId;
 using program::BufferKind;
+using program::ClassId;
 using program::Program;
 using program::RankClass;
 using program::Task;
@@ -55,7 +56,7 @@ struct GroupInfo {
   std::vector<int32_t> axes;     ///< of more than one rank, without pp
   bool crosses_stages = false;   ///< more than one class takes part
   int64_t ranks = 1;             ///< that meet in an instance
-  std::vector<int32_t> classes;  ///< taking part, if it crosses stages
+  std::vector<ClassId> classes;  ///< taking part, if it crosses stages
 };
 
 using LayoutId = int16_t;
@@ -66,7 +67,7 @@ class Layouts {
  public:
   explicit Layouts(const graph::Mesh& mesh) : mesh_(mesh) {}
   LayoutId intern(Layout layout);
-  const Layout& operator[](LayoutId id) const { return layouts_[static_cast<size_t>(id)]; }
+  const Layout& operator[](LayoutId id) const { return layouts_[id]; }
   std::string text(LayoutId id) const;
 
  private:
@@ -103,32 +104,28 @@ struct Context {
   // Filled by `place` once ids are known to be in range. A task is addressed by its global index.
   void place();
   std::vector<int32_t> first_task;                                         ///< by class
-  std::vector<int32_t> task_class;                                         ///< by global task
+  std::vector<ClassId> task_class;                                         ///< by global task
   std::vector<int32_t> position;                                           ///< in its lane
   std::vector<uint8_t> lane_of;                                            ///< by global task
   std::vector<std::array<std::vector<TaskId>, program::kNumLanes>> lanes;  ///< by class
   std::vector<std::vector<TypeId>> buffer_type;                            ///< by class, buffer
 
-  int32_t global(int32_t cls, TaskId task) const {
-    return first_task[static_cast<size_t>(cls)] + task;
-  }
+  int32_t global(ClassId cls, TaskId task) const { return first_task[cls] + task; }
   TaskRef ref(int32_t global_task) const {
-    const int32_t cls = task_class[static_cast<size_t>(global_task)];
-    return {cls, global_task - first_task[static_cast<size_t>(cls)]};
+    const ClassId cls = task_class[global_task];
+    return {cls, global_task - first_task[cls]};
   }
-  const Task& task(TaskRef ref) const {
-    return program.classes[static_cast<size_t>(ref.cls)].tasks[static_cast<size_t>(ref.task)];
-  }
-  const KindInfo& kind(const Task& task) const { return kinds[static_cast<size_t>(task.kind)]; }
+  const Task& task(TaskRef ref) const { return program.classes[ref.cls].tasks[ref.task]; }
+  const KindInfo& kind(const Task& task) const { return kinds[task.kind]; }
   /// True if a communication task of the class reaches ranks of other nodes.
-  bool leaves_node(int32_t cls, const Task& task) const;
+  bool leaves_node(ClassId cls, const Task& task) const;
   /// "linear L3 mb2 fwd (task 118) of class 1 (ranks 4-7)".
   std::string name(TaskRef ref) const;
   /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
-  std::string buffer_name(int32_t cls, BufferId buffer) const;
-  std::string ranks_text(int32_t cls) const;
+  std::string buffer_name(ClassId cls, BufferId buffer) const;
+  std::string ranks_text(ClassId cls) const;
   /// First tasks that read or write the buffer (a scan: for messages only).
-  std::vector<TaskRef> users(int32_t cls, BufferId buffer, size_t at_most = 4) const;
+  std::vector<TaskRef> users(ClassId cls, BufferId buffer, size_t at_most = 4) const;
   /// True for a rule that CheckOptions::skip_rules leaves out.
   bool skips(std::string_view rule) const;
   void report(const char* rule, ProblemClass problem_class, TaskRef task,

@@ -61,7 +61,7 @@ void check_costs(Context& ctx, const Values* values) {
       }
       const std::string wrong = cost_differs(kind, *ctx.kinds[k].rules, experts);
       if (wrong.empty()) continue;
-      const TaskRef ref{static_cast<int32_t>(cls), static_cast<int32_t>(i)};
+      const TaskRef ref{cls, i};
       ctx.report("cost-follows", ProblemClass::structure, ref, {}, ctx.name(ref) + ": " + wrong,
                  "give the kind the FLOPs and bytes that ops::cost_of says");
     }

@@ -17,10 +17,11 @@ namespace {
 
 constexpr int kMaxTerms = 3;
 
-std::string coordinates(const graph::Node& node, int32_t micro_batch) {
+std::string coordinates(const graph::Graph& graph, const graph::Node& node, int32_t micro_batch) {
   std::string text;
-  if (node.layer >= 0) {
-    text += fmt::format(" L{}", node.layer);
+  const std::string place = graph::layer_name(node.layer, graph.num_layers);
+  if (!place.empty() && !node.op.starts_with(place)) {
+    text += " " + place;
   }
   if (micro_batch >= 0) {
     text += fmt::format(" mb{}", micro_batch);
@@ -58,14 +59,14 @@ std::string Values::describe(ExprId expr) const {
       break;
   }
   const Application& app = ref_.terms.app(term.a);
-  const graph::Node& node = graph.nodes[static_cast<size_t>(app.node)];
-  const std::string& name = graph.tensor(node.out[static_cast<size_t>(term.b)]).name;
-  return fmt::format("{}{}{} ('{}')", node.op, coordinates(node, app.micro_batch),
+  const graph::Node& node = graph.nodes[app.node];
+  const std::string& name = graph.tensor(node.out[term.b]).name;
+  return fmt::format("{}{}{} ('{}')", node.op, coordinates(graph, node, app.micro_batch),
                      app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
 }
 
 /// Tasks, of one class or of all, that computed the application behind a term (first few).
-std::vector<TaskRef> Values::makers(ExprId expr, int32_t only_class) const {
+std::vector<TaskRef> Values::makers(ExprId expr, ClassId only_class) const {
   std::vector<TaskRef> list;
   if (expr < 0 || ref_.terms[expr].kind != Expr::Kind::output) return list;
   for (size_t i = 0; i < made_.size() && list.size() < 4; ++i) {
@@ -78,15 +79,14 @@ std::vector<TaskRef> Values::makers(ExprId expr, int32_t only_class) const {
 
 /// Tasks, of one class or of all, that brought a term to where it lies now: its makers, or
 /// communication (first few).
-std::vector<TaskRef> Values::carriers(ExprId expr, int32_t only_class) const {
+std::vector<TaskRef> Values::carriers(ExprId expr, ClassId only_class) const {
   constexpr size_t kMost = 4;
   std::vector<TaskRef> list;
   for (size_t cls = 0; cls < values_.size(); ++cls) {
-    if (only_class >= 0 && static_cast<int32_t>(cls) != only_class) continue;
+    if (only_class >= 0 && only_class != cls) continue;
     for (size_t buffer = 0; buffer < values_[cls].size() && list.size() < kMost; ++buffer) {
       if (values_[cls][buffer].expr != expr) continue;
-      const int32_t writer =
-          hazards_.writer(static_cast<int32_t>(cls), static_cast<BufferId>(buffer));
+      const int32_t writer = hazards_.writer(cls, buffer);
       if (writer >= 0) {
         list.push_back(ctx_.ref(writer));
       }
@@ -141,7 +141,7 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
 /// buffer b" for the first that the class has computed, "; no task has computed y" for the first
 /// that it has not. `who` gets the tasks that did compute them, and those that hold what y is made
 /// of: the missing task belongs next to them.
-std::string Values::whereabouts(int32_t cls, ExprId want, ExprId got,
+std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got,
                                 std::vector<TaskRef>* who) const {
   const size_t most = who->size() + 16;
   const auto add = [who](const std::vector<TaskRef>& tasks) {
@@ -158,7 +158,7 @@ std::string Values::whereabouts(int32_t cls, ExprId want, ExprId got,
   std::vector<bool> here(static_cast<size_t>(ref_.terms.num_apps()), false);
   for (size_t i = 0; i < made_.size(); ++i) {
     if (made_[i] >= 0 && ctx_.task_class[i] == cls) {
-      here[static_cast<size_t>(made_[i])] = true;
+      here[made_[i]] = true;
     }
   }
   std::string made;
@@ -166,10 +166,10 @@ std::string Values::whereabouts(int32_t cls, ExprId want, ExprId got,
   for (ExprId expr : missing) {
     const Expr& term = ref_.terms[expr];
     if (term.kind != Expr::Kind::output) continue;
-    if (here[static_cast<size_t>(term.a)]) {
+    if (here[term.a]) {
       if (!made.empty()) continue;
       const std::vector<TaskRef> from = makers(expr, cls);
-      const BufferId to = ctx_.task(from[0]).out[static_cast<size_t>(term.b)];
+      const BufferId to = ctx_.task(from[0]).out[term.b];
       made = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
                          ctx_.buffer_name(cls, to));
       add(from);
@@ -177,7 +177,7 @@ std::string Values::whereabouts(int32_t cls, ExprId want, ExprId got,
       const std::vector<TaskRef> others = makers(expr);
       lacking = fmt::format("; no task {}has computed {}",
                             others.empty() ? "" : fmt::format("of class {} ", cls), describe(expr));
-      const int32_t only_class = others.empty() ? -1 : cls;
+      const ClassId only_class = others.empty() ? ClassId(kNone) : cls;
       for (ExprId in : ref_.terms.inputs(term.a)) {
         for (ExprId part : ref_.terms.terms_of(in)) {
           add(makers(part, only_class));
@@ -229,7 +229,7 @@ AppId Values::closest(const Task& task, const KindInfo& info) const {
         }
       }
     }
-    const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+    const graph::Node& node = ref_.graph().nodes[app.node];
     if (app.micro_batch == task.micro_batch) {
       score += 2;
     }
@@ -253,10 +253,10 @@ TaskRef Values::misplaced_ancestor(TaskRef ref) const {
   for (size_t head = 0; head < queue.size() && queue.size() < 256; ++head) {
     const TaskRef at = queue[head];
     const Task& task = ctx_.task(at);
-    const AppId made = made_[static_cast<size_t>(ctx_.global(at.cls, at.task))];
+    const AppId made = made_[ctx_.global(at.cls, at.task)];
     if (made >= 0 && !(at == ref)) {
       const Application& app = ref_.terms.app(made);
-      const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+      const graph::Node& node = ref_.graph().nodes[app.node];
       const bool mb =
           task.micro_batch >= 0 && app.micro_batch >= 0 && app.micro_batch != task.micro_batch;
       const bool layer = task.layer >= 0 && node.layer >= 0 && node.layer != task.layer;
@@ -299,9 +299,9 @@ void Values::explain_unknown(TaskRef ref) {
   }
   const std::vector<ExprId> got = exprs_;
   const Application app = ref_.terms.app(want);
-  const graph::Node& node = ref_.graph().nodes[static_cast<size_t>(app.node)];
+  const graph::Node& node = ref_.graph().nodes[app.node];
   text += fmt::format("; the nearest in the graph is {}{} (node {})", node.op,
-                      coordinates(node, app.micro_batch), app.node);
+                      coordinates(ref_.graph(), node, app.micro_batch), app.node);
   if (app.key != info.key) {
     text +=
         fmt::format(": attributes are {}; expected {}", graph::to_string(ref_.keys[info.key].attrs),
@@ -332,7 +332,7 @@ void Values::explain_unknown(TaskRef ref) {
     }
   }
   if (const TaskRef cause = misplaced_ancestor(ref); cause.cls >= 0) {
-    const AppId made = made_[static_cast<size_t>(ctx_.global(cause.cls, cause.task))];
+    const AppId made = made_[ctx_.global(cause.cls, cause.task)];
     text += fmt::format("; it goes back to {}, which computes {}", ctx_.name(cause),
                         describe(ref_.terms.output(made, 0)));
     related.insert(related.begin(), ref);
@@ -346,15 +346,14 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
   // All inputs are told with their layouts, since any of them may be the one to change; writers of
   // partial values come first among the related tasks: a forgotten reduction is the usual cause.
   const Task& task = ctx_.task(ref);
-  const std::string& axis = ctx_.program.mesh.axes[static_cast<size_t>(signature.bad_axis)].name;
+  const std::string& axis = ctx_.program.mesh.axes[signature.bad_axis].name;
   std::vector<TaskRef> related;
   std::string text = fmt::format(
       "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
   bool partial = false;
   bool split = false;
   for (size_t i = 0; i < task.in.size(); ++i) {
-    const Placement placement =
-        ctx_.layouts[signature.in[i]].on[static_cast<size_t>(signature.bad_axis)];
+    const Placement placement = ctx_.layouts[signature.in[i]].on[signature.bad_axis];
     partial |= placement.is_partial();
     split |= placement.is_split();
     text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, task.in[i]),
@@ -381,7 +380,7 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
   ctx_.report("layout-legal", ProblemClass::value, ref, related, text, fix);
 }
 
-void Values::explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got) {
+void Values::explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got) {
   std::vector<TaskRef> related;
   const int32_t writer = hazards_.writer(cls, buffer);
   TaskRef task{cls, -1};

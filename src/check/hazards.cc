@@ -37,25 +37,25 @@ void Hazards::race(int32_t earlier, int32_t later, const std::string& what, cons
   ctx_.report("race", ProblemClass::order, second, {first}, text, fix);
 }
 
-std::string Hazards::owner_name(int32_t cls, int32_t owner) const {
+std::string Hazards::owner_name(ClassId cls, int32_t owner) const {
   if (owner >= 0) return ctx_.buffer_name(cls, owner);
   return "the workspace of " + ctx_.name(ctx_.ref(-1 - owner));
 }
 
-int32_t Hazards::last_in_lane(int32_t cls, size_t lane, int32_t seen) const {
-  const auto& tasks = ctx_.lanes[static_cast<size_t>(cls)][lane];
-  return ctx_.global(cls, tasks[static_cast<size_t>(seen - 1)]);
+int32_t Hazards::last_in_lane(ClassId cls, size_t lane, int32_t seen) const {
+  const auto& tasks = ctx_.lanes[cls][lane];
+  return ctx_.global(cls, tasks[seen - 1]);
 }
 
-void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
+void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& before,
                     std::vector<BufferId>* lost) {
   // All reads and writes are judged by what the tasks visited before have left behind, and only
   // then noted: an update in place reads what its predecessor wrote, not itself. A read needs its
   // writer to be finished; a write needs all earlier accesses to be. Of the accesses in one lane
   // the last one is kept: lanes are in order, so when it is finished all are.
   const Visit at{cls, task, global, before};
-  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(cls)];
-  const Task& visited = rank_class.tasks[static_cast<size_t>(task)];
+  const RankClass& rank_class = ctx_.program.classes[cls];
+  const Task& visited = rank_class.tasks[task];
   for (BufferId input : visited.in) {
     if (!check_read(at, input)) {
       lost->push_back(input);
@@ -76,16 +76,16 @@ void Hazards::visit(int32_t cls, TaskId task, int32_t global, const Clock& befor
 
 bool Hazards::check_read(const Visit& at, BufferId buffer_id) {
   const size_t i = static_cast<size_t>(buffer_id);
-  const ClassState& state = state_[static_cast<size_t>(at.cls)];
-  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(at.cls)];
+  const ClassState& state = state_[at.cls];
+  const RankClass& rank_class = ctx_.program.classes[at.cls];
   const int32_t writer = state.writer[i];
   if (writer == kNever) {
     report_unwritten(at, buffer_id);
     return false;
   }
   if (writer >= 0) {
-    const size_t lane = ctx_.lane_of[static_cast<size_t>(writer)];
-    if (ctx_.position[static_cast<size_t>(writer)] >= at.before[lane]) {
+    const size_t lane = ctx_.lane_of[writer];
+    if (ctx_.position[writer] >= at.before[lane]) {
       race(writer, at.global, fmt::format("reads {}", ctx_.buffer_name(at.cls, buffer_id)),
            kAddEdge);
     }
@@ -99,7 +99,7 @@ bool Hazards::check_read(const Visit& at, BufferId buffer_id) {
 
 void Hazards::report_unwritten(const Visit& at, BufferId buffer_id) {
   if (!reported_.insert({-2 - buffer_id, at.global}).second) return;
-  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(at.cls)];
+  const RankClass& rank_class = ctx_.program.classes[at.cls];
   std::vector<TaskRef> writers;
   for (size_t task = 0; task < rank_class.tasks.size() && writers.size() < 4; ++task) {
     for (BufferId output : rank_class.tasks[task].out) {
@@ -118,12 +118,11 @@ void Hazards::report_unwritten(const Visit& at, BufferId buffer_id) {
 
 void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
   if (!reported_.insert({-2 - buffer_id, at.global}).second) return;
-  const ClassState& state = state_[static_cast<size_t>(at.cls)];
-  const program::Buffer& buffer =
-      ctx_.program.classes[static_cast<size_t>(at.cls)].buffers[static_cast<size_t>(buffer_id)];
+  const ClassState& state = state_[at.cls];
+  const program::Buffer& buffer = ctx_.program.classes[at.cls].buffers[buffer_id];
   const int64_t begin = buffer.offset;
   const int64_t end = begin + buffer.type.bytes();
-  int32_t by = buffer_id;  // the last other owner of any of its addresses
+  int32_t by = buffer_id.value();  // the last other owner of any of its addresses
   auto range = state.arena.upper_bound(begin);
   if (range != state.arena.begin()) {
     --range;
@@ -134,8 +133,8 @@ void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
     }
   }
   std::vector<TaskRef> related;
-  const int32_t taken_by = by < 0 ? -1 - by : state.writer[static_cast<size_t>(by)];
-  const int32_t writer = state.writer[static_cast<size_t>(buffer_id)];
+  const int32_t taken_by = by < 0 ? -1 - by : state.writer[by];
+  const int32_t writer = state.writer[buffer_id];
   for (const int32_t global : {taken_by, writer}) {
     if (global >= 0) {
       related.push_back(ctx_.ref(global));
@@ -149,7 +148,7 @@ void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
 }
 
 void Hazards::check_write(const Visit& at, BufferId buffer_id) {
-  const Clock& seen = state_[static_cast<size_t>(at.cls)].access[static_cast<size_t>(buffer_id)];
+  const Clock& seen = state_[at.cls].access[buffer_id];
   for (size_t lane = 0; lane < seen.size(); ++lane) {
     if (seen[lane] <= at.before[lane]) continue;
     race(last_in_lane(at.cls, lane, seen[lane]), at.global,
@@ -160,18 +159,18 @@ void Hazards::check_write(const Visit& at, BufferId buffer_id) {
 void Hazards::record(const Visit& at, const Task& task) {
   // A buffer takes its addresses when it is written, not when they were planned: until then the
   // former owner may still be read. It keeps them until something else is put there.
-  ClassState& state = state_[static_cast<size_t>(at.cls)];
-  const RankClass& rank_class = ctx_.program.classes[static_cast<size_t>(at.cls)];
+  ClassState& state = state_[at.cls];
+  const RankClass& rank_class = ctx_.program.classes[at.cls];
   const size_t lane = static_cast<size_t>(task.lane);
-  const int32_t now = ctx_.position[static_cast<size_t>(at.global)] + 1;
+  const int32_t now = ctx_.position[at.global] + 1;
   for (BufferId input : task.in) {
-    state.access[static_cast<size_t>(input)][lane] = now;
+    state.access[input][lane] = now;
   }
   for (BufferId output : task.out) {
     const size_t i = static_cast<size_t>(output);
     const program::Buffer& buffer = rank_class.buffers[i];
     if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[i]) {
-      take(at, buffer.offset, buffer.offset + buffer.type.bytes(), output);
+      take(at, buffer.offset, buffer.offset + buffer.type.bytes(), output.value());
       state.held[i] = 1;
     }
     state.access[i][lane] = now;
@@ -190,7 +189,7 @@ void Hazards::take(const Visit& at, int64_t begin, int64_t end, int32_t owner) {
   // `arena` stays a set of disjoint ranges: what overlaps [begin, end) is cut to what is left of it
   // outside, perhaps on both sides. Buffers of micro-batches reuse the same addresses again and
   // again, so the exact fit is by far the most common case and comes first.
-  auto& arena = state_[static_cast<size_t>(at.cls)].arena;
+  auto& arena = state_[at.cls].arena;
   auto range = arena.lower_bound(begin);
   if (range != arena.end() && range->first == begin && range->second.end == end) {
     if (range->second.owner != owner) {
@@ -235,15 +234,15 @@ void Hazards::evict(const Visit& at, int32_t owner, int32_t by) {
   };
   if (owner < 0) {
     const int32_t user = -1 - owner;
-    const size_t lane = ctx_.lane_of[static_cast<size_t>(user)];
-    if (ctx_.position[static_cast<size_t>(user)] >= at.before[lane]) {
+    const size_t lane = ctx_.lane_of[user];
+    if (ctx_.position[user] >= at.before[lane]) {
       overlap(user);
     }
     return;
   }
-  ClassState& state = state_[static_cast<size_t>(at.cls)];
-  state.held[static_cast<size_t>(owner)] = 0;
-  const Clock& seen = state.access[static_cast<size_t>(owner)];
+  ClassState& state = state_[at.cls];
+  state.held[owner] = 0;
+  const Clock& seen = state.access[owner];
   for (size_t lane = 0; lane < seen.size(); ++lane) {
     if (seen[lane] > at.before[lane]) {
       overlap(last_in_lane(at.cls, lane, seen[lane]));

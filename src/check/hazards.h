@@ -23,20 +23,20 @@ class Hazards {
 
   /// Checks one task against everything visited so far. Buffers whose content can't be relied upon
   /// are added to `*lost`.
-  void visit(int32_t cls, TaskId task, int32_t global, const Clock& before,
+  void visit(ClassId cls, TaskId task, int32_t global, const Clock& before,
              std::vector<BufferId>* lost);
   /// Global task that wrote the buffer last, < 0 if none did. With `reader`: before that task,
   /// which may itself have written it in place.
-  int32_t writer(int32_t cls, BufferId buffer, int32_t reader = -1) const {
-    const ClassState& state = state_[static_cast<size_t>(cls)];
-    const int32_t w = state.writer[static_cast<size_t>(buffer)];
-    return w >= 0 && w == reader ? state.prior[static_cast<size_t>(buffer)] : w;
+  int32_t writer(ClassId cls, BufferId buffer, int32_t reader = -1) const {
+    const ClassState& state = state_[cls];
+    const int32_t w = state.writer[buffer];
+    return w >= 0 && w == reader ? state.prior[buffer] : w;
   }
 
  private:
   /// The task that is visited, and what is known to be finished before it starts.
   struct Visit {
-    int32_t cls;
+    ClassId cls;
     TaskId task;
     int32_t global;
     const Clock& before;
@@ -66,8 +66,8 @@ class Hazards {
   /// Reports that nothing orders two tasks (once per pair).
   void race(int32_t earlier, int32_t later, const std::string& what, const char* fix);
   /// Global task of the last access that the clock entry `seen` of a lane stands for.
-  int32_t last_in_lane(int32_t cls, size_t lane, int32_t seen) const;
-  std::string owner_name(int32_t cls, int32_t owner) const;
+  int32_t last_in_lane(ClassId cls, size_t lane, int32_t seen) const;
+  std::string owner_name(ClassId cls, int32_t owner) const;
 
   Context& ctx_;
   std::vector<ClassState> state_;

@@ -21,7 +21,7 @@ int64_t expected_size(const program::Buffer& buffer) {
 /// In issue order, where a buffer lives from its first to its last task: not what the plan takes
 /// (that is memory_of's), but what to look at when it is too much.
 void find_peak(const Context& ctx, ClassMemory* memory) {
-  const RankClass& cls = ctx.program.classes[static_cast<size_t>(memory->cls)];
+  const RankClass& cls = ctx.program.classes[memory->cls];
   const size_t n = cls.tasks.size();
   std::vector<int32_t> first(cls.buffers.size(), -1);
   std::vector<int32_t> last(cls.buffers.size(), -1);
@@ -37,15 +37,15 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
       }
     }
     for (BufferId output : cls.tasks[i].out) {
-      if (maker[static_cast<size_t>(output)] < 0) {
-        maker[static_cast<size_t>(output)] = static_cast<int32_t>(i);
+      if (maker[output] < 0) {
+        maker[output] = static_cast<int32_t>(i);
       }
     }
   }
   std::vector<int64_t> change(n + 1, 0);
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
     if (cls.buffers[buffer].kind != BufferKind::step || first[buffer] < 0) continue;
-    change[static_cast<size_t>(first[buffer])] += expected_size(cls.buffers[buffer]);
+    change[first[buffer]] += expected_size(cls.buffers[buffer]);
     change[static_cast<size_t>(last[buffer]) + 1] -= expected_size(cls.buffers[buffer]);
   }
   int64_t alive = 0;
@@ -55,28 +55,28 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
     const int64_t with = alive + ctx.program.kind(cls.tasks[i]).workspace;
     if (with <= most) continue;
     most = with;
-    memory->peak_task = {memory->cls, static_cast<int32_t>(i)};
+    memory->peak_task = {memory->cls, i};
   }
 
-  const int32_t at = memory->peak_task.task;
+  const TaskId at = memory->peak_task.task;
   std::vector<BufferId> list;
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
     if (cls.buffers[buffer].kind == BufferKind::step && first[buffer] >= 0 && first[buffer] <= at &&
         last[buffer] >= at) {
-      list.push_back(static_cast<BufferId>(buffer));
+      list.push_back(buffer);
     }
   }
   std::sort(list.begin(), list.end(), [&](BufferId left, BufferId right) {
-    const int64_t left_size = expected_size(cls.buffers[static_cast<size_t>(left)]);
-    const int64_t right_size = expected_size(cls.buffers[static_cast<size_t>(right)]);
+    const int64_t left_size = expected_size(cls.buffers[left]);
+    const int64_t right_size = expected_size(cls.buffers[right]);
     return left_size != right_size ? left_size > right_size : left < right;
   });
   if (list.size() > 8) {
     list.resize(8);
   }
   for (BufferId buffer_id : list) {
-    const program::Buffer& buffer = cls.buffers[static_cast<size_t>(buffer_id)];
-    const int32_t by = maker[static_cast<size_t>(buffer_id)];
+    const program::Buffer& buffer = cls.buffers[buffer_id];
+    const int32_t by = maker[buffer_id];
     memory->largest.push_back({buffer_id, expected_size(buffer),
                                fmt::format("{}, written by {}", graph::to_string(buffer.type),
                                            by < 0 ? "nothing" : ctx.name({memory->cls, by}))});
@@ -119,7 +119,7 @@ std::vector<ClassMemory> check_memory(Context& ctx) {
   std::vector<ClassMemory> list;
   for (size_t i = 0; i < planned.size(); ++i) {
     ClassMemory memory;
-    memory.cls = static_cast<int32_t>(i);
+    memory.cls = i;
     memory.planned = planned[i];
     if (i < ctx.options.evaluation.size()) {
       memory.planned.evaluation = ctx.options.evaluation[i];

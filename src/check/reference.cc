@@ -36,7 +36,7 @@ Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
         total_[tensor] = mb == 0 ? value : terms.sum(total_[tensor], value);
       }
       if (wants_each_[tensor]) {
-        each_[static_cast<size_t>(each_index_[tensor])].push_back(value);
+        each_[each_index_[tensor]].push_back(value);
       }
     }
   }
@@ -71,7 +71,7 @@ void Reference::prepare() {
 Reference::Step Reference::step_of(int32_t node_id) {
   // The last inputs of a node are the values that its accumulated outputs are added to, in the
   // order of those outputs; the op itself does not know them.
-  const Node& node = graph_->nodes[static_cast<size_t>(node_id)];
+  const Node& node = graph_->nodes[node_id];
   Step step;
   step.node = node_id;
   step.optimizer = node.phase == Phase::optimizer;
@@ -105,7 +105,7 @@ Reference::Step Reference::step_of(int32_t node_id) {
     }
   }
   for (int32_t output : node.out) {
-    step.out_types.push_back(type_of[static_cast<size_t>(output)]);
+    step.out_types.push_back(type_of[output]);
     step.routed = step.routed || graph_->tensor(output).type.routed();
   }
   return step;
@@ -114,16 +114,16 @@ Reference::Step Reference::step_of(int32_t node_id) {
 void Reference::note_tensors(const Step& step) {
   for (int32_t tensor : step.updates) {
     if (tensor >= 0) {
-      updated_[static_cast<size_t>(tensor)] = true;
+      updated_[tensor] = true;
     }
   }
   for (int32_t output : step.out) {
-    per_mb_[static_cast<size_t>(output)] = !step.optimizer;
+    per_mb_[output] = !step.optimizer;
   }
   if (!step.optimizer) return;
-  for (int32_t input : graph_->nodes[static_cast<size_t>(step.node)].in) {
-    if (per_mb_[static_cast<size_t>(input)]) {
-      wanted_[static_cast<size_t>(input)] = true;
+  for (int32_t input : graph_->nodes[step.node].in) {
+    if (per_mb_[input]) {
+      wanted_[input] = true;
     }
   }
 }
@@ -131,11 +131,11 @@ void Reference::note_tensors(const Step& step) {
 void Reference::choose_results() {
   summed_.assign(graph_->tensors.size(), false);
   for (int32_t loss : graph_->losses) {
-    summed_[static_cast<size_t>(loss)] = true;
+    summed_[loss] = true;
   }
   for (const graph::ParamGrad& grad : graph_->grads) {
     for (int32_t contribution : grad.contributions) {
-      summed_[static_cast<size_t>(contribution)] = true;
+      summed_[contribution] = true;
     }
   }
   for (const auto* list : {&graph_->losses, &graph_->outputs}) {
@@ -162,7 +162,7 @@ ExprId Reference::read(int32_t tensor, const Step& step, int32_t micro_batch) {
   }
   if (expr < 0) {
     fail("check", "graph node {} ({}) reads '{}' before it is written", step.node,
-         graph_->nodes[static_cast<size_t>(step.node)].op, info.name);
+         graph_->nodes[step.node].op, info.name);
   }
   return expr;
 }
@@ -226,9 +226,9 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
     if (step.accumulators[output] >= 0) {
       expr = terms.sum(read(step.accumulators[output], step, micro_batch), expr);
     }
-    value_[static_cast<size_t>(step.out[output])] = expr;
+    value_[step.out[output]] = expr;
     if (step.updates[output] >= 0) {
-      value_[static_cast<size_t>(step.updates[output])] = expr;
+      value_[step.updates[output]] = expr;
     }
   }
 }
@@ -250,7 +250,7 @@ ExprId Reference::value(int32_t tensor, int32_t micro_batch) const {
   if (!per_mb_[index]) return micro_batch < 0 ? value_[index] : kUnwritten;
   if (micro_batch < 0) return summed_[index] ? total_[index] : kUnwritten;
   if (each_index_[index] < 0 || micro_batch >= num_micro_batches_) return kUnwritten;
-  return each_[static_cast<size_t>(each_index_[index])][static_cast<size_t>(micro_batch)];
+  return each_[each_index_[index]][micro_batch];
 }
 
 }  // namespace hocket::check

@@ -33,9 +33,9 @@ class Reference {
   /// outputs only); -1: per-step tensors as they are, losses and gradients summed over
   /// micro-batches. kUnwritten if there is no such value.
   ExprId value(int32_t tensor, int32_t micro_batch) const;
-  bool updated(int32_t tensor) const { return updated_[static_cast<size_t>(tensor)]; }
+  bool updated(int32_t tensor) const { return updated_[tensor]; }
   /// True for tensors made once per micro-batch.
-  bool per_micro_batch(int32_t tensor) const { return per_mb_[static_cast<size_t>(tensor)]; }
+  bool per_micro_batch(int32_t tensor) const { return per_mb_[tensor]; }
 
   Terms terms;
   TypeTable types;

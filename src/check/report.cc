@@ -79,17 +79,17 @@ std::string to_text(const Verdict& verdict) {
   return text;
 }
 
-std::string to_json(const Verdict& verdict) {
-  // This is the certificate that parse_certificate reads back (the hashes and `mesh`); all else is
-  // for people and scripts.
-  JsonWriter json({.indent = 2});
+namespace {
+
+/// The members of the object that a verdict is; whoever calls begins and ends it.
+void put_members(JsonWriter& json, const Verdict& verdict) {
   const auto task = [&](std::string_view name, const TaskRef& ref) {
     if (!name.empty()) {
       json.key(name);
     }
     json.object().member("class", ref.cls).member("task", ref.task).end();
   };
-  json.object().member("ok", verdict.ok());
+  json.member("ok", verdict.ok());
   json.member("program_hash", verdict.certificate.program.hex());
   json.member("reference_hash", verdict.certificate.reference.hex());
   json.member("mesh_hash", verdict.certificate.mesh.hex())
@@ -141,7 +141,23 @@ std::string to_json(const Verdict& verdict) {
     }
     json.end().end();
   }
-  json.end().end();
+  json.end();
+}
+
+}  // namespace
+
+std::string to_json(const Verdict& verdict, const Verdict* evaluation) {
+  // This is the certificate that parse_certificate reads (the hashes and `mesh`); all else is for
+  // people and scripts. The order of the members is part of the format.
+  JsonWriter json({.indent = 2});
+  json.object();
+  put_members(json, verdict);
+  if (evaluation != nullptr) {
+    json.key("evaluation").object();
+    put_members(json, *evaluation);
+    json.end();
+  }
+  json.end();
   return json.take();
 }
 

@@ -217,18 +217,18 @@ bool must_share(const KindInfo& info, size_t i, size_t o) {
   return may_share(info, i, o) && !info.comm;
 }
 
-std::string operand_types(const Context& ctx, int32_t cls, const RankClass&, const Task& task) {
+std::string operand_types(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   if (task.in.size() != info.in.size() || task.out.size() != info.out.size()) {
     return fmt::format("has {} inputs and {} outputs; its kind has {} and {}", task.in.size(),
                        task.out.size(), info.in.size(), info.out.size());
   }
-  const auto& types = ctx.buffer_type[static_cast<size_t>(cls)];
+  const auto& types = ctx.buffer_type[cls];
   for (int side = 0; side < 2; ++side) {
     const auto& list = side ? task.out : task.in;
     const auto& want = side ? info.out : info.in;
     for (size_t i = 0; i < list.size(); ++i) {
-      if (types[static_cast<size_t>(list[i])] != want[i]) {
+      if (types[list[i]] != want[i]) {
         return fmt::format("{} {} is {}; expected {}", side ? "output" : "input", i,
                            ctx.buffer_name(cls, list[i]), graph::to_string(ctx.types[want[i]]));
       }
@@ -237,9 +237,9 @@ std::string operand_types(const Context& ctx, int32_t cls, const RankClass&, con
   return "";
 }
 
-std::string deps_earlier(const Context& ctx, int32_t cls, const RankClass& rank_class,
+std::string deps_earlier(const Context& ctx, ClassId cls, const RankClass& rank_class,
                          const Task& task) {
-  const TaskId self = static_cast<TaskId>(&task - rank_class.tasks.data());
+  const TaskId self = &task - rank_class.tasks.data();
   for (TaskId dep : task.deps) {
     if (dep >= self) {
       return fmt::format("depends on {}, which comes later", ctx.name({cls, dep}));
@@ -250,38 +250,38 @@ std::string deps_earlier(const Context& ctx, int32_t cls, const RankClass& rank_
 
 /// Whether a communication leaves the node, and so which of its two lanes it takes, is
 /// lane_recomputed's.
-std::string lane_fits(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+std::string lane_fits(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   if (ctx.kind(task).lanes >> static_cast<int>(task.lane) & 1) return "";
   return fmt::format("is in the lane {}", program::to_string(task.lane));
 }
 
-std::string group_fits(const Context& ctx, int32_t cls, const RankClass&, const Task& task) {
+std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const bool wants = is_collective(ctx.kind(task));
   if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
   if (!wants) return "";
-  const auto& members = ctx.program.groups[static_cast<size_t>(task.group)].members;
+  const auto& members = ctx.program.groups[task.group].members;
   if (members.empty() || std::binary_search(members.begin(), members.end(), cls)) return "";
   return fmt::format("is in class {}, which is not a member of its group", cls);
 }
 
 /// An offset of the size of the axis would wrap to the rank itself.
-std::string peer_exists(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+std::string peer_exists(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   const bool wants = is_message(ctx.kind(task));
   if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
   if (!wants) return "";
-  const int32_t size = ctx.program.mesh.axes[static_cast<size_t>(task.peer_axis)].size;
+  const int32_t size = ctx.program.mesh.axes[task.peer_axis].size;
   if (task.peer == 0 || task.peer <= -size || task.peer >= size) {
     return fmt::format("has its peer at offset {} on an axis of {}", task.peer, size);
   }
   return "";
 }
 
-std::string collective_types_follow(const Context& ctx, int32_t, const RankClass&,
+std::string collective_types_follow(const Context& ctx, ClassId, const RankClass&,
                                     const Task& task) {
   const KindInfo& info = ctx.kind(task);
   if (!is_collective(info)) return "";
   const Kind& kind = ctx.program.kind(task);
-  const int64_t ranks = ctx.groups[static_cast<size_t>(task.group)].ranks;
+  const int64_t ranks = ctx.groups[task.group].ranks;
   try {
     const auto out = comm::infer(*info.comm, kind.attrs, kind.in, ranks);
     if (out == kind.out) return "";
@@ -293,7 +293,7 @@ std::string collective_types_follow(const Context& ctx, int32_t, const RankClass
 }
 
 /// Messages and collectives need no factor of the ranks here: payload is what one rank brings.
-std::string cost_recomputed(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   if (!info.comm) return "";
   const Kind& kind = ctx.program.kind(task);
@@ -303,7 +303,7 @@ std::string cost_recomputed(const Context& ctx, int32_t, const RankClass&, const
                      kind.bytes, kind.flops, kind.workspace, bytes);
 }
 
-std::string lane_recomputed(const Context& ctx, int32_t cls, const RankClass&, const Task& task) {
+std::string lane_recomputed(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   if (!info.comm) return "";
   const bool leaves = ctx.leaves_node(cls, task);
@@ -317,7 +317,7 @@ std::string lane_recomputed(const Context& ctx, int32_t cls, const RankClass&, c
                      leaves ? "in several nodes" : "in one node", program::to_string(want));
 }
 
-std::string accumulate_allowed(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+std::string accumulate_allowed(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   if (task.accumulate.empty()) return "";
   const KindInfo& info = ctx.kind(task);
   if (info.rules && task.accumulate.within(info.rules->accumulates)) return "";
@@ -326,7 +326,7 @@ std::string accumulate_allowed(const Context& ctx, int32_t, const RankClass&, co
 
 /// Three faults: sharing that the op does not declare, a declared update that goes elsewhere (the
 /// op would leave the parameter as it was), and two outputs in one buffer.
-std::string in_place_declared(const Context& ctx, int32_t, const RankClass&, const Task& task) {
+std::string in_place_declared(const Context& ctx, ClassId, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   for (size_t o = 0; o < task.out.size(); ++o) {
     for (size_t i = 0; i < task.in.size(); ++i) {
@@ -346,21 +346,21 @@ std::string in_place_declared(const Context& ctx, int32_t, const RankClass&, con
   return "";
 }
 
-std::string inputs_read_only(const Context&, int32_t, const RankClass& cls, const Task& task) {
+std::string inputs_read_only(const Context&, ClassId, const RankClass& cls, const Task& task) {
   for (BufferId output : task.out) {
-    if (cls.buffers[static_cast<size_t>(output)].kind == BufferKind::input) {
-      return fmt::format("writes the input '{}'", cls.buffers[static_cast<size_t>(output)].name);
+    if (cls.buffers[output].kind == BufferKind::input) {
+      return fmt::format("writes the input '{}'", cls.buffers[output].name);
     }
   }
   return "";
 }
 
-std::string buffer_planned(const Context& ctx, int32_t cls, const RankClass& rank_class,
+std::string buffer_planned(const Context& ctx, ClassId cls, const RankClass& rank_class,
                            const Task& task) {
   if (!ctx.planned) return "";
   for (const auto* list : {&task.in, &task.out}) {
     for (BufferId buffer_id : *list) {
-      const Buffer& buffer = rank_class.buffers[static_cast<size_t>(buffer_id)];
+      const Buffer& buffer = rank_class.buffers[buffer_id];
       if (buffer.kind == BufferKind::step && buffer.offset == kNone) {
         return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, buffer_id));
       }
@@ -424,10 +424,10 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
   return rules;
 }
 
-const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules() {
+const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
   // In an order in which each may rely on those before it: operand-types makes numbers of operands
   // agree with the kind, group-fits and peer-exists give communication what the later ones look up.
-  static const std::vector<Rule<int32_t, const RankClass&, const Task&>> rules = {
+  static const std::vector<Rule<ClassId, const RankClass&, const Task&>> rules = {
       {"operand-types", "a task has the buffers that its kind says, with the types it says",
        "give the task buffers of these types, or the kind the types of these buffers",
        operand_types},

@@ -20,13 +20,17 @@ struct Rule {
 };
 
 inline bool in_range(int64_t i, size_t n) { return i >= 0 && static_cast<size_t>(i) < n; }
+template <class Of>
+bool in_range(Id<Of> id, size_t n) {
+  return id >= 0 && id < n;
+}
 
 const std::vector<Rule<const program::Kind&, const KindInfo&>>& kind_rules();
 const std::vector<Rule<const program::Group&, size_t>>& group_rules();
 const std::vector<Rule<const RankClass&, size_t>>& class_rules();
 const std::vector<Rule<const RankClass&, const program::Buffer&>>& buffer_rules();
 /// Ids are in range when these are applied, and Context::place was called.
-const std::vector<Rule<int32_t, const RankClass&, const Task&>>& task_rules();
+const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules();
 
 /// The rules that are no predicate over one thing: what the abstract run, the hazards, the memory
 /// and the values refuse. Context::report takes no rule that stands in neither list.

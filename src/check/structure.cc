@@ -64,7 +64,7 @@ std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
     if (cls.buffers[buffer].kind != BufferKind::step) {
       names.emplace_back(cls.buffers[buffer].name, cls.buffers[buffer].kind,
-                         cls.buffers[buffer].micro_batch, static_cast<BufferId>(buffer));
+                         cls.buffers[buffer].micro_batch, buffer);
     }
   }
   std::sort(names.begin(), names.end());
@@ -85,7 +85,7 @@ TaskRef user_of(const Context& ctx, const auto& uses) {
   for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
     const auto& tasks = ctx.program.classes[cls].tasks;
     for (size_t task = 0; task < tasks.size(); ++task) {
-      if (uses(tasks[task])) return {static_cast<int32_t>(cls), static_cast<int32_t>(task)};
+      if (uses(tasks[task])) return {cls, task};
     }
   }
   return {};
@@ -130,9 +130,8 @@ void check_ids(Context& ctx) {
     for (size_t task = 0; task < cls.tasks.size(); ++task) {
       const std::string text = bad_ids(ctx, cls, cls.tasks[task]);
       if (text.empty()) continue;
-      refuse(ctx, kIdsRule.name, {static_cast<int32_t>(c), static_cast<int32_t>(task)}, {},
-             fmt::format("task {} of class {}", task, c), "names a non-existing " + text,
-             "name something that exists");
+      refuse(ctx, kIdsRule.name, {c, task}, {}, fmt::format("task {} of class {}", task, c),
+             "names a non-existing " + text, "name something that exists");
     }
   }
 }
@@ -170,10 +169,10 @@ void check_groups(Context& ctx) {
 }
 
 /// What is wrong with a buffer is said of the first task that uses it.
-void check_buffers(Context& ctx, int32_t cls) {
-  const RankClass& rank_class = ctx.program.classes[static_cast<size_t>(cls)];
+void check_buffers(Context& ctx, ClassId cls) {
+  const RankClass& rank_class = ctx.program.classes[cls];
   for (size_t i = 0; i < rank_class.buffers.size(); ++i) {
-    const BufferId buffer = static_cast<BufferId>(i);
+    const BufferId buffer = i;
     for (const auto& rule : buffer_rules()) {
       if (ctx.skips(rule.name)) continue;
       const std::string text = rule.wrong(ctx, rank_class, rank_class.buffers[i]);
@@ -195,10 +194,10 @@ void check_buffers(Context& ctx, int32_t cls) {
 }
 
 /// Of the task rules the first that is broken speaks: those after it rely on it.
-void check_tasks(Context& ctx, int32_t cls) {
-  const RankClass& rank_class = ctx.program.classes[static_cast<size_t>(cls)];
+void check_tasks(Context& ctx, ClassId cls) {
+  const RankClass& rank_class = ctx.program.classes[cls];
   for (size_t task = 0; task < rank_class.tasks.size(); ++task) {
-    const TaskRef ref{cls, static_cast<int32_t>(task)};
+    const TaskRef ref{cls, task};
     for (const auto& rule : task_rules()) {
       if (ctx.skips(rule.name)) continue;
       const std::string text = rule.wrong(ctx, cls, rank_class, rank_class.tasks[task]);

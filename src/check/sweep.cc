@@ -13,7 +13,7 @@ using program::kNumLanes;
 
 int32_t Sweep::lane_index(int32_t global) const {
   const TaskRef ref = ctx_.ref(global);
-  return ref.cls * kNumLanes + static_cast<int32_t>(ctx_.task(ref).lane);
+  return ref.cls.value() * kNumLanes + static_cast<int32_t>(ctx_.task(ref).lane);
 }
 
 void Sweep::match() {
@@ -26,7 +26,7 @@ void Sweep::match() {
 /// A channel holds the messages of one tag from the ranks of one class to their peers: sender and
 /// receiver class, axis, offset as the sender sees it, tag.
 struct Sweep::Message {
-  std::tuple<int32_t, int32_t, int32_t, int32_t, int32_t> channel;
+  std::tuple<ClassId, ClassId, int32_t, int32_t, int32_t> channel;
   bool receive;
   int32_t task;
   bool operator<(const Message& other) const {
@@ -40,19 +40,19 @@ void Sweep::match_messages() {
   std::vector<Message> list;
   const Program& program = ctx_.program;
   for (size_t c = 0; c < program.classes.size(); ++c) {
-    const int32_t cls = static_cast<int32_t>(c);
+    const ClassId cls = c;
     for (size_t i = 0; i < program.classes[c].tasks.size(); ++i) {
       const Task& task = program.classes[c].tasks[i];
       const KindInfo& info = ctx_.kind(task);
       if (!is_message(info)) continue;
-      const int32_t other = program.peer_class(task, cls);
+      const ClassId other = program.peer_class(task, cls);
       const bool receive = is_receive(info);
       const int32_t offset =
           program.mesh.wrap(task.peer_axis, receive ? -int64_t{task.peer} : task.peer);
       list.push_back(
           {{receive ? other : cls, receive ? cls : other, task.peer_axis, offset, task.tag},
            receive,
-           ctx_.global(cls, static_cast<TaskId>(i))});
+           ctx_.global(cls, i)});
     }
   }
   num_messages_ = static_cast<int64_t>(list.size()) / 2;
@@ -78,8 +78,8 @@ void Sweep::match_messages() {
 }
 
 void Sweep::pair(int32_t send, int32_t receive) {
-  matching_.partner[static_cast<size_t>(send)] = receive;
-  matching_.partner[static_cast<size_t>(receive)] = send;
+  matching_.partner[send] = receive;
+  matching_.partner[receive] = send;
   const TaskRef from = ctx_.ref(send);
   const TaskRef to = ctx_.ref(receive);
   if (ctx_.kind(ctx_.task(from)).in == ctx_.kind(ctx_.task(to)).out) return;
@@ -96,12 +96,12 @@ void Sweep::report_unmatched(int32_t message, bool send) {
   const TaskRef ref = ctx_.ref(message);
   const Task& task = ctx_.task(ref);
   std::vector<TaskRef> others;
-  const int32_t other = ctx_.program.peer_class(task, ref.cls);
-  const auto& tasks = ctx_.program.classes[static_cast<size_t>(other)].tasks;
+  const ClassId other = ctx_.program.peer_class(task, ref.cls);
+  const auto& tasks = ctx_.program.classes[other].tasks;
   for (size_t i = 0; i < tasks.size() && others.size() < 2; ++i) {
     if (is_message(ctx_.kind(tasks[i])) && is_receive(ctx_.kind(tasks[i])) == send &&
         tasks[i].tag == task.tag) {
-      others.push_back({other, static_cast<int32_t>(i)});
+      others.push_back({other, i});
     }
   }
   ctx_.report(send ? "send-unmatched" : "recv-unmatched", ProblemClass::order, ref, others,
@@ -122,22 +122,20 @@ void Sweep::match_collectives() {
       const Task& task = program.classes[cls].tasks[i];
       if (!is_collective(ctx_.kind(task))) continue;
       ++num_collectives_;
-      by_group[static_cast<size_t>(task.group)][cls].push_back(
-          ctx_.global(static_cast<int32_t>(cls), static_cast<TaskId>(i)));
+      by_group[task.group][cls].push_back(ctx_.global(cls, i));
     }
   }
   for (size_t group = 0; group < program.groups.size(); ++group) {
     const GroupInfo& info = ctx_.groups[group];
     if (!info.crosses_stages) continue;
     size_t most = 0;
-    for (int32_t cls : info.classes) {
-      most = std::max(most, by_group[group][static_cast<size_t>(cls)].size());
+    for (ClassId cls : info.classes) {
+      most = std::max(most, by_group[group][cls].size());
     }
     for (size_t k = 0; k < most; ++k) {
       Matching::Meeting meeting = meet(info, k, by_group[group]);
       for (int32_t task : meeting.tasks) {
-        matching_.meeting[static_cast<size_t>(task)] =
-            static_cast<int32_t>(matching_.meetings.size());
+        matching_.meeting[task] = static_cast<int32_t>(matching_.meetings.size());
       }
       matching_.meetings.push_back(std::move(meeting));
     }
@@ -148,9 +146,9 @@ Matching::Meeting Sweep::meet(const GroupInfo& group, size_t k,
                               const std::vector<std::vector<int32_t>>& by_class) {
   Matching::Meeting meeting;
   std::vector<TaskRef> refs;
-  int32_t absent = -1;
-  for (int32_t cls : group.classes) {
-    const auto& list = by_class[static_cast<size_t>(cls)];
+  ClassId absent = program::kNone;
+  for (ClassId cls : group.classes) {
+    const auto& list = by_class[cls];
     if (k < list.size()) {
       meeting.tasks.push_back(list[k]);
       refs.push_back(ctx_.ref(list[k]));
@@ -160,7 +158,7 @@ Matching::Meeting Sweep::meet(const GroupInfo& group, size_t k,
   }
   if (absent >= 0) {
     meeting.complete = false;
-    const auto& list = by_class[static_cast<size_t>(absent)];
+    const auto& list = by_class[absent];
     std::vector<TaskRef> related;  // the last of the class that has too few comes first
     if (!list.empty()) {
       related.push_back(ctx_.ref(list.back()));
@@ -204,7 +202,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     const size_t lane = static_cast<size_t>(lane_index(global));
     Clock before = lane_clock[lane];
     for (TaskId dep : task.deps) {
-      const Clock& other = clock[static_cast<size_t>(ctx_.global(ref.cls, dep))];
+      const Clock& other = clock[ctx_.global(ref.cls, dep)];
       for (size_t i = 0; i < before.size(); ++i) {
         before[i] = std::max(before[i], other[i]);
       }
@@ -216,9 +214,9 @@ bool Sweep::run(Hazards& hazards, Values* values) {
         values->lose(ref.cls, buffer);
       }
     }
-    ++before[static_cast<size_t>(task.lane)];
+    ++before[place_of(task.lane)];
     lane_clock[lane] = before;
-    clock[static_cast<size_t>(global)] = before;
+    clock[global] = before;
   };
   AbstractRun lanes(ctx_, matching_, Sends::alone);
   const bool ended = lanes.run([&](std::span<const int32_t> tasks, bool meeting) {
@@ -232,8 +230,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     for (int32_t global : tasks) {
       const TaskRef ref = ctx_.ref(global);
       const bool receive = is_receive(ctx_.kind(ctx_.task(ref)));
-      values->step(ref.cls, ref.task, global,
-                   receive ? matching_.partner[static_cast<size_t>(global)] : -1);
+      values->step(ref.cls, ref.task, global, receive ? matching_.partner[global] : -1);
     }
   });
   if (ended) return true;

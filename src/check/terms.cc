@@ -47,7 +47,7 @@ TypeId TypeTable::intern(const graph::TensorType& type) {
       hashes_.push_back(hash);
       return slots_[i];
     }
-    if (hashes_[static_cast<size_t>(id)] == hash && types_[static_cast<size_t>(id)] == type) {
+    if (hashes_[id] == hash && types_[id] == type) {
       return id;
     }
   }
@@ -190,15 +190,15 @@ void Terms::reserve(size_t apps) {
 }
 
 Hash128 Terms::hash_of(ExprId id, uint64_t* total) const {
-  const int32_t sum = sum_index_[static_cast<size_t>(id)];
-  *total += sum >= 0 ? sums_[static_cast<size_t>(sum)].total : static_cast<uint64_t>(id);
-  if (sum >= 0) return sums_[static_cast<size_t>(sum)].hash;
+  const int32_t sum = sum_index_[id];
+  *total += sum >= 0 ? sums_[sum].total : static_cast<uint64_t>(id);
+  if (sum >= 0) return sums_[sum].hash;
   const uint64_t value = static_cast<uint64_t>(id);
   return {mix64(value * 0x9e3779b97f4a7c15ULL + 0x1d8e4e27c47d124fULL),
           mix64(value * 0xd1342543de82ef95ULL + 0xeb44accab455d165ULL)};
 }
 
-int32_t Terms::count(ExprId id) const { return exprs_[static_cast<size_t>(id)].count; }
+int32_t Terms::count(ExprId id) const { return exprs_[id].count; }
 
 /// As hash_app: near what was made at the same time.
 uint64_t Terms::place(const Sum& sum, int32_t count) {
@@ -224,11 +224,11 @@ ExprId Terms::sum(ExprId left, ExprId right) {
   const size_t mask = sum_slots_.size() - 1;
   for (size_t i = key & mask; sum_slots_[i].id >= 0; i = (i + 1) & mask) {
     if (sum_slots_[i].tag != static_cast<uint32_t>(key >> 32)) continue;
-    const Sum& sum = sums_[static_cast<size_t>(sum_slots_[i].id)];
+    const Sum& sum = sums_[sum_slots_[i].id];
     if (sum.hash == hash && count(sum.id) == terms) return sum.id;
   }
   const ExprId id = static_cast<ExprId>(exprs_.size());
-  exprs_.push_back({Expr::Kind::sum, left, right, exprs_[static_cast<size_t>(left)].type, terms});
+  exprs_.push_back({Expr::Kind::sum, left, right, exprs_[left].type, terms});
   sum_index_.push_back(static_cast<int32_t>(sums_.size()));
   insert(sum_slots_, key, static_cast<int32_t>(sums_.size()));
   sums_.push_back({hash, total, id});

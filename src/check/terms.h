@@ -32,7 +32,7 @@ inline constexpr ExprId kUnknown = -2;    ///< follows from something already re
 class TypeTable {
  public:
   TypeId intern(const graph::TensorType& type);
-  const graph::TensorType& operator[](TypeId id) const { return types_[static_cast<size_t>(id)]; }
+  const graph::TensorType& operator[](TypeId id) const { return types_[id]; }
 
  private:
   void grow();
@@ -50,7 +50,7 @@ struct OpKey {
 class OpKeys {
  public:
   int32_t intern(std::string_view op, const graph::Attrs& attrs);
-  const OpKey& operator[](int32_t id) const { return keys_[static_cast<size_t>(id)]; }
+  const OpKey& operator[](int32_t id) const { return keys_[id]; }
   size_t size() const { return keys_.size(); }
 
  private:
@@ -90,12 +90,10 @@ class Terms {
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
   ExprId sum(ExprId left, ExprId right);                      ///< multiset union
 
-  ExprId output(AppId app, int32_t i) const {
-    return apps_[static_cast<size_t>(app)].first_out + i;
-  }
-  const Expr& operator[](ExprId id) const { return exprs_[static_cast<size_t>(id)]; }
-  Application& app(AppId id) { return apps_[static_cast<size_t>(id)]; }
-  const Application& app(AppId id) const { return apps_[static_cast<size_t>(id)]; }
+  ExprId output(AppId app, int32_t i) const { return apps_[app].first_out + i; }
+  const Expr& operator[](ExprId id) const { return exprs_[id]; }
+  Application& app(AppId id) { return apps_[id]; }
+  const Application& app(AppId id) const { return apps_[id]; }
   std::span<const ExprId> inputs(AppId id) const;
   int32_t num_apps() const { return static_cast<int32_t>(apps_.size()); }
   /// Terms of a sum with multiplicity, sorted; a non-sum is its own single term.

@@ -22,7 +22,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
   const LayoutId replicated = ctx.layouts.intern({});
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const RankClass& cls = ctx.program.classes[c];
-    const int32_t class_id = static_cast<int32_t>(c);
+    const ClassId class_id = static_cast<int32_t>(c);
     std::vector<Value> values(cls.buffers.size(), Value{kUnwritten, replicated});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
       const program::Buffer& buffer = cls.buffers[i];
@@ -48,7 +48,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
                                        buffer.micro_batch >= reference.num_micro_batches())) {
         wrong = "names a micro-batch that does not exist";
       }
-      const TypeId logical = tensor < 0 ? -1 : reference.type_of[static_cast<size_t>(tensor)];
+      const TypeId logical = tensor < 0 ? -1 : reference.type_of[tensor];
       if (!wrong) {
         bool same = false;
         try {
@@ -79,7 +79,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
   }
 }
 
-void Values::lose_outputs(int32_t cls, const Task& task) {
+void Values::lose_outputs(ClassId cls, const Task& task) {
   for (BufferId output : task.out) {
     lose(cls, output);
   }
@@ -118,7 +118,7 @@ bool Values::fits(ExprId expr, LayoutId layout, TypeId local) {
 
 /// Output `o` gets this value, or adds it. The logical type of the term, cut by the layout, must be
 /// the local type of the buffer (`memo` spares working that out again for the same logical type).
-void Values::set(int32_t cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
+void Values::set(ClassId cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
                  Signature* memo, TaskRef ref) {
   const KindInfo& info = ctx_.kind(task);
   const TypeId logical = ref_.terms[expr].type;
@@ -161,9 +161,8 @@ void Values::set(int32_t cls, const Task& task, size_t output, ExprId expr, Layo
 
 /// A ragged buffer is planned for at least the rows that even routing brings: its layout says which
 /// share of the experts, and so of the rows, is here.
-void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref) {
-  const program::Buffer& buffer =
-      ctx_.program.classes[static_cast<size_t>(cls)].buffers[static_cast<size_t>(id)];
+void Values::check_expected(ClassId cls, BufferId id, LayoutId layout, TaskRef ref) {
+  const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
   if (buffer.expected_bytes == program::kNone) return;
   if (buffer.expected_bytes >= buffer.type.bytes()) return;
   if (!buffer.type.routed() || layout == kAnyLayout) return;
@@ -192,7 +191,7 @@ void Values::check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef r
 /// rule knows one axis at a time; the first axis that it does not take ends the search. Kinds have
 /// few input layouts in a program, so a list per kind is searched.
 Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
-  auto& list = signatures_[static_cast<size_t>(task.kind)];
+  auto& list = signatures_[task.kind];
   for (Signature& signature : list) {
     if (signature.in == ins_) return signature;
   }
@@ -232,7 +231,7 @@ Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
   return list.back();
 }
 
-void Values::compute(int32_t cls, TaskId task, const Task& reader, const KindInfo& info) {
+void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info) {
   // The term comes from the terms of the inputs, the layout from their layouts. A zero takes the
   // layout of what it is added to; an op that wants one gets it replicated. Terms are looked up,
   // not made: an application that the single-device step does not contain is refused here, where it
@@ -264,12 +263,11 @@ void Values::compute(int32_t cls, TaskId task, const Task& reader, const KindInf
   }
   Signature& layouts = signature(reader, info);
   if (!layouts.cut.empty()) {
-    ctx_.report("sequence-cut", ProblemClass::value, ref, {},
-                fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
-                            ctx_.name(ref),
-                            ctx_.program.mesh.axes[static_cast<size_t>(layouts.bad_axis)].name,
-                            layouts.cut),
-                "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
+    ctx_.report(
+        "sequence-cut", ProblemClass::value, ref, {},
+        fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
+                    ctx_.name(ref), ctx_.program.mesh.axes[layouts.bad_axis].name, layouts.cut),
+        "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
     return lose_outputs(cls, reader);
   }
   if (layouts.bad_axis >= 0) {
@@ -284,11 +282,11 @@ void Values::compute(int32_t cls, TaskId task, const Task& reader, const KindInf
     explain_unknown(ref);
     return lose_outputs(cls, reader);
   }
-  made_[static_cast<size_t>(ctx_.global(cls, task))] = app;
+  made_[ctx_.global(cls, task)] = app;
   for (const ExprId expr : exprs_) {
     const TypeId logical = ref_.terms[expr].type;
     if (logical >= 0 && ctx_.types[logical].routed()) {
-      experts_[static_cast<size_t>(reader.kind)] = ctx_.types[logical].dims[0];
+      experts_[reader.kind] = ctx_.types[logical].dims[0];
     }
   }
   for (size_t output = 0; output < reader.out.size(); ++output) {
@@ -297,11 +295,11 @@ void Values::compute(int32_t cls, TaskId task, const Task& reader, const KindInf
   }
 }
 
-void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
+void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
   // A message takes the value as it was when it was sent: it is kept until its receiver comes,
   // whatever the sender writes over it. Along pp any layout may travel (a class is one stage);
   // along other axes only what all ranks hold alike, as one representative speaks for the class.
-  const Task& end = ctx_.program.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(task)];
+  const Task& end = ctx_.program.classes[cls].tasks[task];
   const KindInfo& info = ctx_.kind(end);
   if (is_local(info)) return compute(cls, task, end, info);
   if (is_message(info) && !is_receive(info)) {
@@ -313,7 +311,7 @@ void Values::step(int32_t cls, TaskId task, int32_t global, int32_t sender) {
         !ctx_.layouts[value.layout][end.peer_axis].is_replicate()) {
       refuse("message-layout", {cls, task}, end.in[0],
              fmt::format("ranks along {} hold different parts",
-                         ctx_.program.mesh.axes[static_cast<size_t>(end.peer_axis)].name),
+                         ctx_.program.mesh.axes[end.peer_axis].name),
              "send only what is replicated along the axis of the message");
       value.expr = kUnknown;
     }
@@ -340,7 +338,7 @@ void Values::finish() {
   std::set<std::pair<int32_t, int32_t>> parts;  // outputs kept per micro-batch
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
-    const int32_t cls = static_cast<int32_t>(c);
+    const ClassId cls = c;
     for (size_t i = 0; i < buffers.size(); ++i) {
       const program::Buffer& buffer = buffers[i];
       if (buffer.kind != BufferKind::persistent && buffer.kind != BufferKind::output) continue;
@@ -351,7 +349,7 @@ void Values::finish() {
       if (buffer.kind == BufferKind::output && buffer.micro_batch >= 0) {
         parts.insert({tensor, buffer.micro_batch});
       } else {
-        kept[static_cast<size_t>(tensor)] = 1;
+        kept[tensor] = 1;
       }
       const Value& value = values_[c][i];
       if (value.expr == kUnknown) continue;
@@ -395,7 +393,7 @@ void Values::finish() {
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
       each = parts.contains({tensor, mb});
     }
-    if (each || kept[static_cast<size_t>(tensor)]++) continue;
+    if (each || kept[tensor]++) continue;
     ctx_.report("result-missing", ProblemClass::value, {}, {},
                 fmt::format("no class keeps '{}', which the single-device step computes",
                             graph.tensor(tensor).name),

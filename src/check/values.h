@@ -26,13 +26,13 @@ class Values {
 
   /// A task that no other class waits for: local ops, collectives inside a class, messages.
   /// `sender`: for recv, the global task of the matching send (already stepped), or -1.
-  void step(int32_t cls, TaskId task, int32_t global, int32_t sender);
+  void step(ClassId cls, TaskId task, int32_t global, int32_t sender);
   /// One collective that crosses stages, with its task in each class.
   void meet(std::span<const TaskRef> tasks);
   /// The content of this buffer follows from something already refused.
-  void lose(int32_t cls, BufferId buffer) { at(cls, buffer).expr = kUnknown; }
+  void lose(ClassId cls, BufferId buffer) { at(cls, buffer).expr = kUnknown; }
   /// Experts of the whole tensors whose rows a kind works on; 0 if none was seen.
-  int64_t experts(program::KindId kind) const { return experts_[static_cast<size_t>(kind)]; }
+  int64_t experts(program::KindId kind) const { return experts_[kind]; }
   /// After the last task: named buffers hold what the single-device step leaves in them.
   void finish();
   /// Least ratio of what a ragged buffer expects to the rows of even routing; 0: there is none.
@@ -47,17 +47,15 @@ class Values {
     std::string cut;              ///< what the split on bad_axis cuts that the op needs whole
   };
 
-  Value& at(int32_t cls, BufferId buffer) {
-    return values_[static_cast<size_t>(cls)][static_cast<size_t>(buffer)];
-  }
-  void set(int32_t cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
+  Value& at(ClassId cls, BufferId buffer) { return values_[cls][buffer]; }
+  void set(ClassId cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
            Signature* memo, TaskRef ref);
-  void check_expected(int32_t cls, BufferId id, LayoutId layout, TaskRef ref);
-  void lose_outputs(int32_t cls, const Task& task);
+  void check_expected(ClassId cls, BufferId id, LayoutId layout, TaskRef ref);
+  void lose_outputs(ClassId cls, const Task& task);
   Signature& signature(const Task& task, const KindInfo& info);
   bool fits(ExprId expr, LayoutId layout, TypeId local);
-  void compute(int32_t cls, TaskId task, const Task& reader, const KindInfo& info);
-  void collective(int32_t cls, TaskId task, const Task& member, const KindInfo& info);
+  void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
@@ -72,12 +70,12 @@ class Values {
   // Localisation (explain.cc).
   void explain_unknown(TaskRef ref);
   void explain_layout(TaskRef ref, const Signature& signature);
-  void explain_final(int32_t cls, BufferId buffer, ExprId want, ExprId got);
+  void explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got);
   std::string describe(ExprId expr) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
-  std::string whereabouts(int32_t cls, ExprId want, ExprId got, std::vector<TaskRef>* who) const;
-  std::vector<TaskRef> makers(ExprId expr, int32_t only_class = -1) const;
-  std::vector<TaskRef> carriers(ExprId expr, int32_t only_class = -1) const;
+  std::string whereabouts(ClassId cls, ExprId want, ExprId got, std::vector<TaskRef>* who) const;
+  std::vector<TaskRef> makers(ExprId expr, ClassId only_class = kNone) const;
+  std::vector<TaskRef> carriers(ExprId expr, ClassId only_class = kNone) const;
   TaskRef misplaced_ancestor(TaskRef ref) const;
   AppId closest(const Task& task, const KindInfo& info) const;
 

@@ -140,6 +140,24 @@ Outcome read_integers(StoredType type, const char* src, int64_t count, void* dst
   return fits ? Outcome::ok : Outcome::out_of_range;
 }
 
+Outcome convert(StoredType type, const char* src, int64_t count, DType dtype, void* dst) {
+  const auto as = [](bool ok) { return ok ? Outcome::ok : Outcome::wrong_type; };
+  switch (dtype) {
+    case DType::f32:
+      return as(read_floats<float>(type, src, count, dst));
+    case DType::f64:
+      return as(read_floats<double>(type, src, count, dst));
+    case DType::bf16:
+      return as(read_floats<Bf16>(type, src, count, dst));
+    case DType::i32:
+      return read_integers<int32_t>(type, src, count, dst);
+    case DType::i64:
+      return read_integers<int64_t>(type, src, count, dst);
+  }
+  HOCKET_CHECK(false, "dtype {}", static_cast<int>(dtype));
+  return Outcome::wrong_type;
+}
+
 }  // namespace
 
 StoredType stored_type(DType dtype) {
@@ -160,7 +178,7 @@ StoredType stored_type(DType dtype) {
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
-  Header header = parse_header(file_.bytes(), path);
+  Header header = read_header(file_);
   tensors_ = std::move(header.tensors);
   metadata_ = std::move(header.metadata);
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -179,26 +197,20 @@ void SafetensorsFile::read(const StoredTensor& tensor, int64_t first, int64_t co
   // converts between the two.
   HOCKET_CHECK(first >= 0 && count >= 0 && first <= tensor.numel - count,
                "{}: elements {} + {} of {}", tensor.name, first, count, tensor.numel);
-  if (count == 0) return;
-  const char* src = data(tensor) + first * size_of(tensor.type);
-  Outcome outcome = Outcome::wrong_type;
-  const auto as = [](bool ok) { return ok ? Outcome::ok : Outcome::wrong_type; };
-  switch (dtype) {
-    case DType::f32:
-      outcome = as(read_floats<float>(tensor.type, src, count, dst));
-      break;
-    case DType::f64:
-      outcome = as(read_floats<double>(tensor.type, src, count, dst));
-      break;
-    case DType::bf16:
-      outcome = as(read_floats<Bf16>(tensor.type, src, count, dst));
-      break;
-    case DType::i32:
-      outcome = read_integers<int32_t>(tensor.type, src, count, dst);
-      break;
-    case DType::i64:
-      outcome = read_integers<int64_t>(tensor.type, src, count, dst);
-      break;
+  // Elements that need no conversion go straight to where they are wanted, others through a buffer.
+  const int64_t size = size_of(tensor.type);
+  const int64_t begin = tensor.begin + first * size;
+  if (tensor.type == stored_type(dtype)) {
+    file_.read(begin, dst, static_cast<size_t>(count * size));
+    return;
+  }
+  std::string chunk(static_cast<size_t>(std::min(count * size, kChunkBytes)), '\0');
+  const int64_t step = kChunkBytes / size, wide = graph::size_of(dtype);
+  Outcome outcome = Outcome::ok;
+  for (int64_t at = 0; at < count && outcome == Outcome::ok; at += step) {
+    const int64_t now = std::min(step, count - at);
+    file_.read(begin + at * size, chunk.data(), static_cast<size_t>(now * size));
+    outcome = convert(tensor.type, chunk.data(), now, dtype, static_cast<char*>(dst) + at * wide);
   }
   if (outcome == Outcome::wrong_type) {
     fail(path(), "tensor {} is stored as {}; expected {}", quote(tensor.name),
@@ -262,6 +274,7 @@ Safetensors::Safetensors(const std::string& path) : path_(path) {
   }
   std::sort(shards.begin(), shards.end());
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
+  allow_open_files(std::ssize(shards));
   for (const std::string& shard : shards) {
     const std::string file = join_path(parent_path(index), shard);
     if (!file_exists(file)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Safetensors files (https://github.com/huggingface/safetensors, "Format"): 8 bytes length N, N
 // bytes of JSON {name: {dtype, shape, data_offsets}}, then the tensors without gaps. The reader
-// maps the file and trusts nothing in it; the writer streams.
+// trusts nothing in the file and reads only what is asked for; the writer streams.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ struct StoredTensor {
   int64_t bytes() const { return numel * size_of(type); }
 };
 
-/// One file, mapped. Error (bad input, with the file's name) from the constructor: not a file,
+/// One file, open. Error (bad input, with the file's name) from the constructor: not a file,
 /// header longer than the file or 100 MB, bad JSON, duplicate names, unknown types, sizes that
 /// overflow, offsets that overlap, leave gaps or exceed the file, bytes missing or left over at the
 /// end.
@@ -66,16 +66,16 @@ class SafetensorsFile {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const StoredTensor* find(std::string_view name) const;  ///< null when absent
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const char* data(const StoredTensor& tensor) const { return file_.data() + tensor.begin; }
 
   /// Elements [first, first + count) as `dtype`. To f32, f64 and bf16 from F32, F64, BF16, F16
   /// (rounding to nearest even where bits are lost, exact otherwise); to i32 and i64 from I64, I32,
-  /// U8, BOOL (Error if a value does not fit).
+  /// U8, BOOL (Error if a value does not fit). Error (exit code 1): the file was cut off since it
+  /// was opened.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, graph::DType dtype,
             void* dst) const;
 
  private:
-  MappedFile file_;
+  RandomFile file_;
   std::vector<StoredTensor> tensors_;
   std::map<std::string, size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;

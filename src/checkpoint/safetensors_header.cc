@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/id.h"
 #include "base/text.h"
 
 namespace hocket::checkpoint {
@@ -17,6 +18,7 @@ using nlohmann::json;
 
 // The limit of the reference implementation.
 constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr int64_t kLengthBytes = 8;  // of the length, before the header
 constexpr size_t kMaxRank = 16;
 
 constexpr struct {
@@ -223,29 +225,31 @@ void check_places(Header& header, int64_t data_begin, int64_t data_bytes,
 
 }  // namespace
 
-int64_t size_of(StoredType type) { return kTypes[static_cast<size_t>(type)].size; }
-const char* to_string(StoredType type) { return kTypes[static_cast<size_t>(type)].name; }
+int64_t size_of(StoredType type) { return kTypes[place_of(type)].size; }
+const char* to_string(StoredType type) { return kTypes[place_of(type)].name; }
 
-Header parse_header(std::string_view file, const std::string& where) {
+Header read_header(const RandomFile& file) {
   // Eight bytes of length, little-endian; that many of JSON; the data. Nothing is believed before
   // it is compared with the file's size, and the JSON is read as events, so that a header of many
   // tensors, or a hostile one, is never a tree in memory.
-  if (file.size() < 8) {
-    fail(where, "not a safetensors file: {} bytes; expected at least 8", file.size());
+  const std::string& where = file.path();
+  if (file.size() < kLengthBytes) {
+    fail(where, "not a safetensors file: {} bytes; expected at least {}", file.size(),
+         kLengthBytes);
   }
   uint64_t length = 0;
-  for (int i = 7; i >= 0; --i) {
-    length = length << 8 | static_cast<unsigned char>(file[static_cast<size_t>(i)]);
-  }
+  file.read(0, &length, sizeof length);
   if (length > kMaxHeader) {
     fail(where, "the header claims {} bytes; expected at most {}: not a safetensors file", length,
          kMaxHeader);
   }
-  if (length > file.size() - 8) {
+  const int64_t after = file.size() - kLengthBytes;
+  if (static_cast<int64_t>(length) > after) {
     fail(where, "the header claims {} bytes but the file has {} after it begins: truncated", length,
-         file.size() - 8);
+         after);
   }
-  const std::string_view text = file.substr(8, length);
+  std::string text(length, '\0');
+  file.read(kLengthBytes, text.data(), text.size());
   if (text.empty() || text[0] != '{') fail(where, "the header does not begin with '{{'");
   Header header;
   Events events(header, where);
@@ -254,8 +258,8 @@ Header parse_header(std::string_view file, const std::string& where) {
   } catch (const json::exception& exception) {
     fail(where, "the header is not valid JSON: {}", quote(exception.what(), 160));
   }
-  check_places(header, static_cast<int64_t>(8 + length),
-               static_cast<int64_t>(file.size() - 8 - length), where);
+  const auto data_begin = kLengthBytes + static_cast<int64_t>(length);
+  check_places(header, data_begin, file.size() - data_begin, where);
   return header;
 }
 

@@ -17,7 +17,7 @@ struct Header {
   std::map<std::string, std::string> metadata;
 };
 
-/// Parses and checks the header of a file of `file_bytes`; `where` is its name in errors.
-Header parse_header(std::string_view file, const std::string& where);
+/// Reads and checks the header of a file, against the size that the file had when it was opened.
+Header read_header(const RandomFile& file);
 
 }  // namespace hocket::checkpoint

@@ -55,7 +55,7 @@ class StepBench {
   StepTime step() {
     const int64_t start = now_ns();
     const double cpu = cpu_ms();
-    const auto& ids = batches_[static_cast<size_t>(steps_++ % 8)];
+    const auto& ids = batches_[steps_++ % 8];
     const engine::TrainSection& train = run_.config.train;
     engine::Batch batch(train.global_batch, train.seq_len);
     for (int64_t r = 0; r < batch.rows; ++r) {

@@ -4,8 +4,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
+#include "base/id.h"
 #include "base/json_writer.h"
 #include "base/units.h"
 #include "check/check.h"
@@ -20,7 +22,7 @@ namespace {
 
 const char* name_of(check::Localisation localisation) {
   constexpr const char* kNames[] = {"accepted", "exact", "near", "missed"};
-  return kNames[static_cast<int>(localisation)];
+  return kNames[place_of(localisation)];
 }
 
 /// `count` random faults, one at a time, and what the check says to each.
@@ -79,8 +81,10 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
 }
 
 /// The memory that a rank may take: --memory-budget, else cluster.memory_budget, and in any case no
-/// more than the devices of cluster.file have.
-check::CheckOptions memory_options(const engine::Run& run, const std::string& budget) {
+/// more than the devices of cluster.file have. `evaluation`: a program that evaluates beside the
+/// run's, or null.
+check::CheckOptions memory_options(const engine::Run& run, const std::string& budget,
+                                   const program::Program* evaluation) {
   check::CheckOptions options;
   const engine::ClusterSection& cluster = run.config.cluster;
   if (!budget.empty()) {
@@ -99,8 +103,8 @@ check::CheckOptions memory_options(const engine::Run& run, const std::string& bu
       options.memory_budget = device;
     }
   }
-  if (engine::evaluates(run)) {
-    options.evaluation = engine::evaluation_bytes(run);
+  if (evaluation != nullptr) {
+    options.evaluation = engine::evaluation_bytes(*evaluation);
   }
   return options;
 }
@@ -112,12 +116,17 @@ struct Options {
   int64_t mutants = 0, seed = 1;
 };
 
-/// The program that `train` would run, against the graph of a single device; exit code 2 if it is
-/// refused.
+/// The program that `train` would run, against the graph of a single device, and that of the
+/// evaluation beside it; exit code 2 if one is refused.
 int check_run(const Options& options) {
   const Source source = read_source(options.run, options.set, true);
   warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-  const check::CheckOptions limits = memory_options(source.run, options.budget);
+  std::optional<engine::Compiled> evaluation;
+  if (engine::evaluates(source.run)) {
+    evaluation = engine::compile(source.run, engine::evaluation_options(source.run));
+  }
+  const check::CheckOptions limits =
+      memory_options(source.run, options.budget, evaluation ? &evaluation->program : nullptr);
   const engine::Compiled compiled = source.compile();
   if (options.mutants > 0)
     return mutants(compiled, limits, options.mutants, options.seed, options.json);
@@ -128,13 +137,22 @@ int check_run(const Options& options) {
     if (!other.empty())
       fail(options.certificate, "is not about {}: other is {}", options.run, other);
   }
+  std::optional<check::Verdict> beside;
+  if (evaluation) {
+    beside = check::check(evaluation->program, evaluation->reference);
+  }
   if (options.json) {
-    fmt::print("{}\n", check::to_json(verdict));
+    fmt::print("{}\n", check::to_json(verdict, beside ? &*beside : nullptr));
   } else {
     fmt::print("model    {}\nplan     {}\n{}", engine::describe(source.run.model),
                engine::describe(source.run), check::to_text(verdict));
+    if (beside) {
+      // One line if it is good: its memory is in the figures above.
+      const std::string text = check::to_text(*beside);
+      fmt::print("evaluation {}", beside->ok() ? text.substr(0, text.find('\n') + 1) : text);
+    }
   }
-  return verdict.ok() ? 0 : 2;
+  return verdict.ok() && (!beside || beside->ok()) ? 0 : 2;
 }
 
 }  // namespace
@@ -147,8 +165,9 @@ void verb_check(Args& args) {
       "Shapes and layouts agree; every collective is seen by all members of its group in one "
       "order; sends are matched; nothing can deadlock or race; memory is enough; and the "
       "program computes the single-device graph. A refusal names the task, the ranks, why, "
-      "and what to change, and ends with exit code 2. Needs only a config.json: no weights, "
-      "no data. docs/check.md lists the rules.");
+      "and what to change, and ends with exit code 2. If data is held out, the program that "
+      "evaluates is checked, too. Needs only a config.json: no weights, no data. docs/check.md "
+      "lists the rules.");
   args.positional(
       "RUN", &options->run,
       "a run.yaml, the text of a program, or a MODEL (its config.json with a plan of one "

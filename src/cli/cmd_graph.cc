@@ -41,7 +41,7 @@ void list_passes() {
 }
 
 /// The class of ranks that --rank is in, kNone for all.
-int32_t class_of(const program::Program& program, const Options& options) {
+program::ClassId class_of(const program::Program& program, const Options& options) {
   if (!options.rank) return program::kNone;
   if (*options.rank < 0 || *options.rank >= program.mesh.size()) {
     fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *options.rank,
@@ -54,20 +54,20 @@ int32_t class_of(const program::Program& program, const Options& options) {
 std::vector<std::string> first_ranks(const program::Program& program) {
   std::vector<std::string> list;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    list.push_back(fmt::format("{}", program.ranks_of(static_cast<int32_t>(cls))[0]));
+    list.push_back(fmt::format("{}", program.ranks_of(cls)[0]));
   }
   return list;
 }
 
 std::string text_of(const program::Program& program, const Options& options) {
-  const int32_t cls = class_of(program, options);
+  const program::ClassId cls = class_of(program, options);
   if (!options.dot) return program::print(program, cls);
   if (cls == program::kNone && program.classes.size() > 1) {
     fail("hocket graph --dot",
          "the program has {} pipeline stages; expected --rank R, a rank of the stage to draw: {}",
          program.classes.size(), join(first_ranks(program), ", "));
   }
-  return program::to_dot(program, std::max(cls, 0));
+  return program::to_dot(program, cls == program::kNone ? 0 : cls);
 }
 std::string text_of(const graph::Graph& graph, const Options& options) {
   return options.dot ? graph::to_dot(graph) : graph::print(graph);

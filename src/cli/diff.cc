@@ -74,7 +74,7 @@ std::vector<Listing> list(const program::Program& program) {
     l.counted = "kinds and buffers";
     size_t deps = 0;
     for (const program::Task& task : cls.tasks) {
-      l.kinds.push_back(kinds[static_cast<size_t>(task.kind)]);
+      l.kinds.push_back(kinds[task.kind]);
       l.lines.push_back(program::identity(program, task));
       deps += task.deps.size();
     }
@@ -139,9 +139,10 @@ std::vector<Listing> list(const graph::Graph& g) {
     const std::string kind =
         fmt::format("{}{} {}", node.op, to_string(node.attrs), types_of(in, out));
     l.kinds.push_back(kind);
-    l.lines.push_back(fmt::format("{} {} L{}{}{} of{}", kind, to_string(node.phase), node.layer,
-                                  node.recompute ? " recompute" : "",
-                                  node.accumulate.empty() ? "" : " +=", names));
+    const std::string place = graph::layer_name(node.layer, g.num_layers);
+    l.lines.push_back(fmt::format(
+        "{} {} {}{}{} of{}", kind, to_string(node.phase), place.empty() ? "every stage" : place,
+        node.recompute ? " recompute" : "", node.accumulate.empty() ? "" : " +=", names));
   }
   l.facts = {number("nodes", g.nodes.size()), number("tensors", g.tensors.size()),
              number("parameters with a gradient", g.grads.size())};
@@ -160,9 +161,7 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
   const int n = static_cast<int>(a.size()), m = static_cast<int>(b.size());
   const int limit = std::min(most, n + m);
   std::vector<int> v(static_cast<size_t>(2 * limit + 3), 0);
-  auto at = [&](std::vector<int>& x, int k) -> int& {
-    return x[static_cast<size_t>(k + limit + 1)];
-  };
+  auto at = [&](std::vector<int>& x, int k) -> int& { return x[k + limit + 1]; };
   std::vector<std::vector<int>> trace;
   int d = 0;
   bool found = false;
@@ -170,7 +169,7 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
     trace.push_back(v);
     for (int k = -d; k <= d; k += 2) {
       int x = k == -d || (k != d && at(v, k - 1) < at(v, k + 1)) ? at(v, k + 1) : at(v, k - 1) + 1;
-      while (x < n && x - k < m && a[static_cast<size_t>(x)] == b[static_cast<size_t>(x - k)]) {
+      while (x < n && x - k < m && a[x] == b[x - k]) {
         ++x;
       }
       at(v, k) = x;
@@ -185,7 +184,7 @@ std::vector<Edit> shortest_edits(const std::vector<int>& a, const std::vector<in
   if (!found) return edits;
   int x = n, y = m;
   for (int step = d - 1; step > 0; --step) {
-    std::vector<int>& u = trace[static_cast<size_t>(step)];
+    std::vector<int>& u = trace[step];
     const int k = x - y;
     const bool down = k == -step || (k != step && at(u, k - 1) < at(u, k + 1));
     const int from = down ? k + 1 : k - 1;

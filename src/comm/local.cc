@@ -168,9 +168,9 @@ void LocalWorld::Impl::Rank::send(const Call& call) {
   std::lock_guard lock(world_.mutex);
   world_.check_abort();
   world_.boxes[{rank_, call.peer, call.tag}].messages.push_back(std::move(message));
-  int64_t& held = world_.message_bytes[static_cast<size_t>(rank_)];
+  int64_t& held = world_.message_bytes[rank_];
   held += static_cast<int64_t>(bytes);
-  int64_t& peak = world_.peak_message_bytes[static_cast<size_t>(rank_)];
+  int64_t& peak = world_.peak_message_bytes[rank_];
   peak = std::max(peak, held);
   world_.mail.notify_all();
 }
@@ -198,7 +198,7 @@ void LocalWorld::Impl::Rank::recv(const Call& call) {
   }
   std::memcpy(call.out[0], message.data(), bytes);
   std::lock_guard lock(world_.mutex);
-  world_.message_bytes[static_cast<size_t>(call.peer)] -= static_cast<int64_t>(bytes);
+  world_.message_bytes[call.peer] -= static_cast<int64_t>(bytes);
 }
 
 LocalWorld::LocalWorld(int32_t ranks, std::chrono::milliseconds timeout)
@@ -212,9 +212,7 @@ LocalWorld::LocalWorld(int32_t ranks, std::chrono::milliseconds timeout)
 }
 LocalWorld::~LocalWorld() = default;
 
-Communicator& LocalWorld::communicator(int32_t rank) {
-  return *impl_->ranks[static_cast<size_t>(rank)];
-}
+Communicator& LocalWorld::communicator(int32_t rank) { return *impl_->ranks[rank]; }
 
 void LocalWorld::abort(const std::string& reason) {
   std::lock_guard lock(impl_->mutex);
@@ -227,7 +225,7 @@ void LocalWorld::abort(const std::string& reason) {
 
 int64_t LocalWorld::peak_message_bytes(int32_t rank) const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->peak_message_bytes[static_cast<size_t>(rank)];
+  return impl_->peak_message_bytes[rank];
 }
 
 }  // namespace hocket::comm

@@ -190,8 +190,7 @@ std::vector<ProfileTarget> distinct_tasks(const program::Program& program) {
           index.emplace(std::pair(task.kind, task.accumulate.bits()), targets.size());
       if (fresh) {
         targets.push_back({kind_key(program.kind(task), task.accumulate.bits()), task.kind,
-                           task.accumulate.bits(), 0, static_cast<int32_t>(cls),
-                           static_cast<program::TaskId>(i)});
+                           task.accumulate.bits(), 0, static_cast<int32_t>(cls), i});
       }
       ++count[it->second];
     }

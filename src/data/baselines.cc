@@ -43,10 +43,15 @@ class XzEncoder {
     expect(rc, LZMA_STREAM_END);
     return static_cast<int64_t>(stream_.total_out);
   }
-  int64_t size(std::string_view text) {
-    begin();
-    add(text);
-    return finish();
+  // All of a file, piece by piece; returns its bytes.
+  int64_t add_file(const std::string& path) {
+    int64_t bytes = 0;
+    read_pieces(path, [&](std::string_view piece) {
+      add(piece);
+      bytes += static_cast<int64_t>(piece.size());
+      return true;
+    });
+    return bytes;
   }
 
  private:
@@ -89,7 +94,12 @@ void radix_sort(std::vector<uint64_t>* keys, int bits) {
 
 }  // namespace
 
-int64_t xz_size(std::string_view text) { return XzEncoder().size(text); }
+int64_t xz_size(std::string_view text) {
+  XzEncoder encoder;
+  encoder.begin();
+  encoder.add(text);
+  return encoder.finish();
+}
 
 BaselineResult xz_each(const std::vector<std::string>& files,
                        const std::function<void(int64_t)>& progress) {
@@ -97,9 +107,9 @@ BaselineResult xz_each(const std::vector<std::string>& files,
   BaselineResult result;
   int64_t done = 0;
   for (const std::string& path : files) {
-    const MappedFile file(path);
-    result.bits += 8.0 * static_cast<double>(encoder.size(file.bytes()));
-    result.bytes += static_cast<int64_t>(file.size());
+    encoder.begin();
+    result.bytes += encoder.add_file(path);
+    result.bits += 8.0 * static_cast<double>(encoder.finish());
     if (progress) {
       progress(++done);
     }
@@ -115,9 +125,7 @@ BaselineResult xz_one_piece(const std::vector<std::string>& files,
   int64_t done = 0;
   encoder.begin();
   for (const std::string& path : files) {
-    const MappedFile file(path);
-    encoder.add(file.bytes());
-    result.bytes += static_cast<int64_t>(file.size());
+    result.bytes += encoder.add_file(path);
     if (progress) {
       progress(++done);
     }
@@ -160,9 +168,7 @@ double Trigram::Order::interpolate(const History* history, int32_t w, double low
   if (history == nullptr) return lower;
   const auto begin = token.begin() + history->begin, end = token.begin() + history->end;
   const auto at = std::lower_bound(begin, end, w);
-  const double seen = at != end && *at == w
-                          ? static_cast<double>(count[static_cast<size_t>(at - token.begin())])
-                          : 0;
+  const double seen = at != end && *at == w ? static_cast<double>(count[at - token.begin()]) : 0;
   const auto types = static_cast<double>(history->end - history->begin);
   return (seen + types * lower) / (static_cast<double>(history->total) + types);
 }

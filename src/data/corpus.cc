@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/glob.h"
+#include "base/id.h"
 #include "base/text.h"
 #include "data/prepare.h"
 
@@ -143,12 +144,12 @@ constexpr struct {
 
 }  // namespace
 
-const char* to_string(Corpus::Why why) { return kWhys[static_cast<size_t>(why)].key; }
+const char* to_string(Corpus::Why why) { return kWhys[place_of(why)].key; }
 
 std::string left_out_text(const std::map<Corpus::Why, int64_t>& counts) {
   std::vector<std::string> parts;
   for (const auto& [why, count] : counts) {
-    parts.push_back(fmt::format("{} {}", count, kWhys[static_cast<size_t>(why)].text));
+    parts.push_back(fmt::format("{} {}", count, kWhys[place_of(why)].text));
   }
   return parts.empty() ? "nothing" : join(parts, ", ");
 }

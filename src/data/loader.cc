@@ -54,7 +54,7 @@ void cut(const TokenStream& stream, int32_t eos, int64_t begin, int64_t count,
       }
       next = stream.document_begin(document + 1);
     }
-    out.positions[static_cast<size_t>(i)] = position;
+    out.positions[i] = position;
   }
 }
 
@@ -131,7 +131,7 @@ int64_t ValidLoader::fill(int64_t index, const SequenceOut& out) const {
   cut(*stream_, eos_, begin, count, out);
   int64_t bytes = 0;
   for (int64_t i = 0; i < count; ++i) {
-    bytes += token_lengths_[static_cast<size_t>(out.targets[static_cast<size_t>(i)])];
+    bytes += token_lengths_[out.targets[i]];
   }
   for (int64_t i = count; i < seq_len_; ++i) {
     const auto at = static_cast<size_t>(i);

@@ -223,7 +223,7 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
     encoder.encode(text, &ids, /*added_tokens=*/false);
     int64_t bytes = 0;
     for (const int32_t id : ids) {
-      bytes += lengths[static_cast<size_t>(id)];
+      bytes += lengths[id];
     }
     // A normaliser may change the text; bits per byte are about what the ids stand for.
     HOCKET_CHECK(bytes == file.bytes || tokenizer.spec().nfc || tokenizer.spec().add_prefix_space,

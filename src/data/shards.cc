@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/math.h"
 
 namespace hocket::data {
 namespace {
@@ -15,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "the file format is li
 
 constexpr char kMagic[8] = {'H', 'O', 'C', 'K', 'E', 'T', 'T', 'K'};
 constexpr uint32_t kVersion = 1;
-constexpr uint64_t kAlign = 64;
+constexpr int64_t kAlign = 64;
 constexpr int32_t kNarrowVocab = 1 << 16;
 
 struct Header {
@@ -41,7 +42,8 @@ uint64_t checksum(Header header, std::string_view index) {
 }
 
 uint64_t ids_offset(uint64_t documents) {
-  return (sizeof(Header) + 8 * (2 * documents + 1) + kAlign - 1) / kAlign * kAlign;
+  const auto index = static_cast<int64_t>(8 * (2 * documents + 1));
+  return static_cast<uint64_t>(round_up(int64_t{sizeof(Header)} + index, kAlign));
 }
 
 template <class T>
@@ -193,12 +195,12 @@ void Shard::read(int64_t begin, std::span<int32_t> out) const {
 
 int64_t Shard::document_begin(int64_t d) const {
   HOCKET_CHECK(d >= 0 && d <= info_.documents, "document {} of {}", d, info_.documents);
-  return begins_[static_cast<size_t>(d)];
+  return begins_[d];
 }
 
 int64_t Shard::document_bytes(int64_t d) const {
   HOCKET_CHECK(d >= 0 && d < info_.documents, "document {} of {}", d, info_.documents);
-  return bytes_[static_cast<size_t>(d)];
+  return bytes_[d];
 }
 
 void Shard::verify() const {

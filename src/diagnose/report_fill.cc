@@ -176,8 +176,8 @@ struct Clock {
   bool in_tasks = false;
 };
 
-Clock clock_of(const program::Program& program, int32_t cls, const Trace* times) {
-  const size_t count = program.classes[static_cast<size_t>(cls)].tasks.size();
+Clock clock_of(const program::Program& program, program::ClassId cls, const Trace* times) {
+  const size_t count = program.classes[cls].tasks.size();
   Clock clock;
   clock.begin.resize(count);
   clock.end.resize(count);
@@ -236,10 +236,10 @@ std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const program::Task& task = cls.tasks[i];
     for (const program::BufferId input : task.in) {
-      lives[static_cast<size_t>(input)].use(clock, i, task.phase);
+      lives[input].use(clock, i, task.phase);
     }
     for (const program::BufferId output : task.out) {
-      Life& life = lives[static_cast<size_t>(output)];
+      Life& life = lives[output];
       life.use(clock, i, task.phase);
       if (life.maker == kNone) {
         life.maker = static_cast<int32_t>(i);
@@ -249,11 +249,12 @@ std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
   return lives;
 }
 
-/// "linear, layer 3, micro-batch 0".
+/// "linear, L3, micro-batch 0".
 std::string describe(const program::Program& program, const program::Task& task) {
   std::string text = program.kind(task).op;
-  if (task.layer >= 0 && task.phase < Phase::grad) {
-    text += fmt::format(", layer {}", task.layer);
+  const std::string place = graph::layer_name(task.layer, program.num_layers);
+  if (task.phase < Phase::grad && !place.empty() && !text.starts_with(place)) {
+    text += ", " + place;
   }
   if (task.micro_batch >= 0) {
     text += fmt::format(", micro-batch {}", task.micro_batch);
@@ -271,17 +272,18 @@ int64_t planned_bytes(const program::Buffer& buffer) {
 
 }  // namespace
 
-MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const Trace* times) {
+MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_id,
+                          const Trace* times) {
   // A block is a rectangle: from the first use of a buffer to the last, over the bytes that the
   // plan gives it. Workspaces are blocks of their task's time; what lives through all steps is
   // summed up.
-  const program::RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
+  const program::RankClass& cls = program.classes[cls_id];
   const Pages pages(program::planned_pages(program, cls_id));
   const Clock clock = clock_of(program, cls_id, times);
   const std::vector<Life> lives = lives_of(cls, clock);
   MemoryPlan plan;
   plan.name = program.classes.size() == 1 ? "every rank" : fmt::format("stage {}", cls.stage);
-  plan.planned = program::memory_of(program)[static_cast<size_t>(cls_id)];
+  plan.planned = program::memory_of(program)[cls_id];
   plan.in_tasks = clock.in_tasks;
   std::map<std::string, int64_t> persistent;
   for (size_t b = 0; b < cls.buffers.size(); ++b) {
@@ -294,9 +296,7 @@ MemoryPlan memory_plan_of(const program::Program& program, int32_t cls_id, const
     const Life& life = lives[b];
     if (buffer.kind != BufferKind::step || buffer.offset == kNone || life.end < 0) continue;
     const std::string name =
-        life.maker == kNone
-            ? "buffer"
-            : "output of " + describe(program, cls.tasks[static_cast<size_t>(life.maker)]);
+        life.maker == kNone ? "buffer" : "output of " + describe(program, cls.tasks[life.maker]);
     plan.blocks.push_back({name, life.memory_kind(), life.begin, life.end,
                            pages.drawn(buffer.offset), planned_bytes(buffer)});
   }

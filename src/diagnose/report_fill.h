@@ -25,7 +25,7 @@ void fill_predicted(ReportData& report, const trace::Trace& trace,
 /// The memory plan of one rank class. Blocks live from the start of their first task to the end of
 /// their last; in seconds if `times` (a trace with one step of a rank of the class) has every task
 /// of it, in tasks otherwise. Needs a planned program (offsets).
-MemoryPlan memory_plan_of(const program::Program& program, int32_t cls,
+MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls,
                           const trace::Trace* times = nullptr);
 
 }  // namespace hocket::diagnose

@@ -147,8 +147,8 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
     until = starts[limit];
   }
 
-  using Type =
-      std::tuple<trace::StringId, trace::StringId, trace::StringId, int32_t, int64_t, double>;
+  using Type = std::tuple<trace::StringId, trace::StringId, trace::StringId, trace::StringId,
+                          int64_t, double>;
   std::map<Type, int64_t> types;
   std::vector<Type> list;
   out.object().member("source", trace.source == "run" ? "run" : "simulation");
@@ -190,7 +190,7 @@ void put_timeline(JsonWriter& out, const Trace& trace, size_t limit) {
   out.end().key("types").array();
   for (const auto& [name, kind, phase, layer, bytes, flops] : list) {
     out.array().value(trace.text(name)).value(trace.text(kind)).value(trace.text(phase));
-    out.value(layer).value(bytes).value(flops).end();
+    out.value(trace.text(layer)).value(bytes).value(flops).end();
   }
   out.end().end();
 }

@@ -132,10 +132,9 @@ bool evaluates(const Run& run) {
   return !run.config.data.dir.empty() && run.config.data.valid_fraction > 0;
 }
 
-std::vector<int64_t> evaluation_bytes(const Run& run) {
+std::vector<int64_t> evaluation_bytes(const program::Program& evaluation) {
   std::vector<int64_t> bytes;
-  for (const program::Memory& memory :
-       program::memory_of(compile(run, evaluation_options(run)).program)) {
+  for (const program::Memory& memory : program::memory_of(evaluation)) {
     bytes.push_back(memory.total() - memory.persistent);
   }
   return bytes;

@@ -51,7 +51,7 @@ CompileOptions evaluation_options(const Run& run);
 bool evaluates(const Run& run);
 /// Bytes per rank, by class, that the evaluation's program takes beside the training's: all but the
 /// parameters, which they share. Both lie in memory from the first step to the last.
-std::vector<int64_t> evaluation_bytes(const Run& run);
+std::vector<int64_t> evaluation_bytes(const program::Program& evaluation);
 
 /// Threads of a rank's compute lane on this machine.
 int threads_per_rank(const parallel::Plan& plan);

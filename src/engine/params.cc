@@ -53,7 +53,7 @@ namespace {
 template <typename F>
 void for_each_holder(const std::string& name, const program::Program& program, F use) {
   for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
-    const auto& cls = program.classes[static_cast<size_t>(program.class_of(rank))];
+    const auto& cls = program.classes[program.class_of(rank)];
     for (const auto& buffer : cls.buffers) {
       if (buffer.kind == program::BufferKind::persistent && buffer.name == name) {
         use(rank, buffer);
@@ -88,10 +88,10 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
     }
   }
   for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
-    const auto& cls = program.classes[static_cast<size_t>(program.class_of(rank))];
+    const auto& cls = program.classes[program.class_of(rank)];
     for (const auto& buffer : cls.buffers) {
       if (buffer.kind != program::BufferKind::persistent) continue;
-      auto& entry = stores[static_cast<size_t>(rank)].get(buffer.name, buffer.type, buffer.layout);
+      auto& entry = stores[rank].get(buffer.name, buffer.type, buffer.layout);
       if (entry.initialised) continue;
       entry.initialised = true;
       auto it = by_name.find(buffer.name);
@@ -115,7 +115,7 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
              const std::function<void(int64_t, int64_t, void*)>& read) {
   const int64_t size = size_of(tensor.type.dtype);
   for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
-    auto& entry = stores[static_cast<size_t>(rank)].get(buffer.name, buffer.type, buffer.layout);
+    auto& entry = stores[rank].get(buffer.name, buffer.type, buffer.layout);
     entry.initialised = true;
     for_each_run(tensor.type, buffer.layout, program.mesh, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
@@ -131,7 +131,7 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
   int64_t missing = tensor.type.numel();
   std::map<int64_t, int64_t> taken;
   for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
-    const auto& entries = stores[static_cast<size_t>(rank)].entries();
+    const auto& entries = stores[rank].entries();
     const auto& entry = entries.at(buffer.name);
     for_each_run(tensor.type, buffer.layout, program.mesh, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {

@@ -46,7 +46,7 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
   const graph::Tensor& t = tensor(name);
   std::vector<std::byte> full(static_cast<size_t>(t.type.bytes()));
   bool found = false;
-  int32_t stage = program::kNone;
+  program::ClassId stage = program::kNone;
   for (int32_t r = 0; r < run_->size(); ++r) {
     runtime::Executor& rank = run_->rank(r);
     if (!rank.has(name, micro_batch)) continue;

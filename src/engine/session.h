@@ -48,6 +48,9 @@ class Session {
   double total_loss() const;
   double loss() const;
   void step() { run_->step(); }
+  /// Gives back all memory but the persistent tensors. Nothing can be fed, run or collected after
+  /// it.
+  void end() { run_.reset(); }
 
  private:
   const graph::Tensor& tensor(const std::string& name) const;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/graph.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 
 namespace hocket::graph {
 
 const char* to_string(Phase phase) {
   constexpr const char* kNames[] = {"forward", "backward", "optimizer"};
-  return kNames[static_cast<int>(phase)];
+  return kNames[place_of(phase)];
 }
 
 const char* to_string(TensorKind kind) {
   constexpr const char* kNames[] = {"activation", "param", "state", "input"};
-  return kNames[static_cast<int>(kind)];
+  return kNames[place_of(kind)];
 }
 
 TensorId Graph::add_tensor(Tensor tensor) {
@@ -45,6 +47,13 @@ TensorId Graph::find(std::string_view name) const {
     if (tensors[i].name == name) return static_cast<TensorId>(i);
   }
   return kNone;
+}
+
+std::string layer_name(int32_t layer, int32_t num_layers) {
+  const bool known = num_layers > 0;
+  if (layer >= 0 && (!known || layer < num_layers)) return fmt::format("L{}", layer);
+  if (!known || layer == kEveryStage) return "";
+  return layer < 0 ? "embedding" : "head";
 }
 
 }  // namespace hocket::graph

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/id.h"
 #include "graph/output_set.h"
 #include "graph/tensor_type.h"
 
@@ -16,7 +17,7 @@ namespace hocket::graph {
 
 using TensorId = int32_t;
 using NodeId = int32_t;
-inline constexpr int32_t kNone = -1;
+using hocket::kNone;
 /// Node::layer of optimizer nodes that run on every pipeline stage (the clipping factor).
 inline constexpr int32_t kEveryStage = -2;
 
@@ -92,6 +93,10 @@ struct Graph {
   const Tensor& tensor(TensorId id) const { return tensors[id]; }
   TensorId find(std::string_view name) const;  ///< kNone when absent
 };
+
+/// Where in a model of `num_layers` a node or task with this Node::layer is: "embedding", "L3",
+/// "head". Empty of what belongs to all of the model; `num_layers` 0: of all but "L3".
+std::string layer_name(int32_t layer, int32_t num_layers);
 
 /// Text form of a graph, one line per tensor and node; `parse_graph(print(g))` equals g.
 std::string print(const Graph& graph);

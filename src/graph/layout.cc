@@ -24,7 +24,7 @@ int32_t Mesh::axis(std::string_view name) const {
 
 int32_t Mesh::extent(std::string_view name) const {
   int32_t i = axis(name);
-  return i < 0 ? 1 : axes[static_cast<size_t>(i)].size;
+  return i < 0 ? 1 : axes[i].size;
 }
 
 std::vector<int32_t> Mesh::coords(int32_t rank) const {
@@ -47,7 +47,7 @@ int32_t Mesh::rank(const std::vector<int32_t>& coords) const {
 int32_t Mesh::wrap(int32_t axis, int64_t x) const {
   HOCKET_CHECK(axis >= 0 && static_cast<size_t>(axis) < axes.size(), "axis {} of {}", axis,
                axes.size());
-  const int64_t n = axes[static_cast<size_t>(axis)].size;
+  const int64_t n = axes[axis].size;
   return static_cast<int32_t>((x % n + n) % n);
 }
 

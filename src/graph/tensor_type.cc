@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/id.h"
 #include "base/text.h"
 
 namespace hocket::graph {
@@ -32,8 +33,8 @@ int64_t parse_int(std::string_view text, std::string_view all) {
 }
 }  // namespace
 
-int64_t size_of(DType dtype) { return kDTypes[static_cast<int>(dtype)].size; }
-const char* to_string(DType dtype) { return kDTypes[static_cast<int>(dtype)].name; }
+int64_t size_of(DType dtype) { return kDTypes[place_of(dtype)].size; }
+const char* to_string(DType dtype) { return kDTypes[place_of(dtype)].name; }
 
 DType parse_dtype(std::string_view text) {
   for (const auto& row : kDTypes) {

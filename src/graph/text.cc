@@ -287,9 +287,9 @@ std::string to_dot(const Graph& graph) {
   std::vector<bool> shown(graph.tensors.size(), false);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
+    const std::string place = layer_name(node.layer, graph.num_layers);
     out += fmt::format("  n{} [label=\"{}{}\", style=filled, fillcolor=\"{}\"];\n", i, node.op,
-                       node.layer >= 0 ? fmt::format(" L{}", node.layer) : "",
-                       kColours[static_cast<int>(node.phase)]);
+                       place.empty() ? "" : " " + place, kColours[place_of(node.phase)]);
     for (TensorId id : node.in) {
       const Tensor& tensor = graph.tensor(id);
       if (tensor.producer != kNone && tensor.producer != static_cast<NodeId>(i)) {
@@ -297,11 +297,11 @@ std::string to_dot(const Graph& graph) {
                            to_string(tensor.type));
         continue;
       }
-      if (!shown[static_cast<size_t>(id)]) {
+      if (!shown[id]) {
         out += fmt::format("  t{} [label=\"{}\\n{}\", shape=ellipse];\n", id, tensor.name,
                            to_string(tensor.type));
       }
-      shown[static_cast<size_t>(id)] = true;
+      shown[id] = true;
       out += fmt::format("  t{} -> n{};\n", id, i);
     }
   }

@@ -21,7 +21,7 @@ struct TensorRef {
   /// without gaps.
   const int64_t* strides = nullptr;
 
-  int64_t dim(int i) const { return type->dims[static_cast<size_t>(i)]; }
+  int64_t dim(int i) const { return type->dims[i]; }
   template <typename T>
   T* as() const {
     return static_cast<T*>(data);

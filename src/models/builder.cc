@@ -262,7 +262,7 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
                                                 fmt::format("moe.counts.{}", layer), layer);
   const TensorId counts = plan[0];
   const TensorId row_of = plan[1];
-  graph_.tensors[static_cast<size_t>(row_of)].name = prefix(layer) + "mlp.row_of";
+  graph_.tensors[row_of].name = prefix(layer) + "mlp.row_of";
   if (options_.mode == BuildOptions::Mode::train) {
     graph_.outputs.push_back(counts);
     if (options_.balance_coef > 0) {

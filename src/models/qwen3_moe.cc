@@ -31,10 +31,10 @@ void read(const JsonView& in, ModelConfig& config) {
   config.router_aux_loss_coef = read_number(in, "router_aux_loss_coef", 0, 1e6, 0.001);
   const int64_t step = read_int(in, "decoder_sparse_step", 1, kMaxExperts, 1);
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    config.moe_layer[static_cast<size_t>(i)] = (i + 1) % step == 0;
+    config.moe_layer[i] = (i + 1) % step == 0;
   }
   for (int64_t i : read_ints(in, "mlp_only_layers", 0, config.num_layers - 1)) {
-    config.moe_layer[static_cast<size_t>(i)] = false;
+    config.moe_layer[i] = false;
   }
 }
 
@@ -43,7 +43,7 @@ graph::TensorId block(Builder& builder, int32_t layer, graph::TensorId hidden) {
   const graph::TensorId attended =
       builder.add(layer, hidden, builder.attention(layer, attention_in, true), "attn.residual");
   const graph::TensorId mlp_in = builder.norm(layer, attended, "post_attention_layernorm");
-  const bool sparse = builder.config().moe_layer[static_cast<size_t>(layer)];
+  const bool sparse = builder.config().moe_layer[layer];
   return builder.add(layer, attended,
                      sparse ? builder.experts(layer, mlp_in) : builder.mlp(layer, mlp_in),
                      "residual");

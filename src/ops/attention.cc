@@ -16,7 +16,7 @@ void want_sequences(std::string_view op, const Attrs& attrs) {
 
 void want_heads(std::string_view op, Types in) {
   for (int i = 0; i < 3; ++i) {
-    want_rank(op, in[static_cast<size_t>(i)], 3);
+    want_rank(op, in[i], 3);
   }
   want_float(op, in[0]);
   want_dtype(op, in[1], in[0].dtype);
@@ -117,7 +117,7 @@ void grad(GradContext& context) {
                         {context.grad_out(0), node.in[0], node.in[1], node.in[2], node.out[0],
                          node.out[1], node.in[3]});
   for (int i = 0; i < 3; ++i) {
-    context.add_grad(i, d[static_cast<size_t>(i)]);
+    context.add_grad(i, d[i]);
   }
 }
 

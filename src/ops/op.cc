@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/id.h"
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -203,7 +204,7 @@ std::string cut_run(const Op& op, const Attrs& attrs, std::span<const TensorType
   if (!found || signature.letter != runs.letter) return "";
   for (size_t i = 0; i < signature.in.size(); ++i) {
     if (!signature.in[i].is_split()) continue;
-    const int64_t part = in_types[i].dims[static_cast<size_t>(signature.in[i].dim())];
+    const int64_t part = in_types[i].dims[signature.in[i].dim()];
     const int64_t run = attrs.i_or(runs.length, 0);
     if (run <= 0) return fmt::format("its {} elements are a part of one run", part);
     if (part % run != 0) {
@@ -217,7 +218,7 @@ const char* to_string(Family family) {
   constexpr const char* kNames[] = {"element-wise", "products",  "expert products",
                                     "attention",    "loss",      "embedding",
                                     "routing",      "optimizer", "moving"};
-  return kNames[static_cast<size_t>(family)];
+  return kNames[place_of(family)];
 }
 
 Cost cost_of(const Op& op, const Call& call) {

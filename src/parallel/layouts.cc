@@ -25,7 +25,7 @@ double reshard_cost(const TensorType& type, Placement from, Placement to, int32_
   TensorType local = type;
   if (from.is_split()) {
     // Sizes that do not divide are refused where the value is made: here only the cost counts.
-    int64_t& size = local.dims[static_cast<size_t>(from.dim())];
+    int64_t& size = local.dims[from.dim()];
     size = (size + n - 1) / n;
   }
   const auto step = comm::resharding(local, from, to, n);
@@ -79,7 +79,7 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   std::vector<TensorId> param_of(graph.tensors.size(), kNone);
   for (const auto& grad : graph.grads) {
     for (TensorId id : grad.contributions) {
-      param_of[static_cast<size_t>(id)] = grad.param;
+      param_of[id] = grad.param;
     }
   }
   // row_of -> counts of the same routing.
@@ -109,16 +109,14 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
       for (const ops::AxisSignature& signature : signatures) {
         double cost = 0;
         for (size_t i = 0; i < n_in; ++i) {
-          cost += input_cost(graph.tensor(node.in[i]),
-                             result.tensor[static_cast<size_t>(node.in[i])].on[axis],
+          cost += input_cost(graph.tensor(node.in[i]), result.tensor[node.in[i]].on[axis],
                              signature.in[i], mesh.axes[axis].size);
         }
         for (size_t output = 0; output < node.out.size(); ++output) {
-          if (TensorId param = param_of[static_cast<size_t>(node.out[output])]; param != kNone) {
+          if (TensorId param = param_of[node.out[output]]; param != kNone) {
             // Reduced once per step, whatever the choice: only the impossible counts.
             if (input_cost(graph.tensor(node.out[output]), signature.out[output],
-                           result.tensor[static_cast<size_t>(param)].on[axis],
-                           mesh.axes[axis].size) == kInfinity) {
+                           result.tensor[param].on[axis], mesh.axes[axis].size) == kInfinity) {
               cost = kInfinity;
             }
           }
@@ -136,32 +134,31 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
         wanted.in[i].on[axis] = best->in[i];
       }
       for (size_t output = 0; output < node.out.size(); ++output) {
-        result.tensor[static_cast<size_t>(node.out[output])].on[axis] = best->out[output];
+        result.tensor[node.out[output]].on[axis] = best->out[output];
       }
     }
     size_t accumulator = n_in;
     for (size_t output = 0; output < node.out.size(); ++output) {
       if (node.accumulate.contains(output)) {
-        wanted.in[accumulator++] = result.tensor[static_cast<size_t>(node.out[output])];
+        wanted.in[accumulator++] = result.tensor[node.out[output]];
       }
     }
 
     if (op.routing.counts >= 0) {
-      counts_of_rows[static_cast<size_t>(node.out[static_cast<size_t>(op.routing.row_of)])] =
-          node.out[static_cast<size_t>(op.routing.counts)];
+      counts_of_rows[node.out[op.routing.row_of]] = node.out[op.routing.counts];
     }
     TensorId counts = kNone;
     for (TensorId id : node.in) {
       if (counts == kNone) {
-        counts = result.counts_of[static_cast<size_t>(id)];
+        counts = result.counts_of[id];
       }
       if (counts == kNone) {
-        counts = counts_of_rows[static_cast<size_t>(id)];
+        counts = counts_of_rows[id];
       }
     }
     for (TensorId id : node.out) {
       if (graph.tensor(id).type.routed()) {
-        result.counts_of[static_cast<size_t>(id)] = counts;
+        result.counts_of[id] = counts;
       }
     }
     result.node.push_back(std::move(wanted));

@@ -37,7 +37,7 @@ class Stamper {
     per_micro_batch_.resize(static_cast<size_t>(num_micro_batches));
     for (size_t grad = 0; grad < stage.grads.size(); ++grad) {
       for (ValueId value : stage.grads[grad].contributions) {
-        reductions_of_[static_cast<size_t>(value)].push_back(grad);
+        reductions_of_[value].push_back(grad);
       }
     }
   }
@@ -91,15 +91,13 @@ class Stamper {
     // The buffer of a value, made when it is first asked for. Values that belong to a micro-batch
     // (activations, inputs) have one each; accumulators, parameters and what is left at the end of
     // the step have one in all.
-    const Value& value = stage_.values[static_cast<size_t>(value_id)];
+    const Value& value = stage_.values[value_id];
     using Life = Value::Life;
     bool per_mb = value.life == Life::micro_batch || value.life == Life::input;
-    if (per_mb && per_micro_batch_[static_cast<size_t>(micro_batch)].empty()) {
-      per_micro_batch_[static_cast<size_t>(micro_batch)].assign(stage_.values.size(), kNone);
+    if (per_mb && per_micro_batch_[micro_batch].empty()) {
+      per_micro_batch_[micro_batch].assign(stage_.values.size(), kNone);
     }
-    BufferId& id =
-        per_mb ? per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(value_id)]
-               : once_[static_cast<size_t>(value_id)];
+    BufferId& id = per_mb ? per_micro_batch_[micro_batch][value_id] : once_[value_id];
     if (id != kNone) return id;
     Buffer buffer;
     buffer.type = value.type;
@@ -122,7 +120,7 @@ class Stamper {
       buffer.name = value.name;
     }
     cls_.buffers.push_back(std::move(buffer));
-    id = static_cast<BufferId>(cls_.buffers.size() - 1);
+    id = cls_.buffers.size() - 1;
     return id;
   }
 
@@ -151,18 +149,18 @@ class Stamper {
         continue;
       }
       task.out.push_back(buffer(value, micro_batch));
-      if (stage_.values[static_cast<size_t>(value)].accumulator) {
-        if (written_[static_cast<size_t>(value)]) {
+      if (stage_.values[value].accumulator) {
+        if (written_[value]) {
           task.accumulate.add(output);
         }
-        written_[static_cast<size_t>(value)] = true;
-        --remaining_[static_cast<size_t>(value)];
+        written_[value] = true;
+        --remaining_[value];
       }
     }
     if (task.tag != kNone) {
       task.tag += micro_batch * num_tensors_;
     }
-    const TaskId id = static_cast<TaskId>(cls_.tasks.size());
+    const TaskId id = cls_.tasks.size();
     const size_t action = action_ends_.size();
     if (micro_batch != kNone && action >= 1) {
       ActionEnd& now = action_ends_[action - 1];
@@ -184,12 +182,11 @@ class Stamper {
     }
     cls_.tasks.push_back(std::move(task));
     for (ValueId output : made.out) {
-      for (size_t grad : reductions_of_[static_cast<size_t>(output)]) {
+      for (size_t grad : reductions_of_[output]) {
         const auto& needed = stage_.grads[grad].contributions;
         if (!reduced_[grad] && !stage_.grads[grad].at_end &&
-            std::all_of(needed.begin(), needed.end(), [&](ValueId value) {
-              return remaining_[static_cast<size_t>(value)] == 0;
-            })) {
+            std::all_of(needed.begin(), needed.end(),
+                        [&](ValueId value) { return remaining_[value] == 0; })) {
           reduce(grad);
         }
       }
@@ -205,14 +202,14 @@ class Stamper {
 
   /// The output value lives in the buffer that it updates in place.
   void take_over(ValueId value_id, int micro_batch, BufferId taken) {
-    const Value& value = stage_.values[static_cast<size_t>(value_id)];
+    const Value& value = stage_.values[value_id];
     if (value.life == Value::Life::micro_batch) {
-      per_micro_batch_[static_cast<size_t>(micro_batch)][static_cast<size_t>(value_id)] = taken;
+      per_micro_batch_[micro_batch][value_id] = taken;
     } else {
-      once_[static_cast<size_t>(value_id)] = taken;
+      once_[value_id] = taken;
     }
-    if (value.output && cls_.buffers[static_cast<size_t>(taken)].kind == BufferKind::step) {
-      Buffer& buffer = cls_.buffers[static_cast<size_t>(taken)];
+    if (value.output && cls_.buffers[taken].kind == BufferKind::step) {
+      Buffer& buffer = cls_.buffers[taken];
       buffer.kind = BufferKind::output;
       buffer.name = value.name;
       buffer.layout = value.layout;
@@ -241,6 +238,7 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   Program program;
   program.mesh = plan.mesh();
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
+  program.num_layers = graph.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
   const int stages = static_cast<int>(plan.pp);
   const int micro_batches = program.num_micro_batches;
@@ -252,11 +250,11 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   const std::vector<int32_t> stage_of_layer = plan.stage_of_layers(graph.num_layers);
   program.classes.resize(static_cast<size_t>(stages));
   for (int id = 0; id < stages; ++id) {
-    const auto& actions = schedule.ranks[static_cast<size_t>(id)];
+    const auto& actions = schedule.ranks[id];
     bool split = std::any_of(actions.begin(), actions.end(),
                              [](const Action& action) { return action.kind == 'W'; });
     StageTemplate stage = lower_stage(graph, plan, layouts, stage_of_layer, id, split, program);
-    RankClass& cls = program.classes[static_cast<size_t>(id)];
+    RankClass& cls = program.classes[id];
     cls.name = fmt::format("stage{}", id);
     cls.stage = id;
     Stamper(stage, cls, static_cast<int>(graph.tensors.size()), micro_batches).run(actions);

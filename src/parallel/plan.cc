@@ -75,7 +75,7 @@ std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
     // Without pp_layers, later stages get the smaller shares: the last one has the head as well.
     int64_t layers = num_layers / pp + (stage < num_layers % pp ? 1 : 0);
     if (!pp_layers.empty()) {
-      layers = pp_layers[static_cast<size_t>(stage)];
+      layers = pp_layers[stage];
     }
     stages.insert(stages.end(), static_cast<size_t>(layers), static_cast<int32_t>(stage));
   }

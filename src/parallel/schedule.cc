@@ -39,7 +39,7 @@ Schedule gpipe(int stages, int micro_batches) {
   Schedule schedule = forward_only(stages, micro_batches);
   for (int stage = 0; stage < stages; ++stage) {
     for (int m = 0; m < micro_batches; ++m) {
-      schedule.ranks[static_cast<size_t>(stage)].push_back({'B', stage, m});
+      schedule.ranks[stage].push_back({'B', stage, m});
     }
   }
   return schedule;
@@ -158,7 +158,7 @@ void validate(const Schedule& schedule, int stages, int micro_batches, bool with
   for (int stage = 0; stage < stages; ++stage) {
     // Per micro-batch, what has run: F, then B or I and W.
     std::map<int, std::string> done;
-    const auto& row = schedule.ranks[static_cast<size_t>(stage)];
+    const auto& row = schedule.ranks[stage];
     for (size_t column = 0; column < row.size(); ++column) {
       const Action& action = row[column];
       const auto bad = [&](const std::string& why) {

@@ -57,23 +57,23 @@ class StageLowering {
     // micro-batches (losses and contributions to gradients), which the host reads, and which
     // stages read a tensor that another one makes: its maker sends it to each of them.
     for (TensorId id : graph.losses) {
-      accumulated_[idx(id)] = true;
+      accumulated_[id] = true;
     }
     for (const auto& grad : graph.grads) {
       for (TensorId id : grad.contributions) {
-        accumulated_[idx(id)] = true;
+        accumulated_[id] = true;
       }
     }
     for (TensorId id : graph.outputs) {
-      is_output_[idx(id)] = true;
+      is_output_[id] = true;
     }
     find_gradient_sums();
     for (const graph::Node& node : graph.nodes) {
       if (node.phase == graph::Phase::optimizer) continue;
       for (TensorId id : node.in) {
         const graph::NodeId producer = graph.tensor(id).producer;
-        if (producer != kNone && stage_of(graph.nodes[idx(producer)]) != stage_of(node)) {
-          remote_consumers_[idx(id)].insert(stage_of(node));
+        if (producer != kNone && stage_of(graph.nodes[producer]) != stage_of(node)) {
+          remote_consumers_[id].insert(stage_of(node));
         }
       }
     }
@@ -84,14 +84,13 @@ class StageLowering {
 
  private:
   using List = std::vector<TaskTemplate>;
-  static size_t idx(int32_t id) { return static_cast<size_t>(id); }
 
   int32_t stage_of_layer(int32_t layer) const {
     if (layer < 0) return 0;
     if (layer >= static_cast<int32_t>(stage_of_layer_.size())) {
       return static_cast<int32_t>(plan_.pp) - 1;
     }
-    return stage_of_layer_[idx(layer)];
+    return stage_of_layer_[layer];
   }
   int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
 
@@ -164,31 +163,31 @@ void StageLowering::find_gradient_sums() {
   while (!open.empty()) {
     const graph::NodeId producer = graph_.tensor(open.back()).producer;
     open.pop_back();
-    const graph::Node& node = graph_.nodes[idx(producer)];
+    const graph::Node& node = graph_.nodes[producer];
     if (node.phase != graph::Phase::optimizer) {
       continue;  // a contribution
     }
-    sums_gradients_[idx(producer)] = true;
+    sums_gradients_[producer] = true;
     open.insert(open.end(), node.in.begin(), node.in.end());
   }
 }
 
 void StageLowering::name_layer_kinds() {
-  layer_kind_.assign(idx(graph_.num_layers) + 2, "dense");
+  layer_kind_.assign(graph_.num_layers + 2, "dense");
   layer_kind_.front() = "embedding";
   layer_kind_.back() = "head";
   for (const graph::Node& node : graph_.nodes) {
     const bool routes = ops::find(node.op).routing.counts >= 0;
     if (routes && node.layer >= 0) {
-      layer_kind_[idx(node.layer) + 1] = "moe";
+      layer_kind_[node.layer + 1] = "moe";
     }
   }
 }
 
 int32_t StageLowering::segment(int32_t layer, Phase phase) {
   std::string name =
-      fmt::format("stage{}/{}/{}", stage_,
-                  phase >= Phase::grad ? "step" : layer_kind_[idx(layer + 1)], to_string(phase));
+      fmt::format("stage{}/{}/{}", stage_, phase >= Phase::grad ? "step" : layer_kind_[layer + 1],
+                  to_string(phase));
   for (size_t i = 0; i < program_.segments.size(); ++i) {
     if (program_.segments[i].name == name) return static_cast<int32_t>(i);
   }
@@ -199,7 +198,7 @@ int32_t StageLowering::segment(int32_t layer, Phase phase) {
 Lane StageLowering::comm_lane(program::GroupId group) {
   const auto [known, fresh] = group_lane_.try_emplace(group);
   if (fresh) {
-    const bool leaves = program_.leaves_node(program_.groups[idx(group)], stage_);
+    const bool leaves = program_.leaves_node(program_.groups[group], stage_);
     known->second = program::link_lane(comm::Role::collective, leaves);
   }
   return known->second;
@@ -232,13 +231,13 @@ ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life lif
   }
   out_.values.push_back(std::move(value));
   ValueId id = static_cast<ValueId>(out_.values.size() - 1);
-  values_of_[idx(tensor)].push_back(id);
+  values_of_[tensor].push_back(id);
   return id;
 }
 
 ValueId StageLowering::find(TensorId tensor, const Layout& layout) const {
-  for (ValueId id : values_of_[idx(tensor)]) {
-    if (out_.values[idx(id)].layout == layout) return id;
+  for (ValueId id : values_of_[tensor]) {
+    if (out_.values[id].layout == layout) return id;
   }
   return kNone;
 }
@@ -259,10 +258,10 @@ Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
   std::vector<TensorType> in_types;
   std::vector<TensorType> out_types;
   for (ValueId input : in) {
-    in_types.push_back(out_.values[idx(input)].type);
+    in_types.push_back(out_.values[input].type);
   }
   for (ValueId output : out) {
-    out_types.push_back(out_.values[idx(output)].type);
+    out_types.push_back(out_.values[output].type);
   }
   return program::communication_kind(op.id, std::move(attrs), std::move(in_types),
                                      std::move(out_types));
@@ -293,7 +292,7 @@ TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId
   TaskTemplate made = make(std::move(kind), peer_lane(stage - stage_, role), phase, layer);
   made.task.peer_axis = mesh_.axis("pp");
   made.task.peer = stage - stage_;
-  made.task.tag = out_.values[idx(value_id)].tensor;
+  made.task.tag = out_.values[value_id].tensor;
   (sends ? made.in : made.out) = value;
   list.push_back(std::move(made));
   return list.back();
@@ -306,7 +305,7 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
                                int32_t layer) {
   std::vector<ValueId> outs;
   for (size_t i = 0; i < from.size(); ++i) {
-    const Value value = out_.values[idx(from[i])];
+    const Value value = out_.values[from[i]];
     outs.push_back(
         add_value(value.tensor, to[i],
                   value.life == Value::Life::step ? Value::Life::step : Value::Life::micro_batch));
@@ -314,7 +313,7 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
   TaskTemplate& made =
       add_communication(comm::summing(), {}, Group{axes, {}}, from, outs, list, phase, layer);
   for (size_t i = 0; i < from.size(); ++i) {
-    if (out_.values[idx(from[i])].life == Value::Life::step) {
+    if (out_.values[from[i]].life == Value::Life::step) {
       made.shares.push_back({static_cast<int>(i), from[i]});
     }
   }
@@ -324,16 +323,16 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
 /// that the rank then has come with them, as a value of the tensor in the new layout.
 ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase phase,
                              int32_t layer) {
-  ValueId& sizes = sizes_of_[idx(counts)];
+  ValueId& sizes = sizes_of_[counts];
   if (sizes != kNone) return sizes;
-  const Layout from = layouts_.tensor[idx(counts)];
+  const Layout from = layouts_.tensor[counts];
   Layout to = from;
   to[axis] = Placement::split(0);
   ValueId in = find(counts, from);
   HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
   ValueId local = add_value(counts, to, Value::Life::micro_batch);
   const auto exchange =
-      comm::resharding(out_.values[idx(in)].type, from[axis], to[axis], mesh_.axes[idx(axis)].size);
+      comm::resharding(out_.values[in].type, from[axis], to[axis], mesh_.axes[axis].size);
   if (!exchange || !exchange->op->makes_sizes) {
     fail("lower", "the rows of {} can't be exchanged from {} to {}", graph_.tensor(counts).name,
          to_string(from, mesh_), to_string(to, mesh_));
@@ -358,10 +357,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
   // one placement to the other. If that one exchanges routing counts, it gives the local counts and
   // the sizes; if it moves rows, it needs the sizes of their routing. Every intermediate layout is
   // a value of its own, found again by whoever asks for it.
-  const TensorId tensor = out_.values[idx(from)].tensor;
+  const TensorId tensor = out_.values[from].tensor;
   const graph::Tensor& logical = graph_.tensor(tensor);
   std::vector<int32_t> sum_axes;
-  Layout layout = out_.values[idx(from)].layout;
+  Layout layout = out_.values[from].layout;
   if (layout != to) {
     log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
               to_string(to, mesh_));
@@ -382,10 +381,10 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     if (has == wants) continue;
     layout.on[a] = wants;
     const int32_t axis = static_cast<int32_t>(a);
-    const auto step = comm::resharding(out_.values[idx(from)].type, has, wants, mesh_.axes[a].size);
+    const auto step = comm::resharding(out_.values[from].type, has, wants, mesh_.axes[a].size);
     if (!step) {
       fail("lower", "no resharding of {} from {} to {}", logical.name,
-           to_string(out_.values[idx(from)].layout, mesh_), to_string(to, mesh_));
+           to_string(out_.values[from].layout, mesh_), to_string(to, mesh_));
     }
     if (step->op->makes_sizes) {
       sizes(tensor, axis, list, phase, layer);
@@ -395,7 +394,7 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     }
     std::vector<ValueId> in{from};
     if (step->op->needs_sizes) {
-      in.push_back(sizes(layouts_.counts_of[idx(tensor)], axis, list, phase, layer));
+      in.push_back(sizes(layouts_.counts_of[tensor], axis, list, phase, layer));
     }
     const ValueId value =
         add_value(tensor, layout, in_step_ ? Value::Life::step : Value::Life::micro_batch);
@@ -411,7 +410,7 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
   // come into being when first asked for. An activation is here already if its node runs on this
   // stage; otherwise the stage that makes it sends it, and the receive stands here.
   const graph::Tensor& asked = graph_.tensor(tensor);
-  const Layout& layout = layouts_.tensor[idx(tensor)];
+  const Layout& layout = layouts_.tensor[tensor];
   if (ValueId value = find(tensor, layout); value != kNone) return value;
   if (asked.kind == TensorKind::param || asked.kind == TensorKind::state) {
     return add_value(tensor, layout, Value::Life::persistent);
@@ -421,7 +420,7 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
   }
   HOCKET_CHECK(asked.producer != kNone && user.phase != graph::Phase::optimizer,
                "{} is not on stage {}", asked.name, stage_);
-  const int32_t from = stage_of(graph_.nodes[idx(asked.producer)]);
+  const int32_t from = stage_of(graph_.nodes[asked.producer]);
   HOCKET_CHECK(from != stage_, "{} is used before it is made", asked.name);
   ValueId value = add_value(tensor, layout, Value::Life::micro_batch);
   add_message(comm::Role::receive, from, value, list, phase_of(user), user.layer);
@@ -429,8 +428,8 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
 }
 
 void StageLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t layer) {
-  ValueId value = find(tensor, layouts_.tensor[idx(tensor)]);
-  for (int32_t to : remote_consumers_[idx(tensor)]) {
+  ValueId value = find(tensor, layouts_.tensor[tensor]);
+  for (int32_t to : remote_consumers_[tensor]) {
     add_message(comm::Role::send, to, value, list, phase, layer);
   }
 }
@@ -453,7 +452,7 @@ void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLa
     if (find(node.in[i], wanted.in[i]) != kNone) continue;
     ValueId value = base(node.in[i], list, node);
     std::vector<int32_t> axes;
-    Layout layout = out_.values[idx(value)].layout;
+    Layout layout = out_.values[value].layout;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
       if (layout.on[axis].is_partial() && wanted.in[i].on[axis].is_replicate()) {
         axes.push_back(static_cast<int32_t>(axis));
@@ -496,25 +495,25 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   TaskTemplate operands;
   for (size_t i = 0; i < n_in; ++i) {
     operands.in.push_back(in[i]);
-    kind.in.push_back(out_.values[idx(in[i])].type);
+    kind.in.push_back(out_.values[in[i]].type);
   }
   size_t acc = n_in;
   for (size_t output = 0; output < node.out.size(); ++output) {
     const TensorId tensor = node.out[output];
     Value::Life life =
-        in_step_ || accumulated_[idx(tensor)] ? Value::Life::step : Value::Life::micro_batch;
+        in_step_ || accumulated_[tensor] ? Value::Life::step : Value::Life::micro_batch;
     const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(), [&](const auto& pair) {
       return pair.second == static_cast<int>(output);
     });
-    ValueId value_id = add_value(tensor, layouts_.tensor[idx(tensor)], life);
-    Value& value = out_.values[idx(value_id)];
-    value.accumulator = !in_step_ && accumulated_[idx(tensor)];
-    value.output = is_output_[idx(tensor)] && !value.accumulator;
+    ValueId value_id = add_value(tensor, layouts_.tensor[tensor], life);
+    Value& value = out_.values[value_id];
+    value.accumulator = !in_step_ && accumulated_[tensor];
+    value.output = is_output_[tensor] && !value.accumulator;
     if (value.accumulator && !op.accumulates.contains(output)) {
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     }
     if (updates != op.inplace.end()) {
-      operands.shares.push_back({static_cast<int>(output), in[idx(updates->first)]});
+      operands.shares.push_back({static_cast<int>(output), in[updates->first]});
     }
     if (node.accumulate.contains(output)) {
       operands.shares.push_back({static_cast<int>(output), in[acc++]});
@@ -569,7 +568,7 @@ void StageLowering::emit_grads() {
     GradReduction reduction;
     const graph::Tensor& param = graph_.tensor(grad.param);
     for (TensorId id : grad.contributions) {
-      if (ValueId value = find(id, layouts_.tensor[idx(id)]); value != kNone) {
+      if (ValueId value = find(id, layouts_.tensor[id]); value != kNone) {
         reduction.contributions.push_back(value);
       }
     }
@@ -579,7 +578,7 @@ void StageLowering::emit_grads() {
     HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
     ValueId sum = reduction.contributions[0];
     for (size_t i = 1; i < reduction.contributions.size(); ++i) {
-      Value value = out_.values[idx(sum)];
+      Value value = out_.values[sum];
       ValueId next = add_value(total, value.layout, Value::Life::step);
       Kind kind{.op = "add", .attrs = {}, .in = {value.type, value.type}, .out = {value.type}};
       set_cost(&kind, ops::find("add"), 0);
@@ -592,20 +591,19 @@ void StageLowering::emit_grads() {
     std::vector<int32_t> stages = holders(grad.param);
     if (stages.size() > 1) {
       reduction.at_end = true;
-      Value value = out_.values[idx(sum)];
+      Value value = out_.values[sum];
       ValueId next = add_value(total, value.layout, Value::Life::step);
       // The sum over stages replaces the stage's own: both are values of the same tensor.
-      std::erase(values_of_[idx(total)], sum);
+      std::erase(values_of_[total], sum);
       TaskTemplate& made = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, stages},
                                              {sum}, {next}, list, Phase::grad, param.layer);
       made.shares.push_back({0, sum});
       sum = next;
     }
-    ValueId reduced =
-        reshard(sum, layouts_.tensor[idx(grad.param)], list, Phase::grad, param.layer);
-    if (is_output_[idx(total)]) {
-      out_.values[idx(reduced)].output = true;
-      out_.values[idx(reduced)].name = graph_.tensor(total).name;
+    ValueId reduced = reshard(sum, layouts_.tensor[grad.param], list, Phase::grad, param.layer);
+    if (is_output_[total]) {
+      out_.values[reduced].output = true;
+      out_.values[reduced].name = graph_.tensor(total).name;
     }
     out_.grads.push_back(std::move(reduction));
   }
@@ -633,7 +631,7 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
     ValueId value = find(id, Layout{});
     if (value == kNone) {
       value = add_value(id, Layout{}, Value::Life::step);
-      const TensorType& type = out_.values[idx(value)].type;
+      const TensorType& type = out_.values[value].type;
       Kind kind{.op = "zero", .attrs = {{"type", to_string(type)}}, .in = {}, .out = {type}};
       set_cost(&kind, ops::find("zero"), 0);
       TaskTemplate made = make(std::move(kind), Lane::compute, Phase::grad, 0);
@@ -641,7 +639,7 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
       list.push_back(std::move(made));
     }
     in.push_back(value);
-    std::erase(values_of_[idx(id)], value);
+    std::erase(values_of_[id], value);
     out.push_back(add_value(id, Layout{}, Value::Life::step));
   }
   TaskTemplate& made = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, {}}, in,
@@ -669,7 +667,7 @@ void StageLowering::emit_step() {
       NodeLayouts wanted;
       present.in.clear();
       for (TensorId id : node.in) {
-        if (!values_of_[idx(id)].empty()) {
+        if (!values_of_[id].empty()) {
           present.in.push_back(id);
         }
       }
@@ -683,10 +681,10 @@ void StageLowering::emit_step() {
     emit(node, layouts_.node[n], static_cast<int32_t>(n), out_.step);
   }
   for (TensorId loss : graph_.losses) {
-    ValueId value = find(loss, layouts_.tensor[idx(loss)]);
+    ValueId value = find(loss, layouts_.tensor[loss]);
     if (value == kNone) continue;
     value = reshard(value, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
-    out_.values[idx(value)].output = true;
+    out_.values[value].output = true;
   }
 }
 
@@ -699,22 +697,22 @@ void StageLowering::protect_shared(List& list) {
   std::vector<int64_t> last_read(out_.values.size(), -1);
   for (size_t i = 0; i < list.size(); ++i) {
     for (ValueId input : list[i].in) {
-      last_read[idx(input)] = static_cast<int64_t>(i);
+      last_read[input] = static_cast<int64_t>(i);
     }
     // A later taker of the same buffer is a reader as well.
     for (const auto& [output, value] : list[i].shares) {
-      last_read[idx(value)] = static_cast<int64_t>(i);
+      last_read[value] = static_cast<int64_t>(i);
     }
   }
   List result;
   for (size_t i = 0; i < list.size(); ++i) {
     TaskTemplate made = std::move(list[i]);
     for (auto& [output, taken] : made.shares) {
-      const Value value = out_.values[idx(taken)];
+      const Value value = out_.values[taken];
       if (value.life != Value::Life::micro_batch) continue;
-      if (last_read[idx(taken)] <= static_cast<int64_t>(i) && !value.output) continue;
+      if (last_read[taken] <= static_cast<int64_t>(i) && !value.output) continue;
       ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
-      values_of_[idx(value.tensor)].pop_back();
+      values_of_[value.tensor].pop_back();
       Kind kind{.op = "copy", .attrs = {}, .in = {value.type}, .out = {value.type}};
       set_cost(&kind, ops::find("copy"), 0);
       TaskTemplate copying = make(std::move(kind), Lane::compute, made.task.phase, made.task.layer);
@@ -745,7 +743,7 @@ StageTemplate StageLowering::run(bool split_backward) {
   }
   const auto is_weight_grad = [&](const TaskTemplate& made) {
     return !made.out.empty() && std::all_of(made.out.begin(), made.out.end(), [&](ValueId value) {
-      return out_.values[idx(value)].accumulator;
+      return out_.values[value].accumulator;
     });
   };
   out_.weights_begin = out_.backward.size();

@@ -53,7 +53,7 @@ class Bucketing {
     }
     for (Task& task : tasks_) {
       for (TaskId& dep : task.deps) {
-        dep = renamed_[static_cast<size_t>(dep)];
+        dep = renamed_[dep];
       }
     }
     cls_.tasks = std::move(tasks_);
@@ -64,7 +64,7 @@ class Bucketing {
     const program::Kind& kind = program_.kind(task);
     if (task.group == kNone || !program::is_collective(kind)) return false;
     // Collectives across stages keep their place: every stage has the same order of them.
-    const auto& axes = program_.groups[static_cast<size_t>(task.group)].axes;
+    const auto& axes = program_.groups[task.group].axes;
     if (std::find(axes.begin(), axes.end(), program_.mesh.axis("pp")) != axes.end()) return false;
     return comm::op(kind.communication).list && task.phase == program::Phase::grad &&
            task.in == task.out && !kind.in.empty() && graph::is_floating(kind.in[0].dtype) &&
@@ -81,7 +81,7 @@ class Bucketing {
     return false;
   }
   void emit(size_t i) {
-    renamed_[i] = static_cast<TaskId>(tasks_.size());
+    renamed_[i] = tasks_.size();
     tasks_.push_back(cls_.tasks[i]);
   }
   void flush(Open& bucket) {
@@ -102,7 +102,7 @@ class Bucketing {
         merged.in.insert(merged.in.end(), task.in.begin(), task.in.end());
         merged.deps.insert(merged.deps.end(), task.deps.begin(), task.deps.end());
         types.insert(types.end(), kind.in.begin(), kind.in.end());
-        renamed_[i] = static_cast<TaskId>(tasks_.size());
+        renamed_[i] = tasks_.size();
       }
       merged.out = merged.in;
       merged.kind = program_.intern(program::communication_kind(op, {}, types, types));
@@ -114,7 +114,7 @@ class Bucketing {
   Program& program_;
   RankClass& cls_;
   const int64_t limit_;
-  std::map<int32_t, Open> open_;
+  std::map<program::GroupId, Open> open_;
   std::vector<Task> tasks_;
   std::vector<TaskId> renamed_;
 };

@@ -47,9 +47,7 @@ void PassOptions::fields(Fields& to) {
   }
 }
 
-const AnyOptions& PassOptions::of(const Pass& pass) const {
-  return values_[static_cast<size_t>(&pass - all().data())];
-}
+const AnyOptions& PassOptions::of(const Pass& pass) const { return values_[&pass - all().data()]; }
 
 std::string PassOptions::text(std::string_view key) const {
   PassOptions copy = *this;  // fields() is for writing as well

@@ -34,7 +34,7 @@ std::set<NodeId> to_repeat(const Graph& graph, int32_t layer, bool full) {
     wanted.pop_back();
     NodeId producer = graph.tensor(id).producer;
     if (producer == graph::kNone) continue;
-    const graph::Node& node = graph.nodes[static_cast<size_t>(producer)];
+    const graph::Node& node = graph.nodes[producer];
     if (node.phase != Phase::forward || node.layer != layer) continue;
     if (!full && !ops::find(node.op).cheap_to_repeat) continue;
     if (repeat.insert(producer).second) {
@@ -66,7 +66,7 @@ void run(Graph& graph, const Options& options) {
     const bool block = node.layer >= 0 && node.layer < graph.num_layers;
     if (node.phase == Phase::backward && block && done.insert(node.layer).second) {
       for (NodeId id : to_repeat(graph, node.layer, full)) {
-        graph::Node copy = graph.nodes[static_cast<size_t>(id)];
+        graph::Node copy = graph.nodes[id];
         copy.phase = Phase::backward;
         copy.recompute = true;
         for (TensorId& in : copy.in) {
@@ -96,7 +96,7 @@ void run(Graph& graph, const Options& options) {
   graph.nodes = std::move(nodes);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     for (TensorId out : graph.nodes[n].out) {
-      graph.tensors[static_cast<size_t>(out)].producer = static_cast<NodeId>(n);
+      graph.tensors[out].producer = static_cast<NodeId>(n);
     }
   }
 }

@@ -12,12 +12,9 @@ namespace hocket::program {
 
 namespace {
 
-size_t lane_of(const Task& task) { return static_cast<size_t>(task.lane); }
-
 void merge(Clock& into, const Clock& other) {
   for (int lane = 0; lane < kNumLanes; ++lane) {
-    into[static_cast<size_t>(lane)] =
-        std::max(into[static_cast<size_t>(lane)], other[static_cast<size_t>(lane)]);
+    into[lane] = std::max(into[lane], other[lane]);
   }
 }
 
@@ -38,17 +35,16 @@ class ClockBuilder {
     return done(last_[lane], lane);
   }
   Clock done(TaskId task, size_t lane) const {
-    Clock clock = at_[static_cast<size_t>(task)];
-    clock[lane] = position_[static_cast<size_t>(task)];
+    Clock clock = at_[task];
+    clock[lane] = position_[task];
     return clock;
   }
   void add(TaskId task, size_t lane, const Clock& start) {
-    position_[static_cast<size_t>(task)] =
-        last_[lane] == kNone ? 0 : position_[static_cast<size_t>(last_[lane])] + 1;
-    at_[static_cast<size_t>(task)] = start;
+    position_[task] = last_[lane] == kNone ? 0 : position_[last_[lane]] + 1;
+    at_[task] = start;
     last_[lane] = task;
   }
-  int32_t position(TaskId task) const { return position_[static_cast<size_t>(task)]; }
+  int32_t position(TaskId task) const { return position_[task]; }
   std::vector<Clock> take() { return std::move(at_); }
 
  private:
@@ -74,19 +70,19 @@ void add_dependencies(RankClass& cls) {
   std::vector<TaskId> wanted;
   for (size_t i = 0; i < n; ++i) {
     Task& task = cls.tasks[i];
-    const size_t lane = lane_of(task);
+    const size_t lane = place_of(task.lane);
     wanted = task.deps;
     const auto want = [&](TaskId other) {
-      if (other != kNone && lane_of(cls.tasks[static_cast<size_t>(other)]) != lane) {
+      if (other != kNone && place_of(cls.tasks[other].lane) != lane) {
         wanted.push_back(other);
       }
     };
     for (BufferId input : task.in) {
-      want(writer[static_cast<size_t>(input)]);
+      want(writer[input]);
     }
     for (BufferId output : task.out) {
-      want(writer[static_cast<size_t>(output)]);
-      for (TaskId reader : readers[static_cast<size_t>(output)]) {
+      want(writer[output]);
+      for (TaskId reader : readers[output]) {
         want(reader);
       }
     }
@@ -95,20 +91,20 @@ void add_dependencies(RankClass& cls) {
     Clock start = clock.lane_start(lane);
     task.deps.clear();
     for (TaskId dep : wanted) {
-      const size_t dep_lane = lane_of(cls.tasks[static_cast<size_t>(dep)]);
-      HOCKET_CHECK(dep < static_cast<TaskId>(i), "task {} depends on the later task {}", i, dep);
+      const size_t dep_lane = place_of(cls.tasks[dep].lane);
+      HOCKET_CHECK(dep < i, "task {} depends on the later task {}", i, dep);
       if (start[dep_lane] >= clock.position(dep)) continue;
       task.deps.push_back(dep);
       merge(start, clock.done(dep, dep_lane));
     }
     std::sort(task.deps.begin(), task.deps.end());
-    clock.add(static_cast<TaskId>(i), lane, start);
+    clock.add(i, lane, start);
     for (BufferId input : task.in) {
-      readers[static_cast<size_t>(input)][lane] = static_cast<TaskId>(i);
+      readers[input][lane] = i;
     }
     for (BufferId output : task.out) {
-      writer[static_cast<size_t>(output)] = static_cast<TaskId>(i);
-      readers[static_cast<size_t>(output)].fill(kNone);
+      writer[output] = i;
+      readers[output].fill(kNone);
     }
   }
 }
@@ -117,12 +113,12 @@ std::vector<Clock> clocks(const RankClass& cls) {
   ClockBuilder clock(cls.tasks.size());
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
-    Clock start = clock.lane_start(lane_of(task));
+    Clock start = clock.lane_start(place_of(task.lane));
     for (TaskId dep : task.deps) {
-      HOCKET_CHECK(dep >= 0 && dep < static_cast<TaskId>(i), "task {} depends on {}", i, dep);
-      merge(start, clock.done(dep, lane_of(cls.tasks[static_cast<size_t>(dep)])));
+      HOCKET_CHECK(dep >= 0 && dep < i, "task {} depends on {}", i, dep);
+      merge(start, clock.done(dep, place_of(cls.tasks[dep].lane)));
     }
-    clock.add(static_cast<TaskId>(i), lane_of(task), start);
+    clock.add(i, place_of(task.lane), start);
   }
   return clock.take();
 }
@@ -131,7 +127,7 @@ std::vector<int32_t> lane_positions(const RankClass& cls) {
   std::array<int32_t, kNumLanes> next{};
   std::vector<int32_t> positions;
   for (const Task& task : cls.tasks) {
-    positions.push_back(next[lane_of(task)]++);
+    positions.push_back(next[place_of(task.lane)]++);
   }
   return positions;
 }
@@ -290,8 +286,8 @@ void plan_memory(const Program& program, RankClass& cls) {
     workspace = std::max(workspace, program.kind(task).workspace);
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last_use[static_cast<size_t>(buffer)] = static_cast<TaskId>(i);
-        used[static_cast<size_t>(buffer)][lane_of(task)] = position[i];
+        last_use[buffer] = i;
+        used[buffer][place_of(task.lane)] = position[i];
       }
     }
   }
@@ -320,7 +316,7 @@ void plan_memory(const Program& program, RankClass& cls) {
       for (BufferId id : *list) {
         const size_t index = static_cast<size_t>(id);
         const Buffer& buffer = cls.buffers[index];
-        if (last_use[index] != static_cast<TaskId>(i) || buffer.kind != BufferKind::step) continue;
+        if (last_use[index] != i || buffer.kind != BufferKind::step) continue;
         last_use[index] = kNone;  // a buffer may occur twice in one task
         if (slot_of[index] != SIZE_MAX) {
           slots.release(slot_of[index], used[index]);

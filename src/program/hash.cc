@@ -42,6 +42,10 @@ class ProgramHasher {
   template <class Number>
   requires std::is_integral_v<Number> || std::is_enum_v<Number>
   void add(Number value) { words_.push_back(static_cast<uint64_t>(value)); }
+  template <class Of>
+  void add(Id<Of> value) {
+    add(value.value());
+  }
   void add(double value) { words_.push_back(std::bit_cast<uint64_t>(value)); }
   void add(OutputSet value) { add(value.bits()); }
   void add(const std::string& value) {

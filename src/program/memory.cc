@@ -30,10 +30,10 @@ std::string parts_text(const Memory& memory) {
   return text;
 }
 
-std::vector<Range> planned_pages(const Program& program, int32_t cls_id) {
+std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
   // Buffers share addresses and pages, so bytes must not be added up: every stretch that is written
   // is widened to whole pages, and those that overlap or touch are joined.
-  const RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
+  const RankClass& cls = program.classes[cls_id];
   std::vector<Range> touched;
   const auto touch = [&](int64_t offset, int64_t bytes) {
     if (offset < 0 || bytes <= 0 || offset > INT64_MAX / 2 - bytes) {
@@ -69,14 +69,14 @@ namespace {
 std::map<int32_t, std::vector<TaskId>> messages_of(const Program& program, int32_t rank,
                                                    int32_t peer, comm::Id op) {
   std::map<int32_t, std::vector<TaskId>> by_tag;
-  const RankClass& cls = program.classes[static_cast<size_t>(program.class_of(rank))];
+  const RankClass& cls = program.classes[program.class_of(rank)];
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
     if (task.peer_axis == kNone || program.kind(task).communication != op ||
         program.peer_of(task, rank) != peer) {
       continue;
     }
-    by_tag[task.tag].push_back(static_cast<TaskId>(i));
+    by_tag[task.tag].push_back(i);
   }
   return by_tag;
 }
@@ -107,9 +107,8 @@ struct Timing {
   explicit Timing(const RankClass& cls) : at(clocks(cls)), position(lane_positions(cls)) {}
   /// What is finished when the task is.
   Clock done(const RankClass& cls, TaskId task) const {
-    Clock clock = at[static_cast<size_t>(task)];
-    clock[static_cast<size_t>(cls.tasks[static_cast<size_t>(task)].lane)] =
-        position[static_cast<size_t>(task)];
+    Clock clock = at[task];
+    clock[place_of(cls.tasks[task].lane)] = position[task];
     return clock;
   }
   std::vector<Clock> at;
@@ -126,7 +125,7 @@ void merge(Clock& into, const Clock& other) {
 bool is_ordered(const RankClass& cls) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     for (TaskId dep : cls.tasks[i].deps) {
-      if (dep < 0 || dep >= static_cast<TaskId>(i)) return false;
+      if (dep < 0 || dep >= i) return false;
     }
   }
   return true;
@@ -136,19 +135,19 @@ bool is_ordered(const RankClass& cls) {
 class InFlight {
  public:
   explicit InFlight(const Program& program) : p_(program), timing_(program.classes.size()) {}
-  int64_t bound(int32_t cls);
+  int64_t bound(ClassId cls);
 
  private:
   int64_t bound_to(int32_t rank, int32_t peer);
-  const Timing* timing(int32_t cls);  ///< null if the class is not ordered
+  const Timing* timing(ClassId cls);  ///< null if the class is not ordered
 
   const Program& p_;
   std::vector<std::unique_ptr<Timing>> timing_;
 };
 
-const Timing* InFlight::timing(int32_t cls) {
-  auto& known = timing_[static_cast<size_t>(cls)];
-  const RankClass& rank_class = p_.classes[static_cast<size_t>(cls)];
+const Timing* InFlight::timing(ClassId cls) {
+  auto& known = timing_[cls];
+  const RankClass& rank_class = p_.classes[cls];
   if (!known && is_ordered(rank_class)) {
     known = std::make_unique<Timing>(rank_class);
   }
@@ -156,13 +155,13 @@ const Timing* InFlight::timing(int32_t cls) {
 }
 
 /// All ranks of a class do the same: the first stands for them.
-int64_t InFlight::bound(int32_t cls) {
+int64_t InFlight::bound(ClassId cls) {
   int32_t rank = 0;
   while (rank < p_.mesh.size() && p_.class_of(rank) != cls) {
     ++rank;
   }
   std::set<int32_t> peers;
-  for (const Task& task : p_.classes[static_cast<size_t>(cls)].tasks) {
+  for (const Task& task : p_.classes[cls].tasks) {
     if (task.peer_axis != kNone && p_.kind(task).communication == comm::Id::send) {
       peers.insert(p_.peer_of(task, rank));
     }
@@ -181,10 +180,10 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
   // it may still be held, but for those whose receive the sender knows to have ended. Only what the
   // peer itself says counts as known, not what a third rank passes on: that can make the bound
   // larger than need be, never too small.
-  const int32_t here = p_.class_of(rank);
-  const int32_t there = p_.class_of(peer);
-  const RankClass& mine = p_.classes[static_cast<size_t>(here)];
-  const RankClass& theirs = p_.classes[static_cast<size_t>(there)];
+  const ClassId here = p_.class_of(rank);
+  const ClassId there = p_.class_of(peer);
+  const RankClass& mine = p_.classes[here];
+  const RankClass& theirs = p_.classes[there];
   const Timing* my_time = timing(here);
   const Timing* their_time = timing(there);
 
@@ -197,19 +196,19 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
               [](const Message& left, const Message& right) { return left.recv < right.recv; });
     for (const Message& reply : replies) {
       if (reply.recv == kNone) continue;
-      auto& list = told[static_cast<size_t>(mine.tasks[static_cast<size_t>(reply.recv)].lane)];
+      auto& list = told[place_of(mine.tasks[reply.recv].lane)];
       Clock known = their_time->done(theirs, reply.send);
       if (!list.empty()) {
         merge(known, list.back().second);
       }
-      list.push_back({my_time->position[static_cast<size_t>(reply.recv)], known});
+      list.push_back({my_time->position[reply.recv], known});
     }
   }
   const auto known_at = [&](TaskId task) {
     Clock known;
     known.fill(-1);
     for (size_t lane = 0; my_time && lane < told.size(); ++lane) {
-      const int32_t received = my_time->at[static_cast<size_t>(task)][lane];
+      const int32_t received = my_time->at[task][lane];
       const auto after =
           std::upper_bound(told[lane].begin(), told[lane].end(), received,
                            [](int32_t at, const auto& entry) { return at < entry.first; });
@@ -231,11 +230,11 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
   };
   std::array<Queue, kNumLanes> queues;
   for (const Message& message : match(p_, rank, peer)) {
-    const Task& send = mine.tasks[static_cast<size_t>(message.send)];
-    Queue& queue = queues[static_cast<size_t>(send.lane)];
+    const Task& send = mine.tasks[message.send];
+    Queue& queue = queues[place_of(send.lane)];
     const Clock known = known_at(message.send);
     std::erase_if(queue.held, [&](const Held& held) {
-      const bool received = held.position <= known[static_cast<size_t>(held.lane)];
+      const bool received = held.position <= known[held.lane];
       if (received) {
         queue.bytes -= held.bytes;
       }
@@ -246,8 +245,8 @@ int64_t InFlight::bound_to(int32_t rank, int32_t peer) {
       held.bytes += type.bytes();
     }
     if (message.recv != kNone && their_time) {
-      held.lane = static_cast<int32_t>(theirs.tasks[static_cast<size_t>(message.recv)].lane);
-      held.position = their_time->position[static_cast<size_t>(message.recv)];
+      held.lane = static_cast<int32_t>(theirs.tasks[message.recv].lane);
+      held.position = their_time->position[message.recv];
     }
     queue.held.push_back(held);
     queue.bytes += held.bytes;
@@ -276,10 +275,10 @@ std::vector<Memory> memory_of(const Program& program) {
         memory.inputs_outputs += whole_pages(buffer.type.bytes());
       }
     }
-    for (const Range& range : planned_pages(program, static_cast<int32_t>(c))) {
+    for (const Range& range : planned_pages(program, c)) {
       memory.step_buffers += range.end - range.begin;
     }
-    memory.messages = in_flight.bound(static_cast<int32_t>(c));
+    memory.messages = in_flight.bound(c);
     memory.reserved = cls.arena_bytes;
     list.push_back(memory);
   }
@@ -291,7 +290,7 @@ bool is_planned(const Program& program) {
     for (const Task& task : cls.tasks) {
       for (const auto* operands : {&task.in, &task.out}) {
         for (BufferId id : *operands) {
-          const Buffer& buffer = cls.buffers[static_cast<size_t>(id)];
+          const Buffer& buffer = cls.buffers[id];
           if (buffer.kind == BufferKind::step && buffer.offset == kNone) return false;
         }
       }

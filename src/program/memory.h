@@ -48,7 +48,7 @@ struct Range {
 };
 /// The pages of the arena that step buffers and workspaces touch, as disjoint ranges in ascending
 /// order; `step_buffers` of memory_of is their sum.
-std::vector<Range> planned_pages(const Program& program, int32_t cls);
+std::vector<Range> planned_pages(const Program& program, ClassId cls);
 
 /// True if every step buffer that a task uses has an offset.
 bool is_planned(const Program& program);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -107,6 +108,15 @@ class Parser {
   void line(std::string_view raw);
 
  private:
+  /// The number of a line of its own.
+  int32_t count(Words& words, std::string_view what) const {
+    const auto number = parse_number<int64_t>(words.next());
+    if (number < 1 || number > 1 << 20) {
+      bad(fmt::format("{} is {}; expected 1 or more", what, number));
+    }
+    words.expect_all_taken();
+    return static_cast<int32_t>(number);
+  }
   // One overload per type that a field may have.
   void read(std::string_view text, bool* value) const {
     const auto number = parse_number<int64_t>(text);
@@ -143,8 +153,13 @@ class Parser {
       }
     });
   }
-  void read(std::string_view text, std::vector<int32_t>* ids) const {
-    each(text, ',', [&](std::string_view id) { ids->push_back(narrow<int32_t>(id)); });
+  template <class Of>
+  void read(std::string_view text, Id<Of>* value) const {
+    *value = narrow<int32_t>(text);
+  }
+  template <class Number>
+  void read(std::string_view text, std::vector<Number>* numbers) const {
+    each(text, ',', [&](std::string_view number) { read(number, &numbers->emplace_back()); });
   }
 
   template <class Number>
@@ -207,19 +222,30 @@ class Parser {
     }
   }
   void expect_exists(const Field& field, int32_t id) const {
-    if (field.refers == Ref::none || (id == kNone && !field.is_word)) return;
-    expect_below(field, id, num_named(field.refers));
+    if (id == kNone && !field.is_word) return;
+    expect_named(field, id);
+  }
+  template <class Of>
+  void expect_exists(const Field& field, Id<Of> id) const {
+    expect_exists(field, id.value());
   }
   void expect_exists(const Field& field, const std::vector<int32_t>& ids) const {
-    if (field.refers == Ref::none) return;
     for (const int32_t id : ids) {
-      expect_below(field, id, num_named(field.refers));
+      expect_named(field, id);
+    }
+  }
+  template <class Of>
+  void expect_exists(const Field& field, const std::vector<Id<Of>>& ids) const {
+    for (const Id<Of> id : ids) {
+      expect_named(field, id.value());
     }
   }
   template <class Value>
   void expect_exists(const Field&, const Value&) const {}
-  static void expect_below(const Field& field, int32_t id, size_t count) {
-    if (count == kAny || (id >= 0 && static_cast<size_t>(id) < count)) return;
+  void expect_named(const Field& field, int32_t id) const {
+    if (field.refers == Ref::none) return;
+    const size_t count = num_named(field.refers);
+    if (count == kAny || (id >= 0 && std::cmp_less(id, count))) return;
     bad(fmt::format("{} {} does not exist (there are {})", field.name, id, count));
   }
 
@@ -278,19 +304,11 @@ void Parser::line(std::string_view raw) {
   Words words(raw);
   const std::string_view what = words.next();
   if (what == "micro_batches") {
-    const auto count = parse_number<int64_t>(words.next());
-    if (count < 1 || count > 1 << 20) {
-      bad(fmt::format("micro_batches is {}; expected 1 or more", count));
-    }
-    program.num_micro_batches = static_cast<int32_t>(count);
-    words.expect_all_taken();
+    program.num_micro_batches = count(words, what);
+  } else if (what == "layers") {
+    program.num_layers = count(words, what);
   } else if (what == "ranks_per_node") {
-    const auto count = parse_number<int64_t>(words.next());
-    if (count < 1 || count > 1 << 20) {
-      bad(fmt::format("ranks_per_node is {}; expected 1 or more", count));
-    }
-    program.ranks_per_node = static_cast<int32_t>(count);
-    words.expect_all_taken();
+    program.ranks_per_node = count(words, what);
   } else if (what == "axis") {
     axis(words);
   } else if (what == "kind") {

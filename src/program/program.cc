@@ -17,17 +17,23 @@ E parse_enum(std::string_view text, const char* const (&names)[N], const char* w
   }
   fail("program", "unknown {} '{}'; expected one of {}", what, text, fmt::join(names, ", "));
 }
+/// Also of a value that no enumerator has: an edited program is printed before it is refused.
+template <typename E, size_t N>
+const char* name_of(E value, const char* const (&names)[N]) {
+  const size_t index = place_of(value);
+  return index < N ? names[index] : "unknown";
+}
 constexpr const char* kLanes[] = {"compute",  "intra", "inter", "intra_rx",
                                   "inter_rx", "h2d",   "d2h",   "host"};
 constexpr const char* kPhases[] = {"forward", "backward", "grad", "optimizer"};
 constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output"};
 }  // namespace
 
-const char* to_string(Lane lane) { return kLanes[static_cast<int>(lane)]; }
+const char* to_string(Lane lane) { return name_of(lane, kLanes); }
 Lane parse_lane(std::string_view text) { return parse_enum<Lane>(text, kLanes, "lane"); }
-const char* to_string(Phase phase) { return kPhases[static_cast<int>(phase)]; }
+const char* to_string(Phase phase) { return name_of(phase, kPhases); }
 Phase parse_phase(std::string_view text) { return parse_enum<Phase>(text, kPhases, "phase"); }
-const char* to_string(BufferKind kind) { return kBufferKinds[static_cast<int>(kind)]; }
+const char* to_string(BufferKind kind) { return name_of(kind, kBufferKinds); }
 BufferKind parse_buffer_kind(std::string_view text) {
   return parse_enum<BufferKind>(text, kBufferKinds, "buffer kind");
 }
@@ -57,17 +63,17 @@ Lane link_lane(comm::Role role, bool leaves_node) {
   return leaves_node ? Lane::inter : Lane::intra;
 }
 
-int32_t Program::class_of(int32_t rank) const {
+ClassId Program::class_of(int32_t rank) const {
   const int32_t pp = mesh.axis("pp");
   if (pp < 0) return 0;
   int32_t stride = 1;
   for (size_t a = static_cast<size_t>(pp) + 1; a < mesh.axes.size(); ++a) {
     stride *= mesh.axes[a].size;
   }
-  return rank / stride % mesh.axes[static_cast<size_t>(pp)].size;
+  return rank / stride % mesh.axes[pp].size;
 }
 
-std::vector<int32_t> Program::ranks_of(int32_t cls) const {
+std::vector<int32_t> Program::ranks_of(ClassId cls) const {
   std::vector<int32_t> ranks;
   for (int32_t rank = 0; rank < mesh.size(); ++rank) {
     if (class_of(rank) == cls) {
@@ -81,15 +87,15 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   std::vector<std::vector<int32_t>> all{mesh.coords(rank)};
   for (int32_t axis : group.axes) {
     std::vector<std::vector<int32_t>> next;
-    const bool some = mesh.axes[static_cast<size_t>(axis)].name == "pp" && !group.members.empty();
+    const bool some = mesh.axes[axis].name == "pp" && !group.members.empty();
     for (const auto& coords : all) {
-      for (int32_t i = 0; i < mesh.axes[static_cast<size_t>(axis)].size; ++i) {
+      for (int32_t i = 0; i < mesh.axes[axis].size; ++i) {
         if (some &&
             std::find(group.members.begin(), group.members.end(), i) == group.members.end()) {
           continue;
         }
         next.push_back(coords);
-        next.back()[static_cast<size_t>(axis)] = i;
+        next.back()[axis] = i;
       }
     }
     all = std::move(next);
@@ -102,12 +108,12 @@ std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
   return ranks;
 }
 
-int32_t Program::peer_class(const Task& task, int32_t cls) const {
+ClassId Program::peer_class(const Task& task, ClassId cls) const {
   return task.peer_axis == mesh.axis("pp") ? mesh.wrap(task.peer_axis, int64_t{cls} + task.peer)
                                            : cls;
 }
 
-bool Program::leaves_node(const Group& group, int32_t cls) const {
+bool Program::leaves_node(const Group& group, ClassId cls) const {
   // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if
   // its first and last do: the rank itself with its coordinates on the group's axes moved to both
   // ends.
@@ -140,7 +146,7 @@ bool Program::leaves_node(const Group& group, int32_t cls) const {
   return false;
 }
 
-bool Program::leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const {
+bool Program::leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const {
   if (ranks_per_node <= 0) return false;
   for (int32_t rank : ranks_of(cls)) {
     if (mesh.moved(rank, peer_axis, peer) / ranks_per_node != rank / ranks_per_node) return true;
@@ -151,7 +157,7 @@ bool Program::leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const {
 int64_t Program::size_of(const Group& group) const {
   int64_t ranks = 1;
   for (int32_t id : group.axes) {
-    const graph::Axis& axis = mesh.axes[static_cast<size_t>(id)];
+    const graph::Axis& axis = mesh.axes[id];
     const bool some = axis.name == "pp" && !group.members.empty();
     ranks *= some ? static_cast<int64_t>(group.members.size()) : axis.size;
   }
@@ -165,10 +171,10 @@ KindId Program::intern(Kind kind) {
   if (places.size() != kinds.size()) {
     places.clear();
     for (size_t i = 0; i < kinds.size(); ++i) {
-      places.emplace(identity(*this, kinds[i]), static_cast<KindId>(i));
+      places.emplace(identity(*this, kinds[i]), i);
     }
   }
-  auto [it, added] = places.emplace(identity(*this, kind), static_cast<KindId>(kinds.size()));
+  auto [it, added] = places.emplace(identity(*this, kind), kinds.size());
   if (added) {
     kinds.push_back(std::move(kind));
   }
@@ -185,8 +191,7 @@ Group Program::canonical(Group group) const {
     group.members.clear();
   }
   std::erase_if(group.axes, [&](int32_t axis) {
-    return axis >= 0 && static_cast<size_t>(axis) < mesh.axes.size() &&
-           mesh.axes[static_cast<size_t>(axis)].size == 1;
+    return axis >= 0 && static_cast<size_t>(axis) < mesh.axes.size() && mesh.axes[axis].size == 1;
   });
   return group;
 }
@@ -197,15 +202,16 @@ GroupId Program::intern(const Group& group) {
   if (it == groups.end()) {
     it = groups.insert(groups.end(), std::move(one));
   }
-  return static_cast<GroupId>(it - groups.begin());
+  return it - groups.begin();
 }
 
-std::string task_name(const Program& program, int32_t cls, TaskId task) {
-  const RankClass& rank_class = program.classes[static_cast<size_t>(cls)];
-  const Task& named = rank_class.tasks[static_cast<size_t>(task)];
+std::string task_name(const Program& program, ClassId cls, TaskId task) {
+  const RankClass& rank_class = program.classes[cls];
+  const Task& named = rank_class.tasks[task];
   std::string name = program.kind(named).op;
-  if (named.layer >= 0 && named.phase < Phase::grad) {
-    name += fmt::format(" L{}", named.layer);
+  const std::string place = graph::layer_name(named.layer, program.num_layers);
+  if (named.phase < Phase::grad && !place.empty() && !name.starts_with(place)) {
+    name += " " + place;
   }
   if (named.micro_batch >= 0) {
     name += fmt::format(" mb{}", named.micro_batch);

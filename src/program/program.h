@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/id.h"
 #include "comm/ops/comm_op.h"
 #include "graph/graph.h"
 #include "graph/layout.h"
@@ -25,11 +26,12 @@ using graph::Mesh;
 using graph::OutputSet;
 using graph::TensorType;
 
-using graph::kNone;
-using TaskId = int32_t;    ///< index into RankClass::tasks
-using BufferId = int32_t;  ///< index into RankClass::buffers
-using KindId = int32_t;    ///< index into Program::kinds
-using GroupId = int32_t;   ///< index into Program::groups
+using hocket::kNone;
+using TaskId = Id<struct Task>;        ///< index into RankClass::tasks
+using BufferId = Id<struct Buffer>;    ///< index into RankClass::buffers
+using ClassId = Id<struct RankClass>;  ///< index into Program::classes
+using KindId = Id<struct Kind>;        ///< index into Program::kinds
+using GroupId = Id<struct Group>;      ///< index into Program::groups
 
 /// An in-order queue of a rank that stands for a resource. Links are full duplex: what a rank
 /// receives from a peer arrives in the `_rx` lane of the link.
@@ -219,6 +221,7 @@ struct Program {
   std::string config;  ///< resolved run configuration (JSON, one line): model, data, train, plan
   Mesh mesh;
   int32_t num_micro_batches = 1;
+  int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
   std::vector<Kind> kinds;
   std::vector<Group> groups;
@@ -226,9 +229,9 @@ struct Program {
   std::vector<RankClass> classes;  ///< class c = pipeline stage c
   KindIndex kind_index;
 
-  const Kind& kind(const Task& task) const { return kinds[static_cast<size_t>(task.kind)]; }
-  int32_t class_of(int32_t rank) const;  ///< by its pp coordinate
-  std::vector<int32_t> ranks_of(int32_t cls) const;
+  const Kind& kind(const Task& task) const { return kinds[task.kind]; }
+  ClassId class_of(int32_t rank) const;  ///< by its pp coordinate
+  std::vector<int32_t> ranks_of(ClassId cls) const;
   /// Members of the group instance that `rank` belongs to, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
   /// The rank that a message of `rank` goes to or comes from.
@@ -236,11 +239,11 @@ struct Program {
     return mesh.moved(rank, task.peer_axis, task.peer);
   }
   /// The class of the peers of the ranks of class `cls`.
-  int32_t peer_class(const Task& task, int32_t cls) const;
+  ClassId peer_class(const Task& task, ClassId cls) const;
   /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
   /// receive from other nodes. Linear in the ranks.
-  bool leaves_node(const Group& group, int32_t cls) const;
-  bool leaves_node(int32_t peer_axis, int32_t peer, int32_t cls) const;
+  bool leaves_node(const Group& group, ClassId cls) const;
+  bool leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const;
   /// Ranks that meet in an instance of the group.
   int64_t size_of(const Group& group) const;
   KindId intern(Kind kind);
@@ -253,6 +256,7 @@ struct Program {
   static constexpr void fields(Visitor&& visit) {
     visit(Field("config").label(), &Program::config);
     visit(Field("micro_batches").always(), &Program::num_micro_batches);
+    visit(Field("layers").label(), &Program::num_layers);
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
     visit(Field("axis"), &Program::mesh);
     visit(Field("kind"), &Program::kinds);
@@ -264,7 +268,7 @@ struct Program {
 };
 
 /// Text form: prints and parses back to the same thing. Errors name `where` and the line.
-std::string print(const Program& program, int32_t only_class = kNone);
+std::string print(const Program& program, ClassId only_class = kNone);
 Program parse_program(std::string_view text, const std::string& where = "program text");
 
 /// What a thing is, whatever its number and place in the program: all its fields but addresses, ids
@@ -278,9 +282,10 @@ std::string identity(const Program& program, const Kind& kind);
 /// coordinates of tasks, names of classes and segments, layouts of step buffers, the
 /// configuration's text). Two programs of one hash do the same.
 Hash128 program_hash(const Program& program);
-std::string to_dot(const Program& program, int32_t cls);
+std::string to_dot(const Program& program, ClassId cls);
 
-/// "linear_dw L3 mb2 bwd (task 118)": how a task is named in messages and traces.
-std::string task_name(const Program& program, int32_t cls, TaskId task);
+/// "linear_dw L3 mb2 backward (stage0 task 118)": how a task is named in messages and traces. The
+/// place in the model is as graph::layer_name says; the ops of the embedding say it themselves.
+std::string task_name(const Program& program, ClassId cls, TaskId task);
 
 }  // namespace hocket::program

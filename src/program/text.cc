@@ -23,10 +23,15 @@ class Values {
   void write(int32_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
   void write(int64_t value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
   void write(double value) { fmt::format_to(std::back_inserter(out_), "{}", value); }
+  template <class Of>
+  void write(Id<Of> value) {
+    fmt::format_to(std::back_inserter(out_), "{}", value);
+  }
   void write(OutputSet value) { fmt::format_to(std::back_inserter(out_), "{}", value.bits()); }
   void write(const TensorType& value) { text(to_string(value)); }
-  void write(const std::vector<int32_t>& ids) {
-    fmt::format_to(std::back_inserter(out_), "{}", fmt::join(ids, ","));
+  template <class Number>
+  void write(const std::vector<Number>& numbers) {
+    fmt::format_to(std::back_inserter(out_), "{}", fmt::join(numbers, ","));
   }
   // These may hold blanks, so they are quoted.
   void write(const std::string& value) { quoted(escape(value, "\"")); }
@@ -118,7 +123,8 @@ class Line {
   }
 
   /// What the ids name, instead of the ids.
-  void spell_out(Ref what, const std::vector<int32_t>& ids) {
+  template <class Number>
+  void spell_out(Ref what, const std::vector<Number>& ids) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (i > 0) {
         values_.text(",");
@@ -126,19 +132,22 @@ class Line {
       spell_out(what, ids[i]);
     }
   }
+  template <class Of>
+  void spell_out(Ref what, Id<Of> id) {
+    spell_out(what, id.value());
+  }
   void spell_out(Ref what, int32_t id) {
-    const size_t index = static_cast<size_t>(id);
     switch (what) {
       case Ref::kind:
-        return fields(program_.kinds[index]);
+        return fields(program_.kinds[id]);
       case Ref::group:
         values_.text("(");
-        fields(program_.groups[index]);
+        fields(program_.groups[id]);
         return values_.text(" )");
       case Ref::segment:
-        return values_.text(program_.segments[index].name);
+        return values_.text(program_.segments[id].name);
       case Ref::axis:
-        return values_.text(program_.mesh.axes[index].name);
+        return values_.text(program_.mesh.axes[id].name);
       default:
         HOCKET_CHECK(false, "a field of a thing's identity is a place");
     }
@@ -156,7 +165,7 @@ class Line {
 /// Lines of the text, in order.
 class Printer {
  public:
-  Printer(const Program& program, int32_t only_class) : program_(program), only_(only_class) {}
+  Printer(const Program& program, ClassId only_class) : program_(program), only_(only_class) {}
 
   std::string run() {
     line(kHeader);
@@ -185,7 +194,7 @@ class Printer {
   void print(const Field&, const KindIndex&) {}
   void print(const Field&, const std::vector<RankClass>& classes) {
     for (size_t cls = 0; cls < classes.size(); ++cls) {
-      if (only_ == kNone || only_ == static_cast<int32_t>(cls)) {
+      if (only_ == kNone || only_ == cls) {
         print(classes[cls]);
       }
     }
@@ -224,7 +233,7 @@ class Printer {
   void line(std::string_view text) { line("{}", text); }
 
   const Program& program_;
-  const int32_t only_;
+  const ClassId only_;
   fmt::memory_buffer out_;
 };
 
@@ -237,7 +246,7 @@ std::string identity_of(const Program& program, const Struct& object) {
 
 }  // namespace
 
-std::string print(const Program& program, int32_t only_class) {
+std::string print(const Program& program, ClassId only_class) {
   return Printer(program, only_class).run();
 }
 
@@ -254,7 +263,7 @@ std::string identity(const Program& program, const Kind& kind) {
 std::string to_dot(const Program& program, int32_t c) {
   // Three sorts of edges: what a task reads from its writer (with the buffer), the order of its
   // lane (dotted), and the dependencies that were added (red).
-  const RankClass& cls = program.classes[static_cast<size_t>(c)];
+  const RankClass& cls = program.classes[c];
   std::string out = "digraph program {\n  rankdir=LR; node [shape=box, fontname=\"monospace\"];\n";
   std::vector<TaskId> writer(cls.buffers.size(), kNone);
   std::vector<TaskId> last(kNumLanes, kNone);
@@ -262,14 +271,14 @@ std::string to_dot(const Program& program, int32_t c) {
     const Task& task = cls.tasks[i];
     const char* colour = task.lane == Lane::compute ? "#dbeafe" : "#fde68a";
     out += fmt::format("  t{} [label=\"{}\\n{}\", style=filled, fillcolor=\"{}\"];\n", i,
-                       task_name(program, c, static_cast<TaskId>(i)), to_string(task.lane), colour);
-    TaskId& prev = last[static_cast<size_t>(task.lane)];
+                       task_name(program, c, i), to_string(task.lane), colour);
+    TaskId& prev = last[place_of(task.lane)];
     if (prev != kNone) {
       out += fmt::format("  t{} -> t{} [style=dotted];\n", prev, i);
     }
-    prev = static_cast<TaskId>(i);
+    prev = i;
     for (BufferId input : task.in) {
-      if (const TaskId from = writer[static_cast<size_t>(input)]; from != kNone) {
+      if (const TaskId from = writer[input]; from != kNone) {
         out += fmt::format("  t{} -> t{} [label=\"b{}\"];\n", from, i, input);
       }
     }
@@ -277,7 +286,7 @@ std::string to_dot(const Program& program, int32_t c) {
       out += fmt::format("  t{} -> t{} [color=red];\n", dep, i);
     }
     for (BufferId output : task.out) {
-      writer[static_cast<size_t>(output)] = static_cast<TaskId>(i);
+      writer[output] = i;
     }
   }
   return out + "}\n";

@@ -17,6 +17,10 @@
 #include "base/text.h"
 #include "program/finalize.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace hocket::runtime {
 
 using program::Buffer;
@@ -61,7 +65,7 @@ struct Executor::Impl {
       : self(self),
         program(program),
         cls_id(program.class_of(rank)),
-        cls(program.classes[static_cast<size_t>(cls_id)]),
+        cls(program.classes[cls_id]),
         rank(rank),
         backend(std::move(backend)),
         communicator(communicator),
@@ -94,7 +98,7 @@ struct Executor::Impl {
 
   Executor& self;
   const Program& program;
-  const int32_t cls_id;
+  const program::ClassId cls_id;
   const RankClass& cls;
   const int32_t rank;
   std::shared_ptr<kernels::Backend> backend;
@@ -135,7 +139,7 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
         address.push_back(owned.back().data());
     }
     if (buffer.kind != BufferKind::step) {
-      named[{buffer.name, buffer.micro_batch}] = static_cast<BufferId>(i);
+      named[{buffer.name, buffer.micro_batch}] = i;
     }
   }
 }
@@ -154,10 +158,9 @@ void Executor::Impl::prepare() {
     const Task& task = cls.tasks[i];
     const program::Kind& kind = program.kind(task);
     Prepared prepared;
-    prepared.id = static_cast<TaskId>(i);
+    prepared.id = i;
     for (TaskId dep : task.deps) {
-      prepared.waits.push_back({static_cast<int>(cls.tasks[static_cast<size_t>(dep)].lane),
-                                position[static_cast<size_t>(dep)] + 1});
+      prepared.waits.push_back({static_cast<int>(cls.tasks[dep].lane), position[dep] + 1});
     }
     if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
       fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}",
@@ -165,10 +168,10 @@ void Executor::Impl::prepare() {
                kind.in.size(), kind.out.size());
     }
     for (size_t k = 0; k < task.in.size(); ++k) {
-      prepared.operands.push_back({address[static_cast<size_t>(task.in[k])], &kind.in[k]});
+      prepared.operands.push_back({address[task.in[k]], &kind.in[k]});
     }
     for (size_t k = 0; k < task.out.size(); ++k) {
-      prepared.operands.push_back({address[static_cast<size_t>(task.out[k])], &kind.out[k]});
+      prepared.operands.push_back({address[task.out[k]], &kind.out[k]});
     }
     if (program::is_communication(kind)) {
       if (!communicator) {
@@ -178,7 +181,7 @@ void Executor::Impl::prepare() {
         prepared.pointers.push_back(operand.data);
       }
       if (task.group != kNone) {
-        prepared.members = program.members(program.groups[static_cast<size_t>(task.group)], rank);
+        prepared.members = program.members(program.groups[task.group], rank);
       }
       prepared.call.kind = &kind;
       prepared.call.lane = task.lane;
@@ -204,7 +207,7 @@ void Executor::Impl::prepare() {
   // Spans are taken only now: the vectors do not move any more.
   for (LaneState& lane : lanes) {
     for (Prepared& prepared : lane.tasks) {
-      const size_t inputs = cls.tasks[static_cast<size_t>(prepared.id)].in.size();
+      const size_t inputs = cls.tasks[prepared.id].in.size();
       if (prepared.kernel) {
         prepared.args.in = std::span(prepared.operands).first(inputs);
         prepared.args.out = std::span(prepared.operands).subspan(inputs);
@@ -235,8 +238,8 @@ void Executor::Impl::prepare_poison() {
     const Task& task = cls.tasks[i];
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last[static_cast<size_t>(buffer)] = static_cast<TaskId>(i);
-        int32_t& latest = used[static_cast<size_t>(buffer)][static_cast<size_t>(task.lane)];
+        last[buffer] = i;
+        int32_t& latest = used[buffer][place_of(task.lane)];
         latest = std::max(latest, position[i]);
       }
     }
@@ -247,21 +250,20 @@ void Executor::Impl::prepare_poison() {
     const size_t task = static_cast<size_t>(last[buffer]);
     bool after_all = true;
     for (int lane = 0; lane < kNumLanes; ++lane) {
-      int64_t known = at[task][static_cast<size_t>(lane)];
+      int64_t known = at[task][lane];
       if (lane == static_cast<int>(cls.tasks[task].lane)) {
         known = position[task];
       }
-      after_all &= used[buffer][static_cast<size_t>(lane)] <= known;
+      after_all &= used[buffer][lane] <= known;
     }
     if (after_all) {
-      dies[task].push_back(static_cast<BufferId>(buffer));
+      dies[task].push_back(buffer);
     }
   }
   for (LaneState& lane : lanes) {
     for (Prepared& prepared : lane.tasks) {
-      for (BufferId buffer : dies[static_cast<size_t>(prepared.id)]) {
-        prepared.dead.push_back({address[static_cast<size_t>(buffer)],
-                                 cls.buffers[static_cast<size_t>(buffer)].type.bytes()});
+      for (BufferId buffer : dies[prepared.id]) {
+        prepared.dead.push_back({address[buffer], cls.buffers[buffer].type.bytes()});
       }
     }
   }
@@ -340,7 +342,7 @@ void Executor::Impl::run_lane(int lane) {
   for (Prepared& prepared : lanes[lane].tasks) {
     try {
       if (cancelled.load(std::memory_order_relaxed) || !wait_for(prepared)) return;
-      TaskTime& time = times[static_cast<size_t>(prepared.id)];
+      TaskTime& time = times[prepared.id];
       time.start_ns = now_ns();
       if (prepared.kernel) {
         prepared.kernel(prepared.args);
@@ -425,7 +427,10 @@ Executor::Executor(const Program& program, int32_t rank,
 // A kernel that hangs keeps its memory: better a leak than a write to what is no longer ours.
 Executor::~Executor() {
   if (!impl_->shut_down()) {
-    static_cast<void>(impl_.release());
+    [[maybe_unused]] const Impl* kept = impl_.release();
+#ifdef __SANITIZE_ADDRESS__
+    __lsan_ignore_object(kept);
+#endif
   }
 }
 
@@ -435,7 +440,7 @@ const Buffer& Executor::buffer(std::string_view name, int32_t micro_batch) const
     fail_run("executor", "rank {} has no buffer '{}' of micro-batch {}", impl_->rank, name,
              micro_batch);
   }
-  return impl_->cls.buffers[static_cast<size_t>(it->second)];
+  return impl_->cls.buffers[it->second];
 }
 
 bool Executor::has(std::string_view name, int32_t micro_batch) const {
@@ -444,7 +449,7 @@ bool Executor::has(std::string_view name, int32_t micro_batch) const {
 
 void* Executor::input(std::string_view name, int32_t micro_batch) const {
   const Buffer& named = buffer(name, micro_batch);
-  return impl_->address[static_cast<size_t>(&named - impl_->cls.buffers.data())];
+  return impl_->address[&named - impl_->cls.buffers.data()];
 }
 
 const void* Executor::output(std::string_view name, int32_t micro_batch) const {
@@ -510,7 +515,7 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
   std::vector<Prepared*> order(impl.cls.tasks.size());
   for (LaneState& lane : impl.lanes) {
     for (Prepared& prepared : lane.tasks) {
-      order[static_cast<size_t>(prepared.id)] = &prepared;
+      order[prepared.id] = &prepared;
     }
   }
   impl.backend->enter_thread(impl.options.threads);
@@ -548,9 +553,8 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
   HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(), "{} stores for {} ranks",
                stores.size(), program.mesh.size());
   for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
-    executors_.push_back(std::make_unique<Executor>(program, rank, backend,
-                                                    &world_->communicator(rank),
-                                                    stores[static_cast<size_t>(rank)], options));
+    executors_.push_back(std::make_unique<Executor>(
+        program, rank, backend, &world_->communicator(rank), stores[rank], options));
     executors_.back()->on_error = [this](const std::string& what) {
       world_->abort(what);
       for (auto& executor : executors_) {
@@ -561,9 +565,9 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
 }
 
 program::Memory LocalRun::measured(int32_t rank) const {
-  const Executor& executor = *executors_[static_cast<size_t>(rank)];
+  const Executor& executor = *executors_[rank];
   program::Memory memory;
-  memory.persistent = stores_[static_cast<size_t>(rank)].resident_bytes();
+  memory.persistent = stores_[rank].resident_bytes();
   memory.inputs_outputs = executor.inputs_outputs_resident_bytes();
   memory.step_buffers = executor.arena_resident_bytes();
   memory.messages = world_->peak_message_bytes(rank);

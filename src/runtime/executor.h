@@ -76,7 +76,7 @@ class LocalRun {
   ~LocalRun();
   /// Runs one step on every rank; throws the first error, which names rank, task and cause.
   void step();
-  Executor& rank(int32_t id) { return *executors_[static_cast<size_t>(id)]; }
+  Executor& rank(int32_t id) { return *executors_[id]; }
   int32_t size() const { return static_cast<int32_t>(executors_.size()); }
   comm::LocalWorld& world() { return *world_; }
   /// Memory that the rank has taken so far, by the names of program::Memory; `persistent` is its

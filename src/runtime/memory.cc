@@ -69,7 +69,7 @@ int64_t Region::resident_bytes() const {
     const int64_t bytes = std::min(kPiece, bytes_ - begin);
     if (mincore(data_ + begin, static_cast<size_t>(bytes), resident.data()) != 0) return bytes_;
     for (int64_t i = 0; i < (bytes + page - 1) / page; ++i) {
-      pages += resident[static_cast<size_t>(i)] & 1;
+      pages += resident[i] & 1;
     }
   }
   return pages * page;

@@ -144,22 +144,22 @@ class Engine {
       slots += c.num_recvs;
     }
     out_.num_tasks = tasks;
-    waits_.resize(at(tasks));
+    waits_.resize(tasks);
     for (size_t i = 0; i < n; ++i) {
       const ClassTable& c = table(static_cast<int32_t>(i));
       std::copy(c.waits.begin(), c.waits.end(), waits_.begin() + out_.base[i]);
     }
-    arrived_.assign(at(t_.channel_states), 0);
-    last_arriver_.assign(kRecord ? at(t_.channel_states) : 0, kNone);
-    slots_.resize(at(slots));
+    arrived_.assign(t_.channel_states, 0);
+    last_arriver_.assign(kRecord ? t_.channel_states : 0, kNone);
+    slots_.resize(slots);
     if (kRecord) {
-      out_.start_ns.assign(at(tasks), -1);
-      out_.transfer_ns.assign(at(tasks), -1);
-      out_.end_of_ns.assign(at(tasks), -1);
-      cause_.assign(at(tasks), {});
+      out_.start_ns.assign(tasks, -1);
+      out_.transfer_ns.assign(tasks, -1);
+      out_.end_of_ns.assign(tasks, -1);
+      cause_.assign(tasks, {});
     }
     if (kShared) {
-      nodes_.resize(at(t_.ranks.back() / std::max(1, options.devices_per_node) + 1));
+      nodes_.resize(t_.ranks.back() / std::max(1, options.devices_per_node) + 1);
     }
   }
 
@@ -171,7 +171,7 @@ class Engine {
       const ClassTable& tasks = table(rank);
       for (size_t task = 0; task < tasks.tasks.size(); ++task) {
         if (tasks.waits[task] == 0) {
-          start(rank, static_cast<TaskId>(task), 0, {});
+          start(rank, task, 0, {});
         }
       }
     }
@@ -210,10 +210,10 @@ class Engine {
   const ClassTable& table(int32_t index) const { return t_.of(index); }
 
   void touch(int32_t index, int64_t now) {
-    Activity& activity = activity_[at(index)];
+    Activity& activity = activity_[index];
     const int64_t passed = now - activity.since;
     activity.since = now;
-    RankTime& time = out_.time[at(index)];
+    RankTime& time = out_.time[index];
     if (activity.computing > 0) {
       time.compute_ns += passed;
     } else if (activity.transferring > 0) {
@@ -230,24 +230,24 @@ class Engine {
 
   void begin(int32_t index, TaskId task, uint8_t lane, bool transfer) {
     touch(index, now_);
-    Activity& activity = activity_[at(index)];
+    Activity& activity = activity_[index];
     (transfer || !is_compute(lane) ? activity.transferring : activity.computing) += 1;
-    out_.time[at(index)].busy_ns[lane] -= now_;
+    out_.time[index].busy_ns[lane] -= now_;
     if (kRecord) {
-      out_.transfer_ns[at(out_.base[at(index)] + task)] = now_;
+      out_.transfer_ns[out_.base[index] + task] = now_;
     }
   }
 
   void finish(int32_t index, uint8_t lane, bool transfer) {
     touch(index, now_);
-    Activity& activity = activity_[at(index)];
+    Activity& activity = activity_[index];
     (transfer || !is_compute(lane) ? activity.transferring : activity.computing) -= 1;
-    out_.time[at(index)].busy_ns[lane] += now_;
+    out_.time[index].busy_ns[lane] += now_;
   }
 
   int64_t transfer_ns(int32_t index, TaskId task, size_t row, int32_t shape) {
-    const int32_t cls = t_.cls[at(index)];
-    int64_t& ns = t_.classes[at(cls)].transfer_ns[row * at(t_.num_shapes) + at(shape)];
+    const ClassId cls = t_.cls[index];
+    int64_t& ns = t_.classes[cls].transfer_ns[row * t_.num_shapes + shape];
     if (ns < 0) {
       ns = durations_.transfer_ns(cls, task, shape);
       HOCKET_CHECK(ns >= 0, "transfer of task {} takes {} ns", task, ns);
@@ -263,9 +263,9 @@ class Engine {
     // last member to arrive at a collective begins the transfer for all of them; the one event that
     // ends it belongs to the lowest member.
     const ClassTable& c = table(i);
-    const TaskRecord& record = c.tasks[at(task)];
+    const TaskRecord& record = c.tasks[task];
     if (kRecord) {
-      const size_t k = at(out_.base[at(i)] + task);
+      const size_t k = out_.base[i] + task;
       out_.start_ns[k] = now;
       cause_[k] = cause;
     }
@@ -277,29 +277,29 @@ class Engine {
       case TaskType::shared_work:
         begin(i, task, record.lane, false);
         if (kShared) {
-          Node& node = nodes_[at(node_of(i))];
+          Node& node = nodes_[node_of(i)];
           node.advance(now, options_.cores_per_node, options_.threads_per_rank);
           node.running.push_back({node.clock + Node::times(record.ns, Node::kScale), i, task});
         }
         break;
       case TaskType::send: {
         begin(i, task, record.lane, true);
-        const P2pRecord& p2p = c.p2p[at(record.aux)];
-        const size_t k = at(p2p.link) * t_.num_ranks() + at(i);
-        const size_t row = c.collectives.size() + at(record.aux);
+        const P2pRecord& p2p = c.p2p[record.aux];
+        const size_t k = p2p.link * t_.num_ranks() + i;
+        const size_t row = c.collectives.size() + record.aux;
         heap_.push({now + transfer_ns(i, task, row, t_.link_shape[k]), i, task});
         if (p2p.partner == kNone) break;
         const int32_t peer = t_.link_peer[k];
-        Slot& slot = slots_[at(slot_base_[at(peer)] + p2p.slot)];
+        Slot& slot = slots_[slot_base_[peer] + p2p.slot];
         slot.sent_ns = now;
         if (slot.posted) {
-          begin(peer, p2p.partner, table(peer).tasks[at(p2p.partner)].lane, true);
+          begin(peer, p2p.partner, table(peer).tasks[p2p.partner].lane, true);
         }
         break;
       }
       case TaskType::recv: {
-        const P2pRecord& p2p = c.p2p[at(record.aux)];
-        Slot& slot = slots_[at(slot_base_[at(i)] + p2p.slot)];
+        const P2pRecord& p2p = c.p2p[record.aux];
+        Slot& slot = slots_[slot_base_[i] + p2p.slot];
         slot.posted = true;
         if (slot.sent_ns >= 0) {
           begin(i, task, record.lane, true);
@@ -310,7 +310,7 @@ class Engine {
         break;
       }
       case TaskType::collective: {
-        const CollectiveRecord& collective = c.collectives[at(record.aux)];
+        const CollectiveRecord& collective = c.collectives[record.aux];
         const Instance& instance = instance_at(collective, i);
         const size_t state = state_at(collective, i);
         if (++arrived_[state] < std::ssize(instance.members)) break;
@@ -322,7 +322,7 @@ class Engine {
           begin(member, task_at(collective, member), lane_of(collective, member), true);
         }
         const TaskId first_task = task_at(collective, first);
-        const size_t row = at(table(first).tasks[at(first_task)].aux);
+        const size_t row = table(first).tasks[first_task].aux;
         heap_.push({now + transfer_ns(first, first_task, row, instance.shape), first, first_task});
         break;
       }
@@ -330,24 +330,21 @@ class Engine {
   }
 
   const Instance& instance_at(const CollectiveRecord& record, int32_t i) const {
-    const int32_t group = t_.channel_group[at(record.channel)];
-    return t_.instances[at(group)][at(t_.instance(group, i))];
+    const GroupId group = t_.channel_group[record.channel];
+    return t_.instances[group][t_.instance(group, i)];
   }
   size_t state_at(const CollectiveRecord& record, int32_t i) const {
-    const int32_t group = t_.channel_group[at(record.channel)];
-    return at(t_.channel_base[at(record.channel)] +
-              int64_t{t_.instance(group, i)} * t_.channel_length[at(record.channel)] +
-              record.ordinal);
+    const GroupId group = t_.channel_group[record.channel];
+    return t_.channel_base[record.channel] +
+           int64_t{t_.instance(group, i)} * t_.channel_length[record.channel] + record.ordinal;
   }
   TaskId task_at(const CollectiveRecord& record, int32_t member) const {
-    return t_.channel_tasks[at(record.channel)][at(t_.cls[at(member)])][at(record.ordinal)];
+    return t_.channel_tasks[record.channel][t_.cls[member]][record.ordinal];
   }
   uint8_t lane_of(const CollectiveRecord& record, int32_t member) const {
-    return table(member).tasks[at(task_at(record, member))].lane;
+    return table(member).tasks[task_at(record, member)].lane;
   }
-  int32_t node_of(int32_t i) const {
-    return t_.ranks[at(i)] / std::max(1, options_.devices_per_node);
-  }
+  int32_t node_of(int32_t i) const { return t_.ranks[i] / std::max(1, options_.devices_per_node); }
 
   /// Earliest event of the heap and of the shared nodes, ties by (rank, task).
   bool take(Event* event, int32_t* node) {
@@ -377,10 +374,10 @@ class Engine {
     // (complete). A send also delivers: the receiver's slot has its message, and a receive that was
     // posted already ends now. A collective ends for all members at once.
     const ClassTable& c = table(event.index);
-    const TaskRecord& record = c.tasks[at(event.task)];
+    const TaskRecord& record = c.tasks[event.task];
     switch (record.type) {
       case TaskType::shared_work: {
-        Node& sharing = nodes_[at(node)];
+        Node& sharing = nodes_[node];
         sharing.advance(now_, options_.cores_per_node, options_.threads_per_rank);
         std::erase_if(sharing.running, [&](const Node::Running& running) {
           return running.index == event.index && running.task == event.task;
@@ -393,10 +390,10 @@ class Engine {
         break;
       case TaskType::send: {
         finish(event.index, record.lane, true);
-        const P2pRecord& p2p = c.p2p[at(record.aux)];
+        const P2pRecord& p2p = c.p2p[record.aux];
         if (p2p.partner != kNone) {
           const int32_t peer = t_.peer(p2p.link, event.index);
-          Slot& slot = slots_[at(slot_base_[at(peer)] + p2p.slot)];
+          Slot& slot = slots_[slot_base_[peer] + p2p.slot];
           slot.arrived = true;
           if (slot.posted) {
             heap_.push({now_, peer, p2p.partner});
@@ -410,10 +407,10 @@ class Engine {
         complete(event.index, event.task);
         break;
       case TaskType::collective: {
-        const CollectiveRecord& collective = c.collectives[at(record.aux)];
+        const CollectiveRecord& collective = c.collectives[record.aux];
         for (int32_t member : instance_at(collective, event.index).members) {
           const TaskId task = task_at(collective, member);
-          finish(member, table(member).tasks[at(task)].lane, true);
+          finish(member, table(member).tasks[task].lane, true);
           complete(member, task);
         }
         break;
@@ -424,16 +421,16 @@ class Engine {
   void complete(int32_t i, TaskId task) {
     ++done_;
     const ClassTable& c = table(i);
-    const TaskRecord& record = c.tasks[at(task)];
-    const int64_t base = out_.base[at(i)];
+    const TaskRecord& record = c.tasks[task];
+    const int64_t base = out_.base[i];
     if (kRecord) {
-      out_.end_of_ns[at(base + task)] = now_;
+      out_.end_of_ns[base + task] = now_;
     } else {
-      waits_[at(base + task)] = -1;  // the mark of what has ended, see ended()
+      waits_[base + task] = -1;  // the mark of what has ended, see ended()
     }
     for (int32_t k = record.succ_begin; k < record.succ_end; ++k) {
-      const TaskId next = c.succ[at(k)];
-      if (--waits_[at(base + next)] == 0) {
+      const TaskId next = c.succ[k];
+      if (--waits_[base + next] == 0) {
         start(i, next, now_, {i, task});
       }
     }

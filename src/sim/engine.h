@@ -16,11 +16,10 @@
 
 namespace hocket::sim {
 
+using program::ClassId;
+using program::GroupId;
 using program::Program;
 using program::TaskId;
-
-/// A count or index of the simulator (int64_t, so that times and counts mix) as a vector's index.
-inline size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 /// Where durations come from. The engine asks once per (class, task) or (class, task, shape) and
 /// keeps the answer.
@@ -28,13 +27,13 @@ class Durations {
  public:
   virtual ~Durations() = default;
   /// Nanoseconds of a task that involves no other rank, alone on its resources.
-  virtual int64_t work_ns(int32_t cls, TaskId task) = 0;
+  virtual int64_t work_ns(ClassId cls, TaskId task) = 0;
   /// A small dense id (0, 1, ...) of what matters about these ranks to a transfer's duration: their
   /// number and how they lie on nodes. For a send: {sender, receiver}.
   virtual int32_t shape_of(std::span<const int32_t> ranks) = 0;
   /// Nanoseconds from the moment when all members have arrived (collective) or from the start
   /// (send).
-  virtual int64_t transfer_ns(int32_t cls, TaskId task, int32_t shape) = 0;
+  virtual int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) = 0;
 };
 
 /// Where the time of one rank went. Exposed communication is time in which a transfer is under way

@@ -15,10 +15,10 @@ using program::kNone;
 using program::Task;
 
 size_t state_of(const Tables& tables, const CollectiveRecord& record, int32_t index) {
-  const int32_t group = tables.channel_group[at(record.channel)];
-  return at(tables.channel_base[at(record.channel)] +
-            int64_t{tables.instance(group, index)} * tables.channel_length[at(record.channel)] +
-            record.ordinal);
+  const GroupId group = tables.channel_group[record.channel];
+  return tables.channel_base[record.channel] +
+         int64_t{tables.instance(group, index)} * tables.channel_length[record.channel] +
+         record.ordinal;
 }
 
 }  // namespace
@@ -37,30 +37,29 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
   for (size_t i = 0; i < tables.num_ranks(); ++i) {
     const ClassTable& table = tables.of(static_cast<int32_t>(i));
     for (size_t k = 0; k < table.tasks.size(); ++k) {
-      const int64_t end = replay.end_of_ns[at(replay.base[i]) + k];
+      const int64_t end = replay.end_of_ns[replay.base[i] + k];
       if (end > latest) {
         latest = end;
-        here = {static_cast<int32_t>(i), static_cast<TaskId>(k)};
+        here = {static_cast<int32_t>(i), k};
       }
     }
   }
   while (here.index != kNone) {
     const ClassTable& table = tables.of(here.index);
-    const TaskRecord& ended = table.tasks[at(here.task)];
-    const size_t k = at(replay.base[at(here.index)] + here.task);
+    const TaskRecord& ended = table.tasks[here.task];
+    const size_t k = replay.base[here.index] + here.task;
     int64_t begin = replay.start_ns[k];
     TaskAt next = cause[k];
     if (ended.type == TaskType::collective) {
-      const CollectiveRecord& record = table.collectives[at(ended.aux)];
+      const CollectiveRecord& record = table.collectives[ended.aux];
       const int32_t last = last_arriver[state_of(tables, record, here.index)];
       begin = replay.transfer_ns[k];
-      const TaskId task =
-          tables.channel_tasks[at(record.channel)][at(tables.cls[at(last)])][at(record.ordinal)];
-      next = cause[at(replay.base[at(last)] + task)];
+      const TaskId task = tables.channel_tasks[record.channel][tables.cls[last]][record.ordinal];
+      next = cause[replay.base[last] + task];
     } else if (ended.type == TaskType::recv) {
-      const P2pRecord& record = table.p2p[at(ended.aux)];
+      const P2pRecord& record = table.p2p[ended.aux];
       const TaskAt sender{tables.peer(record.link, here.index), record.partner};
-      const int64_t sent = replay.end_of_ns[at(replay.base[at(sender.index)] + sender.task)];
+      const int64_t sent = replay.end_of_ns[replay.base[sender.index] + sender.task];
       if (sent > begin) {
         begin = sent;
         next = sender;
@@ -86,29 +85,29 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
   std::string text;
   for (size_t i = 0; i < tables.num_ranks(); ++i) {
     const ClassTable& table = tables.of(static_cast<int32_t>(i));
-    const int32_t cls = tables.cls[i];
-    const auto& tasks = program.classes[at(cls)].tasks;
+    const ClassId cls = tables.cls[i];
+    const auto& tasks = program.classes[cls].tasks;
     std::array<bool, program::kNumLanes> seen{};
     for (size_t k = 0; k < tasks.size(); ++k) {
-      const size_t lane = static_cast<size_t>(tasks[k].lane);
-      const bool done = ended[at(base[i]) + k];
+      const size_t lane = place_of(tasks[k].lane);
+      const bool done = ended[base[i] + k];
       if (done || seen[lane]) continue;
       seen[lane] = true;
       if (++found > kShown) continue;
       const TaskRecord& record = table.tasks[k];
       const auto name = [&](TaskId task) { return program::task_name(program, cls, task); };
       std::string why;
-      if (waits[at(base[i]) + k] > 0) {
+      if (waits[base[i] + k] > 0) {
         why = "waits for its dependencies";
         for (TaskId dep : tasks[k].deps) {
-          if (!ended[at(base[i] + dep)]) {
+          if (!ended[base[i] + dep]) {
             why = "waits for " + name(dep);
             break;
           }
         }
       } else if (record.type == TaskType::recv) {
-        const P2pRecord& link = table.p2p[at(record.aux)];
-        const int32_t peer = tables.ranks[at(tables.peer(link.link, static_cast<int32_t>(i)))];
+        const P2pRecord& link = table.p2p[record.aux];
+        const int32_t peer = tables.ranks[tables.peer(link.link, static_cast<int32_t>(i))];
         why = link.partner == kNone
                   ? fmt::format("waits for a message (tag {}) that rank {} never sends",
                                 tasks[k].tag, peer)
@@ -116,10 +115,10 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
                                 program::task_name(program, program.class_of(peer), link.partner),
                                 peer);
       } else if (record.type == TaskType::collective) {
-        const CollectiveRecord& collective = table.collectives[at(record.aux)];
-        const int32_t group = tables.channel_group[at(collective.channel)];
+        const CollectiveRecord& collective = table.collectives[record.aux];
+        const GroupId group = tables.channel_group[collective.channel];
         const Instance& instance =
-            tables.instances[at(group)][at(tables.instance(group, static_cast<int32_t>(i)))];
+            tables.instances[group][tables.instance(group, static_cast<int32_t>(i))];
         why = fmt::format("waits in its group: {} of {} members have arrived",
                           arrived[state_of(tables, collective, static_cast<int32_t>(i))],
                           instance.members.size());
@@ -127,7 +126,7 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
         why = "never ended";
       }
       text += fmt::format("\n  rank {} {}: {} {}", tables.ranks[i],
-                          program::to_string(tasks[k].lane), name(static_cast<TaskId>(k)), why);
+                          program::to_string(tasks[k].lane), name(k), why);
     }
   }
   if (found > kShown) {

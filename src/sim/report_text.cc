@@ -123,7 +123,7 @@ std::string to_text(const Program& program, const SimReport& report) {
   fmt::format_to(to, "\nWhere the time goes\n  {:<22} {:>19} {:>19} {:>19}\n", "rank", "compute",
                  "exposed comm", "idle");
   for (const RankReport* row : rows(report, 16)) {
-    std::string who = fmt::format("{} ({})", row->rank, program.classes[at(row->cls)].name);
+    std::string who = fmt::format("{} ({})", row->rank, program.classes[row->cls].name);
     if (row->stands > 1) {
       who += fmt::format(" x{}", row->stands);
     }
@@ -185,7 +185,7 @@ std::string to_json(const Program& program, const SimReport& report) {
   json.key("breakdown").array();
   for (const RankReport& row : report.time) {
     json.object().member("rank", row.rank).member("stands_for", row.stands);
-    json.member("stage", program.classes[at(row.cls)].stage)
+    json.member("stage", program.classes[row.cls].stage)
         .member("compute_s", s(row.time.compute_ns));
     json.member("exposed_communication_s", s(row.time.exposed_ns))
         .member("idle_s", s(row.time.idle_ns));

@@ -17,7 +17,7 @@ trace::Trace to_trace(const Program& program, const Replay& replay) {
   for (size_t i = 0; i < replay.ranks.size(); ++i) {
     const int32_t rank = replay.ranks[i];
     const auto first = static_cast<size_t>(replay.base[i]);
-    const size_t count = program.classes[static_cast<size_t>(program.class_of(rank))].tasks.size();
+    const size_t count = program.classes[program.class_of(rank)].tasks.size();
     builder.add_step(rank, 0, std::span(replay.start_ns).subspan(first, count),
                      std::span(replay.end_of_ns).subspan(first, count));
   }

@@ -28,12 +28,12 @@ class ModelDurations : public Durations {
   ModelDurations(const Program& program, const CostModel& costs)
       : p_(program), costs_(costs), work_(program.kinds.size()) {}
 
-  int64_t work_ns(int32_t cls, TaskId task) override { return work(cls, task).ns; }
+  int64_t work_ns(ClassId cls, TaskId task) override { return work(cls, task).ns; }
 
-  TaskCost work(int32_t cls, TaskId task) {
-    const Task& asked = p_.classes[at(cls)].tasks[at(task)];
+  TaskCost work(ClassId cls, TaskId task) {
+    const Task& asked = p_.classes[cls].tasks[task];
     const uint32_t added_to = asked.accumulate.bits();
-    auto& known = work_[at(asked.kind)];
+    auto& known = work_[asked.kind];
     for (const auto& [accumulate, cost] : known) {
       if (accumulate == added_to) return cost;
     }
@@ -46,12 +46,12 @@ class ModelDurations : public Durations {
     return shapes_.emplace(shape, static_cast<int32_t>(shapes_.size())).first->second;
   }
 
-  int64_t transfer_ns(int32_t cls, TaskId task, int32_t shape) override {
+  int64_t transfer_ns(ClassId cls, TaskId task, int32_t shape) override {
     return transfer(cls, task, shape).ns;
   }
 
-  TaskCost transfer(int32_t cls, TaskId task, int32_t shape) {
-    const Task& asked = p_.classes[at(cls)].tasks[at(task)];
+  TaskCost transfer(ClassId cls, TaskId task, int32_t shape) {
+    const Task& asked = p_.classes[cls].tasks[task];
     const uint32_t added_to = asked.accumulate.bits();
     const bool inter = asked.lane == Lane::inter || asked.lane == Lane::inter_rx;
     const auto [it, fresh] =
@@ -109,20 +109,20 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
   std::vector<int32_t> first(program.classes.size(), program::kNone);
   std::vector<double> ranks(program.classes.size(), 0);
   for (size_t i = 0; i < replay.ranks.size(); ++i) {
-    const size_t cls = at(program.class_of(replay.ranks[i]));
+    const size_t cls = program.class_of(replay.ranks[i]);
     if (first[cls] == program::kNone) {
       first[cls] = replay.ranks[i];
     }
     ranks[cls] += replay.stands[i];
   }
   for (size_t c = 0; c < program.classes.size(); ++c) {
-    std::map<int32_t, int32_t> group_shape;
+    std::map<program::GroupId, int32_t> group_shape;
     const auto& tasks = program.classes[c].tasks;
     for (size_t k = 0; k < tasks.size(); ++k) {
       const Task& task = tasks[k];
       const program::Kind& kind = program.kind(task);
-      const int32_t cls = static_cast<int32_t>(c);
-      const TaskId id = static_cast<TaskId>(k);
+      const ClassId cls = c;
+      const TaskId id = k;
       TaskCost cost;
       if (!program::is_communication(kind)) {
         cost = durations.work(cls, id);
@@ -134,13 +134,12 @@ ProvenanceShares shares(const Program& program, ModelDurations& durations, const
       } else {
         const auto [it, fresh] = group_shape.emplace(task.group, 0);
         if (fresh) {
-          it->second =
-              durations.shape_of(program.members(program.groups[at(task.group)], first[c]));
+          it->second = durations.shape_of(program.members(program.groups[task.group], first[c]));
         }
         cost = durations.transfer(cls, id, it->second);
       }
       const double ns = ranks[c] * static_cast<double>(cost.ns);
-      total[static_cast<size_t>(cost.provenance)] += ns;
+      total[place_of(cost.provenance)] += ns;
       if (cost.error >= 0) {
         judged += ns;
         error += ns * cost.error;
@@ -162,8 +161,8 @@ void summarise_path(const Program& program, const Replay& replay, SimReport& rep
   };
   std::map<std::pair<program::KindId, program::Phase>, Sum> by_kind;
   for (const PathStep& step : replay.path) {
-    const int32_t cls = program.class_of(replay.ranks[at(step.index)]);
-    const Task& task = program.classes[at(cls)].tasks[at(step.task)];
+    const ClassId cls = program.class_of(replay.ranks[step.index]);
+    const Task& task = program.classes[cls].tasks[step.task];
     Sum& sum = by_kind[{task.kind, task.phase}];
     const int64_t ns = step.end_ns - step.begin_ns;
     report.path_ns += ns;
@@ -175,9 +174,9 @@ void summarise_path(const Program& program, const Replay& replay, SimReport& rep
     }
   }
   for (const auto& [key, sum] : by_kind) {
-    const int32_t rank = replay.ranks[at(sum.example->index)];
+    const int32_t rank = replay.ranks[sum.example->index];
     PathEntry entry;
-    entry.op = program.kinds[at(key.first)].op;
+    entry.op = program.kinds[key.first].op;
     entry.name =
         fmt::format("{} on rank {}",
                     program::task_name(program, program.class_of(rank), sum.example->task), rank);
@@ -303,7 +302,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.replayed_ranks = static_cast<int32_t>(result.ranks.size());
   report.replayed_tasks = result.num_tasks;
   for (int32_t rank = 0; rank < world; ++rank) {
-    report.tasks += std::ssize(program.classes[at(program.class_of(rank))].tasks);
+    report.tasks += std::ssize(program.classes[program.class_of(rank)].tasks);
   }
   report.step_ns = result.end_ns;
   report.tokens = options.tokens;

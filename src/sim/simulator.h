@@ -42,7 +42,7 @@ struct PathEntry {
 struct RankReport {
   int32_t rank = 0;
   int32_t stands = 1;  ///< ranks with the same timeline
-  int32_t cls = 0;
+  ClassId cls = 0;
   RankTime time;
 };
 

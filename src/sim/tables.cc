@@ -18,8 +18,6 @@ using program::Lane;
 using program::RankClass;
 using program::Task;
 
-size_t at(int32_t i) { return static_cast<size_t>(i); }
-
 /// Axis and offset of a peer, the offset reduced to [0, size of the axis).
 struct Link {
   int32_t axis, offset;
@@ -36,12 +34,12 @@ class Builder {
     const int32_t world = p_.mesh.size();
     if (p_.classes.empty()) fail("sim", "the program has no rank class");
     pp_ = p_.mesh.axis("pp");
-    class_of_.resize(at(world));
+    class_of_.resize(world);
     for (int32_t rank = 0; rank < world; ++rank) {
-      class_of_[at(rank)] = p_.class_of(rank);
+      class_of_[rank] = p_.class_of(rank);
     }
     for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
-      flatten(static_cast<int32_t>(cls));
+      flatten(cls);
     }
     match_messages();
     check_collectives();
@@ -49,67 +47,66 @@ class Builder {
     place_groups(world);
     place_links();
     for (ClassTable& table : t_.classes) {
-      table.transfer_ns.assign((table.collectives.size() + table.p2p.size()) * at(t_.num_shapes),
-                               -1);
+      table.transfer_ns.assign((table.collectives.size() + table.p2p.size()) * t_.num_shapes, -1);
     }
     return std::move(t_);
   }
 
  private:
   struct Message {  // key of a channel between two classes, as the sender sees it
-    int32_t from, to;
+    ClassId from, to;
     Link link;
     int32_t tag;
     auto operator<=>(const Message&) const = default;
   };
 
-  void flatten(int32_t cls) {
+  void flatten(ClassId cls) {
     // Two passes over the class, as for any adjacency list in one array. The first counts: how many
     // tasks wait for each task, and for how many each one waits (its dependencies, and its
     // predecessor in the lane, which is an edge like any other). The counts become the bounds
     // [succ_begin, succ_end) of every task's successors; the second pass fills them in, moving
     // succ_end along. Then every task gets what its kind needs (classify).
-    const RankClass& rc = p_.classes[at(cls)];
+    const RankClass& rc = p_.classes[cls];
     const int32_t n = static_cast<int32_t>(rc.tasks.size());
     ClassTable table;
-    table.tasks.resize(at(n));
-    table.waits.assign(at(n), 0);
-    std::vector<int32_t> out(at(n), 0);
-    std::array<int32_t, program::kNumLanes> last;
+    table.tasks.resize(n);
+    table.waits.assign(n, 0);
+    std::vector<int32_t> out(n, 0);
+    std::array<TaskId, program::kNumLanes> last;
     last.fill(kNone);
     for (int32_t i = 0; i < n; ++i) {
-      const Task& task = rc.tasks[at(i)];
+      const Task& task = rc.tasks[i];
       for (TaskId dep : task.deps) {
         if (dep < 0 || dep >= n || dep == i) {
           fail("sim", "{} depends on task {}; expected another task of its class (0 to {})",
                program::task_name(p_, cls, i), dep, n - 1);
         }
-        ++out[at(dep)];
-        ++table.waits[at(i)];
+        ++out[dep];
+        ++table.waits[i];
       }
-      int32_t& previous = last[static_cast<size_t>(task.lane)];
+      TaskId& previous = last[place_of(task.lane)];
       if (previous != kNone) {
-        ++out[at(previous)];
-        ++table.waits[at(i)];
+        ++out[previous];
+        ++table.waits[i];
       }
       previous = i;
     }
     int32_t total = 0;
     for (int32_t i = 0; i < n; ++i) {
-      table.tasks[at(i)].succ_begin = total;
-      table.tasks[at(i)].succ_end = total;
-      total += out[at(i)];
+      table.tasks[i].succ_begin = total;
+      table.tasks[i].succ_end = total;
+      total += out[i];
     }
-    table.succ.resize(at(total));
+    table.succ.resize(total);
     last.fill(kNone);
     for (int32_t i = 0; i < n; ++i) {
-      const Task& task = rc.tasks[at(i)];
+      const Task& task = rc.tasks[i];
       for (TaskId dep : task.deps) {
-        table.succ[at(table.tasks[at(dep)].succ_end++)] = i;
+        table.succ[table.tasks[dep].succ_end++] = i;
       }
-      int32_t& previous = last[static_cast<size_t>(task.lane)];
+      TaskId& previous = last[place_of(task.lane)];
       if (previous != kNone) {
-        table.succ[at(table.tasks[at(previous)].succ_end++)] = i;
+        table.succ[table.tasks[previous].succ_end++] = i;
       }
       previous = i;
     }
@@ -119,23 +116,23 @@ class Builder {
     t_.classes.push_back(std::move(table));
   }
 
-  void classify(int32_t cls, int32_t i, ClassTable& table) {
+  void classify(ClassId cls, TaskId i, ClassTable& table) {
     // A task is one of three things to the event loop. A message end: its link is noted, and it
     // joins the queue of its channel, by which match_messages pairs the k-th send with the k-th
     // receive. A collective: it gets its ordinal in its channel (group and lane), by which members
     // meet. Everything else is work whose duration is known now.
-    const Task& task = p_.classes[at(cls)].tasks[at(i)];
+    const Task& task = p_.classes[cls].tasks[i];
     const program::Kind& kind = p_.kind(task);
-    TaskRecord& record = table.tasks[at(i)];
+    TaskRecord& record = table.tasks[i];
     record.lane = static_cast<uint8_t>(task.lane);
     if (program::is_communication(kind) && !program::is_collective(kind)) {
       const bool send = comm::op(kind.communication).role == comm::Role::send;
-      if (task.peer_axis < 0 || at(task.peer_axis) >= p_.mesh.axes.size()) {
+      if (task.peer_axis < 0 || task.peer_axis >= std::ssize(p_.mesh.axes)) {
         fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, cls, i),
              task.peer_axis, p_.mesh.axes.size() - 1);
       }
       const Link link = link_of(task.peer_axis, task.peer);
-      const int32_t other = p_.peer_class(task, cls);
+      const ClassId other = p_.peer_class(task, cls);
       record.type = send ? TaskType::send : TaskType::recv;
       record.aux = static_cast<int32_t>(table.p2p.size());
       P2pRecord p2p;
@@ -149,23 +146,23 @@ class Builder {
           send ? sends_[{cls, other, link, task.tag}] : recvs_[{other, cls, back, task.tag}];
       queue.push_back(i);
     } else if (program::is_collective(kind)) {
-      if (task.group < 0 || at(task.group) >= p_.groups.size()) {
+      if (task.group < 0 || task.group >= p_.groups.size()) {
         fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, cls, i),
              task.group, static_cast<int64_t>(p_.groups.size()) - 1);
       }
       record.type = TaskType::collective;
       record.aux = static_cast<int32_t>(table.collectives.size());
-      const std::pair key{task.group, static_cast<int32_t>(task.lane)};
+      const std::pair key{task.group, task.lane};
       const auto [it, fresh] = channels_.emplace(key, static_cast<int32_t>(channels_.size()));
       if (fresh) {
         t_.channel_group.push_back(task.group);
         t_.channel_length.push_back(0);
         t_.channel_tasks.emplace_back(p_.classes.size());
       }
-      std::vector<int32_t>& order = t_.channel_tasks[at(it->second)][at(cls)];
+      std::vector<TaskId>& order = t_.channel_tasks[it->second][cls];
       table.collectives.push_back({it->second, static_cast<int32_t>(order.size())});
       order.push_back(i);
-      int32_t& length = t_.channel_length[at(it->second)];
+      int32_t& length = t_.channel_length[it->second];
       length = std::max(length, static_cast<int32_t>(order.size()));
     } else {
       record.ns = durations_.work_ns(cls, i);
@@ -184,11 +181,11 @@ class Builder {
       const auto it = recvs_.find(message);
       if (it == recvs_.end()) continue;
       const size_t n = std::min(sends.size(), it->second.size());
-      ClassTable& from = t_.classes[at(message.from)];
-      ClassTable& to = t_.classes[at(message.to)];
+      ClassTable& from = t_.classes[message.from];
+      ClassTable& to = t_.classes[message.to];
       for (size_t k = 0; k < n; ++k) {
-        P2pRecord& send = from.p2p[at(from.tasks[at(sends[k])].aux)];
-        P2pRecord& receive = to.p2p[at(to.tasks[at(it->second[k])].aux)];
+        P2pRecord& send = from.p2p[from.tasks[sends[k]].aux];
+        P2pRecord& receive = to.p2p[to.tasks[it->second[k]].aux];
         send.partner = it->second[k];
         send.slot = receive.slot;
         receive.partner = sends[k];
@@ -200,36 +197,36 @@ class Builder {
   void check_collectives() const {
     for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch) {
       const auto& per_class = t_.channel_tasks[ch];
-      const std::vector<int32_t>& axes = p_.groups[at(t_.channel_group[ch])].axes;
+      const std::vector<int32_t>& axes = p_.groups[t_.channel_group[ch]].axes;
       if (std::find(axes.begin(), axes.end(), pp_) == axes.end()) {
         continue;  // one class each
       }
-      int32_t first = kNone;
+      ClassId first = kNone;
       for (size_t c = 0; c < per_class.size(); ++c) {
         if (per_class[c].empty()) continue;
         if (first == kNone) {
-          first = static_cast<int32_t>(c);
+          first = c;
           continue;
         }
-        const auto& theirs = per_class[at(first)];
+        const auto& theirs = per_class[first];
         const auto& ours = per_class[c];
         for (size_t k = 0; k < std::min(theirs.size(), ours.size()); ++k) {
-          const auto& their_kind = p_.kind(p_.classes[at(first)].tasks[at(theirs[k])]);
-          const auto& our_kind = p_.kind(p_.classes[c].tasks[at(ours[k])]);
+          const auto& their_kind = p_.kind(p_.classes[first].tasks[theirs[k]]);
+          const auto& our_kind = p_.kind(p_.classes[c].tasks[ours[k]]);
           if (their_kind.op != our_kind.op || their_kind.in != our_kind.in) {
             fail_run("sim",
                      "members of one group meet in different collectives; got {} in class {} "
                      "and {} in class {}; expected the same operation on the same types",
-                     program::task_name(p_, first, theirs[k]), p_.classes[at(first)].name,
-                     program::task_name(p_, static_cast<int32_t>(c), ours[k]), p_.classes[c].name);
+                     program::task_name(p_, first, theirs[k]), p_.classes[first].name,
+                     program::task_name(p_, c, ours[k]), p_.classes[c].name);
           }
         }
       }
     }
   }
 
-  std::vector<int32_t> members(int32_t group, int32_t rank) const {
-    std::vector<int32_t> ranks = p_.members(p_.groups[at(group)], rank);
+  std::vector<int32_t> members(GroupId group, int32_t rank) const {
+    std::vector<int32_t> ranks = p_.members(p_.groups[group], rank);
     if (!std::binary_search(ranks.begin(), ranks.end(), rank)) {
       fail("sim", "rank {} executes a collective of group {}, of which it is no member", rank,
            group);
@@ -244,8 +241,8 @@ class Builder {
   }
 
   /// Groups that a class uses, each once.
-  std::vector<std::vector<int32_t>> groups_by_class() const {
-    std::vector<std::vector<int32_t>> used(p_.classes.size());
+  std::vector<std::vector<GroupId>> groups_by_class() const {
+    std::vector<std::vector<GroupId>> used(p_.classes.size());
     for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch) {
       for (size_t c = 0; c < used.size(); ++c) {
         if (!t_.channel_tasks[ch][c].empty()) {
@@ -281,18 +278,18 @@ class Builder {
     t_.one_per_class = !options_.all_ranks && !t_.shared_cores && uniform(world);
     std::vector<int32_t> counts(p_.classes.size(), 0);
     for (int32_t rank = 0; rank < world; ++rank) {
-      ++counts[at(class_of_[at(rank)])];
+      ++counts[class_of_[rank]];
     }
-    index_of_.assign(at(world), kNone);
+    index_of_.assign(world, kNone);
     std::vector<bool> taken(p_.classes.size(), false);
     for (int32_t rank = 0; rank < world; ++rank) {
-      const int32_t cls = class_of_[at(rank)];
-      if (t_.one_per_class && taken[at(cls)]) continue;
-      taken[at(cls)] = true;
-      index_of_[at(rank)] = static_cast<int32_t>(t_.ranks.size());
+      const ClassId cls = class_of_[rank];
+      if (t_.one_per_class && taken[cls]) continue;
+      taken[cls] = true;
+      index_of_[rank] = static_cast<int32_t>(t_.ranks.size());
       t_.ranks.push_back(rank);
       t_.cls.push_back(cls);
-      t_.stands.push_back(t_.one_per_class ? counts[at(cls)] : 1);
+      t_.stands.push_back(t_.one_per_class ? counts[cls] : 1);
     }
   }
 
@@ -305,25 +302,25 @@ class Builder {
     std::vector<std::map<int32_t, int32_t>> link_shape(p_.classes.size());
     std::vector<std::vector<bool>> seen(p_.groups.size());
     for (int32_t rank = 0; rank < world; ++rank) {
-      for (int32_t group : used_groups_[at(class_of_[at(rank)])]) {
-        if (seen[at(group)].empty()) {
-          seen[at(group)].assign(at(world), false);
+      for (GroupId group : used_groups_[class_of_[rank]]) {
+        if (seen[group].empty()) {
+          seen[group].assign(world, false);
         }
-        if (seen[at(group)][at(rank)]) continue;
+        if (seen[group][rank]) continue;
         const std::vector<int32_t> ranks = members(group, rank);
         const int32_t shape = shape_of(ranks);
         for (int32_t member : ranks) {
-          seen[at(group)][at(member)] = true;
-          auto& known = group_shape[at(class_of_[at(member)])];
+          seen[group][member] = true;
+          auto& known = group_shape[class_of_[member]];
           if (known.emplace(group, shape).first->second != shape) return false;
         }
       }
     }
     for (const auto& [message, sends] : sends_) {
-      auto& known = link_shape[at(message.from)];
+      auto& known = link_shape[message.from];
       if (known.count(links_.at(message.link))) continue;
       for (int32_t rank = 0; rank < world; ++rank) {
-        if (class_of_[at(rank)] != message.from) continue;
+        if (class_of_[rank] != message.from) continue;
         const int32_t pair[2] = {rank, moved_rank(rank, message.link)};
         const int32_t shape = shape_of(pair);
         if (known.emplace(links_.at(message.link), shape).first->second != shape) return false;
@@ -340,27 +337,27 @@ class Builder {
     t_.instances.resize(p_.groups.size());
     t_.instance_of.assign(p_.groups.size() * n, kNone);
     for (size_t i = 0; i < n; ++i) {
-      for (int32_t group : used_groups_[at(t_.cls[i])]) {
-        if (t_.instance_of[at(group) * n + i] != kNone) continue;
+      for (GroupId group : used_groups_[t_.cls[i]]) {
+        if (t_.instance_of[group.value() * n + i] != kNone) continue;
         Instance instance;
         const std::vector<int32_t> ranks = members(group, t_.ranks[i]);
         instance.shape = shape_of(ranks);
-        const int32_t id = static_cast<int32_t>(t_.instances[at(group)].size());
+        const int32_t id = static_cast<int32_t>(t_.instances[group].size());
         for (int32_t rank : ranks) {
           HOCKET_CHECK(rank >= 0 && rank < world, "group {} has member {} of {}", group, rank,
                        world);
-          const int32_t index = index_of_[at(rank)];
+          const int32_t index = index_of_[rank];
           if (index == kNone) continue;
           instance.members.push_back(index);
-          t_.instance_of[at(group) * n + at(index)] = id;
+          t_.instance_of[group.value() * n + index] = id;
         }
-        t_.instances[at(group)].push_back(std::move(instance));
+        t_.instances[group].push_back(std::move(instance));
       }
     }
     for (size_t ch = 0; ch < t_.channel_group.size(); ++ch) {
       t_.channel_base.push_back(t_.channel_states);
-      t_.channel_states += t_.channel_length[ch] *
-                           static_cast<int64_t>(t_.instances[at(t_.channel_group[ch])].size());
+      t_.channel_states +=
+          t_.channel_length[ch] * static_cast<int64_t>(t_.instances[t_.channel_group[ch]].size());
     }
   }
 
@@ -371,26 +368,26 @@ class Builder {
     std::vector<std::vector<bool>> used(p_.classes.size(), std::vector<bool>(links_.size(), false));
     for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
       for (const P2pRecord& record : t_.classes[cls].p2p) {
-        used[cls][at(record.link)] = true;
+        used[cls][record.link] = true;
       }
     }
     for (const auto& [link, id] : links_) {
       for (size_t i = 0; i < n; ++i) {
-        const int32_t cls = t_.cls[i];
-        if (!used[at(cls)][at(id)]) continue;
+        const ClassId cls = t_.cls[i];
+        if (!used[cls][id]) continue;
         const int32_t pair[2] = {t_.ranks[i], moved_rank(t_.ranks[i], link)};
-        int32_t peer = index_of_[at(pair[1])];
+        int32_t peer = index_of_[pair[1]];
         // One rank per class: the peer is represented by the rank that stands for its class.
         if (peer == kNone) {
-          peer = index_of_class(class_of_[at(pair[1])]);
+          peer = index_of_class(class_of_[pair[1]]);
         }
-        t_.link_peer[at(id) * n + i] = peer;
-        t_.link_shape[at(id) * n + i] = shape_of(pair);
+        t_.link_peer[id * n + i] = peer;
+        t_.link_shape[id * n + i] = shape_of(pair);
       }
     }
   }
 
-  int32_t index_of_class(int32_t cls) const {
+  int32_t index_of_class(ClassId cls) const {
     const auto it = std::find(t_.cls.begin(), t_.cls.end(), cls);
     HOCKET_CHECK(it != t_.cls.end(), "class {} is not replayed", cls);
     return static_cast<int32_t>(it - t_.cls.begin());
@@ -401,11 +398,12 @@ class Builder {
   const ReplayOptions& options_;
   Tables t_;
   int32_t pp_ = kNone;
-  std::vector<int32_t> class_of_, index_of_;
+  std::vector<ClassId> class_of_;
+  std::vector<int32_t> index_of_;
   std::map<Link, int32_t> links_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> channels_;
-  std::map<Message, std::vector<int32_t>> sends_, recvs_;
-  std::vector<std::vector<int32_t>> used_groups_;
+  std::map<std::pair<GroupId, Lane>, int32_t> channels_;
+  std::map<Message, std::vector<TaskId>> sends_, recvs_;
+  std::vector<std::vector<GroupId>> used_groups_;
 };
 
 }  // namespace

@@ -28,14 +28,14 @@ struct CollectiveRecord {
 };
 
 struct P2pRecord {
-  int32_t link = 0;                  ///< (axis, offset in [0, size of the axis))
-  int32_t partner = program::kNone;  ///< task in the peer's class, kNone if there is none
-  int32_t slot = 0;                  ///< of the receive: its number among the receives of its class
+  int32_t link = 0;                 ///< (axis, offset in [0, size of the axis))
+  TaskId partner = program::kNone;  ///< task in the peer's class, kNone if there is none
+  int32_t slot = 0;                 ///< of the receive: its number among the receives of its class
 };
 
 struct ClassTable {
   std::vector<TaskRecord> tasks;
-  std::vector<int32_t> succ;
+  std::vector<TaskId> succ;
   std::vector<int32_t> waits;  ///< per task: dependencies + 1 if it is not the first of its lane
   std::vector<CollectiveRecord> collectives;
   std::vector<P2pRecord> p2p;
@@ -51,14 +51,15 @@ struct Instance {
 
 struct Tables {
   const Program* program = nullptr;
-  std::vector<int32_t> ranks, stands, cls;  ///< per replayed rank
+  std::vector<int32_t> ranks, stands;  ///< per replayed rank
+  std::vector<ClassId> cls;            ///< per replayed rank
   std::vector<ClassTable> classes;
   bool one_per_class = false;
   bool shared_cores = false;
 
   int32_t num_shapes = 0;
   // Channels (group, lane) and links (axis, offset), as [channel or link][replayed rank].
-  std::vector<int32_t> channel_group;   ///< per channel: group id
+  std::vector<GroupId> channel_group;   ///< per channel
   std::vector<int32_t> channel_length;  ///< per channel: collectives in it (longest class)
   std::vector<int64_t> channel_base;    ///< per channel: first entry of its state
   int64_t channel_states = 0;
@@ -70,15 +71,11 @@ struct Tables {
   std::vector<int32_t> link_shape;               ///< [link][rank index]
 
   size_t num_ranks() const { return ranks.size(); }
-  const ClassTable& of(int32_t index) const {
-    return classes[static_cast<size_t>(cls[static_cast<size_t>(index)])];
+  const ClassTable& of(int32_t index) const { return classes[cls[index]]; }
+  int32_t instance(GroupId group, int32_t index) const {
+    return instance_of[group.value() * ranks.size() + index];
   }
-  int32_t instance(int32_t group, int32_t index) const {
-    return instance_of[static_cast<size_t>(group) * ranks.size() + static_cast<size_t>(index)];
-  }
-  int32_t peer(int32_t link, int32_t index) const {
-    return link_peer[static_cast<size_t>(link) * ranks.size() + static_cast<size_t>(index)];
-  }
+  int32_t peer(int32_t link, int32_t index) const { return link_peer[link * ranks.size() + index]; }
 };
 
 Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options);

@@ -125,7 +125,7 @@ std::string header(const Trace& trace) {
   std::string out;
   auto put = std::back_inserter(out);
   fmt::format_to(put,
-                 "{{\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schema\":\"hocket-trace-1\","
+                 "{{\"displayTimeUnit\":\"ns\",\n\"otherData\":{{\"schema\":\"hocket-trace-2\","
                  "\"title\":{},\"source\":{},\"ranks\":{},\"steps\":[{}],\"lanes\":[",
                  quoted(trace.title), quoted(trace.source), trace.num_ranks,
                  fmt::join(trace.steps, ","));
@@ -204,7 +204,10 @@ char* write_event(const TraceEvent& event, const std::vector<std::string>& text,
   coordinate(",\"step\":", event.step);
   coordinate(",\"micro_batch\":", event.micro_batch);
   coordinate(",\"stage\":", event.stage);
-  coordinate(",\"layer\":", event.layer);
+  if (event.layer) {
+    line.lit(",\"layer\":");
+    line.str(text[event.layer]);
+  }
   if (event.bytes != 0) {
     line.lit(",\"bytes\":");
     line.num(event.bytes);
@@ -268,7 +271,7 @@ void write_to(const Trace& trace, Sink& sink) {
   };
   for (const TraceEvent& event : trace.events) {
     reserve(kLineBytes + std::max(length(event.name), length(event.kind)) + length(event.kind) +
-            length(event.phase));
+            length(event.phase) + length(event.layer));
     used = static_cast<size_t>(write_event(event, text, chunk.data() + used) - chunk.data());
   }
   for (const TraceMemory& sample : trace.memory) {

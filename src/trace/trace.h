@@ -34,8 +34,8 @@ struct TraceEvent {
   StringId phase = 0;  ///< "forward", "backward", "grad", "optimizer"
   uint32_t task = 0;   ///< index into the tasks of the rank's class
   int32_t rank = 0;
-  int32_t step = program::kNone, micro_batch = program::kNone, stage = program::kNone,
-          layer = program::kNone;
+  StringId layer = 0;  ///< as graph::layer_name: "L3", "head"
+  int32_t step = program::kNone, micro_batch = program::kNone, stage = program::kNone;
   int32_t group = program::kNone;  ///< collectives: same id for all members of one group
   uint16_t lane = 0;               ///< index into Trace::lanes
   FlowEnd flow_end = FlowEnd::none;

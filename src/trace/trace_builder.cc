@@ -27,30 +27,37 @@ TraceBuilder::TraceBuilder(const program::Program& program, std::string title, s
   }
 }
 
+StringId TraceBuilder::layer_name(int32_t layer) {
+  const auto [at, added] = layer_.try_emplace(layer, 0);
+  if (added) {
+    at->second = trace_.intern(graph::layer_name(layer, program_.num_layers));
+  }
+  return at->second;
+}
+
 void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t start_ns,
                        int64_t end_ns) {
   // What an event carries beyond its times is the task's: kind, coordinates, cost. A collective
   // names the instance of its group, a message end the arrow that it shares with the other end.
-  const program::RankClass& cls =
-      program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
+  const program::RankClass& cls = program_.classes[class_of_rank_[rank]];
   HOCKET_CHECK(task >= 0 && static_cast<size_t>(task) < cls.tasks.size(), "task {} of {}", task,
                cls.tasks.size());
-  const program::Task& done = cls.tasks[static_cast<size_t>(task)];
+  const program::Task& done = cls.tasks[task];
   const program::Kind& kind = program_.kind(done);
   TraceEvent event;
   event.start_ns = start_ns;
   event.end_ns = end_ns;
   event.bytes = kind.bytes;
   event.flops = kind.flops;
-  event.kind = kind_[static_cast<size_t>(done.kind)];
-  event.name = done.recompute ? recomputed_[static_cast<size_t>(done.kind)] : 0;
-  event.phase = phase_[static_cast<size_t>(done.phase)];
+  event.kind = kind_[done.kind];
+  event.name = done.recompute ? recomputed_[done.kind] : 0;
+  event.phase = phase_[place_of(done.phase)];
   event.task = static_cast<uint32_t>(task);
   event.rank = rank;
   event.step = step;
   event.micro_batch = done.micro_batch;
   event.stage = cls.stage;
-  event.layer = done.layer;
+  event.layer = layer_name(done.layer);
   event.lane = static_cast<uint16_t>(done.lane);
   if (done.group != program::kNone) {
     event.group = group_instance(done.group, rank);
@@ -69,8 +76,7 @@ void TraceBuilder::add_step(int32_t rank, int32_t step, std::span<const int64_t>
                end_ns.size());
   for (size_t i = 0; i < start_ns.size(); ++i) {
     if (end_ns[i] < start_ns[i]) continue;
-    add(rank, static_cast<program::TaskId>(i), step, start_ns[i] + offset_ns,
-        end_ns[i] + offset_ns);
+    add(rank, i, step, start_ns[i] + offset_ns, end_ns[i] + offset_ns);
   }
   add_live_bytes(rank, start_ns, end_ns, offset_ns);
 }
@@ -88,8 +94,7 @@ void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_n
   // When each step buffer is alive: from the start of the first task that touches it to the end of
   // the last. The starts add its bytes and the ends take them away; walked in the order of time,
   // that is the memory curve.
-  const program::RankClass& cls =
-      program_.classes[static_cast<size_t>(class_of_rank_[static_cast<size_t>(rank)])];
+  const program::RankClass& cls = program_.classes[class_of_rank_[rank]];
   struct Life {
     int64_t from = INT64_MAX, to = INT64_MIN;
   };
@@ -98,7 +103,7 @@ void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_n
     if (end_ns[i] < start_ns[i]) continue;
     for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
       for (program::BufferId buffer : *list) {
-        Life& life = lives[static_cast<size_t>(buffer)];
+        Life& life = lives[buffer];
         life.from = std::min(life.from, start_ns[i]);
         life.to = std::max(life.to, end_ns[i]);
       }
@@ -137,8 +142,7 @@ Trace TraceBuilder::take() {
 int32_t TraceBuilder::group_instance(program::GroupId group, int32_t rank) {
   const auto [at, added] = group_of_rank_.try_emplace({group, rank}, 0);
   if (added) {
-    std::vector<int32_t> ranks =
-        program_.members(program_.groups[static_cast<size_t>(group)], rank);
+    std::vector<int32_t> ranks = program_.members(program_.groups[group], rank);
     at->second =
         groups_.try_emplace(std::move(ranks), static_cast<int32_t>(groups_.size())).first->second;
   }

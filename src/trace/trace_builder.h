@@ -34,6 +34,7 @@ class TraceBuilder {
   Trace take();
 
  private:
+  StringId layer_name(int32_t layer);
   int32_t group_instance(program::GroupId group, int32_t rank);
   int64_t message(int32_t step, int32_t sender, int32_t receiver, int32_t tag, bool sends);
   void add_live_bytes(int32_t rank, std::span<const int64_t> start_ns,
@@ -41,9 +42,10 @@ class TraceBuilder {
 
   const program::Program& program_;
   Trace trace_;
-  std::vector<int32_t> class_of_rank_;
+  std::vector<program::ClassId> class_of_rank_;
   std::vector<StringId> kind_, recomputed_;  // per Kind: op, "op (recompute)"
   std::vector<StringId> phase_;
+  std::map<int32_t, StringId> layer_;  // names of Task::layer
   std::map<std::pair<program::GroupId, int32_t>, int32_t> group_of_rank_;
   std::map<std::vector<int32_t>, int32_t> groups_;
   using Message = std::array<int32_t, 4>;                 // step, sender, receiver, tag

@@ -37,11 +37,11 @@ const char* remedy(const engine::Run& run, const program::Memory& need) {
 
 }  // namespace
 
-std::vector<program::Memory> planned_memory(const engine::Run& run, const program::Program& program,
-                                            bool evaluates) {
+std::vector<program::Memory> planned_memory(const program::Program& program,
+                                            const program::Program* evaluation) {
   std::vector<program::Memory> planned = program::memory_of(program);
-  if (!evaluates) return planned;
-  const std::vector<int64_t> beside = engine::evaluation_bytes(run);
+  if (evaluation == nullptr) return planned;
+  const std::vector<int64_t> beside = engine::evaluation_bytes(*evaluation);
   for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) {
     planned[c].evaluation = beside[c];
   }
@@ -69,7 +69,7 @@ void require_memory(const engine::Run& run, const program::Program& program,
   }
   program::Memory all;
   for (size_t c = 0; c < planned.size(); ++c) {
-    const auto ranks = static_cast<int64_t>(program.ranks_of(static_cast<int32_t>(c)).size());
+    const auto ranks = static_cast<int64_t>(program.ranks_of(c).size());
     all.persistent += ranks * planned[c].persistent;
     all.inputs_outputs += ranks * planned[c].inputs_outputs;
     all.step_buffers += ranks * planned[c].step_buffers;
@@ -107,7 +107,7 @@ void MemoryWatch::after_step(engine::Session& session, const Evaluator* evaluato
   const auto& budget = run_.config.cluster.memory_budget;
   for (int32_t r = 0; r < session.run().size(); ++r) {
     const program::Memory taken = measured_memory(session, evaluator, r);
-    const program::Memory& plan = planned[static_cast<size_t>(session.program().class_of(r))];
+    const program::Memory& plan = planned[session.program().class_of(r)];
     most_ = std::max(most_, taken.total());
     if (budget && static_cast<double>(taken.total()) > *budget) {
       fail_run("train",

@@ -11,9 +11,10 @@
 
 namespace hocket::train {
 
-/// Planned memory of a rank of every class; `evaluates`: with a program that evaluates beside it.
-std::vector<program::Memory> planned_memory(const engine::Run& run, const program::Program& program,
-                                            bool evaluates);
+/// Planned memory of a rank of every class; `evaluation`: a program that evaluates beside it, or
+/// null.
+std::vector<program::Memory> planned_memory(const program::Program& program,
+                                            const program::Program* evaluation);
 
 /// Error (exit code 2) if a rank of the program needs more memory than cluster.memory_budget
 /// allows, or, without a budget, all local ranks more than this machine has to give. To be called

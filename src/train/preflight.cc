@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,6 +15,7 @@
 #include "models/build.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
+#include "train/sample.h"
 
 namespace hocket::train {
 
@@ -61,24 +63,36 @@ void describe(const engine::Run& run, const engine::Compiled& compiled,
   tell("plan", engine::describe(run));
 }
 
-/// The static check, with the memory of the evaluation beside it. Error: what it refuses, and why.
+/// One line about a verdict. Error, with all that it says, if the check refuses `what`.
+std::string summary_of(const engine::Run& run, const char* what, const check::Verdict& verdict) {
+  if (!verdict.ok()) fail(run.name, "the static check refuses the {}:\n{}", what, to_text(verdict));
+  return fmt::format(
+      "{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "
+      "graph, no deadlock, no race ({})",
+      verdict.num_tasks, verdict.num_buffers, verdict.num_messages, verdict.num_collectives,
+      human_time(verdict.seconds));
+}
+
+/// The static check of the training's program, with the memory of the evaluation (null: there is
+/// none) beside it, and of the evaluation's. Error: what it refuses, and why.
 void prove(const engine::Run& run, const engine::Compiled& compiled,
-           const std::vector<int64_t>& evaluation, Prediction& result) {
+           const engine::Compiled* evaluation, Prediction& result) {
   check::CheckOptions options;
-  options.evaluation = evaluation;
+  for (const program::Memory& memory : result.memory) {
+    options.evaluation.push_back(memory.evaluation);
+  }
   if (run.config.cluster.memory_budget) {
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
     options.budget_from = "cluster.memory_budget";
   }
   const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
   result.certificate = verdict.certificate;
-  if (!verdict.ok()) fail(run.name, "the static check refuses the program:\n{}", to_text(verdict));
-  result.check_summary = fmt::format(
-      "{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "
-      "graph, no deadlock, no race ({})",
-      verdict.num_tasks, verdict.num_buffers, verdict.num_messages, verdict.num_collectives,
-      human_time(verdict.seconds));
+  result.check_summary = summary_of(run, "program", verdict);
   tell("check", result.check_summary);
+  if (evaluation != nullptr) {
+    tell("", "evaluation: " + summary_of(run, "program of the evaluation",
+                                         check::check(evaluation->program, evaluation->reference)));
+  }
 }
 
 /// The step's time from timings of its own tasks on this machine, and the timeline that it is of.
@@ -108,12 +122,30 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   result.provenance = sim::provenance_text(result.report);
 }
 
-void tell_prediction(const Prediction& result) {
+/// All ranks while the sample is drawn, if that is more than they take until then.
+void tell_sample(const engine::Run& run, const engine::Compiled& compiled,
+                 const data::Dataset& dataset, const Prediction& result) {
+  int64_t until_then = 0;
+  for (size_t c = 0; c < result.memory.size(); ++c) {
+    const auto ranks = std::ssize(compiled.program.ranks_of(static_cast<int32_t>(c)));
+    until_then += ranks * result.memory[c].total();
+  }
+  const int64_t sample = sample_bytes(run, compiled, dataset);
+  if (sample <= until_then) return;
+  tell("", fmt::format("{} planned in all while the sample is drawn, {} until then",
+                       human_bytes(static_cast<double>(sample)),
+                       human_bytes(static_cast<double>(until_then))));
+}
+
+void tell_memory(const Prediction& result) {
   const program::Memory& fullest = *std::max_element(
       result.memory.begin(), result.memory.end(),
       [](const program::Memory& a, const program::Memory& b) { return a.total() < b.total(); });
   fmt::print("memory   {} planned per rank ({})\n",
              human_bytes(static_cast<double>(fullest.total())), program::parts_text(fullest));
+}
+
+void tell_prediction(const Prediction& result) {
   fmt::print("predicted  {} per step, {:.0f} tokens/s\n", human_time(result.step_s),
              result.report.tokens_per_s);
   if (const std::string interval = sim::interval_text(result.report); !interval.empty()) {
@@ -135,14 +167,20 @@ Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
   // timed, which takes its memory for the first time.
   Prediction result;
   describe(run, compiled, dataset, weights, result);
-  result.memory = planned_memory(run, compiled.program, dataset.valid() != nullptr);
+  std::optional<engine::Compiled> evaluates;
+  if (dataset.valid()) {
+    evaluates = engine::compile(run, engine::evaluation_options(run));
+  }
+  result.memory = planned_memory(compiled.program, evaluates ? &evaluates->program : nullptr);
   require_memory(run, compiled.program, result.memory);
   std::vector<int64_t> evaluation;
   for (const program::Memory& memory : result.memory) {
     evaluation.push_back(memory.evaluation);
   }
-  prove(run, compiled, evaluation, result);
+  prove(run, compiled, evaluates ? &*evaluates : nullptr, result);
   simulate(run, compiled, backend, evaluation, result);
+  tell_memory(result);
+  tell_sample(run, compiled, dataset, result);
   tell_prediction(result);
   return result;
 }

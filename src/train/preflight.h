@@ -36,7 +36,7 @@ struct Prediction {
 const std::string& data_dir(const engine::Run& run);
 
 /// Prints and returns it; `weights` says what the run starts from. Error (exit code 2) with the
-/// verdict if the check refuses.
+/// verdict if the check refuses the program, or that of the evaluation if data is held out.
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
                      const std::string& weights);

@@ -75,7 +75,7 @@ void time_passes(const program::RankClass& cls, const std::vector<std::string>& 
     }
     std::map<std::string, std::pair<double, int>> sums;  // of this pass
     executor.run_inline([&](program::TaskId id, const std::function<void()>& task) {
-      const std::string& key = keys[static_cast<size_t>(id)];
+      const std::string& key = keys[id];
       const int64_t begin = now_ns();
       task();
       auto& [ns, count] = sums[key];
@@ -97,11 +97,11 @@ void time_passes(const program::RankClass& cls, const std::vector<std::string>& 
 }
 
 /// Times the tasks of a class on its first rank, alone: what others would send comes at once.
-void time_class(const engine::Compiled& compiled, int32_t cls_id, const engine::Batch& batch,
-                const std::shared_ptr<kernels::Backend>& backend, int threads,
-                const ProfileOptions& options, Samples& samples) {
+void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
+                const engine::Batch& batch, const std::shared_ptr<kernels::Backend>& backend,
+                int threads, const ProfileOptions& options, Samples& samples) {
   const program::Program& program = compiled.program;
-  const program::RankClass& cls = program.classes[static_cast<size_t>(cls_id)];
+  const program::RankClass& cls = program.classes[cls_id];
   const int32_t rank = program.ranks_of(cls_id)[0];
   engine::Stores stores(static_cast<size_t>(program.mesh.size()));
   engine::initialise(compiled.reference, program, 1, stores);
@@ -112,8 +112,7 @@ void time_class(const engine::Compiled& compiled, int32_t cls_id, const engine::
   std::exception_ptr error;
   std::thread worker([&] {
     try {
-      runtime::Executor executor(program, rank, backend, &solo, stores[static_cast<size_t>(rank)],
-                                 how);
+      runtime::Executor executor(program, rank, backend, &solo, stores[rank], how);
       engine::feed(batch, compiled, rank, executor);
       time_passes(cls, keys_of(program, cls), options, executor, samples);
     } catch (...) {
@@ -169,11 +168,11 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
     classes.insert(target.cls);
   }
   Samples samples;
-  for (int32_t cls : classes) {
+  for (program::ClassId cls : classes) {
     time_class(compiled, cls, batch, backend, static_cast<int>(result.threads), options, samples);
   }
   for (const cost::ProfileTarget& target : targets) {
-    add_task(target, program.kinds[static_cast<size_t>(target.kind)], samples[target.key], result);
+    add_task(target, program.kinds[target.kind], samples[target.key], result);
   }
   if (program.mesh.size() > 1) {
     const comm::LinkTimes link = comm::time_local_link();

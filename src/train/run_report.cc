@@ -138,11 +138,12 @@ void RunReport::after_step(engine::Session& session, int64_t step) {
 }
 
 /// In the order of the page: what the run was, what its step did, what it left behind.
-void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int64_t steps_done) {
+void RunReport::finish(engine::Session& session, std::unique_ptr<Evaluator> evaluator,
+                       int64_t steps_done) {
   measured_.assign(session.program().classes.size(), {});
   for (int32_t r = 0; r < session.run().size(); ++r) {
-    program::Memory& most = measured_[static_cast<size_t>(session.program().class_of(r))];
-    const program::Memory memory = measured_memory(session, evaluator, r);
+    program::Memory& most = measured_[session.program().class_of(r)];
+    const program::Memory memory = measured_memory(session, evaluator.get(), r);
     if (memory.total() > most.total()) {
       most = memory;
     }
@@ -157,6 +158,7 @@ void RunReport::finish(engine::Session& session, const Evaluator* evaluator, int
   if (run_.config.output.trace) {
     write_traces(measured);
   }
+  evaluator.reset();
   diagnose::Sample sample = sample_text(run_, session, dataset_);
   sample.language = language_of(dataset_);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);
@@ -274,8 +276,7 @@ void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session
   }
   diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    report.memory.push_back(
-        diagnose::memory_plan_of(program, static_cast<int32_t>(cls), &measured));
+    report.memory.push_back(diagnose::memory_plan_of(program, cls, &measured));
     report.memory[cls].planned = prediction_.memory[cls];
     report.memory[cls].measured = measured_[cls];
   }

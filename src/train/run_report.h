@@ -25,9 +25,9 @@ class RunReport {
   /// Keeps the task times of a few settled steps.
   void after_step(engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
-  /// prints what the run came to.
-  /// `evaluator` may be null.
-  void finish(engine::Session& session, const Evaluator* evaluator, int64_t steps_done);
+  /// prints what the run came to. `evaluator` may be null. The memory of both, but for the
+  /// parameters, is given back before the sample is drawn: nothing runs after it.
+  void finish(engine::Session& session, std::unique_ptr<Evaluator> evaluator, int64_t steps_done);
 
   /// The evaluation at the end.
   void set_final(const HeldOut& held_out) { final_ = held_out; }

@@ -13,13 +13,15 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "engine/params.h"
+#include "program/memory.h"
 
 namespace hocket::train {
 
 namespace {
 
-constexpr int64_t kPrefill = 64;       // tokens per call while the prompt is read
-constexpr int64_t kPromptTokens = 32;  // of a prompt that is taken from the data
+constexpr int64_t kPrefill = 64;        // tokens per call while the prompt is read
+constexpr int64_t kPromptTokens = 32;   // of a prompt that is taken from the data
+constexpr int64_t kSampleTokens = 160;  // of a sample, at most
 
 }  // namespace
 
@@ -30,20 +32,18 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, 
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   auto by_logit = [&](int32_t a, int32_t b) {
-    return logits[static_cast<size_t>(a)] != logits[static_cast<size_t>(b)]
-               ? logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]
-               : a < b;
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
   };
   if (options.temperature <= 0) return *std::min_element(order.begin(), order.end(), by_logit);
   std::sort(order.begin(), order.end(), by_logit);
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) {
     order.resize(static_cast<size_t>(options.top_k));
   }
-  const double top = logits[static_cast<size_t>(order[0])];
+  const double top = logits[order[0]];
   std::vector<double> p;
   double sum = 0;
   for (int32_t id : order) {
-    p.push_back(std::exp((logits[static_cast<size_t>(id)] - top) / options.temperature));
+    p.push_back(std::exp((logits[id] - top) / options.temperature));
     sum += p.back();
   }
   double kept = 0;
@@ -80,19 +80,23 @@ std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& t
   return ids;
 }
 
-/// The program that reads `new_tokens` tokens a step, over the parameters and the cache in
-/// `stores`.
-std::unique_ptr<engine::Session> session_for(const engine::Run& run, int64_t new_tokens,
-                                             int64_t slots,
-                                             const std::shared_ptr<kernels::Backend>& backend,
-                                             engine::Stores& stores) {
+/// The program that reads `new_tokens` tokens a step, behind those that the cache of `slots` holds.
+engine::Compiled compile_generation(const engine::Run& run, int64_t new_tokens, int64_t slots) {
   engine::CompileOptions how;
   how.purpose = engine::Purpose::generate;
   how.new_tokens = new_tokens;
   how.cache_slots = slots;
   how.num_micro_batches = 1;
-  return std::make_unique<engine::Session>(engine::compile(run, how), backend, stores,
-                                           engine::executor_options(run));
+  return engine::compile(run, how);
+}
+
+/// It over the parameters and the cache in `stores`.
+std::unique_ptr<engine::Session> session_for(const engine::Run& run, int64_t new_tokens,
+                                             int64_t slots,
+                                             const std::shared_ptr<kernels::Backend>& backend,
+                                             engine::Stores& stores) {
+  return std::make_unique<engine::Session>(compile_generation(run, new_tokens, slots), backend,
+                                           stores, engine::executor_options(run));
 }
 
 /// Runs ids[begin, begin + count) through a program for `n` tokens; returns the logits of the last.
@@ -105,7 +109,7 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
     // A position below 0 is a row without a token.
     batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
     if (i < count) {
-      batch.tokens[at] = ids[static_cast<size_t>(begin + i)];
+      batch.tokens[at] = ids[begin + i];
     }
   }
   session.feed(batch);
@@ -201,26 +205,65 @@ std::string prompt_from(const data::Dataset& dataset) {
   return text;
 }
 
+namespace {
+
+std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) {
+  const std::string& given = run.config.output.sample_prompt;
+  return given.empty() ? prompt_from(dataset) : given;
+}
+
+}  // namespace
+
+int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
+                     const data::Dataset& dataset) {
+  const program::Program& program = training.program;
+  const graph::Graph& graph = training.reference;
+  int64_t bytes = 0, largest = 0;
+  for (size_t c = 0; c < program.classes.size(); ++c) {
+    const auto ranks = std::ssize(program.ranks_of(static_cast<int32_t>(c)));
+    for (const program::Buffer& buffer : program.classes[c].buffers) {
+      const graph::TensorId id =
+          buffer.kind == program::BufferKind::persistent ? graph.find(buffer.name) : graph::kNone;
+      if (id == graph::kNone || graph.tensor(id).kind != graph::TensorKind::param) continue;
+      bytes += ranks * program::whole_pages(buffer.type.bytes());
+      largest = std::max(largest, graph.tensor(id).type.bytes());
+    }
+  }
+  const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
+  const int64_t slots = prompt + kSampleTokens;
+  const auto memory = [&](int64_t new_tokens) {
+    return program::memory_of(compile_generation(run, new_tokens, slots).program).at(0);
+  };
+  const program::Memory decode = memory(1),
+                        prefill = memory(std::clamp<int64_t>(prompt, 1, kPrefill));
+  return bytes + largest + decode.total() + prefill.total() - prefill.persistent;
+}
+
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
                              const data::Dataset& dataset) {
-  GenerateOptions options;
-  options.prompt = run.config.output.sample_prompt;
-  if (options.prompt.empty()) {
-    options.prompt = prompt_from(dataset);
+  session.end();
+  const graph::Graph& graph = session.graph();
+  for (runtime::PersistentStore& store : session.stores()) {
+    std::erase_if(store.entries(), [&](const auto& entry) {
+      const graph::TensorId id = graph.find(entry.first);
+      return id == graph::kNone || graph.tensor(id).kind != graph::TensorKind::param;
+    });
   }
-  options.max_new_tokens = 160;
-  std::map<std::string, std::vector<std::byte>> full;
+  GenerateOptions options;
+  options.prompt = sample_prompt(run, dataset);
+  options.max_new_tokens = kSampleTokens;
+  std::string gathered;  // the parameter that lies in `full`
+  std::vector<std::byte> full;
   auto weights = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
-    auto it = full.find(tensor.name);
-    if (it == full.end()) {
-      graph::TensorId id = session.graph().find(tensor.name);
+    if (gathered != tensor.name) {
+      const graph::TensorId id = graph.find(tensor.name);
       HOCKET_CHECK(id != graph::kNone, "the session has no {}", tensor.name);
-      it = full.emplace(tensor.name, engine::gather(session.graph().tensor(id), session.program(),
-                                                    session.stores()))
-               .first;
+      full = {};
+      full = engine::gather(graph.tensor(id), session.program(), session.stores());
+      gathered = tensor.name;
     }
     const int64_t size = size_of(tensor.type.dtype);
-    std::memcpy(to, it->second.data() + begin * size, static_cast<size_t>(count * size));
+    std::memcpy(to, full.data() + begin * size, static_cast<size_t>(count * size));
   };
   std::string text;
   const std::string raw =

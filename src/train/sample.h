@@ -42,8 +42,15 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
 std::string prompt_from(const data::Dataset& dataset);
 
 /// A sample from the parameters that a session has in memory, after output.sample_prompt or what
-/// prompt_from() finds.
+/// prompt_from() finds. What the session holds besides, of buffers and optimizer state, is given
+/// back first: it can run no further step.
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
                              const data::Dataset& dataset);
+
+/// Most bytes in memory while sample_text draws, of all ranks of `training` together: their
+/// parameters, the one rank that generates (with its parameters, KV cache and buffers), and one
+/// parameter on its way to it.
+int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
+                     const data::Dataset& dataset);
 
 }  // namespace hocket::train

@@ -104,7 +104,7 @@ int Trainer::go() {
     return exit_code_of(signal);
   }
   evaluate(step, true);
-  report_.finish(*session_, evaluator_.get(), step);
+  report_.finish(*session_, std::move(evaluator_), step);
   return 0;
 }
 

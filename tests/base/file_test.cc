@@ -250,25 +250,11 @@ TEST_F(File, ErrorsNamePathAndCause) {
             "[" + dir_ + "] cannot be read: Is a directory");
   EXPECT_NE(error_of([&] { write_file_atomic(at("no/where"), "x"); }, in).find(at("no/where")),
             std::string::npos);
-  EXPECT_NE(error_of([&] { MappedFile m(at("none")); }, in).find("No such file"),
+  EXPECT_NE(error_of([&] { RandomFile file(at("none")); }, in).find("No such file"),
             std::string::npos);
   write_file_atomic(at("plain"), "x");
   EXPECT_NE(error_of([&] { make_dirs(at("plain/sub")); }, in).find("plain"), std::string::npos);
   EXPECT_NE(error_of([&] { list_dir(at("none")); }, in).find("No such file"), std::string::npos);
-}
-
-TEST_F(File, MappedFile) {
-  write_file_atomic(at("a"), "0123456789");
-  write_file_atomic(at("empty"), "");
-  MappedFile a(at("a"));
-  EXPECT_EQ(a.bytes(), "0123456789");
-  MappedFile b = std::move(a);
-  EXPECT_EQ(a.size(), 0u);
-  EXPECT_EQ(b.bytes(), "0123456789");
-  write_file_atomic(at("a"), "new");  // a rename: the mapping keeps the old file
-  EXPECT_EQ(b.bytes(), "0123456789");
-  b = MappedFile(at("empty"));
-  EXPECT_EQ(b.size(), 0u);
 }
 
 TEST_F(File, FoldersAndNames) {

@@ -59,8 +59,9 @@ TEST(JsonWriter, Numbers) {
 }
 
 TEST(JsonWriter, StringsReadBack) {
-  const std::string nasty(
-      "\" \\ / \b \f \n \t \x01 \x7f <script> \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8e\xb5\0.", 43);
+  using std::string_literals::operator""s;  // the zero is part of it
+  const std::string nasty =
+      "\" \\ / \b \f \n \t \x01 \x7f <script> \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8e\xb5\0."s;
   JsonWriter w;
   const std::string text = w.value(nasty).take();
   EXPECT_EQ(json::parse(text).get<std::string>(), nasty);

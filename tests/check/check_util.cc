@@ -36,7 +36,7 @@ models::ModelConfig moe(int64_t layers) {
   c.norm_topk_prob = true;
   c.router_aux_loss_coef = 0.01;
   for (int64_t i = 0; i < layers; ++i) {
-    c.moe_layer[static_cast<size_t>(i)] = i % 3 != 2;
+    c.moe_layer[i] = i % 3 != 2;
   }
   return c;
 }

@@ -27,6 +27,10 @@ class Integers {
   void add(Number& number) {
     writers.push_back([&number](int64_t value) { number = static_cast<Number>(value); });
   }
+  template <class Of>
+  void add(Id<Of>& id) {
+    writers.push_back([&id](int64_t value) { id = value; });
+  }
   void add(program::OutputSet& set) {
     writers.push_back(
         [&set](int64_t value) { set = program::OutputSet::of_bits(static_cast<uint32_t>(value)); });

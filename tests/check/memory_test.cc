@@ -33,8 +33,8 @@ int64_t laid_out(const Program& p, const RankClass& cls) {
   auto lay = [&](int64_t begin, int64_t bytes) {
     EXPECT_GE(begin, 0);
     EXPECT_LE(begin + bytes, cls.arena_bytes);
-    ++change[static_cast<size_t>(begin / kPageBytes)];
-    --change[static_cast<size_t>((begin + bytes - 1) / kPageBytes + 1)];
+    ++change[begin / kPageBytes];
+    --change[(begin + bytes - 1) / kPageBytes + 1];
   };
   for (const program::Buffer& b : cls.buffers) {
     if (b.kind != BufferKind::step || b.offset == kNone) continue;
@@ -124,7 +124,7 @@ class Order {
         before_[i].push_back(std::exchange(lane->second, g));
       }
       for (program::TaskId d : t.deps) {
-        before_[i].push_back(first_[static_cast<size_t>(c)] + d);
+        before_[i].push_back(first_[c] + d);
       }
       if (op(g) == "send") {
         sent[{c, c + t.peer, t.tag}].push_back(g);
@@ -137,32 +137,30 @@ class Order {
       for (size_t k = 0; k < list.size(); ++k) {
         const int32_t r = received.at(channel).at(k);
         receive_[list[k]] = r;
-        before_[static_cast<size_t>(r)].push_back(list[k]);
+        before_[r].push_back(list[k]);
       }
     }
   }
-  std::string op(int32_t task) const { return p_.kind(*tasks_[static_cast<size_t>(task)]).op; }
+  std::string op(int32_t task) const { return p_.kind(*tasks_[task]).op; }
 
   /// Most bytes of a class's messages that are sent and not received when one of its sends has
   /// started and nothing else has happened than what must have.
   int64_t most_held(int32_t cls) const {
     int64_t most = 0;
     for (auto [send, recv] : receive_) {
-      if (class_[static_cast<size_t>(send)] != cls) continue;
+      if (class_[send] != cls) continue;
       std::vector<uint8_t> done(tasks_.size(), 0);
       std::vector<int32_t> open{send};
       while (!open.empty()) {
         const int32_t t = open.back();
         open.pop_back();
-        if (std::exchange(done[static_cast<size_t>(t)], 1)) continue;
-        open.insert(open.end(), before_[static_cast<size_t>(t)].begin(),
-                    before_[static_cast<size_t>(t)].end());
+        if (std::exchange(done[t], 1)) continue;
+        open.insert(open.end(), before_[t].begin(), before_[t].end());
       }
       int64_t held = 0;
       for (auto [s, r] : receive_) {
-        if (class_[static_cast<size_t>(s)] == cls && done[static_cast<size_t>(s)] &&
-            !done[static_cast<size_t>(r)]) {
-          held += p_.kind(*tasks_[static_cast<size_t>(s)]).in[0].bytes();
+        if (class_[s] == cls && done[s] && !done[r]) {
+          held += p_.kind(*tasks_[s]).in[0].bytes();
         }
       }
       most = std::max(most, held);
@@ -191,7 +189,7 @@ TEST(CheckMemory, MessagesInFlight) {
         const Order order(c.program);
         const std::vector<program::Memory> memory = program::memory_of(c.program);
         for (int32_t s = 0; s < pp; ++s) {
-          const int64_t held = order.most_held(s), bound = memory[static_cast<size_t>(s)].messages;
+          const int64_t held = order.most_held(s), bound = memory[s].messages;
           EXPECT_GE(bound, held) << c.name << " class " << s;
           // A first or last stage has one peer, and is told all that it can know by it.
           if (s == 0 || s == pp - 1) {

@@ -29,7 +29,7 @@ test::Case make(int64_t pp, int64_t dp, int64_t ep, int64_t micro_batches, bool 
 
 /// The n-th task of this op in the class.
 int32_t find(const Program& p, int32_t cls, const std::string& op, int n = 0) {
-  const auto& tasks = p.classes[static_cast<size_t>(cls)].tasks;
+  const auto& tasks = p.classes[cls].tasks;
   for (size_t i = 0; i < tasks.size(); ++i) {
     if (p.kind(tasks[i]).op == op && n-- == 0) return static_cast<int32_t>(i);
   }
@@ -37,15 +37,15 @@ int32_t find(const Program& p, int32_t cls, const std::string& op, int n = 0) {
   return 0;
 }
 Task& task(Program& p, int32_t cls, const std::string& op, int n = 0) {
-  return p.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(find(p, cls, op, n))];
+  return p.classes[cls].tasks[find(p, cls, op, n)];
 }
 void erase(Program& p, int32_t cls, int32_t at) {
-  RankClass& c = p.classes[static_cast<size_t>(cls)];
+  RankClass& c = p.classes[cls];
   c.tasks.erase(c.tasks.begin() + at);
   for (Task& t : c.tasks) {
     std::erase(t.deps, at);
-    for (int32_t& d : t.deps) {
-      d -= d > at;
+    for (program::TaskId& d : t.deps) {
+      d = d > at ? d - 1 : d;
     }
   }
 }
@@ -93,10 +93,10 @@ TEST(Refuse, AllReduceTwice) {
   test::Case c = make(1, 2, 1, 1);
   RankClass& cls = c.program.classes[0];
   const int32_t at = find(c.program, 0, "all_reduce");
-  cls.tasks.insert(cls.tasks.begin() + at, cls.tasks[static_cast<size_t>(at)]);
+  cls.tasks.insert(cls.tasks.begin() + at, cls.tasks[at]);
   for (size_t i = static_cast<size_t>(at) + 1; i < cls.tasks.size(); ++i) {
-    for (int32_t& d : cls.tasks[i].deps) {
-      d += d >= at;
+    for (program::TaskId& d : cls.tasks[i].deps) {
+      d = d >= at ? d + 1 : d;
     }
   }
   expect_refused(check(c.program, c.graph), "reduce-replicated",
@@ -106,7 +106,7 @@ TEST(Refuse, AllReduceTwice) {
 TEST(Refuse, AllReduceOverTheWrongAxis) {
   test::Case c = make(1, 4, 2, 1);
   Task& t = task(c.program, 0, "all_reduce");
-  const auto& axes = c.program.groups[static_cast<size_t>(t.group)].axes;
+  const auto& axes = c.program.groups[t.group].axes;
   ASSERT_EQ(axes.size(), 2u);
   t.group = c.program.intern(program::Group{{axes[0]}, {}});
   const Verdict v = check(c.program, c.graph);
@@ -269,7 +269,7 @@ bool names_user_of(const Problem& problem, const Program& p, int32_t cls,
   named.push_back(problem.task);
   return std::any_of(named.begin(), named.end(), [&](TaskRef ref) {
     if (ref.cls != cls || ref.task < 0) return false;
-    const Task& user = p.classes[static_cast<size_t>(cls)].tasks[static_cast<size_t>(ref.task)];
+    const Task& user = p.classes[cls].tasks[ref.task];
     return std::find(user.in.begin(), user.in.end(), buffer) != user.in.end() ||
            std::find(user.out.begin(), user.out.end(), buffer) != user.out.end();
   });
@@ -279,13 +279,13 @@ TEST(Refuse, ResultThatGoesElsewhere) {
   test::Case c = make(1, 2, 2, 1);
   const int32_t loss = find(c.program, 0, "balance_loss");
   RankClass& cls = c.program.classes[0];
-  program::BufferId& to = cls.tasks[static_cast<size_t>(loss)].out[0];
-  cls.buffers.push_back(cls.buffers[static_cast<size_t>(to)]);
+  program::BufferId& to = cls.tasks[loss].out[0];
+  cls.buffers.push_back(cls.buffers[to]);
   cls.buffers.back().kind = program::BufferKind::step;
   cls.buffers.back().name.clear();
   cls.buffers.back().layout = {};
   cls.buffers.back().micro_batch = program::kNone;
-  to = static_cast<program::BufferId>(cls.buffers.size() - 1);
+  to = cls.buffers.size() - 1;
   const Verdict v = check_values(c);
   expect_refused(v, "final-value", {"no task having written it", "is computed by balance_loss"});
   const std::vector<TaskRef>& related = v.problems[0].related;
@@ -298,7 +298,7 @@ TEST(Refuse, SumThatLacksAnAddend) {
   // lacks is told at the reader, and with it who holds what the missing task would have read.
   test::Case c = make(1, 2, 1, 2, true);
   const int32_t last = find(c.program, 0, "embedding_dw", 1);
-  const program::BufferId gradient = c.program.classes[0].tasks[static_cast<size_t>(last)].in[1];
+  const program::BufferId gradient = c.program.classes[0].tasks[last].in[1];
   erase(c.program, 0, last);
   const Verdict v = check(c.program, c.graph);
   expect_refused(v, "not-in-graph", {"lacks embedding_dw", "no task has computed embedding_dw"});
@@ -372,7 +372,7 @@ TEST(Refuse, MissingDependencyIsARace) {
   test::Case c = make(2, 1, 1, 2);
   for (Task& t : c.program.classes[1].tasks) {
     for (size_t k = 0; k < t.deps.size(); ++k) {
-      if (c.program.kind(c.program.classes[1].tasks[static_cast<size_t>(t.deps[k])]).op == "recv") {
+      if (c.program.kind(c.program.classes[1].tasks[t.deps[k]]).op == "recv") {
         t.deps.erase(t.deps.begin() + static_cast<int64_t>(k));
         expect_refused(check(c.program, c.graph), "race",
                        {"reads", "nothing orders it after recv"});
@@ -387,7 +387,7 @@ TEST(Refuse, OverlappingMemory) {
   test::Case c = make(1, 1, 1, 1);
   Task& t = task(c.program, 0, "add");
   auto& buffers = c.program.classes[0].buffers;
-  buffers[static_cast<size_t>(t.out[0])].offset = buffers[static_cast<size_t>(t.in[0])].offset;
+  buffers[t.out[0]].offset = buffers[t.in[0]].offset;
   const Verdict v = check(c.program, c.graph);
   ASSERT_FALSE(v.ok());
   EXPECT_EQ(v.problems[0].task.task, find(c.program, 0, "add")) << to_text(v);
@@ -397,9 +397,9 @@ TEST(Refuse, WorkspaceOverAnInput) {
   test::Case c = make(1, 1, 1, 1);
   RankClass& cls = c.program.classes[0];
   const int32_t at = find(c.program, 0, "linear");
-  Task& t = cls.tasks[static_cast<size_t>(at)];
+  Task& t = cls.tasks[at];
   ASSERT_GT(c.program.kind(t).workspace, 0);
-  t.workspace = cls.buffers[static_cast<size_t>(t.in[0])].offset;
+  t.workspace = cls.buffers[t.in[0]].offset;
   expect_refused(check(c.program, c.graph), "race", {"linear", "puts its workspace over"});
 }
 
@@ -485,7 +485,17 @@ TEST(Refuse, ProgramWithoutAMemoryPlan) {
   expect_refused(check(c.program, c.graph), "has-plan", {"class 0", "no memory plan"});
   CheckOptions between_passes;
   between_passes.allow_unplanned = true;
-  EXPECT_TRUE(check(c.program, c.graph, between_passes).ok());
+  const Verdict without = check(c.program, c.graph, between_passes);
+  EXPECT_TRUE(without.ok());
+  EXPECT_TRUE(without.memory.empty());
+  const std::string memory_claim = "a rank takes at most the memory below";
+  EXPECT_EQ(to_text(without).find(memory_claim), std::string::npos);
+  EXPECT_EQ(to_text(without).find("memory of stage"), std::string::npos);
+  // With a plan both are there.
+  c = make(2, 1, 1, 1);
+  const std::string planned = to_text(check(c.program, c.graph));
+  EXPECT_NE(planned.find(memory_claim), std::string::npos);
+  EXPECT_NE(planned.find("memory of stage 1"), std::string::npos);
   // One class without a plan is a fault in any program.
   c = make(2, 1, 1, 1);
   for (auto& b : c.program.classes[1].buffers) {
@@ -730,10 +740,7 @@ TEST(Refuse, CollectivesInDifferentOrder) {
   ASSERT_FALSE(v.ok());
   bool named = false;
   for (const Problem& p : v.problems) {
-    named |= c.program
-                 .kind(c.program.classes[static_cast<size_t>(p.task.cls)]
-                           .tasks[static_cast<size_t>(p.task.task)])
-                 .op == "all_reduce";
+    named |= c.program.kind(c.program.classes[p.task.cls].tasks[p.task.task]).op == "all_reduce";
   }
   EXPECT_TRUE(named) << to_text(v);
 }

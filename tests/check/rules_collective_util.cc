@@ -27,7 +27,7 @@ struct Exchange {
   /// size_exchange over one axis; returns the buffer of the sizes.
   BufferId exchange_sizes(BufferId from, int32_t axis) {
     const int64_t experts = e.buffer(from).type.dims[0];
-    const int64_t ranks = e.program.mesh.axes[static_cast<size_t>(axis)].size;
+    const int64_t ranks = e.program.mesh.axes[axis].size;
     const BufferId sizes = e.add_buffer(i64({ranks, experts}));
     const BufferId local = e.add_buffer(i64({experts / ranks}));
     add("size_exchange", {}, {axis}, {from}, {sizes, local});
@@ -38,7 +38,7 @@ struct Exchange {
   void exchange_rows(BufferId from, BufferId sizes, int32_t axis, int64_t split, int64_t to) {
     const graph::Attrs attrs{{"from", split}, {"to", to}};
     const std::vector<graph::TensorType> in{e.buffer(from).type, e.buffer(sizes).type};
-    const int64_t ranks = e.program.mesh.axes[static_cast<size_t>(axis)].size;
+    const int64_t ranks = e.program.mesh.axes[axis].size;
     const auto out = comm::infer(comm::op(comm::find("all_to_all")), attrs, in, ranks);
     add("all_to_all", attrs, {axis}, {from, sizes}, {e.add_buffer(out[0])});
   }

@@ -98,7 +98,7 @@ std::vector<Row> race_rows() {
       {"race", "a buffer in a workspace that may still be in use", one_rank,
        [](Edit& e) {
          TaskId last = 0;
-         for (TaskId i = 0; i < static_cast<TaskId>(e.cls().tasks.size()); ++i) {
+         for (TaskId i = 0; i < (e.cls().tasks.size()); ++i) {
            if (e.kind(e.at(i)).workspace > 0) {
              last = i;
            }

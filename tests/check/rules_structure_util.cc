@@ -51,8 +51,7 @@ std::vector<Row> id_rows() {
       {.rule = "ids-in-range",
        .fault = "an input that does not exist",
        .start = one_rank,
-       .edit =
-           [](Edit& e) { e.task("swiglu").in[0] = static_cast<BufferId>(e.cls().buffers.size()); },
+       .edit = [](Edit& e) { e.task("swiglu").in[0] = e.cls().buffers.size(); },
        .only_refused = true},
       {.rule = "ids-in-range",
        .fault = "an output that does not exist",
@@ -185,33 +184,28 @@ std::vector<Row> group_rows() {
   return {
       {"group-axes", "axes out of mesh order", four_experts,
        [](Edit& e) {
-         auto& axes = e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].axes;
+         auto& axes = e.program.groups[e.task("all_reduce").group].axes;
          std::reverse(axes.begin(), axes.end());
        }},
       {"group-axes", "stages as members of a group that does not go along pp", two_ranks,
-       [](Edit& e) {
-         e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].members = {0};
-       }},
+       [](Edit& e) { e.program.groups[e.task("all_reduce").group].members = {0}; }},
       {.rule = "group-axes",
        .fault = "an axis that does not exist",
        .start = four_experts,  // with groups behind this one
-       .edit =
-           [](Edit& e) {
-             e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].axes = {9};
-           },
+       .edit = [](Edit& e) { e.program.groups[e.task("all_reduce").group].axes = {9}; },
        .only_refused = true},
       {.rule = "group-axes",
        .fault = "a stage that does not exist",
        .start = tied_stages,
        .edit =
            [](Edit& e) {
-             e.program.groups[static_cast<size_t>(e.task("all_reduce").group)].members = {0, 2};
+             e.program.groups[e.task("all_reduce").group].members = {0, 2};
            },
        .only_refused = true},
       {"group-once", "one group under two ids", two_ranks,
        [](Edit& e) {
          Task& t = e.task("all_reduce", -1);
-         e.program.groups.push_back(e.program.groups[static_cast<size_t>(t.group)]);
+         e.program.groups.push_back(e.program.groups[t.group]);
          t.group = static_cast<int32_t>(e.program.groups.size() - 1);
        }},
       {"group-fits", "a kernel with a group", two_ranks,

@@ -41,23 +41,23 @@ Edit::Edit(Case start)
       reference_micro_batches(program.num_micro_batches) {}
 
 TaskId Edit::find(const std::string& op, int n, int32_t c) const {
-  const auto& tasks = program.classes[static_cast<size_t>(c)].tasks;
+  const auto& tasks = program.classes[c].tasks;
   std::vector<TaskId> found;
   for (size_t i = 0; i < tasks.size(); ++i) {
     if (program.kind(tasks[i]).op == op) {
-      found.push_back(static_cast<TaskId>(i));
+      found.push_back(i);
     }
   }
   const int count = static_cast<int>(found.size()), index = n < 0 ? count + n : n;
   if (index < 0 || index >= count) throw std::runtime_error("no such task: " + op);
-  return found[static_cast<size_t>(index)];
+  return found[index];
 }
 
 BufferId Edit::named(const std::string& name, int32_t micro_batch, int32_t c) const {
-  const auto& buffers = program.classes[static_cast<size_t>(c)].buffers;
+  const auto& buffers = program.classes[c].buffers;
   for (size_t b = 0; b < buffers.size(); ++b) {
     if (buffers[b].name == name && buffers[b].micro_batch == micro_batch) {
-      return static_cast<BufferId>(b);
+      return b;
     }
   }
   throw std::runtime_error("no such buffer: " + name);
@@ -88,7 +88,7 @@ BufferId Edit::add_buffer(const graph::TensorType& type, int32_t c) {
   const int64_t bytes = aligned(type.bytes());
   rc.arena_bytes += bytes;
   rc.buffers.push_back(b);
-  return static_cast<BufferId>(rc.buffers.size() - 1);
+  return rc.buffers.size() - 1;
 }
 
 Task Edit::make(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
@@ -135,11 +135,11 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
   RankClass& rc = cls(c);
   for (Task& other : rc.tasks) {
     for (TaskId& d : other.deps) {
-      d += d >= at;
+      d = d >= at ? d + 1 : d;
     }
   }
-  rc.tasks.insert(rc.tasks.begin() + at, std::move(t));
-  Task& added = rc.tasks[static_cast<size_t>(at)];
+  rc.tasks.insert(rc.tasks.begin() + at.value(), std::move(t));
+  Task& added = rc.tasks[at];
   if (kind(added).workspace > 0) {
     // All tasks share one workspace.
     for (const Task& other : rc.tasks) {
@@ -152,8 +152,8 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
     std::array<TaskId, program::kNumLanes> last, next;
     last.fill(kNone);
     next.fill(kNone);
-    for (TaskId i = 0; i < static_cast<TaskId>(rc.tasks.size()); ++i) {
-      const size_t lane = static_cast<size_t>(rc.tasks[static_cast<size_t>(i)].lane);
+    for (TaskId i = 0; i < rc.tasks.size(); ++i) {
+      const size_t lane = static_cast<size_t>(rc.tasks[i].lane);
       if (i < at) {
         last[lane] = i;
       }
@@ -167,7 +167,7 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
         added.deps.push_back(last[lane]);
       }
       if (next[lane] != kNone) {
-        rc.tasks[static_cast<size_t>(next[lane])].deps.push_back(at);
+        rc.tasks[next[lane]].deps.push_back(at);
       }
     }
   }
@@ -176,18 +176,19 @@ Task& Edit::insert(TaskId at, Task t, int32_t c, bool ordered) {
 
 void Edit::erase(TaskId at, int32_t c) {
   RankClass& rc = cls(c);
-  rc.tasks.erase(rc.tasks.begin() + at);
+  rc.tasks.erase(rc.tasks.begin() + at.value());
   for (Task& t : rc.tasks) {
     std::erase(t.deps, at);
     for (TaskId& d : t.deps) {
-      d -= d > at;
+      d = d > at ? d - 1 : d;
     }
   }
 }
 
 void Edit::move(TaskId from, TaskId to, int32_t c) {
   RankClass& rc = cls(c);
-  const auto a = rc.tasks.begin() + from, b = rc.tasks.begin() + to;
+  const auto a = rc.tasks.begin() + from.value();
+  const auto b = rc.tasks.begin() + to.value();
   if (from < to) {
     std::rotate(a, a + 1, b + 1);
   } else {

@@ -34,15 +34,13 @@ class Edit {
   CheckOptions options;
   int32_t reference_micro_batches;  ///< of the reference that the program is checked against
 
-  RankClass& cls(int32_t c = 0) { return program.classes[static_cast<size_t>(c)]; }
+  RankClass& cls(int32_t c = 0) { return program.classes[c]; }
   /// The n-th task of this op in the class; n < 0 counts from the end. Throws if there is none.
   TaskId find(const std::string& op, int n = 0, int32_t c = 0) const;
-  Task& at(TaskId t, int32_t c = 0) { return cls(c).tasks[static_cast<size_t>(t)]; }
+  Task& at(TaskId t, int32_t c = 0) { return cls(c).tasks[t]; }
   Task& task(const std::string& op, int n = 0, int32_t c = 0) { return at(find(op, n, c), c); }
   const Kind& kind(const Task& t) const { return program.kind(t); }
-  program::Buffer& buffer(BufferId b, int32_t c = 0) {
-    return cls(c).buffers[static_cast<size_t>(b)];
-  }
+  program::Buffer& buffer(BufferId b, int32_t c = 0) { return cls(c).buffers[b]; }
   /// The buffer of this name (of a micro-batch). Throws if there is none.
   BufferId named(const std::string& name, int32_t micro_batch = kNone, int32_t c = 0) const;
   int32_t axis(const std::string& name) const { return program.mesh.axis(name); }
@@ -66,9 +64,7 @@ class Edit {
   /// Inserts before task `at`; dependencies follow. With `ordered`, the task waits for all before
   /// it in the list, and all after it wait for it.
   Task& insert(TaskId at, Task t, int32_t c = 0, bool ordered = true);
-  Task& append(Task t, int32_t c = 0) {
-    return insert(static_cast<TaskId>(cls(c).tasks.size()), std::move(t), c);
-  }
+  Task& append(Task t, int32_t c = 0) { return insert(cls(c).tasks.size(), std::move(t), c); }
   void erase(TaskId at, int32_t c = 0);
   /// Moves a task to another place of the list; all edges stay.
   void move(TaskId from, TaskId to, int32_t c = 0);

@@ -139,7 +139,7 @@ std::vector<Row> layout_rows() {
          const TaskId at = e.find("rms_norm_bwd", 0, 1);
          const BufferId grad = e.at(at, 1).out[1];
          e.add_like(grad, 1);
-         const BufferId copy = static_cast<BufferId>(e.cls(1).buffers.size() - 1);
+         const BufferId copy = e.cls(1).buffers.size() - 1;
          e.insert(at + 1, e.make("copy", {}, {grad}, {copy}, 1), 1);
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {whole}, {parts}));
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {copy}, {copy}, 1), 1);

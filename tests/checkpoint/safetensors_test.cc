@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "base/error.h"
@@ -331,8 +332,9 @@ TEST(Safetensors, WritesWhatItReadsAligned) {
     EXPECT_EQ(e.tensor->dims, t.type.dims);
     EXPECT_EQ(e.tensor->begin % size_of(e.tensor->type), 0) << t.name;
     const void* expected = t.data ? t.data : a.data();
-    EXPECT_EQ(0,
-              std::memcmp(e.file->data(*e.tensor), expected, static_cast<size_t>(t.type.bytes())));
+    std::vector<std::byte> bytes(static_cast<size_t>(t.type.bytes()));
+    e.file->read(*e.tensor, 0, t.type.numel(), t.type.dtype, bytes.data());
+    EXPECT_EQ(0, std::memcmp(bytes.data(), expected, bytes.size()));
     EXPECT_EQ(e.file->metadata().at("format"), "pt");
     EXPECT_EQ(e.file->metadata().at("note"), "x");
   }
@@ -353,8 +355,54 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
     EXPECT_THROW(save_safetensors(path, {{"x", {DType::f32, {200'000}}, twos.data()}}), Error);
   }
   const SafetensorsFile file(path);
-  EXPECT_EQ(0, std::memcmp(file.data(*file.find("x")), ones.data(), 800'000));
+  std::vector<float> kept(ones.size());
+  file.read(*file.find("x"), 0, std::ssize(kept), DType::f32, kept.data());
+  EXPECT_EQ(kept, ones);
   EXPECT_EQ(list_dir(folder.path()).size(), 1u);
+}
+
+// Another process cuts off a file whose tensors are being loaded: an error, and no signal.
+TEST(Safetensors, CutOffWhileItIsOpen) {
+  const TempFolder folder;
+  const std::string path = folder / "f.safetensors";
+  const std::vector<float> ones(1 << 20, 1);
+  const auto count = std::ssize(ones);
+  save_safetensors(path, {{"x", {DType::f32, {count}}, ones.data()}});
+  const SafetensorsFile file(path);
+  const StoredTensor& x = *file.find("x");
+  std::filesystem::resize_file(path, 8192);
+  std::vector<double> to(ones.size());
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    file.read(x, 0, 1000, dtype, to.data());  // what is still there
+    try {
+      file.read(x, 0, count, dtype, to.data());
+      ADD_FAILURE() << "read what is gone";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit_code(), 1);
+      EXPECT_NE(std::string(e.what()).find(path + "] was cut off while it was read; "
+                                                  "got 8192 bytes; expected"),
+                std::string::npos)
+          << e.what();
+    }
+  }
+}
+
+// Conversion goes piece by piece: the seams change nothing.
+TEST(Safetensors, ConvertsLongTensorsFromAnyElementOn) {
+  const TempFolder folder;
+  std::vector<float> values(700'000);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i);
+  }
+  save_safetensors(folder / "f", {{"x", {DType::f32, {700'000}}, values.data()}});
+  const SafetensorsFile file(folder / "f");
+  for (const int64_t first : {0, 3, 262'143, 699'999}) {
+    std::vector<double> wide(values.size() - static_cast<size_t>(first));
+    file.read(*file.find("x"), first, std::ssize(wide), DType::f64, wide.data());
+    for (size_t i = 0; i < wide.size(); ++i) {
+      ASSERT_EQ(wide[i], values[static_cast<size_t>(first) + i]) << first << " + " << i;
+    }
+  }
 }
 
 TEST(Safetensors, ShardsAndHostileIndexes) {

@@ -33,6 +33,7 @@ class Execute(unittest.TestCase):
     def test_train_shows_and_writes(self):
         for word in ("model", "plan", "check", "predicted", "bits/byte"):
             self.assertIn(word, self.output)
+        self.assertRegex(self.output, r"\ncheck +\d+ tasks.*\n +evaluation: \d+ tasks, .*equal to the single-device graph")
         for name in ("metrics.jsonl", "report.html", "trace.json.gz", "checkpoints/step-000006/model.safetensors",
                      "checkpoints/step-000006/config.json", "checkpoints/step-000006/tokenizer.json"):
             self.assertTrue(os.path.exists(self.box.path("runs/quickstart/" + name)), name)
@@ -48,7 +49,9 @@ class Execute(unittest.TestCase):
         certified = json.loads(self.box.good("check", *self.short(name)[1:], "--json"))["memory"][0]
         said = re.search(r"\nmemory +(\S+ \S+) planned per rank \(", out)[1]
         self.assertEqual(said, re.search(r"\nmemory +\S+ \S+ measured, (\S+ \S+) planned", out)[1])
-        self.assertIn(f": {said} per rank", self.box.good("check", *self.short(name)[1:]))
+        text = self.box.good("check", *self.short(name)[1:])
+        self.assertIn(f": {said} per rank", text)
+        self.assertRegex(text, r"\nevaluation good: \d+ tasks")
         with open(self.box.path(f"runs/{name}/metrics.jsonl"), encoding="utf-8") as f:
             steps = [x for x in map(json.loads, f) if "train/loss" in x]
         for step in steps:
@@ -312,6 +315,14 @@ class Execute(unittest.TestCase):
         self.assertIn("):\n#include <vector>\n\nnamespace std\n{\n", self.output)
         out = self.box.good(*self.short("sample", "output.sample_prompt=", "output.report=false"))
         self.assertIn("):\n// SPDX-License-Identifier: Apache-2.0\n", out)
+
+    def test_memory_of_the_sample(self):
+        """Told before the first step where it is more than the training's: few tokens beside a long prompt."""
+        self.assertNotIn("while the sample is drawn", self.output)
+        out = self.box.good(*self.short("few", "train.seq_len=2", "output.sample_prompt=" + "one two " * 4000,
+                                        "output.report=false"))
+        self.assertRegex(out, r"\n +\S+ \S+ planned in all while the sample is drawn, \S+ \S+ until then\n")
+        self.assertIn("\nsample (", out)
 
     def test_what_a_training_starts_from(self):
         """Weights where model.path has them, unless told otherwise; and the start says which."""

@@ -34,7 +34,7 @@ Bytes bytes_of(const std::vector<T>& values) {
 /// Type of the whole on an axis of n ranks, for a part that lies as `p` says.
 TensorType whole_type(TensorType part, Placement p, int64_t n) {
   if (p.is_split()) {
-    part.dims[static_cast<size_t>(p.dim())] *= n;
+    part.dims[p.dim()] *= n;
   }
   return part;
 }
@@ -49,7 +49,7 @@ struct Dense {
 Bytes part_of(Dense& d, Placement p, int64_t n, int64_t i) {
   if (!p.is_split()) return d.whole;
   TensorType piece = d.type;
-  piece.dims[static_cast<size_t>(p.dim())] /= n;
+  piece.dims[p.dim()] /= n;
   Bytes b(static_cast<size_t>(piece.bytes()));
   slice(piece, p.dim(), n, i, d.whole, b, true);
   return b;
@@ -101,7 +101,7 @@ Routed random_routed(const TensorType& type, Rng& rng) {
       rng.shuffle(chosen);
     }
     for (int32_t k = 0; k < std::min<int64_t>(type.top_k, experts); ++k) {
-      exist.insert({chosen[static_cast<size_t>(k)], t});
+      exist.insert({chosen[k], t});
     }
   }
   r.rows.assign(exist.begin(), exist.end());
@@ -117,7 +117,7 @@ Bytes rows_of(const Routed& r, Placement p, int64_t n, int64_t i) {
   Bytes b;
   for (size_t k = 0; k < r.rows.size(); ++k) {
     const int64_t at = !p.is_split() ? 0 : p.dim() == 0 ? r.rows[k].first : r.rows[k].second;
-    const int64_t block = p.is_split() ? r.type.dims[static_cast<size_t>(p.dim())] / n : 0;
+    const int64_t block = p.is_split() ? r.type.dims[p.dim()] / n : 0;
     if (p.is_split() && at / block != i) continue;
     const auto from = r.data.begin() + static_cast<int64_t>(k) * r.row_bytes;
     b.insert(b.end(), from, from + r.row_bytes);
@@ -130,7 +130,7 @@ std::vector<int64_t> sizes_of(const Routed& r, int64_t n) {
   const int64_t experts = r.type.dims[0], block = r.type.dims[1] / n;
   std::vector<int64_t> sizes(static_cast<size_t>(n * experts), 0);
   for (auto [expert, token] : r.rows) {
-    ++sizes[static_cast<size_t>(token / block * experts + expert)];
+    ++sizes[token / block * experts + expert];
   }
   return sizes;
 }
@@ -182,7 +182,7 @@ void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Byte
            Bytes& piece, bool take) {
   int64_t outer = 1, inner = size_of(piece_type.dtype);
   for (int64_t d = 0; d < static_cast<int64_t>(piece_type.dims.size()); ++d) {
-    (d < dim ? outer : inner) *= piece_type.dims[static_cast<size_t>(d)];
+    (d < dim ? outer : inner) *= piece_type.dims[d];
   }
   for (int64_t o = 0; o < outer; ++o) {
     std::byte* w = whole.data() + (o * n + i) * inner;
@@ -219,11 +219,11 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
     for (int64_t i = 0; i < n; ++i) {
       Bytes rows = rows_of(r, from, n, i);
       rows.resize(static_cast<size_t>(c.in_types[0].bytes()), std::byte{0x5C});
-      c.in[static_cast<size_t>(i)] = {std::move(rows)};
+      c.in[i] = {std::move(rows)};
       if (op.needs_sizes) {
-        c.in[static_cast<size_t>(i)].push_back(bytes_of(sizes_of(r, n)));
+        c.in[i].push_back(bytes_of(sizes_of(r, n)));
       }
-      c.want[static_cast<size_t>(i)] = {rows_of(r, to, n, i)};
+      c.want[i] = {rows_of(r, to, n, i)};
     }
     return c;
   }
@@ -235,11 +235,11 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
       all.insert(all.end(), part.begin(), part.end());
     }
     for (int64_t i = 0; i < n; ++i) {
-      c.in[static_cast<size_t>(i)].push_back(d.parts[static_cast<size_t>(i)]);
+      c.in[i].push_back(d.parts[i]);
       if (op.makes_sizes) {
-        c.want[static_cast<size_t>(i)].push_back(all);
+        c.want[i].push_back(all);
       }
-      c.want[static_cast<size_t>(i)].push_back(part_of(d, to, n, i));
+      c.want[i].push_back(part_of(d, to, n, i));
     }
   }
   return c;

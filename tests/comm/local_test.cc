@@ -157,7 +157,7 @@ TEST(LocalComm, GroupsOfOneWorldMeetApart) {
     std::vector<Side> sides(4);
     std::vector<Bytes> given;
     for (int r = 0; r < 4; ++r) {
-      Side& s = sides[static_cast<size_t>(r)];
+      Side& s = sides[r];
       s.kind.op = "all_reduce";
       s.kind.in = s.kind.out = {type};
       s.members = {r % 2, r % 2 + 2};
@@ -183,7 +183,7 @@ TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
       }
       const auto dim = static_cast<int64_t>(rng.below(part.dims.size()));
       TensorType whole = part;
-      whole.dims[static_cast<size_t>(dim)] *= n;
+      whole.dims[dim] *= n;
       SCOPED_TRACE(testing::Message()
                    << n << " ranks, " << graph::to_string(part) << " dim " << dim);
       LocalWorld world(n, milliseconds(20'000));
@@ -191,7 +191,7 @@ TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
       Bytes want(static_cast<size_t>(whole.bytes()));
       std::vector<const Bytes*> terms;
       for (int i = 0; i < n; ++i) {
-        Side &g = gather[static_cast<size_t>(i)], &s = scatter[static_cast<size_t>(i)];
+        Side &g = gather[i], &s = scatter[i];
         g.kind.op = "all_gather", s.kind.op = "reduce_scatter";
         g.kind.attrs = s.kind.attrs = {{"dim", dim}};
         g.members = s.members = ranks(n);
@@ -213,7 +213,7 @@ TEST(LocalComm, AllGatherAndReduceScatterAlongAnyDim) {
       for (int i = 0; i < n; ++i) {
         Bytes piece(static_cast<size_t>(part.bytes()));
         slice(part, dim, n, i, total, piece, true);
-        ASSERT_EQ(scatter[static_cast<size_t>(i)].out[0], piece);
+        ASSERT_EQ(scatter[i].out[0], piece);
       }
     }
   }
@@ -259,7 +259,7 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
       // Some experts get nothing, some ranks have no tokens at all, some experts get everything.
       std::vector<Routed> given(static_cast<size_t>(n));
       for (int s = 0; s < n; ++s) {
-        Routed& g = given[static_cast<size_t>(s)];
+        Routed& g = given[s];
         g.counts.assign(static_cast<size_t>(experts), 0);
         const bool empty = rng.below(4) == 0, one = rng.below(4) == 0;
         for (int64_t t = 0; t < tokens && !empty; ++t) {
@@ -269,7 +269,7 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
             rng.shuffle(chosen);
           }
           for (int32_t i = 0; i < k; ++i) {
-            ++g.counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+            ++g.counts[chosen[i]];
           }
         }
         const int64_t rows = std::accumulate(g.counts.begin(), g.counts.end(), int64_t{0});
@@ -283,40 +283,39 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
       std::vector<Side> sizes(static_cast<size_t>(n)), forth(static_cast<size_t>(n)),
           home(static_cast<size_t>(n));
       for (int r = 0; r < n; ++r) {
-        Side& s = sizes[static_cast<size_t>(r)];
+        Side& s = sizes[r];
         s.kind.op = "size_exchange";
         s.kind.in = {{DType::i64, {experts}}};
         s.kind.out = {{DType::i64, {n, experts}}, {DType::i64, {local}}};
-        s.in = {bytes_of(given[static_cast<size_t>(r)].counts)};
+        s.in = {bytes_of(given[r].counts)};
         s.members = ranks(n);
       }
       run_all(world, sizes);
       expect_no_errors(sizes);
       for (int r = 0; r < n; ++r) {
-        const auto all = values_of<int64_t>(sizes[static_cast<size_t>(r)].out[0]);
-        const auto mine = values_of<int64_t>(sizes[static_cast<size_t>(r)].out[1]);
+        const auto all = values_of<int64_t>(sizes[r].out[0]);
+        const auto mine = values_of<int64_t>(sizes[r].out[1]);
         for (int s = 0; s < n; ++s) {
           for (int64_t e = 0; e < experts; ++e) {
-            ASSERT_EQ(all[static_cast<size_t>(s * experts + e)],
-                      given[static_cast<size_t>(s)].counts[static_cast<size_t>(e)]);
+            ASSERT_EQ(all[s * experts + e], given[s].counts[e]);
           }
         }
         for (int64_t e = 0; e < local; ++e) {
           int64_t want = 0;
           for (const Routed& g : given) {
-            want += g.counts[static_cast<size_t>(r * local + e)];
+            want += g.counts[r * local + e];
           }
-          ASSERT_EQ(mine[static_cast<size_t>(e)], want);
+          ASSERT_EQ(mine[e], want);
         }
       }
       for (int r = 0; r < n; ++r) {
-        Side& f = forth[static_cast<size_t>(r)];
+        Side& f = forth[r];
         f.kind.op = "all_to_all";
         f.kind.attrs = {{"from", int64_t{1}}, {"to", int64_t{0}}};
         f.kind.in = {there, {DType::i64, {n, experts}}};
         f.kind.out = {back};
         f.members = ranks(n);
-        f.in = {bytes_of(given[static_cast<size_t>(r)].rows), sizes[static_cast<size_t>(r)].out[0]};
+        f.in = {bytes_of(given[r].rows), sizes[r].out[0]};
         f.in[0].resize(static_cast<size_t>(there.bytes()));
       }
       run_all(world, forth);
@@ -328,27 +327,27 @@ TEST(LocalComm, AllToAllSendsRowsToTheirExpertsAndBack) {
           for (const Routed& g : given) {
             const int64_t begin =
                 std::accumulate(g.counts.begin(), g.counts.begin() + e, int64_t{0}) * row;
-            const int64_t count = g.counts[static_cast<size_t>(e)] * row;
+            const int64_t count = g.counts[e] * row;
             want.insert(want.end(), g.rows.begin() + begin, g.rows.begin() + begin + count);
           }
         }
-        auto got = values_of<double>(forth[static_cast<size_t>(r)].out[0]);
+        auto got = values_of<double>(forth[r].out[0]);
         ASSERT_LE(want.size(), got.size());
         got.resize(want.size());
         ASSERT_EQ(got, want) << "rank " << r;
-        Side& h = home[static_cast<size_t>(r)];
-        h.kind = forth[static_cast<size_t>(r)].kind;
+        Side& h = home[r];
+        h.kind = forth[r].kind;
         h.kind.attrs = {{"from", int64_t{0}}, {"to", int64_t{1}}};
         std::swap(h.kind.in[0], h.kind.out[0]);
         h.members = ranks(n);
-        h.in = {forth[static_cast<size_t>(r)].out[0], sizes[static_cast<size_t>(r)].out[0]};
+        h.in = {forth[r].out[0], sizes[r].out[0]};
       }
       run_all(world, home);
       expect_no_errors(home);
       for (int r = 0; r < n; ++r) {
-        auto got = values_of<double>(home[static_cast<size_t>(r)].out[0]);
-        got.resize(given[static_cast<size_t>(r)].rows.size());
-        ASSERT_EQ(got, given[static_cast<size_t>(r)].rows) << "rank " << r;
+        auto got = values_of<double>(home[r].out[0]);
+        got.resize(given[r].rows.size());
+        ASSERT_EQ(got, given[r].rows) << "rank " << r;
       }
     }
   }
@@ -359,7 +358,7 @@ TEST(LocalComm, AllToAllRefusesMoreRowsThanItsBuffer) {
   std::vector<Side> sides(2);
   const std::vector<int64_t> sizes{4, 0, 4, 0};  // all eight rows to rank 0, which has room for 4
   for (int r = 0; r < 2; ++r) {
-    Side& s = sides[static_cast<size_t>(r)];
+    Side& s = sides[r];
     s.kind.op = "all_to_all";
     s.kind.attrs = {{"from", int64_t{1}}, {"to", int64_t{0}}};
     s.kind.in = {{DType::f32, {2, 4, 1}, 1}, {DType::i64, {2, 2}}};
@@ -404,7 +403,7 @@ TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
   }
   std::thread sender([&] {
     for (int i = 0; i < 60; ++i) {
-      Side s = message("send", type, 1, i % 3, sent[static_cast<size_t>(i)]);
+      Side s = message("send", type, 1, i % 3, sent[i]);
       s.prepare();
       world.communicator(0).run(s.call);
     }
@@ -415,7 +414,7 @@ TEST(LocalComm, MessagesKeepTheirOrderPerTag) {
       Side r = message("recv", type, 0, tag);
       r.prepare();
       world.communicator(1).run(r.call);
-      ASSERT_EQ(r.out[0], sent[static_cast<size_t>(i)]) << "tag " << tag << " message " << i;
+      ASSERT_EQ(r.out[0], sent[i]) << "tag " << tag << " message " << i;
     }
   }
   sender.join();
@@ -568,7 +567,7 @@ TEST(SoloComm, KeepsCountsValid) {
       std::iota(chosen.begin(), chosen.end(), 0);
       rng.shuffle(chosen);
       for (int32_t i = 0; i < k; ++i) {
-        ++counts[static_cast<size_t>(chosen[static_cast<size_t>(i)])];
+        ++counts[chosen[i]];
       }
     }
     Side sizes;
@@ -582,21 +581,20 @@ TEST(SoloComm, KeepsCountsValid) {
     const auto all = values_of<int64_t>(sizes.out[0]), mine = values_of<int64_t>(sizes.out[1]);
     for (int64_t s = 0; s < n; ++s) {
       for (int64_t e = 0; e < experts; ++e) {
-        ASSERT_EQ(all[static_cast<size_t>(s * experts + e)], counts[static_cast<size_t>(e)]);
+        ASSERT_EQ(all[s * experts + e], counts[e]);
       }
     }
     int64_t rows_here = 0;
     for (int64_t e = 0; e < local; ++e) {
-      ASSERT_EQ(mine[static_cast<size_t>(e)], n * counts[static_cast<size_t>(me * local + e)]);
-      rows_here += mine[static_cast<size_t>(e)];
+      ASSERT_EQ(mine[e], n * counts[me * local + e]);
+      rows_here += mine[e];
     }
     // Rows are marked with their expert; beyond what exists stands -1.
     TensorType there{DType::f32, {experts, tokens, 1}, k},
         back{DType::f32, {local, tokens * n, 1}, k};
     std::vector<float> rows;
     for (int64_t e = 0; e < experts; ++e) {
-      rows.insert(rows.end(), static_cast<size_t>(counts[static_cast<size_t>(e)]),
-                  static_cast<float>(e));
+      rows.insert(rows.end(), static_cast<size_t>(counts[e]), static_cast<float>(e));
     }
     Side forth;
     forth.kind.op = "all_to_all";
@@ -615,7 +613,7 @@ TEST(SoloComm, KeepsCountsValid) {
     const auto got = values_of<float>(forth.out[0]);
     size_t at = 0;
     for (int64_t e = 0; e < local; ++e) {
-      for (int64_t i = 0; i < mine[static_cast<size_t>(e)]; ++i) {
+      for (int64_t i = 0; i < mine[e]; ++i) {
         ASSERT_EQ(got[at++], static_cast<float>(me * local + e));
       }
     }
@@ -637,7 +635,7 @@ TEST(SoloComm, KeepsCountsValid) {
     const auto returned = values_of<float>(home.out[0]);
     size_t index = 0;
     for (int64_t e = 0; e < experts; ++e) {
-      for (int64_t i = 0; i < counts[static_cast<size_t>(e)]; ++i, ++index) {
+      for (int64_t i = 0; i < counts[e]; ++i, ++index) {
         ASSERT_NE(returned[index], -7) << "row " << index << " was not delivered";
         if (e / local == me) {
           ASSERT_EQ(returned[index], static_cast<float>(e));

@@ -159,7 +159,7 @@ TEST(CommOps, TypesThatDoNotFitAreRefused) {
         EXPECT_TRUE(refused([](Sample& s) { s.in[1].dtype = graph::DType::i32; }));
       }
       if (const Placement to = after(*op, sample.attrs); to.is_split()) {
-        EXPECT_TRUE(refused([&](Sample& s) { s.in[0].dims[static_cast<size_t>(to.dim())] += 1; }));
+        EXPECT_TRUE(refused([&](Sample& s) { s.in[0].dims[to.dim()] += 1; }));
       }
     }
   }

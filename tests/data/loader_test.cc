@@ -57,8 +57,8 @@ class Loader : public testing::Test {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t at = (begin + i) % total;
       const auto n = static_cast<size_t>(i);
-      ASSERT_EQ(row.targets[n], all_[static_cast<size_t>(at)]);
-      ASSERT_EQ(row.tokens[n], at == 0 ? kEos : all_[static_cast<size_t>(at - 1)]);
+      ASSERT_EQ(row.targets[n], all_[at]);
+      ASSERT_EQ(row.tokens[n], at == 0 ? kEos : all_[at - 1]);
       if (i == 0 || first_.contains(at)) {
         ASSERT_EQ(row.positions[n], 0);
       } else {
@@ -120,7 +120,7 @@ TEST_F(Loader, SequencesFollowTheDefinition) {
           // Find where it begins by a target that is no end of text.
           int64_t begin = -1;
           for (int64_t n = 0; n < length && begin < 0; ++n) {
-            const int32_t target = row.targets[static_cast<size_t>(n)];
+            const int32_t target = row.targets[n];
             if (target != kEos) {
               begin = (target - 1 - n + total) % total;
             }

@@ -227,14 +227,14 @@ TEST(TokenStream, ManyShardsAreOneSequence) {
   }
   const std::vector<int64_t> begins = {0, 3, 5, 7, 8, 11}, bytes = {9, 6, 6, 3, 9};
   for (int64_t d = 0; d <= 5; ++d) {
-    EXPECT_EQ(stream.document_begin(d), begins[static_cast<size_t>(d)]);
+    EXPECT_EQ(stream.document_begin(d), begins[d]);
   }
   for (int64_t d = 0; d < 5; ++d) {
-    EXPECT_EQ(stream.document_bytes(d), bytes[static_cast<size_t>(d)]);
+    EXPECT_EQ(stream.document_bytes(d), bytes[d]);
   }
   const std::vector<int64_t> owner = {0, 0, 0, 1, 1, 2, 2, 3, 4, 4, 4};
   for (int64_t t = 0; t < 11; ++t) {
-    EXPECT_EQ(stream.document_of(t), owner[static_cast<size_t>(t)]);
+    EXPECT_EQ(stream.document_of(t), owner[t]);
   }
   stream.verify();
 }

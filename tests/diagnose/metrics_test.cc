@@ -97,10 +97,10 @@ TEST_F(MetricsTest, ResumedRunsReplaceWhatTheyRepeat) {
   EXPECT_EQ(m.skipped_lines, 1);
   ASSERT_EQ(m.train.size(), 8u);
   for (int s = 0; s <= 7; ++s) {
-    EXPECT_EQ(m.train[static_cast<size_t>(s)].step, s);
-    EXPECT_EQ(m.train[static_cast<size_t>(s)].loss, (s < 4 ? 100 : 200) + s);
+    EXPECT_EQ(m.train[s].step, s);
+    EXPECT_EQ(m.train[s].loss, (s < 4 ? 100 : 200) + s);
     if (s > 0) {
-      EXPECT_GE(m.train[static_cast<size_t>(s)].time_s, m.train[static_cast<size_t>(s - 1)].time_s);
+      EXPECT_GE(m.train[s].time_s, m.train[s - 1].time_s);
     }
   }
   ASSERT_EQ(m.eval.size(), 2u);

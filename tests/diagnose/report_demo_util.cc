@@ -108,7 +108,7 @@ class Walk {
 
  private:
   int64_t add(int rank, Lane lane, const Op& op, int64_t ready, const char* phase, int mb) {
-    int64_t& free = free_[static_cast<size_t>(rank)][static_cast<size_t>(lane)];
+    int64_t& free = free_[rank][place_of(lane)];
     TraceEvent e;
     e.start_ns = std::max(free, ready) + 1500;
     const double wobble = std::exp(noise_ * std::normal_distribution<>()(rng_));
@@ -119,7 +119,7 @@ class Walk {
     e.lane = static_cast<uint16_t>(lane);
     e.step = step_;
     e.micro_batch = mb;
-    e.layer = op.layer;
+    e.layer = trace_.intern(graph::layer_name(op.layer, kLayers));
     e.stage = rank * stages_ / ranks_;
     e.bytes = static_cast<int64_t>(op.bytes);
     e.flops = op.flops;
@@ -197,7 +197,7 @@ class Walk {
     }
     return end;
   }
-  int64_t last(int rank) { return free_[static_cast<size_t>(rank)][0]; }
+  int64_t last(int rank) { return free_[rank][0]; }
   void transfer(int from, int to, int mb, int64_t ready, const char* phase,
                 std::map<std::pair<int, int>, int64_t>* arrivals) {
     const Op op{"send", 0, 4 * kTokens * kHidden * 2, -1};
@@ -261,9 +261,9 @@ MemoryPlan demo_memory(const Trace& step, int rank, const std::string& name) {
       bytes = kind[0] == 'g' ? 2'100'000 : kind[0] == 'e' ? 4'194'304 : 524'288;
     }
     plan.blocks.push_back(
-        {fmt::format("output of {}, layer {}, micro-batch {}", kind, e.layer, e.micro_batch), what,
-         1e-9 * static_cast<double>(e.start_ns), 1e-9 * static_cast<double>(tasks[end]->end_ns), 0,
-         bytes});
+        {fmt::format("output of {}, {}, micro-batch {}", kind, step.text(e.layer), e.micro_batch),
+         what, 1e-9 * static_cast<double>(e.start_ns),
+         1e-9 * static_cast<double>(tasks[end]->end_ns), 0, bytes});
     MemoryBlock& b = plan.blocks.back();
     std::vector<std::pair<int64_t, int64_t>> taken;
     for (const MemoryBlock& o : plan.blocks) {

@@ -111,7 +111,7 @@ program::Program small_program() {
     b.type.dims = {n};
     b.name = name;
     cls.buffers.push_back(b);
-    return static_cast<program::BufferId>(cls.buffers.size() - 1);
+    return cls.buffers.size() - 1;
   };
   const auto task = [&](const char* op, Phase phase, std::vector<program::BufferId> in,
                         std::vector<program::BufferId> out, int64_t workspace) {
@@ -160,10 +160,10 @@ TEST(ReportFill, MemoryPlanFromTheProgram) {
   ASSERT_EQ(plan.blocks.size(), 5u);
   const MemoryBlock& kept = plan.blocks[0];
   EXPECT_EQ(kept.kind, "kept for backward");
-  EXPECT_EQ(kept.name, "output of linear, layer 1, micro-batch 0");
+  EXPECT_EQ(kept.name, "output of linear, L1, micro-batch 0");
   EXPECT_EQ(kept.begin, 0);
   EXPECT_EQ(kept.end, 4);
-  EXPECT_EQ(by_kind.at("forward only")->name, "output of swiglu, layer 1, micro-batch 0");
+  EXPECT_EQ(by_kind.at("forward only")->name, "output of swiglu, L1, micro-batch 0");
   EXPECT_EQ(by_kind.at("parameter gradient")->end, 5);
   EXPECT_EQ(by_kind.at("workspace")->bytes, 128);
   EXPECT_EQ(by_kind.at("workspace")->begin, 1);

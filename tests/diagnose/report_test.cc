@@ -4,6 +4,7 @@
 // (report_browser_test.py does).
 #include "diagnose/report.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -65,7 +66,7 @@ ReportData large_report() {
       e.rank = rank;
       e.task = i;
       e.step = 5;
-      e.layer = static_cast<int32_t>(i % 48);
+      e.layer = t.intern(fmt::format("L{}", i % 48));
       e.flops = 1e9;
       e.kind = kinds[i % 3];
       e.start_ns = now;

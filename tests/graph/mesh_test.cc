@@ -12,10 +12,10 @@ TEST(Mesh, APeerIsAnotherCoordinateOfTheAxisAroundItsEnd) {
   const Mesh mesh{{{"pp", 3}, {"edp", 2}, {"ep", 4}}};
   for (int32_t rank = 0; rank < mesh.size(); ++rank) {
     for (int32_t axis = 0; axis < 3; ++axis) {
-      const int32_t n = mesh.axes[static_cast<size_t>(axis)].size;
+      const int32_t n = mesh.axes[axis].size;
       for (int32_t offset = -3 * n; offset <= 3 * n; ++offset) {
         std::vector<int32_t> coords = mesh.coords(rank);
-        int32_t& x = coords[static_cast<size_t>(axis)];
+        int32_t& x = coords[axis];
         for (int32_t k = 0; k < offset; ++k) {
           x = x + 1 == n ? 0 : x + 1;
         }

@@ -41,27 +41,27 @@ Naive naive(const Values& q, const Values& k, const Values& v, const Values& pos
       for (double& x : p) {
         sum += x = std::exp(x - top);
       }
-      r.lse[static_cast<size_t>(t * h + a)] = top + std::log(sum);
+      r.lse[t * h + a] = top + std::log(sum);
       double delta = 0;
       for (int64_t i = 0; i < d; ++i) {
         double o = 0;
         for (int64_t j = first; j <= t; ++j) {
-          o += p[static_cast<size_t>(j - first)] / sum * v[row(j) + i];
+          o += p[j - first] / sum * v[row(j) + i];
         }
-        r.o[static_cast<size_t>(at + i)] = o;
+        r.o[at + i] = o;
         delta += o * dy[at + i];
       }
       for (int64_t j = first; j <= t; ++j) {
-        const double w = p[static_cast<size_t>(j - first)] / sum;
+        const double w = p[j - first] / sum;
         double dp = 0;
         for (int64_t i = 0; i < d; ++i) {
           dp += dy[at + i] * v[row(j) + i];
         }
         const double ds = w * (dp - delta) * scale;
         for (int64_t i = 0; i < d; ++i) {
-          r.dv[static_cast<size_t>(row(j) + i)] += w * dy[at + i];
-          r.dq[static_cast<size_t>(at + i)] += ds * k[row(j) + i];
-          r.dk[static_cast<size_t>(row(j) + i)] += ds * q[at + i];
+          r.dv[row(j) + i] += w * dy[at + i];
+          r.dq[at + i] += ds * k[row(j) + i];
+          r.dk[row(j) + i] += ds * q[at + i];
         }
       }
     }

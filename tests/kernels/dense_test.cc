@@ -71,7 +71,7 @@ TEST(DenseKernels, RmsNormAndItsGradient) {
         const auto at = static_cast<size_t>(r * d + i);
         y[at] = x.v[at] * s * g[i];
         dx[at] = s * (dy.v[at] * g[i] - x.v[at] * s * dot / static_cast<double>(d));
-        dg[static_cast<size_t>(i)] += dy.v[at] * x.v[at] * s;
+        dg[i] += dy.v[at] * x.v[at] * s;
       }
     }
     for_both([&](DType dtype, double tolerance) {
@@ -129,8 +129,8 @@ TEST(DenseKernels, RopeTurnsHalves) {
               const double f = frequency(attrs, std::pow(theta, -2.0 * i / static_cast<double>(d)));
               const double c = std::cos(pos[t] * f), s = (inverse ? -1 : 1) * std::sin(pos[t] * f);
               const int64_t at = (t * h + a) * d + i;
-              y[static_cast<size_t>(at)] = x[at] * c - x[at + d / 2] * s;
-              y[static_cast<size_t>(at + d / 2)] = x[at + d / 2] * c + x[at] * s;
+              y[at] = x[at] * c - x[at + d / 2] * s;
+              y[at + d / 2] = x[at + d / 2] * c + x[at] * s;
             }
           }
         }
@@ -157,9 +157,9 @@ TEST(DenseKernels, SwigluAndItsGradient) {
         for (int64_t i = 0; i < f; ++i) {
           const double g = gu[r * 2 * f + i], u = gu[r * 2 * f + f + i], d = dh[r * f + i];
           const double s = 1 / (1 + std::exp(-g));
-          h[static_cast<size_t>(r * f + i)] = g * s * u;
-          dgu[static_cast<size_t>(r * 2 * f + i)] = d * u * s * (1 + g * (1 - s));
-          dgu[static_cast<size_t>(r * 2 * f + f + i)] = d * g * s;
+          h[r * f + i] = g * s * u;
+          dgu[r * 2 * f + i] = d * u * s * (1 + g * (1 - s));
+          dgu[r * 2 * f + f + i] = d * g * s;
         }
       }
       std::vector<Values> in{gu}, in_bwd{dh, gu};
@@ -197,21 +197,21 @@ TEST(DenseKernels, LinearCrossEntropyAndItsGradients) {
       double top = -1e300, sum = 0;
       for (int64_t j = 0; j < c.v; ++j) {
         for (int64_t i = 0; i < c.d; ++i) {
-          p[static_cast<size_t>(j)] += h[t * c.d + i] * w[j * c.d + i];
+          p[j] += h[t * c.d + i] * w[j * c.d + i];
         }
-        top = std::max(top, p[static_cast<size_t>(j)]);
+        top = std::max(top, p[j]);
       }
       const auto target = static_cast<int64_t>(targets[t]);
-      const double logit = p[static_cast<size_t>(target)];
+      const double logit = p[target];
       for (double& x : p) {
         sum += x = std::exp(x - top);
       }
       loss += scale * (top + std::log(sum) - logit);
       for (int64_t j = 0; j < c.v; ++j) {
-        const double g = scale * (p[static_cast<size_t>(j)] / sum - (j == target));
+        const double g = scale * (p[j] / sum - (j == target));
         for (int64_t i = 0; i < c.d; ++i) {
-          dh[static_cast<size_t>(t * c.d + i)] += g * w[j * c.d + i];
-          dw[static_cast<size_t>(j * c.d + i)] += g * h[t * c.d + i];
+          dh[t * c.d + i] += g * w[j * c.d + i];
+          dw[j * c.d + i] += g * h[t * c.d + i];
         }
       }
     }

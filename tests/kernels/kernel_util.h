@@ -24,8 +24,8 @@ struct Values {
   TensorType type;
   std::vector<double> v;
   bool fixed = false;
-  double& operator[](int64_t i) { return v[static_cast<size_t>(i)]; }
-  double operator[](int64_t i) const { return v[static_cast<size_t>(i)]; }
+  double& operator[](int64_t i) { return v[i]; }
+  double operator[](int64_t i) const { return v[i]; }
 };
 
 /// Random numbers of the tests: the seed is fixed, every test makes its own.

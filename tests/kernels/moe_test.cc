@@ -22,11 +22,10 @@ std::vector<double> top_k(const std::vector<double>& p, Case c) {
   for (int64_t t = 0; t < c.t; ++t) {
     std::vector<int64_t> order(static_cast<size_t>(c.e));
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) {
-      return p[static_cast<size_t>(t * c.e + a)] > p[static_cast<size_t>(t * c.e + b)];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](auto a, auto b) { return p[t * c.e + a] > p[t * c.e + b]; });
     for (int64_t j = 0; j < c.k; ++j) {
-      ids.push_back(static_cast<double>(order[static_cast<size_t>(j)]));
+      ids.push_back(static_cast<double>(order[j]));
     }
   }
   return ids;
@@ -46,15 +45,13 @@ TEST(MoeKernels, RouterAndItsGradient) {
             sum += std::exp(logits[t * c.e + i]);
           }
           for (int64_t i = 0; i < c.e; ++i) {
-            psum[static_cast<size_t>(i)] += p[static_cast<size_t>(t * c.e + i)] =
-                std::exp(logits[t * c.e + i]) / sum;
+            psum[i] += p[t * c.e + i] = std::exp(logits[t * c.e + i]) / sum;
           }
         }
         const auto ids = top_k(p, c);
         for (int64_t t = 0; t < c.t; ++t) {
           auto prob = [&](int64_t j) {
-            return p[static_cast<size_t>(t * c.e) +
-                     static_cast<size_t>(ids[static_cast<size_t>(t * c.k + j)])];
+            return p[static_cast<size_t>(t * c.e) + static_cast<size_t>(ids[t * c.k + j])];
           };
           double total = 0;
           for (int64_t j = 0; j < c.k; ++j) {
@@ -62,7 +59,7 @@ TEST(MoeKernels, RouterAndItsGradient) {
           }
           std::vector<double> dp(static_cast<size_t>(c.e));
           for (int64_t i = 0; i < c.e && with_psum; ++i) {
-            dp[static_cast<size_t>(i)] = dpsum[i];
+            dp[i] = dpsum[i];
           }
           for (int64_t j = 0; j < c.k; ++j) {
             w.push_back(norm ? prob(j) / total : prob(j));
@@ -71,13 +68,11 @@ TEST(MoeKernels, RouterAndItsGradient) {
             for (int64_t l = 0; l < c.k && norm; ++l) {
               g += dw[t * c.k + l] * ((l == j) * total - prob(l)) / (total * total);
             }
-            dp[static_cast<size_t>(ids[static_cast<size_t>(t * c.k + j)])] += g;
+            dp[ids[t * c.k + j]] += g;
           }
           for (int64_t i = 0; i < c.e; ++i) {
             for (int64_t l = 0; l < c.e; ++l) {
-              dx[static_cast<size_t>(t * c.e + i)] +=
-                  dp[static_cast<size_t>(l)] * p[static_cast<size_t>(t * c.e + l)] *
-                  ((i == l) - p[static_cast<size_t>(t * c.e + i)]);
+              dx[t * c.e + i] += dp[l] * p[t * c.e + l] * ((i == l) - p[t * c.e + i]);
             }
           }
         }
@@ -160,7 +155,7 @@ TEST(MoeKernels, DispatchAndCombineWithTheirGradients) {
         dx[t] += ys.v[r];
         y[t] += w[i] * ys.v[r];
         dys[r] = w[i] * x.v[t];
-        dw[static_cast<size_t>(i)] += x.v[t] * ys.v[r];
+        dw[i] += x.v[t] * ys.v[r];
       }
     }
     for_both([&](DType dtype, double tolerance) {

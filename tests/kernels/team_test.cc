@@ -34,11 +34,11 @@ TEST(Team, RunsEveryPartOnceAndOneAtATimePerThread) {
         ++wrong;
         return;
       }
-      auto& here = inside[static_cast<size_t>(thread)];
+      auto& here = inside[thread];
       if (here.fetch_add(1) != 0) {
         ++wrong;
       }
-      ++runs[static_cast<size_t>(i)];
+      ++runs[i];
       here.fetch_sub(1);
     };
     parallel(parts, limit, part);

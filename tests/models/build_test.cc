@@ -56,7 +56,7 @@ BuildOptions options(Mode mode) {
 const graph::Tensor& get(const Graph& g, const std::string& name) {
   const graph::TensorId id = g.find(name);
   EXPECT_NE(id, graph::kNone) << name;
-  return g.tensors[static_cast<size_t>(std::max(id, 0))];
+  return g.tensors[std::max(id, 0)];
 }
 
 int count(const Graph& g, std::string_view op) {
@@ -78,14 +78,14 @@ void expect_well_formed(const Graph& g) {
   for (const graph::Node& n : g.nodes) {
     std::vector<graph::TensorType> in;
     for (graph::TensorId id : n.in) {
-      EXPECT_TRUE(ready[static_cast<size_t>(id)]) << g.tensor(id).name;
+      EXPECT_TRUE(ready[id]) << g.tensor(id).name;
       in.push_back(g.tensor(id).type);
     }
     const auto out = ops::find(n.op).infer(n.attrs, in);
     ASSERT_EQ(out.size(), n.out.size());
     for (size_t i = 0; i < out.size(); ++i) {
       EXPECT_EQ(out[i], g.tensor(n.out[i]).type);
-      ready[static_cast<size_t>(n.out[i])] = true;
+      ready[n.out[i]] = true;
     }
     EXPECT_GE(n.layer, layer) << n.op;
     layer = n.layer;

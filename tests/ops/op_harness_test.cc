@@ -74,7 +74,7 @@ TEST_P(EveryRule, HasSamplesOfEveryNotation) {
     if (list.empty()) continue;
     const Notation* match = matching(list, in, out);
     ASSERT_NE(match, nullptr) << op.name << " " << s.name << " fits none of " << op.layout.notation;
-    seen[static_cast<size_t>(match - list.data())] = true;
+    seen[match - list.data()] = true;
   }
   for (size_t i = 0; i < seen.size(); ++i) {
     EXPECT_TRUE(seen[i]) << op.name << ": no sample for alternative " << i << " of "

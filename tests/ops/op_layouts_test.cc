@@ -25,7 +25,7 @@ std::string name_of(const testing::TestParamInfo<const Op*>& info) { return info
 
 bool divides(const std::vector<Placement>& on, std::span<const TensorType> types) {
   for (size_t i = 0; i < on.size(); ++i) {
-    if (on[i].is_split() && types[i].dims[static_cast<size_t>(on[i].dim())] % 2 != 0) return false;
+    if (on[i].is_split() && types[i].dims[on[i].dim()] % 2 != 0) return false;
   }
   return true;
 }
@@ -37,7 +37,7 @@ void remake(const Problem& p, const ops::AxisSignature& s, int part, const RowKe
   for (const ops::ChainStep& step : p.sample->chain) {
     std::vector<TensorType> in, out;
     for (int i : step.in) {
-      in.push_back(p.sample->types[static_cast<size_t>(i)]);
+      in.push_back(p.sample->types[i]);
     }
     const Op& op = ops::find(step.op);
     out = op.infer(step.attrs, in);
@@ -48,24 +48,23 @@ void remake(const Problem& p, const ops::AxisSignature& s, int part, const RowKe
       bool fits = true, moved = false;
       for (size_t o = 0; o < step.out.size(); ++o) {
         if (!placed(step.out[o])) continue;
-        fits &= c.out[o] == s.in[static_cast<size_t>(step.out[o])];
+        fits &= c.out[o] == s.in[step.out[o]];
         moved |= !c.out[o].is_replicate();
       }
       for (size_t i = 0; i < step.in.size(); ++i) {
         if (placed(step.in[i])) {
-          fits &= c.in[i] == s.in[static_cast<size_t>(step.in[i])];
+          fits &= c.in[i] == s.in[step.in[i]];
         }
       }
       if (!fits || !moved || !divides(c.in, in)) continue;
       std::vector<Value> sources;
       for (size_t i = 0; i < step.in.size(); ++i) {
-        sources.push_back(
-            cut(p.values[static_cast<size_t>(step.in[i])], c.in[i], part, keys, 7 + i));
+        sources.push_back(cut(p.values[step.in[i]], c.in[i], part, keys, 7 + i));
       }
       const std::vector<Value> made = apply(op, step.attrs, sources);
       for (size_t o = 0; o < step.out.size(); ++o) {
         if (placed(step.out[o]) && !graph::is_floating(made[o].type.dtype)) {
-          local[static_cast<size_t>(step.out[o])] = made[o];
+          local[step.out[o]] = made[o];
         }
       }
       break;
@@ -89,8 +88,7 @@ std::vector<std::pair<int64_t, int64_t>> decode(const Value& counts, const Value
     EXPECT_TRUE(row >= 0 && row < static_cast<int64_t>(expert_of_row.size())) << "row " << row;
     EXPECT_TRUE(taken.insert(row).second) << "row " << row << " is taken twice";
     if (row < 0 || row >= static_cast<int64_t>(expert_of_row.size())) return {};
-    pairs.push_back(
-        {expert_of_row[static_cast<size_t>(row)], first_token + static_cast<int64_t>(i) / k});
+    pairs.push_back({expert_of_row[row], first_token + static_cast<int64_t>(i) / k});
   }
   return pairs;
 }

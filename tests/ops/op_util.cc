@@ -135,7 +135,7 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
     std::byte* shared = nullptr;
     for (auto [from, to] : op.inplace) {
       if (to == static_cast<int>(o)) {
-        shared = memory_in[static_cast<size_t>(from)]->data();
+        shared = memory_in[from]->data();
       }
     }
     memory_out.push_back(std::make_unique<Operand>(shared ? 0 : bytes_of(out[o]), first_kind));
@@ -202,7 +202,7 @@ void fill(const Fill& f, Value& value, Rng& rng) {
     case Fill::Kind::documents:
       for (int64_t t = 0; t < n; ++t) {
         const bool begins = t == 0 || rng.below(4) == 0;
-        value.v[static_cast<size_t>(t)] = begins ? 0 : value.v[static_cast<size_t>(t - 1)] + 1;
+        value.v[t] = begins ? 0 : value.v[t - 1] + 1;
       }
       break;
     case Fill::Kind::targets:
@@ -237,12 +237,12 @@ void run_chain(const Sample& sample, std::vector<Value>& values, bool floats) {
   for (const ops::ChainStep& step : sample.chain) {
     std::vector<Value> in;
     for (int i : step.in) {
-      in.push_back(values[static_cast<size_t>(i)]);
+      in.push_back(values[i]);
     }
     std::vector<Value> out = apply(ops::find(step.op), step.attrs, in);
     for (size_t o = 0; o < step.out.size(); ++o) {
       if (step.out[o] >= 0 && (floats || !graph::is_floating(out[o].type.dtype))) {
-        values[static_cast<size_t>(step.out[o])] = std::move(out[o]);
+        values[step.out[o]] = std::move(out[o]);
       }
     }
   }
@@ -375,15 +375,15 @@ class Eager : public ops::GradContext {
     graph::TensorId& sum = grad_.at(static_cast<size_t>(input));
     if (!ops::find(op).accumulates.contains(static_cast<size_t>(out)) || sum == graph::kNone) {
       auto made = run(op, attrs, in, {});
-      add_grad(input, made[static_cast<size_t>(out)]);
+      add_grad(input, made[out]);
       return made;
     }
     How how;
     how.accumulate = 1u << out;
     how.start.resize(static_cast<size_t>(out) + 1);
-    how.start.back() = values_[static_cast<size_t>(sum)];
+    how.start.back() = values_[sum];
     auto made = run(op, attrs, in, how);
-    sum = made[static_cast<size_t>(out)];
+    sum = made[out];
     return made;
   }
   void add_grad(int i, graph::TensorId grad) override {
@@ -398,7 +398,7 @@ class Eager : public ops::GradContext {
     for (size_t i = 0; i < grad_.size(); ++i) {
       g.grad.push_back({});
       if (grad_[i] != graph::kNone) {
-        g.grad.back() = values_[static_cast<size_t>(grad_[i])];
+        g.grad.back() = values_[grad_[i]];
       }
     }
     return g;
@@ -475,7 +475,7 @@ Blocks blocks(const TensorType& type, int64_t rows, int d) {
   }
   Blocks b;
   for (int i = 0; i < static_cast<int>(dims.size()); ++i) {
-    (i < d ? b.outer : i == d ? b.dim : b.inner) *= dims[static_cast<size_t>(i)];
+    (i < d ? b.outer : i == d ? b.dim : b.inner) *= dims[i];
   }
   return b;
 }
@@ -487,7 +487,7 @@ int64_t rows_of(const Value& v) {
 /// Part of 2 to which a row belongs under split(dim), dim 0 (experts) or 1 (tokens).
 int part_of(const std::pair<int64_t, int64_t>& key, const TensorType& whole, int dim) {
   const int64_t at = dim == 0 ? key.first : key.second;
-  return at * 2 >= whole.dims[static_cast<size_t>(dim)];
+  return at * 2 >= whole.dims[dim];
 }
 
 }  // namespace
@@ -506,7 +506,7 @@ Value cut(const Value& whole, Placement placement, int part, const RowKeys& keys
     return v;
   }
   const int d = placement.dim();
-  v.type.dims[static_cast<size_t>(d)] /= 2;
+  v.type.dims[d] /= 2;
   if (whole.type.routed() && d < 2) {
     const int64_t row = whole.type.row_size();
     for (size_t r = 0; r < keys.size(); ++r) {
@@ -546,7 +546,7 @@ Value combine(const std::vector<Value>& parts, Placement placement, const Tensor
     int64_t next[2] = {0, 0};
     for (const auto& key : keys) {
       const int part = part_of(key, whole, d);
-      const auto& from = parts[static_cast<size_t>(part)].v;
+      const auto& from = parts[part].v;
       const int64_t at = next[part]++ * row;
       if (at + row > static_cast<int64_t>(from.size())) return {whole, {}};
       v.v.insert(v.v.end(), from.begin() + at, from.begin() + at + row);

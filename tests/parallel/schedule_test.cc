@@ -43,7 +43,7 @@ TEST(Schedule, BuiltInsAreValidAndHoldFewActivations) {
       const Schedule s = one_f_one_b(stages, n);
       for (int stage = 0; stage < stages; ++stage) {
         int alive = 0, most = 0;
-        for (const Action& a : s.ranks[static_cast<size_t>(stage)]) {
+        for (const Action& a : s.ranks[stage]) {
           alive += a.kind == 'F' ? 1 : -1, most = std::max(most, alive);
         }
         EXPECT_EQ(most, std::min(stages - stage, n)) << stages << " " << n << " " << stage;

@@ -37,8 +37,8 @@ std::vector<const Task*> reductions(const Program& p) {
 }
 
 /// Reduced buffers, with the group that each is reduced over.
-std::multiset<std::pair<program::BufferId, int32_t>> reduced(const Program& p) {
-  std::multiset<std::pair<program::BufferId, int32_t>> list;
+std::multiset<std::pair<program::BufferId, program::GroupId>> reduced(const Program& p) {
+  std::multiset<std::pair<program::BufferId, program::GroupId>> list;
   for (const Task* t : reductions(p)) {
     for (program::BufferId b : t->in) {
       list.insert({b, t->group});
@@ -56,7 +56,7 @@ TEST(Bucket, SizeIsKept) {
   for (int64_t limit : {2048, 6000, 16384}) {
     const check::test::Case c = lowered(limit);
     EXPECT_EQ(reduced(c.program), reduced(single.program)) << limit;
-    std::map<int32_t, int> full;
+    std::map<program::GroupId, int> full;
     for (const Task* t : reductions(c.program)) {
       const auto& types = c.program.kind(*t).in;
       int64_t bytes = 0;
@@ -76,7 +76,7 @@ TEST(Bucket, SizeIsKept) {
 
 TEST(Bucket, OneForAllIfItIsLarge) {
   const check::test::Case c = lowered(int64_t{1} << 30);
-  std::map<int32_t, int> buckets;
+  std::map<program::GroupId, int> buckets;
   for (const Task* t : reductions(c.program)) {
     ++buckets[t->group];
   }

@@ -18,10 +18,8 @@ TEST(PlanEquality, SixtyRandomPlansEqualOneRank) {
     ASSERT_NO_THROW(one = train(c, true, 3));
     ASSERT_NO_THROW(many = train(c, false, 3, true));
     for (int s = 0; s < 3; ++s) {
-      EXPECT_NEAR(many.losses[static_cast<size_t>(s)], one.losses[static_cast<size_t>(s)],
-                  kTolerance * std::abs(one.losses[static_cast<size_t>(s)]));
-      EXPECT_NEAR(many.norms[static_cast<size_t>(s)], one.norms[static_cast<size_t>(s)],
-                  kTolerance * one.norms[static_cast<size_t>(s)]);
+      EXPECT_NEAR(many.losses[s], one.losses[s], kTolerance * std::abs(one.losses[s]));
+      EXPECT_NEAR(many.norms[s], one.norms[s], kTolerance * one.norms[s]);
     }
     ASSERT_EQ(many.grads.size(), one.grads.size());
     for (auto& [name, grad] : one.grads) {

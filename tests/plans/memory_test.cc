@@ -78,8 +78,8 @@ int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t m
   const int32_t ep = p.mesh.axis("ep");
   const std::string name = fmt::format("moe.counts.{}", layer);
   const int64_t experts = session.graph().tensor(session.graph().find(name)).type.numel();
-  const int64_t here = experts / p.mesh.axes[static_cast<size_t>(ep)].size;
-  const int64_t first = here * p.mesh.coords(rank)[static_cast<size_t>(ep)];
+  const int64_t here = experts / p.mesh.axes[ep].size;
+  const int64_t first = here * p.mesh.coords(rank)[ep];
   int64_t rows = 0;
   for (int32_t r : p.members({{ep}, {}}, rank)) {
     const auto* counts =
@@ -95,10 +95,10 @@ int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t m
 /// step; true if any held more than `p` expected.
 bool raise_to_rows(program::Program& p, engine::Session& session, int32_t rank) {
   bool beyond = false;
-  program::RankClass& cls = p.classes[static_cast<size_t>(p.class_of(rank))];
+  program::RankClass& cls = p.classes[p.class_of(rank)];
   for (const program::Task& t : cls.tasks) {
     for (program::BufferId id : t.out) {
-      program::Buffer& b = cls.buffers[static_cast<size_t>(id)];
+      program::Buffer& b = cls.buffers[id];
       if (b.kind != BufferKind::step || b.expected_bytes == kNone) continue;
       const int64_t bytes = rows_at(session, rank, t.layer, t.micro_batch) * b.type.row_size() *
                             graph::size_of(b.type.dtype);
@@ -127,7 +127,6 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
   for (uint64_t seed = 1; even_plans < 40 && seed <= 120; ++seed) {
     const Case c = ep_case(seed);
     const engine::Run run = engine::parse_run(c.text, c.name, {});
-    const std::vector<int64_t> evaluation_planned = engine::evaluation_bytes(run);
     engine::Stores stores(static_cast<size_t>(run.plan.world()));
     engine::Compiled compiled = engine::compile(run);
     engine::initialise(compiled.reference, compiled.program, seed, stores);
@@ -135,6 +134,7 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
                             engine::executor_options(run));
     engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)),
                                kernels::cpu_backend(), stores, engine::executor_options(run));
+    const std::vector<int64_t> evaluation_planned = engine::evaluation_bytes(evaluation.program());
     const std::vector<program::Memory> certified = program::memory_of(session.program());
     const size_t ranks = static_cast<size_t>(session.run().size());
     std::vector<bool> beyond(ranks, false);

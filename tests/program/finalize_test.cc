@@ -35,7 +35,7 @@ Program random_program(uint64_t seed) {
       kind.workspace = static_cast<int64_t>(rng.below(500));
     }
     const uint64_t n = cls.buffers.size();
-    auto old = [&] { return static_cast<BufferId>(n - 1 - rng.below(std::min(n, recent))); };
+    auto old = [&] { return n - 1 - rng.below(std::min(n, recent)); };
     if (n > 0) {
       for (uint64_t k = rng.below(4); k > 0; --k) {
         t.in.push_back(old());
@@ -53,11 +53,11 @@ Program random_program(uint64_t seed) {
       } else if (rng.below(6) == 0) {
         b.expected_bytes = b.type.bytes() / 2;
       }
-      t.out.push_back(static_cast<BufferId>(cls.buffers.size()));
+      t.out.push_back(cls.buffers.size());
       cls.buffers.push_back(b);
     }
     if (i > 0 && rng.below(8) == 0) {
-      t.deps.push_back(static_cast<TaskId>(rng.below(i)));
+      t.deps.push_back(rng.below(i));
     }
     t.kind = p.intern(kind);
     cls.tasks.push_back(t);
@@ -104,7 +104,7 @@ TEST(Finalize, OrdersEveryConflictAndNothingTwice) {
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       const Task& a = cls.tasks[i];
       for (TaskId d : given[i].deps) {
-        EXPECT_TRUE(before[i][static_cast<size_t>(d)]) << seed;
+        EXPECT_TRUE(before[i][d]) << seed;
       }
       for (size_t j = 0; j < i; ++j) {
         const Task& b = cls.tasks[j];
@@ -119,11 +119,11 @@ TEST(Finalize, OrdersEveryConflictAndNothingTwice) {
       }
       // No dependency follows from the lane or from the others.
       for (TaskId d : a.deps) {
-        EXPECT_NE(cls.tasks[static_cast<size_t>(d)].lane, a.lane) << seed;
+        EXPECT_NE(cls.tasks[d].lane, a.lane) << seed;
         RankClass without = cls;
         auto& deps = without.tasks[i].deps;
         deps.erase(std::find(deps.begin(), deps.end(), d));
-        EXPECT_FALSE(happens_before(without)[i][static_cast<size_t>(d)])
+        EXPECT_FALSE(happens_before(without)[i][d])
             << "seed " << seed << ": task " << i << " needs not wait for " << d;
       }
     }
@@ -140,7 +140,7 @@ TEST(Finalize, ClocksAreHappensBefore) {
     const auto position = lane_positions(cls);
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       for (size_t j = 0; j < cls.tasks.size(); ++j) {
-        EXPECT_EQ(at[i][static_cast<size_t>(cls.tasks[j].lane)] >= position[j], before[i][j])
+        EXPECT_EQ(at[i][place_of(cls.tasks[j].lane)] >= position[j], before[i][j])
             << "seed " << seed << ": " << j << " before " << i;
       }
     }
@@ -158,7 +158,7 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
     for (size_t i = 0; i < cls.tasks.size(); ++i) {
       for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
         for (BufferId b : *list) {
-          users[static_cast<size_t>(b)].push_back(i);
+          users[b].push_back(i);
         }
       }
     }

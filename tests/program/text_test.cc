@@ -65,10 +65,37 @@ TEST(ProgramText, PrintsOneClassAndDot) {
     const std::string dot = to_dot(p, 1);
     EXPECT_EQ(dot.rfind("digraph", 0), 0u);
     for (size_t t = 0; t < p.classes[1].tasks.size(); ++t) {
-      ASSERT_NE(dot.find(task_name(p, 1, static_cast<TaskId>(t)) + "\\n"), dot.npos);
+      ASSERT_NE(dot.find(task_name(p, 1, t) + "\\n"), dot.npos);
     }
     break;
   }
+}
+
+TEST(TaskName, SaysWhereInTheModel) {
+  Program p;
+  p.num_layers = 4;
+  p.classes.emplace_back().name = "stage0";
+  const auto named = [&](const char* op, int32_t layer, Phase phase) {
+    Kind kind;
+    kind.op = op;
+    Task task;
+    task.kind = p.intern(kind);
+    task.layer = layer;
+    task.micro_batch = 2;
+    task.phase = phase;
+    p.classes[0].tasks = {task};
+    return task_name(p, 0, 0);
+  };
+  EXPECT_EQ(named("linear", 3, Phase::forward), "linear L3 mb2 forward (stage0 task 0)");
+  EXPECT_EQ(named("rms_norm", 4, Phase::forward), "rms_norm head mb2 forward (stage0 task 0)");
+  EXPECT_EQ(named("send", -1, Phase::backward), "send embedding mb2 backward (stage0 task 0)");
+  EXPECT_EQ(named("embedding_dw", -1, Phase::backward),
+            "embedding_dw mb2 backward (stage0 task 0)");
+  EXPECT_EQ(named("adamw", 3, Phase::optimizer), "adamw mb2 optimizer (stage0 task 0)");
+  EXPECT_EQ(graph::layer_name(graph::kEveryStage, 4), "");
+  p.num_layers = 0;  // not known
+  EXPECT_EQ(named("linear", 4, Phase::forward), "linear L4 mb2 forward (stage0 task 0)");
+  EXPECT_EQ(named("linear", kNone, Phase::forward), "linear mb2 forward (stage0 task 0)");
 }
 
 /// The error of parsing `text`; "" if it parses.
@@ -111,6 +138,7 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
   expect(with(text, "task 0 ", " layer=", " axis=-3 layer="), "axis -3 does not exist");
   expect(with(text, "task 0 ", " layer=", " layer=z"), "is not a number");
   expect(with(text, "micro_batches", "micro_batches ", "micro_batches -"), "micro_batches");
+  expect(with(text, "layers", "layers ", "layers -"), "layers is -");
   // Numbers that do not fit are not cut down to ones that do.
   expect(with(text, "task 0 ", " out=", " out=4294967296,"), "out of range");
   expect(with(text, "end", "end", "nonsense 1"), "unknown line 'nonsense'");

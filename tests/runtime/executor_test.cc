@@ -501,7 +501,7 @@ TEST(Executor, MessagesGoAroundARing) {
     ranks.run.step();
     for (int32_t r = 0; r < mesh.size(); ++r) {
       double want = 0;
-      const int32_t n = mesh.axes[static_cast<size_t>(shape.axis)].size;
+      const int32_t n = mesh.axes[shape.axis].size;
       for (int32_t back = 0; back < n; ++back) {
         want += std::pow(10, back) * (mesh.moved(r, shape.axis, -back) + 1);
       }

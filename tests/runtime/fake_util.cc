@@ -67,7 +67,7 @@ BufferId Builder::buffer(int stage, graph::TensorType type) {
   program::Buffer b;
   b.type = std::move(type);
   at(stage).buffers.push_back(std::move(b));
-  return static_cast<BufferId>(at(stage).buffers.size() - 1);
+  return at(stage).buffers.size() - 1;
 }
 
 BufferId Builder::named(int stage, program::BufferKind kind, std::string name,
@@ -82,7 +82,7 @@ BufferId Builder::named(int stage, program::BufferKind kind, std::string name,
 std::vector<graph::TensorType> Builder::types(int stage, const std::vector<BufferId>& ids) {
   std::vector<graph::TensorType> list;
   for (BufferId b : ids) {
-    list.push_back(at(stage).buffers[static_cast<size_t>(b)].type);
+    list.push_back(at(stage).buffers[b].type);
   }
   return list;
 }
@@ -92,7 +92,7 @@ TaskId Builder::add(int stage, Kind kind, Task task) {
   kind.out = types(stage, task.out);
   task.kind = program_.intern(std::move(kind));
   at(stage).tasks.push_back(std::move(task));
-  return static_cast<TaskId>(at(stage).tasks.size() - 1);
+  return at(stage).tasks.size() - 1;
 }
 
 TaskId Builder::task(int stage, Lane lane, std::vector<BufferId> in, std::vector<BufferId> out,

@@ -53,16 +53,14 @@ class Builder {
   program::TaskId recv_along(int stage, int32_t axis, int32_t offset, program::BufferId to,
                              int32_t tag);
 
-  program::Task& last(int stage) {
-    return program_.classes[static_cast<size_t>(stage)].tasks.back();
-  }
+  program::Task& last(int stage) { return program_.classes[stage].tasks.back(); }
   /// Adds dependencies and the memory plan.
   program::Program finish();
   program::Program& raw() { return program_; }
 
  private:
   program::TaskId add(int stage, program::Kind kind, program::Task task);
-  program::RankClass& at(int stage) { return program_.classes[static_cast<size_t>(stage)]; }
+  program::RankClass& at(int stage) { return program_.classes[stage]; }
   std::vector<graph::TensorType> types(int stage, const std::vector<program::BufferId>& ids);
   program::Program program_;
 };

@@ -20,7 +20,7 @@ using program::Lane;
 class FixedDurations : public Durations {
  public:
   explicit FixedDurations(const Program& p) : p_(p) {}
-  int64_t work_ns(int32_t cls, TaskId t) override {
+  int64_t work_ns(program::ClassId cls, TaskId t) override {
     return p_.kind(p_.classes[size_t(cls)].tasks[size_t(t)]).attrs.i("ns");
   }
   int32_t shape_of(std::span<const int32_t> ranks) override {
@@ -30,7 +30,7 @@ class FixedDurations : public Durations {
     }
     return 0;
   }
-  int64_t transfer_ns(int32_t cls, TaskId t, int32_t shape) override {
+  int64_t transfer_ns(program::ClassId cls, TaskId t, int32_t shape) override {
     return work_ns(cls, t) * (shape == 1 ? across_factor : 1);
   }
   int32_t per_node = 1 << 30;
@@ -55,15 +55,15 @@ struct Maker {
     }
   }
 
-  TaskId work(int32_t cls, const std::string& op, int64_t ns, std::vector<TaskId> deps = {},
-              Lane lane = Lane::compute) {
+  TaskId work(program::ClassId cls, const std::string& op, int64_t ns,
+              std::vector<TaskId> deps = {}, Lane lane = Lane::compute) {
     program::Task t;
     t.kind = kind(op, ns);
     t.lane = lane;
     t.deps = std::move(deps);
     return add(cls, t);
   }
-  TaskId collective(int32_t cls, std::vector<std::string> axes, int64_t ns,
+  TaskId collective(program::ClassId cls, std::vector<std::string> axes, int64_t ns,
                     std::vector<TaskId> deps = {}, const std::string& op = "all_reduce",
                     std::vector<int32_t> members = {}, Lane lane = Lane::intra) {
     program::Task t;
@@ -78,18 +78,18 @@ struct Maker {
     t.group = p.intern(g);
     return add(cls, t);
   }
-  TaskId send(int32_t cls, int32_t peer, int32_t tag, int64_t ns, std::vector<TaskId> deps = {},
-              const std::string& axis = "pp") {
+  TaskId send(program::ClassId cls, int32_t peer, int32_t tag, int64_t ns,
+              std::vector<TaskId> deps = {}, const std::string& axis = "pp") {
     return p2p(cls, "send", Lane::intra, peer, tag, ns, std::move(deps), axis);
   }
-  TaskId recv(int32_t cls, int32_t peer, int32_t tag, std::vector<TaskId> deps = {},
+  TaskId recv(program::ClassId cls, int32_t peer, int32_t tag, std::vector<TaskId> deps = {},
               const std::string& axis = "pp") {
     return p2p(cls, "recv", Lane::intra_rx, peer, tag, 0, std::move(deps), axis);
   }
 
  private:
-  TaskId p2p(int32_t cls, const std::string& op, Lane lane, int32_t peer, int32_t tag, int64_t ns,
-             std::vector<TaskId> deps, const std::string& axis) {
+  TaskId p2p(program::ClassId cls, const std::string& op, Lane lane, int32_t peer, int32_t tag,
+             int64_t ns, std::vector<TaskId> deps, const std::string& axis) {
     program::Task t;
     t.kind = kind(op, ns);
     t.lane = lane;
@@ -105,7 +105,7 @@ struct Maker {
     k.attrs.set("ns", ns);
     return p.intern(k);
   }
-  TaskId add(int32_t cls, program::Task t) {
+  TaskId add(program::ClassId cls, program::Task t) {
     auto& tasks = p.classes[size_t(cls)].tasks;
     tasks.push_back(std::move(t));
     return TaskId(tasks.size() - 1);

@@ -217,8 +217,8 @@ class Reader {
         e->micro_batch = in_.small();
       } else if (key == "stage") {
         e->stage = in_.small();
-      } else if (key == "layer") {
-        e->layer = in_.small();
+      } else if (key == "layer" && in_.next() == '"') {
+        e->layer = trace_.intern(in_.string());
       } else if (key == "bytes") {
         *value = e->bytes = in_.integer();
       } else if (key == "flops") {

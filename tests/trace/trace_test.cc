@@ -68,10 +68,10 @@ Trace random_trace(uint64_t seed, int events) {
     TraceEvent e;
     e.rank = static_cast<int32_t>(pick(0, 2));
     e.lane = static_cast<uint16_t>(pick(0, program::kNumLanes - 1));
-    int64_t& now = clock[static_cast<size_t>(e.rank)][e.lane];
+    int64_t& now = clock[e.rank][e.lane];
     e.start_ns = now += pick(0, 2000);
     e.end_ns = now += pick(0, int64_t{1} << pick(0, 36));
-    e.kind = trace.intern(kinds[static_cast<size_t>(pick(0, 3))]);
+    e.kind = trace.intern(kinds[pick(0, 3)]);
     if (pick(0, 1)) {
       e.name = trace.intern("name " + std::to_string(pick(0, 9)));
     }
@@ -89,7 +89,7 @@ Trace random_trace(uint64_t seed, int events) {
       e.stage = static_cast<int32_t>(pick(0, 3));
     }
     if (pick(0, 1)) {
-      e.layer = static_cast<int32_t>(pick(0, 99));
+      e.layer = trace.intern("L" + std::to_string(pick(0, 99)));
     }
     if (pick(0, 1)) {
       e.bytes = pick(0, int64_t{1} << 53);
@@ -128,7 +128,8 @@ void expect_same(const Trace& a, const Trace& b) {
     ASSERT_EQ(a.text(x.name), b.text(y.name)) << i;
     ASSERT_EQ(a.text(x.kind), b.text(y.kind)) << i;
     ASSERT_EQ(a.text(x.phase), b.text(y.phase)) << i;
-    x.name = x.kind = x.phase = y.name = y.kind = y.phase = 0;
+    ASSERT_EQ(a.text(x.layer), b.text(y.layer)) << i;
+    x.name = x.kind = x.phase = x.layer = y.name = y.kind = y.phase = y.layer = 0;
     ASSERT_EQ(x, y) << i;
   }
   ASSERT_EQ(a.memory.size(), b.memory.size());
@@ -359,6 +360,7 @@ TEST_F(TraceTest, FullDiskLeavesTheOldFile) {
 program::Program two_by_two() {
   program::Program p;
   p.mesh.axes = {{"pp", 2}, {"dp", 2}};
+  p.num_layers = 1;
   const auto kind = [&](const char* op, double flops, int64_t bytes) {
     program::Kind k;
     k.op = op;
@@ -434,7 +436,7 @@ TEST(TraceBuilder, FillsEventsFromTheProgram) {
     if (kind == "linear") {
       EXPECT_EQ(e.flops, 1e9);
       EXPECT_EQ(e.start_ns, 100);
-      EXPECT_EQ(e.layer, e.stage);
+      EXPECT_EQ(trace.text(e.layer), e.stage == 0 ? "L0" : "head");
       EXPECT_EQ(trace.text(e.phase), "forward");
       EXPECT_EQ(trace.text(e.name), e.stage == 1 ? "linear (recompute)" : "");
       EXPECT_EQ(e.flow_end, FlowEnd::none);

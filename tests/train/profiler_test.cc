@@ -49,7 +49,7 @@ void add_task(program::Program& p, const std::string& op, const graph::Attrs& at
   program::Task t;
   t.kind = p.intern(std::move(kind));
   t.in = std::move(in);
-  t.out = {static_cast<program::BufferId>(c.buffers.size() - 1)};
+  t.out = {c.buffers.size() - 1};
   c.tasks.push_back(std::move(t));
 }
 

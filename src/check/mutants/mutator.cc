@@ -8,13 +8,13 @@
 
 namespace hocket::check {
 
-void collect_users(const RankClass& rank_class, int32_t cls, const std::vector<BufferId>& buffers,
+void collect_users(const RankClass& rank_class, ClassId cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to) {
   for (size_t i = 0; i < rank_class.tasks.size(); ++i) {
     for (const auto* list : {&rank_class.tasks[i].in, &rank_class.tasks[i].out}) {
       for (BufferId buffer : *list) {
         if (std::find(buffers.begin(), buffers.end(), buffer) != buffers.end()) {
-          to->insert({cls, static_cast<int32_t>(i)});
+          to->insert({cls, i});
         }
       }
     }
@@ -22,8 +22,8 @@ void collect_users(const RankClass& rank_class, int32_t cls, const std::vector<B
 }
 
 void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to) {
-  const RankClass& rank_class = program.classes[static_cast<size_t>(ref.cls)];
-  const Task& task = rank_class.tasks[static_cast<size_t>(ref.task)];
+  const RankClass& rank_class = program.classes[ref.cls];
+  const Task& task = rank_class.tasks[ref.task];
   to->insert(ref);
   std::vector<BufferId> buffers = task.in;
   buffers.insert(buffers.end(), task.out.begin(), task.out.end());
@@ -34,8 +34,8 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
   // A lane is a chain of edges: its neighbours in it are ordered by the task.
   TaskId before = kNone;
   TaskId after = kNone;
-  for (TaskId task_id = 0; task_id < static_cast<TaskId>(rank_class.tasks.size()); ++task_id) {
-    const Task& other = rank_class.tasks[static_cast<size_t>(task_id)];
+  for (TaskId task_id = 0; task_id < rank_class.tasks.size(); ++task_id) {
+    const Task& other = rank_class.tasks[task_id];
     for (TaskId dep : other.deps) {
       if (dep == ref.task) {
         to->insert({ref.cls, task_id});
@@ -55,7 +55,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
     }
   }
   for (size_t k = 0; k < program.classes.size(); ++k) {
-    const int32_t cls = static_cast<int32_t>(k);
+    const ClassId cls = k;
     for (size_t i = 0; i < program.classes[k].tasks.size(); ++i) {
       const Task& other = program.classes[k].tasks[i];
       const bool message = task.tag != kNone && other.tag == task.tag &&
@@ -63,7 +63,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
                            program.peer_class(other, cls) == ref.cls;
       const bool collective = cls != ref.cls && task.group != kNone && other.group == task.group;
       if (message || collective) {
-        to->insert({cls, static_cast<int32_t>(i)});
+        to->insert({cls, i});
       }
     }
   }
@@ -75,7 +75,7 @@ void Mutator::begin(TaskRef ref, const std::string& what) {
   collect_neighbours(p_, ref, &m_->near);
 }
 
-void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& what) {
+void Mutator::begin_buffer(ClassId cls, BufferId buffer_id, const std::string& what) {
   // A fault of a buffer may show at any task that uses it, or that uses another one at its
   // addresses. `what` empty: one more buffer of the same change.
   if (!what.empty()) {
@@ -83,37 +83,37 @@ void Mutator::begin_buffer(int32_t cls, BufferId buffer_id, const std::string& w
     m_->tasks.clear();
   }
   std::set<TaskRef> users;
-  collect_users(p_.classes[static_cast<size_t>(cls)], cls, {buffer_id}, &users);
+  collect_users(p_.classes[cls], cls, {buffer_id}, &users);
   m_->tasks.insert(m_->tasks.end(), users.begin(), users.end());
   m_->near.insert(users.begin(), users.end());
   if (what.empty()) return;
   std::vector<BufferId> over;  // neighbours in memory
-  const RankClass& rc = p_.classes[static_cast<size_t>(cls)];
-  const Buffer& buffer = rc.buffers[static_cast<size_t>(buffer_id)];
+  const RankClass& rc = p_.classes[cls];
+  const Buffer& buffer = rc.buffers[buffer_id];
   if (buffer.kind != BufferKind::step || buffer.offset == kNone) return;
   for (size_t k = 0; k < rc.buffers.size(); ++k) {
     const Buffer& other = rc.buffers[k];
     if (other.kind == BufferKind::step && other.offset < buffer.offset + buffer.type.bytes() &&
         buffer.offset < other.offset + other.type.bytes()) {
-      over.push_back(static_cast<BufferId>(k));
+      over.push_back(k);
     }
   }
   collect_users(rc, cls, over, &m_->near);
 }
 
-void Mutator::permute(int32_t cls, const std::vector<int32_t>& order) {
-  RankClass& rc = p_.classes[static_cast<size_t>(cls)];
-  std::vector<int32_t> to(rc.tasks.size(), -1);  // new place of an old task; -1: it is gone
-  for (size_t i = order.size(); i-- > 0;) {      // backwards: of two copies, the first stays
-    to[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+void Mutator::permute(ClassId cls, const std::vector<TaskId>& order) {
+  RankClass& rc = p_.classes[cls];
+  std::vector<TaskId> to(rc.tasks.size(), kNone);  // new place of an old task; -1: it is gone
+  for (size_t i = order.size(); i-- > 0;) {        // backwards: of two copies, the first stays
+    to[order[i]] = i;
   }
   std::vector<Task> tasks;
-  for (int32_t old : order) {
-    tasks.push_back(rc.tasks[static_cast<size_t>(old)]);
+  for (TaskId old : order) {
+    tasks.push_back(rc.tasks[old]);
     std::vector<TaskId> deps;
     for (TaskId dep : tasks.back().deps) {
-      if (to[static_cast<size_t>(dep)] >= 0) {
-        deps.push_back(to[static_cast<size_t>(dep)]);
+      if (to[dep] >= 0) {
+        deps.push_back(to[dep]);
       }
     }
     tasks.back().deps = std::move(deps);
@@ -121,7 +121,7 @@ void Mutator::permute(int32_t cls, const std::vector<int32_t>& order) {
   rc.tasks = std::move(tasks);
   const auto moved = [&](TaskRef ref) {
     if (ref.cls == cls) {
-      ref.task = to[static_cast<size_t>(ref.task)];
+      ref.task = to[ref.task];
     }
     return ref;
   };
@@ -146,9 +146,9 @@ bool Mutator::drop_task() {
   if (ref.cls < 0) return false;
   begin(ref, "removed");
   RankClass& rank_class = cls(ref);
-  std::vector<int32_t> order(rank_class.tasks.size());
+  std::vector<TaskId> order(rank_class.tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  order.erase(order.begin() + ref.task);
+  order.erase(order.begin() + ref.task.value());
   permute(ref.cls, order);
   return true;
 }
@@ -161,11 +161,11 @@ bool Mutator::double_task() {
   const size_t next = static_cast<size_t>(ref.task) + 1;
   const size_t to = random_.flip() ? next : next + random_.below(n + 1 - next);
   begin(ref, fmt::format("doubled, the copy as task {}", to));
-  std::vector<int32_t> order(n);
+  std::vector<TaskId> order(n);
   std::iota(order.begin(), order.end(), 0);
-  order.insert(order.begin() + static_cast<int64_t>(to), ref.task);
+  order.insert(order.begin() + to, ref.task);
   permute(ref.cls, order);
-  m_->tasks.push_back({ref.cls, static_cast<int32_t>(to)});
+  m_->tasks.push_back({ref.cls, to});
   return true;
 }
 
@@ -186,9 +186,9 @@ bool Mutator::swap_tasks() {
   begin(ref, "swapped with " + name(partner));
   collect_neighbours(p_, partner, &m_->near);
   m_->tasks.push_back(partner);
-  std::vector<int32_t> order(rank_class.tasks.size());
+  std::vector<TaskId> order(rank_class.tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  std::swap(order[static_cast<size_t>(ref.task)], order[static_cast<size_t>(partner.task)]);
+  std::swap(order[ref.task], order[partner.task]);
   permute(ref.cls, order);
   return true;
 }
@@ -198,12 +198,12 @@ bool Mutator::move_task() {
   if (ref.cls < 0) return false;
   RankClass& rank_class = cls(ref);
   const size_t to = random_.below(rank_class.tasks.size());
-  if (to == static_cast<size_t>(ref.task)) return false;
+  if (to == ref.task) return false;
   begin(ref, fmt::format("moved to place {}", to));
-  std::vector<int32_t> order(rank_class.tasks.size());
+  std::vector<TaskId> order(rank_class.tasks.size());
   std::iota(order.begin(), order.end(), 0);
-  order.erase(order.begin() + ref.task);
-  order.insert(order.begin() + static_cast<int64_t>(to), ref.task);
+  order.erase(order.begin() + ref.task.value());
+  order.insert(order.begin() + to, ref.task);
   permute(ref.cls, order);
   return true;
 }
@@ -226,10 +226,10 @@ bool Mutator::change_operand(bool output) {
   auto& list = output ? task(ref).out : task(ref).in;
   const size_t i = random_.below(list.size());
   std::vector<BufferId> same;
-  const auto& type = rank_class.buffers[static_cast<size_t>(list[i])].type;
+  const auto& type = rank_class.buffers[list[i]].type;
   for (size_t buffer = 0; buffer < rank_class.buffers.size(); ++buffer) {
-    if (rank_class.buffers[buffer].type == type && static_cast<BufferId>(buffer) != list[i]) {
-      same.push_back(static_cast<BufferId>(buffer));
+    if (rank_class.buffers[buffer].type == type && buffer != list[i]) {
+      same.push_back(buffer);
     }
   }
   if (same.empty()) return false;
@@ -247,8 +247,7 @@ bool Mutator::swap_operands() {
   const size_t i = random_.below(in.size());
   const size_t k = random_.below(in.size());
   const auto& buffers = cls(ref).buffers;
-  if (in[i] == in[k] ||
-      !(buffers[static_cast<size_t>(in[i])].type == buffers[static_cast<size_t>(in[k])].type)) {
+  if (in[i] == in[k] || !(buffers[in[i]].type == buffers[in[k]].type)) {
     return false;
   }
   begin(ref, fmt::format("inputs {} and {} exchanged", i, k));
@@ -275,7 +274,7 @@ bool Mutator::change_edge() {
   auto& deps = task(ref).deps;
   const size_t i = random_.below(deps.size());
   const TaskRef from{ref.cls, deps[i]};
-  const TaskId to = static_cast<TaskId>(random_.below(cls(ref).tasks.size()));
+  const TaskId to = random_.below(cls(ref).tasks.size());
   if (to == deps[i] || to == ref.task) return false;
   begin(ref, fmt::format("dependency on {} changed to {}", name(from), name({ref.cls, to})));
   collect_neighbours(p_, from, &m_->near);
@@ -287,7 +286,7 @@ bool Mutator::change_edge() {
 bool Mutator::add_edge() {
   const TaskRef ref = any_task();
   if (ref.cls < 0) return false;
-  const TaskId to = static_cast<TaskId>(random_.below(cls(ref).tasks.size()));
+  const TaskId to = random_.below(cls(ref).tasks.size());
   if (to == ref.task) return false;
   begin(ref, "dependency added on " + name({ref.cls, to}));
   task(ref).deps.push_back(to);
@@ -298,7 +297,7 @@ bool Mutator::add_edge() {
 bool Mutator::change_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
-  program::Group group = p_.groups[static_cast<size_t>(task(ref).group)];
+  program::Group group = p_.groups[task(ref).group];
   const int32_t axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
   switch (random_.below(3)) {
     case 0: {
@@ -317,7 +316,7 @@ bool Mutator::change_group() {
       group.members.erase(group.members.begin() +
                           static_cast<int64_t>(random_.below(group.members.size())));
   }
-  if (p_.canonical(group) == p_.canonical(p_.groups[static_cast<size_t>(task(ref).group)])) {
+  if (p_.canonical(group) == p_.canonical(p_.groups[task(ref).group])) {
     return false;
   }
   begin(ref, "group changed");
@@ -359,7 +358,7 @@ bool Mutator::move_peer_around() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
   Task& message = task(ref);
-  const int32_t size = p_.mesh.axes[static_cast<size_t>(message.peer_axis)].size;
+  const int32_t size = p_.mesh.axes[message.peer_axis].size;
   begin(ref, "peer moved once around its axis");
   message.peer += message.peer > 0 ? size : -size;
   return true;
@@ -370,10 +369,10 @@ bool Mutator::move_peer_around() {
 bool Mutator::twin_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
-  program::Group twin = p_.groups[static_cast<size_t>(task(ref).group)];
+  program::Group twin = p_.groups[task(ref).group];
   const int32_t pp = p_.mesh.axis("pp");
   const auto axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
-  if (p_.mesh.axes[static_cast<size_t>(axis)].size == 1) {
+  if (p_.mesh.axes[axis].size == 1) {
     if (std::erase(twin.axes, axis) == 0) {
       twin.axes.push_back(axis);
     }

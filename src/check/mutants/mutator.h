@@ -15,6 +15,7 @@ namespace hocket::check {
 using program::Buffer;
 using program::BufferId;
 using program::BufferKind;
+using program::ClassId;
 using program::kNone;
 using program::OutputSet;
 using program::Program;
@@ -30,7 +31,7 @@ struct Random {
 };
 
 /// Tasks of a class that read or write one of the buffers.
-void collect_users(const RankClass& rank_class, int32_t cls, const std::vector<BufferId>& buffers,
+void collect_users(const RankClass& rank_class, ClassId cls, const std::vector<BufferId>& buffers,
                    std::set<TaskRef>* to);
 /// Tasks that share a buffer, an edge, a message or a collective with `ref`.
 void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to);
@@ -69,8 +70,8 @@ class Mutator {
   bool drop_plan();
 
  private:
-  RankClass& cls(TaskRef ref) { return p_.classes[static_cast<size_t>(ref.cls)]; }
-  Task& task(TaskRef ref) { return cls(ref).tasks[static_cast<size_t>(ref.task)]; }
+  RankClass& cls(TaskRef ref) { return p_.classes[ref.cls]; }
+  Task& task(TaskRef ref) { return cls(ref).tasks[ref.task]; }
   std::string name(TaskRef ref) const { return program::task_name(p_, ref.cls, ref.task); }
 
   TaskRef any_task() {
@@ -82,31 +83,31 @@ class Mutator {
     for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
       for (size_t i = 0; i < p_.classes[cls].tasks.size(); ++i) {
         if (filter(p_.classes[cls].tasks[i])) {
-          list.push_back({static_cast<int32_t>(cls), static_cast<int32_t>(i)});
+          list.push_back({cls, i});
         }
       }
     }
     return list.empty() ? TaskRef{} : list[random_.below(list.size())];
   }
   /// A used buffer: of the arena, or a named one, or any.
-  std::pair<int32_t, BufferId> any_buffer(bool arena, bool named = false) {
-    std::vector<std::pair<int32_t, BufferId>> list;
+  std::pair<ClassId, BufferId> any_buffer(bool arena, bool named = false) {
+    std::vector<std::pair<ClassId, BufferId>> list;
     for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
       for (size_t b = 0; b < p_.classes[cls].buffers.size(); ++b) {
         const Buffer& buffer = p_.classes[cls].buffers[b];
         if (arena && (buffer.kind != BufferKind::step || buffer.offset == kNone)) continue;
         if (named && buffer.kind == BufferKind::step) continue;
-        list.push_back({static_cast<int32_t>(cls), static_cast<BufferId>(b)});
+        list.push_back({cls, b});
       }
     }
-    return list.empty() ? std::pair<int32_t, BufferId>{-1, -1} : list[random_.below(list.size())];
+    return list.empty() ? std::pair<ClassId, BufferId>{-1, -1} : list[random_.below(list.size())];
   }
 
   void begin(TaskRef ref, const std::string& what);
-  void begin_buffer(int32_t cls, BufferId buffer, const std::string& what);
+  void begin_buffer(ClassId cls, BufferId buffer, const std::string& what);
   /// New task i is old task order[i]; edges, workspaces and what was noted follow. Edges to a
   /// removed task go; of a doubled one they stay with the first.
-  void permute(int32_t cls, const std::vector<int32_t>& order);
+  void permute(ClassId cls, const std::vector<TaskId>& order);
 
   Program& p_;
   Random random_;

@@ -13,8 +13,8 @@ namespace hocket::check {
 bool Mutator::change_offset() {
   const auto [class_id, buffer_id] = any_buffer(true);
   if (buffer_id < 0) return false;
-  RankClass& rc = p_.classes[static_cast<size_t>(class_id)];
-  Buffer& buffer = rc.buffers[static_cast<size_t>(buffer_id)];
+  RankClass& rc = p_.classes[class_id];
+  Buffer& buffer = rc.buffers[buffer_id];
   int64_t to = 0;
   switch (random_.below(3)) {
     case 0:
@@ -35,7 +35,7 @@ bool Mutator::change_offset() {
     const Buffer& other = rc.buffers[k];
     if (other.kind == BufferKind::step && other.offset < to + buffer.type.bytes() &&
         to < other.offset + other.type.bytes()) {
-      over.push_back(static_cast<BufferId>(k));
+      over.push_back(k);
     }
   }
   collect_users(rc, class_id, over, &m_->near);
@@ -45,8 +45,7 @@ bool Mutator::change_offset() {
 bool Mutator::change_type() {
   const auto [class_id, buffer_id] = any_buffer(false);
   if (buffer_id < 0) return false;
-  Buffer& buffer =
-      p_.classes[static_cast<size_t>(class_id)].buffers[static_cast<size_t>(buffer_id)];
+  Buffer& buffer = p_.classes[class_id].buffers[buffer_id];
   if (buffer.type.dims.empty()) return false;
   int64_t& dim = buffer.type.dims[random_.below(buffer.type.dims.size())];
   begin_buffer(class_id, buffer_id, "size changed");
@@ -59,21 +58,20 @@ bool Mutator::change_type() {
 bool Mutator::change_named() {
   const auto [class_id, buffer_id] = any_buffer(false, true);
   if (buffer_id < 0) return false;
-  auto& buffers = p_.classes[static_cast<size_t>(class_id)].buffers;
-  Buffer& buffer = buffers[static_cast<size_t>(buffer_id)];
+  auto& buffers = p_.classes[class_id].buffers;
+  Buffer& buffer = buffers[buffer_id];
   switch (random_.below(3)) {
     case 0: {
       std::vector<size_t> same;
       for (size_t k = 0; k < buffers.size(); ++k) {
-        if (buffers[k].kind == buffer.kind && buffers[k].type == buffer.type &&
-            static_cast<BufferId>(k) != buffer_id) {
+        if (buffers[k].kind == buffer.kind && buffers[k].type == buffer.type && k != buffer_id) {
           same.push_back(k);
         }
       }
       if (same.empty()) return false;
       const size_t other = same[random_.below(same.size())];
       begin_buffer(class_id, buffer_id, "names exchanged with buffer " + std::to_string(other));
-      begin_buffer(class_id, static_cast<BufferId>(other), "");
+      begin_buffer(class_id, other, "");
       std::swap(buffer.name, buffers[other].name);
       std::swap(buffer.micro_batch, buffers[other].micro_batch);
       break;
@@ -161,7 +159,7 @@ bool Mutator::change_kind() {
   }
   if (same.empty()) return false;
   const int32_t to = same[random_.below(same.size())];
-  begin(ref, "op changed to " + p_.kinds[static_cast<size_t>(to)].op);
+  begin(ref, "op changed to " + p_.kinds[to].op);
   task(ref).kind = to;
   return true;
 }
@@ -181,7 +179,7 @@ bool Mutator::change_workspace() {
     for (size_t k = 0; k < rank_class.buffers.size(); ++k) {
       if (rank_class.buffers[k].kind == BufferKind::step && rank_class.buffers[k].offset < end &&
           to < rank_class.buffers[k].offset + rank_class.buffers[k].type.bytes()) {
-        over.push_back(static_cast<BufferId>(k));
+        over.push_back(k);
       }
     }
     collect_users(rank_class, ref.cls, over, &m_->near);
@@ -221,14 +219,14 @@ bool Mutator::cut_sequences() {
   // well-typed everywhere, and wrong only by what it computes.
   Program program = p_;
   const int32_t found = program.mesh.axis("edp");
-  if (found < 0 || program.mesh.axes[static_cast<size_t>(found)].size < 2) return false;
+  if (found < 0 || program.mesh.axes[found].size < 2) return false;
   const size_t axis = static_cast<size_t>(found);
   program.mesh.axes[axis].size *= 2;
   for (RankClass& cls : program.classes) {
     for (Buffer& buffer : cls.buffers) {
       const graph::Placement split = buffer.layout.on[axis];
       if (!split.is_split()) continue;
-      int64_t& dim = buffer.type.dims[static_cast<size_t>(split.dim())];
+      int64_t& dim = buffer.type.dims[split.dim()];
       if (dim % 2 != 0) return false;
       dim /= 2;
       if (buffer.expected_bytes != kNone) {
@@ -257,7 +255,7 @@ bool Mutator::cut_sequences() {
       const auto retype = [&](std::vector<graph::TensorType>& types,
                               const std::vector<BufferId>& ids) {
         for (size_t k = 0; k < types.size(); ++k) {
-          const Buffer& buffer = cls.buffers[static_cast<size_t>(ids[k])];
+          const Buffer& buffer = cls.buffers[ids[k]];
           types[k] = buffer.type;
           if (buffer.type.routed()) {
             experts = experts_of(buffer);
@@ -273,7 +271,7 @@ bool Mutator::cut_sequences() {
         const ops::LayoutRule::Runs& runs = op->layout.runs;
         if (runs.letter != 0 && kind.in != before &&
             kind.in[0].dims[0] % kind.attrs.i_or(runs.length, 1) != 0) {
-          cut.push_back({static_cast<int32_t>(c), static_cast<int32_t>(i)});
+          cut.push_back({c, i});
         }
       } else {
         kind = program::communication_kind(kind.communication, kind.attrs, kind.in, kind.out);
@@ -295,8 +293,7 @@ bool Mutator::cut_sequences() {
 bool Mutator::change_expected() {
   const auto [class_id, buffer_id] = any_buffer(false);
   if (buffer_id < 0) return false;
-  Buffer& buffer =
-      p_.classes[static_cast<size_t>(class_id)].buffers[static_cast<size_t>(buffer_id)];
+  Buffer& buffer = p_.classes[class_id].buffers[buffer_id];
   const int64_t holds =
       buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes();
   const int64_t to = random_.flip() ? holds / 4 : 1;
@@ -309,13 +306,13 @@ bool Mutator::change_expected() {
 /// No memory plan: of one class, or of all.
 bool Mutator::drop_plan() {
   const bool all = random_.flip();
-  const auto one = static_cast<int32_t>(random_.below(p_.classes.size()));
+  const ClassId one = random_.below(p_.classes.size());
   m_->text = all ? "memory plan removed" : fmt::format("memory plan of class {} removed", one);
-  for (int32_t cls = 0; cls < static_cast<int32_t>(p_.classes.size()); ++cls) {
+  for (ClassId cls = 0; cls < p_.classes.size(); ++cls) {
     if (!all && cls != one) continue;
-    RankClass& rc = p_.classes[static_cast<size_t>(cls)];
+    RankClass& rc = p_.classes[cls];
     m_->tasks.push_back({cls, -1});
-    for (int32_t i = 0; i < static_cast<int32_t>(rc.tasks.size()); ++i) {
+    for (size_t i = 0; i < rc.tasks.size(); ++i) {
       m_->tasks.push_back({cls, i});
     }
     for (Buffer& buffer : rc.buffers) {

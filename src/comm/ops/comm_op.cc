@@ -160,10 +160,10 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       fail(op.name, "goes from dim {} to itself; expected two dims", from.dim());
     }
     if (from.is_split()) {
-      moved.dims[static_cast<size_t>(from.dim())] *= members;
+      moved.dims[from.dim()] *= members;
     }
     if (to.is_split()) {
-      int64_t& size = moved.dims[static_cast<size_t>(to.dim())];
+      int64_t& size = moved.dims[to.dim()];
       if (size % members != 0) {
         fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(type),
              members);

@@ -108,7 +108,7 @@ void RowWriter::take(int64_t member, int64_t begin, int64_t count) {
   if (written_ + count > limit_) {
     fail_run("comm", "more rows arrive than the {} rows of their buffer", limit_);
   }
-  std::memcpy(to_ + written_ * row_bytes_, from_[static_cast<size_t>(member)] + begin * row_bytes_,
+  std::memcpy(to_ + written_ * row_bytes_, from_[member] + begin * row_bytes_,
               static_cast<size_t>(count * row_bytes_));
   written_ += count;
 }

@@ -253,14 +253,13 @@ Tokenizer BpeTrainer::train() {
   // The bytes in the order of the code points that stand for them.
   std::vector<int> order(256);
   for (int b = 0; b < 256; ++b) {
-    order[static_cast<size_t>(b)] = b;
+    order[b] = b;
   }
-  std::sort(order.begin(), order.end(), [](int a, int b) {
-    return byte_alphabet()[static_cast<size_t>(a)] < byte_alphabet()[static_cast<size_t>(b)];
-  });
+  std::sort(order.begin(), order.end(),
+            [](int a, int b) { return byte_alphabet()[a] < byte_alphabet()[b]; });
   std::array<int32_t, 256> byte_ids{};
   for (const int b : order) {
-    byte_ids[static_cast<size_t>(b)] = append(std::string(1, static_cast<char>(b)));
+    byte_ids[b] = append(std::string(1, static_cast<char>(b)));
   }
 
   Merger merger(impl_->counts, byte_ids);
@@ -269,8 +268,7 @@ Tokenizer BpeTrainer::train() {
          merger.pop(&best)) {
     if (best.count < bpe_train_options.min_count) break;
     const auto left = static_cast<int32_t>(best.key >> 32), right = static_cast<int32_t>(best.key);
-    const std::string bytes =
-        spec.tokens[static_cast<size_t>(left)] + spec.tokens[static_cast<size_t>(right)];
+    const std::string bytes = spec.tokens[left] + spec.tokens[right];
     // Two ways to the same bytes make one token.
     const auto known = ids.find(bytes);
     // What spells a special token is not learned: text must not become one.

@@ -32,7 +32,7 @@ bool from_alphabet(std::string_view text, std::string* out) {
     std::array<int16_t, 0x144> t{};
     t.fill(-1);
     for (int16_t b = 0; b < 256; ++b) {
-      t[byte_alphabet()[static_cast<size_t>(b)]] = b;
+      t[byte_alphabet()[b]] = b;
     }
     return t;
   }();

@@ -119,7 +119,7 @@ void compose(std::vector<uint32_t>* text) {
   for (const uint32_t c : *text) {
     const int combining = t.combining_class(c);
     if (starter >= 0 && last_class < combining) {
-      uint32_t& base = (*text)[static_cast<size_t>(starter)];
+      uint32_t& base = (*text)[starter];
       if (const uint32_t whole = t.compose(base, c); whole != 0) {
         base = whole;
         continue;

@@ -63,7 +63,7 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
   impl.byte_ids.fill(-1);
   impl.by_bytes.reserve(impl.spec.tokens.size());
   for (int32_t id = 0; id < count; ++id) {
-    const std::string& bytes = impl.spec.tokens[static_cast<size_t>(id)];
+    const std::string& bytes = impl.spec.tokens[id];
     if (bytes.empty()) continue;
     const auto [at, is_new] = impl.by_bytes.emplace(bytes, id);
     if (!is_new) fail("tokenizer", "token {} has two ids, {} and {}", quote(bytes), at->second, id);
@@ -80,8 +80,8 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
         fail("tokenizer", "merge {} names id {}; expected 0 to {}", rank, id, count - 1);
       }
     }
-    both = impl.spec.tokens[static_cast<size_t>(left)];
-    both += impl.spec.tokens[static_cast<size_t>(right)];
+    both = impl.spec.tokens[left];
+    both += impl.spec.tokens[right];
     const int32_t result = find_token(both);
     if (result < 0) {
       fail("tokenizer", "merge {} makes {}, which is not in the vocabulary", rank, quote(both));
@@ -97,7 +97,7 @@ Tokenizer::Tokenizer(TokenizerSpec spec) : impl_(std::make_unique<Impl>(std::mov
            added.id, count - 1);
     }
     if (added.special) {
-      impl.special[static_cast<size_t>(added.id)] = true;
+      impl.special[added.id] = true;
     }
     impl.added_by[static_cast<uint8_t>(added.text[0])].push_back(&added);
   }
@@ -158,7 +158,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
   std::string out;
   for (const int32_t id : ids) {
     const std::string_view bytes = token_bytes(id);
-    if (!(skip_special && impl_->special[static_cast<size_t>(id)])) {
+    if (!(skip_special && impl_->special[id])) {
       out += bytes;
     }
   }
@@ -173,7 +173,7 @@ std::string_view Tokenizer::token_bytes(int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
     fail("tokenizer", "no token has id {}; expected 0 to {}", id, vocab_size() - 1);
   }
-  return impl_->spec.tokens[static_cast<size_t>(id)];
+  return impl_->spec.tokens[id];
 }
 
 std::vector<int32_t> Tokenizer::token_lengths() const {
@@ -183,7 +183,7 @@ std::vector<int32_t> Tokenizer::token_lengths() const {
     lengths.push_back(static_cast<int32_t>(text.size()));
   }
   if (eos_id() >= 0) {
-    lengths[static_cast<size_t>(eos_id())] = 0;
+    lengths[eos_id()] = 0;
   }
   return lengths;
 }

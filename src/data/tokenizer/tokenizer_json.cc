@@ -99,7 +99,7 @@ class SpecReader {
       if (!from_alphabet(text, &bytes)) {
         bytes = text;
       }
-      std::string& slot = spec_.tokens[static_cast<size_t>(id)];
+      std::string& slot = spec_.tokens[id];
       if (!slot.empty()) {
         vocab.fail(fmt::format("gives id {} to both {} and {}", id, quote(slot), quote(bytes)));
       }
@@ -231,7 +231,7 @@ class SpecReader {
       token.rstrip = view.get_bool("rstrip", false);
       token.normalized = view.get_bool("normalized", !token.special);
       const auto found = ids_.find(token.text);
-      std::string& slot = spec_.tokens[static_cast<size_t>(token.id)];
+      std::string& slot = spec_.tokens[token.id];
       if (found != ids_.end() ? found->second != token.id : !slot.empty()) {
         view.fail(fmt::format("gives {} id {}, which is taken or not its own in the vocabulary",
                               quote(token.text), token.id));
@@ -295,7 +295,7 @@ std::string spec_to_json(const TokenizerSpec& spec) {
   }
   OrderedJson added = OrderedJson::array();
   for (const AddedToken& added_token : spec.added) {
-    texts[static_cast<size_t>(added_token.id)] = added_token.text;
+    texts[added_token.id] = added_token.text;
     added.push_back({{"id", added_token.id},
                      {"content", added_token.text},
                      {"single_word", added_token.single_word},
@@ -314,7 +314,7 @@ std::string spec_to_json(const TokenizerSpec& spec) {
   }
   OrderedJson merges = OrderedJson::array();
   for (const auto& [left, right] : spec.merges) {
-    merges.push_back(texts[static_cast<size_t>(left)] + " " + texts[static_cast<size_t>(right)]);
+    merges.push_back(texts[left] + " " + texts[right]);
   }
   OrderedJson pre = byte_level(spec.add_prefix_space, spec.pattern == kGpt2Pattern);
   if (!spec.pattern.empty() && spec.pattern != kGpt2Pattern) {

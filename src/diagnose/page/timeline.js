@@ -58,9 +58,11 @@ function timeline(host, caption) {
     keys, scroller, h("p", {class: "missing hint"}, "Drag to pan; Ctrl + wheel, double click, or + and − to zoom; hover for the task. Tasks too narrow to see are stacked by their share of the time."));
 
   const palette = n => i => i < 0 ? "#8b949e" : hsl((205 + i * 360 * (n > 8 ? 1 / n : .381966)) % 360, 48, 44 + 16 * (i % 2));
-  const layers = 1 + Math.max(0, ...sets.flatMap(t => t.types.map(y => y[3]))), batches = 1 + Math.max(0, ...sets.flatMap(t => t.tracks.map(k => k.mb.reduce((a, b) => Math.max(a, b), 0))));
-  const ofLayer = palette(layers), ofBatch = palette(batches);
-  const paint = (t, type, mb) => by === "kind" ? kindColor(type[1]) : by === "phase" ? phaseColor(type[2]) : by === "layer" ? ofLayer(type[3]) : ofBatch(mb);
+  // Places in the model, in its order: "embedding", "L0", "L1", ..., "head".
+  const order = name => name === "embedding" ? -1 : name === "head" ? Infinity : +name.slice(1);
+  const layers = [...new Set(sets.flatMap(t => t.types.map(y => y[3])))].filter(name => name).sort((a, b) => order(a) - order(b)), batches = 1 + Math.max(0, ...sets.flatMap(t => t.tracks.map(k => k.mb.reduce((a, b) => Math.max(a, b), 0))));
+  const ofLayer = palette(layers.length), ofBatch = palette(batches);
+  const paint = (t, type, mb) => by === "kind" ? kindColor(type[1]) : by === "phase" ? phaseColor(type[2]) : by === "layer" ? ofLayer(layers.indexOf(type[3])) : ofBatch(mb);
   function showKeys() {
     let items;
     if (by === "kind") {
@@ -70,7 +72,7 @@ function timeline(host, caption) {
       items = all.slice(0, 12).map(([k]) => [k, kindColor(k)]);
       if (all.length > 12) items.push([`and ${all.length - 12} more`, "var(--grid)"]);
     } else if (by === "phase") items = [...new Set(main.types.map(t => t[2]))].map(p => [p || "other", phaseColor(p)]);
-    else if (by === "layer") items = [...Array(Math.min(layers, 12)).keys()].map(i => ["layer " + i, ofLayer(i)]).concat(layers > 12 ? [["…", "var(--grid)"]] : []);
+    else if (by === "layer") items = layers.slice(0, 12).map((name, i) => [name, ofLayer(i)]).concat(layers.length > 12 ? [["…", "var(--grid)"]] : []);
     else items = [...Array(Math.min(batches, 12)).keys()].map(i => ["micro-batch " + i, ofBatch(i)]).concat(batches > 12 ? [["…", "var(--grid)"]] : []);
     keys.replaceChildren(legend(items));
   }
@@ -165,7 +167,7 @@ function timeline(host, caption) {
         c.fillStyle = fillColor;
         c.fillRect(a, row.y, size > 4 ? size - .7 : size, row.height);
         if (size > 34 && row.height >= 16) {
-          const name = by === "kind" || by === "phase" ? type[0] : by === "layer" ? `${type[0]} L${type[3]}` : `${type[0]} mb${track.mb[i]}`;
+          const name = by === "kind" || by === "phase" ? type[0] : by === "layer" ? `${type[0]} ${type[3]}` : `${type[0]} mb${track.mb[i]}`;
           if (c.measureText(name).width < size - 6) { c.fillStyle = inkOn(fillColor); c.fillText(name, a + 4, row.y + row.height / 2 + .5); }
         }
       }
@@ -196,7 +198,7 @@ function timeline(host, caption) {
     const [name, kind, phase, layer, data, flops] = t.types[track.type[i]], time = track.end[i] - track.start[i];
     const lines = [["duration", seconds(time / 1e9)], ["starts at", seconds(track.start[i] / 1e9, 4)], ["lane", `rank ${track.r}, ${track.l}`]];
     if (phase) lines.push(["phase", phase]);
-    if (layer >= 0) lines.push(["layer", layer]);
+    if (layer) lines.push(["layer", layer]);
     if (track.mb[i] >= 0) lines.push(["micro-batch", track.mb[i]]);
     if (flops > 0 && time > 0) lines.push(["rate", rate(flops / time * 1e9, "FLOP/s")]);
     if (data > 0) lines.push(["moves", bytes(data) + (time > 0 ? ` at ${rate(data / time * 1e9, "B/s")}` : "")]);

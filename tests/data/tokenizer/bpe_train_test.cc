@@ -96,8 +96,7 @@ Pairs slowly(const std::vector<std::string>& words, size_t merges, const Tokeniz
       }
     }
     if (most < 2) break;
-    out.emplace_back(tokens[static_cast<size_t>(best.first)],
-                     tokens[static_cast<size_t>(best.second)]);
+    out.emplace_back(tokens[best.first], tokens[best.second]);
     const std::string both = out.back().first + out.back().second;
     const auto known = std::find(tokens.begin(), tokens.end(), both);
     const auto id = static_cast<int32_t>(known - tokens.begin());

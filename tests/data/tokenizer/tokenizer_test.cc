@@ -241,7 +241,7 @@ TEST(Tokenizer, LengthsOfTokens) {
   const std::vector<int32_t> lengths = t.token_lengths();
   EXPECT_EQ(lengths['a'], 1);
   EXPECT_EQ(lengths[256], 2);
-  EXPECT_EQ(lengths[static_cast<size_t>(t.eos_id())], 0);
+  EXPECT_EQ(lengths[t.eos_id()], 0);
   EXPECT_ERROR(t.token_bytes(-1), "-1");
   EXPECT_ERROR(t.decode(Ids{1000}), "1000");
 }
