@@ -20,7 +20,7 @@ class KindDurations : public Durations {
  public:
   explicit KindDurations(const Program& p) : p_(p) {}
   int64_t work_ns(program::ClassId cls, TaskId t) override {
-    return 1000 + 37 * p_.classes[size_t(cls)].tasks[size_t(t)].kind;
+    return 1000 + 37 * p_.classes[cls].tasks[t].kind.value();
   }
   int32_t shape_of(std::span<const int32_t>) override { return 0; }
   int64_t transfer_ns(program::ClassId cls, TaskId t, int32_t) override { return work_ns(cls, t); }
