@@ -260,7 +260,7 @@ std::string identity(const Program& program, const Kind& kind) {
   return identity_of(program, kind);
 }
 
-std::string to_dot(const Program& program, int32_t c) {
+std::string to_dot(const Program& program, ClassId c) {
   // Three sorts of edges: what a task reads from its writer (with the buffer), the order of its
   // lane (dotted), and the dependencies that were added (red).
   const RankClass& cls = program.classes[c];
