@@ -331,27 +331,6 @@ TEST(Refuse, UpdateThatAnotherStageHas) {
   EXPECT_TRUE(named) << to_text(v);
 }
 
-TEST(Refuse, WrongGradientReadInAnotherStage) {
-  // The norm's terms are added up over the stages: stage 1 may be the first to read a wrong one.
-  test::Case c = make(2, 1, 1, 1);
-  RankClass& cls = c.program.classes[0];
-  const int32_t wrong = find(c.program, 0, "sumsq", 0);
-  Task& changed = cls.tasks[static_cast<size_t>(wrong)];
-  for (const Task& other : cls.tasks) {
-    if (other.kind == changed.kind && other.in[0] != changed.in[0]) {
-      changed.in[0] = other.in[0];
-      break;
-    }
-  }
-  const Verdict v = check_values(c);
-  expect_refused(v, "not-in-graph", {"clip_coef", "holds sumsq", "no task has computed sumsq"});
-  for (const Problem& problem : v.problems) {
-    const bool named = std::find(problem.related.begin(), problem.related.end(),
-                                 TaskRef{0, wrong}) != problem.related.end();
-    EXPECT_TRUE(named) << to_text(v);
-  }
-}
-
 TEST(Refuse, ParameterUpdatedTwice) {
   test::Case c = make(1, 1, 1, 1);
   RankClass& cls = c.program.classes[0];
