@@ -40,8 +40,7 @@ int env(const Options& options) {
       json.member(key, value);
     }
     json.member("memory_bytes", static_cast<int64_t>(memory))
-        .member("kernels", kernels::cpu_choice())
-        .member("dense_products", kernels::dense_products());
+        .member("kernels", kernels::cpu_choice());
     json.member("models", models::families()).member("passes", passes);
     json.member("ops", ops::all().size()).end();
     fmt::print("{}\n", json.take());
@@ -56,7 +55,6 @@ int env(const Options& options) {
   }
   row("memory_bytes", human_bytes(memory));
   row("kernels", kernels::cpu_choice());
-  row("dense products", kernels::dense_products());
   row("models", join(models::families(), ", "));
   row("passes", join(passes, ", "));
   row("ops", fmt::format("{}", ops::all().size()));
@@ -70,9 +68,7 @@ void verb_env(Args& args) {
   args.about(
       "this machine, this program, and the kernels that it runs",
       "The kernels are those of the best instruction set for this processor. HOCKET_CPU=x86-64-v3 "
-      "in the environment makes every verb take those of that one. Dense products of f32 run on "
-      "oneDNN "
-      "where it is installed; HOCKET_GEMM=own in the environment makes every verb do without.");
+      "in the environment makes every verb take those of that one.");
   args.flag("--json", &options->json, "as JSON");
   args.example("hocket env", "what to put into a bug report");
   args.example("hocket env --json", "the same for a script");

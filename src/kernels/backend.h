@@ -30,10 +30,7 @@ class Backend {
 std::shared_ptr<Backend> cpu_backend();
 /// Which one that is, and why: "x86-64-v4 (the best for this processor of ...)".
 std::string cpu_choice();
-/// What dense products run on: "oneDNN 2.6.3 for f32, own for f64", or "own".
-std::string dense_products();
-/// Every one that this processor supports, least demanding first, with products of our own; last
-/// the one of cpu_backend() with its library, if there is one.
+/// Every one that this processor supports, least demanding first.
 std::vector<std::shared_ptr<Backend>> cpu_backends();
 
 }  // namespace hocket::kernels

@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "kernels/backend.h"
 #include "kernels/cpu_table.h"
-#include "kernels/dense_library.h"
 #include "kernels/team.h"
 
 namespace hocket::kernels {
@@ -73,13 +72,10 @@ Choice choose() {
 
 class CpuBackend final : public Backend {
  public:
-  /// `library`: null, or what products of f32 go to.
-  CpuBackend(const Level& level, const DenseLibrary* library)
-      : name_(level.name), table_(level.table()), library_(library) {}
+  explicit CpuBackend(const Level& level) : name_(level.name), table_(level.table()) {}
 
   std::string describe() const override {
-    return fmt::format("CPU, {}, {} bytes per vector, {}", name_, table_.vector_bytes,
-                       library_ ? library_->name() : "own dense products");
+    return fmt::format("CPU, {}, {} bytes per vector", name_, table_.vector_bytes);
   }
 
   KernelFn find(std::string_view op, Device device, const OperandTypes& types) const override {
@@ -95,15 +91,11 @@ class CpuBackend final : public Backend {
     return dtype == graph::DType::f32 ? at->f32 : nullptr;
   }
 
-  void enter_thread(int num_threads) override {
-    set_team_size(num_threads);
-    set_dense_library(library_);
-  }
+  void enter_thread(int num_threads) override { set_team_size(num_threads); }
 
  private:
   const char* name_;
   const CpuTable& table_;
-  const DenseLibrary* library_;
 };
 
 const Choice& chosen() {
@@ -114,27 +106,18 @@ const Choice& chosen() {
 }  // namespace
 
 std::shared_ptr<Backend> cpu_backend() {
-  static const auto backend =
-      std::make_shared<CpuBackend>(*chosen().level, DenseLibrary::find(chosen().level->name));
+  static const auto backend = std::make_shared<CpuBackend>(*chosen().level);
   return backend;
 }
 
 std::string cpu_choice() { return fmt::format("{} ({})", chosen().level->name, chosen().why); }
 
-std::string dense_products() {
-  const DenseLibrary* library = DenseLibrary::find(chosen().level->name);
-  return library ? library->name() + " for f32, own for f64" : "own";
-}
-
 std::vector<std::shared_ptr<Backend>> cpu_backends() {
   std::vector<std::shared_ptr<Backend>> all;
   for (const Level& level : levels()) {
     if (level.supported) {
-      all.push_back(std::make_shared<CpuBackend>(level, nullptr));
+      all.push_back(std::make_shared<CpuBackend>(level));
     }
-  }
-  if (const DenseLibrary* library = DenseLibrary::find(chosen().level->name)) {
-    all.push_back(std::make_shared<CpuBackend>(*chosen().level, library));
   }
   return all;
 }

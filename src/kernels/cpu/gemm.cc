@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "kernels/cpu/gemm_tile.h"
 #include "kernels/cpu/kernels.h"
@@ -36,26 +35,10 @@ void pack_b(const Gemm<T>& g, int64_t j0, int64_t cols, int64_t p0, int64_t kc, 
   }
 }
 
-/// Like gemm_part. An element's sum does not depend on which block of columns it lies in.
-void library_part(const DenseLibrary& library, const Gemm<float>& g, int64_t m0, int64_t m1,
-                  int64_t n0, int64_t n1) {
-  if (m0 == m1) return;
-  const float* a = g.trans_a ? g.a + m0 : g.a + m0 * g.lda;
-  for (int64_t j = n0; j < n1; j += DenseLibrary::kBlockN) {
-    const float* b = g.trans_b ? g.b + j * g.ldb : g.b + j;
-    library.sgemm(g.trans_a, g.trans_b, m1 - m0, std::min(DenseLibrary::kBlockN, n1 - j), g.k, a,
-                  g.lda, b, g.ldb, g.add, g.c + m0 * g.ldc + j, g.ldc);
-  }
-}
-
 }  // namespace
 
 template <typename T>
-void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch,
-               const DenseLibrary* library) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (library && g.k > 0) return library_part(*library, g, m0, m1, n0, n1);
-  }
+void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch) {
   constexpr int64_t NR = kTileCols<T>, MR = kTileRows, kGroup = ops::kGemmGroupA * MR;
   if (g.k == 0 && !g.add) {
     for (int64_t i = m0; i < m1; ++i) {
@@ -120,21 +103,18 @@ void gemm(const Gemm<T>& g, Scratch scratch) {
     }
   }
   std::byte* base = scratch.take<std::byte>(pm * pn * each);
-  const DenseLibrary* library = dense_library();
   auto part = [&](int64_t t, int64_t) {
     int64_t i = t / pn, j = t % pn;
     gemm_part(g, mt * i / pm * kTileRows, std::min(g.m, mt * (i + 1) / pm * kTileRows),
               nt * j / pn * NR, std::min(g.n, nt * (j + 1) / pn * NR),
-              reinterpret_cast<T*>(base + t * each), library);
+              reinterpret_cast<T*>(base + t * each));
   };
   parallel(pm * pn, pm * pn, part);
 }
 
 template void gemm<float>(const Gemm<float>&, Scratch);
 template void gemm<double>(const Gemm<double>&, Scratch);
-template void gemm_part<float>(const Gemm<float>&, int64_t, int64_t, int64_t, int64_t, float*,
-                               const DenseLibrary*);
-template void gemm_part<double>(const Gemm<double>&, int64_t, int64_t, int64_t, int64_t, double*,
-                                const DenseLibrary*);
+template void gemm_part<float>(const Gemm<float>&, int64_t, int64_t, int64_t, int64_t, float*);
+template void gemm_part<double>(const Gemm<double>&, int64_t, int64_t, int64_t, int64_t, double*);
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // C = op(A) op(B) (+ C) on row-major matrices. Blocked as Goto and van de Geijn describe (ACM TOMS
-// 34(3), 2008), on register tiles in vector extensions. Products of f32 go to a library instead
-// where the backend has one (kernels/dense_library.h); how they are cut for threads is ours in both
-// cases.
+// 34(3), 2008), on register tiles in vector extensions. Why not ATen's: MKL runs at half the rate
+// on AMD with AVX-512, packs into memory of its own, and its bits change with threads and
+// alignment.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cpu/scratch.h"
-#include "kernels/dense_library.h"
 
 namespace hocket::kernels::HOCKET_CPU {
 
@@ -33,9 +32,7 @@ template <typename T>
 void gemm(const Gemm<T>& g, Scratch scratch);
 
 /// The part [m0,m1) x [n0,n1) of a product on the calling thread alone, scratch of one thread.
-/// `library`: null, or what f32 goes to: dense_library() of the thread that called the kernel.
 template <typename T>
-void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch,
-               const DenseLibrary* library);
+void gemm_part(const Gemm<T>& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1, T* scratch);
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -28,7 +28,6 @@ void run_grouped(int64_t experts, int64_t max_k, F&& product, Scratch scratch) {
   int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, total});
   threads = work < 64.0 * 64 * 64 ? 1 : std::max<int64_t>(threads, 1);
   std::byte* base = scratch.take<std::byte>(threads * each);
-  const DenseLibrary* library = dense_library();
   auto run = [&](int64_t part, int64_t thread) {
     int64_t e = 0;
     Gemm<T> g = product(0);
@@ -41,7 +40,7 @@ void run_grouped(int64_t experts, int64_t max_k, F&& product, Scratch scratch) {
     gemm_part(g, mt * r / rows * kTileRows, std::min<int64_t>(g.m, mt * (r + 1) / rows * kTileRows),
               nt * c / cols * kTileCols<T>,
               std::min<int64_t>(g.n, nt * (c + 1) / cols * kTileCols<T>),
-              reinterpret_cast<T*>(base + thread * each), library);
+              reinterpret_cast<T*>(base + thread * each));
   };
   parallel(total, threads, run);
 }
