@@ -30,23 +30,6 @@ class Levels(unittest.TestCase):
         self.assertEqual(2, r.returncode)
         self.assertIn("HOCKET_CPU is 'x86-64-v9'; expected one of " + lowest, r.stderr)
 
-    def test_the_environment_chooses_dense_products(self):
-        self.assertEqual("own", json.loads(env(HOCKET_GEMM="own").stdout)["dense_products"])
-        found = env(HOCKET_GEMM="onednn")
-        if found.returncode == 0:
-            self.assertRegex(json.loads(found.stdout)["dense_products"], r"oneDNN \d+\.\d+\.\d+ for f32, own for f64")
-            self.assertEqual(found.stdout, env(HOCKET_GEMM="").stdout)
-        else:
-            self.assertEqual(2, found.returncode)
-            self.assertIn("asks for oneDNN, which cannot be loaded", found.stderr)
-        wrong = env(HOCKET_GEMM="blas")
-        self.assertEqual(2, wrong.returncode)
-        self.assertIn("HOCKET_GEMM is 'blas'; expected own or onednn", wrong.stderr)
-
-    @unittest.skipUnless(platform.machine() == "x86_64", "one instruction set here")
-    def test_a_lesser_level_has_no_library(self):
-        self.assertEqual("own", json.loads(env(HOCKET_CPU="x86-64-v2").stdout)["dense_products"])
-
     @unittest.skipUnless(platform.machine() == "x86_64", "one instruction set here")
     def test_wide_instructions_stay_in_their_kernels(self):
         text = subprocess.Popen(["objdump", "-d", "--no-show-raw-insn", HOCKET], stdout=subprocess.PIPE, text=True)

@@ -32,7 +32,7 @@ TEST(LinearKernels, MatchNaiveSumsAtOddSizes) {
   Random random(1);
   for (Shape s : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{14, 32, 16}, Shape{15, 33, 17},
                   Shape{29, 100, 513}, Shape{130, 70, 66}, Shape{1, 300, 1030}, Shape{460, 9, 40},
-                  Shape{97, 270, 530}, Shape{33, 2100, 40}, Shape{4, 3, 0}, Shape{0, 3, 4}}) {
+                  Shape{97, 270, 530}, Shape{4, 3, 0}, Shape{0, 3, 4}}) {
     Values x = random.normals({s.t, s.k}), w = random.normals({s.n, s.k}),
            dy = random.normals({s.t, s.n});
     for_both([&](DType dtype, double tolerance) {
