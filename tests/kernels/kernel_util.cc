@@ -251,16 +251,6 @@ void for_both(const std::function<void(DType, double)>& check) {
   used = nullptr;
 }
 
-void for_own(const std::function<void()>& check) {
-  for (const auto& backend : kernels::cpu_backends()) {
-    if (!backend->describe().ends_with("own dense products")) continue;
-    used = backend.get();
-    SCOPED_TRACE(backend->describe());
-    check();
-  }
-  used = nullptr;
-}
-
 void expect_close(const Values& got, const std::vector<double>& want, double tolerance,
                   const std::string& what) {
   ASSERT_EQ(got.v.size(), want.size()) << what;

@@ -63,8 +63,6 @@ std::vector<Values> run(const Call& call, DType dtype);
 /// Calls check(dtype, tolerance) for f64 and f32, on the kernels of every instruction set that this
 /// processor supports.
 void for_both(const std::function<void(DType, double)>& check);
-/// Calls check() on the kernels of every instruction set, with dense products of our own.
-void for_own(const std::function<void()>& check);
 
 /// Expects got == want within `tolerance` times the largest |want| (at least 1e-2).
 void expect_close(const Values& got, const std::vector<double>& want, double tolerance,
