@@ -402,6 +402,7 @@ void Executor::Impl::finish(int lane) {
 
 void Executor::Impl::record_error(TaskId task, const std::string& what, Error::Cause why) {
   std::string text;
+  std::function<void(const std::string&)> on_error;
   {
     std::lock_guard lock(mutex);
     cancelled = true;
@@ -413,9 +414,10 @@ void Executor::Impl::record_error(TaskId task, const std::string& what, Error::C
       error = text;
       cause = why;
     }
+    on_error = self.on_error;  // `self` may be gone when the lock is
   }
-  if (self.on_error) {
-    self.on_error(text);
+  if (on_error) {
+    on_error(text);
   }
 }
 

@@ -79,7 +79,18 @@ StopSignals::~StopSignals() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-void StopSignals::wait_for_step(int64_t step) { step_ = step; }
+bool StopSignals::begin_step(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  if (requested_ != 0) return false;
+  step_ = step;
+  return true;
+}
+
+int StopSignals::end_steps() {
+  const std::lock_guard lock(mutex_);
+  step_ = 0;
+  return requested_;
+}
 
 void StopSignals::set_resume(const std::string& text) {
   const std::lock_guard lock(mutex_);
@@ -104,19 +115,15 @@ void StopSignals::take(int signal) {
   if (signal == SIGHUP) {
     leave_terminal();
   }
-  std::string resume;
-  {
-    const std::lock_guard lock(mutex_);
-    resume = resume_;
-  }
-  const int64_t step = step_;
-  if (step > 0 && requested_ == 0) {
+  // The lock is held until the words are out: what is told of the step is still so.
+  const std::lock_guard lock(mutex_);
+  if (step_ > 0 && requested_ == 0) {
     requested_ = signal;
     print_line(fmt::format("{}: finishing step {} and saving it; once more ends now, and {}",
-                           name_of(signal), step, resume));
+                           name_of(signal), step_, resume_));
     return;
   }
-  print_line(fmt::format("{}: ended at once; {}", name_of(signal), resume));
+  print_line(fmt::format("{}: ended at once; {}", name_of(signal), resume_));
   std::fflush(stdout);
   std::_Exit(exit_code_of(signal));
 }

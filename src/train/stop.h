@@ -9,7 +9,6 @@
 
 #include <signal.h>
 
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -26,15 +25,14 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// Steps run: the first signal waits for the end of this one.
-  void wait_for_step(int64_t step);
-  /// They do not: the first signal ends the process.
-  void wait_for_nothing() { step_ = 0; }
+  /// The next step may begin, and the first signal from now on waits for its end; false if a signal
+  /// came before.
+  bool begin_step(int64_t step);
+  /// No more steps run: the first signal from now on ends the process. Returns the one that came
+  /// while they ran; 0: none.
+  int end_steps();
   /// The rest of a sentence: "the same command goes on from runs/x/checkpoints/step-000040".
   void set_resume(const std::string& text);
-
-  /// The first signal that came while steps ran; 0: none.
-  int requested() const { return requested_; }
 
  private:
   void watch();
@@ -42,10 +40,10 @@ class StopSignals {
 
   sigset_t signals_, before_;
   int signal_fd_ = -1, end_fd_ = -1;
-  std::atomic<int64_t> step_{0};  ///< the one that runs; 0: none
-  std::atomic<int> requested_{0};
-  std::mutex mutex_;
-  std::string resume_;  ///< guarded by mutex_
+  std::mutex mutex_;   ///< guards what follows
+  int64_t step_ = 0;   ///< the one that runs; 0: none
+  int requested_ = 0;  ///< the first signal that came while steps ran
+  std::string resume_;
   std::thread thread_;
 };
 

@@ -98,8 +98,7 @@ int Trainer::go() {
   if (step > start_.step || start_.step == 0) {
     save(step);
   }
-  stop_.wait_for_nothing();
-  if (const int signal = stop_.requested(); signal != 0) {
+  if (const int signal = stop_.end_steps(); signal != 0) {
     fmt::print("stopped after step {} of {}; the same command goes on from there\n", step, steps_);
     return exit_code_of(signal);
   }
@@ -155,9 +154,8 @@ int64_t Trainer::run_steps() {
     return every > 0 && step % every == 0 && step < steps_;
   };
   int64_t step = start_.step;
-  while (step < steps_ && stop_.requested() == 0) {
+  while (step < steps_ && stop_.begin_step(step + 1)) {
     ++step;
-    stop_.wait_for_step(step);
     one_step(step);
     if (is_due(step, section_.eval_every)) {
       evaluate(step, false);
