@@ -339,15 +339,26 @@ std::vector<float> result(Library& library, Product p, int threads, int64_t shif
   return {c.get() + shift, c.get() + shift + p.m * p.n};
 }
 
+/// Those that are timed, and sizes at which libraries take other paths.
+std::vector<Product> products_and_odd_sizes() {
+  std::vector<Product> list = products();
+  for (const int64_t rows : {33, 60, 128}) {
+    for (const int64_t out : {8, 33, 2100}) {
+      append(list, fmt::format("{}x40, {} rows", out, rows), rows, out, 40);
+    }
+  }
+  return list;
+}
+
 /// How many of the products keep their bits whatever the threads, the alignment, the other rows.
 void compare_bits(std::vector<Entry>& libraries) {
   fmt::print(
-      "\nProducts (of those above, one expert each) whose bits stay the same\n\n"
+      "\nProducts (of those above, one expert each, and of odd sizes) whose bits stay the same\n\n"
       "| | 1, 2, 3 threads | operands 4, 16, 32 bytes off | rows in two calls (not dW) "
       "|\n|---|---|---|---|\n");
   for (Entry& e : libraries) {
     int threads = 0, alignment = 0, rows = 0, all = 0, forward = 0;
-    for (Product p : products()) {
+    for (Product p : products_and_odd_sizes()) {
       p.times = 1;
       p.op = p.trans_a ? "linear_dw" : p.trans_b ? "linear" : "linear_dx";
       const auto same = [](const std::vector<float>& x, const std::vector<float>& y) {
