@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // C = op(A) op(B) (+ C) on row-major matrices. Blocked as Goto and van de Geijn describe (ACM TOMS
-// 34(3), 2008), on register tiles in vector extensions. Why not ATen's: MKL runs at half the rate
-// on AMD with AVX-512, packs into memory of its own, and its bits change with threads and
-// alignment.
+// 34(3), 2008), on register tiles in vector extensions. Why not a library's: those that are as fast
+// pack into memory of their own, and their bits change with threads or with the other rows of a
+// call (bench/gemm_compare.cc tells).
 #pragma once
 
 #include <cstdint>
