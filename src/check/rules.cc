@@ -176,9 +176,9 @@ std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer&
   if (buffer.offset < 0 || buffer.offset % 64 != 0 || buffer.offset > cls.arena_bytes) {
     return fmt::format("has the offset {}, not a multiple of 64 in the arena", buffer.offset);
   }
-  if (buffer.offset + buffer.type.bytes() > cls.arena_bytes) {
+  if (buffer.type.bytes() > cls.arena_bytes - buffer.offset) {
     return fmt::format("ends at {}, beyond the arena of {} bytes",
-                       buffer.offset + buffer.type.bytes(), cls.arena_bytes);
+                       static_cast<uint64_t>(buffer.offset) + buffer.type.bytes(), cls.arena_bytes);
   }
   return "";
 }

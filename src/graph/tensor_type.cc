@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "base/error.h"
 #include "base/id.h"
@@ -31,6 +32,15 @@ int64_t parse_int(std::string_view text, std::string_view all) {
   }
   return value;
 }
+
+/// The product, or kMostElements if it is more: an edited type has a size as well, one that fits
+/// nowhere. In bytes it is less than half of what int64_t holds.
+constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 32;
+int64_t bounded_product(int64_t a, int64_t b) {
+  int64_t product = 0;
+  const bool fits = !__builtin_mul_overflow(a, b, &product) && product <= kMostElements;
+  return fits ? product : kMostElements;
+}
 }  // namespace
 
 int64_t size_of(DType dtype) { return kDTypes[place_of(dtype)].size; }
@@ -43,21 +53,23 @@ DType parse_dtype(std::string_view text) {
   fail("dtype", "unknown '{}'; expected f32, f64, bf16, i32 or i64", text);
 }
 
-int64_t TensorType::max_rows() const { return dims[1] * std::min<int64_t>(top_k, dims[0]); }
+int64_t TensorType::max_rows() const {
+  return bounded_product(dims[1], std::min<int64_t>(top_k, dims[0]));
+}
 
 int64_t TensorType::row_size() const {
   int64_t elements = 1;
   for (size_t i = 2; i < dims.size(); ++i) {
-    elements *= dims[i];
+    elements = bounded_product(elements, dims[i]);
   }
   return elements;
 }
 
 int64_t TensorType::numel() const {
-  if (routed()) return max_rows() * row_size();
+  if (routed()) return bounded_product(max_rows(), row_size());
   int64_t elements = 1;
   for (int64_t dim : dims) {
-    elements *= dim;
+    elements = bounded_product(elements, dim);
   }
   return elements;
 }
