@@ -106,7 +106,7 @@ class Context : public ops::GradContext {
       sum = grad;
     } else {
       TensorId other = sum;
-      TensorId total = emit("add", {}, {other, grad})[0];
+      TensorId total = emit(ops::of(ops::Meaning::sum).name, {}, {other, grad})[0];
       d_.grad_[in(i)] = total;
     }
   }
@@ -123,7 +123,7 @@ class Context : public ops::GradContext {
 void Differentiator::run() {
   // Nodes backwards, each from the gradients of its outputs to those of its inputs, if any of its
   // outputs has one. A gradient that several nodes contribute to is summed as they come (by an
-  // accumulating op, or an add); those of a parameter are kept apart, one per use.
+  // accumulating op, or the op that sums); those of a parameter are kept apart, one per use.
   NodeId forward = static_cast<NodeId>(graph_.nodes.size());
   for (NodeId id = forward; id-- > 0;) {
     const graph::Node& node = graph_.nodes[id];
@@ -154,8 +154,8 @@ TensorId sum_up(Graph& graph, size_t grad) {
   const int32_t layer = graph.tensor(parts.param).layer;
   TensorId sum = parts.contributions[0];
   for (size_t i = 1; i < parts.contributions.size(); ++i) {
-    sum = ops::apply(graph, "add", {}, {sum, parts.contributions[i]}, name, layer,
-                     Phase::optimizer)[0];
+    sum = ops::apply(graph, ops::of(ops::Meaning::sum).name, {}, {sum, parts.contributions[i]},
+                     name, layer, Phase::optimizer)[0];
   }
   graph.grads[grad].total = sum;
   return sum;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "base/error.h"
@@ -23,6 +24,7 @@ struct Registry {
   std::vector<Op> ops;
   std::vector<const Op*> pointers;
   std::map<std::string, const Op*, std::less<>> by_name;
+  std::array<const Op*, place_of(Meaning::empty) + 1> by_meaning = {};
   Registry() {
 #define HOCKET_OP_FILE(file) register_##file(ops);
 #include "ops/ops.inc"
@@ -30,6 +32,10 @@ struct Registry {
     for (const Op& op : ops) {
       pointers.push_back(&op);
       HOCKET_CHECK(by_name.emplace(op.name, &op).second, "op {} is listed twice", op.name);
+      if (op.meaning == Meaning::application) continue;
+      const Op*& known = by_meaning[place_of(op.meaning)];
+      HOCKET_CHECK(known == nullptr, "ops {} and {} mean the same", known->name, op.name);
+      known = &op;
     }
   }
 };
@@ -151,6 +157,12 @@ const Op& find(std::string_view name) {
     known += (known.empty() ? "" : ", ") + op->name;
   }
   fail("ops", "unknown op '{}'; expected one of {}", name, known);
+}
+
+const Op& of(Meaning meaning) {
+  const Op* const op = registry().by_meaning[place_of(meaning)];
+  HOCKET_CHECK(op != nullptr, "no op stands for meaning {}", place_of(meaning));
+  return *op;
 }
 
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,

@@ -66,9 +66,14 @@ enum class Family : uint8_t {
 };
 const char* to_string(Family family);
 
-/// How an op is read as a term of the check: a sum of its inputs, its input unchanged, the empty
-/// sum, or an application that means itself.
-enum class Meaning : uint8_t { application, sum, identity, empty };
+/// How an op is read as a term of the check. An application means itself; of every other meaning
+/// there is one op, which whoever needs it takes by its meaning (`of`).
+enum class Meaning : uint8_t {
+  application,
+  sum,       ///< of its two inputs
+  identity,  ///< its one input, unchanged
+  empty,     ///< the sum of nothing: no inputs, attribute `type` says the type of the output
+};
 
 /// Which outputs of an op that routes tokens to experts are what; none if `counts` is negative.
 struct Routing {
@@ -199,6 +204,7 @@ int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const
 
 const Op& find(std::string_view name);  ///< throws Error naming the nearest op
 const Op* find_or_null(std::string_view name);
+const Op& of(Meaning meaning);  ///< the op of a meaning other than application
 const std::vector<const Op*>& all();
 
 /// All legal signatures on one axis for operands of these ranks, replicated first. Accumulators

@@ -116,6 +116,8 @@ class StageLowering {
   bool runs_here(const graph::Node& node) const;
   void gather_norms(const graph::Node& clip, List& list);
   TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
+  TaskTemplate make_local(ops::Meaning meaning, graph::Attrs attrs, std::vector<ValueId> in,
+                          ValueId out, Phase phase, int32_t layer);
   Kind communication_kind(const comm::Op& op, graph::Attrs attrs, const std::vector<ValueId>& in,
                           const std::vector<ValueId>& out) const;
   TaskTemplate& add_communication(const comm::Op& op, graph::Attrs attrs, const Group& group,
@@ -249,6 +251,22 @@ TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t laye
   made.task.phase = phase;
   made.task.layer = layer;
   made.task.segment = segment(layer, phase);
+  return made;
+}
+
+/// A task that no node of the graph asks for: what it means is all there is to it.
+TaskTemplate StageLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
+                                       std::vector<ValueId> in, ValueId out, Phase phase,
+                                       int32_t layer) {
+  const ops::Op& op = ops::of(meaning);
+  Kind kind{.op = op.name, .attrs = std::move(attrs), .in = {}, .out = {out_.values[out].type}};
+  for (ValueId input : in) {
+    kind.in.push_back(out_.values[input].type);
+  }
+  set_cost(&kind, op, 0);
+  TaskTemplate made = make(std::move(kind), Lane::compute, phase, layer);
+  made.in = std::move(in);
+  made.out = {out};
   return made;
 }
 
@@ -558,11 +576,11 @@ std::vector<int32_t> StageLowering::holders(TensorId param) const {
 /// ranks, in this order, so that the bits do not depend on the pipeline.
 void StageLowering::emit_grads() {
   // For each parameter with uses on this stage, what happens to its accumulators when the last
-  // micro-batch has added to them: the uses are summed (`add`, in the order of uses, under the
-  // name that autodiff gave the sum), then the stages that share the parameter (tied embeddings)
-  // sum over `pp`, then the sum is brought to the layout of the parameter, which sums over the
-  // data-parallel ranks. The tasks are kept apart per parameter: the stamper places them as soon as
-  // the contributions are complete.
+  // micro-batch has added to them: the uses are summed (in their order, under the name that
+  // autodiff gave the sum), then the stages that share the parameter (tied embeddings) sum over
+  // `pp`, then the sum is brought to the layout of the parameter, which sums over the data-parallel
+  // ranks. The tasks are kept apart per parameter: the stamper places them as soon as the
+  // contributions are complete.
   in_step_ = true;
   for (const auto& grad : graph_.grads) {
     GradReduction reduction;
@@ -578,14 +596,9 @@ void StageLowering::emit_grads() {
     HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
     ValueId sum = reduction.contributions[0];
     for (size_t i = 1; i < reduction.contributions.size(); ++i) {
-      Value value = out_.values[sum];
-      ValueId next = add_value(total, value.layout, Value::Life::step);
-      Kind kind{.op = "add", .attrs = {}, .in = {value.type, value.type}, .out = {value.type}};
-      set_cost(&kind, ops::find("add"), 0);
-      TaskTemplate made = make(std::move(kind), Lane::compute, Phase::grad, param.layer);
-      made.in = {sum, reduction.contributions[i]};
-      made.out = {next};
-      list.push_back(std::move(made));
+      ValueId next = add_value(total, out_.values[sum].layout, Value::Life::step);
+      list.push_back(make_local(ops::Meaning::sum, {}, {sum, reduction.contributions[i]}, next,
+                                Phase::grad, param.layer));
       sum = next;
     }
     std::vector<int32_t> stages = holders(grad.param);
@@ -631,12 +644,8 @@ void StageLowering::gather_norms(const graph::Node& clip, List& list) {
     ValueId value = find(id, Layout{});
     if (value == kNone) {
       value = add_value(id, Layout{}, Value::Life::step);
-      const TensorType& type = out_.values[value].type;
-      Kind kind{.op = "zero", .attrs = {{"type", to_string(type)}}, .in = {}, .out = {type}};
-      set_cost(&kind, ops::find("zero"), 0);
-      TaskTemplate made = make(std::move(kind), Lane::compute, Phase::grad, 0);
-      made.out = {value};
-      list.push_back(std::move(made));
+      list.push_back(make_local(ops::Meaning::empty, {{"type", to_string(out_.values[value].type)}},
+                                {}, value, Phase::grad, 0));
     }
     in.push_back(value);
     std::erase(values_of_[id], value);
@@ -713,12 +722,8 @@ void StageLowering::protect_shared(List& list) {
       if (last_read[taken] <= static_cast<int64_t>(i) && !value.output) continue;
       ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
       values_of_[value.tensor].pop_back();
-      Kind kind{.op = "copy", .attrs = {}, .in = {value.type}, .out = {value.type}};
-      set_cost(&kind, ops::find("copy"), 0);
-      TaskTemplate copying = make(std::move(kind), Lane::compute, made.task.phase, made.task.layer);
-      copying.in = {taken};
-      copying.out = {copy};
-      result.push_back(std::move(copying));
+      result.push_back(
+          make_local(ops::Meaning::identity, {}, {taken}, copy, made.task.phase, made.task.layer));
       taken = copy;
     }
     result.push_back(std::move(made));

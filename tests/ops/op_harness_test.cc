@@ -478,6 +478,37 @@ INSTANTIATE_TEST_SUITE_P(Ops, OpWithAccumulators, testing::ValuesIn(ops_that(has
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Ops, OpWithGradient, testing::ValuesIn(ops_that(has_gradient)), name_of);
 
+/// Of two values, of one, of none: each of these meanings is the sum of the op's inputs.
+TEST(OpsByMeaning, TheySumTheirInputs) {
+  struct Case {
+    ops::Meaning meaning;
+    size_t num_inputs;
+  };
+  for (const Case& c : {Case{ops::Meaning::sum, 2}, Case{ops::Meaning::identity, 1},
+                        Case{ops::Meaning::empty, 0}}) {
+    const Op& op = ops::of(c.meaning);
+    EXPECT_EQ(op.meaning, c.meaning) << op.name;
+    for (const Sample& s : op.samples()) {
+      const Problem p = make(op, s, 1);
+      SCOPED_TRACE(p.name);
+      ASSERT_EQ(p.inputs().size(), c.num_inputs);
+      const std::vector<Value> out = apply(op, p.attrs, p.inputs());
+      ASSERT_EQ(out.size(), 1u);
+      std::vector<double> want(static_cast<size_t>(out[0].type.numel()), 0.0);
+      for (const Value& in : p.inputs()) {
+        ASSERT_EQ(in.type, out[0].type);
+        for (size_t i = 0; i < want.size(); ++i) {
+          want[i] += in.v[i];
+        }
+      }
+      EXPECT_EQ(out[0].v, want);
+    }
+  }
+  const TensorType type{DType::f32, {3, 2}};
+  const Attrs attrs{{"type", to_string(type)}};
+  EXPECT_EQ(ops::of(ops::Meaning::empty).infer(attrs, {}), std::vector{type});
+}
+
 /// No case is passed over in silence: these ops have no such property. An op without a gradient of
 /// its own is the backward of another (and covered through it), works on integers, or runs outside
 /// the loss.

@@ -389,7 +389,7 @@ class Eager : public ops::GradContext {
   void add_grad(int i, graph::TensorId grad) override {
     if (!needs(i)) return;
     graph::TensorId& sum = grad_.at(static_cast<size_t>(i));
-    sum = sum == graph::kNone ? grad : run("add", {}, {sum, grad}, {})[0];
+    sum = sum == graph::kNone ? grad : run(ops::of(ops::Meaning::sum).name, {}, {sum, grad}, {})[0];
   }
 
   Gradient result() const {
