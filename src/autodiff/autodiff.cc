@@ -5,11 +5,13 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "graph/inputs.h"
+#include "graph/names.h"
 #include "ops/build.h"
 #include "ops/op.h"
 
 namespace hocket::autodiff {
+
+namespace names = graph::names;
 
 using graph::Graph;
 using graph::kNone;
@@ -141,8 +143,8 @@ void Differentiator::run() {
     if (uses.empty()) continue;
     graph_.grads.push_back({static_cast<TensorId>(i), uses, uses.size() == 1 ? uses[0] : kNone});
     for (size_t k = 0; k < uses.size(); ++k) {
-      graph_.tensors[uses[k]].name =
-          "grad." + graph_.tensors[i].name + (uses.size() > 1 ? "#" + std::to_string(k) : "");
+      graph_.tensors[uses[k]].name = names::kGradOf + graph_.tensors[i].name +
+                                     (uses.size() > 1 ? "#" + std::to_string(k) : "");
     }
   }
 }
@@ -150,7 +152,7 @@ void Differentiator::run() {
 /// Sums a parameter's contributions, in the order of use, by optimizer-phase nodes.
 TensorId sum_up(Graph& graph, size_t grad) {
   const graph::ParamGrad& parts = graph.grads[grad];
-  const std::string name = "grad." + graph.tensor(parts.param).name;
+  const std::string name = names::kGradOf + graph.tensor(parts.param).name;
   const int32_t layer = graph.tensor(parts.param).layer;
   TensorId sum = parts.contributions[0];
   for (size_t i = 1; i < parts.contributions.size(); ++i) {
@@ -198,9 +200,9 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
   }
   auto clip = ops::apply(graph, "clip_coef", {{"max_norm", config.max_norm}}, squares, "clip_coef",
                          graph::kEveryStage, Phase::optimizer);
-  graph.tensors[clip[1]].name = "grad_norm";
+  graph.tensors[clip[1]].name = names::kGradNorm;
   graph.outputs.push_back(clip[1]);
-  TensorId hyper = graph.input(graph::inputs::kHyper, {graph::DType::f64, {3}}, true);
+  TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {3}}, true);
   for (size_t i = 0; i < params.size(); ++i) {
     const graph::Tensor param = graph.tensor(params[i]);
     const auto state = [&](const char* prefix) {
@@ -210,8 +212,8 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
       tensor.init = {graph::Init::Kind::constant, 0.0};
       return graph.add_tensor(tensor);
     };
-    const TensorId mean = state("exp_avg.");
-    const TensorId mean_square = state("exp_avg_sq.");
+    const TensorId mean = state(names::kExpAvgOf);
+    const TensorId mean_square = state(names::kExpAvgSqOf);
     graph::Attrs attrs{{"beta1", config.beta1},
                        {"beta2", config.beta2},
                        {"eps", config.eps},

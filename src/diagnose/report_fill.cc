@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "graph/names.h"
 
 namespace hocket::diagnose {
 namespace {
@@ -289,7 +290,8 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
   for (size_t b = 0; b < cls.buffers.size(); ++b) {
     const program::Buffer& buffer = cls.buffers[b];
     if (buffer.kind == BufferKind::persistent) {
-      persistent[buffer.name.starts_with("exp_avg") ? "optimizer state" : "parameters"] +=
+      persistent[graph::names::is_optimizer_state(buffer.name) ? "optimizer state"
+                                                               : "parameters"] +=
           program::whole_pages(planned_bytes(buffer));
       continue;
     }

@@ -7,17 +7,17 @@
 
 #include "base/error.h"
 #include "engine/params.h"
-#include "graph/inputs.h"
+#include "graph/names.h"
 
 namespace hocket::engine {
 
 namespace {
 
-namespace inputs = graph::inputs;
+namespace names = graph::names;
 
 /// Tokens of a micro-batch over all ranks; 0 for a program that reads none (made by hand).
 int64_t tokens_per_micro_batch(const Compiled& compiled) {
-  const graph::TensorId id = compiled.reference.find(inputs::kTokens);
+  const graph::TensorId id = compiled.reference.find(names::kTokens);
   return id == graph::kNone ? 0 : compiled.reference.tensor(id).type.numel();
 }
 
@@ -75,13 +75,13 @@ void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::E
                micro_batches, per_micro_batch);
   for (int32_t m = 0; m < micro_batches; ++m) {
     const int64_t at = m * per_micro_batch;
-    feed_input(inputs::kTokens, m, batch.tokens.data() + at, compiled, rank, executor);
-    feed_input(inputs::kTargets, m, batch.targets.data() + at, compiled, rank, executor);
-    feed_input(inputs::kPositions, m, batch.positions.data() + at, compiled, rank, executor);
+    feed_input(names::kTokens, m, batch.tokens.data() + at, compiled, rank, executor);
+    feed_input(names::kTargets, m, batch.targets.data() + at, compiled, rank, executor);
+    feed_input(names::kPositions, m, batch.positions.data() + at, compiled, rank, executor);
   }
   const double hyper[3] = {batch.hyper.lr, batch.hyper.bias1, batch.hyper.bias2};
-  feed_input(inputs::kLossScale, program::kNone, &batch.loss_scale, compiled, rank, executor);
-  feed_input(inputs::kHyper, program::kNone, hyper, compiled, rank, executor);
+  feed_input(names::kLossScale, program::kNone, &batch.loss_scale, compiled, rank, executor);
+  feed_input(names::kHyper, program::kNone, hyper, compiled, rank, executor);
 }
 
 }  // namespace hocket::engine

@@ -38,7 +38,7 @@ struct BuildOptions {
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_cache` and
 /// `….attn.v_cache` [S,G,d].
 /// losses: "loss" first, then "moe.balance.<layer>". outputs: "logits"; in training
-/// "moe.counts.<layer>".
+/// "moe.counts.<layer>" (graph/names.h has those that the host asks for).
 /// Initial values: matrices normal(0, initializer_range), the two projections per block that write
 /// to the residual stream times 1/sqrt(2L) (Radford et al. 2019, GPT-2), norms 1.
 graph::Graph build(const ModelConfig& config, const BuildOptions& options);

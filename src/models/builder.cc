@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "graph/inputs.h"
+#include "graph/names.h"
 #include "models/family.h"
 #include "ops/build.h"
 
@@ -19,7 +19,7 @@ using graph::TensorKind;
 
 namespace {
 
-namespace inputs = graph::inputs;
+namespace names = graph::names;
 
 constexpr Init kOnes{Init::Kind::constant, 1};
 constexpr int64_t kMaxTokens = int64_t{1} << 27;
@@ -108,8 +108,8 @@ Init Builder::matrix_init(bool residual) const {
 
 void Builder::build() {
   const Family& family = family_of(config_);
-  tokens_ = input(inputs::kTokens, DType::i32, options_.tokens);
-  positions_ = input(inputs::kPositions, DType::i32, options_.tokens);
+  tokens_ = input(names::kTokens, DType::i32, options_.tokens);
+  positions_ = input(names::kPositions, DType::i32, options_.tokens);
   const Dims table{config_.vocab_size, config_.hidden_size};
   embedding_ = plain("model.embed_tokens.weight", table, -1, matrix_init(), table);
   if (config_.tie_word_embeddings && collect_weights_) {
@@ -135,11 +135,12 @@ void Builder::head(TensorId hidden) {
                               ? embedding_
                               : plain("lm_head.weight", table, last, matrix_init(), table);
   if (options_.mode != Mode::train) {
-    graph_.outputs.push_back(ops::apply(graph_, "linear", {}, {normed, weight}, "logits", last)[0]);
+    graph_.outputs.push_back(
+        ops::apply(graph_, "linear", {}, {normed, weight}, names::kLogits, last)[0]);
     return;
   }
-  const TensorId targets = input(inputs::kTargets, DType::i32, options_.tokens);
-  const TensorId scale = input(inputs::kLossScale, DType::f64, 1, true);
+  const TensorId targets = input(names::kTargets, DType::i32, options_.tokens);
+  const TensorId scale = input(names::kLossScale, DType::f64, 1, true);
   const Attrs attrs{{"grad", int64_t{options_.grad ? 1 : 0}}};
   graph_.losses.push_back(ops::apply(graph_, "linear_cross_entropy", attrs,
                                      {normed, weight, targets, scale}, "loss", last)[0]);
@@ -258,8 +259,9 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
   const TensorId weights = route[0];
   const TensorId ids = route[1];
   const TensorId psum = route[3];
-  const std::vector<TensorId> plan = ops::apply(graph_, "route_plan", {{"num_experts", E}}, {ids},
-                                                fmt::format("moe.counts.{}", layer), layer);
+  const std::vector<TensorId> plan =
+      ops::apply(graph_, "route_plan", {{"num_experts", E}}, {ids},
+                 fmt::format("{}{}", names::kCountsOf, layer), layer);
   const TensorId counts = plan[0];
   const TensorId row_of = plan[1];
   graph_.tensors[row_of].name = prefix(layer) + "mlp.row_of";

@@ -12,6 +12,7 @@
 #include "base/math.h"
 #include "engine/batch.h"
 #include "engine/params.h"
+#include "graph/names.h"
 
 namespace hocket::train {
 
@@ -148,7 +149,8 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
   for (size_t i = 0; i < ids.size(); ++i) {
     const int64_t per = run.plan.dp, row = static_cast<int64_t>(i) % per;
     if (row == 0) {
-      raw = session.collect("logits", static_cast<int32_t>(i) / static_cast<int32_t>(per));
+      raw = session.collect(graph::names::kLogits,
+                            static_cast<int32_t>(i) / static_cast<int32_t>(per));
     }
     std::vector<float> out(ids[i].size() * static_cast<size_t>(vocab));
     const int64_t begin = row * batch.seq_len * vocab;
@@ -176,7 +178,7 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
   gradients.loss = session.loss();
   for (const auto& grad : session.graph().grads) {
     const graph::Tensor& param = session.graph().tensor(grad.param);
-    gradients.grads.push_back({param, session.collect("grad." + param.name)});
+    gradients.grads.push_back({param, session.collect(graph::names::kGradOf + param.name)});
   }
   return gradients;
 }

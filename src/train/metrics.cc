@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/text.h"
+#include "graph/names.h"
 
 namespace hocket::train {
 
@@ -34,7 +35,7 @@ std::vector<LayerLoad> expert_load(const engine::Session& session) {
   std::vector<LayerLoad> load;
   for (graph::TensorId id : session.graph().outputs) {
     const graph::Tensor& tensor = session.graph().tensor(id);
-    if (tensor.name.rfind("moe.counts.", 0) != 0) continue;
+    if (!tensor.name.starts_with(graph::names::kCountsOf)) continue;
     std::vector<int64_t> sum(static_cast<size_t>(tensor.type.numel()), 0);
     for (int32_t m = 0; m < session.program().num_micro_batches; ++m) {
       const auto part = session.collect_as<int64_t>(tensor.name, m);

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "engine/params.h"
+#include "graph/names.h"
 #include "program/memory.h"
 
 namespace hocket::train {
@@ -114,7 +115,7 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
   }
   session.feed(batch);
   session.step();
-  const std::vector<std::byte> raw = session.collect("logits", 0);
+  const std::vector<std::byte> raw = session.collect(graph::names::kLogits, 0);
   const size_t vocab = static_cast<size_t>(run.model.vocab_size);
   const size_t last = static_cast<size_t>(count - 1) * vocab;
   std::vector<double> logits(vocab);

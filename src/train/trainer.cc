@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/folder_lock.h"
 #include "base/log.h"
+#include "graph/names.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/metrics.h"
@@ -181,7 +182,7 @@ void Trainer::one_step(int64_t step) {
   session_->step();
   metrics.loss = session_->loss();
   metrics.step_s = seconds_since(begin);
-  metrics.grad_norm = session_->collect_as<double>("grad_norm")[0];
+  metrics.grad_norm = session_->collect_as<double>(graph::names::kGradNorm)[0];
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) {
     fail_run("train", "step {}: loss {} and gradient norm {}; {}; try a lower train.lr", step,
              metrics.loss, metrics.grad_norm, saver_.last_or_none(" is intact"));

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of the tensors that the host meets by name: who writes a graph gives them, who feeds a step
+// or reads it back asks for them. Those that end in a dot go on with what they belong to.
+#pragma once
+
+#include <string_view>
+
+namespace hocket::graph::names {
+
+// Inputs, made by models and autodiff, filled from an engine::Batch.
+inline constexpr const char* kTokens = "tokens";         ///< i32[T], per micro-batch
+inline constexpr const char* kTargets = "targets";       ///< i32[T], per micro-batch; < 0: none
+inline constexpr const char* kPositions = "positions";   ///< i32[T], per micro-batch
+inline constexpr const char* kLossScale = "loss_scale";  ///< f64[1], per step
+inline constexpr const char* kHyper = "hyper";           ///< f64[3], per step: see engine::Hyper
+
+// Outputs.
+inline constexpr const char* kLogits = "logits";         ///< [T,V], per micro-batch
+inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping
+inline constexpr const char* kGradOf = "grad.";          ///< of a parameter, per step
+inline constexpr const char* kCountsOf = "moe.counts.";  ///< of a layer: i64[E], per micro-batch
+
+// States of the optimizer, of a parameter and its shape: means of the gradient and of its square.
+inline constexpr const char* kExpAvgOf = "exp_avg.";
+inline constexpr const char* kExpAvgSqOf = "exp_avg_sq.";
+
+/// True of a state that the optimizer keeps.
+constexpr bool is_optimizer_state(std::string_view name) {
+  return name.starts_with(kExpAvgOf) || name.starts_with(kExpAvgSqOf);
+}
+
+}  // namespace hocket::graph::names
