@@ -77,7 +77,6 @@ class StageLowering {
         }
       }
     }
-    name_layer_kinds();
   }
 
   StageTemplate run(bool split_backward);
@@ -95,8 +94,6 @@ class StageLowering {
   int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
 
   void find_gradient_sums();
-  void name_layer_kinds();
-  int32_t segment(int32_t layer, Phase phase);
   Lane comm_lane(program::GroupId group);
   Lane peer_lane(int32_t peer, comm::Role role);
 
@@ -148,7 +145,6 @@ class StageLowering {
   std::vector<ValueId> sizes_of_;     // per counts tensor
   std::map<program::GroupId, Lane> group_lane_;
   std::map<int32_t, bool> peer_leaves_node_;  // by offset along the stages
-  std::vector<std::string> layer_kind_;
   bool in_step_ = false;
 };
 
@@ -172,29 +168,6 @@ void StageLowering::find_gradient_sums() {
     sums_gradients_[producer] = true;
     open.insert(open.end(), node.in.begin(), node.in.end());
   }
-}
-
-void StageLowering::name_layer_kinds() {
-  layer_kind_.assign(graph_.num_layers + 2, "dense");
-  layer_kind_.front() = "embedding";
-  layer_kind_.back() = "head";
-  for (const graph::Node& node : graph_.nodes) {
-    const bool routes = ops::find(node.op).routing.counts >= 0;
-    if (routes && node.layer >= 0) {
-      layer_kind_[node.layer + 1] = "moe";
-    }
-  }
-}
-
-int32_t StageLowering::segment(int32_t layer, Phase phase) {
-  std::string name =
-      fmt::format("stage{}/{}/{}", stage_, phase >= Phase::grad ? "step" : layer_kind_[layer + 1],
-                  to_string(phase));
-  for (size_t i = 0; i < program_.segments.size(); ++i) {
-    if (program_.segments[i].name == name) return static_cast<int32_t>(i);
-  }
-  program_.segments.push_back({name});
-  return static_cast<int32_t>(program_.segments.size() - 1);
 }
 
 Lane StageLowering::comm_lane(program::GroupId group) {
@@ -250,7 +223,6 @@ TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t laye
   made.task.lane = lane;
   made.task.phase = phase;
   made.task.layer = layer;
-  made.task.segment = segment(layer, phase);
   return made;
 }
 

@@ -211,8 +211,6 @@ class Parser {
         return program.kinds.size();
       case Ref::group:
         return program.groups.size();
-      case Ref::segment:
-        return program.segments.size();
       case Ref::axis:
         return program.mesh.axes.size();
       case Ref::buffer:
@@ -316,8 +314,6 @@ void Parser::line(std::string_view raw) {
     program.kinds.back().communication = comm::find(program.kinds.back().op);
   } else if (what == "group") {
     numbered(words, what, "", &program.groups);
-  } else if (what == "segment") {
-    numbered(words, what, "", &program.segments);
   } else if (what == "class") {
     RankClass cls;
     fields(words, &cls);

@@ -105,7 +105,6 @@ struct Task {
   Phase phase = Phase::forward;
   int32_t micro_batch = kNone;
   int32_t layer = kNone;
-  int32_t segment = kNone;
   OutputSet accumulate;  ///< outputs that are added to
   bool recompute = false;
   std::vector<BufferId> in, out;
@@ -123,7 +122,6 @@ struct Task {
     visit(Field("kind").word().refers_to(Ref::kind), &Task::kind);
     visit(Field("mb").label(), &Task::micro_batch);
     visit(Field("layer").always().label(), &Task::layer);
-    visit(Field("segment").refers_to(Ref::segment).label(), &Task::segment);
     visit(Field("in").refers_to(Ref::buffer), &Task::in);
     visit(Field("out").refers_to(Ref::buffer), &Task::out);
     visit(Field("acc"), &Task::accumulate);
@@ -193,17 +191,6 @@ struct RankClass {
   }
 };
 
-/// A piece of lowering, built once and stamped per layer and micro-batch.
-struct Segment {
-  std::string name;  ///< "stage0/dense/forward"
-  bool operator==(const Segment&) const = default;
-
-  template <class Visitor>
-  static constexpr void fields(Visitor&& visit) {
-    visit(Field("name").word(), &Segment::name);
-  }
-};
-
 /// Where each kind stands in Program::kinds, by all its fields. Kept by Program::intern.
 class KindIndex {
  public:
@@ -225,7 +212,6 @@ struct Program {
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
   std::vector<Kind> kinds;
   std::vector<Group> groups;
-  std::vector<Segment> segments;
   std::vector<RankClass> classes;  ///< class c = pipeline stage c
   KindIndex kind_index;
 
@@ -261,7 +247,6 @@ struct Program {
     visit(Field("axis"), &Program::mesh);
     visit(Field("kind"), &Program::kinds);
     visit(Field("group"), &Program::groups);
-    visit(Field("segment").label(), &Program::segments);
     visit(Field("class"), &Program::classes);
     visit(Field("").cache(), &Program::kind_index);
   }
@@ -279,8 +264,8 @@ std::string identity(const Program& program, const Buffer& buffer);
 std::string identity(const Program& program, const Kind& kind);
 
 /// Hash of everything that decides what the program does: all fields but labels (origin, logical,
-/// coordinates of tasks, names of classes and segments, layouts of step buffers, the
-/// configuration's text). Two programs of one hash do the same.
+/// coordinates of tasks, names of classes, layouts of step buffers, the configuration's text). Two
+/// programs of one hash do the same.
 Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, ClassId cls);
 

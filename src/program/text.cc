@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text form of a program, printed: one line per kind, group, segment, buffer and task, each
-// with the fields that its struct names (program/field.h). src/program/parse.cc reads it back.
+// The text form of a program, printed: one line per kind, group, buffer and task, each with the
+// fields that its struct names (program/field.h). src/program/parse.cc reads it back.
 #include "program/text.h"
 
 #include <fmt/format.h>
@@ -144,8 +144,6 @@ class Line {
         values_.text("(");
         fields(program_.groups[id]);
         return values_.text(" )");
-      case Ref::segment:
-        return values_.text(program_.segments[id].name);
       case Ref::axis:
         return values_.text(program_.mesh.axes[id].name);
       default:

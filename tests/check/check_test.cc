@@ -89,7 +89,7 @@ TEST(Check, LabelsPlayNoPart) {
       // Coordinates only help to choose words.
       for (program::RankClass& cls : bare.classes) {
         for (program::Task& t : cls.tasks) {
-          t.micro_batch = t.layer = t.segment = program::kNone;
+          t.micro_batch = t.layer = program::kNone;
           t.phase = program::Phase::forward;
           t.recompute = false;
         }

@@ -72,8 +72,6 @@ class Changer {
         return program_.kinds.size();
       case Ref::group:
         return program_.groups.size();
-      case Ref::segment:
-        return program_.segments.size();
       case Ref::axis:
         return program_.mesh.axes.size();
       default:
@@ -131,8 +129,6 @@ void every_change(const Program& good, const std::function<void(const Change&)>&
       "kind", good, [](Program& p) -> Kind& { return p.kinds[2]; }, visit);
   each_change<Group>(
       "group", good, [](Program& p) -> Group& { return p.groups[0]; }, visit);
-  each_change<Segment>(
-      "segment", good, [](Program& p) -> Segment& { return p.segments[0]; }, visit);
   each_change<RankClass>(
       "class", good, [](Program& p) -> RankClass& { return p.classes[1]; }, visit);
   each_change<Buffer>("step buffer", good, buffer(BufferKind::step), visit);
@@ -169,12 +165,12 @@ TEST(ProgramFields, AllButLabelsAreInTheHash) {
     }
   });
   // A field joins this list by being marked as a label, never by being forgotten.
-  const std::set<std::string> expected = {
-      "program.config",     "program.layers",     "segment.name",    "class.name",
-      "step buffer.tensor", "step buffer.layout", "parameter.tensor"};
+  const std::set<std::string> expected = {"program.config",     "program.layers",
+                                          "class.name",         "step buffer.tensor",
+                                          "step buffer.layout", "parameter.tensor"};
   std::set<std::string> all = expected;
   for (const char* op : {"linear", "all_reduce", "recv"}) {
-    for (const char* field : {"phase", "mb", "layer", "segment", "recompute", "node"}) {
+    for (const char* field : {"phase", "mb", "layer", "recompute", "node"}) {
       all.insert(std::string("task ") + op + "." + field);
     }
   }

@@ -134,7 +134,6 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
   expect(with(text, "buffer 0 ", "buffer 0", "buffer 3"), "buffer 3 stands where 0 is expected");
   expect(with(text, "kind k0 ", "k0", "k7"), "kind 7 stands where 0 is expected");
   expect(with(text, "task 0 ", " layer=", " group=-4 layer="), "group -4 does not exist");
-  expect(with(text, "task 0 ", " layer=", " segment=99 segment2="), "segment 99 does not exist");
   expect(with(text, "task 0 ", " layer=", " axis=-3 layer="), "axis -3 does not exist");
   expect(with(text, "task 0 ", " layer=", " layer=z"), "is not a number");
   expect(with(text, "micro_batches", "micro_batches ", "micro_batches -"), "micro_batches");
