@@ -202,7 +202,7 @@ Cost cost_of(const Op& op, const Call& call);
 int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,
                         std::span<const TensorType> out);
 
-const Op& find(std::string_view name);  ///< throws Error naming the nearest op
+const Op& find(std::string_view name);  ///< throws Error that lists all ops
 const Op* find_or_null(std::string_view name);
 const Op& of(Meaning meaning);  ///< the op of a meaning other than application
 const std::vector<const Op*>& all();
