@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <type_traits>
 #include <utility>
 
@@ -94,6 +95,12 @@ class Id {
  private:
   int32_t place_ = 0;
 };
+
+/// Printed as its number, kNone as -1.
+template <class Of>
+std::ostream& operator<<(std::ostream& out, Id<Of> id) {
+  return out << id.value();
+}
 
 /// The place of an enum's value in a table that has an entry for each.
 template <class Enum>

@@ -90,12 +90,4 @@ double Session::loss() const {
   return collect_as<double>(graph().tensor(graph().losses.at(0)).name)[0];
 }
 
-double Session::total_loss() const {
-  double sum = 0;
-  for (graph::TensorId id : graph().losses) {
-    sum += collect_as<double>(graph().tensor(id).name)[0];
-  }
-  return sum;
-}
-
 }  // namespace hocket::engine

@@ -44,8 +44,7 @@ class Session {
     const T* data = reinterpret_cast<const T*>(raw.data());
     return std::vector<T>(data, data + raw.size() / sizeof(T));
   }
-  /// Sum of all losses of the step, and the first one (without balance losses) alone.
-  double total_loss() const;
+  /// The first loss of the step: that of the text, without balance losses.
   double loss() const;
   void step() { run_->step(); }
   /// Gives back all memory but the persistent tensors. Nothing can be fed, run or collected after

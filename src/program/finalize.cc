@@ -12,13 +12,13 @@
 
 namespace hocket::program {
 
-namespace {
-
 void merge(Clock& into, const Clock& other) {
-  for (int lane = 0; lane < kNumLanes; ++lane) {
+  for (size_t lane = 0; lane < into.size(); ++lane) {
     into[lane] = std::max(into[lane], other[lane]);
   }
 }
+
+namespace {
 
 Clock before_everything() {
   Clock clock;

@@ -12,6 +12,9 @@ namespace hocket::program {
 /// Position in every lane up to which tasks are known to have finished (-1: none).
 using Clock = std::array<int32_t, kNumLanes>;
 
+/// What either knows to have finished.
+void merge(Clock& into, const Clock& other);
+
 /// Adds to every task the dependencies on tasks of other lanes that its buffers ask for (read after
 /// write, write after read, write after write), beyond those already there, and drops those that
 /// others imply. Needs tasks in an order that respects data flow.

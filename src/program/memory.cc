@@ -115,12 +115,6 @@ struct Timing {
   std::vector<int32_t> position;
 };
 
-void merge(Clock& into, const Clock& other) {
-  for (size_t lane = 0; lane < into.size(); ++lane) {
-    into[lane] = std::max(into[lane], other[lane]);
-  }
-}
-
 /// True if dependencies point backwards: only then are there clocks.
 bool is_ordered(const RankClass& cls) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {

@@ -6,6 +6,7 @@
 
 #include <concepts>
 #include <map>
+#include <sstream>
 #include <unordered_set>
 #include <vector>
 
@@ -60,6 +61,13 @@ TEST(Id, NoneLiesBeforeAllAndIndexesNothing) {
   EXPECT_LT(none, TableId(0));
   EXPECT_LT(none, size_t{0});  // as a number, not as an index
   EXPECT_EQ(SIZE_MAX, size_t{none});
+}
+
+TEST(Id, IsPrintedAsANumber) {
+  std::ostringstream out;
+  out << TableId(7) << ' ' << TableId(kNone);
+  EXPECT_EQ("7 -1", out.str());
+  EXPECT_EQ("7 -1", fmt::format("{} {}", TableId(7), TableId(kNone)));
 }
 
 TEST(Id, CountsAndCompares) {

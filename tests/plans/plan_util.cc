@@ -145,7 +145,11 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   for (int s = 0; s < steps; ++s) {
     session.feed(random_batch(session, run, s, c.seed));
     session.step();
-    out.losses.push_back(session.total_loss());
+    double loss = 0;
+    for (graph::TensorId id : session.graph().losses) {
+      loss += session.collect_as<double>(session.graph().tensor(id).name)[0];
+    }
+    out.losses.push_back(loss);
     out.norms.push_back(session.collect_as<double>("grad_norm")[0]);
   }
   for (const graph::Tensor& t : session.graph().tensors) {

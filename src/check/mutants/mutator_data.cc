@@ -70,7 +70,7 @@ bool Mutator::change_named() {
       }
       if (same.empty()) return false;
       const size_t other = same[random_.below(same.size())];
-      begin_buffer(class_id, buffer_id, "names exchanged with buffer " + std::to_string(other));
+      begin_buffer(class_id, buffer_id, fmt::format("names exchanged with buffer {}", other));
       begin_buffer(class_id, other, "");
       std::swap(buffer.name, buffers[other].name);
       std::swap(buffer.micro_batch, buffers[other].micro_batch);
