@@ -244,18 +244,37 @@ BaselineResult Trigram::evaluate(const TokenStream& held_out) const {
 
 namespace {
 
-// The held-out files, which must be those that were prepared.
-std::vector<std::string> held_out_files(const Dataset& dataset) {
+// What xz is to compress.
+struct HeldOut {
   std::vector<std::string> files;
+  int64_t bytes = 0;
+};
+
+// The held-out files, which must be those that were prepared.
+HeldOut held_out_files(const Dataset& dataset) {
+  HeldOut held_out;
   for (const Corpus::File& file : dataset.files()) {
     if (!file.valid) continue;
-    if (!file_exists(file.path) || hash128(read_file(file.path)) != file.hash) {
+    const std::string text = file_exists(file.path) ? read_file(file.path) : "";
+    if (text.empty() || hash128(text) != file.hash) {
       fail("baselines", "{} is gone or changed since `hocket data prepare`; try to prepare again",
            file.path);
     }
-    files.push_back(file.path);
+    held_out.files.push_back(file.path);
+    held_out.bytes += static_cast<int64_t>(text.size());
   }
-  return files;
+  return held_out;
+}
+
+// Of what xz made of all files. Error: one was cut or grew while they were compressed.
+double bits_per_byte_of(const HeldOut& held_out, const BaselineResult& compressed) {
+  if (compressed.bytes != held_out.bytes) {
+    fail("baselines",
+         "the held-out files changed while they were compressed: {} bytes were read; expected {}; "
+         "try to prepare again",
+         compressed.bytes, held_out.bytes);
+  }
+  return compressed.bits_per_byte();
 }
 
 // What baselines.json has of this data; nothing if it is not there, damaged, or of other data.
@@ -309,9 +328,9 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
     }
   };
   Baselines result;
-  std::vector<std::string> files;
+  HeldOut held_out;
   if (choice.xz) {
-    files = held_out_files(dataset);
+    held_out = held_out_files(dataset);
   }
   if (choice.trigram) {
     say("trigram: counting");
@@ -320,13 +339,15 @@ Baselines run_baselines(const Dataset& dataset, BaselineChoice choice,
     result.trigram = trigram.evaluate(*dataset.valid()).bits_per_byte();
   }
   if (choice.xz) {
-    result.xz_each = xz_each(files, [&](int64_t done) {
-                       say(fmt::format("xz -9e: {} of {} files", done, files.size()));
-                     }).bits_per_byte();
-    result.xz_one_piece =
-        xz_one_piece(files, [&](int64_t done) {
+    const std::vector<std::string>& files = held_out.files;
+    result.xz_each =
+        bits_per_byte_of(held_out, xz_each(files, [&](int64_t done) {
+                           say(fmt::format("xz -9e: {} of {} files", done, files.size()));
+                         }));
+    result.xz_one_piece = bits_per_byte_of(
+        held_out, xz_one_piece(files, [&](int64_t done) {
           say(fmt::format("xz -9e in one piece: {} of {} files", done, files.size()));
-        }).bits_per_byte();
+        }));
   }
   return result;
 }

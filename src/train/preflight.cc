@@ -73,28 +73,6 @@ std::string summary_of(const engine::Run& run, const char* what, const check::Ve
       human_time(verdict.seconds));
 }
 
-/// The static check of the training's program, with the memory of the evaluation (null: there is
-/// none) beside it, and of the evaluation's. Error: what it refuses, and why.
-void prove(const engine::Run& run, const engine::Compiled& compiled,
-           const engine::Compiled* evaluation, Prediction& result) {
-  check::CheckOptions options;
-  for (const program::Memory& memory : result.memory) {
-    options.evaluation.push_back(memory.evaluation);
-  }
-  if (run.config.cluster.memory_budget) {
-    options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
-    options.budget_from = "cluster.memory_budget";
-  }
-  const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
-  result.certificate = verdict.certificate;
-  result.check_summary = summary_of(run, "program", verdict);
-  tell("check", result.check_summary);
-  if (evaluation != nullptr) {
-    tell("", "evaluation: " + summary_of(run, "program of the evaluation",
-                                         check::check(evaluation->program, evaluation->reference)));
-  }
-}
-
 /// The step's time from timings of its own tasks on this machine, and the timeline that it is of.
 void simulate(const engine::Run& run, const engine::Compiled& compiled,
               const std::shared_ptr<kernels::Backend>& backend,
@@ -159,6 +137,26 @@ void tell_prediction(const Prediction& result) {
 }
 
 }  // namespace
+
+void prove(const engine::Run& run, const engine::Compiled& compiled,
+           const engine::Compiled* evaluation, Prediction& result) {
+  check::CheckOptions options;
+  for (const program::Memory& memory : result.memory) {
+    options.evaluation.push_back(memory.evaluation);
+  }
+  if (run.config.cluster.memory_budget) {
+    options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
+    options.budget_from = "cluster.memory_budget";
+  }
+  const check::Verdict verdict = check::check(compiled.program, compiled.reference, options);
+  result.certificate = verdict.certificate;
+  result.check_summary = summary_of(run, "program", verdict);
+  tell("check", result.check_summary);
+  if (evaluation != nullptr) {
+    tell("", "evaluation: " + summary_of(run, "program of the evaluation",
+                                         check::check(evaluation->program, evaluation->reference)));
+  }
+}
 
 Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
                      const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -331,10 +332,10 @@ TEST(Safetensors, WritesWhatItReadsAligned) {
     ASSERT_NE(e.tensor, nullptr) << t.name;
     EXPECT_EQ(e.tensor->dims, t.type.dims);
     EXPECT_EQ(e.tensor->begin % size_of(e.tensor->type), 0) << t.name;
-    const void* expected = t.data ? t.data : a.data();
+    const auto* expected = static_cast<const std::byte*>(t.data ? t.data : a.data());
     std::vector<std::byte> bytes(static_cast<size_t>(t.type.bytes()));
     e.file->read(*e.tensor, 0, t.type.numel(), t.type.dtype, bytes.data());
-    EXPECT_EQ(0, std::memcmp(bytes.data(), expected, bytes.size()));
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), expected));
     EXPECT_EQ(e.file->metadata().at("format"), "pt");
     EXPECT_EQ(e.file->metadata().at("note"), "x");
   }

@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "base/rng.h"
-#include "tests/data/data_util.h"
+#include "tests/data/prepared_util.h"
 
 namespace hocket::data {
 namespace {
@@ -126,6 +126,30 @@ TEST(Xz, EqualsTheProgram) {
   const BaselineResult one = xz_one_piece(paths);
   EXPECT_EQ(one.bits, 8.0 * static_cast<double>(file_size(path + ".xz")));
   EXPECT_EQ(one.bytes, bytes);
+}
+
+TEST(Baselines, AFileThatIsCutMeanwhileIsAnError) {
+  const TempFolder folder;
+  std::vector<std::string> texts;
+  for (int i = 0; i < 20; ++i) {
+    texts.push_back(fmt::format("text {}", i) + std::string(500, 'a'));
+  }
+  const Dataset dataset(prepare_texts(folder, texts, 0.5));
+  const BaselineChoice xz_alone = {.xz = true, .trigram = false};
+  const Baselines whole = run_baselines(dataset, xz_alone, nullptr);
+  ASSERT_TRUE(whole.xz_each && whole.xz_one_piece);
+  std::string last;
+  for (const Corpus::File& file : dataset.files()) {
+    if (file.valid) {
+      last = file.path;
+    }
+  }
+  const auto cut = [&](const std::string& said) {
+    if (said.starts_with("xz -9e: 1 of ")) {
+      folder.add(last.substr(folder.path().size() + 1), "only this");
+    }
+  };
+  EXPECT_ERROR(run_baselines(dataset, xz_alone, cut), "changed while they were compressed");
 }
 
 TEST(Xz, NothingToCompress) {

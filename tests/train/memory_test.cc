@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run that needs more memory than there is does not begin.
+// A run that needs more memory than there is does not begin; one that comes to take more than was
+// planned says so, and ends beyond the budget.
 #include "train/memory.h"
 
 #include <fmt/format.h>
@@ -9,6 +10,11 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "engine/batch.h"
+#include "engine/params.h"
+#include "kernels/backend.h"
 
 namespace hocket::train {
 namespace {
@@ -76,6 +82,64 @@ TEST(RequireMemory, WithoutABudgetTheMachineDecides) {
   ASSERT_GT(free, 0);
   EXPECT_NO_THROW(require_memory(run, two_ranks(free / 4)));
   EXPECT_THROW(require_memory(run, two_ranks(free / 2 * 3)), Error);
+}
+
+/// Two ranks after a step, and a plan that was for less than they take.
+class AfterAStep : public testing::Test {
+ protected:
+  AfterAStep() : run_(run_with("1GB")), stores_(2) {
+    engine::Compiled compiled = engine::compile(run_);
+    engine::initialise(compiled.reference, compiled.program, 1, stores_);
+    engine::Batch batch = engine::empty_batch(compiled, run_.config.train.seq_len);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), kernels::cpu_backend(),
+                                                 stores_, engine::executor_options(run_));
+    batch.loss_scale = 1;
+    batch.hyper = engine::Hyper::of(run_.config.train, 0.001, 1);
+    session_->feed(batch);
+    session_->step();
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      taken_ = std::max(taken_, measured_memory(*session_, nullptr, rank).total());
+    }
+    program::Memory planned;
+    planned.persistent = program::kPageBytes;
+    planned_ = {planned};
+  }
+
+  engine::Run run_;
+  engine::Stores stores_;
+  std::unique_ptr<engine::Session> session_;
+  int64_t taken_ = 0;
+  std::vector<program::Memory> planned_;
+};
+
+TEST_F(AfterAStep, MoreThanPlannedIsSaidOnce) {
+  ASSERT_GT(taken_, planned_[0].total());
+  run_.config.cluster.memory_budget = static_cast<double>(taken_);
+  MemoryWatch watch(run_);
+  std::vector<std::string> said;
+  set_log_sink([&](LogLevel, const std::string& line) { said.push_back(line); });
+  watch.after_step(*session_, nullptr, planned_);
+  watch.after_step(*session_, nullptr, planned_);
+  set_log_sink(nullptr);
+  EXPECT_EQ(watch.most(), taken_);
+  ASSERT_EQ(said.size(), 1u);
+  for (const char* part : {"more than planned", "4 KiB persistent", "nothing was dropped"}) {
+    EXPECT_NE(said[0].find(part), std::string::npos) << said[0];
+  }
+}
+
+TEST_F(AfterAStep, AByteBeyondTheBudgetIsAnError) {
+  run_.config.cluster.memory_budget = static_cast<double>(taken_ - 1);
+  try {
+    MemoryWatch(run_).after_step(*session_, nullptr, planned_);
+    ADD_FAILURE() << "took " << taken_ << " bytes of one less";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 1);
+    const std::string text = e.what();
+    for (const char* part : {"cluster.memory_budget allows", "4 KiB were planned", "try"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+  }
 }
 
 }  // namespace

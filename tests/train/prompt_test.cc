@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/utf8.h"
-#include "data/tokenizer/bpe_train.h"
-#include "tests/data/data_util.h"
+#include "tests/data/prepared_util.h"
 #include "train/sample.h"
 
 namespace hocket::train {
@@ -15,20 +14,7 @@ using data::TempFolder;
 /// Of a corpus of these files, none of them held out.
 std::string prompt_of(const std::vector<std::string>& files) {
   const TempFolder folder;
-  for (size_t i = 0; i < files.size(); ++i) {
-    folder.add(fmt::format("in/{}.txt", i), files[i]);
-  }
-  data::BpeTrainOptions bpe;
-  bpe.vocab_size = 257;  // bytes and the end of text
-  data::train_bpe(data::scan_corpus({.inputs = {folder / "in"}, .valid_fraction = 0}).paths(false),
-                  bpe)
-      .save_folder(folder / "tok");
-  data::PrepareOptions options;
-  options.corpus = {.inputs = {folder / "in"}, .valid_fraction = 0};
-  options.tokenizer = folder / "tok";
-  options.output = folder / "out";
-  data::prepare(options);
-  return prompt_from(data::Dataset(options.output));
+  return prompt_from(data::Dataset(data::prepare_texts(folder, files, 0)));
 }
 
 TEST(Prompt, IsTheFirstLinesOfADocument) {

@@ -70,15 +70,10 @@ template <typename T, int W>
   }
 }
 
+/// Transposes the LxL values of L vectors.
 template <typename T>
-[[gnu::always_inline]] inline void transpose_block(const T* src, int64_t ld, T* dst,
-                                                   int64_t width) {
+[[gnu::always_inline]] inline void transpose(Vec<T>* v) {
   constexpr int L = kLanes<T>;
-  Vec<T> v[L];
-#pragma GCC unroll 16
-  for (int i = 0; i < L; ++i) {
-    v[i] = load(src + i * ld);
-  }
   if constexpr (L > 8) {
     transpose_stage<T, 8>(v);
   }
@@ -89,6 +84,18 @@ template <typename T>
     transpose_stage<T, 2>(v);
   }
   transpose_stage<T, 1>(v);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void transpose_block(const T* src, int64_t ld, T* dst,
+                                                   int64_t width) {
+  constexpr int L = kLanes<T>;
+  Vec<T> v[L];
+#pragma GCC unroll 16
+  for (int i = 0; i < L; ++i) {
+    v[i] = load(src + i * ld);
+  }
+  transpose<T>(v);
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) {
     store(dst + i * width, v[i]);
@@ -109,16 +116,7 @@ void pack_transposed(const T* src, int64_t ld, int64_t rows, int64_t cols, int64
       for (int i = 0; i < L; ++i) {
         v[i] = load(src + std::min<int64_t>(i, rows - 1) * ld + c);
       }
-      if constexpr (L > 8) {
-        transpose_stage<T, 8>(v);
-      }
-      if constexpr (L > 4) {
-        transpose_stage<T, 4>(v);
-      }
-      if constexpr (L > 2) {
-        transpose_stage<T, 2>(v);
-      }
-      transpose_stage<T, 1>(v);
+      transpose<T>(v);
       // Full-width stores overlap: each is cut to size by the next one; the last goes through a
       // block so that nothing is written past the panel.
 #pragma GCC unroll 16
