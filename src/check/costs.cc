@@ -27,9 +27,10 @@ bool well_typed(const program::Kind& kind, const ops::Op& op) {
   }
 }
 
+/// The rows that come are some of those that its types hold.
 bool has_rows(const program::Kind& kind) {
-  return std::any_of(kind.in.begin(), kind.in.end(),
-                     [](const auto& type) { return type.routed(); });
+  return ops::reads_counts(kind.in) && std::any_of(kind.in.begin(), kind.in.end(),
+                                                   [](const auto& type) { return type.routed(); });
 }
 
 }  // namespace
@@ -57,7 +58,7 @@ void check_costs(Context& ctx, const Values* values) {
       int64_t experts = 0;  // even routing brings rows by the rank's share of all experts
       if (has_rows(kind)) {
         experts = values ? values->experts(tasks[i].kind) : 0;
-        if (experts == 0) continue;
+        if (experts == 0) continue;  // without a reference, or refused for what it computes
       }
       const std::string wrong = cost_differs(kind, *ctx.kinds[k].rules, experts);
       if (wrong.empty()) continue;

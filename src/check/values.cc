@@ -156,16 +156,31 @@ void Values::set(ClassId cls, const Task& task, size_t output, ExprId expr, Layo
     return;
   }
   value = {expr, layout};
-  check_expected(cls, task.out[output], layout, ref);
+  check_expected(cls, task, output, layout, ref);
 }
 
 /// A ragged buffer is planned for at least the rows that even routing brings: its layout says which
-/// share of the experts, and so of the rows, is here.
-void Values::check_expected(ClassId cls, BufferId id, LayoutId layout, TaskRef ref) {
+/// share of the experts, and so of the rows, is here. A task that is not told how many rows there
+/// are writes all of it, and so does a zero, which alone has any layout.
+void Values::check_expected(ClassId cls, const Task& task, size_t output, LayoutId layout,
+                            TaskRef ref) {
+  const BufferId id = task.out[output];
   const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
   if (buffer.expected_bytes == program::kNone) return;
   if (buffer.expected_bytes >= buffer.type.bytes()) return;
-  if (!buffer.type.routed() || layout == kAnyLayout) return;
+  if (!buffer.type.routed()) return;  // expected-routed
+  const KindInfo& info = ctx_.kind(task);
+  const bool told =
+      info.comm ? info.comm->needs_sizes : ops::reads_counts(ctx_.program.kind(task).in);
+  if (!told || layout == kAnyLayout) {
+    ctx_.report("expected-rows", ProblemClass::memory, ref, {},
+                fmt::format("{} writes all {} bytes of {}, planned to hold {}: it is not told how "
+                            "many rows there are",
+                            ctx_.name(ref), buffer.type.bytes(), ctx_.buffer_name(cls, id),
+                            buffer.expected_bytes),
+                "drop the expected size: the buffer holds exactly what its type says");
+    return;
+  }
   int64_t parts = 1;  // that the experts are split into
   for (size_t axis = 0; axis < ctx_.program.mesh.axes.size(); ++axis) {
     const Placement placement = ctx_.layouts[layout].on[axis];

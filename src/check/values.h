@@ -50,7 +50,7 @@ class Values {
   Value& at(ClassId cls, BufferId buffer) { return values_[cls][buffer]; }
   void set(ClassId cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
            Signature* memo, TaskRef ref);
-  void check_expected(ClassId cls, BufferId id, LayoutId layout, TaskRef ref);
+  void check_expected(ClassId cls, const Task& task, size_t output, LayoutId layout, TaskRef ref);
   void lose_outputs(ClassId cls, const Task& task);
   Signature& signature(const Task& task, const KindInfo& info);
   bool fits(ExprId expr, LayoutId layout, TypeId local);

@@ -233,7 +233,15 @@ const char* to_string(Family family) {
   return kNames[place_of(family)];
 }
 
-Cost cost_of(const Op& op, const Call& call) {
+bool reads_counts(std::span<const TensorType> in) {
+  return std::any_of(in.begin(), in.end(),
+                     [](const TensorType& type) { return type.dtype == DType::i64; });
+}
+
+Cost cost_of(const Op& op, Call call) {
+  if (!reads_counts(call.in)) {
+    call.experts = 0;
+  }
   const Work work = op.work(call);
   return {work.flops, work.bytes, op.workspace ? round_up(op.workspace(call), 64) : 0};
 }

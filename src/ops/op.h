@@ -196,8 +196,11 @@ struct Op {
   Routing routing = {};
 };
 
+/// Whether an application on these inputs is told how many routed rows there are (i64 counts). One
+/// that is not touches as many as its types hold, however few came.
+bool reads_counts(std::span<const TensorType> in);
 /// Work and workspace (rounded up to 64 bytes) of one application.
-Cost cost_of(const Op& op, const Call& call);
+Cost cost_of(const Op& op, Call call);
 /// The workspace alone, by name. Error if there is no such op.
 int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,
                         std::span<const TensorType> out);

@@ -113,6 +113,7 @@ class StageLowering {
   bool runs_here(const graph::Node& node) const;
   void gather_norms(const graph::Node& clip, List& list);
   TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
+  void expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out);
   TaskTemplate make_local(ops::Meaning meaning, graph::Attrs attrs, std::vector<ValueId> in,
                           ValueId out, Phase phase, int32_t layer);
   Kind communication_kind(const comm::Op& op, graph::Attrs attrs, const std::vector<ValueId>& in,
@@ -226,6 +227,14 @@ TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t laye
   return made;
 }
 
+/// Who is not told how many rows there are writes all that a ragged buffer can hold.
+void StageLowering::expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out) {
+  if (ops::reads_counts(kind.in)) return;
+  for (ValueId value : out) {
+    out_.values[value].expected_bytes = kNone;
+  }
+}
+
 /// A task that no node of the graph asks for: what it means is all there is to it.
 TaskTemplate StageLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
                                        std::vector<ValueId> in, ValueId out, Phase phase,
@@ -236,6 +245,7 @@ TaskTemplate StageLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
     kind.in.push_back(out_.values[input].type);
   }
   set_cost(&kind, op, 0);
+  expect_all_unless_counted(kind, {out});
   TaskTemplate made = make(std::move(kind), Lane::compute, phase, layer);
   made.in = std::move(in);
   made.out = {out};
@@ -518,6 +528,7 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     }
   }
   set_cost(&kind, op, experts);
+  expect_all_unless_counted(kind, operands.out);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;

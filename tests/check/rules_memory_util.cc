@@ -17,6 +17,14 @@ program::Buffer& routed_buffer(Edit& e, bool ragged) {
   throw std::runtime_error("no such buffer");
 }
 
+/// Another buffer like the one that an expert product writes, with its expected size.
+BufferId add_ragged(Edit& e) {
+  const BufferId like = e.task("grouped_linear").out[0];
+  const BufferId added = e.add_like(like);
+  e.buffer(added).expected_bytes = e.buffer(like).expected_bytes;
+  return added;
+}
+
 }  // namespace
 
 std::vector<Row> memory_rows() {
@@ -51,6 +59,17 @@ std::vector<Row> memory_rows() {
        [](Edit& e) {
          program::Buffer& b = routed_buffer(e, false);
          b.expected_bytes = b.type.bytes() - 1;
+       }},
+      {"expected-rows", "zeros over all of a ragged buffer", four_experts,
+       [](Edit& e) {
+         const BufferId to = add_ragged(e);
+         e.append(e.make("zero", {{"type", graph::to_string(e.buffer(to).type)}}, {}, {to}));
+       }},
+      {"expected-rows", "a copy that is not told how many rows there are", four_experts,
+       [](Edit& e) {
+         const TaskId product = e.find("grouped_linear");
+         const BufferId from = e.at(product).out[0], to = add_ragged(e);
+         e.insert(product + 1, e.make("copy", {}, {from}, {to}));
        }},
       {"memory-budget", "a budget that is one byte too small", four_experts,
        [](Edit& e) { e.options.memory_budget = e.check().memory[0].planned.total() - 1; }},
