@@ -60,8 +60,9 @@ struct ClassMemory {
 };
 
 struct CheckOptions {
-  int64_t memory_budget = 0;  ///< bytes per rank; 0: not compared
-  std::string budget_from;    ///< who says so, for the refusal: "cluster.memory_budget"
+  int64_t memory_budget = 0;     ///< bytes per rank; 0: not compared
+  int64_t devices_per_node = 0;  ///< of the cluster; 0: not compared
+  std::string budget_from;       ///< who says so, for the refusal: "cluster.memory_budget"
   /// Bytes per rank of each class that a program which evaluates beside this one takes; empty:
   /// none.
   std::vector<int64_t> evaluation;

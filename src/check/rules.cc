@@ -136,6 +136,18 @@ std::string class_is_stage(const Context& ctx, const RankClass& cls, size_t inde
   return fmt::format("class {} says it is stage {}", index, cls.stage);
 }
 
+/// Which lanes a rank has follows from its node, so its node must be one of the cluster's.
+std::string ranks_per_node(const Context& ctx, const RankClass&, size_t index) {
+  const int64_t devices = ctx.options.devices_per_node;
+  if (devices <= 0 || index != 0) return "";
+  const int64_t ranks = ctx.program.mesh.size();
+  const int64_t said = ctx.program.ranks_per_node;
+  const int64_t together = said > 0 ? std::min(said, ranks) : ranks;
+  if (together <= devices) return "";
+  return fmt::format("the program has {} ranks on a node; the cluster's nodes have {} devices",
+                     together, devices);
+}
+
 std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
   if (ctx.planned || ctx.options.allow_unplanned) return "";
   const auto unplaced =
@@ -403,6 +415,8 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
   static const std::vector<Rule<const RankClass&, size_t>> rules = {
       {"class-is-stage", "there is one rank class per pipeline stage, in order",
        "make classes[i].stage == i and as many classes as the mesh has stages", class_is_stage},
+      {"ranks-per-node", "no node has more ranks than the cluster's nodes have devices",
+       "lower it with plan.ranks_per_node", ranks_per_node},
       {"has-plan", "step buffers have places in the arena (a program between passes need not)",
        "finish the program: program::finalize plans its memory", has_plan},
   };

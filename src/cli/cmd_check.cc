@@ -80,11 +80,11 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
   return 0;
 }
 
-/// The memory that a rank may take: --memory-budget, else cluster.memory_budget, and in any case no
-/// more than the devices of cluster.file have. `evaluation`: a program that evaluates beside the
-/// run's, or null.
-check::CheckOptions memory_options(const engine::Run& run, const std::string& budget,
-                                   const program::Program* evaluation) {
+/// What a rank may take: --memory-budget, else cluster.memory_budget, and in any case no more than
+/// the devices of cluster.file have; and how many of them a node has. `evaluation`: a program that
+/// evaluates beside the run's, or null.
+check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
+                              const program::Program* evaluation) {
   check::CheckOptions options;
   const engine::ClusterSection& cluster = run.config.cluster;
   if (!budget.empty()) {
@@ -97,7 +97,9 @@ check::CheckOptions memory_options(const engine::Run& run, const std::string& bu
     options.memory_budget = static_cast<int64_t>(*cluster.memory_budget);
   }
   if (!cluster.file.empty()) {
-    const auto device = static_cast<int64_t>(cost::read_cluster(cluster.file).device.memory.value);
+    const cost::Cluster spec = cost::read_cluster(cluster.file);
+    options.devices_per_node = spec.devices_per_node;
+    const auto device = static_cast<int64_t>(spec.device.memory.value);
     if (options.memory_budget == 0 || device < options.memory_budget) {
       options.budget_from = "device.memory of " + cluster.file;
       options.memory_budget = device;
@@ -126,7 +128,7 @@ int check_run(const Options& options) {
     evaluation = engine::compile(source.run, engine::evaluation_options(source.run));
   }
   const check::CheckOptions limits =
-      memory_options(source.run, options.budget, evaluation ? &evaluation->program : nullptr);
+      limits_of(source.run, options.budget, evaluation ? &evaluation->program : nullptr);
   const engine::Compiled compiled = source.compile();
   if (options.mutants > 0)
     return mutants(compiled, limits, options.mutants, options.seed, options.json);

@@ -116,6 +116,13 @@ Compiled compile_given(const Run& run, const std::string& program_text) {
          "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
          run.plan.pp, run.plan.dp, run.plan.ep);
   }
+  // Which of its transfers leave a node was decided for nodes of this size.
+  if (given.ranks_per_node != compiled.program.ranks_per_node) {
+    fail(run.name,
+         "the program has {} ranks per node (0: all on one), the plan in its configuration {}; try "
+         "to lower it again: hocket graph RUN --out FILE",
+         given.ranks_per_node, compiled.program.ranks_per_node);
+  }
   compiled.program = std::move(given);
   return compiled;
 }

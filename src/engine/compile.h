@@ -42,7 +42,7 @@ struct Compiled {
 Compiled compile(const Run& run, const CompileOptions& options = {});
 
 /// The training of `run`, with the program of the given text in place of the lowered one. Error: it
-/// is of another mesh of ranks than the run's plan.
+/// is of another mesh of ranks, or of other nodes, than the run's plan.
 Compiled compile_given(const Run& run, const std::string& program_text);
 
 /// How held-out data is evaluated under the run's plan: forward only, losses.

@@ -154,12 +154,22 @@ std::vector<Row> kind_rows() {
        "message-type", "the receive has one"},
       {"workspace-declared", "a workspace that is slightly too small", one_rank,
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.workspace -= 64; }); }},
+      {"ranks-per-node", "two ranks on a node of one device", two_ranks,
+       [](Edit& e) { e.options.devices_per_node = 1; }},
       {"cost-follows", "a kernel of no work", one_rank,
        [](Edit& e) { e.rekind(e.task("linear"), [](Kind& k) { k.flops = 0; }); }},
       {"cost-follows", "a kernel that moves a few bytes too many", one_rank,
        [](Edit& e) { e.rekind(e.task("swiglu"), [](Kind& k) { k.bytes += 2; }); }},
       {"cost-follows", "a product of experts with other work than its rows", four_experts,
        [](Edit& e) { e.rekind(e.task("grouped_linear"), [](Kind& k) { k.flops /= 2; }); }},
+      {"cost-follows", "a copy of routed rows that moves nothing", four_experts,
+       [](Edit& e) {
+         const TaskId product = e.find("grouped_linear");
+         const BufferId from = e.at(product).out[0];
+         Task copy = e.make("copy", {}, {from}, {e.add_like(from)});
+         e.rekind(copy, [](Kind& k) { k.bytes = 1; });
+         e.insert(product + 1, copy);
+       }},
       {"cost-recomputed", "a collective of no bytes", two_ranks,
        [](Edit& e) { e.rekind(e.task("all_reduce"), [](Kind& k) { k.bytes = 0; }); }},
       {"cost-recomputed", "a message that calculates", two_stages,

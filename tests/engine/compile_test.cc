@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that were not lowered here are of the mesh and of the nodes that the plan says.
+#include "engine/compile.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "program/program.h"
+
+namespace hocket::engine {
+namespace {
+
+std::string refusal(const Run& run, const std::string& text) {
+  try {
+    compile_given(run, text);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit_code(), 2);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(CompileGiven, IsOfThePlansRanksAndNodes) {
+  const std::string model =
+      "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+      "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
+      "train: {global_batch: 2, seq_len: 4}\n";
+  const engine::Run run = parse_run(model + "plan: {dp: 2, ranks_per_node: 1}\n", "test", {});
+  const std::string text = program::print(compile(run).program);
+  EXPECT_EQ(refusal(run, text), "");
+
+  const engine::Run one_rank = parse_run(model, "test", {});
+  EXPECT_NE(refusal(one_rank, text).find("another mesh of ranks"), std::string::npos);
+
+  const std::string line = "ranks_per_node 1\n";
+  const size_t at = text.find(line);
+  ASSERT_NE(at, text.npos);
+  std::string moved = text;
+  moved.erase(at, line.size());
+  EXPECT_NE(refusal(run, moved).find("0 ranks per node"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hocket::engine
