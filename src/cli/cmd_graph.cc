@@ -219,9 +219,11 @@ int show(const Options& options) {
     list_passes();
     return 0;
   }
+  require_output("hocket graph --out", options.out, options.inputs);
   if (options.diff) return diff(options);
   check_options(options);
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
+  require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
   if (!source.program_text.empty() && (!options.skip.empty() || options.check || options.times)) {
     fail(options.inputs[0],

@@ -66,6 +66,9 @@ int simulate(const Options& options) {
   }
   const Source source = read_source(options.run, options.set, true);
   const engine::Run& run = source.run;
+  std::vector<std::string> inputs = inputs_of(run);
+  inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
+  require_output("hocket simulate --trace", options.trace, inputs);
   const cost::Cluster cluster =
       engine::cluster_of(run, options.cluster.empty() ? run.config.cluster.file : options.cluster);
   const std::optional<cost::Profile> profile = profile_of(options, run, cluster);

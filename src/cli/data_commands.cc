@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/text.h"
+#include "cli/inputs.h"
 
 namespace hocket::cli {
 
@@ -138,9 +139,18 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
     result.up_to_date = true;
     return result;
   }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    const std::string there = join_path(options.output, name);
+    if (file_exists(there) && !file_exists(join_path(options.output, kSource))) {
+      fail("hocket data train-tokenizer",
+           "{} was not trained here, and would be replaced; try another --out, or `hocket data "
+           "prepare` with it as it is",
+           there);
+    }
+  }
   const Tokenizer tokenizer = data::train_bpe(files, options.bpe);
   result.vocab_size = tokenizer.vocab_size();
-  tokenizer.save_folder(options.output);
+  make_dirs(options.output);
   JsonWriter source({.indent = 1});
   source.object()
       .member("trained_on", key)
@@ -148,7 +158,9 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
       .member("files", result.files)
       .member("bytes", result.bytes)
       .end();
+  // First, so that whatever ends this between the two leaves a folder that is known as ours.
   write_file_atomic(join_path(options.output, kSource), source.take() + "\n");
+  tokenizer.save_folder(options.output);
   return result;
 }
 
@@ -234,6 +246,7 @@ std::string decode_line(const Tokenizer& tokenizer, std::string_view json,
 }
 
 void encode_text(const EncodeOptions& options) {
+  require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   Encoder encoder(tokenizer);
   const std::string text = read_input(options.input);
@@ -250,6 +263,7 @@ void encode_text(const EncodeOptions& options) {
 }
 
 void decode_ids(const EncodeOptions& options) {
+  require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   const std::string text = read_input(options.input);
   if (options.lines) {

@@ -183,14 +183,32 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
   return json.end().end().take() + "\n";
 }
 
+bool is_shard(const std::string& name) {
+  return (name.starts_with("train-") || name.starts_with("valid-")) && name.ends_with(".bin");
+}
+
+// Error if the folder has a tokenizer or an index that no preparation wrote: both would be
+// replaced. One that was cut short may have left shards, or its staging folder, and no index.
+void require_own(const std::string& folder) {
+  const std::string index = join_path(folder, kIndex), tokenizer = join_path(folder, kTokenizer);
+  const bool has_index = file_exists(index);
+  if (!has_index && !file_exists(tokenizer)) return;
+  const std::vector<std::string> names = list_dir(folder);
+  if (std::any_of(names.begin(), names.end(),
+                  [](const std::string& name) { return is_shard(name) || name == kStaging; })) {
+    return;
+  }
+  if (has_index && read_file(index).find(kFormat) != std::string::npos) return;
+  fail("hocket data prepare", "{} was not prepared here, and would be replaced; try another --out",
+       has_index ? index : tokenizer);
+}
+
 // Moves what was staged into the folder, index.json last, and drops shards of an earlier result.
 void publish(const std::string& folder, const std::string& staging,
              const std::set<std::string>& shards) {
   remove_file(join_path(folder, kIndex));
   for (const std::string& name : list_dir(folder)) {
-    const bool shard = (name.rfind("train-", 0) == 0 || name.rfind("valid-", 0) == 0) &&
-                       name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
-    if (shard && !shards.contains(name)) {
+    if (is_shard(name) && !shards.contains(name)) {
       remove_file(join_path(folder, name));
     }
   }
@@ -262,6 +280,7 @@ PrepareResult prepare(const PrepareOptions& options) {
          "tokenizer_config.json with eos_token beside it",
          options.tokenizer);
   }
+  require_own(options.output);
   const Corpus corpus = scan_corpus(options.corpus);
   PrepareResult result;
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
@@ -285,6 +304,13 @@ PrepareResult prepare(const PrepareOptions& options) {
     throw;
   }
   return result;
+}
+
+std::optional<bool> holds_out(const std::string& folder) {
+  const std::string path = join_path(folder, kIndex);
+  if (!file_exists(path)) return std::nullopt;
+  const nlohmann::json json = read_json(path);
+  return !split_from_json(JsonView(json, path).at("valid")).shards.empty();
 }
 
 Dataset::Dataset(const std::string& folder) : folder_(folder) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,8 +83,11 @@ struct PrepareResult {
 /// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
 /// latter last; until all is written the folder keeps what it had. Same inputs, same bytes, whoever
 /// runs it. Does nothing if the folder holds the result already. Error: another process prepares
-/// into the same folder (FolderLock).
+/// into the same folder (FolderLock), or the folder has a tokenizer or index of someone else.
 PrepareResult prepare(const PrepareOptions& options);
+
+/// Whether files of a prepared folder are held out; none if it is not prepared. Error: a bad index.
+std::optional<bool> holds_out(const std::string& folder);
 
 /// A prepared folder, opened.
 class Dataset {

@@ -146,6 +146,10 @@ class Cli(unittest.TestCase):
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dp=65536", "--set", "plan.micro_batch=1",
                       "--set", "train.global_batch=65536"], "65536 ranks are on one node", "plan.ranks_per_node: 8")
         refused("train.beta1=1", "train.beta1", "0.999999")
+        for bytes_of_memory in ("-1", "-5GiB", "0", "1e300", "99999999999GiB"):
+            refused("cluster.memory_budget=" + bytes_of_memory, "cluster.memory_budget")
+            self.refused(["check", "configs/quickstart.yaml", "--memory-budget", bytes_of_memory],
+                         "expected 1 byte to 1 EiB")
         for key in ("plan.dp", "plan.pp", "plan.micro_batch", "train.seq_len", "train.global_batch"):
             refused(key + "=4611686018427387904", key)
 
@@ -212,6 +216,7 @@ class Cli(unittest.TestCase):
 
     def test_one_set_of_memory_figures(self):
         """check and simulate say the same, the parts are the sum, and the sum is what fits."""
+        self.box.prepare()
         words = ("configs/quickstart.yaml", *PLAN)
         checked = json.loads(self.box.good("check", *words, "--json"))["memory"]
         simulated = json.loads(self.box.good("simulate", *words, "--json"))["memory"]
@@ -224,7 +229,10 @@ class Cli(unittest.TestCase):
         most = max(m["planned"] for m in checked)
         self.box.good("check", *words, "--memory-budget", f"{most}B")
         self.assertIn("1 B more than the budget", self.box.run("check", *words, "--memory-budget", f"{most - 1}B").stdout)
-        alone = json.loads(self.box.good("check", *words, "--set", "data.valid_fraction=0", "--json"))["memory"]
+        # What is held out was said when the data was prepared.
+        later = json.loads(self.box.good("check", *words, "--set", "data.valid_fraction=0", "--json"))["memory"]
+        self.assertEqual(checked, later)
+        alone = json.loads(self.box.good("check", *words, "--set", "data.dir=", "--json"))["memory"]
         self.assertEqual([m["planned"] - m["evaluation"] for m in checked], [m["planned"] for m in alone])
         for m in alone:
             self.assertEqual(0, m["evaluation"])
