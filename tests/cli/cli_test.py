@@ -89,7 +89,10 @@ class Cli(unittest.TestCase):
         self.refused(["graph", "configs/quickstart.yaml", "--passes", "none", "--dump-after", "bucket"], "did not run")
         self.refused(["data", "stats", "include"], "include")
         self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
-        self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
+        self.refused(["data", "prepare", "--set", "data.dir=x"], "[hocket data prepare] --set needs a RUN")
+        for verb in ("train-tokenizer", "prepare"):
+            self.refused(["data", verb, "--files", "include/**", "--valid-fraction", "1.5"],
+                         f"[hocket data {verb}] --valid-fraction is 1.5; expected 0 to 0.9")
         self.refused(["eval", "x", "--dtype", "bf16"], "--dtype is 'bf16'; expected f32 or f64")
         headers = ["include/base_file.h", "include/base_log.h", "include/base_json.h"]  # as a shell expands a pattern
         self.refused(["data", "prepare", "--files", *headers], "unexpected argument", "quotes around the pattern")
