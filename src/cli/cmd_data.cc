@@ -92,8 +92,8 @@ void tell(const TrainTokenizerResult& result, const std::string& folder, bool js
   } else if (result.up_to_date) {
     fmt::print("{}: {} tokens, up to date\n", folder, result.vocab_size);
   } else {
-    fmt::print("{}: {} tokens from {} files, {}\n", folder, result.vocab_size, result.files,
-               human_bytes(static_cast<double>(result.bytes)));
+    fmt::print("{}: {} tokens from {}, {}\n", folder, result.vocab_size,
+               counted(result.files, "file"), human_bytes(static_cast<double>(result.bytes)));
   }
 }
 
@@ -166,12 +166,13 @@ std::string json_of(const data::PrepareResult& result, const std::string& folder
 }
 
 void tell(const data::PrepareResult& result, const std::string& folder) {
-  fmt::print("{}{}: training {} files, {}, {} tokens; held out {} files, {}, {} tokens\n", folder,
-             result.up_to_date ? " (up to date)" : "", result.train.files,
-             human_bytes(static_cast<double>(result.train.bytes)),
-             human_count(static_cast<double>(result.train.tokens)), result.valid.files,
-             human_bytes(static_cast<double>(result.valid.bytes)),
-             human_count(static_cast<double>(result.valid.tokens)));
+  const auto split = [](const data::SplitStats& stats) {
+    return fmt::format("{}, {}, {} tokens", counted(stats.files, "file"),
+                       human_bytes(static_cast<double>(stats.bytes)),
+                       human_count(static_cast<double>(stats.tokens)));
+  };
+  fmt::print("{}{}: training {}; held out {}\n", folder, result.up_to_date ? " (up to date)" : "",
+             split(result.train), split(result.valid));
   fmt::print("left out: {}\n", data::left_out_text(result.dropped));
 }
 

@@ -208,9 +208,11 @@ std::string DataStats::to_text() const {
       fmt::format("{}: vocabulary of {}, {:.2f} bytes a token{}\n", folder, vocab_size,
                   bytes_per_token(), verified ? ", checksums verified" : "");
   for (const auto& [name, split] : {std::pair("train", &train), std::pair("valid", &valid)}) {
-    out += fmt::format("  {}  {:>7} files  {:>10}  {:>9} tokens  {} shards\n", name, split->files,
-                       human_bytes(static_cast<double>(split->bytes)),
-                       human_count(static_cast<double>(split->tokens)), split->shards.size());
+    out +=
+        fmt::format("  {}  {:>13}  {:>10}  {:>9} tokens  {}\n", name, counted(split->files, "file"),
+                    human_bytes(static_cast<double>(split->bytes)),
+                    human_count(static_cast<double>(split->tokens)),
+                    counted(std::ssize(split->shards), "shard"));
   }
   if (baselines.trigram) {
     out += fmt::format(
