@@ -146,17 +146,9 @@ void declare_train_tokenizer(Args& args) {
 
 std::string json_of(const data::PrepareResult& result, const std::string& folder) {
   JsonWriter json;
-  const auto split = [&](const char* name, const data::SplitStats& stats) {
-    json.key(name)
-        .object()
-        .member("files", stats.files)
-        .member("bytes", stats.bytes)
-        .member("tokens", stats.tokens)
-        .end();
-  };
   json.object().member("out", folder);
-  split("train", result.train);
-  split("valid", result.valid);
+  data::put_sizes(json.key("train").object(), result.train).end();
+  data::put_sizes(json.key("valid").object(), result.valid).end();
   json.key("dropped").object();
   for (const auto& [why, count] : result.dropped) {
     json.member(data::to_string(why), count);

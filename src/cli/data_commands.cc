@@ -112,16 +112,6 @@ bool is_trained(const std::string& folder, const std::string& key, int32_t* voca
   }
 }
 
-void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
-  json.key(name)
-      .object()
-      .member("files", stats.files)
-      .member("bytes", stats.bytes)
-      .member("tokens", stats.tokens)
-      .member("shards", stats.shards.size())
-      .end();
-}
-
 }  // namespace
 
 TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
@@ -189,8 +179,9 @@ std::string DataStats::to_json() const {
       .member("fingerprint", fingerprint)
       .member("vocab_size", vocab_size)
       .member("bytes_per_token", bytes_per_token());
-  put_split(json, "train", train);
-  put_split(json, "valid", valid);
+  for (const auto& [name, split] : {std::pair("train", &train), std::pair("valid", &valid)}) {
+    data::put_sizes(json.key(name).object(), *split).member("shards", split->shards.size()).end();
+  }
   json.member("verified", verified);
   if (baselines.trigram) {
     json.key("baselines")
