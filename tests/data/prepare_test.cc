@@ -201,6 +201,12 @@ TEST_F(Prepare, SplitFractionIsKept) {
 }
 
 TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {
+TEST_F(Prepare, OneFileIsNotTwoSplits) {
+  options_.corpus.inputs = {folder_ / "in/d0/f0.txt"};
+  EXPECT_ERROR(prepare(options_), "the validation split got ");
+  EXPECT_ERROR(prepare(options_), " 1 file; ");
+}
+
   folder_.add("in/zz1.txt", "");
   folder_.add("in/zz2.txt", std::string_view("a\0b", 3));
   folder_.add("in/zz3.txt", read_file(folder_ / "in/d0/f0.txt"));
