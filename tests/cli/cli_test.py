@@ -344,8 +344,20 @@ class Cli(unittest.TestCase):
         self.assertIn("cluster.profile cpu.json is not used: it times a cpu (Z80)", r.stderr)
         self.assertIn("Predicted step (uncalibrated)", r.stdout)
         self.assertEqual(self.box.good(*h100), r.stdout)
-        here = self.box.good("simulate", "configs/quickstart.yaml", "--profile", "cpu.json")
-        self.assertNotIn("uncalibrated", here)
+
+    def test_simulate_with_the_profile_of_another_cpu(self):
+        """On this machine it says nothing; of a computer that a cluster file describes it is believed."""
+        with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
+            json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
+        here = ["simulate", "configs/quickstart.yaml"]
+        for cluster in ([], ["--cluster", "configs/clusters/local.yaml"]):
+            self.refused([*here, *cluster, "--profile", "cpu.json"], "--profile cpu.json was taken on Z80; this is ")
+            r = self.box.run(*here, *cluster, "--set", "cluster.profile=cpu.json")
+            self.assertEqual(0, r.returncode, r.stderr)
+            self.assertIn("cluster.profile cpu.json is not used: it was taken on Z80; this is ", r.stderr)
+            self.assertEqual(self.box.good(*here), r.stdout)
+        there = self.box.good(*here, "--cluster", self.box.threads_cluster(), "--profile", "cpu.json")
+        self.assertNotIn("uncalibrated", there)
 
     def test_simulate_512_ranks(self):
         """The configuration as shipped: classes share work, so that a large run takes no time."""
