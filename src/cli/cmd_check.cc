@@ -77,7 +77,7 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
              total["accepted"]);
   fmt::print(
       "exact: the first problem names the changed task; near: one directly connected to it;\n"
-      "accepted: the change is harmless, or the check has a hole (tests/check runs these)\n");
+      "accepted: the change is harmless, or the check has a hole\n");
   return 0;
 }
 

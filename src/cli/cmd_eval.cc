@@ -105,8 +105,8 @@ void tell_ids(const Options& options, const Lists& ids, double loss) {
     return;
   }
   std::FILE* words = words_beside(options.logits == "-" ? options.logits : options.grads);
-  fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
-             engine::counted(tokens, "token"));
+  fmt::print(words, "{}, {}", counted(static_cast<int64_t>(ids.size()), "list"),
+             counted(tokens, "token"));
   if (!std::isnan(loss)) {
     fmt::print(words, ", mean next-token loss {:.6f}", loss);
   }

@@ -113,16 +113,6 @@ bool is_trained(const std::string& folder, const std::string& key, int32_t* voca
   }
 }
 
-void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
-  json.key(name)
-      .object()
-      .member("files", stats.files)
-      .member("bytes", stats.bytes)
-      .member("tokens", stats.tokens)
-      .member("shards", stats.shards.size())
-      .end();
-}
-
 }  // namespace
 
 TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
@@ -201,8 +191,9 @@ std::string DataStats::to_json() const {
       .member("fingerprint", fingerprint)
       .member("vocab_size", vocab_size)
       .member("bytes_per_token", bytes_per_token());
-  put_split(json, "train", train);
-  put_split(json, "valid", valid);
+  for (const auto& [name, split] : {std::pair("train", &train), std::pair("valid", &valid)}) {
+    data::put_sizes(json.key(name).object(), *split).member("shards", split->shards.size()).end();
+  }
   json.member("verified", verified);
   if (baselines.trigram) {
     json.key("baselines")
@@ -220,9 +211,11 @@ std::string DataStats::to_text() const {
       fmt::format("{}: vocabulary of {}, {:.2f} bytes a token{}\n", folder, vocab_size,
                   bytes_per_token(), verified ? ", checksums verified" : "");
   for (const auto& [name, split] : {std::pair("train", &train), std::pair("valid", &valid)}) {
-    out += fmt::format("  {}  {:>7} files  {:>10}  {:>9} tokens  {} shards\n", name, split->files,
-                       human_bytes(static_cast<double>(split->bytes)),
-                       human_count(static_cast<double>(split->tokens)), split->shards.size());
+    out +=
+        fmt::format("  {}  {:>13}  {:>10}  {:>9} tokens  {}\n", name, counted(split->files, "file"),
+                    human_bytes(static_cast<double>(split->bytes)),
+                    human_count(static_cast<double>(split->tokens)),
+                    counted(std::ssize(split->shards), "shard"));
   }
   if (baselines.trigram) {
     out += fmt::format(

@@ -181,15 +181,15 @@ Corpus scan_corpus(const CorpusOptions& options) {
   }
   if (corpus.bytes(false) == 0) {
     fail("data",
-         "all {} files fell into the validation split; expected training files; try more "
-         "files, another seed or a smaller valid_fraction",
-         corpus.files.size());
+         "the validation split got everything: {}; expected training files; try more files, "
+         "another seed or a smaller valid_fraction",
+         counted(std::ssize(corpus.files), "file"));
   }
   if (options.valid_fraction > 0 && corpus.bytes(true) == 0) {
     fail("data",
-         "none of {} files fell into the validation split; try more files, another seed, a "
-         "larger valid_fraction, or 0 for no validation",
-         corpus.files.size());
+         "the validation split got nothing of {}; try more files, another seed, a larger "
+         "valid_fraction, or 0 for no validation",
+         counted(std::ssize(corpus.files), "file"));
   }
   return corpus;
 }

@@ -74,13 +74,7 @@ class SplitWriter {
 };
 
 void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
-  json.key(name)
-      .object()
-      .member("files", stats.files)
-      .member("bytes", stats.bytes)
-      .member("tokens", stats.tokens)
-      .member("shards", stats.shards)
-      .end();
+  put_sizes(json.key(name).object(), stats).member("shards", stats.shards).end();
 }
 
 SplitStats split_from_json(const JsonView& view) {
@@ -265,6 +259,12 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
 }
 
 }  // namespace
+
+JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats) {
+  return json.member("files", stats.files)
+      .member("bytes", stats.bytes)
+      .member("tokens", stats.tokens);
+}
 
 PrepareResult prepare(const PrepareOptions& options) {
   // Nothing is done twice, nothing is half done: what is there already is left alone, and what is

@@ -14,6 +14,10 @@
 #include "data/shards.h"
 #include "data/tokenizer/tokenizer.h"
 
+namespace hocket {
+class JsonWriter;
+}
+
 namespace hocket::data {
 
 /// The texts that a list of inputs stands for, before anything is tokenised.
@@ -73,6 +77,9 @@ struct SplitStats {
   int64_t files = 0, bytes = 0, tokens = 0;
   std::vector<std::string> shards;  ///< names in the folder
 };
+
+/// Adds files, bytes and tokens to the object that is open.
+JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats);
 
 struct PrepareResult {
   SplitStats train, valid;
