@@ -137,7 +137,7 @@ void run(Program& program, const Options& options) {
 
 Pass pass_bucket() {
   return program_pass("bucket", "merges gradient all-reduces into buckets (plan.bucket_mib)", true,
-                      run);
+                      {"bucket_mib=0", "bucket_mib=0.001"}, run);
 }
 
 }  // namespace hocket::passes

@@ -44,6 +44,9 @@ struct Pass {
   const char* name;
   const char* help;
   bool same_numerics;  ///< results are bit-identical with and without it
+  /// Settings "key=value" of its options, each of which the generic tests run it with. Under one
+  /// at least it changes what a small plan is lowered to.
+  std::vector<std::string> samples;
   AnyOptions defaults;
   /// Exactly one is set.
   std::function<void(graph::Graph&, const AnyOptions&)> on_graph;
@@ -51,20 +54,22 @@ struct Pass {
 };
 template <HasFields Own>
 Pass graph_pass(const char* name, const char* help, bool same_numerics,
-                void (*run)(graph::Graph&, const Own&)) {
+                std::vector<std::string> samples, void (*run)(graph::Graph&, const Own&)) {
   return {name,
           help,
           same_numerics,
+          std::move(samples),
           AnyOptions(Own{}),
           [run](graph::Graph& graph, const AnyOptions& options) { run(graph, options.as<Own>()); },
           nullptr};
 }
 template <HasFields Own>
 Pass program_pass(const char* name, const char* help, bool same_numerics,
-                  void (*run)(program::Program&, const Own&)) {
+                  std::vector<std::string> samples, void (*run)(program::Program&, const Own&)) {
   return {name,
           help,
           same_numerics,
+          std::move(samples),
           AnyOptions(Own{}),
           nullptr,
           [run](program::Program& program, const AnyOptions& options) {

@@ -106,7 +106,7 @@ void run(Graph& graph, const Options& options) {
 Pass pass_recompute() {
   return graph_pass("recompute",
                     "computes activations again instead of keeping them (plan.recompute)", true,
-                    run);
+                    {"recompute=selective", "recompute=full"}, run);
 }
 
 }  // namespace hocket::passes

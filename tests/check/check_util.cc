@@ -42,7 +42,7 @@ models::ModelConfig moe(int64_t layers) {
 }
 
 Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, int64_t sequence,
-               int64_t bucket_bytes, Purpose purpose, const std::string& recompute) {
+               int64_t bucket_bytes, Purpose purpose, const Rewrites& rewrites) {
   Case c;
   c.plan = plan;
   models::BuildOptions options;
@@ -73,17 +73,16 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
   }
   graph::Graph rewritten = c.graph;
   const double bucket_mib = static_cast<double>(bucket_bytes) / (1 << 20);
-  passes::PassRunner runner(
-      {"recompute", "bucket"}, {},
-      passes::PassOptions({"recompute=" + recompute, fmt::format("bucket_mib={}", bucket_mib)}));
+  std::vector<std::string> settings{fmt::format("bucket_mib={}", bucket_mib)};
+  settings.insert(settings.end(), rewrites.settings.begin(), rewrites.settings.end());
+  passes::PassRunner runner(rewrites.passes, {}, passes::PassOptions(settings));
   runner.run(rewritten);
   c.program = parallel::lower(rewritten, plan);
   runner.run(c.program);
   program::finalize(c.program);
-  c.name =
-      fmt::format("{} L{} tied={} pp={} dp={} ep={} mb={} {} recompute={} bucket={}", config.family,
-                  config.num_layers, config.tie_word_embeddings, plan.pp, plan.dp, plan.ep,
-                  plan.num_micro_batches, plan.pp_schedule, recompute, bucket_bytes);
+  c.name = fmt::format("{} L{} tied={} pp={} dp={} ep={} mb={} {} {}", config.family,
+                       config.num_layers, config.tie_word_embeddings, plan.pp, plan.dp, plan.ep,
+                       plan.num_micro_batches, plan.pp_schedule, fmt::join(settings, " "));
   return c;
 }
 
@@ -102,10 +101,14 @@ Case random_case(std::mt19937_64& rng) {
   } while (plan.pp * plan.dp > 8 || plan.dp % plan.ep != 0);
   plan.num_micro_batches = pick(1, 5);
   plan.pp_schedule = rng() % 2 ? "1f1b" : "gpipe";
-  const char* const recompute[] = {"none", "selective", "full"};
-  const char* const chosen = recompute[rng() % 3];
-  const int64_t buckets[] = {0, 4096, 25 << 20};
-  return make_case(config, plan, 8, buckets[rng() % 3], Purpose::train, chosen);
+  Rewrites rewrites{.passes = {}, .settings = {}};
+  for (const passes::Pass& pass : passes::all()) {
+    rewrites.passes.push_back(pass.name);
+    if (const size_t drawn = rng() % (pass.samples.size() + 1); drawn > 0) {
+      rewrites.settings.push_back(pass.samples[drawn - 1]);
+    }
+  }
+  return make_case(config, plan, 8, 25 << 20, Purpose::train, rewrites);
 }
 
 }  // namespace hocket::check::test

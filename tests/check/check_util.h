@@ -4,6 +4,7 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 #include "graph/graph.h"
 #include "models/config.h"
@@ -21,12 +22,18 @@ struct Case {
 
 models::ModelConfig dense(int64_t layers, bool tied);
 models::ModelConfig moe(int64_t layers);
+/// Which passes rewrite a step, and the settings of their options.
+struct Rewrites {
+  std::vector<std::string> passes{"recompute", "bucket"};
+  std::vector<std::string> settings;
+};
 enum class Purpose { train, loss, grads, logits, generate };
 /// A step of `config` under `plan`; train: gradients, AdamW, losses.
 Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, int64_t sequence = 8,
                int64_t bucket_bytes = 25 << 20, Purpose purpose = Purpose::train,
-               const std::string& recompute = "none");
-/// A random small model under a random plan of at most 8 ranks.
+               const Rewrites& rewrites = {});
+/// A random small model under a random plan of at most 8 ranks, with every pass under its defaults
+/// or one of its samples.
 Case random_case(std::mt19937_64& rng);
 
 }  // namespace hocket::check::test

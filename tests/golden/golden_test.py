@@ -11,6 +11,9 @@ folder that holds the files of inputs/ and the repository's configs/, with `hock
 command that fails makes the case a bad one. --update writes what they print into the case; `git
 diff` then shows what a change did to every program and prediction.
 
+The run's configuration, a line of a program's text, is left out: the command says what it sets, and
+a new key would change every case.
+
 The binary is that of HOCKET_BINARY_DIR; without it that of build/, or else of build-sim/."""
 import argparse
 import concurrent.futures
@@ -91,7 +94,7 @@ def split_outputs(text, commands):
         code, _, text = text.partition("\n")
         if code != "0":
             raise BadCase(f"exit code {code} of: {command}\n{output}")
-        lines = output.split("\n")
+        lines = [line for line in output.split("\n") if not line.startswith("config {")]
         if lines[-1] == "":
             lines.pop()
         for line in lines:
