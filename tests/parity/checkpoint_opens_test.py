@@ -16,7 +16,8 @@ MODELS = {
 }
 RUN = """
 model: {config: %(model)s}
-data: {files: ["%(root)s/src/base/*.cc"], dir: "%(top)s/data", tokenizer: "%(top)s/tok", vocab_size: 320}
+data: {files: ["%(root)s/src/base/*.cc"], dir: "%(top)s/data", tokenizer: "%(top)s/tok", vocab_size: 320,
+       valid_fraction: 0}
 train: {steps: 3, global_batch: 2, seq_len: 64, warmup_steps: 1, eval_every: 0}
 plan: {threads_per_rank: 1, micro_batch: 1}
 output: {dir: "%(top)s/%(name)s", report: false, trace: false}
