@@ -111,6 +111,7 @@ function logTicks(lo, hi, n) {
     }
     if (out.length >= n * .6) break;
   }
+  if (out.length < 2) return ticks(lo, hi, n);  // too narrow for any of the sets
   const decades = Math.log10(hi / lo);
   return decades > n ? out.filter((_, i) => i % Math.ceil(out.length / n) === 0) : out;
 }
