@@ -128,7 +128,11 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   // Beside the tokenizer lies a hash of everything that it depends on: if it is that of this call,
   // and the tokenizer is still the one that was made, there is nothing to do.
   if (options.output.empty()) fail("train-tokenizer", "no output folder");
-  const Corpus corpus = data::scan_corpus(options.corpus);
+  data::CorpusOptions inputs = options.corpus;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", kSource}) {
+    inputs.outputs.push_back(join_path(options.output, name));
+  }
+  const Corpus corpus = data::scan_corpus(inputs);
   TrainTokenizerResult result;
   const std::vector<std::string> files = corpus.paths(false);
   result.files = static_cast<int64_t>(files.size());

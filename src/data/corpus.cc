@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which files a list of inputs means, and which split each belongs to.
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -94,6 +96,29 @@ Content content_of(const std::string& path) {
   return content;
 }
 
+/// Files by their place in the file system, whatever path leads there.
+class Places {
+ public:
+  explicit Places(const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) {
+      names_.insert(file_name(path));
+      places_.insert(place(path));
+    }
+  }
+  bool contains(const std::string& path) const {
+    return names_.contains(file_name(path)) && places_.contains(place(path));
+  }
+
+ private:
+  static std::string place(const std::string& path) {
+    std::error_code error;  // where the system does not say, the path itself has to do
+    const std::filesystem::path found =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
+    return error ? path : found.string();
+  }
+  std::set<std::string> names_, places_;
+};
+
 bool in_valid(const Hash128& content, uint64_t seed, double fraction) {
   const uint64_t bits = hash_combine(hash_combine(seed, content.high), content.low);
   return static_cast<double>(bits >> 11) * 0x1p-53 < fraction;
@@ -140,7 +165,8 @@ constexpr struct {
              {"hidden", "hidden"},
              {"linked_folder", "linked folder"},
              {"unreadable", "that cannot be read"},
-             {"no_file", "no regular file"}};
+             {"no_file", "no regular file"},
+             {"output", "output or tokenizer"}};
 
 }  // namespace
 
@@ -160,7 +186,12 @@ Corpus scan_corpus(const CorpusOptions& options) {
   }
   Corpus corpus;
   std::map<Hash128, std::string> first;  // path of each content
+  const Places outputs(options.outputs);
   for (const std::string& path : expand(options.inputs, &corpus.dropped)) {
+    if (outputs.contains(path)) {
+      corpus.dropped.push_back({path, Corpus::Why::output, ""});
+      continue;
+    }
     const Content content = content_of(path);
     if (content.bytes == 0) {
       corpus.dropped.push_back({path, Corpus::Why::empty, ""});

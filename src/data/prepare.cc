@@ -183,14 +183,39 @@ std::string index_json(const PrepareOptions& options, const Corpus& corpus,
   return json.end().end().take() + "\n";
 }
 
+bool is_shard(const std::string& name) {
+  return (name.starts_with("train-") || name.starts_with("valid-")) && name.ends_with(".bin");
+}
+
+// The tokenizer and what is written beside it and into the folder: no text, so that a second call
+// has the inputs of the first one also where they cover these.
+std::vector<std::string> outputs_of(const PrepareOptions& options) {
+  const bool folder = is_directory(options.tokenizer);
+  std::vector<std::string> outputs = {options.tokenizer};
+  for (const std::string& from :
+       {options.output, folder ? options.tokenizer : parent_path(options.tokenizer)}) {
+    for (const char* name : {kTokenizer, "tokenizer_config.json", "tokenizer_source.json"}) {
+      outputs.push_back(join_path(from, name));
+    }
+  }
+  outputs.push_back(join_path(options.output, kIndex));
+  outputs.push_back(join_path(options.output, "baselines.json"));
+  if (is_directory(options.output)) {
+    for (const std::string& name : list_dir(options.output)) {
+      if (is_shard(name)) {
+        outputs.push_back(join_path(options.output, name));
+      }
+    }
+  }
+  return outputs;
+}
+
 // Moves what was staged into the folder, index.json last, and drops shards of an earlier result.
 void publish(const std::string& folder, const std::string& staging,
              const std::set<std::string>& shards) {
   remove_file(join_path(folder, kIndex));
   for (const std::string& name : list_dir(folder)) {
-    const bool shard = (name.rfind("train-", 0) == 0 || name.rfind("valid-", 0) == 0) &&
-                       name.size() > 4 && name.compare(name.size() - 4, 4, ".bin") == 0;
-    if (shard && !shards.contains(name)) {
+    if (is_shard(name) && !shards.contains(name)) {
       remove_file(join_path(folder, name));
     }
   }
@@ -262,7 +287,9 @@ PrepareResult prepare(const PrepareOptions& options) {
          "tokenizer_config.json with eos_token beside it",
          options.tokenizer);
   }
-  const Corpus corpus = scan_corpus(options.corpus);
+  CorpusOptions inputs = options.corpus;
+  inputs.outputs = outputs_of(options);
+  const Corpus corpus = scan_corpus(inputs);
   PrepareResult result;
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
   make_dirs(options.output);

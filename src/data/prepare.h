@@ -24,9 +24,19 @@ struct Corpus {
     bool valid = false;  ///< in the validation split
   };
   /// Why something below the inputs is left out: `binary` holds a NUL byte, `utf16` begins with
-  /// the mark of UTF-16 or UTF-32; the last four are what a walk through folders passes by
-  /// (list_glob).
-  enum class Why { duplicate, empty, binary, utf16, hidden, linked_folder, unreadable, no_file };
+  /// the mark of UTF-16 or UTF-32; `hidden` to `no_file` are what a walk through folders passes by
+  /// (list_glob); `output` is one of CorpusOptions::outputs.
+  enum class Why {
+    duplicate,
+    empty,
+    binary,
+    utf16,
+    hidden,
+    linked_folder,
+    unreadable,
+    no_file,
+    output
+  };
   struct Dropped {
     std::string path;
     Why why = Why::empty;
@@ -49,6 +59,8 @@ struct CorpusOptions {
   std::vector<std::string> inputs;  ///< files, folders (all below them) and globs (list_glob)
   double valid_fraction = 0.05;     ///< chance of each file, by the hash of its content
   uint64_t seed = 0;
+  /// Files of the caller, such as those that it writes: left out, also where an input covers them.
+  std::vector<std::string> outputs = {};
 };
 
 /// Reads and hashes every file. The split of a file depends on its content and the seed only.

@@ -117,6 +117,10 @@ TEST(TrainTokenizer, TrainsOnTheTrainingSplitAndOnlyOnce) {
   EXPECT_FALSE(train_tokenizer(options).up_to_date);
   folder.add("tok/tokenizer.json", "{}");  // damaged: made anew
   EXPECT_FALSE(train_tokenizer(options).up_to_date);
+  // Its own files are no text where the inputs cover them.
+  options.corpus.inputs = {folder.path()};
+  train_tokenizer(options);
+  EXPECT_TRUE(train_tokenizer(options).up_to_date);
 }
 
 }  // namespace

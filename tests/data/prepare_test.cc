@@ -250,6 +250,26 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
   EXPECT_EQ(prepare(options_).train.files, 2);
 }
 
+// Where the inputs cover them, the files of the call itself are no text: a second one has nothing
+// to do.
+TEST_F(Prepare, LeavesOutItsOwnFiles) {
+  options_.corpus.inputs = {folder_.path()};
+  const PrepareResult first = prepare(options_);
+  EXPECT_EQ(first.train.files + first.valid.files, 60);
+  EXPECT_EQ(first.dropped, (std::map<Corpus::Why, int64_t>{{Corpus::Why::output, 2}}));
+  folder_.add("out/baselines.json", "{}");
+  const PrepareResult second = prepare(options_);
+  EXPECT_TRUE(second.up_to_date);
+  EXPECT_GT(second.dropped.at(Corpus::Why::output), 5);
+  // By another path to the same files, and into a folder that holds texts, too.
+  folder_.add("out/text.txt", "a text beside the shards");
+  options_.output = folder_ / "in/../out/";
+  const PrepareResult third = prepare(options_);
+  EXPECT_FALSE(third.up_to_date);
+  EXPECT_EQ(third.train.files + third.valid.files, 61);
+  EXPECT_EQ(third.dropped, second.dropped);
+}
+
 // The same texts from elsewhere are the same data: a run goes on with them.
 TEST_F(Prepare, FingerprintIsOfTheTextsAlone) {
   prepare(options_);
