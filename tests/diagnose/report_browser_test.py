@@ -61,6 +61,7 @@ function probe() {
     for (const svg of document.querySelectorAll(".chart > svg")) {
       if (!svg.querySelector("path, circle")) add("bad", `${when}: nothing is drawn in ${svg.getAttribute("aria-label")}`);
     }
+    for (const m of text.matchAll(/.{0,20}\b(?!100\u202f)[1-9]\d\d+\u202f% of the .{0,20}/g)) add("bad", `${when}: ${m[0]}`);
     for (const m of text.matchAll(/.{0,20}\b(undefined|NaN|null|Infinity|\[object)\b.{0,20}/g)) add("bad", when + ": " + m[0]);
   };
   check("first");
