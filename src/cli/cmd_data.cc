@@ -121,6 +121,9 @@ int run_train_tokenizer(const Corpus& corpus) {
   const TrainTokenizerResult result = train_tokenizer(options);
   progress.finish();
   tell(result, options.output, corpus.json);
+  if (!corpus.json && result.vocab_size < options.bpe.vocab_size) {
+    fmt::print("{} were asked for; the text gave no more merges\n", options.bpe.vocab_size);
+  }
   return 0;
 }
 
