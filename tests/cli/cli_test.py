@@ -384,8 +384,8 @@ class Cli(unittest.TestCase):
         refused(["--stage", "schedule", "--dot"], "CSV")
         self.refused(["graph", "--diff", "a", "b", "--rank", "1"], "--limit and --out")
         self.box.good("graph", "configs/quickstart.yaml", "--out", "whole.txt")
-        for words in (["--check"], ["--times"], ["--skip", "bucket"]):
-            self.refused(["graph", "whole.txt", *words], "passes have run")
+        for words in (["--check"], ["--times"], ["--skip", "bucket"], ["--passes", "none"]):
+            self.refused(["graph", "whole.txt", *words], "passes have run", words[0])
 
     def test_schedule(self):
         """What is printed is taken for plan.pp_schedule, and PyTorch's form."""
