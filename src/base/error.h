@@ -19,22 +19,26 @@ class Error : public std::runtime_error {
   enum class Kind { kInput, kRun };
   /// Of several that end one step: the rank's own, or that it was stopped because another failed.
   enum class Cause { own, stopped };
-  Error(Kind kind, std::string_view where, std::string_view what, Cause cause = Cause::own)
-      : Error(kind, cause, fmt::format("[{}] {}", where, what)) {}
+  Error(Kind kind, std::string_view where, std::string_view text, Cause cause = Cause::own)
+      : std::runtime_error(fmt::format("[{}] {}", where, text)),
+        kind_(kind),
+        cause_(cause),
+        where_size_(where.size()) {}
+  /// The two parts of what(), which lives as long as the error: `where`, and what follows it.
+  std::string_view where() const { return std::string_view(what()).substr(1, where_size_); }
+  std::string_view text() const { return std::string_view(what()).substr(where_size_ + 3); }
   Kind kind() const { return kind_; }
   Cause cause() const { return cause_; }
   int exit_code() const { return kind_ == Kind::kInput ? 2 : 1; }
   /// The same error with one more clause: `[where] what; note`.
   Error with(std::string_view note) const {
-    return Error(kind_, cause_, fmt::format("{}; {}", what(), note));
+    return Error(kind_, where(), fmt::format("{}; {}", text(), note), cause_);
   }
 
  private:
-  Error(Kind kind, Cause cause, const std::string& text)
-      : std::runtime_error(text), kind_(kind), cause_(cause) {}
-
   Kind kind_;
   Cause cause_;
+  size_t where_size_;  ///< and no string of its own: an error is copied without a chance to throw
 };
 
 /// Throws an `Error` for bad input (exit code 2): `fail("safetensors", "header is {} bytes", n)`.

@@ -27,6 +27,12 @@ std::string position(std::string_view text, size_t offset) {
   return fmt::format("line {}, column {}", line, offset - start + 1);
 }
 
+/// What follows `mark` where it occurs first; all of the text if it does not.
+std::string after_first(std::string_view text, std::string_view mark) {
+  const size_t at = text.find(mark);
+  return std::string(at == std::string_view::npos ? text : text.substr(at + mark.size()));
+}
+
 // Builds the document and stops at the first breach of a limit.
 class Builder : public nlohmann::json_sax<Json> {
  public:
@@ -59,16 +65,11 @@ class Builder : public nlohmann::json_sax<Json> {
   }
   bool parse_error(size_t at, const std::string&,
                    const nlohmann::detail::exception& exception) override {
-    const std::string_view what = exception.what();
-    const size_t skip = what.find(": ");
-    error = skip == std::string_view::npos ? what : what.substr(skip + 2);
-    for (const std::string_view drop :
-         {"syntax error while parsing value - ", "syntax error while parsing object key - ",
-          "syntax error while parsing object separator - ", "syntax error while parsing object - ",
-          "syntax error while parsing array - ", "syntax error - "}) {
-      if (error.compare(0, drop.size(), drop) == 0) {
-        error.erase(0, drop.size());
-      }
+    // "[json.exception...] parse error at line 1, column 2: syntax error while parsing value - ..."
+    constexpr int kSyntax = 101;
+    error = after_first(exception.what(), ": ");
+    if (exception.id == kSyntax) {
+      error = after_first(error, " - ");
     }
     error_at = at == 0 ? 0 : at - 1;
     return false;

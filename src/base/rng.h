@@ -56,17 +56,12 @@ class Rng {
   /// Uniform in [0, 1), 53 bits.
   double uniform();
   double normal();
-  bool chance(double probability) { return uniform() < probability; }
   /// Fisher-Yates.
   template <class Container>
   void shuffle(Container& items) {
     for (size_t i = items.size(); i > 1; --i) {
       std::swap(items[i - 1], items[below(i)]);
     }
-  }
-  template <class Container>
-  const auto& pick(const Container& items) {
-    return items[below(items.size())];
   }
 
  private:

@@ -153,6 +153,10 @@ std::string human_count(double count) {
   return three_digits(count) + kUnits[unit];
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string escape(std::string_view text, std::string_view also) {
   std::string out;
   out.reserve(text.size());

@@ -38,6 +38,9 @@ std::string human_time(double seconds);
 /// "950", "1.23 k", "30.5 B" (k, M, B, T: 10^3 to 10^12).
 std::string human_count(double count);
 
+/// "1 file", "3 files".
+std::string counted(int64_t count, std::string_view noun);
+
 /// `text` with backslashes, control characters and the characters of `also` written as \xHH, so
 /// that none of them occurs in it.
 std::string escape(std::string_view text, std::string_view also);

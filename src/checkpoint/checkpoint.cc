@@ -256,8 +256,7 @@ std::string defect(const std::string& folder, Verify verify) {
   try {
     verified_record(folder, verify);
   } catch (const Error& error) {
-    const std::string what = error.what(), own = "[" + folder + "] ";
-    return what.starts_with(own) ? what.substr(own.size()) : what;
+    return std::string(error.where() == folder ? error.text() : error.what());
   }
   return "";
 }

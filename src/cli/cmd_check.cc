@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/id.h"
 #include "base/json_writer.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "check/check.h"
 #include "check/mutants/mutate.h"
@@ -76,7 +77,7 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
              total["accepted"]);
   fmt::print(
       "exact: the first problem names the changed task; near: one directly connected to it;\n"
-      "accepted: the change is harmless, or the check has a hole (tests/check runs these)\n");
+      "accepted: the change is harmless, or the check has a hole\n");
   return 0;
 }
 
@@ -89,9 +90,11 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
   const engine::ClusterSection& cluster = run.config.cluster;
   if (!budget.empty()) {
     options.budget_from = "--memory-budget";
-    options.memory_budget =
-        static_cast<int64_t>(parse_quantity(budget, Unit::bytes, "hocket check --memory-budget"));
-    if (options.memory_budget < 0) fail("hocket check", "--memory-budget is negative");
+    const double bytes = parse_quantity(budget, Unit::bytes, "hocket check --memory-budget");
+    if (!(bytes >= 1 && bytes <= engine::kMostMemory)) {
+      fail("hocket check", "--memory-budget is {}; expected 1 byte to 1 EiB", quote(budget));
+    }
+    options.memory_budget = static_cast<int64_t>(bytes);
   } else if (cluster.memory_budget) {
     options.budget_from = "cluster.memory_budget";
     options.memory_budget = static_cast<int64_t>(*cluster.memory_budget);

@@ -18,6 +18,9 @@ namespace {
 /// What train-tokenizer and prepare share: settings from the data section of RUN, and flags over
 /// it.
 struct Corpus {
+  explicit Corpus(const char* called) : verb(called) {}
+
+  const char* verb;  ///< which of the two: where its errors are
   std::string run, tokenizer, out;
   std::vector<std::string> files, set;
   std::optional<double> valid_fraction;
@@ -40,7 +43,7 @@ struct Corpus {
   engine::DataSection section() const {
     engine::DataSection section;
     if (!files.empty() && !run.empty() && !run.ends_with(".yaml") && !run.ends_with(".yml")) {
-      fail("hocket data",
+      fail(verb,
            "{} stands where a run.yaml is expected; if the shell expanded the pattern of "
            "--files, quote it: --files '*.txt'",
            quote(run));
@@ -48,7 +51,7 @@ struct Corpus {
     if (!run.empty()) {
       section = engine::read_run(run, set).config.data;
     } else if (!set.empty()) {
-      fail("hocket data", "--set needs a RUN; without one use the flags");
+      fail(verb, "--set needs a RUN; without one use the flags");
     }
     if (!files.empty()) {
       section.files = files;
@@ -60,13 +63,13 @@ struct Corpus {
       section.vocab_size = *vocab_size;
     }
     if (out == "-") {
-      fail("hocket data", "--out is '-'; expected a folder: what goes there are several files");
+      fail(verb, "--out is '-'; expected a folder: what goes there are several files");
     }
     if (section.files.empty()) {
-      fail("hocket data", "no files; try --files 'folder/**' or data.files in a run.yaml");
+      fail(verb, "no files; try --files 'folder/**' or data.files in a run.yaml");
     }
     if (section.valid_fraction < 0 || section.valid_fraction > 0.9) {
-      fail("hocket data", "--valid-fraction is {}; expected 0 to 0.9", section.valid_fraction);
+      fail(verb, "--valid-fraction is {}; expected 0 to 0.9", section.valid_fraction);
     }
     return section;
   }
@@ -89,8 +92,8 @@ void tell(const TrainTokenizerResult& result, const std::string& folder, bool js
   } else if (result.up_to_date) {
     fmt::print("{}: {} tokens, up to date\n", folder, result.vocab_size);
   } else {
-    fmt::print("{}: {} tokens from {} files, {}\n", folder, result.vocab_size, result.files,
-               human_bytes(static_cast<double>(result.bytes)));
+    fmt::print("{}: {} tokens from {}, {}\n", folder, result.vocab_size,
+               counted(result.files, "file"), human_bytes(static_cast<double>(result.bytes)));
   }
 }
 
@@ -101,11 +104,10 @@ int run_train_tokenizer(const Corpus& corpus) {
   options.corpus = corpus.options(section);
   options.output = corpus.out.empty() ? section.tokenizer : corpus.out;
   if (options.output.empty()) {
-    fail("hocket data train-tokenizer", "no folder to write to; try --out DIR or data.tokenizer");
+    fail(corpus.verb, "no folder to write to; try --out DIR or data.tokenizer");
   }
   if (section.vocab_size > 1 << 24) {
-    fail("hocket data train-tokenizer", "--vocab-size is {}; expected at most {}",
-         section.vocab_size, 1 << 24);
+    fail(corpus.verb, "--vocab-size is {}; expected at most {}", section.vocab_size, 1 << 24);
   }
   if (section.vocab_size > 0) {
     options.bpe.vocab_size = static_cast<int32_t>(section.vocab_size);
@@ -128,7 +130,7 @@ int run_train_tokenizer(const Corpus& corpus) {
 }
 
 void declare_train_tokenizer(Args& args) {
-  auto corpus = std::make_shared<Corpus>();
+  auto corpus = std::make_shared<Corpus>("hocket data train-tokenizer");
   args.about(
       "train a byte-level BPE on the training files",
       "Writes tokenizer.json and tokenizer_config.json, which transformers opens. Counts only "
@@ -147,17 +149,9 @@ void declare_train_tokenizer(Args& args) {
 
 std::string json_of(const data::PrepareResult& result, const std::string& folder) {
   JsonWriter json;
-  const auto split = [&](const char* name, const data::SplitStats& stats) {
-    json.key(name)
-        .object()
-        .member("files", stats.files)
-        .member("bytes", stats.bytes)
-        .member("tokens", stats.tokens)
-        .end();
-  };
   json.object().member("out", folder);
-  split("train", result.train);
-  split("valid", result.valid);
+  data::put_sizes(json.key("train").object(), result.train).end();
+  data::put_sizes(json.key("valid").object(), result.valid).end();
   json.key("dropped").object();
   for (const auto& [why, count] : result.dropped) {
     json.member(data::to_string(why), count);
@@ -167,12 +161,13 @@ std::string json_of(const data::PrepareResult& result, const std::string& folder
 }
 
 void tell(const data::PrepareResult& result, const std::string& folder) {
-  fmt::print("{}{}: training {} files, {}, {} tokens; held out {} files, {}, {} tokens\n", folder,
-             result.up_to_date ? " (up to date)" : "", result.train.files,
-             human_bytes(static_cast<double>(result.train.bytes)),
-             human_count(static_cast<double>(result.train.tokens)), result.valid.files,
-             human_bytes(static_cast<double>(result.valid.bytes)),
-             human_count(static_cast<double>(result.valid.tokens)));
+  const auto split = [](const data::SplitStats& stats) {
+    return fmt::format("{}, {}, {} tokens", counted(stats.files, "file"),
+                       human_bytes(static_cast<double>(stats.bytes)),
+                       human_count(static_cast<double>(stats.tokens)));
+  };
+  fmt::print("{}{}: training {}; held out {}\n", folder, result.up_to_date ? " (up to date)" : "",
+             split(result.train), split(result.valid));
   fmt::print("left out: {}\n", data::left_out_text(result.dropped));
 }
 
@@ -184,10 +179,10 @@ int run_prepare(const Corpus& corpus) {
   options.tokenizer = corpus.tokenizer.empty() ? section.tokenizer : corpus.tokenizer;
   options.output = corpus.out.empty() ? section.dir : corpus.out;
   if (options.output.empty()) {
-    fail("hocket data prepare", "no folder to write to; try --out DIR or data.dir");
+    fail(corpus.verb, "no folder to write to; try --out DIR or data.dir");
   }
   if (options.tokenizer.empty()) {
-    fail("hocket data prepare", "no tokenizer; try --tokenizer FILE or data.tokenizer");
+    fail(corpus.verb, "no tokenizer; try --tokenizer FILE or data.tokenizer");
   }
   Progress progress;
   options.progress = [&](const data::PrepareProgress& at) {
@@ -207,7 +202,7 @@ int run_prepare(const Corpus& corpus) {
 }
 
 void declare_prepare(Args& args) {
-  auto corpus = std::make_shared<Corpus>();
+  auto corpus = std::make_shared<Corpus>("hocket data prepare");
   args.about(
       "turn text files into token shards for training",
       "Tokenises every file as one document; drops empty, binary and duplicate files; splits "

@@ -105,8 +105,8 @@ void tell_ids(const Options& options, const Lists& ids, double loss) {
     return;
   }
   std::FILE* words = words_beside(options.logits == "-" ? options.logits : options.grads);
-  fmt::print(words, "{}, {}", engine::counted(static_cast<int64_t>(ids.size()), "list"),
-             engine::counted(tokens, "token"));
+  fmt::print(words, "{}, {}", counted(static_cast<int64_t>(ids.size()), "list"),
+             counted(tokens, "token"));
   if (!std::isnan(loss)) {
     fmt::print(words, ", mean next-token loss {:.6f}", loss);
   }
@@ -173,6 +173,10 @@ int on_data(const Options& options, const engine::Run& run) {
         progress.update(fmt::format("evaluation {}/{} sequences", done, total));
       });
   progress.finish();
+  if (!std::isfinite(held_out.loss())) {
+    fail_run("hocket eval", "the loss on {} is {}: the model's values are not finite",
+             dataset.folder(), held_out.loss());
+  }
   if (options.json) {
     JsonWriter json;
     json.object()
@@ -201,6 +205,10 @@ void check_options(const Options& options) {
          "--json, --save-logits - and --save-grads - all go to standard output; "
          "expected one of them there");
   }
+  if (!options.logits.empty() && options.logits == options.grads && options.logits != "-") {
+    fail("hocket eval", "--save-logits and --save-grads both go to {}; expected two files",
+         options.logits);
+  }
   if (!options.ids.empty() && !options.data.empty()) {
     fail("hocket eval", "got --ids and --data; expected one");
   }
@@ -217,6 +225,10 @@ int eval(const Options& options) {
     set.push_back("data.dir=" + options.data);
   }
   const engine::Run run = model_run(options.model, options.dtype, set);
+  std::vector<std::string> inputs = inputs_of(run);
+  inputs.push_back(options.ids);
+  require_output("hocket eval --save-logits", options.logits, inputs);
+  require_output("hocket eval --save-grads", options.grads, inputs);
   if (!options.ids.empty()) return on_ids(options, run);
   if (run.config.data.dir.empty()) {
     fail("hocket eval",

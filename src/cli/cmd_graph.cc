@@ -224,6 +224,7 @@ int show(const Options& options) {
     list_passes();
     return 0;
   }
+  require_output("hocket graph --out", options.out, options.inputs);
   if (options.diff) return diff(options);
   check_options(options);
   const bool only_reads =
@@ -234,6 +235,7 @@ int show(const Options& options) {
          "run.yaml that it was made from");
   }
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
+  require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
   if (!source.program_text.empty() && wanted_of(options) == "program") {
     emit(options.out, text_of(program::parse_program(source.program_text), options));

@@ -56,6 +56,10 @@ void tell_longest(std::FILE* words, const program::Program& program, const cost:
 int profile(const Options& options) {
   if (options.seconds < 0) fail("hocket profile", "--seconds is negative");
   const Source source = read_source(options.run, options.set, true);
+  std::vector<std::string> inputs = inputs_of(source.run);
+  std::erase(inputs, source.run.config.cluster.profile);  // may be made anew
+  inputs.push_back(options.run);
+  require_output("hocket profile --out", options.out, inputs);
   const engine::Compiled compiled = source.compile();
   train::require_memory(source.run, compiled.program);
   Progress progress;

@@ -28,14 +28,15 @@ struct Options {
   bool json = false, all_ranks = false;
 };
 
-/// The timings of --profile, else of cluster.profile; none, with a warning, if the latter are of
-/// another machine. Error: those of --profile are.
+/// The timings of --profile, else of cluster.profile; none, with a warning, if the latter are not
+/// of what the cluster computes on. Error: those of --profile are not.
 std::optional<cost::Profile> profile_of(const Options& options, const engine::Run& run,
                                         const cost::Cluster& cluster) {
   const std::string& file = options.profile.empty() ? run.config.cluster.profile : options.profile;
   if (file.empty()) return std::nullopt;
   cost::Profile profile = cost::read_profile(file);
-  const std::string why = cost::mismatch(profile, cluster);
+  const std::string kernels = cluster.this_machine ? engine::kernels_here() : "";
+  const std::string why = engine::mismatch(profile, cluster, kernels);
   if (why.empty()) return profile;
   if (!options.profile.empty()) {
     fail("hocket simulate", "--profile {} {}; try without it", file, why);
@@ -66,6 +67,9 @@ int simulate(const Options& options) {
   }
   const Source source = read_source(options.run, options.set, true);
   const engine::Run& run = source.run;
+  std::vector<std::string> inputs = inputs_of(run);
+  inputs.insert(inputs.end(), {options.run, options.cluster, options.profile});
+  require_output("hocket simulate --trace", options.trace, inputs);
   const cost::Cluster cluster =
       engine::cluster_of(run, options.cluster.empty() ? run.config.cluster.file : options.cluster);
   const std::optional<cost::Profile> profile = profile_of(options, run, cluster);

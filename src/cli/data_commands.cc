@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/text.h"
+#include "cli/inputs.h"
 
 namespace hocket::cli {
 
@@ -112,27 +113,13 @@ bool is_trained(const std::string& folder, const std::string& key, int32_t* voca
   }
 }
 
-void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
-  json.key(name)
-      .object()
-      .member("files", stats.files)
-      .member("bytes", stats.bytes)
-      .member("tokens", stats.tokens)
-      .member("shards", stats.shards.size())
-      .end();
-}
-
 }  // namespace
 
 TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
   // Beside the tokenizer lies a hash of everything that it depends on: if it is that of this call,
   // and the tokenizer is still the one that was made, there is nothing to do.
   if (options.output.empty()) fail("train-tokenizer", "no output folder");
-  data::CorpusOptions inputs = options.corpus;
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", kSource}) {
-    inputs.outputs.push_back(join_path(options.output, name));
-  }
-  const Corpus corpus = data::scan_corpus(inputs);
+  const Corpus corpus = data::scan_corpus(options.corpus);
   TrainTokenizerResult result;
   const std::vector<std::string> files = corpus.paths(false);
   result.files = static_cast<int64_t>(files.size());
@@ -142,9 +129,18 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
     result.up_to_date = true;
     return result;
   }
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    const std::string there = join_path(options.output, name);
+    if (file_exists(there) && !file_exists(join_path(options.output, kSource))) {
+      fail("hocket data train-tokenizer",
+           "{} was not trained here, and would be replaced; try another --out, or `hocket data "
+           "prepare` with it as it is",
+           there);
+    }
+  }
   const Tokenizer tokenizer = data::train_bpe(files, options.bpe);
   result.vocab_size = tokenizer.vocab_size();
-  tokenizer.save_folder(options.output);
+  make_dirs(options.output);
   JsonWriter source({.indent = 1});
   source.object()
       .member("trained_on", key)
@@ -152,7 +148,9 @@ TrainTokenizerResult train_tokenizer(const TrainTokenizerOptions& options) {
       .member("files", result.files)
       .member("bytes", result.bytes)
       .end();
+  // First, so that whatever ends this between the two leaves a folder that is known as ours.
   write_file_atomic(join_path(options.output, kSource), source.take() + "\n");
+  tokenizer.save_folder(options.output);
   return result;
 }
 
@@ -193,8 +191,9 @@ std::string DataStats::to_json() const {
       .member("fingerprint", fingerprint)
       .member("vocab_size", vocab_size)
       .member("bytes_per_token", bytes_per_token());
-  put_split(json, "train", train);
-  put_split(json, "valid", valid);
+  for (const auto& [name, split] : {std::pair("train", &train), std::pair("valid", &valid)}) {
+    data::put_sizes(json.key(name).object(), *split).member("shards", split->shards.size()).end();
+  }
   json.member("verified", verified);
   if (baselines.trigram) {
     json.key("baselines")
@@ -212,9 +211,11 @@ std::string DataStats::to_text() const {
       fmt::format("{}: vocabulary of {}, {:.2f} bytes a token{}\n", folder, vocab_size,
                   bytes_per_token(), verified ? ", checksums verified" : "");
   for (const auto& [name, split] : {std::pair("train", &train), std::pair("valid", &valid)}) {
-    out += fmt::format("  {}  {:>7} files  {:>10}  {:>9} tokens  {} shards\n", name, split->files,
-                       human_bytes(static_cast<double>(split->bytes)),
-                       human_count(static_cast<double>(split->tokens)), split->shards.size());
+    out +=
+        fmt::format("  {}  {:>13}  {:>10}  {:>9} tokens  {}\n", name, counted(split->files, "file"),
+                    human_bytes(static_cast<double>(split->bytes)),
+                    human_count(static_cast<double>(split->tokens)),
+                    counted(std::ssize(split->shards), "shard"));
   }
   if (baselines.trigram) {
     out += fmt::format(
@@ -238,6 +239,7 @@ std::string decode_line(const Tokenizer& tokenizer, std::string_view json,
 }
 
 void encode_text(const EncodeOptions& options) {
+  require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   Encoder encoder(tokenizer);
   const std::string text = read_input(options.input);
@@ -254,6 +256,7 @@ void encode_text(const EncodeOptions& options) {
 }
 
 void decode_ids(const EncodeOptions& options) {
+  require_output("hocket data --out", options.output, {options.input});
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   const std::string text = read_input(options.input);
   if (options.lines) {

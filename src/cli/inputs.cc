@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -121,6 +122,26 @@ std::vector<std::string> comma_list(const std::string& text) {
     }
   }
   return list;
+}
+
+void require_output(const std::string& option, const std::string& path,
+                    const std::vector<std::string>& inputs) {
+  std::error_code none;  // what cannot be looked at is no input
+  const std::filesystem::path output = std::filesystem::canonical(path, none);
+  if (none || !std::filesystem::is_regular_file(output, none)) return;
+  for (const std::string& name : inputs) {
+    const std::filesystem::path input = std::filesystem::canonical(name, none);
+    if (none) continue;
+    if (std::filesystem::equivalent(output, input, none) || output.parent_path() == input) {
+      fail(option, "{} is an input of this command and would be replaced; expected another file",
+           path);
+    }
+  }
+}
+
+std::vector<std::string> inputs_of(const engine::Run& run) {
+  return {run.config.model.path, run.config.data.dir, run.config.cluster.file,
+          run.config.cluster.profile, run.config.plan.pp_schedule};
 }
 
 void emit(const std::string& path, const std::string& text) {

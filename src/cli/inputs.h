@@ -42,6 +42,14 @@ void add_set(Args& args, std::vector<std::string>* overrides);
 /// "a,b" → {"a", "b"}; empty pieces are left out.
 std::vector<std::string> comma_list(const std::string& text);
 
+/// Error if `option` names, as a file to write, what the command reads: one of `inputs`, or a file
+/// that lies in one of them. Without a name, and for what is not there yet, there is none.
+void require_output(const std::string& option, const std::string& path,
+                    const std::vector<std::string>& inputs);
+
+/// Files and folders that a run reads.
+std::vector<std::string> inputs_of(const engine::Run& run);
+
 /// Writes `text` to `path`, or to standard output if it is empty or "-".
 void emit(const std::string& path, const std::string& text);
 

@@ -42,17 +42,6 @@ std::vector<Seen> constants(const Cluster& cluster) {
   return all;
 }
 
-void finish(Cluster& cluster) {
-  // A share that is not given is 1: the constant itself is what is reached.
-  Efficiency& efficiency = cluster.device.efficiency;
-  for (Fraction* fraction : {&efficiency.matmul, &efficiency.attention, &efficiency.memory,
-                             &cluster.links.intra.efficiency, &cluster.links.inter.efficiency}) {
-    if (fraction->value == 0) {
-      fraction->value = 1;
-    }
-  }
-}
-
 }  // namespace
 
 GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
@@ -111,8 +100,12 @@ void Cluster::validate(const std::string& where) const {
       fail(where, "{} is missing or 0; expected {{value: ..., source: ...}} above 0",
            constant.path);
     }
-    if (share && constant.value > 1) {
-      fail(where, "{} is {}; expected a share between 0 and 1", constant.path, constant.value);
+    if (share && (constant.value <= 0 || constant.value > 1)) {
+      fail(where, "{} is {}; expected a share above 0 and at most 1", constant.path,
+           constant.value);
+    }
+    if (constant.value > 0x1p60) {
+      fail(where, "{} is {}; expected at most 2^60", constant.path, constant.value);
     }
   }
   if (this_machine && (cores_per_node > 0 || device.memory.value > 0)) {
@@ -144,7 +137,6 @@ std::vector<std::string> Cluster::unsourced() const {
 Cluster read_cluster(const std::string& path, const std::vector<std::string>& overrides) {
   Cluster cluster;
   read_config(cluster, path, overrides);
-  finish(cluster);
   cluster.validate(path);
   return cluster;
 }
@@ -152,7 +144,6 @@ Cluster read_cluster(const std::string& path, const std::vector<std::string>& ov
 Cluster parse_cluster(std::string_view text, const std::string& name) {
   Cluster cluster;
   parse_config(cluster, text, name);
-  finish(cluster);
   cluster.validate(name);
   return cluster;
 }

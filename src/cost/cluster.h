@@ -43,7 +43,8 @@ struct Peak {
 
 /// Reached share of the peak, by kind of kernel.
 struct Efficiency {
-  Fraction matmul, attention, memory;
+  // What is not given is 1: the constant itself is what is reached.
+  Fraction matmul{1, ""}, attention{1, ""}, memory{1, ""};
   void fields(Fields& visit) {
     visit("matmul", matmul, "share of the arithmetic peak that matrix products reach");
     visit("attention", attention, "share of the arithmetic peak that attention reaches");
@@ -72,7 +73,7 @@ struct Device {
 struct Link {
   Seconds latency;
   Bandwidth bandwidth;
-  Fraction efficiency;
+  Fraction efficiency{1, ""};
   void fields(Fields& visit) {
     visit("latency", latency, "time of an empty message, per step of an algorithm");
     visit("bandwidth", bandwidth, "per direction per device");

@@ -64,7 +64,7 @@ std::string to_json(const Profile& profile);
 
 /// Why a profile says nothing about a cluster's devices, as a clause: "times a cpu (...), and ...";
 /// empty if it does. Ranks that are threads compute on a "cpu", others on the device that the
-/// cluster names.
+/// cluster names. Which CPU matters to engine::mismatch, where the cluster is this machine.
 std::string mismatch(const Profile& profile, const Cluster& cluster);
 
 /// A task that has to be timed for a program: one of each kind (and accumulation), how often a step

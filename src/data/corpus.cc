@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which files a list of inputs means, and which split each belongs to.
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <set>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -96,27 +94,32 @@ Content content_of(const std::string& path) {
   return content;
 }
 
-/// Files by their place in the file system, whatever path leads there.
-class Places {
+/// Tells what `hocket data` wrote from texts, folder by folder: the tokenizer beside its
+/// tokenizer_source.json, and the files of a prepared folder, whose index.json names its format
+/// first. Its shards are binary.
+class Outputs {
  public:
-  explicit Places(const std::vector<std::string>& paths) {
-    for (const std::string& path : paths) {
-      names_.insert(file_name(path));
-      places_.insert(place(path));
-    }
-  }
-  bool contains(const std::string& path) const {
-    return names_.contains(file_name(path)) && places_.contains(place(path));
+  bool contains(const std::string& path) {
+    const std::string name = file_name(path), folder = parent_path(path);
+    const bool tokenizer = name == "tokenizer.json" || name == "tokenizer_config.json" ||
+                           name == "tokenizer_source.json";
+    if (tokenizer && file_exists(join_path(folder, "tokenizer_source.json"))) return true;
+    return (tokenizer || name == "index.json" || name == "baselines.json") && is_prepared(folder);
   }
 
  private:
-  static std::string place(const std::string& path) {
-    std::error_code error;  // where the system does not say, the path itself has to do
-    const std::filesystem::path found =
-        std::filesystem::weakly_canonical(std::filesystem::absolute(path, error), error);
-    return error ? path : found.string();
+  bool is_prepared(const std::string& folder) {
+    const auto [known, is_new] = prepared_.emplace(folder, false);
+    const std::string index = join_path(folder, "index.json");
+    if (is_new && file_exists(index)) {
+      read_pieces(index, [&](std::string_view piece) {
+        known->second = piece.substr(0, 100).find("\"hocket-data\"") != piece.npos;
+        return false;
+      });
+    }
+    return known->second;
   }
-  std::set<std::string> names_, places_;
+  std::map<std::string, bool> prepared_;
 };
 
 bool in_valid(const Hash128& content, uint64_t seed, double fraction) {
@@ -166,7 +169,7 @@ constexpr struct {
              {"linked_folder", "linked folder"},
              {"unreadable", "that cannot be read"},
              {"no_file", "no regular file"},
-             {"output", "output or tokenizer"}};
+             {"output", "written by hocket data"}};
 
 }  // namespace
 
@@ -186,7 +189,7 @@ Corpus scan_corpus(const CorpusOptions& options) {
   }
   Corpus corpus;
   std::map<Hash128, std::string> first;  // path of each content
-  const Places outputs(options.outputs);
+  Outputs outputs;
   for (const std::string& path : expand(options.inputs, &corpus.dropped)) {
     if (outputs.contains(path)) {
       corpus.dropped.push_back({path, Corpus::Why::output, ""});
@@ -212,15 +215,15 @@ Corpus scan_corpus(const CorpusOptions& options) {
   }
   if (corpus.bytes(false) == 0) {
     fail("data",
-         "all {} files fell into the validation split; expected training files; try more "
-         "files, another seed or a smaller valid_fraction",
-         corpus.files.size());
+         "the validation split got everything: {}; expected training files; try more files, "
+         "another seed or a smaller valid_fraction",
+         counted(std::ssize(corpus.files), "file"));
   }
   if (options.valid_fraction > 0 && corpus.bytes(true) == 0) {
     fail("data",
-         "none of {} files fell into the validation split; try more files, another seed, a "
-         "larger valid_fraction, or 0 for no validation",
-         corpus.files.size());
+         "the validation split got nothing of {}; try more files, another seed, a larger "
+         "valid_fraction, or 0 for no validation",
+         counted(std::ssize(corpus.files), "file"));
   }
   return corpus;
 }

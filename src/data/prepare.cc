@@ -74,13 +74,7 @@ class SplitWriter {
 };
 
 void put_split(JsonWriter& json, const char* name, const SplitStats& stats) {
-  json.key(name)
-      .object()
-      .member("files", stats.files)
-      .member("bytes", stats.bytes)
-      .member("tokens", stats.tokens)
-      .member("shards", stats.shards)
-      .end();
+  put_sizes(json.key(name).object(), stats).member("shards", stats.shards).end();
 }
 
 SplitStats split_from_json(const JsonView& view) {
@@ -187,27 +181,20 @@ bool is_shard(const std::string& name) {
   return (name.starts_with("train-") || name.starts_with("valid-")) && name.ends_with(".bin");
 }
 
-// The tokenizer and what is written beside it and into the folder: no text, so that a second call
-// has the inputs of the first one also where they cover these.
-std::vector<std::string> outputs_of(const PrepareOptions& options) {
-  const bool folder = is_directory(options.tokenizer);
-  std::vector<std::string> outputs = {options.tokenizer};
-  for (const std::string& from :
-       {options.output, folder ? options.tokenizer : parent_path(options.tokenizer)}) {
-    for (const char* name : {kTokenizer, "tokenizer_config.json", "tokenizer_source.json"}) {
-      outputs.push_back(join_path(from, name));
-    }
+// Error if the folder has a tokenizer or an index that no preparation wrote: both would be
+// replaced. One that was cut short may have left shards, or its staging folder, and no index.
+void require_own(const std::string& folder) {
+  const std::string index = join_path(folder, kIndex), tokenizer = join_path(folder, kTokenizer);
+  const bool has_index = file_exists(index);
+  if (!has_index && !file_exists(tokenizer)) return;
+  const std::vector<std::string> names = list_dir(folder);
+  if (std::any_of(names.begin(), names.end(),
+                  [](const std::string& name) { return is_shard(name) || name == kStaging; })) {
+    return;
   }
-  outputs.push_back(join_path(options.output, kIndex));
-  outputs.push_back(join_path(options.output, "baselines.json"));
-  if (is_directory(options.output)) {
-    for (const std::string& name : list_dir(options.output)) {
-      if (is_shard(name)) {
-        outputs.push_back(join_path(options.output, name));
-      }
-    }
-  }
-  return outputs;
+  if (has_index && read_file(index).find(kFormat) != std::string::npos) return;
+  fail("hocket data prepare", "{} was not prepared here, and would be replaced; try another --out",
+       has_index ? index : tokenizer);
 }
 
 // Moves what was staged into the folder, index.json last, and drops shards of an earlier result.
@@ -273,6 +260,12 @@ PrepareResult write_staged(const PrepareOptions& options, const Corpus& corpus,
 
 }  // namespace
 
+JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats) {
+  return json.member("files", stats.files)
+      .member("bytes", stats.bytes)
+      .member("tokens", stats.tokens);
+}
+
 PrepareResult prepare(const PrepareOptions& options) {
   // Nothing is done twice, nothing is half done: what is there already is left alone, and what is
   // made stands aside until all of it is there.
@@ -287,9 +280,8 @@ PrepareResult prepare(const PrepareOptions& options) {
          "tokenizer_config.json with eos_token beside it",
          options.tokenizer);
   }
-  CorpusOptions inputs = options.corpus;
-  inputs.outputs = outputs_of(options);
-  const Corpus corpus = scan_corpus(inputs);
+  require_own(options.output);
+  const Corpus corpus = scan_corpus(options.corpus);
   PrepareResult result;
   if (is_up_to_date(options, corpus, tokenizer, &result)) return result;
   make_dirs(options.output);
@@ -312,6 +304,13 @@ PrepareResult prepare(const PrepareOptions& options) {
     throw;
   }
   return result;
+}
+
+std::optional<bool> holds_out(const std::string& folder) {
+  const std::string path = join_path(folder, kIndex);
+  if (!file_exists(path)) return std::nullopt;
+  const nlohmann::json json = read_json(path);
+  return !split_from_json(JsonView(json, path).at("valid")).shards.empty();
 }
 
 Dataset::Dataset(const std::string& folder) : folder_(folder) {

@@ -7,11 +7,16 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "data/shards.h"
 #include "data/tokenizer/tokenizer.h"
+
+namespace hocket {
+class JsonWriter;
+}
 
 namespace hocket::data {
 
@@ -25,7 +30,8 @@ struct Corpus {
   };
   /// Why something below the inputs is left out: `binary` holds a NUL byte, `utf16` begins with
   /// the mark of UTF-16 or UTF-32; `hidden` to `no_file` are what a walk through folders passes by
-  /// (list_glob); `output` is one of CorpusOptions::outputs.
+  /// (list_glob); `output` is no text
+  /// but what `hocket data` wrote: beside it lies an index or a source that says so.
   enum class Why {
     duplicate,
     empty,
@@ -59,8 +65,6 @@ struct CorpusOptions {
   std::vector<std::string> inputs;  ///< files, folders (all below them) and globs (list_glob)
   double valid_fraction = 0.05;     ///< chance of each file, by the hash of its content
   uint64_t seed = 0;
-  /// Files of the caller, such as those that it writes: left out, also where an input covers them.
-  std::vector<std::string> outputs = {};
 };
 
 /// Reads and hashes every file. The split of a file depends on its content and the seed only.
@@ -85,6 +89,9 @@ struct SplitStats {
   std::vector<std::string> shards;  ///< names in the folder
 };
 
+/// Adds files, bytes and tokens to the object that is open.
+JsonWriter& put_sizes(JsonWriter& json, const SplitStats& stats);
+
 struct PrepareResult {
   SplitStats train, valid;
   std::map<Corpus::Why, int64_t> dropped;
@@ -94,8 +101,11 @@ struct PrepareResult {
 /// Tokenises each file as one document and writes the shards, the tokenizer and index.json, the
 /// latter last; until all is written the folder keeps what it had. Same inputs, same bytes, whoever
 /// runs it. Does nothing if the folder holds the result already. Error: another process prepares
-/// into the same folder (FolderLock).
+/// into the same folder (FolderLock), or the folder has a tokenizer or index of someone else.
 PrepareResult prepare(const PrepareOptions& options);
+
+/// Whether files of a prepared folder are held out; none if it is not prepared. Error: a bad index.
+std::optional<bool> holds_out(const std::string& folder);
 
 /// A prepared folder, opened.
 class Dataset {

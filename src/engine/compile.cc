@@ -6,6 +6,7 @@
 
 #include "autodiff/autodiff.h"
 #include "base/error.h"
+#include "data/prepare.h"
 #include "models/build.h"
 #include "parallel/lower.h"
 #include "passes/pass.h"
@@ -136,7 +137,9 @@ CompileOptions evaluation_options(const Run& run) {
 }
 
 bool evaluates(const Run& run) {
-  return !run.config.data.dir.empty() && run.config.data.valid_fraction > 0;
+  const DataSection& data = run.config.data;
+  if (data.dir.empty()) return false;
+  return data::holds_out(data.dir).value_or(data.valid_fraction > 0);
 }
 
 std::vector<int64_t> evaluation_bytes(const program::Program& evaluation) {

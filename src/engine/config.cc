@@ -123,7 +123,9 @@ void ClusterSection::fields(Fields& fields) {
       "memory_budget", memory_budget,
       "memory per rank that check compares with; where tasks execute, default: this machine's free "
       "memory, shared")
-      .unit(Unit::bytes);
+      .unit(Unit::bytes)
+      .min(1)
+      .max(kMostMemory);
 }
 
 void OutputSection::fields(Fields& fields) {

@@ -71,6 +71,9 @@ struct PlanSection {
   void fields(Fields& v);
 };
 
+/// Bytes that a rank can be said to have: 1 EiB, a number that integers and products of it hold.
+inline constexpr double kMostMemory = 0x1p60;
+
 struct ClusterSection {
   std::string file;     ///< a cluster file for check and simulate
   std::string profile;  ///< written by `hocket profile`

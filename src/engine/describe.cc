@@ -3,13 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "engine/compile.h"
 
 namespace hocket::engine {
-
-std::string counted(int64_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 std::string describe(const models::ModelConfig& config) {
   std::string text =
@@ -26,15 +23,14 @@ std::string describe(const models::ModelConfig& config) {
 std::string describe(const Run& run) {
   const parallel::Plan& plan = run.plan;
   // Ranks on several nodes are devices, not threads of this machine.
-  const int threads = threads_per_rank(plan);
   const std::string each = plan.ranks_per_node > 0 && plan.ranks_per_node < plan.world()
                                ? fmt::format(", {} per node", plan.ranks_per_node)
-                               : fmt::format(" of {} thread{}", threads, threads == 1 ? "" : "s");
+                               : fmt::format(" of {}", counted(threads_per_rank(plan), "thread"));
   return fmt::format(
-      "pp {} x dp {}{} = {} rank{}{}, {}, {} micro-batch{} of {} x {} tokens per rank, "
+      "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per rank, "
       "recompute {}",
-      plan.pp, plan.dp, plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "", plan.world(),
-      plan.world() == 1 ? "" : "s", each, plan.pp > 1 ? plan.pp_schedule : "no pipeline",
+      plan.pp, plan.dp, plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "",
+      counted(plan.world(), "rank"), each, plan.pp > 1 ? plan.pp_schedule : "no pipeline",
       plan.num_micro_batches, plan.num_micro_batches == 1 ? "" : "es", plan.micro_batch,
       run.config.train.seq_len, run.config.plan.pass_options.text("recompute"));
 }

@@ -8,9 +8,6 @@
 
 namespace hocket::engine {
 
-/// "1 file", "3 files".
-std::string counted(int64_t count, const std::string& noun);
-
 /// "qwen3_moe: 4 layers, width 256, 8 experts top-2": one line about a model.
 std::string describe(const models::ModelConfig& model);
 /// "pp 2 x dp 2 (ep 2), 1f1b, 4 micro-batches of 2 x 512 tokens": one line about a plan.

@@ -4,28 +4,81 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 #include <fstream>
-#include <string_view>
+#include <iterator>
 #include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#ifndef HOCKET_SIM_ONLY
+#include "kernels/backend.h"
+#endif
 
 namespace hocket::engine {
 
 std::map<std::string, std::string> machine_facts() {
   std::map<std::string, std::string> facts;
-  std::ifstream cpu("/proc/cpuinfo");
-  for (std::string line; std::getline(cpu, line);) {
-    if (line.rfind("model name", 0) == 0) {
-      facts["cpu"] = line.substr(line.find(':') + 2);
-      break;
+  std::ifstream file("/proc/cpuinfo");
+  const std::string cpuinfo{std::istreambuf_iterator<char>(file), {}};
+  utsname name{};
+  HOCKET_CHECK(uname(&name) == 0, "uname cannot fail");
+  facts["cpu"] = cpu_name(cpuinfo, name.machine);
+  facts["cores"] = std::to_string(std::thread::hardware_concurrency());
+  facts["kernel"] = name.release;
+  return facts;
+}
+
+std::string cpu_name(std::string_view cpuinfo, std::string_view architecture) {
+  // Lines are "key : value", for each processor again; a machine may have several kinds of cores.
+  std::vector<std::string> parts = {std::string(architecture)};
+  for (const std::string& line : split(cpuinfo, '\n')) {
+    const size_t colon = std::min(line.find(':'), line.size());
+    const std::string_view key = trim(std::string_view(line).substr(0, colon));
+    const std::string value(trim(std::string_view(line).substr(std::min(colon + 1, line.size()))));
+    if (key == "model name" && !value.empty()) return value;
+    if (key == "CPU implementer" || key == "CPU part") {
+      const std::string part = fmt::format("{} {}", key.substr(std::strlen("CPU ")), value);
+      if (std::find(parts.begin(), parts.end(), part) == parts.end()) {
+        parts.push_back(part);
+      }
     }
   }
-  facts["cores"] = std::to_string(std::thread::hardware_concurrency());
-  utsname name{};
-  if (uname(&name) == 0) {
-    facts["kernel"] = name.release;
+  return join(parts, ", ");
+}
+
+std::string kernels_here() {
+#ifdef HOCKET_SIM_ONLY
+  return "";
+#else
+  return kernels::cpu_backend()->describe();
+#endif
+}
+
+std::string mismatch(const cost::Profile& profile, const cost::Cluster& cluster,
+                     const std::string& kernels) {
+  std::string why = cost::mismatch(profile, cluster);
+  if (!why.empty() || !cluster.this_machine) return why;
+  const auto fact = [&](const char* name) {
+    const auto it = profile.machine.find(name);
+    return it == profile.machine.end() ? "" : it->second;
+  };
+  const std::string cpu = fact("cpu");
+  const std::string here = machine_facts()["cpu"];
+  if (cpu != here) {
+    return fmt::format("was taken on {}; this is {}", cpu.empty() ? "an unknown CPU" : cpu, here);
   }
-  return facts;
+  const std::string timed = fact("backend");
+  if (!kernels.empty() && timed != kernels) {
+    return fmt::format("was taken with {}; this program runs {}",
+                       timed.empty() ? "unknown kernels" : "the kernels '" + timed + "'",
+                       "'" + kernels + "'");
+  }
+  return "";
 }
 
 namespace {

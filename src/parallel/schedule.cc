@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 
 namespace hocket::parallel {
 
@@ -153,7 +154,8 @@ static std::string_view needed_before(char kind) {
 void validate(const Schedule& schedule, int stages, int micro_batches, bool with_backward) {
   const std::string& where = schedule.source;
   if (static_cast<int>(schedule.ranks.size()) != stages) {
-    fail(where, "has {} rows; expected {} (plan.pp)", schedule.ranks.size(), stages);
+    fail(where, "has {}; expected {} (plan.pp)", counted(std::ssize(schedule.ranks), "row"),
+         stages);
   }
   for (int stage = 0; stage < stages; ++stage) {
     // Per micro-batch, what has run: F, then B or I and W.

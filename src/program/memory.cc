@@ -65,17 +65,20 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
 
 namespace {
 
+/// True of that end of a message.
+bool plays(const Program& program, const Task& task, comm::Role role) {
+  const comm::Id id = program.kind(task).communication;
+  return task.peer_axis != kNone && id != comm::Id::none && comm::op(id).role == role;
+}
+
 /// Tasks of `rank` that send to (or receive from) `peer`, by tag, in issue order.
 std::map<int32_t, std::vector<TaskId>> messages_of(const Program& program, int32_t rank,
-                                                   int32_t peer, comm::Id op) {
+                                                   int32_t peer, comm::Role role) {
   std::map<int32_t, std::vector<TaskId>> by_tag;
   const RankClass& cls = program.classes[program.class_of(rank)];
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
-    if (task.peer_axis == kNone || program.kind(task).communication != op ||
-        program.peer_of(task, rank) != peer) {
-      continue;
-    }
+    if (!plays(program, task, role) || program.peer_of(task, rank) != peer) continue;
     by_tag[task.tag].push_back(i);
   }
   return by_tag;
@@ -90,8 +93,8 @@ struct Message {
 /// by the k-th receive of that tag.
 std::vector<Message> match(const Program& program, int32_t from, int32_t to) {
   std::vector<Message> list;
-  auto receives = messages_of(program, to, from, comm::Id::recv);
-  for (const auto& [tag, sends] : messages_of(program, from, to, comm::Id::send)) {
+  auto receives = messages_of(program, to, from, comm::Role::receive);
+  for (const auto& [tag, sends] : messages_of(program, from, to, comm::Role::send)) {
     const std::vector<TaskId>& recvs = receives[tag];
     for (size_t k = 0; k < sends.size(); ++k) {
       list.push_back({sends[k], k < recvs.size() ? recvs[k] : kNone});
@@ -156,7 +159,7 @@ int64_t InFlight::bound(ClassId cls) {
   }
   std::set<int32_t> peers;
   for (const Task& task : p_.classes[cls].tasks) {
-    if (task.peer_axis != kNone && p_.kind(task).communication == comm::Id::send) {
+    if (plays(p_, task, comm::Role::send)) {
       peers.insert(p_.peer_of(task, rank));
     }
   }

@@ -37,7 +37,7 @@ namespace {
 
 std::string text_of(const data::SplitStats& split) {
   return fmt::format("{} tokens in {}", human_count(static_cast<double>(split.tokens)),
-                     engine::counted(split.files, "file"));
+                     counted(split.files, "file"));
 }
 
 /// Every line is seen before the work for the next one begins.

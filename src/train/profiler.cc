@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/stats.h"
+#include "base/text.h"
 #include "comm/local.h"
 #include "comm/solo.h"
 #include "engine/batch.h"
@@ -185,20 +186,17 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
 
 namespace {
 
-/// Why a profile does not do for a program on this machine; empty if it does.
+/// Why a profile does not do for a program on this machine with these kernels; empty if it does.
 std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
-                        const program::Program& program) {
+                        const program::Program& program, const kernels::Backend& backend) {
   const int threads = engine::threads_per_rank(run.plan);
   if (profile.threads != threads) {
-    return fmt::format("was taken with {} thread{} per rank; this plan has {}", profile.threads,
-                       profile.threads == 1 ? "" : "s", threads);
+    return fmt::format("was taken with {} per rank; this plan has {}",
+                       counted(profile.threads, "thread"), threads);
   }
-  const auto cpu = profile.machine.find("cpu");
-  const std::string here = engine::machine_facts()["cpu"];
-  if (cpu == profile.machine.end() || cpu->second != here) {
-    return fmt::format("was taken on {}; this is {}",
-                       cpu == profile.machine.end() ? "an unknown CPU" : cpu->second, here);
-  }
+  const std::string other =
+      engine::mismatch(profile, engine::local_cluster(run), backend.describe());
+  if (!other.empty()) return other;
   if (program.mesh.size() > 1 && profile.links.empty()) return "has no times of links";
   std::set<std::string> timed;
   for (const cost::TimedTask& task : profile.tasks) {
@@ -226,7 +224,7 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
   const std::string own = run.config.output.dir + "/profile.json";
   if (!given.empty()) {
     const cost::Profile profile = cost::read_profile(given);
-    const std::string why = shortcoming(profile, run, compiled.program);
+    const std::string why = shortcoming(profile, run, compiled.program, *backend);
     if (why.empty()) return profile;
     if (same_file(given, own)) {
       fail(run.name,
@@ -239,7 +237,7 @@ cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compil
   }
   try {
     cost::Profile earlier = cost::read_profile(own);
-    if (shortcoming(earlier, run, compiled.program).empty()) return earlier;
+    if (shortcoming(earlier, run, compiled.program, *backend).empty()) return earlier;
   } catch (const Error& error) {
     // Not there, of an older form, or damaged; what never was a profile stays.
     if (file_exists(own) && read_file(own).find("hocket-profile-") == std::string::npos) {

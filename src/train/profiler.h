@@ -29,9 +29,9 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
                       const ProfileOptions& options);
 
 /// The timings that a training predicts with: those of cluster.profile, an input that is never
-/// written, if they have every task of the program, from this machine with these threads (what is
-/// amiss is printed); else those of output.dir/profile.json, which an earlier start wrote; else new
-/// ones, which go there. Error (exit code 2): cluster.profile is not there, or no profile.
+/// written, if they have every task of the program, from this CPU with these kernels and threads
+/// (what is amiss is printed); else those of output.dir/profile.json, which an earlier start wrote;
+/// else new ones, which go there. Error (exit code 2): cluster.profile is not there, or no profile.
 cost::Profile profile_for(const engine::Run& run, const engine::Compiled& compiled,
                           const std::shared_ptr<kernels::Backend>& backend,
                           const ProfileOptions& options);

@@ -189,7 +189,7 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.status = fmt::format("finished, {}", engine::counted(steps_done, "step"));
 
   const auto split = [](const data::SplitStats& stats) {
-    return fmt::format("{}, {} tokens", engine::counted(stats.files, "file"),
+    return fmt::format("{}, {} tokens", counted(stats.files, "file"),
                        human_count(static_cast<double>(stats.tokens)));
   };
   diagnose::FactGroup model{

@@ -164,6 +164,11 @@ std::string generate(
   }
   std::string text;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
+    if (!std::all_of(logits.begin(), logits.end(), [](double x) { return std::isfinite(x); })) {
+      fail_run("generate",
+               "the logits after {} tokens are not finite: nothing can be drawn from them",
+               ids.size());
+    }
     // Ids beyond the tokenizer's vocabulary have no text.
     logits.resize(std::min(logits.size(), static_cast<size_t>(tokenizer.vocab_size())));
     const int32_t id = draw(logits, options, static_cast<uint64_t>(ids.size()));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/saver.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resolve.h"
 
@@ -16,9 +19,41 @@ void Saver::set_last(const std::string& checkpoint) {
                                  : "the same command goes on from " + last_);
 }
 
+namespace {
+
+template <class Number>
+bool all_finite(const std::byte* data, int64_t count) {
+  const auto* numbers = reinterpret_cast<const Number*>(data);
+  return std::all_of(numbers, numbers + count, [](Number x) { return std::isfinite(x); });
+}
+
+/// The first tensor in memory that holds a value that is not finite; empty: none.
+std::string not_finite(const engine::Stores& stores) {
+  for (const runtime::PersistentStore& store : stores) {
+    for (const auto& [name, entry] : store.entries()) {
+      const auto* data = static_cast<const std::byte*>(entry.memory.data());
+      const int64_t count = entry.type.numel();
+      const graph::DType dtype = entry.type.dtype;
+      if ((dtype == graph::DType::f32 && !all_finite<float>(data, count)) ||
+          (dtype == graph::DType::f64 && !all_finite<double>(data, count))) {
+        return name;
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
 const std::string& Saver::save(int64_t step, const engine::Session& session,
                                const data::Dataset& dataset, const Position& position,
                                const std::vector<std::pair<int64_t, double>>& losses) {
+  if (const std::string name = not_finite(session.stores()); !name.empty()) {
+    fail_run("train",
+             "step {} left values in {} that are not finite; it is not saved; {}; try a "
+             "lower train.lr",
+             step, name, last_or_none(" is intact"));
+  }
   checkpoint::CheckpointContent content;
   content.config = &run_.model;
   content.end_of_text = dataset.tokenizer().eos_id();

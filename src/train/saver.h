@@ -26,7 +26,8 @@ class Saver {
   /// The newest checkpoint, at first the one that the run starts from; empty: none. From then on a
   /// signal that ends the process says it.
   void set_last(const std::string& checkpoint);
-  /// Saves what the ranks hold after `step`. Returns the checkpoint's path.
+  /// Saves what the ranks hold after `step`. Returns the checkpoint's path. Error, and nothing is
+  /// saved, if a parameter or optimizer state holds a value that is not finite.
   const std::string& save(int64_t step, const engine::Session& session,
                           const data::Dataset& dataset, const Position& position,
                           const std::vector<std::pair<int64_t, double>>& losses);

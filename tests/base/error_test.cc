@@ -34,6 +34,17 @@ TEST(Error, ANoteKeepsKindAndCause) {
   EXPECT_EQ(Error(Error::Kind::kInput, "a", "b").with("c").cause(), Error::Cause::own);
 }
 
+TEST(Error, PartsOfTheText) {
+  const Error plain(Error::Kind::kInput, "a] [b", "c] d");  // brackets belong to their part
+  EXPECT_STREQ(plain.what(), "[a] [b] c] d");
+  EXPECT_EQ(plain.where(), "a] [b");
+  EXPECT_EQ(plain.text(), "c] d");
+  const Error told = plain.with("e");
+  EXPECT_EQ(told.where(), "a] [b");
+  EXPECT_EQ(told.text(), "c] d; e");
+  EXPECT_EQ(Error(Error::Kind::kInput, "", "").text(), "");
+}
+
 TEST(Error, CheckNamesTheCondition) {
   HOCKET_CHECK(1 + 1 == 2, "never printed");
   try {

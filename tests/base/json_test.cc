@@ -41,6 +41,14 @@ TEST(Json, ErrorsGivePositionAndCause) {
   EXPECT_NE(parse_error("{\"a\": 1").find("unexpected end of input"), std::string::npos);
   EXPECT_NE(parse_error("[1] x").find("line 1, column 5"), std::string::npos)
       << parse_error("[1] x");
+  // What is wrong, without the library's own position and stage.
+  for (const char* bad :
+       {"", "{", "[", "[1", "{\"a\"", "{\"a\": ", "{\"a\": 1,", "{1", "[1] x", "tru"}) {
+    const std::string said = parse_error(bad);
+    EXPECT_EQ(said.find("parse"), std::string::npos) << said;
+    EXPECT_EQ(said.find("syntax error"), std::string::npos) << said;
+    EXPECT_EQ(said.find("while"), std::string::npos) << said;
+  }
   EXPECT_NE(parse_error("[\"\xff\"]").find("UTF-8"), std::string::npos);
   EXPECT_NE(parse_error("[1e999]").find("1e999"), std::string::npos);
   EXPECT_NE(parse_error("{\"a\": 1, \"b\": 2, \"a\": 3}").find("key 'a' appears twice"),

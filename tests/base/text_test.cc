@@ -63,6 +63,9 @@ TEST(Text, HumanForms) {
   EXPECT_EQ(human_time(12000), "3 h 20 min");
   EXPECT_EQ(human_count(30.53e9), "30.5 B");
   EXPECT_EQ(human_count(950), "950");
+  EXPECT_EQ(counted(0, "file"), "0 files");
+  EXPECT_EQ(counted(1, "file"), "1 file");
+  EXPECT_EQ(counted(2, "file"), "2 files");
 }
 
 TEST(Text, ShellWords) {

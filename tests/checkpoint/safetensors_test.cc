@@ -254,8 +254,8 @@ TEST(Safetensors, RandomDamageNeverCrashes) {
     std::string bytes = good;
     const int edits = static_cast<int>(rng.between(1, 4));
     for (int e = 0; e < edits && !bytes.empty(); ++e) {
-      const size_t at =
-          rng.below(rng.chance(0.8) ? std::min<size_t>(bytes.size(), header + 8) : bytes.size());
+      const size_t at = rng.below(rng.uniform() < 0.8 ? std::min<size_t>(bytes.size(), header + 8)
+                                                      : bytes.size());
       switch (rng.below(6)) {
         case 0:
           bytes[at] = static_cast<char>(rng.below(256));
@@ -279,7 +279,7 @@ TEST(Safetensors, RandomDamageNeverCrashes) {
         }
       }
       // Half of the time the length fits the edited header, so that its content is reached.
-      if (rng.chance(0.5) && bytes.size() >= 8) {
+      if (rng.uniform() < 0.5 && bytes.size() >= 8) {
         const uint64_t length = header + bytes.size() - good.size();
         if (length <= bytes.size()) {
           std::memcpy(bytes.data(), &length, 8);

@@ -93,7 +93,10 @@ class Cli(unittest.TestCase):
         self.refused(["graph", "configs/quickstart.yaml", "--passes", "none", "--dump-after", "bucket"], "did not run")
         self.refused(["data", "stats", "include"], "include")
         self.refused(["data", "prepare", "--files", "include/**", "--out", "x"], "tokenizer")
-        self.refused(["data", "prepare", "--set", "data.dir=x"], "RUN")
+        self.refused(["data", "prepare", "--set", "data.dir=x"], "[hocket data prepare] --set needs a RUN")
+        for verb in ("train-tokenizer", "prepare"):
+            self.refused(["data", verb, "--files", "include/**", "--valid-fraction", "1.5"],
+                         f"[hocket data {verb}] --valid-fraction is 1.5; expected 0 to 0.9")
         self.refused(["eval", "x", "--dtype", "bf16"], "--dtype is 'bf16'; expected f32 or f64")
         headers = ["include/base_file.h", "include/base_log.h", "include/base_json.h"]  # as a shell expands a pattern
         self.refused(["data", "prepare", "--files", *headers], "unexpected argument", "quotes around the pattern")
@@ -150,6 +153,10 @@ class Cli(unittest.TestCase):
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.dp=65536", "--set", "plan.micro_batch=1",
                       "--set", "train.global_batch=65536"], "65536 ranks are on one node", "plan.ranks_per_node: 8")
         refused("train.beta1=1", "train.beta1", "0.999999")
+        for bytes_of_memory in ("-1", "-5GiB", "0", "1e300", "99999999999GiB"):
+            refused("cluster.memory_budget=" + bytes_of_memory, "cluster.memory_budget")
+            self.refused(["check", "configs/quickstart.yaml", "--memory-budget", bytes_of_memory],
+                         "expected 1 byte to 1 EiB")
         for key in ("plan.dp", "plan.pp", "plan.micro_batch", "train.seq_len", "train.global_batch"):
             refused(key + "=4611686018427387904", key)
 
@@ -216,6 +223,7 @@ class Cli(unittest.TestCase):
 
     def test_one_set_of_memory_figures(self):
         """check and simulate say the same, the parts are the sum, and the sum is what fits."""
+        self.box.prepare()
         words = ("configs/quickstart.yaml", *PLAN)
         checked = json.loads(self.box.good("check", *words, "--json"))["memory"]
         simulated = json.loads(self.box.good("simulate", *words, "--json"))["memory"]
@@ -228,7 +236,10 @@ class Cli(unittest.TestCase):
         most = max(m["planned"] for m in checked)
         self.box.good("check", *words, "--memory-budget", f"{most}B")
         self.assertIn("1 B more than the budget", self.box.run("check", *words, "--memory-budget", f"{most - 1}B").stdout)
-        alone = json.loads(self.box.good("check", *words, "--set", "data.valid_fraction=0", "--json"))["memory"]
+        # What is held out was said when the data was prepared.
+        later = json.loads(self.box.good("check", *words, "--set", "data.valid_fraction=0", "--json"))["memory"]
+        self.assertEqual(checked, later)
+        alone = json.loads(self.box.good("check", *words, "--set", "data.dir=", "--json"))["memory"]
         self.assertEqual([m["planned"] - m["evaluation"] for m in checked], [m["planned"] for m in alone])
         for m in alone:
             self.assertEqual(0, m["evaluation"])
@@ -298,7 +309,9 @@ class Cli(unittest.TestCase):
         again = json.loads(self.box.good("check", "configs/quickstart.yaml", *PLAN, "--mutate", "12", "--seed", "5",
                                          "--json"))
         self.assertEqual(j, again)
-        self.assertIn("exact", self.box.good("check", "configs/quickstart.yaml", "--mutate", "3"))
+        table = self.box.good("check", "configs/quickstart.yaml", "--mutate", "3")
+        self.assertIn("exact", table)
+        self.assertNotIn("tests/", table)
 
     # ---- the text of a program stands in for the run ------------------------------------------------
     def test_program_text(self):
@@ -343,8 +356,20 @@ class Cli(unittest.TestCase):
         self.assertIn("cluster.profile cpu.json is not used: it times a cpu (Z80)", r.stderr)
         self.assertIn("Predicted step (uncalibrated)", r.stdout)
         self.assertEqual(self.box.good(*h100), r.stdout)
-        here = self.box.good("simulate", "configs/quickstart.yaml", "--profile", "cpu.json")
-        self.assertNotIn("uncalibrated", here)
+
+    def test_simulate_with_the_profile_of_another_cpu(self):
+        """On this machine it says nothing; of a computer that a cluster file describes it is believed."""
+        with open(self.box.path("cpu.json"), "w", encoding="utf-8") as f:
+            json.dump({"format": "hocket-profile-1", "machine": {"cpu": "Z80"}, "tasks": []}, f)
+        here = ["simulate", "configs/quickstart.yaml"]
+        for cluster in ([], ["--cluster", "configs/clusters/local.yaml"]):
+            self.refused([*here, *cluster, "--profile", "cpu.json"], "--profile cpu.json was taken on Z80; this is ")
+            r = self.box.run(*here, *cluster, "--set", "cluster.profile=cpu.json")
+            self.assertEqual(0, r.returncode, r.stderr)
+            self.assertIn("cluster.profile cpu.json is not used: it was taken on Z80; this is ", r.stderr)
+            self.assertEqual(self.box.good(*here), r.stdout)
+        there = self.box.good(*here, "--cluster", self.box.threads_cluster(), "--profile", "cpu.json")
+        self.assertNotIn("uncalibrated", there)
 
     def test_simulate_512_ranks(self):
         """The configuration as shipped: classes share work, so that a large run takes no time."""

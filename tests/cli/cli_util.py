@@ -81,6 +81,17 @@ class Sandbox:
         self.good("data", "train-tokenizer", "configs/quickstart.yaml", "--files", "include/**")
         self.good("data", "prepare", "configs/quickstart.yaml", "--files", "include/**")
 
+    def threads_cluster(self):
+        """A cluster file of another computer whose ranks are threads."""
+        with open(self.path("configs/clusters/local.yaml"), encoding="utf-8") as f:
+            text = f.read()
+        there, n = re.subn(r"^this_machine: true$", "cores_per_node: 4", text, flags=re.M)
+        there, m = re.subn(r"^device:$", "device:\n  memory: {value: 64GiB, source: made up}", there, flags=re.M)
+        assert n == m == 1, text
+        with open(self.path("threads.yaml"), "w", encoding="utf-8") as f:
+            f.write(there)
+        return "threads.yaml"
+
     def train(self, *more):
         return self.good("train", "configs/quickstart.yaml", *more)
 

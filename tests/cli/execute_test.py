@@ -206,6 +206,17 @@ class Execute(unittest.TestCase):
         own = content("runs/timed/profile.json")
         self.box.good(*self.short("timed", "cluster.profile=part.json", "train.steps=3"))
         self.assertEqual(own, content("runs/timed/profile.json"))
+        # Of other kernels, where this processor has any; simulate says the same of them.
+        slow = dict(self.box.environment(), HOCKET_CPU="x86-64-v2")
+        best = json.loads(self.box.good("env", "--json"))["kernels"].split()[0]
+        if best.startswith("x86-64-v") and best != "x86-64-v2":
+            r = subprocess.run([HOCKET, *self.short("slow", "train.steps=1")], cwd=self.box.folder, env=slow, check=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self.assertRegex(r.stdout, r"profile\.json was taken with the kernels 'CPU, x86-64-v\d, .*'; this program runs "
+                             r"'CPU, x86-64-v2, .*'; all tasks are timed, for runs/slow/profile\.json")
+            words = ["simulate", "configs/quickstart.yaml", "--profile", "runs/slow/profile.json"]
+            self.refused("this program runs 'CPU, " + best, *words)
+            subprocess.run([HOCKET, *words], cwd=self.box.folder, env=slow, check=True, stdout=subprocess.DEVNULL)
         # Of other threads, and in the very place where the new one would go.
         self.refused("runs/timed/profile.json, which was taken with",
                      *self.short("timed", "cluster.profile=runs/timed/profile.json", "train.steps=4",

@@ -253,7 +253,8 @@ class Hostile(unittest.TestCase):
                      {**good, "tasks": [{**t, "spread": 1e308} for t in good["tasks"]]}]
         texts = [json.dumps(d) for d in documents] + [json.dumps(retype(good, rng)) for _ in self.draws(20)]
         texts += [damage(json.dumps(good).encode(), rng) for _ in self.draws(15)] + ["", "[", "null", deep("[", "]", 50_000)]
-        self.survive([(f"profile {i}", ["simulate", "configs/models/quickstart", "--set", "plan.dp=2", "--profile",
+        there = ["--cluster", self.box.threads_cluster()]  # a computer that another one's profile is about
+        self.survive([(f"profile {i}", ["simulate", "configs/models/quickstart", "--set", "plan.dp=2", *there, "--profile",
                                         self.put(f"profiles/{i}.json", t)]) for i, t in enumerate(texts)])
 
     def test_program_texts(self):

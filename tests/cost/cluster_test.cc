@@ -86,6 +86,7 @@ TEST(Cluster, BadFilesNameTheKey) {
   has(refusal(kSmall, "peak: {f32: {value: 1TFLOP/s, source: s}}", ""), "device.peak");
   has(refusal(kSmall, "nodes: 2", "nodes: 0"), "nodes");
   has(refusal(kSmall, "name: d", "name: d\n  efficiency: {matmul: {value: 1.5}}"), "share");
+  has(refusal(kSmall, "name: d", "name: d\n  efficiency: {matmul: {value: 0}}"), "share above 0");
   has(refusal(kSmall, "nodes: 2", "nodes: 20000000"), "at most");
   try {
     parse_cluster(kSmall, "small.yaml").peak_flops(graph::DType::bf16);

@@ -69,7 +69,7 @@ TEST(Trigram, ProbabilitiesSumToOne) {
   const Trigram t(TokenStream({write(folder, "t", vocab, documents)}), 0);
   for (int trial = 0; trial < 8; ++trial) {
     const auto pick = [&] {
-      return rng.chance(0.3) ? 0 : vocab - 1 - static_cast<int32_t>(rng.below(8));
+      return rng.uniform() < 0.3 ? 0 : vocab - 1 - static_cast<int32_t>(rng.below(8));
     };
     const int32_t u = pick(), v = pick();
     double sum = 0;

@@ -17,6 +17,7 @@
 #include "data/baselines.h"
 #include "data/tokenizer/bpe_train.h"
 #include "tests/data/data_util.h"
+#include "tests/unprivileged_util.h"
 
 namespace hocket::data {
 namespace {
@@ -200,6 +201,12 @@ TEST_F(Prepare, SplitFractionIsKept) {
   EXPECT_NEAR(share, 0.2, 0.04);  // four standard deviations
 }
 
+TEST_F(Prepare, OneFileIsNotTwoSplits) {
+  options_.corpus.inputs = {folder_ / "in/d0/f0.txt"};
+  EXPECT_ERROR(prepare(options_), "the validation split got ");
+  EXPECT_ERROR(prepare(options_), " 1 file; ");
+}
+
 TEST_F(Prepare, DropsDuplicatesEmptyAndBinaryFiles) {
   folder_.add("in/zz1.txt", "");
   folder_.add("in/zz2.txt", std::string_view("a\0b", 3));
@@ -224,19 +231,12 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
                                             "a\0b\0",
                                             6));
   folder_.add("in/be.txt", std::string_view("\xFE\xFF\x4E\x2D", 4));  // no byte is 0
-  folder_.add("in/closed/secret.txt", "s");
-  const bool root = ::geteuid() == 0;  // reads everything
-  ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), root ? 0700 : 0), 0);
   const PrepareResult result = prepare(options_);
-  ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), 0700), 0);
   using Why = Corpus::Why;
-  std::map<Why, int64_t> expected = {
-      {Why::utf16, 2}, {Why::hidden, 2}, {Why::linked_folder, 1}, {Why::no_file, 2}};
-  if (!root) {
-    expected[Why::unreadable] = 1;
-  }
-  EXPECT_EQ(result.dropped, expected);
-  EXPECT_EQ(result.train.files + result.valid.files, root ? 61 : 60);
+  EXPECT_EQ(result.dropped,
+            (std::map<Why, int64_t>{
+                {Why::utf16, 2}, {Why::hidden, 2}, {Why::linked_folder, 1}, {Why::no_file, 2}}));
+  EXPECT_EQ(result.train.files + result.valid.files, 60);
   EXPECT_EQ(left_out_text({{Why::utf16, 2}, {Why::unreadable, 1}}),
             "2 UTF-16 (try iconv -t UTF-8), 1 that cannot be read");
   EXPECT_EQ(left_out_text({}), "nothing");
@@ -250,24 +250,42 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
   EXPECT_EQ(prepare(options_).train.files, 2);
 }
 
-// Where the inputs cover them, the files of the call itself are no text: a second one has nothing
-// to do.
-TEST_F(Prepare, LeavesOutItsOwnFiles) {
+// Where the inputs cover it, what train-tokenizer and prepare wrote is no text: a second call has
+// nothing to do. Files of the same names that they did not write are texts.
+TEST_F(Prepare, LeavesOutWhatItWrote) {
+  folder_.add("tok/tokenizer_source.json", "{}");
+  folder_.add("texts/index.json", "{\"of\": \"something else\"}");
+  folder_.add("texts/tokenizer.json", "{\"also\": 1}");
   options_.corpus.inputs = {folder_.path()};
   const PrepareResult first = prepare(options_);
-  EXPECT_EQ(first.train.files + first.valid.files, 60);
-  EXPECT_EQ(first.dropped, (std::map<Corpus::Why, int64_t>{{Corpus::Why::output, 2}}));
+  EXPECT_EQ(first.train.files + first.valid.files, 62);
+  EXPECT_EQ(first.dropped, (std::map<Corpus::Why, int64_t>{{Corpus::Why::output, 3}}));
   folder_.add("out/baselines.json", "{}");
   const PrepareResult second = prepare(options_);
   EXPECT_TRUE(second.up_to_date);
-  EXPECT_GT(second.dropped.at(Corpus::Why::output), 5);
-  // By another path to the same files, and into a folder that holds texts, too.
+  EXPECT_EQ(second.dropped.at(Corpus::Why::output), 7);
+  EXPECT_EQ(second.dropped.at(Corpus::Why::binary), 2);
+  // A text beside the shards is one.
   folder_.add("out/text.txt", "a text beside the shards");
-  options_.output = folder_ / "in/../out/";
   const PrepareResult third = prepare(options_);
-  EXPECT_FALSE(third.up_to_date);
-  EXPECT_EQ(third.train.files + third.valid.files, 61);
+  EXPECT_EQ(third.train.files + third.valid.files, 63);
   EXPECT_EQ(third.dropped, second.dropped);
+}
+
+TEST_F(Prepare, TellsWhatCannotBeRead) {
+  folder_.add("in/closed/secret.txt", "s");
+  const std::string why_not = run_unprivileged(folder_.path(), [&] {
+    ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), 0), 0);
+    const PrepareResult result = prepare(options_);
+    EXPECT_EQ(result.dropped, (std::map<Corpus::Why, int64_t>{{Corpus::Why::unreadable, 1}}));
+    EXPECT_EQ(result.train.files + result.valid.files, 60);
+    ASSERT_EQ(::chmod((folder_ / "in/closed").c_str(), 0700), 0);
+    const PrepareResult all = prepare(options_);
+    EXPECT_EQ(all.train.files + all.valid.files, 61);
+  });
+  if (!why_not.empty()) {
+    GTEST_SKIP() << why_not;
+  }
 }
 
 // The same texts from elsewhere are the same data: a run goes on with them.

@@ -152,7 +152,7 @@ TEST(Shard, RandomDamageNeverGetsThrough) {
   const std::string good = read_file(write(folder, "s", 1000, {{1, 2, 3}, {4, 5}}));
   Rng rng(2);
   for (int trial = 0; trial < 500; ++trial) {
-    std::string bad = good.substr(0, rng.chance(0.3) ? rng.below(good.size()) : good.size());
+    std::string bad = good.substr(0, rng.uniform() < 0.3 ? rng.below(good.size()) : good.size());
     for (uint64_t n = rng.below(5); n > 0 && !bad.empty(); --n) {
       bad[rng.below(bad.size())] = static_cast<char>(rng.below(256));
     }

@@ -92,7 +92,7 @@ TEST(Schedule, WhatIsNotAStepIsRefused) {
     return failure([&] { validate(s, stages, n, backward); });
   };
   EXPECT_EQ(check("0F0,0F1,0B1,0B0", 1, 2), "");  // backward in any order
-  expect_contains(check("0F0,0B0", 2, 1), "has 1 rows; expected 2");
+  expect_contains(check("0F0,0B0", 2, 1), "has 1 row; expected 2");
   expect_contains(check("0B0,0F0", 1, 1), "row 1, column 1: 0B0 comes before its forward");
   expect_contains(check("0F0,0B0,0B0", 1, 1), "column 3: 0B0 comes after FB");
   expect_contains(check("0F0,0W0,0I0", 1, 1), "column 2: 0W0 comes after F");

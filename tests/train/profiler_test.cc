@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <thread>
 
+#include "base/file.h"
+#include "base/glob.h"
 #include "kernels/backend.h"
 #include "ops/op.h"
 #include "program/finalize.h"
@@ -19,16 +23,21 @@ void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms
 
 std::atomic<int> zeros = 0;
 
-/// `zero` takes fifty times as long in its first two passes as later, everything else 4 ms.
+/// Called `name`. `zero` takes fifty times as long in its first two passes as later, everything
+/// else 4 ms.
 class Timed : public kernels::Backend {
  public:
-  std::string describe() const override { return "kernels that sleep"; }
+  explicit Timed(std::string name) : name_(std::move(name)) {}
+  std::string describe() const override { return name_; }
   kernels::KernelFn find(std::string_view op, kernels::Device,
                          const kernels::OperandTypes&) const override {
     if (op == "zero") return [](const kernels::KernelArgs&) { sleep_ms(++zeros > 2 ? 2 : 100); };
     return [](const kernels::KernelArgs&) { sleep_ms(4); };
   }
   void enter_thread(int) override {}
+
+ private:
+  std::string name_;
 };
 
 /// One task of each kind, from and to buffers of this type.
@@ -53,12 +62,16 @@ void add_task(program::Program& p, const std::string& op, const graph::Attrs& at
   c.tasks.push_back(std::move(t));
 }
 
-TEST(Profiler, WarmUpDoesNotCount) {
-  const engine::Run run = engine::parse_run(
+engine::Run small_run(const std::vector<std::string>& set) {
+  return engine::parse_run(
       "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
       "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
       "plan: {threads_per_rank: 1}\n",
-      "test", {});
+      "test", set);
+}
+
+/// A program of two tasks.
+engine::Compiled zero_and_copy(const engine::Run& run) {
   const graph::TensorType type{graph::DType::f64, {4}};
   engine::Compiled compiled;
   compiled.tokens_per_step = run.config.train.seq_len;
@@ -68,9 +81,16 @@ TEST(Profiler, WarmUpDoesNotCount) {
   add_task(compiled.program, "zero", {{"type", std::string("f64[4]")}}, {}, type);
   add_task(compiled.program, "copy", {}, {0}, type);
   program::finalize(compiled.program);
+  return compiled;
+}
+
+TEST(Profiler, WarmUpDoesNotCount) {
+  const engine::Run run = small_run({});
   ProfileOptions options;
   options.seconds = 0;
-  const cost::Profile p = profile(run, compiled, std::make_shared<Timed>(), options);
+  zeros = 0;
+  const cost::Profile p =
+      profile(run, zero_and_copy(run), std::make_shared<Timed>("kernels that sleep"), options);
   EXPECT_EQ(zeros, 2 + 5);
   ASSERT_EQ(p.tasks.size(), 2u);
   for (const cost::TimedTask& task : p.tasks) {
@@ -79,6 +99,28 @@ TEST(Profiler, WarmUpDoesNotCount) {
     // Two slow passes of seven would lie beyond the upper quartile.
     EXPECT_LT(task.spread, 20) << task.key;
   }
+}
+
+/// Timings are kept for the kernels that they were taken with: others are timed anew.
+TEST(Profiler, OtherKernelsAreTimedAnew) {
+  char name[] = "/tmp/hocket_profiler_test.XXXXXX";
+  const std::string dir = ::mkdtemp(name);
+  const engine::Run run = small_run({"output.dir=" + dir});
+  const engine::Compiled compiled = zero_and_copy(run);
+  ProfileOptions options;
+  options.seconds = 0;
+  /// Runs of `zero`, and the kernels that the result is of.
+  const auto timed_with = [&](const char* kernels) {
+    zeros = 0;
+    const cost::Profile p = profile_for(run, compiled, std::make_shared<Timed>(kernels), options);
+    EXPECT_EQ(p.machine.at("backend"), kernels);
+    return zeros.load();
+  };
+  EXPECT_EQ(timed_with("first"), 2 + 5);
+  EXPECT_EQ(timed_with("first"), 0);
+  EXPECT_EQ(timed_with("second"), 2 + 5);
+  EXPECT_EQ(timed_with("second"), 0);
+  remove_tree(dir);
 }
 
 }  // namespace

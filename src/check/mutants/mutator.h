@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One random change of a program: the single operations behind check/mutate.h.
+// One random change of a program: the single operations behind check/mutants/mutate.h.
 #pragma once
 
 #include <set>
