@@ -186,7 +186,7 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.date = started_;
   report.command = command_;
   report.version = HOCKET_VERSION;
-  report.status = fmt::format("finished, {}", engine::counted(steps_done, "step"));
+  report.status = fmt::format("finished, {}", counted(steps_done, "step"));
 
   const auto split = [](const data::SplitStats& stats) {
     return fmt::format("{}, {} tokens", counted(stats.files, "file"),
