@@ -208,4 +208,36 @@ std::string quote(std::string_view text, size_t limit) {
   return out + (text.size() > limit ? "...'" : "'");
 }
 
+std::string shell_quoted(const std::string& word) {
+  constexpr std::string_view kPlain = "_-./=:,+@%";
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [&](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kPlain.find(c) != kPlain.npos;
+  });
+  if (plain) return word;
+  std::string out = "'";
+  for (const char c : word) {
+    out += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return out + "'";
+}
+
+std::string printable(std::string_view text) {
+  // Below the blank and DEL are one byte each; U+0080 to U+009F are C2 80 to C2 9F.
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F) {
+      out += fmt::format("\\x{:02x}", byte);
+    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {
+      out += fmt::format("\\x{:02x}", next);
+      ++i;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 }  // namespace hocket

@@ -51,4 +51,11 @@ bool unescape(std::string_view text, std::string* out);
 /// `limit` bytes of it shown.
 std::string quote(std::string_view text, size_t limit = 80);
 
+/// `word` as a shell reads it back: as it is, or in single quotes.
+std::string shell_quoted(const std::string& word);
+
+/// `text` for a terminal: control characters but line ends and tabs written as \xHH, so that none
+/// of them acts there.
+std::string printable(std::string_view text);
+
 }  // namespace hocket

@@ -372,7 +372,9 @@ void clean_checkpoints(const std::string& run_folder) {
 void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep) {
   if (keep <= 0) return;
   auto found = list_checkpoints(run_folder);
-  std::erase_if(found, [last](const auto& c) { return c.first > last; });
+  std::erase_if(found, [last](const auto& c) {
+    return c.first > last || !defect(c.second, Verify::lengths).empty();
+  });
   for (size_t i = 0; i + static_cast<size_t>(keep) < found.size(); ++i) {
     remove_tree(found[i].second);
   }

@@ -69,8 +69,9 @@ std::optional<std::string> latest_checkpoint(const std::string& run_folder, Veri
 /// checkpoint that is no folder, which the next one could not replace.
 void clean_checkpoints(const std::string& run_folder);
 
-/// Of the checkpoints up to step `last`, which was just saved, keeps the newest `keep` (0: all).
-/// Later ones, damaged or of another run, are not touched.
+/// Of the complete checkpoints up to step `last`, which was just saved, keeps the newest `keep` (0:
+/// all). Later ones, of another run, are not touched, nor is a folder of such a name that holds
+/// something else or a damaged checkpoint.
 void prune_checkpoints(const std::string& run_folder, int64_t last, int64_t keep);
 
 /// An intact checkpoint, opened for reading.

@@ -37,24 +37,26 @@ std::string default_of(const Target& target) {
 
 void Args::positional(std::string name, std::string* value, std::string help, bool required) {
   positionals_.push_back(std::make_unique<Option>(
-      Option{"", std::move(name), value, std::move(help), default_of(value), required, {}}));
+      Option{"", std::move(name), value, std::move(help), default_of(value), required}));
 }
 
 void Args::positional(std::string name, std::vector<std::string>* values, std::string help,
                       bool required) {
-  positionals_.push_back(std::make_unique<Option>(
-      Option{"", std::move(name), values, std::move(help), "", required, {}}));
+  positionals_.push_back(
+      std::make_unique<Option>(Option{"", std::move(name), values, std::move(help), "", required}));
 }
 
 void Args::option(std::string flag, std::string value_name, Target target, std::string help) {
   std::string shown = default_of(target);
-  options_.push_back(std::make_unique<Option>(Option{std::move(flag),
-                                                     std::move(value_name),
-                                                     target,
-                                                     std::move(help),
-                                                     std::move(shown),
-                                                     false,
-                                                     {}}));
+  options_.push_back(std::make_unique<Option>(
+      Option{std::move(flag), std::move(value_name), target, std::move(help), std::move(shown)}));
+}
+
+void Args::option(std::string flag, std::string value_name, Target target, std::string help,
+                  int64_t least, int64_t most) {
+  option(std::move(flag), std::move(value_name), target, std::move(help));
+  options_.back()->least = least;
+  options_.back()->most = most;
 }
 
 void Args::flag(std::string flag, bool* value, std::string help) {
@@ -83,6 +85,9 @@ void Args::convert(Option& option) const {
     int64_t v = 0;
     if (!parse_int(option.given.back(), &v)) {
       fail("hocket " + name_, "{} is {}; expected an integer", shown, quote(option.given.back()));
+    }
+    if (v < option.least || v > option.most) {
+      fail("hocket " + name_, "{} is {}; expected {} to {}", shown, v, option.least, option.most);
     }
     return v;
   };

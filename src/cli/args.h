@@ -39,6 +39,9 @@ class Args {
   /// `flag` with dashes; `value_name` is shown in the help ("N", "FILE"). Defaults are those that
   /// the targets hold now.
   void option(std::string flag, std::string value_name, Target target, std::string help);
+  /// An option that takes an integer from `least` to `most`; its default may lie elsewhere.
+  void option(std::string flag, std::string value_name, Target target, std::string help,
+              int64_t least, int64_t most);
   void flag(std::string flag, bool* value, std::string help);
   void example(std::string command, std::string what);
   /// What the command returns as exit code.
@@ -62,7 +65,8 @@ class Args {
     Target target;
     std::string help, shown_default;
     bool required = false;
-    std::vector<std::string> given;  ///< its values; a flag that was given has one empty value
+    int64_t least = INT64_MIN, most = INT64_MAX;  ///< of an integer
+    std::vector<std::string> given = {};  ///< its values; a flag that was given has one empty value
   };
   /// Words to their options; true if one of them asks for help.
   bool assign(const std::vector<std::string>& words);

@@ -189,7 +189,8 @@ void verb_check(Args& args) {
       "memory of a rank, e.g. 80GiB; default: cluster.memory_budget. Never more than the devices "
       "of cluster.file have");
   args.option("--mutate", "N", &options->mutants,
-              "instead: put one random fault into the program, N times, and say which are refused");
+              "instead: put one random fault into the program, N times, and say which are refused",
+              1, 1'000'000);
   args.option("--seed", "S", &options->seed, "of the first of these faults");
   args.example(
       "hocket check configs/quickstart.yaml --set plan.dp=2 --set plan.ep=2 "

@@ -123,6 +123,9 @@ int run_train_tokenizer(const Corpus& corpus) {
   const TrainTokenizerResult result = train_tokenizer(options);
   progress.finish();
   tell(result, options.output, corpus.json);
+  if (!corpus.json && result.vocab_size < options.bpe.vocab_size) {
+    fmt::print("{} were asked for; the text gave no more merges\n", options.bpe.vocab_size);
+  }
   return 0;
 }
 
@@ -134,9 +137,9 @@ void declare_train_tokenizer(Args& args) {
       "the files that `prepare` puts into the training split. Does nothing if the folder holds "
       "the result already.");
   corpus->declare(args, "folder of the tokenizer; default: data.tokenizer");
-  args.option(
-      "--vocab-size", "N", &corpus->vocab_size,
-      "tokens, with the 256 bytes and the end of text; default: data.vocab_size, else 4096");
+  args.option("--vocab-size", "N", &corpus->vocab_size,
+              "tokens, with the 256 bytes and the end of text; default: data.vocab_size, else 4096",
+              257, 1 << 24);
   args.example(
       "hocket data train-tokenizer --files '/usr/include/c++/**' --vocab-size 4096 "
       "--out runs/quickstart/tokenizer",

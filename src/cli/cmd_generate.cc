@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // hocket generate
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <iterator>
@@ -87,9 +88,12 @@ int generate(const Options& options) {
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
   require_room(run, longest);
   if (!options.json) {
-    fmt::print("{}", how.prompt);
+    // A pipe or file gets every byte, a terminal none that acts there.
+    const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+    fmt::print("{}", terminal ? printable(how.prompt) : how.prompt);
     std::fflush(stdout);
-    how.on_text = [](const std::string& text) {
+    how.on_text = [terminal](const std::string& drawn) {
+      const std::string text = terminal ? printable(drawn) : drawn;
       std::fwrite(text.data(), 1, text.size(), stdout);
       if (std::fflush(stdout) != 0) fail_run("hocket generate", "can't write to standard output");
     };

@@ -212,6 +212,11 @@ std::vector<std::string> overrides_of(const Options& options) {
   return overrides;
 }
 
+/// Whether `path` is the text of a program, whose passes have run.
+bool is_program_text(const std::string& path) {
+  return file_exists(path) && !is_directory(path) && read_file(path).starts_with("hocket-program");
+}
+
 /// The text of one stage of the run's way, or of what one pass left: the whole way is gone, and the
 /// watcher keeps what is wanted.
 int show(const Options& options) {
@@ -222,14 +227,16 @@ int show(const Options& options) {
   require_output("hocket graph --out", options.out, options.inputs);
   if (options.diff) return diff(options);
   check_options(options);
+  const bool only_reads =
+      options.passes.empty() && options.skip.empty() && !options.check && !options.times;
+  if (!only_reads && is_program_text(options.inputs[0])) {
+    fail(options.inputs[0],
+         "is a program, whose passes have run; --passes, --skip, --check and --times need the "
+         "run.yaml that it was made from");
+  }
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
   require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
-  if (!source.program_text.empty() && (!options.skip.empty() || options.check || options.times)) {
-    fail(options.inputs[0],
-         "is a program, whose passes have run; --skip, --check and --times need the "
-         "run.yaml that it was made from");
-  }
   if (!source.program_text.empty() && wanted_of(options) == "program") {
     emit(options.out, text_of(program::parse_program(source.program_text), options));
     return 0;

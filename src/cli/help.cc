@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of verbs, the help over all of them, and what every call has in common: errors, exit
 // codes, the state of standard output.
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -19,19 +18,6 @@ namespace {
 std::string& stored_command() {
   static std::string text;
   return text;
-}
-
-std::string shell_quoted(const std::string& word) {
-  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-           std::strchr("_-./=:,+@%", c) != nullptr;
-  });
-  if (plain) return word;
-  std::string out = "'";
-  for (char c : word) {
-    out += c == '\'' ? "'\\''" : std::string(1, c);
-  }
-  return out + "'";
 }
 
 int run_verb(const std::vector<std::string>& words) {

@@ -26,7 +26,7 @@ int64_t to_ns(double seconds) {
   constexpr double kMost = static_cast<double>(kMaxTaskNs) * 1e-9;
   if (!(seconds >= 0 && seconds <= kMost)) {
     fail("cost",
-         "a task would take {} s; expected at most {}; try other constants in the cluster "
+         "a task would take {:.7g} s; expected at most {:.7g}; try other constants in the cluster "
          "file or profile",
          seconds, kMost);
   }

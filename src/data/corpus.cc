@@ -94,6 +94,34 @@ Content content_of(const std::string& path) {
   return content;
 }
 
+/// Tells what `hocket data` wrote from texts, folder by folder: the tokenizer beside its
+/// tokenizer_source.json, and the files of a prepared folder, whose index.json names its format
+/// first. Its shards are binary.
+class Outputs {
+ public:
+  bool contains(const std::string& path) {
+    const std::string name = file_name(path), folder = parent_path(path);
+    const bool tokenizer = name == "tokenizer.json" || name == "tokenizer_config.json" ||
+                           name == "tokenizer_source.json";
+    if (tokenizer && file_exists(join_path(folder, "tokenizer_source.json"))) return true;
+    return (tokenizer || name == "index.json" || name == "baselines.json") && is_prepared(folder);
+  }
+
+ private:
+  bool is_prepared(const std::string& folder) {
+    const auto [known, is_new] = prepared_.emplace(folder, false);
+    const std::string index = join_path(folder, "index.json");
+    if (is_new && file_exists(index)) {
+      read_pieces(index, [&](std::string_view piece) {
+        known->second = piece.substr(0, 100).find("\"hocket-data\"") != piece.npos;
+        return false;
+      });
+    }
+    return known->second;
+  }
+  std::map<std::string, bool> prepared_;
+};
+
 bool in_valid(const Hash128& content, uint64_t seed, double fraction) {
   const uint64_t bits = hash_combine(hash_combine(seed, content.high), content.low);
   return static_cast<double>(bits >> 11) * 0x1p-53 < fraction;
@@ -140,7 +168,8 @@ constexpr struct {
              {"hidden", "hidden"},
              {"linked_folder", "linked folder"},
              {"unreadable", "that cannot be read"},
-             {"no_file", "no regular file"}};
+             {"no_file", "no regular file"},
+             {"output", "written by hocket data"}};
 
 }  // namespace
 
@@ -160,7 +189,12 @@ Corpus scan_corpus(const CorpusOptions& options) {
   }
   Corpus corpus;
   std::map<Hash128, std::string> first;  // path of each content
+  Outputs outputs;
   for (const std::string& path : expand(options.inputs, &corpus.dropped)) {
+    if (outputs.contains(path)) {
+      corpus.dropped.push_back({path, Corpus::Why::output, ""});
+      continue;
+    }
     const Content content = content_of(path);
     if (content.bytes == 0) {
       corpus.dropped.push_back({path, Corpus::Why::empty, ""});

@@ -29,9 +29,20 @@ struct Corpus {
     bool valid = false;  ///< in the validation split
   };
   /// Why something below the inputs is left out: `binary` holds a NUL byte, `utf16` begins with
-  /// the mark of UTF-16 or UTF-32; the last four are what a walk through folders passes by
-  /// (list_glob).
-  enum class Why { duplicate, empty, binary, utf16, hidden, linked_folder, unreadable, no_file };
+  /// the mark of UTF-16 or UTF-32; `hidden` to `no_file` are what a walk through folders passes by
+  /// (list_glob); `output` is no text
+  /// but what `hocket data` wrote: beside it lies an index or a source that says so.
+  enum class Why {
+    duplicate,
+    empty,
+    binary,
+    utf16,
+    hidden,
+    linked_folder,
+    unreadable,
+    no_file,
+    output
+  };
   struct Dropped {
     std::string path;
     Why why = Why::empty;

@@ -100,7 +100,8 @@ std::string progress_text(const StepMetrics& metrics, int64_t steps, double eta_
   std::string text = fmt::format("step {}/{}  loss {:.4f}  {:.0f} tok/s", metrics.step, steps,
                                  metrics.loss, metrics.tokens_per_s());
   if (metrics.step < steps) {
-    text += "  ETA " + human_time(eta_s);
+    constexpr double kLongest = 100 * 24 * 3600.0;
+    text += "  ETA " + (eta_s > kLongest ? "more than 100 days" : human_time(eta_s));
   }
   text += fmt::format("  step {} (predicted {})", human_time(metrics.step_s),
                       human_time(metrics.predicted_step_s));

@@ -161,7 +161,8 @@ void RunReport::finish(engine::Session& session, std::unique_ptr<Evaluator> eval
   evaluator.reset();
   diagnose::Sample sample = sample_text(run_, session, dataset_);
   sample.language = language_of(dataset_);
-  fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, sample.prompt, sample.text);
+  fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),
+             printable(sample.text));
   report.samples.push_back(std::move(sample));
   report.files = list_files();
   report.next = next_commands();
@@ -185,7 +186,7 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
   report.date = started_;
   report.command = command_;
   report.version = HOCKET_VERSION;
-  report.status = fmt::format("finished, {} steps", steps_done);
+  report.status = fmt::format("finished, {}", counted(steps_done, "step"));
 
   const auto split = [](const data::SplitStats& stats) {
     return fmt::format("{}, {} tokens", counted(stats.files, "file"),
@@ -306,13 +307,14 @@ std::vector<diagnose::ReportFile> RunReport::list_files() const {
 }
 
 std::vector<diagnose::Command> RunReport::next_commands() const {
-  const std::string& dir = run_.config.output.dir;
+  const std::string dir = shell_quoted(run_.config.output.dir);
   // With the overrides of `hocket train RUN --set ...`.
   const std::string train = "hocket train ";
   const std::string graph_words =
-      command_.starts_with(train) ? command_.substr(train.size()) : run_.name;
+      command_.starts_with(train) ? command_.substr(train.size()) : shell_quoted(run_.name);
   return {{"hocket generate " + dir + " --prompt '...'", "text from this model"},
-          {"hocket eval " + dir + " --data " + dataset_.folder(), "held-out bits per byte"},
+          {"hocket eval " + dir + " --data " + shell_quoted(dataset_.folder()),
+           "held-out bits per byte"},
           {"hocket graph " + graph_words + " --stage program", "the program that ran"}};
 }
 

@@ -47,14 +47,14 @@ double learning_rate(const engine::TrainSection& train, int64_t step, int64_t st
 void tell_schedule(const engine::TrainSection& train, int64_t steps) {
   if (train.min_lr && *train.min_lr > train.lr) {
     log_warning(
-        "train.min_lr is {}, above train.lr: the learning rate stays at {} after the "
+        "train.min_lr is {:g}, above train.lr: the learning rate stays at {:g} after the "
         "warm-up",
         *train.min_lr, train.lr);
   }
   if (train.warmup_steps > steps) {
     log_warning(
         "train.warmup_steps is {}, but the training has {} step{}: the learning rate ends "
-        "at {} instead of {}",
+        "at {:.6g} instead of {:g}",
         train.warmup_steps, steps, steps == 1 ? "" : "s", learning_rate(train, steps, steps),
         train.lr);
   }

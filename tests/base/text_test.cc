@@ -68,6 +68,22 @@ TEST(Text, HumanForms) {
   EXPECT_EQ(counted(2, "file"), "2 files");
 }
 
+TEST(Text, ShellWords) {
+  EXPECT_EQ(shell_quoted("runs/a-b_1.2,x=3"), "runs/a-b_1.2,x=3");
+  EXPECT_EQ(shell_quoted(""), "''");
+  EXPECT_EQ(shell_quoted("two words"), "'two words'");
+  EXPECT_EQ(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
+}
+
+TEST(Text, PrintableTextDoesNotAct) {
+  EXPECT_EQ(printable("a\tb\nc \\ \xC3\xA4"), "a\tb\nc \\ \xC3\xA4");
+  EXPECT_EQ(printable("\x1b[31m\r\x7f\b"), "\\x1b[31m\\x0d\\x7f\\x08");
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "2J\xC2\xA0\xC2"),
+            "\\x9b2J\xC2\xA0\xC2");
+  EXPECT_EQ(printable(std::string(1, '\0')), "\\x00");
+}
+
 TEST(Text, QuoteHidesControlBytes) {
   EXPECT_EQ(quote("a\nb\x1b["), "'a\\nb\\x1b['");
   EXPECT_EQ(quote("abcdef", 3), "'abc...'");

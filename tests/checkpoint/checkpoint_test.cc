@@ -153,7 +153,7 @@ TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
   };
   // By number, not by name: step-1000000 follows step-999999.
   for (int64_t step : {3, 20, 999999, 1000000}) {
-    make_dirs(run / fmt::format("step-{:06}", step));
+    save_checkpoint(run.path(), Content("llama", DType::f32, step).c);
   }
   prune_checkpoints(run.path(), 20, 1);
   EXPECT_EQ(steps(), (std::vector<int64_t>{20, 999999, 1000000}));
@@ -161,6 +161,25 @@ TEST(Checkpoint, PruneKeepsWhatWasSavedLast) {
   EXPECT_EQ(steps().size(), 3u);
   prune_checkpoints(run.path(), 1000000, 2);
   EXPECT_EQ(steps(), (std::vector<int64_t>{999999, 1000000}));
+}
+
+// A folder that only has the name of a checkpoint is someone else's; it does not count either.
+TEST(Checkpoint, PruneLeavesWhatIsNoCheckpoint) {
+  const TempFolder run;
+  for (const char* name : {"step-000001", "step-000004"}) {
+    make_dirs(run / name);
+    write_file_atomic(run / name + "/mine.txt", "mine");
+  }
+  for (int64_t step : {2, 3, 5}) {
+    save_checkpoint(run.path(), Content("llama", DType::f32, step).c);
+  }
+  write_file_atomic(run / "step-000002/model.safetensors", "damaged");
+  prune_checkpoints(run.path(), 5, 2);
+  EXPECT_EQ(list_checkpoints(run.path()).size(), 5u);
+  prune_checkpoints(run.path(), 5, 1);
+  EXPECT_EQ(list_dir(run.path()),
+            (std::vector<std::string>{"step-000001", "step-000002", "step-000004", "step-000005"}));
+  EXPECT_EQ(read_file(run / "step-000001/mine.txt"), "mine");
 }
 
 TEST(Checkpoint, SavingTheSameStepReplaces) {

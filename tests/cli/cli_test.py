@@ -46,6 +46,10 @@ class Cli(unittest.TestCase):
         self.refused(["check", "configs/quickstart.yaml", "--memory-budget"], "--memory-budget")
         self.refused(["check", "configs/quickstart.yaml", "--memory-budget", "lots"], "bytes")
         self.refused(["check", "configs/quickstart.yaml", "--mutate", "many"], "--mutate", "integer")
+        self.refused(["check", "configs/quickstart.yaml", "--mutate", "-1"], "--mutate is -1; expected 1 to 1000000")
+        for size in ("-1", "0", "256", "16777217"):
+            self.refused(["data", "train-tokenizer", "--files", "docs", "--out", "tok", "--vocab-size", size],
+                         f"--vocab-size is {size}; expected 257 to 16777216")
         self.refused(["check", "a", "b"], "unexpected argument")
         # After "--" nothing is an option; a flag may be repeated; --help wins over what stands behind it.
         self.refused(["check", "--", "--seed"], "[--seed]")
@@ -405,8 +409,8 @@ class Cli(unittest.TestCase):
         refused(["--stage", "schedule", "--dot"], "CSV")
         self.refused(["graph", "--diff", "a", "b", "--rank", "1"], "--limit and --out")
         self.box.good("graph", "configs/quickstart.yaml", "--out", "whole.txt")
-        for words in (["--check"], ["--times"], ["--skip", "bucket"]):
-            self.refused(["graph", "whole.txt", *words], "passes have run")
+        for words in (["--check"], ["--times"], ["--skip", "bucket"], ["--passes", "none"]):
+            self.refused(["graph", "whole.txt", *words], "passes have run", words[0])
 
     def test_schedule(self):
         """What is printed is taken for plan.pp_schedule, and PyTorch's form."""

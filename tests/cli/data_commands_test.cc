@@ -117,6 +117,16 @@ TEST(TrainTokenizer, TrainsOnTheTrainingSplitAndOnlyOnce) {
   EXPECT_FALSE(train_tokenizer(options).up_to_date);
   folder.add("tok/tokenizer.json", "{}");  // damaged: made anew
   EXPECT_FALSE(train_tokenizer(options).up_to_date);
+  // What it and prepare wrote is no text where the inputs cover it.
+  options.corpus.inputs = {folder.path()};
+  train_tokenizer(options);
+  EXPECT_TRUE(train_tokenizer(options).up_to_date);
+  data::PrepareOptions prepared;
+  prepared.corpus = options.corpus;
+  prepared.tokenizer = options.output;
+  prepared.output = folder / "data";
+  data::prepare(prepared);
+  EXPECT_TRUE(train_tokenizer(options).up_to_date);
 }
 
 }  // namespace

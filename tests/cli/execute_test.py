@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -326,6 +327,19 @@ class Execute(unittest.TestCase):
         self.assertIn("):\n#include <vector>\n\nnamespace std\n{\n", self.output)
         out = self.box.good(*self.short("sample", "output.sample_prompt=", "output.report=false"))
         self.assertIn("):\n// SPDX-License-Identifier: Apache-2.0\n", out)
+
+    def test_nothing_acts_on_the_terminal_or_in_a_shell(self):
+        """Control characters of the sample are shown; what the report tries next can be pasted."""
+        out = self.box.good(*self.short("it's a run", 'output.sample_prompt="a\\eb\\tc"'))
+        self.assertIn("):\na\\x1bb\tc", out)
+        self.assertNotIn("\x1b", out)
+        with open(self.box.path("runs/it's a run/report.html"), encoding="utf-8") as f:
+            data = json.loads(re.search(r'id="data">(.*?)</script>', f.read(), re.S).group(1))
+        self.assertIn("a\x1bb\tc", data["samples"][0]["prompt"])
+        commands = [shlex.split(x["command"]) for x in data["next"]]
+        for command in commands[:2]:
+            self.assertEqual("runs/it's a run", command[2])
+        self.assertIn("output.dir=runs/it's a run", commands[2])
 
     def test_memory_of_the_sample(self):
         """Told before the first step where it is more than the training's: few tokens beside a long prompt."""

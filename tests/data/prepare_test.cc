@@ -250,6 +250,28 @@ TEST_F(Prepare, TellsWhatItLeavesOut) {
   EXPECT_EQ(prepare(options_).train.files, 2);
 }
 
+// Where the inputs cover it, what train-tokenizer and prepare wrote is no text: a second call has
+// nothing to do. Files of the same names that they did not write are texts.
+TEST_F(Prepare, LeavesOutWhatItWrote) {
+  folder_.add("tok/tokenizer_source.json", "{}");
+  folder_.add("texts/index.json", "{\"of\": \"something else\"}");
+  folder_.add("texts/tokenizer.json", "{\"also\": 1}");
+  options_.corpus.inputs = {folder_.path()};
+  const PrepareResult first = prepare(options_);
+  EXPECT_EQ(first.train.files + first.valid.files, 62);
+  EXPECT_EQ(first.dropped, (std::map<Corpus::Why, int64_t>{{Corpus::Why::output, 3}}));
+  folder_.add("out/baselines.json", "{}");
+  const PrepareResult second = prepare(options_);
+  EXPECT_TRUE(second.up_to_date);
+  EXPECT_EQ(second.dropped.at(Corpus::Why::output), 7);
+  EXPECT_EQ(second.dropped.at(Corpus::Why::binary), 2);
+  // A text beside the shards is one.
+  folder_.add("out/text.txt", "a text beside the shards");
+  const PrepareResult third = prepare(options_);
+  EXPECT_EQ(third.train.files + third.valid.files, 63);
+  EXPECT_EQ(third.dropped, second.dropped);
+}
+
 TEST_F(Prepare, TellsWhatCannotBeRead) {
   folder_.add("in/closed/secret.txt", "s");
   const std::string why_not = run_unprivileged(folder_.path(), [&] {

@@ -4,9 +4,10 @@
 # ctest: slow
 # ctest: timeout=600
 """Opens the report's demonstration pages in headless Chromium, wide and narrow, light and dark: no
-error on the console, nothing wider than the window, no text over text, every chart answers the
-pointer, every control works. Before that Node reads every script of the page, where it is installed.
-Without Chromium the exit code is 77, which ctest shows as Skipped, unless Node finds a fault.
+error on the console, no attribute that is not a number, nothing wider than the window, no text over
+text, every chart shows something and answers the pointer, every control works. Before that Node reads
+every script of the page, where it is installed. Without Chromium the exit code is 77, which ctest
+shows as Skipped, unless Node finds a fault.
 
   report_browser_test.py [PAGE.html ...]   checks these pages instead
 """
@@ -56,6 +57,13 @@ function probe() {
     const blocks = [...document.querySelectorAll(".tile, h2, h3, .legend li, th, dd, nav a, button, .seg label")].filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 0 && getComputedStyle(e).display !== "inline");
     for (const e of blocks) add("outside", `${when}: ${e.tagName} ${e.textContent.slice(0, 40)}`);
     const text = [...document.querySelectorAll("#main p, #main li, #main td, #main th, .tile, dd, h1, h2, h3, svg text, figcaption")].map(e => e.textContent).join("\n");
+    for (const e of document.querySelectorAll("#main *")) for (const a of e.attributes) {
+      if (/\b(undefined|null|Infinity)\b|NaN/.test(a.value)) add("bad", `${when}: ${e.tagName} ${a.name}="${a.value.slice(0, 40)}"`);
+    }
+    for (const svg of document.querySelectorAll(".chart > svg")) {
+      if (!svg.querySelector("path, circle")) add("bad", `${when}: nothing is drawn in ${svg.getAttribute("aria-label")}`);
+    }
+    for (const m of text.matchAll(/.{0,20}\b(?!100\u202f)[1-9]\d\d+\u202f% of the .{0,20}/g)) add("bad", `${when}: ${m[0]}`);
     for (const m of text.matchAll(/.{0,20}\b(undefined|NaN|null|Infinity|\[object)\b.{0,20}/g)) add("bad", when + ": " + m[0]);
   };
   check("first");
@@ -86,6 +94,7 @@ function probe() {
   dispatchEvent(new Event("afterprint"));
   const experts = document.querySelector("#experts figcaption");
   out.layer = experts && +(experts.textContent.match(/\(layer (\d+), expert/) || [])[1];
+  out.learning = document.querySelectorAll("#learning .chart > svg").length;
   out.painted = document.querySelectorAll("#sample pre .k").length;
   out.missing = [...document.querySelectorAll("section")].filter(s => s.children.length === 2 && s.lastChild.className === "missing").length;
   out.sections = document.querySelectorAll("section").length;
@@ -161,6 +170,8 @@ def look(browser, page, width, theme, folder):
     # The sample of one rank is C++, that of four is not.
     if name in ("one_rank.html", "four_ranks.html") and (out.get("painted", 0) > 0) != (name == "one_rank.html"):
         faults.append(f"{out.get('painted')} words of the sample are coloured as C++")
+    if name.startswith("short_") and (out.get("learning") != 1 or out.get("charts", 0) < 7):
+        faults.append(f"a short run draws {out.get('learning')} curves of learning, {out.get('charts')} charts")
     if name == "hostile.html":
         # Made-up names of 70 characters fit nowhere; they must only do no harm.
         faults = [f for f in faults if not f.startswith(("overlaps", "outside", "page is"))]
@@ -180,7 +191,7 @@ def main():
             subprocess.run([tests, "--gtest_filter=Report.*"], check=True, capture_output=True,
                            env={**os.environ, "HOCKET_REPORT_DEMO": folder + "/pages"})
             pages = sorted(f"{folder}/pages/{p}" for p in os.listdir(folder + "/pages"))
-            assert len(pages) >= 5, pages
+            assert len(pages) >= 10, pages
         for page in pages:
             name = os.path.basename(page)
             for width, theme in ((1280, "light"), (480, "dark")):

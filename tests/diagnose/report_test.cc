@@ -151,6 +151,33 @@ TEST(Report, EmptyDataMakesAPage) {
   keep("empty", page);
 }
 
+// What a training of one to three steps leaves: with and without validation, all losses alike, no
+// experts. report_browser_test.py looks at the charts.
+TEST(Report, ShortRunsMakePages) {
+  for (size_t steps = 1; steps <= 3; ++steps) {
+    ReportData report = demo_report(1, 4);
+    report.metrics.train.resize(steps);
+    report.metrics.eval = {{static_cast<int64_t>(steps), report.metrics.train.back().time_s + 0.1,
+                            report.metrics.train.back().loss,
+                            report.metrics.train.back().loss / 2.31}};
+    report.metrics.load.resize(1);
+    keep(fmt::format("short_{}", steps), report_html(report));
+    report.metrics.eval.clear();
+    report.metrics.load.clear();
+    report.peak_flops = 1e10;
+    for (TrainPoint& point : report.metrics.train) {
+      point.loss = report.metrics.train[0].loss;
+      point.mfu = 1.13;  // of a peak that was measured too low
+    }
+    const std::string page = report_html(report);
+    const json data = data_of(page);
+    EXPECT_EQ(data["train"]["n"], steps);
+    EXPECT_TRUE(data["load"].is_null());
+    EXPECT_TRUE(data["eval"]["step"].empty());
+    keep(fmt::format("short_{}_bare", steps), page);
+  }
+}
+
 TEST(Report, DataCannotBreakOut) {
   const ReportData report = hostile_report();
   const std::string page = report_html(report);

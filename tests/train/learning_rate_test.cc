@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/log.h"
 #include "train/schedule.h"
 
 namespace hocket::train {
@@ -66,6 +67,15 @@ TEST(LearningRate, NeverRisesAboveThePeak) {
     EXPECT_DOUBLE_EQ(learning_rate(t, step, 12), 1e-5);
   }
   EXPECT_DOUBLE_EQ(final_learning_rate(t), 1e-5);
+}
+
+// What is told has no more digits than the rate has.
+TEST(LearningRate, ToldInFewDigits) {
+  std::string told;
+  set_log_sink([&](LogLevel, const std::string& line) { told += line; });
+  tell_schedule(section(2e-3, 2e-4, 10), 6);
+  set_log_sink(nullptr);
+  EXPECT_NE(told.find("ends at 0.0012 instead of 0.002"), told.npos) << told;
 }
 
 }  // namespace

@@ -23,6 +23,9 @@ const g = (tag, attrs, ...kids) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attrs, kids);
 const color = name => getComputedStyle(root).getPropertyValue("--" + name).trim();
 const peakName = (D.num.peak_what || "machine's rate").replace(/^the /, "");
+// What share of the peak a rate is; of one above it, what it is more than: a peak is measured, too.
+const ofPeak = r => r <= 1.005 * D.num.peak_flops ? `${percent(r / D.num.peak_flops)} of the ${peakName}`
+  : `more than the ${rate(D.num.peak_flops, "FLOP/s")} of the ${peakName}`;
 const known = x => x != null && Number.isFinite(x);
 const last = a => a[a.length - 1];
 const sum = a => a.reduce((x, y) => x + (y || 0), 0);
@@ -111,6 +114,7 @@ function logTicks(lo, hi, n) {
     }
     if (out.length >= n * .6) break;
   }
+  if (out.length < 2) return ticks(lo, hi, n);  // too narrow for any of the sets
   const decades = Math.log10(hi / lo);
   return decades > n ? out.filter((_, i) => i % Math.ceil(out.length / n) === 0) : out;
 }

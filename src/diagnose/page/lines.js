@@ -26,6 +26,10 @@ function lineChart(host, series, opt) {
     });
     const xs = pts.flat().map(p => p[0]);
     let ys = pts.flatMap((p, i) => series[i].free ? [] : p.map(q => q[1]));
+    if (!ys.length) {  // all values are missing, or not positive where the axis is logarithmic
+      box.replaceChildren(h("p", {class: "missing"}, "No value of this can be drawn."));
+      return;
+    }
     for (const r of opt.refs || []) ys.push(r.y);
     if (opt.band) ys.push(opt.band.lo, opt.band.hi);
     const x0 = opt.xZero === false ? Math.min(...xs) : Math.min(0, ...xs), x1 = Math.max(...xs);
@@ -35,11 +39,14 @@ function lineChart(host, series, opt) {
       y1 = Math.max(q + (q - y0) * .25, ...(opt.refs || []).map(r => r.y), opt.band ? opt.band.hi : -Infinity);
     }
     if (opt.zero) y0 = Math.min(0, y0);
-    if (opt.log) { const r = (y1 / y0) ** .05; y0 /= r; y1 *= r; }
+    // A single value, or almost one, still gets an axis of some height.
+    if (opt.log) { const r = Math.max((y1 / y0) ** .05, 1.01); y0 /= r; y1 *= r; }
     else { const pad = (y1 - y0 || Math.abs(y1) || 1) * .06; if (!opt.zero || y0 < 0) y0 -= pad; y1 += pad; }
 
     const yTicks = (opt.log ? logTicks : opt.byteTicks ? byteTicks : ticks)(y0, y1, Math.max(3, Math.floor(height / 52)));
-    const yText = v => opt.yText ? opt.yText(v) : trim(digits(v, 3));
+    // As many digits as tell the ticks apart.
+    const told = [3, 4, 5, 6].find(n => new Set(yTicks.map(v => digits(v, n))).size === yTicks.length) || 7;
+    const yText = v => opt.yText ? opt.yText(v) : trim(digits(v, told));
     const left = Math.ceil(Math.max(...yTicks.map(v => textWidth(yText(v))))) + 12, right = 10, top = 22, bottom = 42;
     const W = width - left - right, H = height - top - bottom;
     const sx = x => left + (x1 > x0 ? (x - x0) / (x1 - x0) : .5) * W;

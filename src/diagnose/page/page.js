@@ -59,7 +59,8 @@ function lede() {
     parts.push(". ");
   } else if (T.n) {
     const l = T.loss.filter(known);
-    parts.push("The training loss went from ", bold(digits(l[0], 3)), " to ", bold(digits(last(l), 3) + " nats per token"), known(trained) ? ` in ${seconds(trained)}. ` : ". ");
+    if (l.length > 1) parts.push("The training loss went from ", bold(digits(l[0], 3)), " to ", bold(digits(last(l), 3) + " nats per token"), known(trained) ? ` in ${seconds(trained)}. ` : ". ");
+    else if (l.length) parts.push("The training loss of the only step is ", bold(digits(l[0], 3) + " nats per token"), ". ");
   }
   if (known(stepError)) {
     const before = N.predicted_step_s != null ? " before the first one" : "", off = Math.abs(stepError);
@@ -76,8 +77,8 @@ function tiles() {
     tile("Held-out bits per byte", bpb(finalBpb), lower.flatMap((b, i) => [i ? h("br") : null,
       h("span", {class: finalBpb < b.bpb ? "ok" : "no"}, finalBpb < b.bpb ? "✓ " : "✗ "), `${b.name} ${bpb(b.bpb)}`]));
   }
-  if (known(pace_all)) tile("Throughput", unit(whole(pace_all) + NB + "tokens/s"), [N.world > 1 ? `${whole(pace)} per rank` : null, known(tokens) ? `${count(tokens)} tokens in ${whole(T.n * D.thinned)} steps` : null].filter(Boolean).join("; "));
-  if (known(flopRate)) tile(known(mfu) ? "Model FLOP/s (MFU)" : "Model FLOP/s", unit(rate(flopRate, "FLOP/s")), known(mfu) ? `${percent(mfu)} of the ${peakName}` : "per rank");
+  if (known(pace_all)) tile("Throughput", unit(whole(pace_all) + NB + "tokens/s"), [N.world > 1 ? `${whole(pace)} per rank` : null, known(tokens) ? `${count(tokens)} tokens in ${whole(T.n * D.thinned)} step${T.n * D.thinned === 1 ? "" : "s"}` : null].filter(Boolean).join("; "));
+  if (known(flopRate)) tile(known(mfu) ? "Model FLOP/s (MFU)" : "Model FLOP/s", unit(rate(flopRate, "FLOP/s")), known(mfu) ? (mfu > 1 && known(N.peak_flops) ? ofPeak(mfu * N.peak_flops) : `${percent(mfu)} of the ${peakName}`) : "per rank");
   if (known(stepMeasured)) tile("Step time", unit(seconds(stepMeasured)), known(stepPredicted) ? [`predicted ${seconds(stepPredicted)} (`, h("span", {class: Math.abs(stepError) <= .07 ? "ok" : "no"}, signed(stepError)), ")"] : "median");
   const plan = D.memory.reduce((a, b) => !a || b.planned > a.planned ? b : a, null);
   if (plan && plan.planned) tile("Memory per rank", unit(bytes(plan.measured || plan.planned)), plan.measured ? `planned ${bytes(plan.planned)} (${signed(plan.planned / plan.measured - 1)})` : "as planned");

@@ -25,7 +25,7 @@ function timeByKind(host) {
   const gemmRate = sum(gemm.map(r => r.flops)) / gemmTime;
   let text = `${first[0][0].toUpperCase() + first[0].slice(1)} take${first[0].endsWith("s") ? "" : "s"} ${percent(first[1] / base)} of a step`;
   if (order[1]) text += `, ${order[1][0]} ${percent(order[1][1] / base)}`;
-  if (gemmRate > 0 && known(D.num.peak_flops)) text += `; matrix products run at ${rate(gemmRate, "FLOP/s")}, ${percent(gemmRate / D.num.peak_flops)} of the ${peakName}`;
+  if (gemmRate > 0 && known(D.num.peak_flops)) text += `; matrix products run at ${rate(gemmRate, "FLOP/s")}, ${ofPeak(gemmRate)}`;
   if (known(idle)) text += idle / base < .005 ? "; the compute lane is never idle" : `; the compute lane stands idle ${percent(idle / base)} of the time`;
   const ranks = D.num.world > 1 ? `, mean of ${D.num.world} ranks` : "";
   host.append(h("p", {class: "cap"}, text + "."));
