@@ -104,7 +104,7 @@ MUTANTS = [
 
     # --- generation
     Mutant(46, "src/train/sample.cc", "(n == 0 || «kept < options.top_p * sum»)",
-           "kept + p[n] < generate_options.top_p * sum", "top-p drops the token that reaches p",
+           "kept + p[n] < options.top_p * sum", "top-p drops the token that reaches p",
            GENERATE),
     Mutant(47, "src/train/sample.cc", "if («id == tokenizer.eos_id()») break;", "false",
            "text goes on after its end", GENERATE),
