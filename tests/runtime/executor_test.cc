@@ -322,13 +322,14 @@ TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
   const std::string what = failure([&] { ranks.run.step(); });
   EXPECT_GE(seconds_since(begin), 0.29);
   EXPECT_LT(seconds_since(begin), 20);
-  // Whose timer ends first is a matter of chance: that of a member that waits in the collective, or
-  // that of the missing one's own lane, which waits for its kernel.
-  expect_contains(what, "all_reduce");
+  // Whose timer ends first is a matter of chance: that of a member that waits in the collective,
+  // that of the missing one's own lane, which waits for its kernel, or, on a busy machine, that of
+  // its step, in which that kernel does not end.
   expect_contains(what, "rank ");
-  EXPECT_TRUE(what.find("2 of 3 ranks came within 0.3 s") != what.npos ||
-              what.find("waited 0.3 s for task 0 of lane compute") != what.npos)
-      << what;
+  const bool told = what.find("all_reduce") != what.npos &&
+                    (what.find("2 of 3 ranks came within 0.3 s") != what.npos ||
+                     what.find("waited 0.3 s for task 0 of lane compute") != what.npos);
+  EXPECT_TRUE(told || what.find("(stage0 task 0) has not ended") != what.npos) << what;
   door.open();
 }
 
