@@ -9,6 +9,7 @@
 #include "base/glob.h"
 #include "base/id.h"
 #include "base/text.h"
+#include "data/index.h"
 #include "data/prepare.h"
 
 namespace hocket::data {
@@ -104,13 +105,13 @@ class Outputs {
     const bool tokenizer = name == "tokenizer.json" || name == "tokenizer_config.json" ||
                            name == "tokenizer_source.json";
     if (tokenizer && file_exists(join_path(folder, "tokenizer_source.json"))) return true;
-    return (tokenizer || name == "index.json" || name == "baselines.json") && is_prepared(folder);
+    return (tokenizer || name == kIndex || name == "baselines.json") && is_prepared(folder);
   }
 
  private:
   bool is_prepared(const std::string& folder) {
     const auto [known, is_new] = prepared_.emplace(folder, false);
-    const std::string index = join_path(folder, "index.json");
+    const std::string index = join_path(folder, kIndex);
     if (is_new && file_exists(index)) {
       read_pieces(index, [&](std::string_view piece) {
         known->second = piece.substr(0, 100).find("\"hocket-data\"") != piece.npos;

@@ -11,13 +11,13 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/text.h"
+#include "data/index.h"
 
 namespace hocket::data {
 namespace {
 
 constexpr const char* kFormat = "hocket-data";
 constexpr int64_t kVersion = 2;
-constexpr const char* kIndex = "index.json";
 constexpr const char* kTokenizer = "tokenizer.json";
 constexpr const char* kStaging = ".staging";
 
@@ -304,13 +304,6 @@ PrepareResult prepare(const PrepareOptions& options) {
     throw;
   }
   return result;
-}
-
-std::optional<bool> holds_out(const std::string& folder) {
-  const std::string path = join_path(folder, kIndex);
-  if (!file_exists(path)) return std::nullopt;
-  const nlohmann::json json = read_json(path);
-  return !split_from_json(JsonView(json, path).at("valid")).shards.empty();
 }
 
 Dataset::Dataset(const std::string& folder) : folder_(folder) {

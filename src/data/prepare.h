@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -103,9 +102,6 @@ struct PrepareResult {
 /// runs it. Does nothing if the folder holds the result already. Error: another process prepares
 /// into the same folder (FolderLock), or the folder has a tokenizer or index of someone else.
 PrepareResult prepare(const PrepareOptions& options);
-
-/// Whether files of a prepared folder are held out; none if it is not prepared. Error: a bad index.
-std::optional<bool> holds_out(const std::string& folder);
 
 /// A prepared folder, opened.
 class Dataset {

@@ -6,7 +6,7 @@
 
 #include "autodiff/autodiff.h"
 #include "base/error.h"
-#include "data/prepare.h"
+#include "data/index.h"
 #include "models/build.h"
 #include "parallel/lower.h"
 #include "passes/pass.h"
