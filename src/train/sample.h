@@ -30,7 +30,7 @@ struct GenerateOptions {
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
 /// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
-/// prompt. One rank, whatever the plan.
+/// prompt. One rank, whatever the plan. Error (exit code 1): logits that are not finite.
 std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
                      std::shared_ptr<kernels::Backend> backend,
                      const std::function<void(const graph::Tensor&, int64_t begin, int64_t count,

@@ -18,7 +18,7 @@ engine::Run two_stages() {
       "test", {});
 }
 
-/// Gives away the first message that a stage waits for.
+/// Sends the first message to the stage that does not wait for it.
 void lose_a_message(program::Program* program) {
   for (program::RankClass& cls : program->classes) {
     for (size_t task = 0; task < cls.tasks.size(); ++task) {
