@@ -125,21 +125,6 @@ std::vector<Run> CutTable::scaled(CutId id, const Coords& coords, int64_t cells)
   return row;
 }
 
-template <class Visit>
-void CutTable::for_each(AxisMask axes, Coords coords, const Visit& visit) const {
-  const int64_t count = ranks(axes);
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = i;
-    for (int32_t axis = kMaxAxes; axis-- > 0;) {
-      if (axes & axis_bit(axis)) {
-        coords[axis] = static_cast<int32_t>(rest % extents_[axis]);
-        rest /= extents_[axis];
-      }
-    }
-    visit(coords);
-  }
-}
-
 template <class Function>
 CutTable::Rows CutTable::rows_over(AxisMask axes, const Function& row) const {
   if (static_cast<size_t>(ranks(axes)) > kMaxRows) {
@@ -447,6 +432,15 @@ int64_t CutTable::volume(CutId id, const Coords& coords, int64_t cells) const {
     held += run.length;
   }
   return held * (cells / cuts_[id].cells);
+}
+
+bool CutTable::apart(CutId id, const Coords& one, const Coords& other) const {
+  for (const Run& mine : at(id, one)) {
+    for (const Run& theirs : at(id, other)) {
+      if (std::max(mine.begin, theirs.begin) < std::min(end(mine), end(theirs))) return false;
+    }
+  }
+  return true;
 }
 
 int64_t CutTable::local_size(CutId id, int64_t size) {

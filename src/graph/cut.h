@@ -99,12 +99,31 @@ class CutTable {
   /// cut's own).
   int64_t volume(CutId id, const Coords& coords, int64_t cells) const;
 
+  /// True if the ranks at two coordinates have no cell of a set in common.
+  bool apart(CutId id, const Coords& one, const Coords& other) const;
+
   /// Elements held of a dim of `size` elements; -1 if this differs between ranks, or `size` has no
   /// whole number of elements per cell.
   int64_t local_size(CutId id, int64_t size);
   /// True if at every coordinate the piece consists of whole runs of `run` elements, each in order,
   /// of a dim of `size`.
   bool holds_whole_runs(CutId id, int64_t size, int64_t run) const;
+
+  /// Visits the coordinates along `axes` (the last axis counts fastest), the others as in `coords`.
+  template <class Visit>
+  void for_each(AxisMask axes, Coords coords, const Visit& visit) const {
+    const int64_t count = ranks(axes);
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t rest = i;
+      for (int32_t axis = kMaxAxes; axis-- > 0;) {
+        if (axes & axis_bit(axis)) {
+          coords[axis] = static_cast<int32_t>(rest % extents_[axis]);
+          rest /= extents_[axis];
+        }
+      }
+      visit(coords);
+    }
+  }
 
   size_t num_cuts() const { return cuts_.size(); }
   /// "[2:4)/8", by coordinate where it differs: "[0:1)|[1:2)/2".
@@ -142,9 +161,6 @@ class CutTable {
   /// Rows for every coordinate on `axes`, from a function of the coordinates.
   template <class Function>
   Rows rows_over(AxisMask axes, const Function& row) const;
-  /// Visits the coordinates along `axes`, the others as in `coords`.
-  template <class Visit>
-  void for_each(AxisMask axes, Coords coords, const Visit& visit) const;
   /// What the ranks along `over` hold, one after the other.
   std::vector<Run> held_along(CutId id, AxisMask over, const Coords& coords) const;
   int64_t block_number(std::span<const int32_t> axes, const Coords& coords) const;
