@@ -144,7 +144,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   const TaskRef ref{cls, task};
   if (info.comm->list) {
     for (size_t i = 0; i < member.in.size(); ++i) {
-      Value value = at(cls, member.in[i]);
+      Value value = read(ref, member.in[i]);
       if (value.expr < 0 || !move(ref, info, over, i, &value)) {
         lose(cls, member.out[i]);
       } else {
@@ -153,8 +153,10 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     }
     return;
   }
+  std::vector<Value> inputs;
   for (BufferId input : member.in) {
-    if (at(cls, input).expr < 0) return lose_outputs(cls, member);
+    inputs.push_back(read(ref, input));
+    if (inputs.back().expr < 0) return lose_outputs(cls, member);
   }
   const bool exchange = info.comm->makes_sizes || info.comm->needs_sizes;
   if (exchange && group_info.axes.size() > 1) {
@@ -164,7 +166,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   }
   // A group of one rank changes nothing, but its sizes still belong to one routing.
   const int32_t axis = group_info.axes.empty() ? -1 : group_info.axes[0];
-  const Value before = at(cls, member.in[0]);
+  const Value before = inputs[0];
   Value value = before;
   if (info.comm->makes_sizes) {
     const Expr& expr = ref_.terms[value.expr];
@@ -184,7 +186,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     const bool from_tokens =
         comm::movement(*info.comm, ctx_.program.kind(member).attrs).slot_dim == 1;
     const PieceId by_token = from_tokens && before.piece != kAnyPiece ? before.piece : value.piece;
-    if (!sizes_fit(ref, axis, from_tokens ? before : value, by_token, at(cls, member.in[1]))) {
+    if (!sizes_fit(ref, axis, from_tokens ? before : value, by_token, inputs[1])) {
       return lose_outputs(cls, member);
     }
   }
@@ -210,7 +212,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
     Value sum{kZero, kAnyPiece};
     bool good = true;
     for (const TaskRef& ref : tasks) {
-      Value value = at(ref.cls, ctx_.task(ref).in[i]);
+      Value value = read(ref, ctx_.task(ref).in[i]);
       good = good && value.expr >= 0 && move(ref, info, axes_of(group_info), i, &value);
       if (!good) break;
       const std::optional<Value> with = add(sum, value);

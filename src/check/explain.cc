@@ -99,13 +99,13 @@ std::vector<TaskRef> Values::makers(ExprId expr, ClassId only_class) const {
 
 /// Tasks, of one class or of all, that brought a term to where it lies now: its makers, or
 /// communication (first few).
-std::vector<TaskRef> Values::carriers(ExprId expr, ClassId only_class) const {
+std::vector<TaskRef> Values::carriers(ExprId expr, ClassId only_class) {
   constexpr size_t kMost = 4;
   std::vector<TaskRef> list;
   for (size_t cls = 0; cls < values_.size(); ++cls) {
     if (only_class >= 0 && only_class != cls) continue;
     for (size_t buffer = 0; buffer < values_[cls].size() && list.size() < kMost; ++buffer) {
-      if (values_[cls][buffer].expr != expr) continue;
+      if (at(cls, BufferId(buffer)).expr != expr) continue;
       const int32_t writer = hazards_.writer(cls, buffer);
       if (writer >= 0) {
         list.push_back(ctx_.ref(writer));
@@ -161,8 +161,7 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
 /// buffer b" for the first that the class has computed, "; no task has computed y" for the first
 /// that it has not. `who` gets the tasks that did compute them, and those that hold what y is made
 /// of: the missing task belongs next to them.
-std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got,
-                                std::vector<TaskRef>* who) const {
+std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got, std::vector<TaskRef>* who) {
   const size_t most = who->size() + 16;
   const auto add = [who](const std::vector<TaskRef>& tasks) {
     who->insert(who->end(), tasks.begin(), tasks.end());

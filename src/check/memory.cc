@@ -29,7 +29,7 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
   for (size_t i = 0; i < n; ++i) {
     for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
       for (BufferId buffer : *list) {
-        const size_t b = static_cast<size_t>(buffer);
+        const size_t b = static_cast<size_t>(cls.root(buffer));
         if (first[b] < 0) {
           first[b] = static_cast<int32_t>(i);
         }
@@ -37,8 +37,9 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
       }
     }
     for (BufferId output : cls.tasks[i].out) {
-      if (maker[output] < 0) {
-        maker[output] = static_cast<int32_t>(i);
+      int32_t& made = maker[cls.root(output)];
+      if (made < 0) {
+        made = static_cast<int32_t>(i);
       }
     }
   }

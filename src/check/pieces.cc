@@ -237,6 +237,117 @@ PieceId Pieces::unite(PieceId left, PieceId right) {
   return intern(std::move(united));
 }
 
+PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
+                            std::span<const graph::Run> ranges) {
+  Piece piece = pieces_[id];
+  piece.cut[dim] = cuts.restrict_to(piece.cut[dim], size, axes, ranges);
+  return piece.cut[dim] == kNone ? PieceId(kNone) : intern(std::move(piece));
+}
+
+PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, int dim,
+                     int64_t size, std::string* why) {
+  // Coordinate by coordinate: which parts lie in the region there, in order; each gives its share
+  // of the dim. What a rank holds of the other dims, and of the addends of every reduction that
+  // some part has not finished, must be the same for all of its parts, but may differ between
+  // ranks: a reduction may be finished on some ranks and not on others.
+  const Piece first = pieces_[parts[0].piece];
+  AxisMask axes = cuts.axes(region);
+  std::vector<SpaceId> spaces;
+  for (const Part& part : parts) {
+    const Piece& piece = pieces_[part.piece];
+    axes |= cuts.axes(part.region) | cut_axes(part.piece) | partial_axes(part.piece);
+    for (const Addends& addends : piece.addends) {
+      spaces.push_back(addends.space);
+    }
+  }
+  std::sort(spaces.begin(), spaces.end());
+  spaces.erase(std::unique(spaces.begin(), spaces.end()), spaces.end());
+  // Row by row: of each dim (other dims in cells of the parts' common multiple), then each space.
+  const auto set_in = [&](const Piece& piece, SpaceId space) {
+    for (const Addends& addends : piece.addends) {
+      if (addends.space == space) return addends.set;
+    }
+    return CutId(CutTable::kWhole);
+  };
+  const size_t dims = first.dims;
+  std::vector<int64_t> cells(dims + spaces.size(), 1);
+  for (const Part& part : parts) {
+    const Piece& piece = pieces_[part.piece];
+    for (size_t i = 0; i < dims; ++i) {
+      cells[i] = std::lcm(cells[i], cuts[piece.cut[i]].cells);
+    }
+    for (size_t i = 0; i < spaces.size(); ++i) {
+      cells[dims + i] = std::lcm(cells[dims + i], cuts[set_in(piece, spaces[i])].cells);
+    }
+  }
+  cells[dim] = size;
+  std::vector<std::vector<std::vector<graph::Run>>> rows(cells.size());
+  cuts.for_each(axes, {}, [&](const Coords& at) {
+    if (!why->empty()) return;
+    const auto range_of = [&](CutId id) {
+      const std::span<const graph::Run> runs = cuts.at(id, at);
+      const int64_t scale = extent / cuts[id].cells;
+      return runs.empty() ? graph::Run{}
+                          : graph::Run{runs[0].begin * scale, runs[0].length * scale};
+    };
+    const graph::Run wanted = range_of(region);
+    std::vector<std::pair<graph::Run, const Piece*>> here;
+    for (const Part& part : parts) {
+      const graph::Run range = range_of(part.region);
+      if (std::max(range.begin, wanted.begin) <
+          std::min(range.begin + range.length, wanted.begin + wanted.length)) {
+        here.push_back({range, &pieces_[part.piece]});
+      }
+    }
+    std::sort(here.begin(), here.end(), [](const auto& left, const auto& right) {
+      return left.first.begin < right.first.begin;
+    });
+    std::vector<std::vector<graph::Run>> row(cells.size());
+    int64_t next = wanted.begin;
+    for (const auto& [range, piece] : here) {
+      const int64_t from = std::max(range.begin, wanted.begin);
+      const int64_t to = std::min(range.begin + range.length, wanted.begin + wanted.length);
+      if (from != next) break;
+      next = to;
+      const std::vector<graph::Run> share =
+          cuts.part_at(piece->cut[dim], at, size, from - range.begin, to - from);
+      row[dim].insert(row[dim].end(), share.begin(), share.end());
+      for (size_t i = 0; i < cells.size(); ++i) {
+        if (i == static_cast<size_t>(dim)) continue;
+        const CutId cut = i < dims ? piece->cut[i] : set_in(*piece, spaces[i - dims]);
+        std::vector<graph::Run> held = cuts.part_at(cut, at, cells[i], 0, -1);
+        if (from == wanted.begin) {
+          row[i] = std::move(held);
+        } else if (row[i] != held) {
+          *why = i < dims ? fmt::format("its parts are cut differently along dim {}", i)
+                          : "some of its parts are sums of more addends than others";
+        }
+      }
+    }
+    if (next != wanted.begin + wanted.length && why->empty()) {
+      *why = "its parts do not lie side by side on all ranks";
+    }
+    for (size_t i = 0; i < cells.size(); ++i) {
+      rows[i].push_back(std::move(row[i]));
+    }
+  });
+  if (!why->empty()) return kNone;
+  Piece joined{first.dims, {}, {}};
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (i == static_cast<size_t>(dim) && graph::holds_twice(rows[i])) {
+      *why = "some of its parts are the same part of the value";
+      return kNone;
+    }
+    const CutId cut = cuts.make(cells[i], axes, rows[i]);
+    if (i < dims) {
+      joined.cut[i] = cut;
+    } else {
+      joined.addends.push_back({spaces[i - dims], cut});
+    }
+  }
+  return intern(std::move(joined));
+}
+
 Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                    std::span<const TypeId> logical, const TypeTable& types) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts

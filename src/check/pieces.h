@@ -113,6 +113,22 @@ class Pieces {
   /// otherwise alike.
   PieceId unite(PieceId left, PieceId right);
 
+  /// The part of a piece between local indices of a dim of `size`: a range at every coordinate on
+  /// `axes`. kNone if it is not there.
+  PieceId restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
+                      std::span<const graph::Run> ranges);
+  /// A piece that lies in a region of a buffer.
+  struct Part {
+    CutId region;
+    PieceId piece;
+  };
+  /// Parts of one term put together: at every coordinate those that overlap `region`, in the order
+  /// in which they lie. They must tile it, and agree in everything but the dim along which they are
+  /// put together, rank by rank. kNone, and why, if they do not. `extent`: of the buffer along
+  /// `dim`; `size`: of the term.
+  PieceId join(std::span<const Part> parts, CutId region, int64_t extent, int dim, int64_t size,
+               std::string* why);
+
   /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
   /// inputs; `key`: the op with its attributes.
   Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,

@@ -41,7 +41,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     std::vector<Value> values(cls.buffers.size(), Value{});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
       const program::Buffer& buffer = cls.buffers[i];
-      if (buffer.kind == BufferKind::step) continue;
+      if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
       Value& value = values[i];
       value.piece = pieces_.of(buffer.layout, buffer.type.dims.size());
       const int32_t id = static_cast<int32_t>(i);
@@ -85,6 +85,15 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
     }
     values_.push_back(std::move(values));
+    bases_.emplace_back();
+    if (!ctx.views[c].any()) continue;
+    // What the host fills of a base is there before any part of it is written.
+    find_regions(class_id);
+    for (auto& [id, base] : bases_[c].of) {
+      if (values_[c][id].expr != kUnwritten) {
+        base.entries.push_back({graph::CutTable::kWhole, values_[c][id]});
+      }
+    }
   }
 }
 
@@ -103,7 +112,7 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
     if (writer >= 0) {
       related.push_back(ctx_.ref(writer));
     }
-    const Value& value = at(ref.cls, buffer);
+    const Value value = at(ref.cls, buffer);
     text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, buffer),
                         describe(value.expr), piece_text(value));
     if (writer >= 0) {
@@ -146,24 +155,19 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
       memo->fitting[output] = logical;
     }
   }
-  Value& value = at(cls, task.out[output]);
   if (task.accumulate.contains(output)) {
-    if (value.expr < 0) {
-      value.expr = kUnknown;
-      return;
-    }
+    const Value value = read(ref, task.out[output]);
+    if (value.expr < 0) return lose(cls, task.out[output]);
     const std::optional<Value> sum = add(value, made);
     if (!sum) {
       refuse("sum-layout", ref, task.out[output],
              fmt::format("it would add a value of layout {}", piece_text(made)),
              "reduce both to one layout before adding");
-      value.expr = kUnknown;
-      return;
+      return lose(cls, task.out[output]);
     }
-    value = *sum;
-    return;
+    return put(cls, task.out[output], *sum);
   }
-  value = made;
+  put(cls, task.out[output], made);
   check_expected(cls, task, output, made.piece, ref);
 }
 
@@ -240,7 +244,7 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   in_types_.clear();
   bool known = true;
   for (BufferId input : reader.in) {
-    const Value& value = at(cls, input);
+    const Value value = read({cls, task}, input);
     known = known && value.expr >= 0;
     exprs_.push_back(value.expr);
     ins_.push_back(value.piece);
@@ -316,7 +320,7 @@ void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
   const KindInfo& info = ctx_.kind(end);
   if (is_local(info)) return compute(cls, task, end, info);
   if (is_message(info) && !is_receive(info)) {
-    Value value = at(cls, end.in[0]);
+    Value value = read({cls, task}, end.in[0]);
     if (value.expr < 0) {
       value.expr = kUnknown;
     }
@@ -395,7 +399,7 @@ void Values::finish() {
       } else {
         kept[tensor] = 1;
       }
-      const Value& value = values_[c][i];
+      const Value value = at(cls, BufferId(i));
       if (value.expr == kUnknown) continue;
       const int32_t id = static_cast<int32_t>(i);
       const ExprId want =

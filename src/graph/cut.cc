@@ -82,6 +82,10 @@ int64_t total(const Row& row) {
 
 }  // namespace
 
+bool holds_twice(const std::vector<std::vector<Run>>& rows) {
+  return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return holds_twice(row); });
+}
+
 size_t CutTable::KeyHash::operator()(const Key& key) const {
   const uint64_t first =
       static_cast<uint64_t>(key.op) << 32 | static_cast<uint32_t>(key.left.value());
@@ -350,14 +354,22 @@ CutId CutTable::block(CutId id, AxisMask over) {
 
 CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const int64_t> begins,
                             int64_t length) {
+  std::vector<Run> ranges;
+  for (int64_t begin : begins) {
+    ranges.push_back({begin, length});
+  }
+  return restrict_to(id, size, axes, ranges);
+}
+
+CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges) {
   if (size % cuts_[id].cells != 0) return kNone;
   bool inside = true;
   const AxisMask all = cuts_[id].axes | axes;
   Rows rows = rows_over(all, [&](const Coords& coords) {
-    const int64_t begin = begins[row_index(axes, coords)];
+    const Run& range = ranges[row_index(axes, coords)];
     const Row row = scaled(id, coords, size);
-    inside = inside && begin >= 0 && length >= 0 && begin + length <= total(row);
-    return part_of(row, begin, length);
+    inside = inside && range.begin >= 0 && range.length >= 0 && end(range) <= total(row);
+    return part_of(row, range.begin, range.length);
   });
   if (!inside) return kNone;
   return normal(size, all, std::move(rows));
@@ -432,6 +444,12 @@ int64_t CutTable::volume(CutId id, const Coords& coords, int64_t cells) const {
     held += run.length;
   }
   return held * (cells / cuts_[id].cells);
+}
+
+std::vector<Run> CutTable::part_at(CutId id, const Coords& coords, int64_t cells, int64_t begin,
+                                   int64_t length) const {
+  const Row row = scaled(id, coords, cells);
+  return joined(length < 0 ? row : part_of(row, begin, length));
 }
 
 bool CutTable::apart(CutId id, const Coords& one, const Coords& other) const {

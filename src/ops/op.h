@@ -194,6 +194,8 @@ struct Op {
       false;  ///< much memory for little arithmetic: recompute=selective repeats it
   Meaning meaning = Meaning::application;
   Routing routing = {};
+  /// Its kernels take operands with gaps between elements (kernels::TensorRef::strides).
+  bool follows_strides = false;
 };
 
 /// Whether an application on these inputs is told how many routed rows there are (i64 counts). One

@@ -268,7 +268,7 @@ std::vector<Memory> memory_of(const Program& program) {
       // Named buffers have mappings of their own.
       if (buffer.kind == BufferKind::persistent) {
         memory.persistent += whole_pages(buffer.type.bytes());
-      } else if (buffer.kind != BufferKind::step) {
+      } else if (buffer.kind == BufferKind::input || buffer.kind == BufferKind::output) {
         memory.inputs_outputs += whole_pages(buffer.type.bytes());
       }
     }
@@ -287,7 +287,7 @@ bool is_planned(const Program& program) {
     for (const Task& task : cls.tasks) {
       for (const auto* operands : {&task.in, &task.out}) {
         for (BufferId id : *operands) {
-          const Buffer& buffer = cls.buffers[id];
+          const Buffer& buffer = cls.buffers[cls.root(id)];
           if (buffer.kind == BufferKind::step && buffer.offset == kNone) return false;
         }
       }

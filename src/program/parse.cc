@@ -213,6 +213,8 @@ class Parser {
         return program.groups.size();
       case Ref::axis:
         return program.mesh.axes.size();
+      case Ref::table:
+        return program.tables.size();
       case Ref::buffer:
         return program.classes.back().buffers.size();
       default:
@@ -272,7 +274,7 @@ void Parser::axis(Words& words) {
   const std::string name(words.next());
   const auto size = parse_number<int64_t>(words.next());
   if (size < 1 || size > (1 << 20) / program.mesh.size() ||
-      program.mesh.axes.size() >= graph::kMaxAxes) {
+      program.mesh.axes.size() >= static_cast<size_t>(graph::kMaxAxes)) {
     bad("bad axis");
   }
   program.mesh.axes.push_back({name, static_cast<int32_t>(size)});
@@ -309,6 +311,8 @@ void Parser::line(std::string_view raw) {
     program.ranks_per_node = count(words, what);
   } else if (what == "axis") {
     axis(words);
+  } else if (what == "table") {
+    numbered(words, what, "", &program.tables);
   } else if (what == "kind") {
     numbered(words, what, "k", &program.kinds);
     program.kinds.back().communication = comm::find(program.kinds.back().op);

@@ -32,6 +32,7 @@ using BufferId = Id<struct Buffer>;    ///< index into RankClass::buffers
 using ClassId = Id<struct RankClass>;  ///< index into Program::classes
 using KindId = Id<struct Kind>;        ///< index into Program::kinds
 using GroupId = Id<struct Group>;      ///< index into Program::groups
+using TableId = Id<struct Table>;      ///< index into Program::tables
 
 /// An in-order queue of a rank that stands for a resource. Links are full duplex: what a rank
 /// receives from a peer arrives in the `_rx` lane of the link.
@@ -99,6 +100,20 @@ struct Group {
   }
 };
 
+/// A number at every coordinate on some axes: where something begins that is not in the same place
+/// on all ranks. The last axis counts fastest.
+struct Table {
+  std::vector<int32_t> axes;  ///< ascending
+  std::vector<int64_t> values;
+  bool operator==(const Table&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("axes").refers_to(Ref::axis), &Table::axes);
+    visit(Field("values").always(), &Table::values);
+  }
+};
+
 struct Task {
   KindId kind = 0;
   Lane lane = Lane::compute;
@@ -141,6 +156,7 @@ enum class BufferKind : uint8_t {
   persistent,  ///< named, survives steps: parameters, optimizer state, KV cache
   input,       ///< named, written by the host before a step
   output,      ///< named, read by the host after a step
+  view,        ///< a part of another buffer
 };
 const char* to_string(BufferKind kind);
 
@@ -155,6 +171,13 @@ struct Buffer {
   /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many
   /// bytes from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
   int64_t expected_bytes = kNone;
+  // View: the part of `base` that begins at index `begin` (plus what the table says at the rank's
+  // coordinates) of dim `dim`, as long as its own type says; without a dim, elements of the base in
+  // memory order, in a shape of the view's own. A base is no view itself.
+  BufferId base = kNone;
+  int32_t dim = kNone;
+  int64_t begin = 0;
+  TableId by = kNone;
   bool operator==(const Buffer&) const = default;
 
   template <class Visitor>
@@ -167,6 +190,10 @@ struct Buffer {
     visit(Field("expected"), &Buffer::expected_bytes);
     visit(Field("layout").label_of_step(), &Buffer::layout);
     visit(Field("name"), &Buffer::name);
+    visit(Field("base").refers_to(Ref::buffer), &Buffer::base);
+    visit(Field("dim").follows(), &Buffer::dim);
+    visit(Field("begin").follows(), &Buffer::begin);
+    visit(Field("by").refers_to(Ref::table), &Buffer::by);
   }
 };
 
@@ -179,6 +206,10 @@ struct RankClass {
   std::vector<Buffer> buffers;
   /// Addresses of step buffers and workspaces, as planned. How much of them is memory: memory.h.
   int64_t arena_bytes = 0;
+  /// The buffer that has the memory: the base of a view, else the buffer itself.
+  BufferId root(BufferId buffer) const {
+    return buffers[buffer].kind == BufferKind::view ? buffers[buffer].base : buffer;
+  }
   bool operator==(const RankClass&) const = default;
 
   template <class Visitor>
@@ -210,6 +241,7 @@ struct Program {
   int32_t num_micro_batches = 1;
   int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
+  std::vector<Table> tables;
   std::vector<Kind> kinds;
   std::vector<Group> groups;
   std::vector<RankClass> classes;  ///< class c = pipeline stage c
@@ -234,6 +266,9 @@ struct Program {
   int64_t size_of(const Group& group) const;
   KindId intern(Kind kind);
   GroupId intern(const Group& group);
+  TableId intern(Table table);
+  /// `begin` plus the table's number at the rank's coordinates.
+  int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
   Group canonical(Group group) const;
   bool operator==(const Program&) const = default;
@@ -245,6 +280,7 @@ struct Program {
     visit(Field("layers").label(), &Program::num_layers);
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
     visit(Field("axis"), &Program::mesh);
+    visit(Field("table"), &Program::tables);
     visit(Field("kind"), &Program::kinds);
     visit(Field("group"), &Program::groups);
     visit(Field("class"), &Program::classes);

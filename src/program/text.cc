@@ -146,6 +146,10 @@ class Line {
         return values_.text(" )");
       case Ref::axis:
         return values_.text(program_.mesh.axes[id].name);
+      case Ref::table:
+        values_.text("(");
+        fields(program_.tables[id]);
+        return values_.text(" )");
       default:
         HOCKET_CHECK(false, "a field of a thing's identity is a place");
     }

@@ -16,6 +16,7 @@
 #include "base/math.h"
 #include "base/text.h"
 #include "program/finalize.h"
+#include "program/views.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -89,6 +90,8 @@ struct Executor::Impl {
 
   void bind_buffers(PersistentStore& store);
   void prepare();
+  /// Of a view with gaps; null of all others.
+  const int64_t* strides(BufferId id);
   void prepare_poison();
   void lane_main(int lane);
   void run_lane(int lane);
@@ -107,6 +110,7 @@ struct Executor::Impl {
   Region arena;
   std::vector<Region> owned;        // inputs and outputs
   std::vector<std::byte*> address;  // per buffer
+  std::map<BufferId, std::vector<int64_t>> strides_of_views;
   std::map<std::pair<std::string, int32_t>, BufferId> named;
   std::vector<TaskTime> times;
   LaneState lanes[kNumLanes];
@@ -131,6 +135,9 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
         // A buffer that no task uses has no place in the plan.
         address.push_back(buffer.offset == kNone ? nullptr : arena.data() + buffer.offset);
         break;
+      case BufferKind::view:
+        address.push_back(address[buffer.base] + program::byte_offset(program, cls, buffer, rank));
+        break;
       case BufferKind::persistent:
         address.push_back(store.get(buffer.name, buffer.type, buffer.layout).memory.data());
         break;
@@ -138,10 +145,19 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
         owned.emplace_back(std::max<int64_t>(round_up(buffer.type.bytes(), 64), 64));
         address.push_back(owned.back().data());
     }
-    if (buffer.kind != BufferKind::step) {
+    if (!buffer.name.empty()) {
       named[{buffer.name, buffer.micro_batch}] = i;
     }
   }
+}
+
+const int64_t* Executor::Impl::strides(BufferId id) {
+  if (cls.buffers[id].kind != BufferKind::view) return nullptr;
+  std::vector<int64_t>& strides = strides_of_views[id];
+  if (strides.empty()) {
+    strides = program::strides_of(cls, cls.buffers[id]);
+  }
+  return strides.empty() ? nullptr : strides.data();
 }
 
 void Executor::Impl::prepare() {
@@ -168,16 +184,20 @@ void Executor::Impl::prepare() {
                kind.in.size(), kind.out.size());
     }
     for (size_t k = 0; k < task.in.size(); ++k) {
-      prepared.operands.push_back({address[task.in[k]], &kind.in[k]});
+      prepared.operands.push_back({address[task.in[k]], &kind.in[k], strides(task.in[k])});
     }
     for (size_t k = 0; k < task.out.size(); ++k) {
-      prepared.operands.push_back({address[task.out[k]], &kind.out[k]});
+      prepared.operands.push_back({address[task.out[k]], &kind.out[k], strides(task.out[k])});
     }
     if (program::is_communication(kind)) {
       if (!communicator) {
         fail_run("executor", "{} needs other ranks", task_name(program, cls_id, prepared.id));
       }
       for (const kernels::TensorRef& operand : prepared.operands) {
+        if (operand.strides) {
+          fail_run("executor", "{} moves a view with gaps; expected one without, or a copy",
+                   task_name(program, cls_id, prepared.id));
+        }
         prepared.pointers.push_back(operand.data);
       }
       if (task.group != kNone) {
@@ -238,8 +258,9 @@ void Executor::Impl::prepare_poison() {
     const Task& task = cls.tasks[i];
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last[buffer] = i;
-        int32_t& latest = used[buffer][place_of(task.lane)];
+        const BufferId root = cls.root(buffer);
+        last[root] = i;
+        int32_t& latest = used[root][place_of(task.lane)];
         latest = std::max(latest, position[i]);
       }
     }

@@ -176,11 +176,102 @@ std::vector<Row> layout_rows() {
   };
 }
 
+/// A view of rows [begin, begin + rows) of a buffer.
+program::Buffer rows_of(const Edit& e, BufferId base, int64_t begin, int64_t rows) {
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.type = e.program.classes[0].buffers[base].type;
+  view.type.dims[0] = rows;
+  view.base = base;
+  view.dim = 0;
+  view.begin = begin;
+  return view;
+}
+BufferId add_view(Edit& e, const program::Buffer& view) {
+  e.cls().buffers.push_back(view);
+  return e.cls().buffers.size() - 1;
+}
+
+std::vector<Row> view_rows() {
+  // Of the embedding, [32, 16].
+  const auto weight = [](Edit& e) { return e.named("model.embed_tokens.weight"); };
+  return {
+      {"table-fits", "a table that lacks a coordinate", two_ranks,
+       [](Edit& e) {
+         e.program.tables.push_back({{e.axis("edp")}, {0}});
+       }},
+      {"ids-in-range", "a view of no buffer", one_rank,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 0, 8);
+         view.base = 4000;
+         add_view(e, view);
+       },
+       "", "", true},
+      {"view-base", "a view with a name of its own", one_rank,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 0, 8);
+         view.name = "rows";
+         add_view(e, view);
+       }},
+      {"view-base", "a view of a view", one_rank,
+       [=](Edit& e) {
+         const BufferId view = add_view(e, rows_of(e, weight(e), 0, 8));
+         add_view(e, rows_of(e, view, 0, 4));
+       },
+       "", "", true},
+      {"view-base", "views of one buffer along two dims", one_rank,
+       [=](Edit& e) {
+         add_view(e, rows_of(e, weight(e), 0, 8));
+         program::Buffer columns = rows_of(e, weight(e), 0, 32);
+         columns.dim = 1;
+         columns.type.dims[1] = 8;
+         add_view(e, columns);
+       },
+       "", "", true},
+      {"view-region", "rows beyond the last", two_ranks,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 16, 8);
+         view.by = e.program.intern(program::Table{{e.axis("edp")}, {0, 16}});
+         add_view(e, view);
+       }},
+      {"view-gaps", "a sum of columns", one_rank,
+       [=](Edit& e) {
+         program::Buffer columns = rows_of(e, weight(e), 0, 32);
+         columns.dim = 1;
+         columns.type.dims[1] = 8;
+         const BufferId view = add_view(e, columns);
+         const BufferId copy = e.add_like(view);
+         e.append(e.make("copy", {}, {view}, {copy}));
+         e.append(e.make("add", {}, {view, view}, {copy}));
+       }},
+      {"view-tiled", "a read of rows of which half were written", one_rank,
+       [=](Edit& e) {
+         const BufferId base = e.add_like(weight(e));
+         const BufferId half = add_view(e, rows_of(e, base, 0, 16));
+         const BufferId from = add_view(e, rows_of(e, weight(e), 0, 16));
+         const BufferId to = e.add_like(weight(e));
+         e.append(e.make("copy", {}, {from}, {half}));
+         e.append(e.make("copy", {}, {base}, {to}));
+       }},
+      {"view-tiled", "rows of two values", one_rank,
+       [=](Edit& e) {
+         const BufferId base = e.add_like(weight(e));
+         const BufferId to = e.add_like(weight(e));
+         for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+           const int64_t begin = name[0] == 'm' ? 0 : 16;
+           const BufferId from = add_view(e, rows_of(e, e.named(name), begin, 16));
+           e.append(e.make("copy", {}, {from}, {add_view(e, rows_of(e, base, begin, 16))}));
+         }
+         e.append(e.make("copy", {}, {base}, {to}));
+       }},
+  };
+}
+
 }  // namespace
 
 std::vector<Row> value_rows() {
   std::vector<Row> list;
-  for (const auto& part : {named_rows(), term_rows(), layout_rows()}) {
+  for (const auto& part : {named_rows(), term_rows(), layout_rows(), view_rows()}) {
     list.insert(list.end(), part.begin(), part.end());
   }
   return list;

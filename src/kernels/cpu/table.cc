@@ -8,11 +8,12 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// All kernels here read dense operands that begin at index 0 of their letters.
+/// Most kernels here read dense operands, and all such that begin at index 0 of their letters.
+template <bool strided>
 void refuse_views(const KernelArgs& args) {
   for (const auto list : {args.in, args.out}) {
     for (const TensorRef& operand : list) {
-      if (operand.strides) {
+      if (operand.strides && !strided) {
         fail_run("kernel", "got strides for operand {}; expected it without gaps",
                  to_string(*operand.type));
       }
@@ -24,9 +25,9 @@ void refuse_views(const KernelArgs& args) {
   }
 }
 
-template <KernelFn kernel>
+template <KernelFn kernel, bool strided = false>
 void call(const KernelArgs& args) {
-  refuse_views(args);
+  refuse_views<strided>(args);
   kernel(args);
 }
 
@@ -35,6 +36,8 @@ constexpr bool floats = false, any = true;
 constexpr CpuKernel kKernels[] = {
 #define X(op, operands) \
   {#op, operands, &call<&HOCKET_CPU::op<float>>, &call<&HOCKET_CPU::op<double>>},
+#define X_STRIDED(op, operands) \
+  {#op, operands, &call<&HOCKET_CPU::op<float>, true>, &call<&HOCKET_CPU::op<double>, true>},
 #include "kernels/cpu/kernels.inc"
 #undef X
 };
