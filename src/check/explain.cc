@@ -90,7 +90,7 @@ std::vector<TaskRef> Values::makers(ExprId expr, ClassId only_class) const {
   std::vector<TaskRef> list;
   if (expr < 0 || ref_.terms[expr].kind != Expr::Kind::output) return list;
   for (size_t i = 0; i < made_.size() && list.size() < 4; ++i) {
-    if (made_[i] != ref_.terms[expr].a) continue;
+    if (made_[i] < 0 || !ref_.terms.makes(made_[i], expr)) continue;
     if (only_class >= 0 && ctx_.task_class[i] != only_class) continue;
     list.push_back(ctx_.ref(static_cast<int32_t>(i)));
   }
@@ -176,8 +176,12 @@ std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got, std::vecto
                       std::back_inserter(missing));
   std::vector<bool> here(static_cast<size_t>(ref_.terms.num_apps()), false);
   for (size_t i = 0; i < made_.size(); ++i) {
-    if (made_[i] >= 0 && ctx_.task_class[i] == cls) {
-      here[made_[i]] = true;
+    if (made_[i] < 0 || ctx_.task_class[i] != cls) continue;
+    for (int32_t output = 0; output < ref_.terms.app(made_[i]).num_out; ++output) {
+      const ExprId made = ref_.terms.output(made_[i], output);
+      if (ref_.terms[made].kind == Expr::Kind::output) {
+        here[ref_.terms[made].a] = true;
+      }
     }
   }
   std::string made;
@@ -188,7 +192,8 @@ std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got, std::vecto
     if (here[term.a]) {
       if (!made.empty()) continue;
       const std::vector<TaskRef> from = makers(expr, cls);
-      const BufferId to = ctx_.task(from[0]).out[term.b];
+      const AppId by = made_[ctx_.global(from[0].cls, from[0].task)];
+      const BufferId to = ctx_.task(from[0]).out[ref_.terms.place_of(by, expr)];
       made = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
                          ctx_.buffer_name(cls, to));
       add(from);

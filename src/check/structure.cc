@@ -26,6 +26,11 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
   for (TaskId dep : task.deps) {
     if (!in_range(dep, cls.tasks.size())) return fmt::format("dependency on task {}", dep);
   }
+  for (const program::Begin& begin : task.begins) {
+    if (begin.by != kNone && !in_range(begin.by, ctx.program.tables.size())) {
+      return fmt::format("table {}", begin.by);
+    }
+  }
   if (task.group != kNone && !in_range(task.group, ctx.program.groups.size())) {
     return fmt::format("group {}", task.group);
   }

@@ -283,7 +283,7 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
     explain_pieces(ref, pieces.taken);
     return lose_outputs(cls, reader);
   }
-  const AppId app = ref_.terms.find(info.key, exprs_);
+  const AppId app = ref_.find(info.key, exprs_);
   if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(reader.out.size())) {
     explain_unknown(ref);
     return lose_outputs(cls, reader);

@@ -162,6 +162,23 @@ class Parser {
     each(text, ',', [&](std::string_view number) { read(number, &numbers->emplace_back()); });
   }
 
+  /// "s128,t0@3": letter, number, and perhaps the table that is added to it.
+  void read(std::string_view text, std::vector<Begin>* begins) const {
+    each(text, ',', [&](std::string_view one) {
+      Begin& begin = begins->emplace_back();
+      if (one.empty()) {
+        bad("a begin has no letter");
+      }
+      begin.letter = one[0];
+      one.remove_prefix(1);
+      const size_t table = std::min(one.find('@'), one.size());
+      begin.begin = parse_number<int64_t>(one.substr(0, table));
+      if (table < one.size()) {
+        begin.by = narrow<int32_t>(one.substr(table + 1));
+      }
+    });
+  }
+
   template <class Number>
   static Number narrow(std::string_view text) {
     const auto value = parse_number<int64_t>(text);
@@ -238,6 +255,11 @@ class Parser {
   void expect_exists(const Field& field, const std::vector<Id<Of>>& ids) const {
     for (const Id<Of> id : ids) {
       expect_named(field, id.value());
+    }
+  }
+  void expect_exists(const Field& field, const std::vector<Begin>& begins) const {
+    for (const Begin& begin : begins) {
+      expect_exists(field, begin.by);
     }
   }
   template <class Value>

@@ -114,6 +114,15 @@ struct Table {
   }
 };
 
+/// Where the rank's piece of a letter of an op's notation begins in the logical tensor, for ops
+/// that act by position.
+struct Begin {
+  char letter = 0;
+  int64_t begin = 0;
+  TableId by = kNone;  ///< added to it
+  bool operator==(const Begin&) const = default;
+};
+
 struct Task {
   KindId kind = 0;
   Lane lane = Lane::compute;
@@ -123,8 +132,9 @@ struct Task {
   OutputSet accumulate;  ///< outputs that are added to
   bool recompute = false;
   std::vector<BufferId> in, out;
-  std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
-  GroupId group = kNone;     ///< collectives
+  std::vector<Begin> begins;  ///< of letters whose pieces do not begin at 0 on all ranks
+  std::vector<TaskId> deps;   ///< in other lanes; order inside a lane is implied
+  GroupId group = kNone;      ///< collectives
   int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: Mesh::moved by, message id
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
@@ -139,6 +149,7 @@ struct Task {
     visit(Field("layer").always().label(), &Task::layer);
     visit(Field("in").refers_to(Ref::buffer), &Task::in);
     visit(Field("out").refers_to(Ref::buffer), &Task::out);
+    visit(Field("begins").refers_to(Ref::table), &Task::begins);
     visit(Field("acc"), &Task::accumulate);
     visit(Field("recompute").label(), &Task::recompute);
     visit(Field("deps").refers_to(Ref::task), &Task::deps);

@@ -37,6 +37,15 @@ class Values {
   void write(const std::string& value) { quoted(escape(value, "\"")); }
   void write(const Attrs& value) { quoted(to_string(value, '\'')); }
   void write(const Layout& value) { quoted(to_string(value, program_.mesh)); }
+  void write(const std::vector<Begin>& begins) {
+    for (size_t i = 0; i < begins.size(); ++i) {
+      fmt::format_to(std::back_inserter(out_), "{}{}{}", i ? "," : "", begins[i].letter,
+                     begins[i].begin);
+      if (begins[i].by != kNone) {
+        fmt::format_to(std::back_inserter(out_), "@{}", begins[i].by);
+      }
+    }
+  }
   void write(const std::vector<TensorType>& types) {
     std::string list;
     for (const TensorType& type : types) {
@@ -130,6 +139,14 @@ class Line {
         values_.text(",");
       }
       spell_out(what, ids[i]);
+    }
+  }
+  void spell_out(Ref what, const std::vector<Begin>& begins) {
+    for (const Begin& begin : begins) {
+      values_.text(fmt::format("{}{}", begin.letter, begin.begin));
+      if (begin.by != kNone) {
+        spell_out(what, begin.by);
+      }
     }
   }
   template <class Of>

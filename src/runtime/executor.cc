@@ -45,6 +45,7 @@ struct Prepared {
   std::vector<kernels::TensorRef> operands;
   std::vector<void*> pointers;
   std::vector<int32_t> members;
+  std::vector<kernels::Begin> begins;
   std::vector<std::pair<int, int64_t>> waits;        ///< (lane, finished tasks needed)
   std::vector<std::pair<std::byte*, int64_t>> dead;  ///< poisoned afterwards (tests)
 };
@@ -221,6 +222,12 @@ void Executor::Impl::prepare() {
         prepared.args.workspace = arena.data() + task.workspace;
       }
       prepared.args.workspace_bytes = kind.workspace;
+      for (const program::Begin& begin : task.begins) {
+        const int64_t index = program.begin_at(begin.begin, begin.by, rank);
+        if (index != 0) {
+          prepared.begins.push_back({begin.letter, index});
+        }
+      }
     }
     lanes[static_cast<int>(task.lane)].tasks.push_back(std::move(prepared));
   }
@@ -231,6 +238,7 @@ void Executor::Impl::prepare() {
       if (prepared.kernel) {
         prepared.args.in = std::span(prepared.operands).first(inputs);
         prepared.args.out = std::span(prepared.operands).subspan(inputs);
+        prepared.args.begins = prepared.begins;
       } else {
         prepared.call.in = std::span<void* const>(prepared.pointers).first(inputs);
         prepared.call.out = std::span<void* const>(prepared.pointers).subspan(inputs);
