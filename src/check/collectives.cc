@@ -41,8 +41,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
     if (part.piece == kAnyPiece) {
       part.piece = pieces_.whole(ctx_.program.kind(ctx_.task(ref)).in[operand].dims.size());
     }
-    const Moved moved =
-        pieces_.move(part.piece, over, movement.move, movement.part_dim, movement.slot_dim);
+    const Moved moved = pieces_.move(part.piece, over, movement);
     if (moved.fault != Moved::Fault::none) {
       refuse_move(ref, info, buffer, moved, movement);
       return false;
@@ -88,6 +87,10 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
     refuse("reduce-split", ref, buffer,
            fmt::format("it is split over {}: different parts would be added", axis),
            "gather instead, or take this axis out of the group");
+  } else if (moved.fault == Moved::Fault::monoid) {
+    refuse("reduce-monoid", ref, buffer,
+           "what it holds is put together otherwise: sums, maxima and softmaxes are different",
+           "reduce a maximum with monoid=\"max\", a sum without; merge softmaxes by an op");
   } else if (moved.fault == Moved::Fault::overlap) {
     refuse("reduce-overlap", ref, buffer,
            "the parts that its ranks hold overlap: some addends would be counted more than once",

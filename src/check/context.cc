@@ -26,6 +26,9 @@ OpClass class_of(std::string_view op) {
       return OpClass::copy;
     case Meaning::empty:
       return OpClass::zero;
+    case Meaning::merge_softmax:
+    case Meaning::merge_max:
+      return OpClass::merge;
     case Meaning::application:
       break;
   }

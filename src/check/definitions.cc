@@ -78,8 +78,8 @@ class Reference::Unfolding : public ops::Definition {
       default:
         break;
     }
-    const AppId app = make_ ? ref_.apply(inner.key, inner.in, inner.out, *make_)
-                            : ref_.find(inner.key, inner.in);
+    const AppId app =
+        make_ ? ref_.apply(inner.key, inner.in, inner.out, *make_) : ref_.find(inner.key, inner.in);
     failed_ = app < 0;
     for (size_t i = 0; i < out->size() && !failed_; ++i) {
       (*out)[i] = ref_.terms.output(app, static_cast<int32_t>(i));

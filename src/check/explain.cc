@@ -63,6 +63,10 @@ std::string Values::describe(ExprId expr) const {
   }
   const Application& app = ref_.terms.app(term.a);
   const graph::Node& node = graph.nodes[app.node];
+  const std::string& op = ref_.keys[app.key].op;
+  if (op != node.op) {
+    return fmt::format("{} of {}{}", op, node.op, coordinates(graph, node, app.micro_batch));
+  }
   const std::string& name = graph.tensor(node.out[term.b]).name;
   return fmt::format("{}{}{} ('{}')", node.op, coordinates(graph, node, app.micro_batch),
                      app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
@@ -396,7 +400,12 @@ void Values::explain_pieces(TaskRef ref, const Taken& taken) {
     }
   }
   std::string fix = "bring the inputs to layouts that the op's rule lists";
-  if (partial) {
+  const bool merges = std::any_of(ins_.begin(), ins_.end(), [&](PieceId piece) {
+    return piece != kAnyPiece && pieces_.monoid(piece) != graph::Monoid::sum;
+  });
+  if (merges) {
+    fix = "merge all parts of the result first: the keys or columns of other ranks are missing";
+  } else if (partial) {
     fix = fmt::format("sum the partial input over {} first", axis);
   } else if (split) {
     fix = fmt::format("gather over {} first, or split the other inputs alike", axis);

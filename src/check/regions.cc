@@ -26,13 +26,23 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
 
 }  // namespace
 
+int64_t Values::begin_at(ClassId cls, const program::Begin& begin, const Coords& at) const {
+  // Coordinates along which the class does not extend are those of all its ranks.
+  std::vector<int32_t> coords = ctx_.program.mesh.coords(ctx_.program.ranks_of(cls).front());
+  for (size_t axis = 0; axis < coords.size(); ++axis) {
+    if (pieces_.cuts.extents()[axis] > 1) {
+      coords[axis] = at[axis];
+    }
+  }
+  return ctx_.program.begin_at(begin.begin, begin.by, ctx_.program.mesh.rank(coords));
+}
+
 void Values::find_regions(ClassId cls) {
   // Regions of views are tables of the program, looked up at the coordinates of the class: those
   // that it extends along, and the one that all its ranks have on every other axis.
   const RankClass& rank_class = ctx_.program.classes[cls];
   Bases& bases = bases_[cls];
   bases.region.assign(rank_class.buffers.size(), CutTable::kWhole);
-  const std::vector<int32_t> ranks = ctx_.program.ranks_of(cls);
   for (size_t id = 0; id < rank_class.buffers.size(); ++id) {
     const program::Buffer& view = rank_class.buffers[id];
     if (view.kind != BufferKind::view) continue;
@@ -52,16 +62,9 @@ void Values::find_regions(ClassId cls) {
     }
     std::vector<std::vector<Run>> rows;
     pieces_.cuts.for_each(axes, {}, [&](const Coords& at) {
-      std::vector<int32_t> coords = ctx_.program.mesh.coords(ranks.front());
-      for (size_t axis = 0; axis < coords.size(); ++axis) {
-        if (axes & graph::axis_bit(static_cast<int32_t>(axis))) {
-          coords[axis] = at[axis];
-        }
-      }
-      const int32_t rank = ctx_.program.mesh.rank(coords);
       // Inside the base, whatever the table says: view-region tells.
       const int64_t begin =
-          std::clamp<int64_t>(ctx_.program.begin_at(view.begin, view.by, rank), 0, held.size);
+          std::clamp<int64_t>(begin_at(cls, {0, view.begin, view.by}, at), 0, held.size);
       rows.push_back({{begin, std::min(length, held.size - begin)}});
     });
     bases.region[id] = pieces_.cuts.make(held.size, axes, rows);

@@ -94,7 +94,7 @@ class Terms {
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
   /// One more name for terms that other applications made; it must not occur yet.
   AppId alias(int32_t key, std::span<const ExprId> in, std::span<const ExprId> out);
-  ExprId sum(ExprId left, ExprId right);                      ///< multiset union
+  ExprId sum(ExprId left, ExprId right);  ///< multiset union
 
   ExprId output(AppId id, int32_t i) const {
     const Application& application = apps_[id];

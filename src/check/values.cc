@@ -214,19 +214,29 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
 
 /// What the task's op makes of the pieces in `ins_`. Kinds meet few different pieces in a program,
 /// so a list per kind is searched.
-Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
+Values::Signature& Values::signature(ClassId cls, const Task& task, const KindInfo& info) {
   auto& list = signatures_[task.kind];
   for (Signature& signature : list) {
-    if (signature.in == ins_ && signature.in_types == in_types_) return signature;
+    if (signature.in == ins_ && signature.in_types == in_types_ &&
+        signature.begins == task.begins) {
+      return signature;
+    }
   }
   Signature signature;
   signature.in = ins_;
   signature.in_types = in_types_;
+  signature.begins = task.begins;
+  const auto begins = [&](char letter, const graph::Coords& at) {
+    for (const program::Begin& begin : task.begins) {
+      if (begin.letter == letter) return begin_at(cls, begin, at);
+    }
+    return int64_t{0};
+  };
   const program::Kind& kind = ctx_.program.kind(task);
   signature.fitting.assign(kind.out.size(), -1);
   try {
     const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
-    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, ctx_.types);
+    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, ctx_.types, begins);
   } catch (const Error&) {
     signature.taken.fault = Taken::Fault::cut;  // no rule for operands of these ranks
   }
@@ -258,6 +268,8 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
       return set(cls, reader, 0, {exprs_[0], ins_[0]}, nullptr, ref);
     case OpClass::add:
       return add_inputs(cls, reader, ref);
+    case OpClass::merge:
+      return merge(cls, reader, info, ref);
     default:
       break;
   }
@@ -271,12 +283,11 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
       return lose_outputs(cls, reader);
     }
   }
-  Signature& pieces = signature(reader, info);
-  if (pieces.taken.fault == Taken::Fault::runs) {
-    ctx_.report("sequence-cut", ProblemClass::value, ref, {},
-                fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
-                            ctx_.name(ref), axis_name(pieces.taken.axes), pieces.taken.text),
-                "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
+  Signature& pieces = signature(cls, reader, info);
+  if (pieces.taken.fault == Taken::Fault::begin) {
+    ctx_.report("begin-fits", ProblemClass::value, ref, {},
+                fmt::format("{} takes a letter by position: {}", ctx_.name(ref), pieces.taken.text),
+                "say in begins= where the rank's piece of the letter begins");
     return lose_outputs(cls, reader);
   }
   if (pieces.taken.fault != Taken::Fault::none) {
@@ -310,6 +321,45 @@ void Values::add_inputs(ClassId cls, const Task& reader, TaskRef ref) {
     return lose_outputs(cls, reader);
   }
   set(cls, reader, 0, *sum, nullptr, ref);
+}
+
+void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref) {
+  // Inputs come in two halves, each all outputs of one application, in parts of one reduction. The
+  // outputs are the parts united.
+  const size_t half = reader.in.size() / 2;
+  const graph::Monoid monoid =
+      info.rules->meaning == Meaning::merge_max ? graph::Monoid::max : graph::Monoid::softmax;
+  const auto refuse_parts = [&](size_t input) {
+    refuse("merge-parts", ref, reader.in[input],
+           fmt::format("it can't be merged with {} of layout {}: {}",
+                       describe(exprs_[(input + half) % reader.in.size()]),
+                       piece_text({exprs_[(input + half) % reader.in.size()],
+                                   ins_[(input + half) % reader.in.size()]}),
+                       "not disjoint parts of one reduction"),
+           "merge parts of one result, each once");
+    lose_outputs(cls, reader);
+  };
+  std::vector<PieceId> united;
+  for (size_t i = 0; i < half; ++i) {
+    const Expr& term = ref_.terms[exprs_[i]];
+    const bool together =
+        i == 0 || (term.kind == Expr::Kind::output && term.a == ref_.terms[exprs_[0]].a &&
+                   term.b == ref_.terms[exprs_[0]].b + static_cast<int32_t>(i));
+    if (!together || exprs_[i] != exprs_[i + half] || ins_[i] == kAnyPiece ||
+        ins_[i + half] == kAnyPiece) {
+      return refuse_parts(i);
+    }
+    if (i > 0 && (pieces_[ins_[i]].addends != pieces_[ins_[0]].addends ||
+                  pieces_[ins_[i + half]].addends != pieces_[ins_[half]].addends)) {
+      return refuse_parts(i);
+    }
+    united.push_back(pieces_.unite(ins_[i], ins_[i + half], monoid));
+    if (united.back() == kNone) return refuse_parts(i);
+  }
+  const std::vector<ExprId> exprs = exprs_;
+  for (size_t i = 0; i < half; ++i) {
+    set(cls, reader, i, {exprs[i], united[i]}, nullptr, ref);
+  }
 }
 
 void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
@@ -368,7 +418,8 @@ bool Values::is_as_declared(const Value& value, const program::Buffer& buffer) {
   }
   std::vector<Value> parts = parts_of(value);
   for (Value& part : parts) {
-    const Moved moved = pieces_.move(part.piece, partial, comm::summing().move, 0, 0);
+    const Moved moved =
+        pieces_.move(part.piece, partial, {comm::summing().move, 0, 0, graph::Monoid::sum});
     if (moved.fault != Moved::Fault::none) return false;
     part.piece = moved.piece;
   }

@@ -47,6 +47,7 @@ class Values {
   struct Signature {
     std::vector<PieceId> in;
     std::vector<TypeId> in_types;  ///< logical
+    std::vector<program::Begin> begins;
     Taken taken;
     std::vector<TypeId> fitting;  ///< by output: logical type last found to fit, -1
   };
@@ -68,6 +69,8 @@ class Values {
     std::vector<CutId> region;  ///< by buffer: which part of its base it is
   };
   void find_regions(ClassId cls);
+  /// What a begin says at coordinates of the class.
+  int64_t begin_at(ClassId cls, const program::Begin& begin, const graph::Coords& at) const;
   /// Null for a buffer that has no views and is none.
   Base* base_of(ClassId cls, BufferId buffer);
   /// What a buffer holds; kUnknown if parts of it do not make a value.
@@ -82,7 +85,7 @@ class Values {
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
   void check_expected(ClassId cls, const Task& task, size_t output, PieceId piece, TaskRef ref);
   void lose_outputs(ClassId cls, const Task& task);
-  Signature& signature(const Task& task, const KindInfo& info);
+  Signature& signature(ClassId cls, const Task& task, const KindInfo& info);
   bool fits(const Value& value, TypeId local);
 
   // Sums (sums.cc).
@@ -98,6 +101,7 @@ class Values {
   /// All of the terms that a value has to do with, whatever of them is there.
   ExprId terms_in(const Value& value);
   void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  void merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
   void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
   void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
   bool is_as_declared(const Value& value, const program::Buffer& buffer);

@@ -45,18 +45,6 @@ bool holds_twice(const Row& row) {
   return false;
 }
 
-Row united(Row row) {
-  Row result;
-  for (const Run& run : sorted(std::move(row))) {
-    if (!result.empty() && run.begin <= end(result.back())) {
-      result.back().length = std::max(end(result.back()), end(run)) - result.back().begin;
-    } else {
-      result.push_back(run);
-    }
-  }
-  return result;
-}
-
 /// Cells [begin, begin + length) of a piece, counted in its local order.
 Row part_of(const Row& row, int64_t begin, int64_t length) {
   Row result;
@@ -81,6 +69,18 @@ int64_t total(const Row& row) {
 }
 
 }  // namespace
+
+std::vector<Run> united(std::vector<Run> row) {
+  Row result;
+  for (const Run& run : sorted(std::move(row))) {
+    if (!result.empty() && run.begin <= end(result.back())) {
+      result.back().length = std::max(end(result.back()), end(run)) - result.back().begin;
+    } else {
+      result.push_back(run);
+    }
+  }
+  return result;
+}
 
 bool holds_twice(const std::vector<std::vector<Run>>& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return holds_twice(row); });

@@ -42,6 +42,8 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
+/// The union of runs, in ascending order.
+std::vector<Run> united(std::vector<Run> row);
 /// True if some row holds a cell twice: no cut does.
 bool holds_twice(const std::vector<std::vector<Run>>& rows);
 

@@ -144,7 +144,7 @@ std::vector<Row> layout_rows() {
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {whole}, {parts}));
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {copy}, {copy}, 1), 1);
        }},
-      {"sequence-cut", "a sequence that lies on two ranks", two_ranks,
+      {"layout-legal", "attention to a part of the keys, read as if it were all", two_ranks,
        [](Edit& e) {
          // The same tokens as one long sequence, in the graph and in the program.
          for (graph::Node& n : e.graph.nodes) {
@@ -161,6 +161,15 @@ std::vector<Row> layout_rows() {
            }
          }
          e.replan();
+       }},
+      {"begin-fits", "attention that does not know where its tokens begin", two_ranks,
+       [](Edit& e) { e.task("attention").begins.clear(); }},
+      {"merge-parts", "attention merged with itself", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("attention");
+         const BufferId o = e.at(at).out[0], lse = e.at(at).out[1];
+         const BufferId to = e.add_like(o), to_lse = e.add_like(lse);
+         e.insert(at + 1, e.make("softmax_merge", {}, {o, lse, o, lse}, {to, to_lse}));
        }},
       {"unfinished-sum", "the square of parts of two sums", two_ranks,
        [](Edit& e) {
