@@ -108,6 +108,8 @@ class StageLowering {
   void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
   void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
+  std::vector<int32_t> partial_axes(const Layout& layout) const;
+  void emit_sums_of_outputs(List& list);
   void emit_grads();
   void emit_step();
   bool runs_here(const graph::Node& node) const;
@@ -508,7 +510,7 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     ValueId value_id = add_value(tensor, layouts_.tensor[tensor], life);
     Value& value = out_.values[value_id];
     value.accumulator = !in_step_ && accumulated_[tensor];
-    value.output = is_output_[tensor] && !value.accumulator;
+    value.output = is_output_[tensor] && !value.accumulator && partial_axes(value.layout).empty();
     if (value.accumulator && !op.accumulates.contains(output)) {
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     }
@@ -541,6 +543,43 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     for (TensorId id : node.out) {
       emit_send(id, list, phase_of(node), node.layer);
     }
+  }
+}
+
+std::vector<int32_t> StageLowering::partial_axes(const Layout& layout) const {
+  std::vector<int32_t> axes;
+  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    if (layout.on[axis].is_partial() && mesh_.axes[axis].size > 1) {
+      axes.push_back(static_cast<int32_t>(axis));
+    }
+  }
+  return axes;
+}
+
+/// The host reads whole values: outputs that a stage has partial sums of are summed at the end of a
+/// micro-batch, all over the same axes in one collective, unless somebody needed the sum before.
+void StageLowering::emit_sums_of_outputs(List& list) {
+  std::map<std::vector<int32_t>, std::pair<std::vector<ValueId>, std::vector<Layout>>> groups;
+  std::vector<std::pair<TensorId, Layout>> sums;
+  for (TensorId tensor : graph_.outputs) {
+    Layout layout = layouts_.tensor[tensor];
+    const ValueId value = find(tensor, layout);
+    const std::vector<int32_t> axes = partial_axes(layout);
+    if (value == kNone || axes.empty()) continue;
+    for (int32_t axis : axes) {
+      layout[axis] = Placement::replicate();
+    }
+    sums.push_back({tensor, layout});
+    if (find(tensor, layout) != kNone) continue;
+    groups[axes].first.push_back(value);
+    groups[axes].second.push_back(layout);
+  }
+  for (const auto& [axes, group] : groups) {
+    const TensorId first = out_.values[group.first.front()].tensor;
+    all_reduce(group.first, group.second, axes, list, Phase::forward, graph_.tensor(first).layer);
+  }
+  for (const auto& [tensor, layout] : sums) {
+    out_.values[find(tensor, layout)].output = true;
   }
 }
 
@@ -727,6 +766,9 @@ StageTemplate StageLowering::run(bool split_backward) {
       if (node.phase == phase && stage_of(node) == stage_) {
         emit(node, layouts_.node[n], static_cast<int32_t>(n), *list);
       }
+    }
+    if (phase == graph::Phase::forward) {
+      emit_sums_of_outputs(*list);
     }
   }
   const auto is_weight_grad = [&](const TaskTemplate& made) {
