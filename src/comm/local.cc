@@ -212,6 +212,8 @@ LocalWorld::LocalWorld(int32_t ranks, std::chrono::milliseconds timeout)
 }
 LocalWorld::~LocalWorld() = default;
 
+int32_t LocalWorld::size() const { return static_cast<int32_t>(impl_->ranks.size()); }
+
 Communicator& LocalWorld::communicator(int32_t rank) { return *impl_->ranks[rank]; }
 
 void LocalWorld::abort(const std::string& reason) {

@@ -11,7 +11,6 @@
 #include "parallel/lower.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
-#include "program/memory.h"
 #include "program/text.h"
 
 namespace hocket::engine {
@@ -140,14 +139,6 @@ bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
   if (data.dir.empty()) return false;
   return data::holds_out(data.dir).value_or(data.valid_fraction > 0);
-}
-
-std::vector<int64_t> evaluation_bytes(const program::Program& evaluation) {
-  std::vector<int64_t> bytes;
-  for (const program::Memory& memory : program::memory_of(evaluation)) {
-    bytes.push_back(memory.total() - memory.persistent);
-  }
-  return bytes;
 }
 
 int threads_per_rank(const parallel::Plan& plan) {
