@@ -126,8 +126,8 @@ void Trainer::set_up() {
   loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), section_.seq_len,
                                                  dataset_.tokenizer().eos_id(),
                                                  static_cast<uint64_t>(section_.seed));
-  if (!options_.program_text.empty()) {
-    programs_.replace({}, engine::compile_given(run_, options_.program_text));
+  if (options_.given) {
+    programs_.replace({}, engine::compile_given(run_, *options_.given));
   }
   prediction_ = preflight(run_, programs_, dataset_, start_.describe());
   session_ = &programs_.session();
