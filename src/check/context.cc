@@ -126,27 +126,6 @@ bool is_rule(std::string_view name) {
 
 }  // namespace
 
-LayoutId Layouts::intern(Layout layout) {
-  for (size_t axis = 0; axis < kMaxAxes; ++axis) {
-    if (axis >= mesh_.axes.size() || mesh_.axes[axis].size <= 1) {
-      layout.on[axis] = Placement::replicate();
-    }
-  }
-  uint64_t key = 0;
-  for (const Placement& placement : layout.on) {
-    key = key << 8 | static_cast<uint8_t>(placement.code);
-  }
-  auto [it, made] = index_.emplace(key, static_cast<LayoutId>(layouts_.size()));
-  if (made) {
-    layouts_.push_back(layout);
-  }
-  return it->second;
-}
-
-std::string Layouts::text(LayoutId id) const {
-  return id == kAnyLayout ? "any" : graph::to_string((*this)[id], mesh_);
-}
-
 void Problems::add(Problem problem) {
   ++count;
   if (!full()) {
@@ -156,12 +135,7 @@ void Problems::add(Problem problem) {
 
 Context::Context(const Program& checked, const CheckOptions& check_options, TypeTable& type_table,
                  OpKeys& op_keys, Problems& found)
-    : program(checked),
-      options(check_options),
-      types(type_table),
-      keys(op_keys),
-      problems(found),
-      layouts(checked.mesh) {
+    : program(checked), options(check_options), types(type_table), keys(op_keys), problems(found) {
   pp_axis = program.mesh.axis("pp");
   planned = has_offsets(program);
   for (const program::Kind& kind : program.kinds) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the parts of the check share about one program: kinds with their rules looked up, interned
-// types and layouts, groups as sets of axes, where each task stands in its lane, and the list of
+// types, groups as sets of axes, where each task stands in its lane, and the list of
 // problems found so far.
 #pragma once
 
@@ -9,7 +9,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "check/check.h"
@@ -18,9 +17,7 @@
 
 namespace hocket::check {
 
-using graph::kMaxAxes;
 using graph::Layout;
-using graph::Placement;
 using program::BufferId;
 using program::BufferKind;
 using program::ClassId;
@@ -59,23 +56,6 @@ struct GroupInfo {
   std::vector<ClassId> classes;  ///< taking part, if it crosses stages
 };
 
-using LayoutId = int16_t;
-inline constexpr LayoutId kAnyLayout = -1;  ///< of zero: fits every layout
-
-/// Interned layouts; placements on axes of one rank read as replicated.
-class Layouts {
- public:
-  explicit Layouts(const graph::Mesh& mesh) : mesh_(mesh) {}
-  LayoutId intern(Layout layout);
-  const Layout& operator[](LayoutId id) const { return layouts_[id]; }
-  std::string text(LayoutId id) const;
-
- private:
-  const graph::Mesh& mesh_;
-  std::vector<Layout> layouts_;
-  std::unordered_map<uint64_t, LayoutId> index_;
-};
-
 /// Where the problems go. `limit` of them are kept, all are counted.
 struct Problems {
   int limit = 20;
@@ -95,7 +75,6 @@ struct Context {
   TypeTable& types;
   OpKeys& keys;
   Problems& problems;
-  Layouts layouts;
   std::vector<KindInfo> kinds;
   std::vector<GroupInfo> groups;
   int32_t pp_axis = -1;

@@ -103,7 +103,8 @@ bool check_mesh(Context& ctx) {
   for (const graph::Axis& axis : program.mesh.axes) {
     ranks *= axis.size < 1 ? 1e9 : axis.size;
   }
-  if (program.mesh.axes.size() <= kMaxAxes && ranks <= 1 << 24 && program.num_micro_batches >= 1) {
+  if (program.mesh.axes.size() <= graph::kMaxAxes && ranks <= 1 << 24 &&
+      program.num_micro_batches >= 1) {
     return true;
   }
   refuse(ctx, kIdsRule.name, {}, {}, "the mesh",

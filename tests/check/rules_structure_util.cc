@@ -275,7 +275,8 @@ std::vector<Row> buffer_rows() {
        [](Edit& e) {
          add_input(e, "tokens", {graph::DType::i32, {8}}, 1).layout[e.axis("pp")] =
              Placement::split(0);
-       }},
+       },
+       "named-tensor", "a class does not extend along the stages: it would have to hold all of it"},
       {"named-once", "an input in two buffers", one_rank,
        [](Edit& e) {
          add_input(e, "tokens", {graph::DType::i32, {8}}, 0);
