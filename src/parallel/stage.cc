@@ -108,7 +108,6 @@ class StageLowering {
   void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
   void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
-  std::vector<int32_t> partial_axes(const Layout& layout) const;
   void emit_sums_of_outputs(List& list);
   void emit_grads();
   void emit_step();
@@ -510,7 +509,8 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     ValueId value_id = add_value(tensor, layouts_.tensor[tensor], life);
     Value& value = out_.values[value_id];
     value.accumulator = !in_step_ && accumulated_[tensor];
-    value.output = is_output_[tensor] && !value.accumulator && partial_axes(value.layout).empty();
+    value.output =
+        is_output_[tensor] && !value.accumulator && summed(value.layout, mesh_) == value.layout;
     if (value.accumulator && !op.accumulates.contains(output)) {
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     }
@@ -546,40 +546,24 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   }
 }
 
-std::vector<int32_t> StageLowering::partial_axes(const Layout& layout) const {
-  std::vector<int32_t> axes;
-  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-    if (layout.on[axis].is_partial() && mesh_.axes[axis].size > 1) {
-      axes.push_back(static_cast<int32_t>(axis));
-    }
-  }
-  return axes;
-}
-
-/// The host reads whole values: outputs that a stage has partial sums of are summed at the end of a
-/// micro-batch, all over the same axes in one collective, unless somebody needed the sum before.
+/// The host reads whole values: outputs of a micro-batch that a stage has partial sums of are
+/// summed at its end, unless somebody needed the sum before. (What is added up over micro-batches
+/// is summed once per step, in emit_grads.)
 void StageLowering::emit_sums_of_outputs(List& list) {
-  std::map<std::vector<int32_t>, std::pair<std::vector<ValueId>, std::vector<Layout>>> groups;
-  std::vector<std::pair<TensorId, Layout>> sums;
+  graph::Node host;
+  NodeLayouts wanted;
   for (TensorId tensor : graph_.outputs) {
-    Layout layout = layouts_.tensor[tensor];
+    const Layout& layout = layouts_.tensor[tensor];
     const ValueId value = find(tensor, layout);
-    const std::vector<int32_t> axes = partial_axes(layout);
-    if (value == kNone || axes.empty()) continue;
-    for (int32_t axis : axes) {
-      layout[axis] = Placement::replicate();
-    }
-    sums.push_back({tensor, layout});
-    if (find(tensor, layout) != kNone) continue;
-    groups[axes].first.push_back(value);
-    groups[axes].second.push_back(layout);
+    if (value == kNone || out_.values[value].accumulator || summed(layout, mesh_) == layout)
+      continue;
+    host.layer = graph_.tensor(tensor).layer;
+    host.in.push_back(tensor);
+    wanted.in.push_back(summed(layout, mesh_));
   }
-  for (const auto& [axes, group] : groups) {
-    const TensorId first = out_.values[group.first.front()].tensor;
-    all_reduce(group.first, group.second, axes, list, Phase::forward, graph_.tensor(first).layer);
-  }
-  for (const auto& [tensor, layout] : sums) {
-    out_.values[find(tensor, layout)].output = true;
+  reduce_inputs_together(host, wanted, list);
+  for (size_t i = 0; i < host.in.size(); ++i) {
+    out_.values[get(host.in[i], wanted.in[i], list, host)].output = true;
   }
 }
 

@@ -72,6 +72,20 @@ TEST(Outputs, AreSummedTogetherUnlessTheSumIsThere) {
   EXPECT_EQ(sums_in_forward(alone.program.classes[0], alone.program), 0);
 }
 
+/// Gradients are added up over micro-batches, and reduced once per step.
+TEST(Outputs, GradientsAreNotSummedPerMicroBatch) {
+  const engine::Run run = engine::parse_run(
+      "model: {config: {model_type: llama, vocab_size: 32, hidden_size: 8, num_hidden_layers: 1, "
+      "num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, intermediate_size: 8}}\n"
+      "train: {global_batch: 8, seq_len: 4}\nplan: {dp: 2}\n",
+      "dense", {});
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::grads;
+  const engine::Compiled compiled = engine::compile(run, how);
+  EXPECT_EQ(sums_in_forward(compiled.program.classes[0], compiled.program), 0);
+  EXPECT_TRUE(check::check(compiled.program, compiled.reference).ok());
+}
+
 TEST(Outputs, PartsAreNotLeftToTheHost) {
   engine::Compiled compiled = mixture(0, "dp: 2");
   program::RankClass& cls = compiled.program.classes[0];
