@@ -311,6 +311,8 @@ std::vector<Memory> memory_of(const Program& program) {
 }
 
 std::vector<int64_t> memory_beyond(const Program& program, const Program& other) {
+  // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
+  // lie close together; named tensors by name.
   const std::vector<Memory> has = memory_of(program);
   const std::vector<Memory> needs = memory_of(other);
   const auto beyond = [](int64_t bytes, int64_t there) {

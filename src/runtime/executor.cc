@@ -162,6 +162,8 @@ void Executor::Impl::prepare(Rank& rank) {
 }
 
 void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& position) {
+  // What the task waits for, in which order its operands come (inputs, then outputs), and who does
+  // it: the communicator, with the ranks that it meets, or a kernel of the rank's device.
   const Task& task = cls.tasks[id];
   const program::Kind& kind = program->kind(task);
   const auto name = [&] { return program::task_name(*program, cls_id, id); };
@@ -467,6 +469,8 @@ void Executor::wait() {
 }
 
 void Executor::run_inline(const std::function<void(TaskId, const std::function<void()>&)>& visit) {
+  // In issue order every task finds what it needs: those of other lanes that it waits for come
+  // earlier. A queue of its own runs the kernels, and each is over when its launch is.
   Impl& impl = *impl_;
   require_inputs();
   take_over();

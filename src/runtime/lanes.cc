@@ -154,6 +154,8 @@ bool Lanes::is_running() const {
 }
 
 void Lanes::end_threads() {
+  // Joined one by one, between steps. A lane that hangs in a kernel has a second to come back; if
+  // it does not, all are left to themselves: they share this object, and end when they find out.
   {
     std::unique_lock lock(mutex_);
     stopping_ = true;
@@ -186,6 +188,8 @@ void Lanes::set_on_error(std::function<void(const std::string&)> on_error) {
 }
 
 void Lanes::main(int index) {
+  // Asleep between steps. The step is let go before the lane says that it is through with it: when
+  // the last lane has, nobody but its executor holds it.
   const bool compute = index == static_cast<int>(program::Lane::compute);
   backend_->enter_thread(compute ? options_.threads : 1);
   set_log_rank(rank_);
