@@ -39,6 +39,7 @@ trace::Trace to_trace(const program::Program& program, const std::string& title,
     }
   }
   for (size_t r = 0; r < times.size(); ++r) {
+    if (times[r].empty()) continue;
     std::vector<int64_t> start, end;
     for (const runtime::TaskTime& task_time : times[r]) {
       start.push_back(task_time.start_ns);
@@ -131,8 +132,9 @@ void RunReport::after_step(const engine::Session& session, int64_t step) {
     kept_.erase(kept_.begin());
   }
   Kept kept{step, {}};
+  kept.times.resize(static_cast<size_t>(session.ranks().world_size()));
   for (int32_t rank : session.ranks().ids()) {
-    kept.times.push_back(session.run().executor(rank).times());
+    kept.times[static_cast<size_t>(rank)] = session.run().executor(rank).times();
   }
   kept_.push_back(std::move(kept));
 }

@@ -34,7 +34,7 @@ class RunReport {
   void set_final(const HeldOut& held_out) { final_ = held_out; }
 
  private:
-  /// Task times of one step, per rank.
+  /// Task times of one step, per rank; empty of one that is not here.
   struct Kept {
     int64_t step;
     std::vector<std::vector<runtime::TaskTime>> times;
