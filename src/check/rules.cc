@@ -253,8 +253,8 @@ std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer&
   return "";
 }
 
-/// What the host can fill or read by layout: no split beyond the type's dims or over pipeline
-/// stages (a class is one stage), and partial sums only where it adds up what it reads.
+/// What the host can fill or read by layout: whole values, with no split beyond the type's dims or
+/// over pipeline stages (a class is one stage).
 std::string host_contract(const Context& ctx, const RankClass&, const Buffer& buffer) {
   if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) return "";
   if (buffer.name.empty()) return "has no name";
@@ -263,9 +263,6 @@ std::string host_contract(const Context& ctx, const RankClass&, const Buffer& bu
     const graph::Placement placement = buffer.layout.on[axis];
     const bool real = axis < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[axis].size > 1;
     if (!real || placement.is_replicate()) continue;
-    if (placement.is_partial() && buffer.kind == BufferKind::output) {
-      continue;  // the host adds the parts
-    }
     if (placement.is_partial()) {
       return fmt::format("'{}' is partial over {}", buffer.name, ctx.program.mesh.axes[axis].name);
     }
@@ -526,8 +523,11 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
       {"arena-bounds",
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
        "run the memory plan after the last change of buffers", arena_bounds},
-      {"host-contract", "named buffers have a name and a layout; only outputs may be partial",
-       "name the tensor and give the layout that the host writes or reads", host_contract},
+      {"host-contract", "named buffers have a name and a layout, and none is partial",
+       "name the tensor and give the layout that the host writes or reads; sum what it reads "
+       "before "
+       "the step ends",
+       host_contract},
   };
   return rules;
 }

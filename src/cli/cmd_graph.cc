@@ -253,8 +253,8 @@ int show(const Options& options) {
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
   require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
-  if (!source.program_text.empty() && wanted_of(options) == "program") {
-    emit(options.out, text_of(program::parse_program(source.program_text), options));
+  if (source.given && wanted_of(options) == "program") {
+    emit(options.out, text_of(*source.given, options));
     return 0;
   }
   Watcher watcher(source.run, options);

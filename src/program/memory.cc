@@ -30,6 +30,47 @@ std::string parts_text(const Memory& memory) {
   return text;
 }
 
+std::vector<Range> joined(std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& left, const Range& right) {
+    return std::tie(left.begin, left.end) < std::tie(right.begin, right.end);
+  });
+  std::vector<Range> list;
+  for (const Range& range : ranges) {
+    if (list.empty() || range.begin > list.back().end) {
+      list.push_back(range);
+    } else {
+      list.back().end = std::max(list.back().end, range.end);
+    }
+  }
+  return list;
+}
+
+std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<Range>& others) {
+  std::vector<Range> list;
+  for (const Range& range : ranges) {
+    int64_t begin = range.begin;
+    for (const Range& other : others) {
+      if (other.end <= begin || other.begin >= range.end) continue;
+      if (other.begin > begin) {
+        list.push_back({begin, other.begin});
+      }
+      begin = other.end;
+    }
+    if (begin < range.end) {
+      list.push_back({begin, range.end});
+    }
+  }
+  return list;
+}
+
+int64_t total_bytes(const std::vector<Range>& ranges) {
+  int64_t bytes = 0;
+  for (const Range& range : ranges) {
+    bytes += range.end - range.begin;
+  }
+  return bytes;
+}
+
 std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
   // Buffers share addresses and pages, so bytes must not be added up: every stretch that is written
   // is widened to whole pages, and those that overlap or touch are joined.
@@ -49,18 +90,7 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
   for (const Task& task : cls.tasks) {
     touch(task.workspace, program.kind(task).workspace);
   }
-  std::sort(touched.begin(), touched.end(), [](const Range& left, const Range& right) {
-    return std::tie(left.begin, left.end) < std::tie(right.begin, right.end);
-  });
-  std::vector<Range> joined;
-  for (const Range& range : touched) {
-    if (joined.empty() || range.begin > joined.back().end) {
-      joined.push_back(range);
-    } else {
-      joined.back().end = std::max(joined.back().end, range.end);
-    }
-  }
-  return joined;
+  return joined(std::move(touched));
 }
 
 namespace {
@@ -272,12 +302,39 @@ std::vector<Memory> memory_of(const Program& program) {
         memory.inputs_outputs += whole_pages(buffer.type.bytes());
       }
     }
-    for (const Range& range : planned_pages(program, c)) {
-      memory.step_buffers += range.end - range.begin;
-    }
+    memory.step_buffers = total_bytes(planned_pages(program, c));
     memory.messages = in_flight.bound(c);
     memory.reserved = cls.arena_bytes;
     list.push_back(memory);
+  }
+  return list;
+}
+
+std::vector<int64_t> memory_beyond(const Program& program, const Program& other) {
+  // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
+  // lie close together; named tensors by name.
+  const std::vector<Memory> has = memory_of(program);
+  const std::vector<Memory> needs = memory_of(other);
+  const auto beyond = [](int64_t bytes, int64_t there) {
+    return std::max<int64_t>(0, bytes - there);
+  };
+  std::vector<int64_t> list;
+  for (size_t c = 0; c < std::min(has.size(), needs.size()); ++c) {
+    int64_t bytes = total_bytes(without(planned_pages(other, c), planned_pages(program, c))) +
+                    beyond(needs[c].inputs_outputs, has[c].inputs_outputs) +
+                    beyond(needs[c].messages, has[c].messages);
+    std::set<std::string_view> named;
+    for (const Buffer& buffer : program.classes[c].buffers) {
+      if (buffer.kind == BufferKind::persistent) {
+        named.insert(buffer.name);
+      }
+    }
+    for (const Buffer& buffer : other.classes[c].buffers) {
+      if (buffer.kind == BufferKind::persistent && !named.contains(buffer.name)) {
+        bytes += whole_pages(buffer.type.bytes());
+      }
+    }
+    list.push_back(bytes);
   }
   return list;
 }

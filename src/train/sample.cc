@@ -82,22 +82,13 @@ std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& t
 }
 
 /// The program that reads `new_tokens` tokens a step, behind those that the cache of `slots` holds.
-engine::Compiled compile_generation(const engine::Run& run, int64_t new_tokens, int64_t slots) {
+engine::CompileOptions generation(int64_t new_tokens, int64_t slots) {
   engine::CompileOptions how;
   how.purpose = engine::Purpose::generate;
   how.new_tokens = new_tokens;
   how.cache_slots = slots;
   how.num_micro_batches = 1;
-  return engine::compile(run, how);
-}
-
-/// It over the parameters and the cache in `stores`.
-std::unique_ptr<engine::Session> session_for(const engine::Run& run, int64_t new_tokens,
-                                             int64_t slots,
-                                             const std::shared_ptr<kernels::Backend>& backend,
-                                             engine::Stores& stores) {
-  return std::make_unique<engine::Session>(compile_generation(run, new_tokens, slots), backend,
-                                           stores, engine::executor_options(run));
+  return how;
 }
 
 /// Runs ids[begin, begin + count) through a program for `n` tokens; returns the logits of the last.
@@ -134,32 +125,33 @@ std::string generate(
     std::shared_ptr<kernels::Backend> backend,
     const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
     const GenerateOptions& options) {
-  // Two programs over the same parameters and the same cache: one reads the prompt in pieces, the
-  // other one token after the other. `done` tokens are in the cache, and `logits` are those of the
-  // last of them; what is drawn from them is the next token.
+  // Two programs on one rank, over the same parameters and the same cache: one reads the prompt in
+  // pieces, the other one token after the other. `done` tokens are in the cache, and `logits` are
+  // those of the last of them; what is drawn from them is the next token.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
   const int64_t slots = prompt + options.max_new_tokens;
-  engine::Stores stores(1);
-  const auto decode = session_for(run, 1, slots, backend, stores);
-  for (const graph::Tensor& tensor : decode->graph().tensors) {
+  runtime::LocalRanks ranks(1, std::move(backend), engine::rank_options(run));
+  engine::Programs programs(run, ranks);
+  engine::Session& decode = programs.session(generation(1, slots));
+  for (const graph::Tensor& tensor : decode.graph().tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
-    engine::scatter(tensor, decode->program(), stores, [&](int64_t begin, int64_t count, void* to) {
+    engine::scatter(tensor, decode.program(), ranks, [&](int64_t begin, int64_t count, void* to) {
       weights(tensor, begin, count, to);
     });
   }
-  engine::initialise(decode->graph(), decode->program(), 0, stores);
+  engine::initialise(decode.graph(), decode.program(), 0, ranks);
 
   std::vector<double> logits;
   int64_t done = 0;
   if (prompt > 1) {
     const int64_t piece = std::min(kPrefill, prompt);
-    const auto prefill = session_for(run, piece, slots, backend, stores);
+    engine::Session& prefill = programs.session(generation(piece, slots));
     for (; done < prompt; done += std::min(piece, prompt - done)) {
-      logits = forward(*prefill, run, ids, piece, done, std::min(piece, prompt - done));
+      logits = forward(prefill, run, ids, piece, done, std::min(piece, prompt - done));
     }
   } else {
-    logits = forward(*decode, run, ids, 1, 0, 1);
+    logits = forward(decode, run, ids, 1, 0, 1);
     done = 1;
   }
   std::string text;
@@ -180,7 +172,7 @@ std::string generate(
       options.on_text(bytes);
     }
     if (i + 1 < options.max_new_tokens) {
-      logits = forward(*decode, run, ids, 1, done++, 1);
+      logits = forward(decode, run, ids, 1, done++, 1);
     }
   }
   return text;
@@ -237,20 +229,21 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
   }
   const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
   const int64_t slots = prompt + kSampleTokens;
-  const auto memory = [&](int64_t new_tokens) {
-    return program::memory_of(compile_generation(run, new_tokens, slots).program).at(0);
+  const auto compiled = [&](int64_t new_tokens) {
+    return engine::compile(run, generation(new_tokens, slots));
   };
-  const program::Memory decode = memory(1),
-                        prefill = memory(std::clamp<int64_t>(prompt, 1, kPrefill));
-  return bytes + largest + decode.total() + prefill.total() - prefill.persistent;
+  const engine::Compiled decode = compiled(1);
+  const engine::Compiled prefill = compiled(std::clamp<int64_t>(prompt, 1, kPrefill));
+  return bytes + largest + program::memory_of(decode.program).at(0).total() +
+         program::memory_beyond(decode.program, prefill.program).at(0);
 }
 
-diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
+diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset) {
-  session.end();
-  const graph::Graph& graph = session.graph();
-  for (runtime::PersistentStore& store : session.stores()) {
-    std::erase_if(store.entries(), [&](const auto& entry) {
+  training.end_sessions();
+  const graph::Graph& graph = training.compiled().reference;
+  for (int32_t rank : training.ranks().ids()) {
+    std::erase_if(training.ranks().at(rank).store().entries(), [&](const auto& entry) {
       const graph::TensorId id = graph.find(entry.first);
       return id == graph::kNone || graph.tensor(id).kind != graph::TensorKind::param;
     });
@@ -263,9 +256,9 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
   auto weights = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
     if (gathered != tensor.name) {
       const graph::TensorId id = graph.find(tensor.name);
-      HOCKET_CHECK(id != graph::kNone, "the session has no {}", tensor.name);
+      HOCKET_CHECK(id != graph::kNone, "the training has no {}", tensor.name);
       full = {};
-      full = engine::gather(graph.tensor(id), session.program(), session.stores());
+      full = engine::gather(graph.tensor(id), training.compiled().program, training.ranks());
       gathered = tensor.name;
     }
     const int64_t size = size_of(tensor.type.dtype);

@@ -8,7 +8,7 @@
 
 #include "data/prepare.h"
 #include "diagnose/report.h"
-#include "engine/session.h"
+#include "engine/programs.h"
 
 namespace hocket::train {
 
@@ -41,10 +41,10 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
 /// (of the training data if nothing is held out), as far as whole lines of at most 32 tokens go.
 std::string prompt_from(const data::Dataset& dataset);
 
-/// A sample from the parameters that a session has in memory, after output.sample_prompt or what
-/// prompt_from() finds. What the session holds besides, of buffers and optimizer state, is given
-/// back first: it can run no further step.
-diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
+/// A sample from the parameters that the ranks of a training have in memory, after
+/// output.sample_prompt or what prompt_from() finds. What the ranks hold besides, of sessions and
+/// optimizer state, is given back first: the training can run no further step.
+diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset);
 
 /// Most bytes in memory while sample_text draws, of all ranks of `training` together: their
