@@ -63,10 +63,7 @@ void complete_lanes(program::Program& program) {
 
 }  // namespace
 
-void finish(program::Program& program, const std::string& where) {
-  // Dependencies need tasks in an order that respects the data, and the memory plan needs every
-  // buffer to be written before it is read: both are asked of the structural check, whose words are
-  // those that `check` would use.
+void complete(program::Program& program) {
   for (size_t id = 0; id < program.kinds.size(); ++id) {
     program::Kind& kind = program.kinds[id];
     if (program::is_communication(kind)) {
@@ -75,6 +72,14 @@ void finish(program::Program& program, const std::string& where) {
       complete_local(&kind);
     }
   }
+  complete_lanes(program);
+}
+
+void finish(program::Program& program, const std::string& where) {
+  // Dependencies need tasks in an order that respects the data, and the memory plan needs every
+  // buffer to be written before it is read: both are asked of the structural check, whose words are
+  // those that `check` would use.
+  complete(program);
   const auto expect = [&](const program::Program& draft) {
     check::CheckOptions options;
     options.allow_unplanned = true;
@@ -96,7 +101,6 @@ void finish(program::Program& program, const std::string& where) {
       }
     }
   }
-  complete_lanes(draft);
   for (program::RankClass& cls : draft.classes) {
     program::add_dependencies(draft, cls);
   }

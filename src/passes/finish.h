@@ -9,9 +9,11 @@
 namespace hocket::passes {
 
 /// Fills in what follows from the rest: output types of kinds that name none, costs of kinds that
-/// have none, payloads and workspaces, and the lanes of communication; then dependencies and the
-/// memory plan. What else is wrong is for the check, but for what no plan can be made of: Error,
-/// with the check's words.
+/// have none, payloads and workspaces, and the lanes of communication. Throws Error where they do
+/// not follow.
+void complete(program::Program& program);
+/// The same, and dependencies and the memory plan. What else is wrong is for the check, but for
+/// what no plan can be made of: Error, with the check's words.
 void finish(program::Program& program, const std::string& where);
 
 }  // namespace hocket::passes

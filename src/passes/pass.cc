@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "passes/finish.h"
 
 namespace hocket::passes {
 
@@ -43,6 +44,7 @@ void run_on_text(program::Program& program, const std::string& name) {
   if (made.mesh != program.mesh || made.ranks_per_node != program.ranks_per_node) {
     fail("output of " + name, "has another mesh or other nodes than the program that it was given");
   }
+  complete(made);
   program = std::move(made);
 }
 
