@@ -27,6 +27,8 @@ OpClass class_of(std::string_view op) {
     case Meaning::empty:
       return OpClass::zero;
     case Meaning::application:
+    case Meaning::merge_softmax:
+    case Meaning::merge_max:
       break;
   }
   return OpClass::compute;

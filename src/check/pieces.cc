@@ -237,6 +237,29 @@ PieceId Pieces::unite(PieceId left, PieceId right) {
   return intern(std::move(united));
 }
 
+std::string Pieces::lacks(const graph::Attrs& attrs, const ops::Support& support, CutId cut,
+                          int64_t size) {
+  const int64_t cell = size / cuts[cut].cells;
+  if (size % cuts[cut].cells != 0) return fmt::format("{} {} are no whole cells", size, support.by);
+  std::string text;
+  cuts.for_each(cuts.axes(cut), graph::Coords{}, [&](const graph::Coords& coords) {
+    const std::span<const graph::Run> here = cuts.at(cut, coords);
+    for (const graph::Run& run : here) {
+      const graph::Run part{run.begin * cell, run.length * cell};
+      const graph::Run needs = support.of(attrs, part, size);
+      const bool has = std::any_of(here.begin(), here.end(), [&](const graph::Run& other) {
+        return other.begin * cell <= needs.begin &&
+               needs.begin + needs.length <= (other.begin + other.length) * cell;
+      });
+      if (has || !text.empty()) continue;
+      text = fmt::format("{} in [{}, {}) needs {} in [{}, {})", support.by, part.begin,
+                         part.begin + part.length, support.letter, needs.begin,
+                         needs.begin + needs.length);
+    }
+  });
+  return text;
+}
+
 Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                    std::span<const TypeId> logical, const TypeTable& types) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
@@ -244,7 +267,11 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   // unfinished sum over every cut letter that it lacks. One input may itself be an unfinished sum,
   // if the op is linear in it: then all outputs are, over the same addends. An input that is a sum
   // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says.
+  // Positional letters that support ties (queries and keys) must be cut alike, into what needs
+  // nothing of another part: an output then lacks nothing. Others can't be cut, as nothing tells a
+  // kernel where its piece begins, nor letters whose parts are not added up.
   const OpKey& op = keys_[key];
+  const ops::LayoutRule& rule = op.rules->layout;
   Taken taken;
   const auto refused = [&](Taken::Fault fault, AxisMask axes) {
     taken.fault = fault;
@@ -257,7 +284,8 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
     const Piece& piece = pieces_[in[i]];
     for (size_t dim = 0; dim < piece.dims; ++dim) {
       const CutId cut = piece.cut[dim];
-      const char letter = letters.any ? 0 : letters.in[i].empty() ? 0 : letters.in[i][dim];
+      const char letter =
+          letters.any || letters.in[i].empty() ? char{0} : ops::tied(rule, letters.in[i][dim]);
       if (letter == 0) {
         if (cut != CutTable::kWhole) return refused(Taken::Fault::cut, cuts.axes(cut));
         continue;
@@ -269,19 +297,19 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
       }
       known = cut;
       if (cut == CutTable::kWhole) continue;
-      const ops::LayoutRule& rule = op.rules->layout;
-      if (std::string_view(rule.split).find(letter) == std::string_view::npos) {
+      if (std::string_view(rule.split).find(letter) == std::string_view::npos ||
+          rule.monoid(letter) != ops::Monoid::sum) {
         return refused(Taken::Fault::cut, cuts.axes(cut));
       }
-      if (letter != rule.runs.letter) continue;
-      const int64_t size = types[logical[i]].dims[dim];
-      const int64_t run = op.attrs.i_or(rule.runs.length, 0);
-      if (run > 0 && cuts.holds_whole_runs(cut, size, run)) continue;
-      const int64_t part = cuts.local_size(cut, size);
-      taken.text =
-          run <= 0 ? fmt::format("its {} elements are a part of one run", part)
-                   : fmt::format("its {} are no multiple of {}={}", part, rule.runs.length, run);
-      return refused(Taken::Fault::runs, cuts.axes(cut));
+      if (!rule.is_positional(letter)) continue;
+      bool is_tied = false;
+      for (const ops::Support& support : rule.support) {
+        if (ops::tied(rule, support.by) != letter) continue;
+        is_tied = true;
+        taken.text = lacks(op.attrs, support, cut, types[logical[i]].dims[dim]);
+        if (!taken.text.empty()) return refused(Taken::Fault::runs, cuts.axes(cut));
+      }
+      if (!is_tied) return refused(Taken::Fault::cut, cuts.axes(cut));
     }
   }
   std::vector<Addends> lifted;
@@ -311,12 +339,15 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
     const std::string& has = letters.out[output];
     Piece piece{static_cast<uint8_t>(letters.dims_out[output]), {}, lifted};
     for (size_t dim = 0; dim < has.size(); ++dim) {
-      const CutId cut = cut_of[static_cast<unsigned char>(has[dim])];
+      const CutId cut = cut_of[static_cast<unsigned char>(ops::tied(rule, has[dim]))];
       piece.cut[dim] = cut == kNone ? CutId(CutTable::kWhole) : cut;
     }
     for (size_t letter = 0; letter < cut_of.size(); ++letter) {
       const CutId cut = cut_of[letter];
-      if (cut == kNone || has.find(static_cast<char>(letter)) != std::string::npos) continue;
+      const bool is_lacked = std::none_of(has.begin(), has.end(), [&](char other) {
+        return ops::tied(rule, other) == static_cast<char>(letter);
+      });
+      if (cut == kNone || !is_lacked) continue;
       piece.addends.push_back(
           {intern_space({key, static_cast<char>(letter), -1, kNone}), cuts.set_of(cut)});
     }

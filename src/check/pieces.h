@@ -122,6 +122,9 @@ class Pieces {
   std::string text(PieceId id, const graph::Mesh& mesh) const;
 
  private:
+  /// What support asks for and is not in the same part of a cut; "" if nothing.
+  std::string lacks(const graph::Attrs& attrs, const ops::Support& support, CutId cut,
+                    int64_t size);
   Moved move_parts(const Piece& piece, AxisMask over, const comm::Move& move, int part_dim,
                    int slot_dim);
   bool sum_over(Piece* piece, AxisMask over, Moved* moved);

@@ -209,6 +209,8 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
         single = terms.sum(single, expr);
       }
       break;
+    case Meaning::merge_softmax:
+    case Meaning::merge_max:
     case Meaning::application: {
       bool made = false;
       app = terms.apply(step.key, scratch_, step.out_types, &made);

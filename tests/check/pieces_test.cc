@@ -81,9 +81,8 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
         }
         const Taken result = s.pieces.take(key, letters, pieces, logical, s.types);
         std::vector<Placement> want(out.size());
-        const bool legal = ops::propagate(*op, in, out, placed, want) &&
-                           ops::cut_run(*op, sample.attrs, in, out, placed).empty();
-        // A cut that does not divide is no piece: runs of half a sequence are judged by size.
+        const bool legal = ops::propagate(*op, in, out, placed, want);
+        // What a split cuts off is judged by size (and attributes), not by placements.
         if (result.fault == Taken::Fault::runs) continue;
         const bool takes = result.fault == Taken::Fault::none;
         if (takes && !legal) {

@@ -268,9 +268,7 @@ bool Mutator::cut_sequences() {
         const ops::Cost cost = ops::cost_of(*op, {kind.attrs, kind.in, kind.out, experts});
         kind.flops = cost.flops;
         kind.bytes = cost.bytes;
-        const ops::LayoutRule::Runs& runs = op->layout.runs;
-        if (runs.letter != 0 && kind.in != before &&
-            kind.in[0].dims[0] % kind.attrs.i_or(runs.length, 1) != 0) {
+        if (kind.in != before && !ops::cut_support(*op, kind.attrs, kind.in[0].dims[0]).empty()) {
           cut.push_back({c, i});
         }
       } else {

@@ -8,8 +8,19 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// All kernels here read dense operands that begin at index 0 of their letters.
-void refuse_views(const KernelArgs& args) {
+/// Letters whose begin a kernel follows.
+struct Letters {
+  char list[4] = {};
+  constexpr explicit Letters(const char* from) {
+    for (size_t i = 0; from[i] != 0; ++i) {
+      list[i] = from[i];
+    }
+  }
+};
+
+/// All kernels here read dense operands, and each knows its few letters whose piece may begin
+/// anywhere.
+void refuse_views(const KernelArgs& args, std::string_view followed) {
   for (const auto list : {args.in, args.out}) {
     for (const TensorRef& operand : list) {
       if (operand.strides) {
@@ -18,23 +29,26 @@ void refuse_views(const KernelArgs& args) {
       }
     }
   }
-  if (!args.begins.empty()) {
-    fail_run("kernel", "got a piece that begins at {} of letter '{}'; expected it to begin at 0",
-             args.begins[0].index, args.begins[0].letter);
+  for (const Begin& begin : args.begins) {
+    if (begin.index != 0 && followed.find(begin.letter) == std::string_view::npos) {
+      fail_run("kernel", "got a piece that begins at {} of letter '{}'; expected it to begin at 0",
+               begin.index, begin.letter);
+    }
   }
 }
 
-template <KernelFn kernel>
+template <KernelFn kernel, Letters followed>
 void call(const KernelArgs& args) {
-  refuse_views(args);
+  refuse_views(args, followed.list);
   kernel(args);
 }
 
 constexpr bool floats = false, any = true;
 
 constexpr CpuKernel kKernels[] = {
-#define X(op, operands) \
-  {#op, operands, &call<&HOCKET_CPU::op<float>>, &call<&HOCKET_CPU::op<double>>},
+#define X(op, operands, letters)                                   \
+  {#op, operands, &call<&HOCKET_CPU::op<float>, Letters(letters)>, \
+   &call<&HOCKET_CPU::op<double>, Letters(letters)>},
 #include "kernels/cpu/kernels.inc"
 #undef X
 };
