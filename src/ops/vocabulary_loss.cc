@@ -113,6 +113,8 @@ std::vector<Sample> one(Attrs attrs, std::vector<TensorType> types, std::vector<
 }  // namespace
 
 void register_vocabulary_loss(std::vector<Op>& ops) {
+  // In the order in which a loss applies them. All but lse and lse_of run on a part of the
+  // vocabulary: rowmax gives a part of a maximum, sumexp and pick of a sum, dlogits its columns.
   ops.push_back(
       {.name = "rowmax",
        .doc = "m[t] = max_v z[t,v]; -inf of no logits",
