@@ -194,6 +194,7 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
   };
   for (char letter : std::string_view(op.layout.split)) {
     if (op.layout.is_positional(letter) && !splits_as_tied(op.layout, letter)) continue;
+    if (op.layout.monoid(letter) != Monoid::sum) continue;
     AxisSignature signature = list[0];
     signature.letter = letter;
     for (size_t i = 0; i < num_in; ++i) {

@@ -297,7 +297,7 @@ void check_definitions(const std::vector<Op>& ops);
 /// (see graph::Node::accumulate) are not among the operands: they follow their output. A placement
 /// does not tell a kernel where its piece begins: positional letters that support ties (queries and
 /// keys) are split together, which is legal if no part lacks anything (cut_support), and others not
-/// at all.
+/// at all. Nor does a partial placement tell of another monoid than the sum.
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out);
 

@@ -93,7 +93,7 @@ std::vector<int> define_lse(Definition& graph, const Attrs&, std::span<const int
   return graph.apply("lse_of", {}, {top, sum});
 }
 
-constexpr int64_t kT = 6, kV = 11;
+constexpr int64_t kT = 6, kV = 12;
 const Attrs kVocabulary{{"vocab", kV}};
 const TensorType kZ{DType::f64, {kT, kV}};
 const TensorType kPerToken{DType::f64, {kT}};
@@ -107,12 +107,14 @@ const Fill kFrom{.kind = Fill::Kind::from_op};
 std::vector<Sample> one(Attrs attrs, std::vector<TensorType> types, std::vector<Fill> fills,
                         std::vector<ChainStep> chain = {}) {
   return {
-      {"6 tokens of 11", std::move(attrs), std::move(types), std::move(fills), std::move(chain)}};
+      {"6 tokens of 12", std::move(attrs), std::move(types), std::move(fills), std::move(chain)}};
 }
 
 }  // namespace
 
 void register_vocabulary_loss(std::vector<Op>& ops) {
+  // In the order in which a loss applies them. All but lse and lse_of run on a part of the
+  // vocabulary: rowmax gives a part of a maximum, sumexp and pick of a sum, dlogits its columns.
   ops.push_back(
       {.name = "rowmax",
        .doc = "m[t] = max_v z[t,v]; -inf of no logits",

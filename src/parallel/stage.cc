@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/op.h"
+#include "parallel/begins.h"
 
 namespace hocket::parallel {
 
@@ -107,8 +108,6 @@ class StageLowering {
   ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
   void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
-  std::vector<program::Begin> begins_of(const ops::Op& op, const Kind& kind,
-                                        const NodeLayouts& wanted);
   void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
   void emit_sums_of_outputs(List& list);
   void emit_grads();
@@ -533,7 +532,7 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   }
   set_cost(&kind, op, experts);
   expect_all_unless_counted(kind, operands.out);
-  std::vector<program::Begin> begins = begins_of(op, kind, wanted);
+  std::vector<program::Begin> begins = begins_of(op, kind, wanted.in, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.begins = std::move(begins);
   made.task.accumulate = node.accumulate;
@@ -548,41 +547,6 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
       emit_send(id, list, phase_of(node), node.layer);
     }
   }
-}
-
-/// Where the ranks' pieces of the letters begin that an op takes by position.
-std::vector<program::Begin> StageLowering::begins_of(const ops::Op& op, const Kind& kind,
-                                                     const NodeLayouts& wanted) {
-  std::vector<program::Begin> begins;
-  if (*op.layout.positional == 0) return begins;
-  const ops::Letters letters = ops::letters(op, kind.in, kind.out);
-  for (const char letter : std::string_view(op.layout.positional)) {
-    const auto has = std::find_if(
-        letters.in.begin(), letters.in.end(),
-        [letter](const std::string& operand) { return operand.find(letter) != operand.npos; });
-    if (has == letters.in.end()) continue;
-    const size_t input = static_cast<size_t>(has - letters.in.begin());
-    const int dim = static_cast<int>(has->find(letter));
-    program::Table table;
-    std::vector<int32_t> sizes;
-    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      if (wanted.in[input].on[axis] != Placement::split(dim) || mesh_.axes[axis].size == 1)
-        continue;
-      table.axes.push_back(static_cast<int32_t>(axis));
-      sizes.push_back(mesh_.axes[axis].size);
-    }
-    if (table.axes.empty()) continue;
-    // Blocks are numbered as coordinates are: the last axis counts fastest.
-    int64_t blocks = 1;
-    for (int32_t size : sizes) {
-      blocks *= size;
-    }
-    for (int64_t block = 0; block < blocks; ++block) {
-      table.values.push_back(block * kind.in[input].dims[dim]);
-    }
-    begins.push_back({letter, 0, program_.intern(std::move(table))});
-  }
-  return begins;
 }
 
 /// The host reads whole values: outputs of a micro-batch that a stage has partial sums of are

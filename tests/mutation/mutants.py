@@ -162,7 +162,7 @@ MUTANTS = [
     Mutant(33, "src/check/hazards.cc",
            "if («ctx_.position[user] >= at.before[lane]») { overlap(user);", "false",
            "a workspace may be overwritten while it is in use", RULES),
-    Mutant(34, "src/check/pieces.cc", "} else if («!fills_hull(parts, over)») {", "false",
+    Mutant(34, "src/check/pieces.cc", "} else if (!repeats && «!fills_hull(parts, over)») {", "false",
            "parts with addends in common are summed", RULES + ("check/pieces_test",)),
     Mutant(35, "src/program/memory.cc",
            "touch(buffer.offset, "
@@ -212,7 +212,7 @@ MUTANTS = [
            "memory is reused before the receiving lanes are done with it",
            ("program/finalize_test", "check/check_test")),
     Mutant(24, "src/program/finalize.cc",
-           "«for (TaskId reader : readers[output]) { want(reader); }»", "",
+           "want(writer[output]); «want_readers(output);»", "",
            "a write does not wait for the readers in other lanes", ("program/finalize_test",
                                                                     "check/check_test")),
     Mutant(49, "src/passes/bucket.cc", "if («touches(bucket, task)») { flush(bucket);", "false",

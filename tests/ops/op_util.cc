@@ -103,6 +103,7 @@ size_t bytes_of(const Value& v) { return v.v.size() * static_cast<size_t>(size_o
 /// per token and expert).
 std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const Value> in,
                                const How& how) {
+  if (!how.out.empty()) return how.out;
   std::vector<Value> out;
   int64_t rows = -1;
   for (const Value& v : in) {
@@ -110,7 +111,7 @@ std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const
       rows = static_cast<int64_t>(v.v.size()) / v.type.row_size();
     }
   }
-  for (const TensorType& t : how.out.empty() ? op.infer(attrs, types_of(in)) : how.out) {
+  for (TensorType& t : op.infer(attrs, types_of(in))) {
     int64_t n = t.numel();
     if (t.routed()) {
       n = (rows >= 0 ? rows : t.dims[1] * t.top_k) * t.row_size();

@@ -54,7 +54,7 @@ struct How {
   std::vector<Value> start;  ///< accumulators, one per output (only those of `accumulate` count)
   int threads = 1;
   std::vector<kernels::Begin> begins;  ///< of the piece that the inputs are
-  std::vector<TensorType> out;         ///< types of the outputs; empty: what the op infers
+  std::vector<Value> out;              ///< like the outputs; empty: of the types that the op infers
   /// Twice, between two kinds of guard bytes and over two kinds of stale outputs and workspace:
   /// guards and inputs are expected intact, the results equal to the bit.
   bool guarded = true;

@@ -222,6 +222,16 @@ bool Mutator::cut_sequences() {
   if (found < 0 || program.mesh.axes[found].size < 2) return false;
   const size_t axis = static_cast<size_t>(found);
   program.mesh.axes[axis].size *= 2;
+  // Blocks begin where they did, and in the middle between two.
+  for (program::Table& table : program.tables) {
+    if (std::find(table.axes.begin(), table.axes.end(), found) == table.axes.end()) continue;
+    const int64_t length = table.values.size() > 1 ? table.values[1] - table.values[0] : 0;
+    const size_t blocks = table.values.size() * 2;
+    table.values.clear();
+    for (size_t block = 0; block < blocks; ++block) {
+      table.values.push_back(static_cast<int64_t>(block) * (length / 2));
+    }
+  }
   for (RankClass& cls : program.classes) {
     for (Buffer& buffer : cls.buffers) {
       const graph::Placement split = buffer.layout.on[axis];
