@@ -89,7 +89,7 @@ class AsyncQueue : public runtime::Queue {
         work_.pop_front();
         busy_ = true;
       }
-      if (!progress_.stopped()) {
+      if (!ended_early_ && !progress_.stopped()) {
         run(work);
       }
     }
@@ -98,7 +98,7 @@ class AsyncQueue : public runtime::Queue {
   void run(const Work& work) {
     switch (work.kind) {
       case Work::Kind::wait:
-        work.event.wait(std::chrono::hours(1));
+        ended_early_ = work.event.wait(std::chrono::hours(1)) != Progress::Wait::reached;
         return;
       case Work::Kind::record:
         nap();
@@ -133,6 +133,7 @@ class AsyncQueue : public runtime::Queue {
   Progress& progress_;
   const runtime::Failed failed_;
   uint64_t naps_ = 0;
+  bool ended_early_ = false;  ///< a wait did not come to its end: nothing behind it may run
   std::atomic<int64_t> ran_{0};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -104,9 +104,11 @@ int64_t seen_behind_a_late_kernel(bool done_at_launch) {
   const BufferId x = b.buffer(0, i64s(1)), y = b.buffer(0, i64s(1));
   b.task(0, Lane::compute, {}, {x}, [](const KernelArgs& a) {
     std::this_thread::sleep_for(milliseconds(20));
-    *a.out[0].as<int64_t>() = 7;
+    std::atomic_ref(*a.out[0].as<int64_t>()) = 7;
   });
-  b.task(0, Lane::h2d, {x}, {y}, [&](const KernelArgs& a) { seen = *a.in[0].as<int64_t>(); });
+  b.task(0, Lane::h2d, {x}, {y}, [&](const KernelArgs& a) {
+    seen = std::atomic_ref(*a.in[0].as<int64_t>());  // at once with the other, if all goes wrong
+  });
   AsyncRanks ranks(b.finish(),
                    {.most_delay = std::chrono::microseconds(0), .done_at_launch = done_at_launch});
   ranks.run.step();

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <future>
 #include <numeric>
 
@@ -68,14 +67,10 @@ std::string failure(const std::function<void()>& what) {
   return "";
 }
 
-int64_t threads_here() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
-}
-
 TEST(Rank, ProgramsShareThreadsAndMemory) {
-  const int64_t before = threads_here();
-  Rank rank(0, std::make_shared<fake::Backend>(), nullptr, {});
-  EXPECT_EQ(threads_here(), before) << "a rank without programs has no threads";
+  const auto backend = std::make_shared<fake::Backend>();
+  const auto lane_threads = [&] { return backend->entered().size(); };  // begun so far
+  Rank rank(0, backend, nullptr, {});
   std::vector<std::unique_ptr<Executor>> executors;
   // Of falling and of rising sizes: the arena is moved under the programs that are there already.
   for (const int64_t pages : {4, 2, 16, 8, 32, 1}) {
@@ -88,7 +83,7 @@ TEST(Rank, ProgramsShareThreadsAndMemory) {
       expect_doubled(*executors[i], static_cast<double>(i));
     }
   }
-  EXPECT_EQ(threads_here(), before + 2) << "a thread for each of the two lanes";
+  EXPECT_EQ(lane_threads(), 2u) << "one for each of the two lanes";
   EXPECT_EQ(rank.arena_resident_bytes(), 32 * kPageBytes);
   EXPECT_EQ(rank.inputs_outputs_resident_bytes(), 64 * kPageBytes);
   executors.erase(executors.begin() + 4);  // the largest
@@ -99,12 +94,12 @@ TEST(Rank, ProgramsShareThreadsAndMemory) {
   executors.clear();
   EXPECT_EQ(rank.arena_resident_bytes(), 0);
   EXPECT_EQ(rank.inputs_outputs_resident_bytes(), 0);
-  EXPECT_EQ(threads_here(), before);
   // And again from the beginning.
   Executor again(rank, doubling(3));
   feed(again, 1);
   step(again);
   expect_doubled(again, 1);
+  EXPECT_EQ(lane_threads(), 4u) << "a rank without programs has no threads";
 }
 
 /// A device that knows how much memory there is.
