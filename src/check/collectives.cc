@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What collectives do to values: they keep the term and move it from one layout to another along
-// the axes of their group, as the op's movement says. Over the stages of a pipeline, a sum unites
-// the sums that the stages hold.
+// the axes of their group, as the op's movement says. Where classes that hold different terms meet
+// (the stages of a pipeline), a sum unites the sums that they hold.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ bool Values::local_index(ExprId expr) const {
   return term.b == ref_.keys[ref_.terms.app(term.a).key].rules->routing.row_of;
 }
 
-bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info, size_t operand,
-                  Value* value) {
+bool Values::move(TaskRef ref, const KindInfo& info, const std::vector<int32_t>& axes,
+                  size_t operand, Value* value) {
   // On every axis of the group the value must lie as the movement needs it: partial to be added up,
   // split along the dim along which its parts are put side by side. What is then whole is cut, if
   // the op gives every rank a block. Axes split a dim one inside the other, so parts are put
@@ -38,13 +38,13 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
   const Placement from = comm::before(*info.comm, attrs);
   const Placement to = comm::after(*info.comm, attrs);
   const BufferId buffer = ctx_.task(ref).in[operand];
-  const auto axis_name = [&](int32_t id) { return ctx_.program.mesh.axes[id].name; };
+  const auto axis_name = [&](int32_t id) { return ctx_.axis_name(ref.cls, id); };
   if (value->layout == kAnyLayout && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
   }
   Layout layout = value->layout == kAnyLayout ? Layout{} : ctx_.layouts[value->layout];
   const bool cuts = move.part == comm::Move::Part::block;
-  for (auto axis = group_info.axes.rbegin(); axis != group_info.axes.rend(); ++axis) {
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
     if (layout[*axis] == from && (!from.is_split() || innermost(layout, *axis, from.dim()))) {
       layout[*axis] = Placement::replicate();
       continue;
@@ -69,7 +69,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
     } else {
       refuse("reduce-replicated", ref, buffer,
              fmt::format("it is not partial over {}: the sum would be {} times the value",
-                         axis_name(*axis), ctx_.program.mesh.axes[*axis].size),
+                         axis_name(*axis), ctx_.program.mesh_of(ref.cls).axes[*axis].size),
              fmt::format("remove the {}, or take this axis out of its group", info.comm->name)
                  .c_str());
     }
@@ -80,7 +80,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info
            "plan the routing again on the gathered ids");
     return false;
   }
-  for (int32_t axis : group_info.axes) {
+  for (int32_t axis : axes) {
     if (to.is_split() && !innermost(layout, axis, to.dim())) {
       if (info.comm->needs_sizes) {
         refuse("exchange-layout", ref, buffer, "the new split would not be the innermost",
@@ -138,12 +138,17 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   // that makes sizes also leaves, in its first output, what every rank had; their layout is that of
   // the counts before they were moved, which says whose rows they count. An op that needs sizes
   // moves rows, which only those of the same routing describe.
-  const GroupInfo& group_info = ctx_.groups[member.group];
+  const std::vector<int32_t>& axes = ctx_.groups[member.group].axes;
   const TaskRef ref{cls, task};
+  if (!ctx_.program.groups[member.group].members.empty()) {
+    refuse("classes-reduce-only", ref, -1, "its group leaves out ranks along an axis",
+           "let all coordinates of the axis take part");
+    return lose_outputs(cls, member);
+  }
   if (info.comm->list) {
     for (size_t i = 0; i < member.in.size(); ++i) {
       Value value = at(cls, member.in[i]);
-      if (value.expr < 0 || !move(ref, info, group_info, i, &value)) {
+      if (value.expr < 0 || !move(ref, info, axes, i, &value)) {
         lose(cls, member.out[i]);
       } else {
         set(cls, member, i, value.expr, value.layout, nullptr, ref);
@@ -155,13 +160,13 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     if (at(cls, input).expr < 0) return lose_outputs(cls, member);
   }
   const bool exchange = info.comm->makes_sizes || info.comm->needs_sizes;
-  if (exchange && group_info.axes.size() > 1) {
+  if (exchange && axes.size() > 1) {
     refuse("exchange-axis", ref, -1, "its group spans more than one axis",
            "exchange over the one axis that splits the experts");
     return lose_outputs(cls, member);
   }
   // A group of one rank changes nothing, but its sizes still belong to one routing.
-  const int32_t axis = group_info.axes.empty() ? -1 : group_info.axes[0];
+  const int32_t axis = axes.empty() ? -1 : axes[0];
   const Value before = at(cls, member.in[0]);
   Value value = before;
   if (info.comm->needs_sizes && !sizes_fit(ref, axis, value, at(cls, member.in[1]))) {
@@ -181,21 +186,143 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     }
     set(cls, member, 0, ref_.terms.sizes(expr.a, axis), before.layout, nullptr, ref);
   }
-  if (!move(ref, info, group_info, 0, &value)) return lose_outputs(cls, member);
+  if (!move(ref, info, axes, 0, &value)) return lose_outputs(cls, member);
   set(cls, member, member.out.size() - 1, value.expr, value.layout, nullptr, ref);
 }
 
+/// True if all hold the same in the same layout, operand by operand: then they are what one class
+/// would be, with all their ranks.
+bool Values::alike(std::span<const TaskRef> tasks) {
+  const Task& first = ctx_.task(tasks[0]);
+  for (const TaskRef& ref : tasks) {
+    for (size_t i = 0; i < first.in.size(); ++i) {
+      const Value& mine = at(ref.cls, ctx_.task(ref).in[i]);
+      const Value& theirs = at(tasks[0].cls, first.in[i]);
+      if (mine.expr != theirs.expr || mine.layout != theirs.layout) return false;
+    }
+  }
+  return true;
+}
+
+void Values::meet(std::span<const std::vector<TaskRef>> instances) {
+  // The ranks of a class may meet different classes: what its task makes must then be the same in
+  // every sort of instance. Each starts from what was there before.
+  if (instances.size() == 1) return meet(std::span<const TaskRef>(instances[0]));
+  std::map<TaskRef, std::vector<Value>> before;
+  std::map<TaskRef, std::vector<Value>> after;
+  const auto operands = [&](TaskRef ref) {
+    std::vector<Value> values;
+    for (const auto* list : {&ctx_.task(ref).in, &ctx_.task(ref).out}) {
+      for (BufferId buffer : *list) {
+        values.push_back(at(ref.cls, buffer));
+      }
+    }
+    return values;
+  };
+  const auto put = [&](TaskRef ref, const std::vector<Value>& values) {
+    size_t i = 0;
+    for (const auto* list : {&ctx_.task(ref).in, &ctx_.task(ref).out}) {
+      for (BufferId buffer : *list) {
+        at(ref.cls, buffer) = values[i++];
+      }
+    }
+  };
+  const auto same = [](const Value& left, const Value& right) {
+    return left.expr == right.expr && left.layout == right.layout;
+  };
+  for (const std::vector<TaskRef>& tasks : instances) {
+    for (const TaskRef& ref : tasks) {
+      const auto [known, fresh] = before.try_emplace(ref);
+      if (fresh) {
+        known->second = operands(ref);
+      }
+      put(ref, known->second);
+    }
+    meet(std::span<const TaskRef>(tasks));
+    for (const TaskRef& ref : tasks) {
+      const std::vector<Value> made = operands(ref);
+      const auto [known, fresh] = after.emplace(ref, made);
+      if (fresh || std::equal(made.begin(), made.end(), known->second.begin(), same)) continue;
+      ctx_.report("classes-differ", ProblemClass::value, ref, {tasks.begin(), tasks.end()},
+                  fmt::format("{} makes different values where its ranks meet other classes",
+                              ctx_.name(ref)),
+                  "give the ranks that meet other classes a class of their own");
+      for (Value& value : known->second) {
+        value.expr = kUnknown;
+      }
+    }
+  }
+  for (const auto& [ref, values] : after) {
+    put(ref, values);
+  }
+}
+
+/// Classes that meet with different values, which nothing unites: names all that meet there, and
+/// who wrote the first operand that differs. What follows from something already refused is not
+/// named.
+void Values::refuse_meeting(std::span<const TaskRef> tasks) {
+  const Task& first = ctx_.task(tasks[0]);
+  std::vector<TaskRef> related(tasks.begin(), tasks.end());
+  std::string held;
+  for (size_t i = 0; i < first.in.size(); ++i) {
+    const ExprId mine = at(tasks[0].cls, first.in[i]).expr;
+    for (const TaskRef& ref : tasks) {
+      const ExprId theirs = at(ref.cls, ctx_.task(ref).in[i]).expr;
+      if (mine < 0 || theirs < 0) return;
+      if (theirs == mine || !held.empty()) continue;
+      held = fmt::format(": {} in class {}, {} in class {}", describe(mine), tasks[0].cls,
+                         describe(theirs), ref.cls);
+      for (const TaskRef& member : {tasks[0], ref}) {
+        const int32_t writer = hazards_.writer(member.cls, ctx_.task(member).in[i],
+                                               ctx_.global(member.cls, member.task));
+        if (writer >= 0) {
+          related.push_back(ctx_.ref(writer));
+        }
+      }
+    }
+  }
+  ctx_.report(
+      "classes-reduce-only", ProblemClass::value, tasks[0], related,
+      fmt::format("{} runs over classes that hold different values{}", ctx_.name(tasks[0]), held),
+      fmt::format("use {} of whole values, or messages, between classes", comm::summing().name));
+}
+
 void Values::meet(std::span<const TaskRef> tasks) {
-  // The stages hold different terms, which only a sum of whole values unites: per operand, every
-  // stage's value is brought to the layout after the sum over the group's other axes, and all must
-  // agree in it. The term of the result is the union of theirs.
+  // Classes that hold the same are one. Others hold different terms, each whole at one coordinate
+  // of the axes along which they differ, which only a sum unites: per operand, every class's value
+  // is brought to the layout after the sum over the group's other axes, and all must agree in it.
+  // The term of the result is the union of theirs.
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
-  const GroupInfo& group_info = ctx_.groups[first.group];
-  if (!info.comm->list) {
-    ctx_.report("stages-reduce-only", ProblemClass::value, tasks[0], {},
-                fmt::format("{} runs over pipeline stages", ctx_.name(tasks[0])),
-                fmt::format("use {}, or messages, between stages", comm::summing().name));
+  if (alike(tasks)) {
+    for (const TaskRef& ref : tasks) {
+      collective(ref.cls, ref.task, ctx_.task(ref), info);
+    }
+    return;
+  }
+  std::vector<int32_t> within;  // axes on which every class is whole
+  bool apart = info.comm->list;
+  for (int32_t axis : ctx_.groups[first.group].axes) {
+    const int32_t size = ctx_.program.mesh_of(tasks[0].cls).axes[axis].size;
+    bool whole = true;
+    bool single = true;
+    for (const TaskRef& ref : tasks) {
+      const int32_t count = ctx_.program.span(ref.cls, axis).count;
+      whole = whole && count == size;
+      single = single && count == 1;
+      for (BufferId input : ctx_.task(ref).in) {
+        const Value& value = at(ref.cls, input);
+        single = single && (value.expr < 0 || value.layout == kAnyLayout ||
+                            ctx_.layouts[value.layout][axis].is_replicate());
+      }
+    }
+    if (whole) {
+      within.push_back(axis);
+    }
+    apart = apart && (whole || single);
+  }
+  if (!apart) {
+    refuse_meeting(tasks);
     for (const TaskRef& ref : tasks) {
       lose_outputs(ref.cls, ctx_.task(ref));
     }
@@ -206,12 +333,12 @@ void Values::meet(std::span<const TaskRef> tasks) {
     bool good = true;
     for (const TaskRef& ref : tasks) {
       Value value = at(ref.cls, ctx_.task(ref).in[i]);
-      good = good && value.expr >= 0 && move(ref, info, group_info, i, &value);
+      good = good && value.expr >= 0 && move(ref, info, within, i, &value);
       if (!good) break;
       if (sum.layout != kAnyLayout && value.layout != kAnyLayout && sum.layout != value.layout) {
         refuse("sum-layout", ref, ctx_.task(ref).in[i],
-               fmt::format("the stages before hold layout {}", ctx_.layouts.text(sum.layout)),
-               "bring the value to one layout in all stages first");
+               fmt::format("the classes before hold layout {}", ctx_.layouts.text(sum.layout)),
+               "bring the value to one layout in all classes first");
         good = false;
         break;
       }

@@ -346,7 +346,7 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
   // All inputs are told with their layouts, since any of them may be the one to change; writers of
   // partial values come first among the related tasks: a forgotten reduction is the usual cause.
   const Task& task = ctx_.task(ref);
-  const std::string& axis = ctx_.program.mesh.axes[signature.bad_axis].name;
+  const std::string& axis = ctx_.axis_name(ref.cls, signature.bad_axis);
   std::vector<TaskRef> related;
   std::string text = fmt::format(
       "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);

@@ -29,7 +29,8 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
   if (task.group != kNone && !in_range(task.group, ctx.program.groups.size())) {
     return fmt::format("group {}", task.group);
   }
-  if (task.peer_axis != kNone && !in_range(task.peer_axis, ctx.program.mesh.axes.size())) {
+  if (task.peer_axis != kNone &&
+      !in_range(task.peer_axis, ctx.program.roles[cls.role].mesh.axes.size())) {
     return fmt::format("peer axis {}", task.peer_axis);
   }
   return "";
@@ -53,6 +54,8 @@ std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& 
 }
 
 constexpr RuleInfo kIdsRule{"ids-in-range", "every id names something that exists"};
+constexpr RuleInfo kBoxesRule{"class-boxes",
+                              "every rank lies in the box of exactly one class of its role"};
 constexpr RuleInfo kOnceRule{"named-once",
                              "a class holds each named tensor (of a micro-batch) in one buffer"};
 constexpr RuleInfo kWorkspaceRule{"workspace-planned",
@@ -99,16 +102,33 @@ void refuse(Context& ctx, const char* rule, TaskRef task, std::vector<TaskRef> r
 /// Tells rather than counts: with this rule left out nothing else may look at such a mesh either.
 bool check_mesh(Context& ctx) {
   const Program& program = ctx.program;
-  double ranks = 1;
-  for (const graph::Axis& axis : program.mesh.axes) {
-    ranks *= axis.size < 1 ? 1e9 : axis.size;
+  double ranks = 0;
+  size_t axes = 0;
+  for (const program::Role& role : program.roles) {
+    double of_role = 1;
+    for (const graph::Axis& axis : role.mesh.axes) {
+      of_role *= axis.size < 1 ? 1e9 : axis.size;
+    }
+    ranks += of_role;
+    axes = std::max(axes, role.mesh.axes.size());
   }
-  if (program.mesh.axes.size() <= kMaxAxes && ranks <= 1 << 24 && program.num_micro_batches >= 1) {
+  if (!program.roles.empty() && axes <= kMaxAxes && ranks <= 1 << 24 &&
+      program.num_micro_batches >= 1) {
     return true;
   }
-  refuse(ctx, kIdsRule.name, {}, {}, "the mesh",
+  refuse(ctx, kIdsRule.name, {}, {}, "the mesh of a role",
          "has too many axes, an empty one, or too many ranks, or there is no micro-batch",
-         "use at most 6 axes of at least one rank");
+         "give every role at most 6 axes of at least one rank");
+  return false;
+}
+
+/// False without them, as check_mesh: who is in which class is asked everywhere.
+bool check_boxes(Context& ctx) {
+  const std::string wrong = ctx.program.bad_placement();
+  if (wrong.empty()) return true;
+  refuse(ctx, kBoxesRule.name, {}, {},
+         "the boxes of the classes are no partition of the ranks:", wrong,
+         "give the classes of a role boxes that hold each of its ranks once");
   return false;
 }
 
@@ -216,7 +236,7 @@ void check_tasks(Context& ctx, ClassId cls) {
 }  // namespace
 
 std::vector<RuleInfo> structural_rules() {
-  std::vector<RuleInfo> list{kIdsRule};
+  std::vector<RuleInfo> list{kIdsRule, kBoxesRule};
   const auto add = [&list](const auto& rules) {
     for (const auto& rule : rules) {
       // A rule may look at kinds and at tasks.
@@ -244,7 +264,7 @@ bool check_rules(Context& ctx) {
   // then buffers and tasks themselves.
   const int64_t before = ctx.problems.count;
   const auto clean = [&] { return ctx.problems.count == before; };
-  if (!check_mesh(ctx)) return false;
+  if (!check_mesh(ctx) || !check_boxes(ctx)) return false;
   check_classes(ctx);
   if (!clean()) return false;
   check_ids(ctx);

@@ -53,7 +53,8 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
         bool same = false;
         try {
           same = ctx.types.intern(graph::local_type(ctx.types[logical], ctx.layouts[value.layout],
-                                                    ctx.program.mesh)) == ctx.buffer_type[c][i];
+                                                    ctx.program.mesh_of(class_id))) ==
+                 ctx.buffer_type[c][i];
         } catch (const Error&) {
         }
         if (!same) {
@@ -105,12 +106,12 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
 }
 
 /// True if `expr` laid out by `layout` has the local type `local`.
-bool Values::fits(ExprId expr, LayoutId layout, TypeId local) {
+bool Values::fits(ClassId cls, ExprId expr, LayoutId layout, TypeId local) {
   const TypeId logical = ref_.terms[expr].type;
   if (logical < 0 || layout == kAnyLayout) return true;
   try {
     return ctx_.types.intern(graph::local_type(ctx_.types[logical], ctx_.layouts[layout],
-                                               ctx_.program.mesh)) == local;
+                                               ctx_.program.mesh_of(cls))) == local;
   } catch (const Error&) {
     return false;
   }
@@ -123,7 +124,7 @@ void Values::set(ClassId cls, const Task& task, size_t output, ExprId expr, Layo
   const KindInfo& info = ctx_.kind(task);
   const TypeId logical = ref_.terms[expr].type;
   if (!memo || memo->logical[output] != logical) {
-    if (!fits(expr, layout, info.out[output])) {
+    if (!fits(cls, expr, layout, info.out[output])) {
       ctx_.report(
           "local-size", ProblemClass::value, ref, {},
           fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
@@ -182,10 +183,11 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, Layout
     return;
   }
   int64_t parts = 1;  // that the experts are split into
-  for (size_t axis = 0; axis < ctx_.program.mesh.axes.size(); ++axis) {
+  const auto& axes = ctx_.program.mesh_of(cls).axes;
+  for (size_t axis = 0; axis < axes.size(); ++axis) {
     const Placement placement = ctx_.layouts[layout].on[axis];
     if (placement.is_split() && placement.dim() == 0) {
-      parts *= ctx_.program.mesh.axes[axis].size;
+      parts *= axes[axis].size;
     }
   }
   const int64_t row_bytes = buffer.type.row_size() * graph::size_of(buffer.type.dtype);
@@ -218,8 +220,8 @@ Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
   std::vector<Layout> out(num_out);
   std::vector<Placement> in_axis(num_in);
   std::vector<Placement> out_axis(num_out);
-  for (size_t axis = 0; axis < ctx_.program.mesh.axes.size() && signature.bad_axis < 0; ++axis) {
-    if (ctx_.program.mesh.axes[axis].size <= 1) continue;
+  for (size_t axis = 0; axis < ctx_.mesh.axes.size() && signature.bad_axis < 0; ++axis) {
+    if (ctx_.mesh.axes[axis].size <= 1) continue;
     for (size_t i = 0; i < num_in; ++i) {
       in_axis[i] = ctx_.layouts[ins_[i]].on[axis];
     }
@@ -278,11 +280,10 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   }
   Signature& layouts = signature(reader, info);
   if (!layouts.cut.empty()) {
-    ctx_.report(
-        "sequence-cut", ProblemClass::value, ref, {},
-        fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
-                    ctx_.name(ref), ctx_.program.mesh.axes[layouts.bad_axis].name, layouts.cut),
-        "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
+    ctx_.report("sequence-cut", ProblemClass::value, ref, {},
+                fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
+                            ctx_.name(ref), ctx_.axis_name(cls, layouts.bad_axis), layouts.cut),
+                "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
     return lose_outputs(cls, reader);
   }
   if (layouts.bad_axis >= 0) {
@@ -310,10 +311,10 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   }
 }
 
-void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
-  // A message takes the value as it was when it was sent: it is kept until its receiver comes,
-  // whatever the sender writes over it. Along pp any layout may travel (a class is one stage);
-  // along other axes only what all ranks hold alike, as one representative speaks for the class.
+void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders) {
+  // A message takes the value as it was when it was sent: it is kept for its receivers, whatever
+  // the sender writes over it. Only what does not depend on the coordinate along the axis of the
+  // message may travel: it would arrive at another coordinate.
   const Task& end = ctx_.program.classes[cls].tasks[task];
   const KindInfo& info = ctx_.kind(end);
   if (is_local(info)) return compute(cls, task, end, info);
@@ -322,11 +323,10 @@ void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
     if (value.expr < 0) {
       value.expr = kUnknown;
     }
-    if (value.expr >= 0 && end.peer_axis != ctx_.pp_axis && value.layout != kAnyLayout &&
+    if (value.expr >= 0 && value.layout != kAnyLayout &&
         !ctx_.layouts[value.layout][end.peer_axis].is_replicate()) {
       refuse("message-layout", {cls, task}, end.in[0],
-             fmt::format("ranks along {} hold different parts",
-                         ctx_.program.mesh.axes[end.peer_axis].name),
+             fmt::format("ranks along {} hold different parts", ctx_.axis_name(cls, end.peer_axis)),
              "send only what is replicated along the axis of the message");
       value.expr = kUnknown;
     }
@@ -334,10 +334,22 @@ void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
     return;
   }
   if (is_receive(info)) {
-    auto it = sender < 0 ? sent_.end() : sent_.find(sender);
-    if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, end);
-    const Value value = it->second;
-    sent_.erase(it);
+    Value value;
+    for (const int32_t sender : senders) {
+      const Value& sent = sent_[sender];
+      if (sender == senders.front()) {
+        value = sent;
+      } else if (sent.expr != value.expr || sent.layout != value.layout) {
+        ctx_.report("classes-differ", ProblemClass::value, {cls, task},
+                    {ctx_.ref(senders.front()), ctx_.ref(sender)},
+                    fmt::format("{} receives {} from {}, but {} from {}", ctx_.name({cls, task}),
+                                describe(value.expr), ctx_.name(ctx_.ref(senders.front())),
+                                describe(sent.expr), ctx_.name(ctx_.ref(sender))),
+                    "send one value, or give the receiving ranks classes of their own");
+        return lose_outputs(cls, end);
+      }
+    }
+    if (value.expr < 0) return lose_outputs(cls, end);
     return set(cls, end, 0, value.expr, value.layout, nullptr, {cls, task});
   }
   collective(cls, task, end, info);
@@ -347,10 +359,10 @@ void Values::finish() {
   // Twice over the same pairs, from both sides: every named buffer must hold what the single-device
   // step leaves in the tensor of its name (persistent: updated or as before; output: of its
   // micro-batch, or summed), and every tensor that the step updates or gives out must be kept by
-  // some class, whole or micro-batch by micro-batch.
+  // some classes, all its parts, whole or micro-batch by micro-batch.
   const graph::Graph& graph = ref_.graph();
-  std::vector<uint8_t> kept(graph.tensors.size(), 0);
-  std::set<std::pair<int32_t, int32_t>> parts;  // outputs kept per micro-batch
+  // By tensor and micro-batch, -1 for those of the step: who keeps it, in which layout.
+  std::map<std::pair<int32_t, int32_t>, std::vector<Holder>> kept;
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
     const ClassId cls = c;
@@ -361,11 +373,8 @@ void Values::finish() {
       if (tensor < 0) {
         continue;  // named-tensor
       }
-      if (buffer.kind == BufferKind::output && buffer.micro_batch >= 0) {
-        parts.insert({tensor, buffer.micro_batch});
-      } else {
-        kept[tensor] = 1;
-      }
+      const bool each = buffer.kind == BufferKind::output && buffer.micro_batch >= 0;
+      kept[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, buffer.layout});
       const Value& value = values_[c][i];
       if (value.expr == kUnknown) continue;
       const int32_t id = static_cast<int32_t>(i);
@@ -403,14 +412,18 @@ void Values::finish() {
   }
   wanted.insert(wanted.end(), graph.losses.begin(), graph.losses.end());
   wanted.insert(wanted.end(), graph.outputs.begin(), graph.outputs.end());
+  std::set<int32_t> asked;
   for (int32_t tensor : wanted) {
     bool each = ref_.per_micro_batch(tensor);
+    bool some = !kept[{tensor, -1}].empty();
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
-      each = parts.contains({tensor, mb});
+      some = some || !kept[{tensor, mb}].empty();
+      each = ctx_.covers(kept[{tensor, mb}]);
     }
-    if (each || kept[tensor]++) continue;
+    if (each || !asked.insert(tensor).second || ctx_.covers(kept[{tensor, -1}])) continue;
     ctx_.report("result-missing", ProblemClass::value, {}, {},
-                fmt::format("no class keeps '{}', which the single-device step computes",
+                fmt::format("{} '{}', which the single-device step computes",
+                            some ? "the classes keep only some parts of" : "no class keeps",
                             graph.tensor(tensor).name),
                 "add a persistent or output buffer of this name and the tasks that fill it");
   }

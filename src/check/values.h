@@ -25,10 +25,10 @@ class Values {
   Values(Context& ctx, Reference& reference, const Hazards& hazards);
 
   /// A task that no other class waits for: local ops, collectives inside a class, messages.
-  /// `sender`: for recv, the global task of the matching send (already stepped), or -1.
-  void step(ClassId cls, TaskId task, int32_t global, int32_t sender);
-  /// One collective that crosses stages, with its task in each class.
-  void meet(std::span<const TaskRef> tasks);
+  /// `senders`: for recv, the global tasks of the matching sends (already stepped).
+  void step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders);
+  /// One collective that crosses classes: the tasks that meet in each sort of instance.
+  void meet(std::span<const std::vector<TaskRef>> instances);
   /// The content of this buffer follows from something already refused.
   void lose(ClassId cls, BufferId buffer) { at(cls, buffer).expr = kUnknown; }
   /// Experts of the whole tensors whose rows a kind works on; 0 if none was seen.
@@ -53,14 +53,17 @@ class Values {
   void check_expected(ClassId cls, const Task& task, size_t output, LayoutId layout, TaskRef ref);
   void lose_outputs(ClassId cls, const Task& task);
   Signature& signature(const Task& task, const KindInfo& info);
-  bool fits(ExprId expr, LayoutId layout, TypeId local);
+  bool fits(ClassId cls, ExprId expr, LayoutId layout, TypeId local);
   void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
   void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
-  bool move(TaskRef ref, const KindInfo& info, const GroupInfo& group_info, size_t operand,
+  bool move(TaskRef ref, const KindInfo& info, const std::vector<int32_t>& axes, size_t operand,
             Value* value);
+  void meet(std::span<const TaskRef> tasks);
+  void refuse_meeting(std::span<const TaskRef> tasks);
+  bool alike(std::span<const TaskRef> tasks);
   bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value& sizes);
   bool innermost(const Layout& layout, int32_t axis, int32_t dim) const;
   bool local_index(ExprId expr) const;

@@ -85,7 +85,7 @@ int mutants(const engine::Compiled& compiled, const check::CheckOptions& options
 /// the devices of cluster.file have; and how many of them a node has. `evaluation`: a program that
 /// evaluates beside the run's, or null.
 check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
-                              const program::Program* evaluation) {
+                              const program::Program& program, const program::Program* evaluation) {
   check::CheckOptions options;
   const engine::ClusterSection& cluster = run.config.cluster;
   if (!budget.empty()) {
@@ -109,7 +109,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
     }
   }
   if (evaluation != nullptr) {
-    options.evaluation = engine::evaluation_bytes(*evaluation);
+    options.evaluation = engine::evaluation_bytes(*evaluation, program);
   }
   return options;
 }
@@ -130,9 +130,9 @@ int check_run(const Options& options) {
   if (engine::evaluates(source.run)) {
     evaluation = engine::compile(source.run, engine::evaluation_options(source.run));
   }
-  const check::CheckOptions limits =
-      limits_of(source.run, options.budget, evaluation ? &evaluation->program : nullptr);
   const engine::Compiled compiled = source.compile();
+  const check::CheckOptions limits = limits_of(source.run, options.budget, compiled.program,
+                                               evaluation ? &evaluation->program : nullptr);
   if (options.mutants > 0)
     return mutants(compiled, limits, options.mutants, options.seed, options.json);
   const check::Verdict verdict = check::check(compiled.program, compiled.reference, limits);

@@ -111,7 +111,7 @@ Compiled compile_given(const Run& run, const std::string& program_text) {
   Compiled compiled = compile(run);
   program::Program given = program::parse_program(program_text);
   // Batches are cut, and ranks started, as the plan says.
-  if (given.mesh != compiled.program.mesh) {
+  if (given.roles != compiled.program.roles) {
     fail(run.name,
          "the program is of another mesh of ranks than the plan in its configuration; "
          "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
@@ -142,10 +142,17 @@ bool evaluates(const Run& run) {
   return data::holds_out(data.dir).value_or(data.valid_fraction > 0);
 }
 
-std::vector<int64_t> evaluation_bytes(const program::Program& evaluation) {
-  std::vector<int64_t> bytes;
-  for (const program::Memory& memory : program::memory_of(evaluation)) {
-    bytes.push_back(memory.total() - memory.persistent);
+std::vector<int64_t> evaluation_bytes(const program::Program& evaluation,
+                                      const program::Program& training) {
+  const std::vector<program::Memory> memory = program::memory_of(evaluation);
+  const std::vector<program::ClassId> class_of = evaluation.class_table();
+  std::vector<int64_t> bytes(training.classes.size(), 0);
+  for (size_t cls = 0; cls < bytes.size(); ++cls) {
+    for (const int32_t rank : training.ranks_of(cls)) {
+      if (static_cast<size_t>(rank) >= class_of.size()) continue;
+      const program::Memory& beside = memory[class_of[static_cast<size_t>(rank)]];
+      bytes[cls] = std::max(bytes[cls], beside.total() - beside.persistent);
+    }
   }
   return bytes;
 }

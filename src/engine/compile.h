@@ -49,9 +49,11 @@ Compiled compile_given(const Run& run, const std::string& program_text);
 CompileOptions evaluation_options(const Run& run);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
-/// Bytes per rank, by class, that the evaluation's program takes beside the training's: all but the
-/// parameters, which they share. Both lie in memory from the first step to the last.
-std::vector<int64_t> evaluation_bytes(const program::Program& evaluation);
+/// Bytes per rank, by class of the training's program, that the evaluation's takes beside it: all
+/// but the parameters, which they share. Both lie in memory from the first step to the last. (Their
+/// classes may differ: stages without layers do the same in an evaluation.)
+std::vector<int64_t> evaluation_bytes(const program::Program& evaluation,
+                                      const program::Program& training);
 
 /// Threads of a rank's compute lane on this machine.
 int threads_per_rank(const parallel::Plan& plan);

@@ -13,9 +13,10 @@ using graph::Layout;
 using graph::Mesh;
 using graph::TensorType;
 
-void for_each_run(const TensorType& full, const Layout& layout, const Mesh& mesh, int32_t rank,
-                  const std::function<void(int64_t, int64_t, int64_t)>& run) {
-  const std::vector<int32_t> coords = mesh.coords(rank);
+void for_each_run(const TensorType& full, const Layout& layout, const program::Program& program,
+                  int32_t rank, const std::function<void(int64_t, int64_t, int64_t)>& run) {
+  const Mesh& mesh = program.roles[program.role_of(rank)].mesh;
+  const std::vector<int32_t> coords = program.coords(rank);
   const size_t n = full.dims.size();
   std::vector<int64_t> begin(n, 0), count = full.dims;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -52,7 +53,7 @@ namespace {
 /// (rank, layout) of every rank that holds the tensor.
 template <typename F>
 void for_each_holder(const std::string& name, const program::Program& program, F use) {
-  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
+  for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
     const auto& cls = program.classes[program.class_of(rank)];
     for (const auto& buffer : cls.buffers) {
       if (buffer.kind == program::BufferKind::persistent && buffer.name == name) {
@@ -64,17 +65,18 @@ void for_each_holder(const std::string& name, const program::Program& program, F
 }
 
 template <typename T>
-void fill(const graph::Tensor& tensor, const Layout& layout, const Mesh& mesh, int32_t rank,
-          uint64_t seed, T* to) {
+void fill(const graph::Tensor& tensor, const Layout& layout, const program::Program& program,
+          int32_t rank, uint64_t seed, T* to) {
   const uint64_t stream = hash_name(tensor.name);
-  for_each_run(tensor.type, layout, mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
-    std::span<T> part(to + local, static_cast<size_t>(count));
-    if (tensor.init.kind == graph::Init::Kind::normal) {
-      fill_normal(part, seed, stream, static_cast<uint64_t>(begin), tensor.init.value);
-    } else {
-      std::fill(part.begin(), part.end(), static_cast<T>(tensor.init.value));
-    }
-  });
+  for_each_run(tensor.type, layout, program, rank,
+               [&](int64_t begin, int64_t count, int64_t local) {
+                 std::span<T> part(to + local, static_cast<size_t>(count));
+                 if (tensor.init.kind == graph::Init::Kind::normal) {
+                   fill_normal(part, seed, stream, static_cast<uint64_t>(begin), tensor.init.value);
+                 } else {
+                   std::fill(part.begin(), part.end(), static_cast<T>(tensor.init.value));
+                 }
+               });
 }
 
 }  // namespace
@@ -87,7 +89,7 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       by_name[tensor.name] = &tensor;
     }
   }
-  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
+  for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
     const auto& cls = program.classes[program.class_of(rank)];
     for (const auto& buffer : cls.buffers) {
       if (buffer.kind != program::BufferKind::persistent) continue;
@@ -100,11 +102,9 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       // Memory comes zeroed.
       if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
       if (t.type.dtype == graph::DType::f64) {
-        fill(t, buffer.layout, program.mesh, rank, seed,
-             reinterpret_cast<double*>(entry.memory.data()));
+        fill(t, buffer.layout, program, rank, seed, reinterpret_cast<double*>(entry.memory.data()));
       } else {
-        fill(t, buffer.layout, program.mesh, rank, seed,
-             reinterpret_cast<float*>(entry.memory.data()));
+        fill(t, buffer.layout, program, rank, seed, reinterpret_cast<float*>(entry.memory.data()));
       }
     }
   }
@@ -117,7 +117,7 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
   for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
     auto& entry = stores[rank].get(buffer.name, buffer.type, buffer.layout);
     entry.initialised = true;
-    for_each_run(tensor.type, buffer.layout, program.mesh, rank,
+    for_each_run(tensor.type, buffer.layout, program, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
                    read(begin, count, entry.memory.data() + local * size);
                  });
@@ -133,7 +133,7 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
   for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
     const auto& entries = stores[rank].entries();
     const auto& entry = entries.at(buffer.name);
-    for_each_run(tensor.type, buffer.layout, program.mesh, rank,
+    for_each_run(tensor.type, buffer.layout, program, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
                    if (!taken.emplace(begin, count).second) return;
                    std::memcpy(full.data() + begin * size, entry.memory.data() + local * size,

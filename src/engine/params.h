@@ -17,7 +17,7 @@ namespace hocket::engine {
 /// Elements [begin, begin + count) (in row-major order of the full tensor) that a rank's shard
 /// holds contiguously, called once per such run with the offset inside the shard.
 void for_each_run(const graph::TensorType& full, const graph::Layout& layout,
-                  const graph::Mesh& mesh, int32_t rank,
+                  const program::Program& program, int32_t rank,
                   const std::function<void(int64_t begin, int64_t count, int64_t local)>& run);
 
 /// Makes the persistent entries of a program on every rank's store and fills those that are new:

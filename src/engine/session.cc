@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/session.h"
 
+#include <optional>
+#include <set>
+
 #include "base/error.h"
 #include "engine/params.h"
 
@@ -46,41 +49,41 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
   const graph::Tensor& t = tensor(name);
   std::vector<std::byte> full(static_cast<size_t>(t.type.bytes()));
   bool found = false;
-  program::ClassId stage = program::kNone;
+  const program::Program& all = program();
+  std::set<std::pair<program::RoleId, std::vector<int32_t>>> parts;
+  std::optional<graph::Layout> first;
   for (int32_t r = 0; r < run_->size(); ++r) {
     runtime::Executor& rank = run_->rank(r);
     if (!rank.has(name, micro_batch)) continue;
-    // Replicas on other stages, and along axes where the tensor is replicated, are the same.
-    if (stage == program::kNone) {
-      stage = program().class_of(r);
-    }
-    if (program().class_of(r) != stage) continue;
+    // Ranks that differ only along axes where the tensor is replicated hold the same, and so do
+    // those that hold it in another layout or role.
     const graph::Layout& layout = rank.buffer(name, micro_batch).layout;
-    const std::vector<int32_t> coords = program().mesh.coords(r);
-    bool replica = false;
-    for (size_t a = 0; a < coords.size(); ++a) {
-      replica |=
-          layout.on[a].is_replicate() && coords[a] != 0 && program().mesh.axes[a].name != "pp";
+    if (found && (layout != *first || all.role_of(r) != parts.begin()->first)) continue;
+    std::vector<int32_t> part = all.coords(r);
+    for (size_t a = 0; a < part.size(); ++a) {
+      if (layout.on[a].is_replicate()) {
+        part[a] = 0;
+      }
     }
-    if (replica) continue;
+    if (!parts.insert({all.role_of(r), std::move(part)}).second) continue;
     found = true;
+    first = layout;
     const auto* from = static_cast<const std::byte*>(rank.output(name, micro_batch));
-    for_each_run(t.type, layout, program().mesh, r,
-                 [&](int64_t begin, int64_t count, int64_t local) {
-                   switch (t.type.dtype) {
-                     case graph::DType::f32:
-                       return add<float>(full.data(), from, begin, count, local);
-                     case graph::DType::f64:
-                       return add<double>(full.data(), from, begin, count, local);
-                     case graph::DType::i64:
-                       return add<int64_t>(full.data(), from, begin, count, local);
-                     case graph::DType::i32:
-                       return add<int32_t>(full.data(), from, begin, count, local);
-                     case graph::DType::bf16:
-                       break;
-                   }
-                   fail_run("session", "can't collect {}", to_string(t.type));
-                 });
+    for_each_run(t.type, layout, all, r, [&](int64_t begin, int64_t count, int64_t local) {
+      switch (t.type.dtype) {
+        case graph::DType::f32:
+          return add<float>(full.data(), from, begin, count, local);
+        case graph::DType::f64:
+          return add<double>(full.data(), from, begin, count, local);
+        case graph::DType::i64:
+          return add<int64_t>(full.data(), from, begin, count, local);
+        case graph::DType::i32:
+          return add<int32_t>(full.data(), from, begin, count, local);
+        case graph::DType::bf16:
+          break;
+      }
+      fail_run("session", "can't collect {}", to_string(t.type));
+    });
   }
   if (!found) fail_run("session", "no rank has the output {}", name);
   return full;

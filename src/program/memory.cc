@@ -135,6 +135,7 @@ class InFlight {
   int64_t bound(ClassId cls);
 
  private:
+  int64_t bound_of(ClassId cls, int32_t rank);
   int64_t bound_to(int32_t rank, int32_t peer);
   const Timing* timing(ClassId cls);  ///< null if the class is not ordered
 
@@ -151,12 +152,27 @@ const Timing* InFlight::timing(ClassId cls) {
   return known.get();
 }
 
-/// All ranks of a class do the same: the first stands for them.
+/// All ranks of a class do the same: the first stands for them, unless their peers are of different
+/// classes.
 int64_t InFlight::bound(ClassId cls) {
-  int32_t rank = 0;
-  while (rank < p_.mesh.size() && p_.class_of(rank) != cls) {
-    ++rank;
+  std::set<std::pair<int32_t, int32_t>> ways;
+  for (const Task& task : p_.classes[cls].tasks) {
+    if (plays(p_, task, comm::Role::send)) {
+      ways.insert({task.peer_axis, task.peer});
+    }
   }
+  const bool alike = std::all_of(ways.begin(), ways.end(), [&](const auto& way) {
+    return p_.peer_classes(cls, way.first, way.second).size() == 1;
+  });
+  int64_t most = 0;
+  for (int32_t rank : p_.ranks_of(cls)) {
+    most = std::max(most, bound_of(cls, rank));
+    if (alike) break;
+  }
+  return most;
+}
+
+int64_t InFlight::bound_of(ClassId cls, int32_t rank) {
   std::set<int32_t> peers;
   for (const Task& task : p_.classes[cls].tasks) {
     if (plays(p_, task, comm::Role::send)) {

@@ -551,10 +551,10 @@ int64_t Executor::inputs_outputs_resident_bytes() const {
 LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> backend,
                    std::vector<PersistentStore>& stores, ExecutorOptions options)
     : stores_(stores),
-      world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
-  HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(), "{} stores for {} ranks",
-               stores.size(), program.mesh.size());
-  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
+      world_(std::make_unique<comm::LocalWorld>(program.num_ranks(), options.timeout)) {
+  HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.num_ranks(), "{} stores for {} ranks",
+               stores.size(), program.num_ranks());
+  for (int32_t rank = 0; rank < program.num_ranks(); ++rank) {
     executors_.push_back(std::make_unique<Executor>(
         program, rank, backend, &world_->communicator(rank), stores[rank], options));
     executors_.back()->on_error = [this](const std::string& what) {

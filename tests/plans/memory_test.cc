@@ -75,13 +75,13 @@ engine::Batch random_batch(const engine::Session& session, const engine::Run& ru
 /// group.
 int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t micro_batch) {
   const program::Program& p = session.program();
-  const int32_t ep = p.mesh.axis("ep");
+  const int32_t ep = p.roles[0].mesh.axis("ep");
   const std::string name = fmt::format("moe.counts.{}", layer);
   const int64_t experts = session.graph().tensor(session.graph().find(name)).type.numel();
-  const int64_t here = experts / p.mesh.axes[ep].size;
-  const int64_t first = here * p.mesh.coords(rank)[ep];
+  const int64_t here = experts / p.roles[0].mesh.axes[ep].size;
+  const int64_t first = here * p.roles[0].mesh.coords(rank)[ep];
   int64_t rows = 0;
-  for (int32_t r : p.members({{ep}, {}}, rank)) {
+  for (int32_t r : p.members(program::group_over({ep}), rank)) {
     const auto* counts =
         static_cast<const int64_t*>(session.run().rank(r).output(name, micro_batch));
     for (int64_t e = first; e < first + here; ++e) {
@@ -134,7 +134,8 @@ TEST(PlanMemory, NoRankTakesMoreThanCertified) {
                             engine::executor_options(run));
     engine::Session evaluation(engine::compile(run, engine::evaluation_options(run)),
                                kernels::cpu_backend(), stores, engine::executor_options(run));
-    const std::vector<int64_t> evaluation_planned = engine::evaluation_bytes(evaluation.program());
+    const std::vector<int64_t> evaluation_planned =
+        engine::evaluation_bytes(evaluation.program(), session.program());
     const std::vector<program::Memory> certified = program::memory_of(session.program());
     const size_t ranks = static_cast<size_t>(session.run().size());
     std::vector<bool> beyond(ranks, false);

@@ -63,7 +63,7 @@ class Door {
 struct Ranks {
   explicit Ranks(const Program& p, ExecutorOptions options = {})
       : program(p),
-        stores(static_cast<size_t>(p.mesh.size())),
+        stores(static_cast<size_t>(p.num_ranks())),
         backend(std::make_shared<fake::Backend>()),
         run(program, backend, stores, options) {}
   Program program;
@@ -495,7 +495,7 @@ TEST(Executor, MessagesGoAroundARing) {
   for (const Shape& shape : {Shape{1, 4, 1}, Shape{3, 2, 1}, Shape{4, 1, 0}, Shape{3, 2, 0}}) {
     Ranks ranks(ring(shape.stages, shape.ranks_per_stage, shape.axis),
                 {.timeout = milliseconds(20'000)});
-    const graph::Mesh& mesh = ranks.program.mesh;
+    const graph::Mesh& mesh = ranks.program.roles[0].mesh;
     for (int32_t r = 0; r < mesh.size(); ++r) {
       static_cast<double*>(ranks.run.rank(r).input("own"))[0] = r + 1;
     }
