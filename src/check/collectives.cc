@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What collectives do to values: they keep the term and move it from one layout to another along
-// the axes of their group, as the op's movement says. Where classes that hold different terms meet
-// (the stages of a pipeline), a sum unites the sums that they hold.
+// What collectives do to values: they keep the term and move its piece, as the op's movement says,
+// among the ranks that differ along the axes of the group. Between classes, a sum unites the sums
+// that they hold.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,15 +9,6 @@
 #include "check/values.h"
 
 namespace hocket::check {
-
-/// Parts along `dim` are nested with the outermost axis first: only the innermost axis that splits
-/// `dim` can be gathered, and a new split is the innermost.
-bool Values::innermost(const Layout& layout, int32_t axis, int32_t dim) const {
-  for (int32_t inner = axis + 1; inner < kMaxAxes; ++inner) {
-    if (layout[inner] == Placement::split(dim)) return false;
-  }
-  return true;
-}
 
 /// Row numbers of a routing are relative to the rank's own rows: moving them makes no sense.
 bool Values::local_index(ExprId expr) const {
@@ -27,88 +18,101 @@ bool Values::local_index(ExprId expr) const {
   return term.b == ref_.keys[ref_.terms.app(term.a).key].rules->routing.row_of;
 }
 
-bool Values::move(TaskRef ref, const KindInfo& info, const std::vector<int32_t>& axes,
-                  size_t operand, Value* value) {
-  // On every axis of the group the value must lie as the movement needs it: partial to be added up,
-  // split along the dim along which its parts are put side by side. What is then whole is cut, if
-  // the op gives every rank a block. Axes split a dim one inside the other, so parts are put
-  // together from the innermost axis outwards, and blocks cut in the opposite order.
-  const comm::Move& move = info.comm->move;
-  const graph::Attrs& attrs = ctx_.program.kind(ctx_.task(ref)).attrs;
-  const Placement from = comm::before(*info.comm, attrs);
-  const Placement to = comm::after(*info.comm, attrs);
+/// The axes of a group.
+AxisMask Values::axes_of(const GroupInfo& group) {
+  AxisMask axes = 0;
+  for (int32_t axis : group.axes) {
+    axes |= graph::axis_bit(axis);
+  }
+  return axes;
+}
+
+bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value) {
+  // Every part of an unfinished sum is moved by itself. What the movement needs of a piece, and
+  // what it makes of it, is the same whatever the term.
+  const comm::Movement movement =
+      comm::movement(*info.comm, ctx_.program.kind(ctx_.task(ref)).attrs);
   const BufferId buffer = ctx_.task(ref).in[operand];
-  const auto axis_name = [&](int32_t id) { return ctx_.axis_name(ref.cls, id); };
-  if (value->layout == kAnyLayout && !info.comm->needs_sizes) {
+  if (value->expr == kZero && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
   }
-  Layout layout = value->layout == kAnyLayout ? Layout{} : ctx_.layouts[value->layout];
-  const bool cuts = move.part == comm::Move::Part::block;
-  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
-    if (layout[*axis] == from && (!from.is_split() || innermost(layout, *axis, from.dim()))) {
-      layout[*axis] = Placement::replicate();
-      continue;
+  std::vector<Value> parts = parts_of(*value);
+  for (Value& part : parts) {
+    if (part.piece == kAnyPiece) {
+      part.piece = pieces_.whole(ctx_.program.kind(ctx_.task(ref)).in[operand].dims.size());
     }
-    if (info.comm->needs_sizes) {
-      refuse("exchange-layout", ref, buffer,
-             fmt::format("the exchange goes from split({}) over {}", from.dim(), axis_name(*axis)),
-             "exchange rows that are split by token (1) or by expert (0), innermost axis first");
-    } else if (from.is_split()) {
-      refuse("gather-layout", ref, buffer,
-             fmt::format("it is not split along dim {} over {} (innermost)", from.dim(),
-                         axis_name(*axis)),
-             "gather along the dim and the axes that split the value, innermost first");
-    } else if (cuts) {
-      refuse("scatter-layout", ref, buffer,
-             fmt::format("it is not partial over {}", axis_name(*axis)),
-             "reduce-scatter only what is partial over all axes of the group");
-    } else if (layout[*axis].is_split()) {
-      refuse("reduce-split", ref, buffer,
-             fmt::format("it is split over {}: different parts would be added", axis_name(*axis)),
-             "gather instead, or take this axis out of the group");
-    } else {
-      refuse("reduce-replicated", ref, buffer,
-             fmt::format("it is not partial over {}: the sum would be {} times the value",
-                         axis_name(*axis), ctx_.program.mesh_of(ref.cls).axes[*axis].size),
-             fmt::format("remove the {}, or take this axis out of its group", info.comm->name)
-                 .c_str());
-    }
-    return false;
-  }
-  if (from.is_split() && local_index(value->expr)) {
-    refuse("gather-layout", ref, buffer, "row numbers are relative to the rank's own rows",
-           "plan the routing again on the gathered ids");
-    return false;
-  }
-  for (int32_t axis : axes) {
-    if (to.is_split() && !innermost(layout, axis, to.dim())) {
-      if (info.comm->needs_sizes) {
-        refuse("exchange-layout", ref, buffer, "the new split would not be the innermost",
-               "exchange over the innermost axis");
-      } else {
-        refuse("scatter-layout", ref, buffer,
-               fmt::format("dim {} is already split inside {}", to.dim(), axis_name(axis)),
-               "scatter over the innermost axis");
-      }
+    const Moved moved =
+        pieces_.move(part.piece, over, movement.move, movement.part_dim, movement.slot_dim);
+    if (moved.fault != Moved::Fault::none) {
+      refuse_move(ref, info, buffer, moved, movement);
       return false;
     }
-    if (to.is_split()) {
-      layout[axis] = to;
+    if (moved.piece != part.piece && movement.move.placed == comm::Move::Placed::slot &&
+        local_index(part.expr)) {
+      refuse("gather-layout", ref, buffer, "row numbers are relative to the rank's own rows",
+             "plan the routing again on the gathered ids");
+      return false;
     }
+    part.piece = moved.piece;
   }
-  value->layout = ctx_.layouts.intern(layout);
+  const std::optional<Value> sum = sum_of(parts);
+  if (!sum) {
+    refuse("sum-layout", ref, buffer, "its parts lie differently after it",
+           "reduce what is added up over the same axes");
+    return false;
+  }
+  *value = *sum;
   return true;
 }
 
-/// Sizes of an exchange belong to the routing that placed the rows, to the axis, and to the same
-/// tokens and experts: what they were counted over on the other axes.
-bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value& sizes) {
+void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved,
+                         const comm::Movement& movement) {
+  const std::string axis = moved.axis < 0 ? "its group" : ctx_.axis_name(ref.cls, moved.axis);
+  const bool slot = movement.move.placed == comm::Move::Placed::slot;
+  if (info.comm->needs_sizes) {
+    refuse("exchange-layout", ref, buffer,
+           fmt::format("the exchange goes from split({}) over {}", movement.slot_dim, axis),
+           "exchange rows that are split by token (1) or by expert (0)");
+  } else if (slot) {
+    refuse("gather-layout", ref, buffer,
+           moved.fault == Moved::Fault::differs
+               ? fmt::format("ranks along {} hold parts that differ in more than dim {}", axis,
+                             movement.slot_dim)
+               : fmt::format("it is not split along dim {} over {}", movement.slot_dim, axis),
+           "gather along the dim and the axes that split the value");
+  } else if (movement.move.part == comm::Move::Part::block &&
+             moved.fault != Moved::Fault::overlap) {
+    refuse("scatter-layout", ref, buffer, fmt::format("it is not partial over {}", axis),
+           "reduce-scatter only what is partial over all axes of the group");
+  } else if (moved.fault == Moved::Fault::split) {
+    refuse("reduce-split", ref, buffer,
+           fmt::format("it is split over {}: different parts would be added", axis),
+           "gather instead, or take this axis out of the group");
+  } else if (moved.fault == Moved::Fault::overlap) {
+    refuse("reduce-overlap", ref, buffer,
+           "the parts that its ranks hold overlap: some addends would be counted more than once",
+           "add up only disjoint parts of a sum");
+  } else {
+    refuse(
+        "reduce-replicated", ref, buffer,
+        fmt::format("it is not partial over {}: the sum would be {} times the value", axis,
+                    ctx_.program.mesh_of(ref.cls).axes[moved.axis].size),
+        fmt::format("remove the {}, or take this axis out of its group", info.comm->name).c_str());
+  }
+}
+
+/// Sizes of an exchange belong to the routing that placed the rows, to the axis, and to the tokens
+/// and experts that they count: those that a rank has while rows are split by token (`by_token`).
+bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
+                       const Value& sizes) {
   const BufferId buffer = ctx_.task(ref).in[1];
   const Expr& expr = ref_.terms[sizes.expr];
   AppId route = -1;
-  for (ExprId row : ref_.terms.terms_of(rows.expr)) {
-    if (ref_.terms[row].kind == Expr::Kind::output) {
-      route = ref_.terms.app(ref_.terms[row].a).route;
+  for (const Value& part : parts_of(rows)) {
+    for (ExprId row : ref_.terms.terms_of(part.expr)) {
+      if (ref_.terms[row].kind == Expr::Kind::output) {
+        route = ref_.terms.app(ref_.terms[row].a).route;
+      }
     }
   }
   if (expr.kind != Expr::Kind::sizes || expr.a != route || expr.b != axis) {
@@ -117,28 +121,26 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value
            "use the sizes that were exchanged for the same routing and axis");
     return false;
   }
-  const Layout& counted = ctx_.layouts[sizes.layout];
-  const Layout layout = rows.layout == kAnyLayout ? Layout{} : ctx_.layouts[rows.layout];
-  for (int32_t other = 0; other < kMaxAxes; ++other) {
-    if (other == axis) continue;
-    const bool by_token = layout[other] == Placement::split(1);
-    const bool by_expert = layout[other] == Placement::split(0);
-    if (by_token == counted[other].is_partial() && by_expert == counted[other].is_split()) continue;
-    refuse("exchange-sizes", ref, buffer,
-           fmt::format("they count other rows than those of layout {}",
-                       ctx_.layouts.text(rows.layout)),
-           "exchange the counts of the same tokens and experts");
-    return false;
-  }
-  return true;
+  const Piece& counted = pieces_[sizes.piece];
+  const Piece& held = pieces_[by_token];
+  const CutId tokens = pieces_.cuts.set_of(held.cut[1]);
+  const bool all = tokens == graph::CutTable::kWhole;
+  const bool same_tokens = all ? counted.addends.empty()
+                               : counted.addends.size() == 1 && counted.addends[0].set == tokens;
+  if (same_tokens && counted.cut[0] == held.cut[0]) return true;
+  refuse("exchange-sizes", ref, buffer,
+         fmt::format("they count other rows than those of layout {}", piece_text(rows)),
+         "exchange the counts of the same tokens and experts");
+  return false;
 }
 
 void Values::collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info) {
   // A list: every operand by itself. Otherwise the first input is moved to the last output. An op
-  // that makes sizes also leaves, in its first output, what every rank had; their layout is that of
+  // that makes sizes also leaves, in its first output, what every rank had; their piece is that of
   // the counts before they were moved, which says whose rows they count. An op that needs sizes
   // moves rows, which only those of the same routing describe.
-  const std::vector<int32_t>& axes = ctx_.groups[member.group].axes;
+  const GroupInfo& group_info = ctx_.groups[member.group];
+  const AxisMask over = axes_of(group_info);
   const TaskRef ref{cls, task};
   if (!ctx_.program.groups[member.group].members.empty()) {
     refuse("classes-reduce-only", ref, -1, "its group leaves out ranks along an axis",
@@ -148,10 +150,10 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   if (info.comm->list) {
     for (size_t i = 0; i < member.in.size(); ++i) {
       Value value = at(cls, member.in[i]);
-      if (value.expr < 0 || !move(ref, info, axes, i, &value)) {
+      if (value.expr < 0 || !move(ref, info, over, i, &value)) {
         lose(cls, member.out[i]);
       } else {
-        set(cls, member, i, value.expr, value.layout, nullptr, ref);
+        set(cls, member, i, value, nullptr, ref);
       }
     }
     return;
@@ -160,45 +162,59 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     if (at(cls, input).expr < 0) return lose_outputs(cls, member);
   }
   const bool exchange = info.comm->makes_sizes || info.comm->needs_sizes;
-  if (exchange && axes.size() > 1) {
+  if (exchange && group_info.axes.size() > 1) {
     refuse("exchange-axis", ref, -1, "its group spans more than one axis",
            "exchange over the one axis that splits the experts");
     return lose_outputs(cls, member);
   }
   // A group of one rank changes nothing, but its sizes still belong to one routing.
-  const int32_t axis = axes.empty() ? -1 : axes[0];
+  const int32_t axis = group_info.axes.empty() ? -1 : group_info.axes[0];
   const Value before = at(cls, member.in[0]);
   Value value = before;
-  if (info.comm->needs_sizes && !sizes_fit(ref, axis, value, at(cls, member.in[1]))) {
-    return lose_outputs(cls, member);
-  }
   if (info.comm->makes_sizes) {
     const Expr& expr = ref_.terms[value.expr];
     const bool counts = expr.kind == Expr::Kind::output &&
                         expr.b == ref_.keys[ref_.terms.app(expr.a).key].rules->routing.counts;
-    const bool own = counts && (axis < 0 || ctx_.layouts[value.layout][axis].is_partial());
-    if (!own) {
+    if (!counts || (over & ~partial_axes(value))) {
       refuse("exchange-counts", ref, member.in[0],
              counts ? "the counts are not those of the rank's own tokens alone"
                     : "it is not the counts of a routing",
              "exchange the counts of a routing before anything reduces them");
       return lose_outputs(cls, member);
     }
-    set(cls, member, 0, ref_.terms.sizes(expr.a, axis), before.layout, nullptr, ref);
+    set(cls, member, 0, {ref_.terms.sizes(expr.a, axis), before.piece}, nullptr, ref);
   }
-  if (!move(ref, info, axes, 0, &value)) return lose_outputs(cls, member);
-  set(cls, member, member.out.size() - 1, value.expr, value.layout, nullptr, ref);
+  if (!move(ref, info, over, 0, &value)) return lose_outputs(cls, member);
+  if (info.comm->needs_sizes) {
+    const bool from_tokens =
+        comm::movement(*info.comm, ctx_.program.kind(member).attrs).slot_dim == 1;
+    const PieceId by_token = from_tokens && before.piece != kAnyPiece ? before.piece : value.piece;
+    if (!sizes_fit(ref, axis, from_tokens ? before : value, by_token, at(cls, member.in[1]))) {
+      return lose_outputs(cls, member);
+    }
+  }
+  set(cls, member, member.out.size() - 1, value, nullptr, ref);
 }
 
-/// True if all hold the same in the same layout, operand by operand: then they are what one class
-/// would be, with all their ranks.
+/// True if what a rank holds of the value depends on its coordinate on the axis.
+bool Values::depends_on(const Value& value, int32_t axis) const {
+  for (const Value& part : parts_of(value)) {
+    if (part.piece == kAnyPiece) continue;
+    const AxisMask axes = pieces_.cut_axes(part.piece) | pieces_.partial_axes(part.piece);
+    if (axes & graph::axis_bit(axis)) return true;
+  }
+  return false;
+}
+
+/// True if all hold the same term in the same piece, operand by operand: then they are what one
+/// class would be, with all their ranks.
 bool Values::alike(std::span<const TaskRef> tasks) {
   const Task& first = ctx_.task(tasks[0]);
   for (const TaskRef& ref : tasks) {
     for (size_t i = 0; i < first.in.size(); ++i) {
       const Value& mine = at(ref.cls, ctx_.task(ref).in[i]);
       const Value& theirs = at(tasks[0].cls, first.in[i]);
-      if (mine.expr != theirs.expr || mine.layout != theirs.layout) return false;
+      if (mine != theirs) return false;
     }
   }
   return true;
@@ -227,9 +243,6 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
       }
     }
   };
-  const auto same = [](const Value& left, const Value& right) {
-    return left.expr == right.expr && left.layout == right.layout;
-  };
   for (const std::vector<TaskRef>& tasks : instances) {
     for (const TaskRef& ref : tasks) {
       const auto [known, fresh] = before.try_emplace(ref);
@@ -242,7 +255,7 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
     for (const TaskRef& ref : tasks) {
       const std::vector<Value> made = operands(ref);
       const auto [known, fresh] = after.emplace(ref, made);
-      if (fresh || std::equal(made.begin(), made.end(), known->second.begin(), same)) continue;
+      if (fresh || made == known->second) continue;
       ctx_.report("classes-differ", ProblemClass::value, ref, {tasks.begin(), tasks.end()},
                   fmt::format("{} makes different values where its ranks meet other classes",
                               ctx_.name(ref)),
@@ -300,7 +313,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
     }
     return;
   }
-  std::vector<int32_t> within;  // axes on which every class is whole
+  AxisMask within = 0;  // axes on which every class is whole
   bool apart = info.comm->list;
   for (int32_t axis : ctx_.groups[first.group].axes) {
     const int32_t size = ctx_.program.mesh_of(tasks[0].cls).axes[axis].size;
@@ -312,12 +325,11 @@ void Values::meet(std::span<const TaskRef> tasks) {
       single = single && count == 1;
       for (BufferId input : ctx_.task(ref).in) {
         const Value& value = at(ref.cls, input);
-        single = single && (value.expr < 0 || value.layout == kAnyLayout ||
-                            ctx_.layouts[value.layout][axis].is_replicate());
+        single = single && (value.expr < 0 || !depends_on(value, axis));
       }
     }
     if (whole) {
-      within.push_back(axis);
+      within |= graph::axis_bit(axis);
     }
     apart = apart && (whole || single);
   }
@@ -329,28 +341,26 @@ void Values::meet(std::span<const TaskRef> tasks) {
     return;
   }
   for (size_t i = 0; i < first.in.size(); ++i) {
-    Value sum{kZero, kAnyLayout};
+    Value sum{kZero, kAnyPiece};
     bool good = true;
     for (const TaskRef& ref : tasks) {
       Value value = at(ref.cls, ctx_.task(ref).in[i]);
       good = good && value.expr >= 0 && move(ref, info, within, i, &value);
       if (!good) break;
-      if (sum.layout != kAnyLayout && value.layout != kAnyLayout && sum.layout != value.layout) {
+      const std::optional<Value> with = add(sum, value);
+      if (!with) {
         refuse("sum-layout", ref, ctx_.task(ref).in[i],
-               fmt::format("the classes before hold layout {}", ctx_.layouts.text(sum.layout)),
+               fmt::format("the classes before hold layout {}", piece_text(sum)),
                "bring the value to one layout in all classes first");
         good = false;
         break;
       }
-      if (value.layout != kAnyLayout) {
-        sum.layout = value.layout;
-      }
-      sum.expr = ref_.terms.sum(sum.expr, value.expr);
+      sum = *with;
     }
     for (const TaskRef& ref : tasks) {
       const Task& task = ctx_.task(ref);
       if (good) {
-        set(ref.cls, task, i, sum.expr, sum.layout, nullptr, ref);
+        set(ref.cls, task, i, sum, nullptr, ref);
       } else {
         lose(ref.cls, task.out[i]);
       }

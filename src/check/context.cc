@@ -140,27 +140,6 @@ bool is_rule(std::string_view name) {
 
 }  // namespace
 
-LayoutId Layouts::intern(Layout layout) {
-  for (size_t axis = 0; axis < kMaxAxes; ++axis) {
-    if (axis >= mesh_.axes.size() || mesh_.axes[axis].size <= 1) {
-      layout.on[axis] = Placement::replicate();
-    }
-  }
-  uint64_t key = 0;
-  for (const Placement& placement : layout.on) {
-    key = key << 8 | static_cast<uint8_t>(placement.code);
-  }
-  auto [it, made] = index_.emplace(key, static_cast<LayoutId>(layouts_.size()));
-  if (made) {
-    layouts_.push_back(layout);
-  }
-  return it->second;
-}
-
-std::string Layouts::text(LayoutId id) const {
-  return id == kAnyLayout ? "any" : graph::to_string((*this)[id], mesh_);
-}
-
 void Problems::add(Problem problem) {
   ++count;
   if (!full()) {
@@ -175,8 +154,7 @@ Context::Context(const Program& checked, const CheckOptions& check_options, Type
       types(type_table),
       keys(op_keys),
       problems(found),
-      mesh(all_meshes(checked)),
-      layouts(mesh) {
+      mesh(all_meshes(checked)) {
   planned = has_offsets(program);
   for (const program::Kind& kind : program.kinds) {
     kinds.push_back(kind_info(kind, types, keys));

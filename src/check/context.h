@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the parts of the check share about one program: kinds with their rules looked up, interned
-// types and layouts, groups as sets of axes, where each task stands in its lane, and the list of
+// types, groups as sets of axes, where each task stands in its lane, and the list of
 // problems found so far.
 #pragma once
 
@@ -9,7 +9,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "check/check.h"
@@ -18,9 +17,7 @@
 
 namespace hocket::check {
 
-using graph::kMaxAxes;
 using graph::Layout;
-using graph::Placement;
 using program::BufferId;
 using program::BufferKind;
 using program::ClassId;
@@ -59,24 +56,6 @@ struct GroupInfo {
   std::vector<std::vector<ClassId>> meetings;
 };
 
-using LayoutId = int16_t;
-inline constexpr LayoutId kAnyLayout = -1;  ///< of zero: fits every layout
-
-/// Interned layouts; placements on axes of one rank read as replicated.
-class Layouts {
- public:
-  /// `mesh` must outlive it.
-  explicit Layouts(const graph::Mesh& mesh) : mesh_(mesh) {}
-  LayoutId intern(Layout layout);
-  const Layout& operator[](LayoutId id) const { return layouts_[id]; }
-  std::string text(LayoutId id) const;
-
- private:
-  const graph::Mesh& mesh_;
-  std::vector<Layout> layouts_;
-  std::unordered_map<uint64_t, LayoutId> index_;
-};
-
 /// A class that holds a tensor, and how.
 struct Holder {
   ClassId cls;
@@ -102,10 +81,10 @@ struct Context {
   TypeTable& types;
   OpKeys& keys;
   Problems& problems;
-  /// The meshes of all roles, one over the other: an axis has the size of the largest. Layouts are
-  /// interned by it; what belongs to a class is measured on its own mesh (Program::mesh_of).
+  /// The meshes of all roles, one over the other: an axis has the size of the largest. Pieces are
+  /// functions of its coordinates. (Roles of different sizes do not prove anything yet: what they
+  /// hold does not fit the largest.)
   graph::Mesh mesh;
-  Layouts layouts;
   std::vector<KindInfo> kinds;
   bool planned = false;  ///< step buffers have offsets
 

@@ -47,6 +47,9 @@ std::string Values::describe(ExprId expr) const {
                         : fmt::format("input '{}' of mb{}", graph.tensor(term.a).name, term.b);
     case Expr::Kind::sizes:
       return "row counts of an exchange";
+    case Expr::Kind::unfinished:
+      return fmt::format("an unfinished sum (of {} and other parts)",
+                         describe(unfinished_[term.a][0].expr));
     case Expr::Kind::sum: {
       const std::vector<ExprId> terms = ref_.terms.terms_of(expr);
       std::string text = fmt::format("a sum of {} terms (", terms.size());
@@ -63,6 +66,22 @@ std::string Values::describe(ExprId expr) const {
   const std::string& name = graph.tensor(node.out[term.b]).name;
   return fmt::format("{}{}{} ('{}')", node.op, coordinates(graph, node, app.micro_batch),
                      app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
+}
+
+std::string Values::piece_text(const Value& value) const {
+  std::string text;
+  for (const Value& part : parts_of(value)) {
+    text += (text.empty() ? "" : " + ") + pieces_.text(part.piece, ctx_.mesh);
+  }
+  return text;
+}
+
+const std::string& Values::axis_name(AxisMask axes) const {
+  static const std::string none = "any axis";
+  for (size_t axis = 0; axis < ctx_.mesh.axes.size(); ++axis) {
+    if (axes & graph::axis_bit(static_cast<int32_t>(axis))) return ctx_.mesh.axes[axis].name;
+  }
+  return none;
 }
 
 /// Tasks, of one class or of all, that computed the application behind a term (first few).
@@ -342,33 +361,33 @@ void Values::explain_unknown(TaskRef ref) {
   ctx_.report("not-in-graph", ProblemClass::value, ref, related, text, fix);
 }
 
-void Values::explain_layout(TaskRef ref, const Signature& signature) {
-  // All inputs are told with their layouts, since any of them may be the one to change; writers of
+void Values::explain_pieces(TaskRef ref, const Taken& taken) {
+  // All inputs are told with their pieces, since any of them may be the one to change; writers of
   // partial values come first among the related tasks: a forgotten reduction is the usual cause.
   const Task& task = ctx_.task(ref);
-  const std::string& axis = ctx_.axis_name(ref.cls, signature.bad_axis);
+  const std::string& axis = axis_name(taken.axes);
   std::vector<TaskRef> related;
   std::string text = fmt::format(
       "{} has inputs whose layouts its op can't take over axis {}:", ctx_.name(ref), axis);
   bool partial = false;
   bool split = false;
   for (size_t i = 0; i < task.in.size(); ++i) {
-    const Placement placement = ctx_.layouts[signature.in[i]].on[signature.bad_axis];
-    partial |= placement.is_partial();
-    split |= placement.is_split();
+    const Value value{exprs_[i], ins_[i]};
+    const bool is_partial = (partial_axes(value) & taken.axes) != 0;
+    partial |= is_partial;
+    split |= value.piece != kAnyPiece && (pieces_.cut_axes(value.piece) & taken.axes);
     text += fmt::format("{} {} is {}", i ? "," : "", ctx_.buffer_name(ref.cls, task.in[i]),
-                        ctx_.layouts.text(signature.in[i]));
+                        piece_text(value));
     const int32_t writer = hazards_.writer(ref.cls, task.in[i], ctx_.global(ref.cls, ref.task));
-    if (writer >= 0) {
-      text += " (written by " + ctx_.name(ctx_.ref(writer)) + ")";
-      if (placement.is_partial()) {
-        related.insert(related.begin(), ctx_.ref(writer));
-        // A sum over stages brings it as it was left in another one.
-        const std::vector<TaskRef> others = carriers(exprs_[i]);
-        related.insert(related.end(), others.begin(), others.end());
-      } else {
-        related.push_back(ctx_.ref(writer));
-      }
+    if (writer < 0) continue;
+    text += " (written by " + ctx_.name(ctx_.ref(writer)) + ")";
+    if (is_partial) {
+      related.insert(related.begin(), ctx_.ref(writer));
+      // A sum over stages brings it as it was left in another one.
+      const std::vector<TaskRef> others = carriers(exprs_[i]);
+      related.insert(related.end(), others.begin(), others.end());
+    } else {
+      related.push_back(ctx_.ref(writer));
     }
   }
   std::string fix = "bring the inputs to layouts that the op's rule lists";
@@ -378,6 +397,12 @@ void Values::explain_layout(TaskRef ref, const Signature& signature) {
     fix = fmt::format("gather over {} first, or split the other inputs alike", axis);
   }
   ctx_.report("layout-legal", ProblemClass::value, ref, related, text, fix);
+}
+
+void Values::explain_unfinished(TaskRef ref, size_t input) {
+  refuse("unfinished-sum", ref, ctx_.task(ref).in[input],
+         "the parts of this sum are not all there, and no op can take them apart",
+         "reduce it over the axes along which it is partial first");
 }
 
 void Values::explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got) {

@@ -197,8 +197,8 @@ std::string host_contract(const Context& ctx, const RankClass& cls, const Buffer
   if (buffer.kind == BufferKind::step) return "";
   if (buffer.name.empty()) return "has no name";
   const size_t rank = buffer.type.dims.size();
-  for (size_t axis = 0; axis < kMaxAxes; ++axis) {
-    const Placement placement = buffer.layout.on[axis];
+  for (size_t axis = 0; axis < graph::kMaxAxes; ++axis) {
+    const graph::Placement placement = buffer.layout.on[axis];
     const auto& axes = ctx.program.roles[cls.role].mesh.axes;
     const bool real = axis < axes.size() && axes[axis].size > 1;
     if (!real || placement.is_replicate()) continue;
@@ -508,16 +508,18 @@ const std::vector<RuleInfo>& derived_rules() {
       {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
       {"sequence-cut", "a split leaves whole what the op couples"},
       {"local-size", "a value has the local type that its layout implies"},
-      {"sum-layout", "values that are added have one layout"},
+      {"sum-layout", "values that are added are partial over the same axes, and cut alike"},
+      {"unfinished-sum", "an op reads finished sums, or parts of one"},
       {"reduce-replicated", "what is reduced over an axis is not replicated on it"},
+      {"reduce-overlap", "what is reduced consists of disjoint parts, which fill what they make"},
       {"reduce-split", "what is reduced over an axis is not split on it"},
-      {"gather-layout", "what is gathered is split along that dim, innermost axis first"},
-      {"scatter-layout", "what is reduce-scattered is partial, and the new split the innermost"},
+      {"gather-layout", "what is gathered is split along that dim, and else alike"},
+      {"scatter-layout", "what is reduce-scattered is partial over all axes of the group"},
       {"exchange-axis", "tokens are exchanged over one axis"},
       {"exchange-counts", "sizes are exchanged from a rank's own counts of a routing"},
       {"exchange-sizes", "an exchange uses the sizes of its own routing"},
       {"exchange-layout", "an exchange goes from split by token to split by expert, or back"},
-      {"message-layout", "what is sent along an axis is replicated on it"},
+      {"message-rows", "row numbers of a routing stay with the rank that has the rows"},
       {"classes-reduce-only", "where classes that hold different values meet, they sum them"},
       {"classes-differ", "what ranks get of several classes is the same for all of them"},
       {"not-in-graph", "every application of an op occurs in the single-device step"},

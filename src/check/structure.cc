@@ -112,7 +112,7 @@ bool check_mesh(Context& ctx) {
     ranks += of_role;
     axes = std::max(axes, role.mesh.axes.size());
   }
-  if (!program.roles.empty() && axes <= kMaxAxes && ranks <= 1 << 24 &&
+  if (!program.roles.empty() && axes <= graph::kMaxAxes && ranks <= 1 << 24 &&
       program.num_micro_batches >= 1) {
     return true;
   }

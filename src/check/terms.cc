@@ -110,6 +110,16 @@ ExprId Terms::sizes(AppId route, int32_t axis) {
   return it->second;
 }
 
+ExprId Terms::unfinished(int32_t number, TypeId type) {
+  auto [it, made] =
+      leaves_.emplace(std::array<int32_t, 3>{3, number, -1}, static_cast<ExprId>(exprs_.size()));
+  if (made) {
+    exprs_.push_back({Expr::Kind::unfinished, number, -1, type, 1});
+    sum_index_.push_back(-1);
+  }
+  return it->second;
+}
+
 std::span<const ExprId> Terms::inputs(AppId id) const {
   const Application& application = app(id);
   return {in_pool_.data() + application.first_in, static_cast<size_t>(application.num_in)};

@@ -10,8 +10,22 @@
 
 namespace hocket::check {
 
+namespace {
+
+/// Pieces are functions of all coordinates of a mesh; a class holds them at those of its box.
+graph::Coords extents_of(const Context& ctx) {
+  graph::Coords extents;
+  extents.fill(1);
+  for (size_t axis = 0; axis < ctx.mesh.axes.size(); ++axis) {
+    extents[axis] = ctx.mesh.axes[axis].size;
+  }
+  return extents;
+}
+
+}  // namespace
+
 Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
-    : ctx_(ctx), ref_(reference), hazards_(hazards) {
+    : ctx_(ctx), ref_(reference), hazards_(hazards), pieces_(extents_of(ctx), reference.keys) {
   // Before the step nothing is written but what the host provides: persistent buffers hold the old
   // value of the graph tensor of their name, inputs that of their micro-batch, each in the layout
   // that it declares. That the name, the micro-batch and the local type fit the graph is shown here
@@ -19,16 +33,15 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
   signatures_.resize(ctx.kinds.size());
   experts_.assign(ctx.kinds.size(), 0);
   made_.assign(ctx.position.size(), -1);
-  const LayoutId replicated = ctx.layouts.intern({});
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const RankClass& cls = ctx.program.classes[c];
     const ClassId class_id = static_cast<int32_t>(c);
-    std::vector<Value> values(cls.buffers.size(), Value{kUnwritten, replicated});
+    std::vector<Value> values(cls.buffers.size(), Value{});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
       const program::Buffer& buffer = cls.buffers[i];
       if (buffer.kind == BufferKind::step) continue;
       Value& value = values[i];
-      value.layout = ctx.layouts.intern(buffer.layout);
+      value.piece = pieces_.of(buffer.layout, buffer.type.dims.size());
       const int32_t id = static_cast<int32_t>(i);
       const int32_t tensor = reference.find(buffer.name);
       const auto* info = tensor < 0 ? nullptr : &reference.graph().tensor(tensor);
@@ -50,14 +63,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
       const TypeId logical = tensor < 0 ? -1 : reference.type_of[tensor];
       if (!wrong) {
-        bool same = false;
-        try {
-          same = ctx.types.intern(graph::local_type(ctx.types[logical], ctx.layouts[value.layout],
-                                                    ctx.program.mesh_of(class_id))) ==
-                 ctx.buffer_type[c][i];
-        } catch (const Error&) {
-        }
-        if (!same) {
+        if (pieces_.local_type(value.piece, logical, ctx.types) != ctx.buffer_type[c][i]) {
           wrong = "is not the local part of the logical tensor under its layout";
         }
       }
@@ -67,7 +73,8 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
             "named-tensor", ProblemClass::value, users.empty() ? TaskRef{class_id, -1} : users[0],
             users,
             fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(class_id, id), c,
-                        graph::to_string(buffer.type), ctx.layouts.text(value.layout), wrong),
+                        graph::to_string(buffer.type),
+                        graph::to_string(buffer.layout, ctx.program.mesh_of(class_id)), wrong),
             "name a tensor of the graph, with the type that its layout gives it");
         value.expr = kUnknown;
       } else if (persistent) {
@@ -97,7 +104,7 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
     }
     const Value& value = at(ref.cls, buffer);
     text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, buffer),
-                        describe(value.expr), ctx_.layouts.text(value.layout));
+                        describe(value.expr), piece_text(value));
     if (writer >= 0) {
       text += ", written by " + ctx_.name(ctx_.ref(writer));
     }
@@ -105,38 +112,37 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
   ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix);
 }
 
-/// True if `expr` laid out by `layout` has the local type `local`.
-bool Values::fits(ClassId cls, ExprId expr, LayoutId layout, TypeId local) {
-  const TypeId logical = ref_.terms[expr].type;
-  if (logical < 0 || layout == kAnyLayout) return true;
-  try {
-    return ctx_.types.intern(graph::local_type(ctx_.types[logical], ctx_.layouts[layout],
-                                               ctx_.program.mesh_of(cls))) == local;
-  } catch (const Error&) {
-    return false;
+/// True if the value has the local type `local` on every rank.
+bool Values::fits(const Value& value, TypeId local) {
+  for (const Value& part : parts_of(value)) {
+    const TypeId logical = ref_.terms[part.expr].type;
+    if (logical < 0 || part.piece == kAnyPiece) continue;
+    if (pieces_.local_type(part.piece, logical, ctx_.types) != local) return false;
   }
+  return true;
 }
 
-/// Output `o` gets this value, or adds it. The logical type of the term, cut by the layout, must be
-/// the local type of the buffer (`memo` spares working that out again for the same logical type).
-void Values::set(ClassId cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
-                 Signature* memo, TaskRef ref) {
+/// Output `o` gets this value, or adds it. The logical type of the term, cut as the piece says,
+/// must be the local type of the buffer (`memo` spares working that out again for the same logical
+/// type).
+void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signature* memo,
+                 TaskRef ref) {
   const KindInfo& info = ctx_.kind(task);
-  const TypeId logical = ref_.terms[expr].type;
-  if (!memo || memo->logical[output] != logical) {
-    if (!fits(cls, expr, layout, info.out[output])) {
+  const TypeId logical = ref_.terms[made.expr].type;
+  if (!memo || memo->fitting[output] != logical) {
+    if (!fits(made, info.out[output])) {
       ctx_.report(
           "local-size", ProblemClass::value, ref, {},
           fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
-                      ctx_.name(ref), describe(expr),
-                      graph::to_string(ctx_.types[info.out[output]]), ctx_.layouts.text(layout),
+                      ctx_.name(ref), describe(made.expr),
+                      graph::to_string(ctx_.types[info.out[output]]), piece_text(made),
                       graph::to_string(ctx_.types[logical])),
           "give the task the local types that its layout implies");
       lose(cls, task.out[output]);
       return;
     }
     if (memo) {
-      memo->logical[output] = logical;
+      memo->fitting[output] = logical;
     }
   }
   Value& value = at(cls, task.out[output]);
@@ -145,25 +151,25 @@ void Values::set(ClassId cls, const Task& task, size_t output, ExprId expr, Layo
       value.expr = kUnknown;
       return;
     }
-    if (value.layout != layout && value.layout != kAnyLayout) {
+    const std::optional<Value> sum = add(value, made);
+    if (!sum) {
       refuse("sum-layout", ref, task.out[output],
-             fmt::format("it would add a value of layout {}", ctx_.layouts.text(layout)),
+             fmt::format("it would add a value of layout {}", piece_text(made)),
              "reduce both to one layout before adding");
       value.expr = kUnknown;
       return;
     }
-    // One local type (operand-types) in one layout is one logical type.
-    value = {ref_.terms.sum(value.expr, expr), layout};
+    value = *sum;
     return;
   }
-  value = {expr, layout};
-  check_expected(cls, task, output, layout, ref);
+  value = made;
+  check_expected(cls, task, output, made.piece, ref);
 }
 
 /// A ragged buffer is planned for at least the rows that even routing brings: its layout says which
 /// share of the experts, and so of the rows, is here. A task that is not told how many rows there
 /// are writes all of it, and so does a zero, which alone has any layout.
-void Values::check_expected(ClassId cls, const Task& task, size_t output, LayoutId layout,
+void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceId piece,
                             TaskRef ref) {
   const BufferId id = task.out[output];
   const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
@@ -173,7 +179,7 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, Layout
   const KindInfo& info = ctx_.kind(task);
   const bool told =
       info.comm ? info.comm->needs_sizes : ops::reads_counts(ctx_.program.kind(task).in);
-  if (!told || layout == kAnyLayout) {
+  if (!told || piece == kAnyPiece) {
     ctx_.report("expected-rows", ProblemClass::memory, ref, {},
                 fmt::format("{} writes all {} bytes of {}, planned to hold {}: it is not told how "
                             "many rows there are",
@@ -182,116 +188,95 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, Layout
                 "drop the expected size: the buffer holds exactly what its type says");
     return;
   }
-  int64_t parts = 1;  // that the experts are split into
-  const auto& axes = ctx_.program.mesh_of(cls).axes;
-  for (size_t axis = 0; axis < axes.size(); ++axis) {
-    const Placement placement = ctx_.layouts[layout].on[axis];
-    if (placement.is_split() && placement.dim() == 0) {
-      parts *= axes[axis].size;
-    }
-  }
+  // The same on every rank, since the buffer's type is.
+  const CutId experts = pieces_[piece].cut[0];
+  const int64_t cells = pieces_.cuts[experts].cells;
+  const double share =
+      static_cast<double>(pieces_.cuts.local_size(experts, cells)) / static_cast<double>(cells);
   const int64_t row_bytes = buffer.type.row_size() * graph::size_of(buffer.type.dtype);
-  const double even = static_cast<double>(buffer.type.dims[1] * buffer.type.top_k * row_bytes) /
-                      static_cast<double>(parts);
+  const double even =
+      static_cast<double>(buffer.type.dims[1] * buffer.type.top_k * row_bytes) * share;
   const double factor = static_cast<double>(buffer.expected_bytes) / even;
   least_factor_ = least_factor_ == 0 ? factor : std::min(least_factor_, factor);
   if (factor >= 1) return;
   ctx_.report("expected-rows", ProblemClass::memory, ref, {},
               fmt::format("{} writes {}, planned to hold {} bytes; even routing brings {:.0f}{}",
                           ctx_.name(ref), ctx_.buffer_name(cls, id), buffer.expected_bytes, even,
-                          parts == 1 ? ", always: all experts are here" : ""),
-              parts == 1 ? "drop the expected size: the buffer holds exactly what its type says"
+                          share == 1 ? ", always: all experts are here" : ""),
+              share == 1 ? "drop the expected size: the buffer holds exactly what its type says"
                          : "expect at least the rows of even routing, and some more");
 }
 
-/// Output layouts of the task's op for the input layouts in `ins_`. Axis by axis, as an op's layout
-/// rule knows one axis at a time; the first axis that it does not take ends the search. Kinds have
-/// few input layouts in a program, so a list per kind is searched.
+/// What the task's op makes of the pieces in `ins_`. Kinds meet few different pieces in a program,
+/// so a list per kind is searched.
 Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
   auto& list = signatures_[task.kind];
   for (Signature& signature : list) {
-    if (signature.in == ins_) return signature;
+    if (signature.in == ins_ && signature.in_types == in_types_) return signature;
   }
   Signature signature;
   signature.in = ins_;
+  signature.in_types = in_types_;
   const program::Kind& kind = ctx_.program.kind(task);
-  const size_t num_in = kind.in.size();
-  const size_t num_out = kind.out.size();
-  std::vector<Layout> out(num_out);
-  std::vector<Placement> in_axis(num_in);
-  std::vector<Placement> out_axis(num_out);
-  for (size_t axis = 0; axis < ctx_.mesh.axes.size() && signature.bad_axis < 0; ++axis) {
-    if (ctx_.mesh.axes[axis].size <= 1) continue;
-    for (size_t i = 0; i < num_in; ++i) {
-      in_axis[i] = ctx_.layouts[ins_[i]].on[axis];
-    }
-    bool legal = false;
-    try {
-      legal = ops::propagate(*info.rules, kind.in, kind.out, in_axis, out_axis);
-      if (legal) {
-        signature.cut = ops::cut_run(*info.rules, kind.attrs, kind.in, kind.out, in_axis);
-      }
-    } catch (const Error&) {
-    }
-    if (!legal || !signature.cut.empty()) {
-      signature.bad_axis = static_cast<int32_t>(axis);
-    }
-    for (size_t i = 0; i < num_out; ++i) {
-      out[i].on[axis] = out_axis[i];
-    }
+  signature.fitting.assign(kind.out.size(), -1);
+  try {
+    const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
+    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, ctx_.types);
+  } catch (const Error&) {
+    signature.taken.fault = Taken::Fault::cut;  // no rule for operands of these ranks
   }
-  for (const Layout& layout : out) {
-    signature.out.push_back(ctx_.layouts.intern(layout));
-  }
-  signature.logical.assign(num_out, -1);
   list.push_back(std::move(signature));
   return list.back();
 }
 
 void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info) {
-  // The term comes from the terms of the inputs, the layout from their layouts. A zero takes the
-  // layout of what it is added to; an op that wants one gets it replicated. Terms are looked up,
-  // not made: an application that the single-device step does not contain is refused here, where it
-  // is made, and what it would have written is lost, so that nothing is refused twice.
+  // The term comes from the terms of the inputs, the piece from their pieces. A zero is added to
+  // anything; an op that wants one gets all of it. Terms are looked up, not made: an application
+  // that the single-device step does not contain is refused here, where it is made, and what it
+  // would have written is lost, so that nothing is refused twice.
   exprs_.clear();
   ins_.clear();
+  in_types_.clear();
   bool known = true;
   for (BufferId input : reader.in) {
     const Value& value = at(cls, input);
     known = known && value.expr >= 0;
     exprs_.push_back(value.expr);
-    ins_.push_back(value.layout);
+    ins_.push_back(value.piece);
   }
   if (!known) return lose_outputs(cls, reader);
   const TaskRef ref{cls, task};
-  if (info.op_class == OpClass::zero) return set(cls, reader, 0, kZero, kAnyLayout, nullptr, ref);
-  if (info.op_class == OpClass::copy) return set(cls, reader, 0, exprs_[0], ins_[0], nullptr, ref);
-  if (info.op_class == OpClass::add) {
-    for (size_t i = 0; i < ins_.size(); ++i) {
-      if (ins_[i] == kAnyLayout) {
-        return set(cls, reader, 0, exprs_[1 - i], ins_[1 - i], nullptr, ref);
-      }
+  switch (info.op_class) {
+    case OpClass::zero:
+      return set(cls, reader, 0, {kZero, kAnyPiece}, nullptr, ref);
+    case OpClass::copy:
+      return set(cls, reader, 0, {exprs_[0], ins_[0]}, nullptr, ref);
+    case OpClass::add:
+      return add_inputs(cls, reader, ref);
+    default:
+      break;
+  }
+  for (size_t i = 0; i < ins_.size(); ++i) {
+    in_types_.push_back(ref_.terms[exprs_[i]].type);
+    if (ins_[i] == kAnyPiece) {
+      ins_[i] = pieces_.whole(ctx_.program.kind(reader).in[i].dims.size());
+    }
+    if (ref_.terms[exprs_[i]].kind == Expr::Kind::unfinished) {
+      explain_unfinished(ref, i);
+      return lose_outputs(cls, reader);
     }
   }
-  for (LayoutId& layout_id : ins_) {
-    if (layout_id == kAnyLayout) {
-      layout_id = ctx_.layouts.intern({});
-    }
-  }
-  Signature& layouts = signature(reader, info);
-  if (!layouts.cut.empty()) {
+  Signature& pieces = signature(reader, info);
+  if (pieces.taken.fault == Taken::Fault::runs) {
     ctx_.report("sequence-cut", ProblemClass::value, ref, {},
                 fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
-                            ctx_.name(ref), ctx_.axis_name(cls, layouts.bad_axis), layouts.cut),
+                            ctx_.name(ref), axis_name(pieces.taken.axes), pieces.taken.text),
                 "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
     return lose_outputs(cls, reader);
   }
-  if (layouts.bad_axis >= 0) {
-    explain_layout(ref, layouts);
+  if (pieces.taken.fault != Taken::Fault::none) {
+    explain_pieces(ref, pieces.taken);
     return lose_outputs(cls, reader);
-  }
-  if (info.op_class == OpClass::add) {
-    return set(cls, reader, 0, ref_.terms.sum(exprs_[0], exprs_[1]), layouts.out[0], &layouts, ref);
   }
   const AppId app = ref_.terms.find(info.key, exprs_);
   if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(reader.out.size())) {
@@ -299,35 +284,39 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
     return lose_outputs(cls, reader);
   }
   made_[ctx_.global(cls, task)] = app;
-  for (const ExprId expr : exprs_) {
-    const TypeId logical = ref_.terms[expr].type;
+  for (const TypeId logical : in_types_) {
     if (logical >= 0 && ctx_.types[logical].routed()) {
       experts_[reader.kind] = ctx_.types[logical].dims[0];
     }
   }
   for (size_t output = 0; output < reader.out.size(); ++output) {
-    set(cls, reader, output, ref_.terms.output(app, static_cast<int32_t>(output)),
-        layouts.out[output], &layouts, ref);
+    const ExprId expr = ref_.terms.output(app, static_cast<int32_t>(output));
+    set(cls, reader, output, {expr, pieces.taken.out[output]}, &pieces, ref);
   }
+}
+
+void Values::add_inputs(ClassId cls, const Task& reader, TaskRef ref) {
+  const std::optional<Value> sum = add({exprs_[0], ins_[0]}, {exprs_[1], ins_[1]});
+  if (!sum) {
+    explain_pieces(ref, {Taken::Fault::partial,
+                         {},
+                         partial_axes({exprs_[0], ins_[0]}) ^ partial_axes({exprs_[1], ins_[1]}),
+                         ""});
+    return lose_outputs(cls, reader);
+  }
+  set(cls, reader, 0, *sum, nullptr, ref);
 }
 
 void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders) {
   // A message takes the value as it was when it was sent: it is kept for its receivers, whatever
-  // the sender writes over it. Only what does not depend on the coordinate along the axis of the
-  // message may travel: it would arrive at another coordinate.
+  // the sender writes over it. Every rank gets what its peer had; where the peers of a class are of
+  // several classes, these must hold one value.
   const Task& end = ctx_.program.classes[cls].tasks[task];
   const KindInfo& info = ctx_.kind(end);
   if (is_local(info)) return compute(cls, task, end, info);
   if (is_message(info) && !is_receive(info)) {
     Value value = at(cls, end.in[0]);
     if (value.expr < 0) {
-      value.expr = kUnknown;
-    }
-    if (value.expr >= 0 && value.layout != kAnyLayout &&
-        !ctx_.layouts[value.layout][end.peer_axis].is_replicate()) {
-      refuse("message-layout", {cls, task}, end.in[0],
-             fmt::format("ranks along {} hold different parts", ctx_.axis_name(cls, end.peer_axis)),
-             "send only what is replicated along the axis of the message");
       value.expr = kUnknown;
     }
     sent_[global] = value;
@@ -339,7 +328,7 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
       const Value& sent = sent_[sender];
       if (sender == senders.front()) {
         value = sent;
-      } else if (sent.expr != value.expr || sent.layout != value.layout) {
+      } else if (sent != value) {
         ctx_.report("classes-differ", ProblemClass::value, {cls, task},
                     {ctx_.ref(senders.front()), ctx_.ref(sender)},
                     fmt::format("{} receives {} from {}, but {} from {}", ctx_.name({cls, task}),
@@ -350,9 +339,47 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
       }
     }
     if (value.expr < 0) return lose_outputs(cls, end);
-    return set(cls, end, 0, value.expr, value.layout, nullptr, {cls, task});
+    return receive(cls, task, end, value);
   }
   collective(cls, task, end, info);
+}
+
+void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& value) {
+  const TaskRef ref{cls, task};
+  std::vector<Value> parts = parts_of(value);
+  for (Value& part : parts) {
+    if (part.piece == kAnyPiece) continue;
+    const PieceId moved = pieces_.from_peer(part.piece, end.peer_axis, end.peer);
+    if (moved != part.piece && local_index(part.expr)) {
+      ctx_.report("message-rows", ProblemClass::value, ref, {},
+                  fmt::format("{} receives {}, which only means something on the rank that made it",
+                              ctx_.name(ref), describe(part.expr)),
+                  "plan the routing again on the received ids");
+      return lose_outputs(cls, end);
+    }
+    part.piece = moved;
+  }
+  set(cls, end, 0, *sum_of(parts), nullptr, ref);
+}
+
+/// Whether a value lies as its buffer declares; where it declares a partial one, the parts of its
+/// ranks must add up to all of it.
+bool Values::is_as_declared(const Value& value, const program::Buffer& buffer) {
+  if (value.piece == kAnyPiece && value.expr == kZero) return true;
+  AxisMask partial = 0;
+  for (size_t axis = 0; axis < ctx_.mesh.axes.size(); ++axis) {
+    if (buffer.layout[static_cast<int>(axis)].is_partial() && pieces_.cuts.extents()[axis] > 1) {
+      partial |= graph::axis_bit(static_cast<int32_t>(axis));
+    }
+  }
+  std::vector<Value> parts = parts_of(value);
+  for (Value& part : parts) {
+    const Moved moved = pieces_.move(part.piece, partial, comm::summing().move, 0, 0);
+    if (moved.fault != Moved::Fault::none) return false;
+    part.piece = moved.piece;
+  }
+  const std::optional<Value> all = sum_of(parts);
+  return all && all->piece == pieces_.of(buffer.layout, buffer.type.dims.size());
 }
 
 void Values::finish() {
@@ -389,18 +416,17 @@ void Values::finish() {
                     "let outputs name a loss or an output of the graph");
         continue;
       }
-      if (value.expr != want) {
-        explain_final(cls, id, want, value.expr);
+      if (terms_in(value) != want) {
+        explain_final(cls, id, want, terms_in(value));
         continue;
       }
-      const LayoutId declared = ctx_.layouts.intern(buffer.layout);
-      if (value.layout == declared || value.layout == kAnyLayout) continue;
+      if (is_as_declared(value, buffer)) continue;
       const int32_t writer = hazards_.writer(cls, id);
       const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
       ctx_.report("final-layout", ProblemClass::value, at, {},
                   fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
-                              ctx_.buffer_name(cls, id), ctx_.layouts.text(value.layout),
-                              ctx_.layouts.text(declared)),
+                              ctx_.buffer_name(cls, id), piece_text(value),
+                              graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
                   "reduce or gather it before the step ends, or declare the layout it has");
     }
   }

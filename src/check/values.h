@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Abstract interpretation of the tasks: every buffer holds (term, layout). Compute tasks make terms
-// and move layouts by their op's rule; communication moves layouts and keeps terms. A computed term
-// that the single-device step does not contain is refused where it is made.
+// Abstract interpretation of the tasks: every buffer holds a piece of a term, or of several terms
+// whose sum is not finished. Compute tasks make terms and take pieces by their op's rule;
+// communication moves pieces and keeps terms. A computed term that the single-device step does not
+// contain is refused where it is made.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "check/context.h"
 #include "check/hazards.h"
+#include "check/pieces.h"
 
 namespace hocket::check {
 
 struct Value {
   ExprId expr = kUnwritten;
-  LayoutId layout = 0;
+  PieceId piece = kAnyPiece;
+  auto operator<=>(const Value&) const = default;
 };
 
 class Values {
@@ -39,42 +43,64 @@ class Values {
   double least_factor() const { return least_factor_; }
 
  private:
-  /// Output layouts of a kind for input layouts, worked out once.
+  /// What a kind makes of pieces of its inputs, worked out once.
   struct Signature {
-    std::vector<LayoutId> in, out;
-    std::vector<TypeId> logical;  ///< by output: logical type last found to fit, -1
-    int32_t bad_axis = -1;        ///< no legal signature on this axis, or one that cuts
-    std::string cut;              ///< what the split on bad_axis cuts that the op needs whole
+    std::vector<PieceId> in;
+    std::vector<TypeId> in_types;  ///< logical
+    Taken taken;
+    std::vector<TypeId> fitting;  ///< by output: logical type last found to fit, -1
   };
 
   Value& at(ClassId cls, BufferId buffer) { return values_[cls][buffer]; }
-  void set(ClassId cls, const Task& task, size_t output, ExprId expr, LayoutId layout,
-           Signature* memo, TaskRef ref);
-  void check_expected(ClassId cls, const Task& task, size_t output, LayoutId layout, TaskRef ref);
+  void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
+  void check_expected(ClassId cls, const Task& task, size_t output, PieceId piece, TaskRef ref);
   void lose_outputs(ClassId cls, const Task& task);
   Signature& signature(const Task& task, const KindInfo& info);
-  bool fits(ClassId cls, ExprId expr, LayoutId layout, TypeId local);
+  bool fits(const Value& value, TypeId local);
+
+  // Sums (sums.cc).
+  /// The sum of two values: of two terms in one piece, of two parts of one reduction, or a sum that
+  /// stays unfinished. Nothing if their addends run along different axes: no reduction could ever
+  /// finish them together.
+  std::optional<Value> add(const Value& left, const Value& right);
+  std::optional<Value> sum_of(const std::vector<Value>& parts);
+  /// The parts of a value, of which there are several only while a sum is unfinished.
+  std::vector<Value> parts_of(const Value& value) const;
+  void insert_part(std::vector<Value>* parts, Value part);
+  AxisMask partial_axes(const Value& value) const;
+  /// All of the terms that a value has to do with, whatever of them is there.
+  ExprId terms_in(const Value& value);
   void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
+  void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
+  bool is_as_declared(const Value& value, const program::Buffer& buffer);
   void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
-  bool move(TaskRef ref, const KindInfo& info, const std::vector<int32_t>& axes, size_t operand,
-            Value* value);
+  bool move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value);
+  void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved,
+                   const comm::Movement& movement);
+  bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
+                 const Value& sizes);
+  bool local_index(ExprId expr) const;
+  static AxisMask axes_of(const GroupInfo& group);
   void meet(std::span<const TaskRef> tasks);
   void refuse_meeting(std::span<const TaskRef> tasks);
   bool alike(std::span<const TaskRef> tasks);
-  bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, const Value& sizes);
-  bool innermost(const Layout& layout, int32_t axis, int32_t dim) const;
-  bool local_index(ExprId expr) const;
+  bool depends_on(const Value& value, int32_t axis) const;
   void refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
               const char* fix);
 
   // Localisation (explain.cc).
   void explain_unknown(TaskRef ref);
-  void explain_layout(TaskRef ref, const Signature& signature);
+  void explain_unfinished(TaskRef ref, size_t input);
+  void explain_pieces(TaskRef ref, const Taken& taken);
   void explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got);
   std::string describe(ExprId expr) const;
+  std::string piece_text(const Value& value) const;
+  /// The first axis of a mask.
+  const std::string& axis_name(AxisMask axes) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
   std::string whereabouts(ClassId cls, ExprId want, ExprId got, std::vector<TaskRef>* who) const;
   std::vector<TaskRef> makers(ExprId expr, ClassId only_class = kNone) const;
@@ -85,14 +111,18 @@ class Values {
   Context& ctx_;
   Reference& ref_;
   const Hazards& hazards_;
+  Pieces pieces_;
   std::vector<std::vector<Value>> values_;
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1
   std::map<int32_t, Value> sent_;                   ///< by global task of the send
+  std::vector<std::vector<Value>> unfinished_;      ///< by Expr::a of unfinished sums: their parts
+  std::map<std::vector<Value>, ExprId> unfinished_index_;
   double least_factor_ = 0;
-  std::vector<ExprId> exprs_;
-  std::vector<LayoutId> ins_;
+  std::vector<ExprId> exprs_;  ///< of the inputs of the task at hand
+  std::vector<PieceId> ins_;
+  std::vector<TypeId> in_types_;
 };
 
 }  // namespace hocket::check

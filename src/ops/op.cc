@@ -165,19 +165,50 @@ const Op& of(Meaning meaning) {
   return *op;
 }
 
-std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
-                                      std::span<const TensorType> out) {
+namespace {
+
+/// The alternative of the op's notation for these operands.
+Operands alternative(const Op& op, std::span<const TensorType> in,
+                     std::span<const TensorType> out) {
   std::string_view rest = op.layout.notation;
-  if (rest == "*") {
-    return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size()), 0}};
-  }
   while (!rest.empty()) {
     size_t bar = std::min(rest.find('|'), rest.size());
-    const Operands rule = parse_notation(rest.substr(0, bar));
-    if (matches(rule, in, out)) return enumerate(op, rule);
+    Operands rule = parse_notation(rest.substr(0, bar));
+    if (matches(rule, in, out)) return rule;
     rest.remove_prefix(std::min(bar + 1, rest.size()));
   }
   fail("layout", "op {} has no layout rule for these ranks (rule {})", op.name, op.layout.notation);
+}
+
+bool takes_any(const Op& op) { return std::string_view(op.layout.notation) == "*"; }
+
+}  // namespace
+
+Letters letters(const Op& op, std::span<const TensorType> in, std::span<const TensorType> out) {
+  Letters letters;
+  letters.any = takes_any(op);
+  if (letters.any) {
+    letters.in.resize(in.size());
+    letters.in_partial_of.resize(in.size());
+    letters.out.resize(out.size());
+  } else {
+    Operands rule = alternative(op, in, out);
+    letters.in = std::move(rule.in);
+    letters.in_partial_of = std::move(rule.in_partial_of);
+    letters.out = std::move(rule.out);
+  }
+  for (const TensorType& type : out) {
+    letters.dims_out.push_back(type.dims.size());
+  }
+  return letters;
+}
+
+std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
+                                      std::span<const TensorType> out) {
+  if (takes_any(op)) {
+    return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size()), 0}};
+  }
+  return enumerate(op, alternative(op, in, out));
 }
 
 namespace {

@@ -210,6 +210,16 @@ const Op* find_or_null(std::string_view name);
 const Op& of(Meaning meaning);  ///< the op of a meaning other than application
 const std::vector<const Op*>& all();
 
+/// The operands of an op as letters of its index notation, for operands of these ranks.
+struct Letters {
+  bool any = false;                  ///< no notation: any number of operands, all of them whole
+  std::vector<std::string> in, out;  ///< a letter per dim; "" for a scalar
+  std::vector<std::string> in_partial_of;  ///< by input: the letter that it is a sum over, or ""
+  std::vector<size_t> dims_out;            ///< by output: number of dims
+};
+/// Throws Error when the notation has no alternative for these ranks.
+Letters letters(const Op& op, std::span<const TensorType> in, std::span<const TensorType> out);
+
 /// All legal signatures on one axis for operands of these ranks, replicated first. Accumulators
 /// (see graph::Node::accumulate) are not among the operands: they follow their output.
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,

@@ -1,30 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/stage.h"
-
+// The stages of a pipeline rank: nodes become tasks over values, with the communication that brings
+// their inputs into the layouts that they want.
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
-#include <set>
 
-#include "base/error.h"
 #include "base/log.h"
-#include "ops/op.h"
-#include "parallel/plan.h"
+#include "parallel/rank_lowering.h"
 
 namespace hocket::parallel {
-
-using graph::Graph;
-using graph::kNone;
-using graph::Layout;
-using graph::Placement;
-using graph::TensorId;
-using graph::TensorKind;
-using graph::TensorType;
-using program::Group;
-using program::Kind;
-using program::Lane;
-using program::Phase;
-using program::Program;
 
 namespace {
 
@@ -40,158 +24,7 @@ void set_cost(Kind* kind, const ops::Op& op, int64_t experts) {
   kind->workspace = cost.workspace;
 }
 
-class RankLowering {
- public:
-  RankLowering(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline, int32_t rank,
-               Program& program)
-      : graph_(graph),
-        layouts_(layouts),
-        pipeline_(pipeline),
-        rank_(rank),
-        program_(program),
-        mesh_(program.roles[0].mesh),
-        pp_axis_(mesh_.axis(kStageAxis)),
-        values_of_(graph.tensors.size()),
-        remote_consumers_(graph.tensors.size()),
-        accumulated_(graph.tensors.size(), false),
-        is_output_(graph.tensors.size(), false),
-        sizes_of_(graph.tensors.size(), kNone) {
-    // What all ranks must agree on is found in the whole graph: which tensors add up over
-    // micro-batches (losses and contributions to gradients), which the host reads, and which
-    // ranks read a tensor that another one makes: its maker sends it to each of them, once.
-    for (int32_t stage = 0; stage < pipeline.num_stages(); ++stage) {
-      if (rank_of(stage) == rank) {
-        out_.stages.push_back({.stage = stage, .forward = {}, .backward = {}});
-      }
-    }
-    HOCKET_CHECK(!out_.stages.empty(), "pipeline rank {} has no stage", rank);
-    for (TensorId id : graph.losses) {
-      accumulated_[id] = true;
-    }
-    for (const auto& grad : graph.grads) {
-      for (TensorId id : grad.contributions) {
-        accumulated_[id] = true;
-      }
-    }
-    for (TensorId id : graph.outputs) {
-      is_output_[id] = true;
-    }
-    find_gradient_sums();
-    for (const graph::Node& node : graph.nodes) {
-      if (node.phase == graph::Phase::optimizer) continue;
-      for (TensorId id : node.in) {
-        const graph::NodeId producer = graph.tensor(id).producer;
-        const int32_t reader = rank_of(stage_of(node));
-        if (producer != kNone && rank_of(stage_of(graph.nodes[producer])) != reader) {
-          remote_consumers_[id].emplace(reader, stage_of(node));
-        }
-      }
-    }
-  }
-
-  RankTemplate run(bool split_backward);
-
- private:
-  using List = std::vector<TaskTemplate>;
-
-  int32_t stage_of_layer(int32_t layer) const {
-    if (layer < 0) return 0;
-    if (layer >= std::ssize(pipeline_.stage_of_layer)) return pipeline_.num_stages() - 1;
-    return pipeline_.stage_of_layer[layer];
-  }
-  int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
-  int32_t rank_of(int32_t stage) const { return pipeline_.owners[stage]; }
-  /// The stage of a layer if this rank has it, else its first: where the tasks at the end of the
-  /// step belong, which run wherever a parameter lives.
-  int32_t own_stage(int32_t layer) const {
-    const int32_t stage = stage_of_layer(layer);
-    return rank_of(stage) == rank_ ? stage : out_.stages.front().stage;
-  }
-
-  /// The ranks that differ in their place in the pipeline alone; `some`: these only, all if empty.
-  Group over_ranks(std::vector<int32_t> some) const {
-    return {0, {pp_axis_}, pp_axis_, std::move(some)};
-  }
-  void find_gradient_sums();
-  Lane comm_lane(program::GroupId group);
-  Lane peer_lane(int32_t peer, comm::Role role);
-
-  ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
-  ValueId find(TensorId tensor, const Layout& layout) const;
-  ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
-  ValueId base(TensorId tensor, List& list, const graph::Node& user);
-  ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
-  void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
-                  const std::vector<int32_t>& axes, List& list, Phase phase, int32_t layer);
-  ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
-  void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
-  void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
-  void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
-  void emit_grads();
-  void emit_stage(StageTemplate& stage, graph::Phase phase, List& list);
-  void emit_step();
-  bool runs_here(const graph::Node& node) const;
-  void gather_norms(const graph::Node& clip, List& list);
-  TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
-  void expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out);
-  TaskTemplate make_local(ops::Meaning meaning, graph::Attrs attrs, std::vector<ValueId> in,
-                          ValueId out, Phase phase, int32_t layer);
-  Kind communication_kind(const comm::Op& op, graph::Attrs attrs, const std::vector<ValueId>& in,
-                          const std::vector<ValueId>& out) const;
-  TaskTemplate& add_communication(const comm::Op& op, graph::Attrs attrs, const Group& group,
-                                  std::vector<ValueId> in, std::vector<ValueId> out, List& list,
-                                  Phase phase, int32_t layer);
-  int32_t offset_to(int32_t stage) const;
-  TaskTemplate& add_message(comm::Role role, int32_t stage, ValueId value, List& list, Phase phase,
-                            int32_t layer);
-  void protect_shared(const std::vector<List*>& lists);
-  std::vector<int32_t> holders(TensorId param) const;
-
-  Phase phase_of(const graph::Node& node) const {
-    if (node.phase == graph::Phase::forward) return Phase::forward;
-    return node.phase == graph::Phase::backward ? Phase::backward : Phase::optimizer;
-  }
-
-  const Graph& graph_;
-  const Layouts& layouts_;
-  const Pipeline& pipeline_;
-  const int32_t rank_;
-  int32_t stage_ = 0;  ///< whose tasks are being made
-  Program& program_;
-  const graph::Mesh& mesh_;
-  const int32_t pp_axis_;
-  RankTemplate out_;
-  std::vector<std::vector<ValueId>> values_of_;               // per tensor: its values on this rank
-  std::vector<std::map<int32_t, int32_t>> remote_consumers_;  // by rank: its first stage that reads
-  std::vector<bool> accumulated_, is_output_;
-  std::vector<bool> sums_gradients_;  // per node
-  std::vector<ValueId> sizes_of_;     // per counts tensor
-  std::map<program::GroupId, Lane> group_lane_;
-  std::map<int32_t, bool> peer_leaves_node_;  // by offset along the pipeline
-  bool in_step_ = false;
-};
-
-/// The optimizer nodes between the contributions to a gradient and their total: ranks sum what
-/// they have, in emit_grads.
-void RankLowering::find_gradient_sums() {
-  sums_gradients_.assign(graph_.nodes.size(), false);
-  std::vector<TensorId> open;
-  for (const graph::ParamGrad& grad : graph_.grads) {
-    if (grad.total != kNone) {
-      open.push_back(grad.total);
-    }
-  }
-  while (!open.empty()) {
-    const graph::NodeId producer = graph_.tensor(open.back()).producer;
-    open.pop_back();
-    const graph::Node& node = graph_.nodes[producer];
-    if (node.phase != graph::Phase::optimizer) {
-      continue;  // a contribution
-    }
-    sums_gradients_[producer] = true;
-    open.insert(open.end(), node.in.begin(), node.in.end());
-  }
-}
+}  // namespace
 
 Lane RankLowering::comm_lane(program::GroupId group) {
   const auto [known, fresh] = group_lane_.try_emplace(group);
@@ -574,146 +407,6 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   }
 }
 
-/// Ranks of the pipeline that read the parameter.
-std::vector<int32_t> RankLowering::holders(TensorId param) const {
-  std::set<int32_t> ranks;
-  for (const graph::Node& node : graph_.nodes) {
-    if (node.phase == graph::Phase::forward &&
-        std::find(node.in.begin(), node.in.end(), param) != node.in.end()) {
-      ranks.insert(rank_of(stage_of(node)));
-    }
-  }
-  return {ranks.begin(), ranks.end()};
-}
-
-/// Per parameter: sum over its uses here, over the pipeline ranks that hold it, over the
-/// data-parallel ranks, in this order, so that the bits do not depend on the pipeline.
-void RankLowering::emit_grads() {
-  // For each parameter with uses on this rank, what happens to its accumulators when the last
-  // micro-batch has added to them: the uses are summed (in their order, under the name that
-  // autodiff gave the sum), then the ranks that share the parameter (tied embeddings) sum over
-  // the pipeline, then the sum is brought to the layout of the parameter, which sums over the
-  // data-parallel ranks. The tasks are kept apart per parameter: the stamper places them as soon as
-  // the contributions are complete.
-  in_step_ = true;
-  for (const auto& grad : graph_.grads) {
-    GradReduction reduction;
-    const graph::Tensor& param = graph_.tensor(grad.param);
-    stage_ = own_stage(param.layer);
-    for (TensorId id : grad.contributions) {
-      if (ValueId value = find(id, layouts_.tensor[id]); value != kNone) {
-        reduction.contributions.push_back(value);
-      }
-    }
-    if (reduction.contributions.empty()) continue;
-    List& list = reduction.tasks;
-    const TensorId total = grad.total;
-    HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
-    ValueId sum = reduction.contributions[0];
-    for (size_t i = 1; i < reduction.contributions.size(); ++i) {
-      ValueId next = add_value(total, out_.values[sum].layout, Value::Life::step);
-      list.push_back(make_local(ops::Meaning::sum, {}, {sum, reduction.contributions[i]}, next,
-                                Phase::grad, param.layer));
-      sum = next;
-    }
-    std::vector<int32_t> ranks = holders(grad.param);
-    if (ranks.size() > 1) {
-      reduction.at_end = true;
-      Value value = out_.values[sum];
-      ValueId next = add_value(total, value.layout, Value::Life::step);
-      // The sum over ranks replaces the rank's own: both are values of the same tensor.
-      std::erase(values_of_[total], sum);
-      TaskTemplate& made = add_communication(comm::summing(), {}, over_ranks(ranks), {sum}, {next},
-                                             list, Phase::grad, param.layer);
-      made.shares.push_back({0, sum});
-      sum = next;
-    }
-    ValueId reduced = reshard(sum, layouts_.tensor[grad.param], list, Phase::grad, param.layer);
-    if (is_output_[total]) {
-      out_.values[reduced].output = true;
-      out_.values[reduced].name = graph_.tensor(total).name;
-    }
-    out_.grads.push_back(std::move(reduction));
-  }
-}
-
-bool RankLowering::runs_here(const graph::Node& node) const {
-  if (node.layer == graph::kEveryStage) return true;
-  // Updates run wherever the parameter lives, everything else where its layer does.
-  for (TensorId id : node.in) {
-    if (graph_.tensor(id).kind == TensorKind::param) {
-      const std::vector<int32_t> ranks = holders(id);
-      return std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
-    }
-  }
-  return rank_of(stage_of(node)) == rank_;
-}
-
-/// The norm needs every parameter's sum: reduced over the ranks that split the parameter, then
-/// over the pipeline, to which ranks that lack a parameter contribute zero.
-void RankLowering::gather_norms(const graph::Node& clip, List& list) {
-  if (pipeline_.num_ranks == 1) return;
-  std::vector<ValueId> in;
-  std::vector<ValueId> out;
-  for (TensorId id : clip.in) {
-    ValueId value = find(id, Layout{});
-    if (value == kNone) {
-      value = add_value(id, Layout{}, Value::Life::step);
-      list.push_back(make_local(ops::Meaning::empty, {{"type", to_string(out_.values[value].type)}},
-                                {}, value, Phase::grad, 0));
-    }
-    in.push_back(value);
-    std::erase(values_of_[id], value);
-    out.push_back(add_value(id, Layout{}, Value::Life::step));
-  }
-  TaskTemplate& made =
-      add_communication(comm::summing(), {}, over_ranks({}), in, out, list, Phase::grad, 0);
-  for (size_t i = 0; i < in.size(); ++i) {
-    made.shares.push_back({static_cast<int>(i), in[i]});
-  }
-}
-
-void RankLowering::emit_step() {
-  // The optimizer's nodes, once per step, on the ranks where their parameter lives. Before the
-  // clip coefficient the per-parameter sums of squares are made whole: over the ranks that split
-  // the parameter, then over the pipeline. Last, the losses: their partial sums become the outputs
-  // that the host reads.
-  in_step_ = true;
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    const graph::Node& node = graph_.nodes[n];
-    if (node.phase != graph::Phase::optimizer || !runs_here(node)) continue;
-    if (sums_gradients_[n]) {
-      continue;  // emit_grads did
-    }
-    stage_ = own_stage(node.layer);
-    if (node.layer == graph::kEveryStage) {
-      // Partial sums first, of the parameters that live here.
-      graph::Node present = node;
-      NodeLayouts wanted;
-      present.in.clear();
-      for (TensorId id : node.in) {
-        if (!values_of_[id].empty()) {
-          present.in.push_back(id);
-        }
-      }
-      wanted.in.resize(present.in.size());
-      reduce_inputs_together(present, wanted, out_.step);
-      for (TensorId id : present.in) {
-        get(id, Layout{}, out_.step, present);
-      }
-      gather_norms(node, out_.step);
-    }
-    emit(node, layouts_.node[n], static_cast<int32_t>(n), out_.step);
-  }
-  for (TensorId loss : graph_.losses) {
-    ValueId value = find(loss, layouts_.tensor[loss]);
-    if (value == kNone) continue;
-    stage_ = own_stage(graph_.tensor(loss).layer);
-    value = reshard(value, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
-    out_.values[value].output = true;
-  }
-}
-
 /// An output may take over a value's buffer only if nobody reads the value later; otherwise a copy
 /// is made first. `lists` in an order of time in which every reader that may come later does.
 void RankLowering::protect_shared(const std::vector<List*>& lists) {
@@ -813,8 +506,6 @@ RankTemplate RankLowering::run(bool split_backward) {
   emit_step();
   return std::move(out_);
 }
-
-}  // namespace
 
 RankTemplate lower_rank(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
                         int32_t rank, bool split_backward, Program& program) {

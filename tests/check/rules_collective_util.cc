@@ -35,12 +35,14 @@ struct Exchange {
   }
   /// The other output of the last size_exchange.
   BufferId local_of(BufferId sizes) const { return sizes + 1; }
-  void exchange_rows(BufferId from, BufferId sizes, int32_t axis, int64_t split, int64_t to) {
+  BufferId exchange_rows(BufferId from, BufferId sizes, int32_t axis, int64_t split, int64_t to) {
     const graph::Attrs attrs{{"from", split}, {"to", to}};
     const std::vector<graph::TensorType> in{e.buffer(from).type, e.buffer(sizes).type};
     const int64_t ranks = e.program.roles[0].mesh.axes[axis].size;
     const auto out = comm::infer(comm::op(comm::find("all_to_all")), attrs, in, ranks);
-    add("all_to_all", attrs, {axis}, {from, sizes}, {e.add_buffer(out[0])});
+    const BufferId rows = e.add_buffer(out[0]);
+    add("all_to_all", attrs, {axis}, {from, sizes}, {rows});
+    return rows;
   }
 
   Edit& e;
@@ -111,12 +113,6 @@ std::vector<Row> reduction_rows() {
          e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")},
                                     {e.named("model.norm.weight")}, {to}));
        }},
-      {"gather-layout", "a gather over an axis that is not the innermost split", four_experts,
-       [](Edit& e) {
-         const BufferId to = e.add_buffer({graph::DType::i32, {16}});
-         e.append(e.make_collective("all_gather", {{"dim", int64_t{0}}}, {e.axis("edp")},
-                                    {e.named("tokens", 0)}, {to}));
-       }},
       {"gather-layout", "a gather of row numbers", four_experts, with_exchange([](Exchange& x) {
          graph::TensorType all = x.e.buffer(x.rows()).type;
          all.dims[0] *= 2;
@@ -129,16 +125,16 @@ std::vector<Row> reduction_rows() {
          e.append(e.make_collective("reduce_scatter", {{"dim", int64_t{0}}}, {e.axis("edp")},
                                     {e.named("model.norm.weight")}, {to}));
        }},
-      {"scatter-layout", "a scatter of a dim that is split further inside", four_experts,
+      {"reduce-overlap", "a sum of parts that have addends in common", four_ranks,
        [](Edit& e) {
-         // Gradient of the experts: parts over edp, split by expert over ep.
-         const TaskId at = e.find("grouped_linear_dw", -1);
-         const BufferId from = e.at(at).out[0];
-         graph::TensorType part = e.buffer(from).type;
-         part.dims[0] /= 2;
-         const BufferId to = e.add_buffer(part);
-         e.insert(at + 1, e.make_collective("reduce_scatter", {{"dim", int64_t{0}}},
-                                            {e.axis("edp")}, {from}, {to}));
+         // Every rank adds the part of its neighbour to its own, and all are added up.
+         const TaskId at = e.find("embedding_dw", -1);
+         const BufferId grad = e.at(at).out[0];
+         const BufferId part = e.add_like(grad), sum = e.add_like(grad), all = e.add_like(grad);
+         e.insert(at + 1, e.make_collective("all_reduce", {}, {e.axis("edp")}, {sum}, {all}));
+         e.insert(at + 1, e.make("add", {}, {grad, part}, {sum}));
+         e.insert(at + 1, e.make_message("recv", part, e.axis("edp"), -1, 900));
+         e.insert(at + 1, e.make_message("send", grad, e.axis("edp"), 1, 900));
        }},
   };
 }
@@ -175,13 +171,18 @@ std::vector<Row> exchange_rows() {
          const BufferId sizes = x.exchange_sizes(sum, x.e.axis("ep"));
          x.exchange_rows(x.by_token(), sizes, x.e.axis("ep"), 1, 0);
        })},
-      {"exchange-layout", "an exchange over an axis that is not the innermost split", four_experts,
+      {"exchange-layout", "an exchange back over another axis than there", four_experts,
        with_exchange([](Exchange& x) {
          const BufferId sizes = x.exchange_sizes(x.counts(), x.e.axis("edp"));
-         x.exchange_rows(x.by_token(), sizes, x.e.axis("edp"), 1, 0);
+         const BufferId rows = x.exchange_rows(x.by_token(), sizes, x.e.axis("edp"), 1, 0);
+         x.exchange_rows(rows, sizes, x.e.axis("ep"), 0, 1);
        })},
-      {"scatter-layout", "sizes whose split lies outside another", four_experts,
-       with_exchange([](Exchange& x) { x.exchange_sizes(x.local_counts(), x.e.axis("edp")); })},
+      {"message-rows", "row numbers sent to another rank", four_experts,
+       with_exchange([](Exchange& x) {
+         const BufferId to = x.e.add_like(x.rows());
+         x.e.insert(x.after++, x.e.make_message("send", x.rows(), x.e.axis("ep"), 1, 900));
+         x.e.insert(x.after++, x.e.make_message("recv", to, x.e.axis("ep"), -1, 900));
+       })},
   };
 }
 

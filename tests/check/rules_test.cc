@@ -36,7 +36,7 @@ std::string name(const Row& row) { return std::string(row.rule) + ": " + row.fau
 TEST(Rules, StartsAreAccepted) {
   for (auto start :
        {test::one_rank, test::two_ranks, test::two_stages, test::three_stages, test::tied_stages,
-        test::four_experts, test::two_stages_two_ranks, test::forward_only}) {
+        test::four_experts, test::four_ranks, test::two_stages_two_ranks, test::forward_only}) {
     const Edit e(start());
     const Verdict v = e.check();
     EXPECT_TRUE(v.ok()) << to_text(v);

@@ -32,6 +32,7 @@ Case two_stages() { return start(dense(2, false), 2, 1, 1, 2); }
 Case three_stages() { return start(dense(3, false), 3, 1, 1, 1); }
 Case tied_stages() { return start(dense(2, true), 2, 1, 1, 2); }
 Case four_experts() { return start(moe(1), 1, 4, 2, 2); }
+Case four_ranks() { return start(dense(1, false), 1, 4, 1, 1); }
 Case two_stages_two_ranks() { return start(dense(2, false), 2, 2, 1, 1); }
 Case forward_only() { return start(dense(1, false), 1, 1, 1, 1, Purpose::loss); }
 

@@ -96,6 +96,7 @@ Case two_stages();            ///< dense, pp=2, 2 micro-batches
 Case three_stages();          ///< dense, pp=3
 Case tied_stages();           ///< dense with tied embeddings, pp=2: a collective over the stages
 Case four_experts();          ///< MoE, dp=4, ep=2
+Case four_ranks();            ///< dense, dp=4
 Case two_stages_two_ranks();  ///< dense, pp=2, dp=2
 Case forward_only();          ///< dense, the loss alone
 

@@ -162,11 +162,16 @@ std::vector<Row> layout_rows() {
          }
          e.replan();
        }},
-      {"message-layout", "a message of what differs between sender and receiver", two_ranks,
+      {"unfinished-sum", "the square of parts of two sums", two_ranks,
        [](Edit& e) {
-         const BufferId from = e.named("tokens", 0), to = e.add_like(from);
-         e.append(e.make_message("send", from, e.axis("edp"), 1, 900));
-         e.append(e.make_message("recv", to, e.axis("edp"), -1, 900));
+         // Gradients of the embedding and of the head, each its own sum over tokens.
+         const TaskId head = e.find("linear_cross_entropy", 1);
+         const BufferId kept = e.add_like(e.at(head).out[2]);
+         e.insert(head + 1, e.make("copy", {}, {e.at(head).out[2]}, {kept}));
+         const TaskId last = e.find("embedding_dw", 1);
+         const BufferId sum = e.add_like(kept), square = e.add_buffer({graph::DType::f64, {1}});
+         e.insert(last + 1, e.make("sumsq", {}, {sum}, {square}));
+         e.insert(last + 1, e.make("add", {}, {e.at(last).out[0], kept}, {sum}));
        }},
   };
 }

@@ -157,8 +157,8 @@ MUTANTS = [
     Mutant(33, "src/check/hazards.cc",
            "if («ctx_.position[user] >= at.before[lane]») { overlap(user);", "false",
            "a workspace may be overwritten while it is in use", RULES),
-    Mutant(34, "src/check/collectives.cc", "if (to.is_split() && «!innermost(layout, axis, to.dim())») {",
-           "false", "a scatter may split outside another split", RULES),
+    Mutant(34, "src/check/pieces.cc", "} else if («!fills_hull(parts, over)») {", "false",
+           "parts with addends in common are summed", RULES + ("check/pieces_test",)),
     Mutant(35, "src/program/memory.cc",
            "touch(buffer.offset, "
            "«buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes()»);",

@@ -126,6 +126,10 @@ Placement after(const Op& op, const Attrs& attrs) {
                                            : Placement::replicate();
 }
 
+Movement movement(const Op& op, const Attrs& attrs) {
+  return {op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs)};
+}
+
 Arity arity(const Op& op, size_t inputs) {
   if (op.role == Role::send) return {1, 0};
   if (op.role == Role::receive) return {0, 1};

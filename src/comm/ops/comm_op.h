@@ -122,6 +122,14 @@ const Op& message(Role role);
 Placement before(const Op& op, const Attrs& attrs);
 Placement after(const Op& op, const Attrs& attrs);
 
+/// A movement with its dims: those that Move::part_dim and Move::slot_dim name. Throws Error when
+/// an attribute is missing.
+struct Movement {
+  Move move;
+  int part_dim = 0, slot_dim = 0;
+};
+Movement movement(const Op& op, const Attrs& attrs);
+
 /// Numbers of inputs and outputs, of a kind that has this many inputs.
 struct Arity {
   size_t in = 0, out = 0;

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of terms: what of a term a buffer holds at each coordinate of a class. Per dim the indices
+// and their order (a cut), and per unfinished reduction which of its addends are in (a set). The
+// buffer at a coordinate is the sum over the addends of the term restricted to the cuts: rules of
+// local tasks hold rank by rank, and only communication relates ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "check/terms.h"
+#include "comm/ops/comm_op.h"
+#include "graph/cut.h"
+#include "graph/layout.h"
+#include "ops/op.h"
+
+namespace hocket::check {
+
+using graph::AxisMask;
+using graph::CutId;
+using SpaceId = Id<struct Space>;
+using PieceId = Id<struct Piece>;
+inline constexpr int32_t kAnyPiece = -1;  ///< of zero: fits every piece
+
+/// What the addends of an unfinished reduction are numbered by: the indices of a letter that an op
+/// contracts, or, where a partial value went through a linear op, what they were before it. Named
+/// by what it is, never by ranks.
+struct Space {
+  int32_t key = -1;       ///< OpKeys: the op that contracts, or is linear
+  char letter = 0;        ///< contracted; 0: lifted through `key`
+  int32_t input = -1;     ///< lifted: the partial input
+  SpaceId inner = kNone;  ///< lifted: of that input
+  auto operator<=>(const Space&) const = default;
+};
+
+struct Addends {
+  SpaceId space = kNone;
+  CutId set = 0;  ///< which of them are in
+  auto operator<=>(const Addends&) const = default;
+};
+
+inline constexpr size_t kMaxDims = 6;
+
+/// Normal form: dims beyond `dims` are whole, no addends are complete, sorted by space.
+struct Piece {
+  uint8_t dims = 0;
+  std::array<CutId, kMaxDims> cut{};
+  std::vector<Addends> addends;
+  auto operator<=>(const Piece&) const = default;
+};
+
+/// What a movement makes of a piece, or why it can't be done.
+struct Moved {
+  enum class Fault : uint8_t {
+    none,
+    not_split,    ///< to be put side by side along a dim, but not cut along `axis` there
+    split,        ///< to be added up, but ranks along `axis` hold different indices
+    not_partial,  ///< to be added up, but ranks along `axis` hold the same: counted more than once
+    overlap,      ///< to be added up, but some addends are in more than one part, or none
+    differs,      ///< parts along `axis` differ in something else than where they are placed
+  } fault = Fault::none;
+  PieceId piece = kNone;
+  int32_t axis = -1;
+};
+
+/// How an op takes pieces, read from its index notation.
+struct Taken {
+  enum class Fault : uint8_t {
+    none,
+    cut,      ///< a letter is cut differently in two inputs, or may not be cut at all
+    partial,  ///< an unfinished sum where the op is not linear, or in two inputs
+    runs,     ///< a cut does not leave whole runs
+  } fault = Fault::none;
+  std::vector<PieceId> out;
+  AxisMask axes = 0;  ///< with a fault: axes that have to do with it
+  std::string text;   ///< runs: what is cut
+};
+
+/// Interned pieces over the coordinates of one box of ranks.
+class Pieces {
+ public:
+  /// `keys` must outlive it.
+  Pieces(const graph::Coords& extents, const OpKeys& keys);
+
+  graph::CutTable cuts;
+
+  PieceId intern(Piece piece);
+  SpaceId intern_space(const Space& space);
+  const Piece& operator[](PieceId id) const { return pieces_[id]; }
+  /// All of a tensor with this number of dims.
+  PieceId whole(size_t dims) { return intern({static_cast<uint8_t>(dims), {}, {}}); }
+  /// What a layout says of a tensor; axes over which it is partial are for the caller.
+  PieceId of(const graph::Layout& layout, size_t dims);
+  /// Axes that an unfinished reduction runs along.
+  AxisMask partial_axes(PieceId id) const;
+  /// Axes that a dim is cut along.
+  AxisMask cut_axes(PieceId id) const;
+  /// Local type of a piece of a tensor; kNone if ranks differ, or cells do not divide.
+  TypeId local_type(PieceId id, TypeId logical, TypeTable& types);
+
+  /// What ranks hold after each took its part of what all ranks along `over` had. The dims are
+  /// those that Move::part_dim and Move::slot_dim name.
+  Moved move(PieceId id, AxisMask over, const comm::Move& move, int part_dim, int slot_dim);
+  /// What the rank `offset` further along the axis holds.
+  PieceId from_peer(PieceId id, int32_t axis, int32_t offset);
+  /// Two parts of one term added up; kNone if they are not disjoint parts of one reduction, and
+  /// otherwise alike.
+  PieceId unite(PieceId left, PieceId right);
+
+  /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
+  /// inputs; `key`: the op with its attributes.
+  Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+             std::span<const TypeId> logical, const TypeTable& types);
+
+  /// "edp:S0 ep:P", or, where no layout says it, the rows of the cuts.
+  std::string text(PieceId id, const graph::Mesh& mesh) const;
+
+ private:
+  Moved move_parts(const Piece& piece, AxisMask over, const comm::Move& move, int part_dim,
+                   int slot_dim);
+  bool sum_over(Piece* piece, AxisMask over, Moved* moved);
+  bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
+  bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
+
+  const OpKeys& keys_;
+  std::vector<Piece> pieces_;
+  std::map<Piece, PieceId> index_;
+  std::vector<Space> spaces_;
+  std::map<Space, SpaceId> space_index_;
+  std::map<std::tuple<PieceId, AxisMask, int, int, int, int>, Moved> moves_;
+  std::map<std::tuple<PieceId, int32_t, int32_t>, PieceId> from_peers_;
+  std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
+};
+
+}  // namespace hocket::check

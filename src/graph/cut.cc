@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graph/cut.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/hash.h"
+
+namespace hocket::graph {
+
+namespace {
+
+using Row = std::vector<Run>;
+
+int64_t end(const Run& run) { return run.begin + run.length; }
+
+/// Joins runs that continue one another, and leaves empty ones out.
+Row joined(const Row& row) {
+  Row result;
+  for (const Run& run : row) {
+    if (run.length == 0) continue;
+    if (!result.empty() && end(result.back()) == run.begin) {
+      result.back().length += run.length;
+    } else {
+      result.push_back(run);
+    }
+  }
+  return result;
+}
+
+Row sorted(Row row) {
+  std::sort(row.begin(), row.end(),
+            [](const Run& left, const Run& right) { return left.begin < right.begin; });
+  return row;
+}
+
+bool holds_twice(const Row& row) {
+  const Row ascending = sorted(row);
+  for (size_t i = 1; i < ascending.size(); ++i) {
+    if (end(ascending[i - 1]) > ascending[i].begin) return true;
+  }
+  return false;
+}
+
+Row united(Row row) {
+  Row result;
+  for (const Run& run : sorted(std::move(row))) {
+    if (!result.empty() && run.begin <= end(result.back())) {
+      result.back().length = std::max(end(result.back()), end(run)) - result.back().begin;
+    } else {
+      result.push_back(run);
+    }
+  }
+  return result;
+}
+
+/// Cells [begin, begin + length) of a piece, counted in its local order.
+Row part_of(const Row& row, int64_t begin, int64_t length) {
+  Row result;
+  int64_t at = 0;
+  for (const Run& run : row) {
+    const int64_t from = std::max(begin, at);
+    const int64_t to = std::min(begin + length, at + run.length);
+    if (from < to) {
+      result.push_back({run.begin + from - at, to - from});
+    }
+    at += run.length;
+  }
+  return result;
+}
+
+int64_t total(const Row& row) {
+  int64_t cells = 0;
+  for (const Run& run : row) {
+    cells += run.length;
+  }
+  return cells;
+}
+
+}  // namespace
+
+size_t CutTable::KeyHash::operator()(const Key& key) const {
+  const uint64_t first =
+      static_cast<uint64_t>(key.op) << 32 | static_cast<uint32_t>(key.left.value());
+  return mix64(first * 0x9e3779b97f4a7c15ULL ^ mix64(static_cast<uint64_t>(key.right)));
+}
+
+CutTable::CutTable(const Coords& extents) : extents_(extents) { intern({1, 0, {0, 1}, {{0, 1}}}); }
+
+int64_t CutTable::ranks(AxisMask axes) const {
+  int64_t count = 1;
+  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    if (axes & axis_bit(axis)) {
+      count *= extents_[axis];
+    }
+  }
+  return count;
+}
+
+size_t CutTable::row_index(AxisMask axes, const Coords& coords) const {
+  size_t index = 0;
+  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    if (axes & axis_bit(axis)) {
+      index = index * static_cast<size_t>(extents_[axis]) + static_cast<size_t>(coords[axis]);
+    }
+  }
+  return index;
+}
+
+std::span<const Run> CutTable::at(CutId id, const Coords& coords) const {
+  const Cut& cut = cuts_[id];
+  const size_t row = cut.axes ? row_index(cut.axes, coords) : 0;
+  return std::span(cut.runs).subspan(cut.row[row], cut.row[row + 1] - cut.row[row]);
+}
+
+std::vector<Run> CutTable::scaled(CutId id, const Coords& coords, int64_t cells) const {
+  const int64_t factor = cells / cuts_[id].cells;
+  Row row;
+  for (const Run& run : at(id, coords)) {
+    row.push_back({run.begin * factor, run.length * factor});
+  }
+  return row;
+}
+
+template <class Function>
+CutTable::Rows CutTable::rows_over(AxisMask axes, const Function& row) const {
+  if (static_cast<size_t>(ranks(axes)) > kMaxRows) {
+    fail("cut", "a cut over {} coordinates; expected at most {}", ranks(axes), kMaxRows);
+  }
+  Rows rows;
+  for_each(axes, {}, [&](const Coords& coords) { rows.push_back(row(coords)); });
+  return rows;
+}
+
+std::vector<Run> CutTable::held_along(CutId id, AxisMask over, const Coords& coords) const {
+  Row row;
+  for_each(over, coords, [&](const Coords& member) {
+    const std::span<const Run> part = at(id, member);
+    row.insert(row.end(), part.begin(), part.end());
+  });
+  return row;
+}
+
+CutId CutTable::intern(Cut cut) {
+  uint64_t hash = mix64(static_cast<uint64_t>(cut.cells) * 31 + cut.axes);
+  for (uint32_t begin : cut.row) {
+    hash = mix64(hash ^ begin);
+  }
+  for (const Run& run : cut.runs) {
+    hash = mix64(hash ^ (static_cast<uint64_t>(run.begin) * 0x9e3779b97f4a7c15ULL) ^
+                 static_cast<uint64_t>(run.length));
+  }
+  const auto [first, last] = index_.equal_range(hash);
+  for (auto it = first; it != last; ++it) {
+    if (cuts_[it->second] == cut) return it->second;
+  }
+  const CutId id = cuts_.size();
+  cuts_.push_back(std::move(cut));
+  index_.emplace(hash, id);
+  return id;
+}
+
+CutId CutTable::normal(int64_t cells, AxisMask axes, Rows rows) {
+  // Runs that continue one another are joined, cells are made as large as all bounds allow, and
+  // axes along which all rows are the same are dropped, one after the other.
+  int64_t common = cells;
+  size_t runs = 0;
+  for (Row& row : rows) {
+    row = joined(row);
+    runs += row.size();
+    for (const Run& run : row) {
+      common = std::gcd(common, std::gcd(run.begin, run.length));
+    }
+  }
+  if (runs > kMaxRuns) {
+    fail("cut", "a cut of {} runs; expected at most {}", runs, kMaxRuns);
+  }
+  for (Row& row : rows) {
+    for (Run& run : row) {
+      run.begin /= common;
+      run.length /= common;
+    }
+  }
+  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    if (!(axes & axis_bit(axis))) continue;
+    // Rows are numbered [before][coordinate on the axis][after].
+    const size_t extent = static_cast<size_t>(extents_[axis]);
+    size_t after = 1;
+    for (int32_t inner = axis + 1; inner < kMaxAxes; ++inner) {
+      if (axes & axis_bit(inner)) {
+        after *= static_cast<size_t>(extents_[inner]);
+      }
+    }
+    const auto matters = [&] {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const size_t first = i / (extent * after) * (extent * after) + i % after;
+        if (rows[i] != rows[first]) return true;
+      }
+      return false;
+    };
+    if (extent > 1 && matters()) continue;
+    Rows fewer;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i / after % extent == 0) {
+        fewer.push_back(std::move(rows[i]));
+      }
+    }
+    rows = std::move(fewer);
+    axes &= ~axis_bit(axis);
+  }
+  Cut cut{cells / common, axes, {0}, {}};
+  for (const Row& row : rows) {
+    cut.runs.insert(cut.runs.end(), row.begin(), row.end());
+    cut.row.push_back(static_cast<uint32_t>(cut.runs.size()));
+  }
+  return intern(std::move(cut));
+}
+
+CutId CutTable::make(int64_t cells, AxisMask axes, const Rows& rows) {
+  if (cells < 1) fail("cut", "{} cells; expected at least 1", cells);
+  if (static_cast<int64_t>(rows.size()) != ranks(axes)) {
+    fail("cut", "{} rows; expected one for each of {} coordinates", rows.size(), ranks(axes));
+  }
+  if (rows.size() > kMaxRows) {
+    fail("cut", "{} rows; expected at most {}", rows.size(), kMaxRows);
+  }
+  for (const Row& row : rows) {
+    for (const Run& run : row) {
+      if (run.begin < 0 || run.length < 0 || run.length > cells - run.begin) {
+        fail("cut", "cells [{}, {}); expected cells of [0, {})", run.begin, end(run), cells);
+      }
+    }
+    if (holds_twice(row)) fail("cut", "a row holds a cell twice; expected each once at most");
+  }
+  return normal(cells, axes, rows);
+}
+
+CutId CutTable::split(std::span<const int32_t> axes) {
+  AxisMask mask = 0;
+  for (int32_t axis : axes) {
+    mask |= axis_bit(axis);
+  }
+  return normal(ranks(mask), mask, rows_over(mask, [&](const Coords& coords) {
+                  return Row{{block_number(axes, coords), 1}};
+                }));
+}
+
+int64_t CutTable::block_number(std::span<const int32_t> axes, const Coords& coords) const {
+  int64_t number = 0;
+  for (int32_t axis : axes) {
+    number = number * extents_[axis] + coords[axis];
+  }
+  return number;
+}
+
+bool CutTable::is_split(CutId id, std::vector<int32_t>* axes) const {
+  // In such a split one step along an axis moves the block by as many cells as the axes that count
+  // faster have ranks: the order of the axes can be read from there, and then compared.
+  const Cut& cut = cuts_[id];
+  axes->clear();
+  if (cut.cells != ranks(cut.axes) || cut.runs.size() != cut.row.size() - 1) return false;
+  std::vector<std::pair<int64_t, int32_t>> strides;
+  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    if (!(cut.axes & axis_bit(axis))) continue;
+    Coords next{};
+    next[axis] = 1;
+    const std::span<const Run> runs = at(id, next);
+    if (runs.size() != 1) return false;
+    strides.push_back({-runs[0].begin, axis});
+  }
+  std::sort(strides.begin(), strides.end());
+  for (const auto& [stride, axis] : strides) {
+    axes->push_back(axis);
+  }
+  bool same = true;
+  for_each(cut.axes, {}, [&](const Coords& coords) {
+    const std::span<const Run> runs = at(id, coords);
+    same = same && runs.size() == 1 && runs[0] == Run{block_number(*axes, coords), 1};
+  });
+  return same;
+}
+
+template <class Function>
+CutId CutTable::memoised(Op op, CutId left, int64_t right, const Function& make) {
+  const Key key{op, left, right};
+  if (const auto known = memo_.find(key); known != memo_.end()) return known->second;
+  const CutId made = make();
+  memo_.emplace(key, made.value());
+  return made;
+}
+
+CutId CutTable::set_of(CutId id) {
+  if (is_whole(id)) return id;
+  return memoised(Op::set, id, 0, [&] {
+    const Cut cut = cuts_[id];
+    return normal(cut.cells, cut.axes, rows_over(cut.axes, [&](const Coords& coords) {
+                    return sorted(scaled(id, coords, cut.cells));
+                  }));
+  });
+}
+
+CutId CutTable::concat(CutId left, CutId right) {
+  return memoised(Op::concat, left, right.value(), [&]() -> CutId {
+    const int64_t cells = std::lcm(cuts_[left].cells, cuts_[right].cells);
+    const AxisMask axes = cuts_[left].axes | cuts_[right].axes;
+    bool twice = false;
+    Rows rows = rows_over(axes, [&](const Coords& coords) {
+      Row row = scaled(left, coords, cells);
+      const Row more = scaled(right, coords, cells);
+      row.insert(row.end(), more.begin(), more.end());
+      twice = twice || holds_twice(row);
+      return row;
+    });
+    if (twice) return kNone;
+    return normal(cells, axes, std::move(rows));
+  });
+}
+
+CutId CutTable::gather(CutId id, AxisMask over) {
+  return memoised(Op::gather, id, over, [&]() -> CutId {
+    const Cut cut = cuts_[id];
+    const AxisMask rest = cut.axes & ~over;
+    bool twice = false;
+    Rows rows = rows_over(rest, [&](const Coords& coords) {
+      Row row = held_along(id, over, coords);
+      twice = twice || holds_twice(row);
+      return row;
+    });
+    if (twice) return kNone;
+    return normal(cut.cells, rest, std::move(rows));
+  });
+}
+
+CutId CutTable::block(CutId id, AxisMask over) {
+  return memoised(Op::block, id, over, [&] {
+    const int64_t blocks = ranks(over);
+    const int64_t cells = cuts_[id].cells * blocks;
+    return normal(cells, cuts_[id].axes | over,
+                  rows_over(cuts_[id].axes | over, [&](const Coords& coords) {
+                    const Row row = scaled(id, coords, cells);
+                    const int64_t length = total(row) / blocks;
+                    const int64_t number = static_cast<int64_t>(row_index(over, coords));
+                    return part_of(row, number * length, length);
+                  }));
+  });
+}
+
+CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const int64_t> begins,
+                            int64_t length) {
+  if (size % cuts_[id].cells != 0) return kNone;
+  bool inside = true;
+  const AxisMask all = cuts_[id].axes | axes;
+  Rows rows = rows_over(all, [&](const Coords& coords) {
+    const int64_t begin = begins[row_index(axes, coords)];
+    const Row row = scaled(id, coords, size);
+    inside = inside && begin >= 0 && length >= 0 && begin + length <= total(row);
+    return part_of(row, begin, length);
+  });
+  if (!inside) return kNone;
+  return normal(size, all, std::move(rows));
+}
+
+CutId CutTable::moved(CutId id, int32_t axis, int32_t offset) {
+  if (!(cuts_[id].axes & axis_bit(axis))) return id;
+  const int64_t how = int64_t{offset} * kMaxAxes + axis;
+  return memoised(Op::moved, id, how, [&] {
+    const Cut cut = cuts_[id];
+    return normal(cut.cells, cut.axes, rows_over(cut.axes, [&](const Coords& coords) {
+                    Coords from = coords;
+                    const int32_t extent = extents_[axis];
+                    from[axis] = ((coords[axis] + offset) % extent + extent) % extent;
+                    return scaled(id, from, cut.cells);
+                  }));
+  });
+}
+
+CutId CutTable::intersection(CutId left, CutId right) {
+  if (is_whole(left)) return right;
+  if (is_whole(right) || left == right) return left;
+  return memoised(Op::intersection, left, right.value(), [&] {
+    const int64_t cells = std::lcm(cuts_[left].cells, cuts_[right].cells);
+    const AxisMask axes = cuts_[left].axes | cuts_[right].axes;
+    return normal(cells, axes, rows_over(axes, [&](const Coords& coords) {
+                    Row common;
+                    for (const Run& one : scaled(left, coords, cells)) {
+                      for (const Run& other : scaled(right, coords, cells)) {
+                        const int64_t from = std::max(one.begin, other.begin);
+                        const int64_t to = std::min(end(one), end(other));
+                        if (from < to) {
+                          common.push_back({from, to - from});
+                        }
+                      }
+                    }
+                    return common;
+                  }));
+  });
+}
+
+CutId CutTable::unite(CutId left, CutId right) {
+  if (left == right || is_whole(left)) return left;
+  if (is_whole(right)) return right;
+  return memoised(Op::unite, left, right.value(), [&] {
+    const int64_t cells = std::lcm(cuts_[left].cells, cuts_[right].cells);
+    const AxisMask axes = cuts_[left].axes | cuts_[right].axes;
+    return normal(cells, axes, rows_over(axes, [&](const Coords& coords) {
+                    Row row = scaled(left, coords, cells);
+                    const Row more = scaled(right, coords, cells);
+                    row.insert(row.end(), more.begin(), more.end());
+                    return united(std::move(row));
+                  }));
+  });
+}
+
+CutId CutTable::unite_over(CutId id, AxisMask over) {
+  if (!(cuts_[id].axes & over)) return id;
+  return memoised(Op::unite_over, id, over, [&] {
+    const Cut cut = cuts_[id];
+    const AxisMask rest = cut.axes & ~over;
+    const AxisMask along = cut.axes & over;
+    return normal(cut.cells, rest, rows_over(rest, [&](const Coords& coords) {
+                    return united(held_along(id, along, coords));
+                  }));
+  });
+}
+
+int64_t CutTable::volume(CutId id, const Coords& coords, int64_t cells) const {
+  int64_t held = 0;
+  for (const Run& run : at(id, coords)) {
+    held += run.length;
+  }
+  return held * (cells / cuts_[id].cells);
+}
+
+bool CutTable::apart(CutId id, const Coords& one, const Coords& other) const {
+  for (const Run& mine : at(id, one)) {
+    for (const Run& theirs : at(id, other)) {
+      if (std::max(mine.begin, theirs.begin) < std::min(end(mine), end(theirs))) return false;
+    }
+  }
+  return true;
+}
+
+int64_t CutTable::local_size(CutId id, int64_t size) {
+  const Cut& cut = cuts_[id];
+  if (size % cut.cells != 0) return -1;
+  const CutId cells = memoised(Op::size, id, 0, [&]() -> CutId {
+    int64_t first = -1;
+    for (size_t row = 0; row + 1 < cut.row.size(); ++row) {
+      int64_t held = 0;
+      for (uint32_t run = cut.row[row]; run < cut.row[row + 1]; ++run) {
+        held += cut.runs[run].length;
+      }
+      if (first >= 0 && held != first) return kNone;
+      first = held;
+    }
+    return first;
+  });
+  return cells == kNone ? -1 : int64_t{cells.value()} * (size / cut.cells);
+}
+
+bool CutTable::holds_whole_runs(CutId id, int64_t size, int64_t run) const {
+  const Cut& cut = cuts_[id];
+  if (size % cut.cells != 0) return false;
+  const int64_t cell = size / cut.cells;
+  for (const Run& held : cut.runs) {
+    if (held.begin * cell % run != 0) return false;
+    // The last run of the dim may be shorter.
+    const int64_t until = end(held) * cell;
+    if (until % run != 0 && until != size) return false;
+  }
+  return true;
+}
+
+std::string CutTable::text(CutId id) const {
+  if (is_whole(id)) return "all";
+  const Cut& cut = cuts_[id];
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t row = 0; row + 1 < cut.row.size(); ++row) {
+    if (row > 0) {
+      text += '|';
+    }
+    if (row == kMost) {
+      text += "..";
+      break;
+    }
+    for (uint32_t run = cut.row[row]; run < cut.row[row + 1]; ++run) {
+      text += fmt::format("[{}:{})", cut.runs[run].begin, end(cut.runs[run]));
+    }
+    if (cut.row[row] == cut.row[row + 1]) {
+      text += "{}";
+    }
+  }
+  return text + fmt::format("/{}", cut.cells);
+}
+
+}  // namespace hocket::graph

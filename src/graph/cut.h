@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts: which indices of a dim a buffer holds, and in which order, at each coordinate of a box of
+// ranks. Splits, chunks, rotations, zigzags and ragged bounds are all cuts; they are evaluated and
+// interned, never reasoned about, so that two of them are equal exactly if their ids are.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/id.h"
+#include "graph/layout.h"
+
+namespace hocket::graph {
+
+/// Neighbouring cells, in ascending order.
+struct Run {
+  int64_t begin = 0, length = 0;
+  bool operator==(const Run&) const = default;
+};
+
+using CutId = Id<struct Cut>;
+/// Bit per axis of a mesh.
+using AxisMask = uint32_t;
+/// Coordinates on every axis of a mesh, relative to the box.
+using Coords = std::array<int32_t, kMaxAxes>;
+constexpr AxisMask axis_bit(int32_t axis) { return AxisMask{1} << axis; }
+
+/// A dim seen as `cells` equal cells, and for every coordinate on `axes` (the last axis counts
+/// fastest) the runs of cells that are held, in local order. Coordinates on other axes do not
+/// matter. Normal form, one for every function: no run is empty or continues the one before it, the
+/// cells are as large as possible, and every axis of `axes` makes a difference. No row holds a cell
+/// twice. A *set* is a cut whose rows are in ascending order.
+struct Cut {
+  int64_t cells = 1;
+  AxisMask axes = 0;
+  std::vector<uint32_t> row;  ///< row i is runs[row[i]] .. runs[row[i + 1]]
+  std::vector<Run> runs;
+  bool operator==(const Cut&) const = default;
+};
+
+/// The cuts over one box of coordinates. Results that do not exist are kNone: the caller knows what
+/// to say. Operations are memoised: a program asks few different questions, very often.
+class CutTable {
+ public:
+  /// Ranks of the box along every axis; 1 for axes that the box does not extend along.
+  explicit CutTable(const Coords& extents);
+
+  static constexpr int32_t kWhole = 0;  ///< id of the cut that holds all, in order
+  const Cut& operator[](CutId id) const { return cuts_[id]; }
+  const Coords& extents() const { return extents_; }
+  /// The least set of axes that the cut depends on.
+  AxisMask axes(CutId id) const { return cuts_[id].axes; }
+  bool is_whole(CutId id) const { return id == kWhole; }
+  /// Ranks of the box along the axes of a mask.
+  int64_t ranks(AxisMask axes) const;
+  /// The runs at a coordinate.
+  std::span<const Run> at(CutId id, const Coords& coords) const;
+
+  /// From rows in the order of Cut::row, one for every coordinate on `axes`. Error when a run lies
+  /// outside of [0, cells), when a row holds a cell twice, or when the table would grow beyond
+  /// kMaxRows or kMaxRuns.
+  CutId make(int64_t cells, AxisMask axes, const std::vector<std::vector<Run>>& rows);
+  /// Every rank has one of equal blocks, numbered by its coordinates on the axes, the first axis
+  /// counting slowest.
+  CutId split(std::span<const int32_t> axes);
+  CutId split(std::initializer_list<int32_t> axes) { return split(std::span(axes)); }
+  /// The axes of a split as above, if that is what the cut is.
+  bool is_split(CutId id, std::vector<int32_t>* axes) const;
+
+  /// The cells in ascending order.
+  CutId set_of(CutId id);
+  /// Local pieces one after the other; kNone if a cell would be held twice.
+  CutId concat(CutId left, CutId right);
+  /// At every coordinate the pieces of all ranks along `over`, by their number (the last axis
+  /// counts fastest); kNone if a cell would be held twice.
+  CutId gather(CutId id, AxisMask over);
+  /// At every coordinate the block of the local piece that has the rank's number along `over`.
+  CutId block(CutId id, AxisMask over);
+  /// Local elements [begin, begin + length) of a dim of `size` elements: at every coordinate on
+  /// `axes` the begin of its number. kNone if they are not all there, or `size` has no whole number
+  /// of elements per cell.
+  CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const int64_t> begins,
+                    int64_t length);
+  /// What the rank `offset` further along the axis holds, around its end.
+  CutId moved(CutId id, int32_t axis, int32_t offset);
+
+  // Of sets.
+  CutId intersection(CutId left, CutId right);
+  CutId unite(CutId left, CutId right);
+  /// At every coordinate the union over all ranks along `over`.
+  CutId unite_over(CutId id, AxisMask over);
+  bool empty(CutId id) const { return cuts_[id].runs.empty(); }
+  bool disjoint(CutId left, CutId right) { return empty(intersection(left, right)); }
+  /// The share of the dim that is held at a coordinate, in cells of `cells` (a multiple of the
+  /// cut's own).
+  int64_t volume(CutId id, const Coords& coords, int64_t cells) const;
+
+  /// True if the ranks at two coordinates have no cell of a set in common.
+  bool apart(CutId id, const Coords& one, const Coords& other) const;
+
+  /// Elements held of a dim of `size` elements; -1 if this differs between ranks, or `size` has no
+  /// whole number of elements per cell.
+  int64_t local_size(CutId id, int64_t size);
+  /// True if at every coordinate the piece consists of whole runs of `run` elements, each in order,
+  /// of a dim of `size`.
+  bool holds_whole_runs(CutId id, int64_t size, int64_t run) const;
+
+  /// Visits the coordinates along `axes` (the last axis counts fastest), the others as in `coords`.
+  template <class Visit>
+  void for_each(AxisMask axes, Coords coords, const Visit& visit) const {
+    const int64_t count = ranks(axes);
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t rest = i;
+      for (int32_t axis = kMaxAxes; axis-- > 0;) {
+        if (axes & axis_bit(axis)) {
+          coords[axis] = static_cast<int32_t>(rest % extents_[axis]);
+          rest /= extents_[axis];
+        }
+      }
+      visit(coords);
+    }
+  }
+
+  size_t num_cuts() const { return cuts_.size(); }
+  /// "[2:4)/8", by coordinate where it differs: "[0:1)|[1:2)/2".
+  std::string text(CutId id) const;
+
+  static constexpr size_t kMaxRows = 1 << 16;
+  static constexpr size_t kMaxRuns = 1 << 20;
+
+ private:
+  enum class Op : uint8_t {
+    set,
+    concat,
+    gather,
+    block,
+    moved,
+    intersection,
+    unite,
+    unite_over,
+    size
+  };
+  struct Key {
+    Op op;
+    CutId left;
+    int64_t right;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    size_t operator()(const Key& key) const;
+  };
+  using Rows = std::vector<std::vector<Run>>;
+
+  CutId intern(Cut cut);
+  CutId normal(int64_t cells, AxisMask axes, Rows rows);
+  size_t row_index(AxisMask axes, const Coords& coords) const;
+  /// Rows for every coordinate on `axes`, from a function of the coordinates.
+  template <class Function>
+  Rows rows_over(AxisMask axes, const Function& row) const;
+  /// What the ranks along `over` hold, one after the other.
+  std::vector<Run> held_along(CutId id, AxisMask over, const Coords& coords) const;
+  int64_t block_number(std::span<const int32_t> axes, const Coords& coords) const;
+  template <class Function>
+  CutId memoised(Op op, CutId left, int64_t right, const Function& make);
+  std::vector<Run> scaled(CutId id, const Coords& coords, int64_t cells) const;
+
+  Coords extents_;
+  std::vector<Cut> cuts_;
+  std::unordered_multimap<uint64_t, CutId> index_;
+  std::unordered_map<Key, int64_t, KeyHash> memo_;
+};
+
+}  // namespace hocket::graph

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces against the layout rules of the ops: on one axis, what an op makes of pieces of its inputs
+// is what its signatures say, and nothing else is taken. And movements of pieces, by their results.
+#include "check/pieces.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "comm/ops/comm_op.h"
+#include "ops/op.h"
+
+namespace hocket::check {
+namespace {
+
+using graph::Placement;
+using graph::TensorType;
+
+constexpr int32_t kAxis = 1;
+
+bool is_placed(const Placement& placement) { return !placement.is_replicate(); }
+
+struct Setting {
+  TypeTable types;
+  OpKeys keys;
+  Pieces pieces{graph::Coords{1, 2, 3, 1, 1, 1}, keys};
+
+  /// A piece that lies as a placement says on kAxis; partial: over one letter of an op.
+  PieceId piece(Placement placement, size_t dims, int32_t key) {
+    Piece piece{static_cast<uint8_t>(dims), {}, {}};
+    if (placement.is_split()) {
+      piece.cut[placement.dim()] = pieces.cuts.split({kAxis});
+    }
+    if (placement.is_partial()) {
+      piece.addends = {{pieces.intern_space({key, 'k', -1, kNone}), pieces.cuts.split({kAxis})}};
+    }
+    return pieces.intern(piece);
+  }
+
+  Placement placement(PieceId id) const {
+    const Piece& piece = pieces[id];
+    for (int dim = 0; dim < piece.dims; ++dim) {
+      if (!pieces.cuts.is_whole(piece.cut[dim])) return Placement::split(dim);
+    }
+    return piece.addends.empty() ? Placement::replicate() : Placement::partial();
+  }
+};
+
+TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
+  // All placements of all inputs on one axis, for every op and every rank of its samples.
+  int taken = 0;
+  int refused = 0;
+  for (const ops::Op* op : ops::all()) {
+    if (op->meaning == ops::Meaning::sum || !op->samples)
+      continue;  // sums have a rule of their own
+    for (const ops::Sample& sample : op->samples()) {
+      Setting s;
+      const size_t inputs =
+          sample.num_inputs < 0 ? sample.types.size() : static_cast<size_t>(sample.num_inputs);
+      const std::vector<TensorType> in(sample.types.begin(),
+                                       sample.types.begin() + static_cast<std::ptrdiff_t>(inputs));
+      const std::vector<TensorType> out = op->infer(sample.attrs, in);
+      const int32_t key = s.keys.intern(op->name, sample.attrs);
+      const ops::Letters letters = ops::letters(*op, in, out);
+      std::vector<Placement> placed(inputs, Placement::partial());
+      const auto next = [&] {
+        for (size_t i = 0; i < inputs; ++i) {
+          if (++placed[i].code < static_cast<int>(std::min<size_t>(in[i].dims.size(), 3))) {
+            return true;
+          }
+          placed[i] = Placement::partial();
+        }
+        return false;
+      };
+      do {
+        std::vector<PieceId> pieces;
+        std::vector<TypeId> logical;
+        for (size_t i = 0; i < inputs; ++i) {
+          pieces.push_back(s.piece(placed[i], in[i].dims.size(), key));
+          logical.push_back(s.types.intern(in[i]));
+        }
+        const Taken result = s.pieces.take(key, letters, pieces, logical, s.types);
+        std::vector<Placement> want(out.size());
+        const bool legal = ops::propagate(*op, in, out, placed, want) &&
+                           ops::cut_run(*op, sample.attrs, in, out, placed).empty();
+        // A cut that does not divide is no piece: runs of half a sequence are judged by size.
+        if (result.fault == Taken::Fault::runs) continue;
+        const bool takes = result.fault == Taken::Fault::none;
+        if (takes && !legal) {
+          // Two inputs cut along different letters, or partial: each rank has its part of the
+          // result, which is a piece, but all ranks together do not have all of it.
+          EXPECT_GE(std::count_if(placed.begin(), placed.end(), is_placed), 2)
+              << op->name << " " << sample.name;
+          continue;
+        }
+        ASSERT_EQ(takes, legal) << op->name << " " << sample.name;
+        ++(legal ? taken : refused);
+        for (size_t output = 0; output < out.size() && legal; ++output) {
+          EXPECT_EQ(s.placement(result.out[output]), want[output])
+              << op->name << " " << sample.name;
+        }
+      } while (next());
+    }
+  }
+  EXPECT_GT(taken, 200);
+  EXPECT_GT(refused, 1000);
+}
+
+class Movements : public ::testing::Test {
+ protected:
+  Moved moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {
+    const comm::Op& record = comm::op(comm::find(op));
+    const comm::Movement movement = comm::movement(record, attrs);
+    return s_.pieces.move(piece, over, movement.move, movement.part_dim, movement.slot_dim);
+  }
+  PieceId cut(CutId first, CutId second = 0) { return s_.pieces.intern({2, {first, second}, {}}); }
+  PieceId partial(char letter, CutId set, char other = 0, CutId other_set = 0) {
+    Piece piece{2, {}, {{s_.pieces.intern_space({0, letter, -1, kNone}), set}}};
+    if (other) {
+      piece.addends.push_back({s_.pieces.intern_space({0, other, -1, kNone}), other_set});
+    }
+    return s_.pieces.intern(piece);
+  }
+  graph::CutTable& cuts() { return s_.pieces.cuts; }
+
+  Setting s_;
+  static constexpr AxisMask kTwo = 2, kThree = 4;  // axes of two and three ranks
+};
+
+TEST_F(Movements, GatherPutsPartsSideBySide) {
+  const PieceId rows = cut(cuts().split({1, 2}));
+  EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kThree).piece, cut(cuts().split({1})));
+  EXPECT_EQ(moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo | kThree).piece, cut(0));
+  // The outer axis: blocks that do not lie side by side.
+  const Moved outer = moved("all_gather", {{"dim", int64_t{0}}}, rows, kTwo);
+  EXPECT_EQ(s_.pieces.text(outer.piece, {{{"a", 1}, {"b", 2}, {"c", 3}}}),
+            "dim 0 [0:1)[3:4)|[1:2)[4:5)|[2:3)[5:6)/6 by c");
+  EXPECT_EQ(moved("all_gather", {{"dim", int64_t{1}}}, rows, kTwo).fault, Moved::Fault::not_split);
+  EXPECT_EQ(
+      moved("all_gather", {{"dim", int64_t{0}}}, cut(cuts().split({1}), cuts().split({1, 2})), kTwo)
+          .fault,
+      Moved::Fault::differs);
+}
+
+TEST_F(Movements, SumsNeedDisjointPartsThatFillTheirHull) {
+  const PieceId both = partial('t', cuts().split({1, 2}));
+  EXPECT_EQ(moved("all_reduce", {}, both, kTwo | kThree).piece, cut(0));
+  EXPECT_EQ(moved("all_reduce", {}, both, kThree).piece, partial('t', cuts().split({1})));
+  EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({1})), kThree).fault,
+            Moved::Fault::not_partial);
+  EXPECT_EQ(moved("all_reduce", {}, cut(cuts().split({2})), kThree).fault, Moved::Fault::split);
+  // Two reductions at once, one along each axis.
+  EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({1}), 'k', cuts().split({2})),
+                  kTwo | kThree)
+                .piece,
+            cut(0));
+  // Both along one axis: the ranks hold the diagonal of a square.
+  EXPECT_EQ(moved("all_reduce", {}, partial('t', cuts().split({2}), 'k', cuts().split({2})), kThree)
+                .fault,
+            Moved::Fault::overlap);
+  // Own and neighbour's part: every addend is there twice.
+  const CutId pair = cuts().unite(cuts().split({2}), cuts().moved(cuts().split({2}), 2, 1));
+  EXPECT_EQ(moved("all_reduce", {}, partial('t', pair), kThree).fault, Moved::Fault::overlap);
+}
+
+TEST_F(Movements, ScatterAndExchangeGiveBlocks) {
+  EXPECT_EQ(
+      moved("reduce_scatter", {{"dim", int64_t{1}}}, partial('t', cuts().split({2})), kThree).piece,
+      cut(0, cuts().split({2})));
+  const PieceId rows = cut(0, cuts().split({1, 2}));
+  const graph::Attrs there{{"from", int64_t{1}}, {"to", int64_t{0}}};
+  const graph::Attrs back{{"from", int64_t{0}}, {"to", int64_t{1}}};
+  const Moved by_expert = moved("all_to_all", there, rows, kThree);
+  EXPECT_EQ(by_expert.piece, cut(cuts().split({2}), cuts().split({1})));
+  EXPECT_EQ(moved("all_to_all", back, by_expert.piece, kThree).piece, rows);
+}
+
+TEST_F(Movements, PartsOfOneReductionUnite) {
+  const CutId mine = cuts().split({2});
+  const CutId next = cuts().moved(mine, 2, 1);
+  const PieceId two = s_.pieces.unite(partial('t', mine), partial('t', next));
+  ASSERT_NE(two, PieceId(kNone));
+  EXPECT_EQ(s_.pieces.unite(two, partial('t', cuts().moved(mine, 2, 2))), cut(0));
+  EXPECT_EQ(s_.pieces.unite(two, partial('t', next)), PieceId(kNone)) << "added twice";
+  EXPECT_EQ(s_.pieces.unite(partial('t', mine), partial('k', next)), PieceId(kNone));
+  EXPECT_EQ(s_.pieces.from_peer(partial('t', mine), 2, 1), partial('t', next));
+}
+
+}  // namespace
+}  // namespace hocket::check

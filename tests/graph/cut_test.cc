@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cuts against brute force: a cut is a function from coordinates to a list of element indices, and
+// every operation is done over again on such lists.
+#include "graph/cut.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+
+namespace hocket::graph {
+namespace {
+
+using List = std::vector<int64_t>;
+/// By coordinates: the elements held, in order.
+using Function = std::map<Coords, List>;
+
+constexpr int64_t kSize = 24;  // elements of the dim
+
+class CutsTest : public ::testing::Test {
+ protected:
+  static constexpr Coords kExtents{2, 3, 1, 2, 1, 1};
+
+  CutsTest() : table_(kExtents) {
+    Coords coords{};
+    for (coords[0] = 0; coords[0] < kExtents[0]; ++coords[0]) {
+      for (coords[1] = 0; coords[1] < kExtents[1]; ++coords[1]) {
+        for (coords[3] = 0; coords[3] < kExtents[3]; ++coords[3]) {
+          all_.push_back(coords);
+        }
+      }
+    }
+  }
+
+  /// The elements of a cut.
+  Function of(CutId id) const {
+    Function function;
+    const int64_t cell = kSize / table_[id].cells;
+    for (const Coords& coords : all_) {
+      List list;
+      for (const graph::Run& run : table_.at(id, coords)) {
+        for (int64_t i = run.begin * cell; i < (run.begin + run.length) * cell; ++i) {
+          list.push_back(i);
+        }
+      }
+      function[coords] = list;
+    }
+    return function;
+  }
+
+  /// A random cut, and with it the rows that it was made of; `cells` divides kSize.
+  CutId random_cut(bool ordered) {
+    constexpr int64_t kCells[] = {1, 2, 3, 4, 6, 12};
+    const int64_t cells = kCells[random() % std::size(kCells)];
+    AxisMask axes = 0;
+    for (int32_t axis : {0, 1, 3}) {
+      if (random() % 2) {
+        axes |= axis_bit(axis);
+      }
+    }
+    std::vector<std::vector<graph::Run>> rows(static_cast<size_t>(table_.ranks(axes)));
+    for (auto& row : rows) {
+      List order(static_cast<size_t>(cells));
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), engine_);
+      order.resize(random() % (order.size() + 1));
+      if (ordered) {
+        std::sort(order.begin(), order.end());
+      }
+      for (int64_t cell : order) {
+        row.push_back({cell, 1});
+      }
+    }
+    return table_.make(cells, axes, rows);
+  }
+
+  uint64_t random() { return engine_(); }
+
+  CutTable table_;
+  std::vector<Coords> all_;
+  std::mt19937_64 engine_{7};
+};
+
+bool has_twice(const List& list) {
+  return std::set<int64_t>(list.begin(), list.end()).size() != list.size();
+}
+
+/// Ranks that differ from `coords` along `over` only, the last axis counting fastest.
+std::vector<Coords> members(const std::vector<Coords>& all, const Coords& coords, AxisMask over) {
+  std::vector<Coords> list;
+  for (const Coords& other : all) {
+    bool same = true;
+    for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+      same = same && ((over & axis_bit(axis)) != 0 || other[axis] == coords[axis]);
+    }
+    if (same) {
+      list.push_back(other);
+    }
+  }
+  return list;
+}
+
+TEST_F(CutsTest, EqualFunctionsHaveEqualIdsAndOnlyThese) {
+  std::map<Function, CutId> known;
+  for (int i = 0; i < 3000; ++i) {
+    const CutId id = random_cut(false);
+    const auto [it, fresh] = known.emplace(of(id), id);
+    EXPECT_EQ(it->second, id) << table_.text(id) << " and " << table_.text(it->second);
+  }
+  EXPECT_LT(known.size(), 3000u);
+  EXPECT_LE(known.size(), table_.num_cuts());
+}
+
+TEST_F(CutsTest, OperationsAreThoseOfTheLists) {
+  // Ordered cuts are sets too, so that the operations of sets apply.
+  for (int i = 0; i < 1000; ++i) {
+    const CutId left = random_cut(true);
+    const CutId right = random_cut(true);
+    const Function a = of(left);
+    const Function b = of(right);
+    Function common, either, both;
+    bool twice = false;
+    for (const Coords& coords : all_) {
+      std::set_intersection(a.at(coords).begin(), a.at(coords).end(), b.at(coords).begin(),
+                            b.at(coords).end(), std::back_inserter(common[coords]));
+      std::set_union(a.at(coords).begin(), a.at(coords).end(), b.at(coords).begin(),
+                     b.at(coords).end(), std::back_inserter(either[coords]));
+      both[coords] = a.at(coords);
+      both[coords].insert(both[coords].end(), b.at(coords).begin(), b.at(coords).end());
+      twice = twice || has_twice(both[coords]);
+    }
+    EXPECT_EQ(of(table_.intersection(left, right)), common);
+    EXPECT_EQ(of(table_.unite(left, right)), either);
+    const CutId joined = table_.concat(left, right);
+    EXPECT_EQ(joined == kNone, twice);
+    if (!twice) {
+      EXPECT_EQ(of(joined), both);
+    }
+  }
+}
+
+TEST_F(CutsTest, PiecesOfAGroupAreThoseOfItsMembers) {
+  constexpr AxisMask kOver[] = {1, 2, 8, 3, 9, 11};
+  for (int i = 0; i < 1000; ++i) {
+    const CutId id = random_cut(i % 2 == 0);
+    const AxisMask over = kOver[random() % std::size(kOver)];
+    const Function from = of(id);
+    Function gathered, united, blocks;
+    bool twice = false;
+    bool divides = true;
+    for (const Coords& coords : all_) {
+      const std::vector<Coords> group = members(all_, coords, over);
+      for (const Coords& member : group) {
+        gathered[coords].insert(gathered[coords].end(), from.at(member).begin(),
+                                from.at(member).end());
+      }
+      twice = twice || has_twice(gathered[coords]);
+      const std::set<int64_t> all(gathered[coords].begin(), gathered[coords].end());
+      united[coords].assign(all.begin(), all.end());
+      const List& held = from.at(coords);
+      divides = divides && held.size() % group.size() == 0;
+      const size_t me =
+          static_cast<size_t>(std::find(group.begin(), group.end(), coords) - group.begin());
+      const size_t length = held.size() / group.size();
+      blocks[coords].assign(held.begin() + static_cast<std::ptrdiff_t>(me * length),
+                            held.begin() + static_cast<std::ptrdiff_t>((me + 1) * length));
+    }
+    const CutId whole = table_.gather(id, over);
+    EXPECT_EQ(whole == kNone, twice);
+    if (!twice) {
+      EXPECT_EQ(of(whole), gathered);
+    }
+    EXPECT_EQ(of(table_.unite_over(table_.set_of(id), over)), united);
+    const CutId block = table_.block(id, over);
+    if (divides && kSize % table_[block].cells == 0) {
+      EXPECT_EQ(of(block), blocks);
+    }
+  }
+}
+
+TEST_F(CutsTest, MovedAndRestrictedPieces) {
+  for (int i = 0; i < 1000; ++i) {
+    const CutId id = random_cut(false);
+    const Function from = of(id);
+    const int32_t axis = std::array{0, 1, 3}[random() % 3];
+    const int32_t offset = static_cast<int32_t>(random() % 9) - 4;
+    Function moved;
+    Function part;
+    const int64_t length = static_cast<int64_t>(random() % 5);
+    const AxisMask axes = random() % 2 ? axis_bit(1) : 0;
+    List begins;
+    for (int64_t k = 0; k < table_.ranks(axes); ++k) {
+      begins.push_back(static_cast<int64_t>(random() % 8));
+    }
+    bool inside = true;
+    int64_t local = -1;
+    bool even = true;
+    for (const Coords& coords : all_) {
+      Coords peer = coords;
+      peer[axis] = ((coords[axis] + offset) % kExtents[axis] + kExtents[axis]) % kExtents[axis];
+      moved[coords] = from.at(peer);
+      const int64_t begin = begins[axes ? static_cast<size_t>(coords[1]) : 0];
+      const List& held = from.at(coords);
+      const int64_t size = static_cast<int64_t>(held.size());
+      inside = inside && begin + length <= size;
+      if (inside) {
+        part[coords].assign(held.begin() + begin, held.begin() + begin + length);
+      }
+      even = even && (local < 0 || local == size);
+      local = size;
+    }
+    EXPECT_EQ(of(table_.moved(id, axis, offset)), moved);
+    const CutId restricted = table_.restrict_to(id, kSize, axes, begins, length);
+    EXPECT_EQ(restricted == kNone, !inside);
+    if (inside) {
+      EXPECT_EQ(of(restricted), part);
+    }
+    EXPECT_EQ(table_.local_size(id, kSize), even ? local : -1);
+  }
+}
+
+TEST_F(CutsTest, Splits) {
+  const CutId split = table_.split({3, 1});  // axis 3 outermost
+  EXPECT_EQ(table_.text(split), "[0:1)|[3:4)|[1:2)|[4:5)|[2:3)|[5:6)/6");
+  std::vector<int32_t> axes;
+  ASSERT_TRUE(table_.is_split(split, &axes));
+  EXPECT_EQ(axes, (std::vector<int32_t>{3, 1}));
+  EXPECT_EQ(table_.gather(split, axis_bit(1)), table_.split({3}));
+  EXPECT_EQ(table_.gather(table_.split({3}), axis_bit(3)), CutId(CutTable::kWhole));
+  EXPECT_EQ(table_.block(CutId(CutTable::kWhole), axis_bit(1)), table_.split({1}));
+  EXPECT_FALSE(table_.is_split(table_.moved(split, 1, 1), &axes));
+  EXPECT_EQ(table_.split({2}), CutId(CutTable::kWhole));  // an axis of one rank
+  EXPECT_TRUE(table_.holds_whole_runs(table_.split({1}), 24, 4));
+  EXPECT_FALSE(table_.holds_whole_runs(table_.split({1}), 24, 6));
+}
+
+TEST_F(CutsTest, RefusesWhatIsNoCut) {
+  EXPECT_THROW(table_.make(0, 0, {{}}), Error);
+  EXPECT_THROW(table_.make(4, 0, {{{3, 2}}}), Error);
+  EXPECT_THROW(table_.make(4, 0, {{{1, 2}, {2, 1}}}), Error);
+  EXPECT_THROW(table_.make(4, axis_bit(0), {{{0, 1}}}), Error);
+  EXPECT_THROW(CutTable({1 << 9, 1 << 8, 1, 1, 1, 1}).split({0, 1}), Error);
+}
+
+}  // namespace
+}  // namespace hocket::graph
