@@ -421,14 +421,14 @@ class Cli(unittest.TestCase):
         again = [*PLAN, "--set", "plan.pp_schedule=s.csv"]
         self.assertEqual(text, self.box.good("graph", "configs/quickstart.yaml", *again, "--stage", "schedule"))
         self.box.good("check", "configs/quickstart.yaml", *again)
-        chunks = ["--set", "plan.pp=2", "--set", "plan.pp_chunks=2", "--set", "plan.micro_batch=2"]
+        chunks = ["--set", "plan.pp=1", "--set", "plan.pp_chunks=3", "--set", "plan.micro_batch=2"]
         around = self.box.good("graph", "configs/quickstart.yaml", *chunks, "--set", "plan.pp_schedule=interleaved",
                                "--stage", "schedule")
-        self.assertEqual("0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n", around)
+        self.assertEqual("0F0,1F0,2F0,2B0,0F1,1B0,1F1,0B0,2F1,2B1,1B1,0B1\n", around)
         with open(self.box.path("i.csv"), "w", encoding="utf-8") as f:
             f.write(around)
         good = self.box.good("check", "configs/quickstart.yaml", *chunks, "--set", "plan.pp_schedule=i.csv")
-        self.assertIn("memory of stages 0, 2", good)
+        self.assertIn("memory of stages 0, 1, 2", good)
         self.refused(["check", "configs/quickstart.yaml", *chunks], "1f1b runs one stage per rank", "interleaved")
         with open(self.box.path("s.csv"), "w", encoding="utf-8") as f:
             f.write(text.replace("0F1", "(0F1;0B0)OVERLAP_F_B"))
