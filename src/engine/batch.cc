@@ -29,7 +29,7 @@ void feed_input(const std::string& name, int32_t micro_batch, const void* full,
   const int64_t size = size_of(tensor.type.dtype);
   const auto* from = static_cast<const std::byte*>(full);
   auto* to = static_cast<std::byte*>(executor.input(name, micro_batch));
-  for_each_run(tensor.type, executor.buffer(name, micro_batch).layout, compiled.program.mesh, rank,
+  for_each_run(tensor.type, executor.buffer(name, micro_batch).layout, compiled.program, rank,
                [&](int64_t begin, int64_t count, int64_t local) {
                  std::memcpy(to + local * size, from + begin * size,
                              static_cast<size_t>(count * size));
