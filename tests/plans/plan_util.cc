@@ -149,11 +149,12 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
       }
     }
   }
-  runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);
   engine::Compiled compiled = engine::compile(run);
   if (rewrite) {
     rewrite(compiled.program);
   }
+  // A rewritten program may be of more ranks than the plan.
+  runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), options);
   engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
   engine::Session session(std::move(compiled), ranks);
   for (int s = 0; s < steps; ++s) {
