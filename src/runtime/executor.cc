@@ -40,9 +40,9 @@ struct Prepared {
   std::vector<int32_t> members;
   std::vector<kernels::Begin> begins;
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: without gaps
-  std::vector<Event> waits;                 ///< of tasks in other lanes
-  std::vector<BufferId> dead;               ///< poisoned afterwards (tests)
-  std::vector<kernels::KernelArgs> graves;  ///< their memory
+  std::vector<Event> waits;                   ///< of tasks in other lanes
+  std::vector<BufferId> dead;                 ///< poisoned afterwards (tests)
+  std::vector<kernels::KernelArgs> graves;    ///< their memory
 };
 
 /// Fills the workspace with bytes that are NaN in every floating-point type.
@@ -194,9 +194,8 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
   for (const auto* list : {&task.in, &task.out}) {
     for (BufferId operand : *list) {
       const Buffer& buffer = cls.buffers[operand];
-      prepared.strides.push_back(buffer.kind == BufferKind::view
-                                     ? program::strides_of(cls, buffer)
-                                     : std::vector<int64_t>{});
+      prepared.strides.push_back(buffer.kind == BufferKind::view ? program::strides_of(cls, buffer)
+                                                                 : std::vector<int64_t>{});
       if (prepared.strides.back().empty() || !program::is_communication(kind)) continue;
       fail_run("executor", "{} moves a view with gaps; expected one without, or a copy", name());
     }
