@@ -154,8 +154,13 @@ std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
   const auto unplaced =
       std::count_if(cls.buffers.begin(), cls.buffers.end(),
                     [](const Buffer& buffer) { return buffer.kind == BufferKind::step; });
-  if (unplaced == 0) return "";
-  return fmt::format("has {} step buffers and no memory plan", unplaced);
+  const auto homeless = std::count_if(cls.tasks.begin(), cls.tasks.end(), [&](const Task& task) {
+    return in_range(task.kind, ctx.program.kinds.size()) && ctx.program.kind(task).workspace > 0 &&
+           task.workspace == kNone;
+  });
+  if (unplaced == 0 && homeless == 0) return "";
+  return fmt::format("has {} step buffers, {} tasks with workspaces, and no memory plan", unplaced,
+                     homeless);
 }
 
 std::string buffer_type(const Context&, const RankClass&, const Buffer& buffer) {
@@ -277,11 +282,12 @@ std::string host_contract(const Context& ctx, const RankClass&, const Buffer& bu
 
 /// True if output o may lie in the buffer of input i.
 bool may_share(const KindInfo& info, size_t i, size_t o) {
-  return info.shares[o] == static_cast<int16_t>(i);
+  const int16_t input = static_cast<int16_t>(i);
+  return info.shares[o] == input || info.overwrites[o] == input;
 }
 /// A collective may also write elsewhere, where the partial value is still read.
 bool must_share(const KindInfo& info, size_t i, size_t o) {
-  return may_share(info, i, o) && !info.comm;
+  return info.shares[o] == static_cast<int16_t>(i) && !info.comm;
 }
 
 std::string operand_types(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {

@@ -450,7 +450,7 @@ void Values::finish() {
       } else {
         kept[tensor] = 1;
       }
-      const Value value = at(cls, BufferId(i));
+      const Value value = left_in(cls, BufferId(i));
       if (value.expr == kUnknown) continue;
       const int32_t id = static_cast<int32_t>(i);
       const ExprId want =
