@@ -202,7 +202,8 @@ void Values::meet(std::span<const TaskRef> tasks) {
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
   const GroupInfo& group_info = ctx_.groups[first.group];
-  if (!info.comm->list) {
+  const graph::Monoid monoid = comm::monoid_of(ctx_.program.kind(first).attrs);
+  if (!info.comm->list || monoid != graph::Monoid::sum) {
     ctx_.report("stages-reduce-only", ProblemClass::value, tasks[0], {},
                 fmt::format("{} runs over pipeline stages", ctx_.name(tasks[0])),
                 fmt::format("use {}, or messages, between stages", comm::summing().name));
