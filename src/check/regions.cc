@@ -28,7 +28,7 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
 
 int64_t Values::begin_at(ClassId cls, const program::Begin& begin, const Coords& at) const {
   // Coordinates along which the class does not extend are those of all its ranks.
-  std::vector<int32_t> coords = ctx_.program.mesh.coords(ctx_.program.ranks_of(cls).front());
+  std::vector<int32_t> coords = coords_[cls];
   for (size_t axis = 0; axis < coords.size(); ++axis) {
     if (pieces_.cuts.extents()[axis] > 1) {
       coords[axis] = at[axis];
@@ -88,6 +88,9 @@ Value Values::read(TaskRef ref, BufferId buffer) {
   if (!base) return values_[ref.cls][buffer];
   std::string why;
   const Value value = read_region(*base, bases_[ref.cls].region[buffer], &why);
+  if (why.empty() && value.expr >= 0 && !fits(value, ctx_.buffer_type[ref.cls][buffer])) {
+    why = "it holds a value of another shape";
+  }
   if (why.empty()) return value;
   report_untiled(
       ref, buffer, ctx_.global(ref.cls, ref.task),

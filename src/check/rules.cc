@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "check/pieces.h"
 
 namespace hocket::check {
 
@@ -19,8 +20,9 @@ namespace {
 // A predicate below gives "" where its rule holds, else what is wrong. The rules that each belongs
 // to stand in the tables at the end of this file, with what they hold and how to mend a fault.
 
-/// Positive dims, and a size that no sum of a few overflows.
+/// Positive dims, no more than pieces have, and a size that no sum of a few overflows.
 bool sane(const graph::TensorType& type) {
+  if (type.dims.size() > kMaxDims) return false;
   double bytes = 8.0 * std::max(type.top_k, 1);
   for (int64_t dim : type.dims) {
     if (dim <= 0) return false;
@@ -206,6 +208,9 @@ std::string view_base(const Context&, const RankClass& cls, const Buffer& buffer
 }
 
 std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
+  // Along a dim the view has as many indices as its type says there, and is as large as its base
+  // in all others; a flat one has as many elements as its type. From where it begins on any rank of
+  // the class, all of that must lie in the base.
   if (buffer.kind != BufferKind::view) return "";
   const graph::TensorType& base = cls.buffers[buffer.base].type;
   int64_t size = base.numel();
@@ -475,7 +480,7 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
        "use an op of src/ops/ops.inc or a communication op", known_op},
-      {"types-sane", "dimensions are positive, and sizes are of this world",
+      {"types-sane", "there are at most six dimensions, all positive, and sizes are of this world",
        "correct the types of the kind", types_sane},
       {"types-follow",
        "output types are those that the op's rule infers from the local input types",

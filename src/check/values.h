@@ -144,6 +144,7 @@ class Values {
   Pieces pieces_;
   std::vector<std::vector<Value>> values_;          ///< by class and buffer
   std::vector<Bases> bases_;                        ///< by class
+  std::vector<std::vector<int32_t>> coords_;        ///< by class: of its first rank
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1

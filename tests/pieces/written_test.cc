@@ -62,6 +62,15 @@ struct Attention {
   }
 };
 
+/// Each goes to the next rank of the ring; what came from the one before takes its place.
+void pass_on(Written& w, std::initializer_list<BufferId*> buffers) {
+  for (BufferId* buffer : buffers) {
+    const BufferId next = w.step(w.type(*buffer));
+    w.shift("cp", 1, *buffer, next);
+    *buffer = next;
+  }
+}
+
 /// Keys and values go around; every rank has its queries meet each part in turn. `rounds`: hops
 /// that are made, fewer where no sequence reaches further.
 Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward) {
@@ -81,11 +90,7 @@ Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward
   const BufferId more_o = w.step(w.type(q)), more_lse = w.step(f64({part, kHeads}));
   for (int32_t hop = 0; hop < rounds; ++hop) {
     if (hop > 0) {
-      const BufferId next_k = w.step(w.type(q)), next_v = w.step(w.type(q));
-      w.shift("cp", 1, k, next_k);
-      w.shift("cp", 1, v, next_v);
-      k = next_k;
-      v = next_v;
+      pass_on(w, {&k, &v});
     }
     const Written::Begins begins{{'t', mine}, {'s', from(hop)}};
     if (hop == 0) {
@@ -122,11 +127,7 @@ Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward
     dk = next_dk;
     dv = next_dv;
     if (last) break;
-    const BufferId next_k = w.step(w.type(q)), next_v = w.step(w.type(q));
-    w.shift("cp", 1, k, next_k);
-    w.shift("cp", 1, v, next_v);
-    k = next_k;
-    v = next_v;
+    pass_on(w, {&k, &v});
   }
   return w;
 }
@@ -201,11 +202,7 @@ Written zigzag_attention(int32_t ranks) {
   const Choice late = [](const At&) { return 1; };
   for (int32_t hop = 0; hop < ranks; ++hop) {
     if (hop > 0) {
-      const BufferId next_k = w.step(w.type(q)), next_v = w.step(w.type(q));
-      w.shift("cp", 1, k, next_k);
-      w.shift("cp", 1, v, next_v);
-      k = next_k;
-      v = next_v;
+      pass_on(w, {&k, &v});
     }
     if (hop == 0) {
       meet(hop, early, early, true);
