@@ -67,6 +67,8 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
 
 void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved,
                          const comm::Movement& movement) {
+  // The rule and the fix depend on what the op does with parts: exchange rows, put parts side by
+  // side, scatter their sum or keep it.
   const std::string axis = moved.axis < 0 ? "its group" : ctx_.axis_name(ref.cls, moved.axis);
   const bool slot = movement.move.placed == comm::Move::Placed::slot;
   if (info.comm->needs_sizes) {

@@ -329,12 +329,10 @@ void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRe
   const graph::Monoid monoid =
       info.rules->meaning == Meaning::merge_max ? graph::Monoid::max : graph::Monoid::softmax;
   const auto refuse_parts = [&](size_t input) {
+    const Value other{exprs_[input + half], ins_[input + half]};
     refuse("merge-parts", ref, reader.in[input],
-           fmt::format("it can't be merged with {} of layout {}: {}",
-                       describe(exprs_[(input + half) % reader.in.size()]),
-                       piece_text({exprs_[(input + half) % reader.in.size()],
-                                   ins_[(input + half) % reader.in.size()]}),
-                       "not disjoint parts of one reduction"),
+           fmt::format("it and {} of layout {} are not disjoint parts of one reduction",
+                       describe(other.expr), piece_text(other)),
            "merge parts of one result, each once");
     lose_outputs(cls, reader);
   };
@@ -416,25 +414,10 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
   set(cls, end, 0, *sum_of(parts), nullptr, ref);
 }
 
-/// Whether a value lies as its buffer declares; where it declares a partial one, the parts of its
-/// ranks must add up to all of it.
+/// Whether a value lies as its buffer declares. What the host reads is whole: host-contract.
 bool Values::is_as_declared(const Value& value, const program::Buffer& buffer) {
-  if (value.piece == kAnyPiece && value.expr == kZero) return true;
-  AxisMask partial = 0;
-  for (size_t axis = 0; axis < ctx_.mesh.axes.size(); ++axis) {
-    if (buffer.layout[static_cast<int>(axis)].is_partial() && pieces_.cuts.extents()[axis] > 1) {
-      partial |= graph::axis_bit(static_cast<int32_t>(axis));
-    }
-  }
-  std::vector<Value> parts = parts_of(value);
-  for (Value& part : parts) {
-    const Moved moved =
-        pieces_.move(part.piece, partial, {comm::summing().move, 0, 0, graph::Monoid::sum});
-    if (moved.fault != Moved::Fault::none) return false;
-    part.piece = moved.piece;
-  }
-  const std::optional<Value> all = sum_of(parts);
-  return all && all->piece == pieces_.of(buffer.layout, buffer.type.dims.size());
+  if (value.expr == kZero) return true;
+  return value.piece == pieces_.of(buffer.layout, buffer.type.dims.size());
 }
 
 void Values::finish() {

@@ -78,6 +78,9 @@ class Values {
   Value at(ClassId cls, BufferId buffer);
   /// The same for a task, of which that is reported.
   Value read(TaskRef ref, BufferId buffer);
+  /// The same after the last task.
+  Value left_in(ClassId cls, BufferId buffer);
+  void report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text);
   void put(ClassId cls, BufferId buffer, const Value& value);
   void write_region(Base* base, CutId region, const Value& value);
   Value read_region(const Base& base, CutId region, std::string* why);
