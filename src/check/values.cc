@@ -440,7 +440,7 @@ void Values::finish() {
       }
       const bool each = buffer.kind == BufferKind::output && buffer.micro_batch >= 0;
       kept[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, buffer.layout});
-      const Value value = at(cls, BufferId(i));
+      const Value value = left_in(cls, BufferId(i));
       if (value.expr == kUnknown) continue;
       const int32_t id = static_cast<int32_t>(i);
       const ExprId want =
