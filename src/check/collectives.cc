@@ -19,11 +19,11 @@ bool Values::local_index(ExprId expr) const {
   return term.b == ref_.keys[ref_.terms.app(term.a).key].rules->routing.row_of;
 }
 
-/// The axes of a group.
-AxisMask Values::axes_of(const GroupInfo& group) {
+/// The axes of the group of a task.
+AxisMask Values::axes_of(const Task& task) const {
   AxisMask axes = 0;
-  for (int32_t axis : group.axes) {
-    axes |= graph::axis_bit(axis);
+  for (int32_t axis : ctx_.groups[task.group].axes) {
+    axes |= graph::axis_bit(ctx_.first_axis[ctx_.program.groups[task.group].role] + axis);
   }
   return axes;
 }
@@ -42,7 +42,10 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
     if (part.piece == kAnyPiece) {
       part.piece = pieces_.whole(ctx_.program.kind(ctx_.task(ref)).in[operand].dims.size());
     }
-    const Moved moved = pieces_.move(part.piece, over, movement);
+    const TypeId logical = ref_.terms[part.expr].type;
+    const graph::TensorType& type =
+        logical < 0 ? ctx_.program.kind(ctx_.task(ref)).in[operand] : ctx_.types[logical];
+    const Moved moved = pieces_.move(part.piece, over, movement, type);
     if (moved.fault != Moved::Fault::none) {
       refuse_move(ref, info, buffer, moved, movement);
       return false;
@@ -69,7 +72,7 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
                          const comm::Movement& movement) {
   // The rule and the fix depend on what the op does with parts: exchange rows, put parts side by
   // side, scatter their sum or keep it.
-  const std::string axis = moved.axis < 0 ? "its group" : ctx_.axis_name(ref.cls, moved.axis);
+  const std::string axis = moved.axis < 0 ? "its group" : ctx_.mesh.axes[moved.axis].name;
   const bool slot = movement.move.placed == comm::Move::Placed::slot;
   if (info.comm->needs_sizes) {
     refuse("exchange-layout", ref, buffer,
@@ -102,7 +105,7 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
     refuse(
         "reduce-replicated", ref, buffer,
         fmt::format("it is not partial over {}: the sum would be {} times the value", axis,
-                    ctx_.program.mesh_of(ref.cls).axes[moved.axis].size),
+                    ctx_.mesh.axes[moved.axis].size),
         fmt::format("remove the {}, or take this axis out of its group", info.comm->name).c_str());
   }
 }
@@ -146,7 +149,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   // the counts before they were moved, which says whose rows they count. An op that needs sizes
   // moves rows, which only those of the same routing describe.
   const GroupInfo& group_info = ctx_.groups[member.group];
-  const AxisMask over = axes_of(group_info);
+  const AxisMask over = axes_of(member);
   const TaskRef ref{cls, task};
   if (!ctx_.program.groups[member.group].members.empty()) {
     refuse("classes-reduce-only", ref, -1, "its group leaves out ranks along an axis",
@@ -176,7 +179,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     return lose_outputs(cls, member);
   }
   // A group of one rank changes nothing, but its sizes still belong to one routing.
-  const int32_t axis = group_info.axes.empty() ? -1 : group_info.axes[0];
+  const int32_t axis = group_info.axes.empty() ? -1 : ctx_.axis_of(cls, group_info.axes[0]);
   const Value before = inputs[0];
   Value value = before;
   if (info.comm->makes_sizes) {
@@ -254,6 +257,7 @@ void Values::put_back(ClassId cls, const Held& held) {
 void Values::meet(std::span<const std::vector<TaskRef>> instances) {
   // The ranks of a class may meet different classes: what its task makes must then be the same in
   // every sort of instance. Each starts from what was there before.
+  if (is_transfer(ctx_.kind(ctx_.task(instances[0][0])))) return transfer(instances[0]);
   if (instances.size() == 1) return meet(std::span<const TaskRef>(instances[0]));
   std::map<TaskRef, Held> before;
   std::map<TaskRef, std::vector<Value>> after;
@@ -350,11 +354,11 @@ void Values::meet(std::span<const TaskRef> tasks) {
       single = single && count == 1;
       for (BufferId input : ctx_.task(ref).in) {
         const Value value = at(ref.cls, input);
-        single = single && (value.expr < 0 || !depends_on(value, axis));
+        single = single && (value.expr < 0 || !depends_on(value, ctx_.axis_of(ref.cls, axis)));
       }
     }
     if (whole) {
-      within |= graph::axis_bit(axis);
+      within |= graph::axis_bit(ctx_.axis_of(tasks[0].cls, axis));
     }
     apart = apart && (whole || single);
   }

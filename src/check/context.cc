@@ -111,16 +111,10 @@ GroupInfo group_info(const Program& program, const program::Group& group) {
 graph::Mesh all_meshes(const Program& program) {
   graph::Mesh all;
   for (const program::Role& role : program.roles) {
-    for (size_t axis = 0; axis < role.mesh.axes.size(); ++axis) {
-      const graph::Axis& of_role = role.mesh.axes[axis];
-      if (axis == all.axes.size()) {
-        all.axes.push_back(of_role);
-        continue;
-      }
-      graph::Axis& here = all.axes[axis];
-      here.size = std::max(here.size, of_role.size);
-      if (here.name != of_role.name) {
-        here.name = fmt::format("axis{}", axis);
+    for (const graph::Axis& axis : role.mesh.axes) {
+      all.axes.push_back(axis);
+      if (program.roles.size() > 1) {
+        all.axes.back().name = fmt::format("{}.{}", role.name, axis.name);
       }
     }
   }
@@ -166,6 +160,11 @@ Context::Context(const Program& checked, const CheckOptions& check_options, Type
       keys(op_keys),
       problems(found),
       mesh(all_meshes(checked)) {
+  int32_t axes = 0;
+  for (const program::Role& role : program.roles) {
+    first_axis.push_back(axes);
+    axes += static_cast<int32_t>(role.mesh.axes.size());
+  }
   planned = has_offsets(program);
   for (const program::Kind& kind : program.kinds) {
     kinds.push_back(kind_info(kind, types, keys));
@@ -177,6 +176,16 @@ void Context::place() {
   // the check keeps per task are flat vectors. A lane is the subsequence of a class's tasks in it.
   for (const program::Group& group : program.groups) {
     groups.push_back(group_info(program, group));
+  }
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    graph::CoordBox& box = boxes.emplace_back();
+    box.count.fill(1);
+    for (size_t axis = 0; axis < program.mesh_of(cls).axes.size(); ++axis) {
+      const program::Interval on = program.span(cls, static_cast<int32_t>(axis));
+      const size_t place = static_cast<size_t>(axis_of(cls, static_cast<int32_t>(axis)));
+      box.begin[place] = on.begin;
+      box.count[place] = on.count;
+    }
   }
   size_t total = 0;
   for (const RankClass& cls : program.classes) {

@@ -14,6 +14,7 @@
 #include "check/check.h"
 #include "check/reference.h"
 #include "check/terms.h"
+#include "graph/cut.h"
 #include "program/views.h"
 
 namespace hocket::check {
@@ -43,8 +44,12 @@ struct KindInfo {
 inline bool is_local(const KindInfo& info) {
   return !info.comm && info.op_class != OpClass::unknown;
 }
+/// Between two roles.
+inline bool is_transfer(const KindInfo& info) {
+  return info.comm && info.comm->role == comm::Role::between;
+}
 inline bool is_collective(const KindInfo& info) {
-  return info.comm && info.comm->role == comm::Role::collective;
+  return is_transfer(info) || (info.comm && info.comm->role == comm::Role::collective);
 }
 inline bool is_message(const KindInfo& info) { return info.comm && !is_collective(info); }
 inline bool is_receive(const KindInfo& info) {
@@ -52,7 +57,7 @@ inline bool is_receive(const KindInfo& info) {
 }
 
 struct GroupInfo {
-  std::vector<int32_t> axes;  ///< of more than one rank
+  std::vector<int32_t> axes;  ///< of the role's mesh, those of more than one rank
   int64_t ranks = 1;          ///< that meet in an instance
   /// Program::meetings: the classes that meet in each sort of instance.
   std::vector<std::vector<ClassId>> meetings;
@@ -83,10 +88,10 @@ struct Context {
   TypeTable& types;
   OpKeys& keys;
   Problems& problems;
-  /// The meshes of all roles, one over the other: an axis has the size of the largest. Pieces are
-  /// functions of its coordinates. (Roles of different sizes do not prove anything yet: what they
-  /// hold does not fit the largest.)
+  /// The axes of all roles, one role after the other: what ranks of a role hold depends on the axes
+  /// of that role. With several roles an axis is called "role.axis".
   graph::Mesh mesh;
+  std::vector<int32_t> first_axis;  ///< by role
   std::vector<KindInfo> kinds;
   bool planned = false;  ///< step buffers have offsets
 
@@ -115,10 +120,11 @@ struct Context {
   /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
   std::string buffer_name(ClassId cls, BufferId buffer) const;
   std::string ranks_text(ClassId cls) const;
-  /// Of the mesh of the class.
-  const std::string& axis_name(ClassId cls, int32_t axis) const {
-    return program.mesh_of(cls).axes[axis].name;
+  /// Where an axis of the mesh of a class stands in `mesh`.
+  int32_t axis_of(ClassId cls, int32_t axis) const {
+    return first_axis[program.classes[cls].role] + axis;
   }
+  std::vector<graph::CoordBox> boxes;  ///< by class: its ranks, on the axes of `mesh`
   /// True if in one layout the ranks of these classes have all parts of a tensor.
   bool covers(const std::vector<Holder>& holders) const;
   /// First tasks that read or write the buffer (a scan: for messages only).

@@ -16,7 +16,6 @@ namespace {
 using graph::axis_bit;
 using graph::Coords;
 using graph::CutTable;
-using graph::kMaxAxes;
 
 constexpr int32_t lowest(AxisMask axes) { return axes ? std::countr_zero(axes) : -1; }
 
@@ -76,17 +75,18 @@ SpaceId Pieces::intern_space(const Space& space) {
   return known->second;
 }
 
-PieceId Pieces::of(const graph::Layout& layout, size_t dims) {
-  Piece piece{static_cast<uint8_t>(dims), {}, {}};
-  for (size_t dim = 0; dim < dims; ++dim) {
+PieceId Pieces::of(const graph::Layout& layout, const graph::TensorType& logical,
+                   int32_t first_axis) {
+  Piece piece{static_cast<uint8_t>(logical.dims.size()), {}, {}};
+  for (size_t dim = 0; dim < logical.dims.size(); ++dim) {
     std::vector<int32_t> axes;
-    for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
       if (layout[axis] == graph::Placement::split(static_cast<int>(dim)) &&
-          cuts.extents()[axis] > 1) {
-        axes.push_back(axis);
+          cuts.extents()[first_axis + axis] > 1) {
+        axes.push_back(first_axis + axis);
       }
     }
-    piece.cut[dim] = cuts.split(axes);
+    piece.cut[dim] = cuts.split(axes, logical.dims[dim]);
   }
   return intern(std::move(piece));
 }
@@ -107,31 +107,52 @@ AxisMask Pieces::cut_axes(PieceId id) const {
   return axes;
 }
 
-TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types) {
-  const auto [known, fresh] = local_types_.try_emplace({id, logical}, kNone);
-  if (!fresh) return known->second;
+TypeId Pieces::cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box) {
   graph::TensorType type = types[logical];
   if (type.dims.size() != pieces_[id].dims) return kNone;
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
-    type.dims[dim] = cuts.local_size(pieces_[id].cut[dim], type.dims[dim]);
+    const CutId cut = pieces_[id].cut[dim];
+    type.dims[dim] =
+        box ? cuts.local_size(cut, type.dims[dim], *box) : cuts.local_size(cut, type.dims[dim]);
     if (type.dims[dim] < 0) return kNone;
   }
-  known->second = types.intern(type);
-  return known->second;
+  return types.intern(type);
 }
 
-Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement) {
-  const comm::Move& move = movement.move;
-  const auto [known, fresh] =
-      moves_.try_emplace({id, over, static_cast<int>(move.part), static_cast<int>(move.placed),
-                          movement.part_dim, movement.slot_dim, static_cast<int>(movement.monoid)});
+TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types) {
+  const auto [known, fresh] = local_types_.try_emplace({id, logical}, kNone);
   if (fresh) {
-    known->second = move_parts(Piece(pieces_[id]), over, movement);
+    known->second = cut_type(id, logical, types, nullptr);
   }
   return known->second;
 }
 
-Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement) {
+TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types,
+                          const graph::CoordBox& box) {
+  if (const TypeId all = local_type(id, logical, types); all != kNone) return all;
+  const auto [known, fresh] = box_types_.try_emplace({id, logical, box.begin, box.count}, kNone);
+  if (fresh) {
+    known->second = cut_type(id, logical, types, &box);
+  }
+  return known->second;
+}
+
+Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
+                   const graph::TensorType& logical) {
+  const comm::Move& move = movement.move;
+  const bool block = move.part == comm::Move::Part::block;
+  const auto [known, fresh] =
+      moves_.try_emplace({id, over, static_cast<int>(move.part), static_cast<int>(move.placed),
+                          movement.part_dim, movement.slot_dim, static_cast<int>(movement.monoid),
+                          block ? logical.dims[static_cast<size_t>(movement.part_dim)] : 0});
+  if (fresh) {
+    known->second = move_parts(Piece(pieces_[id]), over, movement, logical);
+  }
+  return known->second;
+}
+
+Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
+                         const graph::TensorType& logical) {
   // First all parts are put together, then each rank takes its block of that, if it takes one. What
   // is put together must be alike on all ranks but for what tells the parts apart: the cut of the
   // dim along which they are placed side by side, or the sets of addends.
@@ -168,7 +189,8 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   }
   if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
   if (move.part == comm::Move::Part::block && over) {
-    result.cut[part_dim] = cuts.block(result.cut[part_dim], over);
+    result.cut[part_dim] =
+        cuts.block(result.cut[part_dim], over, logical.dims[static_cast<size_t>(part_dim)]);
   }
   moved.piece = intern(std::move(result));
   return moved;
@@ -416,14 +438,17 @@ PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, 
   return intern(std::move(joined));
 }
 
-std::string Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins) const {
+std::string Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+                              const graph::CoordBox& box) const {
   std::string text;
-  cuts.for_each(cuts.axes(cut), {}, [&](const Coords& at) {
+  const AxisMask axes = cuts.axes(cut) | begins.axes;
+  cuts.for_each(axes, box.begin, [&](const Coords& at) {
+    if (!box.contains(at, axes)) return;
     const std::vector<graph::Run> runs = cuts.part_at(cut, at, size, 0, -1);
     if (!text.empty() || runs.empty()) return;
     if (runs.size() > 1) {
       text = fmt::format("its piece along {} is no single run", letter);
-    } else if (const int64_t begin = begins(letter, at); begin != runs[0].begin) {
+    } else if (const int64_t begin = begins.at(letter, at); begin != runs[0].begin) {
       text = fmt::format("its piece along {} begins at {}; the task says {}", letter, runs[0].begin,
                          begin);
     }
@@ -432,7 +457,8 @@ std::string Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins
 }
 
 Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                   std::span<const TypeId> logical, const TypeTable& types, const Begins& begins) {
+                   std::span<const TypeId> logical, const TypeTable& types, const Begins& begins,
+                   const graph::CoordBox& box) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
   // index by index along it or contracts it; where the op goes by position, the cut is one run and
   // the task must say where it begins. An output has the cuts of its letters, and is an unfinished
@@ -479,7 +505,7 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
     const CutId cut = cut_of[place(*letter)];
     const int64_t size = size_of[place(*letter)];
     if (cut == kNone || size % cuts[cut].cells != 0) continue;
-    taken.text = misplaced(cut, *letter, size, begins);
+    taken.text = misplaced(cut, *letter, size, begins, box);
     if (!taken.text.empty()) return refused(Taken::Fault::begin, cuts.axes(cut));
   }
   std::vector<Addends> lifted;
@@ -536,23 +562,27 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
 }
 
 bool Pieces::layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const {
-  graph::Layout layout;
+  // As graph::to_string writes a layout; the axes may be those of several roles.
+  std::map<int32_t, std::string> places;
   std::vector<int32_t> axes;
-  const auto place = [&](CutId cut, graph::Placement placement) {
+  const auto place = [&](CutId cut, const std::string& placement) {
     if (!cuts.is_split(cut, &axes) || !std::is_sorted(axes.begin(), axes.end())) return false;
-    for (int32_t axis : axes) {
-      if (!layout[axis].is_replicate() && layout[axis] != placement) return false;
-      layout[axis] = placement;
-    }
-    return true;
+    return std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
+      return places.emplace(axis, placement).first->second == placement;
+    });
   };
   for (int dim = 0; dim < piece.dims; ++dim) {
-    if (!place(piece.cut[dim], graph::Placement::split(dim))) return false;
+    if (!place(piece.cut[dim], fmt::format("S{}", dim))) return false;
   }
   for (const Addends& part : piece.addends) {
-    if (!place(part.set, graph::Placement::partial())) return false;
+    if (!place(part.set, "P")) return false;
   }
-  *text = graph::to_string(layout, mesh);
+  for (const auto& [axis, placement] : places) {
+    *text += fmt::format("{}{}:{}", text->empty() ? "" : " ", mesh.axes[axis].name, placement);
+  }
+  if (places.empty()) {
+    *text = "B";
+  }
   return true;
 }
 
@@ -563,10 +593,8 @@ std::string Pieces::text(PieceId id, const graph::Mesh& mesh) const {
   if (layout_text(piece, mesh, &text)) return text;
   const auto add = [&](const std::string& what, CutId cut) {
     std::string over;
-    for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
-      if (cuts.axes(cut) & axis_bit(axis)) {
-        over += (over.empty() ? " by " : ",") + mesh.axes[axis].name;
-      }
+    for (AxisMask left = cuts.axes(cut); left; left &= left - 1) {
+      over += (over.empty() ? " by " : ",") + mesh.axes[lowest(left)].name;
     }
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", what, cuts.text(cut), over);
   };

@@ -104,17 +104,22 @@ class Pieces {
   const Piece& operator[](PieceId id) const { return pieces_[id]; }
   /// All of a tensor with this number of dims.
   PieceId whole(size_t dims) { return intern({static_cast<uint8_t>(dims), {}, {}}); }
-  /// What a layout says of a tensor; axes over which it is partial are for the caller.
-  PieceId of(const graph::Layout& layout, size_t dims);
+  /// What a layout on axes from `first_axis` on says of a tensor; axes over which it is partial are
+  /// for the caller.
+  PieceId of(const graph::Layout& layout, const graph::TensorType& logical, int32_t first_axis);
   /// Axes that an unfinished reduction runs along.
   AxisMask partial_axes(PieceId id) const;
   /// Axes that a dim is cut along.
   AxisMask cut_axes(PieceId id) const;
   /// Local type of a piece of a tensor; kNone if ranks differ, or cells do not divide.
   TypeId local_type(PieceId id, TypeId logical, TypeTable& types);
+  /// The same for the ranks in a box.
+  TypeId local_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox& box);
 
-  /// What ranks hold after each took its part of what all ranks along `over` had.
-  Moved move(PieceId id, AxisMask over, const comm::Movement& movement);
+  /// What ranks hold after each took its part of what all ranks along `over` had, of a tensor of
+  /// this type.
+  Moved move(PieceId id, AxisMask over, const comm::Movement& movement,
+             const graph::TensorType& logical);
   /// What the rank `offset` further along the axis holds.
   PieceId from_peer(PieceId id, int32_t axis, int32_t offset);
   /// Two parts of one term put together, which are parts of one reduction of this monoid and
@@ -144,10 +149,18 @@ class Pieces {
 
   /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
   /// inputs; `key`: the op with its attributes; `begins`: where the task says that its piece of a
-  /// letter begins.
-  using Begins = std::function<int64_t(char letter, const graph::Coords&)>;
+  /// letter begins, on the ranks in `box`.
+  struct Begins {
+    std::function<int64_t(char letter, const graph::Coords&)> at;
+    AxisMask axes = 0;  ///< on which it depends
+  };
+  /// What is wrong with a task that says where its piece of a letter, a dim of `size`, begins on
+  /// the ranks in a box; "" if nothing is.
+  std::string misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+                        const graph::CoordBox& box) const;
   Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-             std::span<const TypeId> logical, const TypeTable& types, const Begins& begins);
+             std::span<const TypeId> logical, const TypeTable& types, const Begins& begins,
+             const graph::CoordBox& box);
 
   /// "edp:S0 ep:P", or, where no layout says it, the rows of the cuts.
   std::string text(PieceId id, const graph::Mesh& mesh) const;
@@ -156,11 +169,12 @@ class Pieces {
   int32_t intern_support(decltype(ops::Support::of) needs);
   /// Of the addends of a space, those that the cuts of a piece need.
   CutId needed(SpaceId space, const Piece& piece);
-  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement);
+  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
+                   const graph::TensorType& logical);
   bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
-  std::string misplaced(CutId cut, char letter, int64_t size, const Begins& begins) const;
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
+  TypeId cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box);
 
   const OpKeys& keys_;
   std::vector<Piece> pieces_;
@@ -168,9 +182,11 @@ class Pieces {
   std::vector<Space> spaces_;
   std::vector<decltype(ops::Support::of)> support_;
   std::map<Space, SpaceId> space_index_;
-  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int>, Moved> moves_;
+  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t>, Moved> moves_;
   std::map<std::tuple<PieceId, int32_t, int32_t>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
+  /// Of those that differ between ranks, by box too.
+  std::map<std::tuple<PieceId, TypeId, graph::Coords, graph::Coords>, TypeId> box_types_;
   std::map<std::pair<SpaceId, CutId>, CutId> needed_;
 };
 

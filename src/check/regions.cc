@@ -28,13 +28,9 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
 
 int64_t Values::begin_at(program::RoleId role, const program::Begin& begin,
                          const Coords& at) const {
-  // Of the coordinates of all roles, those that this one has: pieces of its ranks say nothing about
-  // the others.
   const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
-  std::vector<int32_t> coords(mesh.axes.size());
-  for (size_t axis = 0; axis < coords.size(); ++axis) {
-    coords[axis] = std::min(at[axis], mesh.axes[axis].size - 1);
-  }
+  const auto first = at.begin() + ctx_.first_axis[role];
+  const std::vector<int32_t> coords(first, first + std::ssize(mesh.axes));
   const int32_t rank = ctx_.program.first_rank(role) + mesh.rank(coords);
   return ctx_.program.begin_at(begin.begin, begin.by, rank);
 }
@@ -57,8 +53,9 @@ void Values::find_regions(ClassId cls) {
     AxisMask axes = 0;
     if (view.by != program::kNone) {
       for (int32_t axis : ctx_.program.tables[view.by].axes) {
-        if (pieces_.cuts.extents()[axis] > 1) {
-          axes |= graph::axis_bit(axis);
+        const int32_t place = ctx_.axis_of(cls, axis);
+        if (pieces_.cuts.extents()[place] > 1) {
+          axes |= graph::axis_bit(place);
         }
       }
     }
@@ -90,7 +87,7 @@ Value Values::read(TaskRef ref, BufferId buffer) {
   if (!base) return values_[ref.cls][buffer];
   std::string why;
   const Value value = read_region(*base, bases_[ref.cls].region[buffer], &why);
-  if (why.empty() && value.expr >= 0 && !fits(value, ctx_.buffer_type[ref.cls][buffer])) {
+  if (why.empty() && value.expr >= 0 && !fits(value, ctx_.buffer_type[ref.cls][buffer], ref.cls)) {
     why = "it holds a value of another shape";
   }
   if (why.empty()) return value;

@@ -102,6 +102,14 @@ std::string group_axes(const Context& ctx, const program::Group& group, size_t) 
   if (!in_range(group.role, ctx.program.roles.size())) {
     return fmt::format("role {} does not exist", group.role);
   }
+  if (group.with != kNone) {
+    if (!in_range(group.with, ctx.program.roles.size())) {
+      return fmt::format("role {} does not exist", group.with);
+    }
+    if (group.with <= group.role) return "is of two roles, but not the earlier one with the later";
+    if (group.axes.empty() && group.along == kNone && group.members.empty()) return "";
+    return "is of all ranks of two roles, but has axes or members";
+  }
   const auto& axes = ctx.program.roles[group.role].mesh.axes;
   for (size_t i = 0; i < group.axes.size(); ++i) {
     if (!in_range(group.axes[i], axes.size())) {
@@ -335,8 +343,13 @@ std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const 
   if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
   if (!wants) return "";
   const program::Group& group = ctx.program.groups[task.group];
-  if (group.role != ctx.program.classes[cls].role) {
+  const program::RoleId role = ctx.program.classes[cls].role;
+  if (role != group.role && role != group.with) {
     return fmt::format("is in class {}, whose role is not that of its group", cls);
+  }
+  if (is_transfer(ctx.kind(task)) != (group.with != kNone)) {
+    return group.with == kNone ? "goes between roles, but its group is of one"
+                               : "runs inside a role, but its group is of two";
   }
   if (group.members.empty()) return "";
   // Every rank of the class must be a member.
@@ -361,17 +374,43 @@ std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const
   return "";
 }
 
-std::string collective_types_follow(const Context& ctx, ClassId, const RankClass&,
+/// The numbers that ranks of the class have among the members of the task's group: of an exchange
+/// of experts that do not divide; of other ops any number stands for all.
+std::vector<int64_t> numbers_in_group(const Context& ctx, ClassId cls, const Task& task) {
+  const Kind& kind = ctx.program.kind(task);
+  const KindInfo& info = ctx.kind(task);
+  std::vector<int64_t> numbers{0};
+  if (!info.comm->makes_sizes && !info.comm->needs_sizes) return numbers;
+  const graph::Dims& counted = kind.in.back().dims;
+  if (counted.empty() || counted.back() % ctx.groups[task.group].ranks == 0) return numbers;
+  for (const int32_t axis : ctx.groups[task.group].axes) {
+    const program::Interval on = ctx.program.span(cls, axis);
+    std::vector<int64_t> next;
+    for (const int64_t number : numbers) {
+      for (int32_t at = on.begin; at < on.end(); ++at) {
+        next.push_back(number * ctx.program.mesh_of(cls).axes[axis].size + at);
+      }
+    }
+    numbers = std::move(next);
+  }
+  return numbers;
+}
+
+std::string collective_types_follow(const Context& ctx, ClassId cls, const RankClass&,
                                     const Task& task) {
   const KindInfo& info = ctx.kind(task);
   if (!is_collective(info)) return "";
   const Kind& kind = ctx.program.kind(task);
+  if (is_transfer(info)) return "";  // what is taken follows from what is given: collective-differs
   const int64_t ranks = ctx.groups[task.group].ranks;
   try {
-    const auto out = comm::infer(*info.comm, kind.attrs, kind.in, ranks);
-    if (out == kind.out) return "";
-    return fmt::format("among {} ranks makes {} of {}; its kind says {}", ranks, types_text(out),
-                       types_text(kind.in), types_text(kind.out));
+    for (const int64_t me : numbers_in_group(ctx, cls, task)) {
+      const auto out = comm::infer(*info.comm, kind.attrs, kind.in, ranks, me);
+      if (out == kind.out) continue;
+      return fmt::format("among {} ranks makes {} of {}; its kind says {}", ranks, types_text(out),
+                         types_text(kind.in), types_text(kind.out));
+    }
+    return "";
   } catch (const Error& error) {
     return fmt::format("does not fit its operands: {}", error.what());
   }
@@ -561,7 +600,8 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "kernels run in compute, collectives and sends in intra or inter, receives in "
        "the _rx lane",
        "put the task in the lane of its resource", lane_fits},
-      {"group-fits", "a collective has a group, nothing else has one",
+      {"group-fits",
+       "a collective has a group of its role, a transfer one of two, nothing else has one",
        "give collectives the group of the axes they reduce or exchange over", group_fits},
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
        "set peer_axis and peer to an offset of at least one and less than the size of the axis",
@@ -625,6 +665,8 @@ const std::vector<RuleInfo>& derived_rules() {
       {"reduce-overlap", "what is reduced consists of disjoint parts, which fill what they make"},
       {"reduce-split", "what is reduced over an axis is not split on it"},
       {"gather-layout", "what is gathered is split along that dim, and else alike"},
+      {"transfer-layout", "what is transferred is finished, and lies where its task says"},
+      {"transfer-covers", "the ranks that give have all that those that take need"},
       {"scatter-layout", "what is reduce-scattered is partial over all axes of the group"},
       {"exchange-axis", "tokens are exchanged over one axis"},
       {"exchange-counts", "sizes are exchanged from a rank's own counts of a routing"},

@@ -142,6 +142,7 @@ bool check_mesh(Context& ctx) {
   const Program& program = ctx.program;
   double ranks = 0;
   size_t axes = 0;
+  size_t all_axes = 0;
   for (const program::Role& role : program.roles) {
     double of_role = 1;
     for (const graph::Axis& axis : role.mesh.axes) {
@@ -149,14 +150,15 @@ bool check_mesh(Context& ctx) {
     }
     ranks += of_role;
     axes = std::max(axes, role.mesh.axes.size());
+    all_axes += role.mesh.axes.size();
   }
-  if (!program.roles.empty() && axes <= graph::kMaxAxes && ranks <= 1 << 24 &&
-      program.num_micro_batches >= 1) {
+  if (!program.roles.empty() && axes <= graph::kMaxAxes && all_axes <= graph::kMaxCutAxes &&
+      ranks <= 1 << 24 && program.num_micro_batches >= 1) {
     return true;
   }
   refuse(ctx, kIdsRule.name, {}, {}, "the mesh of a role",
          "has too many axes, an empty one, or too many ranks, or there is no micro-batch",
-         "give every role at most 6 axes of at least one rank");
+         "give every role at most 6 axes of at least one rank, and all together at most 32");
   return false;
 }
 

@@ -211,6 +211,21 @@ void Sweep::match_collectives() {
   }
 }
 
+/// In a transfer all ranks of one role give, and all of the other take.
+void Sweep::check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting) {
+  const auto gives = [&](TaskRef ref) { return !ctx_.task(ref).in.empty(); };
+  const auto role = [&](TaskRef ref) { return ctx_.program.classes[ref.cls].role; };
+  for (const TaskRef& ref : refs) {
+    if ((gives(ref) == gives(refs[0])) == (role(ref) == role(refs[0]))) continue;
+    meeting->complete = false;
+    ctx_.report("collective-differs", ProblemClass::order, ref, {refs[0]},
+                fmt::format("{} and {} are one transfer, in which both {}", ctx_.name(refs[0]),
+                            ctx_.name(ref), gives(ref) ? "give" : "take"),
+                "let the ranks of one role give and those of the other take");
+    return;
+  }
+}
+
 Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
                               const std::vector<std::vector<ClassId>>& sorts, size_t k,
                               const ByClass& by_class) {
@@ -242,7 +257,9 @@ Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
     return meeting;
   }
   for (const TaskRef& ref : refs) {
-    if (ctx_.task(ref).kind != ctx_.task(refs[0]).kind) {
+    const bool same = ctx_.task(ref).kind == ctx_.task(refs[0]).kind;
+    if (!same && !program::may_meet(ctx_.program.kind(ctx_.task(ref)),
+                                    ctx_.program.kind(ctx_.task(refs[0])))) {
       meeting.complete = false;
       ctx_.report("collective-differs", ProblemClass::order, ref, {refs[0]},
                   fmt::format("{} and {} are number {} of their group, but differ in op, "
@@ -251,6 +268,9 @@ Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
                   "run the collectives of a group in the same order on every member");
       break;
     }
+  }
+  if (meeting.complete && is_transfer(ctx_.kind(ctx_.task(refs[0])))) {
+    check_sides(refs, &meeting);
   }
   for (const std::vector<ClassId>& sort : sorts) {
     std::vector<int32_t>& instance = meeting.instances.emplace_back();

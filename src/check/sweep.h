@@ -48,6 +48,7 @@ class Sweep {
   Matching::Meeting meet(const std::vector<ClassId>& classes,
                          const std::vector<std::vector<ClassId>>& sorts, size_t k,
                          const ByClass& by_class);
+  void check_sides(const std::vector<TaskRef>& refs, Matching::Meeting* meeting);
   const std::vector<ClassId>& peers(ClassId cls, int32_t axis, int32_t offset);
   int32_t lane_index(int32_t global) const;
 

@@ -12,7 +12,7 @@ namespace hocket::check {
 
 namespace {
 
-/// Pieces are functions of all coordinates of a mesh; a class holds them at those of its box.
+/// Pieces are functions of all coordinates of the meshes; a class holds them at those of its box.
 graph::Coords extents_of(const Context& ctx) {
   graph::Coords extents;
   extents.fill(1);
@@ -41,7 +41,6 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       const program::Buffer& buffer = cls.buffers[i];
       if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
       Value& value = values[i];
-      value.piece = pieces_.of(buffer.layout, buffer.type.dims.size());
       const int32_t id = static_cast<int32_t>(i);
       const int32_t tensor = reference.find(buffer.name);
       const auto* info = tensor < 0 ? nullptr : &reference.graph().tensor(tensor);
@@ -63,7 +62,9 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
       const TypeId logical = tensor < 0 ? -1 : reference.type_of[tensor];
       if (!wrong) {
-        if (pieces_.local_type(value.piece, logical, ctx.types) != ctx.buffer_type[c][i]) {
+        value.piece = pieces_.of(buffer.layout, ctx.types[logical], ctx.axis_of(class_id, 0));
+        if (pieces_.local_type(value.piece, logical, ctx.types, ctx.boxes[c]) !=
+            ctx.buffer_type[c][i]) {
           wrong = "is not the local part of the logical tensor under its layout";
         }
       }
@@ -121,12 +122,15 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
   ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix);
 }
 
-/// True if the value has the local type `local` on every rank.
-bool Values::fits(const Value& value, TypeId local) {
+bool Values::fits(const Value& value, TypeId local, ClassId cls, bool* uniform) {
   for (const Value& part : parts_of(value)) {
     const TypeId logical = ref_.terms[part.expr].type;
     if (logical < 0 || part.piece == kAnyPiece) continue;
-    if (pieces_.local_type(part.piece, logical, ctx_.types) != local) return false;
+    if (pieces_.local_type(part.piece, logical, ctx_.types) == local) continue;
+    if (uniform) {
+      *uniform = false;
+    }
+    if (pieces_.local_type(part.piece, logical, ctx_.types, ctx_.boxes[cls]) != local) return false;
   }
   return true;
 }
@@ -139,7 +143,8 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
   const KindInfo& info = ctx_.kind(task);
   const TypeId logical = ref_.terms[made.expr].type;
   if (!memo || memo->fitting[output] != logical) {
-    if (!fits(made, info.out[output])) {
+    bool uniform = true;
+    if (!fits(made, info.out[output], cls, &uniform)) {
       ctx_.report(
           "local-size", ProblemClass::value, ref, {},
           fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
@@ -150,7 +155,7 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
       lose(cls, task.out[output]);
       return;
     }
-    if (memo) {
+    if (memo && uniform) {
       memo->fitting[output] = logical;
     }
   }
@@ -196,7 +201,8 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
   const CutId experts = pieces_[piece].cut[0];
   const int64_t cells = pieces_.cuts[experts].cells;
   const double share =
-      static_cast<double>(pieces_.cuts.local_size(experts, cells)) / static_cast<double>(cells);
+      static_cast<double>(pieces_.cuts.local_size(experts, cells, ctx_.boxes[cls])) /
+      static_cast<double>(cells);
   const int64_t row_bytes = buffer.type.row_size() * graph::size_of(buffer.type.dtype);
   const double even =
       static_cast<double>(buffer.type.dims[1] * buffer.type.top_k * row_bytes) * share;
@@ -211,31 +217,47 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
                          : "expect at least the rows of even routing, and some more");
 }
 
+Pieces::Begins Values::begins_of(ClassId cls, const Task& task) const {
+  const program::RoleId role = ctx_.program.classes[cls].role;
+  Pieces::Begins begins;
+  begins.at = [this, role, &task](char letter, const graph::Coords& at) {
+    for (const program::Begin& begin : task.begins) {
+      if (begin.letter == letter) return begin_at(role, begin, at);
+    }
+    return int64_t{0};
+  };
+  for (const program::Begin& begin : task.begins) {
+    if (begin.by == program::kNone) continue;
+    for (int32_t axis : ctx_.program.tables[begin.by].axes) {
+      begins.axes |= graph::axis_bit(ctx_.axis_of(cls, axis));
+    }
+  }
+  return begins;
+}
+
 /// What the task's op makes of the pieces in `ins_`. Kinds meet few different pieces in a program,
 /// so a list per kind is searched.
 Values::Signature& Values::signature(ClassId cls, const Task& task, const KindInfo& info) {
+  const ClassId asked = *info.rules->layout.positional ? cls : ClassId(program::kNone);
   auto& list = signatures_[task.kind];
   for (Signature& signature : list) {
     if (signature.in == ins_ && signature.in_types == in_types_ &&
-        signature.begins == task.begins) {
+        signature.begins == task.begins && signature.cls == asked) {
       return signature;
     }
   }
   Signature signature;
+  signature.cls = asked;
   signature.in = ins_;
   signature.in_types = in_types_;
   signature.begins = task.begins;
-  const auto begins = [&](char letter, const graph::Coords& at) {
-    for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return begin_at(ctx_.program.classes[cls].role, begin, at);
-    }
-    return int64_t{0};
-  };
+  const Pieces::Begins begins = begins_of(cls, task);
   const program::Kind& kind = ctx_.program.kind(task);
   signature.fitting.assign(kind.out.size(), -1);
   try {
     const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
-    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, ctx_.types, begins);
+    signature.taken =
+        pieces_.take(info.key, letters, ins_, in_types_, ctx_.types, begins, ctx_.boxes[cls]);
   } catch (const Error&) {
     signature.taken.fault = Taken::Fault::cut;  // no rule for operands of these ranks
   }
@@ -401,7 +423,7 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
   std::vector<Value> parts = parts_of(value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) continue;
-    const PieceId moved = pieces_.from_peer(part.piece, end.peer_axis, end.peer);
+    const PieceId moved = pieces_.from_peer(part.piece, ctx_.axis_of(cls, end.peer_axis), end.peer);
     if (moved != part.piece && local_index(part.expr)) {
       ctx_.report("message-rows", ProblemClass::value, ref, {},
                   fmt::format("{} receives {}, which only means something on the rank that made it",
@@ -415,9 +437,10 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
 }
 
 /// Whether a value lies as its buffer declares. What the host reads is whole: host-contract.
-bool Values::is_as_declared(const Value& value, const program::Buffer& buffer) {
+bool Values::is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer) {
   if (value.expr == kZero) return true;
-  return value.piece == pieces_.of(buffer.layout, buffer.type.dims.size());
+  const TypeId logical = ref_.terms[value.expr].type;
+  return value.piece == pieces_.of(buffer.layout, ctx_.types[logical], ctx_.axis_of(cls, 0));
 }
 
 void Values::finish() {
@@ -458,7 +481,7 @@ void Values::finish() {
         explain_final(cls, id, want, terms_in(value));
         continue;
       }
-      if (is_as_declared(value, buffer)) continue;
+      if (is_as_declared(value, cls, buffer)) continue;
       const int32_t writer = hazards_.writer(cls, id);
       const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
       ctx_.report("final-layout", ProblemClass::value, at, {},

@@ -48,8 +48,9 @@ class Values {
     std::vector<PieceId> in;
     std::vector<TypeId> in_types;  ///< logical
     std::vector<program::Begin> begins;
+    ClassId cls = program::kNone;  ///< whose begins they are; kNone: none are asked for
     Taken taken;
-    std::vector<TypeId> fitting;  ///< by output: logical type last found to fit, -1
+    std::vector<TypeId> fitting;  ///< by output: logical type last found to fit on any rank, -1
   };
 
   // Buffers and views (regions.cc).
@@ -90,7 +91,10 @@ class Values {
   void check_expected(ClassId cls, const Task& task, size_t output, PieceId piece, TaskRef ref);
   void lose_outputs(ClassId cls, const Task& task);
   Signature& signature(ClassId cls, const Task& task, const KindInfo& info);
-  bool fits(const Value& value, TypeId local);
+  /// What the begins of a task say on ranks of the class.
+  Pieces::Begins begins_of(ClassId cls, const Task& task) const;
+  /// True if the value has the local type on all ranks of the class; `uniform`, if given: of any.
+  bool fits(const Value& value, TypeId local, ClassId cls, bool* uniform = nullptr);
 
   // Sums (sums.cc).
   /// The sum of two values: of two terms in one piece, of two parts of one reduction, or a sum that
@@ -108,7 +112,7 @@ class Values {
   void merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
   void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
   void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
-  bool is_as_declared(const Value& value, const program::Buffer& buffer);
+  bool is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer);
   void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
@@ -119,8 +123,12 @@ class Values {
   bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
                  const Value& sizes);
   bool local_index(ExprId expr) const;
-  static AxisMask axes_of(const GroupInfo& group);
+  AxisMask axes_of(const Task& task) const;
   void meet(std::span<const TaskRef> tasks);
+  // Transfers (transfers.cc).
+  void transfer(std::span<const TaskRef> tasks);
+  bool gives_as_said(TaskRef ref, const Value& value);
+  PieceId taken_piece(std::span<const TaskRef> takers, const graph::TensorType& logical);
   /// What is in the operands of a task, to be put back.
   struct Held {
     std::vector<std::pair<BufferId, Value>> values;

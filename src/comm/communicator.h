@@ -19,6 +19,7 @@ struct Call {
   const program::Kind* kind = nullptr;
   std::span<void*const> in, out;  ///< one pointer per operand of the kind
   std::span<const int32_t> members;
+  std::span<const Copy> copies = {};  ///< of a transfer: what this rank takes
   program::Lane lane = program::Lane::intra;
   int32_t peer = -1;
   int32_t tag = -1;

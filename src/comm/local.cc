@@ -149,13 +149,12 @@ void LocalWorld::Impl::Rank::run(const Call& call) {
   barrier(m, call);
   for (size_t i = 0; i < call.members.size(); ++i) {
     const Kind* other = m.kinds[i];
-    if (other != call.kind && (other->op != call.kind->op || other->attrs != call.kind->attrs ||
-                               other->in != call.kind->in || other->out != call.kind->out)) {
+    if (other != call.kind && !program::may_meet(*other, *call.kind)) {
       fail_run("comm", "rank {} came with {} to a meeting where rank {} came with {}",
                call.members[i], describe(*other), rank_, describe(*call.kind));
     }
   }
-  const Together all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands};
+  const Together all{&call.kind->attrs, call.kind->in, call.kind->out, m.operands, call.copies};
   for (int phase = 0; phase < op.phases; ++phase) {
     op.run(all, me, phase);
     barrier(m, call);

@@ -20,7 +20,8 @@ void SoloCommunicator::run(const Call& call) {
   const program::Kind& kind = *call.kind;
   const Op& op = comm::op(kind.communication);
   if (op.role == Role::send) return;
-  if (op.role == Role::receive) {
+  if (op.role == Role::between && call.out.empty()) return;
+  if (op.role == Role::receive || op.role == Role::between) {
     std::memset(call.out[0], 0, static_cast<size_t>(kind.out[0].bytes()));
     return;
   }

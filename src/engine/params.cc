@@ -18,12 +18,10 @@ void for_each_run(const TensorType& full, const Layout& layout, const program::P
   const Mesh& mesh = program.roles[program.role_of(rank)].mesh;
   const std::vector<int32_t> coords = program.coords(rank);
   const size_t n = full.dims.size();
-  std::vector<int64_t> begin(n, 0), count = full.dims;
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    if (!layout.on[axis].is_split()) continue;
-    const size_t d = static_cast<size_t>(layout.on[axis].dim());
-    count[d] /= mesh.axes[axis].size;
-    begin[d] += count[d] * coords[axis];
+  std::vector<int64_t> begin, count;
+  for (const graph::Run& mine : graph::local_runs(full, layout, mesh, coords)) {
+    begin.push_back(mine.begin);
+    count.push_back(mine.length);
   }
   // The trailing dims that are whole form one contiguous run together with the dim before them.
   size_t first = n;

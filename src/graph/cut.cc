@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "base/error.h"
@@ -86,6 +87,15 @@ bool holds_twice(const std::vector<std::vector<Run>>& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return holds_twice(row); });
 }
 
+bool CoordBox::contains(const Coords& coords, AxisMask axes) const {
+  for (AxisMask left = axes; left; left &= left - 1) {
+    const int axis = std::countr_zero(left);
+    const int32_t at = coords[axis] - begin[axis];
+    if (at < 0 || at >= count[axis]) return false;
+  }
+  return true;
+}
+
 size_t CutTable::KeyHash::operator()(const Key& key) const {
   const uint64_t first =
       static_cast<uint64_t>(key.op) << 32 | static_cast<uint32_t>(key.left.value());
@@ -96,20 +106,17 @@ CutTable::CutTable(const Coords& extents) : extents_(extents) { intern({1, 0, {0
 
 int64_t CutTable::ranks(AxisMask axes) const {
   int64_t count = 1;
-  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
-    if (axes & axis_bit(axis)) {
-      count *= extents_[axis];
-    }
+  for (AxisMask left = axes; left; left &= left - 1) {
+    count *= extents_[std::countr_zero(left)];
   }
   return count;
 }
 
 size_t CutTable::row_index(AxisMask axes, const Coords& coords) const {
   size_t index = 0;
-  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
-    if (axes & axis_bit(axis)) {
-      index = index * static_cast<size_t>(extents_[axis]) + static_cast<size_t>(coords[axis]);
-    }
+  for (AxisMask left = axes; left; left &= left - 1) {
+    const int axis = std::countr_zero(left);
+    index = index * static_cast<size_t>(extents_[axis]) + static_cast<size_t>(coords[axis]);
   }
   return index;
 }
@@ -188,15 +195,13 @@ CutId CutTable::normal(int64_t cells, AxisMask axes, Rows rows) {
       run.length /= common;
     }
   }
-  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
-    if (!(axes & axis_bit(axis))) continue;
+  for (AxisMask left = axes; left; left &= left - 1) {
+    const int32_t axis = std::countr_zero(left);
     // Rows are numbered [before][coordinate on the axis][after].
     const size_t extent = static_cast<size_t>(extents_[axis]);
     size_t after = 1;
-    for (int32_t inner = axis + 1; inner < kMaxAxes; ++inner) {
-      if (axes & axis_bit(inner)) {
-        after *= static_cast<size_t>(extents_[inner]);
-      }
+    for (AxisMask faster = left & (left - 1); faster; faster &= faster - 1) {
+      after *= static_cast<size_t>(extents_[std::countr_zero(faster)]);
     }
     const auto matters = [&] {
       for (size_t i = 0; i < rows.size(); ++i) {
@@ -252,6 +257,18 @@ CutId CutTable::split(std::span<const int32_t> axes) {
                 }));
 }
 
+CutId CutTable::split(std::span<const int32_t> axes, int64_t size) {
+  AxisMask mask = 0;
+  for (int32_t axis : axes) {
+    mask |= axis_bit(axis);
+  }
+  const int64_t parts = ranks(mask);
+  if (size % parts == 0) return split(axes);
+  return normal(size, mask, rows_over(mask, [&](const Coords& coords) {
+                  return Row{share(size, parts, block_number(axes, coords))};
+                }));
+}
+
 int64_t CutTable::block_number(std::span<const int32_t> axes, const Coords& coords) const {
   int64_t number = 0;
   for (int32_t axis : axes) {
@@ -267,8 +284,8 @@ bool CutTable::is_split(CutId id, std::vector<int32_t>* axes) const {
   axes->clear();
   if (cut.cells != ranks(cut.axes) || cut.runs.size() != cut.row.size() - 1) return false;
   std::vector<std::pair<int64_t, int32_t>> strides;
-  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
-    if (!(cut.axes & axis_bit(axis))) continue;
+  for (AxisMask left = cut.axes; left; left &= left - 1) {
+    const int32_t axis = std::countr_zero(left);
     Coords next{};
     next[axis] = 1;
     const std::span<const Run> runs = at(id, next);
@@ -352,6 +369,20 @@ CutId CutTable::block(CutId id, AxisMask over) {
   });
 }
 
+CutId CutTable::block(CutId id, AxisMask over, int64_t size) {
+  const int64_t blocks = ranks(over);
+  if (size % cuts_[id].cells != 0) return block(id, over);
+  bool even = true;
+  Rows rows = rows_over(cuts_[id].axes | over, [&](const Coords& coords) {
+    const Row row = scaled(id, coords, size);
+    const int64_t held = total(row);
+    even = even && held % blocks == 0;
+    const Run mine = share(held, blocks, static_cast<int64_t>(row_index(over, coords)));
+    return part_of(row, mine.begin, mine.length);
+  });
+  return even ? block(id, over) : normal(size, cuts_[id].axes | over, std::move(rows));
+}
+
 CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const int64_t> begins,
                             int64_t length) {
   std::vector<Run> ranges;
@@ -377,7 +408,7 @@ CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<con
 
 CutId CutTable::moved(CutId id, int32_t axis, int32_t offset) {
   if (!(cuts_[id].axes & axis_bit(axis))) return id;
-  const int64_t how = int64_t{offset} * kMaxAxes + axis;
+  const int64_t how = int64_t{offset} * kMaxCutAxes + axis;
   return memoised(Op::moved, id, how, [&] {
     const Cut cut = cuts_[id];
     return normal(cut.cells, cut.axes, rows_over(cut.axes, [&](const Coords& coords) {
@@ -477,6 +508,20 @@ int64_t CutTable::local_size(CutId id, int64_t size) {
     return first;
   });
   return cells == kNone ? -1 : int64_t{cells.value()} * (size / cut.cells);
+}
+
+int64_t CutTable::local_size(CutId id, int64_t size, const CoordBox& box) const {
+  const Cut& cut = cuts_[id];
+  if (size % cut.cells != 0) return -1;
+  int64_t first = -1;
+  bool same = true;
+  for_each(cut.axes, {}, [&](const Coords& coords) {
+    if (!box.contains(coords, cut.axes)) return;
+    const int64_t held = volume(id, coords, size);
+    same = same && (first < 0 || held == first);
+    first = held;
+  });
+  return same ? first : -1;
 }
 
 std::string CutTable::text(CutId id) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -16,17 +17,18 @@
 
 namespace hocket::graph {
 
-/// Neighbouring cells, in ascending order.
-struct Run {
-  int64_t begin = 0, length = 0;
-  bool operator==(const Run&) const = default;
-};
-
 using CutId = Id<struct Cut>;
-/// Bit per axis of a mesh.
+/// Bit per axis of the meshes of all roles, which are numbered one role after the other.
 using AxisMask = uint32_t;
-/// Coordinates on every axis of a mesh, relative to the box.
-using Coords = std::array<int32_t, kMaxAxes>;
+inline constexpr int kMaxCutAxes = 32;
+/// Coordinates on all of these axes.
+using Coords = std::array<int32_t, kMaxCutAxes>;
+/// Coordinates [begin, begin + count) on every axis.
+struct CoordBox {
+  Coords begin{}, count{};
+  /// Of the axes of a mask.
+  bool contains(const Coords& coords, AxisMask axes) const;
+};
 constexpr AxisMask axis_bit(int32_t axis) { return AxisMask{1} << axis; }
 
 /// A dim seen as `cells` equal cells, and for every coordinate on `axes` (the last axis counts
@@ -73,6 +75,8 @@ class CutTable {
   /// counting slowest.
   CutId split(std::span<const int32_t> axes);
   CutId split(std::initializer_list<int32_t> axes) { return split(std::span(axes)); }
+  /// The same of a dim of `size` elements, as evenly as they divide (graph::share).
+  CutId split(std::span<const int32_t> axes, int64_t size);
   /// The axes of a split as above, if that is what the cut is.
   bool is_split(CutId id, std::vector<int32_t>* axes) const;
 
@@ -85,6 +89,8 @@ class CutTable {
   CutId gather(CutId id, AxisMask over);
   /// At every coordinate the block of the local piece that has the rank's number along `over`.
   CutId block(CutId id, AxisMask over);
+  /// The same of a dim of `size` elements, where blocks are as even as they divide.
+  CutId block(CutId id, AxisMask over, int64_t size);
   /// Local elements [begin, begin + length) of a dim of `size` elements: at every coordinate on
   /// `axes` the begin of its number. kNone if they are not all there, or `size` has no whole number
   /// of elements per cell.
@@ -116,6 +122,8 @@ class CutTable {
   /// Elements held of a dim of `size` elements; -1 if this differs between ranks, or `size` has no
   /// whole number of elements per cell.
   int64_t local_size(CutId id, int64_t size);
+  /// The same at the coordinates of a box.
+  int64_t local_size(CutId id, int64_t size, const CoordBox& box) const;
 
   /// Visits the coordinates along `axes` (the last axis counts fastest), the others as in `coords`.
   template <class Visit>
@@ -123,11 +131,11 @@ class CutTable {
     const int64_t count = ranks(axes);
     for (int64_t i = 0; i < count; ++i) {
       int64_t rest = i;
-      for (int32_t axis = kMaxAxes; axis-- > 0;) {
-        if (axes & axis_bit(axis)) {
-          coords[axis] = static_cast<int32_t>(rest % extents_[axis]);
-          rest /= extents_[axis];
-        }
+      for (AxisMask left = axes; left;) {
+        const int32_t axis = std::bit_width(left) - 1;
+        left ^= axis_bit(axis);
+        coords[axis] = static_cast<int32_t>(rest % extents_[axis]);
+        rest /= extents_[axis];
       }
       visit(coords);
     }

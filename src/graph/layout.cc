@@ -10,6 +10,12 @@
 
 namespace hocket::graph {
 
+Run share(int64_t size, int64_t parts, int64_t number) {
+  const int64_t least = size / parts;
+  const int64_t more = size % parts;
+  return {number * least + std::min(number, more), least + (number < more ? 1 : 0)};
+}
+
 int32_t Mesh::size() const {
   int32_t ranks = 1;
   for (const Axis& axis : axes) {
@@ -149,6 +155,41 @@ TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& 
            dim, mesh.axes[i].size, mesh.axes[i].name);
     }
     local.dims[dim] /= mesh.axes[i].size;
+  }
+  return local;
+}
+
+std::vector<Run> local_runs(const TensorType& type, const Layout& layout, const Mesh& mesh,
+                            const std::vector<int32_t>& coords) {
+  std::vector<Run> runs;
+  for (size_t dim = 0; dim < type.dims.size(); ++dim) {
+    int64_t parts = 1;
+    int64_t number = 0;
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      if (layout.on[axis] != Placement::split(static_cast<int>(dim))) continue;
+      parts *= mesh.axes[axis].size;
+      number = number * mesh.axes[axis].size + coords[axis];
+    }
+    runs.push_back(share(type.dims[dim], parts, number));
+  }
+  return runs;
+}
+
+TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh,
+                      const std::vector<int32_t>& coords) {
+  TensorType local = type;
+  const std::vector<Run> runs = local_runs(type, layout, mesh, coords);
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const Placement& placement = layout.on[axis];
+    if (!placement.is_split()) continue;
+    const size_t dim = static_cast<size_t>(placement.dim());
+    if (dim >= runs.size() || runs[dim].length == 0) {
+      fail("layout", "{} can't be split along dim {} over {} ranks of axis {}", to_string(type),
+           dim, mesh.axes[axis].size, mesh.axes[axis].name);
+    }
+  }
+  for (size_t dim = 0; dim < runs.size(); ++dim) {
+    local.dims[dim] = runs[dim].length;
   }
   return local;
 }

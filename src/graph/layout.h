@@ -13,6 +13,16 @@
 
 namespace hocket::graph {
 
+/// Neighbouring indices, or cells of a cut.
+struct Run {
+  int64_t begin = 0, length = 0;
+  bool operator==(const Run&) const = default;
+};
+
+/// What part `number` of `parts` has of `size` indices, cut as evenly as they divide: the first
+/// parts have one more than the others.
+Run share(int64_t size, int64_t parts, int64_t number);
+
 struct Axis {
   std::string name;
   int32_t size = 1;
@@ -65,7 +75,8 @@ struct Placement {
   auto operator<=>(const Placement&) const = default;
 };
 
-/// One placement per mesh axis (unused axes stay replicated).
+/// One placement per mesh axis (unused axes stay replicated). Where the ranks along the axes that
+/// split a dim do not divide it, the first ones have an index more than the others.
 struct Layout {
   std::array<Placement, kMaxAxes> on{};
   Placement& operator[](int axis) { return on[axis]; }
@@ -80,5 +91,13 @@ Layout parse_layout(std::string_view text, const Mesh& mesh);
 /// Type of the local part of `type` under `layout` (same on every rank: split sizes must divide;
 /// throws Error otherwise). Splitting a routed tensor by expert (dim 0) keeps all its tokens.
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh);
+
+/// What the rank at these coordinates has of every dim: blocks by its number on the axes that split
+/// the dim, the outermost counting slowest, each its `share`.
+std::vector<Run> local_runs(const TensorType& type, const Layout& layout, const Mesh& mesh,
+                            const std::vector<int32_t>& coords);
+/// Type of that. Throws Error when there is no such dim, or nothing of it for some rank.
+TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh,
+                      const std::vector<int32_t>& coords);
 
 }  // namespace hocket::graph

@@ -13,24 +13,31 @@ namespace hocket::passes {
 
 namespace {
 
-/// Ranks that meet in the collectives of a kind; 0 if no task has it.
-int64_t members_of(const program::Program& program, program::KindId kind) {
-  for (const program::RankClass& cls : program.classes) {
-    for (const program::Task& task : cls.tasks) {
-      if (task.kind == kind && task.group != program::kNone) {
-        return program.size_of(program.groups[task.group]);
-      }
+/// Ranks that meet in the collectives of a kind, 0 if no task has it, and the number among them of
+/// one that has it.
+struct Membership {
+  int64_t members = 0, me = 0;
+};
+Membership members_of(const program::Program& program, program::KindId kind) {
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    for (const program::Task& task : program.classes[cls].tasks) {
+      if (task.kind != kind || task.group == program::kNone) continue;
+      const int32_t rank = program.ranks_of(cls)[0];
+      const std::vector<int32_t> all = program.members(program.groups[task.group], rank);
+      return {std::ssize(all), std::lower_bound(all.begin(), all.end(), rank) - all.begin()};
     }
   }
-  return 0;
+  return {};
 }
 
 void complete_communication(const program::Program& program, program::KindId id,
                             program::Kind* kind) {
   const comm::Op& op = comm::op(kind->communication);
-  const int64_t members = members_of(program, id);
-  if (kind->out.empty() && op.role == comm::Role::collective && members > 0) {
-    kind->out = comm::infer(op, kind->attrs, kind->in, members);
+  if (kind->out.empty() && op.role == comm::Role::collective) {
+    const auto [members, me] = members_of(program, id);
+    if (members > 0) {
+      kind->out = comm::infer(op, kind->attrs, kind->in, members, me);
+    }
   }
   kind->bytes = op.payload(kind->attrs, kind->in, kind->out);
 }

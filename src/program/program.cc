@@ -45,7 +45,14 @@ graph::DType compute_dtype(const Kind& kind) {
 }
 
 bool is_collective(const Kind& kind) {
-  return is_communication(kind) && comm::op(kind.communication).role == comm::Role::collective;
+  if (!is_communication(kind)) return false;
+  const comm::Role role = comm::op(kind.communication).role;
+  return role == comm::Role::collective || role == comm::Role::between;
+}
+
+bool may_meet(const Kind& one, const Kind& other) {
+  if (one.op != other.op || one.attrs != other.attrs || !is_communication(one)) return false;
+  return comm::meet(comm::op(one.communication), {one.in, one.out}, {other.in, other.out});
 }
 
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
@@ -85,6 +92,9 @@ KindId Program::intern(Kind kind) {
 Group Program::canonical(Group group) const {
   // Of a group that the check has not looked at yet: what does not exist is left alone.
   if (group.role < 0 || group.role >= roles.size()) return group;
+  if (group.with != kNone && group.with < group.role) {
+    std::swap(group.role, group.with);
+  }
   const std::vector<graph::Axis>& axes = roles[group.role].mesh.axes;
   const bool along = group.along >= 0 && static_cast<size_t>(group.along) < axes.size();
   if (along && group.members.size() == 1) {

@@ -3,6 +3,7 @@
 // executed, simulated, checked and rewritten. Every struct names its fields once (program/field.h).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -81,6 +82,8 @@ struct Kind {
 graph::DType compute_dtype(const Kind& kind);
 inline bool is_communication(const Kind& kind) { return kind.communication != comm::Id::none; }
 bool is_collective(const Kind& kind);  ///< communication other than messages
+/// True if tasks of these kinds may meet.
+bool may_meet(const Kind& one, const Kind& other);
 /// The kind of a communication op on these local types, with its payload.
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
                         std::vector<TensorType> out);
@@ -103,7 +106,8 @@ struct Role {
 
 /// Ranks of a role that differ only in the coordinates of `axes`; of the axis `along`, one of
 /// `axes`, only the coordinates `members` take part (the stages that share a tied parameter); kNone
-/// and empty: all of every axis.
+/// and empty: all of every axis. Or all ranks of two roles, `role` and the later `with`, between
+/// which something is transferred.
 /// Program::intern brings a group to its one spelling: axes of one rank are left out, and so are
 /// `members` when they name all coordinates.
 struct Group {
@@ -111,6 +115,7 @@ struct Group {
   std::vector<int32_t> axes;
   int32_t along = kNone;
   std::vector<int32_t> members;
+  RoleId with = kNone;
   bool operator==(const Group&) const = default;
 
   template <class Visitor>
@@ -119,12 +124,17 @@ struct Group {
     visit(Field("axes").refers_to(Ref::axis), &Group::axes);
     visit(Field("along").refers_to(Ref::axis), &Group::along);
     visit(Field("members"), &Group::members);
+    visit(Field("with").refers_to(Ref::role), &Group::with);
   }
 };
 
 /// The group over these axes, with all coordinates.
 inline Group group_over(std::vector<int32_t> axes, RoleId role = 0) {
-  return {role, std::move(axes), kNone, {}};
+  return {role, std::move(axes), kNone, {}, kNone};
+}
+/// The group of all ranks of two roles.
+inline Group group_between(RoleId one, RoleId other) {
+  return {std::min(one, other), {}, kNone, {}, std::max(one, other)};
 }
 
 /// Coordinates [begin, begin + count) on an axis; kAll: all of them, whatever its size.
@@ -166,7 +176,7 @@ struct Table {
 };
 
 /// Where the rank's piece of a letter of an op's notation begins in the logical tensor, for ops
-/// that act by position.
+/// that act by position. The letters of a transfer are a, b, .. for the dims of what it moves.
 struct Begin {
   char letter = 0;
   int64_t begin = 0;
@@ -335,7 +345,7 @@ struct Program {
   std::string bad_placement() const;
 
   // Who meets whom.
-  /// Members of the group instance that `rank`, of the group's role, belongs to, in rank order.
+  /// Members of the group instance that `rank`, of a role of the group, belongs to, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
   /// Ranks that meet in an instance of the group.
   int64_t size_of(const Group& group) const;

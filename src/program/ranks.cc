@@ -202,6 +202,16 @@ bool has_axis(const Group& group, int32_t axis) {
 }  // namespace
 
 std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
+  if (group.with != kNone) {
+    std::vector<int32_t> both;
+    for (const RoleId role : {group.role, group.with}) {
+      const int32_t first = first_rank(role);
+      for (int32_t of_role = 0; of_role < roles[role].mesh.size(); ++of_role) {
+        both.push_back(first + of_role);
+      }
+    }
+    return both;
+  }
   const Mesh& mesh = roles[group.role].mesh;
   const int32_t first = first_rank(group.role);
   HOCKET_CHECK(role_of(rank) == group.role, "rank {} is not of role {}", rank, group.role);
@@ -229,6 +239,15 @@ std::vector<std::vector<ClassId>> Program::meetings(const Group& group) const {
   // The bounds of all boxes cut every axis into intervals, and so the mesh into cells; the ranks of
   // a cell are of one class. Each choice of intervals on the axes that the group lacks is a sort of
   // instance: its classes are those of the cells that it meets along the group's axes.
+  if (group.with != kNone) {
+    std::vector<ClassId> both;
+    for (size_t cls = 0; cls < classes.size(); ++cls) {
+      if (classes[cls].role == group.role || classes[cls].role == group.with) {
+        both.push_back(cls);
+      }
+    }
+    return {both};
+  }
   const Mesh& mesh = roles[group.role].mesh;
   const size_t num_axes = mesh.axes.size();
   std::vector<ClassId> of_role;
@@ -342,6 +361,10 @@ bool Program::leaves_node(const Group& group, ClassId cls) const {
   // its first and last do: the rank itself with its coordinates on the group's axes moved to both
   // ends.
   if (ranks_per_node <= 0) return false;
+  if (group.with != kNone) {
+    const int32_t last = first_rank(group.with) + roles[group.with].mesh.size() - 1;
+    return first_rank(group.role) / ranks_per_node != last / ranks_per_node;
+  }
   struct Span {
     int32_t stride, size;  // of the axis
     int32_t first, last;   // coordinates on it
@@ -382,6 +405,9 @@ bool Program::leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const {
 }
 
 int64_t Program::size_of(const Group& group) const {
+  if (group.with != kNone) {
+    return int64_t{roles[group.role].mesh.size()} + roles[group.with].mesh.size();
+  }
   int64_t ranks = 1;
   for (int32_t axis : group.axes) {
     const bool some = axis == group.along && !group.members.empty();

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "program/finalize.h"
+#include "program/transfer.h"
 #include "program/views.h"
 
 namespace hocket::runtime {
@@ -38,6 +39,7 @@ struct Prepared {
   std::vector<kernels::TensorRef> operands;
   std::vector<void*> pointers;
   std::vector<int32_t> members;
+  std::vector<comm::Copy> copies;  ///< of a transfer
   std::vector<kernels::Begin> begins;
   std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: without gaps
   std::vector<Event> waits;                   ///< of tasks in other lanes
@@ -89,6 +91,7 @@ struct Executor::Impl : Step {
   std::vector<std::byte*> persistent;  // by buffer
   std::vector<TaskTime> times;
   std::array<std::vector<Prepared>, kNumLanes> lanes;
+  program::Transfers transfers;
   bool has_inputs = false;
 
   // What the pointers of the prepared tasks are into, and of which generation.
@@ -108,6 +111,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
       backend(rank.backend_),
       communicator(rank.communicator_),
       times(cls.tasks.size()),
+      transfers(*program),
       store(rank.store_) {
   if (!program::is_planned(*program)) {
     fail_run("executor",
@@ -164,6 +168,7 @@ void Executor::Impl::prepare(Rank& rank) {
         prepared.call.in = std::span<void* const>(prepared.pointers).first(inputs);
         prepared.call.out = std::span<void* const>(prepared.pointers).subspan(inputs);
         prepared.call.members = prepared.members;
+        prepared.call.copies = prepared.copies;
       }
     }
   }
@@ -213,6 +218,11 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     prepared.pointers.resize(prepared.operands.size());
     if (task.group != kNone) {
       prepared.members = program->members(program->groups[task.group], rank_id);
+    }
+    if (comm::op(kind.communication).role == comm::Role::between) {
+      auto copies = transfers.of(cls_id, id).copies(rank_id);
+      if (!copies) fail_run("executor", "{} takes what no rank gives", name());
+      prepared.copies = std::move(*copies);
     }
     prepared.call.kind = &kind;
     prepared.call.lane = task.lane;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "program/transfer.h"
 #include "sim/tables.h"
 
 namespace hocket::sim {
@@ -52,6 +53,9 @@ class ModelDurations : public Durations {
 
   TaskCost transfer(ClassId cls, TaskId task, int32_t shape) {
     const Task& asked = p_.classes[cls].tasks[task];
+    if (asked.group != program::kNone && p_.groups[asked.group].with != program::kNone) {
+      return between_roles(cls, task, shape);
+    }
     const uint32_t added_to = asked.accumulate.bits();
     const bool inter = asked.lane == Lane::inter || asked.lane == Lane::inter_rx;
     const auto [it, fresh] =
@@ -69,8 +73,20 @@ class ModelDurations : public Durations {
   const std::map<GroupShape, int32_t>& shapes() const { return shapes_; }
 
  private:
+  /// As long as its busiest link, whoever asks: what members give and take differs.
+  TaskCost between_roles(ClassId cls, TaskId task, int32_t shape) {
+    const Task& asked = p_.classes[cls].tasks[task];
+    program::Kind kind = p_.kind(asked);
+    kind.bytes = between_.of(cls, task).traffic();
+    for (const auto& [known, id] : shapes_) {
+      if (id == shape) return costs_.transfer(kind, 0, asked.lane == Lane::inter, known);
+    }
+    HOCKET_CHECK(false, "no shape {}", shape);
+  }
+
   const Program& p_;
   const CostModel& costs_;
+  program::Transfers between_{p_};
   std::vector<std::vector<std::pair<uint32_t, TaskCost>>> work_;  // per kind
   std::map<GroupShape, int32_t> shapes_;
   std::map<std::tuple<program::KindId, int32_t, bool, int32_t>, TaskCost> transfers_;

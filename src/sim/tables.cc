@@ -204,7 +204,7 @@ class Builder {
     for (size_t k = 0; k < std::min(theirs.size(), ours.size()); ++k) {
       const auto& their_kind = p_.kind(p_.classes[first].tasks[theirs[k]]);
       const auto& our_kind = p_.kind(p_.classes[other].tasks[ours[k]]);
-      if (their_kind.op == our_kind.op && their_kind.in == our_kind.in) continue;
+      if (&their_kind == &our_kind || program::may_meet(their_kind, our_kind)) continue;
       fail_run("sim",
                "members of one group meet in different collectives; got {} in class {} and {} in "
                "class {}; expected the same operation on the same types",

@@ -20,6 +20,8 @@ constexpr int32_t kAxis = 1;
 
 bool is_placed(const Placement& placement) { return !placement.is_replicate(); }
 
+constexpr graph::CoordBox kAll{{}, {1, 2, 3}};
+
 struct Setting {
   TypeTable types;
   OpKeys keys;
@@ -81,7 +83,7 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           logical.push_back(s.types.intern(in[i]));
         }
         // Blocks of a letter that is cut begin one after the other.
-        const auto begins = [&](char letter, const graph::Coords& at) {
+        const auto begin_of = [&](char letter, const graph::Coords& at) {
           for (size_t i = 0; i < inputs; ++i) {
             const size_t dim = letters.in[i].find(letter);
             if (dim == std::string::npos) continue;
@@ -90,7 +92,8 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           }
           return int64_t{0};
         };
-        const Taken result = s.pieces.take(key, letters, pieces, logical, s.types, begins);
+        const Taken result = s.pieces.take(key, letters, pieces, logical, s.types,
+                                           {begin_of, graph::axis_bit(kAxis)}, kAll);
         std::vector<Placement> want(out.size());
         const bool legal = ops::propagate(*op, in, out, placed, want);
         const bool takes = result.fault == Taken::Fault::none;
@@ -122,7 +125,7 @@ class Movements : public ::testing::Test {
   Moved moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {
     const comm::Op& record = comm::op(comm::find(op));
     const comm::Movement movement = comm::movement(record, attrs);
-    return s_.pieces.move(piece, over, movement);
+    return s_.pieces.move(piece, over, movement, {graph::DType::f64, {12, 12}});
   }
   PieceId cut(CutId first, CutId second = 0) { return s_.pieces.intern({2, {first, second}, {}}); }
   SpaceId space(char letter) { return s_.pieces.intern_space({.key = 0, .letter = letter}); }

@@ -205,12 +205,139 @@ std::vector<Row> exchange_rows() {
   };
 }
 
+/// A second role of one rank, to which all ranks of the first give a part of a buffer.
+struct Between {
+  explicit Between(Edit& edit) : e(edit) {
+    e.program.roles.push_back({"other", {{{"x", 1}}}});
+    RankClass other;
+    other.name = "other";
+    other.role = 1;
+    e.program.classes.push_back(other);
+    group = e.program.intern(program::group_between(0, 1));
+  }
+  Task end(std::vector<BufferId> in, std::vector<BufferId> out, int32_t c) {
+    Task t = e.make("transfer", {}, std::move(in), std::move(out), c);
+    t.lane = Lane::intra;
+    t.group = group;
+    return t;
+  }
+  void give(BufferId from, const std::vector<int64_t>& begins = {}) {
+    Task t = end({from}, {}, 0);
+    if (!begins.empty()) {
+      t.begins = {{'a', 0, e.program.intern(program::Table{0, {e.axis("edp")}, begins})}};
+    }
+    e.append(std::move(t));
+  }
+  void take(const graph::TensorType& type) {
+    const BufferId to = e.add_buffer(type, 1);
+    e.append(end({}, {to}, 1), 1);
+  }
+
+  Edit& e;
+  program::GroupId group;
+};
+
+graph::TensorType longer(graph::TensorType type, int64_t times, int64_t more = 0) {
+  type.dims[0] = type.dims[0] * times + more;
+  return type;
+}
+
+std::vector<Row> transfer_rows() {
+  return {
+      {"transfer-layout", "parts that begin elsewhere than the task says", two_ranks,
+       [](Edit& e) {
+         Between b(e);
+         const BufferId tokens = e.named("tokens", 0);
+         b.give(tokens);
+         b.take(longer(e.buffer(tokens).type, 2));
+       }},
+      {"transfer-layout", "a sum that is not finished", two_ranks,
+       [](Edit& e) {
+         Between b(e);
+         const BufferId sum = e.task("embedding_dw").out[0];
+         const BufferId part = e.add_like(sum);
+         e.insert(e.find("embedding_dw") + 1, e.make("copy", {}, {sum}, {part}));
+         b.give(part);
+         b.take(e.buffer(sum).type);
+       }},
+      {"transfer-covers", "more than there is of a tensor", two_ranks,
+       [](Edit& e) {
+         Between b(e);
+         const BufferId tokens = e.named("tokens", 0);
+         b.give(tokens, {0, e.buffer(tokens).type.dims[0]});
+         b.take(longer(e.buffer(tokens).type, 2, 1));
+       }},
+      {"transfer-covers", "a part that no rank gives", two_ranks,
+       [](Edit& e) {
+         Between b(e);
+         const BufferId norm = e.named("model.norm.weight");
+         program::Buffer half;
+         half.kind = BufferKind::view;
+         half.type = e.buffer(norm).type;
+         half.type.dims[0] /= 2;
+         half.base = norm;
+         half.dim = 0;
+         e.cls().buffers.push_back(half);
+         b.give(e.cls().buffers.size() - 1);
+         b.take(e.buffer(norm).type);
+       }},
+      {"message-rows", "row numbers given to another role", four_experts,
+       [](Edit& e) {
+         Between b(e);
+         const BufferId rows = e.task("route_plan").out[1];
+         b.give(rows);
+         b.take(e.buffer(rows).type);
+       }},
+      {"collective-differs", "a transfer that both roles take", two_ranks,
+       [](Edit& e) {
+         Between b(e);
+         const graph::TensorType type{graph::DType::f32, {4}};
+         e.append(b.end({}, {e.add_buffer(type)}, 0));
+         b.take(type);
+       },
+       "deadlock", "such a meeting is taken never to end"},
+      {.rule = "group-fits",
+       .fault = "a transfer inside a role",
+       .start = two_ranks,
+       .edit =
+           [](Edit& e) {
+             Between b(e);
+             b.give(e.named("model.norm.weight"));
+             b.take(e.buffer(e.named("model.norm.weight")).type);
+             e.task("transfer").group = e.task("all_reduce").group;
+           },
+       .only_refused = true},
+      {.rule = "group-axes",
+       .fault = "two roles and axes",
+       .start = two_ranks,
+       .edit =
+           [](Edit& e) {
+             Between b(e);
+             b.give(e.named("model.norm.weight"));
+             b.take(e.buffer(e.named("model.norm.weight")).type);
+             e.program.groups[b.group].axes = {0};
+           },
+       .only_refused = true},
+      {.rule = "group-axes",
+       .fault = "a second role that does not exist",
+       .start = two_ranks,
+       .edit =
+           [](Edit& e) {
+             Between b(e);
+             b.give(e.named("model.norm.weight"));
+             b.take(e.buffer(e.named("model.norm.weight")).type);
+             e.program.groups[b.group].with = 2;
+           },
+       .only_refused = true},
+  };
+}
+
 }  // namespace
 
 std::vector<Row> collective_rows() {
   std::vector<Row> list = reduction_rows();
-  for (const Row& row : exchange_rows()) {
-    list.push_back(row);
+  for (const auto& rows : {exchange_rows(), transfer_rows()}) {
+    list.insert(list.end(), rows.begin(), rows.end());
   }
   return list;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -33,6 +34,57 @@ Written::Written(std::vector<graph::Axis> axes) {
   program.roles[0].mesh.axes = std::move(axes);
   program.classes.resize(1);
   program.classes[0].name = "all";
+}
+
+program::ClassId Written::add_role(const std::string& name, std::vector<graph::Axis> axes) {
+  program.roles.push_back({name, {std::move(axes)}});
+  program.classes.emplace_back();
+  cls_ = program.classes.size() - 1;
+  current().role = program.roles.size() - 1;
+  current().name = name;
+  return cls_;
+}
+
+program::ClassId Written::add_class(const program::Box& box) {
+  const program::RoleId role = current().role;
+  program.classes.emplace_back();
+  cls_ = program.classes.size() - 1;
+  current().role = role;
+  current().box = box;
+  current().name = fmt::format("class{}", cls_);
+  return cls_;
+}
+
+TensorType Written::local(const TensorType& type, const Layout& layout) const {
+  const int32_t rank = program.ranks_of(cls_)[0];
+  return graph::local_type(type, layout, mesh(), program.coords(rank));
+}
+
+Written::Begins Written::begins_of(TensorId tensor, const Layout& layout) const {
+  Begins begins;
+  const TensorType& type = graph.tensor(tensor).type;
+  const graph::Mesh mesh_here = mesh();
+  for (size_t dim = 0; dim < type.dims.size(); ++dim) {
+    const auto begin = [=](const At& at) {
+      return graph::local_runs(type, layout, mesh_here, at)[dim].begin;
+    };
+    if (std::any_of(layout.on.begin(), layout.on.end(), [&](const graph::Placement& placement) {
+          return placement == graph::Placement::split(static_cast<int>(dim));
+        })) {
+      begins.emplace_back(static_cast<char>('a' + dim), begin);
+    }
+  }
+  return begins;
+}
+
+void Written::give(program::RoleId to, BufferId from, TensorId tensor, const Layout& layout) {
+  const program::GroupId group = program.intern(program::group_between(current().role, to));
+  task("transfer", {}, {from}, {}, begins_of(tensor, layout)).group = group;
+}
+
+void Written::take(program::RoleId from, BufferId to, TensorId tensor, const Layout& layout) {
+  const program::GroupId group = program.intern(program::group_between(current().role, from));
+  task("transfer", {}, {}, {to}, begins_of(tensor, layout)).group = group;
 }
 
 TensorId Written::input(const std::string& name, const TensorType& type) {
@@ -75,27 +127,28 @@ BufferId Written::fed(TensorId tensor, const Layout& layout) {
   buffer.kind = BufferKind::input;
   buffer.name = graph.tensor(tensor).name;
   buffer.layout = layout;
-  buffer.type = graph::local_type(graph.tensor(tensor).type, layout, mesh());
-  program.classes[0].buffers.push_back(buffer);
-  return program.classes[0].buffers.size() - 1;
+  buffer.type = local(graph.tensor(tensor).type, layout);
+  current().buffers.push_back(buffer);
+  return current().buffers.size() - 1;
 }
 
 BufferId Written::kept(TensorId tensor, const Layout& layout) {
   const BufferId id = fed(tensor, layout);
-  program.classes[0].buffers[id].kind = BufferKind::output;
-  program.classes[0].buffers[id].micro_batch = 0;
+  current().buffers[id].kind = BufferKind::output;
+  current().buffers[id].micro_batch = 0;
   return id;
 }
 
 BufferId Written::step(const TensorType& type) {
   program::Buffer buffer;
   buffer.type = type;
-  program.classes[0].buffers.push_back(buffer);
-  return program.classes[0].buffers.size() - 1;
+  current().buffers.push_back(buffer);
+  return current().buffers.size() - 1;
 }
 
 program::TableId Written::table(const Function& function) {
   program::Table table;
+  table.role = current().role;
   int64_t ranks = 1;
   for (size_t axis = 0; axis < mesh().axes.size(); ++axis) {
     table.axes.push_back(static_cast<int32_t>(axis));
@@ -115,8 +168,8 @@ BufferId Written::part(BufferId base, int dim, int64_t length, const Function& b
   view.base = base;
   view.dim = dim;
   view.by = table(begin);
-  program.classes[0].buffers.push_back(view);
-  return program.classes[0].buffers.size() - 1;
+  current().buffers.push_back(view);
+  return current().buffers.size() - 1;
 }
 
 program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
@@ -135,18 +188,25 @@ program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
   for (const auto& [letter, function] : begins) {
     made.begins.push_back({letter, 0, table(function)});
   }
+  const ops::Op* const rules = ops::find_or_null(op);
+  if (experts > 0 && rules) {
+    const ops::Cost cost = ops::cost_of(*rules, {kind.attrs, kind.in, kind.out, experts});
+    kind.flops = cost.flops;
+    kind.bytes = cost.bytes;
+  }
   made.kind = program.intern(std::move(kind));
   made.in = in;
   made.out = out;
   made.layer = 0;
-  program.classes[0].tasks.push_back(made);
-  return program.classes[0].tasks.back();
+  current().tasks.push_back(made);
+  return current().tasks.back();
 }
 
 void Written::collective(const std::string& op, const graph::Attrs& attrs,
                          const std::vector<std::string>& axes, const std::vector<BufferId>& in,
                          const std::vector<BufferId>& out) {
   program::Group group;
+  group.role = current().role;
   for (const std::string& name : axes) {
     group.axes.push_back(axis(name));
   }
@@ -214,6 +274,7 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
     // Every rank's part counts: replicas must agree.
     for (int32_t rank : ranks.ids()) {
       const runtime::Executor& executor = run.executor(rank);
+      if (!executor.has(tensor.name, 0)) continue;
       const program::Buffer& buffer = executor.buffer(tensor.name, 0);
       const auto* data = static_cast<const double*>(executor.output(tensor.name, 0));
       std::vector<double>& values = results[tensor.name];

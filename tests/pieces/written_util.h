@@ -27,10 +27,17 @@ inline TensorType i32(graph::Dims dims) { return {DType::i32, std::move(dims)}; 
 using At = std::vector<int32_t>;
 using Function = std::function<int64_t(const At&)>;
 
-/// A graph over tensors that the host feeds, and a program of one class that is to compute it.
+/// A graph over tensors that the host feeds, and a program that is to compute it: of one class,
+/// unless more are added.
 class Written {
  public:
   explicit Written(std::vector<graph::Axis> axes);
+  /// Another role, with a class of all its ranks, for which everything is made from now on.
+  program::ClassId add_role(const std::string& name, std::vector<graph::Axis> axes);
+  /// Another class of the current role, of ranks that were in no other; the same.
+  program::ClassId add_class(const program::Box& box);
+  /// Goes on with a class that exists.
+  void go_on(program::ClassId cls) { cls_ = cls; }
 
   graph::Graph graph;
   program::Program program;
@@ -44,7 +51,10 @@ class Written {
   void result(TensorId id) { graph.outputs.push_back(id); }
 
   // The program.
-  const graph::Mesh& mesh() const { return program.roles[0].mesh; }
+  /// Of whole tensors, if it has routed rows: what their products cost depends on it.
+  int64_t experts = 0;
+  const graph::Mesh& mesh() const { return program.mesh_of(cls_); }
+  program::RankClass& current() { return program.classes[cls_]; }
   int32_t axis(const std::string& name) const { return mesh().axis(name); }
   /// Split along `dim` over the axes, outermost first.
   Layout split(int dim, const std::vector<std::string>& axes) const;
@@ -63,15 +73,23 @@ class Written {
   void collective(const std::string& op, const graph::Attrs& attrs,
                   const std::vector<std::string>& axes, const std::vector<BufferId>& in,
                   const std::vector<BufferId>& out);
+  /// The parts of a tensor that the ranks of the current class give to the ranks of another role,
+  /// or take from them: both lie as layouts say.
+  void give(program::RoleId to, BufferId from, TensorId tensor, const Layout& layout);
+  void take(program::RoleId from, BufferId to, TensorId tensor, const Layout& layout);
+  /// Of the current class: the type of its part of a tensor.
+  TensorType local(const TensorType& type, const Layout& layout) const;
   /// A buffer to the rank `offset` further along the axis, and what comes from the other side.
   void shift(const std::string& axis, int32_t offset, BufferId from, BufferId to);
-  const TensorType& type(BufferId id) const { return program.classes[0].buffers[id].type; }
+  const TensorType& type(BufferId id) const { return program.classes[cls_].buffers[id].type; }
 
   /// Costs, dependencies and the memory plan.
   void finish();
 
  private:
   program::TableId table(const Function& function);
+  Begins begins_of(TensorId tensor, const Layout& layout) const;
+  program::ClassId cls_ = 0;
   int32_t next_tag_ = 0;
 };
 

@@ -333,8 +333,9 @@ bool Mutator::change_begin() {
   const TaskRef ref = any_task([](const Task& task) { return !task.begins.empty(); });
   if (ref.cls < 0) return false;
   program::Begin& changed = task(ref).begins[random_.below(task(ref).begins.size())];
-  const std::string what =
-      move_begin(&changed.begin, &changed.by, p_.kind(task(ref)).in[0].dims[0]);
+  const program::Kind& kind = p_.kind(task(ref));
+  const graph::TensorType& type = kind.in.empty() ? kind.out[0] : kind.in[0];
+  const std::string what = move_begin(&changed.begin, &changed.by, type.dims[0]);
   begin(ref, fmt::format("letter {} {}", changed.letter, what));
   return true;
 }

@@ -12,11 +12,11 @@ void run_all_to_all(const Together& all, size_t me, int) {
   const int from = static_cast<int>(all.attrs->i("from"));
   const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1]);
   const int64_t mine = static_cast<int64_t>(me);
-  const int64_t local = rows.local_experts();
   RowWriter out(all, me);
   if (from == 1) {
     // To the experts: those of my experts, of every source.
-    for (int64_t e = mine * local; e < (mine + 1) * local; ++e) {
+    const graph::Run experts = rows.share(mine);
+    for (int64_t e = experts.begin; e < experts.begin + experts.length; ++e) {
       for (int64_t member = 0; member < rows.members(); ++member) {
         out.take(member, rows.begin(member, e, from), rows.of(member, e));
       }
@@ -25,7 +25,7 @@ void run_all_to_all(const Together& all, size_t me, int) {
   }
   // Back to the tokens: mine, from the owner of every expert.
   for (int64_t expert = 0; expert < rows.experts(); ++expert) {
-    out.take(expert / local, rows.begin(mine, expert, from), rows.of(mine, expert));
+    out.take(rows.owner(expert), rows.begin(mine, expert, from), rows.of(mine, expert));
   }
 }
 

@@ -142,18 +142,21 @@ Movement movement(const Op& op, const Attrs& attrs) {
 Arity arity(const Op& op, size_t inputs) {
   if (op.role == Role::send) return {1, 0};
   if (op.role == Role::receive) return {0, 1};
+  if (op.role == Role::between) return inputs == 0 ? Arity{0, 1} : Arity{1, 0};
   if (op.list) return {std::max<size_t>(inputs, 1), std::max<size_t>(inputs, 1)};
   return {op.needs_sizes ? size_t{2} : size_t{1}, op.makes_sizes ? size_t{2} : size_t{1}};
 }
 
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
-                              int64_t members) {
+                              int64_t members, int64_t me) {
   // The number of inputs first; then the type of every moved value: a dim along which the parts are
   // placed side by side grows by the number of members, one of which a block is taken shrinks by
   // it.
-  HOCKET_CHECK(op.role != Role::receive, "the type of a received message is the sender's");
+  HOCKET_CHECK(op.role != Role::receive && op.role != Role::between,
+               "the type of what comes is that of what was sent");
   const size_t want = arity(op, in.size()).in;
   if (in.size() != want) fail(op.name, "got {} inputs; expected {}", in.size(), want);
+  const bool exchange = op.needs_sizes || op.makes_sizes;
   std::vector<TensorType> out;
   if (op.role == Role::send) return out;
   if (op.move.placed == Move::Placed::sum) {
@@ -175,10 +178,20 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
     if (from.is_split() && from == to) {
       fail(op.name, "goes from dim {} to itself; expected two dims", from.dim());
     }
-    if (from.is_split()) {
+    if (op.needs_sizes && from == Placement::split(0)) {
+      const int64_t experts = in[1].dims.empty() ? 0 : in[1].dims.back();
+      if (moved.dims[0] != graph::share(experts, members, me).length) {
+        fail(op.name, "got {} for a share of {} experts; expected {}", to_string(type), experts,
+             graph::share(experts, members, me).length);
+      }
+      moved.dims[0] = experts;
+    } else if (from.is_split()) {
       moved.dims[from.dim()] *= members;
     }
-    if (to.is_split()) {
+    if (exchange && to == Placement::split(0)) {
+      moved.dims[0] = graph::share(moved.dims[0], members, me).length;
+      if (moved.dims[0] == 0) fail(op.name, "fewer experts than the {} ranks", members);
+    } else if (to.is_split()) {
       int64_t& size = moved.dims[to.dim()];
       if (size % members != 0) {
         fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(type),
@@ -188,7 +201,10 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
     }
     out.push_back(std::move(moved));
   }
-  const TensorType sizes{graph::DType::i64, {members, experts_of(op, attrs, in[0], members)}, 0};
+  const int64_t experts = op.needs_sizes && before(op, attrs) == Placement::split(0)
+                              ? in[1].dims.back()
+                              : in[0].dims[0];
+  const TensorType sizes{graph::DType::i64, {members, experts}, 0};
   if (op.needs_sizes && in[1] != sizes) {
     fail(op.name, "got sizes {}; expected {}", to_string(in[1]), to_string(sizes));
   }
@@ -196,6 +212,28 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
     out.insert(out.begin(), sizes);
   }
   return out;
+}
+
+bool meet(const Op& op, const Types& one, const Types& other) {
+  if (op.role == Role::between) {
+    const TensorType& mine = one.in.empty() ? one.out[0] : one.in[0];
+    const TensorType& theirs = other.in.empty() ? other.out[0] : other.in[0];
+    return mine.dtype == theirs.dtype && mine.dims.size() == theirs.dims.size();
+  }
+  const bool exchange = op.needs_sizes || op.makes_sizes;
+  const auto alike = [&](std::span<const TensorType> mine, std::span<const TensorType> theirs) {
+    if (mine.size() != theirs.size()) return false;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      if (mine[i] == theirs[i]) continue;
+      // Rows of experts, or their counts.
+      if (!exchange || !(mine[i].routed() || mine[i].dims.size() == 1)) return false;
+      TensorType type = mine[i];
+      type.dims[0] = theirs[i].dims[0];
+      if (type != theirs[i]) return false;
+    }
+    return true;
+  };
+  return alike(one.in, other.in) && alike(one.out, other.out);
 }
 
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,

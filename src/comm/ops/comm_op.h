@@ -28,8 +28,9 @@ enum class Id : uint8_t {
 #undef HOCKET_COMM_OP
 };
 
-/// A collective is run by all members of a group, a message by its two ends.
-enum class Role : uint8_t { collective, send, receive };
+/// A collective is run by all members of a group, a message by its two ends. Between two roles, all
+/// ranks of both take part: those of one give, those of the other take.
+enum class Role : uint8_t { collective, send, receive, between };
 
 /// What the moved operands must be. Row counts are i64[experts].
 enum class Takes : uint8_t { any, dense, routed, counts };
@@ -67,11 +68,20 @@ struct Operands {
   std::span<void*const> in, out;
 };
 
+/// Elements that a member takes from another one, neighbours in the memory of both.
+struct Copy {
+  int32_t source = 0;  ///< number of the member
+  int64_t from = 0, to = 0, count = 0;
+  bool operator==(const Copy&) const = default;
+};
+
 /// A collective with the memory of all members at hand.
 struct Together {
   const Attrs* attrs = nullptr;
-  std::span<const TensorType> in, out;  ///< types, the same on all members
-  std::span<const Operands> members;    ///< in the order of the group
+  std::span<const TensorType> in,
+      out;                            ///< types of the member that asks; those of others: see meet
+  std::span<const Operands> members;  ///< in the order of the group
+  std::span<const Copy> copies = {};  ///< Role::between: what the member that asks takes
 };
 
 /// One case for the generic tests: attributes, and the local types of a member's inputs.
@@ -142,10 +152,19 @@ struct Arity {
 };
 Arity arity(const Op& op, size_t inputs);
 
-/// Local types of the outputs for those of the inputs, in a group of `members` ranks. Throws Error
-/// when the op does not take such inputs. Not for receives, whose type the sender decides.
+/// Local types of the outputs for those of the inputs, of member `me` in a group of `members`
+/// ranks. Members differ only where an exchange goes between more experts on some and fewer on
+/// others (graph::share). Throws Error when the op does not take such inputs. Not for receives and
+/// transfers, whose type the other end decides.
 std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
-                              int64_t members);
+                              int64_t members, int64_t me = 0);
+
+/// True if members with these types may meet in the op: all have the same, but for the numbers of
+/// experts of an exchange, and for what each gives or takes in a transfer.
+struct Types {
+  std::span<const TensorType> in, out;
+};
+bool meet(const Op& op, const Types& one, const Types& other);
 
 /// A collective that takes a value of this local type from one placement to another on an axis of
 /// `members` ranks.

@@ -24,6 +24,40 @@ void reduce_as(graph::Monoid monoid, std::span<const void* const> from, int64_t 
   }
 }
 
+/// The elements of a region that lies in two others, from the memory of one to that of the other:
+/// dims from some on are whole in both, and neighbours there with those of the dim before.
+void add_copies(const std::vector<graph::Run>& from, const std::vector<graph::Run>& to,
+                const std::vector<graph::Run>& region, int32_t source, std::vector<Copy>* copies) {
+  size_t inner = region.size();
+  int64_t count = 1;
+  while (inner > 0) {
+    --inner;
+    count *= region[inner].length;
+    if (region[inner] != from[inner] || region[inner] != to[inner]) break;
+  }
+  const auto place = [&](const std::vector<graph::Run>& in, const std::vector<int64_t>& index) {
+    int64_t at = 0;
+    for (size_t dim = 0; dim < in.size(); ++dim) {
+      at = at * in[dim].length + index[dim] - in[dim].begin;
+    }
+    return at;
+  };
+  std::vector<int64_t> index;
+  for (const graph::Run& run : region) {
+    index.push_back(run.begin);
+  }
+  for (bool more = true; more;) {
+    copies->push_back({source, place(from, index), place(to, index), count});
+    more = false;
+    for (size_t dim = inner; dim-- > 0 && !more;) {
+      more = ++index[dim] < region[dim].begin + region[dim].length;
+      if (!more) {
+        index[dim] = region[dim].begin;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Blocks blocks(const TensorType& type, int64_t dim) {
@@ -70,6 +104,65 @@ int64_t total_bytes(std::span<const TensorType> types) {
   return bytes;
 }
 
+std::optional<std::vector<Copy>> plan_copies(std::span<const Region> held, const Region& wanted,
+                                             size_t first) {
+  // What is still wanted is a list of regions. Each holder gives what it has of them, which cuts
+  // every one into the part that it gave and up to two others per dim.
+  const auto size_of_region = [](const Region& region) {
+    int64_t size = 1;
+    for (const graph::Run& run : region) {
+      size *= run.length;
+    }
+    return size;
+  };
+  std::vector<Copy> copies;
+  std::vector<Region> left;
+  if (size_of_region(wanted) > 0) {
+    left.push_back(wanted);
+  }
+  for (size_t i = 0; i < held.size() && !left.empty(); ++i) {
+    const size_t source = (first + i) % held.size();
+    std::vector<Region> rest;
+    for (Region region : left) {
+      Region common = region;
+      for (size_t dim = 0; dim < region.size(); ++dim) {
+        const int64_t begin = std::max(region[dim].begin, held[source][dim].begin);
+        const int64_t end = std::min(region[dim].begin + region[dim].length,
+                                     held[source][dim].begin + held[source][dim].length);
+        common[dim] = {begin, std::max<int64_t>(end - begin, 0)};
+      }
+      if (size_of_region(common) == 0) {
+        rest.push_back(std::move(region));
+        continue;
+      }
+      add_copies(held[source], wanted, common, static_cast<int32_t>(source), &copies);
+      for (size_t dim = 0; dim < region.size(); ++dim) {
+        const int64_t end = common[dim].begin + common[dim].length;
+        const int64_t region_end = region[dim].begin + region[dim].length;
+        for (const graph::Run& side :
+             {graph::Run{region[dim].begin, common[dim].begin - region[dim].begin},
+              graph::Run{end, region_end - end}}) {
+          if (side.length == 0) continue;
+          rest.push_back(region);
+          rest.back()[dim] = side;
+        }
+        region[dim] = common[dim];
+      }
+    }
+    left = std::move(rest);
+  }
+  if (!left.empty()) return std::nullopt;
+  return copies;
+}
+
+int64_t Rows::owner(int64_t expert) const {
+  int64_t member = 0;
+  while (share(member).begin + share(member).length <= expert) {
+    ++member;
+  }
+  return member;
+}
+
 int64_t Rows::held(int64_t member, int dim) const {
   int64_t rows = 0;
   if (dim == 1) {
@@ -78,7 +171,8 @@ int64_t Rows::held(int64_t member, int dim) const {
     }
     return rows;
   }
-  for (int64_t e = member * local_experts(); e < (member + 1) * local_experts(); ++e) {
+  const graph::Run mine = share(member);
+  for (int64_t e = mine.begin; e < mine.begin + mine.length; ++e) {
     for (int64_t other = 0; other < members_; ++other) {
       rows += of(other, e);
     }
@@ -94,7 +188,7 @@ int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
     }
     return row;
   }
-  for (int64_t e = expert / local_experts() * local_experts(); e < expert; ++e) {
+  for (int64_t e = share(owner(expert)).begin; e < expert; ++e) {
     for (int64_t other = 0; other < members_; ++other) {
       row += of(other, e);
     }

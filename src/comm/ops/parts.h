@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,6 +29,13 @@ void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* cons
 /// The operand of every member: inputs `i`, as bytes.
 std::vector<const std::byte*> inputs(const Together& all, size_t i);
 
+/// Where a part of a tensor lies in it: a run of every dim.
+using Region = std::vector<graph::Run>;
+/// What a rank that wants a region copies from those that hold these: every element from the first
+/// of them that has it, counted from `first` on and around the end. Nothing if they lack some.
+std::optional<std::vector<Copy>> plan_copies(std::span<const Region> held, const Region& wanted,
+                                             size_t first);
+
 /// Bytes of the tensors together.
 int64_t total_bytes(std::span<const TensorType> types);
 
@@ -39,7 +47,9 @@ class Rows {
       : sizes_(static_cast<const int64_t*>(sizes)), members_(members), experts_(experts) {}
   int64_t members() const { return members_; }
   int64_t experts() const { return experts_; }
-  int64_t local_experts() const { return experts_ / members_; }
+  /// Experts of a member when the tensor is split by expert, and the member that has one.
+  graph::Run share(int64_t member) const { return graph::share(experts_, members_, member); }
+  int64_t owner(int64_t expert) const;
   int64_t of(int64_t source, int64_t expert) const { return sizes_[source * experts_ + expert]; }
   /// Rows that a member holds when the tensor is split by expert (dim 0) or by token (dim 1).
   int64_t held(int64_t member, int dim) const;

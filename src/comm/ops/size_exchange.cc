@@ -12,15 +12,16 @@ namespace {
 
 void run_size_exchange(const Together& all, size_t me, int) {
   const int64_t experts = all.in[0].dims[0];
-  const int64_t local = all.out[1].dims[0];
+  const graph::Run share =
+      graph::share(experts, static_cast<int64_t>(all.members.size()), static_cast<int64_t>(me));
   auto* sizes = static_cast<int64_t*>(all.members[me].out[0]);
   auto* counts = static_cast<int64_t*>(all.members[me].out[1]);
-  std::fill(counts, counts + local, 0);
+  std::fill(counts, counts + share.length, 0);
   for (const Operands& operands : all.members) {
     const auto* from = static_cast<const int64_t*>(operands.in[0]);
     sizes = std::copy(from, from + experts, sizes);
-    for (int64_t e = 0; e < local; ++e) {
-      counts[e] += from[static_cast<int64_t>(me) * local + e];
+    for (int64_t e = 0; e < share.length; ++e) {
+      counts[e] += from[share.begin + e];
     }
   }
 }

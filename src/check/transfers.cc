@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a transfer between roles does to values: the ranks of one role hold parts of a term, each
+// where its task says; those of the other get the parts that their tasks say, which must be there.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "check/values.h"
+#include "program/transfer.h"
+
+namespace hocket::check {
+
+/// True if the value is finished and lies on every rank of the class where the task says.
+bool Values::gives_as_said(TaskRef ref, const Value& value) {
+  const Task& task = ctx_.task(ref);
+  if (local_index(value.expr)) {
+    refuse("message-rows", ref, task.in[0], "row numbers are relative to the rank's own rows",
+           "plan the routing again on the transferred ids");
+    return false;
+  }
+  if (ref_.terms[value.expr].kind == Expr::Kind::unfinished ||
+      !pieces_[value.piece].addends.empty()) {
+    refuse("transfer-layout", ref, task.in[0], "it is a sum that is not finished",
+           "reduce it before it is transferred");
+    return false;
+  }
+  const graph::TensorType& type = ctx_.types[ref_.terms[value.expr].type];
+  const Pieces::Begins begins = begins_of(ref.cls, task);
+  for (size_t dim = 0; dim < type.dims.size(); ++dim) {
+    const std::string wrong =
+        pieces_.misplaced(pieces_[value.piece].cut[dim], static_cast<char>('a' + dim),
+                          type.dims[dim], begins, ctx_.boxes[ref.cls]);
+    if (wrong.empty()) continue;
+    refuse("transfer-layout", ref, task.in[0], wrong,
+           "say in begins= where the rank's part begins: a for dim 0, b for dim 1, ..");
+    return false;
+  }
+  return true;
+}
+
+/// What the tasks of the classes of one role say that their ranks take; kNone if that is no part of
+/// the tensor.
+PieceId Values::taken_piece(std::span<const TaskRef> takers, const graph::TensorType& logical) {
+  const program::RoleId role = ctx_.program.classes[takers[0].cls].role;
+  const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
+  AxisMask axes = 0;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    axes |= graph::axis_bit(ctx_.first_axis[role] + static_cast<int32_t>(axis));
+  }
+  // Ranks of a role count the last axis fastest, as the rows of a cut do.
+  std::vector<comm::Region> regions(static_cast<size_t>(mesh.size()));
+  for (const TaskRef& ref : takers) {
+    for (int32_t rank : ctx_.program.ranks_of(ref.cls)) {
+      regions[static_cast<size_t>(rank - ctx_.program.first_rank(role))] =
+          program::region_of(ctx_.program, ctx_.task(ref), rank);
+    }
+  }
+  Piece piece{static_cast<uint8_t>(logical.dims.size()), {}, {}};
+  for (size_t dim = 0; dim < logical.dims.size(); ++dim) {
+    std::vector<std::vector<graph::Run>> rows;
+    for (const comm::Region& region : regions) {
+      const graph::Run& run = region[dim];
+      if (run.begin < 0 || run.length > logical.dims[dim] - run.begin) return kNone;
+      rows.push_back({run});
+    }
+    piece.cut[dim] = pieces_.cuts.make(logical.dims[dim], axes, rows);
+  }
+  return pieces_.intern(std::move(piece));
+}
+
+void Values::transfer(std::span<const TaskRef> tasks) {
+  // All classes of the role that gives must hold one term, each in the part that its task says; all
+  // that the other role's tasks take must then lie in some part that is given.
+  std::vector<TaskRef> givers;
+  std::vector<TaskRef> takers;
+  for (const TaskRef& ref : tasks) {
+    (ctx_.task(ref).in.empty() ? takers : givers).push_back(ref);
+  }
+  const auto lose_all = [&] {
+    for (const TaskRef& ref : takers) {
+      lose_outputs(ref.cls, ctx_.task(ref));
+    }
+  };
+  ExprId expr = kUnwritten;
+  for (const TaskRef& ref : givers) {
+    const Value value = read(ref, ctx_.task(ref).in[0]);
+    if (value.expr < 0) return lose_all();
+    if (ref == givers[0]) {
+      expr = value.expr;
+    } else if (value.expr != expr) {
+      ctx_.report("classes-differ", ProblemClass::value, ref, {givers[0]},
+                  fmt::format("{} gives {}, but {} gives {}", ctx_.name(givers[0]), describe(expr),
+                              ctx_.name(ref), describe(value.expr)),
+                  "give parts of one value");
+      return lose_all();
+    }
+    if (expr != kZero && !gives_as_said(ref, value)) return lose_all();
+  }
+  if (expr == kZero) {
+    for (const TaskRef& ref : takers) {
+      set(ref.cls, ctx_.task(ref), 0, {kZero, kAnyPiece}, nullptr, ref);
+    }
+    return;
+  }
+  const graph::TensorType& logical = ctx_.types[ref_.terms[expr].type];
+  const bool shaped = std::all_of(takers.begin(), takers.end(), [&](const TaskRef& ref) {
+    return ctx_.program.kind(ctx_.task(ref)).out[0].dims.size() == logical.dims.size();
+  });
+  const PieceId piece = shaped ? taken_piece(takers, logical) : PieceId(kNone);
+  if (piece == kNone) {
+    ctx_.report("transfer-covers", ProblemClass::value, takers[0], {givers.begin(), givers.end()},
+                fmt::format("{} takes what is no part of {}, a {}", ctx_.name(takers[0]),
+                            describe(expr), graph::to_string(logical)),
+                "correct begins= or the type of what is taken");
+    return lose_all();
+  }
+  std::vector<std::pair<ClassId, TaskId>> places;
+  for (const TaskRef& ref : tasks) {
+    places.emplace_back(ref.cls, ref.task);
+  }
+  const program::Transfer plan(ctx_.program, std::move(places));
+  std::set<std::vector<std::pair<int64_t, int64_t>>> seen;
+  for (const TaskRef& ref : takers) {
+    for (int32_t rank : ctx_.program.ranks_of(ref.cls)) {
+      std::vector<std::pair<int64_t, int64_t>> key;
+      for (const graph::Run& run : program::region_of(ctx_.program, ctx_.task(ref), rank)) {
+        key.emplace_back(run.begin, run.length);
+      }
+      if (!seen.insert(key).second || plan.copies(rank)) continue;
+      ctx_.report("transfer-covers", ProblemClass::value, ref, {givers.begin(), givers.end()},
+                  fmt::format("{} takes a part of {} that no rank gives, on rank {}",
+                              ctx_.name(ref), describe(expr), rank),
+                  "let the ranks that give have all of it, or take less");
+      return lose_all();
+    }
+  }
+  for (const TaskRef& ref : takers) {
+    set(ref.cls, ctx_.task(ref), 0, {expr, piece}, nullptr, ref);
+  }
+}
+
+}  // namespace hocket::check

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// transfer(x), transfer() -> y: a tensor from the ranks of one role to those of another, whatever
+// the meshes of both. Where the part of a rank lies in the tensor its task says, in `begins`:
+// letter a is dim 0, b dim 1, and so on, as long as the part's type. Every rank that takes gets
+// each of its elements from one rank that has it: of several, those with its number among the
+// givers come first, so that replicas share the work.
+#include <cstring>
+
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+void run_transfer(const Together& all, size_t me, int) {
+  if (all.out.empty()) return;
+  const size_t size = static_cast<size_t>(size_of(all.out[0].dtype));
+  auto* to = static_cast<std::byte*>(all.members[me].out[0]);
+  for (const Copy& copy : all.copies) {
+    const auto* from = static_cast<const std::byte*>(all.members[copy.source].in[0]);
+    std::memcpy(to + static_cast<size_t>(copy.to) * size,
+                from + static_cast<size_t>(copy.from) * size,
+                static_cast<size_t>(copy.count) * size);
+  }
+}
+
+}  // namespace
+
+Op describe_transfer() {
+  Op op;
+  op.doc =
+      "transfer(x), transfer() -> y: the ranks of one role give what they have of a tensor, those "
+      "of "
+      "another take what they need of it";
+  op.role = Role::between;
+  op.takes = Takes::dense;
+  op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType> out) {
+    return total_bytes(in) + total_bytes(out);
+  };
+  op.algorithms = [](double, double payload) {
+    return std::vector<Algorithm>{
+        {.name = "direct", .rounds = 1, .bytes = payload, .direct = true}};
+  };
+  op.run = run_transfer;
+  return op;
+}
+
+}  // namespace hocket::comm
