@@ -79,8 +79,18 @@ TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types) {
   graph::TensorType type = types[logical];
   if (type.dims.size() != pieces_[id].dims) return kNone;
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
-    type.dims[dim] = cuts.local_size(pieces_[id].cut[dim], type.dims[dim]);
-    if (type.dims[dim] < 0) return kNone;
+    const CutId cut = pieces_[id].cut[dim];
+    graph::Dim& size = type.dims[dim];
+    if (!size.symbolic()) {
+      size = cuts.local_size(cut, size);
+      if (size < 0) return kNone;
+      continue;
+    }
+    // Whatever its value: equal cells, and of these one of so many equal parts.
+    const int64_t cells = cuts[cut].cells;
+    const int64_t held = cuts.local_size(cut, cells);
+    if (held <= 0 || cells % held != 0 || !size.divides_into(cells)) return kNone;
+    size /= cells / held;
   }
   known->second = types.intern(type);
   return known->second;
@@ -274,7 +284,9 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
         return refused(Taken::Fault::cut, cuts.axes(cut));
       }
       if (letter != rule.runs.letter) continue;
-      const int64_t size = types[logical[i]].dims[dim];
+      // Of a symbol, what every value is a multiple of.
+      const graph::Dim& whole = types[logical[i]].dims[dim];
+      const int64_t size = whole.symbolic() ? whole.multiple() : int64_t{whole};
       const int64_t run = op.attrs.i_or(rule.runs.length, 0);
       if (run > 0 && cuts.holds_whole_runs(cut, size, run)) continue;
       const int64_t part = cuts.local_size(cut, size);

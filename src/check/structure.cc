@@ -128,6 +128,11 @@ void check_classes(Context& ctx) {
 void check_ids(Context& ctx) {
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const RankClass& cls = ctx.program.classes[c];
+    for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
+      if (place_of(cls.buffers[buffer].space) < program::kNumSpaces) continue;
+      refuse(ctx, kIdsRule.name, {c, -1}, {}, fmt::format("buffer {} of class {}", buffer, c),
+             "lies in a non-existing space", "name the device's memory or the host's");
+    }
     for (size_t task = 0; task < cls.tasks.size(); ++task) {
       const std::string text = bad_ids(ctx, cls, cls.tasks[task]);
       if (text.empty()) continue;

@@ -153,9 +153,9 @@ Outcome convert(StoredType type, const char* src, int64_t count, DType dtype, vo
       return read_integers<int32_t>(type, src, count, dst);
     case DType::i64:
       return read_integers<int64_t>(type, src, count, dst);
+    default:
+      return Outcome::wrong_type;
   }
-  HOCKET_CHECK(false, "dtype {}", static_cast<int>(dtype));
-  return Outcome::wrong_type;
 }
 
 }  // namespace
@@ -172,9 +172,20 @@ StoredType stored_type(DType dtype) {
       return StoredType::i32;
     case DType::i64:
       return StoredType::i64;
+    case DType::f16:
+      return StoredType::f16;
+    case DType::f8_e4m3:
+      return StoredType::f8_e4m3;
+    case DType::f8_e5m2:
+      return StoredType::f8_e5m2;
+    case DType::i8:
+      return StoredType::i8;
+    case DType::u8:
+      return StoredType::u8;
+    default:
+      break;
   }
-  HOCKET_CHECK(false, "dtype {}", static_cast<int>(dtype));
-  return StoredType::f32;
+  fail("safetensors", "no file is written or read with elements of {}", graph::to_string(dtype));
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -339,13 +350,14 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   std::set<std::string_view> names;
   for (const NamedTensor* tensor : order) {
     HOCKET_CHECK(names.insert(tensor->name).second, "tensor {} is given twice", tensor->name);
+    HOCKET_CHECK(!tensor->type.encoding, "tensor {} is {}", tensor->name, to_string(tensor->type));
     int64_t bytes = graph::size_of(tensor->type.dtype);
     for (int64_t dim : tensor->type.dims) {
       bytes *= dim;
     }
     header.key(tensor->name).object();
     header.member("dtype", to_string(stored_type(tensor->type.dtype)));
-    header.member("shape", tensor->type.dims);
+    header.member("shape", graph::sizes(tensor->type.dims));
     header.member("data_offsets", std::vector<int64_t>{offset, offset + bytes}).end();
     offset += bytes;
   }

@@ -26,6 +26,7 @@ struct Fact {
   std::string name;
   std::string shown;
   std::string exact;
+  bool often_nothing = false;  ///< not worth a line where both have none
 };
 Fact number(std::string name, size_t n) {
   return {std::move(name), std::to_string(n), std::to_string(n)};
@@ -47,8 +48,8 @@ void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
         const Value& value = cls.*member;
         if constexpr (std::is_same_v<Value, int64_t>) {
           if (field.is_address) return;
-          facts->push_back(
-              {field.name, human_bytes(static_cast<double>(value)), std::to_string(value)});
+          facts->push_back({field.name, human_bytes(static_cast<double>(value)),
+                            std::to_string(value), !field.is_always});
         } else if constexpr (std::is_same_v<Value, int32_t>) {
           if (member != &program::RankClass::stage) {
             facts->push_back(number(field.name, static_cast<size_t>(value)));
@@ -103,6 +104,10 @@ std::string figures(const program::Program& program) {
     if constexpr (std::is_same_v<Value, program::Mesh>) {
       for (const graph::Axis& axis : value.axes) {
         text += fmt::format(" {} {} {}", field.name, axis.name, axis.size);
+      }
+    } else if constexpr (std::is_same_v<Value, std::vector<program::Symbol>>) {
+      for (const program::Symbol& symbol : value) {
+        text += fmt::format(" {} {}", field.name, to_string(symbol));
       }
     } else if constexpr (std::is_integral_v<Value>) {
       text += fmt::format(" {} {}", field.name, value);
@@ -211,6 +216,7 @@ std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   bool same = a.name == b.name && a.lines == b.lines && count.empty();
   for (size_t i = 0; i < a.facts.size(); ++i) {
     const Fact &x = a.facts[i], &y = b.facts[i];
+    if (x.often_nothing && x.exact == "0" && y.exact == "0") continue;
     out += fmt::format("  {:<28}{}", x.name, x.shown);
     if (x.exact != y.exact) {
       out += x.shown != y.shown ? " -> " + y.shown : fmt::format(": {} -> {}", x.exact, y.exact);

@@ -17,7 +17,7 @@ void for_each_run(const TensorType& full, const Layout& layout, const Mesh& mesh
                   const std::function<void(int64_t, int64_t, int64_t)>& run) {
   const std::vector<int32_t> coords = mesh.coords(rank);
   const size_t n = full.dims.size();
-  std::vector<int64_t> begin(n, 0), count = full.dims;
+  std::vector<int64_t> begin(n, 0), count = graph::sizes(full.dims);
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     if (!layout.on[axis].is_split()) continue;
     const size_t d = static_cast<size_t>(layout.on[axis].dim());

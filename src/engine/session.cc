@@ -43,8 +43,8 @@ void add(std::byte* to, const std::byte* from, int64_t begin, int64_t count, int
 }  // namespace
 
 std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_batch) const {
-  const graph::Tensor& t = tensor(name);
-  std::vector<std::byte> full(static_cast<size_t>(t.type.bytes()));
+  const graph::TensorType type = tensor(name).type.at(run_->rank(0).symbol_values());
+  std::vector<std::byte> full(static_cast<size_t>(type.bytes()));
   bool found = false;
   program::ClassId stage = program::kNone;
   for (int32_t r = 0; r < run_->size(); ++r) {
@@ -65,22 +65,21 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
     if (replica) continue;
     found = true;
     const auto* from = static_cast<const std::byte*>(rank.output(name, micro_batch));
-    for_each_run(t.type, layout, program().mesh, r,
-                 [&](int64_t begin, int64_t count, int64_t local) {
-                   switch (t.type.dtype) {
-                     case graph::DType::f32:
-                       return add<float>(full.data(), from, begin, count, local);
-                     case graph::DType::f64:
-                       return add<double>(full.data(), from, begin, count, local);
-                     case graph::DType::i64:
-                       return add<int64_t>(full.data(), from, begin, count, local);
-                     case graph::DType::i32:
-                       return add<int32_t>(full.data(), from, begin, count, local);
-                     case graph::DType::bf16:
-                       break;
-                   }
-                   fail_run("session", "can't collect {}", to_string(t.type));
-                 });
+    for_each_run(type, layout, program().mesh, r, [&](int64_t begin, int64_t count, int64_t local) {
+      switch (type.dtype) {
+        case graph::DType::f32:
+          return add<float>(full.data(), from, begin, count, local);
+        case graph::DType::f64:
+          return add<double>(full.data(), from, begin, count, local);
+        case graph::DType::i64:
+          return add<int64_t>(full.data(), from, begin, count, local);
+        case graph::DType::i32:
+          return add<int32_t>(full.data(), from, begin, count, local);
+        default:
+          break;
+      }
+      fail_run("session", "can't collect {}", to_string(type));
+    });
   }
   if (!found) fail_run("session", "no rank has the output {}", name);
   return full;

@@ -33,6 +33,8 @@ class Session {
   Stores& stores() { return stores_; }
   const Stores& stores() const { return stores_; }
 
+  /// The value of a symbol of the program, from the next step on; before `feed`.
+  void set_symbol(std::string_view name, int64_t value) { run_->set_symbol(name, value); }
   /// Gives every rank its part of what the next step reads.
   void feed(const Batch& batch);
   /// The full output tensor: parts put together, partial sums added, replicas taken once.

@@ -102,12 +102,16 @@ TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& 
   for (size_t i = 0; i < mesh.axes.size(); ++i) {
     const Placement& placement = layout.on[i];
     if (!placement.is_split()) continue;
-    size_t dim = static_cast<size_t>(placement.dim());
-    if (dim >= local.dims.size() || local.dims[dim] % mesh.axes[i].size != 0) {
+    const size_t dim = static_cast<size_t>(placement.dim());
+    if (dim >= local.dims.size() || !local.dims[dim].divides_into(mesh.axes[i].size)) {
       fail("layout", "{} can't be split along dim {} over {} ranks of axis {}", to_string(type),
            dim, mesh.axes[i].size, mesh.axes[i].name);
     }
     local.dims[dim] /= mesh.axes[i].size;
+  }
+  if (const std::string why = why_invalid(local); !why.empty()) {
+    fail("layout", "{} can't be split as {}: of a part, {}", to_string(type),
+         to_string(layout, mesh), why);
   }
   return local;
 }

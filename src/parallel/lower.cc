@@ -240,6 +240,7 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
   program.num_layers = graph.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
+  program.symbols = graph.symbols;
   const int stages = static_cast<int>(plan.pp);
   const int micro_batches = program.num_micro_batches;
   const bool train = !graph.grads.empty();

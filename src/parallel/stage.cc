@@ -30,8 +30,9 @@ namespace {
 constexpr double kExpectedFactor = 1.25;
 
 /// Work and workspace of a kind of `op`; `experts`: of the whole tensors.
-void set_cost(Kind* kind, const ops::Op& op, int64_t experts) {
-  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts});
+void set_cost(Kind* kind, const ops::Op& op, int64_t experts, const Program& program) {
+  const ops::Cost cost =
+      ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts, program.symbols});
   kind->flops = cost.flops;
   kind->bytes = cost.bytes;
   kind->workspace = cost.workspace;
@@ -202,8 +203,8 @@ ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life lif
         kExpectedFactor * static_cast<double>(value.type.dims[1] * value.type.top_k) *
         static_cast<double>(value.type.dims[0]) / static_cast<double>(whole.dims[0]);
     value.expected_bytes =
-        std::min(value.type.bytes(), static_cast<int64_t>(rows + 1) * value.type.row_size() *
-                                         size_of(value.type.dtype));
+        std::min(value.type.bytes(),
+                 static_cast<int64_t>(rows + 1) * value.type.bytes_of(value.type.row_size()));
   }
   out_.values.push_back(std::move(value));
   ValueId id = static_cast<ValueId>(out_.values.size() - 1);
@@ -244,7 +245,7 @@ TaskTemplate StageLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
   for (ValueId input : in) {
     kind.in.push_back(out_.values[input].type);
   }
-  set_cost(&kind, op, 0);
+  set_cost(&kind, op, 0, program_);
   expect_all_unless_counted(kind, {out});
   TaskTemplate made = make(std::move(kind), Lane::compute, phase, layer);
   made.in = std::move(in);
@@ -264,7 +265,7 @@ Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
     out_types.push_back(out_.values[output].type);
   }
   return program::communication_kind(op.id, std::move(attrs), std::move(in_types),
-                                     std::move(out_types));
+                                     std::move(out_types), program_.symbols);
 }
 
 TaskTemplate& StageLowering::add_communication(const comm::Op& op, graph::Attrs attrs,
@@ -527,7 +528,7 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
       experts = type.dims[0];
     }
   }
-  set_cost(&kind, op, experts);
+  set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.accumulate = node.accumulate;

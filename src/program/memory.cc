@@ -27,10 +27,13 @@ std::string parts_text(const Memory& memory) {
   if (memory.evaluation > 0) {
     text += fmt::format(", {} evaluation", size(memory.evaluation));
   }
+  if (memory.host > 0) {
+    text += fmt::format(", and {} in host memory", size(memory.host));
+  }
   return text;
 }
 
-std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
+std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space space) {
   // Buffers share addresses and pages, so bytes must not be added up: every stretch that is written
   // is widened to whole pages, and those that overlap or touch are joined.
   const RankClass& cls = program.classes[cls_id];
@@ -42,12 +45,14 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
     touched.push_back({offset / kPageBytes * kPageBytes, whole_pages(offset + bytes)});
   };
   for (const Buffer& buffer : cls.buffers) {
-    if (buffer.kind != BufferKind::step) continue;
+    if (buffer.kind != BufferKind::step || buffer.space != space) continue;
     touch(buffer.offset,
           buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes());
   }
   for (const Task& task : cls.tasks) {
-    touch(task.workspace, program.kind(task).workspace);
+    if (space == Space::device) {
+      touch(task.workspace, program.kind(task).workspace);
+    }
   }
   std::sort(touched.begin(), touched.end(), [](const Range& left, const Range& right) {
     return std::tie(left.begin, left.end) < std::tie(right.begin, right.end);
@@ -266,20 +271,37 @@ std::vector<Memory> memory_of(const Program& program) {
     Memory memory;
     for (const Buffer& buffer : cls.buffers) {
       // Named buffers have mappings of their own.
-      if (buffer.kind == BufferKind::persistent) {
-        memory.persistent += whole_pages(buffer.type.bytes());
-      } else if (buffer.kind != BufferKind::step) {
-        memory.inputs_outputs += whole_pages(buffer.type.bytes());
+      if (buffer.kind == BufferKind::step) continue;
+      const int64_t bytes = whole_pages(buffer.type.bytes());
+      if (buffer.space == Space::host) {
+        memory.host += bytes;
+      } else if (buffer.kind == BufferKind::persistent) {
+        memory.persistent += bytes;
+      } else {
+        memory.inputs_outputs += bytes;
       }
     }
     for (const Range& range : planned_pages(program, c)) {
       memory.step_buffers += range.end - range.begin;
+    }
+    for (const Range& range : planned_pages(program, c, Space::host)) {
+      memory.host += range.end - range.begin;
     }
     memory.messages = in_flight.bound(c);
     memory.reserved = cls.arena_bytes;
     list.push_back(memory);
   }
   return list;
+}
+
+std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values) {
+  Program in_step = program;
+  for (RankClass& cls : in_step.classes) {
+    for (Buffer& buffer : cls.buffers) {
+      buffer.type = buffer.type.at(values);
+    }
+  }
+  return memory_of(in_step);
 }
 
 bool is_planned(const Program& program) {

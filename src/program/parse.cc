@@ -134,9 +134,13 @@ class Parser {
   void read(std::string_view text, Lane* value) const { *value = parse_lane(text); }
   void read(std::string_view text, Phase* value) const { *value = parse_phase(text); }
   void read(std::string_view text, BufferKind* value) const { *value = parse_buffer_kind(text); }
+  void read(std::string_view text, Space* value) const { *value = parse_space(text); }
   void read(std::string_view text, Attrs* value) const { *value = graph::parse_attrs(text); }
   void read(std::string_view text, TensorType* value) const {
     *value = graph::parse_tensor_type(text);
+    if (const std::string why = graph::symbols_differ(*value, program.symbols); !why.empty()) {
+      bad(why);
+    }
   }
   void read(std::string_view text, Layout* value) const {
     *value = graph::parse_layout(text, program.mesh);
@@ -149,7 +153,7 @@ class Parser {
   void read(std::string_view text, std::vector<TensorType>* types) const {
     each(text, ' ', [&](std::string_view type) {
       if (!type.empty()) {
-        types->push_back(graph::parse_tensor_type(type));
+        read(type, &types->emplace_back());
       }
     });
   }
@@ -248,6 +252,7 @@ class Parser {
   }
 
   void axis(Words& words);
+  void symbol(Words& words);
   void task(Words& words, RankClass* cls);
   template <class Struct>
   void numbered(Words& words, std::string_view what, std::string_view prefix,
@@ -277,6 +282,33 @@ void Parser::axis(Words& words) {
   }
   program.mesh.axes.push_back({name, static_cast<int32_t>(size)});
   words.expect_all_taken();
+}
+
+void Parser::symbol(Words& words) {
+  // A type is compared with the table as it is read: no symbol may come after one.
+  if (!program.kinds.empty() || !program.classes.empty()) {
+    bad("comes after a kind or a class");
+  }
+  words.expect_number("symbol", "", program.symbols.size());
+  Symbol symbol;
+  std::string_view text;
+  if (words.find("name", &text)) {
+    read(text, &symbol.name);
+  }
+  const auto number = [&](std::string_view name, int64_t* value) {
+    if (words.find(name, &text)) {
+      read(text, value);
+    }
+  };
+  number("bound", &symbol.bound);
+  symbol.expected = symbol.bound;
+  number("expected", &symbol.expected);
+  number("divisor", &symbol.divisor);
+  words.expect_all_taken();
+  if (const std::string why = graph::why_invalid(symbol); !why.empty()) {
+    bad(fmt::format("'{}' {}", symbol.name, why));
+  }
+  program.symbols.push_back(std::move(symbol));
 }
 
 /// The line of a task names its op as well, for people.
@@ -309,6 +341,8 @@ void Parser::line(std::string_view raw) {
     program.ranks_per_node = count(words, what);
   } else if (what == "axis") {
     axis(words);
+  } else if (what == "symbol") {
+    symbol(words);
   } else if (what == "kind") {
     numbered(words, what, "k", &program.kinds);
     program.kinds.back().communication = comm::find(program.kinds.back().op);

@@ -2,6 +2,7 @@
 #include "runtime/executor.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -70,7 +71,8 @@ struct Executor::Impl {
         backend(std::move(backend)),
         communicator(communicator),
         options(options),
-        arena(cls.arena_bytes, program::planned_pages(program, cls_id)),
+        arenas{region_of(program::Space::device), region_of(program::Space::host)},
+        symbol_values(program.symbols.size(), 0),
         times(cls.tasks.size()) {
     bind_buffers(store);
     prepare();
@@ -87,7 +89,12 @@ struct Executor::Impl {
   /// Tasks that have begun and not ended, by name. Needs the mutex.
   std::string unfinished() const;
 
+  Region region_of(program::Space space) const {
+    return Region(cls.arena(space), program::planned_pages(program, cls_id, space));
+  }
   void bind_buffers(PersistentStore& store);
+  const program::Kind& kind_in_step(const Task& task);
+  void resolve_symbols();
   void prepare();
   void prepare_poison();
   void lane_main(int lane);
@@ -104,10 +111,14 @@ struct Executor::Impl {
   std::shared_ptr<kernels::Backend> backend;
   comm::Communicator* communicator;
   const ExecutorOptions options;
-  Region arena;
+  std::array<Region, program::kNumSpaces> arenas;
   std::vector<Region> owned;        // inputs and outputs
   std::vector<std::byte*> address;  // per buffer
   std::map<std::pair<std::string, int32_t>, BufferId> named;
+  std::vector<int64_t> symbol_values;
+  // Of kinds with symbols among their dims: with the dims of the step. What they are called with
+  // points here, so they stay where they are.
+  std::map<program::KindId, std::unique_ptr<program::Kind>> in_step;
   std::vector<TaskTime> times;
   LaneState lanes[kNumLanes];
 
@@ -129,7 +140,9 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
     switch (buffer.kind) {
       case BufferKind::step:
         // A buffer that no task uses has no place in the plan.
-        address.push_back(buffer.offset == kNone ? nullptr : arena.data() + buffer.offset);
+        address.push_back(buffer.offset == kNone
+                              ? nullptr
+                              : arenas[place_of(buffer.space)].data() + buffer.offset);
         break;
       case BufferKind::persistent:
         address.push_back(store.get(buffer.name, buffer.type, buffer.layout).memory.data());
@@ -141,6 +154,46 @@ void Executor::Impl::bind_buffers(PersistentStore& store) {
     if (buffer.kind != BufferKind::step) {
       named[{buffer.name, buffer.micro_batch}] = i;
     }
+  }
+}
+
+/// The kind of a task as its kernel sees it: the program's own, or a copy that resolve_symbols
+/// gives the dims of each step.
+const program::Kind& Executor::Impl::kind_in_step(const Task& task) {
+  const program::Kind& kind = program.kind(task);
+  if (!graph::any_symbolic(kind.in) && !graph::any_symbolic(kind.out)) return kind;
+  for (const auto* types : {&kind.in, &kind.out}) {
+    for (const graph::TensorType& type : *types) {
+      const std::string why = graph::symbols_differ(type, program.symbols);
+      if (!why.empty()) fail_run("executor", "{}: {}", kind.op, why);
+    }
+  }
+  std::unique_ptr<program::Kind>& copy = in_step[task.kind];
+  if (!copy) {
+    copy = std::make_unique<program::Kind>(kind);
+  }
+  return *copy;
+}
+
+void Executor::Impl::resolve_symbols() {
+  for (size_t i = 0; i < symbol_values.size(); ++i) {
+    if (symbol_values[i] == 0) {
+      fail_run("executor", "symbol {} has no value; try set_symbol before the step",
+               program.symbols[i].name);
+    }
+  }
+  for (auto& [id, copy] : in_step) {
+    const program::Kind& kind = program.kinds[id];
+    const auto resolve = [&](const std::vector<graph::TensorType>& from,
+                             std::vector<graph::TensorType>& to) {
+      for (size_t i = 0; i < from.size(); ++i) {
+        for (size_t d = 0; d < from[i].dims.size(); ++d) {
+          to[i].dims[d] = from[i].dims[d].at(symbol_values);
+        }
+      }
+    };
+    resolve(kind.in, copy->in);
+    resolve(kind.out, copy->out);
   }
 }
 
@@ -156,7 +209,7 @@ void Executor::Impl::prepare() {
   const std::vector<int32_t> position = program::lane_positions(cls);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const Task& task = cls.tasks[i];
-    const program::Kind& kind = program.kind(task);
+    const program::Kind& kind = kind_in_step(task);
     Prepared prepared;
     prepared.id = i;
     for (TaskId dep : task.deps) {
@@ -192,13 +245,13 @@ void Executor::Impl::prepare() {
     } else {
       prepared.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
       if (!prepared.kernel) {
-        fail_run("executor", "no kernel for {} in {} ({})", kind.op,
-                 to_string(program::compute_dtype(kind)), backend->describe());
+        fail_run("executor", "no kernel for {} ({})", program::types_text(kind),
+                 backend->describe());
       }
       prepared.args.attrs = &kind.attrs;
       prepared.args.accumulate = task.accumulate.bits();
       if (task.workspace != kNone) {
-        prepared.args.workspace = arena.data() + task.workspace;
+        prepared.args.workspace = arenas[place_of(program::Space::device)].data() + task.workspace;
       }
       prepared.args.workspace_bytes = kind.workspace;
     }
@@ -445,6 +498,8 @@ const Buffer& Executor::buffer(std::string_view name, int32_t micro_batch) const
   return impl_->cls.buffers[it->second];
 }
 
+const std::vector<Buffer>& Executor::buffers() const { return impl_->cls.buffers; }
+
 bool Executor::has(std::string_view name, int32_t micro_batch) const {
   return impl_->named.count({std::string(name), micro_batch}) > 0;
 }
@@ -458,14 +513,30 @@ const void* Executor::output(std::string_view name, int32_t micro_batch) const {
   return input(name, micro_batch);
 }
 
+void Executor::set_symbol(std::string_view name, int64_t value) {
+  for (size_t i = 0; i < impl_->program.symbols.size(); ++i) {
+    const graph::Symbol& symbol = impl_->program.symbols[i];
+    if (symbol.name != name) continue;
+    graph::expect_value(symbol, value);
+    impl_->symbol_values[i] = value;
+    return;
+  }
+  fail_run("executor", "the program has no symbol '{}'", name);
+}
+
+const std::vector<int64_t>& Executor::symbol_values() const { return impl_->symbol_values; }
+
 void Executor::start() {
   Impl& impl = *impl_;
   std::lock_guard lock(impl.mutex);
   if (impl.hung && impl.lanes_finished != impl.used_lanes()) {
     return;  // `wait` says so
   }
-  if (impl.options.poison && impl.arena.data()) {
-    std::memset(impl.arena.data(), 0xff, static_cast<size_t>(impl.arena.bytes()));
+  impl.resolve_symbols();
+  for (const Region& arena : impl.arenas) {
+    if (impl.options.poison && arena.data()) {
+      std::memset(arena.data(), 0xff, static_cast<size_t>(arena.bytes()));
+    }
   }
   for (LaneState& lane : impl.lanes) {
     lane.done = 0;
@@ -514,6 +585,7 @@ void Executor::wait() {
 
 void Executor::run_inline(const std::function<void(TaskId, const std::function<void()>&)>& visit) {
   Impl& impl = *impl_;
+  impl.resolve_symbols();
   std::vector<Prepared*> order(impl.cls.tasks.size());
   for (LaneState& lane : impl.lanes) {
     for (Prepared& prepared : lane.tasks) {
@@ -539,13 +611,18 @@ void Executor::cancel() {
 }
 
 const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
-int64_t Executor::arena_resident_bytes() const { return impl_->arena.resident_bytes(); }
-int64_t Executor::inputs_outputs_resident_bytes() const {
-  int64_t bytes = 0;
-  for (const Region& region : impl_->owned) {
-    bytes += region.resident_bytes();
+
+program::Memory Executor::measured() const {
+  program::Memory memory;
+  memory.step_buffers = impl_->arenas[place_of(program::Space::device)].resident_bytes();
+  memory.host = impl_->arenas[place_of(program::Space::host)].resident_bytes();
+  size_t next = 0;  // inputs and outputs have their regions in the order of the buffers
+  for (const Buffer& buffer : impl_->cls.buffers) {
+    if (buffer.kind != BufferKind::input && buffer.kind != BufferKind::output) continue;
+    const int64_t bytes = impl_->owned[next++].resident_bytes();
+    (buffer.space == program::Space::host ? memory.host : memory.inputs_outputs) += bytes;
   }
-  return bytes;
+  return memory;
 }
 
 LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> backend,
@@ -566,12 +643,21 @@ LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> bac
   }
 }
 
+void LocalRun::set_symbol(std::string_view name, int64_t value) {
+  for (auto& executor : executors_) {
+    executor->set_symbol(name, value);
+  }
+}
+
 program::Memory LocalRun::measured(int32_t rank) const {
-  const Executor& executor = *executors_[rank];
-  program::Memory memory;
+  program::Memory memory = executors_[rank]->measured();
   memory.persistent = stores_[rank].resident_bytes();
-  memory.inputs_outputs = executor.inputs_outputs_resident_bytes();
-  memory.step_buffers = executor.arena_resident_bytes();
+  for (const Buffer& buffer : executors_[rank]->buffers()) {
+    if (buffer.kind != BufferKind::persistent || buffer.space != program::Space::host) continue;
+    const int64_t bytes = stores_[rank].find(buffer.name)->memory.resident_bytes();
+    memory.persistent -= bytes;
+    memory.host += bytes;
+  }
   memory.messages = world_->peak_message_bytes(rank);
   return memory;
 }

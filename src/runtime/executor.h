@@ -42,9 +42,17 @@ class Executor {
   void* input(std::string_view name, int32_t micro_batch = program::kNone) const;
   const void* output(std::string_view name, int32_t micro_batch = program::kNone) const;
   bool has(std::string_view name, int32_t micro_batch = program::kNone) const;
+  const std::vector<program::Buffer>& buffers() const;
   const program::Buffer& buffer(std::string_view name, int32_t micro_batch = program::kNone) const;
 
+  /// The value of one of the program's symbols, for this step and those after it. Throws Error for
+  /// a symbol that the program does not have, or a value that it cannot have (graph/dim.h).
+  void set_symbol(std::string_view name, int64_t value);
+  /// By place in Program::symbols; 0: not set.
+  const std::vector<int64_t>& symbol_values() const;
+
   /// Starts a step on the lane threads; `wait` blocks until it is over and throws what went wrong.
+  /// Throws Error where a symbol has no value.
   void start();
   void wait();
   /// Runs a step on the calling thread, task by task in issue order: `visit` gets the task and a
@@ -57,9 +65,8 @@ class Executor {
 
   /// Times of the last step's tasks, by task id of the rank's class.
   const std::vector<TaskTime>& times() const;
-  /// Bytes of pages that the arena, and the inputs and outputs, have touched so far.
-  int64_t arena_resident_bytes() const;
-  int64_t inputs_outputs_resident_bytes() const;
+  /// Bytes of pages that the rank has touched so far, but for those of its store and its messages.
+  program::Memory measured() const;
 
   struct Impl;
 
@@ -76,6 +83,8 @@ class LocalRun {
   ~LocalRun();
   /// Runs one step on every rank; throws the first error, which names rank, task and cause.
   void step();
+  /// Executor::set_symbol, on every rank.
+  void set_symbol(std::string_view name, int64_t value);
   Executor& rank(int32_t id) { return *executors_[id]; }
   int32_t size() const { return static_cast<int32_t>(executors_.size()); }
   comm::LocalWorld& world() { return *world_; }

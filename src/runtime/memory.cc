@@ -79,7 +79,9 @@ PersistentStore::Entry& PersistentStore::get(const std::string& name, const grap
                                              const graph::Layout& layout) {
   auto it = entries_.find(name);
   if (it == entries_.end()) {
-    Entry entry{type, layout, Region(round_up(type.bytes(), 64)), false};
+    // Of a tensor with a symbol only the rows that come are touched.
+    const int64_t bytes = round_up(type.bytes(), 64);
+    Entry entry{type, layout, type.symbolic() ? Region(bytes, {}) : Region(bytes), false};
     return entries_.emplace(name, std::move(entry)).first->second;
   }
   if (!(it->second.type == type) || !(it->second.layout == layout)) {

@@ -44,8 +44,8 @@ class PersistentStore {
     Region memory;
     bool initialised = false;
   };
-  /// The entry of this name; made (zero-filled) if absent. Throws Error if it exists with another
-  /// type or layout.
+  /// The entry of this name; made (zero-filled) if absent, with room for the bounds of symbols.
+  /// Throws Error if it exists with another type or layout.
   Entry& get(const std::string& name, const graph::TensorType& type, const graph::Layout& layout);
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }

@@ -75,13 +75,14 @@ void require_memory(const engine::Run& run, const program::Program& program,
     all.step_buffers += ranks * planned[c].step_buffers;
     all.messages += ranks * planned[c].messages;
     all.evaluation += ranks * planned[c].evaluation;
+    all.host += ranks * planned[c].host;
   }
   const int64_t have = available_memory();
-  if (have <= 0 || all.total() <= have) return;
+  if (have <= 0 || all.with_host() <= have) return;
   fail(run.name,
        "{} local rank{} would need {} of memory ({}); this machine has free {}; try {}, or set "
        "cluster.memory_budget (per rank) to go on nonetheless",
-       program.mesh.size(), program.mesh.size() == 1 ? "" : "s", size_text(all.total()),
+       program.mesh.size(), program.mesh.size() == 1 ? "" : "s", size_text(all.with_host()),
        program::parts_text(all), size_text(have), remedy(run, all));
 }
 
@@ -116,13 +117,13 @@ void MemoryWatch::after_step(engine::Session& session, const Evaluator* evaluato
                r, size_text(taken.total()), program::parts_text(taken), human_bytes(*budget),
                size_text(plan.total()), remedy(run_, taken));
     }
-    if (warned_ || taken.total() <= plan.total()) continue;
+    if (warned_ || taken.with_host() <= plan.with_host()) continue;
     warned_ = true;
     log_warning(
         "rank {} takes {} of memory ({}), {} more than planned ({}): routing is less even than "
         "ragged buffers count on; nothing was dropped",
         r, size_text(taken.total()), program::parts_text(taken),
-        size_text(taken.total() - plan.total()), program::parts_text(plan));
+        size_text(taken.with_host() - plan.with_host()), program::parts_text(plan));
   }
 }
 

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of types as they come from a model, and as an edit may leave them.
+// Sizes of types as they come from a model, and as an edit may leave them; encodings; text.
 #include "graph/tensor_type.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "graph/layout.h"
 
 namespace hocket::graph {
 namespace {
@@ -15,6 +19,108 @@ TEST(TensorType, Sizes) {
   // 7 tokens choose 2 of 4 experts, or, choosing 9, all of them.
   EXPECT_EQ((TensorType{DType::bf16, {4, 7, 6}, 2}.bytes()), 2 * 7 * 2 * 6);
   EXPECT_EQ((TensorType{DType::bf16, {4, 7, 6}, 9}.max_rows()), 28);
+}
+
+TEST(TensorType, SizesOfSmallElements) {
+  EXPECT_EQ((TensorType{DType::f16, {3, 5}}.bytes()), 30);
+  EXPECT_EQ((TensorType{DType::f8_e4m3, {3, 5}}.bytes()), 15);
+  EXPECT_EQ((TensorType{DType::u8, {3, 5}}.bytes()), 15);
+  EXPECT_EQ((TensorType{DType::i4, {3, 6}}.bytes()), 9);
+  EXPECT_THROW(size_of(DType::i4), Error);
+  // A scale of one byte per 32 elements, of two per 16, of four per 32; rows of whole blocks.
+  EXPECT_EQ(parse_tensor_type("f8_e4m3/f8_e8m0:32[5,64]").bytes(), 5 * 2 * 33);
+  EXPECT_EQ(parse_tensor_type("f4_e2m1/f8_e4m3:16[5,64]").bytes(), 5 * 4 * 9);
+  EXPECT_EQ(parse_tensor_type("i8/f32:32[5,64]").bytes(), 5 * 2 * 36);
+  EXPECT_EQ(parse_tensor_type("i4/f16:32[8,4,64]@2").bytes(), 4 * 2 * 2 * 18);
+  EXPECT_EQ(parse_tensor_type("i4/f16:32[8,4,64]@2").bytes_of(64), 36);
+}
+
+TEST(TensorType, PrintsAndParsesBack) {
+  const uint64_t seed = 11;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Rng rng(seed);
+  int encoded = 0, symbolic = 0, routed = 0;
+  for (int i = 0; i < 3000; ++i) {
+    TensorType type;
+    type.dtype = static_cast<DType>(rng.below(kNumDTypes));
+    if (rng.below(3) == 0) {
+      type.encoding.block = 1 << rng.below(6);
+      const DType scales[] = {DType::f8_e8m0, DType::f16, DType::f32,
+                              static_cast<DType>(rng.below(kNumDTypes))};
+      type.encoding.scale = scales[rng.below(4)];
+    }
+    for (size_t d = rng.below(5); d > 0; --d) {
+      const int64_t multiple = int64_t{1} << rng.below(7);
+      const int64_t bound = multiple * static_cast<int64_t>(1 + rng.below(9));
+      type.dims.push_back(rng.below(3) == 0
+                              ? Dim::of(static_cast<SymbolId>(rng.below(4)), bound,
+                                        static_cast<int64_t>(1 + rng.below(8)), multiple)
+                              : Dim(bound));
+    }
+    if (type.dims.size() >= 2 && rng.below(3) == 0) {
+      type.top_k = static_cast<int32_t>(1 + rng.below(4));
+    }
+    const std::string text = to_string(type);
+    SCOPED_TRACE(text);
+    EXPECT_EQ(text.find_first_of(" \"'="), text.npos);
+    if (const std::string why = why_invalid(type); !why.empty()) {
+      EXPECT_THROW(parse_tensor_type(text), Error);
+      continue;
+    }
+    const TensorType back = parse_tensor_type(text);
+    EXPECT_EQ(back, type);
+    EXPECT_EQ(back.bytes(), type.bytes());
+    EXPECT_EQ(type.bytes() * 8 % 8, 0);
+    encoded += static_cast<bool>(type.encoding);
+    symbolic += type.symbolic();
+    routed += type.routed();
+  }
+  EXPECT_GT(encoded, 30);
+  EXPECT_GT(symbolic, 500);
+  EXPECT_GT(routed, 200);
+}
+
+TEST(TensorType, RefusesWhatNoTensorIs) {
+  for (const char* text : {"f32/f8_e8m0:32[64]",
+                           "f8_e8m0/f32:32[64]",
+                           "i8/i32:32[64]",
+                           "i8/f4_e2m1:32[64]",
+                           "f8_e4m3/f8_e8m0:32[64,33]",
+                           "f8_e4m3/f8_e8m0:0[64]",
+                           "f8_e4m3/f8_e8m0[64]",
+                           "f4_e2m1/f8_e8m0:3[64,3]",
+                           "i4[3,3]",
+                           "i4[]",
+                           "i4/f16:32[8,32]@2",
+                           "f9[4]",
+                           "f8_e4m3/f8_e8m0:32[s0:64%16]",
+                           "f32[s0]",
+                           "f32[s0:12%8]",
+                           "f32[s-1:8]",
+                           "f32[s0/0:8]",
+                           "f32[s0/70000:8]",
+                           "f32[s40000:8]",
+                           "f32[s0:0]",
+                           "f32[4,]x",
+                           "f32[4]@1",
+                           "f32[4"}) {
+    EXPECT_THROW(parse_tensor_type(text), Error) << text;
+  }
+  EXPECT_EQ(to_string(parse_tensor_type("f8_e4m3/f8_e8m0:32[s0:64%32]")),
+            "f8_e4m3/f8_e8m0:32[s0:64%32]");
+}
+
+TEST(TensorType, NoPartCutsABlockOrAByte) {
+  const Mesh mesh{{{"a", 2}, {"b", 4}}};
+  const auto local = [&](const char* type, const char* layout) {
+    return to_string(local_type(parse_tensor_type(type), parse_layout(layout, mesh), mesh));
+  };
+  EXPECT_EQ(local("f8_e4m3/f8_e8m0:32[8,128]", "b:S1"), "f8_e4m3/f8_e8m0:32[8,32]");
+  EXPECT_EQ(local("f8_e4m3/f8_e8m0:32[8,64]", "a:S0 b:S0"), "f8_e4m3/f8_e8m0:32[1,64]");
+  EXPECT_THROW(local("f8_e4m3/f8_e8m0:32[8,64]", "b:S1"), Error);
+  EXPECT_THROW(local("f8_e4m3/f8_e8m0:32[8,128]", "a:S1 b:S1"), Error);
+  EXPECT_EQ(local("i4[8,8]", "b:S1"), "i4[8,2]");
+  EXPECT_THROW(local("i4[8,4]", "b:S1"), Error);
 }
 
 TEST(TensorType, AnEditedTypeFitsNowhere) {

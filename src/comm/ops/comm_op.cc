@@ -44,6 +44,8 @@ int dim_of(const char* attribute, const Attrs& attrs) {
 }
 
 bool takes(const Op& op, const TensorType& type) {
+  // Elements with scales of their own are not added as they are.
+  if (op.move.placed == Move::Placed::sum && type.encoding) return false;
   switch (op.takes) {
     case Takes::any:
       return true;
@@ -75,8 +77,12 @@ const char* taken_text(Takes takes) {
 size_t num_dims(const TensorType& type) { return type.routed() ? 2 : type.dims.size(); }
 
 /// Experts whose rows the members hold together.
-int64_t experts_of(const Op& op, const Attrs& attrs, const TensorType& type, int64_t members) {
-  return before(op, attrs) == Placement::split(0) ? type.dims[0] * members : type.dims[0];
+graph::Dim experts_of(const Op& op, const Attrs& attrs, const TensorType& type, int64_t members) {
+  graph::Dim experts = type.dims[0];
+  if (before(op, attrs) == Placement::split(0)) {
+    experts *= members;
+  }
+  return experts;
 }
 
 }  // namespace
@@ -149,7 +155,8 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   if (op.role == Role::send) return out;
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
-      fail(op.name, "does not take {}; expected {}", to_string(type), taken_text(op.takes));
+      fail(op.name, "does not take {}; expected {}{}", to_string(type), taken_text(op.takes),
+           op.move.placed == Move::Placed::sum ? ", elements without scales" : "");
     }
     TensorType moved = type;
     const Placement from = before(op, attrs);
@@ -167,12 +174,15 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       moved.dims[from.dim()] *= members;
     }
     if (to.is_split()) {
-      int64_t& size = moved.dims[to.dim()];
-      if (size % members != 0) {
+      graph::Dim& size = moved.dims[to.dim()];
+      if (!size.divides_into(members)) {
         fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(type),
              members);
       }
       size /= members;
+    }
+    if (const std::string why = why_invalid(moved); !why.empty()) {
+      fail(op.name, "makes {} of {}: {}", to_string(moved), to_string(type), why);
     }
     out.push_back(std::move(moved));
   }

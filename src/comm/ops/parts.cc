@@ -41,7 +41,7 @@ void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, i
       return sum_as<int32_t>(from, begin, count, to);
     case graph::DType::i64:
       return sum_as<int64_t>(from, begin, count, to);
-    case graph::DType::bf16:
+    default:
       break;
   }
   fail_run("comm", "no local sum of {}", to_string(dtype));
@@ -101,7 +101,7 @@ int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
 RowWriter::RowWriter(const Together& all, size_t me)
     : from_(inputs(all, 0)),
       to_(static_cast<std::byte*>(all.members[me].out[0])),
-      row_bytes_(all.in[0].row_size() * size_of(all.in[0].dtype)),
+      row_bytes_(all.in[0].bytes_of(all.in[0].row_size())),
       limit_(all.out[0].max_rows()) {}
 
 void RowWriter::take(int64_t member, int64_t begin, int64_t count) {

@@ -16,7 +16,6 @@ void add(const KernelArgs& args) {
   });
 }
 
-template <typename T>
 void copy(const KernelArgs& args) {
   const std::byte* from = in<std::byte>(args, 0);
   std::byte* to = out<std::byte>(args, 0);
@@ -25,7 +24,6 @@ void copy(const KernelArgs& args) {
   });
 }
 
-template <typename T>
 void zero(const KernelArgs& args) {
   std::byte* to = out<std::byte>(args, 0);
   parallel_for(args.out[0].type->bytes(), kGrain * 4, [&](int64_t begin, int64_t end) {
@@ -34,7 +32,5 @@ void zero(const KernelArgs& args) {
 }
 
 HOCKET_KERNEL(add)
-HOCKET_KERNEL(copy)
-HOCKET_KERNEL(zero)
 
 }  // namespace hocket::kernels::HOCKET_CPU

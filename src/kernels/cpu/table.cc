@@ -30,13 +30,13 @@ void call(const KernelArgs& args) {
   kernel(args);
 }
 
-constexpr bool floats = false, any = true;
-
 constexpr CpuKernel kKernels[] = {
-#define X(op, operands) \
-  {#op, operands, &call<&HOCKET_CPU::op<float>>, &call<&HOCKET_CPU::op<double>>},
+#define FLOATS(op, signature) \
+  {#op, signature, &call<&HOCKET_CPU::op<float>>, &call<&HOCKET_CPU::op<double>>},
+#define ONE(op, signature) {#op, signature, nullptr, &call<&HOCKET_CPU::op>},
 #include "kernels/cpu/kernels.inc"
-#undef X
+#undef FLOATS
+#undef ONE
 };
 
 }  // namespace
