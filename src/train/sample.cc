@@ -81,38 +81,17 @@ std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& t
   return ids;
 }
 
-/// The program that reads `new_tokens` tokens a step, behind those that the cache of `slots` holds.
-engine::Compiled compile_generation(const engine::Run& run, int64_t new_tokens, int64_t slots) {
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::generate;
-  how.new_tokens = new_tokens;
-  how.cache_slots = slots;
-  how.num_micro_batches = 1;
-  return engine::compile(run, how);
-}
-
-/// It over the parameters and the cache in `stores`.
-std::unique_ptr<engine::Session> session_for(const engine::Run& run, int64_t new_tokens,
-                                             int64_t slots,
-                                             const std::shared_ptr<kernels::Backend>& backend,
-                                             engine::Stores& stores) {
-  return std::make_unique<engine::Session>(compile_generation(run, new_tokens, slots), backend,
-                                           stores, engine::executor_options(run));
-}
-
-/// Runs ids[begin, begin + count) through a program for `n` tokens; returns the logits of the last.
+/// Runs ids[begin, begin + count) behind the `begin` tokens in the cache; returns the logits of the
+/// last.
 std::vector<double> forward(engine::Session& session, const engine::Run& run,
-                            const std::vector<int32_t>& ids, int64_t n, int64_t begin,
-                            int64_t count) {
-  engine::Batch batch(1, n);
-  for (int64_t i = 0; i < n; ++i) {
-    const size_t at = static_cast<size_t>(i);
-    // A position below 0 is a row without a token.
-    batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
-    if (i < count) {
-      batch.tokens[at] = ids[begin + i];
-    }
+                            const std::vector<int32_t>& ids, int64_t begin, int64_t count) {
+  engine::Batch batch(1, count);
+  for (int64_t i = 0; i < count; ++i) {
+    batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
+    batch.tokens[static_cast<size_t>(i)] = ids[begin + i];
   }
+  session.set_symbol(graph::names::kNewTokens, count);
+  session.set_symbol(graph::names::kCacheLength, begin + count);
   session.feed(batch);
   session.step();
   const std::vector<std::byte> raw = session.collect(graph::names::kLogits, 0);
@@ -129,38 +108,52 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
 
 }  // namespace
 
+engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::generate;
+  how.new_tokens = kPrefill;
+  how.cache_slots = std::max(longest_text, run.model.max_position);
+  how.num_micro_batches = 1;
+  return engine::compile(run, how);
+}
+
+program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
+                                  int64_t longest) {
+  std::vector<int64_t> values;
+  for (const graph::Symbol& symbol : generation.program.symbols) {
+    const bool cache = symbol.name == graph::names::kCacheLength;
+    values.push_back(std::clamp<int64_t>(cache ? longest : prompt, 1, symbol.bound));
+  }
+  return program::memory_of(generation.program, values).at(0);
+}
+
 std::string generate(
     const engine::Run& run, const data::Tokenizer& tokenizer,
     std::shared_ptr<kernels::Backend> backend,
     const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
     const GenerateOptions& options) {
-  // Two programs over the same parameters and the same cache: one reads the prompt in pieces, the
-  // other one token after the other. `done` tokens are in the cache, and `logits` are those of the
-  // last of them; what is drawn from them is the next token.
+  // One program reads the prompt in pieces, and then one token after the other. `done` tokens are
+  // in the cache, and `logits` are those of the last of them; what is drawn from them is the next
+  // token.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
-  const int64_t slots = prompt + options.max_new_tokens;
   engine::Stores stores(1);
-  const auto decode = session_for(run, 1, slots, backend, stores);
-  for (const graph::Tensor& tensor : decode->graph().tensors) {
+  engine::Session session(compile_generation(run, prompt + options.max_new_tokens), backend, stores,
+                          engine::executor_options(run));
+  for (const graph::Tensor& tensor : session.graph().tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
-    engine::scatter(tensor, decode->program(), stores, [&](int64_t begin, int64_t count, void* to) {
+    engine::scatter(tensor, session.program(), stores, [&](int64_t begin, int64_t count, void* to) {
       weights(tensor, begin, count, to);
     });
   }
-  engine::initialise(decode->graph(), decode->program(), 0, stores);
+  engine::initialise(session.graph(), session.program(), 0, stores);
 
   std::vector<double> logits;
   int64_t done = 0;
-  if (prompt > 1) {
-    const int64_t piece = std::min(kPrefill, prompt);
-    const auto prefill = session_for(run, piece, slots, backend, stores);
-    for (; done < prompt; done += std::min(piece, prompt - done)) {
-      logits = forward(*prefill, run, ids, piece, done, std::min(piece, prompt - done));
-    }
-  } else {
-    logits = forward(*decode, run, ids, 1, 0, 1);
-    done = 1;
+  while (done < prompt) {
+    const int64_t piece = std::min(kPrefill, prompt - done);
+    logits = forward(session, run, ids, done, piece);
+    done += piece;
   }
   std::string text;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
@@ -180,7 +173,7 @@ std::string generate(
       options.on_text(bytes);
     }
     if (i + 1 < options.max_new_tokens) {
-      logits = forward(*decode, run, ids, 1, done++, 1);
+      logits = forward(session, run, ids, done++, 1);
     }
   }
   return text;
@@ -236,13 +229,9 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
     }
   }
   const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
-  const int64_t slots = prompt + kSampleTokens;
-  const auto memory = [&](int64_t new_tokens) {
-    return program::memory_of(compile_generation(run, new_tokens, slots).program).at(0);
-  };
-  const program::Memory decode = memory(1),
-                        prefill = memory(std::clamp<int64_t>(prompt, 1, kPrefill));
-  return bytes + largest + decode.total() + prefill.total() - prefill.persistent;
+  const int64_t longest = prompt + kSampleTokens;
+  const engine::Compiled generation = compile_generation(run, longest);
+  return bytes + largest + generation_memory(generation, prompt, longest).with_host();
 }
 
 diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
