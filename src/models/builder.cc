@@ -276,7 +276,7 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
     graph_.outputs.push_back(counts);
     if (options_.balance_coef > 0) {
       const double coef = options_.balance_coef / static_cast<double>(options_.num_micro_batches);
-      const Attrs attrs{{"coef", coef}, {"tokens", options_.tokens}, {"top_k", K}};
+      const Attrs attrs{{"coef", coef}, {"top_k", K}};
       balance_losses_.push_back(ops::apply(graph_, "balance_loss", attrs, {psum, counts},
                                            fmt::format("moe.balance.{}", layer), layer)[0]);
     }
