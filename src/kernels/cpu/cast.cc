@@ -30,14 +30,17 @@ struct Small {
   static float decode(Code code) {
     const uint32_t sign = (code & kSign) << (31 - kExponentBits - kMantissaBits);
     const uint32_t magnitude = code & (kSign - 1);
-    if (magnitude > kLargest) {
-      const bool infinite = kInfinity && magnitude == kTop;
-      return std::bit_cast<float>(sign | (infinite ? 0x7f800000u : 0x7fc00000u));
-    }
-    // The bits of a float 2^(127 - bias) too small, subnormal numbers included.
-    const float scaled = std::bit_cast<float>(magnitude << (23 - kMantissaBits));
-    constexpr float kScale = std::bit_cast<float>(static_cast<uint32_t>(254 - kBias) << 23);
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled * kScale) | sign);
+    // A normal number has the float's fields, with another bias. A subnormal one stands for so many
+    // units beside the least normal number, which is taken off again.
+    constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+    constexpr uint32_t kOne = kBias == 127 ? 0 : 1u << 23;
+    const uint32_t normal = (magnitude << (23 - kMantissaBits)) + kRebias;
+    const float units =
+        std::bit_cast<float>(normal + kOne) - std::bit_cast<float>(kOne ? kRebias + kOne : 0);
+    const bool subnormal = magnitude >> kMantissaBits == 0;
+    const uint32_t finite = subnormal ? std::bit_cast<uint32_t>(units) : normal;
+    const uint32_t beyond = kInfinity && magnitude == kTop ? 0x7f800000u : 0x7fc00000u;
+    return std::bit_cast<float>(sign | (magnitude > kLargest ? beyond : finite));
   }
 
   template <typename Real>
@@ -49,24 +52,21 @@ struct Small {
     constexpr Bits kWideSign = Bits{1} << (8 * sizeof(Real) - 1);
     constexpr Bits kWideInfinity = static_cast<Bits>(2 * kWideBias + 1) << kWide;
     constexpr Bits kLeastNormal = static_cast<Bits>(1 - kBias + kWideBias) << kWide;
+    constexpr Bits kUnitBits = static_cast<Bits>(1 - kBias - kMantissaBits + kWide + kWideBias)
+                               << kWide;
+    // All cases are worked out, and one is taken: without branches the loop runs on vectors.
     const Bits bits = std::bit_cast<Bits>(value);
     const Bits magnitude = bits & ~kWideSign;
-    const uint32_t sign = bits & kWideSign ? kSign : 0;
-    if (magnitude > kWideInfinity) return static_cast<Code>(sign | kNan);
-    uint32_t code = 0;
-    if (magnitude >= kLeastNormal) {
-      // Half a unit more, and a unit less for ties at an even code; a carry is the next exponent.
-      const Bits rebased = magnitude - (static_cast<Bits>(kWideBias - kBias) << kWide);
-      const Bits odd = rebased >> kShift & 1;
-      const Bits rounded = (rebased + ((Bits{1} << (kShift - 1)) - 1) + odd) >> kShift;
-      code = rounded > kLargest ? kBeyond : static_cast<uint32_t>(rounded);
-    } else {
-      // Beside a number whose unit is the least subnormal one, the processor rounds.
-      constexpr Bits kUnitBits = static_cast<Bits>(1 - kBias - kMantissaBits + kWide + kWideBias)
-                                 << kWide;
-      const Real beside = std::bit_cast<Real>(magnitude) + std::bit_cast<Real>(kUnitBits);
-      code = static_cast<uint32_t>(std::bit_cast<Bits>(beside) - kUnitBits);
-    }
+    const Bits sign = bits >> (8 * sizeof(Real) - 1) << (kExponentBits + kMantissaBits);
+    // Half a unit more, and a unit less for ties at an even code; a carry is the next exponent.
+    const Bits rebased = magnitude - (static_cast<Bits>(kWideBias - kBias) << kWide);
+    const Bits odd = rebased >> kShift & 1;
+    const Bits rounded = (rebased + ((Bits{1} << (kShift - 1)) - 1) + odd) >> kShift;
+    // Beside a number whose unit is the least subnormal one, the processor rounds.
+    const Real beside = std::bit_cast<Real>(magnitude) + std::bit_cast<Real>(kUnitBits);
+    Bits code = rounded > kLargest ? kBeyond : rounded;
+    code = magnitude < kLeastNormal ? std::bit_cast<Bits>(beside) - kUnitBits : code;
+    code = magnitude > kWideInfinity ? kNan : code;
     return static_cast<Code>(sign | code);
   }
 };
