@@ -27,13 +27,13 @@ void feed_input(const std::string& name, int32_t micro_batch, const void* full,
                 const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
   if (!executor.has(name, micro_batch)) return;
   const graph::Tensor& tensor = compiled.reference.tensor(compiled.reference.find(name));
-  const int64_t size = size_of(tensor.type.dtype);
+  const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
   const auto* from = static_cast<const std::byte*>(full);
   auto* to = static_cast<std::byte*>(executor.input(name, micro_batch));
   for_each_run(tensor.type.at(executor.symbol_values()), executor.buffer(name, micro_batch).layout,
                compiled.program.mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
-                 std::memcpy(to + local * size, from + begin * size,
-                             static_cast<size_t>(count * size));
+                 std::memcpy(to + bytes(local), from + bytes(begin),
+                             static_cast<size_t>(bytes(count)));
                });
 }
 

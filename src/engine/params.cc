@@ -102,9 +102,12 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
       if (t.type.dtype == graph::DType::f64) {
         fill(t, buffer.layout, program.mesh, rank, seed,
              reinterpret_cast<double*>(entry.memory.data()));
-      } else {
+      } else if (t.type.dtype == graph::DType::f32) {
         fill(t, buffer.layout, program.mesh, rank, seed,
              reinterpret_cast<float*>(entry.memory.data()));
+      } else {
+        fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
+                 t.name, to_string(t.type));
       }
     }
   }
@@ -113,20 +116,18 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
 void scatter(const graph::Tensor& tensor, const program::Program& program,
              std::vector<runtime::PersistentStore>& stores,
              const std::function<void(int64_t, int64_t, void*)>& read) {
-  const int64_t size = size_of(tensor.type.dtype);
   for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
     auto& entry = stores[rank].get(buffer.name, buffer.type, buffer.layout);
     entry.initialised = true;
     for_each_run(tensor.type, buffer.layout, program.mesh, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
-                   read(begin, count, entry.memory.data() + local * size);
+                   read(begin, count, entry.memory.data() + tensor.type.bytes_of(local));
                  });
   });
 }
 
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const std::vector<runtime::PersistentStore>& stores) {
-  const int64_t size = size_of(tensor.type.dtype);
   std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
   int64_t missing = tensor.type.numel();
   std::map<int64_t, int64_t> taken;
@@ -136,8 +137,9 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
     for_each_run(tensor.type, buffer.layout, program.mesh, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
                    if (!taken.emplace(begin, count).second) return;
-                   std::memcpy(full.data() + begin * size, entry.memory.data() + local * size,
-                               static_cast<size_t>(count * size));
+                   const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
+                   std::memcpy(full.data() + bytes(begin), entry.memory.data() + bytes(local),
+                               static_cast<size_t>(bytes(count)));
                    missing -= count;
                  });
   });

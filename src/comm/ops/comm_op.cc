@@ -44,8 +44,8 @@ int dim_of(const char* attribute, const Attrs& attrs) {
 }
 
 bool takes(const Op& op, const TensorType& type) {
-  // Elements with scales of their own are not added as they are.
-  if (op.move.placed == Move::Placed::sum && type.encoding) return false;
+  // Elements with scales of their own, or parts of a byte, are not added as they are.
+  if (op.move.placed == Move::Placed::sum && type.granule() > 1) return false;
   switch (op.takes) {
     case Takes::any:
       return true;
@@ -156,7 +156,8 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
       fail(op.name, "does not take {}; expected {}{}", to_string(type), taken_text(op.takes),
-           op.move.placed == Move::Placed::sum ? ", elements without scales" : "");
+           op.move.placed == Move::Placed::sum ? ", elements without scales and of whole bytes"
+                                               : "");
     }
     TensorType moved = type;
     const Placement from = before(op, attrs);
