@@ -161,29 +161,14 @@ Outcome convert(StoredType type, const char* src, int64_t count, DType dtype, vo
 }  // namespace
 
 StoredType stored_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return StoredType::f32;
-    case DType::f64:
-      return StoredType::f64;
-    case DType::bf16:
-      return StoredType::bf16;
-    case DType::i32:
-      return StoredType::i32;
-    case DType::i64:
-      return StoredType::i64;
-    case DType::f16:
-      return StoredType::f16;
-    case DType::f8_e4m3:
-      return StoredType::f8_e4m3;
-    case DType::f8_e5m2:
-      return StoredType::f8_e5m2;
-    case DType::i8:
-      return StoredType::i8;
-    case DType::u8:
-      return StoredType::u8;
-    default:
-      break;
+  constexpr std::pair<DType, StoredType> kSame[] = {
+      {DType::f32, StoredType::f32},         {DType::f64, StoredType::f64},
+      {DType::bf16, StoredType::bf16},       {DType::f16, StoredType::f16},
+      {DType::f8_e4m3, StoredType::f8_e4m3}, {DType::f8_e5m2, StoredType::f8_e5m2},
+      {DType::i64, StoredType::i64},         {DType::i32, StoredType::i32},
+      {DType::i8, StoredType::i8},           {DType::u8, StoredType::u8}};
+  for (const auto& [ours, stored] : kSame) {
+    if (ours == dtype) return stored;
   }
   fail("safetensors", "no file is written or read with elements of {}", graph::to_string(dtype));
 }

@@ -110,6 +110,8 @@ std::vector<TensorType> expected_types(std::span<const TensorType> types,
 }
 
 std::string why_invalid(const TensorType& type) {
+  // An encoding by itself: small elements, scales that are numbers, whole bytes in a block. Then
+  // the last dim, which must hold whole blocks, or whole bytes of 4-bit elements.
   if (type.encoding) {
     if (bits_of(type.dtype) > 8 || type.dtype == DType::f8_e8m0) {
       return fmt::format("elements of {} have no scales; expected at most 8 bits",
@@ -177,6 +179,8 @@ void parse_elements(std::string_view text, std::string_view all, TensorType* typ
 }  // namespace
 
 TensorType parse_tensor_type(std::string_view text) {
+  // Elements up to '[', dims up to ']', and for a routed tensor '@' and its rows per token; then
+  // whether a tensor can have that type.
   const size_t open = text.find('[');
   const size_t close = text.find(']');
   if (open == text.npos || close == text.npos || close < open) {
