@@ -65,6 +65,18 @@ std::vector<Case> cases() {
   list.push_back({"attention", "attention", scale, {q, k, k, pos}, {q, lse}, 4 * causal});
   list.push_back(
       {"attention_bwd", "attention_bwd", scale, {q, q, k, k, q, lse, pos}, {q, k, k}, 10 * causal});
+  list.push_back({"softmax_merge", "softmax_merge", {}, {q, lse, q, lse}, {q, lse}});
+  // The steps of the loss, on the logits of a quarter of the tokens.
+  const TensorType z = f32({kT / 4, kV}), per_token = f32({kT / 4}), y = i32({kT / 4});
+  const TensorType wide{DType::f64, {kT / 4}}, scalar{DType::f64, {1}};
+  const Attrs vocab{{"vocab", kV}};
+  list.push_back({"rowmax", "rowmax", {}, {z}, {per_token}});
+  list.push_back({"sumexp", "sumexp", {}, {z, per_token}, {wide}});
+  list.push_back({"lse_of", "lse_of", {}, {per_token, wide}, {wide}});
+  list.push_back({"lse", "lse", {}, {z}, {wide}});
+  list.push_back({"pick", "pick", vocab, {z, y}, {per_token}});
+  list.push_back({"nll", "nll", {}, {per_token, wide, y, scalar}, {scalar}});
+  list.push_back({"dlogits", "dlogits", vocab, {z, y, wide, scalar}, {z}});
   const TensorType x = f32({kT, kD}), g = f32({kD}), rstd = f32({kT});
   list.push_back({"rms_norm", "rms_norm", {{"eps", 1e-6}}, {x, g}, {x, rstd}});
   list.push_back({"rms_norm_bwd", "rms_norm_bwd", {}, {x, x, g, rstd}, {x, g}});
@@ -83,7 +95,8 @@ std::vector<Case> cases() {
                     {x},
                     {{to, x.dims}}});
   }
-  list.push_back({"embedding", "embedding", {}, {i32({kT}), f32({kV, kD})}, {x}});
+  list.push_back({"maximum", "maximum", {}, {x, x}, {x}});
+  list.push_back({"embedding", "embedding", {{"vocab", kV}}, {i32({kT}), f32({kV, kD})}, {x}});
   list.push_back(
       {"embedding_dw", "embedding_dw", {{"vocab", kV}}, {i32({kT}), x}, {f32({kV, kD})}});
   const TensorType w = f32({kV, kD});
@@ -145,12 +158,11 @@ void fill(const Case& c, const TensorType& type, void* data) {
         static_cast<int64_t*>(data)[i] = kT * kK / kE;
         break;
       default:
-        static_cast<int32_t*>(data)[i] =
-            static_cast<int32_t>(c.op == "linear_cross_entropy" || c.op.starts_with("embedding")
-                                     ? static_cast<int64_t>(h % kV)
-                                 : type.dims.size() == 1    ? i % kSeq
-                                 : c.op.starts_with("rout") ? (i % kK + i / kK * 3) % kE
-                                                            : i * 5 % n);
+        static_cast<int32_t*>(data)[i] = static_cast<int32_t>(
+            c.op == "linear_cross_entropy" || c.attrs.has("vocab") ? static_cast<int64_t>(h % kV)
+            : type.dims.size() == 1                                ? i % kSeq
+            : c.op.starts_with("rout")                             ? (i % kK + i / kK * 3) % kE
+                                                                   : i * 5 % n);
     }
   }
 }

@@ -67,6 +67,25 @@ def cases():
     o, lse = flash(q, k, v, 0.0, True)
     yield "attention", [lambda: flash(q, k, v, 0.0, True)]
     yield "attention_bwd", [lambda: flash_backward(q, q, k, v, o, lse, 0.0, True)]
+    o1, o2, lse1, lse2 = r(T, H, HEAD), r(T, H, HEAD), r(T, H), r(T, H)
+
+    def merge():
+        both = torch.logaddexp(lse1, lse2)
+        return torch.lerp(o2, o1, (lse1 - both).exp_().unsqueeze(-1)), both
+    yield "softmax_merge", [merge]
+    z, z_targets = r(T // 4, V), torch.randint(V, (T // 4,))
+    z_max, z_lse = z.amax(-1), z.logsumexp(-1)
+
+    def dlogits():
+        dz = torch.exp(z - z_lse[:, None])
+        return dz.scatter_add_(1, z_targets[:, None], torch.full((T // 4, 1), -1.0)).mul_(0.5)
+    yield "rowmax", [lambda: z.amax(-1)]
+    yield "sumexp", [lambda: (z - z_max[:, None]).exp_().sum(-1)]
+    yield "lse_of", [lambda: z_max + z_lse.log()]
+    yield "lse", [lambda: z.logsumexp(-1)]
+    yield "pick", [lambda: z.gather(1, z_targets[:, None])]
+    yield "nll", [lambda: (z_lse - z_max).sum() * 0.5]
+    yield "dlogits", [dlogits]
     x, g = r(T, D), r(D)
     _, rstd = torch.ops.aten._fused_rms_norm(x, [D], g, 1e-6)
     yield "rms_norm", [lambda: torch.ops.aten._fused_rms_norm(x, [D], g, 1e-6)]
@@ -94,6 +113,7 @@ def cases():
     yield "swiglu_bwd", [swiglu_backward]
     x2, out = r(T, D), torch.empty(T, D)
     yield "add", [lambda: torch.add(x, x2, out=out)]
+    yield "maximum", [lambda: torch.maximum(x, x2, out=out)]
     ids, table = torch.randint(V, (T,)), r(V, D)
     yield "embedding", [lambda: F.embedding(ids, table)]
     yield "embedding_dw", [lambda: torch.ops.aten.embedding_dense_backward(x, ids, V, -1, False)]

@@ -63,9 +63,8 @@ struct CheckOptions {
   int64_t memory_budget = 0;     ///< bytes per rank; 0: not compared
   int64_t devices_per_node = 0;  ///< of the cluster; 0: not compared
   std::string budget_from;       ///< who says so, for the refusal: "cluster.memory_budget"
-  /// Bytes per rank of each class that a program which evaluates beside this one takes; empty:
-  /// none.
-  std::vector<int64_t> evaluation;
+  /// A good program that evaluates on the same ranks, in turn with this one; null: none.
+  const program::Program* evaluation = nullptr;
   bool allow_unplanned = false;  ///< a program between passes: no memory plan yet
   int max_problems = 20;         ///< problems kept in the verdict; all are counted
   /// For tests of the check itself: what these rules refuse is passed over. The verdict of a

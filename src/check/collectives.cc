@@ -41,8 +41,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
     if (part.piece == kAnyPiece) {
       part.piece = pieces_.whole(ctx_.program.kind(ctx_.task(ref)).in[operand].dims.size());
     }
-    const Moved moved =
-        pieces_.move(part.piece, over, movement.move, movement.part_dim, movement.slot_dim);
+    const Moved moved = pieces_.move(part.piece, over, movement);
     if (moved.fault != Moved::Fault::none) {
       refuse_move(ref, info, buffer, moved, movement);
       return false;
@@ -88,6 +87,10 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
     refuse("reduce-split", ref, buffer,
            fmt::format("it is split over {}: different parts would be added", axis),
            "gather instead, or take this axis out of the group");
+  } else if (moved.fault == Moved::Fault::monoid) {
+    refuse("reduce-monoid", ref, buffer,
+           "what it holds is put together otherwise: sums, maxima and softmaxes are different",
+           "reduce a maximum with monoid=\"max\", a sum without; merge softmaxes by an op");
   } else if (moved.fault == Moved::Fault::overlap) {
     refuse("reduce-overlap", ref, buffer,
            "the parts that its ranks hold overlap: some addends would be counted more than once",
@@ -144,7 +147,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   const TaskRef ref{cls, task};
   if (info.comm->list) {
     for (size_t i = 0; i < member.in.size(); ++i) {
-      Value value = at(cls, member.in[i]);
+      Value value = read(ref, member.in[i]);
       if (value.expr < 0 || !move(ref, info, over, i, &value)) {
         lose(cls, member.out[i]);
       } else {
@@ -153,8 +156,10 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     }
     return;
   }
+  std::vector<Value> inputs;
   for (BufferId input : member.in) {
-    if (at(cls, input).expr < 0) return lose_outputs(cls, member);
+    inputs.push_back(read(ref, input));
+    if (inputs.back().expr < 0) return lose_outputs(cls, member);
   }
   const bool exchange = info.comm->makes_sizes || info.comm->needs_sizes;
   if (exchange && group_info.axes.size() > 1) {
@@ -164,7 +169,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   }
   // A group of one rank changes nothing, but its sizes still belong to one routing.
   const int32_t axis = group_info.axes.empty() ? -1 : group_info.axes[0];
-  const Value before = at(cls, member.in[0]);
+  const Value before = inputs[0];
   Value value = before;
   if (info.comm->makes_sizes) {
     const Expr& expr = ref_.terms[value.expr];
@@ -184,7 +189,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
     const bool from_tokens =
         comm::movement(*info.comm, ctx_.program.kind(member).attrs).slot_dim == 1;
     const PieceId by_token = from_tokens && before.piece != kAnyPiece ? before.piece : value.piece;
-    if (!sizes_fit(ref, axis, from_tokens ? before : value, by_token, at(cls, member.in[1]))) {
+    if (!sizes_fit(ref, axis, from_tokens ? before : value, by_token, inputs[1])) {
       return lose_outputs(cls, member);
     }
   }
@@ -210,7 +215,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
     Value sum{kZero, kAnyPiece};
     bool good = true;
     for (const TaskRef& ref : tasks) {
-      Value value = at(ref.cls, ctx_.task(ref).in[i]);
+      Value value = read(ref, ctx_.task(ref).in[i]);
       good = good && value.expr >= 0 && move(ref, info, axes_of(group_info), i, &value);
       if (!good) break;
       const std::optional<Value> with = add(sum, value);

@@ -26,6 +26,9 @@ OpClass class_of(std::string_view op) {
       return OpClass::copy;
     case Meaning::empty:
       return OpClass::zero;
+    case Meaning::merge_softmax:
+    case Meaning::merge_max:
+      return OpClass::merge;
     case Meaning::application:
       break;
   }
@@ -169,6 +172,7 @@ void Context::place() {
       lane_of[global] = static_cast<uint8_t>(lane);
       lanes[c][lane].push_back(task);
     }
+    views.emplace_back(program, c);
     buffer_type[c].reserve(cls.buffers.size());
     for (const program::Buffer& buffer : cls.buffers) {
       buffer_type[c].push_back(types.intern(buffer.type));
@@ -228,6 +232,10 @@ std::string Context::buffer_name(ClassId cls, BufferId buffer_id) const {
   const program::Buffer& buffer = program.classes[cls].buffers[buffer_id];
   if (buffer.kind == BufferKind::step) {
     return fmt::format("buffer {} ({})", buffer_id, graph::to_string(buffer.type));
+  }
+  if (buffer.kind == BufferKind::view) {
+    return fmt::format("view {} ({}) of {}", buffer_id, graph::to_string(buffer.type),
+                       buffer_name(cls, buffer.base));
   }
   std::string text = fmt::format("{} '{}'", program::to_string(buffer.kind), buffer.name);
   if (buffer.micro_batch >= 0) {

@@ -14,6 +14,7 @@
 #include "check/check.h"
 #include "check/reference.h"
 #include "check/terms.h"
+#include "program/views.h"
 
 namespace hocket::check {
 
@@ -27,7 +28,7 @@ using program::Task;
 using program::TaskId;
 
 /// How a kind is looked at: sums, copies and zeros are read as what they mean.
-enum class OpClass : uint8_t { compute, add, copy, zero, communication, unknown };
+enum class OpClass : uint8_t { compute, add, copy, zero, merge, communication, unknown };
 
 struct KindInfo {
   OpClass op_class = OpClass::unknown;
@@ -88,6 +89,7 @@ struct Context {
   std::vector<uint8_t> lane_of;                                            ///< by global task
   std::vector<std::array<std::vector<TaskId>, program::kNumLanes>> lanes;  ///< by class
   std::vector<std::vector<TypeId>> buffer_type;                            ///< by class, buffer
+  std::vector<program::Views> views;                                       ///< by class
 
   int32_t global(ClassId cls, TaskId task) const { return first_task[cls] + task; }
   TaskRef ref(int32_t global_task) const {

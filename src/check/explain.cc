@@ -63,6 +63,10 @@ std::string Values::describe(ExprId expr) const {
   }
   const Application& app = ref_.terms.app(term.a);
   const graph::Node& node = graph.nodes[app.node];
+  const std::string& op = ref_.keys[app.key].op;
+  if (op != node.op) {
+    return fmt::format("{} of {}{}", op, node.op, coordinates(graph, node, app.micro_batch));
+  }
   const std::string& name = graph.tensor(node.out[term.b]).name;
   return fmt::format("{}{}{} ('{}')", node.op, coordinates(graph, node, app.micro_batch),
                      app.num_out > 1 ? fmt::format(" output {}", term.b) : "", name);
@@ -90,7 +94,7 @@ std::vector<TaskRef> Values::makers(ExprId expr, ClassId only_class) const {
   std::vector<TaskRef> list;
   if (expr < 0 || ref_.terms[expr].kind != Expr::Kind::output) return list;
   for (size_t i = 0; i < made_.size() && list.size() < 4; ++i) {
-    if (made_[i] != ref_.terms[expr].a) continue;
+    if (made_[i] < 0 || !ref_.terms.makes(made_[i], expr)) continue;
     if (only_class >= 0 && ctx_.task_class[i] != only_class) continue;
     list.push_back(ctx_.ref(static_cast<int32_t>(i)));
   }
@@ -99,13 +103,13 @@ std::vector<TaskRef> Values::makers(ExprId expr, ClassId only_class) const {
 
 /// Tasks, of one class or of all, that brought a term to where it lies now: its makers, or
 /// communication (first few).
-std::vector<TaskRef> Values::carriers(ExprId expr, ClassId only_class) const {
+std::vector<TaskRef> Values::carriers(ExprId expr, ClassId only_class) {
   constexpr size_t kMost = 4;
   std::vector<TaskRef> list;
   for (size_t cls = 0; cls < values_.size(); ++cls) {
     if (only_class >= 0 && only_class != cls) continue;
     for (size_t buffer = 0; buffer < values_[cls].size() && list.size() < kMost; ++buffer) {
-      if (values_[cls][buffer].expr != expr) continue;
+      if (at(cls, BufferId(buffer)).expr != expr) continue;
       const int32_t writer = hazards_.writer(cls, buffer);
       if (writer >= 0) {
         list.push_back(ctx_.ref(writer));
@@ -161,8 +165,7 @@ std::string Values::difference(ExprId want, ExprId got, std::vector<TaskRef>* wh
 /// buffer b" for the first that the class has computed, "; no task has computed y" for the first
 /// that it has not. `who` gets the tasks that did compute them, and those that hold what y is made
 /// of: the missing task belongs next to them.
-std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got,
-                                std::vector<TaskRef>* who) const {
+std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got, std::vector<TaskRef>* who) {
   const size_t most = who->size() + 16;
   const auto add = [who](const std::vector<TaskRef>& tasks) {
     who->insert(who->end(), tasks.begin(), tasks.end());
@@ -177,8 +180,12 @@ std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got,
                       std::back_inserter(missing));
   std::vector<bool> here(static_cast<size_t>(ref_.terms.num_apps()), false);
   for (size_t i = 0; i < made_.size(); ++i) {
-    if (made_[i] >= 0 && ctx_.task_class[i] == cls) {
-      here[made_[i]] = true;
+    if (made_[i] < 0 || ctx_.task_class[i] != cls) continue;
+    for (int32_t output = 0; output < ref_.terms.app(made_[i]).num_out; ++output) {
+      const ExprId made = ref_.terms.output(made_[i], output);
+      if (ref_.terms[made].kind == Expr::Kind::output) {
+        here[ref_.terms[made].a] = true;
+      }
     }
   }
   std::string made;
@@ -189,7 +196,8 @@ std::string Values::whereabouts(ClassId cls, ExprId want, ExprId got,
     if (here[term.a]) {
       if (!made.empty()) continue;
       const std::vector<TaskRef> from = makers(expr, cls);
-      const BufferId to = ctx_.task(from[0]).out[term.b];
+      const AppId by = made_[ctx_.global(from[0].cls, from[0].task)];
+      const BufferId to = ctx_.task(from[0]).out[ref_.terms.place_of(by, expr)];
       made = fmt::format("; {} is computed by {}, into {}", describe(expr), ctx_.name(from[0]),
                          ctx_.buffer_name(cls, to));
       add(from);
@@ -392,7 +400,12 @@ void Values::explain_pieces(TaskRef ref, const Taken& taken) {
     }
   }
   std::string fix = "bring the inputs to layouts that the op's rule lists";
-  if (partial) {
+  const bool merges = std::any_of(ins_.begin(), ins_.end(), [&](PieceId piece) {
+    return piece != kAnyPiece && pieces_.monoid(piece) != graph::Monoid::sum;
+  });
+  if (merges) {
+    fix = "merge all parts of the result first: the keys or columns of other ranks are missing";
+  } else if (partial) {
     fix = fmt::format("sum the partial input over {} first", axis);
   } else if (split) {
     fix = fmt::format("gather over {} first, or split the other inputs alike", axis);

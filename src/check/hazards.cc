@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace hocket::check {
 namespace {
 constexpr int32_t kNever = -2, kHost = -1;
@@ -10,8 +12,12 @@ constexpr const char* kAddEdge = "add a dependency between the two tasks";
 }  // namespace
 
 Hazards::Hazards(Context& ctx) : ctx_(ctx) {
-  for (const RankClass& cls : ctx.program.classes) {
+  for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
+    const RankClass& cls = ctx.program.classes[c];
     ClassState state;
+    if (ctx.views[c].any()) {
+      state.used.assign(cls.buffers.size(), Clock{});
+    }
     state.access.assign(cls.buffers.size(), Clock{});
     state.writer.assign(cls.buffers.size(), kNever);
     state.prior.assign(cls.buffers.size(), kNever);
@@ -24,6 +30,28 @@ Hazards::Hazards(Context& ctx) : ctx_(ctx) {
     }
     state_.push_back(std::move(state));
   }
+}
+
+int32_t Hazards::writer(ClassId cls, BufferId buffer, int32_t reader) const {
+  const ClassState& state = state_[cls];
+  const auto before_reader = [&](BufferId id) {
+    const int32_t last = state.writer[id];
+    return last >= 0 && last == reader ? state.prior[id] : last;
+  };
+  int32_t writer = before_reader(buffer);
+  for (BufferId other : ctx_.views[cls].meets(buffer)) {
+    const int32_t also = before_reader(other);
+    // Of tasks of one class the later one.
+    writer = std::max(writer, also);
+  }
+  return writer;
+}
+
+bool Hazards::was_written(const ClassState& state, ClassId cls, BufferId buffer) const {
+  if (state.writer[buffer] != kNever) return true;
+  const auto others = ctx_.views[cls].meets(buffer);
+  return std::any_of(others.begin(), others.end(),
+                     [&](BufferId other) { return state.writer[other] != kNever; });
 }
 
 void Hazards::race(int32_t earlier, int32_t later, const std::string& what, const char* fix) {
@@ -75,26 +103,29 @@ void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& befor
 }
 
 bool Hazards::check_read(const Visit& at, BufferId buffer_id) {
-  const size_t i = static_cast<size_t>(buffer_id);
+  // Of a view, something must have been written; whether that is all of it the values say.
   const ClassState& state = state_[at.cls];
   const RankClass& rank_class = ctx_.program.classes[at.cls];
-  const int32_t writer = state.writer[i];
-  if (writer == kNever) {
+  if (!was_written(state, at.cls, buffer_id)) {
     report_unwritten(at, buffer_id);
     return false;
   }
-  if (writer >= 0) {
-    const size_t lane = ctx_.lane_of[writer];
-    if (ctx_.position[writer] >= at.before[lane]) {
-      race(writer, at.global, fmt::format("reads {}", ctx_.buffer_name(at.cls, buffer_id)),
-           kAddEdge);
-    }
+  check_writer(at, buffer_id, buffer_id);
+  for (BufferId other : ctx_.views[at.cls].meets(buffer_id)) {
+    check_writer(at, other, buffer_id);
   }
-  if (ctx_.planned && rank_class.buffers[i].kind == BufferKind::step && !state.held[i]) {
+  const BufferId root = rank_class.root(buffer_id);
+  if (ctx_.planned && rank_class.buffers[root].kind == BufferKind::step && !state.held[root]) {
     report_overwritten(at, buffer_id);
     return false;
   }
   return true;
+}
+
+void Hazards::check_writer(const Visit& at, BufferId writer_of, BufferId buffer_id) {
+  const int32_t writer = state_[at.cls].writer[writer_of];
+  if (writer < 0 || ctx_.position[writer] < at.before[ctx_.lane_of[writer]]) return;
+  race(writer, at.global, fmt::format("reads {}", ctx_.buffer_name(at.cls, buffer_id)), kAddEdge);
 }
 
 void Hazards::report_unwritten(const Visit& at, BufferId buffer_id) {
@@ -119,24 +150,24 @@ void Hazards::report_unwritten(const Visit& at, BufferId buffer_id) {
 void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
   if (!reported_.insert({-2 - buffer_id, at.global}).second) return;
   const ClassState& state = state_[at.cls];
-  const program::Buffer& buffer = ctx_.program.classes[at.cls].buffers[buffer_id];
+  const BufferId root = ctx_.program.classes[at.cls].root(buffer_id);
+  const program::Buffer& buffer = ctx_.program.classes[at.cls].buffers[root];
   const int64_t begin = buffer.offset;
   const int64_t end = begin + buffer.type.bytes();
-  int32_t by = buffer_id.value();  // the last other owner of any of its addresses
+  int32_t by = root.value();  // the last other owner of any of its addresses
   const auto& arena = state.arena[place_of(buffer.space)];
   auto range = arena.upper_bound(begin);
   if (range != arena.begin()) {
     --range;
   }
   for (; range != arena.end() && range->first < end; ++range) {
-    if (range->second.end > begin && range->second.owner != buffer_id) {
+    if (range->second.end > begin && range->second.owner != root) {
       by = range->second.owner;
     }
   }
   std::vector<TaskRef> related;
-  const int32_t taken_by = by < 0 ? -1 - by : state.writer[by];
-  const int32_t writer = state.writer[buffer_id];
-  for (const int32_t global : {taken_by, writer}) {
+  const int32_t taken_by = by < 0 ? -1 - by : writer(at.cls, by);
+  for (const int32_t global : {taken_by, writer(at.cls, buffer_id)}) {
     if (global >= 0) {
       related.push_back(ctx_.ref(global));
     }
@@ -149,7 +180,13 @@ void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
 }
 
 void Hazards::check_write(const Visit& at, BufferId buffer_id) {
-  const Clock& seen = state_[at.cls].access[buffer_id];
+  check_accesses(at, state_[at.cls].access[buffer_id], buffer_id);
+  for (BufferId other : ctx_.views[at.cls].meets(buffer_id)) {
+    check_accesses(at, state_[at.cls].access[other], buffer_id);
+  }
+}
+
+void Hazards::check_accesses(const Visit& at, const Clock& seen, BufferId buffer_id) {
   for (size_t lane = 0; lane < seen.size(); ++lane) {
     if (seen[lane] <= at.before[lane]) continue;
     race(last_in_lane(at.cls, lane, seen[lane]), at.global,
@@ -166,15 +203,18 @@ void Hazards::record(const Visit& at, const Task& task) {
   const int32_t now = ctx_.position[at.global] + 1;
   for (BufferId input : task.in) {
     state.access[input][lane] = now;
+    uses_of(state, rank_class.root(input))[lane] = now;
   }
   for (BufferId output : task.out) {
     const size_t i = static_cast<size_t>(output);
-    const program::Buffer& buffer = rank_class.buffers[i];
-    if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[i]) {
-      take(at, buffer.space, buffer.offset, buffer.offset + buffer.type.bytes(), output.value());
-      state.held[i] = 1;
+    const BufferId root = rank_class.root(output);
+    const program::Buffer& buffer = rank_class.buffers[root];
+    if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[root]) {
+      take(at, buffer.space, buffer.offset, buffer.offset + buffer.type.bytes(), root.value());
+      state.held[root] = 1;
     }
     state.access[i][lane] = now;
+    uses_of(state, root)[lane] = now;
     if (state.writer[i] != at.global) {
       state.prior[i] = state.writer[i];
     }
@@ -244,7 +284,7 @@ void Hazards::evict(const Visit& at, int32_t owner, int32_t by) {
   }
   ClassState& state = state_[at.cls];
   state.held[owner] = 0;
-  const Clock& seen = state.access[owner];
+  const Clock& seen = uses_of(state, owner);
   for (size_t lane = 0; lane < seen.size(); ++lane) {
     if (seen[lane] > at.before[lane]) {
       overlap(last_in_lane(at.cls, lane, seen[lane]));

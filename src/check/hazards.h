@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Races, reads of what was never written or was overwritten, and arena overlaps, under
-// happens-before: order inside a lane, and dependencies. The caller visits the tasks in any order
-// that respects both; a vector clock per task says what is known to be finished before it starts.
+// happens-before, for buffers and views alike, which conflict if they have memory in common: order
+// inside a lane, and dependencies. The caller visits the tasks in any order that respects both; a
+// vector clock per task says what is known to be finished before it starts.
 #pragma once
 
 #include <array>
@@ -27,11 +28,7 @@ class Hazards {
              std::vector<BufferId>* lost);
   /// Global task that wrote the buffer last, < 0 if none did. With `reader`: before that task,
   /// which may itself have written it in place.
-  int32_t writer(ClassId cls, BufferId buffer, int32_t reader = -1) const {
-    const ClassState& state = state_[cls];
-    const int32_t w = state.writer[buffer];
-    return w >= 0 && w == reader ? state.prior[buffer] : w;
-  }
+  int32_t writer(ClassId cls, BufferId buffer, int32_t reader = -1) const;
 
  private:
   /// The task that is visited, and what is known to be finished before it starts.
@@ -47,6 +44,7 @@ class Hazards {
   };
   struct ClassState {
     std::vector<Clock> access;           ///< by buffer and lane: 1 + position of the last access
+    std::vector<Clock> used;             ///< the same of a base with views: of any of them
     std::vector<int32_t> writer, prior;  ///< global task: the last, and the one before
     std::vector<uint8_t> held;           ///< the buffer's range of the arena is its own
     /// By space, disjoint ranges by their begin: who was there last.
@@ -54,8 +52,16 @@ class Hazards {
   };
   /// False, and reported, if what the buffer holds can't be relied upon.
   bool check_read(const Visit& at, BufferId buffer);
-  /// Every access so far must be known to be finished.
+  /// That whoever wrote the buffer, or a part of its memory, is known to be finished.
+  void check_writer(const Visit& at, BufferId writer_of, BufferId buffer);
+  /// Every access so far must be known to be finished, to whatever has memory in common.
   void check_write(const Visit& at, BufferId buffer);
+  void check_accesses(const Visit& at, const Clock& seen, BufferId buffer);
+  bool was_written(const ClassState& state, ClassId cls, BufferId buffer) const;
+  /// Clock of all accesses to a base and its views.
+  Clock& uses_of(ClassState& state, BufferId root) const {
+    return state.used.empty() ? state.access[root] : state.used[root];
+  }
   /// Notes the accesses of the task for those that come after it.
   void record(const Visit& at, const Task& task);
   void report_unwritten(const Visit& at, BufferId buffer);

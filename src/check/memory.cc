@@ -29,7 +29,7 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
   for (size_t i = 0; i < n; ++i) {
     for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
       for (BufferId buffer : *list) {
-        const size_t b = static_cast<size_t>(buffer);
+        const size_t b = static_cast<size_t>(cls.root(buffer));
         if (first[b] < 0) {
           first[b] = static_cast<int32_t>(i);
         }
@@ -37,8 +37,9 @@ void find_peak(const Context& ctx, ClassMemory* memory) {
       }
     }
     for (BufferId output : cls.tasks[i].out) {
-      if (maker[output] < 0) {
-        maker[output] = static_cast<int32_t>(i);
+      int32_t& made = maker[cls.root(output)];
+      if (made < 0) {
+        made = static_cast<int32_t>(i);
       }
     }
   }
@@ -116,13 +117,19 @@ void report_budget(Context& ctx, ClassMemory* memory) {
 
 std::vector<ClassMemory> check_memory(Context& ctx) {
   const std::vector<program::Memory> planned = program::memory_of(ctx.program);
+  std::vector<int64_t> evaluation, in_host;
+  if (ctx.options.evaluation != nullptr) {
+    evaluation = program::memory_beyond(ctx.program, *ctx.options.evaluation);
+    in_host = program::memory_beyond(ctx.program, *ctx.options.evaluation, program::Space::host);
+  }
   std::vector<ClassMemory> list;
   for (size_t i = 0; i < planned.size(); ++i) {
     ClassMemory memory;
     memory.cls = i;
     memory.planned = planned[i];
-    if (i < ctx.options.evaluation.size()) {
-      memory.planned.evaluation = ctx.options.evaluation[i];
+    if (i < evaluation.size()) {
+      memory.planned.evaluation = evaluation[i];
+      memory.planned.host += in_host[i];
     }
     if (ctx.options.memory_budget > 0 && memory.planned.total() > ctx.options.memory_budget) {
       report_budget(ctx, &memory);

@@ -25,13 +25,47 @@ constexpr int32_t lowest(AxisMask axes) { return axes ? std::countr_zero(axes) :
 Pieces::Pieces(const Coords& extents, const OpKeys& keys) : cuts(extents), keys_(keys) {}
 
 PieceId Pieces::intern(Piece piece) {
-  std::erase_if(piece.addends, [](const Addends& part) { return part.set == CutTable::kWhole; });
+  // The one place where pieces are made: whatever was done to cuts and sets, addends that the cuts
+  // do not need are no longer told, and a reduction that has all that are needed is finished.
+  std::erase_if(piece.addends, [&](Addends& part) {
+    if (spaces_[part.space].needs < 0) return part.set == CutTable::kWhole;
+    const CutId need = needed(part.space, piece);
+    part.set = cuts.intersection(part.set, need);
+    return part.set == need;
+  });
   std::sort(piece.addends.begin(), piece.addends.end());
   const auto [known, fresh] = index_.try_emplace(piece, pieces_.size());
   if (fresh) {
     pieces_.push_back(std::move(piece));
   }
   return known->second;
+}
+
+CutId Pieces::needed(SpaceId space_id, const Piece& piece) {
+  const Space& space = spaces_[space_id];
+  const CutId by = piece.cut[space.by_dim];
+  const auto [known, fresh] = needed_.try_emplace({space_id, by}, CutTable::kWhole);
+  if (!fresh) return known->second;
+  const AxisMask axes = cuts.axes(by);
+  const graph::Attrs& attrs = keys_[space.key].attrs;
+  if (space.by_size % cuts[by].cells != 0) return known->second;  // local-size tells
+  std::vector<std::vector<graph::Run>> rows;
+  cuts.for_each(axes, {}, [&](const Coords& at) {
+    std::vector<graph::Run>& row = rows.emplace_back();
+    for (const graph::Run& run : cuts.part_at(by, at, space.by_size, 0, -1)) {
+      row.push_back(support_[space.needs](attrs, run, space.size));
+    }
+    row = graph::united(std::move(row));
+  });
+  known->second = cuts.make(space.size, axes, rows);
+  return known->second;
+}
+
+int32_t Pieces::intern_support(decltype(ops::Support::of) needs) {
+  const auto known = std::find(support_.begin(), support_.end(), needs);
+  if (known != support_.end()) return static_cast<int32_t>(known - support_.begin());
+  support_.push_back(needs);
+  return static_cast<int32_t>(support_.size() - 1);
 }
 
 SpaceId Pieces::intern_space(const Space& space) {
@@ -73,6 +107,11 @@ AxisMask Pieces::cut_axes(PieceId id) const {
   return axes;
 }
 
+namespace {
+/// Of a symbol, what every value is a multiple of.
+int64_t known_size(const graph::Dim& dim) { return dim.symbolic() ? dim.multiple() : int64_t{dim}; }
+}  // namespace
+
 TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types) {
   const auto [known, fresh] = local_types_.try_emplace({id, logical}, kNone);
   if (!fresh) return known->second;
@@ -96,17 +135,18 @@ TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types) {
   return known->second;
 }
 
-Moved Pieces::move(PieceId id, AxisMask over, const comm::Move& move, int part_dim, int slot_dim) {
-  const auto [known, fresh] = moves_.try_emplace(
-      {id, over, static_cast<int>(move.part), static_cast<int>(move.placed), part_dim, slot_dim});
+Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement) {
+  const comm::Move& move = movement.move;
+  const auto [known, fresh] =
+      moves_.try_emplace({id, over, static_cast<int>(move.part), static_cast<int>(move.placed),
+                          movement.part_dim, movement.slot_dim, static_cast<int>(movement.monoid)});
   if (fresh) {
-    known->second = move_parts(Piece(pieces_[id]), over, move, part_dim, slot_dim);
+    known->second = move_parts(Piece(pieces_[id]), over, movement);
   }
   return known->second;
 }
 
-Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Move& move, int part_dim,
-                         int slot_dim) {
+Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement) {
   // First all parts are put together, then each rank takes its block of that, if it takes one. What
   // is put together must be alike on all ranks but for what tells the parts apart: the cut of the
   // dim along which they are placed side by side, or the sets of addends.
@@ -117,6 +157,9 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Move& mo
     moved.axis = lowest(axes);
     return moved;
   };
+  const comm::Move& move = movement.move;
+  const int part_dim = movement.part_dim;
+  const int slot_dim = movement.slot_dim;
   const bool slot = move.placed == comm::Move::Placed::slot;
   const bool sum = move.placed == comm::Move::Placed::sum;
   if (slot) {
@@ -138,7 +181,7 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Move& mo
       return refused(sum ? Moved::Fault::split : Moved::Fault::differs, axes);
     }
   }
-  if (sum && over && !sum_over(&result, over, &moved)) return moved;
+  if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
   if (move.part == comm::Move::Part::block && over) {
     result.cut[part_dim] = cuts.block(result.cut[part_dim], over);
   }
@@ -148,19 +191,25 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Move& mo
 
 /// Unites the addends of all ranks along `over`; false, and `moved` says why, if they do not add
 /// up.
-bool Pieces::sum_over(Piece* piece, AxisMask over, Moved* moved) {
+bool Pieces::sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved) {
   AxisMask lacking = over;
   std::vector<Addends> parts;
+  bool alike = true;
   for (Addends& part : piece->addends) {
     if (!(cuts.axes(part.set) & over)) continue;
     lacking &= ~cuts.axes(part.set);
     parts.push_back(part);
+    alike = alike && spaces_[part.space].monoid == monoid;
     part.set = cuts.unite_over(part.set, over);
   }
+  // The greatest of several parts of one maximum, however they overlap.
+  const bool repeats = monoid == ops::Monoid::max && parts.size() == 1;
   moved->axis = lowest(lacking ? lacking : over);
   if (lacking) {
     moved->fault = Moved::Fault::not_partial;
-  } else if (!fills_hull(parts, over)) {
+  } else if (!alike) {
+    moved->fault = Moved::Fault::monoid;
+  } else if (!repeats && !fills_hull(parts, over)) {
     moved->fault = Moved::Fault::overlap;
   }
   return moved->fault == Moved::Fault::none;
@@ -227,34 +276,186 @@ PieceId Pieces::from_peer(PieceId id, int32_t axis, int32_t offset) {
   return known->second;
 }
 
-PieceId Pieces::unite(PieceId left, PieceId right) {
+PieceId Pieces::unite(PieceId left, PieceId right, ops::Monoid monoid) {
+  // All but one reduction must be alike. In that one, a part that lacks the space has all of it.
   const Piece& one = pieces_[left];
   const Piece& other = pieces_[right];
-  if (one.cut != other.cut || one.addends.size() != other.addends.size()) return kNone;
-  int differing = -1;
-  for (size_t i = 0; i < one.addends.size(); ++i) {
-    if (one.addends[i].space != other.addends[i].space) return kNone;
-    if (one.addends[i].set == other.addends[i].set) continue;
-    if (differing >= 0) return kNone;
-    differing = static_cast<int>(i);
-  }
-  if (differing < 0) return kNone;
-  const CutId mine = one.addends[differing].set;
-  const CutId theirs = other.addends[differing].set;
-  if (!cuts.disjoint(mine, theirs)) return kNone;
+  if (one.cut != other.cut) return kNone;
+  const auto lacking = [&](const Piece& from, const Piece& in) {
+    std::vector<Addends> list;
+    for (const Addends& part : from.addends) {
+      if (std::find(in.addends.begin(), in.addends.end(), part) == in.addends.end()) {
+        list.push_back(part);
+      }
+    }
+    return list;
+  };
+  const std::vector<Addends> mine = lacking(one, other);
+  const std::vector<Addends> theirs = lacking(other, one);
+  if (mine.size() > 1 || theirs.size() > 1 || mine.size() + theirs.size() == 0) return kNone;
+  if (mine.size() == 1 && cuts.empty(mine[0].set)) return right;
+  if (theirs.size() == 1 && cuts.empty(theirs[0].set)) return left;
+  if (mine.size() != theirs.size() || mine[0].space != theirs[0].space) return kNone;
+  if (spaces_[mine[0].space].monoid != monoid) return kNone;
+  if (monoid != ops::Monoid::max && !cuts.disjoint(mine[0].set, theirs[0].set)) return kNone;
   Piece united = one;
-  united.addends[differing].set = cuts.unite(mine, theirs);
+  for (Addends& part : united.addends) {
+    if (part == mine[0]) {
+      part.set = cuts.unite(mine[0].set, theirs[0].set);
+    }
+  }
   return intern(std::move(united));
 }
 
+ops::Monoid Pieces::monoid(PieceId id) const {
+  for (const Addends& part : pieces_[id].addends) {
+    if (spaces_[part.space].monoid != ops::Monoid::sum) return spaces_[part.space].monoid;
+  }
+  return ops::Monoid::sum;
+}
+
+bool Pieces::is_empty(PieceId id) const {
+  const auto& addends = pieces_[id].addends;
+  return std::any_of(addends.begin(), addends.end(),
+                     [&](const Addends& part) { return cuts.empty(part.set); });
+}
+
+PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
+                            std::span<const graph::Run> ranges) {
+  Piece piece = pieces_[id];
+  piece.cut[dim] = cuts.restrict_to(piece.cut[dim], size, axes, ranges);
+  return piece.cut[dim] == kNone ? PieceId(kNone) : intern(std::move(piece));
+}
+
+PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, int dim,
+                     int64_t size, std::string* why) {
+  // Coordinate by coordinate: which parts lie in the region there, in order; each gives its share
+  // of the dim. What a rank holds of the other dims, and of the addends of every reduction that
+  // some part has not finished, must be the same for all of its parts, but may differ between
+  // ranks: a reduction may be finished on some ranks and not on others.
+  const Piece first = pieces_[parts[0].piece];
+  AxisMask axes = cuts.axes(region);
+  std::vector<SpaceId> spaces;
+  for (const Part& part : parts) {
+    const Piece& piece = pieces_[part.piece];
+    axes |= cuts.axes(part.region) | cut_axes(part.piece) | partial_axes(part.piece);
+    for (const Addends& addends : piece.addends) {
+      spaces.push_back(addends.space);
+    }
+  }
+  std::sort(spaces.begin(), spaces.end());
+  spaces.erase(std::unique(spaces.begin(), spaces.end()), spaces.end());
+  // Row by row: of each dim (other dims in cells of the parts' common multiple), then each space.
+  const auto set_in = [&](const Piece& piece, SpaceId space) {
+    for (const Addends& addends : piece.addends) {
+      if (addends.space == space) return addends.set;
+    }
+    return CutId(CutTable::kWhole);
+  };
+  const size_t dims = first.dims;
+  std::vector<int64_t> cells(dims + spaces.size(), 1);
+  for (const Part& part : parts) {
+    const Piece& piece = pieces_[part.piece];
+    for (size_t i = 0; i < dims; ++i) {
+      cells[i] = std::lcm(cells[i], cuts[piece.cut[i]].cells);
+    }
+    for (size_t i = 0; i < spaces.size(); ++i) {
+      cells[dims + i] = std::lcm(cells[dims + i], cuts[set_in(piece, spaces[i])].cells);
+    }
+  }
+  cells[dim] = size;
+  std::vector<std::vector<std::vector<graph::Run>>> rows(cells.size());
+  cuts.for_each(axes, {}, [&](const Coords& at) {
+    if (!why->empty()) return;
+    const auto range_of = [&](CutId id) {
+      const std::span<const graph::Run> runs = cuts.at(id, at);
+      const int64_t scale = extent / cuts[id].cells;
+      return runs.empty() ? graph::Run{}
+                          : graph::Run{runs[0].begin * scale, runs[0].length * scale};
+    };
+    const graph::Run wanted = range_of(region);
+    std::vector<std::pair<graph::Run, const Piece*>> here;
+    for (const Part& part : parts) {
+      const graph::Run range = range_of(part.region);
+      if (std::max(range.begin, wanted.begin) <
+          std::min(range.begin + range.length, wanted.begin + wanted.length)) {
+        here.push_back({range, &pieces_[part.piece]});
+      }
+    }
+    std::sort(here.begin(), here.end(), [](const auto& left, const auto& right) {
+      return left.first.begin < right.first.begin;
+    });
+    std::vector<std::vector<graph::Run>> row(cells.size());
+    int64_t next = wanted.begin;
+    for (const auto& [range, piece] : here) {
+      const int64_t from = std::max(range.begin, wanted.begin);
+      const int64_t to = std::min(range.begin + range.length, wanted.begin + wanted.length);
+      if (from != next) break;
+      next = to;
+      const std::vector<graph::Run> share =
+          cuts.part_at(piece->cut[dim], at, size, from - range.begin, to - from);
+      row[dim].insert(row[dim].end(), share.begin(), share.end());
+      for (size_t i = 0; i < cells.size(); ++i) {
+        if (i == static_cast<size_t>(dim)) continue;
+        const CutId cut = i < dims ? piece->cut[i] : set_in(*piece, spaces[i - dims]);
+        std::vector<graph::Run> held = cuts.part_at(cut, at, cells[i], 0, -1);
+        if (from == wanted.begin) {
+          row[i] = std::move(held);
+        } else if (row[i] != held) {
+          *why = i < dims ? fmt::format("its parts are cut differently along dim {}", i)
+                          : "some of its parts are sums of more addends than others";
+        }
+      }
+    }
+    if (next != wanted.begin + wanted.length && why->empty()) {
+      *why = "its parts do not lie side by side on all ranks";
+    }
+    for (size_t i = 0; i < cells.size(); ++i) {
+      rows[i].push_back(std::move(row[i]));
+    }
+  });
+  if (!why->empty()) return kNone;
+  Piece joined{first.dims, {}, {}};
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (i == static_cast<size_t>(dim) && graph::holds_twice(rows[i])) {
+      *why = "some of its parts are the same part of the value";
+      return kNone;
+    }
+    const CutId cut = cuts.make(cells[i], axes, rows[i]);
+    if (i < dims) {
+      joined.cut[i] = cut;
+    } else {
+      joined.addends.push_back({spaces[i - dims], cut});
+    }
+  }
+  return intern(std::move(joined));
+}
+
+std::string Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins) const {
+  std::string text;
+  cuts.for_each(cuts.axes(cut), {}, [&](const Coords& at) {
+    const std::vector<graph::Run> runs = cuts.part_at(cut, at, size, 0, -1);
+    if (!text.empty() || runs.empty()) return;
+    if (runs.size() > 1) {
+      text = fmt::format("its piece along {} is no single run", letter);
+    } else if (const int64_t begin = begins(letter, at); begin != runs[0].begin) {
+      text = fmt::format("its piece along {} begins at {}; the task says {}", letter, runs[0].begin,
+                         begin);
+    }
+  });
+  return text;
+}
+
 Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                   std::span<const TypeId> logical, const TypeTable& types) {
+                   std::span<const TypeId> logical, const TypeTable& types, const Begins& begins) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
-  // index by index along it or contracts it. An output has the cuts of its letters, and is an
-  // unfinished sum over every cut letter that it lacks. One input may itself be an unfinished sum,
-  // if the op is linear in it: then all outputs are, over the same addends. An input that is a sum
+  // index by index along it or contracts it; where the op goes by position, the cut is one run and
+  // the task must say where it begins. An output has the cuts of its letters, and is an unfinished
+  // reduction over every cut letter that it lacks. One input may itself be an unfinished sum, if
+  // the op is linear in it: then all outputs are, over the same addends. An input that is a sum
   // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says.
   const OpKey& op = keys_[key];
+  const ops::LayoutRule& rule = op.rules->layout;
   Taken taken;
   const auto refused = [&](Taken::Fault fault, AxisMask axes) {
     taken.fault = fault;
@@ -263,45 +464,52 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   };
   std::array<CutId, 256> cut_of;
   cut_of.fill(kNone);
+  std::array<int64_t, 256> size_of{};
+  std::array<bool, 256> symbolic{};
+  const auto place = [](char letter) { return static_cast<unsigned char>(letter); };
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
     for (size_t dim = 0; dim < piece.dims; ++dim) {
       const CutId cut = piece.cut[dim];
-      const char letter = letters.any ? 0 : letters.in[i].empty() ? 0 : letters.in[i][dim];
+      const char letter = letters.any || letters.in[i].empty() ? char{0} : letters.in[i][dim];
       if (letter == 0) {
         if (cut != CutTable::kWhole) return refused(Taken::Fault::cut, cuts.axes(cut));
         continue;
       }
-      CutId& known = cut_of[static_cast<unsigned char>(letter)];
-      if (known != kNone && known != cut) {
+      CutId& known = cut_of[place(letter)];
+      if (known == kNone) {
+        known = cut;
+        size_of[place(letter)] = logical[i] < 0 ? 0 : known_size(types[logical[i]].dims[dim]);
+        symbolic[place(letter)] = logical[i] >= 0 && types[logical[i]].dims[dim].symbolic();
+      }
+      if (known != cut) {
         const AxisMask axes = cuts.axes(known) ^ cuts.axes(cut);
         return refused(Taken::Fault::cut, axes ? axes : cuts.axes(cut));
       }
-      known = cut;
-      if (cut == CutTable::kWhole) continue;
-      const ops::LayoutRule& rule = op.rules->layout;
-      if (std::string_view(rule.split).find(letter) == std::string_view::npos) {
+      if (cut != CutTable::kWhole &&
+          std::string_view(rule.split).find(letter) == std::string::npos) {
         return refused(Taken::Fault::cut, cuts.axes(cut));
       }
-      if (letter != rule.runs.letter) continue;
-      // Of a symbol, what every value is a multiple of.
-      const graph::Dim& whole = types[logical[i]].dims[dim];
-      const int64_t size = whole.symbolic() ? whole.multiple() : int64_t{whole};
-      const int64_t run = op.attrs.i_or(rule.runs.length, 0);
-      if (run > 0 && cuts.holds_whole_runs(cut, size, run)) continue;
-      const int64_t part = cuts.local_size(cut, size);
-      taken.text =
-          run <= 0 ? fmt::format("its {} elements are a part of one run", part)
-                   : fmt::format("its {} are no multiple of {}={}", part, rule.runs.length, run);
-      return refused(Taken::Fault::runs, cuts.axes(cut));
     }
+  }
+  for (const char* letter = rule.positional; *letter; ++letter) {
+    const CutId cut = cut_of[place(*letter)];
+    const int64_t size = size_of[place(*letter)];
+    if (cut == kNone || size % cuts[cut].cells != 0) continue;
+    if (symbolic[place(*letter)] && cut != CutTable::kWhole) {
+      taken.text =
+          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter);
+      return refused(Taken::Fault::begin, cuts.axes(cut));
+    }
+    taken.text = misplaced(cut, *letter, size, begins);
+    if (!taken.text.empty()) return refused(Taken::Fault::begin, cuts.axes(cut));
   }
   std::vector<Addends> lifted;
   int partial_input = -1;
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
     if (!letters.any && !letters.in_partial_of[i].empty()) {
-      const CutId cut = cut_of[static_cast<unsigned char>(letters.in_partial_of[i][0])];
+      const CutId cut = cut_of[place(letters.in_partial_of[i][0])];
       const CutId set = cut == kNone ? CutId(CutTable::kWhole) : cuts.set_of(cut);
       const bool all = set == CutTable::kWhole;
       if (all ? piece.addends.empty() : piece.addends.size() == 1 && piece.addends[0].set == set) {
@@ -311,26 +519,40 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
       return refused(Taken::Fault::partial, axes ? axes : cuts.axes(set));
     }
     if (piece.addends.empty()) continue;
-    const std::string_view linear = op.rules->layout.linear;
-    const bool may = !letters.any && i < linear.size() && linear[i] == '1' && partial_input < 0;
+    const std::string_view linear = rule.linear;
+    bool may = !letters.any && i < linear.size() && linear[i] == '1' && partial_input < 0;
+    for (const Addends& part : piece.addends) {
+      const Space& space = spaces_[part.space];
+      may = may && space.monoid == ops::Monoid::sum && space.needs < 0;
+    }
     if (!may) return refused(Taken::Fault::partial, partial_axes(in[i]));
     partial_input = static_cast<int>(i);
     for (const Addends& part : piece.addends) {
-      lifted.push_back({intern_space({key, 0, partial_input, part.space}), part.set});
+      lifted.push_back(
+          {intern_space({.key = key, .input = partial_input, .inner = part.space}), part.set});
     }
   }
   for (size_t output = 0; output < letters.out.size(); ++output) {
     const std::string& has = letters.out[output];
     Piece piece{static_cast<uint8_t>(letters.dims_out[output]), {}, lifted};
     for (size_t dim = 0; dim < has.size(); ++dim) {
-      const CutId cut = cut_of[static_cast<unsigned char>(has[dim])];
+      const CutId cut = cut_of[place(has[dim])];
       piece.cut[dim] = cut == kNone ? CutId(CutTable::kWhole) : cut;
     }
-    for (size_t letter = 0; letter < cut_of.size(); ++letter) {
-      const CutId cut = cut_of[letter];
-      if (cut == kNone || has.find(static_cast<char>(letter)) != std::string::npos) continue;
-      piece.addends.push_back(
-          {intern_space({key, static_cast<char>(letter), -1, kNone}), cuts.set_of(cut)});
+    for (size_t number = 0; number < cut_of.size(); ++number) {
+      const CutId cut = cut_of[number];
+      const char letter = static_cast<char>(number);
+      if (cut == kNone || has.find(letter) != std::string::npos) continue;
+      Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
+      // Which indices of a symbol are needed is not known before a step: all are.
+      const ops::Support* support = rule.support_of(letter, static_cast<int>(output));
+      if (support && !symbolic[number] && !symbolic[place(support->by)]) {
+        space.needs = intern_support(support->of);
+        space.by_dim = static_cast<int32_t>(has.find(support->by));
+        space.size = size_of[number];
+        space.by_size = size_of[place(support->by)];
+      }
+      piece.addends.push_back({intern_space(space), cuts.set_of(cut)});
     }
     taken.out.push_back(intern(std::move(piece)));
   }

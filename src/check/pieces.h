@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -36,6 +37,12 @@ struct Space {
   char letter = 0;        ///< contracted; 0: lifted through `key`
   int32_t input = -1;     ///< lifted: the partial input
   SpaceId inner = kNone;  ///< lifted: of that input
+  ops::Monoid monoid = ops::Monoid::sum;
+  /// Where an index needs only some of them: those that `needs` says for the indices that the piece
+  /// has of dim `by_dim`; sizes of both in elements.
+  int32_t needs = -1;  ///< Pieces::support_; -1: all of them
+  int32_t by_dim = -1;
+  int64_t size = 0, by_size = 0;
   auto operator<=>(const Space&) const = default;
 };
 
@@ -47,7 +54,8 @@ struct Addends {
 
 inline constexpr size_t kMaxDims = 6;
 
-/// Normal form: dims beyond `dims` are whole, no addends are complete, sorted by space.
+/// Normal form: dims beyond `dims` are whole; of the addends only those that the cuts need are
+/// told, and nothing if they are all there; sorted by space.
 struct Piece {
   uint8_t dims = 0;
   std::array<CutId, kMaxDims> cut{};
@@ -63,6 +71,7 @@ struct Moved {
     split,        ///< to be added up, but ranks along `axis` hold different indices
     not_partial,  ///< to be added up, but ranks along `axis` hold the same: counted more than once
     overlap,      ///< to be added up, but some addends are in more than one part, or none
+    monoid,       ///< to be put together otherwise than its reduction does
     differs,      ///< parts along `axis` differ in something else than where they are placed
   } fault = Fault::none;
   PieceId piece = kNone;
@@ -75,11 +84,11 @@ struct Taken {
     none,
     cut,      ///< a letter is cut differently in two inputs, or may not be cut at all
     partial,  ///< an unfinished sum where the op is not linear, or in two inputs
-    runs,     ///< a cut does not leave whole runs
+    begin,    ///< a letter that the op takes by position is no single run, or begins elsewhere
   } fault = Fault::none;
   std::vector<PieceId> out;
   AxisMask axes = 0;  ///< with a fault: axes that have to do with it
-  std::string text;   ///< runs: what is cut
+  std::string text;   ///< begin: what is wrong
 };
 
 /// Interned pieces over the coordinates of one box of ranks.
@@ -104,27 +113,52 @@ class Pieces {
   /// Local type of a piece of a tensor; kNone if ranks differ, or cells do not divide.
   TypeId local_type(PieceId id, TypeId logical, TypeTable& types);
 
-  /// What ranks hold after each took its part of what all ranks along `over` had. The dims are
-  /// those that Move::part_dim and Move::slot_dim name.
-  Moved move(PieceId id, AxisMask over, const comm::Move& move, int part_dim, int slot_dim);
+  /// What ranks hold after each took its part of what all ranks along `over` had.
+  Moved move(PieceId id, AxisMask over, const comm::Movement& movement);
   /// What the rank `offset` further along the axis holds.
   PieceId from_peer(PieceId id, int32_t axis, int32_t offset);
-  /// Two parts of one term added up; kNone if they are not disjoint parts of one reduction, and
-  /// otherwise alike.
-  PieceId unite(PieceId left, PieceId right);
+  /// Two parts of one term put together, which are parts of one reduction of this monoid and
+  /// otherwise alike: disjoint ones, unless it is a maximum. kNone if they are not. A part without
+  /// addends changes nothing.
+  PieceId unite(PieceId left, PieceId right, ops::Monoid monoid);
+  /// True if some reduction has none of its addends, on any rank: a value of nothing.
+  bool is_empty(PieceId id) const;
+  /// How its unfinished reductions put parts together; of several that differ, not as sums.
+  ops::Monoid monoid(PieceId id) const;
+
+  /// The part of a piece between local indices of a dim of `size`: a range at every coordinate on
+  /// `axes`. kNone if it is not there.
+  PieceId restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
+                      std::span<const graph::Run> ranges);
+  /// A piece that lies in a region of a buffer.
+  struct Part {
+    CutId region;
+    PieceId piece;
+  };
+  /// Parts of one term put together: at every coordinate those that overlap `region`, in the order
+  /// in which they lie. They must tile it, and agree in everything but the dim along which they are
+  /// put together, rank by rank. kNone, and why, if they do not. `extent`: of the buffer along
+  /// `dim`; `size`: of the term.
+  PieceId join(std::span<const Part> parts, CutId region, int64_t extent, int dim, int64_t size,
+               std::string* why);
 
   /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
-  /// inputs; `key`: the op with its attributes.
+  /// inputs; `key`: the op with its attributes; `begins`: where the task says that its piece of a
+  /// letter begins.
+  using Begins = std::function<int64_t(char letter, const graph::Coords&)>;
   Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-             std::span<const TypeId> logical, const TypeTable& types);
+             std::span<const TypeId> logical, const TypeTable& types, const Begins& begins);
 
   /// "edp:S0 ep:P", or, where no layout says it, the rows of the cuts.
   std::string text(PieceId id, const graph::Mesh& mesh) const;
 
  private:
-  Moved move_parts(const Piece& piece, AxisMask over, const comm::Move& move, int part_dim,
-                   int slot_dim);
-  bool sum_over(Piece* piece, AxisMask over, Moved* moved);
+  int32_t intern_support(decltype(ops::Support::of) needs);
+  /// Of the addends of a space, those that the cuts of a piece need.
+  CutId needed(SpaceId space, const Piece& piece);
+  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement);
+  bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
+  std::string misplaced(CutId cut, char letter, int64_t size, const Begins& begins) const;
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
 
@@ -132,10 +166,12 @@ class Pieces {
   std::vector<Piece> pieces_;
   std::map<Piece, PieceId> index_;
   std::vector<Space> spaces_;
+  std::vector<decltype(ops::Support::of)> support_;
   std::map<Space, SpaceId> space_index_;
-  std::map<std::tuple<PieceId, AxisMask, int, int, int, int>, Moved> moves_;
+  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int>, Moved> moves_;
   std::map<std::tuple<PieceId, int32_t, int32_t>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
+  std::map<std::pair<SpaceId, CutId>, CutId> needed_;
 };
 
 }  // namespace hocket::check

@@ -209,15 +209,14 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
         single = terms.sum(single, expr);
       }
       break;
+    case Meaning::merge_softmax:
+    case Meaning::merge_max:
     case Meaning::application: {
-      bool made = false;
-      app = terms.apply(step.key, scratch_, step.out_types, &made);
-      if (!made) break;
-      const AppId route = step.routed ? route_of_inputs() : -1;
-      Application& application = terms.app(app);
-      application.node = step.node;
-      application.micro_batch = micro_batch;
-      application.route = route;
+      Application where;
+      where.node = step.node;
+      where.micro_batch = micro_batch;
+      where.route = step.routed ? route_of_inputs() : -1;
+      app = apply(step.key, scratch_, step.out_types, where);
       break;
     }
   }

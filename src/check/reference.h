@@ -34,6 +34,9 @@ class Reference {
   /// outputs only); -1: per-step tensors as they are, losses and gradients summed over
   /// micro-batches. kUnwritten if there is no such value.
   ExprId value(int32_t tensor, int32_t micro_batch) const;
+  /// The application of this op to these terms in the step, or in the definition of an op that the
+  /// step applies, or defined by such; -1 if there is none.
+  AppId find(int32_t key, std::span<const ExprId> in);
   bool updated(int32_t tensor) const { return updated_[tensor]; }
   /// True for tensors made once per micro-batch.
   bool per_micro_batch(int32_t tensor) const { return per_mb_[tensor]; }
@@ -64,6 +67,11 @@ class Reference {
   /// Which values are asked for after the step: sums over micro-batches, or one by one.
   void choose_results();
   AppId route_of_inputs() const;
+  // Definitions (definitions.cc).
+  class Unfolding;
+  /// The application, made if new, and with it those of the op's definition.
+  AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out,
+              const Application& where);
   void run_node(const Step& step, int32_t micro_batch);
   ExprId read(int32_t tensor, const Step& step, int32_t micro_batch);
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -199,6 +200,83 @@ std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer)
   return "";
 }
 
+std::string view_base(const Context&, const RankClass& cls, const Buffer& buffer) {
+  if (buffer.kind != BufferKind::view) {
+    return buffer.base == kNone && buffer.by == kNone ? "" : "is no view, but has a base";
+  }
+  if (buffer.base == kNone) return "has no base";
+  const Buffer& base = cls.buffers[buffer.base];
+  if (base.kind == BufferKind::view) return "is a view of a view";
+  if (base.type.routed()) return "is a part of routed rows, whose order is not its own";
+  if (base.type.dtype != buffer.type.dtype || base.type.encoding != buffer.type.encoding ||
+      buffer.type.routed()) {
+    return fmt::format("is {} in a base of {}", to_string(buffer.type), to_string(base.type));
+  }
+  if (base.space != buffer.space) {
+    return fmt::format("lies in {} memory, its base in {} memory", to_string(buffer.space),
+                       to_string(base.space));
+  }
+  if (!buffer.name.empty() || buffer.offset != kNone || buffer.expected_bytes != kNone) {
+    return "has a name, an offset or an expected size, which are its base's";
+  }
+  for (const Buffer& other : cls.buffers) {
+    if (other.kind == BufferKind::view && other.base == buffer.base && other.dim != buffer.dim) {
+      return fmt::format("is cut along dim {}, another view of its base along dim {}", buffer.dim,
+                         other.dim);
+    }
+  }
+  return "";
+}
+
+std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
+  if (buffer.kind != BufferKind::view) return "";
+  // Where a view begins, in elements, must be known before a step, and be the begin of a byte and
+  // of a block: no symbol along its dim or behind it.
+  const graph::TensorType& base = cls.buffers[buffer.base].type;
+  int64_t size = base.numel();
+  int64_t length = buffer.type.numel();
+  for (const graph::TensorType* type : {&base, &buffer.type}) {
+    for (size_t dim = 0; dim < type->dims.size(); ++dim) {
+      if (!type->dims[dim].symbolic() || std::cmp_less(dim, buffer.dim)) continue;
+      return fmt::format("begins elsewhere in every step: dim {} of {} is a symbol", dim,
+                         to_string(*type));
+    }
+  }
+  if (buffer.dim != kNone) {
+    if (!in_range(buffer.dim, base.dims.size()) || buffer.type.dims.size() != base.dims.size()) {
+      return fmt::format("is no part of {} along dim {}", to_string(base), buffer.dim);
+    }
+    for (size_t dim = 0; dim < base.dims.size(); ++dim) {
+      if (static_cast<int32_t>(dim) != buffer.dim && buffer.type.dims[dim] != base.dims[dim]) {
+        return fmt::format("differs from {} in more than dim {}", to_string(base), buffer.dim);
+      }
+    }
+    size = base.dims[buffer.dim];
+    length = buffer.type.dims[buffer.dim];
+  }
+  const ClassId id = &cls - ctx.program.classes.data();
+  std::set<int64_t> begins;
+  if (buffer.by == kNone) {
+    begins.insert(buffer.begin);
+  } else {
+    for (int32_t rank : ctx.program.ranks_of(id)) {
+      begins.insert(ctx.program.begin_at(buffer.begin, buffer.by, rank));
+    }
+  }
+  const bool along_elements =
+      buffer.dim == kNone || std::cmp_equal(buffer.dim + 1, base.dims.size());
+  for (int64_t begin : begins) {
+    if (along_elements && begin % base.granule() != 0) {
+      return fmt::format("begins at {} of {}, inside a {}", begin, to_string(base),
+                         base.encoding ? "block" : "byte");
+    }
+    if (begin < 0 || begin > size - length) {
+      return fmt::format("goes from {} to {} of {}", begin, begin + length, size);
+    }
+  }
+  return "";
+}
+
 /// A ragged buffer has room for its bound here, although the plan counts on fewer bytes.
 std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::step) {
@@ -219,19 +297,16 @@ std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer&
   return "";
 }
 
-/// What the host can fill or read by layout: no split beyond the type's dims or over pipeline
-/// stages (a class is one stage), and partial sums only where it adds up what it reads.
+/// What the host can fill or read by layout: whole values, with no split beyond the type's dims or
+/// over pipeline stages (a class is one stage).
 std::string host_contract(const Context& ctx, const RankClass&, const Buffer& buffer) {
-  if (buffer.kind == BufferKind::step) return "";
+  if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) return "";
   if (buffer.name.empty()) return "has no name";
   const size_t rank = buffer.type.dims.size();
   for (size_t axis = 0; axis < graph::kMaxAxes; ++axis) {
     const graph::Placement placement = buffer.layout.on[axis];
     const bool real = axis < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[axis].size > 1;
     if (!real || placement.is_replicate()) continue;
-    if (placement.is_partial() && buffer.kind == BufferKind::output) {
-      continue;  // the host adds the parts
-    }
     if (placement.is_partial()) {
       return fmt::format("'{}' is partial over {}", buffer.name, ctx.program.mesh.axes[axis].name);
     }
@@ -382,9 +457,15 @@ std::string accumulate_allowed(const Context& ctx, ClassId, const RankClass&, co
   return fmt::format("accumulates into outputs 0x{:x}, which its op can't", task.accumulate.bits());
 }
 
+/// True of different buffers that have memory in common.
+bool overlap(const Context& ctx, ClassId cls, BufferId one, BufferId other) {
+  const auto meets = ctx.views[cls].meets(one);
+  return std::find(meets.begin(), meets.end(), other) != meets.end();
+}
+
 /// Three faults: sharing that the op does not declare, a declared update that goes elsewhere (the
 /// op would leave the parameter as it was), and two outputs in one buffer.
-std::string in_place_declared(const Context& ctx, ClassId, const RankClass&, const Task& task) {
+std::string in_place_declared(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const KindInfo& info = ctx.kind(task);
   for (size_t o = 0; o < task.out.size(); ++o) {
     for (size_t i = 0; i < task.in.size(); ++i) {
@@ -394,9 +475,12 @@ std::string in_place_declared(const Context& ctx, ClassId, const RankClass&, con
       if (must_share(info, i, o) && task.in[i] != task.out[o]) {
         return fmt::format("must update input {} in place but writes another buffer", i);
       }
+      if (overlap(ctx, cls, task.in[i], task.out[o])) {
+        return fmt::format("writes output {} over a part of its input {}", o, i);
+      }
     }
     for (size_t p = 0; p < o; ++p) {
-      if (task.out[p] == task.out[o]) {
+      if (task.out[p] == task.out[o] || overlap(ctx, cls, task.out[p], task.out[o])) {
         return fmt::format("writes outputs {} and {} to one buffer", p, o);
       }
     }
@@ -406,8 +490,9 @@ std::string in_place_declared(const Context& ctx, ClassId, const RankClass&, con
 
 std::string inputs_read_only(const Context&, ClassId, const RankClass& cls, const Task& task) {
   for (BufferId output : task.out) {
-    if (cls.buffers[output].kind == BufferKind::input) {
-      return fmt::format("writes the input '{}'", cls.buffers[output].name);
+    const Buffer& written = cls.buffers[cls.root(output)];
+    if (written.kind == BufferKind::input) {
+      return fmt::format("writes the input '{}'", written.name);
     }
   }
   return "";
@@ -418,10 +503,25 @@ std::string buffer_planned(const Context& ctx, ClassId cls, const RankClass& ran
   if (!ctx.planned) return "";
   for (const auto* list : {&task.in, &task.out}) {
     for (BufferId buffer_id : *list) {
-      const Buffer& buffer = rank_class.buffers[buffer_id];
+      const Buffer& buffer = rank_class.buffers[rank_class.root(buffer_id)];
       if (buffer.kind == BufferKind::step && buffer.offset == kNone) {
         return fmt::format("uses {}, which has no offset", ctx.buffer_name(cls, buffer_id));
       }
+    }
+  }
+  return "";
+}
+
+/// What kernels and transports take has no gaps between its elements.
+std::string view_gaps(const Context& ctx, ClassId, const RankClass& cls, const Task& task) {
+  const KindInfo& info = ctx.kind(task);
+  if (info.rules && info.rules->follows_strides) return "";
+  for (const auto* list : {&task.in, &task.out}) {
+    for (BufferId id : *list) {
+      const Buffer& buffer = cls.buffers[id];
+      if (buffer.kind != BufferKind::view || program::strides_of(cls, buffer).empty()) continue;
+      return fmt::format("takes a part of {} along dim {}, which has gaps",
+                         to_string(cls.buffers[buffer.base].type), buffer.dim);
     }
   }
   return "";
@@ -469,6 +569,18 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
   return rules;
 }
 
+const std::vector<Rule<const RankClass&, const Buffer&>>& view_rules() {
+  static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
+      {"view-base",
+       "a view is a part of one buffer that is no view, of its element type and in its space",
+       "name the buffer that has the memory; its views are cut along one dim, or all flat",
+       view_base},
+      {"view-region", "a view lies inside its base on every rank of the class",
+       "correct begin, the table, or the type of the view", view_region},
+  };
+  return rules;
+}
+
 const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
   static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
       {"buffer-type", "dimensions are positive and a ragged buffer expects at most its bound",
@@ -481,8 +593,11 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
       {"arena-bounds",
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
        "run the memory plan after the last change of buffers", arena_bounds},
-      {"host-contract", "named buffers have a name and a layout; only outputs may be partial",
-       "name the tensor and give the layout that the host writes or reads", host_contract},
+      {"host-contract", "named buffers have a name and a layout, and none is partial",
+       "name the tensor and give the layout that the host writes or reads; sum what it reads "
+       "before "
+       "the step ends",
+       host_contract},
   };
   return rules;
 }
@@ -528,6 +643,8 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "use a buffer of its own for the output", in_place_declared},
       {"inputs-read-only", "what the host feeds is not written", "write to a step buffer",
        inputs_read_only},
+      {"view-gaps", "views with gaps are copied only: kernels and transports take none",
+       "cut along the outermost dim, or copy the view first", view_gaps},
       {"buffer-planned", "every step buffer that is used has a place in the arena",
        "run the memory plan after the last change of tasks", buffer_planned},
   };
@@ -556,11 +673,15 @@ const std::vector<RuleInfo>& derived_rules() {
       {"named-tensor", "named buffers are local parts of tensors of the single-device graph"},
       {"cost-follows", "the FLOPs and bytes of a kernel are those of its op on its types"},
       {"layout-legal", "the op's layout rule takes the layouts of its inputs"},
-      {"sequence-cut", "a split leaves whole what the op couples"},
+      {"begin-fits",
+       "a task says where its piece of a letter begins that its op takes by position"},
+      {"merge-parts", "what is merged are disjoint parts of one result"},
+      {"view-tiled", "what is read of a base is there, as parts of one value side by side"},
       {"local-size", "a value has the local type that its layout implies"},
       {"sum-layout", "values that are added are partial over the same axes, and cut alike"},
       {"unfinished-sum", "an op reads finished sums, or parts of one"},
       {"reduce-replicated", "what is reduced over an axis is not replicated on it"},
+      {"reduce-monoid", "what is reduced is put together as its reduction says: sum or maximum"},
       {"reduce-overlap", "what is reduced consists of disjoint parts, which fill what they make"},
       {"reduce-split", "what is reduced over an axis is not split on it"},
       {"gather-layout", "what is gathered is split along that dim, and else alike"},

@@ -28,6 +28,8 @@ bool in_range(Id<Of> id, size_t n) {
 const std::vector<Rule<const program::Kind&, const KindInfo&>>& kind_rules();
 const std::vector<Rule<const program::Group&, size_t>>& group_rules();
 const std::vector<Rule<const RankClass&, size_t>>& class_rules();
+/// Those that say which buffers are parts of others; of one that is bad, the first rule speaks.
+const std::vector<Rule<const RankClass&, const program::Buffer&>>& view_rules();
 const std::vector<Rule<const RankClass&, const program::Buffer&>>& buffer_rules();
 /// Ids are in range when these are applied, and Context::place was called.
 const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules();

@@ -26,6 +26,11 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
   for (TaskId dep : task.deps) {
     if (!in_range(dep, cls.tasks.size())) return fmt::format("dependency on task {}", dep);
   }
+  for (const program::Begin& begin : task.begins) {
+    if (begin.by != kNone && !in_range(begin.by, ctx.program.tables.size())) {
+      return fmt::format("table {}", begin.by);
+    }
+  }
   if (task.group != kNone && !in_range(task.group, ctx.program.groups.size())) {
     return fmt::format("group {}", task.group);
   }
@@ -33,6 +38,34 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
     return fmt::format("peer axis {}", task.peer_axis);
   }
   return "";
+}
+
+std::string bad_ids(const Context& ctx, const RankClass& cls, size_t place) {
+  const program::Buffer& buffer = cls.buffers[place];
+  if (buffer.base != kNone && !in_range(buffer.base, cls.buffers.size())) {
+    return fmt::format("base {}", buffer.base);
+  }
+  if (place_of(buffer.space) >= program::kNumSpaces) {
+    return fmt::format("space {}", place_of(buffer.space));
+  }
+  if (buffer.by != kNone && !in_range(buffer.by, ctx.program.tables.size())) {
+    return fmt::format("table {}", buffer.by);
+  }
+  return "";
+}
+
+/// Of tables, which are looked up before anything else is known to be good.
+std::string bad_table(const Context& ctx, const program::Table& table) {
+  int64_t want = 1;
+  int32_t before = -1;
+  for (int32_t axis : table.axes) {
+    if (!in_range(axis, ctx.program.mesh.axes.size())) return fmt::format("has axis {}", axis);
+    if (axis <= before) return "has axes that are not in mesh order";
+    before = axis;
+    want *= ctx.program.mesh.axes[axis].size;
+  }
+  if (std::cmp_equal(table.values.size(), want)) return "";
+  return fmt::format("has {} numbers for {} coordinates", table.values.size(), want);
 }
 
 std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& task) {
@@ -53,6 +86,8 @@ std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& 
 }
 
 constexpr RuleInfo kIdsRule{"ids-in-range", "every id names something that exists"};
+constexpr RuleInfo kTableRule{"table-fits",
+                              "a table has a number for every coordinate on its axes"};
 constexpr RuleInfo kOnceRule{"named-once",
                              "a class holds each named tensor (of a micro-batch) in one buffer"};
 constexpr RuleInfo kWorkspaceRule{"workspace-planned",
@@ -62,7 +97,7 @@ constexpr RuleInfo kWorkspaceRule{"workspace-planned",
 std::vector<std::pair<BufferId, BufferId>> named_twice(const RankClass& cls) {
   std::vector<std::tuple<std::string_view, BufferKind, int32_t, BufferId>> names;
   for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
-    if (cls.buffers[buffer].kind != BufferKind::step) {
+    if (!cls.buffers[buffer].name.empty()) {
       names.emplace_back(cls.buffers[buffer].name, cls.buffers[buffer].kind,
                          cls.buffers[buffer].micro_batch, buffer);
     }
@@ -126,12 +161,19 @@ void check_classes(Context& ctx) {
 }
 
 void check_ids(Context& ctx) {
+  for (size_t i = 0; i < ctx.program.tables.size(); ++i) {
+    const std::string text = bad_table(ctx, ctx.program.tables[i]);
+    if (text.empty()) continue;
+    refuse(ctx, kTableRule.name, {}, {}, fmt::format("table {}", i), text,
+           "give a number for every coordinate on its axes");
+  }
   for (size_t c = 0; c < ctx.program.classes.size(); ++c) {
     const RankClass& cls = ctx.program.classes[c];
     for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
-      if (place_of(cls.buffers[buffer].space) < program::kNumSpaces) continue;
-      refuse(ctx, kIdsRule.name, {c, -1}, {}, fmt::format("buffer {} of class {}", buffer, c),
-             "lies in a non-existing space", "name the device's memory or the host's");
+      const std::string text = bad_ids(ctx, cls, buffer);
+      if (text.empty()) continue;
+      refuse(ctx, kIdsRule.name, {c, kNone}, {}, fmt::format("buffer {} of class {}", buffer, c),
+             "names a non-existing " + text, "name something that exists");
     }
     for (size_t task = 0; task < cls.tasks.size(); ++task) {
       const std::string text = bad_ids(ctx, cls, cls.tasks[task]);
@@ -175,11 +217,12 @@ void check_groups(Context& ctx) {
 }
 
 /// What is wrong with a buffer is said of the first task that uses it.
-void check_buffers(Context& ctx, ClassId cls) {
+template <class Rules>
+void check_each_buffer(Context& ctx, ClassId cls, const Rules& rules) {
   const RankClass& rank_class = ctx.program.classes[cls];
   for (size_t i = 0; i < rank_class.buffers.size(); ++i) {
     const BufferId buffer = i;
-    for (const auto& rule : buffer_rules()) {
+    for (const auto& rule : rules) {
       if (ctx.skips(rule.name)) continue;
       const std::string text = rule.wrong(ctx, rank_class, rank_class.buffers[i]);
       if (text.empty()) continue;
@@ -187,8 +230,14 @@ void check_buffers(Context& ctx, ClassId cls) {
       const TaskRef user = users.empty() ? TaskRef{cls, -1} : users[0];
       refuse(ctx, rule.name, user, users,
              fmt::format("{}: {}", ctx.name(user), ctx.buffer_name(cls, buffer)), text, rule.fix);
+      break;
     }
   }
+}
+
+void check_buffers(Context& ctx, ClassId cls) {
+  const RankClass& rank_class = ctx.program.classes[cls];
+  check_each_buffer(ctx, cls, buffer_rules());
   for (auto [first, second] : named_twice(rank_class)) {
     std::vector<TaskRef> users = ctx.users(cls, first);
     const std::vector<TaskRef> others = ctx.users(cls, second);
@@ -222,7 +271,7 @@ void check_tasks(Context& ctx, ClassId cls) {
 }  // namespace
 
 std::vector<RuleInfo> structural_rules() {
-  std::vector<RuleInfo> list{kIdsRule};
+  std::vector<RuleInfo> list{kIdsRule, kTableRule};
   const auto add = [&list](const auto& rules) {
     for (const auto& rule : rules) {
       // A rule may look at kinds and at tasks.
@@ -237,6 +286,7 @@ std::vector<RuleInfo> structural_rules() {
   add(kind_rules());
   add(group_rules());
   add(class_rules());
+  add(view_rules());
   add(buffer_rules());
   add(task_rules());
   list.push_back(kOnceRule);
@@ -246,7 +296,8 @@ std::vector<RuleInfo> structural_rules() {
 
 bool check_rules(Context& ctx) {
   // Every part relies on those before it, so each must pass whole before the next one looks: first
-  // the mesh and the classes, then ids (without which no task can be named), then what tasks share,
+  // the mesh and the classes, then ids (without which no task can be named), then which buffers are
+  // parts of others, then what tasks share,
   // then buffers and tasks themselves.
   const int64_t before = ctx.problems.count;
   const auto clean = [&] { return ctx.problems.count == before; };
@@ -254,6 +305,10 @@ bool check_rules(Context& ctx) {
   check_classes(ctx);
   if (!clean()) return false;
   check_ids(ctx);
+  if (!clean()) return false;
+  for (size_t cls = 0; cls < ctx.program.classes.size(); ++cls) {
+    check_each_buffer(ctx, static_cast<int32_t>(cls), view_rules());
+  }
   if (!clean()) return false;
   ctx.place();
   check_kinds(ctx);

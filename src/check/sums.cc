@@ -31,7 +31,7 @@ ExprId Values::terms_in(const Value& value) {
 void Values::insert_part(std::vector<Value>* parts, Value part) {
   for (size_t i = 0; i < parts->size(); ++i) {
     if ((*parts)[i].expr != part.expr) continue;
-    const PieceId united = pieces_.unite((*parts)[i].piece, part.piece);
+    const PieceId united = pieces_.unite((*parts)[i].piece, part.piece, graph::Monoid::sum);
     if (united == kNone) continue;
     parts->erase(parts->begin() + static_cast<std::ptrdiff_t>(i));
     return insert_part(parts, {part.expr, united});
@@ -60,8 +60,15 @@ std::optional<Value> Values::sum_of(const std::vector<Value>& parts) {
     }
   }
   if (sums.empty()) return Value{kZero, kAnyPiece};
+  // A part without addends adds nothing.
+  std::vector<Value> full = sums;
+  std::erase_if(full, [&](const Value& sum) { return pieces_.is_empty(sum.piece); });
+  if (!full.empty()) {
+    sums = full;
+  }
   for (const Value& sum : sums) {
     if (partial_axes(sum) != partial_axes(sums[0])) return std::nullopt;
+    if (pieces_.monoid(sum.piece) != graph::Monoid::sum) return std::nullopt;
     if (pieces_[sum.piece].cut != pieces_[sums[0].piece].cut) return std::nullopt;
   }
   if (sums.size() == 1) return sums[0];
@@ -81,11 +88,13 @@ std::optional<Value> Values::add(const Value& left, const Value& right) {
   if (left.expr == kZero) return right;
   if (right.expr == kZero) return left;
   const bool finished = left.piece != kAnyPiece && right.piece != kAnyPiece;
-  if (finished && left.piece == right.piece) {
+  const auto adds_up = [&](PieceId piece) { return pieces_.monoid(piece) == graph::Monoid::sum; };
+  if (finished && left.piece == right.piece && adds_up(left.piece)) {
     return Value{ref_.terms.sum(left.expr, right.expr), left.piece};
   }
   if (finished && left.expr == right.expr) {
-    if (const PieceId united = pieces_.unite(left.piece, right.piece); united != kNone) {
+    if (const PieceId united = pieces_.unite(left.piece, right.piece, graph::Monoid::sum);
+        united != kNone) {
       return Value{left.expr, united};
     }
   }

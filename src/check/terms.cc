@@ -153,6 +153,18 @@ AppId Terms::find(int32_t key, std::span<const ExprId> in, uint64_t hash) const 
   }
 }
 
+Application& Terms::add(int32_t key, std::span<const ExprId> in, uint64_t hash) {
+  const AppId id = static_cast<AppId>(apps_.size());
+  Application app;
+  app.key = key;
+  app.first_in = static_cast<int32_t>(in_pool_.size());
+  app.num_in = static_cast<int32_t>(in.size());
+  in_pool_.insert(in_pool_.end(), in.begin(), in.end());
+  apps_.push_back(app);
+  insert(app_slots_, hash, id);
+  return apps_.back();
+}
+
 AppId Terms::apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out,
                    bool* made) {
   if (apps_.size() * 2 >= app_slots_.size()) {
@@ -164,21 +176,27 @@ AppId Terms::apply(int32_t key, std::span<const ExprId> in, std::span<const Type
     return id;
   }
   *made = true;
-  const AppId id = static_cast<AppId>(apps_.size());
-  Application app;
-  app.key = key;
-  app.first_in = static_cast<int32_t>(in_pool_.size());
-  app.num_in = static_cast<int32_t>(in.size());
+  Application& app = add(key, in, hash);
   app.first_out = static_cast<ExprId>(exprs_.size());
   app.num_out = static_cast<int32_t>(out.size());
-  in_pool_.insert(in_pool_.end(), in.begin(), in.end());
+  const AppId id = static_cast<AppId>(apps_.size() - 1);
   for (size_t i = 0; i < out.size(); ++i) {
     exprs_.push_back({Expr::Kind::output, id, static_cast<int32_t>(i), out[i], 1});
     sum_index_.push_back(-1);
   }
-  apps_.push_back(app);
-  insert(app_slots_, hash, id);
   return id;
+}
+
+AppId Terms::alias(int32_t key, std::span<const ExprId> in, std::span<const ExprId> out) {
+  if (apps_.size() * 2 >= app_slots_.size()) {
+    resize_apps(app_slots_.size() * 2);
+  }
+  Application& app = add(key, in, hash_app(key, in));
+  app.alias = true;
+  app.first_out = static_cast<int32_t>(out_pool_.size());
+  app.num_out = static_cast<int32_t>(out.size());
+  out_pool_.insert(out_pool_.end(), out.begin(), out.end());
+  return static_cast<AppId>(apps_.size() - 1);
 }
 
 void Terms::resize_apps(size_t slots) {

@@ -63,7 +63,8 @@ struct Application {
   int32_t key = 0;       ///< OpKeys
   int32_t first_in = 0;  ///< index into Terms::inputs
   int32_t num_in = 0;
-  ExprId first_out = 0;  ///< outputs have consecutive ids
+  ExprId first_out = 0;  ///< outputs have consecutive ids; of an alias: index into Terms::outputs
+  bool alias = false;    ///< its outputs are those of other applications
   int32_t num_out = 0;
   int32_t node = -1;  ///< graph node that made it first
   int32_t micro_batch = -1;
@@ -91,9 +92,23 @@ class Terms {
   /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
-  ExprId sum(ExprId left, ExprId right);                      ///< multiset union
+  /// One more name for terms that other applications made; it must not occur yet.
+  AppId alias(int32_t key, std::span<const ExprId> in, std::span<const ExprId> out);
+  ExprId sum(ExprId left, ExprId right);  ///< multiset union
 
-  ExprId output(AppId app, int32_t i) const { return apps_[app].first_out + i; }
+  ExprId output(AppId id, int32_t i) const {
+    const Application& application = apps_[id];
+    const int32_t place = application.first_out + i;
+    return application.alias ? out_pool_[place] : place;
+  }
+  /// Which output of the application the term is; -1 if it is none.
+  int32_t place_of(AppId id, ExprId expr) const {
+    for (int32_t i = 0; i < apps_[id].num_out; ++i) {
+      if (output(id, i) == expr) return i;
+    }
+    return -1;
+  }
+  bool makes(AppId id, ExprId expr) const { return place_of(id, expr) >= 0; }
   const Expr& operator[](ExprId id) const { return exprs_[id]; }
   Application& app(AppId id) { return apps_[id]; }
   const Application& app(AppId id) const { return apps_[id]; }
@@ -112,12 +127,13 @@ class Terms {
   };
   Hash128 hash_of(ExprId id, uint64_t* total) const;
   AppId find(int32_t key, std::span<const ExprId> in, uint64_t hash) const;
+  Application& add(int32_t key, std::span<const ExprId> in, uint64_t hash);
   void insert(std::vector<Slot>& slots, uint64_t hash, int32_t id);
   void resize_apps(size_t slots);
   void resize_sums(size_t slots);
   std::vector<Expr> exprs_;
   std::vector<Application> apps_;
-  std::vector<ExprId> in_pool_;
+  std::vector<ExprId> in_pool_, out_pool_;
   std::vector<Slot> app_slots_;
   struct Sum {
     Hash128 hash;

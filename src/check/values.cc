@@ -41,7 +41,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     std::vector<Value> values(cls.buffers.size(), Value{});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
       const program::Buffer& buffer = cls.buffers[i];
-      if (buffer.kind == BufferKind::step) continue;
+      if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
       Value& value = values[i];
       value.piece = pieces_.of(buffer.layout, buffer.type.dims.size());
       const int32_t id = static_cast<int32_t>(i);
@@ -85,6 +85,15 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
     }
     values_.push_back(std::move(values));
+    bases_.emplace_back();
+    if (!ctx.views[c].any()) continue;
+    // What the host fills of a base is there before any part of it is written.
+    find_regions(class_id);
+    for (auto& [id, base] : bases_[c].of) {
+      if (values_[c][id].expr != kUnwritten) {
+        base.entries.push_back({graph::CutTable::kWhole, values_[c][id]});
+      }
+    }
   }
 }
 
@@ -103,7 +112,7 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
     if (writer >= 0) {
       related.push_back(ctx_.ref(writer));
     }
-    const Value& value = at(ref.cls, buffer);
+    const Value value = at(ref.cls, buffer);
     text += fmt::format(": {} holds {}, layout {}", ctx_.buffer_name(ref.cls, buffer),
                         describe(value.expr), piece_text(value));
     if (writer >= 0) {
@@ -146,24 +155,19 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
       memo->fitting[output] = logical;
     }
   }
-  Value& value = at(cls, task.out[output]);
   if (task.accumulate.contains(output)) {
-    if (value.expr < 0) {
-      value.expr = kUnknown;
-      return;
-    }
+    const Value value = read(ref, task.out[output]);
+    if (value.expr < 0) return lose(cls, task.out[output]);
     const std::optional<Value> sum = add(value, made);
     if (!sum) {
       refuse("sum-layout", ref, task.out[output],
              fmt::format("it would add a value of layout {}", piece_text(made)),
              "reduce both to one layout before adding");
-      value.expr = kUnknown;
-      return;
+      return lose(cls, task.out[output]);
     }
-    value = *sum;
-    return;
+    return put(cls, task.out[output], *sum);
   }
-  value = made;
+  put(cls, task.out[output], made);
   check_expected(cls, task, output, made.piece, ref);
 }
 
@@ -210,19 +214,29 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
 
 /// What the task's op makes of the pieces in `ins_`. Kinds meet few different pieces in a program,
 /// so a list per kind is searched.
-Values::Signature& Values::signature(const Task& task, const KindInfo& info) {
+Values::Signature& Values::signature(ClassId cls, const Task& task, const KindInfo& info) {
   auto& list = signatures_[task.kind];
   for (Signature& signature : list) {
-    if (signature.in == ins_ && signature.in_types == in_types_) return signature;
+    if (signature.in == ins_ && signature.in_types == in_types_ &&
+        signature.begins == task.begins) {
+      return signature;
+    }
   }
   Signature signature;
   signature.in = ins_;
   signature.in_types = in_types_;
+  signature.begins = task.begins;
+  const auto begins = [&](char letter, const graph::Coords& at) {
+    for (const program::Begin& begin : task.begins) {
+      if (begin.letter == letter) return begin_at(cls, begin, at);
+    }
+    return int64_t{0};
+  };
   const program::Kind& kind = ctx_.program.kind(task);
   signature.fitting.assign(kind.out.size(), -1);
   try {
     const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
-    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, ctx_.types);
+    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, ctx_.types, begins);
   } catch (const Error&) {
     signature.taken.fault = Taken::Fault::cut;  // no rule for operands of these ranks
   }
@@ -240,7 +254,7 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   in_types_.clear();
   bool known = true;
   for (BufferId input : reader.in) {
-    const Value& value = at(cls, input);
+    const Value value = read({cls, task}, input);
     known = known && value.expr >= 0;
     exprs_.push_back(value.expr);
     ins_.push_back(value.piece);
@@ -254,6 +268,8 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
       return set(cls, reader, 0, {exprs_[0], ins_[0]}, nullptr, ref);
     case OpClass::add:
       return add_inputs(cls, reader, ref);
+    case OpClass::merge:
+      return merge(cls, reader, info, ref);
     default:
       break;
   }
@@ -267,19 +283,18 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
       return lose_outputs(cls, reader);
     }
   }
-  Signature& pieces = signature(reader, info);
-  if (pieces.taken.fault == Taken::Fault::runs) {
-    ctx_.report("sequence-cut", ProblemClass::value, ref, {},
-                fmt::format("{} couples the elements of a run, and the split over {} cuts it: {}",
-                            ctx_.name(ref), axis_name(pieces.taken.axes), pieces.taken.text),
-                "give every rank whole runs (fewer ranks along this axis, or more sequences each)");
+  Signature& pieces = signature(cls, reader, info);
+  if (pieces.taken.fault == Taken::Fault::begin) {
+    ctx_.report("begin-fits", ProblemClass::value, ref, {},
+                fmt::format("{} takes a letter by position: {}", ctx_.name(ref), pieces.taken.text),
+                "say in begins= where the rank's piece of the letter begins");
     return lose_outputs(cls, reader);
   }
   if (pieces.taken.fault != Taken::Fault::none) {
     explain_pieces(ref, pieces.taken);
     return lose_outputs(cls, reader);
   }
-  const AppId app = ref_.terms.find(info.key, exprs_);
+  const AppId app = ref_.find(info.key, exprs_);
   if (app < 0 || ref_.terms.app(app).num_out != static_cast<int32_t>(reader.out.size())) {
     explain_unknown(ref);
     return lose_outputs(cls, reader);
@@ -308,6 +323,45 @@ void Values::add_inputs(ClassId cls, const Task& reader, TaskRef ref) {
   set(cls, reader, 0, *sum, nullptr, ref);
 }
 
+void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref) {
+  // Inputs come in two halves, each all outputs of one application, in parts of one reduction. The
+  // outputs are the parts united.
+  const size_t half = reader.in.size() / 2;
+  const graph::Monoid monoid =
+      info.rules->meaning == Meaning::merge_max ? graph::Monoid::max : graph::Monoid::softmax;
+  const auto refuse_parts = [&](size_t input) {
+    refuse("merge-parts", ref, reader.in[input],
+           fmt::format("it can't be merged with {} of layout {}: {}",
+                       describe(exprs_[(input + half) % reader.in.size()]),
+                       piece_text({exprs_[(input + half) % reader.in.size()],
+                                   ins_[(input + half) % reader.in.size()]}),
+                       "not disjoint parts of one reduction"),
+           "merge parts of one result, each once");
+    lose_outputs(cls, reader);
+  };
+  std::vector<PieceId> united;
+  for (size_t i = 0; i < half; ++i) {
+    const Expr& term = ref_.terms[exprs_[i]];
+    const bool together =
+        i == 0 || (term.kind == Expr::Kind::output && term.a == ref_.terms[exprs_[0]].a &&
+                   term.b == ref_.terms[exprs_[0]].b + static_cast<int32_t>(i));
+    if (!together || exprs_[i] != exprs_[i + half] || ins_[i] == kAnyPiece ||
+        ins_[i + half] == kAnyPiece) {
+      return refuse_parts(i);
+    }
+    if (i > 0 && (pieces_[ins_[i]].addends != pieces_[ins_[0]].addends ||
+                  pieces_[ins_[i + half]].addends != pieces_[ins_[half]].addends)) {
+      return refuse_parts(i);
+    }
+    united.push_back(pieces_.unite(ins_[i], ins_[i + half], monoid));
+    if (united.back() == kNone) return refuse_parts(i);
+  }
+  const std::vector<ExprId> exprs = exprs_;
+  for (size_t i = 0; i < half; ++i) {
+    set(cls, reader, i, {exprs[i], united[i]}, nullptr, ref);
+  }
+}
+
 void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
   // A message takes the value as it was when it was sent: it is kept until its receiver comes,
   // whatever the sender writes over it. From another class it comes as it is, rank by rank; along
@@ -316,7 +370,7 @@ void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
   const KindInfo& info = ctx_.kind(end);
   if (is_local(info)) return compute(cls, task, end, info);
   if (is_message(info) && !is_receive(info)) {
-    Value value = at(cls, end.in[0]);
+    Value value = read({cls, task}, end.in[0]);
     if (value.expr < 0) {
       value.expr = kUnknown;
     }
@@ -364,7 +418,8 @@ bool Values::is_as_declared(const Value& value, const program::Buffer& buffer) {
   }
   std::vector<Value> parts = parts_of(value);
   for (Value& part : parts) {
-    const Moved moved = pieces_.move(part.piece, partial, comm::summing().move, 0, 0);
+    const Moved moved =
+        pieces_.move(part.piece, partial, {comm::summing().move, 0, 0, graph::Monoid::sum});
     if (moved.fault != Moved::Fault::none) return false;
     part.piece = moved.piece;
   }
@@ -395,7 +450,7 @@ void Values::finish() {
       } else {
         kept[tensor] = 1;
       }
-      const Value& value = values_[c][i];
+      const Value value = at(cls, BufferId(i));
       if (value.expr == kUnknown) continue;
       const int32_t id = static_cast<int32_t>(i);
       const ExprId want =

@@ -34,7 +34,7 @@ class Values {
   /// One collective that crosses stages, with its task in each class.
   void meet(std::span<const TaskRef> tasks);
   /// The content of this buffer follows from something already refused.
-  void lose(ClassId cls, BufferId buffer) { at(cls, buffer).expr = kUnknown; }
+  void lose(ClassId cls, BufferId buffer) { put(cls, buffer, {kUnknown, kAnyPiece}); }
   /// Experts of the whole tensors whose rows a kind works on; 0 if none was seen.
   int64_t experts(program::KindId kind) const { return experts_[kind]; }
   /// After the last task: named buffers hold what the single-device step leaves in them.
@@ -47,15 +47,45 @@ class Values {
   struct Signature {
     std::vector<PieceId> in;
     std::vector<TypeId> in_types;  ///< logical
+    std::vector<program::Begin> begins;
     Taken taken;
     std::vector<TypeId> fitting;  ///< by output: logical type last found to fit, -1
   };
 
-  Value& at(ClassId cls, BufferId buffer) { return values_[cls][buffer]; }
+  // Buffers and views (regions.cc).
+  /// A region of a base, and what it holds.
+  struct Entry {
+    CutId region;
+    Value value;
+  };
+  /// A buffer that has views, all along one dim: disjoint regions of it that were written.
+  struct Base {
+    int32_t dim = program::kNone;  ///< kNone: elements in memory order
+    int64_t size = 0;              ///< along the dim
+    std::vector<Entry> entries;
+  };
+  struct Bases {
+    std::map<BufferId, Base> of;
+    std::vector<CutId> region;  ///< by buffer: which part of its base it is
+  };
+  void find_regions(ClassId cls);
+  /// What a begin says at coordinates of the class.
+  int64_t begin_at(ClassId cls, const program::Begin& begin, const graph::Coords& at) const;
+  /// Null for a buffer that has no views and is none.
+  Base* base_of(ClassId cls, BufferId buffer);
+  /// What a buffer holds; kUnknown if parts of it do not make a value.
+  Value at(ClassId cls, BufferId buffer);
+  /// The same for a task, of which that is reported.
+  Value read(TaskRef ref, BufferId buffer);
+  void put(ClassId cls, BufferId buffer, const Value& value);
+  void write_region(Base* base, CutId region, const Value& value);
+  Value read_region(const Base& base, CutId region, std::string* why);
+  CutId rest_of(const Base& base, CutId of, CutId without, bool behind);
+  Value part_of(const Base& base, const Entry& entry, CutId region);
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
   void check_expected(ClassId cls, const Task& task, size_t output, PieceId piece, TaskRef ref);
   void lose_outputs(ClassId cls, const Task& task);
-  Signature& signature(const Task& task, const KindInfo& info);
+  Signature& signature(ClassId cls, const Task& task, const KindInfo& info);
   bool fits(const Value& value, TypeId local);
 
   // Sums (sums.cc).
@@ -71,6 +101,7 @@ class Values {
   /// All of the terms that a value has to do with, whatever of them is there.
   ExprId terms_in(const Value& value);
   void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  void merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
   void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
   void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
   bool is_as_declared(const Value& value, const program::Buffer& buffer);
@@ -98,9 +129,9 @@ class Values {
   /// The first axis of a mask.
   const std::string& axis_name(AxisMask axes) const;
   std::string difference(ExprId want, ExprId got, std::vector<TaskRef>* who) const;
-  std::string whereabouts(ClassId cls, ExprId want, ExprId got, std::vector<TaskRef>* who) const;
+  std::string whereabouts(ClassId cls, ExprId want, ExprId got, std::vector<TaskRef>* who);
   std::vector<TaskRef> makers(ExprId expr, ClassId only_class = kNone) const;
-  std::vector<TaskRef> carriers(ExprId expr, ClassId only_class = kNone) const;
+  std::vector<TaskRef> carriers(ExprId expr, ClassId only_class = kNone);
   TaskRef misplaced_ancestor(TaskRef ref) const;
   AppId closest(const Task& task, const KindInfo& info) const;
 
@@ -108,7 +139,8 @@ class Values {
   Reference& ref_;
   const Hazards& hazards_;
   Pieces pieces_;
-  std::vector<std::vector<Value>> values_;
+  std::vector<std::vector<Value>> values_;          ///< by class and buffer
+  std::vector<Bases> bases_;                        ///< by class
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1

@@ -10,7 +10,7 @@
 #include "base/json_writer.h"
 #include "base/stats.h"
 #include "cli/bench.h"
-#include "runtime/executor.h"
+#include "runtime/local_ranks.h"
 
 namespace hocket::cli {
 namespace {
@@ -51,9 +51,8 @@ program::Program empty_tasks(int32_t count, bool hop) {
 
 /// Nanoseconds per task, the median of `rounds` steps.
 double time_empty(int32_t count, bool hop, int rounds) {
-  const program::Program program = empty_tasks(count, hop);
-  std::vector<runtime::PersistentStore> stores(1);
-  runtime::LocalRun run(program, std::make_shared<EmptyBackend>(), stores, {});
+  runtime::LocalRanks rank(1, std::make_shared<EmptyBackend>(), {});
+  runtime::LocalRun run(std::make_shared<const program::Program>(empty_tasks(count, hop)), rank);
   run.step();
   std::vector<double> ns;
   for (int i = 0; i < rounds; ++i) {

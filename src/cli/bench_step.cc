@@ -42,13 +42,11 @@ struct StepTime {
 /// Training steps on random tokens, as bench/peer_torch.py does them: Zipf-like, 8 batches in turn.
 class StepBench {
  public:
-  StepBench(const engine::Run& run, std::shared_ptr<kernels::Backend> backend)
-      : run_(run), stores_(static_cast<size_t>(run.plan.world())) {
+  explicit StepBench(const engine::Run& run) : run_(run), ranks_(engine::local_ranks(run)) {
     engine::Compiled compiled = engine::compile(run);
     train::require_memory(run, compiled.program);
-    engine::initialise(compiled.reference, compiled.program, 1, stores_);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), std::move(backend), stores_,
-                                                 engine::executor_options(run));
+    engine::initialise(compiled.reference, compiled.program, 1, ranks_);
+    session_ = std::make_unique<engine::Session>(std::move(compiled), ranks_);
     draw_batches();
   }
 
@@ -98,7 +96,7 @@ class StepBench {
   }
 
   const engine::Run& run_;
-  engine::Stores stores_;
+  runtime::LocalRanks ranks_;
   std::unique_ptr<engine::Session> session_;
   std::vector<int32_t> batches_[8];
   int64_t steps_ = 0;
@@ -155,14 +153,13 @@ int bench_step(const StepOptions& options) {
   if (options.steps < 1 || options.warmup < 0) {
     fail("hocket bench step", "--steps and --warmup must be positive");
   }
-  auto backend = kernels::cpu_backend();
   const double idle = status_mib("VmRSS");
   // The highest RSS counts from here.
   std::ofstream("/proc/self/clear_refs") << "5";
   const engine::Run run = engine::parse_run(
       step_run(checkpoint::resolve_model(options.config, checkpoint::Need::config).config_file),
       "hocket bench step", options.set);
-  StepBench bench(run, std::move(backend));
+  StepBench bench(run);
   if (options.interactive) return answer_lines(bench, idle);
 
   std::vector<double> ms, cpu;

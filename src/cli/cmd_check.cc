@@ -108,9 +108,7 @@ check::CheckOptions limits_of(const engine::Run& run, const std::string& budget,
       options.memory_budget = device;
     }
   }
-  if (evaluation != nullptr) {
-    options.evaluation = engine::evaluation_bytes(*evaluation);
-  }
+  options.evaluation = evaluation;
   return options;
 }
 

@@ -24,14 +24,13 @@ namespace {
 using Lists = std::vector<std::vector<int32_t>>;
 
 /// The run's parameters on all ranks.
-void load(const engine::Run& run, engine::Stores& stores) {
-  stores.resize(static_cast<size_t>(run.plan.world()));
+void load(const engine::Run& run, runtime::LocalRanks& ranks) {
   engine::CompileOptions how;
   how.purpose = engine::Purpose::logits;
   how.num_micro_batches = 1;
   const engine::Compiled compiled = engine::compile(run, how);
   train::require_memory(run, compiled.program);
-  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, stores);
+  train::load_weights(checkpoint::ModelWeights(run.config.model.path, run.model), compiled, ranks);
 }
 
 /// Mean next-token loss of the lists, from their logits; nan without a next token.
@@ -127,16 +126,16 @@ int on_ids(const Options& options, const engine::Run& run) {
     longest = std::max(longest, list.size());
   }
   warn_if_long(run.model, static_cast<int64_t>(longest), "the longest list");
-  auto backend = kernels::cpu_backend();
-  engine::Stores stores;
-  load(run, stores);
-  const auto logits = train::logits_of(run, ids, backend, stores);
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  engine::Programs programs(run, ranks);
+  load(run, ranks);
+  const auto logits = train::logits_of(run, ids, programs);
   double loss = mean_loss(ids, logits, static_cast<size_t>(run.model.vocab_size));
   if (!options.logits.empty()) {
     save_logits(options.logits, ids, logits, run.model.vocab_size);
   }
   if (!options.grads.empty()) {
-    const train::Gradients gradients = train::gradients_of(run, ids, backend, stores);
+    const train::Gradients gradients = train::gradients_of(run, ids, programs);
     loss = gradients.loss;
     save_grads(options.grads, run, gradients);
   }
@@ -163,10 +162,10 @@ int on_data(const Options& options, const engine::Run& run) {
   if (options.sequences < 0) fail("hocket eval", "--sequences is negative");
   const data::Dataset dataset(train::data_dir(run));
   check_data(run, dataset);
-  auto backend = kernels::cpu_backend();
-  engine::Stores stores;
-  load(run, stores);
-  train::Evaluator evaluator(run, dataset, backend, stores);
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  engine::Programs programs(run, ranks);
+  load(run, ranks);
+  train::Evaluator evaluator(run, dataset, programs);
   Progress progress;
   const train::HeldOut held_out =
       evaluator.run(options.sequences, [&](int64_t done, int64_t total) {

@@ -18,6 +18,7 @@
 #include "cli/verbs.h"
 #include "parallel/lower.h"
 #include "parallel/schedule.h"
+#include "passes/finish.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
 
@@ -30,6 +31,7 @@ struct Options {
   std::optional<int64_t> rank;
   int64_t limit = 200;
   bool dot = false, list_passes = false, diff = false, check = false, times = false;
+  bool finish = false;
 };
 
 void list_passes() {
@@ -82,7 +84,7 @@ std::string wanted_of(const Options& options) {
 /// Whether a graph is wanted, rather than a program.
 bool shows_graph(const Options& options) {
   return options.dump_after.empty() ? wanted_of(options) != "program"
-                                    : passes::find(options.dump_after).on_graph != nullptr;
+                                    : passes::resolve(options.dump_after).on_graph != nullptr;
 }
 
 /// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage,
@@ -206,7 +208,7 @@ std::vector<std::string> overrides_of(const Options& options) {
     names = comma_list(options.passes);
   }
   for (const std::string& name : names) {
-    passes::find(name);
+    passes::resolve(name);
   }
   overrides.push_back("plan.passes=[" + join(names, ",") + "]");
   return overrides;
@@ -215,6 +217,19 @@ std::vector<std::string> overrides_of(const Options& options) {
 /// Whether `path` is the text of a program, whose passes have run.
 bool is_program_text(const std::string& path) {
   return file_exists(path) && !is_directory(path) && read_file(path).starts_with("hocket-program");
+}
+
+/// --finish: an edited text with dependencies, costs and a memory plan.
+int finish_text(const Options& options) {
+  const std::string& path = options.inputs[0];
+  if (!is_program_text(path)) {
+    fail("hocket graph --finish", "{} is no text of a program; lowering finishes what it makes",
+         path);
+  }
+  program::Program program = program::parse_program(read_file(path), path);
+  passes::finish(program, path);
+  emit(options.out, text_of(program, options));
+  return 0;
 }
 
 /// The text of one stage of the run's way, or of what one pass left: the whole way is gone, and the
@@ -234,11 +249,12 @@ int show(const Options& options) {
          "is a program, whose passes have run; --passes, --skip, --check and --times need the "
          "run.yaml that it was made from");
   }
+  if (options.finish) return finish_text(options);
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
   require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
-  if (!source.program_text.empty() && wanted_of(options) == "program") {
-    emit(options.out, text_of(program::parse_program(source.program_text), options));
+  if (source.given && wanted_of(options) == "program") {
+    emit(options.out, text_of(*source.given, options));
     return 0;
   }
   Watcher watcher(source.run, options);
@@ -281,6 +297,9 @@ void verb_graph(Args& args) {
   args.flag("--check", &options->check, "run the static check after lowering and after every pass");
   args.flag("--times", &options->times, "how long every stage and pass took, on standard error");
   args.flag("--list-passes", &options->list_passes, "the passes there are");
+  args.flag("--finish", &options->finish,
+            "of the text of a program that was written or edited by hand: add the dependencies, "
+            "costs and the memory plan that it lacks");
   args.flag("--diff", &options->diff, "compare two texts");
   args.option("--limit", "N", &options->limit, "with --diff: most lines of tasks per list");
   args.example("hocket graph configs/quickstart.yaml --set plan.pp=2 --rank 1 --out stage1.txt",
@@ -298,6 +317,8 @@ void verb_graph(Args& args) {
       "--stage schedule --out 1f1b.csv",
       "the order of forward and backward passes, for plan.pp_schedule=1f1b.csv");
   args.example("hocket graph --diff plain.txt bucketed.txt", "what bucketing did");
+  args.example("hocket graph --finish plain.txt --out finished.txt",
+               "a text, edited by hand, made ready to check, simulate and train");
   args.example("hocket graph --list-passes", "the passes there are");
   args.run([options] { return show(*options); });
 }

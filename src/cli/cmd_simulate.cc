@@ -51,8 +51,10 @@ sim::SimOptions sim_options(const engine::Run& run, const engine::Compiled& comp
   options.all_ranks = all_ranks;
   options.tokens = compiled.tokens_per_step;
   if (engine::evaluates(run)) {
-    options.evaluation =
-        engine::evaluation_bytes(engine::compile(run, engine::evaluation_options(run)).program);
+    const engine::Compiled evaluation = engine::compile(run, engine::evaluation_options(run));
+    options.evaluation = program::memory_beyond(compiled.program, evaluation.program);
+    options.evaluation_host =
+        program::memory_beyond(compiled.program, evaluation.program, program::Space::host);
   }
   options.model_flops = cost::model_flops(compiled.reference).training() *
                         static_cast<double>(compiled.program.num_micro_batches);

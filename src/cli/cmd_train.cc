@@ -66,7 +66,7 @@ void verb_train(Args& args) {
       fail("hocket train", "--json goes with --print-config; metrics are in metrics.jsonl");
     }
     warn_if_long(source.run.model, source.run.config.train.seq_len, "train.seq_len");
-    return train::train(source.run, {source.program_text, command_line()});
+    return train::train(source.run, {source.given, command_line()});
   });
 }
 

@@ -37,11 +37,7 @@ engine::Run with_batch(nlohmann::json tree, const std::string& name,
 }  // namespace
 
 engine::Compiled Source::compile(const engine::CompileOptions& options) const {
-  engine::Compiled compiled = engine::compile(run, options);
-  if (!program_text.empty()) {
-    compiled.program = program::parse_program(program_text);
-  }
-  return compiled;
+  return given ? engine::with_program(run, *given) : engine::compile(run, options);
 }
 
 Source read_source(const std::string& path, const std::vector<std::string>& overrides,
@@ -72,7 +68,7 @@ Source read_source(const std::string& path, const std::vector<std::string>& over
          "model.path: {}",
          path);
   }
-  source.run = engine::read_run(path, overrides, &source.program_text);
+  source.run = engine::read_run(path, overrides, &source.given);
   return source;
 }
 

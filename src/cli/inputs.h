@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,9 @@ namespace hocket::cli {
 /// A run as given on the command line.
 struct Source {
   engine::Run run;
-  std::string program_text;  ///< RUN was the text of a program
+  std::optional<program::Program> given;  ///< RUN was the text of a program
 
-  /// The program that the run makes, or the one that was given.
+  /// The program that the run makes, or the one that was given, for which nothing is lowered.
   engine::Compiled compile(const engine::CompileOptions& options = {}) const;
 };
 

@@ -37,6 +37,7 @@ class LocalWorld {
  public:
   LocalWorld(int32_t ranks, std::chrono::milliseconds timeout);
   ~LocalWorld();
+  int32_t size() const;
   /// The communicator of a rank; lives as long as the world.
   Communicator& communicator(int32_t rank);
   /// Makes every waiting and later call throw with this reason (a failed rank).

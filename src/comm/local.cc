@@ -67,14 +67,15 @@ struct LocalWorld::Impl {
     int32_t rank_;
   };
 
+  /// Messages of one sender to one receiver with one tag; only that receiver waits for them.
   struct Mailbox {
     std::deque<std::vector<std::byte>> messages;
+    std::condition_variable came;
   };
 
   std::chrono::milliseconds timeout;
   std::vector<std::unique_ptr<Rank>> ranks;
   std::mutex mutex;  // guards everything below
-  std::condition_variable mail;
   std::map<std::vector<int32_t>, std::unique_ptr<Meeting>> meetings;
   std::map<std::tuple<int32_t, int32_t, int32_t>, Mailbox> boxes;
   std::vector<int64_t> message_bytes, peak_message_bytes;  // by sender
@@ -167,12 +168,13 @@ void LocalWorld::Impl::Rank::send(const Call& call) {
   std::vector<std::byte> message(data, data + bytes);
   std::lock_guard lock(world_.mutex);
   world_.check_abort();
-  world_.boxes[{rank_, call.peer, call.tag}].messages.push_back(std::move(message));
+  Mailbox& box = world_.boxes[{rank_, call.peer, call.tag}];
+  box.messages.push_back(std::move(message));
   int64_t& held = world_.message_bytes[rank_];
   held += static_cast<int64_t>(bytes);
   int64_t& peak = world_.peak_message_bytes[rank_];
   peak = std::max(peak, held);
-  world_.mail.notify_all();
+  box.came.notify_one();
 }
 
 void LocalWorld::Impl::Rank::recv(const Call& call) {
@@ -182,9 +184,9 @@ void LocalWorld::Impl::Rank::recv(const Call& call) {
   std::vector<std::byte> message;
   {
     std::unique_lock lock(world_.mutex);
-    auto& box = world_.boxes[{call.peer, rank_, call.tag}];
-    bool came = world_.mail.wait_for(lock, world_.timeout,
-                                     [&] { return !box.messages.empty() || world_.aborted; });
+    Mailbox& box = world_.boxes[{call.peer, rank_, call.tag}];
+    const bool came = box.came.wait_for(lock, world_.timeout,
+                                        [&] { return !box.messages.empty() || world_.aborted; });
     world_.check_abort();
     if (!came) {
       fail_run("comm", "recv: nothing from rank {} within {} s", call.peer,
@@ -212,6 +214,8 @@ LocalWorld::LocalWorld(int32_t ranks, std::chrono::milliseconds timeout)
 }
 LocalWorld::~LocalWorld() = default;
 
+int32_t LocalWorld::size() const { return static_cast<int32_t>(impl_->ranks.size()); }
+
 Communicator& LocalWorld::communicator(int32_t rank) { return *impl_->ranks[rank]; }
 
 void LocalWorld::abort(const std::string& reason) {
@@ -220,7 +224,9 @@ void LocalWorld::abort(const std::string& reason) {
     impl_->reason = reason;
   }
   impl_->aborted = true;
-  impl_->mail.notify_all();
+  for (auto& [key, box] : impl_->boxes) {
+    box.came.notify_all();
+  }
 }
 
 int64_t LocalWorld::peak_message_bytes(int32_t rank) const {

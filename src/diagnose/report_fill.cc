@@ -237,10 +237,10 @@ std::vector<Life> lives_of(const program::RankClass& cls, const Clock& clock) {
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
     const program::Task& task = cls.tasks[i];
     for (const program::BufferId input : task.in) {
-      lives[input].use(clock, i, task.phase);
+      lives[cls.root(input)].use(clock, i, task.phase);
     }
     for (const program::BufferId output : task.out) {
-      Life& life = lives[output];
+      Life& life = lives[cls.root(output)];
       life.use(clock, i, task.phase);
       if (life.maker == kNone) {
         life.maker = static_cast<int32_t>(i);

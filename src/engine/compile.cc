@@ -11,27 +11,51 @@
 #include "parallel/lower.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
-#include "program/memory.h"
 #include "program/text.h"
 
 namespace hocket::engine {
 
 namespace {
 
+/// What a run's options come to: its plan, and the tokens of a micro-batch of all ranks. Generation
+/// runs on one rank whatever the plan is.
+struct Sizes {
+  parallel::Plan plan;
+  int64_t seq_len = 0, tokens = 0;
+  int64_t tokens_per_step() const { return tokens * plan.num_micro_batches; }
+};
+
+Sizes sizes_of(const Run& run, const CompileOptions& options) {
+  Sizes sizes;
+  sizes.plan = run.plan;
+  sizes.seq_len = options.seq_len > 0 ? options.seq_len : run.config.train.seq_len;
+  if (options.micro_batch > 0) {
+    sizes.plan.micro_batch = options.micro_batch;
+  }
+  if (options.num_micro_batches > 0) {
+    sizes.plan.num_micro_batches = options.num_micro_batches;
+  }
+  sizes.tokens = sizes.plan.micro_batch * sizes.plan.dp * sizes.seq_len;
+  if (options.purpose == Purpose::generate) {
+    sizes.plan = parallel::Plan{};
+    sizes.plan.threads_per_rank = run.plan.threads_per_rank;
+    sizes.tokens = options.new_tokens;
+  }
+  return sizes;
+}
+
 /// The model's graph for one micro-batch of all ranks. The purposes differ in what it ends with
 /// (losses, logits), whether it is to be differentiated, and whether it has a KV cache.
-graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t tokens,
-                         int64_t seq_len, int64_t num_micro_batches) {
+graph::Graph build_graph(const Run& run, const CompileOptions& options, const Sizes& sizes) {
   using Mode = models::BuildOptions::Mode;
-  const TrainSection& train = run.config.train;
   models::BuildOptions how;
-  how.tokens = tokens;
-  how.sequence_length = seq_len;
+  how.tokens = sizes.tokens;
+  how.sequence_length = sizes.seq_len;
   how.dtype = graph::parse_dtype(run.config.model.dtype);
-  how.num_micro_batches = num_micro_batches;
+  how.num_micro_batches = sizes.plan.num_micro_batches;
   switch (options.purpose) {
     case Purpose::train:
-      how.balance_coef = train.balance_coef.value_or(run.model.router_aux_loss_coef);
+      how.balance_coef = run.config.train.balance_coef.value_or(run.model.router_aux_loss_coef);
       break;
     case Purpose::grads:
       break;
@@ -49,83 +73,88 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, int64_t 
   return models::build(run.model, how);
 }
 
+/// The graph before and after its backward pass, if it has one, is shown to the observer.
+graph::Graph reference(const Run& run, const CompileOptions& options, const Sizes& sizes) {
+  const program::Program none;
+  graph::Graph graph = build_graph(run, options, sizes);
+  if (options.observe) {
+    options.observe("graph", graph, none);
+  }
+  if (options.purpose != Purpose::train && options.purpose != Purpose::grads) return graph;
+  autodiff::differentiate(graph);
+  if (options.purpose == Purpose::grads) {
+    autodiff::append_grad_outputs(graph);
+  } else {
+    const TrainSection& train = run.config.train;
+    autodiff::append_adamw(
+        graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
+  }
+  if (options.observe) {
+    options.observe("backward", graph, none);
+  }
+  return graph;
+}
+
 }  // namespace
 
-Compiled compile(const Run& run, const CompileOptions& options) {
-  // The whole pipeline: the model's graph for one global micro-batch; its backward and optimizer
-  // (this is what check compares with); graph passes; lowering to a program; program passes;
-  // dependencies and memory plan. `observe` sees every stage. Generation runs on one rank whatever
-  // the plan is.
-  parallel::Plan plan = run.plan;
-  if (options.micro_batch > 0) {
-    plan.micro_batch = options.micro_batch;
-  }
-  if (options.num_micro_batches > 0) {
-    plan.num_micro_batches = options.num_micro_batches;
-  }
-  const int64_t seq_len = options.seq_len > 0 ? options.seq_len : run.config.train.seq_len;
-  int64_t tokens = plan.micro_batch * plan.dp * seq_len;
-  if (options.purpose == Purpose::generate) {
-    plan = parallel::Plan{};
-    plan.threads_per_rank = run.plan.threads_per_rank;
-    tokens = options.new_tokens;
-  }
-  const TrainSection& train = run.config.train;
+Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how) {
+  // The graph as it came is what check compares with; graph passes work on a copy of it. Then it is
+  // lowered to a program, program passes rewrite that, and last come dependencies and the memory
+  // plan. The observer sees every stage.
   Compiled result;
-  auto observe = [&](const std::string& what, const graph::Graph& graph,
-                     const program::Program& program) {
-    if (options.observe) {
-      options.observe(what, graph, program);
+  result.reference = std::move(reference);
+  graph::Graph graph = result.reference;
+  const auto seen = [&](const std::string& what) {
+    if (how.observe) {
+      how.observe(what, graph, result.program);
     }
   };
-
-  graph::Graph graph = build_graph(run, options, tokens, seq_len, plan.num_micro_batches);
-  observe("graph", graph, result.program);
-  if (options.purpose == Purpose::train || options.purpose == Purpose::grads) {
-    autodiff::differentiate(graph);
-    if (options.purpose == Purpose::grads) {
-      autodiff::append_grad_outputs(graph);
-    } else {
-      autodiff::append_adamw(
-          graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
-    }
-    observe("backward", graph, result.program);
-  }
-  result.reference = graph;
-
-  passes::PassRunner runner(run.config.plan.passes, options.skip_passes,
-                            run.config.plan.pass_options);
-  runner.after = [&](const passes::Pass& pass) { observe(pass.name, graph, result.program); };
+  passes::PassRunner runner(how.passes, how.skip_passes, how.pass_options);
+  runner.after = [&](const passes::Pass& pass) { seen(pass.name); };
   runner.run(graph);
   result.program = parallel::lower(graph, plan);
-  result.program.config = run.resolved.to_json_text();
-  observe("lower", graph, result.program);
+  result.program.config = how.config;
+  seen("lower");
   runner.run(result.program);
   program::finalize(result.program);
-  observe("program", graph, result.program);
-  result.tokens_per_step = tokens * plan.num_micro_batches;
+  seen("program");
   return result;
 }
 
-Compiled compile_given(const Run& run, const std::string& program_text) {
-  Compiled compiled = compile(run);
-  program::Program given = program::parse_program(program_text);
+graph::Graph reference(const Run& run, const CompileOptions& options) {
+  return reference(run, options, sizes_of(run, options));
+}
+
+Compiled compile(const Run& run, const CompileOptions& options) {
+  const Sizes sizes = sizes_of(run, options);
+  const Lowering how{run.config.plan.passes, options.skip_passes, run.config.plan.pass_options,
+                     run.resolved.to_json_text(), options.observe};
+  Compiled result = compile(reference(run, options, sizes), sizes.plan, how);
+  result.tokens_per_step = sizes.tokens_per_step();
+  return result;
+}
+
+Compiled with_program(const Run& run, program::Program given) {
+  const Sizes sizes = sizes_of(run, {});
+  return {reference(run, {}, sizes), std::move(given), sizes.tokens_per_step()};
+}
+
+Compiled compile_given(const Run& run, program::Program given) {
   // Batches are cut, and ranks started, as the plan says.
-  if (given.mesh != compiled.program.mesh) {
+  if (given.mesh != run.plan.mesh()) {
     fail(run.name,
          "the program is of another mesh of ranks than the plan in its configuration; "
          "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
          run.plan.pp, run.plan.dp, run.plan.ep);
   }
   // Which of its transfers leave a node was decided for nodes of this size.
-  if (given.ranks_per_node != compiled.program.ranks_per_node) {
+  if (given.ranks_per_node != run.plan.ranks_per_node) {
     fail(run.name,
          "the program has {} ranks per node (0: all on one), the plan in its configuration {}; try "
          "to lower it again: hocket graph RUN --out FILE",
-         given.ranks_per_node, compiled.program.ranks_per_node);
+         given.ranks_per_node, run.plan.ranks_per_node);
   }
-  compiled.program = std::move(given);
-  return compiled;
+  return with_program(run, std::move(given));
 }
 
 CompileOptions evaluation_options(const Run& run) {
@@ -140,14 +169,6 @@ bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
   if (data.dir.empty()) return false;
   return data::holds_out(data.dir).value_or(data.valid_fraction > 0);
-}
-
-std::vector<int64_t> evaluation_bytes(const program::Program& evaluation) {
-  std::vector<int64_t> bytes;
-  for (const program::Memory& memory : program::memory_of(evaluation)) {
-    bytes.push_back(memory.total() - memory.persistent);
-  }
-  return bytes;
 }
 
 int threads_per_rank(const parallel::Plan& plan) {

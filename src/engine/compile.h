@@ -15,6 +15,10 @@
 
 namespace hocket::engine {
 
+/// Called after every stage and pass with a name ("graph", "backward", "lower", pass name).
+using Observer =
+    std::function<void(const std::string&, const graph::Graph&, const program::Program&)>;
+
 enum class Purpose {
   train,     ///< forward, backward, optimizer
   loss,      ///< forward only, losses
@@ -29,8 +33,7 @@ struct CompileOptions {
   int64_t micro_batch = 0, seq_len = 0, num_micro_batches = 0;
   int64_t new_tokens = 1, cache_slots = 0;  ///< generate: the most in a step, and in the cache
   std::vector<std::string> skip_passes;
-  /// Called after every stage and pass with a name ("graph", "backward", "lower", pass name).
-  std::function<void(const std::string&, const graph::Graph&, const program::Program&)> observe;
+  Observer observe;
 };
 
 struct Compiled {
@@ -39,19 +42,35 @@ struct Compiled {
   int64_t tokens_per_step = 0;
 };
 
+/// How a graph becomes a program, besides the plan.
+struct Lowering {
+  std::vector<std::string> passes;       ///< names, in order
+  std::vector<std::string> skip_passes;  ///< of these
+  passes::PassOptions pass_options;
+  std::string config;  ///< Program::config: what the program was made from
+  Observer observe;
+};
+
+/// The program that computes what the graph of one global micro-batch says, under a plan: graph
+/// passes, lowering, program passes, dependencies and memory plan. Any application can call it with
+/// any graph; those below call it for a model and a run's configuration.
+Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how);
+
+/// The single-device graph of a run: the model's, with what the purpose adds. Nothing is lowered.
+graph::Graph reference(const Run& run, const CompileOptions& options = {});
+/// The run's program, of that graph.
 Compiled compile(const Run& run, const CompileOptions& options = {});
 
-/// The training of `run`, with the program of the given text in place of the lowered one. Error: it
-/// is of another mesh of ranks, or of other nodes, than the run's plan.
-Compiled compile_given(const Run& run, const std::string& program_text);
+/// The training of `run` with this program, whatever it is, in place of the lowered one: what check
+/// compares it with, and the tokens of its step. Nothing is lowered.
+Compiled with_program(const Run& run, program::Program given);
+/// To be run: Error if it is of another mesh of ranks, or of other nodes, than the run's plan.
+Compiled compile_given(const Run& run, program::Program given);
 
 /// How held-out data is evaluated under the run's plan: forward only, losses.
 CompileOptions evaluation_options(const Run& run);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
-/// Bytes per rank, by class, that the evaluation's program takes beside the training's: all but the
-/// parameters, which they share. Both lie in memory from the first step to the last.
-std::vector<int64_t> evaluation_bytes(const program::Program& evaluation);
 
 /// Threads of a rank's compute lane on this machine.
 int threads_per_rank(const parallel::Plan& plan);

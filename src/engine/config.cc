@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/resolve.h"
-#include "program/program.h"
 
 namespace hocket::engine {
 
@@ -240,7 +239,7 @@ bool outside_program(std::string_view override) {
 }  // namespace
 
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
-                std::string* program_text) {
+                std::optional<program::Program>* given) {
   std::string text = read_file(path);
   if (text.rfind("hocket-graph", 0) == 0) {
     fail(path,
@@ -254,15 +253,16 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
            text);
     }
   }
-  program::Program p = program::parse_program(text, path);
-  if (p.config.empty()) {
+  program::Program program = program::parse_program(text, path);
+  if (program.config.empty()) {
     fail(path, "the program has no configuration line; expected `config {{…}}`");
   }
-  if (program_text) {
-    *program_text = std::move(text);
-  }
   // JSON is YAML, but not every YAML is JSON.
-  return resolve(parse_json(p.config, path + ": config").dump(), path, overrides);
+  const std::string config = parse_json(program.config, path + ": config").dump();
+  if (given) {
+    *given = std::move(program);
+  }
+  return resolve(config, path, overrides);
 }
 
 Run parse_run(const std::string& text, const std::string& name,
@@ -273,8 +273,8 @@ Run parse_run(const std::string& text, const std::string& name,
 }
 
 Run read_run(const std::string& path, const std::vector<std::string>& overrides,
-             std::string* program_text) {
-  Run run = resolve_run(path, overrides, program_text);
+             std::optional<program::Program>* given) {
+  Run run = resolve_run(path, overrides, given);
   derive(run);
   return run;
 }

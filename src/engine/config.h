@@ -14,6 +14,7 @@
 #include "models/config.h"
 #include "parallel/plan.h"
 #include "passes/pass.h"
+#include "program/program.h"
 
 namespace hocket::engine {
 
@@ -111,15 +112,15 @@ struct Run {
 };
 
 /// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with
-/// overrides "a.b=value". For a program, `program_text` receives its text. Throws Error.
+/// overrides "a.b=value". `given` receives the program, if it is one. Throws Error.
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
-                std::string* program_text = nullptr);
+                std::optional<program::Program>* given = nullptr);
 /// What follows from the configuration: model, weights and plan. Error if they do not fit.
 void derive(Run& run);
 
 /// Both.
 Run read_run(const std::string& path, const std::vector<std::string>& overrides,
-             std::string* program_text = nullptr);
+             std::optional<program::Program>* given = nullptr);
 Run parse_run(const std::string& text, const std::string& name,
               const std::vector<std::string>& overrides);
 

@@ -49,10 +49,11 @@ void for_each_run(const TensorType& full, const Layout& layout, const Mesh& mesh
 
 namespace {
 
-/// (rank, layout) of every rank that holds the tensor.
+/// (rank, buffer) of every rank that is here and holds the tensor.
 template <typename F>
-void for_each_holder(const std::string& name, const program::Program& program, F use) {
-  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
+void for_each_holder(const std::string& name, const program::Program& program,
+                     const runtime::LocalRanks& ranks, F use) {
+  for (int32_t rank : ranks.ids()) {
     const auto& cls = program.classes[program.class_of(rank)];
     for (const auto& buffer : cls.buffers) {
       if (buffer.kind == program::BufferKind::persistent && buffer.name == name) {
@@ -79,72 +80,86 @@ void fill(const graph::Tensor& tensor, const Layout& layout, const Mesh& mesh, i
 
 }  // namespace
 
+std::vector<std::byte> put_together(const graph::Tensor& tensor, const Mesh& mesh,
+                                    const std::vector<Part>& parts) {
+  const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
+  std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
+  int64_t missing = tensor.type.numel();
+  std::map<int64_t, int64_t> taken;
+  for (const Part& part : parts) {
+    if (missing == 0) break;  // the rest are replicas
+    for_each_run(tensor.type, part.layout, mesh, part.rank,
+                 [&](int64_t begin, int64_t count, int64_t local) {
+                   if (!taken.emplace(begin, count).second) return;
+                   std::memcpy(full.data() + bytes(begin), part.data + bytes(local),
+                               static_cast<size_t>(bytes(count)));
+                   missing -= count;
+                 });
+  }
+  if (missing != 0) {
+    fail_run("params", "{} of {} elements of {} are on no rank that is here", missing,
+             tensor.type.numel(), tensor.name);
+  }
+  return full;
+}
+
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
-                std::vector<runtime::PersistentStore>& stores) {
+                runtime::Rank& rank) {
   std::map<std::string, const graph::Tensor*> by_name;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (tensor.kind == graph::TensorKind::param || tensor.kind == graph::TensorKind::state) {
       by_name[tensor.name] = &tensor;
     }
   }
-  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
-    const auto& cls = program.classes[program.class_of(rank)];
-    for (const auto& buffer : cls.buffers) {
-      if (buffer.kind != program::BufferKind::persistent) continue;
-      auto& entry = stores[rank].get(buffer.name, buffer.type, buffer.layout);
-      if (entry.initialised) continue;
-      entry.initialised = true;
-      auto it = by_name.find(buffer.name);
-      HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", buffer.name);
-      const graph::Tensor& t = *it->second;
-      // Memory comes zeroed.
-      if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
-      if (t.type.dtype == graph::DType::f64) {
-        fill(t, buffer.layout, program.mesh, rank, seed,
-             reinterpret_cast<double*>(entry.memory.data()));
-      } else if (t.type.dtype == graph::DType::f32) {
-        fill(t, buffer.layout, program.mesh, rank, seed,
-             reinterpret_cast<float*>(entry.memory.data()));
-      } else {
-        fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
-                 t.name, to_string(t.type));
-      }
+  for (const auto& buffer : program.classes[program.class_of(rank.id())].buffers) {
+    if (buffer.kind != program::BufferKind::persistent) continue;
+    auto& entry = rank.store().get(buffer.name, buffer.type, buffer.layout, buffer.space);
+    if (entry.initialised) continue;
+    entry.initialised = true;
+    auto it = by_name.find(buffer.name);
+    HOCKET_CHECK(it != by_name.end(), "persistent tensor {} is not in the graph", buffer.name);
+    const graph::Tensor& t = *it->second;
+    // Memory comes zeroed.
+    if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
+    std::byte* const data = entry.memory->data();
+    if (t.type.dtype == graph::DType::f64) {
+      fill(t, buffer.layout, program.mesh, rank.id(), seed, reinterpret_cast<double*>(data));
+    } else if (t.type.dtype == graph::DType::f32) {
+      fill(t, buffer.layout, program.mesh, rank.id(), seed, reinterpret_cast<float*>(data));
+    } else {
+      fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
+               t.name, to_string(t.type));
     }
   }
 }
 
+void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
+                runtime::LocalRanks& ranks) {
+  for (int32_t id : ranks.ids()) {
+    initialise(graph, program, seed, ranks.at(id));
+  }
+}
+
 void scatter(const graph::Tensor& tensor, const program::Program& program,
-             std::vector<runtime::PersistentStore>& stores,
-             const std::function<void(int64_t, int64_t, void*)>& read) {
-  for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
-    auto& entry = stores[rank].get(buffer.name, buffer.type, buffer.layout);
+             runtime::LocalRanks& ranks, const std::function<void(int64_t, int64_t, void*)>& read) {
+  for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
+    auto& entry = ranks.at(rank).store().get(buffer.name, buffer.type, buffer.layout, buffer.space);
     entry.initialised = true;
     for_each_run(tensor.type, buffer.layout, program.mesh, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
-                   read(begin, count, entry.memory.data() + tensor.type.bytes_of(local));
+                   read(begin, count, entry.memory->data() + tensor.type.bytes_of(local));
                  });
   });
 }
 
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
-                              const std::vector<runtime::PersistentStore>& stores) {
-  std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
-  int64_t missing = tensor.type.numel();
-  std::map<int64_t, int64_t> taken;
-  for_each_holder(tensor.name, program, [&](int32_t rank, const program::Buffer& buffer) {
-    const auto& entries = stores[rank].entries();
-    const auto& entry = entries.at(buffer.name);
-    for_each_run(tensor.type, buffer.layout, program.mesh, rank,
-                 [&](int64_t begin, int64_t count, int64_t local) {
-                   if (!taken.emplace(begin, count).second) return;
-                   const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
-                   std::memcpy(full.data() + bytes(begin), entry.memory.data() + bytes(local),
-                               static_cast<size_t>(bytes(count)));
-                   missing -= count;
-                 });
+                              const runtime::LocalRanks& ranks) {
+  std::vector<Part> parts;
+  for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
+    const auto& entry = ranks.at(rank).store().entries().at(buffer.name);
+    parts.push_back({rank, buffer.layout, entry.memory->data()});
   });
-  HOCKET_CHECK(missing == 0, "{} elements of {} are on no rank", missing, tensor.name);
-  return full;
+  return put_together(tensor, program.mesh, parts);
 }
 
 }  // namespace hocket::engine

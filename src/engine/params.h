@@ -10,7 +10,7 @@
 
 #include "graph/graph.h"
 #include "program/program.h"
-#include "runtime/memory.h"
+#include "runtime/local_ranks.h"
 
 namespace hocket::engine {
 
@@ -20,19 +20,34 @@ void for_each_run(const graph::TensorType& full, const graph::Layout& layout,
                   const graph::Mesh& mesh, int32_t rank,
                   const std::function<void(int64_t begin, int64_t count, int64_t local)>& run);
 
-/// Makes the persistent entries of a program on every rank's store and fills those that are new:
+/// A part of a full tensor that one rank holds.
+struct Part {
+  int32_t rank = 0;
+  graph::Layout layout;
+  const std::byte* data = nullptr;
+};
+/// The full tensor, every element of it taken from the first of the parts that hold it. Error: some
+/// lie in none of them.
+std::vector<std::byte> put_together(const graph::Tensor& tensor, const graph::Mesh& mesh,
+                                    const std::vector<Part>& parts);
+
+/// Makes the persistent entries of a program in the store of a rank and fills those that are new:
 /// normal values by (seed, tensor name, global element index), or constants.
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
-                std::vector<runtime::PersistentStore>& stores);
+                runtime::Rank& rank);
+/// Of all ranks that are here.
+void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
+                runtime::LocalRanks& ranks);
 
-/// Fills a persistent tensor on every rank that holds it: `read(begin, count, dst)` delivers
-/// elements of the full tensor in its own type.
+/// Fills a persistent tensor on every rank that is here and holds it: `read(begin, count, dst)`
+/// delivers elements of the full tensor in its own type.
 void scatter(const graph::Tensor& tensor, const program::Program& program,
-             std::vector<runtime::PersistentStore>& stores,
+             runtime::LocalRanks& ranks,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
 
-/// The full tensor, collected from the first ranks that hold its parts.
+/// The full tensor, collected from the first ranks that hold its parts. Error: some of it is on no
+/// rank that is here.
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
-                              const std::vector<runtime::PersistentStore>& stores);
+                              const runtime::LocalRanks& ranks);
 
 }  // namespace hocket::engine

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A compiled program with local ranks, fed and read by logical tensors: what train, eval, generate
-// and profile have in common.
+// A compiled program on the ranks of this process, fed and read by logical tensors: what train,
+// eval, generate and profile have in common.
 #pragma once
 
 #include <memory>
@@ -9,35 +9,39 @@
 
 #include "engine/batch.h"
 #include "engine/compile.h"
-#include "kernels/backend.h"
-#include "runtime/executor.h"
+#include "runtime/local_ranks.h"
 
 namespace hocket::engine {
 
 /// How a run's ranks execute: plan.threads_per_rank and plan.timeout_s.
-runtime::ExecutorOptions executor_options(const Run& run);
+runtime::RankOptions rank_options(const Run& run);
 
-/// The persistent tensors of all local ranks; shared by the programs of one session.
-using Stores = std::vector<runtime::PersistentStore>;
+/// All ranks of a run's plan, as threads of this process with the kernels of its CPU. They take
+/// memory and threads only when a program is prepared on them.
+runtime::LocalRanks local_ranks(const Run& run);
 
 class Session {
  public:
-  /// `stores` must have one entry per rank of the program and outlive the session.
-  Session(Compiled compiled, std::shared_ptr<kernels::Backend> backend, Stores& stores,
-          runtime::ExecutorOptions options);
+  /// `ranks` outlives the session. All sessions on them share their threads, their memory and the
+  /// persistent tensors; one runs at a time. What was fed and what a step made stays until another
+  /// session on the ranks is fed or run.
+  Session(std::shared_ptr<const Compiled> compiled, runtime::LocalRanks& ranks);
+  Session(Compiled compiled, runtime::LocalRanks& ranks)
+      : Session(std::make_shared<const Compiled>(std::move(compiled)), ranks) {}
 
-  const Compiled& compiled() const { return compiled_; }
-  const program::Program& program() const { return compiled_.program; }
-  const graph::Graph& graph() const { return compiled_.reference; }
-  runtime::LocalRun& run() { return *run_; }
-  Stores& stores() { return stores_; }
-  const Stores& stores() const { return stores_; }
+  const Compiled& compiled() const { return *compiled_; }
+  const program::Program& program() const { return compiled_->program; }
+  const graph::Graph& graph() const { return compiled_->reference; }
+  runtime::LocalRanks& ranks() const { return ranks_; }
+  runtime::LocalRun& run() { return run_; }
+  const runtime::LocalRun& run() const { return run_; }
 
   /// The value of a symbol of the program, from the next step on; before `feed`.
-  void set_symbol(std::string_view name, int64_t value) { run_->set_symbol(name, value); }
-  /// Gives every rank its part of what the next step reads.
+  void set_symbol(std::string_view name, int64_t value) { run_.set_symbol(name, value); }
+  /// Gives every rank that is here its part of what the next step reads.
   void feed(const Batch& batch);
-  /// The full output tensor: parts put together, partial sums added, replicas taken once.
+  /// The full output tensor: its parts put together, each taken once. Error: some of it is on ranks
+  /// that are not in this process.
   std::vector<std::byte> collect(const std::string& name,
                                  int32_t micro_batch = program::kNone) const;
   template <typename T>
@@ -48,17 +52,14 @@ class Session {
   }
   /// The first loss of the step: that of the text, without balance losses.
   double loss() const;
-  void step() { run_->step(); }
-  /// Gives back all memory but the persistent tensors. Nothing can be fed, run or collected after
-  /// it.
-  void end() { run_.reset(); }
+  void step() { run_.step(); }
 
  private:
   const graph::Tensor& tensor(const std::string& name) const;
 
-  Compiled compiled_;
-  Stores& stores_;
-  std::unique_ptr<runtime::LocalRun> run_;
+  std::shared_ptr<const Compiled> compiled_;
+  runtime::LocalRanks& ranks_;
+  runtime::LocalRun run_;
 };
 
 }  // namespace hocket::engine

@@ -45,18 +45,6 @@ bool holds_twice(const Row& row) {
   return false;
 }
 
-Row united(Row row) {
-  Row result;
-  for (const Run& run : sorted(std::move(row))) {
-    if (!result.empty() && run.begin <= end(result.back())) {
-      result.back().length = std::max(end(result.back()), end(run)) - result.back().begin;
-    } else {
-      result.push_back(run);
-    }
-  }
-  return result;
-}
-
 /// Cells [begin, begin + length) of a piece, counted in its local order.
 Row part_of(const Row& row, int64_t begin, int64_t length) {
   Row result;
@@ -81,6 +69,22 @@ int64_t total(const Row& row) {
 }
 
 }  // namespace
+
+std::vector<Run> united(std::vector<Run> row) {
+  Row result;
+  for (const Run& run : sorted(std::move(row))) {
+    if (!result.empty() && run.begin <= end(result.back())) {
+      result.back().length = std::max(end(result.back()), end(run)) - result.back().begin;
+    } else {
+      result.push_back(run);
+    }
+  }
+  return result;
+}
+
+bool holds_twice(const std::vector<std::vector<Run>>& rows) {
+  return std::any_of(rows.begin(), rows.end(), [](const Row& row) { return holds_twice(row); });
+}
 
 size_t CutTable::KeyHash::operator()(const Key& key) const {
   const uint64_t first =
@@ -350,14 +354,22 @@ CutId CutTable::block(CutId id, AxisMask over) {
 
 CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const int64_t> begins,
                             int64_t length) {
+  std::vector<Run> ranges;
+  for (int64_t begin : begins) {
+    ranges.push_back({begin, length});
+  }
+  return restrict_to(id, size, axes, ranges);
+}
+
+CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges) {
   if (size % cuts_[id].cells != 0) return kNone;
   bool inside = true;
   const AxisMask all = cuts_[id].axes | axes;
   Rows rows = rows_over(all, [&](const Coords& coords) {
-    const int64_t begin = begins[row_index(axes, coords)];
+    const Run& range = ranges[row_index(axes, coords)];
     const Row row = scaled(id, coords, size);
-    inside = inside && begin >= 0 && length >= 0 && begin + length <= total(row);
-    return part_of(row, begin, length);
+    inside = inside && range.begin >= 0 && range.length >= 0 && end(range) <= total(row);
+    return part_of(row, range.begin, range.length);
   });
   if (!inside) return kNone;
   return normal(size, all, std::move(rows));
@@ -432,6 +444,12 @@ int64_t CutTable::volume(CutId id, const Coords& coords, int64_t cells) const {
     held += run.length;
   }
   return held * (cells / cuts_[id].cells);
+}
+
+std::vector<Run> CutTable::part_at(CutId id, const Coords& coords, int64_t cells, int64_t begin,
+                                   int64_t length) const {
+  const Row row = scaled(id, coords, cells);
+  return joined(length < 0 ? row : part_of(row, begin, length));
 }
 
 bool CutTable::apart(CutId id, const Coords& one, const Coords& other) const {

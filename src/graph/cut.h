@@ -42,6 +42,11 @@ struct Cut {
   bool operator==(const Cut&) const = default;
 };
 
+/// The union of runs, in ascending order.
+std::vector<Run> united(std::vector<Run> row);
+/// True if some row holds a cell twice: no cut does.
+bool holds_twice(const std::vector<std::vector<Run>>& rows);
+
 /// The cuts over one box of coordinates. Results that do not exist are kNone: the caller knows what
 /// to say. Operations are memoised: a program asks few different questions, very often.
 class CutTable {
@@ -85,6 +90,8 @@ class CutTable {
   /// of elements per cell.
   CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const int64_t> begins,
                     int64_t length);
+  /// The same, with a local range at every coordinate on `axes`.
+  CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges);
   /// What the rank `offset` further along the axis holds, around its end.
   CutId moved(CutId id, int32_t axis, int32_t offset);
 
@@ -99,6 +106,10 @@ class CutTable {
   /// cut's own).
   int64_t volume(CutId id, const Coords& coords, int64_t cells) const;
 
+  /// The runs at a coordinate, in cells of `cells` (a multiple of the cut's own): those of
+  /// [begin, begin + length) of them in local order; all if `length` is negative.
+  std::vector<Run> part_at(CutId id, const Coords& coords, int64_t cells, int64_t begin,
+                           int64_t length) const;
   /// True if the ranks at two coordinates have no cell of a set in common.
   bool apart(CutId id, const Coords& one, const Coords& other) const;
 

@@ -37,6 +37,14 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
+/// How parts of a result, each from some indices of a dim that is contracted, become one. A part of
+/// no indices is the identity.
+enum class Monoid : uint8_t {
+  sum,      ///< added up; 0
+  max,      ///< the greater one; -inf
+  softmax,  ///< two tensors, a mean and the logarithm of its weight; 0 and -inf
+};
+
 enum { kMaxAxes = 6 };
 
 /// Placement on one axis: `dim >= 0` is split(dim).

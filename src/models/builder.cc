@@ -122,8 +122,8 @@ void Builder::build() {
   if (config_.tie_word_embeddings && collect_weights_) {
     weights_.back().aliases = {{"lm_head.weight", table, 0}};
   }
-  TensorId hidden =
-      ops::apply(graph_, "embedding", {}, {tokens_, embedding_}, "model.embed_tokens", -1)[0];
+  TensorId hidden = ops::apply(graph_, "embedding", {{"vocab", config_.vocab_size}},
+                               {tokens_, embedding_}, "model.embed_tokens", -1)[0];
   for (int32_t layer = 0; layer < graph_.num_layers; ++layer) {
     hidden = family.block(*this, layer, hidden);
   }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention: causal grouped-query attention over packed documents. A document begins where
-// pos[t] == 0 and at every multiple of `seq`, the length of a sequence (without it all tokens are
-// one), and never sees another one; the cost uses whole sequences as documents unless the caller
-// knows better. attention_cached is the same for new tokens against a KV cache.
+// attention: causal grouped-query attention over packed documents. Query t sees keys from t -
+// pos[t] to t, where pos[t] counts the tokens of its document before it, and none before the last
+// multiple of `seq`, the length of a sequence (without it all tokens are one). t and s, the tokens
+// of queries and of keys, may be cut apart: parts of the keys give parts of a softmax, which
+// softmax_merge (merge.cc) puts together. The cost uses whole sequences as documents unless the
+// caller knows better. attention_cached is the same for new tokens against a KV cache.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -21,7 +23,6 @@ void want_heads(std::string_view op, Types in) {
   want_float(op, in[0]);
   want_dtype(op, in[1], in[0].dtype);
   want_same(op, in[1], in[2]);
-  want_equal(op, "k's tokens", in[1].dims[0], in[0].dims[0]);
   want_equal(op, "k's head dim", in[1].dims[2], in[0].dims[2]);
   if (in[1].dims[1] == 0 || in[0].dims[1] % in[1].dims[1] != 0) {
     fail(op, "{} query heads over {} kv heads; expected a multiple", in[0].dims[1], in[1].dims[1]);
@@ -51,6 +52,7 @@ std::vector<TensorType> infer_bwd(const Attrs& attrs, Types in) {
 std::vector<TensorType> infer_cached(const Attrs&, Types in) {
   want_inputs("attention_cached", in, 6);
   want_heads("attention_cached", in);
+  want_equal("attention_cached", "k's tokens", in[1].dims[0], in[0].dims[0]);
   want_rank("attention_cached", in[3], 3);
   want_same("attention_cached", in[3], in[4]);
   want_equal("attention_cached", "kv heads of the cache", in[3].dims[1], in[1].dims[1]);
@@ -60,25 +62,39 @@ std::vector<TensorType> infer_cached(const Attrs&, Types in) {
   return {in[0], in[3], in[4]};
 }
 
-/// A query sees keys of its own sequence, of `seq` tokens.
-constexpr LayoutRule::Runs kSequences{'t', "seq"};
+/// Keys that these queries may see: from the begin of the first one's sequence to the last one.
+graph::Run keys_of(const Attrs& attrs, graph::Run queries, int64_t size) {
+  const int64_t sequence = attrs.i_or("seq", std::max<int64_t>(queries.begin + queries.length, 1));
+  const int64_t begin = std::min(queries.begin / sequence * sequence, size);
+  return {begin, std::min(queries.begin + queries.length, size) - begin};
+}
+/// Queries that may see these keys: from the first one to the end of the last one's sequence.
+graph::Run queries_of(const Attrs& attrs, graph::Run keys, int64_t size) {
+  const int64_t end = keys.begin + keys.length;
+  const int64_t sequence = attrs.i_or("seq", std::max(end, size));
+  const int64_t begin = std::min(keys.begin, size);
+  return {begin, std::min(round_up(end, sequence), size) - begin};
+}
 
-/// Average number of keys that a query attends to: half a document. `seq` is the sequence length.
-double average_keys(const Attrs& attrs, double tokens) {
-  return (static_cast<double>(attrs.i_or("seq", static_cast<int64_t>(tokens))) + 1) / 2;
+/// Average number of keys here that a query attends to: half a document, and of it as much as the
+/// keys here are of a sequence. `seq` is the sequence length.
+double average_keys(const Attrs& attrs, int64_t keys) {
+  const double here = static_cast<double>(keys);
+  const double sequence = static_cast<double>(attrs.i_or("seq", keys));
+  return (sequence + 1) / 2 * (here < sequence ? here / sequence : 1);
 }
 
 /// FLOPs per product of blocks, of which the forward pass has two, the backward pass five.
-double product_flops(const Attrs& attrs, const TensorType& type, double mean_keys = 0) {
-  const double tokens = static_cast<double>(type.dims[0]);
-  const double keys = mean_keys > 0 ? mean_keys : average_keys(attrs, tokens);
-  return 2 * keys * static_cast<double>(type.numel());
+double product_flops(const Attrs& attrs, const TensorType& queries, const TensorType& keys,
+                     double mean_keys = 0) {
+  const double seen = mean_keys > 0 ? mean_keys : average_keys(attrs, keys.dims[0]);
+  return 2 * seen * static_cast<double>(queries.numel());
 }
 Work work(const Call& call) {
-  return {2 * product_flops(call.attrs, call.in[0]), total_bytes(call.in, call.out)};
+  return {2 * product_flops(call.attrs, call.in[0], call.in[1]), total_bytes(call.in, call.out)};
 }
 Work work_bwd(const Call& call) {
-  return {5 * product_flops(call.attrs, call.in[1]), total_bytes(call.in, call.out)};
+  return {5 * product_flops(call.attrs, call.in[1], call.in[2]), total_bytes(call.in, call.out)};
 }
 /// Half of the cache is looked at on average, all of it is read at most.
 Work work_cached(const Call& call) {
@@ -108,7 +124,7 @@ int64_t workspace_cached(const Call& call) {
 }
 
 double model_flops(const Attrs& attrs, Types in, double mean_keys) {
-  return 2 * product_flops(attrs, in[0], mean_keys);
+  return 2 * product_flops(attrs, in[0], in[1], mean_keys);
 }
 
 void grad(GradContext& context) {
@@ -132,7 +148,7 @@ std::vector<Sample> samples() {
     const TensorType kv{DType::f64, {c.t, c.g, c.d}};
     Attrs attrs{{"scale", 0.5}};
     // One document over all tokens where they are one sequence.
-    Fill positions{.kind = Fill::Kind::constant, .lo = 1};
+    Fill positions{.kind = Fill::Kind::counting};
     if (c.seq > 0) {
       attrs.set("seq", c.seq);
       positions = {.kind = Fill::Kind::documents};
@@ -154,8 +170,8 @@ std::vector<Sample> samples_bwd() {
   std::vector<Sample> list;
   for (int64_t seq : {12, 6}) {
     const Attrs attrs{{"scale", 0.5}, {"seq", seq}};
-    const Fill positions = seq < 12 ? Fill{.kind = Fill::Kind::documents}
-                                    : Fill{.kind = Fill::Kind::constant, .lo = 1};
+    const Fill positions =
+        seq < 12 ? Fill{.kind = Fill::Kind::documents} : Fill{.kind = Fill::Kind::counting};
     list.push_back({"12 tokens, 4 over 2 heads, sequences of " + std::to_string(seq),
                     attrs,
                     {q, q, kv, kv, q, lse, {DType::i32, {12}}},
@@ -181,9 +197,16 @@ void register_attention(std::vector<Op>& ops) {
   // Causal attention over documents with its backward op, and the form for generation, which
   // appends to a cache and has no gradient.
   ops.push_back({.name = "attention",
-                 .doc = "o = softmax(scale q k^T) v, causal inside documents; lse = log sum exp",
+                 .doc =
+                     "o = softmax(scale q k^T) v, causal inside documents (pos[T]: tokens of the "
+                     "document before this one); lse = log sum exp; o = 0, lse = -inf without "
+                     "keys",
                  .infer = infer,
-                 .layout = {"thd,thd,thd,t->thd,th", "th", "", false, kSequences},
+                 .layout = {.notation = "thd,shd,shd,t->thd,th",
+                            .split = "tsh",
+                            .positional = "ts",
+                            .contractions = {{'s', Monoid::softmax}},
+                            .support = {{'s', 0, 't', keys_of}, {'s', 1, 't', keys_of}}},
                  .work = work,
                  .grad = grad,
                  .samples = samples,
@@ -195,7 +218,13 @@ void register_attention(std::vector<Op>& ops) {
                  .doc = "dq, dk, dv from do and the saved q, k, v, o, lse (FlashAttention-2, arXiv "
                         "2307.08691)",
                  .infer = infer_bwd,
-                 .layout = {"thd,thd,thd,thd,thd,th,t->thd,thd,thd", "th", "1", false, kSequences},
+                 .layout = {.notation = "thd,thd,shd,shd,thd,th,t->thd,shd,shd",
+                            .split = "tsh",
+                            .linear = "1",
+                            .positional = "ts",
+                            .support = {{'s', 0, 't', keys_of},
+                                        {'t', 1, 's', queries_of},
+                                        {'t', 2, 's', queries_of}}},
                  .work = work_bwd,
                  .samples = samples_bwd,
                  .workspace = workspace_bwd,

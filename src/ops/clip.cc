@@ -30,6 +30,16 @@ std::vector<TensorType> infer_clip(const Attrs& attrs, Types in) {
 }
 Work work_clip(const Call& call) { return memory_bound(call, 1); }
 
+/// Of several sums: the coefficient of their sum.
+std::vector<int> define_clip(Definition& graph, const Attrs& attrs, std::span<const int> in) {
+  if (in.size() == 1) return {};
+  int sum = in[0];
+  for (int next : in.subspan(1)) {
+    sum = graph.apply("add", {}, {sum, next})[0];
+  }
+  return graph.apply("clip_coef", attrs, {sum});
+}
+
 }  // namespace
 
 void register_clip(std::vector<Op>& ops) {
@@ -62,9 +72,12 @@ void register_clip(std::vector<Op>& ops) {
              TensorType type{DType::f64, {1}};
              Fill fill{.kind = Fill::Kind::uniform, .lo = 0.5, .hi = 3};
              return std::vector<Sample>{
-                 {"three", {{"max_norm", 1.0}}, {type, type, type}, {fill, fill, fill}, {}}};
+                 {"three", {{"max_norm", 1.0}}, {type, type, type}, {fill, fill, fill}, {}},
+                 {"one", {{"max_norm", 1.0}}, {type}, {fill}, {}}};
            },
-       .family = Family::optimizer});
+       .family = Family::optimizer,
+       .define = define_clip,
+       .defined = Defined::expands});
 }
 
 }  // namespace hocket::ops

@@ -39,7 +39,8 @@ void register_copy(std::vector<Op>& ops) {
                        return list;
                      },
                  .family = Family::moving,
-                 .meaning = Meaning::identity});
+                 .meaning = Meaning::identity,
+                 .follows_strides = true});
   ops.push_back(
       {.name = "zero",
        .doc = "y = 0",

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedding: x[t] = W[ids[t]]; its gradient adds dy[t] to row ids[t] of dW.
+// embedding: x[t] = W[ids[t]]; its gradient adds dy[t] to row ids[t] of dW. `vocab` is the whole
+// vocabulary, of which W may hold a run of rows: a token that is not among them has x[t] = 0 there,
+// and counts nowhere in that part of dW.
 #include "ops/rules.h"
 
 namespace hocket::ops {
 namespace {
 
-std::vector<TensorType> infer(const Attrs&, Types in) {
+std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("embedding", in, 2);
   want_rank("embedding", in[0], 1);
   want_dtype("embedding", in[0], DType::i32);
   want_rank("embedding", in[1], 2);
   want_float("embedding", in[1]);
+  if (const int64_t vocab = attrs.i("vocab"); in[1].dims[0] > vocab) {
+    fail("embedding", "W has {} rows; expected at most vocab={}", in[1].dims[0], vocab);
+  }
   return {{in[1].dtype, {in[0].dims[0], in[1].dims[1]}}};
 }
 
@@ -30,20 +35,19 @@ Work work_dw(const Call& call) {
 
 void grad(GradContext& context) {
   if (context.needs(1)) {
-    context.emit_grad("embedding_dw",
-                      {{"vocab", context.tensor(context.node().in[1]).type.dims[0]}},
+    context.emit_grad("embedding_dw", context.node().attrs,
                       {context.node().in[0], context.grad_out(0)}, 1);
   }
 }
 
 std::vector<Sample> samples() {
   return {{"9 of 5x4",
-           {},
+           {{"vocab", int64_t{5}}},
            {{DType::i32, {9}}, {DType::f64, {5, 4}}},
            {{.kind = Fill::Kind::integers, .hi = 4}, {}},
            {}},
           {"8 of 6x8",
-           {},
+           {{"vocab", int64_t{6}}},
            {{DType::i32, {8}}, {DType::f64, {6, 8}}},
            {{.kind = Fill::Kind::integers, .hi = 5}, {}},
            {}}};
@@ -59,22 +63,24 @@ std::vector<Sample> samples_dw() {
 }  // namespace
 
 void register_embedding(std::vector<Op>& ops) {
-  ops.push_back({.name = "embedding",
-                 .doc = "x[T,D] = W[ids[T]], W[V,D]",
-                 .infer = infer,
-                 .layout = {"t,vd->td", "td", "01"},
-                 .work = work,
-                 .grad = grad,
-                 .samples = samples,
-                 .family = Family::embedding});
-  ops.push_back({.name = "embedding_dw",
-                 .doc = "dW[V,D]: row v is the sum of dy[t] over ids[t] = v",
-                 .infer = infer_dw,
-                 .layout = {"t,td->vd", "td", "01"},
-                 .work = work_dw,
-                 .samples = samples_dw,
-                 .accumulates = {0},
-                 .family = Family::embedding});
+  ops.push_back(
+      {.name = "embedding",
+       .doc = "x[T,D] = W[ids[T]], W[V,D]; 0 for ids of other rows than these",
+       .infer = infer,
+       .layout = {.notation = "t,vd->td", .split = "tvd", .linear = "01", .positional = "v"},
+       .work = work,
+       .grad = grad,
+       .samples = samples,
+       .family = Family::embedding});
+  ops.push_back(
+      {.name = "embedding_dw",
+       .doc = "dW[V,D]: row v is the sum of dy[t] over ids[t] = v",
+       .infer = infer_dw,
+       .layout = {.notation = "t,td->vd", .split = "tvd", .linear = "01", .positional = "v"},
+       .work = work_dw,
+       .samples = samples_dw,
+       .accumulates = {0},
+       .family = Family::embedding});
 }
 
 }  // namespace hocket::ops

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear_cross_entropy: the LM head fused with its loss. One task forms the loss, dh and dW over
 // chunks of tokens: tokens x vocabulary logits never exist, and no GEMM is done twice. The loss is
-// a sum scaled by 1 / (targets of the whole step), known before the forward pass.
+// a sum scaled by 1 / (targets of the whole step), known before the forward pass. By definition it
+// is the product and the steps of vocabulary_loss.cc, which can run on parts of the vocabulary.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -59,6 +60,19 @@ void grad(GradContext& context) {
   context.add_grad(1, context.node().out[2]);
 }
 
+std::vector<int> define(Definition& graph, const Attrs& attrs, std::span<const int> in) {
+  const int hidden = in[0], weight = in[1], targets = in[2], scale = in[3];
+  const Attrs vocabulary{{"vocab", graph.type(weight).dims[0]}};
+  const int z = graph.apply("linear", {}, {hidden, weight})[0];
+  const int lse = graph.apply("lse", {}, {z})[0];
+  const int logit = graph.apply("pick", vocabulary, {z, targets})[0];
+  const int loss = graph.apply("nll", {}, {logit, lse, targets, scale})[0];
+  if (attrs.i("grad") == 0) return {loss};
+  const int dz = graph.apply("dlogits", vocabulary, {z, targets, lse, scale})[0];
+  const int dh = graph.apply("linear_dx", {}, {dz, weight})[0];
+  return {loss, dh, graph.apply("linear_dw", {}, {dz, hidden})[0]};
+}
+
 std::vector<Sample> samples() {
   std::vector<Sample> list;
   for (auto [t, d, v] : {std::tuple{7, 5, 11}, {12, 4, 16}, {1, 1, 2}}) {
@@ -94,7 +108,9 @@ void register_linear_cross_entropy(std::vector<Op>& ops) {
                  .workspace = workspace,
                  .cost_class = CostClass::matmul,
                  .family = Family::loss,
-                 .model_flops = model_flops});
+                 .model_flops = model_flops,
+                 .define = define,
+                 .defined = Defined::expands});
 }
 
 }  // namespace hocket::ops

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/id.h"
@@ -20,11 +21,83 @@ namespace hocket::ops {
 
 namespace {
 
+using Names = std::map<std::string, const Op*, std::less<>>;
+
+/// Carries out a definition on types.
+class Builder final : public Definition {
+ public:
+  Builder(const Names& names, std::span<const TensorType> in) : names_(names) {
+    graph_.types.assign(in.begin(), in.end());
+  }
+
+  std::vector<int> apply(std::string_view op, Attrs attrs, std::vector<int> in) override {
+    const auto found = names_.find(op);
+    HOCKET_CHECK(found != names_.end(), "a definition applies {}, which is no op", op);
+    std::vector<TensorType> types;
+    for (int value : in) {
+      types.push_back(type(value));
+    }
+    std::vector<int> out;
+    for (TensorType& made : found->second->infer(attrs, types)) {
+      out.push_back(static_cast<int>(graph_.types.size()));
+      graph_.types.push_back(std::move(made));
+    }
+    graph_.steps.push_back({found->second, std::move(attrs), std::move(in), out});
+    return out;
+  }
+  const TensorType& type(int value) const override { return graph_.types.at(value); }
+
+  /// Called once.
+  Unfolded unfold(const Op& op, const Attrs& attrs) {
+    if (!op.define) return {};
+    const std::vector<TensorType> types = graph_.types;
+    std::vector<int> in(types.size());
+    std::iota(in.begin(), in.end(), 0);
+    graph_.out = op.define(*this, attrs, in);
+    if (graph_.out.empty()) return {};
+    const std::vector<TensorType> want = op.infer(attrs, types);
+    HOCKET_CHECK(want.size() == graph_.out.size(), "{} has {} outputs, its definition {}", op.name,
+                 want.size(), graph_.out.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      HOCKET_CHECK(type(graph_.out[i]) == want[i], "output {} of {} is {}, by its definition {}", i,
+                   op.name, graph::to_string(want[i]), graph::to_string(type(graph_.out[i])));
+    }
+    HOCKET_CHECK(op.defined != Defined::also || graph_.out == graph_.steps.back().out,
+                 "{} is also its definition, which ends in no one application", op.name);
+    return std::move(graph_);
+  }
+
+ private:
+  const Names& names_;
+  Unfolded graph_;
+};
+
+/// An op and its number of inputs, which may decide whether it is primitive.
+using Use = std::pair<const Op*, size_t>;
+
+/// Unfolds an application and all that it unfolds into. `path`: what it came from.
+void follow(const Names& names, const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+            std::vector<Use>& path) {
+  const Use use{&op, in.size()};
+  HOCKET_CHECK(std::find(path.begin(), path.end(), use) == path.end(),
+               "the definition of {} comes back to it", op.name);
+  path.push_back(use);
+  const Unfolded graph = Builder(names, in).unfold(op, attrs);
+  for (const Unfolded::Step& step : graph.steps) {
+    std::vector<TensorType> types;
+    for (int value : step.in) {
+      types.push_back(graph.types[value]);
+    }
+    follow(names, *step.op, step.attrs, types, path);
+  }
+  path.pop_back();
+}
+
 struct Registry {
   std::vector<Op> ops;
   std::vector<const Op*> pointers;
-  std::map<std::string, const Op*, std::less<>> by_name;
-  std::array<const Op*, place_of(Meaning::empty) + 1> by_meaning = {};
+  Names by_name;
+  std::array<const Op*, kNumMeanings> by_meaning = {};
   Registry() {
 #define HOCKET_OP_FILE(file) register_##file(ops);
 #include "ops/ops.inc"
@@ -37,6 +110,7 @@ struct Registry {
       HOCKET_CHECK(known == nullptr, "ops {} and {} mean the same", known->name, op.name);
       known = &op;
     }
+    check_definitions(ops);
   }
 };
 
@@ -96,6 +170,13 @@ bool matches(const Operands& rule, std::span<const TensorType> in,
   return true;
 }
 
+/// True of the first of several positional letters that support ties.
+bool splits_as_tied(const LayoutRule& rule, char letter) {
+  return tied(rule, letter) == letter &&
+         std::any_of(rule.support.begin(), rule.support.end(),
+                     [&](const Support& s) { return s.letter == letter || s.by == letter; });
+}
+
 std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
   // Everything that may lie on one mesh axis: all operands whole; for every letter that may be
   // split, the operands that have it split there, and outputs that lack it partial sums over it;
@@ -105,11 +186,19 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
   const size_t num_out = rule.out.size();
   std::vector<AxisSignature> list;
   list.push_back({std::vector<Placement>(num_in), std::vector<Placement>(num_out), 0});
+  const auto dim_of = [&](const std::string& operand, char letter) {
+    return static_cast<size_t>(
+        std::find_if(operand.begin(), operand.end(),
+                     [&](char other) { return tied(op.layout, other) == letter; }) -
+        operand.begin());
+  };
   for (char letter : std::string_view(op.layout.split)) {
+    if (op.layout.is_positional(letter) && !splits_as_tied(op.layout, letter)) continue;
+    if (op.layout.monoid(letter) != Monoid::sum) continue;
     AxisSignature signature = list[0];
     signature.letter = letter;
     for (size_t i = 0; i < num_in; ++i) {
-      if (size_t dim = rule.in[i].find(letter); dim != std::string::npos) {
+      if (size_t dim = dim_of(rule.in[i], letter); dim < rule.in[i].size()) {
         signature.in[i] = Placement::split(static_cast<int>(dim));
       } else if (rule.in_partial_of[i].find(letter) != std::string::npos) {
         signature.in[i] = Placement::partial();
@@ -118,9 +207,9 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
     // A letter that no input has (or that this alternative lacks) gives no signature.
     if (signature.in == list[0].in) continue;
     for (size_t i = 0; i < num_out; ++i) {
-      size_t dim = rule.out[i].find(letter);
-      signature.out[i] =
-          dim == std::string::npos ? Placement::partial() : Placement::split(static_cast<int>(dim));
+      size_t dim = dim_of(rule.out[i], letter);
+      signature.out[i] = dim == rule.out[i].size() ? Placement::partial()
+                                                   : Placement::split(static_cast<int>(dim));
     }
     list.push_back(std::move(signature));
   }
@@ -238,23 +327,66 @@ bool propagate(const Op& op, std::span<const TensorType> in_types,
   return found;
 }
 
-std::string cut_run(const Op& op, const Attrs& attrs, std::span<const TensorType> in_types,
-                    std::span<const TensorType> out_types, std::span<const Placement> in) {
-  const LayoutRule::Runs& runs = op.layout.runs;
-  if (runs.letter == 0) return "";
-  bool found = false;
-  const AxisSignature signature = signature_for(op, in_types, out_types, in, &found);
-  if (!found || signature.letter != runs.letter) return "";
-  for (size_t i = 0; i < signature.in.size(); ++i) {
-    if (!signature.in[i].is_split()) continue;
-    const int64_t part = in_types[i].dims[signature.in[i].dim()];
-    const int64_t run = attrs.i_or(runs.length, 0);
-    if (run <= 0) return fmt::format("its {} elements are a part of one run", part);
-    if (part % run != 0) {
-      return fmt::format("its {} are no multiple of {}={}", part, runs.length, run);
+bool LayoutRule::is_positional(char letter) const {
+  return std::string_view(positional).find(letter) != std::string_view::npos;
+}
+
+Monoid LayoutRule::monoid(char letter) const {
+  for (const Contraction& contraction : contractions) {
+    if (contraction.letter == letter) return contraction.monoid;
+  }
+  return Monoid::sum;
+}
+
+const Support* LayoutRule::support_of(char letter, int output) const {
+  for (const Support& one : support) {
+    if (one.letter == letter && one.output == output) return &one;
+  }
+  return nullptr;
+}
+
+char tied(const LayoutRule& rule, char letter) {
+  for (const Support& support : rule.support) {
+    if (support.letter != letter && support.by != letter) continue;
+    const char other = support.letter == letter ? support.by : support.letter;
+    for (char first : std::string_view(rule.positional)) {
+      if (first == letter || first == other) return first;
+    }
+  }
+  return letter;
+}
+
+std::string cut_support(const Op& op, const Attrs& attrs, int64_t part) {
+  // Every part of a split looks like one of these two: the first of two parts, which may need what
+  // follows it, or the second.
+  if (part == 0) return "";
+  for (const Support& support : op.layout.support) {
+    for (int64_t begin : {int64_t{0}, part}) {
+      const graph::Run needs = support.of(attrs, {begin, part}, 2 * part);
+      if (needs.begin >= begin && needs.begin + needs.length <= begin + part) continue;
+      return fmt::format("{} in [{}, {}) needs {} in [{}, {})", support.by, begin, begin + part,
+                         support.letter, needs.begin, needs.begin + needs.length);
     }
   }
   return "";
+}
+
+void check_definitions(const std::vector<Op>& ops) {
+  Names names;
+  for (const Op& op : ops) {
+    names.emplace(op.name, &op);
+  }
+  for (const Op& op : ops) {
+    if (!op.define || !op.samples) continue;
+    for (const Sample& sample : op.samples()) {
+      std::vector<Use> path;
+      follow(names, op, sample.attrs, sample.inputs(), path);
+    }
+  }
+}
+
+Unfolded unfold(const Op& op, const Attrs& attrs, std::span<const TensorType> in) {
+  return Builder(registry().by_name, in).unfold(op, attrs);
 }
 
 const char* to_string(Family family) {

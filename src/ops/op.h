@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/cut.h"
 #include "graph/graph.h"
 #include "graph/layout.h"
 #include "graph/tensor_type.h"
@@ -19,6 +20,7 @@ namespace hocket::ops {
 
 using graph::Attrs;
 using graph::DType;
+using graph::Monoid;
 using graph::Placement;
 using graph::TensorId;
 using graph::TensorType;
@@ -73,10 +75,13 @@ const char* to_string(Family family);
 /// there is one op, which whoever needs it takes by its meaning (`of`).
 enum class Meaning : uint8_t {
   application,
-  sum,       ///< of its two inputs
-  identity,  ///< its one input, unchanged
-  empty,     ///< the sum of nothing: no inputs, attribute `type` says the type of the output
+  sum,            ///< of its two inputs
+  identity,       ///< its one input, unchanged
+  empty,          ///< the sum of nothing: no inputs, attribute `type` says the type of the output
+  merge_softmax,  ///< two parts of one result under Monoid::softmax: (o, lse, o, lse) -> (o, lse)
+  merge_max,      ///< two parts of one result under Monoid::max
 };
+inline constexpr size_t kNumMeanings = 6;
 
 /// Which outputs of an op that routes tokens to experts are what; none if `counts` is negative.
 struct Routing {
@@ -91,6 +96,7 @@ struct Fill {
     uniform,    ///< U(lo, hi), floating point
     integers,   ///< U{lo..hi}
     documents,  ///< positions: packed documents of random lengths, each 0,1,2,…
+    counting,   ///< positions: one document
     targets,    ///< integers in [0, hi) with some -100 (ignored)
     routes,     ///< rows of top_k distinct integers in {lo..hi}
     from_op,    ///< made by Sample::chain
@@ -118,33 +124,74 @@ struct Sample {
   double fd_tolerance = 1e-6;  ///< relative error against finite differences in fp64
   int num_inputs = -1;         ///< inputs of the op among the values; -1: all
   bool smooth = true;          ///< false: it rounds, so that differences say nothing of a gradient
+
+  /// Types of the op's inputs.
+  std::span<const TensorType> inputs() const {
+    return std::span(types).first(num_inputs < 0 ? types.size() : static_cast<size_t>(num_inputs));
+  }
+};
+
+/// A letter whose parts are not added up.
+struct Contraction {
+  char letter = 0;
+  Monoid monoid = Monoid::sum;
+};
+
+/// Of a contracted letter, the indices that an output needs: those that `of` names for the indices
+/// of `by`, a letter of the output. Parts that have them all are all of the result.
+struct Support {
+  char letter = 0;
+  int output = 0;
+  char by = 0;
+  /// `indices` of `by` are not empty; `size`: of `letter`.
+  graph::Run (*of)(const Attrs& attrs, graph::Run indices, int64_t size) = nullptr;
 };
 
 /// Index notation for legal layouts: one letter per dim of every operand, e.g. linear is
-/// "tk,fk->tf". Splitting an axis along a letter splits every operand that has it; an output that
-/// lacks it becomes partial. An input that is itself a sum over a letter is written "e/t": partial
-/// when t is split. `split` lists the letters that may be split. A scalar [1] is written ".".
-/// Alternatives for other ranks are separated by '|'; "*" as a whole stands for any number of
-/// operands, all replicated. `linear` lists, per input, '1' if the op is linear in it, so that a
-/// partial input (all others replicated) gives partial outputs; with `linear_jointly` (add) all
-/// inputs must be partial together.
-/// `runs` names a letter along which elements that stand in one run see each other (tokens of a
-/// sequence, in attention): a split along it must leave every run whole.
+/// "tk,fk->tf". What has a letter may be cut along it, if `split` lists the letter: the op then
+/// acts on any of its indices, in any order, and an output that lacks the letter becomes a part of
+/// the result (Monoid). An input that is itself a sum over a letter is written "e/t": with some
+/// indices of t it has their addends. A scalar [1] is written ".". Alternatives for other ranks are
+/// separated by '|'; "*" as a whole stands for any number of operands, all of them whole. `linear`
+/// lists, per input, '1' if the op is linear in it, so that a partial input (all others complete)
+/// gives partial outputs; with `linear_jointly` (add) all inputs must be partial together.
 struct LayoutRule {
   const char* notation;
   const char* split;
   const char* linear = "";
   bool linear_jointly = false;
-  struct Runs {
-    char letter = 0;
-    const char* length = "";  ///< attribute: elements of a run; if it is absent, all are one run
-  } runs = {};
+  /// Letters of `split` where it matters which indices they are: the piece must be one run of them,
+  /// and the kernel is told where it begins (KernelArgs::begins) unless at 0.
+  const char* positional = "";
+  std::vector<Contraction> contractions = {};
+  std::vector<Support> support = {};
+
+  bool is_positional(char letter) const;
+  Monoid monoid(char letter) const;
+  /// Null: an output that lacks the letter needs all of its indices.
+  const Support* support_of(char letter, int output) const;
 };
 
 /// Placements of all inputs and outputs of one legal signature on one axis.
 struct AxisSignature {
   std::vector<Placement> in, out;
   char letter = 0;  ///< that is split, if one is
+};
+
+/// Given to Op::define: builds a small graph over values, of which the op's inputs are the first.
+class Definition {
+ public:
+  virtual ~Definition() = default;
+  /// Applies an op; returns its outputs.
+  virtual std::vector<int> apply(std::string_view op, Attrs attrs, std::vector<int> in) = 0;
+  virtual const TensorType& type(int value) const = 0;
+};
+
+/// What the graph of a definition is to the op.
+enum class Defined : uint8_t {
+  no,       ///< there is none: the op is primitive
+  expands,  ///< the same: an application of the op is that of the graph
+  also,     ///< the op is primitive, and the last application of the graph is one more name for it
 };
 
 /// Given to a gradient rule: appends backward nodes to the graph.
@@ -198,6 +245,14 @@ struct Op {
       false;  ///< much memory for little arithmetic: recompute=selective repeats it
   Meaning meaning = Meaning::application;
   Routing routing = {};
+  /// Its kernels take operands with gaps between elements (kernels::TensorRef::strides).
+  bool follows_strides = false;
+
+  /// The op by other ops, none of which comes back to it: its outputs for the inputs `in`, equal up
+  /// to rounding. With Defined::also they are all outputs of one application. Empty: with these
+  /// inputs the op is primitive.
+  std::vector<int> (*define)(Definition&, const Attrs&, std::span<const int> in) = nullptr;
+  Defined defined = Defined::no;
 };
 
 /// Whether an application on these inputs is told how many routed rows there are (i64 counts). One
@@ -225,8 +280,29 @@ struct Letters {
 /// Throws Error when the notation has no alternative for these ranks.
 Letters letters(const Op& op, std::span<const TensorType> in, std::span<const TensorType> out);
 
+/// The graph of a definition, one level deep: inner ops may have definitions of their own.
+struct Unfolded {
+  struct Step {
+    const Op* op = nullptr;
+    Attrs attrs;
+    std::vector<int> in, out;  ///< values
+  };
+  std::vector<TensorType> types;  ///< of the values; the op's inputs are the first
+  std::vector<Step> steps;        ///< in an order in which they can run
+  std::vector<int> out;           ///< values that are the op's outputs
+};
+/// Nothing (no outputs) where the op is primitive.
+Unfolded unfold(const Op& op, const Attrs& attrs, std::span<const TensorType> in);
+/// Unfolds every sample of every op down to primitive ones, as is done once with all ops when the
+/// first of them is asked for. Error if a definition comes back to itself, applies what is no op,
+/// or gives other types than the op.
+void check_definitions(const std::vector<Op>& ops);
+
 /// All legal signatures on one axis for operands of these ranks, replicated first. Accumulators
-/// (see graph::Node::accumulate) are not among the operands: they follow their output.
+/// (see graph::Node::accumulate) are not among the operands: they follow their output. A placement
+/// does not tell a kernel where its piece begins: positional letters that support ties (queries and
+/// keys) are split together, which is legal if no part lacks anything (cut_support), and others not
+/// at all. Nor does a partial placement tell of another monoid than the sum.
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out);
 
@@ -235,9 +311,11 @@ bool propagate(const Op& op, std::span<const TensorType> in_types,
                std::span<const TensorType> out_types, std::span<const Placement> in,
                std::span<Placement> out);
 
-/// What a legal split on one axis cuts that the op needs whole (LayoutRule::runs), given the local
-/// types: "its 256 tokens are no multiple of seq=512". "" if nothing.
-std::string cut_run(const Op& op, const Attrs& attrs, std::span<const TensorType> in_types,
-                    std::span<const TensorType> out_types, std::span<const Placement> in);
+/// The first positional letter that support ties to this one; the letter itself if none does.
+char tied(const LayoutRule& rule, char letter);
+
+/// What an even split of letters that support ties, into parts of `part` indices, cuts off from
+/// what needs it: "t in [4, 8) needs s in [0, 8)". "" if nothing.
+std::string cut_support(const Op& op, const Attrs& attrs, int64_t part);
 
 }  // namespace hocket::ops

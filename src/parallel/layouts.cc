@@ -170,4 +170,13 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
   return result;
 }
 
+graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh) {
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (layout.on[axis].is_partial() && mesh.axes[axis].size > 1) {
+      layout.on[axis] = graph::Placement::replicate();
+    }
+  }
+  return layout;
+}
+
 }  // namespace hocket::parallel

@@ -23,6 +23,9 @@ struct Layouts {
 
 Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh);
 
+/// The layout of the sum of what is partial in `layout`.
+graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh);
+
 /// Bytes received per rank to bring a tensor of `bytes` (logical size) from one placement to
 /// another over `n` ranks (OneFlow, arXiv 2110.15032, table 2); infinity if there is no way.
 double reshard_cost(const graph::TensorType& type, graph::Placement from, graph::Placement to,

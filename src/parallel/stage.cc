@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/op.h"
+#include "parallel/begins.h"
 
 namespace hocket::parallel {
 
@@ -109,6 +110,7 @@ class StageLowering {
   void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
   void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
+  void emit_sums_of_outputs(List& list);
   void emit_grads();
   void emit_step();
   bool runs_here(const graph::Node& node) const;
@@ -509,7 +511,8 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     ValueId value_id = add_value(tensor, layouts_.tensor[tensor], life);
     Value& value = out_.values[value_id];
     value.accumulator = !in_step_ && accumulated_[tensor];
-    value.output = is_output_[tensor] && !value.accumulator;
+    value.output =
+        is_output_[tensor] && !value.accumulator && summed(value.layout, mesh_) == value.layout;
     if (value.accumulator && !op.accumulates.contains(output)) {
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     }
@@ -530,7 +533,9 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   }
   set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
+  std::vector<program::Begin> begins = begins_of(op, kind, wanted.in, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
+  made.task.begins = std::move(begins);
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
   made.task.origin = origin;
@@ -542,6 +547,27 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
     for (TensorId id : node.out) {
       emit_send(id, list, phase_of(node), node.layer);
     }
+  }
+}
+
+/// The host reads whole values: outputs of a micro-batch that a stage has partial sums of are
+/// summed at its end, unless somebody needed the sum before. (What is added up over micro-batches
+/// is summed once per step, in emit_grads.)
+void StageLowering::emit_sums_of_outputs(List& list) {
+  graph::Node host;
+  NodeLayouts wanted;
+  for (TensorId tensor : graph_.outputs) {
+    const Layout& layout = layouts_.tensor[tensor];
+    const ValueId value = find(tensor, layout);
+    if (value == kNone || out_.values[value].accumulator || summed(layout, mesh_) == layout)
+      continue;
+    host.layer = graph_.tensor(tensor).layer;
+    host.in.push_back(tensor);
+    wanted.in.push_back(summed(layout, mesh_));
+  }
+  reduce_inputs_together(host, wanted, list);
+  for (size_t i = 0; i < host.in.size(); ++i) {
+    out_.values[get(host.in[i], wanted.in[i], list, host)].output = true;
   }
 }
 
@@ -728,6 +754,9 @@ StageTemplate StageLowering::run(bool split_backward) {
       if (node.phase == phase && stage_of(node) == stage_) {
         emit(node, layouts_.node[n], static_cast<int32_t>(n), *list);
       }
+    }
+    if (phase == graph::Phase::forward) {
+      emit_sums_of_outputs(*list);
     }
   }
   const auto is_weight_grad = [&](const TaskTemplate& made) {

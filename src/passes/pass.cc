@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/text.h"
+#include "passes/finish.h"
 
 namespace hocket::passes {
 
@@ -29,7 +31,33 @@ const Pass& find(std::string_view name) {
     if (name == pass.name) return pass;
     known += (known.empty() ? "" : ", ") + std::string(pass.name);
   }
-  fail("passes", "unknown pass '{}'; expected one of {}", name, known);
+  fail("passes", "unknown pass '{}'; expected one of {}, or {}COMMAND", name, known, kCommand);
+}
+
+namespace {
+
+/// What a command makes of the text of a program.
+void run_on_text(program::Program& program, const std::string& name) {
+  const std::string command = name.substr(kCommand.size());
+  const std::string text = run_command(command, program::print(program), name);
+  program::Program made = program::parse_program(text, "output of " + name);
+  if (made.mesh != program.mesh || made.ranks_per_node != program.ranks_per_node) {
+    fail("output of " + name, "has another mesh or other nodes than the program that it was given");
+  }
+  complete(made);
+  program = std::move(made);
+}
+
+}  // namespace
+
+Pass resolve(const std::string& name) {
+  if (!name.starts_with(kCommand)) return find(name);
+  Pass pass = program_pass<NoOptions>(name.c_str(), "a command on the text of the program", false,
+                                      {}, nullptr);
+  pass.on_program = [name](program::Program& program, const AnyOptions&) {
+    run_on_text(program, name);
+  };
+  return pass;
 }
 
 PassOptions::PassOptions(const std::vector<std::string>& settings) {
@@ -47,7 +75,12 @@ void PassOptions::fields(Fields& to) {
   }
 }
 
-const AnyOptions& PassOptions::of(const Pass& pass) const { return values_[&pass - all().data()]; }
+const AnyOptions& PassOptions::of(const Pass& pass) const {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (all()[i].name == pass.name) return values_[i];
+  }
+  return pass.defaults;  // a command
+}
 
 std::string PassOptions::text(std::string_view key) const {
   PassOptions copy = *this;  // fields() is for writing as well
@@ -67,26 +100,27 @@ PassRunner::PassRunner(std::vector<std::string> names, std::vector<std::string> 
                        PassOptions options)
     : options_(std::move(options)) {
   for (const std::string& name : skip) {
-    find(name);  // throws for a name that no pass has
+    resolve(name);  // throws for a name that no pass has
   }
   for (const std::string& name : names) {
-    if (const Pass& pass = find(name); std::find(skip.begin(), skip.end(), name) == skip.end()) {
-      passes_.push_back(&pass);
+    Pass pass = resolve(name);
+    if (std::find(skip.begin(), skip.end(), name) == skip.end()) {
+      passes_.push_back(std::move(pass));
     }
   }
 }
 
 template <typename T, typename F>
 void PassRunner::run_level(T& object, F member) {
-  for (const Pass* pass : passes_) {
-    if (!(pass->*member)) continue;
+  for (const Pass& pass : passes_) {
+    if (!(pass.*member)) continue;
     auto start = std::chrono::steady_clock::now();
-    (pass->*member)(object, options_.of(*pass));
+    (pass.*member)(object, options_.of(pass));
     std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    times_.push_back({pass->name, took.count()});
-    log_debug("pass {}: {}", pass->name, human_time(took.count()));
+    times_.push_back({pass.name, took.count()});
+    log_debug("pass {}: {}", pass.name, human_time(took.count()));
     if (after) {
-      after(*pass);
+      after(pass);
     }
   }
 }

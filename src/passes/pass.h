@@ -41,7 +41,7 @@ struct NoOptions {
 };
 
 struct Pass {
-  const char* name;
+  std::string name;
   const char* help;
   bool same_numerics;  ///< results are bit-identical with and without it
   /// Settings "key=value" of its options, each of which the generic tests run it with. Under one
@@ -80,6 +80,11 @@ Pass program_pass(const char* name, const char* help, bool same_numerics,
 const std::vector<Pass>& all();
 /// Throws Error naming all passes.
 const Pass& find(std::string_view name);
+/// A pass of a run: one of all(), or a command, `exec:COMMAND`, that reads the text of a program
+/// before its memory is planned on its standard input and writes that of another one of the same
+/// mesh. Throws Error for a name that no pass has.
+Pass resolve(const std::string& name);
+inline constexpr std::string_view kCommand = "exec:";
 
 /// The options of all passes.
 class PassOptions {
@@ -113,7 +118,7 @@ class PassRunner {
  private:
   template <typename T, typename F>
   void run_level(T& object, F member);
-  std::vector<const Pass*> passes_;
+  std::vector<Pass> passes_;
   PassOptions options_;
   std::vector<PassTime> times_;
 };

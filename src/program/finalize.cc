@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "program/views.h"
 
 namespace hocket::program {
 
@@ -57,7 +58,7 @@ class ClockBuilder {
 
 }  // namespace
 
-void add_dependencies(RankClass& cls) {
+void add_dependencies(const Program& program, RankClass& cls) {
   // Tasks are walked in issue order. What a task must wait for: the last writer of what it reads,
   // and of what it writes the last writer and all readers since (one per lane: the last of a lane
   // implies the others), in other lanes only. Of these and of the dependencies that it had, those
@@ -69,6 +70,7 @@ void add_dependencies(RankClass& cls) {
     last_readers.fill(kNone);
   }
   ClockBuilder clock(n);
+  const Views views(program, &cls - program.classes.data());
   std::vector<TaskId> wanted;
   for (size_t i = 0; i < n; ++i) {
     Task& task = cls.tasks[i];
@@ -79,13 +81,23 @@ void add_dependencies(RankClass& cls) {
         wanted.push_back(other);
       }
     };
+    const auto want_readers = [&](BufferId buffer) {
+      for (TaskId reader : readers[buffer]) {
+        want(reader);
+      }
+    };
     for (BufferId input : task.in) {
       want(writer[input]);
+      for (BufferId other : views.meets(input)) {
+        want(writer[other]);
+      }
     }
     for (BufferId output : task.out) {
       want(writer[output]);
-      for (TaskId reader : readers[output]) {
-        want(reader);
+      want_readers(output);
+      for (BufferId other : views.meets(output)) {
+        want(writer[other]);
+        want_readers(other);
       }
     }
     // Latest first: what an earlier one proves is then already known.
@@ -275,8 +287,8 @@ void plan_memory(const Program& program, RankClass& cls) {
   // memory the workspace that kernels share, since they run one after the other in the compute
   // lane; slots of ragged buffers.
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
-  // its last use, with the clock of all its uses; whatever is placed there next must know them
-  // finished.
+  // its last use, with the clock of all its uses (a use of a view is one of its base); whatever is
+  // placed there next must know them finished.
   const size_t num_tasks = cls.tasks.size();
   const size_t num_buffers = cls.buffers.size();
   const std::vector<Clock> at = clocks(cls);
@@ -289,8 +301,9 @@ void plan_memory(const Program& program, RankClass& cls) {
     workspace = std::max(workspace, program.kind(task).workspace);
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last_use[buffer] = i;
-        used[buffer][place_of(task.lane)] = position[i];
+        const BufferId root = cls.root(buffer);
+        last_use[root] = i;
+        used[root][place_of(task.lane)] = position[i];
       }
     }
   }
@@ -304,7 +317,7 @@ void plan_memory(const Program& program, RankClass& cls) {
   for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
     for (BufferId id : task.out) {
-      const size_t index = static_cast<size_t>(id);
+      const size_t index = static_cast<size_t>(cls.root(id));
       Buffer& buffer = cls.buffers[index];
       if (buffer.kind != BufferKind::step || buffer.offset != kNone || slot_of[index] != SIZE_MAX) {
         continue;
@@ -318,7 +331,7 @@ void plan_memory(const Program& program, RankClass& cls) {
     }
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId id : *list) {
-        const size_t index = static_cast<size_t>(id);
+        const size_t index = static_cast<size_t>(cls.root(id));
         const Buffer& buffer = cls.buffers[index];
         if (last_use[index] != i || buffer.kind != BufferKind::step) continue;
         last_use[index] = kNone;  // a buffer may occur twice in one task
@@ -351,7 +364,7 @@ void plan_memory(const Program& program, RankClass& cls) {
 
 void finalize(Program& program) {
   for (RankClass& cls : program.classes) {
-    add_dependencies(cls);
+    add_dependencies(program, cls);
     plan_memory(program, cls);
   }
 }

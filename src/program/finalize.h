@@ -15,10 +15,11 @@ using Clock = std::array<int32_t, kNumLanes>;
 /// What either knows to have finished.
 void merge(Clock& into, const Clock& other);
 
-/// Adds to every task the dependencies on tasks of other lanes that its buffers ask for (read after
-/// write, write after read, write after write), beyond those already there, and drops those that
-/// others imply. Needs tasks in an order that respects data flow.
-void add_dependencies(RankClass& cls);
+/// Adds to every task the dependencies on tasks of other lanes that its buffers, and those that
+/// they have memory in common with, ask for (read after write, write after read, write after
+/// write), beyond those already there, and drops those that others imply. Needs tasks in an order
+/// that respects data flow.
+void add_dependencies(const Program& program, RankClass& cls);
 
 /// Clock of every task at its start: what happened before it. Needs deps to point backwards.
 std::vector<Clock> clocks(const RankClass& cls);

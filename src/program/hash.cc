@@ -86,6 +86,11 @@ class ProgramHasher {
     }
   }
   void add(const KindIndex&) {}
+  void add(const Begin& value) {
+    add(value.letter);
+    add(value.begin);
+    add(value.by);
+  }
   template <class Item>
   void add(const std::vector<Item>& list) {
     add(list.size());

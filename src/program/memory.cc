@@ -33,6 +33,47 @@ std::string parts_text(const Memory& memory) {
   return text;
 }
 
+std::vector<Range> joined(std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& left, const Range& right) {
+    return std::tie(left.begin, left.end) < std::tie(right.begin, right.end);
+  });
+  std::vector<Range> list;
+  for (const Range& range : ranges) {
+    if (list.empty() || range.begin > list.back().end) {
+      list.push_back(range);
+    } else {
+      list.back().end = std::max(list.back().end, range.end);
+    }
+  }
+  return list;
+}
+
+std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<Range>& others) {
+  std::vector<Range> list;
+  for (const Range& range : ranges) {
+    int64_t begin = range.begin;
+    for (const Range& other : others) {
+      if (other.end <= begin || other.begin >= range.end) continue;
+      if (other.begin > begin) {
+        list.push_back({begin, other.begin});
+      }
+      begin = other.end;
+    }
+    if (begin < range.end) {
+      list.push_back({begin, range.end});
+    }
+  }
+  return list;
+}
+
+int64_t total_bytes(const std::vector<Range>& ranges) {
+  int64_t bytes = 0;
+  for (const Range& range : ranges) {
+    bytes += range.end - range.begin;
+  }
+  return bytes;
+}
+
 std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space space) {
   // Buffers share addresses and pages, so bytes must not be added up: every stretch that is written
   // is widened to whole pages, and those that overlap or touch are joined.
@@ -54,18 +95,7 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space s
       touch(task.workspace, program.kind(task).workspace);
     }
   }
-  std::sort(touched.begin(), touched.end(), [](const Range& left, const Range& right) {
-    return std::tie(left.begin, left.end) < std::tie(right.begin, right.end);
-  });
-  std::vector<Range> joined;
-  for (const Range& range : touched) {
-    if (joined.empty() || range.begin > joined.back().end) {
-      joined.push_back(range);
-    } else {
-      joined.back().end = std::max(joined.back().end, range.end);
-    }
-  }
-  return joined;
+  return joined(std::move(touched));
 }
 
 namespace {
@@ -271,7 +301,7 @@ std::vector<Memory> memory_of(const Program& program) {
     Memory memory;
     for (const Buffer& buffer : cls.buffers) {
       // Named buffers have mappings of their own.
-      if (buffer.kind == BufferKind::step) continue;
+      if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
       const int64_t bytes = whole_pages(buffer.type.bytes());
       if (buffer.space == Space::host) {
         memory.host += bytes;
@@ -281,12 +311,8 @@ std::vector<Memory> memory_of(const Program& program) {
         memory.inputs_outputs += bytes;
       }
     }
-    for (const Range& range : planned_pages(program, c)) {
-      memory.step_buffers += range.end - range.begin;
-    }
-    for (const Range& range : planned_pages(program, c, Space::host)) {
-      memory.host += range.end - range.begin;
-    }
+    memory.step_buffers = total_bytes(planned_pages(program, c));
+    memory.host += total_bytes(planned_pages(program, c, Space::host));
     memory.messages = in_flight.bound(c);
     memory.reserved = cls.arena_bytes;
     list.push_back(memory);
@@ -304,12 +330,55 @@ std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> v
   return memory_of(in_step);
 }
 
+std::vector<int64_t> memory_beyond(const Program& program, const Program& other, Space space) {
+  // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
+  // lie close together; named tensors by name.
+  const auto beyond = [](int64_t bytes, int64_t there) {
+    return std::max<int64_t>(0, bytes - there);
+  };
+  const auto inputs_outputs = [&](const RankClass& cls) {
+    int64_t bytes = 0;
+    for (const Buffer& buffer : cls.buffers) {
+      const bool of_host = buffer.kind == BufferKind::input || buffer.kind == BufferKind::output;
+      if (of_host && buffer.space == space) {
+        bytes += whole_pages(buffer.type.bytes());
+      }
+    }
+    return bytes;
+  };
+  const std::vector<Memory> has = memory_of(program);
+  const std::vector<Memory> needs = memory_of(other);
+  std::vector<int64_t> list;
+  for (size_t c = 0; c < std::min(has.size(), needs.size()); ++c) {
+    int64_t bytes =
+        total_bytes(without(planned_pages(other, c, space), planned_pages(program, c, space))) +
+        beyond(inputs_outputs(other.classes[c]), inputs_outputs(program.classes[c]));
+    if (space == Space::device) {
+      bytes += beyond(needs[c].messages, has[c].messages);
+    }
+    std::set<std::string_view> named;
+    for (const Buffer& buffer : program.classes[c].buffers) {
+      if (buffer.kind == BufferKind::persistent) {
+        named.insert(buffer.name);
+      }
+    }
+    for (const Buffer& buffer : other.classes[c].buffers) {
+      if (buffer.kind == BufferKind::persistent && buffer.space == space &&
+          !named.contains(buffer.name)) {
+        bytes += whole_pages(buffer.type.bytes());
+      }
+    }
+    list.push_back(bytes);
+  }
+  return list;
+}
+
 bool is_planned(const Program& program) {
   for (const RankClass& cls : program.classes) {
     for (const Task& task : cls.tasks) {
       for (const auto* operands : {&task.in, &task.out}) {
         for (BufferId id : *operands) {
-          const Buffer& buffer = cls.buffers[id];
+          const Buffer& buffer = cls.buffers[cls.root(id)];
           if (buffer.kind == BufferKind::step && buffer.offset == kNone) return false;
         }
       }

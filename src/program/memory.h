@@ -22,9 +22,11 @@ struct Memory {
   int64_t inputs_outputs = 0;  ///< written by the host before the step, or read after it
   int64_t step_buffers = 0;    ///< pages of the arena that step buffers and workspaces touch
   int64_t messages = 0;        ///< most that is sent and not yet received, held by the transport
-  int64_t evaluation = 0;      ///< of a second program that evaluates beside this one; see engine
-  int64_t host = 0;            ///< of buffers in host memory, persistent and step; not in the sum
-  int64_t reserved = 0;        ///< addresses of the device's arena; not in the sum
+  /// What a second program, which evaluates on the same ranks, takes beyond this one. Of measured
+  /// memory it is not known apart: the two share what they have.
+  int64_t evaluation = 0;
+  int64_t host = 0;      ///< of buffers in host memory, of both programs; not in the sum
+  int64_t reserved = 0;  ///< addresses of the device's arena; not in the sum
 
   /// What must fit into the device's memory.
   int64_t total() const {
@@ -50,11 +52,23 @@ std::vector<Memory> memory_of(const Program& program);
 /// The same in steps where no symbol is more than its value here: pages beyond are not touched.
 std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values);
 
+/// Bytes of a memory space that `other` takes beyond `program`, by class, where the same ranks run
+/// both in turn. They share the named tensors and use the same addresses for all else: what either
+/// needs, both have. Ids must be in range.
+std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
+                                   Space space = Space::device);
+
 /// Addresses [begin, end) of the arena.
 struct Range {
   int64_t begin = 0, end = 0;
   bool operator==(const Range&) const = default;
 };
+/// The same addresses as disjoint ranges in ascending order, with a gap between any two.
+std::vector<Range> joined(std::vector<Range> ranges);
+/// What lies in `ranges` and not in `others`; both joined.
+std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<Range>& others);
+int64_t total_bytes(const std::vector<Range>& ranges);
+
 /// The pages of the arena of a space that step buffers and workspaces touch, as disjoint ranges in
 /// ascending order; `step_buffers` of memory_of is the sum of the device's.
 std::vector<Range> planned_pages(const Program& program, ClassId cls, Space space = Space::device);

@@ -166,6 +166,23 @@ class Parser {
     each(text, ',', [&](std::string_view number) { read(number, &numbers->emplace_back()); });
   }
 
+  /// "s128,t0@3": letter, number, and perhaps the table that is added to it.
+  void read(std::string_view text, std::vector<Begin>* begins) const {
+    each(text, ',', [&](std::string_view one) {
+      Begin& begin = begins->emplace_back();
+      if (one.empty()) {
+        bad("a begin has no letter");
+      }
+      begin.letter = one[0];
+      one.remove_prefix(1);
+      const size_t table = std::min(one.find('@'), one.size());
+      begin.begin = parse_number<int64_t>(one.substr(0, table));
+      if (table < one.size()) {
+        begin.by = narrow<int32_t>(one.substr(table + 1));
+      }
+    });
+  }
+
   template <class Number>
   static Number narrow(std::string_view text) {
     const auto value = parse_number<int64_t>(text);
@@ -217,6 +234,8 @@ class Parser {
         return program.groups.size();
       case Ref::axis:
         return program.mesh.axes.size();
+      case Ref::table:
+        return program.tables.size();
       case Ref::buffer:
         return program.classes.back().buffers.size();
       default:
@@ -240,6 +259,11 @@ class Parser {
   void expect_exists(const Field& field, const std::vector<Id<Of>>& ids) const {
     for (const Id<Of> id : ids) {
       expect_named(field, id.value());
+    }
+  }
+  void expect_exists(const Field& field, const std::vector<Begin>& begins) const {
+    for (const Begin& begin : begins) {
+      expect_exists(field, begin.by);
     }
   }
   template <class Value>
@@ -277,7 +301,7 @@ void Parser::axis(Words& words) {
   const std::string name(words.next());
   const auto size = parse_number<int64_t>(words.next());
   if (size < 1 || size > (1 << 20) / program.mesh.size() ||
-      program.mesh.axes.size() >= graph::kMaxAxes) {
+      program.mesh.axes.size() >= static_cast<size_t>(graph::kMaxAxes)) {
     bad("bad axis");
   }
   program.mesh.axes.push_back({name, static_cast<int32_t>(size)});
@@ -343,6 +367,8 @@ void Parser::line(std::string_view raw) {
     axis(words);
   } else if (what == "symbol") {
     symbol(words);
+  } else if (what == "table") {
+    numbered(words, what, "", &program.tables);
   } else if (what == "kind") {
     numbered(words, what, "k", &program.kinds);
     program.kinds.back().communication = comm::find(program.kinds.back().op);

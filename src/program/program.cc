@@ -26,7 +26,7 @@ const char* name_of(E value, const char* const (&names)[N]) {
 constexpr const char* kLanes[] = {"compute",  "intra", "inter", "intra_rx",
                                   "inter_rx", "h2d",   "d2h",   "host"};
 constexpr const char* kPhases[] = {"forward", "backward", "grad", "optimizer"};
-constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output"};
+constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output", "view"};
 constexpr const char* kSpaces[] = {"device", "host"};
 }  // namespace
 
@@ -224,6 +224,25 @@ GroupId Program::intern(const Group& group) {
     it = groups.insert(groups.end(), std::move(one));
   }
   return it - groups.begin();
+}
+
+TableId Program::intern(Table table) {
+  auto it = std::find(tables.begin(), tables.end(), table);
+  if (it == tables.end()) {
+    it = tables.insert(tables.end(), std::move(table));
+  }
+  return it - tables.begin();
+}
+
+int64_t Program::begin_at(int64_t begin, TableId by, int32_t rank) const {
+  if (by == kNone) return begin;
+  const Table& table = tables[by];
+  const std::vector<int32_t> coords = mesh.coords(rank);
+  size_t place = 0;
+  for (int32_t axis : table.axes) {
+    place = place * static_cast<size_t>(mesh.axes[axis].size) + static_cast<size_t>(coords[axis]);
+  }
+  return begin + table.values[place];
 }
 
 std::string task_name(const Program& program, ClassId cls, TaskId task) {

@@ -34,6 +34,7 @@ using BufferId = Id<struct Buffer>;    ///< index into RankClass::buffers
 using ClassId = Id<struct RankClass>;  ///< index into Program::classes
 using KindId = Id<struct Kind>;        ///< index into Program::kinds
 using GroupId = Id<struct Group>;      ///< index into Program::groups
+using TableId = Id<struct Table>;      ///< index into Program::tables
 
 /// An in-order queue of a rank that stands for a resource. Links are full duplex: what a rank
 /// receives from a peer arrives in the `_rx` lane of the link.
@@ -105,6 +106,29 @@ struct Group {
   }
 };
 
+/// A number at every coordinate on some axes: where something begins that is not in the same place
+/// on all ranks. The last axis counts fastest.
+struct Table {
+  std::vector<int32_t> axes;  ///< ascending
+  std::vector<int64_t> values;
+  bool operator==(const Table&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("axes").refers_to(Ref::axis), &Table::axes);
+    visit(Field("values").always(), &Table::values);
+  }
+};
+
+/// Where the rank's piece of a letter of an op's notation begins in the logical tensor, for ops
+/// that act by position.
+struct Begin {
+  char letter = 0;
+  int64_t begin = 0;
+  TableId by = kNone;  ///< added to it
+  bool operator==(const Begin&) const = default;
+};
+
 struct Task {
   KindId kind = 0;
   Lane lane = Lane::compute;
@@ -114,8 +138,9 @@ struct Task {
   OutputSet accumulate;  ///< outputs that are added to
   bool recompute = false;
   std::vector<BufferId> in, out;
-  std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
-  GroupId group = kNone;     ///< collectives
+  std::vector<Begin> begins;  ///< of letters whose pieces do not begin at 0 on all ranks
+  std::vector<TaskId> deps;   ///< in other lanes; order inside a lane is implied
+  GroupId group = kNone;      ///< collectives
   int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: Mesh::moved by, message id
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
@@ -130,6 +155,7 @@ struct Task {
     visit(Field("layer").always().label(), &Task::layer);
     visit(Field("in").refers_to(Ref::buffer), &Task::in);
     visit(Field("out").refers_to(Ref::buffer), &Task::out);
+    visit(Field("begins").refers_to(Ref::table), &Task::begins);
     visit(Field("acc"), &Task::accumulate);
     visit(Field("recompute").label(), &Task::recompute);
     visit(Field("deps").refers_to(Ref::task), &Task::deps);
@@ -147,6 +173,7 @@ enum class BufferKind : uint8_t {
   persistent,  ///< named, survives steps: parameters, optimizer state, KV cache
   input,       ///< named, written by the host before a step
   output,      ///< named, read by the host after a step
+  view,        ///< a part of another buffer
 };
 const char* to_string(BufferKind kind);
 
@@ -174,6 +201,13 @@ struct Buffer {
   /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many
   /// bytes from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
   int64_t expected_bytes = kNone;
+  // View: the part of `base` that begins at index `begin` (plus what the table says at the rank's
+  // coordinates) of dim `dim`, as long as its own type says; without a dim, elements of the base in
+  // memory order, in a shape of the view's own. A base is no view itself.
+  BufferId base = kNone;
+  int32_t dim = kNone;
+  int64_t begin = 0;
+  TableId by = kNone;
   bool operator==(const Buffer&) const = default;
 
   template <class Visitor>
@@ -187,6 +221,10 @@ struct Buffer {
     visit(Field("expected"), &Buffer::expected_bytes);
     visit(Field("layout").label_of_step(), &Buffer::layout);
     visit(Field("name"), &Buffer::name);
+    visit(Field("base").refers_to(Ref::buffer), &Buffer::base);
+    visit(Field("dim").follows(), &Buffer::dim);
+    visit(Field("begin").follows(), &Buffer::begin);
+    visit(Field("by").refers_to(Ref::table), &Buffer::by);
   }
 };
 
@@ -202,6 +240,10 @@ struct RankClass {
   int64_t host_arena_bytes = 0;  ///< of step buffers in host memory
   int64_t arena(Space space) const {
     return space == Space::device ? arena_bytes : host_arena_bytes;
+  }
+  /// The buffer that has the memory: the base of a view, else the buffer itself.
+  BufferId root(BufferId buffer) const {
+    return buffers[buffer].kind == BufferKind::view ? buffers[buffer].base : buffer;
   }
   bool operator==(const RankClass&) const = default;
 
@@ -236,6 +278,7 @@ struct Program {
   int32_t num_layers = 0;       ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;   ///< rank r lies in node r / ranks_per_node; 0: all in one
   std::vector<Symbol> symbols;  ///< what dims of the types below may refer to
+  std::vector<Table> tables;
   std::vector<Kind> kinds;
   std::vector<Group> groups;
   std::vector<RankClass> classes;  ///< class c = pipeline stage c
@@ -260,6 +303,9 @@ struct Program {
   int64_t size_of(const Group& group) const;
   KindId intern(Kind kind);
   GroupId intern(const Group& group);
+  TableId intern(Table table);
+  /// `begin` plus the table's number at the rank's coordinates.
+  int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
   Group canonical(Group group) const;
   bool operator==(const Program&) const = default;
@@ -272,6 +318,7 @@ struct Program {
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
     visit(Field("axis"), &Program::mesh);
     visit(Field("symbol"), &Program::symbols);
+    visit(Field("table"), &Program::tables);
     visit(Field("kind"), &Program::kinds);
     visit(Field("group"), &Program::groups);
     visit(Field("class"), &Program::classes);

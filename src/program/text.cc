@@ -37,6 +37,15 @@ class Values {
   void write(const std::string& value) { quoted(escape(value, "\"")); }
   void write(const Attrs& value) { quoted(to_string(value, '\'')); }
   void write(const Layout& value) { quoted(to_string(value, program_.mesh)); }
+  void write(const std::vector<Begin>& begins) {
+    for (size_t i = 0; i < begins.size(); ++i) {
+      fmt::format_to(std::back_inserter(out_), "{}{}{}", i ? "," : "", begins[i].letter,
+                     begins[i].begin);
+      if (begins[i].by != kNone) {
+        fmt::format_to(std::back_inserter(out_), "@{}", begins[i].by);
+      }
+    }
+  }
   void write(const std::vector<TensorType>& types) {
     std::string list;
     for (const TensorType& type : types) {
@@ -132,6 +141,14 @@ class Line {
       spell_out(what, ids[i]);
     }
   }
+  void spell_out(Ref what, const std::vector<Begin>& begins) {
+    for (const Begin& begin : begins) {
+      values_.text(fmt::format("{}{}", begin.letter, begin.begin));
+      if (begin.by != kNone) {
+        spell_out(what, begin.by);
+      }
+    }
+  }
   template <class Of>
   void spell_out(Ref what, Id<Of> id) {
     spell_out(what, id.value());
@@ -146,6 +163,10 @@ class Line {
         return values_.text(" )");
       case Ref::axis:
         return values_.text(program_.mesh.axes[id].name);
+      case Ref::table:
+        values_.text("(");
+        fields(program_.tables[id]);
+        return values_.text(" )");
       default:
         HOCKET_CHECK(false, "a field of a thing's identity is a place");
     }

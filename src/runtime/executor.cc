@@ -3,24 +3,17 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
+#include <exception>
+#include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/math.h"
-#include "base/text.h"
 #include "program/finalize.h"
-
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/lsan_interface.h>
-#endif
+#include "program/views.h"
 
 namespace hocket::runtime {
 
@@ -45,126 +38,125 @@ struct Prepared {
   std::vector<kernels::TensorRef> operands;
   std::vector<void*> pointers;
   std::vector<int32_t> members;
-  std::vector<std::pair<int, int64_t>> waits;        ///< (lane, finished tasks needed)
-  std::vector<std::pair<std::byte*, int64_t>> dead;  ///< poisoned afterwards (tests)
+  std::vector<kernels::Begin> begins;
+  std::vector<std::vector<int64_t>> strides;  ///< by operand; empty: without gaps
+  std::vector<Event> waits;                   ///< of tasks in other lanes
+  std::vector<BufferId> dead;                 ///< poisoned afterwards (tests)
+  std::vector<kernels::KernelArgs> graves;    ///< their memory
 };
 
-struct LaneState {
-  std::vector<Prepared> tasks;
-  std::thread thread;
-  bool ended = false;  ///< guarded by the rank's mutex: through with this step
-  // Own cache lines: written by one thread, polled by others.
-  alignas(64) std::atomic<int64_t> done{0};
-};
+/// Fills the workspace with bytes that are NaN in every floating-point type.
+void fill_with_poison(const kernels::KernelArgs& args) {
+  std::memset(args.workspace, 0xff, static_cast<size_t>(args.workspace_bytes));
+}
+
+bool is_of_host(const Buffer& buffer) {
+  return buffer.kind == BufferKind::input || buffer.kind == BufferKind::output;
+}
 
 }  // namespace
 
-struct Executor::Impl {
-  Impl(Executor& self, const Program& program, int32_t rank,
-       std::shared_ptr<kernels::Backend> backend, comm::Communicator* communicator,
-       PersistentStore& store, ExecutorOptions options)
-      : self(self),
-        program(program),
-        cls_id(program.class_of(rank)),
-        cls(program.classes[cls_id]),
-        rank(rank),
-        backend(std::move(backend)),
-        communicator(communicator),
-        options(options),
-        arenas{region_of(program::Space::device), region_of(program::Space::host)},
-        symbol_values(program.symbols.size(), 0),
-        times(cls.tasks.size()) {
-    bind_buffers(store);
-    prepare();
-    for (int lane = 0; lane < kNumLanes; ++lane) {
-      if (!lanes[lane].tasks.empty()) {
-        lanes[lane].thread = std::thread([this, lane] { lane_main(lane); });
-      }
-    }
-  }
+/// The step that lanes run, and all that it needs. Where its buffers lie changes when the rank's
+/// arenas do.
+struct Executor::Impl : Step {
+  Impl(Rank& rank, std::shared_ptr<const Program> program);
 
-  /// Ends the lane threads; false if one hangs in a kernel and was left to itself.
-  bool shut_down();
-  int used_lanes() const;
-  /// Tasks that have begun and not ended, by name. Needs the mutex.
-  std::string unfinished() const;
-
-  Region region_of(program::Space space) const {
-    return Region(cls.arena(space), program::planned_pages(program, cls_id, space));
+  size_t size(int lane) const override { return lanes[lane].size(); }
+  std::string task_name(int lane, size_t position) const override {
+    return program::task_name(*program, cls_id, lanes[lane][position].id);
   }
-  void bind_buffers(PersistentStore& store);
+  void run(int lane, Lanes& rank_lanes) override;
+
+  void name_buffers();
   const program::Kind& kind_in_step(const Task& task);
+  void require_symbols() const;
   void resolve_symbols();
-  void prepare();
+  void prepare(Rank& rank);
+  void prepare(Rank& rank, TaskId id, const std::vector<int32_t>& position);
   void prepare_poison();
-  void lane_main(int lane);
-  void run_lane(int lane);
-  bool wait_for(const Prepared& task);
-  void finish(int lane);
-  void record_error(TaskId task, const std::string& what, Error::Cause cause);
+  void place(const Rank& rank);
+  void place(Prepared& prepared);
+  bool issue(Prepared& prepared, int lane, Lanes& rank_lanes);
+  std::byte* address_of(BufferId id) const;
+  BufferId find(std::string_view name, int32_t micro_batch) const;
 
-  Executor& self;
-  const Program& program;
+  const std::shared_ptr<const Program> program;
   const program::ClassId cls_id;
   const RankClass& cls;
-  const int32_t rank;
-  std::shared_ptr<kernels::Backend> backend;
-  comm::Communicator* communicator;
-  const ExecutorOptions options;
-  std::array<Region, program::kNumSpaces> arenas;
-  std::vector<Region> owned;        // inputs and outputs
-  std::vector<std::byte*> address;  // per buffer
+  const int32_t rank_id;
+  const std::shared_ptr<kernels::Backend> backend;
+  comm::Communicator* const communicator;
   std::map<std::pair<std::string, int32_t>, BufferId> named;
+  std::vector<int64_t> named_offset;  // by buffer: of inputs and outputs in their arena
+  std::array<int64_t, program::kNumSpaces> named_bytes{};
+  std::vector<std::byte*> persistent;  // by buffer
+  std::vector<TaskTime> times;
+  std::array<std::vector<Prepared>, kNumLanes> lanes;
+  bool has_inputs = false;
   std::vector<int64_t> symbol_values;
   // Of kinds with symbols among their dims: with the dims of the step. What they are called with
   // points here, so they stay where they are.
   std::map<program::KindId, std::unique_ptr<program::Kind>> in_step;
-  std::vector<TaskTime> times;
-  LaneState lanes[kNumLanes];
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  int64_t step = 0;                        // guarded by mutex: steps started
-  int lanes_finished = 0;                  // guarded by mutex
-  bool stopping = false;                   // guarded by mutex
-  bool hung = false;                       // guarded by mutex: a task of the step has not come back
-  std::string error;                       // guarded by mutex: the first one
-  Error::Cause cause = Error::Cause::own;  // guarded by mutex: of that one
-  std::atomic<int> waiting{0};
-  std::atomic<bool> cancelled{false};
+  // What the pointers of the prepared tasks are into, and of which generation.
+  const std::shared_ptr<PersistentStore> store;
+  std::array<std::byte*, program::kNumSpaces> arena{}, inputs_outputs{};
+  int64_t arena_generation = -1, named_generation = -1;
+  /// The arenas during a step: a lane that hangs in a kernel does not lose them.
+  std::vector<std::shared_ptr<Memory>> in_use;
 };
 
-void Executor::Impl::bind_buffers(PersistentStore& store) {
+Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
+    : program(std::move(of)),
+      cls_id(program->class_of(rank.id_)),
+      cls(program->classes[cls_id]),
+      rank_id(rank.id_),
+      backend(rank.backend_),
+      communicator(rank.communicator_),
+      times(cls.tasks.size()),
+      symbol_values(program->symbols.size(), 0),
+      store(rank.store_) {
+  if (!program::is_planned(*program)) {
+    fail_run("executor",
+             "the program has no memory plan: step buffers without a place in the arena; "
+             "try program::finalize");
+  }
+  name_buffers();
+  prepare(rank);
+  if (rank.options_.poison) {
+    prepare_poison();
+  }
+}
+
+/// Named buffers: the persistent ones are the store's, inputs and outputs lie one after the other,
+/// each in pages of its own.
+void Executor::Impl::name_buffers() {
+  named_offset.assign(cls.buffers.size(), kNone);
+  persistent.assign(cls.buffers.size(), nullptr);
   for (size_t i = 0; i < cls.buffers.size(); ++i) {
     const Buffer& buffer = cls.buffers[i];
-    switch (buffer.kind) {
-      case BufferKind::step:
-        // A buffer that no task uses has no place in the plan.
-        address.push_back(buffer.offset == kNone
-                              ? nullptr
-                              : arenas[place_of(buffer.space)].data() + buffer.offset);
-        break;
-      case BufferKind::persistent:
-        address.push_back(store.get(buffer.name, buffer.type, buffer.layout).memory.data());
-        break;
-      default:
-        owned.emplace_back(std::max<int64_t>(round_up(buffer.type.bytes(), 64), 64));
-        address.push_back(owned.back().data());
+    if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
+    named[{buffer.name, buffer.micro_batch}] = i;
+    if (buffer.kind == BufferKind::persistent) {
+      auto& entry = store->get(buffer.name, buffer.type, buffer.layout, buffer.space);
+      persistent[i] = entry.memory->data();
+      continue;
     }
-    if (buffer.kind != BufferKind::step) {
-      named[{buffer.name, buffer.micro_batch}] = i;
-    }
+    has_inputs = has_inputs || buffer.kind == BufferKind::input;
+    int64_t& bytes = named_bytes[place_of(buffer.space)];
+    named_offset[i] = bytes;
+    bytes += program::whole_pages(std::max<int64_t>(buffer.type.bytes(), 1));
   }
 }
 
 /// The kind of a task as its kernel sees it: the program's own, or a copy that resolve_symbols
 /// gives the dims of each step.
 const program::Kind& Executor::Impl::kind_in_step(const Task& task) {
-  const program::Kind& kind = program.kind(task);
+  const program::Kind& kind = program->kind(task);
   if (!graph::any_symbolic(kind.in) && !graph::any_symbolic(kind.out)) return kind;
   for (const auto* types : {&kind.in, &kind.out}) {
     for (const graph::TensorType& type : *types) {
-      const std::string why = graph::symbols_differ(type, program.symbols);
+      const std::string why = graph::symbols_differ(type, program->symbols);
       if (!why.empty()) fail_run("executor", "{}: {}", kind.op, why);
     }
   }
@@ -175,15 +167,19 @@ const program::Kind& Executor::Impl::kind_in_step(const Task& task) {
   return *copy;
 }
 
-void Executor::Impl::resolve_symbols() {
+void Executor::Impl::require_symbols() const {
   for (size_t i = 0; i < symbol_values.size(); ++i) {
     if (symbol_values[i] == 0) {
       fail_run("executor", "symbol {} has no value; try set_symbol before the step",
-               program.symbols[i].name);
+               program->symbols[i].name);
     }
   }
+}
+
+/// Between steps: kernels of a step read the types.
+void Executor::Impl::resolve_symbols() {
   for (auto& [id, copy] : in_step) {
-    const program::Kind& kind = program.kinds[id];
+    const program::Kind& kind = program->kinds[id];
     const auto resolve = [&](const std::vector<graph::TensorType>& from,
                              std::vector<graph::TensorType>& to) {
       for (size_t i = 0; i < from.size(); ++i) {
@@ -197,70 +193,23 @@ void Executor::Impl::resolve_symbols() {
   }
 }
 
-void Executor::Impl::prepare() {
-  // Everything that a step needs is looked up here, once: the kernel or the communication of every
-  // task, pointers to its operands, and its dependencies as counters: lanes are in order, so that a
+void Executor::Impl::prepare(Rank& rank) {
+  // Everything that a step needs is looked up here, once, but where its buffers lie: the kernel or
+  // the communication of every task, and its dependencies as events: lanes are in order, so that a
   // task of another lane has ended when enough tasks of that lane have.
-  if (!program::is_planned(program)) {
-    fail_run("executor",
-             "the program has no memory plan: step buffers without a place in the arena; "
-             "try program::finalize");
-  }
   const std::vector<int32_t> position = program::lane_positions(cls);
   for (size_t i = 0; i < cls.tasks.size(); ++i) {
-    const Task& task = cls.tasks[i];
-    const program::Kind& kind = kind_in_step(task);
-    Prepared prepared;
-    prepared.id = i;
-    for (TaskId dep : task.deps) {
-      prepared.waits.push_back({static_cast<int>(cls.tasks[dep].lane), position[dep] + 1});
-    }
-    if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
-      fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}",
-               task_name(program, cls_id, prepared.id), task.in.size(), task.out.size(),
-               kind.in.size(), kind.out.size());
-    }
-    for (size_t k = 0; k < task.in.size(); ++k) {
-      prepared.operands.push_back({address[task.in[k]], &kind.in[k]});
-    }
-    for (size_t k = 0; k < task.out.size(); ++k) {
-      prepared.operands.push_back({address[task.out[k]], &kind.out[k]});
-    }
-    if (program::is_communication(kind)) {
-      if (!communicator) {
-        fail_run("executor", "{} needs other ranks", task_name(program, cls_id, prepared.id));
-      }
-      for (const kernels::TensorRef& operand : prepared.operands) {
-        prepared.pointers.push_back(operand.data);
-      }
-      if (task.group != kNone) {
-        prepared.members = program.members(program.groups[task.group], rank);
-      }
-      prepared.call.kind = &kind;
-      prepared.call.lane = task.lane;
-      if (task.peer_axis != kNone) {
-        prepared.call.peer = program.peer_of(task, rank);
-      }
-      prepared.call.tag = task.tag;
-    } else {
-      prepared.kernel = backend->find(kind.op, options.device, {kind.in, kind.out});
-      if (!prepared.kernel) {
-        fail_run("executor", "no kernel for {} ({})", program::types_text(kind),
-                 backend->describe());
-      }
-      prepared.args.attrs = &kind.attrs;
-      prepared.args.accumulate = task.accumulate.bits();
-      if (task.workspace != kNone) {
-        prepared.args.workspace = arenas[place_of(program::Space::device)].data() + task.workspace;
-      }
-      prepared.args.workspace_bytes = kind.workspace;
-    }
-    lanes[static_cast<int>(task.lane)].tasks.push_back(std::move(prepared));
+    prepare(rank, i, position);
   }
   // Spans are taken only now: the vectors do not move any more.
-  for (LaneState& lane : lanes) {
-    for (Prepared& prepared : lane.tasks) {
+  for (std::vector<Prepared>& lane : lanes) {
+    for (Prepared& prepared : lane) {
       const size_t inputs = cls.tasks[prepared.id].in.size();
+      for (size_t i = 0; i < prepared.operands.size(); ++i) {
+        prepared.operands[i].strides =
+            prepared.strides[i].empty() ? nullptr : prepared.strides[i].data();
+      }
+      prepared.args.begins = prepared.begins;
       if (prepared.kernel) {
         prepared.args.in = std::span(prepared.operands).first(inputs);
         prepared.args.out = std::span(prepared.operands).subspan(inputs);
@@ -271,9 +220,69 @@ void Executor::Impl::prepare() {
       }
     }
   }
-  if (options.poison) {
-    prepare_poison();
+}
+
+void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& position) {
+  // What the task waits for, in which order its operands come (inputs, then outputs), and who does
+  // it: the communicator, with the ranks that it meets, or a kernel of the rank's device.
+  const Task& task = cls.tasks[id];
+  const program::Kind& kind = kind_in_step(task);
+  const auto name = [&] { return program::task_name(*program, cls_id, id); };
+  if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
+    fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}", name(),
+             task.in.size(), task.out.size(), kind.in.size(), kind.out.size());
   }
+  Prepared prepared;
+  prepared.id = id;
+  for (TaskId dep : task.deps) {
+    prepared.waits.push_back(
+        rank.lanes_->event(static_cast<int>(cls.tasks[dep].lane), position[dep] + 1));
+  }
+  for (const graph::TensorType& type : kind.in) {
+    prepared.operands.push_back({nullptr, &type});
+  }
+  for (const graph::TensorType& type : kind.out) {
+    prepared.operands.push_back({nullptr, &type});
+  }
+  for (const auto* list : {&task.in, &task.out}) {
+    for (BufferId operand : *list) {
+      const Buffer& buffer = cls.buffers[operand];
+      prepared.strides.push_back(buffer.kind == BufferKind::view ? program::strides_of(cls, buffer)
+                                                                 : std::vector<int64_t>{});
+      if (prepared.strides.back().empty() || !program::is_communication(kind)) continue;
+      fail_run("executor", "{} moves a view with gaps; expected one without, or a copy", name());
+    }
+  }
+  for (const program::Begin& begin : task.begins) {
+    const int64_t index = program->begin_at(begin.begin, begin.by, rank_id);
+    if (index != 0) {
+      prepared.begins.push_back({begin.letter, index});
+    }
+  }
+  if (program::is_communication(kind)) {
+    if (!communicator) {
+      fail_run("executor", "{} needs other ranks", name());
+    }
+    prepared.pointers.resize(prepared.operands.size());
+    if (task.group != kNone) {
+      prepared.members = program->members(program->groups[task.group], rank_id);
+    }
+    prepared.call.kind = &kind;
+    prepared.call.lane = task.lane;
+    if (task.peer_axis != kNone) {
+      prepared.call.peer = program->peer_of(task, rank_id);
+    }
+    prepared.call.tag = task.tag;
+  } else {
+    prepared.kernel = backend->find(kind.op, rank.options_.device->kind(), {kind.in, kind.out});
+    if (!prepared.kernel) {
+      fail_run("executor", "no kernel for {} ({})", program::types_text(kind), backend->describe());
+    }
+    prepared.args.attrs = &kind.attrs;
+    prepared.args.accumulate = task.accumulate.bits();
+    prepared.args.workspace_bytes = kind.workspace;
+  }
+  lanes[place_of(task.lane)].push_back(std::move(prepared));
 }
 
 void Executor::Impl::prepare_poison() {
@@ -291,8 +300,9 @@ void Executor::Impl::prepare_poison() {
     const Task& task = cls.tasks[i];
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
-        last[buffer] = i;
-        int32_t& latest = used[buffer][place_of(task.lane)];
+        const BufferId root = cls.root(buffer);
+        last[root] = i;
+        int32_t& latest = used[root][place_of(task.lane)];
         latest = std::max(latest, position[i]);
       }
     }
@@ -313,189 +323,156 @@ void Executor::Impl::prepare_poison() {
       dies[task].push_back(buffer);
     }
   }
-  for (LaneState& lane : lanes) {
-    for (Prepared& prepared : lane.tasks) {
-      for (BufferId buffer : dies[prepared.id]) {
-        prepared.dead.push_back({address[buffer], cls.buffers[buffer].type.bytes()});
-      }
+  for (std::vector<Prepared>& lane : lanes) {
+    for (Prepared& prepared : lane) {
+      prepared.dead = std::move(dies[prepared.id]);
+      prepared.graves.resize(prepared.dead.size());
     }
   }
 }
 
-int Executor::Impl::used_lanes() const {
-  int used = 0;
-  for (const LaneState& lane : lanes) {
-    used += !lane.tasks.empty();
+/// Null for a step buffer that no task uses: it has no place in the plan.
+std::byte* Executor::Impl::address_of(BufferId id) const {
+  const Buffer& buffer = cls.buffers[id];
+  if (buffer.kind == BufferKind::view) {
+    return address_of(buffer.base) + program::byte_offset(*program, cls, buffer, rank_id);
   }
-  return used;
+  if (buffer.kind == BufferKind::persistent) return persistent[id];
+  const size_t space = place_of(buffer.space);
+  if (is_of_host(buffer)) return inputs_outputs[space] + named_offset[id];
+  return buffer.offset == kNone ? nullptr : arena[space] + buffer.offset;
 }
 
-std::string Executor::Impl::unfinished() const {
-  std::string names;
-  for (const LaneState& lane : lanes) {
-    const size_t next = static_cast<size_t>(lane.done.load());
-    if (!lane.ended && next < lane.tasks.size()) {
-      names += (names.empty() ? "" : ", ") + task_name(program, cls_id, lane.tasks[next].id);
-    }
+/// Points the tasks to where their buffers lie now.
+void Executor::Impl::place(const Rank& rank) {
+  const bool same = arena_generation == rank.arena_generation() &&
+                    named_generation == rank.inputs_outputs_generation();
+  if (same) return;
+  for (size_t space = 0; space < arena.size(); ++space) {
+    arena[space] = rank.arenas_[space].step.memory()->data();
+    inputs_outputs[space] = rank.arenas_[space].inputs_outputs.memory()->data();
   }
-  return names;
-}
-
-bool Executor::Impl::shut_down() {
-  {
-    std::unique_lock lock(mutex);
-    stopping = true;
-    cancelled = true;
-    changed.notify_all();
-    if (hung && !changed.wait_for(lock, std::chrono::seconds(1),
-                                  [&] { return lanes_finished == used_lanes(); })) {
-      for (LaneState& lane : lanes) {
-        if (lane.thread.joinable()) {
-          lane.thread.detach();
-        }
-      }
-      return false;
+  arena_generation = rank.arena_generation();
+  named_generation = rank.inputs_outputs_generation();
+  for (std::vector<Prepared>& lane : lanes) {
+    for (Prepared& prepared : lane) {
+      place(prepared);
     }
-  }
-  for (LaneState& lane : lanes) {
-    if (lane.thread.joinable()) {
-      lane.thread.join();
-    }
-  }
-  return true;
-}
-
-void Executor::Impl::lane_main(int lane) {
-  const bool compute = lane == static_cast<int>(program::Lane::compute);
-  backend->enter_thread(compute ? options.threads : 1);
-  set_log_rank(rank);
-  int64_t seen = 0;
-  for (;;) {
-    {
-      std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return stopping || step > seen; });
-      if (stopping) return;
-      seen = step;
-    }
-    const int64_t began = now_ns();
-    run_lane(lane);
-    log_debug("step {}: lane {} ran {} of {} tasks in {}", seen,
-              to_string(static_cast<program::Lane>(lane)), lanes[lane].done.load(),
-              lanes[lane].tasks.size(), human_time(static_cast<double>(now_ns() - began) * 1e-9));
-    std::lock_guard lock(mutex);
-    lanes[lane].ended = true;
-    ++lanes_finished;
-    changed.notify_all();
   }
 }
 
-void Executor::Impl::run_lane(int lane) {
+void Executor::Impl::place(Prepared& prepared) {
+  const Task& task = cls.tasks[prepared.id];
+  size_t operand = 0;
+  for (const auto* list : {&task.in, &task.out}) {
+    for (BufferId buffer : *list) {
+      prepared.operands[operand++].data = address_of(buffer);
+    }
+  }
+  if (!prepared.kernel) {
+    for (size_t i = 0; i < operand; ++i) {
+      prepared.pointers[i] = prepared.operands[i].data;
+    }
+  } else if (task.workspace != kNone) {
+    prepared.args.workspace = arena[place_of(program::Space::device)] + task.workspace;
+  }
+  for (size_t i = 0; i < prepared.dead.size(); ++i) {
+    prepared.graves[i].workspace = address_of(prepared.dead[i]);
+    prepared.graves[i].workspace_bytes = cls.buffers[prepared.dead[i]].type.bytes();
+  }
+}
+
+void Executor::Impl::run(int lane, Lanes& rank_lanes) {
   // The first error of any lane cancels the step for all: the others return at their next task, or
   // from their wait. A task that fails is not counted as done.
-  for (Prepared& prepared : lanes[lane].tasks) {
+  for (Prepared& prepared : lanes[lane]) {
     try {
-      if (cancelled.load(std::memory_order_relaxed) || !wait_for(prepared)) return;
-      TaskTime& time = times[prepared.id];
-      time.start_ns = now_ns();
-      if (prepared.kernel) {
-        prepared.kernel(prepared.args);
-      } else {
-        communicator->run(prepared.call);
-      }
-      time.end_ns = now_ns();
-      for (auto& [data, bytes] : prepared.dead) {
-        std::memset(data, 0xff, static_cast<size_t>(bytes));
-      }
-    } catch (const Error& error) {
-      record_error(prepared.id, error.what(), error.cause());
-      return;
-    } catch (const std::exception& exception) {
-      record_error(prepared.id, exception.what(), Error::Cause::own);
+      if (rank_lanes.is_cancelled() || !issue(prepared, lane, rank_lanes)) return;
+    } catch (...) {
+      rank_lanes.fail(program::task_name(*program, cls_id, prepared.id), std::current_exception());
       return;
     }
-    finish(lane);
   }
 }
 
-/// Waits for the counters of other lanes; false if the step was cancelled meanwhile. Most waits are
-/// short, so a lane looks a while before it sleeps; `waiting` spares finish() the lock when nobody
-/// sleeps.
-bool Executor::Impl::wait_for(const Prepared& task) {
-  for (const auto& [lane, needed] : task.waits) {
-    auto& done = lanes[lane].done;
-    for (int spin = 0; spin < 256; ++spin) {
-      if (done.load(std::memory_order_acquire) >= needed) break;
+/// False if the step was cancelled while the task waited.
+bool Executor::Impl::issue(Prepared& prepared, int lane, Lanes& rank_lanes) {
+  // A kernel waits, and runs, where its queue does; the lane goes on as soon as the queue has taken
+  // it. A communication runs here: its operands must be complete, and the lane's turn must have
+  // come.
+  Queue& queue = rank_lanes.queue(lane);
+  const auto reached = [&](const Event& event, Progress::Wait outcome) {
+    if (outcome == Progress::Wait::timed_out) {
+      fail_run("executor", "waited {} s for task {} of lane {}",
+               static_cast<double>(rank_lanes.timeout().count()) / 1000.0, event.count - 1,
+               rank_lanes.lane_of(event));
     }
-    if (done.load(std::memory_order_acquire) >= needed) continue;
-    waiting.fetch_add(1);
-    bool ok;
-    {
-      std::unique_lock lock(mutex);
-      ok = changed.wait_for(lock, options.timeout, [&] {
-        return done.load(std::memory_order_acquire) >= needed || cancelled;
-      });
-    }
-    waiting.fetch_sub(1);
-    if (cancelled) return false;
-    if (!ok) {
-      fail_run("executor", "waited {} s for task {} of lane {}", options.timeout.count() / 1000.0,
-               needed - 1, to_string(static_cast<program::Lane>(lane)));
-    }
+    return outcome == Progress::Wait::reached;
+  };
+  for (const Event& event : prepared.waits) {
+    if (event.is_complete()) continue;
+    const Progress::Wait outcome = prepared.kernel ? queue.wait(event, rank_lanes.timeout())
+                                                   : event.wait(rank_lanes.timeout());
+    if (!reached(event, outcome)) return false;
   }
+  TaskTime& time = times[prepared.id];
+  if (prepared.kernel) {
+    queue.launch(prepared.kernel, prepared.args, &time);
+  } else {
+    const Event turn = rank_lanes.event(lane, &prepared - lanes[lane].data());
+    if (!reached(turn, turn.wait(rank_lanes.timeout()))) return false;
+    time.start_ns = now_ns();
+    communicator->run(prepared.call);
+    time.end_ns = now_ns();
+  }
+  for (const kernels::KernelArgs& grave : prepared.graves) {
+    queue.launch(fill_with_poison, grave, nullptr);
+  }
+  queue.record();
   return true;
 }
 
-void Executor::Impl::finish(int lane) {
-  lanes[lane].done.fetch_add(1);  // sequentially consistent: pairs with `waiting`
-  if (waiting.load() > 0) {
-    std::lock_guard lock(mutex);
-    changed.notify_all();
+BufferId Executor::Impl::find(std::string_view name, int32_t micro_batch) const {
+  const auto it = named.find({std::string(name), micro_batch});
+  if (it == named.end()) {
+    fail_run("executor", "rank {} has no buffer '{}' of micro-batch {}", rank_id, name,
+             micro_batch);
   }
+  return it->second;
 }
 
-void Executor::Impl::record_error(TaskId task, const std::string& what, Error::Cause why) {
-  std::string text;
-  std::function<void(const std::string&)> on_error;
-  {
-    std::lock_guard lock(mutex);
-    cancelled = true;
-    changed.notify_all();
-    // A lane that was left to itself may come back when the program and `self` are gone.
-    if (stopping) return;
-    text = fmt::format("rank {}: {}: {}", rank, task_name(program, cls_id, task), what);
-    if (error.empty()) {
-      error = text;
-      cause = why;
-    }
-    on_error = self.on_error;  // `self` may be gone when the lock is
+Executor::Executor(Rank& rank, std::shared_ptr<const Program> program) : rank_(rank) {
+  if (rank.lanes_->is_running()) {
+    fail_run("executor", "rank {} runs a step; expected a program to be prepared between steps",
+             rank.id_);
   }
-  if (on_error) {
-    on_error(text);
+  impl_ = std::make_shared<Impl>(rank, std::move(program));
+  const Impl& impl = *impl_;
+  for (const program::Space space : {program::Space::device, program::Space::host}) {
+    Rank::Arenas& arenas = rank.arenas_[place_of(space)];
+    const int64_t bytes = impl.named_bytes[place_of(space)];
+    arenas.step.add(this, impl.cls.arena(space),
+                    program::planned_pages(*impl.program, impl.cls_id, space));
+    arenas.inputs_outputs.add(this, bytes, {program::Range{0, bytes}});
   }
+  rank.lanes_->make_for(impl);
+  ++rank.programs_;
 }
 
-Executor::Executor(const Program& program, int32_t rank,
-                   const std::shared_ptr<kernels::Backend>& backend,
-                   comm::Communicator* communicator, PersistentStore& store,
-                   ExecutorOptions options)
-    : impl_(std::make_unique<Impl>(*this, program, rank, backend, communicator, store, options)) {}
-// A kernel that hangs keeps its memory: better a leak than a write to what is no longer ours.
 Executor::~Executor() {
-  if (!impl_->shut_down()) {
-    [[maybe_unused]] const Impl* kept = impl_.release();
-#ifdef __SANITIZE_ADDRESS__
-    __lsan_ignore_object(kept);
-#endif
+  rank_.lanes_->leave(*impl_);
+  for (Rank::Arenas& arenas : rank_.arenas_) {
+    arenas.step.remove(this);
+    arenas.inputs_outputs.remove(this);
+  }
+  if (--rank_.programs_ == 0) {
+    rank_.lanes_->end_threads();
+    rank_.holder_ = nullptr;
   }
 }
 
 const Buffer& Executor::buffer(std::string_view name, int32_t micro_batch) const {
-  auto it = impl_->named.find({std::string(name), micro_batch});
-  if (it == impl_->named.end()) {
-    fail_run("executor", "rank {} has no buffer '{}' of micro-batch {}", impl_->rank, name,
-             micro_batch);
-  }
-  return impl_->cls.buffers[it->second];
+  return impl_->cls.buffers[impl_->find(name, micro_batch)];
 }
 
 const std::vector<Buffer>& Executor::buffers() const { return impl_->cls.buffers; }
@@ -504,18 +481,50 @@ bool Executor::has(std::string_view name, int32_t micro_batch) const {
   return impl_->named.count({std::string(name), micro_batch}) > 0;
 }
 
-void* Executor::input(std::string_view name, int32_t micro_batch) const {
-  const Buffer& named = buffer(name, micro_batch);
-  return impl_->address[&named - impl_->cls.buffers.data()];
+void* Executor::input(std::string_view name, int32_t micro_batch) {
+  const BufferId id = impl_->find(name, micro_batch);
+  if (rank_.lanes_->is_running()) {
+    fail_run("executor", "rank {} runs a step; expected '{}' to be written between steps",
+             rank_.id_, name);
+  }
+  take_over();
+  return impl_->address_of(id);
 }
 
 const void* Executor::output(std::string_view name, int32_t micro_batch) const {
-  return input(name, micro_batch);
+  const BufferId id = impl_->find(name, micro_batch);
+  if (is_of_host(impl_->cls.buffers[id]) && !holds()) {
+    fail_run("executor",
+             "'{}' of rank {} is gone: another program of the rank was fed or started since, or "
+             "this one never was; try to read it before that",
+             name, rank_.id_);
+  }
+  return impl_->address_of(id);
+}
+
+/// From now on the inputs and outputs are this executor's, and its tasks know where all buffers
+/// lie. One without inputs and outputs takes nothing from others.
+void Executor::take_over() {
+  impl_->place(rank_);
+  const auto& bytes = impl_->named_bytes;
+  if (std::any_of(bytes.begin(), bytes.end(), [](int64_t of_space) { return of_space > 0; })) {
+    rank_.holder_ = this;
+    held_ = impl_->named_generation;
+  }
+}
+
+/// True if what lies in the inputs and outputs is this executor's.
+bool Executor::holds() const {
+  return rank_.holder_ == this && held_ == rank_.inputs_outputs_generation();
 }
 
 void Executor::set_symbol(std::string_view name, int64_t value) {
-  for (size_t i = 0; i < impl_->program.symbols.size(); ++i) {
-    const graph::Symbol& symbol = impl_->program.symbols[i];
+  if (rank_.lanes_->is_running()) {
+    fail_run("executor", "rank {} runs a step; expected symbol '{}' to be set between steps",
+             rank_.id_, name);
+  }
+  for (size_t i = 0; i < impl_->program->symbols.size(); ++i) {
+    const graph::Symbol& symbol = impl_->program->symbols[i];
     if (symbol.name != name) continue;
     graph::expect_value(symbol, value);
     impl_->symbol_values[i] = value;
@@ -526,161 +535,89 @@ void Executor::set_symbol(std::string_view name, int64_t value) {
 
 const std::vector<int64_t>& Executor::symbol_values() const { return impl_->symbol_values; }
 
+void Executor::require_inputs() const {
+  impl_->require_symbols();
+  // Inputs that nobody has written so far are zeros, as everything that no program of the rank has
+  // touched.
+  const bool untouched = held_ == kNone && rank_.holder_ == nullptr;
+  if (!impl_->has_inputs || holds() || untouched) return;
+  fail_run("executor",
+           "the inputs of this program on rank {} are gone: another program of the rank was fed, "
+           "started or prepared since; try to feed it again",
+           rank_.id_);
+}
+
 void Executor::start() {
-  Impl& impl = *impl_;
-  std::lock_guard lock(impl.mutex);
-  if (impl.hung && impl.lanes_finished != impl.used_lanes()) {
-    return;  // `wait` says so
-  }
-  impl.resolve_symbols();
-  for (const Region& arena : impl.arenas) {
-    if (impl.options.poison && arena.data()) {
-      std::memset(arena.data(), 0xff, static_cast<size_t>(arena.bytes()));
+  require_inputs();
+  if (!rank_.lanes_->is_running()) {
+    impl_->resolve_symbols();
+    take_over();
+    impl_->in_use.clear();
+    for (const Rank::Arenas& arenas : rank_.arenas_) {
+      impl_->in_use.push_back(arenas.step.memory());
+      impl_->in_use.push_back(arenas.inputs_outputs.memory());
+    }
+    if (rank_.options_.poison) {
+      poison();
     }
   }
-  for (LaneState& lane : impl.lanes) {
-    lane.done = 0;
-    lane.ended = false;
+  rank_.lanes_->start(impl_);  // refuses a second step
+}
+
+/// All step buffers, and outputs.
+void Executor::poison() {
+  Impl& impl = *impl_;
+  for (const program::Space space : {program::Space::device, program::Space::host}) {
+    if (impl.cls.arena(space) > 0) {
+      std::memset(impl.arena[place_of(space)], 0xff, static_cast<size_t>(impl.cls.arena(space)));
+    }
   }
-  impl.lanes_finished = 0;
-  ++impl.step;
-  impl.changed.notify_all();
+  for (size_t i = 0; i < impl.cls.buffers.size(); ++i) {
+    const Buffer& buffer = impl.cls.buffers[i];
+    if (buffer.kind == BufferKind::output) {
+      std::memset(impl.address_of(i), 0xff, static_cast<size_t>(buffer.type.bytes()));
+    }
+  }
 }
 
 void Executor::wait() {
-  Impl& impl = *impl_;
-  const int used = impl.used_lanes();
-  std::unique_lock lock(impl.mutex);
-  // Waits inside lanes have the timeout themselves. A step that finishes no task for longer than
-  // that hangs in a kernel.
-  const auto window = impl.options.timeout + std::chrono::seconds(1);
-  int64_t before = -1;
-  while (!impl.hung &&
-         !impl.changed.wait_for(lock, window, [&] { return impl.lanes_finished == used; })) {
-    int64_t progress = impl.lanes_finished;
-    for (const LaneState& lane : impl.lanes) {
-      progress += lane.done.load();
-    }
-    if (progress != std::exchange(before, progress)) continue;
-    impl.hung = true;
-    impl.cancelled = true;
-    const std::string text =
-        fmt::format("rank {}: {} has not ended, and nothing else has for {} s", impl.rank,
-                    impl.unfinished(), std::chrono::duration<double>(window).count());
-    impl.error = impl.error.empty() ? text : impl.error + "; " + text;
-    impl.cause = Error::Cause::own;
-    impl.changed.notify_all();
-    lock.unlock();
-    if (on_error) {
-      on_error(text);
-    }
-    lock.lock();
-  }
-  if (!impl.error.empty()) throw Error(Error::Kind::kRun, "run", impl.error, impl.cause);
-  if (impl.cancelled) {
-    throw Error(Error::Kind::kRun, "run", fmt::format("rank {}: the step was cancelled", impl.rank),
-                Error::Cause::stopped);
-  }
+  rank_.lanes_->wait();
+  impl_->in_use.clear();
 }
 
 void Executor::run_inline(const std::function<void(TaskId, const std::function<void()>&)>& visit) {
+  // In issue order every task finds what it needs: those of other lanes that it waits for come
+  // earlier. A queue of its own runs the kernels, and each is over when its launch is.
   Impl& impl = *impl_;
+  require_inputs();
   impl.resolve_symbols();
+  take_over();
   std::vector<Prepared*> order(impl.cls.tasks.size());
-  for (LaneState& lane : impl.lanes) {
-    for (Prepared& prepared : lane.tasks) {
+  for (std::vector<Prepared>& lane : impl.lanes) {
+    for (Prepared& prepared : lane) {
       order[prepared.id] = &prepared;
     }
   }
-  impl.backend->enter_thread(impl.options.threads);
+  impl.backend->enter_thread(rank_.options_.threads);
+  Progress progress;
+  std::exception_ptr thrown;
+  const auto queue = rank_.options_.device->make_queue(
+      progress, [&](std::exception_ptr exception) { thrown = std::move(exception); });
   for (Prepared* prepared : order) {
     visit(prepared->id, [&] {
-      if (prepared->kernel) {
-        prepared->kernel(prepared->args);
-      } else {
+      if (!prepared->kernel) {
         impl.communicator->run(prepared->call);
+        return;
+      }
+      queue->launch(prepared->kernel, prepared->args, nullptr);
+      queue->drain();
+      if (thrown) {
+        std::rethrow_exception(thrown);
       }
     });
   }
 }
 
-void Executor::cancel() {
-  std::lock_guard lock(impl_->mutex);
-  impl_->cancelled = true;
-  impl_->changed.notify_all();
-}
-
 const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
-
-program::Memory Executor::measured() const {
-  program::Memory memory;
-  memory.step_buffers = impl_->arenas[place_of(program::Space::device)].resident_bytes();
-  memory.host = impl_->arenas[place_of(program::Space::host)].resident_bytes();
-  size_t next = 0;  // inputs and outputs have their regions in the order of the buffers
-  for (const Buffer& buffer : impl_->cls.buffers) {
-    if (buffer.kind != BufferKind::input && buffer.kind != BufferKind::output) continue;
-    const int64_t bytes = impl_->owned[next++].resident_bytes();
-    (buffer.space == program::Space::host ? memory.host : memory.inputs_outputs) += bytes;
-  }
-  return memory;
-}
-
-LocalRun::LocalRun(const Program& program, std::shared_ptr<kernels::Backend> backend,
-                   std::vector<PersistentStore>& stores, ExecutorOptions options)
-    : stores_(stores),
-      world_(std::make_unique<comm::LocalWorld>(program.mesh.size(), options.timeout)) {
-  HOCKET_CHECK(static_cast<int32_t>(stores.size()) == program.mesh.size(), "{} stores for {} ranks",
-               stores.size(), program.mesh.size());
-  for (int32_t rank = 0; rank < program.mesh.size(); ++rank) {
-    executors_.push_back(std::make_unique<Executor>(
-        program, rank, backend, &world_->communicator(rank), stores[rank], options));
-    executors_.back()->on_error = [this](const std::string& what) {
-      world_->abort(what);
-      for (auto& executor : executors_) {
-        executor->cancel();
-      }
-    };
-  }
-}
-
-void LocalRun::set_symbol(std::string_view name, int64_t value) {
-  for (auto& executor : executors_) {
-    executor->set_symbol(name, value);
-  }
-}
-
-program::Memory LocalRun::measured(int32_t rank) const {
-  program::Memory memory = executors_[rank]->measured();
-  memory.persistent = stores_[rank].resident_bytes();
-  for (const Buffer& buffer : executors_[rank]->buffers()) {
-    if (buffer.kind != BufferKind::persistent || buffer.space != program::Space::host) continue;
-    const int64_t bytes = stores_[rank].find(buffer.name)->memory.resident_bytes();
-    memory.persistent -= bytes;
-    memory.host += bytes;
-  }
-  memory.messages = world_->peak_message_bytes(rank);
-  return memory;
-}
-
-LocalRun::~LocalRun() { world_->abort("the run has ended"); }
-
-void LocalRun::step() {
-  for (auto& executor : executors_) {
-    executor->start();
-  }
-  std::optional<Error> first;
-  for (auto& executor : executors_) {
-    try {
-      executor->wait();
-    } catch (const Error& error) {
-      // The rank that failed tells more than those it stopped.
-      if (!first ||
-          (first->cause() == Error::Cause::stopped && error.cause() == Error::Cause::own)) {
-        first = error;
-      }
-    }
-  }
-  if (first) throw Error(Error::Kind::kRun, "step", first->what());
-}
 
 }  // namespace hocket::runtime

@@ -1,39 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a rank: the arena of step buffers and the persistent store.
+// Memory of a rank: arenas that its programs use in turn, and the persistent store.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "graph/layout.h"
 #include "graph/tensor_type.h"
 #include "program/memory.h"
+#include "runtime/device.h"
 
 namespace hocket::runtime {
 
-/// A range of addresses; pages are committed when touched, and stay until the region goes.
-class Region {
+/// Memory that programs of one rank use in turn, from its beginning each: reserved to the greatest
+/// need among them, and used as far as any of them plans to.
+class Arena {
  public:
-  Region() = default;
-  /// All of it is meant to be used. Throws Error when the address space or memory is exhausted.
-  explicit Region(int64_t bytes);
-  /// Only `used` is meant to be: elsewhere no page is larger than the least, so that a touch at the
-  /// end of a used range commits nothing beyond it.
-  Region(int64_t bytes, std::span<const program::Range> used);
-  ~Region();
-  Region(Region&& other) noexcept;
-  Region& operator=(Region&& other) noexcept;
-  std::byte* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-  int64_t resident_bytes() const;  ///< of pages that were ever touched
+  explicit Arena(std::shared_ptr<Device> device) : device_(std::move(device)) {}
+
+  /// `user` needs `bytes`, of which it plans to touch `used`. What others hold is lost if the arena
+  /// must grow: its generation tells.
+  void add(const void* user, int64_t bytes, std::vector<program::Range> used);
+  /// Gives back what nobody else plans to touch; after the last user everything.
+  void remove(const void* user);
+
+  /// Null without users. Kept by whoever must not lose it: the arena itself may let it go.
+  const std::shared_ptr<Memory>& memory() const { return memory_; }
+  /// Another one whenever the memory is another.
+  int64_t generation() const { return generation_; }
+  int64_t resident_bytes() const { return memory_ ? memory_->resident_bytes() : 0; }
 
  private:
-  std::byte* data_ = nullptr;
-  int64_t bytes_ = 0;
+  struct Need {
+    int64_t bytes = 0;
+    std::vector<program::Range> used;
+  };
+  std::vector<program::Range> used() const;
+
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<Memory> memory_;
+  std::map<const void*, Need> users_;
+  int64_t generation_ = 0;
 };
+
+/// What has the memory of a space, for a rank of this device.
+std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<Device>& device);
 
 /// Named tensors of one rank that survive programs: parameters, optimizer state, KV cache.
 class PersistentStore {
@@ -41,18 +56,24 @@ class PersistentStore {
   struct Entry {
     graph::TensorType type;  ///< local
     graph::Layout layout;
-    Region memory;
+    program::Space space = program::Space::device;
+    std::unique_ptr<Memory> memory;
     bool initialised = false;
   };
+  explicit PersistentStore(std::shared_ptr<Device> device = cpu_device())
+      : device_(std::move(device)) {}
+
   /// The entry of this name; made (zero-filled) if absent, with room for the bounds of symbols.
-  /// Throws Error if it exists with another type or layout.
-  Entry& get(const std::string& name, const graph::TensorType& type, const graph::Layout& layout);
+  /// Throws Error if it exists with another type or layout, or in another space.
+  Entry& get(const std::string& name, const graph::TensorType& type, const graph::Layout& layout,
+             program::Space space = program::Space::device);
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }
-  int64_t resident_bytes() const;
+  int64_t resident_bytes(program::Space space = program::Space::device) const;
 
  private:
+  std::shared_ptr<Device> device_;
   std::map<std::string, Entry> entries_;
 };
 

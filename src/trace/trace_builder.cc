@@ -103,7 +103,7 @@ void TraceBuilder::add_live_bytes(int32_t rank, std::span<const int64_t> start_n
     if (end_ns[i] < start_ns[i]) continue;
     for (const auto* list : {&cls.tasks[i].in, &cls.tasks[i].out}) {
       for (program::BufferId buffer : *list) {
-        Life& life = lives[buffer];
+        Life& life = lives[cls.root(buffer)];
         life.from = std::min(life.from, start_ns[i]);
         life.to = std::max(life.to, end_ns[i]);
       }

@@ -22,28 +22,21 @@ std::string HeldOut::read_text() const {
 }
 
 struct Evaluator::Impl {
-  std::unique_ptr<engine::Session> session;
+  engine::Session* session = nullptr;
   std::unique_ptr<data::ValidLoader> loader;
 };
 
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
-                     std::shared_ptr<kernels::Backend> backend, engine::Stores& stores)
+                     engine::Programs& programs)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  impl_->session =
-      std::make_unique<engine::Session>(engine::compile(run, engine::evaluation_options(run)),
-                                        std::move(backend), stores, engine::executor_options(run));
+  impl_->session = &programs.session(engine::evaluation_options(run));
   impl_->loader = std::make_unique<data::ValidLoader>(dataset.valid(), run.config.train.seq_len,
                                                       dataset.tokenizer().eos_id(),
                                                       dataset.tokenizer().token_lengths());
 }
 
 Evaluator::~Evaluator() = default;
-
-int64_t Evaluator::measured_bytes(int32_t rank) const {
-  const program::Memory memory = impl_->session->run().measured(rank);
-  return memory.total() - memory.persistent;
-}
 
 HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress) {
   data::ValidLoader& loader = *impl_->loader;
@@ -117,29 +110,25 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   return batch;
 }
 
-engine::Session session_for(const engine::Run& run, const engine::Batch& batch,
-                            engine::Purpose purpose, std::shared_ptr<kernels::Backend> backend,
-                            engine::Stores& stores) {
+engine::Session& session_for(const engine::Run& run, const engine::Batch& batch,
+                             engine::Purpose purpose, engine::Programs& programs) {
   engine::CompileOptions how;
   how.purpose = purpose;
   how.micro_batch = 1;
   how.seq_len = batch.seq_len;
   how.num_micro_batches = batch.rows / run.plan.dp;
-  return engine::Session(engine::compile(run, how), std::move(backend), stores,
-                         engine::executor_options(run));
+  return programs.session(how);
 }
 
 }  // namespace
 
 std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
-                                          std::shared_ptr<kernels::Backend> backend,
-                                          engine::Stores& stores) {
+                                          engine::Programs& programs) {
   // One step over all lists, a micro-batch of one list per rank; `raw` holds the padded logits of
   // one micro-batch, [dp, seq_len, vocab], and every list takes the rows of its tokens.
   const engine::Batch batch = pack(run, ids);
-  engine::Session session =
-      session_for(run, batch, engine::Purpose::logits, std::move(backend), stores);
+  engine::Session& session = session_for(run, batch, engine::Purpose::logits, programs);
   session.feed(batch);
   session.step();
   const int64_t vocab = run.model.vocab_size;
@@ -165,13 +154,12 @@ std::vector<std::vector<float>> logits_of(const engine::Run& run,
 }
 
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<kernels::Backend> backend, engine::Stores& stores) {
+                       engine::Programs& programs) {
   engine::Batch batch = pack(run, ids);
   const int64_t targets = batch.num_targets();
   if (targets == 0) fail("eval", "no list has two tokens: there is no next token to predict");
   batch.loss_scale = 1.0 / static_cast<double>(targets);
-  engine::Session session =
-      session_for(run, batch, engine::Purpose::grads, std::move(backend), stores);
+  engine::Session& session = session_for(run, batch, engine::Purpose::grads, programs);
   session.feed(batch);
   session.step();
   Gradients gradients;
@@ -184,13 +172,12 @@ Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int
 }
 
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
-                  engine::Stores& stores) {
+                  runtime::LocalRanks& ranks) {
   for (const graph::Tensor& tensor : compiled.reference.tensors) {
     if (tensor.kind == graph::TensorKind::param) {
-      engine::scatter(tensor, compiled.program, stores,
-                      [&](int64_t begin, int64_t count, void* to) {
-                        weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
-                      });
+      engine::scatter(tensor, compiled.program, ranks, [&](int64_t begin, int64_t count, void* to) {
+        weights.load_range(tensor.name, begin, count, tensor.type.dtype, to);
+      });
     }
   }
 }

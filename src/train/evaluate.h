@@ -10,7 +10,7 @@
 
 #include "checkpoint/model_weights.h"
 #include "data/prepare.h"
-#include "engine/session.h"
+#include "engine/programs.h"
 
 namespace hocket::train {
 
@@ -25,16 +25,14 @@ struct HeldOut {
   double bits_per_byte() const { return nats / 0.6931471805599453 / static_cast<double>(bytes); }
 };
 
-/// Runs held-out sequences through the parameters in `stores`, under the run's plan.
+/// Runs held-out sequences through the parameters that the ranks have, under the run's plan.
 class Evaluator {
  public:
-  Evaluator(const engine::Run& run, const data::Dataset& dataset,
-            std::shared_ptr<kernels::Backend> backend, engine::Stores& stores);
+  /// `programs` outlives it.
+  Evaluator(const engine::Run& run, const data::Dataset& dataset, engine::Programs& programs);
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
   HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);
-  /// Memory that a rank's part of it has taken so far, without the parameters, which it shares.
-  int64_t measured_bytes(int32_t rank) const;
 
  private:
   struct Impl;
@@ -47,8 +45,7 @@ std::vector<std::vector<int32_t>> read_ids(const std::string& path, int64_t voca
 /// Logits [tokens, vocab] of every list, as fp32, under the run's plan.
 std::vector<std::vector<float>> logits_of(const engine::Run& run,
                                           const std::vector<std::vector<int32_t>>& ids,
-                                          std::shared_ptr<kernels::Backend> backend,
-                                          engine::Stores& stores);
+                                          engine::Programs& programs);
 
 /// Gradients of the mean next-token loss over all lists, by parameter name (full tensors in the
 /// run's type), and that loss.
@@ -57,10 +54,10 @@ struct Gradients {
   std::vector<std::pair<graph::Tensor, std::vector<std::byte>>> grads;
 };
 Gradients gradients_of(const engine::Run& run, const std::vector<std::vector<int32_t>>& ids,
-                       std::shared_ptr<kernels::Backend> backend, engine::Stores& stores);
+                       engine::Programs& programs);
 
-/// Loads every parameter of a model onto all ranks.
+/// Loads every parameter of a model onto all ranks that are here.
 void load_weights(const checkpoint::ModelWeights& weights, const engine::Compiled& compiled,
-                  engine::Stores& stores);
+                  runtime::LocalRanks& ranks);
 
 }  // namespace hocket::train

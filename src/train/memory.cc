@@ -41,9 +41,12 @@ std::vector<program::Memory> planned_memory(const program::Program& program,
                                             const program::Program* evaluation) {
   std::vector<program::Memory> planned = program::memory_of(program);
   if (evaluation == nullptr) return planned;
-  const std::vector<int64_t> beside = engine::evaluation_bytes(*evaluation);
+  const std::vector<int64_t> beside = program::memory_beyond(program, *evaluation);
+  const std::vector<int64_t> in_host =
+      program::memory_beyond(program, *evaluation, program::Space::host);
   for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) {
     planned[c].evaluation = beside[c];
+    planned[c].host += in_host[c];
   }
   return planned;
 }
@@ -94,20 +97,11 @@ int64_t most_planned(const std::vector<program::Memory>& planned) {
   return most;
 }
 
-program::Memory measured_memory(engine::Session& session, const Evaluator* evaluator,
-                                int32_t rank) {
-  program::Memory memory = session.run().measured(rank);
-  if (evaluator) {
-    memory.evaluation = evaluator->measured_bytes(rank);
-  }
-  return memory;
-}
-
-void MemoryWatch::after_step(engine::Session& session, const Evaluator* evaluator,
+void MemoryWatch::after_step(const engine::Session& session,
                              const std::vector<program::Memory>& planned) {
   const auto& budget = run_.config.cluster.memory_budget;
-  for (int32_t r = 0; r < session.run().size(); ++r) {
-    const program::Memory taken = measured_memory(session, evaluator, r);
+  for (int32_t r : session.ranks().ids()) {
+    const program::Memory taken = session.ranks().measured(r);
     const program::Memory& plan = planned[session.program().class_of(r)];
     most_ = std::max(most_, taken.total());
     if (budget && static_cast<double>(taken.total()) > *budget) {

@@ -7,7 +7,6 @@
 
 #include "engine/session.h"
 #include "program/memory.h"
-#include "train/evaluate.h"
 
 namespace hocket::train {
 
@@ -27,17 +26,13 @@ void require_memory(const engine::Run& run, const program::Program& program);
 /// Bytes of the class that needs most.
 int64_t most_planned(const std::vector<program::Memory>& planned);
 
-/// What a rank has taken so far, by the names of what was planned. `evaluator` may be null.
-program::Memory measured_memory(engine::Session& session, const Evaluator* evaluator, int32_t rank);
-
 /// Compares what the ranks take with what was planned, step by step.
 class MemoryWatch {
  public:
   explicit MemoryWatch(const engine::Run& run) : run_(run) {}
   /// After a step. One warning, the first time that a rank has taken more than planned: routing is
   /// less even than ragged buffers count on. Error (exit code 1) beyond cluster.memory_budget.
-  void after_step(engine::Session& session, const Evaluator* evaluator,
-                  const std::vector<program::Memory>& planned);
+  void after_step(const engine::Session& session, const std::vector<program::Memory>& planned);
   /// Bytes of the rank that has taken most.
   int64_t most() const { return most_; }
 

@@ -75,8 +75,7 @@ std::string summary_of(const engine::Run& run, const char* what, const check::Ve
 
 /// The step's time from timings of its own tasks on this machine, and the timeline that it is of.
 void simulate(const engine::Run& run, const engine::Compiled& compiled,
-              const std::shared_ptr<kernels::Backend>& backend,
-              const std::vector<int64_t>& evaluation, Prediction& result) {
+              const std::shared_ptr<kernels::Backend>& backend, Prediction& result) {
   Progress progress;
   ProfileOptions how;
   how.progress = [&](const std::string& text) { progress.update(text); };
@@ -92,7 +91,9 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   sim::SimOptions options;
   options.model_flops = result.model_flops;
   options.tokens = compiled.tokens_per_step;
-  options.evaluation = evaluation;
+  for (const program::Memory& memory : result.memory) {
+    options.evaluation.push_back(memory.evaluation);
+  }
   sim::Replay replay;
   result.report = sim::simulate(compiled.program, costs, options, &replay);
   result.trace = sim::to_trace(compiled.program, replay);
@@ -141,9 +142,7 @@ void tell_prediction(const Prediction& result) {
 void prove(const engine::Run& run, const engine::Compiled& compiled,
            const engine::Compiled* evaluation, Prediction& result) {
   check::CheckOptions options;
-  for (const program::Memory& memory : result.memory) {
-    options.evaluation.push_back(memory.evaluation);
-  }
+  options.evaluation = evaluation ? &evaluation->program : nullptr;
   if (run.config.cluster.memory_budget) {
     options.memory_budget = static_cast<int64_t>(*run.config.cluster.memory_budget);
     options.budget_from = "cluster.memory_budget";
@@ -158,25 +157,19 @@ void prove(const engine::Run& run, const engine::Compiled& compiled,
   }
 }
 
-Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
-                     const std::string& weights) {
+Prediction preflight(const engine::Run& run, engine::Programs& programs,
+                     const data::Dataset& dataset, const std::string& weights) {
   // What costs nothing comes first: description, memory, proof; only a program that has passed is
   // timed, which takes its memory for the first time.
   Prediction result;
+  const engine::Compiled& compiled = programs.compiled();
   describe(run, compiled, dataset, weights, result);
-  std::optional<engine::Compiled> evaluates;
-  if (dataset.valid()) {
-    evaluates = engine::compile(run, engine::evaluation_options(run));
-  }
-  result.memory = planned_memory(compiled.program, evaluates ? &evaluates->program : nullptr);
+  const engine::Compiled* const evaluation =
+      dataset.valid() ? &programs.compiled(engine::evaluation_options(run)) : nullptr;
+  result.memory = planned_memory(compiled.program, evaluation ? &evaluation->program : nullptr);
   require_memory(run, compiled.program, result.memory);
-  std::vector<int64_t> evaluation;
-  for (const program::Memory& memory : result.memory) {
-    evaluation.push_back(memory.evaluation);
-  }
-  prove(run, compiled, evaluates ? &*evaluates : nullptr, result);
-  simulate(run, compiled, backend, evaluation, result);
+  prove(run, compiled, evaluation, result);
+  simulate(run, compiled, kernels::cpu_backend(), result);
   tell_memory(result);
   tell_sample(run, compiled, dataset, result);
   tell_prediction(result);

@@ -10,7 +10,7 @@
 #include "check/check.h"
 #include "data/prepare.h"
 #include "engine/describe.h"
-#include "kernels/backend.h"
+#include "engine/programs.h"
 #include "sim/simulator.h"
 #include "trace/trace.h"
 #include "train/memory.h"
@@ -43,8 +43,7 @@ const std::string& data_dir(const engine::Run& run);
 
 /// Prints and returns it; `weights` says what the run starts from. Error (exit code 2) with the
 /// verdict if the check refuses the program, or that of the evaluation if data is held out.
-Prediction preflight(const engine::Run& run, const engine::Compiled& compiled,
-                     const std::shared_ptr<kernels::Backend>& backend, const data::Dataset& dataset,
-                     const std::string& weights);
+Prediction preflight(const engine::Run& run, engine::Programs& programs,
+                     const data::Dataset& dataset, const std::string& weights);
 
 }  // namespace hocket::train

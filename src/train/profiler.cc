@@ -103,18 +103,20 @@ void time_class(const engine::Compiled& compiled, program::ClassId cls_id,
                 int threads, const ProfileOptions& options, Samples& samples) {
   const program::Program& program = compiled.program;
   const program::RankClass& cls = program.classes[cls_id];
-  const int32_t rank = program.ranks_of(cls_id)[0];
-  engine::Stores stores(static_cast<size_t>(program.mesh.size()));
-  engine::initialise(compiled.reference, program, 1, stores);
-  comm::SoloCommunicator solo(rank);
-  runtime::ExecutorOptions how;
+  const int32_t rank_id = program.ranks_of(cls_id)[0];
+  comm::SoloCommunicator solo(rank_id);
+  runtime::RankOptions how;
   how.threads = threads;
+  // Lives longer than the executor, which ends here.
+  const std::shared_ptr<const program::Program> shared(std::shared_ptr<void>(), &program);
   // A lane thread of its own, as in a run: thread counts are set per thread.
   std::exception_ptr error;
   std::thread worker([&] {
     try {
-      runtime::Executor executor(program, rank, backend, &solo, stores[rank], how);
-      engine::feed(batch, compiled, rank, executor);
+      runtime::Rank rank(rank_id, backend, &solo, how);
+      engine::initialise(compiled.reference, program, 1, rank);
+      runtime::Executor executor(rank, shared);
+      engine::feed(batch, compiled, rank_id, executor);
       time_passes(cls, keys_of(program, cls), options, executor, samples);
     } catch (...) {
       error = std::current_exception();

@@ -145,13 +145,13 @@ std::vector<std::string> changed_settings(const engine::Run& run,
 void restore(const checkpoint::Checkpoint& from, engine::Session& session) {
   for (const graph::Tensor& tensor : session.graph().tensors) {
     if (tensor.kind == graph::TensorKind::param) {
-      engine::scatter(tensor, session.program(), session.stores(),
+      engine::scatter(tensor, session.program(), session.ranks(),
                       [&](int64_t begin, int64_t count, void* to) {
                         from.weights().load_range(tensor.name, begin, count, tensor.type.dtype, to);
                       });
     }
     if (tensor.kind == graph::TensorKind::state) {
-      engine::scatter(tensor, session.program(), session.stores(),
+      engine::scatter(tensor, session.program(), session.ranks(),
                       [&](int64_t begin, int64_t count, void* to) {
                         from.load_optimizer_range(tensor.name, tensor.type, begin, count, to);
                       });
@@ -165,7 +165,7 @@ std::string save(const std::string& folder, const engine::Session& session,
   for (const graph::Tensor& tensor : session.graph().tensors) {
     const bool param = tensor.kind == graph::TensorKind::param;
     if (!param && tensor.kind != graph::TensorKind::state) continue;
-    held.push_back(engine::gather(tensor, session.program(), session.stores()));
+    held.push_back(engine::gather(tensor, session.program(), session.ranks()));
     auto& list = param ? content.params : content.optimizer;
     list.push_back({tensor.name, tensor.type, held.back().data()});
   }

@@ -27,9 +27,9 @@ namespace {
 constexpr size_t kKeptSteps = 7;       // the median of which is shown
 constexpr int64_t kSettledAfter = 20;  // steps before that warm caches, pages and clocks
 
-trace::Trace to_trace(const engine::Session& session, const std::string& title, int64_t step,
+trace::Trace to_trace(const program::Program& program, const std::string& title, int64_t step,
                       const std::vector<std::vector<runtime::TaskTime>>& times) {
-  trace::TraceBuilder builder(session.program(), title, "run");
+  trace::TraceBuilder builder(program, title, "run");
   int64_t origin = INT64_MAX;
   for (const auto& rank : times) {
     for (const runtime::TaskTime& task_time : rank) {
@@ -39,6 +39,7 @@ trace::Trace to_trace(const engine::Session& session, const std::string& title, 
     }
   }
   for (size_t r = 0; r < times.size(); ++r) {
+    if (times[r].empty()) continue;
     std::vector<int64_t> start, end;
     for (const runtime::TaskTime& task_time : times[r]) {
       start.push_back(task_time.start_ns);
@@ -121,7 +122,7 @@ void RunReport::begin(const std::string& command, const std::string& began_with)
   started_ = fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(std::time(nullptr)));
 }
 
-void RunReport::after_step(engine::Session& session, int64_t step) {
+void RunReport::after_step(const engine::Session& session, int64_t step) {
   if (steps_seen_++ == 0) {
     first_step_ = step;
   }
@@ -131,19 +132,20 @@ void RunReport::after_step(engine::Session& session, int64_t step) {
     kept_.erase(kept_.begin());
   }
   Kept kept{step, {}};
-  for (int32_t r = 0; r < session.run().size(); ++r) {
-    kept.times.push_back(session.run().rank(r).times());
+  kept.times.resize(static_cast<size_t>(session.ranks().world_size()));
+  for (int32_t rank : session.ranks().ids()) {
+    kept.times[static_cast<size_t>(rank)] = session.run().executor(rank).times();
   }
   kept_.push_back(std::move(kept));
 }
 
 /// In the order of the page: what the run was, what its step did, what it left behind.
-void RunReport::finish(engine::Session& session, std::unique_ptr<Evaluator> evaluator,
-                       int64_t steps_done) {
-  measured_.assign(session.program().classes.size(), {});
-  for (int32_t r = 0; r < session.run().size(); ++r) {
-    program::Memory& most = measured_[session.program().class_of(r)];
-    const program::Memory memory = measured_memory(session, evaluator.get(), r);
+void RunReport::finish(engine::Programs& programs, int64_t steps_done) {
+  const program::Program& program = programs.compiled().program;
+  measured_.assign(program.classes.size(), {});
+  for (int32_t rank : programs.ranks().ids()) {
+    program::Memory& most = measured_[program.class_of(rank)];
+    const program::Memory memory = programs.ranks().measured(rank);
     if (memory.total() > most.total()) {
       most = memory;
     }
@@ -152,14 +154,13 @@ void RunReport::finish(engine::Session& session, std::unique_ptr<Evaluator> eval
   diagnose::ReportData report = describe_run(steps_done);
   trace::Trace measured;
   if (!kept_.empty()) {
-    measured = median_step(session, report.title);
-    fill_step(report, session, measured);
+    measured = median_step(program, report.title);
+    fill_step(report, program, measured);
   }
   if (run_.config.output.trace) {
     write_traces(measured);
   }
-  evaluator.reset();
-  diagnose::Sample sample = sample_text(run_, session, dataset_);
+  diagnose::Sample sample = sample_text(run_, programs, dataset_);
   sample.language = language_of(dataset_);
   fmt::print("\nsample ({}):\n{}{}\n\n", sample.how, printable(sample.prompt),
              printable(sample.text));
@@ -170,7 +171,7 @@ void RunReport::finish(engine::Session& session, std::unique_ptr<Evaluator> eval
     diagnose::write_report_html(report, dir + "/report.html");
     fmt::print("report   {}/report.html\n", dir);
   }
-  print_summary(report, session.program());
+  print_summary(report, program);
 }
 
 /// Everything that does not come from a traced step.
@@ -248,7 +249,7 @@ diagnose::ReportData RunReport::describe_run(int64_t steps_done) const {
 }
 
 /// Of the kept steps, the one of median duration.
-trace::Trace RunReport::median_step(const engine::Session& session,
+trace::Trace RunReport::median_step(const program::Program& program,
                                     const std::string& title) const {
   std::vector<const Kept*> by_time;
   for (const Kept& kept : kept_) {
@@ -258,7 +259,7 @@ trace::Trace RunReport::median_step(const engine::Session& session,
     return a->duration_ns() < b->duration_ns();
   });
   const Kept& median = *by_time[by_time.size() / 2];
-  trace::Trace trace = to_trace(session, title, median.step, median.times);
+  trace::Trace trace = to_trace(program, title, median.step, median.times);
   trace.set_property("program_hash", prediction_.certificate.program.hex());
   trace.set_property("reference_hash", prediction_.certificate.reference.hex());
   trace.set_property("mesh_hash", prediction_.certificate.mesh.hex());
@@ -266,9 +267,8 @@ trace::Trace RunReport::median_step(const engine::Session& session,
   return trace;
 }
 
-void RunReport::fill_step(diagnose::ReportData& report, engine::Session& session,
+void RunReport::fill_step(diagnose::ReportData& report, const program::Program& program,
                           const trace::Trace& measured) const {
-  const program::Program& program = session.program();
   diagnose::fill_measured(report, measured);
   // The simulator replays one rank of each class, which stands for dp of them.
   std::vector<int32_t> ranks_of_event;

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "diagnose/report.h"
-#include "engine/session.h"
+#include "engine/programs.h"
 #include "trace/trace.h"
+#include "train/evaluate.h"
 #include "train/preflight.h"
 
 namespace hocket::train {
@@ -23,17 +24,17 @@ class RunReport {
   /// `command` as typed; `began_with` what the run started from at first, empty: not known.
   void begin(const std::string& command, const std::string& began_with);
   /// Keeps the task times of a few settled steps.
-  void after_step(engine::Session& session, int64_t step);
+  void after_step(const engine::Session& session, int64_t step);
   /// Writes trace.json.gz (if a step ran), predicted.json.gz and report.html into output.dir, and
-  /// prints what the run came to. `evaluator` may be null. The memory of both, but for the
-  /// parameters, is given back before the sample is drawn: nothing runs after it.
-  void finish(engine::Session& session, std::unique_ptr<Evaluator> evaluator, int64_t steps_done);
+  /// prints what the run came to. The memory of all programs, but for the parameters, is given back
+  /// before the sample is drawn: nothing runs after it.
+  void finish(engine::Programs& programs, int64_t steps_done);
 
   /// The evaluation at the end.
   void set_final(const HeldOut& held_out) { final_ = held_out; }
 
  private:
-  /// Task times of one step, per rank.
+  /// Task times of one step, per rank; empty of one that is not here.
   struct Kept {
     int64_t step;
     std::vector<std::vector<runtime::TaskTime>> times;
@@ -41,8 +42,8 @@ class RunReport {
   };
 
   diagnose::ReportData describe_run(int64_t steps_done) const;
-  trace::Trace median_step(const engine::Session& session, const std::string& title) const;
-  void fill_step(diagnose::ReportData& report, engine::Session& session,
+  trace::Trace median_step(const program::Program& program, const std::string& title) const;
+  void fill_step(diagnose::ReportData& report, const program::Program& program,
                  const trace::Trace& measured) const;
   void write_traces(const trace::Trace& measured) const;
   std::vector<diagnose::ReportFile> list_files() const;

@@ -108,13 +108,17 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
 
 }  // namespace
 
-engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
+engine::CompileOptions generation_options(const engine::Run& run, int64_t longest_text) {
   engine::CompileOptions how;
   how.purpose = engine::Purpose::generate;
   how.new_tokens = kPrefill;
   how.cache_slots = std::max(longest_text, run.model.max_position);
   how.num_micro_batches = 1;
-  return engine::compile(run, how);
+  return how;
+}
+
+engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
+  return engine::compile(run, generation_options(run, longest_text));
 }
 
 program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
@@ -137,16 +141,17 @@ std::string generate(
   // token.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
-  engine::Stores stores(1);
-  engine::Session session(compile_generation(run, prompt + options.max_new_tokens), backend, stores,
-                          engine::executor_options(run));
+  runtime::LocalRanks ranks(1, std::move(backend), engine::rank_options(run));
+  engine::Programs programs(run, ranks);
+  engine::Session& session =
+      programs.session(generation_options(run, prompt + options.max_new_tokens));
   for (const graph::Tensor& tensor : session.graph().tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
-    engine::scatter(tensor, session.program(), stores, [&](int64_t begin, int64_t count, void* to) {
+    engine::scatter(tensor, session.program(), ranks, [&](int64_t begin, int64_t count, void* to) {
       weights(tensor, begin, count, to);
     });
   }
-  engine::initialise(session.graph(), session.program(), 0, stores);
+  engine::initialise(session.graph(), session.program(), 0, ranks);
 
   std::vector<double> logits;
   int64_t done = 0;
@@ -234,12 +239,12 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
   return bytes + largest + generation_memory(generation, prompt, longest).with_host();
 }
 
-diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
+diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset) {
-  session.end();
-  const graph::Graph& graph = session.graph();
-  for (runtime::PersistentStore& store : session.stores()) {
-    std::erase_if(store.entries(), [&](const auto& entry) {
+  training.end_sessions();
+  const graph::Graph& graph = training.compiled().reference;
+  for (int32_t rank : training.ranks().ids()) {
+    std::erase_if(training.ranks().at(rank).store().entries(), [&](const auto& entry) {
       const graph::TensorId id = graph.find(entry.first);
       return id == graph::kNone || graph.tensor(id).kind != graph::TensorKind::param;
     });
@@ -252,13 +257,13 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
   auto weights = [&](const graph::Tensor& tensor, int64_t begin, int64_t count, void* to) {
     if (gathered != tensor.name) {
       const graph::TensorId id = graph.find(tensor.name);
-      HOCKET_CHECK(id != graph::kNone, "the session has no {}", tensor.name);
+      HOCKET_CHECK(id != graph::kNone, "the training has no {}", tensor.name);
       full = {};
-      full = engine::gather(graph.tensor(id), session.program(), session.stores());
+      full = engine::gather(graph.tensor(id), training.compiled().program, training.ranks());
       gathered = tensor.name;
     }
-    const int64_t size = size_of(tensor.type.dtype);
-    std::memcpy(to, full.data() + begin * size, static_cast<size_t>(count * size));
+    std::memcpy(to, full.data() + tensor.type.bytes_of(begin),
+                static_cast<size_t>(tensor.type.bytes_of(count)));
   };
   std::string text;
   const std::string raw =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation of text: prefill and decode programs with a KV cache, sampling on the host.
+// Generation of text: a program with a KV cache, sampling on the host.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 #include "data/prepare.h"
 #include "diagnose/report.h"
-#include "engine/session.h"
+#include "engine/programs.h"
 #include "program/memory.h"
 
 namespace hocket::train {
@@ -32,6 +32,7 @@ int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, 
 
 /// The program that generates: a step reads up to 64 tokens behind those in the cache. It is the
 /// same for all texts that the model has positions for, and for longer ones by their length.
+engine::CompileOptions generation_options(const engine::Run& run, int64_t longest_text);
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
 /// Memory that it takes for a prompt of `prompt` tokens and a text, with the prompt, of `longest`.
 program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
@@ -49,10 +50,10 @@ std::string generate(const engine::Run& run, const data::Tokenizer& tokenizer,
 /// (of the training data if nothing is held out), as far as whole lines of at most 32 tokens go.
 std::string prompt_from(const data::Dataset& dataset);
 
-/// A sample from the parameters that a session has in memory, after output.sample_prompt or what
-/// prompt_from() finds. What the session holds besides, of buffers and optimizer state, is given
-/// back first: it can run no further step.
-diagnose::Sample sample_text(const engine::Run& run, engine::Session& session,
+/// A sample from the parameters that the ranks of a training have in memory, after
+/// output.sample_prompt or what prompt_from() finds. What the ranks hold besides, of sessions and
+/// optimizer state, is given back first: the training can run no further step.
+diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
                              const data::Dataset& dataset);
 
 /// Most bytes in memory while sample_text draws, of all ranks of `training` together: their

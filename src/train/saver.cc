@@ -28,10 +28,10 @@ bool all_finite(const std::byte* data, int64_t count) {
 }
 
 /// The first tensor in memory that holds a value that is not finite; empty: none.
-std::string not_finite(const engine::Stores& stores) {
-  for (const runtime::PersistentStore& store : stores) {
-    for (const auto& [name, entry] : store.entries()) {
-      const auto* data = static_cast<const std::byte*>(entry.memory.data());
+std::string not_finite(const runtime::LocalRanks& ranks) {
+  for (int32_t rank : ranks.ids()) {
+    for (const auto& [name, entry] : ranks.at(rank).store().entries()) {
+      const std::byte* data = entry.memory->data();
       const int64_t count = entry.type.numel();
       const graph::DType dtype = entry.type.dtype;
       if ((dtype == graph::DType::f32 && !all_finite<float>(data, count)) ||
@@ -48,7 +48,7 @@ std::string not_finite(const engine::Stores& stores) {
 const std::string& Saver::save(int64_t step, const engine::Session& session,
                                const data::Dataset& dataset, const Position& position,
                                const std::vector<std::pair<int64_t, double>>& losses) {
-  if (const std::string name = not_finite(session.stores()); !name.empty()) {
+  if (const std::string name = not_finite(session.ranks()); !name.empty()) {
     fail_run("train",
              "step {} left values in {} that are not finite; it is not saved; {}; try a "
              "lower train.lr",

@@ -119,11 +119,11 @@ void load(Start& start, const engine::Run& run, engine::Session& session) {
     std::fflush(stdout);
     start.from.reset();
   } else if (start.weights) {
-    load_weights(*start.weights, session.compiled(), session.stores());
+    load_weights(*start.weights, session.compiled(), session.ranks());
     start.weights.reset();
   }
   engine::initialise(session.graph(), session.program(),
-                     static_cast<uint64_t>(run.config.train.seed), session.stores());
+                     static_cast<uint64_t>(run.config.train.seed), session.ranks());
 }
 
 }  // namespace hocket::train

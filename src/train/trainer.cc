@@ -26,9 +26,8 @@ namespace hocket::train {
 namespace {
 
 /// One training; go() is its story. It owns, in the order in which they are made: the data, where
-/// the run stands (start_), the loader of its sequences, the compiled program with its prediction,
-/// and a session whose stores hold parameters and optimizer state; the evaluator runs a second
-/// program over the same stores.
+/// the run stands (start_), the loader of its sequences, and the ranks, which hold parameters and
+/// optimizer state, with two programs on them: that of the training, and that of the evaluator.
 class Trainer {
  public:
   Trainer(const engine::Run& run, const TrainOptions& options, StopSignals& stop)
@@ -38,7 +37,8 @@ class Trainer {
         section_(run.config.train),
         dataset_(data_dir(run)),
         metrics_(run.config.output.dir + "/metrics.jsonl"),
-        saver_(run, stop) {}
+        saver_(run, stop),
+        ranks_(engine::local_ranks(run)) {}
   /// Returns the exit code.
   int go();
 
@@ -62,8 +62,9 @@ class Trainer {
   Start start_;
   std::unique_ptr<data::PackedLoader> loader_;
   Prediction prediction_;
-  engine::Stores stores_;
-  std::unique_ptr<engine::Session> session_;
+  runtime::LocalRanks ranks_;
+  engine::Programs programs_{run_, ranks_};
+  engine::Session* session_ = nullptr;
   std::unique_ptr<Evaluator> evaluator_;
   RunReport report_{run_, dataset_, prediction_};
   std::unique_ptr<Progress> progress_;
@@ -104,7 +105,7 @@ int Trainer::go() {
     return exit_code_of(signal);
   }
   evaluate(step, true);
-  report_.finish(*session_, std::move(evaluator_), step);
+  report_.finish(programs_, step);
   return 0;
 }
 
@@ -125,16 +126,13 @@ void Trainer::set_up() {
   loader_ = std::make_unique<data::PackedLoader>(dataset_.train(), section_.seq_len,
                                                  dataset_.tokenizer().eos_id(),
                                                  static_cast<uint64_t>(section_.seed));
-  const std::shared_ptr<kernels::Backend> backend = kernels::cpu_backend();
-  engine::Compiled compiled = options_.program_text.empty()
-                                  ? engine::compile(run_)
-                                  : engine::compile_given(run_, options_.program_text);
-  prediction_ = preflight(run_, compiled, backend, dataset_, start_.describe());
-  stores_.resize(static_cast<size_t>(run_.plan.world()));
-  session_ = std::make_unique<engine::Session>(std::move(compiled), backend, stores_,
-                                               engine::executor_options(run_));
+  if (options_.given) {
+    programs_.replace({}, engine::compile_given(run_, *options_.given));
+  }
+  prediction_ = preflight(run_, programs_, dataset_, start_.describe());
+  session_ = &programs_.session();
   if (dataset_.valid()) {
-    evaluator_ = std::make_unique<Evaluator>(run_, dataset_, backend, stores_);
+    evaluator_ = std::make_unique<Evaluator>(run_, dataset_, programs_);
   }
   if (steps_ == 0) {
     steps_ = decide_steps(section_, prediction_.step_s);
@@ -191,7 +189,7 @@ void Trainer::one_step(int64_t step) {
   trained_s_ += metrics.step_s;
   mean_step_s_ = mean_step_s_ == 0 ? metrics.step_s : 0.9 * mean_step_s_ + 0.1 * metrics.step_s;
 
-  memory_.after_step(*session_, evaluator_.get(), prediction_.memory);
+  memory_.after_step(*session_, prediction_.memory);
   complete(metrics);
   saver_.storing([&] { metrics_.append(to_line(metrics)); });
   report_.after_step(*session_, step);

@@ -2,6 +2,7 @@
 // The training loop: host code that starts a program once per step, evaluates, saves and reports.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "engine/config.h"
@@ -9,8 +10,8 @@
 namespace hocket::train {
 
 struct TrainOptions {
-  /// A program's text in place of lowering (`hocket train prog.txt`).
-  std::string program_text;
+  /// A program in place of lowering (`hocket train prog.txt`).
+  std::optional<program::Program> given;
   std::string command;  ///< as typed, for the report
 };
 

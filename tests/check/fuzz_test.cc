@@ -57,6 +57,10 @@ class Integers {
       add(axis.size);
     }
   }
+  void add(program::Begin& begin) {
+    add(begin.begin);
+    add(begin.by);
+  }
   template <class Item>
   void add(std::vector<Item>& list) {
     for (Item& item : list) {

@@ -32,7 +32,8 @@ struct Setting {
       piece.cut[placement.dim()] = pieces.cuts.split({kAxis});
     }
     if (placement.is_partial()) {
-      piece.addends = {{pieces.intern_space({key, 'k', -1, kNone}), pieces.cuts.split({kAxis})}};
+      piece.addends = {
+          {pieces.intern_space({.key = key, .letter = 'k'}), pieces.cuts.split({kAxis})}};
     }
     return pieces.intern(piece);
   }
@@ -79,13 +80,23 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           pieces.push_back(s.piece(placed[i], in[i].dims.size(), key));
           logical.push_back(s.types.intern(in[i]));
         }
-        const Taken result = s.pieces.take(key, letters, pieces, logical, s.types);
+        // Blocks of a letter that is cut begin one after the other.
+        const auto begins = [&](char letter, const graph::Coords& at) {
+          for (size_t i = 0; i < inputs; ++i) {
+            const size_t dim = letters.in[i].find(letter);
+            if (dim == std::string::npos) continue;
+            const bool cut = placed[i] == Placement::split(static_cast<int>(dim));
+            return cut ? at[kAxis] * in[i].dims[dim] / 2 : int64_t{0};
+          }
+          return int64_t{0};
+        };
+        const Taken result = s.pieces.take(key, letters, pieces, logical, s.types, begins);
         std::vector<Placement> want(out.size());
-        const bool legal = ops::propagate(*op, in, out, placed, want) &&
-                           ops::cut_run(*op, sample.attrs, in, out, placed).empty();
-        // A cut that does not divide is no piece: runs of half a sequence are judged by size.
-        if (result.fault == Taken::Fault::runs) continue;
+        const bool legal = ops::propagate(*op, in, out, placed, want);
         const bool takes = result.fault == Taken::Fault::none;
+        // No layout splits letters that go by position, or whose parts are not added up.
+        const bool unsplit = *op->layout.positional || !op->layout.contractions.empty();
+        if (takes && !legal && unsplit) continue;
         if (takes && !legal) {
           // Two inputs cut along different letters, or partial: each rank has its part of the
           // result, which is a piece, but all ranks together do not have all of it.
@@ -106,18 +117,55 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
   EXPECT_GT(refused, 1000);
 }
 
+/// Where a part of a symbol begins no task can say; without positions the op takes it.
+TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
+  for (const char* name : {"attention", "add"}) {
+    const ops::Op& op = ops::find(name);
+    const bool positional = *op.layout.positional != 0;
+    Setting s;
+    const graph::Dim tokens = graph::Dim::of(0, 48, 1, 12);
+    const TensorType rows{graph::DType::f64, {tokens, 2, 4}};
+    std::vector<TensorType> in{rows, rows};
+    graph::Attrs attrs;
+    if (positional) {
+      attrs = {{"scale", 1.0}};
+      in.push_back(rows);
+      in.push_back({graph::DType::i32, {tokens}});
+    }
+    const int32_t key = s.keys.intern(op.name, attrs);
+    const ops::Letters letters = ops::letters(op, in, op.infer(attrs, in));
+    const auto take = [&](Placement placement) {
+      std::vector<PieceId> pieces;
+      std::vector<TypeId> logical;
+      for (const TensorType& type : in) {
+        pieces.push_back(s.piece(placement, type.dims.size(), key));
+        logical.push_back(s.types.intern(type));
+      }
+      // As of the least value.
+      const auto begins = [&](char, const graph::Coords& at) {
+        return placement.is_split() ? int64_t{6} * at[kAxis] : int64_t{0};
+      };
+      return s.pieces.take(key, letters, pieces, logical, s.types, begins).fault;
+    };
+    EXPECT_EQ(take(Placement::replicate()), Taken::Fault::none) << name;
+    EXPECT_EQ(take(Placement::split(0)), positional ? Taken::Fault::begin : Taken::Fault::none)
+        << name;
+  }
+}
+
 class Movements : public ::testing::Test {
  protected:
   Moved moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {
     const comm::Op& record = comm::op(comm::find(op));
     const comm::Movement movement = comm::movement(record, attrs);
-    return s_.pieces.move(piece, over, movement.move, movement.part_dim, movement.slot_dim);
+    return s_.pieces.move(piece, over, movement);
   }
   PieceId cut(CutId first, CutId second = 0) { return s_.pieces.intern({2, {first, second}, {}}); }
+  SpaceId space(char letter) { return s_.pieces.intern_space({.key = 0, .letter = letter}); }
   PieceId partial(char letter, CutId set, char other = 0, CutId other_set = 0) {
-    Piece piece{2, {}, {{s_.pieces.intern_space({0, letter, -1, kNone}), set}}};
+    Piece piece{2, {}, {{space(letter), set}}};
     if (other) {
-      piece.addends.push_back({s_.pieces.intern_space({0, other, -1, kNone}), other_set});
+      piece.addends.push_back({space(other), other_set});
     }
     return s_.pieces.intern(piece);
   }
@@ -178,11 +226,14 @@ TEST_F(Movements, ScatterAndExchangeGiveBlocks) {
 TEST_F(Movements, PartsOfOneReductionUnite) {
   const CutId mine = cuts().split({2});
   const CutId next = cuts().moved(mine, 2, 1);
-  const PieceId two = s_.pieces.unite(partial('t', mine), partial('t', next));
+  const PieceId two = s_.pieces.unite(partial('t', mine), partial('t', next), graph::Monoid::sum);
   ASSERT_NE(two, PieceId(kNone));
-  EXPECT_EQ(s_.pieces.unite(two, partial('t', cuts().moved(mine, 2, 2))), cut(0));
-  EXPECT_EQ(s_.pieces.unite(two, partial('t', next)), PieceId(kNone)) << "added twice";
-  EXPECT_EQ(s_.pieces.unite(partial('t', mine), partial('k', next)), PieceId(kNone));
+  EXPECT_EQ(s_.pieces.unite(two, partial('t', cuts().moved(mine, 2, 2)), graph::Monoid::sum),
+            cut(0));
+  EXPECT_EQ(s_.pieces.unite(two, partial('t', next), graph::Monoid::sum), PieceId(kNone))
+      << "added twice";
+  EXPECT_EQ(s_.pieces.unite(partial('t', mine), partial('k', next), graph::Monoid::sum),
+            PieceId(kNone));
   EXPECT_EQ(s_.pieces.from_peer(partial('t', mine), 2, 1), partial('t', next));
 }
 

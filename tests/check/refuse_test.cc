@@ -170,7 +170,7 @@ TEST(Refuse, SequencesCutBetweenRanks) {
     kind.flops = cost.flops;
   }
   const Verdict v = check(p, whole.graph);
-  expect_refused(v, "sequence-cut", {"attention L0", "edp", "its 4 are no multiple of seq=8"});
+  expect_refused(v, "sequence-cut", {"attention L0", "edp", "t in [4, 8) needs s in [0, 8)"});
   EXPECT_EQ(v.problems[0].task.task, find(p, 0, "attention")) << to_text(v);
   EXPECT_EQ(v.num_problems, 1) << to_text(v);
 }

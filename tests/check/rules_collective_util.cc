@@ -99,6 +99,13 @@ std::vector<Row> reduction_rows() {
          e.append(e.make_collective("reduce_scatter", {{"dim", int64_t{0}}}, {e.axis("edp")},
                                     {e.named("model.norm.weight")}, {to}));
        }},
+      {"reduce-monoid", "the greatest of what is to be added up", two_ranks,
+       [](Edit& e) {
+         const TaskId at = e.find("embedding_dw", -1);
+         const BufferId to = e.add_like(e.at(at).out[0]);
+         e.insert(at + 1, e.make_collective("all_reduce", {{"monoid", std::string("max")}},
+                                            {e.axis("edp")}, {e.at(at).out[0]}, {to}));
+       }},
       {"reduce-overlap", "a sum of parts that have addends in common", four_ranks,
        [](Edit& e) {
          // Every rank adds the part of its neighbour to its own, and all are added up.

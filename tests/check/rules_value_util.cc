@@ -87,8 +87,8 @@ std::vector<Row> term_rows() {
        [](Edit& e) { e.erase(e.find("adamw", 2)); }},
       {"final-value", "a loss without one of its micro-batches", one_rank,
        [](Edit& e) { e.task("linear_cross_entropy", 1).accumulate.flip(0); }},
-      {"final-layout", "a whole loss where the host expects parts", two_ranks,
-       [](Edit& e) { e.buffer(e.named("loss")).layout[e.axis("edp")] = Placement::partial(); }},
+      {"final-layout", "a loss of which every rank keeps a part", two_ranks,
+       [](Edit& e) { e.erase(e.find("all_reduce", -1)); }},
   };
 }
 
@@ -144,7 +144,7 @@ std::vector<Row> layout_rows() {
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {whole}, {parts}));
          e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {copy}, {copy}, 1), 1);
        }},
-      {"sequence-cut", "a sequence that lies on two ranks", two_ranks,
+      {"layout-legal", "attention to a part of the keys, read as if it were all", two_ranks,
        [](Edit& e) {
          // The same tokens as one long sequence, in the graph and in the program.
          for (graph::Node& n : e.graph.nodes) {
@@ -162,6 +162,15 @@ std::vector<Row> layout_rows() {
          }
          e.replan();
        }},
+      {"begin-fits", "attention that does not know where its tokens begin", two_ranks,
+       [](Edit& e) { e.task("attention").begins.clear(); }},
+      {"merge-parts", "attention merged with itself", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("attention");
+         const BufferId o = e.at(at).out[0], lse = e.at(at).out[1];
+         const BufferId to = e.add_like(o), to_lse = e.add_like(lse);
+         e.insert(at + 1, e.make("softmax_merge", {}, {o, lse, o, lse}, {to, to_lse}));
+       }},
       {"unfinished-sum", "the square of parts of two sums", two_ranks,
        [](Edit& e) {
          // Gradients of the embedding and of the head, each its own sum over tokens.
@@ -176,11 +185,123 @@ std::vector<Row> layout_rows() {
   };
 }
 
+/// A view of rows [begin, begin + rows) of a buffer.
+program::Buffer rows_of(const Edit& e, BufferId base, int64_t begin, int64_t rows) {
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.type = e.program.classes[0].buffers[base].type;
+  view.type.dims[0] = rows;
+  view.base = base;
+  view.dim = 0;
+  view.begin = begin;
+  return view;
+}
+BufferId add_view(Edit& e, const program::Buffer& view) {
+  e.cls().buffers.push_back(view);
+  return e.cls().buffers.size() - 1;
+}
+
+std::vector<Row> view_rows() {
+  // Of the embedding, [32, 16].
+  const auto weight = [](Edit& e) { return e.named("model.embed_tokens.weight"); };
+  return {
+      {"table-fits", "a table that lacks a coordinate", two_ranks,
+       [](Edit& e) {
+         e.program.tables.push_back({{e.axis("edp")}, {0}});
+       }},
+      {"ids-in-range", "a view of no buffer", one_rank,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 0, 8);
+         view.base = 4000;
+         add_view(e, view);
+       },
+       "", "", true},
+      {"view-base", "a view with a name of its own", one_rank,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 0, 8);
+         view.name = "rows";
+         add_view(e, view);
+       }},
+      {"view-base", "a view of a view", one_rank,
+       [=](Edit& e) {
+         const BufferId view = add_view(e, rows_of(e, weight(e), 0, 8));
+         add_view(e, rows_of(e, view, 0, 4));
+       },
+       "", "", true},
+      {"view-base", "views of one buffer along two dims", one_rank,
+       [=](Edit& e) {
+         add_view(e, rows_of(e, weight(e), 0, 8));
+         program::Buffer columns = rows_of(e, weight(e), 0, 32);
+         columns.dim = 1;
+         columns.type.dims[1] = 8;
+         add_view(e, columns);
+       },
+       "", "", true},
+      {"view-base", "a view in another memory than its base", one_rank,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 0, 8);
+         view.space = program::Space::host;
+         add_view(e, view);
+       }},
+      {"view-region", "a view whose begin depends on a symbol", one_rank,
+       [=](Edit& e) {
+         const graph::Dim n = e.graph.symbol({"n", 16, 8, 1});
+         e.program.symbols = e.graph.symbols;
+         const BufferId base = e.add_like(weight(e));
+         e.buffer(base).type.dims[1] = n;
+         add_view(e, rows_of(e, base, 8, 8));
+       }},
+      {"view-region", "a view that begins inside a block", one_rank,
+       [=](Edit& e) {
+         const BufferId base = e.add_like(weight(e));
+         e.buffer(base).type = graph::parse_tensor_type("i8/f32:16[64]");
+         program::Buffer view = rows_of(e, base, 8, 32);
+         add_view(e, view);
+       }},
+      {"view-region", "rows beyond the last", two_ranks,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 16, 8);
+         view.by = e.program.intern(program::Table{{e.axis("edp")}, {0, 16}});
+         add_view(e, view);
+       }},
+      {"view-gaps", "a sum of columns", one_rank,
+       [=](Edit& e) {
+         program::Buffer columns = rows_of(e, weight(e), 0, 32);
+         columns.dim = 1;
+         columns.type.dims[1] = 8;
+         const BufferId view = add_view(e, columns);
+         const BufferId copy = e.add_like(view);
+         e.append(e.make("copy", {}, {view}, {copy}));
+         e.append(e.make("add", {}, {view, view}, {copy}));
+       }},
+      {"view-tiled", "a read of rows of which half were written", one_rank,
+       [=](Edit& e) {
+         const BufferId base = e.add_like(weight(e));
+         const BufferId half = add_view(e, rows_of(e, base, 0, 16));
+         const BufferId from = add_view(e, rows_of(e, weight(e), 0, 16));
+         const BufferId to = e.add_like(weight(e));
+         e.append(e.make("copy", {}, {from}, {half}));
+         e.append(e.make("copy", {}, {base}, {to}));
+       }},
+      {"view-tiled", "rows of two values", one_rank,
+       [=](Edit& e) {
+         const BufferId base = e.add_like(weight(e));
+         const BufferId to = e.add_like(weight(e));
+         for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+           const int64_t begin = name[0] == 'm' ? 0 : 16;
+           const BufferId from = add_view(e, rows_of(e, e.named(name), begin, 16));
+           e.append(e.make("copy", {}, {from}, {add_view(e, rows_of(e, base, begin, 16))}));
+         }
+         e.append(e.make("copy", {}, {base}, {to}));
+       }},
+  };
+}
+
 }  // namespace
 
 std::vector<Row> value_rows() {
   std::vector<Row> list;
-  for (const auto& part : {named_rows(), term_rows(), layout_rows()}) {
+  for (const auto& part : {named_rows(), term_rows(), layout_rows(), view_rows()}) {
     list.insert(list.end(), part.begin(), part.end());
   }
   return list;

@@ -55,7 +55,7 @@ Bytes part_of(Dense& d, Placement p, int64_t n, int64_t i) {
   return b;
 }
 
-Dense random_dense(const TensorType& part, Placement p, int64_t n, Rng& rng) {
+Dense random_dense(const TensorType& part, Placement p, int64_t n, graph::Monoid monoid, Rng& rng) {
   Dense d;
   d.type = whole_type(part, p, n);
   if (p.is_partial()) {
@@ -66,7 +66,7 @@ Dense random_dense(const TensorType& part, Placement p, int64_t n, Rng& rng) {
     for (const Bytes& b : d.parts) {
       addends.push_back(&b);
     }
-    d.whole = sum(addends, d.type.dtype);
+    d.whole = sum(addends, d.type.dtype, monoid);
     return d;
   }
   d.whole = random_tensor(d.type, rng);
@@ -161,7 +161,7 @@ Bytes random_tensor(const TensorType& type, Rng& rng) {
   return b;
 }
 
-Bytes sum(const std::vector<const Bytes*>& parts, DType dtype) {
+Bytes sum(const std::vector<const Bytes*>& parts, DType dtype, graph::Monoid monoid) {
   Bytes total = *parts[0];
   with(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -170,7 +170,11 @@ Bytes sum(const std::vector<const Bytes*>& parts, DType dtype) {
       for (size_t i = 0; i < parts.size(); ++i) {
         T x;
         std::memcpy(&x, parts[i]->data() + at, sizeof(T));
-        s = i == 0 ? x : static_cast<T>(s + x);
+        if (i == 0) {
+          s = x;
+        } else {
+          s = monoid == graph::Monoid::max ? std::max(s, x) : static_cast<T>(s + x);
+        }
       }
       std::memcpy(total.data() + at, &s, sizeof(T));
     }
@@ -229,7 +233,7 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
   }
   const size_t moved = op.list ? c.in_types.size() : 1;
   for (size_t k = 0; k < moved; ++k) {
-    Dense d = random_dense(c.in_types[k], from, n, rng);
+    Dense d = random_dense(c.in_types[k], from, n, movement(op, c.attrs).monoid, rng);
     Bytes all;
     for (const Bytes& part : d.parts) {
       all.insert(all.end(), part.begin(), part.end());

@@ -18,7 +18,8 @@ using Bytes = std::vector<std::byte>;
 
 Bytes random_tensor(const TensorType& type, Rng& rng);
 /// Sum in the order of the parts, element by element.
-Bytes sum(const std::vector<const Bytes*>& parts, graph::DType dtype);
+Bytes sum(const std::vector<const Bytes*>& parts, graph::DType dtype,
+          graph::Monoid monoid = graph::Monoid::sum);
 /// Copies `piece` (number i of n along dim) from or to the whole.
 void slice(const TensorType& piece_type, int64_t dim, int64_t n, int64_t i, Bytes& whole,
            Bytes& piece, bool take);

@@ -38,25 +38,24 @@ train: {global_batch: 8, seq_len: 3}
 /// Ranks that hold inputs and run nothing.
 struct Ranks {
   explicit Ranks(const Run& run, Purpose purpose = Purpose::train)
-      : stores(static_cast<size_t>(run.plan.world())) {
+      : local(static_cast<int32_t>(run.plan.world()), std::make_shared<NoKernels>(), {}) {
     CompileOptions how;
     how.purpose = purpose;
-    session = std::make_unique<Session>(compile(run, how), std::make_shared<NoKernels>(), stores,
-                                        runtime::ExecutorOptions());
+    session = std::make_unique<Session>(compile(run, how), local);
   }
   std::vector<int32_t> ints(int32_t rank, const char* name, int32_t micro_batch) {
-    const runtime::Executor& executor = session->run().rank(rank);
+    const runtime::Executor& executor = session->run().executor(rank);
     const int64_t n = executor.buffer(name, micro_batch).type.numel();
-    const auto* data = static_cast<const int32_t*>(executor.input(name, micro_batch));
+    const auto* data = static_cast<const int32_t*>(executor.output(name, micro_batch));
     return {data, data + n};
   }
   std::vector<double> doubles(int32_t rank, const char* name) {
-    const runtime::Executor& executor = session->run().rank(rank);
+    const runtime::Executor& executor = session->run().executor(rank);
     const int64_t n = executor.buffer(name).type.numel();
-    const auto* data = static_cast<const double*>(executor.input(name));
+    const auto* data = static_cast<const double*>(executor.output(name));
     return {data, data + n};
   }
-  Stores stores;
+  runtime::LocalRanks local;
   std::unique_ptr<Session> session;
 };
 
@@ -84,7 +83,7 @@ TEST(Batch, StagesAndDataParallelRanksGetTheirRows) {
   EXPECT_EQ(ranks.ints(3, "targets", 1), (std::vector<int32_t>{118, 119, 120, 121, 122, 123}));
   EXPECT_EQ(ranks.ints(1, "positions", 1), (std::vector<int32_t>{218, 219, 220, 221, 222, 223}));
   EXPECT_EQ(ranks.ints(3, "positions", 0), (std::vector<int32_t>{206, 207, 208, 209, 210, 211}));
-  EXPECT_FALSE(ranks.session->run().rank(0).has("targets", 0));
+  EXPECT_FALSE(ranks.session->run().executor(0).has("targets", 0));
   EXPECT_EQ(ranks.doubles(2, "loss_scale"), (std::vector<double>{0.25}));
   for (int32_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(ranks.doubles(rank, "hyper"), (std::vector<double>{0.5, 0.75, 0.875})) << rank;
@@ -96,8 +95,8 @@ TEST(Batch, AProgramTakesWhatItReads) {
   Ranks ranks(dense_run({"plan.micro_batch=8"}), Purpose::logits);
   ranks.session->feed(counted(ranks, 3));
   EXPECT_EQ(ranks.ints(0, "tokens", 0).size(), 24u);
-  EXPECT_FALSE(ranks.session->run().rank(0).has("targets", 0));
-  EXPECT_FALSE(ranks.session->run().rank(0).has("hyper"));
+  EXPECT_FALSE(ranks.session->run().executor(0).has("targets", 0));
+  EXPECT_FALSE(ranks.session->run().executor(0).has("hyper"));
 }
 
 TEST(Batch, OfAnotherSizeIsRefused) {

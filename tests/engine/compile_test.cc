@@ -12,7 +12,7 @@ namespace {
 
 std::string refusal(const Run& run, const std::string& text) {
   try {
-    compile_given(run, text);
+    compile_given(run, program::parse_program(text));
   } catch (const Error& e) {
     EXPECT_EQ(e.exit_code(), 2);
     return e.what();

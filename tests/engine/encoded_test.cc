@@ -53,22 +53,22 @@ TEST_P(Encoded, AreSplitMovedAndStoredAsTheyAre) {
   const program::Memory memory = program::memory_of(program).at(0);
   EXPECT_EQ(memory.persistent, program::whole_pages(type.bytes() / 2));
 
-  Stores stores(2);
+  runtime::LocalRanks ranks(2, kernels::cpu_backend(), {});
   const graph::Tensor& weights = graph.tensor(graph.find("weights"));
   std::vector<std::byte> whole(static_cast<size_t>(type.bytes()));
   Rng rng(7);
   for (std::byte& byte : whole) {
     byte = static_cast<std::byte>(rng.below(256));
   }
-  scatter(weights, program, stores, [&](int64_t begin, int64_t count, void* to) {
+  scatter(weights, program, ranks, [&](int64_t begin, int64_t count, void* to) {
     std::memcpy(to, whole.data() + type.bytes_of(begin), static_cast<size_t>(type.bytes_of(count)));
   });
-  EXPECT_EQ(gather(weights, program, stores), whole);
-  runtime::LocalRun run(program, kernels::cpu_backend(), stores, {});
+  EXPECT_EQ(gather(weights, program, ranks), whole);
+  runtime::LocalRun run(std::make_shared<const program::Program>(program), ranks);
   run.step();
   for (int rank : {0, 1}) {
     const auto half = static_cast<std::ptrdiff_t>(whole.size() / 2);
-    EXPECT_EQ(std::memcmp(run.rank(rank).output("copied", 0), whole.data() + rank * half,
+    EXPECT_EQ(std::memcmp(run.executor(rank).output("copied", 0), whole.data() + rank * half,
                           static_cast<size_t>(half)),
               0);
   }

@@ -38,7 +38,7 @@ graph::Graph model(int64_t divisor) {
                          const std::string& name, int32_t layer = 0) {
     return ops::apply(graph, op, std::move(attrs), std::move(in), name, layer);
   };
-  const TensorId x = apply("embedding", {}, {ids, table}, "x", -1)[0];
+  const TensorId x = apply("embedding", {{"vocab", V}}, {ids, table}, "x", -1)[0];
   const TensorId gate = graph.param("gate", {DType::f64, {E, D}}, 0, init);
   const TensorId scores = apply("linear", {}, {x, gate}, "scores")[0];
   const auto route = apply("router", {{"top_k", K}, {"norm", int64_t{1}}}, {scores}, "route");
@@ -86,12 +86,16 @@ std::vector<double> logits(Session& session, int64_t tokens) {
   return all;
 }
 
-std::unique_ptr<Session> session_of(Compiled compiled, Stores& stores) {
-  auto session = std::make_unique<Session>(std::move(compiled), kernels::cpu_backend(), stores,
-                                           runtime::ExecutorOptions{});
-  initialise(session->graph(), session->program(), 5, stores);
-  return session;
-}
+/// A program on ranks of its own.
+struct Running {
+  explicit Running(Compiled compiled)
+      : ranks(compiled.program.mesh.size(), kernels::cpu_backend(), {}),
+        session(std::move(compiled), ranks) {
+    initialise(session.graph(), session.program(), 5, ranks);
+  }
+  runtime::LocalRanks ranks;
+  Session session;
+};
 
 /// Relative L2.
 double distance(const std::vector<double>& got, const std::vector<double>& want) {
@@ -107,8 +111,7 @@ double distance(const std::vector<double>& got, const std::vector<double>& want)
 /// Faults are refused, or harmless: what is accepted gives the same at every value.
 TEST(SymbolicTokens, FaultsAreRefusedOrHarmless) {
   const graph::Graph graph = model(kDivisor);
-  Stores one_store(1);
-  const auto one = session_of(compiled(graph, 1, 1), one_store);
+  Running one(compiled(graph, 1, 1));
   const std::vector<Compiled> good{compiled(graph, 2, 2), compiled(graph, 4, 2),
                                    compiled(graph, 2, 2, 2)};
   check::Checker checker(graph, 2);
@@ -124,10 +127,9 @@ TEST(SymbolicTokens, FaultsAreRefusedOrHarmless) {
       continue;
     }
     ++accepted;
-    Stores stores(static_cast<size_t>(mutant.program.mesh.size()));
-    const auto session = session_of(std::move(mutant), stores);
+    Running running(std::move(mutant));
     for (int64_t tokens : {kDivisor, 3 * kDivisor, kBound}) {
-      EXPECT_LE(distance(logits(*session, tokens), logits(*one, tokens)), 1e-10);
+      EXPECT_LE(distance(logits(running.session, tokens), logits(one.session, tokens)), 1e-10);
     }
   }
   EXPECT_GT(refused, 200);
@@ -137,8 +139,7 @@ TEST(SymbolicTokens, FaultsAreRefusedOrHarmless) {
 
 TEST(SymbolicTokens, EveryPlanEqualsOneRankAtEveryValue) {
   const graph::Graph graph = model(kDivisor);
-  Stores one_store(1);
-  const auto one = session_of(compiled(graph, 1, 1), one_store);
+  Running one(compiled(graph, 1, 1));
   struct Case {
     int64_t dp, ep, pp;
   };
@@ -150,10 +151,9 @@ TEST(SymbolicTokens, EveryPlanEqualsOneRankAtEveryValue) {
     ASSERT_TRUE(verdict.ok()) << to_text(verdict);
     ASSERT_FALSE(verdict.proved.empty());
     EXPECT_TRUE(program::parse_program(program::print(made.program)) == made.program);
-    Stores stores(static_cast<size_t>(made.program.mesh.size()));
-    const auto session = session_of(std::move(made), stores);
+    Running running(std::move(made));
     for (int64_t tokens = kDivisor; tokens <= kBound; tokens += kDivisor) {
-      EXPECT_LE(distance(logits(*session, tokens), logits(*one, tokens)), 1e-12)
+      EXPECT_LE(distance(logits(running.session, tokens), logits(one.session, tokens)), 1e-12)
           << tokens << " tokens";
     }
   }

@@ -108,6 +108,145 @@ TEST(AttentionKernels, MatchNaiveSoftmaxForwardAndBackward) {
   }
 }
 
+/// Rows [begin, end) of dim 0.
+Values rows(const Values& x, int64_t begin, int64_t end) {
+  Values part = x;
+  const int64_t row = x.type.dims[0] == 0 ? 0 : static_cast<int64_t>(x.v.size()) / x.type.dims[0];
+  part.type.dims[0] = end - begin;
+  part.v.assign(x.v.begin() + begin * row, x.v.begin() + end * row);
+  return part;
+}
+
+Values as_input(Values x) {
+  x.type.dtype = DType::f64;
+  return x;
+}
+
+struct Pieces {
+  int64_t n, seq, longest;
+  std::vector<int64_t> queries, keys;  ///< where the pieces begin; the last ends at n
+};
+
+TEST(AttentionKernels, PiecesOfQueriesAndKeysGiveTheWhole) {
+  // Every piece of the queries against every piece of the keys; parts of the keys are merged, parts
+  // of gradients added. Pieces begin inside of documents and blocks, some see none of the keys.
+  Random random(9);
+  for (const Pieces& c : {Pieces{300, 0, 300, {0, 150, 300}, {0, 100, 230, 300}},
+                          Pieces{700, 350, 600, {0, 175, 350, 525, 700}, {0, 175, 350, 525, 700}},
+                          Pieces{260, 130, 40, {0, 7, 7, 201, 260}, {0, 129, 129, 131, 260}},
+                          Pieces{449, 0, 449, {0, 1, 448, 449}, {0, 1, 448, 449}}}) {
+    const int64_t h = 2, g = 1, d = 20;
+    Values q = random.normals({c.n, h, d}), k = random.normals({c.n, g, d}),
+           v = random.normals({c.n, g, d}), dy = random.normals({c.n, h, d});
+    Values pos = random.positions(c.n, c.longest), documents = pos;
+    for (int64_t t = c.seq; c.seq > 0 && t < c.n; t += c.seq) {
+      // Positions go on where a sequence ends, documents do not.
+      for (int64_t i = t; i < c.n && (i == t || pos[i] != 0); ++i) {
+        documents[i] = static_cast<double>(i - t);
+      }
+    }
+    const Naive want = naive(q, k, v, documents, dy, 0.2);
+    Attrs attrs{{"scale", 0.2}};
+    if (c.seq > 0) {
+      attrs.set("seq", c.seq);
+    }
+    for_both([&](DType dtype, double tolerance) {
+      std::vector<double> o, lse, dq, dk(k.v.size()), dv(v.v.size());
+      for (size_t i = 0; i + 1 < c.queries.size(); ++i) {
+        const int64_t t = c.queries[i], t_end = c.queries[i + 1];
+        const auto of_queries = [&](const Values& x) { return rows(x, t, t_end); };
+        const auto per_key = [&](const auto& visit) {
+          for (size_t j = 0; j + 1 < c.keys.size(); ++j) {
+            const int64_t s = c.keys[j], s_end = c.keys[j + 1];
+            visit(s, rows(k, s, s_end), rows(v, s, s_end),
+                  std::vector<kernels::Begin>{{'t', t}, {'s', s}});
+          }
+        };
+        std::vector<Values> sum{zeros({t_end - t, h, d}), zeros({t_end - t, h})};
+        const std::vector<Values> types = sum;
+        std::fill(sum[1].v.begin(), sum[1].v.end(), -INFINITY);
+        per_key([&](int64_t, const Values& kp, const Values& vp, auto begins) {
+          const auto part = run({.op = "attention",
+                                 .attrs = attrs,
+                                 .in = {of_queries(q), kp, vp, of_queries(pos)},
+                                 .out = types,
+                                 .begins = begins},
+                                dtype);
+          sum = run({"softmax_merge",
+                     {},
+                     {as_input(sum[0]), as_input(sum[1]), as_input(part[0]), as_input(part[1])},
+                     types},
+                    dtype);
+        });
+        o.insert(o.end(), sum[0].v.begin(), sum[0].v.end());
+        lse.insert(lse.end(), sum[1].v.begin(), sum[1].v.end());
+        std::vector<double> dq_part(sum[0].v.size());
+        per_key([&](int64_t s, const Values& kp, const Values& vp, auto begins) {
+          const auto part = run({.op = "attention_bwd",
+                                 .attrs = attrs,
+                                 .in = {of_queries(dy), of_queries(q), kp, vp, as_input(sum[0]),
+                                        as_input(sum[1]), of_queries(pos)},
+                                 .out = {of_queries(q), kp, vp},
+                                 .begins = begins},
+                                dtype);
+          for (size_t e = 0; e < dq_part.size(); ++e) {
+            dq_part[e] += part[0].v[e];
+          }
+          for (size_t e = 0; e < kp.v.size(); ++e) {
+            dk[static_cast<size_t>(s * g * d) + e] += part[1].v[e];
+            dv[static_cast<size_t>(s * g * d) + e] += part[2].v[e];
+          }
+        });
+        dq.insert(dq.end(), dq_part.begin(), dq_part.end());
+      }
+      SCOPED_TRACE(testing::Message() << c.n << " tokens, sequences of " << c.seq);
+      Values got = as_input(zeros({c.n, h, d}));
+      const auto expect = [&](const std::vector<double>& sum, const std::vector<double>& whole,
+                              double within, const char* what) {
+        got.v = sum;
+        expect_close(got, whole, within, what);
+      };
+      expect(o, want.o, tolerance, "o");
+      expect(lse, want.lse, tolerance, "lse");
+      expect(dq, want.dq, 4 * tolerance, "dq");
+      expect(dk, want.dk, 4 * tolerance, "dk");
+      expect(dv, want.dv, 4 * tolerance, "dv");
+    });
+  }
+}
+
+TEST(AttentionKernels, APartWithoutKeysChangesNothing) {
+  Random random(10);
+  const Values o = random.normals({5, 2, 3}), lse = random.normals({5, 2}, 50);
+  Values none = zeros({5, 2, 3}), low = zeros({5, 2});
+  std::fill(low.v.begin(), low.v.end(), -INFINITY);
+  for_both([&](DType dtype, double) {
+    const auto rounded = run({"copy", {}, {o}, {o}}, dtype)[0].v;
+    const auto rounded_lse = run({"copy", {}, {lse}, {lse}}, dtype)[0].v;
+    for (const auto& in : {std::vector{o, lse, none, low}, std::vector{none, low, o, lse}}) {
+      const auto merged = run({"softmax_merge", {}, in, {o, lse}}, dtype);
+      EXPECT_EQ(merged[0].v, rounded);
+      EXPECT_EQ(merged[1].v, rounded_lse);
+    }
+    const auto nothing = run({"softmax_merge", {}, {none, low, none, low}, {o, lse}}, dtype);
+    EXPECT_EQ(nothing[0].v, none.v);
+    EXPECT_EQ(nothing[1].v, low.v);
+  });
+}
+
+TEST(AttentionKernels, RefusePositionsThatDoNotCount) {
+  const Values x = zeros({4, 1, 2}), lse = zeros({4, 1});
+  const auto with = [&](std::vector<double> positions) {
+    return run({"attention", {{"scale", 1.0}}, {x, x, x, integers(std::move(positions))}, {x, lse}},
+               DType::f32);
+  };
+  EXPECT_NO_THROW(with({0, 1, 0, 1}));
+  EXPECT_NO_THROW(with({7, 8, 9, 10}));  // the begin of its document is not here
+  EXPECT_THROW(with({0, 1, 1, 2}), std::runtime_error);
+  EXPECT_THROW(with({0, 1, 3, 4}), std::runtime_error);
+  EXPECT_THROW(with({-1, 0, 1, 2}), std::runtime_error);
+}
+
 TEST(AttentionKernels, DocumentsNeverSeeEachOther) {
   Random random(6);
   Values q = random.normals({30, 2, 8}), k = random.normals({30, 1, 8}),
@@ -157,13 +296,6 @@ TEST(AttentionKernels, CachedMatchesTheWholeSequence) {
   const Naive want = naive(q, k, v, pos, q, 0.4);
   for_both([&](DType dtype, double tolerance) {
     Values kc = random.normals({slots, g, d}), vc = random.normals({slots, g, d});
-    auto rows = [](const Values& x, int64_t from, int64_t to) {
-      Values part = x;
-      const int64_t row = static_cast<int64_t>(x.v.size()) / x.type.dims[0];
-      part.type.dims[0] = to - from;
-      part.v.assign(x.v.begin() + from * row, x.v.begin() + to * row);
-      return part;
-    };
     std::vector<double> got;
     for (auto [from, to] : {std::pair<int64_t, int64_t>{0, 5}, {5, 6}, {6, 13}}) {
       auto r = run({.op = "attention_cached",

@@ -32,18 +32,20 @@ TEST(DenseKernels, EmbeddingAndItsGradient) {
       }
     }
     for_both([&](DType dtype, double tolerance) {
-      EXPECT_EQ(run({"embedding", {}, {ids, w}, {dy}}, dtype)[0].v, x);
       const Attrs attrs{{"vocab", vocab}};
+      EXPECT_EQ(run({"embedding", attrs, {ids, w}, {dy}}, dtype)[0].v, x);
       expect_close(run({"embedding_dw", attrs, {ids, dy}, {w}}, dtype)[0], dw, tolerance, "dw");
       expect_close(run({"embedding_dw", attrs, {ids, dy}, {start}, 1}, dtype)[0], added, tolerance,
                    "dw accumulated");
     });
   }
   for (double bad : {-1.0, 5.0}) {
-    EXPECT_THROW(
-        run({"embedding", {}, {integers({0, bad}), random.normals({5, 2})}, {zeros({2, 2})}},
-            DType::f32),
-        std::runtime_error);
+    EXPECT_THROW(run({"embedding",
+                      {{"vocab", int64_t{5}}},
+                      {integers({0, bad}), random.normals({5, 2})},
+                      {zeros({2, 2})}},
+                     DType::f32),
+                 std::runtime_error);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "graph/tensor_type.h"
+#include "kernels/abi.h"
 
 namespace hocket::test {
 
@@ -55,6 +56,7 @@ struct Call {
   std::vector<Values> out;  ///< types; values only where `accumulate` has the output's bit
   uint32_t accumulate = 0;
   std::vector<std::pair<int, int>> inplace = {};  ///< (input, output) sharing a buffer
+  std::vector<kernels::Begin> begins = {};
 };
 
 /// Runs the call in compute dtype `dtype` and returns the outputs.

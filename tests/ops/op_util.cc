@@ -74,7 +74,9 @@ size_t bytes_of(const Value& v) { return v.v.size() * static_cast<size_t>(size_o
 
 /// Outputs of the right sizes; a routed one has as many rows as the routed input (dispatch: one
 /// per token and expert).
-std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const Value> in) {
+std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const Value> in,
+                               const How& how) {
+  if (!how.out.empty()) return how.out;
   std::vector<Value> out;
   int64_t rows = -1;
   for (const Value& v : in) {
@@ -95,7 +97,7 @@ std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const
 std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const Value> in,
                               const How& how, bool first_kind) {
   const std::vector<TensorType> in_types = types_of(in);
-  std::vector<Value> out = outputs_for(op, attrs, in);
+  std::vector<Value> out = outputs_for(op, attrs, in, how);
   const std::vector<TensorType> out_types = types_of(out);
   std::vector<std::unique_ptr<Operand>> memory_in, memory_out;
   std::vector<kernels::TensorRef> refs_in, refs_out;
@@ -122,7 +124,7 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
   const kernels::KernelFn kernel = cpu().find(op.name, kernels::Device::cpu, {in_types, out_types});
   if (!kernel) fail("op test", "{} has no kernel", op.name);
   cpu().enter_thread(how.threads);
-  kernel({&attrs, refs_in, refs_out, how.accumulate, workspace.data(), cost.workspace});
+  kernel({&attrs, refs_in, refs_out, how.accumulate, workspace.data(), cost.workspace, how.begins});
   for (size_t o = 0; o < out.size(); ++o) {
     load(static_cast<const std::byte*>(refs_out[o].data), out[o]);
   }
@@ -177,6 +179,9 @@ void fill(const Fill& f, Value& value, Rng& rng) {
         const bool begins = t == 0 || rng.below(4) == 0;
         value.v[t] = begins ? 0 : value.v[t - 1] + 1;
       }
+      break;
+    case Fill::Kind::counting:
+      std::iota(value.v.begin(), value.v.end(), 0.0);
       break;
     case Fill::Kind::targets:
       for (double& x : value.v) {
@@ -538,6 +543,61 @@ Value combine(const std::vector<Value>& parts, Placement placement, const Tensor
     }
   }
   return v;
+}
+
+std::vector<size_t> places(const TensorType& whole, const std::string& letters, const Parts& parts,
+                           const Sizes& sizes, const RowKeys& keys, TensorType* local) {
+  std::vector<std::vector<int64_t>> index(whole.dims.size());
+  *local = whole;
+  for (size_t dim = 0; dim < whole.dims.size(); ++dim) {
+    const auto part = dim < letters.size() ? parts.find(letters[dim]) : parts.end();
+    if (part == parts.end()) {
+      index[dim].resize(static_cast<size_t>(whole.dims[dim]));
+      std::iota(index[dim].begin(), index[dim].end(), 0);
+      continue;
+    }
+    const int64_t each = whole.dims[dim] / std::max<int64_t>(1, sizes.at(letters[dim]));
+    for (int64_t i : part->second) {
+      for (int64_t k = 0; k < each; ++k) {
+        index[dim].push_back(i * each + k);
+      }
+    }
+    local->dims[dim] = static_cast<int64_t>(index[dim].size());
+  }
+  // Rows of a routed tensor are one dim: of those that exist, in (expert, token) order.
+  std::vector<size_t> at{0};
+  size_t dim = 0;
+  if (whole.routed()) {
+    at.clear();
+    for (int64_t expert : index[0]) {
+      for (int64_t token : index[1]) {
+        const auto row = std::find(keys.begin(), keys.end(), std::pair{expert, token});
+        if (row != keys.end()) {
+          at.push_back(static_cast<size_t>(row - keys.begin()));
+        }
+      }
+    }
+    dim = 2;
+  }
+  for (; dim < whole.dims.size(); ++dim) {
+    std::vector<size_t> next;
+    for (size_t outer : at) {
+      for (int64_t i : index[dim]) {
+        next.push_back(outer * static_cast<size_t>(whole.dims[dim]) + static_cast<size_t>(i));
+      }
+    }
+    at = std::move(next);
+  }
+  return at;
+}
+
+Value gather(const Value& whole, const std::string& letters, const Parts& parts, const Sizes& sizes,
+             const RowKeys& keys) {
+  Value part;
+  for (size_t at : places(whole.type, letters, parts, sizes, keys, &part.type)) {
+    part.v.push_back(whole.v.at(at));
+  }
+  return part;
 }
 
 double relative_error(const std::vector<double>& a, const std::vector<double>& b) {

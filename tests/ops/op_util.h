@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -52,6 +53,8 @@ struct How {
   uint32_t accumulate = 0;
   std::vector<Value> start;  ///< accumulators, one per output (only those of `accumulate` count)
   int threads = 1;
+  std::vector<kernels::Begin> begins;  ///< of the piece that the inputs are
+  std::vector<Value> out;              ///< like the outputs; empty: of the types that the op infers
   /// Twice, between two kinds of guard bytes and over two kinds of stale outputs and workspace:
   /// guards and inputs are expected intact, the results equal to the bit.
   bool guarded = true;
@@ -84,6 +87,17 @@ Value cut(const Value& whole, Placement placement, int part, const RowKeys& keys
 /// The inverse; replicated parts are expected to be the same.
 Value combine(const std::vector<Value>& parts, Placement placement, const TensorType& whole,
               const RowKeys& keys);
+
+/// Indices of letters that a part has, in its order; of letters that are not among them it has all.
+using Parts = std::map<char, std::vector<int64_t>>;
+/// What letters of an op's notation count, in operands of a problem.
+using Sizes = std::map<char, int64_t>;
+/// Where the elements of a part lie in the whole; `local` becomes its type. A dim that is a
+/// multiple of its letter's size (heads of queries) has as many neighbours for each index.
+std::vector<size_t> places(const TensorType& whole, const std::string& letters, const Parts& parts,
+                           const Sizes& sizes, const RowKeys& keys, TensorType* local);
+Value gather(const Value& whole, const std::string& letters, const Parts& parts, const Sizes& sizes,
+             const RowKeys& keys);
 
 /// |a - b| / |b| (absolute if b is zero); infinite on NaN or other sizes.
 double relative_error(const std::vector<double>& a, const std::vector<double>& b);

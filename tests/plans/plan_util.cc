@@ -82,12 +82,13 @@ std::vector<double> as_doubles(const std::vector<std::byte>& raw, graph::DType d
   return v;
 }
 
-/// Random tokens with documents, targets with holes; per step, a function of the seed alone.
-engine::Batch random_batch(const engine::Session& session, const engine::Run& run, int step,
+}  // namespace
+
+engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& run, int step,
                            uint64_t seed) {
   Rng rng(seed * 7919 + static_cast<uint64_t>(step));
   const auto vocab = static_cast<uint64_t>(run.model.vocab_size);
-  engine::Batch batch = engine::empty_batch(session.compiled(), run.config.train.seq_len);
+  engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
   for (int64_t r = 0; r < batch.rows; ++r) {
     const data::SequenceOut row = batch.row(r);
     for (size_t k = 0; k < row.tokens.size(); ++k) {
@@ -103,11 +104,10 @@ engine::Batch random_batch(const engine::Session& session, const engine::Run& ru
   return batch;
 }
 
-}  // namespace
-
 Outcome train(const Case& c, bool single, int steps, bool poison,
               const std::vector<std::string>& overrides, bool with_grads,
-              const std::function<void(program::Program&)>& rewrite) {
+              const std::function<void(program::Program&)>& rewrite,
+              const std::shared_ptr<runtime::Device>& device) {
   engine::Run run = engine::parse_run(c.text, c.name, overrides);
   if (single) {
     run.plan.micro_batch *= run.plan.dp;
@@ -115,18 +115,20 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     run.plan.pp_layers.clear();
   }
   Outcome out;
-  runtime::ExecutorOptions options;
+  const auto world = static_cast<int32_t>(run.plan.world());
+  runtime::RankOptions options;
   options.threads = 1;
   options.poison = poison;
+  options.device = device;
   options.timeout = std::chrono::seconds(20);
   if (with_grads) {
-    engine::Stores stores(static_cast<size_t>(run.plan.world()));
+    runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);
     engine::CompileOptions how;
     how.purpose = engine::Purpose::grads;
     engine::Compiled compiled = engine::compile(run, how);
-    engine::initialise(compiled.reference, compiled.program, c.seed, stores);
-    engine::Session session(std::move(compiled), kernels::cpu_backend(), stores, options);
-    session.feed(random_batch(session, run, 0, c.seed));
+    engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
+    engine::Session session(std::move(compiled), ranks);
+    session.feed(random_batch(session.compiled(), run, 0, c.seed));
     session.step();
     for (graph::TensorId id : session.graph().outputs) {
       const graph::Tensor& t = session.graph().tensor(id);
@@ -135,15 +137,15 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
       }
     }
   }
-  engine::Stores stores(static_cast<size_t>(run.plan.world()));
+  runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);
   engine::Compiled compiled = engine::compile(run);
   if (rewrite) {
     rewrite(compiled.program);
   }
-  engine::initialise(compiled.reference, compiled.program, c.seed, stores);
-  engine::Session session(std::move(compiled), kernels::cpu_backend(), stores, options);
+  engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
+  engine::Session session(std::move(compiled), ranks);
   for (int s = 0; s < steps; ++s) {
-    session.feed(random_batch(session, run, s, c.seed));
+    session.feed(random_batch(session.compiled(), run, s, c.seed));
     session.step();
     double loss = 0;
     for (graph::TensorId id : session.graph().losses) {
@@ -154,7 +156,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   }
   for (const graph::Tensor& t : session.graph().tensors) {
     if (t.kind == graph::TensorKind::param || t.kind == graph::TensorKind::state) {
-      out.params[t.name] = as_doubles(engine::gather(t, session.program(), stores), t.type.dtype);
+      out.params[t.name] = as_doubles(engine::gather(t, session.program(), ranks), t.type.dtype);
     }
   }
   return out;

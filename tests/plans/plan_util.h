@@ -29,11 +29,16 @@ struct Outcome {
   std::map<std::string, std::vector<double>> grads;   ///< of the first step
 };
 
+/// Random tokens with documents, targets with holes; per step, a function of the seed alone.
+engine::Batch random_batch(const engine::Compiled& compiled, const engine::Run& run, int step,
+                           uint64_t seed);
+
 /// Trains `steps` steps on random tokens (a function of the seed alone) under the plan.
 /// `single`: the same global micro-batches on one rank. `rewrite` changes the training program
-/// before it runs.
+/// before it runs; `device` runs it.
 Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::vector<std::string>& overrides = {}, bool with_grads = true,
-              const std::function<void(program::Program&)>& rewrite = nullptr);
+              const std::function<void(program::Program&)>& rewrite = nullptr,
+              const std::shared_ptr<runtime::Device>& device = runtime::cpu_device());
 
 }  // namespace hocket::test

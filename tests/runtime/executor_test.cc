@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "runtime/local_ranks.h"
 #include "tests/runtime/fake_util.h"
 
 namespace hocket::runtime {
@@ -59,16 +60,14 @@ class Door {
   bool open_ = false;
 };
 
-/// Local ranks with stores of their own.
+/// All ranks of a program, which runs on them.
 struct Ranks {
-  explicit Ranks(const Program& p, ExecutorOptions options = {})
-      : program(p),
-        stores(static_cast<size_t>(p.mesh.size())),
-        backend(std::make_shared<fake::Backend>()),
-        run(program, backend, stores, options) {}
-  Program program;
-  std::vector<PersistentStore> stores;
+  explicit Ranks(const Program& p, const RankOptions& options = {})
+      : backend(std::make_shared<fake::Backend>()),
+        local(p.mesh.size(), backend, options),
+        run(std::make_shared<const Program>(p), local) {}
   std::shared_ptr<fake::Backend> backend;
+  LocalRanks local;
   LocalRun run;
 };
 
@@ -170,7 +169,7 @@ TEST(Executor, KeepsTheOrderOfRandomProgramsUnderDelays) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::atomic<int> ran{0}, wrong{0};
     const Program p = random_program(seed, ran, wrong);
-    ExecutorOptions options;
+    RankOptions options;
     options.timeout = milliseconds(20'000);
     options.poison = seed % 2 == 0;
     Ranks ranks(p, options);
@@ -179,7 +178,7 @@ TEST(Executor, KeepsTheOrderOfRandomProgramsUnderDelays) {
       ASSERT_NO_THROW(ranks.run.step());
       ASSERT_EQ(ran, static_cast<int>(p.classes[0].tasks.size()));
       ASSERT_EQ(wrong, 0);
-      for (const TaskTime& t : ranks.run.rank(0).times()) {
+      for (const TaskTime& t : ranks.run.executor(0).times()) {
         EXPECT_LE(t.start_ns, t.end_ns);
       }
     }
@@ -225,7 +224,7 @@ TEST(Executor, LanesOverlap) {
   Ranks ranks(b.finish());
   ranks.run.step();
   EXPECT_TRUE(met);
-  const auto& t = ranks.run.rank(0).times();
+  const auto& t = ranks.run.executor(0).times();
   EXPECT_LT(std::max(t[0].start_ns, t[1].start_ns), std::min(t[0].end_ns, t[1].end_ns));
 }
 
@@ -233,7 +232,7 @@ TEST(Executor, SetsTheThreadsOfItsLanes) {
   Builder b;
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, nullptr);
   b.task(0, Lane::host, {}, {b.buffer(0, f64s(1))}, nullptr);
-  ExecutorOptions options;
+  RankOptions options;
   options.threads = 3;
   Ranks ranks(b.finish(), options);
   ranks.run.step();
@@ -256,7 +255,7 @@ TEST(Executor, AnErrorNamesRankTaskAndCauseAndStopsTheOthers) {
   });
   b.all_reduce(1, Lane::intra, z);
   b.send(1, z, 0, 5);
-  ExecutorOptions options;
+  RankOptions options;
   options.timeout = milliseconds(60'000);
   Ranks ranks(b.finish(), options);
   const auto begin = Clock::now();
@@ -281,7 +280,7 @@ TEST(Executor, TheRankThatFailedIsNamedWhateverItSays) {
   b.task(1, Lane::compute, {}, {x},
          [](const KernelArgs&) { throw std::runtime_error("stopped: the tape was cancelled"); });
   b.send(1, x, 0, 5);
-  ExecutorOptions options;
+  RankOptions options;
   options.timeout = milliseconds(60'000);
   Ranks ranks(b.finish(), options);
   const std::string what = failure([&] { ranks.run.step(); });
@@ -292,7 +291,7 @@ TEST(Executor, AReceiveWithoutASendTimesOut) {
   Builder b(2, 1);
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, nullptr);
   b.recv(1, b.buffer(1, f64s(1)), 0, 3);
-  ExecutorOptions options;
+  RankOptions options;
   options.timeout = milliseconds(200);
   Ranks ranks(b.finish(), options);
   const auto begin = Clock::now();
@@ -315,7 +314,7 @@ TEST(Executor, ACollectiveThatMissesAMemberTimesOut) {
     }
   });
   b.all_reduce(0, Lane::intra, x);
-  ExecutorOptions options;
+  RankOptions options;
   options.timeout = milliseconds(300);
   Ranks ranks(b.finish(), options);
   const auto begin = Clock::now();
@@ -339,7 +338,7 @@ TEST(Executor, AKernelThatNeverEndsIsNamed) {
   const BufferId x = b.buffer(0, f64s(1));
   b.task(0, Lane::compute, {}, {x}, [&](const KernelArgs&) { door.wait(); });
   b.task(0, Lane::intra, {x}, {b.buffer(0, f64s(1))}, nullptr);
-  ExecutorOptions options;
+  RankOptions options;
   options.timeout = milliseconds(200);
   Ranks ranks(b.finish(), options);
   const auto begin = Clock::now();
@@ -356,7 +355,7 @@ TEST(Executor, AHangInTheOnlyLaneIsNoticed) {
   Builder b;
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, nullptr);
   b.task(0, Lane::compute, {}, {b.buffer(0, f64s(1))}, [&](const KernelArgs&) { door.wait(); });
-  ExecutorOptions options;
+  RankOptions options;
   options.timeout = milliseconds(200);
   Ranks ranks(b.finish(), options);
   const std::string what = failure([&] { ranks.run.step(); });
@@ -376,20 +375,17 @@ TEST(Executor, AnErrorAfterTheLeakReadsNothingThatIsGone) {
     thrown.open();
     throw std::runtime_error("too late");
   });
-  Program p = b.finish();
-  PersistentStore store;
-  ExecutorOptions options;
+  RankOptions options;
   options.timeout = milliseconds(100);
-  comm::LocalWorld world(1, milliseconds(1000));
-  auto executor = std::make_unique<Executor>(p, 0, std::make_shared<fake::Backend>(),
-                                             &world.communicator(0), store, options);
+  auto rank = std::make_unique<Rank>(0, std::make_shared<fake::Backend>(), nullptr, options);
+  auto executor = std::make_unique<Executor>(*rank, std::make_shared<const Program>(b.finish()));
   bool told = false;
-  executor->on_error = [&](const std::string&) { told = true; };
+  rank->set_on_error([&](const std::string&) { told = true; });
   executor->start();
   expect_contains(failure([&] { executor->wait(); }), "has not ended");
   EXPECT_TRUE(std::exchange(told, false));
   executor.reset();
-  p.classes = std::vector<program::RankClass>();
+  rank.reset();
   door.open();
   thrown.wait();
   std::this_thread::sleep_for(milliseconds(200));  // for the lane, which nothing waits for
@@ -407,10 +403,10 @@ TEST(Executor, CancelStopsAtTheNextTask) {
   });
   b.task(0, Lane::compute, {x}, {b.buffer(0, f64s(1))}, [&](const KernelArgs&) { ++second; });
   Ranks ranks(b.finish());
-  Executor& e = ranks.run.rank(0);
+  Executor& e = ranks.run.executor(0);
   e.start();
   started.wait();
-  e.cancel();
+  ranks.local.at(0).cancel();
   go_on.open();
   expect_contains(failure([&] { e.wait(); }), "cancelled");
   EXPECT_EQ(second, 0);
@@ -424,11 +420,7 @@ TEST(Executor, RefusesWhatItCannotRun) {
     b.all_reduce(0, Lane::intra, x);
     Program p = b.finish();
     spoil(p);
-    PersistentStore store;
-    return failure([&] {
-      comm::LocalWorld world(1, milliseconds(1000));
-      Executor e(p, 0, std::make_shared<fake::Backend>(), &world.communicator(0), store, {});
-    });
+    return failure([&] { Ranks{p}; });
   };
   EXPECT_EQ(construct([](Program&) {}), "");
   const std::string unknown = construct([](Program& p) { p.kinds[0].op = "mystery"; });
@@ -447,7 +439,7 @@ TEST(Executor, NamesBuffers) {
     }
   });
   Ranks ranks(b.finish());
-  Executor& e = ranks.run.rank(0);
+  Executor& e = ranks.run.executor(0);
   EXPECT_TRUE(e.has("tokens", 0));
   EXPECT_FALSE(e.has("tokens", 1));
   EXPECT_FALSE(e.has("tokens"));
@@ -493,11 +485,11 @@ TEST(Executor, MessagesGoAroundARing) {
     int stages, ranks_per_stage, axis;
   };
   for (const Shape& shape : {Shape{1, 4, 1}, Shape{3, 2, 1}, Shape{4, 1, 0}, Shape{3, 2, 0}}) {
-    Ranks ranks(ring(shape.stages, shape.ranks_per_stage, shape.axis),
-                {.timeout = milliseconds(20'000)});
-    const graph::Mesh& mesh = ranks.program.mesh;
+    const Program p = ring(shape.stages, shape.ranks_per_stage, shape.axis);
+    Ranks ranks(p, {.timeout = milliseconds(20'000)});
+    const graph::Mesh& mesh = p.mesh;
     for (int32_t r = 0; r < mesh.size(); ++r) {
-      static_cast<double*>(ranks.run.rank(r).input("own"))[0] = r + 1;
+      static_cast<double*>(ranks.run.executor(r).input("own"))[0] = r + 1;
     }
     ranks.run.step();
     for (int32_t r = 0; r < mesh.size(); ++r) {
@@ -506,7 +498,7 @@ TEST(Executor, MessagesGoAroundARing) {
       for (int32_t back = 0; back < n; ++back) {
         want += std::pow(10, back) * (mesh.moved(r, shape.axis, -back) + 1);
       }
-      EXPECT_EQ(static_cast<const double*>(ranks.run.rank(r).output("seen"))[0], want)
+      EXPECT_EQ(static_cast<const double*>(ranks.run.executor(r).output("seen"))[0], want)
           << "rank " << r;
     }
   }
@@ -521,7 +513,7 @@ TEST(Executor, RunsInlineInIssueOrder) {
   }
   Ranks ranks(b.finish());
   std::vector<program::TaskId> visited;
-  ranks.run.rank(0).run_inline([&](program::TaskId id, const std::function<void()>& run) {
+  ranks.run.executor(0).run_inline([&](program::TaskId id, const std::function<void()>& run) {
     visited.push_back(id);
     run();
     if (id == 2) {
@@ -559,7 +551,7 @@ TEST(Executor, PoisonFillsUnwrittenAndDeadBuffers) {
     EXPECT_EQ(a.in[0].as<double>()[99], 2.0);
     std::fill_n(a.out[0].as<double>(), 200, 3.0);
   });
-  ExecutorOptions options;
+  RankOptions options;
   options.poison = true;
   Ranks ranks(b.finish(), options);
   for (int step = 0; step < 2; ++step) {
@@ -603,8 +595,8 @@ TEST(Executor, AFloodOfMessagesIsPlanned) {
   EXPECT_EQ(planned[1].messages, 0);
   Ranks ranks(p);
   ranks.run.step();
-  EXPECT_EQ(ranks.run.measured(0).messages, planned[0].messages);
-  EXPECT_EQ(ranks.run.measured(1).messages, 0);
+  EXPECT_EQ(ranks.local.measured(0).messages, planned[0].messages);
+  EXPECT_EQ(ranks.local.measured(1).messages, 0);
 }
 
 /// Who waits for an answer before the next message never has two on the way.
@@ -632,8 +624,8 @@ TEST(Executor, AnAnswerTellsThatTheMessageWasTaken) {
   for (int step = 0; step < 20; ++step) {
     ranks.run.step();
   }
-  EXPECT_EQ(ranks.run.measured(0).messages, 800);
-  EXPECT_EQ(ranks.run.measured(1).messages, 400);
+  EXPECT_EQ(ranks.local.measured(0).messages, 800);
+  EXPECT_EQ(ranks.local.measured(1).messages, 400);
 }
 
 TEST(Executor, HundredThousandEmptyTasks) {

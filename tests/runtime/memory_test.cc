@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions reserve addresses and commit pages when touched; the store keeps named tensors.
+// Memory reserves addresses and takes pages when touched; an arena is as large as its largest user;
+// the store keeps named tensors.
 #include "runtime/memory.h"
 
 #include <gtest/gtest.h>
@@ -19,9 +20,10 @@ using graph::TensorType;
 
 const int64_t kPage = sysconf(_SC_PAGESIZE);
 
-TEST(Region, CommitsWhatIsTouched) {
+TEST(CpuMemory, CommitsWhatIsTouched) {
   constexpr int64_t kReserved = int64_t{64} << 30;  // far more than the machine may have
-  Region r(kReserved);
+  const auto memory = cpu_device()->reserve(kReserved);
+  Memory& r = *memory;
   ASSERT_NE(r.data(), nullptr);
   EXPECT_EQ(r.bytes(), kReserved);
   r.data()[0] = std::byte{1};
@@ -29,8 +31,9 @@ TEST(Region, CommitsWhatIsTouched) {
   EXPECT_EQ(r.data()[kReserved / 2], std::byte{0});
 }
 
-TEST(Region, CountsResidentBytes) {
-  Region r(1 << 20);  // below the size that asks for large pages
+TEST(CpuMemory, CountsResidentBytes) {
+  const auto memory = cpu_device()->reserve(1 << 20);  // below the size that asks for large pages
+  Memory& r = *memory;
   EXPECT_EQ(r.resident_bytes(), 0);
   std::memset(r.data(), 1, 100'000);
   EXPECT_GE(r.resident_bytes(), 100'000);
@@ -39,11 +42,15 @@ TEST(Region, CountsResidentBytes) {
   EXPECT_EQ(r.resident_bytes(), 1 << 20);
 }
 
-TEST(Region, TakesNoMoreThanIsMeantToBeUsed) {
+TEST(CpuMemory, TakesNoMoreThanIsMeantToBeUsed) {
   constexpr int64_t kMiB = 1 << 20;
   const program::Range used[] = {{0, 9 * kMiB + kPage}, {33 * kMiB, 40 * kMiB - kPage}};
-  Region r(64 * kMiB, used);
+  const auto memory = cpu_device()->reserve(64 * kMiB);
+  Memory& r = *memory;
   int64_t bytes = 0;
+  for (const program::Range& u : used) {
+    r.commit(u);
+  }
   for (const program::Range& u : used) {
     std::memset(r.data() + u.begin, 1, static_cast<size_t>(u.end - u.begin));
     bytes += u.end - u.begin;
@@ -53,23 +60,62 @@ TEST(Region, TakesNoMoreThanIsMeantToBeUsed) {
   EXPECT_EQ(r.resident_bytes(), bytes + kPage);
 }
 
-TEST(Region, MovesAndMayBeEmpty) {
-  Region empty, none(0);
-  EXPECT_EQ(empty.data(), nullptr);
-  EXPECT_EQ(none.data(), nullptr);
-  EXPECT_EQ(none.resident_bytes(), 0);
-  Region a(4096);
-  a.data()[7] = std::byte{9};
-  std::byte* at = a.data();
-  Region b(std::move(a));
-  EXPECT_EQ(b.data(), at);
-  EXPECT_EQ(b.data()[7], std::byte{9});
-  empty = std::move(b);
-  EXPECT_EQ(empty.data(), at);
-  EXPECT_EQ(empty.bytes(), 4096);
+TEST(CpuMemory, MayBeEmpty) {
+  const auto none = cpu_device()->reserve(0);
+  none->commit({0, 0});
+  none->decommit({0, 0});
+  EXPECT_EQ(none->data(), nullptr);
+  EXPECT_EQ(none->resident_bytes(), 0);
 }
 
-TEST(Region, RefusesTheImpossible) { EXPECT_THROW(Region(int64_t{1} << 62), Error); }
+TEST(CpuMemory, GivesBackWholePages) {
+  const auto memory = cpu_device()->reserve(9 * kPage + 100);
+  std::memset(memory->data(), 1, static_cast<size_t>(memory->bytes()));
+  EXPECT_EQ(memory->resident_bytes(), 10 * kPage);
+  memory->decommit({kPage + 1, 3 * kPage + 100});  // page 2
+  EXPECT_EQ(memory->resident_bytes(), 9 * kPage);
+  EXPECT_EQ(memory->data()[2 * kPage - 1], std::byte{1});
+  EXPECT_EQ(memory->data()[3 * kPage], std::byte{1});
+  memory->decommit({5 * kPage, memory->bytes()});  // its end is whole
+  EXPECT_EQ(memory->resident_bytes(), 4 * kPage);
+  EXPECT_EQ(memory->data()[9 * kPage], std::byte{0});  // and comes zeroed again
+}
+
+TEST(CpuMemory, RefusesTheImpossible) {
+  EXPECT_THROW(cpu_device()->reserve(int64_t{1} << 62), Error);
+}
+
+TEST(Arena, IsAsLargeAsItsLargestUser) {
+  Arena arena(cpu_device());
+  EXPECT_EQ(arena.memory(), nullptr);
+  int small = 0, large = 0, between = 0;
+  const auto fill = [&](int64_t bytes) {
+    std::memset(arena.memory()->data(), 1, static_cast<size_t>(bytes));
+  };
+  arena.add(&small, 2 * kPage, {{0, 2 * kPage}});
+  fill(2 * kPage);
+  EXPECT_EQ(arena.memory()->bytes(), 2 * kPage);
+  const int64_t first = arena.generation();
+  arena.add(&large, 8 * kPage, {{0, 8 * kPage}});
+  EXPECT_NE(arena.generation(), first) << "what the small one held is lost";
+  EXPECT_EQ(arena.memory()->bytes(), 8 * kPage);
+  fill(8 * kPage);
+  const int64_t second = arena.generation();
+  arena.add(&between, 5 * kPage, {{0, kPage}, {4 * kPage, 5 * kPage}});
+  EXPECT_EQ(arena.generation(), second);
+  EXPECT_EQ(arena.resident_bytes(), 8 * kPage);
+  // What only the large one uses goes with it: pages 2, 3, 5, 6, 7.
+  arena.remove(&large);
+  EXPECT_EQ(arena.generation(), second) << "the others keep what they have";
+  EXPECT_EQ(arena.resident_bytes(), 3 * kPage);
+  arena.remove(&large);
+  EXPECT_EQ(arena.resident_bytes(), 3 * kPage);
+  arena.remove(&small);
+  EXPECT_EQ(arena.resident_bytes(), 2 * kPage);
+  arena.remove(&between);
+  EXPECT_EQ(arena.memory(), nullptr);
+  EXPECT_EQ(arena.resident_bytes(), 0);
+}
 
 TEST(PersistentStore, KeepsNamedTensors) {
   PersistentStore store;
@@ -77,20 +123,20 @@ TEST(PersistentStore, KeepsNamedTensors) {
   auto& entry = store.get("w", type, {});
   EXPECT_FALSE(entry.initialised);
   for (int64_t i = 0; i < type.bytes(); ++i) {
-    EXPECT_EQ(entry.memory.data()[i], std::byte{0});
+    EXPECT_EQ(entry.memory->data()[i], std::byte{0});
   }
-  entry.memory.data()[3] = std::byte{42};
+  entry.memory->data()[3] = std::byte{42};
   entry.initialised = true;
   auto& again = store.get("w", type, {});
   EXPECT_EQ(&again, &entry);
-  EXPECT_EQ(again.memory.data()[3], std::byte{42});
+  EXPECT_EQ(again.memory->data()[3], std::byte{42});
   EXPECT_EQ(store.find("w"), &entry);
   EXPECT_EQ(store.find("v"), nullptr);
   EXPECT_EQ(store.resident_bytes(), kPage);  // 60 bytes, and no other tensor in their page
-  store.get("v", {DType::f64, {9}}, {}).memory.data()[0] = std::byte{1};
+  store.get("v", {DType::f64, {9}}, {}).memory->data()[0] = std::byte{1};
   EXPECT_EQ(store.resident_bytes(), 2 * kPage);
   EXPECT_EQ(store.entries().size(), 2u);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(store.find("v")->memory.data()) % 64, 0u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(store.find("v")->memory->data()) % 64, 0u);
 }
 
 TEST(PersistentStore, RefusesAnotherTypeOrLayout) {
@@ -101,6 +147,7 @@ TEST(PersistentStore, RefusesAnotherTypeOrLayout) {
   Layout split;
   split[0] = graph::Placement::split(0);
   EXPECT_THROW(store.get("w", {DType::f32, {4, 4}}, split), Error);
+  EXPECT_THROW(store.get("w", {DType::f32, {4, 4}}, {}, program::Space::host), Error);
 }
 
 }  // namespace

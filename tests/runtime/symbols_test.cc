@@ -4,10 +4,11 @@
 
 #include <numeric>
 #include <thread>
+#include <tuple>
 
 #include "base/error.h"
 #include "program/memory.h"
-#include "runtime/executor.h"
+#include "runtime/local_ranks.h"
 #include "tests/runtime/fake_util.h"
 
 namespace hocket::runtime {
@@ -51,11 +52,22 @@ struct Counting {
   int64_t seen = 0;
 };
 
-ExecutorOptions quick() {
-  ExecutorOptions options;
+RankOptions quick() {
+  RankOptions options;
   options.timeout = std::chrono::milliseconds(5000);
   return options;
 }
+
+/// All ranks of a program, which runs on them.
+struct Ranks {
+  explicit Ranks(const Program& program)
+      : local(program.mesh.size(), std::make_shared<fake::Backend>(), quick()),
+        run(std::make_shared<const Program>(program), local) {}
+  void* input(int32_t rank, const char* name) { return run.executor(rank).input(name); }
+  const void* output(int32_t rank, const char* name) { return run.executor(rank).output(name); }
+  LocalRanks local;
+  LocalRun run;
+};
 
 std::string error_of(const std::function<void()>& body) {
   try {
@@ -68,16 +80,16 @@ std::string error_of(const std::function<void()>& body) {
 
 TEST(Symbols, KernelsSeeTheValueOfTheStep) {
   Counting counting(1);
-  std::vector<PersistentStore> stores(1);
-  LocalRun run(counting.program, std::make_shared<fake::Backend>(), stores, quick());
+  Ranks ranks(counting.program);
+  LocalRun& run = ranks.run;
   double expected_state[12] = {};
   for (int64_t n : {4, 12, 8, 8, 4}) {
     run.set_symbol("n", n);
-    auto* x = static_cast<double*>(run.rank(0).input("x"));
+    auto* x = static_cast<double*>(ranks.input(0, "x"));
     std::iota(x, x + n, 0.0);
     run.step();
     EXPECT_EQ(counting.seen, n);
-    const auto* y = static_cast<const double*>(run.rank(0).output("y"));
+    const auto* y = static_cast<const double*>(ranks.output(0, "y"));
     for (int64_t i = 0; i < n; ++i) {
       expected_state[i] += 1;
       EXPECT_EQ(y[i], static_cast<double>(i) + expected_state[i]) << "of " << n;
@@ -87,18 +99,18 @@ TEST(Symbols, KernelsSeeTheValueOfTheStep) {
 
 TEST(Symbols, CollectivesMoveTheValueOfTheStep) {
   Counting counting(2);
-  std::vector<PersistentStore> stores(2);
-  LocalRun run(counting.program, std::make_shared<fake::Backend>(), stores, quick());
+  Ranks ranks(counting.program);
+  LocalRun& run = ranks.run;
   run.set_symbol("n", 8);
   for (int rank : {0, 1}) {
-    auto* x = static_cast<double*>(run.rank(rank).input("x"));
+    auto* x = static_cast<double*>(ranks.input(rank, "x"));
     std::fill(x, x + 12, 10.0 + rank);
-    auto* y = static_cast<double*>(run.rank(rank).input("y"));
+    auto* y = static_cast<double*>(ranks.input(rank, "y"));
     std::fill(y, y + 12, -1.0);
   }
   run.step();
   for (int rank : {0, 1}) {
-    const auto* y = static_cast<const double*>(run.rank(rank).output("y"));
+    const auto* y = static_cast<const double*>(ranks.output(rank, "y"));
     for (int i = 0; i < 12; ++i) {
       EXPECT_EQ(y[i], i < 8 ? 23.0 : -1.0) << i;
     }
@@ -107,8 +119,8 @@ TEST(Symbols, CollectivesMoveTheValueOfTheStep) {
 
 TEST(Symbols, ValuesAreCheckedAndMustBeThere) {
   Counting counting(1);
-  std::vector<PersistentStore> stores(1);
-  LocalRun run(counting.program, std::make_shared<fake::Backend>(), stores, quick());
+  Ranks ranks(counting.program);
+  LocalRun& run = ranks.run;
   EXPECT_NE(error_of([&] { run.step(); }).find("n has no value"), std::string::npos);
   EXPECT_NE(error_of([&] { run.set_symbol("n", 16); }).find("n is 16; expected 1 to 12"),
             std::string::npos);
@@ -124,10 +136,7 @@ TEST(Symbols, ValuesAreCheckedAndMustBeThere) {
 TEST(Symbols, ATypeThatIsNotTheTablesIsRefused) {
   Counting counting(1);
   counting.program.symbols[0].bound = 24;
-  std::vector<PersistentStore> stores(1);
-  EXPECT_NE(error_of([&] {
-              LocalRun run(counting.program, std::make_shared<fake::Backend>(), stores, quick());
-            }).find("symbol 'n', at most 24"),
+  EXPECT_NE(error_of([&] { Ranks ranks(counting.program); }).find("symbol 'n', at most 24"),
             std::string::npos);
 }
 
@@ -150,14 +159,14 @@ TEST(Symbols, MemoryIsPlannedByBoundAndTouchedByValue) {
   const program::Memory less = program::memory_of(program, std::vector{rows / 16}).at(0);
   EXPECT_EQ(less.persistent, bound / 16);
   EXPECT_EQ(less.step_buffers, bound / 16);
-  std::vector<PersistentStore> stores(1);
-  LocalRun run(program, std::make_shared<fake::Backend>(), stores, quick());
+  Ranks ranks(program);
+  LocalRun& run = ranks.run;
   run.set_symbol("n", rows / 16);
   run.step();
-  EXPECT_EQ(run.measured(0).persistent, less.persistent);
+  EXPECT_EQ(ranks.local.measured(0).persistent, less.persistent);
   run.set_symbol("n", rows / 8);
   run.step();
-  EXPECT_EQ(run.measured(0).persistent, bound / 8);
+  EXPECT_EQ(ranks.local.measured(0).persistent, bound / 8);
 }
 
 /// Down to the host, through a task of the host, and up again; other buffers lie at the same
@@ -206,22 +215,43 @@ TEST(Spaces, EachHasItsArena) {
   EXPECT_EQ(planned.with_host(), planned.total() + planned.host);
   EXPECT_NE(program::parts_text(planned).find("in host memory"), std::string::npos);
 
-  std::vector<PersistentStore> stores(1);
-  LocalRun run(program, std::make_shared<fake::Backend>(), stores, quick());
+  Ranks ranks(program);
+  LocalRun& run = ranks.run;
   for (int step = 0; step < 3; ++step) {
-    auto* in = static_cast<double*>(run.rank(0).input("x"));
+    auto* in = static_cast<double*>(ranks.input(0, "x"));
     std::iota(in, in + 512, step);
     run.step();
-    const auto* out = static_cast<const double*>(run.rank(0).output("y"));
+    const auto* out = static_cast<const double*>(ranks.output(0, "y"));
     for (int i = 0; i < 512; ++i) {
       const double up = i + step + 1;
       ASSERT_EQ(out[i], (up + 10) * 1000 + up);
     }
   }
-  const program::Memory measured = run.measured(0);
+  const program::Memory measured = ranks.local.measured(0);
   EXPECT_EQ(measured.host, planned.host);
   EXPECT_EQ(measured.step_buffers, planned.step_buffers);
   EXPECT_EQ(measured.persistent, 0);
+}
+
+/// Programs with and without symbols, on one rank and over one state, in turn: each has its values,
+/// and a step that runs keeps them.
+TEST(Symbols, AreOfOneProgram) {
+  Counting counting(1), other(1);
+  LocalRanks local(1, std::make_shared<fake::Backend>(), quick());
+  LocalRun one(std::make_shared<const Program>(counting.program), local);
+  LocalRun two(std::make_shared<const Program>(other.program), local);
+  one.set_symbol("n", 4);
+  two.set_symbol("n", 12);
+  for (int step = 0; step < 3; ++step) {
+    for (auto [run, made, n] : {std::tuple{&one, &counting, 4}, std::tuple{&two, &other, 12}}) {
+      auto* x = static_cast<double*>(run->executor(0).input("x"));
+      std::fill(x, x + n, 0.0);
+      run->step();
+      EXPECT_EQ(made->seen, n);
+      const auto* y = static_cast<const double*>(run->executor(0).output("y"));
+      EXPECT_EQ(y[n - 1], n == 4 ? 2.0 * step + 1 : step + 1.0);
+    }
+  }
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <future>
 #include <thread>
 
-#include "runtime/executor.h"
+#include "runtime/local_ranks.h"
 #include "tests/runtime/fake_util.h"
 
 namespace hocket::runtime {
@@ -32,9 +32,8 @@ TEST(ExecutorWake, ALaneThatWaitsAloneIsWoken) {
   builder.task(0, Lane::compute, {}, {z}, [&](const KernelArgs&) {
     in_time = woken.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready;
   });
-  const program::Program program = builder.finish();
-  std::vector<PersistentStore> stores(1);
-  LocalRun run(program, std::make_shared<fake::Backend>(), stores, ExecutorOptions{});
+  LocalRanks rank(1, std::make_shared<fake::Backend>(), {});
+  LocalRun run(std::make_shared<const program::Program>(builder.finish()), rank);
   run.step();
   EXPECT_TRUE(in_time);
 }

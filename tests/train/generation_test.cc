@@ -142,10 +142,9 @@ TEST(Generation, PiecesDoNotMatter) {
     for (int32_t i = 0; i < 100; ++i) {
       ids.push_back((i * i + 7 * i) % 61);
     }
-    engine::Stores stores(1);
-    engine::Session session(compile_generation(run, 100), kernels::cpu_backend(), stores,
-                            engine::executor_options(run));
-    engine::initialise(session.graph(), session.program(), 3, stores);
+    runtime::LocalRanks ranks(1, kernels::cpu_backend(), engine::rank_options(run));
+    engine::Session session(compile_generation(run, 100), ranks);
+    engine::initialise(session.graph(), session.program(), 3, ranks);
     std::vector<float> first;
     for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{
              {64, 36}, {64, 35, 1}, {1, 2, 64, 33}, {50, 50}, {7, 64, 1, 1, 27}}) {
@@ -167,8 +166,7 @@ TEST(Generation, PiecesDoNotMatter) {
     how.seq_len = 100;
     how.micro_batch = 1;
     how.num_micro_batches = 1;
-    engine::Session whole(engine::compile(run, how), kernels::cpu_backend(), stores,
-                          engine::executor_options(run));
+    engine::Session whole(engine::compile(run, how), ranks);
     engine::Batch batch(1, 100);
     for (size_t i = 0; i < 100; ++i) {
       batch.tokens[i] = ids[i];

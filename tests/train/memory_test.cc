@@ -87,18 +87,17 @@ TEST(RequireMemory, WithoutABudgetTheMachineDecides) {
 /// Two ranks after a step, and a plan that was for less than they take.
 class AfterAStep : public testing::Test {
  protected:
-  AfterAStep() : run_(run_with("1GB")), stores_(2) {
+  AfterAStep() : run_(run_with("1GB")), ranks_(engine::local_ranks(run_)) {
     engine::Compiled compiled = engine::compile(run_);
-    engine::initialise(compiled.reference, compiled.program, 1, stores_);
+    engine::initialise(compiled.reference, compiled.program, 1, ranks_);
     engine::Batch batch = engine::empty_batch(compiled, run_.config.train.seq_len);
-    session_ = std::make_unique<engine::Session>(std::move(compiled), kernels::cpu_backend(),
-                                                 stores_, engine::executor_options(run_));
+    session_ = std::make_unique<engine::Session>(std::move(compiled), ranks_);
     batch.loss_scale = 1;
     batch.hyper = engine::Hyper::of(run_.config.train, 0.001, 1);
     session_->feed(batch);
     session_->step();
     for (int32_t rank = 0; rank < 2; ++rank) {
-      taken_ = std::max(taken_, measured_memory(*session_, nullptr, rank).total());
+      taken_ = std::max(taken_, ranks_.measured(rank).total());
     }
     program::Memory planned;
     planned.persistent = program::kPageBytes;
@@ -106,7 +105,7 @@ class AfterAStep : public testing::Test {
   }
 
   engine::Run run_;
-  engine::Stores stores_;
+  runtime::LocalRanks ranks_;
   std::unique_ptr<engine::Session> session_;
   int64_t taken_ = 0;
   std::vector<program::Memory> planned_;
@@ -118,8 +117,8 @@ TEST_F(AfterAStep, MoreThanPlannedIsSaidOnce) {
   MemoryWatch watch(run_);
   std::vector<std::string> said;
   set_log_sink([&](LogLevel, const std::string& line) { said.push_back(line); });
-  watch.after_step(*session_, nullptr, planned_);
-  watch.after_step(*session_, nullptr, planned_);
+  watch.after_step(*session_, planned_);
+  watch.after_step(*session_, planned_);
   set_log_sink(nullptr);
   EXPECT_EQ(watch.most(), taken_);
   ASSERT_EQ(said.size(), 1u);
@@ -131,7 +130,7 @@ TEST_F(AfterAStep, MoreThanPlannedIsSaidOnce) {
 TEST_F(AfterAStep, AByteBeyondTheBudgetIsAnError) {
   run_.config.cluster.memory_budget = static_cast<double>(taken_ - 1);
   try {
-    MemoryWatch(run_).after_step(*session_, nullptr, planned_);
+    MemoryWatch(run_).after_step(*session_, planned_);
     ADD_FAILURE() << "took " << taken_ << " bytes of one less";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit_code(), 1);

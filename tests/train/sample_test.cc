@@ -22,40 +22,40 @@ TEST(Sample, IsOfTheParametersAndLeavesNothingElse) {
       "plan: {dp: 2}\n"
       "train: {global_batch: 2, seq_len: 8}\n",
       "test", {});
-  engine::Stores stores(2);
-  engine::Compiled compiled = engine::compile(run);
-  engine::initialise(compiled.reference, compiled.program, 1, stores);
+  runtime::LocalRanks ranks = engine::local_ranks(run);
+  engine::Programs programs(run, ranks);
+  const engine::Compiled& compiled = programs.compiled();
+  engine::initialise(compiled.reference, compiled.program, 1, ranks);
   engine::Batch batch = engine::empty_batch(compiled, run.config.train.seq_len);
-  engine::Session session(std::move(compiled), kernels::cpu_backend(), stores,
-                          engine::executor_options(run));
+  engine::Session& session = programs.session();
   batch.loss_scale = 1;
   batch.hyper = engine::Hyper::of(run.config.train, 0.001, 1);
   session.feed(batch);
   session.step();
 
-  const graph::Graph& graph = session.graph();
+  const graph::Graph& graph = compiled.reference;
   const auto is_parameter = [&](const std::string& name) {
     const graph::TensorId id = graph.find(name);
     return id != graph::kNone && graph.tensor(id).kind == graph::TensorKind::param;
   };
   size_t parameters = 0, others = 0;
-  for (const auto& [name, entry] : stores[0].entries()) {
+  for (const auto& [name, entry] : ranks.at(0).store().entries()) {
     ++(is_parameter(name) ? parameters : others);
   }
   ASSERT_GT(parameters, 0u);
   ASSERT_GT(others, 0u) << "no state of an optimizer";
 
-  const diagnose::Sample sample = sample_text(run, session, dataset);
+  const diagnose::Sample sample = sample_text(run, programs, dataset);
   EXPECT_EQ(sample.prompt, prompt_from(dataset));
   EXPECT_FALSE(sample.text.empty());
-  for (const runtime::PersistentStore& store : stores) {
-    EXPECT_EQ(store.entries().size(), parameters);
-    for (const auto& [name, entry] : store.entries()) {
+  for (int32_t rank : ranks.ids()) {
+    EXPECT_EQ(ranks.at(rank).store().entries().size(), parameters);
+    for (const auto& [name, entry] : ranks.at(rank).store().entries()) {
       EXPECT_TRUE(is_parameter(name)) << name;
     }
   }
   // The parameters are those of the training still: the same text again.
-  EXPECT_EQ(sample_text(run, session, dataset).text, sample.text);
+  EXPECT_EQ(sample_text(run, programs, dataset).text, sample.text);
 }
 
 }  // namespace

@@ -233,6 +233,16 @@ bool Mutator::cut_sequences() {
   if (found < 0 || program.mesh.axes[found].size < 2) return false;
   const size_t axis = static_cast<size_t>(found);
   program.mesh.axes[axis].size *= 2;
+  // Blocks begin where they did, and in the middle between two.
+  for (program::Table& table : program.tables) {
+    if (std::find(table.axes.begin(), table.axes.end(), found) == table.axes.end()) continue;
+    const int64_t length = table.values.size() > 1 ? table.values[1] - table.values[0] : 0;
+    const size_t blocks = table.values.size() * 2;
+    table.values.clear();
+    for (size_t block = 0; block < blocks; ++block) {
+      table.values.push_back(static_cast<int64_t>(block) * (length / 2));
+    }
+  }
   for (RankClass& cls : program.classes) {
     for (Buffer& buffer : cls.buffers) {
       const graph::Placement split = buffer.layout.on[axis];
@@ -280,9 +290,7 @@ bool Mutator::cut_sequences() {
             ops::cost_of(*op, {kind.attrs, kind.in, kind.out, experts, program.symbols});
         kind.flops = cost.flops;
         kind.bytes = cost.bytes;
-        const ops::LayoutRule::Runs& runs = op->layout.runs;
-        if (runs.letter != 0 && kind.in != before &&
-            kind.in[0].dims[0] % kind.attrs.i_or(runs.length, 1) != 0) {
+        if (kind.in != before && !ops::cut_support(*op, kind.attrs, kind.in[0].dims[0]).empty()) {
           cut.push_back({c, i});
         }
       } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// all_reduce(x...) -> x...: every operand summed over the group, the list as one transfer. A ring
-// moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a tree is better where rounds
-// count.
+// all_reduce(x...) -> x...: every operand summed over the group (monoid="max": its greatest), the
+// list as one transfer. A ring moves 2 (n-1)/n of the data through every link in 2 (n-1) rounds; a
+// tree is better where rounds count.
 #include <cmath>
 #include <cstring>
 
@@ -27,7 +27,8 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
         from.push_back(operands.in[input]);
       }
       const int64_t begin = chunk(numel, me);
-      sum(all.in[input].dtype, from, begin, chunk(numel, me + 1) - begin, out + begin * size);
+      reduce(monoid_of(*all.attrs), all.in[input].dtype, from, begin, chunk(numel, me + 1) - begin,
+             out + begin * size);
       continue;
     }
     for (size_t j = 0; j < all.members.size(); ++j) {
@@ -45,8 +46,8 @@ void run_all_reduce(const Together& all, size_t me, int phase) {
 Op describe_all_reduce() {
   Op op;
   op.doc =
-      "all_reduce(x...) -> x...: summed over the group, in place or elsewhere; a list is one "
-      "transfer";
+      "all_reduce(x...) -> x...: summed over the group, or with monoid=\"max\" the greatest, in "
+      "place or elsewhere; a list is one transfer";
   op.move = {.placed = Move::Placed::sum};
   op.list = true;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
@@ -63,7 +64,8 @@ Op describe_all_reduce() {
     using graph::DType;
     return std::vector<Sample>{{{}, {{DType::f32, {37}}}},
                                {{}, {{DType::f64, {3, 5}}, {DType::i64, {4}}, {DType::i32, {1}}}},
-                               {{}, {{DType::f32, {1}}}}};
+                               {{}, {{DType::f32, {1}}}},
+                               {{{"monoid", std::string("max")}}, {{DType::f64, {11}}}}};
   };
   return op;
 }

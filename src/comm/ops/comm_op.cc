@@ -132,8 +132,17 @@ Placement after(const Op& op, const Attrs& attrs) {
                                            : Placement::replicate();
 }
 
+graph::Monoid monoid_of(const Attrs& attrs) {
+  if (!attrs.has("monoid")) return graph::Monoid::sum;
+  const std::string& name = attrs.s("monoid");
+  if (name != "max") fail("comm", "monoid is '{}'; expected max, or none for sums", name);
+  return graph::Monoid::max;
+}
+
 Movement movement(const Op& op, const Attrs& attrs) {
-  return {op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs)};
+  const bool sums = op.move.placed == Move::Placed::sum;
+  return {op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs),
+          sums ? monoid_of(attrs) : graph::Monoid::sum};
 }
 
 Arity arity(const Op& op, size_t inputs) {
@@ -153,6 +162,9 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   if (in.size() != want) fail(op.name, "got {} inputs; expected {}", in.size(), want);
   std::vector<TensorType> out;
   if (op.role == Role::send) return out;
+  if (op.move.placed == Move::Placed::sum) {
+    monoid_of(attrs);
+  }
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
       fail(op.name, "does not take {}; expected {}{}", to_string(type), taken_text(op.takes),

@@ -127,8 +127,13 @@ Placement after(const Op& op, const Attrs& attrs);
 struct Movement {
   Move move;
   int part_dim = 0, slot_dim = 0;
+  /// Placed::sum: how the parts become one; attribute `monoid` ("max"), by default they are added.
+  graph::Monoid monoid = graph::Monoid::sum;
 };
 Movement movement(const Op& op, const Attrs& attrs);
+
+/// Attribute `monoid`: how a reduction puts parts together. Throws Error for an unknown one.
+graph::Monoid monoid_of(const Attrs& attrs);
 
 /// Numbers of inputs and outputs, of a kind that has this many inputs.
 struct Arity {

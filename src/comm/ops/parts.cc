@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/ops/parts.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -10,11 +11,14 @@ namespace hocket::comm {
 namespace {
 
 template <typename T>
-void sum_as(std::span<const void* const> from, int64_t begin, int64_t count, void* to) {
+void reduce_as(graph::Monoid monoid, std::span<const void* const> from, int64_t begin,
+               int64_t count, void* to) {
+  const bool sums = monoid == graph::Monoid::sum;
   for (int64_t i = 0; i < count; ++i) {
     T total = static_cast<const T*>(from[0])[begin + i];
     for (size_t k = 1; k < from.size(); ++k) {
-      total += static_cast<const T*>(from[k])[begin + i];
+      const T next = static_cast<const T*>(from[k])[begin + i];
+      total = sums ? total + next : std::max(total, next);
     }
     static_cast<T*>(to)[i] = total;
   }
@@ -30,17 +34,20 @@ Blocks blocks(const TensorType& type, int64_t dim) {
   return blocks;
 }
 
-void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, int64_t count,
-         void* to) {
+void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* const> from,
+            int64_t begin, int64_t count, void* to) {
+  if (monoid == graph::Monoid::softmax) {
+    fail_run("comm", "parts of a softmax are merged by an op, not by a reduction");
+  }
   switch (dtype) {
     case graph::DType::f32:
-      return sum_as<float>(from, begin, count, to);
+      return reduce_as<float>(monoid, from, begin, count, to);
     case graph::DType::f64:
-      return sum_as<double>(from, begin, count, to);
+      return reduce_as<double>(monoid, from, begin, count, to);
     case graph::DType::i32:
-      return sum_as<int32_t>(from, begin, count, to);
+      return reduce_as<int32_t>(monoid, from, begin, count, to);
     case graph::DType::i64:
-      return sum_as<int64_t>(from, begin, count, to);
+      return reduce_as<int64_t>(monoid, from, begin, count, to);
     default:
       break;
   }

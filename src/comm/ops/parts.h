@@ -19,10 +19,11 @@ struct Blocks {
 };
 Blocks blocks(const TensorType& type, int64_t dim);
 
-/// to[i] = sum over `from` of from[k][begin + i], in this order, for `count` elements of `dtype`.
-/// `to` may be where one of the sources lies. Throws Error for a type that is not summed.
-void sum(graph::DType dtype, std::span<const void* const> from, int64_t begin, int64_t count,
-         void* to);
+/// to[i] = the sum, or the greatest, over `from` of from[k][begin + i], in this order, for `count`
+/// elements of `dtype`. `to` may be where one of the sources lies. Throws Error for a type or a
+/// monoid that is not reduced here.
+void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* const> from,
+            int64_t begin, int64_t count, void* to);
 
 /// The operand of every member: inputs `i`, as bytes.
 std::vector<const std::byte*> inputs(const Together& all, size_t i);

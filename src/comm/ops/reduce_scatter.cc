@@ -17,8 +17,8 @@ void run_reduce_scatter(const Together& all, size_t me, int) {
   }
   auto* to = static_cast<std::byte*>(all.members[me].out[0]);
   for (int64_t o = 0; o < b.outer; ++o) {
-    sum(part.dtype, from, (o * n + static_cast<int64_t>(me)) * b.inner, b.inner,
-        to + o * b.inner * size_of(part.dtype));
+    reduce(monoid_of(*all.attrs), part.dtype, from, (o * n + static_cast<int64_t>(me)) * b.inner,
+           b.inner, to + o * b.inner * size_of(part.dtype));
   }
 }
 

@@ -2,7 +2,9 @@
 // Causal attention over packed documents, in blocks that never form tokens x tokens
 // (FlashAttention-2, arXiv 2307.08691), forward and backward. One task is a block of queries of one
 // head (forward) or a document and kv head (backward); register tiles above the diagonal are
-// skipped. A query's result depends on its document alone, not on threads or neighbours.
+// skipped. A query's result depends on its document alone, not on threads or neighbours. Queries
+// and keys may be pieces of theirs that begin anywhere; without a key, a query has o = 0 and lse =
+// -inf, and adds nothing to any gradient.
 #include <cmath>
 #include <cstring>
 
@@ -18,50 +20,76 @@ using ops::kAttnKeysFwd;
 using ops::kAttnRowsBwd;
 using ops::kAttnRowsFwd;
 
-/// Tokens [begin, end) of a document, and the block of it that starts at `at`.
+/// Queries [at, end) of a document, or the last of several blocks of them. Of the keys, all before
+/// `key` are hidden from them.
 struct Block {
-  int32_t begin, end, at;
+  int32_t at, end, key;
 };
-
-/// Cuts [0, tokens) into documents, and these into blocks of `step` tokens (0: whole), most work
-/// first. A document begins where its position is 0, and at every multiple of the attribute `seq`:
-/// then ranks with whole sequences compute what one rank does, whatever the positions are.
-int64_t find_blocks(const KernelArgs& args, const int32_t* pos, int64_t tokens, int64_t step,
-                    Block* to) {
-  const int64_t sequence = args.attrs->i_or("seq", std::max<int64_t>(tokens, 1));
-  int64_t n = 0;
-  for (int64_t t = 0; t < tokens;) {
-    int64_t end = t + 1;
-    while (end < tokens && pos[end] != 0 && end % sequence != 0) {
-      ++end;
-    }
-    for (int64_t at = t; at < end; at += step ? step : end - t) {
-      to[n++] = {static_cast<int32_t>(t), static_cast<int32_t>(end), static_cast<int32_t>(at)};
-    }
-    t = end;
-  }
-  auto work = [step](const Block& b) { return step ? b.at - b.begin : b.end - b.begin; };
-  std::sort(to, to + n, [&](const Block& a, const Block& b) {
-    return work(a) != work(b) ? work(a) > work(b) : a.at < b.at;
-  });
-  return n;
-}
 
 template <typename T>
 struct Heads {
-  int64_t tokens, h, g, d, group;  ///< group = query heads per kv head
+  int64_t queries, keys;           ///< tokens
+  int64_t h, g, d, group;          ///< group = query heads per kv head
   int64_t q_stride, k_stride;      ///< elements between tokens
   int64_t wide;                    ///< d rounded up to whole register tiles
-  explicit Heads(const TensorRef& q, const TensorRef& k)
-      : tokens(q.dim(0)),
+  int64_t first_query, first_key;  ///< where the tokens begin
+  int64_t ahead;                   ///< query i is key i + ahead
+  explicit Heads(const KernelArgs& args, const TensorRef& q, const TensorRef& k)
+      : queries(q.dim(0)),
+        keys(k.dim(0)),
         h(q.dim(1)),
         g(k.dim(1)),
         d(q.dim(2)),
         group(h / std::max<int64_t>(g, 1)),
         q_stride(h * d),
         k_stride(g * d),
-        wide(round_up(d, kTileCols<T>)) {}
+        wide(round_up(d, kTileCols<T>)),
+        first_query(begin_of(args, 't')),
+        first_key(begin_of(args, 's')),
+        ahead(first_query - first_key) {}
+
+  /// Keys that the queries of a block may see: `key` to here.
+  int64_t key_end(const Block& b) const { return std::min(b.end + ahead, keys); }
 };
+
+/// Cuts the queries into documents, and these into blocks of `step` queries (0: whole), most work
+/// first. A document begins where its position is 0, and at every multiple of the attribute `seq`:
+/// then ranks with whole sequences compute what one rank does, whatever the positions are. The
+/// first document may begin before the first query; its position tells where. Returns the number of
+/// blocks.
+template <typename T>
+int64_t find_blocks(const KernelArgs& args, const int32_t* pos, const Heads<T>& hs, int64_t step,
+                    Block* to) {
+  const int64_t sequence =
+      args.attrs->i_or("seq", std::max<int64_t>(hs.first_query + hs.queries, 1));
+  int64_t n = 0;
+  for (int64_t t = 0; t < hs.queries;) {
+    const int64_t index = hs.first_query + t;
+    const int64_t document = std::max(index - pos[t], index / sequence * sequence);
+    const int64_t key = std::clamp<int64_t>(document - hs.first_key, 0, hs.keys);
+    if (pos[t] < 0) {
+      fail_run("attention", "position {} of token {}; expected 0 or more", pos[t], index);
+    }
+    int64_t end = t + 1;
+    for (; end < hs.queries && pos[end] != 0 && (hs.first_query + end) % sequence != 0; ++end) {
+      if (pos[end] != pos[end - 1] + 1) {
+        fail_run("attention",
+                 "position {} of token {} after position {}; expected {}, or 0 where a document "
+                 "begins",
+                 pos[end], hs.first_query + end, pos[end - 1], pos[end - 1] + 1);
+      }
+    }
+    for (int64_t at = t; at < end; at += step ? step : end - t) {
+      to[n++] = {static_cast<int32_t>(at), static_cast<int32_t>(end), static_cast<int32_t>(key)};
+    }
+    t = end;
+  }
+  auto work = [step](const Block& b) { return step ? b.at - b.key : b.end - b.at; };
+  std::sort(to, to + n, [&](const Block& a, const Block& b) {
+    return work(a) != work(b) ? work(a) > work(b) : a.at < b.at;
+  });
+  return n;
+}
 
 /// A [rows, d] operand whose rows can be read in whole tiles: in place if d is a multiple of the
 /// tile, else copied to `pad`.
@@ -108,9 +136,8 @@ struct ForwardScratch {
   }
 };
 
-/// Softmax of one block of scores in place, s[key][query], queries in lanes. `first` is the number
-/// of keys before this block minus the number of tokens before the first query: key j may be seen
-/// by query c if first + j <= c.
+/// Softmax of one block of scores in place, s[key][query], queries in lanes. Key j may be seen by
+/// query c if first + j <= c.
 template <typename T>
 void softmax_block(int64_t keys, int64_t rows, int64_t first, T* s, T* top, T* sum, T* fix) {
   constexpr int64_t L = kLanes<T>, M = kAttnRowsFwd;
@@ -173,11 +200,19 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
   // maximum `top` and sum of exponentials `sum` per query; `fix` scales what is in the output so
   // far to the new maximum; then the tile's exponentials times its values are added. Products leave
   // out what lies beyond the diagonal. The last loop divides by the sums and notes lse = ln(sum
-  // e^score), which the backward pass needs.
+  // e^score), which the backward pass needs; a sum of 0 is that of a query without a key.
   constexpr int64_t M = kAttnRowsFwd, N = kAttnKeysFwd, MR = kTileRows, NR = kTileCols<T>;
-  const int64_t rows = std::min<int64_t>(M, b.end - b.at), i0 = b.at - b.begin;
+  const int64_t rows = std::min<int64_t>(M, b.end - b.at);
+  const int64_t all = std::min(b.at + rows + hs.ahead, hs.keys) - b.key;
   const int64_t kv = head / hs.group * hs.d;
   T* out = o + b.at * hs.q_stride + head * hs.d;
+  if (all <= 0) {
+    for (int64_t r = 0; r < rows; ++r) {
+      std::fill_n(out + r * hs.q_stride, hs.d, T(0));
+      lse[(b.at + r) * hs.h + head] = -std::numeric_limits<T>::infinity();
+    }
+    return;
+  }
   pack_transposed(q + b.at * hs.q_stride + head * hs.d, hs.q_stride, rows, hs.d, M, ws.q);
 #pragma omp simd
   for (int64_t i = 0; i < hs.d * M; ++i) {
@@ -188,9 +223,9 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
     ws.top[i] = low;
     ws.sum[i] = 0;
   }
-  for (int64_t j0 = 0; j0 < i0 + rows; j0 += N) {
-    const int64_t keys = std::min(N, i0 + rows - j0), first = j0 - i0;
-    const T* kb = k + (b.begin + j0) * hs.k_stride + kv;
+  for (int64_t j0 = 0; j0 < all; j0 += N) {
+    const int64_t keys = std::min(N, all - j0), first = b.key + j0 - b.at - hs.ahead;
+    const T* kb = k + (b.key + j0) * hs.k_stride + kv;
     pack_transposed(kb, hs.k_stride, keys, hs.d, N, ws.k);
     product<T>(keys, round_up(rows, NR), hs.d, ws.k, N, ws.q, M, false, ws.s, M,
                [&](int64_t i, int64_t j) { return first + i > j + NR - 1; });
@@ -207,8 +242,7 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
       }
     }
     int64_t ldv;
-    const T* vb =
-        whole_rows(hs, v + (b.begin + j0) * hs.k_stride + kv, hs.k_stride, keys, ws.v, ldv);
+    const T* vb = whole_rows(hs, v + (b.key + j0) * hs.k_stride + kv, hs.k_stride, keys, ws.v, ldv);
     for (int64_t r = 0; r < rows; r += MR) {
       const int64_t n = std::min(MR, rows - r), seen = std::clamp<int64_t>(r + n - first, 0, keys);
       for (int64_t c = 0; c < hs.d && (seen > 0 || j0 == 0); c += NR) {
@@ -219,7 +253,7 @@ void forward_block(const Heads<T>& hs, const Block& b, int64_t head, const T* q,
   }
   for (int64_t r = 0; r < rows; ++r) {
     T* __restrict row = out + r * hs.q_stride;
-    const T f = 1 / ws.sum[r];
+    const T f = ws.sum[r] > 0 ? 1 / ws.sum[r] : 0;
 #pragma omp simd
     for (int64_t i = 0; i < hs.d; ++i) {
       row[i] *= f;
@@ -281,21 +315,27 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
   // against M queries at a time. Per tile: scores and dP = dy v^T; from them, row by row, the
   // weights P = e^(score - lse) and dS = P (dP - delta); then dv += P^T dy, dk += dS^T q and dq +=
   // dS k. Nothing else writes these rows, so neither locks nor an order between threads are needed.
-  // The first tile that reaches a row of a gradient writes it, later ones add.
+  // The first tile that reaches a row of a gradient writes it, later ones add. Queries before the
+  // first key see none.
   constexpr int64_t M = kAttnRowsBwd, N = kAttnKeysBwd, MR = kTileRows, NR = kTileCols<T>;
-  const int64_t len = b.end - b.begin;
-  for (int64_t j0 = 0; j0 < len; j0 += N) {
-    const int64_t keys = std::min(N, len - j0);
-    const int64_t at_k = (b.begin + j0) * hs.k_stride + kv_head * hs.d;
+  const int64_t key_end = hs.key_end(b);
+  const int64_t seeing = key_end <= b.key ? b.end : std::max<int64_t>(b.at, b.key - hs.ahead);
+  for (int64_t i = b.at; i < seeing; ++i) {
+    std::fill_n(x.dq + i * hs.q_stride + kv_head * hs.group * hs.d, hs.group * hs.d, T(0));
+  }
+  for (int64_t j0 = b.key; j0 < key_end; j0 += N) {
+    const int64_t keys = std::min(N, key_end - j0);
+    const int64_t at_k = j0 * hs.k_stride + kv_head * hs.d;
     pack_transposed(x.k + at_k, hs.k_stride, keys, hs.d, N, ws.k);
     pack_transposed(x.v + at_k, hs.k_stride, keys, hs.d, N, ws.v);
     int64_t ldk, ldq, lddy;
     const T* kb = whole_rows(hs, x.k + at_k, hs.k_stride, keys, ws.pad_k, ldk);
     bool add = false;
     for (int64_t head = kv_head * hs.group; head < (kv_head + 1) * hs.group; ++head) {
-      for (int64_t i0 = j0; i0 < len; i0 += M, add = true) {
-        const int64_t rows = std::min(M, len - i0), first = j0 - i0, seen_all = rows - first;
-        const int64_t at_q = (b.begin + i0) * hs.q_stride + head * hs.d;
+      for (int64_t i0 = std::max<int64_t>(b.at, j0 - hs.ahead); i0 < b.end; i0 += M, add = true) {
+        const int64_t rows = std::min(M, b.end - i0), first = j0 - i0 - hs.ahead;
+        const int64_t seen_all = rows - first;
+        const int64_t at_q = i0 * hs.q_stride + head * hs.d;
         // Keys that the last row sees; columns beyond are left out of every product.
         const int64_t n = std::min(keys, seen_all);
         const int64_t padded = round_up(n, NR), zeroed = std::min(N, std::max(padded, n + MR));
@@ -310,7 +350,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         product<T>(rows, padded, hs.d, ws.q, M, ws.k, N, false, ws.s, N, skip);
         product<T>(rows, padded, hs.d, ws.dy, M, ws.v, N, false, ws.ds, N, skip);
         for (int64_t r = 0; r < rows; ++r) {
-          const int64_t t = (b.begin + i0 + r) * hs.h + head;
+          const int64_t t = (i0 + r) * hs.h + head;
           backward_row<T>(zeroed, std::clamp<int64_t>(r + 1 - first, 0, n),
                           static_cast<T>(static_cast<double>(x.lse[t]) * kLog2e), x.delta[t],
                           x.scale, ws.s + r * N, ws.ds + r * N);
@@ -334,7 +374,7 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
         for (int64_t r = 0; r < rows; r += MR) {
           const int64_t m = std::min(MR, rows - r), k = std::clamp<int64_t>(r + m - first, 0, n);
           for (int64_t c = 0; c < hs.d; c += NR) {
-            tile<T>(m, std::min(NR, hs.d - c), k, ws.turned + r, M, kb + c, ldk, j0 > 0,
+            tile<T>(m, std::min(NR, hs.d - c), k, ws.turned + r, M, kb + c, ldk, j0 > b.key,
                     x.dq + at_q + r * hs.q_stride + c, hs.q_stride);
           }
         }
@@ -347,13 +387,13 @@ void backward_document(const Heads<T>& hs, const Block& b, int64_t kv_head,
 
 template <typename T>
 void attention(const KernelArgs& args) {
-  const Heads<T> hs(args.in[0], args.in[1]);
+  const Heads<T> hs(args, args.in[0], args.in[1]);
   const T *q = in<T>(args, 0), *k = in<T>(args, 1), *v = in<T>(args, 2);
   T *o = out<T>(args, 0), *lse = out<T>(args, 1);
   const T scale = static_cast<T>(args.attrs->f("scale") * kLog2e);
   Scratch scratch(args);
-  Block* blocks = scratch.take<Block>(hs.tokens);
-  const int64_t n = find_blocks(args, in<int32_t>(args, 3), hs.tokens, kAttnRowsFwd, blocks) * hs.h;
+  Block* blocks = scratch.take<Block>(hs.queries);
+  const int64_t n = find_blocks(args, in<int32_t>(args, 3), hs, kAttnRowsFwd, blocks) * hs.h;
   const int64_t each = ops::attention_scratch(hs.d, sizeof(T));
   const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);
@@ -368,13 +408,15 @@ void attention(const KernelArgs& args) {
 template <typename T>
 void attention_bwd(const KernelArgs& args) {
   // delta = sum dy * o per token and head, once; then a document and head of keys at a time, each
-  // with blocks of its own. As many threads as there is scratch for.
-  const Heads<T> hs(args.in[1], args.in[2]);
+  // with blocks of its own. As many threads as there is scratch for. Documents follow each other
+  // without a gap, so the keys that no query here sees lie before the first one's and after the
+  // last one's.
+  const Heads<T> hs(args, args.in[1], args.in[2]);
   const T *dy = in<T>(args, 0), *o = in<T>(args, 4);
   Scratch scratch(args);
-  Block* blocks = scratch.take<Block>(hs.tokens);
-  T* delta = scratch.take<T>(hs.tokens * hs.h);
-  parallel_for(hs.tokens * hs.h, row_grain(hs.d), [&](int64_t begin, int64_t end) {
+  Block* blocks = scratch.take<Block>(hs.queries);
+  T* delta = scratch.take<T>(hs.queries * hs.h);
+  parallel_for(hs.queries * hs.h, row_grain(hs.d), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       delta[r] = vdot(dy + r * hs.d, o + r * hs.d, hs.d);
     }
@@ -389,7 +431,20 @@ void attention_bwd(const KernelArgs& args) {
                           out<T>(args, 0),
                           out<T>(args, 1),
                           out<T>(args, 2)};
-  const int64_t n = find_blocks(args, in<int32_t>(args, 6), hs.tokens, 0, blocks) * hs.g;
+  const int64_t documents = find_blocks(args, in<int32_t>(args, 6), hs, 0, blocks);
+  int64_t seen = hs.keys, seen_end = 0;
+  for (const Block& b : std::span(blocks, static_cast<size_t>(documents))) {
+    if (hs.key_end(b) > b.key) {
+      seen = std::min<int64_t>(seen, b.key);
+      seen_end = std::max(seen_end, hs.key_end(b));
+    }
+  }
+  for (T* gradient : {x.dk, x.dv}) {
+    std::fill_n(gradient, seen * hs.k_stride, T(0));
+    std::fill(gradient + std::max(seen, seen_end) * hs.k_stride, gradient + hs.keys * hs.k_stride,
+              T(0));
+  }
+  const int64_t n = documents * hs.g;
   const int64_t each = ops::attention_bwd_scratch(hs.d, sizeof(T));
   const int64_t threads = std::min({int64_t{team_size()}, scratch.left() / each, n});
   std::byte* base = scratch.take<std::byte>(std::max<int64_t>(threads, 1) * each);

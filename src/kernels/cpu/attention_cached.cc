@@ -49,7 +49,8 @@ void attention_cached(const KernelArgs& args) {
   const int32_t* pos = in<int32_t>(args, 5);
   T *o = out<T>(args, 0), *kc = out<T>(args, 1), *vc = out<T>(args, 2);
   const int64_t n = args.in[0].dim(0), h = args.in[0].dim(1), d = args.in[0].dim(2);
-  const int64_t g = args.in[1].dim(1), slots = args.in[3].dim(0), group = h / g, row = g * d;
+  const int64_t g = args.in[1].dim(1), slots = args.in[3].dim(0), row = g * d;
+  const int64_t group = h / std::max<int64_t>(g, 1);
   const T scale = static_cast<T>(args.attrs->f("scale"));
   for (int64_t i = 0; i < n; ++i) {
     if (pos[i] >= slots) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// embedding and its weight gradient. The gradient is split by columns over threads: no two write
-// the same element, and rows are added in token order.
+// embedding and its weight gradient, of all rows or a run of them. The gradient is split by columns
+// over threads: no two write the same element, and rows are added in token order.
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
@@ -27,10 +27,16 @@ void embedding(const KernelArgs& args) {
   const T* w = in<T>(args, 1);
   T* x = out<T>(args, 0);
   const int64_t n = count(args.in[0]), d = args.in[1].dim(1);
-  check_ids("embedding", ids, n, args.in[1].dim(0));
+  const int64_t first = begin_of(args, 'v'), rows = args.in[1].dim(0);
+  check_ids("embedding", ids, n, args.attrs->i("vocab"));
   parallel_for(n, row_grain(d), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      std::memcpy(x + t * d, w + ids[t] * d, static_cast<size_t>(d) * sizeof(T));
+      const int64_t row = ids[t] - first;
+      if (row >= 0 && row < rows) {
+        std::memcpy(x + t * d, w + row * d, static_cast<size_t>(d) * sizeof(T));
+      } else {
+        std::memset(x + t * d, 0, static_cast<size_t>(d) * sizeof(T));
+      }
     }
   });
 }
@@ -40,10 +46,11 @@ void embedding_dw(const KernelArgs& args) {
   const int32_t* ids = in<int32_t>(args, 0);
   const T* dy = in<T>(args, 1);
   T* dw = out<T>(args, 0);
-  const int64_t n = count(args.in[0]), vocab = args.out[0].dim(0), d = args.out[0].dim(1);
-  check_ids("embedding_dw", ids, n, vocab);
+  const int64_t n = count(args.in[0]), rows = args.out[0].dim(0), d = args.out[0].dim(1);
+  const int64_t first = begin_of(args, 'v');
+  check_ids("embedding_dw", ids, n, args.attrs->i("vocab"));
   if (!accumulates(args, 0)) {
-    parallel_for(vocab * d, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(rows * d, kGrain, [&](int64_t begin, int64_t end) {
       std::memset(dw + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
     });
   }
@@ -52,7 +59,9 @@ void embedding_dw(const KernelArgs& args) {
                [&](int64_t begin, int64_t end) {
                  const int64_t c0 = begin * kColumns, c1 = std::min(d, end * kColumns);
                  for (int64_t t = 0; t < n; ++t) {
-                   T* __restrict to = dw + ids[t] * d;
+                   const int64_t row = ids[t] - first;
+                   if (row < 0 || row >= rows) continue;
+                   T* __restrict to = dw + row * d;
                    const T* __restrict from = dy + t * d;
 #pragma omp simd
                    for (int64_t c = c0; c < c1; ++c) to[c] += from[c];

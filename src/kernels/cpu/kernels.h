@@ -15,10 +15,10 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
-#define FLOATS(op, signature) \
-  template <typename T>       \
+#define FLOATS(op, signature, letters) \
+  template <typename T>                \
   void op(const KernelArgs& args);
-#define ONE(op, signature) void op(const KernelArgs& args);
+#define ONE(op, signature, letters) void op(const KernelArgs& args);
 #include "kernels/cpu/kernels.inc"
 #undef FLOATS
 #undef ONE
@@ -35,6 +35,13 @@ const T* in(const KernelArgs& args, size_t i) {
 template <typename T>
 T* out(const KernelArgs& args, size_t i) {
   return args.out[i].as<T>();
+}
+/// Where the piece of a letter begins.
+inline int64_t begin_of(const KernelArgs& args, char letter) {
+  for (const Begin& begin : args.begins) {
+    if (begin.letter == letter) return begin.index;
+  }
+  return 0;
 }
 inline bool accumulates(const KernelArgs& args, int i) { return args.accumulate >> i & 1; }
 

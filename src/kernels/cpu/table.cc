@@ -8,32 +8,49 @@
 namespace hocket::kernels::HOCKET_CPU {
 namespace {
 
-/// All kernels here read dense operands that begin at index 0 of their letters.
-void refuse_views(const KernelArgs& args) {
+/// Letters whose begin a kernel follows.
+struct Letters {
+  char list[4] = {};
+  constexpr explicit Letters(const char* from) {
+    for (size_t i = 0; from[i] != 0; ++i) {
+      list[i] = from[i];
+    }
+  }
+};
+
+/// Most kernels here read dense operands, and each knows its few letters whose piece may begin
+/// anywhere.
+void refuse_views(const KernelArgs& args, std::string_view followed, bool strided) {
   for (const auto list : {args.in, args.out}) {
     for (const TensorRef& operand : list) {
-      if (operand.strides) {
+      if (operand.strides && !strided) {
         fail_run("kernel", "got strides for operand {}; expected it without gaps",
                  to_string(*operand.type));
       }
     }
   }
-  if (!args.begins.empty()) {
-    fail_run("kernel", "got a piece that begins at {} of letter '{}'; expected it to begin at 0",
-             args.begins[0].index, args.begins[0].letter);
+  for (const Begin& begin : args.begins) {
+    if (begin.index != 0 && followed.find(begin.letter) == std::string_view::npos) {
+      fail_run("kernel", "got a piece that begins at {} of letter '{}'; expected it to begin at 0",
+               begin.index, begin.letter);
+    }
   }
 }
 
-template <KernelFn kernel>
+template <KernelFn kernel, Letters followed, bool strided = false>
 void call(const KernelArgs& args) {
-  refuse_views(args);
+  refuse_views(args, followed.list, strided);
   kernel(args);
 }
 
 constexpr CpuKernel kKernels[] = {
-#define FLOATS(op, signature) \
-  {#op, signature, &call<&HOCKET_CPU::op<float>>, &call<&HOCKET_CPU::op<double>>},
-#define ONE(op, signature) {#op, signature, nullptr, &call<&HOCKET_CPU::op>},
+#define FLOATS(op, signature, letters)                              \
+  {#op, signature, &call<&HOCKET_CPU::op<float>, Letters(letters)>, \
+   &call<&HOCKET_CPU::op<double>, Letters(letters)>},
+#define ONE(op, signature, letters) \
+  {#op, signature, nullptr, &call<&HOCKET_CPU::op, Letters(letters)>},
+#define ONE_STRIDED(op, signature, letters) \
+  {#op, signature, nullptr, &call<&HOCKET_CPU::op, Letters(letters), true>},
 #include "kernels/cpu/kernels.inc"
 #undef FLOATS
 #undef ONE

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every sum of one gradient as a reduce_scatter, which leaves each rank a block of the sum, and an all_gather."""
+import re
+import sys
+
+from program_text import Program, dims, with_dims
+
+program = Program(sys.stdin.read())
+axes = [int(line.split()[2]) for line in program.before if line.startswith("axis ")]
+
+
+def ranks_of(group):
+    """Ranks that meet in a group; 0 if it names only some of an axis."""
+    if "members=" in group:
+        return 0
+    ranks = 1
+    for axis in re.search(r"axes=([\d,]+)", group).group(1).split(","):
+        ranks *= axes[int(axis)]
+    return ranks
+
+
+for cls in program.classes:
+    tasks = []
+    for task in cls.tasks:
+        inputs = program.types(task.kind, "in") if task.op == "all_reduce" else []
+        ranks = ranks_of(program.groups[int(task.fields["group"])]) if inputs else 0
+        if len(inputs) != 1 or task.words[2] != "grad" or ranks < 2 or dims(inputs[0])[0] % ranks:
+            tasks.append(task)
+            continue
+        size = dims(inputs[0])
+        block_type = with_dims(inputs[0], [size[0] // ranks] + size[1:])
+        block = cls.add_buffer(f"step {block_type}")
+        scatter = task.copy(program.add_kind("reduce_scatter", inputs, "{dim=0}"), out=str(block))
+        scatter.words[0] = "reduce_scatter"
+        gather = task.copy(program.add_kind("all_gather", [block_type], "{dim=0}"), **{"in": str(block)})
+        gather.words[0] = "all_gather"
+        tasks += [scatter, gather]
+        for other in cls.tasks:
+            other.deps = [gather if d is task else d for d in other.deps]
+    cls.tasks = tasks
+sys.stdout.write(program.text())

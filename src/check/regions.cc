@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buffers with views. What a base holds is a list of regions, each with its value; a write replaces
+// what lay in its region, a read finds the value that lies there, or joins those of several regions
+// that tile it. Regions are cuts of the base: at every coordinate one run of it.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "check/values.h"
+
+namespace hocket::check {
+
+namespace {
+
+using graph::Coords;
+using graph::CutTable;
+using graph::Run;
+
+/// The run of a region at a coordinate; an empty one at 0 if there is none.
+Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coords) {
+  const std::span<const Run> runs = cuts.at(region, coords);
+  if (runs.empty()) return {};
+  const int64_t cell = size / cuts[region].cells;
+  return {runs[0].begin * cell, runs[0].length * cell};
+}
+
+}  // namespace
+
+int64_t Values::begin_at(ClassId cls, const program::Begin& begin, const Coords& at) const {
+  // Coordinates along which the class does not extend are those of all its ranks.
+  std::vector<int32_t> coords = ctx_.program.mesh.coords(ctx_.program.ranks_of(cls).front());
+  for (size_t axis = 0; axis < coords.size(); ++axis) {
+    if (pieces_.cuts.extents()[axis] > 1) {
+      coords[axis] = at[axis];
+    }
+  }
+  return ctx_.program.begin_at(begin.begin, begin.by, ctx_.program.mesh.rank(coords));
+}
+
+void Values::find_regions(ClassId cls) {
+  // Regions of views are tables of the program, looked up at the coordinates of the class: those
+  // that it extends along, and the one that all its ranks have on every other axis.
+  const RankClass& rank_class = ctx_.program.classes[cls];
+  Bases& bases = bases_[cls];
+  bases.region.assign(rank_class.buffers.size(), CutTable::kWhole);
+  for (size_t id = 0; id < rank_class.buffers.size(); ++id) {
+    const program::Buffer& view = rank_class.buffers[id];
+    if (view.kind != BufferKind::view) continue;
+    const program::Buffer& base = rank_class.buffers[view.base];
+    Base& held = bases.of[view.base];
+    held.dim = view.dim;
+    held.size = view.dim == program::kNone ? base.type.numel() : int64_t{base.type.dims[view.dim]};
+    const int64_t length =
+        view.dim == program::kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
+    AxisMask axes = 0;
+    if (view.by != program::kNone) {
+      for (int32_t axis : ctx_.program.tables[view.by].axes) {
+        if (pieces_.cuts.extents()[axis] > 1) {
+          axes |= graph::axis_bit(axis);
+        }
+      }
+    }
+    std::vector<std::vector<Run>> rows;
+    pieces_.cuts.for_each(axes, {}, [&](const Coords& at) {
+      // Inside the base, whatever the table says: view-region tells.
+      const int64_t begin =
+          std::clamp<int64_t>(begin_at(cls, {0, view.begin, view.by}, at), 0, held.size);
+      rows.push_back({{begin, std::min(length, held.size - begin)}});
+    });
+    bases.region[id] = pieces_.cuts.make(held.size, axes, rows);
+  }
+}
+
+Values::Base* Values::base_of(ClassId cls, BufferId buffer) {
+  if (ctx_.views[cls].meets(buffer).empty()) return nullptr;
+  return &bases_[cls].of.at(ctx_.program.classes[cls].root(buffer));
+}
+
+Value Values::at(ClassId cls, BufferId buffer) {
+  const Base* base = base_of(cls, buffer);
+  if (!base) return values_[cls][buffer];
+  std::string why;
+  return read_region(*base, bases_[cls].region[buffer], &why);
+}
+
+Value Values::read(TaskRef ref, BufferId buffer) {
+  const Base* base = base_of(ref.cls, buffer);
+  if (!base) return values_[ref.cls][buffer];
+  std::string why;
+  const Value value = read_region(*base, bases_[ref.cls].region[buffer], &why);
+  if (why.empty()) return value;
+  std::vector<TaskRef> related;
+  for (BufferId other : ctx_.views[ref.cls].meets(buffer)) {
+    const int32_t writer = hazards_.writer(ref.cls, other, ctx_.global(ref.cls, ref.task));
+    if (writer >= 0 && related.size() < 8) {
+      related.push_back(ctx_.ref(writer));
+    }
+  }
+  std::sort(related.begin(), related.end());
+  related.erase(std::unique(related.begin(), related.end()), related.end());
+  ctx_.report(
+      "view-tiled", ProblemClass::value, ref, related,
+      fmt::format("{} reads {}: {}", ctx_.name(ref), ctx_.buffer_name(ref.cls, buffer), why),
+      "write all of what is read, in parts of one value that are cut alike elsewhere");
+  return {kUnknown, kAnyPiece};
+}
+
+void Values::put(ClassId cls, BufferId buffer, const Value& value) {
+  Base* base = base_of(cls, buffer);
+  if (base) {
+    write_region(base, bases_[cls].region[buffer], value);
+  } else {
+    values_[cls][buffer] = value;
+  }
+}
+
+void Values::write_region(Base* base, CutId region, const Value& value) {
+  std::vector<Entry> kept;
+  for (const Entry& entry : base->entries) {
+    if (entry.region == region) continue;
+    if (pieces_.cuts.disjoint(entry.region, region)) {
+      kept.push_back(entry);
+      continue;
+    }
+    // What is left before the region, and behind it.
+    for (const bool behind : {false, true}) {
+      const CutId rest = rest_of(*base, entry.region, region, behind);
+      if (!pieces_.cuts.empty(rest)) {
+        kept.push_back({rest, part_of(*base, entry, rest)});
+      }
+    }
+  }
+  kept.push_back({region, value});
+  base->entries = std::move(kept);
+}
+
+/// The part of one region before another, or behind it.
+CutId Values::rest_of(const Base& base, CutId of, CutId without, bool behind) {
+  graph::CutTable& cuts = pieces_.cuts;
+  const AxisMask axes = cuts.axes(of) | cuts.axes(without);
+  std::vector<std::vector<Run>> rows;
+  cuts.for_each(axes, {}, [&](const Coords& coords) {
+    const Run mine = run_at(cuts, of, base.size, coords);
+    const Run taken = run_at(cuts, without, base.size, coords);
+    const int64_t end = mine.begin + mine.length;
+    const int64_t from =
+        behind ? std::clamp(taken.begin + taken.length, mine.begin, end) : mine.begin;
+    const int64_t to = behind ? end : std::clamp(taken.begin, mine.begin, end);
+    // Where they do not meet, all of it counts once: as before.
+    const bool apart = taken.begin >= end || taken.begin + taken.length <= mine.begin;
+    if (apart) {
+      rows.push_back(behind ? std::vector<Run>{} : std::vector<Run>{mine});
+    } else {
+      rows.push_back({{from, to - from}});
+    }
+  });
+  return cuts.make(base.size, axes, rows);
+}
+
+/// The value of a region inside that of an entry.
+Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
+  if (entry.value.expr < 0 || entry.region == region) return entry.value;
+  graph::CutTable& cuts = pieces_.cuts;
+  const AxisMask axes = cuts.axes(entry.region) | cuts.axes(region);
+  std::vector<Run> rows;
+  cuts.for_each(axes, {}, [&](const Coords& coords) {
+    const Run from = run_at(cuts, entry.region, base.size, coords);
+    const Run part = run_at(cuts, region, base.size, coords);
+    rows.push_back({part.length == 0 ? 0 : part.begin - from.begin, part.length});
+  });
+  std::vector<Value> parts = parts_of(entry.value);
+  for (Value& part : parts) {
+    if (part.piece == kAnyPiece) continue;
+    if (base.dim == program::kNone || local_index(part.expr)) return {kUnknown, kAnyPiece};
+    const int64_t size = ctx_.types[ref_.terms[part.expr].type].dims[base.dim];
+    part.piece = pieces_.restrict_to(part.piece, base.dim, size, axes, rows);
+    if (part.piece == kNone) return {kUnknown, kAnyPiece};
+  }
+  const std::optional<Value> sum = sum_of(parts);
+  return sum ? *sum : Value{kUnknown, kAnyPiece};
+}
+
+Value Values::read_region(const Base& base, CutId region, std::string* why) {
+  // One entry that has the region is the common case; then one that contains it. Otherwise all that
+  // overlap it are parts of one term, which are joined.
+  constexpr Value kNothing{kUnwritten, kAnyPiece};
+  constexpr Value kLost{kUnknown, kAnyPiece};
+  std::vector<const Entry*> hits;
+  for (const Entry& entry : base.entries) {
+    if (entry.region == region) return entry.value;
+    if (!pieces_.cuts.disjoint(entry.region, region)) {
+      hits.push_back(&entry);
+    }
+  }
+  if (hits.empty()) return kNothing;
+  const auto is = [&](ExprId expr) {
+    return [expr](const Entry* hit) { return hit->value.expr == expr; };
+  };
+  if (std::any_of(hits.begin(), hits.end(), is(kUnknown))) return kLost;
+  if (std::any_of(hits.begin(), hits.end(), is(kUnwritten))) {
+    *why = "some of it holds nothing";
+    return kLost;
+  }
+  CutId covered = pieces_.cuts.intersection(hits[0]->region, region);
+  for (const Entry* hit : hits) {
+    covered = pieces_.cuts.unite(covered, pieces_.cuts.intersection(hit->region, region));
+  }
+  if (covered != region) {
+    *why = fmt::format("only {} of it was written, of {}", pieces_.cuts.text(covered),
+                       pieces_.cuts.text(region));
+    return kLost;
+  }
+  if (std::all_of(hits.begin(), hits.end(), is(kZero))) return {kZero, kAnyPiece};
+  if (hits.size() == 1) return part_of(base, *hits[0], region);
+  for (const Entry* hit : hits) {
+    if (hit->value.expr != hits[0]->value.expr || hit->value.piece == kAnyPiece) {
+      *why = fmt::format("it holds parts of different values: {} and {}",
+                         describe(hits[0]->value.expr), describe(hit->value.expr));
+      return kLost;
+    }
+  }
+  if (local_index(hits[0]->value.expr)) {
+    *why = "row numbers of a routing that are put side by side count other rows";
+    return kLost;
+  }
+  std::vector<Pieces::Part> parts;
+  for (const Entry* hit : hits) {
+    parts.push_back({hit->region, hit->value.piece});
+  }
+  const int64_t size = ctx_.types[ref_.terms[hits[0]->value.expr].type].dims[base.dim];
+  const PieceId joined = pieces_.join(parts, region, base.size, base.dim, size, why);
+  return joined == kNone ? kLost : Value{hits[0]->value.expr, joined};
+}
+
+}  // namespace hocket::check

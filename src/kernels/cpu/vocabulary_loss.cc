@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// The steps of the loss of logits, on all of the vocabulary or a run of it. A row is a token; sums
+// of exponentials are kept in double, in spans, so that they do not depend on threads.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/vec.h"
+
+namespace hocket::kernels::HOCKET_CPU {
+namespace {
+
+/// Calls fn(row) for every row of so many elements.
+template <class F>
+void for_rows(int64_t rows, int64_t elements, const F& fn) {
+  parallel_for(rows, row_grain(4 * elements), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      fn(r);
+    }
+  });
+}
+
+template <typename T>
+T greatest(const T* x, int64_t n) {
+  return n == 0 ? -std::numeric_limits<T>::infinity() : vmax(x, n);
+}
+
+/// Sum of e^(x - top) over n elements.
+template <typename T>
+double sum_of_exponentials(const T* x, int64_t n, T top) {
+  constexpr int64_t L = kLanes<T>, kSpan = 1024;  // summed in T, then added in double
+  const Vec<T> shift = splat(top);
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kSpan) {
+    const int64_t end = std::min(n, begin + kSpan);
+    Vec<T> span{};
+    int64_t i = begin;
+    for (; i + L <= end; i += L) {
+      span += vexp(load(x + i) - shift);
+    }
+    if (i < end) {
+      span += vexp(load_partial(x + i, end - i, -std::numeric_limits<T>::max() / 2) - shift);
+    }
+    sum += static_cast<double>(lane_sum<T>(span));
+  }
+  return sum;
+}
+
+/// Where in a row of the logits here a target lies; -1 if it is ignored or lies elsewhere.
+class Targets {
+ public:
+  /// Refuses targets that are neither ignored nor in the vocabulary.
+  Targets(const char* op, const KernelArgs& args, const int32_t* targets, int64_t tokens)
+      : targets_(targets), first_(begin_of(args, 'v')), logits_(args.in[0].dim(1)) {
+    const int64_t vocab = args.attrs->i("vocab");
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (targets[t] >= vocab || (targets[t] < 0 && targets[t] != -100)) {
+        fail_run(op, "target {} at position {}; expected 0 <= target < {} or -100 (ignored)",
+                 targets[t], t, vocab);
+      }
+    }
+  }
+  int64_t at(int64_t t) const {
+    const int64_t place = targets_[t] - first_;
+    return targets_[t] >= 0 && place >= 0 && place < logits_ ? place : -1;
+  }
+
+ private:
+  const int32_t* targets_;
+  int64_t first_, logits_;
+};
+
+}  // namespace
+
+template <typename T>
+void rowmax(const KernelArgs& args) {
+  const int64_t v = args.in[0].dim(1);
+  const T* z = in<T>(args, 0);
+  T* top = out<T>(args, 0);
+  for_rows(args.in[0].dim(0), v, [&](int64_t t) { top[t] = greatest(z + t * v, v); });
+}
+
+template <typename T>
+void sumexp(const KernelArgs& args) {
+  const int64_t v = args.in[0].dim(1);
+  const T *z = in<T>(args, 0), *top = in<T>(args, 1);
+  double* sum = out<double>(args, 0);
+  for_rows(args.in[0].dim(0), v,
+           [&](int64_t t) { sum[t] = sum_of_exponentials(z + t * v, v, top[t]); });
+}
+
+template <typename T>
+void lse_of(const KernelArgs& args) {
+  const T* top = in<T>(args, 0);
+  const double* sum = in<double>(args, 1);
+  double* lse = out<double>(args, 0);
+  for_rows(args.in[0].dim(0), 1,
+           [&](int64_t t) { lse[t] = static_cast<double>(top[t]) + std::log(sum[t]); });
+}
+
+template <typename T>
+void lse(const KernelArgs& args) {
+  const int64_t v = args.in[0].dim(1);
+  const T* z = in<T>(args, 0);
+  double* to = out<double>(args, 0);
+  for_rows(args.in[0].dim(0), v, [&](int64_t t) {
+    const T top = greatest(z + t * v, v);
+    to[t] = static_cast<double>(top) + std::log(sum_of_exponentials(z + t * v, v, top));
+  });
+}
+
+template <typename T>
+void pick(const KernelArgs& args) {
+  const int64_t tokens = args.in[0].dim(0), v = args.in[0].dim(1);
+  const T* z = in<T>(args, 0);
+  T* x = out<T>(args, 0);
+  const Targets targets("pick", args, in<int32_t>(args, 1), tokens);
+  for_rows(tokens, 1, [&](int64_t t) {
+    const int64_t at = targets.at(t);
+    x[t] = at < 0 ? T(0) : z[t * v + at];
+  });
+}
+
+template <typename T>
+void nll(const KernelArgs& args) {
+  const T* x = in<T>(args, 0);
+  const double* lse = in<double>(args, 1);
+  const int32_t* targets = in<int32_t>(args, 2);
+  const double scale = *in<double>(args, 3);
+  double sum = 0;
+  for (int64_t t = 0; t < args.in[0].dim(0); ++t) {
+    sum += targets[t] < 0 ? 0 : lse[t] - static_cast<double>(x[t]);
+  }
+  double* loss = out<double>(args, 0);
+  *loss = (accumulates(args, 0) ? *loss : 0) + scale * sum;
+}
+
+template <typename T>
+void dlogits(const KernelArgs& args) {
+  constexpr int64_t L = kLanes<T>;
+  const int64_t tokens = args.in[0].dim(0), v = args.in[0].dim(1);
+  const T* z = in<T>(args, 0);
+  const int32_t* wanted = in<int32_t>(args, 1);
+  const double* lse = in<double>(args, 2);
+  const double scale = *in<double>(args, 3);
+  T* dz = out<T>(args, 0);
+  const Targets targets("dlogits", args, wanted, tokens);
+  for_rows(tokens, v, [&](int64_t t) {
+    const T* x = z + t * v;
+    T* to = dz + t * v;
+    if (wanted[t] < 0) {
+      std::memset(to, 0, static_cast<size_t>(v) * sizeof(T));
+      return;
+    }
+    // What T can't hold of lse goes into the factor.
+    const T near = static_cast<T>(lse[t]);
+    const T factor = static_cast<T>(scale * std::exp(static_cast<double>(near) - lse[t]));
+    const Vec<T> shift = splat(near);
+    int64_t i = 0;
+    for (; i + L <= v; i += L) {
+      store(to + i, vexp(load(x + i) - shift) * factor);
+    }
+    if (i < v) {
+      store_partial(to + i, vexp(load_partial(x + i, v - i) - shift) * factor, v - i);
+    }
+    if (const int64_t at = targets.at(t); at >= 0) {
+      to[at] -= static_cast<T>(scale);
+    }
+  });
+}
+
+HOCKET_KERNEL(rowmax)
+HOCKET_KERNEL(sumexp)
+HOCKET_KERNEL(lse_of)
+HOCKET_KERNEL(lse)
+HOCKET_KERNEL(pick)
+HOCKET_KERNEL(nll)
+HOCKET_KERNEL(dlogits)
+
+}  // namespace hocket::kernels::HOCKET_CPU

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parallel/begins.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace hocket::parallel {
+
+std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
+                                      const std::vector<graph::Layout>& layouts,
+                                      program::Program& program) {
+  // A split gives every rank a block; blocks are numbered as coordinates are, the last axis
+  // counting fastest, and are as long as the local dim.
+  std::vector<program::Begin> begins;
+  if (*op.layout.positional == 0) return begins;
+  const graph::Mesh& mesh = program.mesh;
+  const ops::Letters letters = ops::letters(op, kind.in, kind.out);
+  for (const char letter : std::string_view(op.layout.positional)) {
+    const auto has = std::find_if(
+        letters.in.begin(), letters.in.end(),
+        [letter](const std::string& operand) { return operand.find(letter) != operand.npos; });
+    if (has == letters.in.end()) continue;
+    const size_t input = static_cast<size_t>(has - letters.in.begin());
+    const int dim = static_cast<int>(has->find(letter));
+    program::Table table;
+    int64_t blocks = 1;
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      if (layouts[input].on[axis] != graph::Placement::split(dim)) continue;
+      if (mesh.axes[axis].size == 1) continue;
+      table.axes.push_back(static_cast<int32_t>(axis));
+      blocks *= mesh.axes[axis].size;
+    }
+    if (table.axes.empty()) continue;
+    if (kind.in[input].dims[dim].symbolic()) {
+      fail("lower", "{} goes by the position of {}, which is a symbol; expected it whole on a rank",
+           op.name, to_string(kind.in[input]));
+    }
+    for (int64_t block = 0; block < blocks; ++block) {
+      table.values.push_back(block * kind.in[input].dims[dim]);
+    }
+    begins.push_back({letter, 0, program.intern(std::move(table))});
+  }
+  return begins;
+}
+
+}  // namespace hocket::parallel

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/finish.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "check/check.h"
+#include "comm/ops/comm_op.h"
+#include "ops/op.h"
+#include "program/finalize.h"
+
+namespace hocket::passes {
+
+namespace {
+
+/// Ranks that meet in the collectives of a kind; 0 if no task has it.
+int64_t members_of(const program::Program& program, program::KindId kind) {
+  for (const program::RankClass& cls : program.classes) {
+    for (const program::Task& task : cls.tasks) {
+      if (task.kind == kind && task.group != program::kNone) {
+        return program.size_of(program.groups[task.group]);
+      }
+    }
+  }
+  return 0;
+}
+
+void complete_communication(const program::Program& program, program::KindId id,
+                            program::Kind* kind) {
+  const comm::Op& op = comm::op(kind->communication);
+  const int64_t members = members_of(program, id);
+  if (kind->out.empty() && op.role == comm::Role::collective && members > 0) {
+    kind->out = comm::infer(op, kind->attrs, kind->in, members);
+  }
+  kind->bytes = op.payload(kind->attrs, graph::expected_types(kind->in, program.symbols),
+                           graph::expected_types(kind->out, program.symbols));
+}
+
+void complete_local(const program::Program& program, program::Kind* kind) {
+  const ops::Op& op = ops::find(kind->op);
+  if (kind->out.empty()) {
+    kind->out = op.infer(kind->attrs, kind->in);
+  }
+  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out, 0, program.symbols});
+  kind->workspace = std::max(kind->workspace, cost.workspace);
+  if (kind->flops == 0 && kind->bytes == 0) {
+    kind->flops = cost.flops;
+    kind->bytes = cost.bytes;
+  }
+}
+
+void complete_lanes(program::Program& program) {
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    for (program::Task& task : program.classes[cls].tasks) {
+      const program::Kind& kind = program.kind(task);
+      if (!program::is_communication(kind)) continue;
+      const bool leaves = task.group != program::kNone
+                              ? program.leaves_node(program.groups[task.group], cls)
+                              : program.leaves_node(task.peer_axis, task.peer, cls);
+      task.lane = program::link_lane(comm::op(kind.communication).role, leaves);
+    }
+  }
+}
+
+}  // namespace
+
+void complete(program::Program& program) {
+  for (size_t id = 0; id < program.kinds.size(); ++id) {
+    program::Kind& kind = program.kinds[id];
+    if (program::is_communication(kind)) {
+      complete_communication(program, id, &kind);
+    } else {
+      complete_local(program, &kind);
+    }
+  }
+  complete_lanes(program);
+}
+
+void finish(program::Program& program, const std::string& where) {
+  // Dependencies need tasks in an order that respects the data, and the memory plan needs every
+  // buffer to be written before it is read: both are asked of the structural check, whose words are
+  // those that `check` would use.
+  complete(program);
+  const auto expect = [&](const program::Program& draft) {
+    check::CheckOptions options;
+    options.allow_unplanned = true;
+    const check::Verdict verdict = check::check_structure(draft, options);
+    if (!verdict.ok()) fail(where, "can't be finished:\n{}", check::to_text(verdict));
+  };
+  program::Program draft = program;
+  for (program::RankClass& cls : draft.classes) {
+    cls.arena_bytes = 0;
+    cls.host_arena_bytes = 0;
+    for (program::Buffer& buffer : cls.buffers) {
+      buffer.offset = program::kNone;
+    }
+    for (size_t i = 0; i < cls.tasks.size(); ++i) {
+      cls.tasks[i].workspace = program::kNone;
+      for (program::TaskId dep : cls.tasks[i].deps) {
+        if (dep < 0 || dep >= i) {
+          fail(where, "task {} depends on task {}; expected an earlier one", i, dep);
+        }
+      }
+    }
+  }
+  for (program::RankClass& cls : draft.classes) {
+    program::add_dependencies(draft, cls);
+  }
+  expect(draft);
+  for (program::RankClass& cls : draft.classes) {
+    program::plan_memory(draft, cls);
+  }
+  program = std::move(draft);
+}
+
+}  // namespace hocket::passes

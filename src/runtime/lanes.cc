@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/lanes.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace hocket::runtime {
+
+namespace {
+
+const char* lane_name(int lane) { return to_string(static_cast<program::Lane>(lane)); }
+
+}  // namespace
+
+Lanes::Lanes(int32_t rank, std::shared_ptr<kernels::Backend> backend, RankOptions options)
+    : rank_(rank), backend_(std::move(backend)), options_(std::move(options)) {}
+
+const char* Lanes::lane_of(const Event& event) const {
+  int lane = 0;
+  while (&lanes_[lane].progress != event.progress) {
+    ++lane;
+  }
+  return lane_name(lane);
+}
+
+void Lanes::make_for(const Step& step) {
+  for (int i = 0; i < program::kNumLanes; ++i) {
+    Lane& lane = lanes_[i];
+    if (step.size(i) == 0 || lane.thread.joinable()) continue;
+    lane.queue = options_.device->make_queue(
+        lane.progress,
+        [this, i](std::exception_ptr exception) { fail_behind_launch(i, exception); });
+    lane.thread = std::thread([self = shared_from_this(), i] { self->main(i); });
+  }
+}
+
+void Lanes::start(std::shared_ptr<Step> step) {
+  std::lock_guard lock(mutex_);
+  if (cancelled_) return;
+  if (running_ > 0) {
+    fail_run("executor",
+             "rank {} runs a step already; expected one program at a time; try to wait for its end",
+             rank_);
+  }
+  for (int i = 0; i < program::kNumLanes; ++i) {
+    if (step->size(i) == 0) continue;
+    lanes_[i].progress.reset();
+    lanes_[i].running = true;
+    ++running_;
+  }
+  ++steps_;
+  step_ = std::move(step);
+  for (Lane& lane : lanes_) {
+    if (lane.running) {
+      lane.begins.notify_one();
+    }
+  }
+}
+
+void Lanes::wait() {
+  // Waits inside lanes have the timeout themselves. A step that finishes no task for longer than
+  // that hangs in a kernel.
+  std::unique_lock lock(mutex_);
+  const auto window = options_.timeout + std::chrono::seconds(1);
+  int64_t before = -1;
+  while (!hung_ && !ended_.wait_for(lock, window, [&] { return running_ == 0; })) {
+    int64_t progress = 0;
+    for (const Lane& lane : lanes_) {
+      progress += lane.progress.count() + (lane.running ? 0 : 1);
+    }
+    if (progress == std::exchange(before, progress)) {
+      declare_hung(lock);
+    }
+  }
+  if (running_ == 0) {
+    step_ = nullptr;
+  }
+  if (!error_.empty()) throw Error(Error::Kind::kRun, "run", error_, cause_);
+  if (cancelled_) {
+    throw Error(Error::Kind::kRun, "run", fmt::format("rank {}: the step was cancelled", rank_),
+                Error::Cause::stopped);
+  }
+}
+
+/// Holds the lock, but not while it tells others.
+void Lanes::declare_hung(std::unique_lock<std::mutex>& lock) {
+  hung_ = true;
+  const auto window = options_.timeout + std::chrono::seconds(1);
+  const std::string text =
+      fmt::format("rank {}: {} has not ended, and nothing else has for {} s", rank_, unfinished(),
+                  std::chrono::duration<double>(window).count());
+  error_ = error_.empty() ? text : error_ + "; " + text;
+  cause_ = Error::Cause::own;
+  stop_lanes();
+  const auto on_error = on_error_;
+  lock.unlock();
+  if (on_error) {
+    on_error(text);
+  }
+  lock.lock();
+}
+
+/// Tasks that have begun and not ended, by name. Needs the mutex.
+std::string Lanes::unfinished() const {
+  std::string names;
+  for (int i = 0; i < program::kNumLanes; ++i) {
+    const size_t next = static_cast<size_t>(lanes_[i].progress.count());
+    if (lanes_[i].running && next < step_->size(i)) {
+      names += (names.empty() ? "" : ", ") + step_->task_name(i, next);
+    }
+  }
+  return names;
+}
+
+void Lanes::cancel() {
+  std::lock_guard lock(mutex_);
+  stop_lanes();
+}
+
+/// Needs the mutex.
+void Lanes::stop_lanes() {
+  cancelled_ = true;
+  for (Lane& lane : lanes_) {
+    lane.progress.stop();
+  }
+}
+
+void Lanes::leave(const Step& step) {
+  {
+    std::lock_guard lock(mutex_);
+    if (step_.get() != &step) return;
+    if (running_ == 0) {
+      step_ = nullptr;
+      return;
+    }
+  }
+  cancel();
+  std::unique_lock lock(mutex_);
+  const auto over = [&] { return running_ == 0; };
+  if (hung_) {
+    ended_.wait_for(lock, std::chrono::seconds(1), over);
+  } else {
+    ended_.wait(lock, over);
+  }
+  step_ = nullptr;
+}
+
+bool Lanes::is_running() const {
+  std::lock_guard lock(mutex_);
+  return running_ > 0;
+}
+
+void Lanes::end_threads() {
+  // Joined one by one, between steps. A lane that hangs in a kernel has a second to come back; if
+  // it does not, all are left to themselves: they share this object, and end when they find out.
+  {
+    std::unique_lock lock(mutex_);
+    stopping_ = true;
+    for (Lane& lane : lanes_) {
+      lane.begins.notify_one();
+    }
+    if (hung_ && !ended_.wait_for(lock, std::chrono::seconds(1), [&] { return running_ == 0; })) {
+      on_error_ = nullptr;
+      for (Lane& lane : lanes_) {
+        if (lane.thread.joinable()) {
+          lane.thread.detach();
+        }
+      }
+      return;
+    }
+  }
+  for (Lane& lane : lanes_) {
+    if (lane.thread.joinable()) {
+      lane.thread.join();
+    }
+    lane.queue.reset();
+  }
+  std::lock_guard lock(mutex_);
+  stopping_ = false;
+}
+
+void Lanes::set_on_error(std::function<void(const std::string&)> on_error) {
+  std::lock_guard lock(mutex_);
+  on_error_ = std::move(on_error);
+}
+
+void Lanes::main(int index) {
+  // Asleep between steps. The step is let go before the lane says that it is through with it: when
+  // the last lane has, nobody but its executor holds it.
+  const bool compute = index == static_cast<int>(program::Lane::compute);
+  backend_->enter_thread(compute ? options_.threads : 1);
+  set_log_rank(rank_);
+  Lane& lane = lanes_[index];
+  for (;;) {
+    std::shared_ptr<Step> step;
+    int64_t number = 0;
+    {
+      std::unique_lock lock(mutex_);
+      lane.begins.wait(lock, [&] { return stopping_ || lane.running; });
+      if (!lane.running) return;
+      step = step_;
+      number = steps_;
+    }
+    const int64_t began = now_ns();
+    step->run(index, *this);
+    lane.queue->drain();
+    log_debug("step {}: lane {} ran {} of {} tasks in {}", number, lane_name(index),
+              lane.progress.count(), step->size(index),
+              human_time(static_cast<double>(now_ns() - began) * 1e-9));
+    step.reset();
+    std::lock_guard lock(mutex_);
+    lane.running = false;
+    if (--running_ == 0) {
+      ended_.notify_all();
+    }
+  }
+}
+
+void Lanes::fail(const std::string& task, const std::exception_ptr& exception) {
+  std::string what;
+  Error::Cause cause = Error::Cause::own;
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    what = error.what();
+    cause = error.cause();
+  } catch (const std::exception& error) {
+    what = error.what();
+  }
+  const std::string text = fmt::format("rank {}: {}: {}", rank_, task, what);
+  std::function<void(const std::string&)> on_error;
+  {
+    // Together: what another lane says once it is stopped is not the cause.
+    std::lock_guard lock(mutex_);
+    if (error_.empty()) {
+      error_ = text;
+      cause_ = cause;
+    }
+    stop_lanes();
+    on_error = on_error_;
+  }
+  if (on_error) {
+    on_error(text);
+  }
+}
+
+/// Tasks complete in the order of their launches: the one that failed is the next.
+void Lanes::fail_behind_launch(int lane, const std::exception_ptr& exception) {
+  std::string task;
+  {
+    std::lock_guard lock(mutex_);
+    task = step_ ? step_->task_name(lane, static_cast<size_t>(lanes_[lane].progress.count()))
+                 : "a task";
+  }
+  fail(task, exception);
+}
+
+}  // namespace hocket::runtime

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs of one run are compiled once and share the ranks: twenty of them take the memory of the
+// largest and one set of threads.
+#include "engine/programs.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "engine/params.h"
+#include "graph/names.h"
+#include "kernels/backend.h"
+#include "program/memory.h"
+
+namespace hocket::engine {
+namespace {
+
+Run small_run(const std::vector<std::string>& overrides = {}) {
+  return parse_run(R"(
+model:
+  config: {model_type: llama, vocab_size: 2048, hidden_size: 192, num_hidden_layers: 2,
+           num_attention_heads: 4, num_key_value_heads: 2, head_dim: 48, intermediate_size: 512,
+           rms_norm_eps: 1.0e-6, max_position_embeddings: 1024, tie_word_embeddings: true}
+train: {global_batch: 2, seq_len: 64}
+plan: {threads_per_rank: 1}
+)",
+                   "test", overrides);
+}
+
+CompileOptions reading(int64_t new_tokens) {
+  CompileOptions how;
+  how.purpose = Purpose::generate;
+  how.new_tokens = new_tokens;
+  how.cache_slots = 1024;
+  how.num_micro_batches = 1;
+  return how;
+}
+
+int64_t threads_here() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+}
+
+/// Resident memory of this process that belongs to no file.
+int64_t anonymous_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == "RssAnon:" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+TEST(Programs, OptionsDecideAndNothingIsCompiledTwice) {
+  const engine::Run run = small_run();
+  runtime::LocalRanks ranks = local_ranks(run);
+  Programs programs(run, ranks);
+  int compiled = 0;
+  CompileOptions training;
+  training.observe = [&](const std::string& what, const graph::Graph&, const program::Program&) {
+    compiled += what == "program";
+  };
+  const Compiled* const first = &programs.compiled(training);
+  EXPECT_EQ(&programs.compiled(training), first);
+  EXPECT_EQ(&programs.session(training).compiled(), first);
+  EXPECT_EQ(&programs.session(training), &programs.session());
+  EXPECT_EQ(compiled, 1);
+  // Whatever differs in the options makes another program.
+  std::vector<CompileOptions> others(7);
+  others[0].purpose = Purpose::loss;
+  others[1].micro_batch = 2;
+  others[2].seq_len = 32;
+  others[3].num_micro_batches = 4;
+  others[4] = reading(1);
+  others[5] = reading(2);
+  others[6].skip_passes = {"bucket"};
+  for (const CompileOptions& other : others) {
+    EXPECT_NE(&programs.compiled(other), first);
+  }
+  EXPECT_EQ(programs.num_compiled(), 8u);
+  Compiled given = compile(run);
+  given.tokens_per_step = 77;
+  programs.replace({}, std::move(given));
+  EXPECT_EQ(programs.compiled().tokens_per_step, 77);
+  EXPECT_EQ(programs.num_compiled(), 8u);
+}
+
+TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
+  const engine::Run run = small_run();
+  runtime::LocalRanks ranks = local_ranks(run);
+  Programs programs(run, ranks);
+  std::vector<CompileOptions> sizes;
+  for (int64_t n = 32; n <= 640; n += 32) {
+    sizes.push_back(reading(n));
+  }
+  ASSERT_EQ(sizes.size(), 20u);
+  initialise(programs.compiled(sizes[0]).reference, programs.compiled(sizes[0]).program, 1, ranks);
+  std::vector<program::Range> pages;
+  int64_t most_io = 0, sum = 0, largest = 0;
+  for (const CompileOptions& size : sizes) {
+    const program::Program& program = programs.compiled(size).program;
+    const program::Memory alone = program::memory_of(program).at(0);
+    const std::vector<program::Range> own = program::planned_pages(program, 0);
+    pages.insert(pages.end(), own.begin(), own.end());
+    most_io = std::max(most_io, alone.inputs_outputs);
+    sum += alone.step_buffers + alone.inputs_outputs;
+    largest = std::max(largest, alone.step_buffers + alone.inputs_outputs);
+  }
+  const int64_t union_of_pages = program::total_bytes(program::joined(pages));
+
+  // Largest last: every one moves the arena.
+  const int64_t threads = threads_here();
+  programs.session(sizes[0]);
+  const int64_t one_set = threads_here() - threads;
+  for (const CompileOptions& size : sizes) {
+    programs.session(size);
+  }
+  const int64_t before = anonymous_bytes();
+  std::vector<float> last;
+  for (int round = 0; round < 2; ++round) {
+    for (const CompileOptions& size : sizes) {
+      Session& session = programs.session(size);
+      Batch batch(1, size.new_tokens);
+      for (int64_t i = 0; i < size.new_tokens; ++i) {
+        batch.tokens[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7 % 2048);
+        batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(i);
+      }
+      session.feed(batch);
+      session.step();
+      // All read the same text: the first row does not depend on how many follow.
+      const auto* logits =
+          static_cast<const float*>(session.run().executor(0).output(graph::names::kLogits, 0));
+      std::vector<float> row(logits, logits + 2048);
+      if (!last.empty()) {
+        for (size_t i = 0; i < row.size(); ++i) {
+          ASSERT_NEAR(row[i], last[i], 1e-5);
+        }
+      }
+      last = std::move(row);
+    }
+  }
+  const int64_t taken = anonymous_bytes() - before;
+  const program::Memory measured = ranks.measured(0);
+  std::cout << "20 programs: " << sum / 1024 << " KiB of step buffers, inputs and outputs in sum, "
+            << largest / 1024 << " KiB the largest; together "
+            << (measured.step_buffers + measured.inputs_outputs) / 1024
+            << " KiB of pages, RSS rose by " << taken / 1024 << " KiB; " << one_set << " threads\n";
+  EXPECT_LE(measured.step_buffers, union_of_pages);
+  EXPECT_EQ(measured.inputs_outputs, most_io);
+  EXPECT_LE(measured.step_buffers + measured.inputs_outputs, largest * 11 / 10);
+  EXPECT_EQ(threads_here() - threads, one_set);
+  // Beside the pages: what the kernels keep per thread, and the heap.
+  EXPECT_LT(taken, largest + (12 << 20));
+  EXPECT_GT(sum, 10 * largest);
+  programs.end_sessions();
+  EXPECT_EQ(threads_here(), threads);
+  EXPECT_EQ(ranks.measured(0).step_buffers, 0);
+  EXPECT_EQ(ranks.measured(0).inputs_outputs, 0);
+}
+
+TEST(Programs, TrainingAndEvaluationTakeTurns) {
+  // The evaluation between two steps changes nothing: not to the bit.
+  const engine::Run run = small_run({"plan.dp=2"});
+  const auto losses = [&](bool evaluate) {
+    runtime::LocalRanks ranks = local_ranks(run);
+    Programs programs(run, ranks);
+    Session& training = programs.session();
+    initialise(training.graph(), training.program(), 3, ranks);
+    std::vector<double> list;
+    for (int step = 0; step < 3; ++step) {
+      for (Session* session : {&training, &programs.session(evaluation_options(run))}) {
+        if (session != &training && !evaluate) continue;
+        Batch batch = empty_batch(session->compiled(), run.config.train.seq_len);
+        for (size_t i = 0; i < batch.tokens.size(); ++i) {
+          batch.tokens[i] = static_cast<int32_t>(i * 31 % 512);
+          batch.targets[i] = static_cast<int32_t>(i * 17 % 512);
+          batch.positions[i] = static_cast<int32_t>(i) % static_cast<int32_t>(batch.seq_len);
+        }
+        batch.loss_scale = 1.0 / static_cast<double>(batch.num_targets());
+        batch.hyper = Hyper::of(run.config.train, 0.001, step + 1);
+        session->feed(batch);
+        session->step();
+        if (session == &training) {
+          list.push_back(session->loss());
+        }
+      }
+    }
+    return list;
+  };
+  const std::vector<double> alone = losses(false);
+  EXPECT_EQ(losses(true), alone);
+  EXPECT_LT(alone[2], alone[0]);
+}
+
+}  // namespace
+}  // namespace hocket::engine

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts that were edited by hand, and passes that are commands.
+#include "passes/finish.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/compile.h"
+#include "ops/build.h"
+#include "parallel/lower.h"
+#include "passes/pass.h"
+#include "program/finalize.h"
+#include "tests/check/check_util.h"
+
+namespace hocket::passes {
+namespace {
+
+program::Program dense_program() {
+  parallel::Plan plan;
+  plan.pp = 2;
+  plan.dp = 2;
+  plan.num_micro_batches = 2;
+  // Without passes every kind has a task, by whose group the types of a collective follow.
+  return check::test::make_case(check::test::dense(2, false), plan, 8, 1 << 20,
+                                check::test::Purpose::train, {{}, {}})
+      .program;
+}
+
+/// The text without every ` field=value`, where a value that begins with a quote ends with one.
+std::string without_field(std::string text, const std::string& field) {
+  const std::string begin = " " + field;
+  for (size_t at = 0; (at = text.find(begin, at)) != text.npos;) {
+    const bool quoted = field.back() == '"';
+    const size_t end = quoted ? text.find('"', at + begin.size()) + 1
+                              : text.find_first_of(" \n", at + begin.size());
+    text.erase(at, end - at);
+  }
+  return text;
+}
+
+TEST(Finish, GivesBackWhatFollowsFromTheRest) {
+  // All that a person need not write is taken from a text without routed rows.
+  const program::Program good = dense_program();
+  std::string text = program::print(good);
+  for (const char* field : {"out=\"", "flops=", "bytes=", "workspace=", "at=", "ws=", "arena="}) {
+    text = without_field(text, field);
+  }
+  // Messages that come in have no types to follow from, nor the zeros of an attribute.
+  program::Program edited = program::parse_program(text);
+  for (size_t kind = 0; kind < edited.kinds.size(); ++kind) {
+    if (edited.kinds[kind].op == "recv") {
+      edited.kinds[kind].out = good.kinds[kind].out;
+    }
+  }
+  finish(edited, "text");
+  EXPECT_EQ(program::print(edited), program::print(good));
+}
+
+TEST(Finish, CountsWithWhatSymbolsAreExpectedToBe) {
+  graph::Graph graph;
+  const graph::Dim tokens = graph.symbol({"tokens", 64, 8, 4});
+  const graph::TensorId x = graph.input("x", {graph::DType::f32, {tokens, 16}});
+  const graph::TensorId w = graph.param("w", {graph::DType::f32, {24, 16}}, 0, {});
+  graph.outputs = ops::apply(graph, "linear", {}, {x, w}, "y", 0);
+  parallel::Plan plan;
+  plan.dp = 2;
+  program::Program good = parallel::lower(graph, plan);
+  program::finalize(good);
+  program::Program edited = good;
+  for (program::Kind& kind : edited.kinds) {
+    EXPECT_EQ(kind.flops, 2.0 * 4 * 16 * 24);
+    kind.out.clear();
+    kind.flops = 0;
+    kind.bytes = 0;
+  }
+  edited.classes[0].arena_bytes = 0;
+  finish(edited, "text");
+  EXPECT_EQ(program::print(edited), program::print(good));
+}
+
+TEST(Finish, RefusesWhatNoPlanCanBeMadeOf) {
+  program::Program program = dense_program();
+  auto& tasks = program.classes[0].tasks;
+  for (program::Task& task : tasks) {
+    task.deps.clear();
+  }
+  std::rotate(tasks.begin(), tasks.begin() + 1, tasks.end());
+  try {
+    finish(program, "edited.txt");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("[edited.txt] can't be finished"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("read-before-write"), std::string::npos);
+  }
+}
+
+TEST(CommandPasses, RunOnTheTextOfTheProgram) {
+  program::Program program = dense_program();
+  const program::Program before = program;
+  PassRunner({"exec:cat"}, {}, PassOptions()).run(program);
+  EXPECT_EQ(program, before);
+  const auto refused = [&](const char* pass) -> std::string {
+    try {
+      PassRunner({pass}, {}, PassOptions()).run(program);
+    } catch (const Error& error) {
+      EXPECT_EQ(program, before) << "lost";
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refused("exec:false").find("exec:false"), std::string::npos);
+  EXPECT_NE(refused("exec:echo odd").find("output of exec:echo odd"), std::string::npos);
+  EXPECT_NE(refused("exec:sed 's/^axis pp 2/axis pp 1/'").find("output of"), std::string::npos);
+  EXPECT_NE(refused("exec:sed 's/^axis edp 2/axis edp 4/'").find("another mesh"),
+            std::string::npos);
+  EXPECT_THROW(PassRunner({"bucketz"}, {}, PassOptions()), Error);
+}
+
+}  // namespace
+}  // namespace hocket::passes

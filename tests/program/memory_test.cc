@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranges of addresses, and what a second program takes beyond a first on the same ranks.
+#include "program/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace hocket::program {
+namespace {
+
+using Ranges = std::vector<Range>;
+
+TEST(Ranges, JoinAndDiffer) {
+  EXPECT_EQ(joined({{8, 9}, {0, 2}, {1, 4}, {4, 5}}), (Ranges{{0, 5}, {8, 9}}));
+  EXPECT_EQ(without({{0, 5}, {8, 9}}, {}), (Ranges{{0, 5}, {8, 9}}));
+  EXPECT_EQ(without({{0, 5}, {8, 12}}, {{1, 2}, {4, 9}}), (Ranges{{0, 1}, {2, 4}, {9, 12}}));
+  EXPECT_EQ(without({{3, 5}}, {{0, 9}}), Ranges{});
+  EXPECT_EQ(total_bytes({{0, 5}, {8, 9}}), 6);
+}
+
+TEST(Ranges, AreSetsOfAddresses) {
+  // Against sets of single addresses; seed 1.
+  std::mt19937 random(1);
+  for (int round = 0; round < 500; ++round) {
+    const auto draw = [&](std::vector<bool>& at) {
+      Ranges list;
+      for (int i = 0; i < 5; ++i) {
+        const int64_t begin = static_cast<int64_t>(random() % 40);
+        const int64_t end = begin + 1 + static_cast<int64_t>(random() % 8);
+        list.push_back({begin, end});
+        std::fill(at.begin() + begin, at.begin() + end, true);
+      }
+      return joined(list);
+    };
+    std::vector<bool> in_a(64), in_b(64);
+    const Ranges a = draw(in_a), b = draw(in_b), rest = without(a, b);
+    std::vector<bool> in_rest(64);
+    for (const Range& range : rest) {
+      std::fill(in_rest.begin() + range.begin, in_rest.begin() + range.end, true);
+    }
+    for (size_t i = 0; i < in_a.size(); ++i) {
+      ASSERT_EQ(in_rest[i], in_a[i] && !in_b[i]) << "round " << round << ", address " << i;
+    }
+    ASSERT_EQ(total_bytes(rest), std::count(in_rest.begin(), in_rest.end(), true));
+  }
+}
+
+/// A program of one rank: pages [first, end) of step buffers, and named buffers of so many pages.
+Program program_of(int64_t first, int64_t end, int64_t inputs,
+                   const std::vector<std::pair<std::string, int64_t>>& named) {
+  const auto buffer = [](BufferKind kind, std::string name, int64_t pages) {
+    Buffer made;
+    made.kind = kind;
+    made.name = std::move(name);
+    made.type = {graph::DType::f64, {pages * kPageBytes / 8}};
+    return made;
+  };
+  Program program;
+  program.mesh.axes = {{"pp", 1}};
+  RankClass cls;
+  cls.buffers.push_back(buffer(BufferKind::step, "", end - first));
+  cls.buffers.back().offset = first * kPageBytes;
+  cls.arena_bytes = end * kPageBytes;
+  cls.buffers.push_back(buffer(BufferKind::input, "in", inputs));
+  for (const auto& [name, pages] : named) {
+    cls.buffers.push_back(buffer(BufferKind::persistent, name, pages));
+  }
+  program.classes.push_back(std::move(cls));
+  return program;
+}
+
+TEST(MemoryBeyond, CountsWhatIsNotThereYet) {
+  const Program training = program_of(0, 3, 1, {{"w", 2}});
+  const Program other = program_of(2, 5, 3, {{"w", 2}, {"kv", 1}});
+  const auto pages = [](int64_t n) { return std::vector<int64_t>{n * kPageBytes}; };
+  // Pages 3 and 4, two of inputs, one of the cache.
+  EXPECT_EQ(memory_beyond(training, other), pages(5));
+  EXPECT_EQ(memory_beyond(other, training), pages(2));  // pages 0 and 1
+  EXPECT_EQ(memory_beyond(training, training), pages(0));
+  // With it, the two together are a program that does both.
+  EXPECT_EQ(memory_of(training)[0].total() + memory_beyond(training, other)[0],
+            memory_of(other)[0].total() + memory_beyond(other, training)[0]);
+}
+
+TEST(MemoryBeyond, CountsEverySpaceByItself) {
+  const auto to_host = [](Program program) {
+    for (Buffer& buffer : program.classes[0].buffers) {
+      buffer.space = Space::host;
+    }
+    std::swap(program.classes[0].arena_bytes, program.classes[0].host_arena_bytes);
+    return program;
+  };
+  const Program training = program_of(0, 3, 1, {{"w", 2}});
+  const Program other = program_of(2, 5, 3, {{"w", 2}, {"kv", 1}});
+  const auto pages = [](int64_t n) { return std::vector<int64_t>{n * kPageBytes}; };
+  EXPECT_EQ(memory_of(to_host(other))[0].host, memory_of(other)[0].total());
+  EXPECT_EQ(memory_of(to_host(other))[0].total(), 0);
+  EXPECT_EQ(memory_beyond(training, other, Space::host), pages(0));
+  EXPECT_EQ(memory_beyond(to_host(training), to_host(other), Space::host), pages(5));
+  EXPECT_EQ(memory_beyond(to_host(training), to_host(other)), pages(0));
+  EXPECT_EQ(memory_beyond(training, to_host(other), Space::host), pages(3 + 3 + 1));
+}
+
+}  // namespace
+}  // namespace hocket::program

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device that runs kernels later, on a thread per queue, out of step with whoever launches them:
+// kernels begin late and their events complete later still, by random delays.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "runtime/device.h"
+
+namespace hocket::fake {
+
+struct AsyncOptions {
+  uint64_t seed = 1;                          ///< of the delays
+  std::chrono::microseconds most_delay{100};  ///< of a kernel, and of an event
+  /// What the runtime must not do: a queue that waits for an event goes on when that event is
+  /// recorded, as if kernels had run when they are launched.
+  bool done_at_launch = false;
+};
+
+class AsyncDevice : public runtime::Device {
+ public:
+  explicit AsyncDevice(AsyncOptions options) : options_(options) {}
+  kernels::Device kind() const override { return kernels::Device::cpu; }
+  std::unique_ptr<runtime::Memory> reserve(int64_t bytes) override {
+    return runtime::cpu_device()->reserve(bytes);
+  }
+  std::unique_ptr<runtime::Queue> make_queue(runtime::Progress& progress,
+                                             runtime::Failed failed) override;
+  /// Launches that had not been run when launch() returned.
+  int64_t late() const { return late_; }
+
+ private:
+  friend class AsyncQueue;
+  bool is_recorded(const runtime::Event& event) const;
+
+  const AsyncOptions options_;
+  std::atomic<int> queues_{0};
+  std::atomic<int64_t> late_{0};
+  mutable std::mutex mutex_;
+  std::map<const runtime::Progress*, int64_t> recorded_;  // guarded by mutex_
+};
+
+}  // namespace hocket::fake
