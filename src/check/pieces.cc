@@ -453,7 +453,9 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   // the task must say where it begins. An output has the cuts of its letters, and is an unfinished
   // reduction over every cut letter that it lacks. One input may itself be an unfinished sum, if
   // the op is linear in it: then all outputs are, over the same addends. An input that is a sum
-  // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says.
+  // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says. Of a
+  // symbol only what holds for every value counts: where a part begins, and which indices are
+  // needed, changes from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
   Taken taken;

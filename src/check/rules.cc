@@ -204,6 +204,8 @@ std::string view_base(const Context&, const RankClass& cls, const Buffer& buffer
   if (buffer.kind != BufferKind::view) {
     return buffer.base == kNone && buffer.by == kNone ? "" : "is no view, but has a base";
   }
+  // What is behind the base (a view of a view, rows in an order of their own, another memory), what
+  // the elements are, what only a base has; and one dim for all views of a base.
   if (buffer.base == kNone) return "has no base";
   const Buffer& base = cls.buffers[buffer.base];
   if (base.kind == BufferKind::view) return "is a view of a view";
