@@ -66,6 +66,8 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
 
 void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved,
                          const comm::Movement& movement) {
+  // The rule and the fix depend on what the op does with parts: exchange rows, put parts side by
+  // side, scatter their sum or keep it.
   const std::string axis = moved.axis < 0 ? "its group" : ctx_.program.mesh.axes[moved.axis].name;
   const bool slot = movement.move.placed == comm::Move::Placed::slot;
   if (info.comm->needs_sizes) {
@@ -202,7 +204,8 @@ void Values::meet(std::span<const TaskRef> tasks) {
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
   const GroupInfo& group_info = ctx_.groups[first.group];
-  if (!info.comm->list) {
+  const graph::Monoid monoid = comm::monoid_of(ctx_.program.kind(first).attrs);
+  if (!info.comm->list || monoid != graph::Monoid::sum) {
     ctx_.report("stages-reduce-only", ProblemClass::value, tasks[0], {},
                 fmt::format("{} runs over pipeline stages", ctx_.name(tasks[0])),
                 fmt::format("use {}, or messages, between stages", comm::summing().name));

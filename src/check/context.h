@@ -32,12 +32,13 @@ enum class OpClass : uint8_t { compute, add, copy, zero, merge, communication, u
 
 struct KindInfo {
   OpClass op_class = OpClass::unknown;
-  const ops::Op* rules = nullptr;  ///< local ops
-  const comm::Op* comm = nullptr;  ///< communication ops
-  int32_t key = -1;                ///< OpKeys of the reference
-  uint32_t lanes = 0;              ///< bit per allowed lane
-  std::vector<TypeId> in, out;     ///< local types
-  std::vector<int16_t> shares;     ///< by output: input that it updates in place, -1
+  const ops::Op* rules = nullptr;   ///< local ops
+  const comm::Op* comm = nullptr;   ///< communication ops
+  int32_t key = -1;                 ///< OpKeys of the reference
+  uint32_t lanes = 0;               ///< bit per allowed lane
+  std::vector<TypeId> in, out;      ///< local types
+  std::vector<int16_t> shares;      ///< by output: input that it updates in place, -1
+  std::vector<int16_t> overwrites;  ///< by output: input in whose buffer it may lie besides, -1
 };
 inline bool is_local(const KindInfo& info) {
   return !info.comm && info.op_class != OpClass::unknown;

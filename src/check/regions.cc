@@ -28,7 +28,7 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
 
 int64_t Values::begin_at(ClassId cls, const program::Begin& begin, const Coords& at) const {
   // Coordinates along which the class does not extend are those of all its ranks.
-  std::vector<int32_t> coords = ctx_.program.mesh.coords(ctx_.program.ranks_of(cls).front());
+  std::vector<int32_t> coords = coords_[cls];
   for (size_t axis = 0; axis < coords.size(); ++axis) {
     if (pieces_.cuts.extents()[axis] > 1) {
       coords[axis] = at[axis];
@@ -88,21 +88,41 @@ Value Values::read(TaskRef ref, BufferId buffer) {
   if (!base) return values_[ref.cls][buffer];
   std::string why;
   const Value value = read_region(*base, bases_[ref.cls].region[buffer], &why);
+  if (why.empty() && value.expr >= 0 && !fits(value, ctx_.buffer_type[ref.cls][buffer])) {
+    why = "it holds a value of another shape";
+  }
   if (why.empty()) return value;
+  report_untiled(
+      ref, buffer, ctx_.global(ref.cls, ref.task),
+      fmt::format("{} reads {}: {}", ctx_.name(ref), ctx_.buffer_name(ref.cls, buffer), why));
+  return {kUnknown, kAnyPiece};
+}
+
+Value Values::left_in(ClassId cls, BufferId buffer) {
+  const Base* base = base_of(cls, buffer);
+  if (!base) return values_[cls][buffer];
+  std::string why;
+  const Value value = read_region(*base, bases_[cls].region[buffer], &why);
+  if (why.empty()) return value;
+  const int32_t writer = hazards_.writer(cls, buffer);
+  report_untiled(
+      writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1}, buffer, -1,
+      fmt::format("the step leaves {} without a value: {}", ctx_.buffer_name(cls, buffer), why));
+  return {kUnknown, kAnyPiece};
+}
+
+void Values::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text) {
   std::vector<TaskRef> related;
   for (BufferId other : ctx_.views[ref.cls].meets(buffer)) {
-    const int32_t writer = hazards_.writer(ref.cls, other, ctx_.global(ref.cls, ref.task));
+    const int32_t writer = hazards_.writer(ref.cls, other, reader);
     if (writer >= 0 && related.size() < 8) {
       related.push_back(ctx_.ref(writer));
     }
   }
   std::sort(related.begin(), related.end());
   related.erase(std::unique(related.begin(), related.end()), related.end());
-  ctx_.report(
-      "view-tiled", ProblemClass::value, ref, related,
-      fmt::format("{} reads {}: {}", ctx_.name(ref), ctx_.buffer_name(ref.cls, buffer), why),
-      "write all of what is read, in parts of one value that are cut alike elsewhere");
-  return {kUnknown, kAnyPiece};
+  ctx_.report("view-tiled", ProblemClass::value, ref, related, text,
+              "write all of what is read, in parts of one value that are cut alike elsewhere");
 }
 
 void Values::put(ClassId cls, BufferId buffer, const Value& value) {
@@ -157,7 +177,7 @@ CutId Values::rest_of(const Base& base, CutId of, CutId without, bool behind) {
   return cuts.make(base.size, axes, rows);
 }
 
-/// The value of a region inside that of an entry.
+/// The value of a region inside that of an entry; nothing, if a part of that value means nothing.
 Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
   if (entry.value.expr < 0 || entry.region == region) return entry.value;
   graph::CutTable& cuts = pieces_.cuts;
@@ -171,13 +191,13 @@ Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
   std::vector<Value> parts = parts_of(entry.value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) continue;
-    if (base.dim == program::kNone || local_index(part.expr)) return {kUnknown, kAnyPiece};
+    if (base.dim == program::kNone || local_index(part.expr)) return {kUnwritten, kAnyPiece};
     const int64_t size = ctx_.types[ref_.terms[part.expr].type].dims[base.dim];
     part.piece = pieces_.restrict_to(part.piece, base.dim, size, axes, rows);
-    if (part.piece == kNone) return {kUnknown, kAnyPiece};
+    if (part.piece == kNone) return {kUnwritten, kAnyPiece};
   }
   const std::optional<Value> sum = sum_of(parts);
-  return sum ? *sum : Value{kUnknown, kAnyPiece};
+  return sum ? *sum : Value{kUnwritten, kAnyPiece};
 }
 
 Value Values::read_region(const Base& base, CutId region, std::string* why) {
@@ -192,7 +212,10 @@ Value Values::read_region(const Base& base, CutId region, std::string* why) {
       hits.push_back(&entry);
     }
   }
-  if (hits.empty()) return kNothing;
+  if (hits.empty()) {
+    *why = "nothing has written it";
+    return kNothing;
+  }
   const auto is = [&](ExprId expr) {
     return [expr](const Entry* hit) { return hit->value.expr == expr; };
   };
@@ -211,7 +234,12 @@ Value Values::read_region(const Base& base, CutId region, std::string* why) {
     return kLost;
   }
   if (std::all_of(hits.begin(), hits.end(), is(kZero))) return {kZero, kAnyPiece};
-  if (hits.size() == 1) return part_of(base, *hits[0], region);
+  if (hits.size() == 1) {
+    const Value part = part_of(base, *hits[0], region);
+    if (part.expr != kUnwritten) return part;
+    *why = "a part of what it holds has no value of its own";
+    return kLost;
+  }
   for (const Entry* hit : hits) {
     if (hit->value.expr != hits[0]->value.expr || hit->value.piece == kAnyPiece) {
       *why = fmt::format("it holds parts of different values: {} and {}",

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "check/pieces.h"
 
 namespace hocket::check {
 
@@ -20,9 +21,10 @@ namespace {
 // A predicate below gives "" where its rule holds, else what is wrong. The rules that each belongs
 // to stand in the tables at the end of this file, with what they hold and how to mend a fault.
 
-/// Positive dims, a size that no sum of a few overflows, whole blocks and bytes, and symbols of the
-/// program's table. "" if so.
+/// Positive dims, no more than pieces have, a size that no sum of a few overflows, whole blocks and
+/// bytes, and symbols of the program's table. "" if so.
 std::string insane(const Context& ctx, const graph::TensorType& type) {
+  if (type.dims.size() > kMaxDims) return "the type " + to_string(type);
   double bytes = 8.0 * std::max(type.top_k, 1);
   for (int64_t dim : type.dims) {
     if (dim <= 0) return "the type " + to_string(type);
@@ -164,8 +166,13 @@ std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
   const auto unplaced =
       std::count_if(cls.buffers.begin(), cls.buffers.end(),
                     [](const Buffer& buffer) { return buffer.kind == BufferKind::step; });
-  if (unplaced == 0) return "";
-  return fmt::format("has {} step buffers and no memory plan", unplaced);
+  const auto homeless = std::count_if(cls.tasks.begin(), cls.tasks.end(), [&](const Task& task) {
+    return in_range(task.kind, ctx.program.kinds.size()) && ctx.program.kind(task).workspace > 0 &&
+           task.workspace == kNone;
+  });
+  if (unplaced == 0 && homeless == 0) return "";
+  return fmt::format("has {} step buffers, {} tasks with workspaces, and no memory plan", unplaced,
+                     homeless);
 }
 
 std::string buffer_type(const Context& ctx, const RankClass&, const Buffer& buffer) {
@@ -231,6 +238,9 @@ std::string view_base(const Context&, const RankClass& cls, const Buffer& buffer
 }
 
 std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
+  // Along a dim the view has as many indices as its type says there, and is as large as its base
+  // in all others; a flat one has as many elements as its type. From where it begins on any rank of
+  // the class, all of that must lie in the base.
   if (buffer.kind != BufferKind::view) return "";
   // Where a view begins, in elements, must be known before a step, and be the begin of a byte and
   // of a block: no symbol along its dim or behind it.
@@ -323,11 +333,12 @@ std::string host_contract(const Context& ctx, const RankClass&, const Buffer& bu
 
 /// True if output o may lie in the buffer of input i.
 bool may_share(const KindInfo& info, size_t i, size_t o) {
-  return info.shares[o] == static_cast<int16_t>(i);
+  const int16_t input = static_cast<int16_t>(i);
+  return info.shares[o] == input || info.overwrites[o] == input;
 }
 /// A collective may also write elsewhere, where the partial value is still read.
 bool must_share(const KindInfo& info, size_t i, size_t o) {
-  return may_share(info, i, o) && !info.comm;
+  return info.shares[o] == static_cast<int16_t>(i) && !info.comm;
 }
 
 std::string operand_types(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
@@ -537,7 +548,7 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
   static const std::vector<Rule<const Kind&, const KindInfo&>> rules = {
       {"known-op", "every op is one of src/ops or a communication op",
        "use an op of src/ops/ops.inc or a communication op", known_op},
-      {"types-sane", "dimensions are positive, and sizes are of this world",
+      {"types-sane", "there are at most six dimensions, all positive, and sizes are of this world",
        "correct the types of the kind", types_sane},
       {"types-follow",
        "output types are those that the op's rule infers from the local input types",

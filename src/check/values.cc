@@ -86,6 +86,7 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     }
     values_.push_back(std::move(values));
     bases_.emplace_back();
+    coords_.push_back(ctx.program.mesh.coords(ctx.program.ranks_of(class_id).front()));
     if (!ctx.views[c].any()) continue;
     // What the host fills of a base is there before any part of it is written.
     find_regions(class_id);
@@ -330,12 +331,10 @@ void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRe
   const graph::Monoid monoid =
       info.rules->meaning == Meaning::merge_max ? graph::Monoid::max : graph::Monoid::softmax;
   const auto refuse_parts = [&](size_t input) {
+    const Value other{exprs_[input + half], ins_[input + half]};
     refuse("merge-parts", ref, reader.in[input],
-           fmt::format("it can't be merged with {} of layout {}: {}",
-                       describe(exprs_[(input + half) % reader.in.size()]),
-                       piece_text({exprs_[(input + half) % reader.in.size()],
-                                   ins_[(input + half) % reader.in.size()]}),
-                       "not disjoint parts of one reduction"),
+           fmt::format("it and {} of layout {} are not disjoint parts of one reduction",
+                       describe(other.expr), piece_text(other)),
            "merge parts of one result, each once");
     lose_outputs(cls, reader);
   };
@@ -406,25 +405,10 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
   set(cls, end, 0, *sum_of(parts), nullptr, ref);
 }
 
-/// Whether a value lies as its buffer declares; where it declares a partial one, the parts of its
-/// ranks must add up to all of it.
+/// Whether a value lies as its buffer declares. What the host reads is whole: host-contract.
 bool Values::is_as_declared(const Value& value, const program::Buffer& buffer) {
-  if (value.piece == kAnyPiece && value.expr == kZero) return true;
-  AxisMask partial = 0;
-  for (size_t axis = 0; axis < ctx_.program.mesh.axes.size(); ++axis) {
-    if (buffer.layout[static_cast<int>(axis)].is_partial() && pieces_.cuts.extents()[axis] > 1) {
-      partial |= graph::axis_bit(static_cast<int32_t>(axis));
-    }
-  }
-  std::vector<Value> parts = parts_of(value);
-  for (Value& part : parts) {
-    const Moved moved =
-        pieces_.move(part.piece, partial, {comm::summing().move, 0, 0, graph::Monoid::sum});
-    if (moved.fault != Moved::Fault::none) return false;
-    part.piece = moved.piece;
-  }
-  const std::optional<Value> all = sum_of(parts);
-  return all && all->piece == pieces_.of(buffer.layout, buffer.type.dims.size());
+  if (value.expr == kZero) return true;
+  return value.piece == pieces_.of(buffer.layout, buffer.type.dims.size());
 }
 
 void Values::finish() {
@@ -450,7 +434,7 @@ void Values::finish() {
       } else {
         kept[tensor] = 1;
       }
-      const Value value = at(cls, BufferId(i));
+      const Value value = left_in(cls, BufferId(i));
       if (value.expr == kUnknown) continue;
       const int32_t id = static_cast<int32_t>(i);
       const ExprId want =

@@ -77,6 +77,9 @@ class Values {
   Value at(ClassId cls, BufferId buffer);
   /// The same for a task, of which that is reported.
   Value read(TaskRef ref, BufferId buffer);
+  /// The same after the last task.
+  Value left_in(ClassId cls, BufferId buffer);
+  void report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text);
   void put(ClassId cls, BufferId buffer, const Value& value);
   void write_region(Base* base, CutId region, const Value& value);
   Value read_region(const Base& base, CutId region, std::string* why);
@@ -141,6 +144,7 @@ class Values {
   Pieces pieces_;
   std::vector<std::vector<Value>> values_;          ///< by class and buffer
   std::vector<Bases> bases_;                        ///< by class
+  std::vector<std::vector<int32_t>> coords_;        ///< by class: of its first rank
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1

@@ -479,19 +479,6 @@ int64_t CutTable::local_size(CutId id, int64_t size) {
   return cells == kNone ? -1 : int64_t{cells.value()} * (size / cut.cells);
 }
 
-bool CutTable::holds_whole_runs(CutId id, int64_t size, int64_t run) const {
-  const Cut& cut = cuts_[id];
-  if (size % cut.cells != 0) return false;
-  const int64_t cell = size / cut.cells;
-  for (const Run& held : cut.runs) {
-    if (held.begin * cell % run != 0) return false;
-    // The last run of the dim may be shorter.
-    const int64_t until = end(held) * cell;
-    if (until % run != 0 && until != size) return false;
-  }
-  return true;
-}
-
 std::string CutTable::text(CutId id) const {
   if (is_whole(id)) return "all";
   const Cut& cut = cuts_[id];

@@ -116,9 +116,6 @@ class CutTable {
   /// Elements held of a dim of `size` elements; -1 if this differs between ranks, or `size` has no
   /// whole number of elements per cell.
   int64_t local_size(CutId id, int64_t size);
-  /// True if at every coordinate the piece consists of whole runs of `run` elements, each in order,
-  /// of a dim of `size`.
-  bool holds_whole_runs(CutId id, int64_t size, int64_t run) const;
 
   /// Visits the coordinates along `axes` (the last axis counts fastest), the others as in `coords`.
   template <class Visit>
@@ -136,7 +133,6 @@ class CutTable {
     }
   }
 
-  size_t num_cuts() const { return cuts_.size(); }
   /// "[2:4)/8", by coordinate where it differs: "[0:1)|[1:2)/2".
   std::string text(CutId id) const;
 

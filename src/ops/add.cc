@@ -39,6 +39,7 @@ void register_add(std::vector<Op>& ops) {
                        }
                        return list;
                      },
+                 .may_overwrite = {{0, 0}},
                  .meaning = Meaning::sum});
 }
 

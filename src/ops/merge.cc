@@ -52,6 +52,7 @@ void register_merge(std::vector<Op>& ops) {
                  .layout = {"thd,th,thd,th->thd,th", "th"},
                  .work = work_softmax,
                  .samples = samples_softmax,
+                 .may_overwrite = {{0, 0}, {1, 1}},
                  .family = Family::attention,
                  .meaning = Meaning::merge_softmax});
   ops.push_back({.name = "maximum",
@@ -60,6 +61,7 @@ void register_merge(std::vector<Op>& ops) {
                  .layout = {"a,a->a|ab,ab->ab|abc,abc->abc|abcd,abcd->abcd", "abcd"},
                  .work = work_max,
                  .samples = samples_max,
+                 .may_overwrite = {{0, 0}},
                  .meaning = Meaning::merge_max});
 }
 

@@ -225,6 +225,9 @@ struct Op {
   graph::OutputSet accumulates = {};  ///< outputs that can be added to an accumulator
   /// Pairs (input, output) that share a buffer: the op updates the input in place.
   std::vector<std::pair<int, int>> inplace = {};
+  /// Pairs (input, output) that may share a buffer: the kernel writes an element of the output
+  /// after it has read what it needs of the input there.
+  std::vector<std::pair<int, int>> may_overwrite = {};
   /// Indices of inputs with respect to which the gradient test differentiates (by default all
   /// floating-point inputs).
   std::vector<int> fd_inputs = {};

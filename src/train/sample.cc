@@ -220,6 +220,8 @@ std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) 
 
 int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
                      const data::Dataset& dataset) {
+  // What lies in memory together: the parameters of the training, on all its ranks; the largest of
+  // them in one piece; and the rank that generates, with two programs in one arena.
   const program::Program& program = training.program;
   const graph::Graph& graph = training.reference;
   int64_t bytes = 0, largest = 0;

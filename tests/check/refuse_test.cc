@@ -170,8 +170,9 @@ TEST(Refuse, SequencesCutBetweenRanks) {
     kind.flops = cost.flops;
   }
   const Verdict v = check(p, whole.graph);
-  expect_refused(v, "sequence-cut", {"attention L0", "edp", "t in [4, 8) needs s in [0, 8)"});
-  EXPECT_EQ(v.problems[0].task.task, find(p, 0, "attention")) << to_text(v);
+  expect_refused(v, "layout-legal", {"edp", "written by attention L0"});
+  EXPECT_EQ(v.problems[0].task.task, find(p, 0, "attention") + 1) << to_text(v);
+  EXPECT_EQ(v.problems[0].related[0].task, find(p, 0, "attention")) << to_text(v);
   EXPECT_EQ(v.num_problems, 1) << to_text(v);
 }
 

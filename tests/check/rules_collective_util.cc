@@ -81,6 +81,17 @@ std::vector<Row> reduction_rows() {
                     c);
          }
        }},
+      {"stages-reduce-only", "the greatest of what the stages hold", two_stages,
+       [](Edit& e) {
+         for (int32_t c = 0; c < 2; ++c) {
+           const char* const name =
+               c == 0 ? "model.layers.0.input_layernorm.weight" : "model.norm.weight";
+           const BufferId to = e.add_buffer({graph::DType::f32, {16}}, c);
+           e.append(e.make_collective("all_reduce", {{"monoid", std::string("max")}},
+                                      {e.axis("pp")}, {e.named(name, kNone, c)}, {to}, c),
+                    c);
+         }
+       }},
       {"gather-layout", "a gather of what is whole", two_ranks,
        [](Edit& e) {
          const BufferId to = e.add_buffer({graph::DType::f32, {32}});

@@ -305,6 +305,10 @@ std::vector<Row> buffer_rows() {
        }},
       {"buffer-type", "a buffer of a negative size", one_rank,
        [](Edit& e) { e.buffer(e.add_buffer(f32({4}))).type.dims[0] = -4; }},
+      {"buffer-type", "a buffer of more dims than pieces have", one_rank,
+       [](Edit& e) {
+         e.add_buffer(f32({1, 1, 1, 1, 1, 1, 1}));
+       }},
       {"arena-bounds", "an offset that is no multiple of 64", one_rank,
        [](Edit& e) {
          e.buffer(copy_of_norm(e)).offset += 32;

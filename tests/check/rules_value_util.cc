@@ -283,6 +283,14 @@ std::vector<Row> view_rows() {
          e.append(e.make("copy", {}, {from}, {half}));
          e.append(e.make("copy", {}, {base}, {to}));
        }},
+      {"view-tiled", "a value read in another shape", one_rank,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 0, 16);
+         view.dim = kNone;
+         view.type.dims = {16, 32};
+         const BufferId from = add_view(e, view), to = e.add_buffer(view.type);
+         e.append(e.make("copy", {}, {from}, {to}));
+       }},
       {"view-tiled", "rows of two values", one_rank,
        [=](Edit& e) {
          const BufferId base = e.add_like(weight(e));

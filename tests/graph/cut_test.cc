@@ -113,7 +113,6 @@ TEST_F(CutsTest, EqualFunctionsHaveEqualIdsAndOnlyThese) {
     EXPECT_EQ(it->second, id) << table_.text(id) << " and " << table_.text(it->second);
   }
   EXPECT_LT(known.size(), 3000u);
-  EXPECT_LE(known.size(), table_.num_cuts());
 }
 
 TEST_F(CutsTest, OperationsAreThoseOfTheLists) {
@@ -235,8 +234,6 @@ TEST_F(CutsTest, Splits) {
   EXPECT_EQ(table_.block(CutId(CutTable::kWhole), axis_bit(1)), table_.split({1}));
   EXPECT_FALSE(table_.is_split(table_.moved(split, 1, 1), &axes));
   EXPECT_EQ(table_.split({2}), CutId(CutTable::kWhole));  // an axis of one rank
-  EXPECT_TRUE(table_.holds_whole_runs(table_.split({1}), 24, 4));
-  EXPECT_FALSE(table_.holds_whole_runs(table_.split({1}), 24, 6));
 }
 
 TEST_F(CutsTest, RefusesWhatIsNoCut) {

@@ -40,6 +40,8 @@ constexpr Row kRows[] = {
     {"cost", [](Mutator& mutator) { return mutator.change_cost(); }},
     {"cut-sequences", [](Mutator& mutator) { return mutator.cut_sequences(); }},
     {"expected", [](Mutator& mutator) { return mutator.change_expected(); }},
+    {"begin", [](Mutator& mutator) { return mutator.change_begin(); }},
+    {"view", [](Mutator& mutator) { return mutator.change_view(); }},
     {"plan", [](Mutator& mutator) { return mutator.drop_plan(); }},
 };
 

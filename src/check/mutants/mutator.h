@@ -68,6 +68,8 @@ class Mutator {
   bool change_cost();
   bool cut_sequences();
   bool change_expected();
+  bool change_begin();
+  bool change_view();
   bool drop_plan();
 
  private:
@@ -104,6 +106,9 @@ class Mutator {
     return list.empty() ? std::pair<ClassId, BufferId>{-1, -1} : list[random_.below(list.size())];
   }
 
+  /// Moves where something begins: everywhere, by as much as it is long or by one, or at one
+  /// coordinate.
+  std::string move_begin(int64_t* begin, program::TableId* by, int64_t length);
   void begin(TaskRef ref, const std::string& what);
   void begin_buffer(ClassId cls, BufferId buffer, const std::string& what);
   /// New task i is old task order[i]; edges, workspaces and what was noted follow. Edges to a

@@ -324,6 +324,51 @@ bool Mutator::change_expected() {
   return true;
 }
 
+std::string Mutator::move_begin(int64_t* begin, program::TableId* by, int64_t length) {
+  const int64_t sign = random_.flip() ? 1 : -1;
+  const int64_t change = sign * (random_.flip() ? length : 1);
+  if (*by == kNone || random_.flip()) {
+    *begin += change;
+    return fmt::format("begins {} further", change);
+  }
+  program::Table table = p_.tables[*by];
+  const size_t place = random_.below(table.values.size());
+  table.values[place] += change;
+  *by = p_.intern(std::move(table));
+  return fmt::format("begins {} further at place {} of its table", change, place);
+}
+
+/// A task that takes another part of a letter for its own.
+bool Mutator::change_begin() {
+  const TaskRef ref = any_task([](const Task& task) { return !task.begins.empty(); });
+  if (ref.cls < 0) return false;
+  program::Begin& changed = task(ref).begins[random_.below(task(ref).begins.size())];
+  const std::string what =
+      move_begin(&changed.begin, &changed.by, p_.kind(task(ref)).in[0].dims[0]);
+  begin(ref, fmt::format("letter {} {}", changed.letter, what));
+  return true;
+}
+
+/// A view of another part of its base.
+bool Mutator::change_view() {
+  std::vector<std::pair<ClassId, BufferId>> list;
+  for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+    for (size_t id = 0; id < p_.classes[cls].buffers.size(); ++id) {
+      if (p_.classes[cls].buffers[id].kind == BufferKind::view) {
+        list.push_back({cls, id});
+      }
+    }
+  }
+  if (list.empty()) return false;
+  const auto [class_id, id] = list[random_.below(list.size())];
+  Buffer view = p_.classes[class_id].buffers[id];
+  const int64_t length = view.dim == kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
+  const std::string what = move_begin(&view.begin, &view.by, length);
+  begin_buffer(class_id, id, what);
+  p_.classes[class_id].buffers[id] = view;
+  return true;
+}
+
 /// No memory plan: of one class, or of all.
 bool Mutator::drop_plan() {
   const bool all = random_.flip();

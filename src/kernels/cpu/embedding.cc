@@ -48,25 +48,33 @@ void embedding_dw(const KernelArgs& args) {
   T* dw = out<T>(args, 0);
   const int64_t n = count(args.in[0]), rows = args.out[0].dim(0), d = args.out[0].dim(1);
   const int64_t first = begin_of(args, 'v');
-  check_ids("embedding_dw", ids, n, args.attrs->i("vocab"));
+  const int64_t vocab = args.attrs->i("vocab");
+  check_ids("embedding_dw", ids, n, vocab);
   if (!accumulates(args, 0)) {
     parallel_for(rows * d, kGrain, [&](int64_t begin, int64_t end) {
       std::memset(dw + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
     });
   }
   constexpr int64_t kColumns = 64 / sizeof(T);  // a cache line
-  parallel_for(ceil_div(d, kColumns), ceil_div(kGrain, std::max<int64_t>(n, 1) * kColumns),
-               [&](int64_t begin, int64_t end) {
-                 const int64_t c0 = begin * kColumns, c1 = std::min(d, end * kColumns);
-                 for (int64_t t = 0; t < n; ++t) {
-                   const int64_t row = ids[t] - first;
-                   if (row < 0 || row >= rows) continue;
-                   T* __restrict to = dw + row * d;
-                   const T* __restrict from = dy + t * d;
+  const auto add_rows = [&](auto is_here) {
+    parallel_for(ceil_div(d, kColumns), ceil_div(kGrain, std::max<int64_t>(n, 1) * kColumns),
+                 [&](int64_t begin, int64_t end) {
+                   const int64_t c0 = begin * kColumns, c1 = std::min(d, end * kColumns);
+                   for (int64_t t = 0; t < n; ++t) {
+                     const int64_t row = ids[t] - first;
+                     if (!is_here(row)) continue;
+                     T* __restrict to = dw + row * d;
+                     const T* __restrict from = dy + t * d;
 #pragma omp simd
-                   for (int64_t c = c0; c < c1; ++c) to[c] += from[c];
-                 }
-               });
+                     for (int64_t c = c0; c < c1; ++c) to[c] += from[c];
+                   }
+                 });
+  };
+  if (rows == vocab) {
+    add_rows([](int64_t) { return true; });
+  } else {
+    add_rows([rows](int64_t row) { return row >= 0 && row < rows; });
+  }
 }
 
 HOCKET_KERNEL(embedding)

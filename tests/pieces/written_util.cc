@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/pieces/written_util.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "engine/params.h"
+#include "kernels/backend.h"
+#include "ops/op.h"
+#include "parallel/lower.h"
+#include "passes/finish.h"
+#include "program/finalize.h"
+#include "runtime/local_ranks.h"
+
+namespace hocket::test {
+
+using program::BufferKind;
+
+Written::Written(std::vector<graph::Axis> axes) {
+  program.config = "{}";
+  program.mesh.axes = std::move(axes);
+  program.classes.resize(1);
+  program.classes[0].name = "all";
+}
+
+TensorId Written::input(const std::string& name, const TensorType& type) {
+  return graph.input(name, type, true);
+}
+
+std::vector<TensorId> Written::apply(const std::string& name, const std::string& op,
+                                     const graph::Attrs& attrs, const std::vector<TensorId>& in) {
+  graph::Node node;
+  node.op = op;
+  node.attrs = attrs;
+  node.in = in;
+  node.layer = 0;
+  std::vector<TensorType> types;
+  for (TensorId id : in) {
+    types.push_back(graph.tensor(id).type);
+  }
+  for (const TensorType& type : ops::find(op).infer(attrs, types)) {
+    graph::Tensor made;
+    made.name = node.out.empty() ? name : fmt::format("{}.{}", name, node.out.size());
+    made.type = type;
+    made.producer = static_cast<graph::NodeId>(graph.nodes.size());
+    made.layer = 0;
+    node.out.push_back(graph.add_tensor(made));
+  }
+  graph.nodes.push_back(node);
+  return node.out;
+}
+
+Layout Written::split(int dim, const std::vector<std::string>& axes) const {
+  Layout layout;
+  for (const std::string& name : axes) {
+    layout[axis(name)] = graph::Placement::split(dim);
+  }
+  return layout;
+}
+
+BufferId Written::fed(TensorId tensor, const Layout& layout) {
+  program::Buffer buffer;
+  buffer.kind = BufferKind::input;
+  buffer.name = graph.tensor(tensor).name;
+  buffer.layout = layout;
+  buffer.type = graph::local_type(graph.tensor(tensor).type, layout, program.mesh);
+  program.classes[0].buffers.push_back(buffer);
+  return program.classes[0].buffers.size() - 1;
+}
+
+BufferId Written::kept(TensorId tensor, const Layout& layout) {
+  const BufferId id = fed(tensor, layout);
+  program.classes[0].buffers[id].kind = BufferKind::output;
+  program.classes[0].buffers[id].micro_batch = 0;
+  return id;
+}
+
+BufferId Written::step(const TensorType& type) {
+  program::Buffer buffer;
+  buffer.type = type;
+  program.classes[0].buffers.push_back(buffer);
+  return program.classes[0].buffers.size() - 1;
+}
+
+program::TableId Written::table(const Function& function) {
+  program::Table table;
+  int64_t ranks = 1;
+  for (size_t axis = 0; axis < program.mesh.axes.size(); ++axis) {
+    table.axes.push_back(static_cast<int32_t>(axis));
+    ranks *= program.mesh.axes[axis].size;
+  }
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    table.values.push_back(function(program.mesh.coords(rank)));
+  }
+  return program.intern(std::move(table));
+}
+
+BufferId Written::part(BufferId base, int dim, int64_t length, const Function& begin) {
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.type = type(base);
+  view.type.dims[dim] = length;
+  view.base = base;
+  view.dim = dim;
+  view.by = table(begin);
+  program.classes[0].buffers.push_back(view);
+  return program.classes[0].buffers.size() - 1;
+}
+
+program::Task& Written::task(const std::string& op, const graph::Attrs& attrs,
+                             const std::vector<BufferId>& in, const std::vector<BufferId>& out,
+                             const Begins& begins) {
+  program::Kind kind;
+  kind.op = op;
+  kind.attrs = attrs;
+  program::Task made;
+  for (BufferId id : in) {
+    kind.in.push_back(type(id));
+  }
+  for (BufferId id : out) {
+    kind.out.push_back(type(id));
+  }
+  for (const auto& [letter, function] : begins) {
+    made.begins.push_back({letter, 0, table(function)});
+  }
+  made.kind = program.intern(std::move(kind));
+  made.in = in;
+  made.out = out;
+  made.layer = 0;
+  program.classes[0].tasks.push_back(made);
+  return program.classes[0].tasks.back();
+}
+
+void Written::collective(const std::string& op, const graph::Attrs& attrs,
+                         const std::vector<std::string>& axes, const std::vector<BufferId>& in,
+                         const std::vector<BufferId>& out) {
+  program::Group group;
+  for (const std::string& name : axes) {
+    group.axes.push_back(axis(name));
+  }
+  const program::GroupId id = program.intern(group);
+  task(op, attrs, in, out).group = id;
+}
+
+void Written::shift(const std::string& name, int32_t offset, BufferId from, BufferId to) {
+  program::Task& send = task("send", {}, {from}, {});
+  send.peer_axis = axis(name);
+  send.peer = offset;
+  send.tag = next_tag_;
+  program::Task& receive = task("recv", {}, {}, {to});
+  receive.peer_axis = axis(name);
+  receive.peer = -offset;
+  receive.tag = next_tag_++;
+}
+
+void Written::finish() { passes::finish(program, "written"); }
+
+namespace {
+
+/// Random values of an input, by its type.
+std::vector<std::byte> values_of(const graph::Tensor& tensor, uint64_t seed) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
+  Rng rng(mix64(seed) ^ hash128(tensor.name).low);
+  for (int64_t i = 0; i < tensor.type.numel(); ++i) {
+    if (tensor.type.dtype == DType::f64) {
+      const double value = rng.normal();
+      std::memcpy(bytes.data() + i * 8, &value, 8);
+    } else {
+      // Positions count up; other integers are tokens of a small vocabulary.
+      const int32_t value = tensor.name == "positions" ? static_cast<int32_t>(i)
+                                                       : static_cast<int32_t>(rng.next() % 8);
+      std::memcpy(bytes.data() + i * 4, &value, 4);
+    }
+  }
+  return bytes;
+}
+
+Results run_program(const graph::Graph& graph, const program::Program& program, uint64_t seed) {
+  runtime::RankOptions options;
+  options.timeout = std::chrono::milliseconds(5000);
+  options.poison = true;
+  runtime::LocalRanks ranks(program.mesh.size(), kernels::cpu_backend(), options);
+  runtime::LocalRun run(std::make_shared<const program::Program>(program), ranks);
+  for (int32_t rank : ranks.ids()) {
+    runtime::Executor& executor = run.executor(rank);
+    for (const graph::Tensor& tensor : graph.tensors) {
+      if (tensor.kind != graph::TensorKind::input || !executor.has(tensor.name)) continue;
+      const std::vector<std::byte> full = values_of(tensor, seed);
+      auto* to = static_cast<std::byte*>(executor.input(tensor.name));
+      const int64_t size = size_of(tensor.type.dtype);
+      engine::for_each_run(tensor.type, executor.buffer(tensor.name).layout, program.mesh, rank,
+                           [&](int64_t begin, int64_t count, int64_t local) {
+                             std::memcpy(to + local * size, full.data() + begin * size,
+                                         static_cast<size_t>(count * size));
+                           });
+    }
+  }
+  run.step();
+  Results results;
+  for (TensorId id : graph.outputs) {
+    const graph::Tensor& tensor = graph.tensor(id);
+    // Every rank's part counts: replicas must agree.
+    for (int32_t rank : ranks.ids()) {
+      const runtime::Executor& executor = run.executor(rank);
+      const program::Buffer& buffer = executor.buffer(tensor.name, 0);
+      const auto* data = static_cast<const double*>(executor.output(tensor.name, 0));
+      std::vector<double>& values = results[tensor.name];
+      values.resize(static_cast<size_t>(tensor.type.numel() * ranks.world_size()), NAN);
+      engine::for_each_run(
+          tensor.type, buffer.layout, program.mesh, rank,
+          [&](int64_t begin, int64_t count, int64_t local) {
+            for (int64_t i = 0; i < count; ++i) {
+              values[static_cast<size_t>((begin + i) * ranks.world_size() + rank)] =
+                  data[local + i];
+            }
+          });
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+Results run(const Written& written, const program::Program& program, uint64_t seed) {
+  return run_program(written.graph, program, seed);
+}
+
+Results run_alone(const Written& written, uint64_t seed) {
+  program::Program program = parallel::lower(written.graph, parallel::Plan{});
+  program::finalize(program);
+  return run_program(written.graph, program, seed);
+}
+
+std::string difference(const Results& got, const Results& want) {
+  // One rank has one value of each element, several have one for every rank that holds it.
+  for (const auto& [name, right] : want) {
+    const auto found = got.find(name);
+    if (found == got.end()) return name + " is missing";
+    const size_t ranks = found->second.size() / right.size();
+    double error = 0;
+    double total = 0;
+    for (size_t i = 0; i < right.size(); ++i) {
+      bool held = false;
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        const double value = found->second[i * ranks + rank];
+        if (std::isnan(value)) continue;
+        held = true;
+        error += (value - right[i]) * (value - right[i]);
+      }
+      if (!held) return fmt::format("{}[{}] is nowhere, or no number", name, i);
+      total += right[i] * right[i];
+    }
+    if (!(std::sqrt(error) <= 1e-10 * std::sqrt(total))) {
+      return fmt::format("{} differs by {}", name, std::sqrt(error / total));
+    }
+  }
+  return "";
+}
+
+}  // namespace hocket::test

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs written by hand over a small graph: what no plan is lowered to yet, proven, run on all
+// ranks and compared with one rank.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "program/program.h"
+
+namespace hocket::test {
+
+using graph::DType;
+using graph::Layout;
+using graph::TensorId;
+using graph::TensorType;
+using program::BufferId;
+
+/// Coordinates of a rank, by axis.
+using At = std::vector<int32_t>;
+using Function = std::function<int64_t(const At&)>;
+
+/// A graph over tensors that the host feeds, and a program of one class that is to compute it.
+class Written {
+ public:
+  explicit Written(std::vector<graph::Axis> axes);
+
+  graph::Graph graph;
+  program::Program program;
+
+  // The graph.
+  TensorId input(const std::string& name, const TensorType& type);
+  /// An application of an op; outputs are named `name`, `name`.1, ...
+  std::vector<TensorId> apply(const std::string& name, const std::string& op,
+                              const graph::Attrs& attrs, const std::vector<TensorId>& in);
+  /// The host reads it.
+  void result(TensorId id) { graph.outputs.push_back(id); }
+
+  // The program.
+  int32_t axis(const std::string& name) const { return program.mesh.axis(name); }
+  /// Split along `dim` over the axes, outermost first.
+  Layout split(int dim, const std::vector<std::string>& axes) const;
+  BufferId fed(TensorId tensor, const Layout& layout = {});
+  BufferId kept(TensorId tensor, const Layout& layout = {});
+  BufferId step(const TensorType& type);
+  /// Indices from `begin` on along a dim of a buffer.
+  BufferId part(BufferId base, int dim, int64_t length, const Function& begin);
+  BufferId part(BufferId base, int dim, int64_t length, int64_t begin) {
+    return part(base, dim, length, [begin](const At&) { return begin; });
+  }
+  using Begins = std::vector<std::pair<char, Function>>;
+  program::Task& task(const std::string& op, const graph::Attrs& attrs,
+                      const std::vector<BufferId>& in, const std::vector<BufferId>& out,
+                      const Begins& begins = {});
+  void collective(const std::string& op, const graph::Attrs& attrs,
+                  const std::vector<std::string>& axes, const std::vector<BufferId>& in,
+                  const std::vector<BufferId>& out);
+  /// A buffer to the rank `offset` further along the axis, and what comes from the other side.
+  void shift(const std::string& axis, int32_t offset, BufferId from, BufferId to);
+  const TensorType& type(BufferId id) const { return program.classes[0].buffers[id].type; }
+
+  /// Costs, dependencies and the memory plan.
+  void finish();
+
+ private:
+  program::TableId table(const Function& function);
+  int32_t next_tag_ = 0;
+};
+
+/// Values of the results, of random inputs that the seed decides.
+using Results = std::map<std::string, std::vector<double>>;
+/// By the program, on all of its ranks. What of the arena was never written is NaN.
+Results run(const Written& written, const program::Program& program, uint64_t seed);
+/// By the graph, lowered for one rank.
+Results run_alone(const Written& written, uint64_t seed);
+/// "" if they are the same up to 1e-10, relative.
+std::string difference(const Results& got, const Results& want);
+
+}  // namespace hocket::test
