@@ -32,7 +32,7 @@ class KindDurations : public Durations {
 /// `pp` stages of `layers` layers of 12 tasks forward and 24 backward, `mb` micro-batches.
 Program pipeline(int32_t pp, int32_t dp, int32_t layers, int32_t mb) {
   Program p;
-  p.mesh.axes = {{"pp", pp}, {"dp", dp}};
+  p.roles = {{"all", {{{"pp", pp}, {"dp", dp}}}}};
   p.num_micro_batches = mb;
   std::vector<program::KindId> ops;
   for (int k = 0; k < 36; ++k) {
@@ -51,12 +51,13 @@ Program pipeline(int32_t pp, int32_t dp, int32_t layers, int32_t mb) {
   const auto dp_group = p.intern(group);
   for (int32_t s = 0; s < pp; ++s) {
     program::RankClass c;
-    c.stage = s;
+    c.box = program::Box::at(0, s);
     c.name = "stage" + std::to_string(s);
     const auto add = [&](program::KindId kind, Lane lane, std::vector<TaskId> deps) {
       Task t;
       t.kind = kind;
       t.lane = lane;
+      t.stage = s;
       t.deps = std::move(deps);
       c.tasks.push_back(std::move(t));
       return c.tasks.size() - 1;
@@ -125,7 +126,7 @@ void simulate(benchmark::State& state, bool all_ranks, bool record, int32_t core
   ReplayOptions options{.all_ranks = all_ranks, .record = record};
   if (cores > 0) {
     options.cores_per_node = cores;
-    options.devices_per_node = p.mesh.size();
+    options.devices_per_node = p.num_ranks();
   }
   int64_t tasks = 0;
   for (auto _ : state) {

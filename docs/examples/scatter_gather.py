@@ -7,16 +7,20 @@ import sys
 from program_text import Program, dims, with_dims
 
 program = Program(sys.stdin.read())
-axes = [int(line.split()[2]) for line in program.before if line.startswith("axis ")]
+# The sizes of the axes of each role's mesh.
+meshes = [[int(axis.split(":")[1]) for axis in re.search(r'mesh="([^"]*)"', line).group(1).split()]
+          for line in program.before if line.startswith("role ")]
 
 
 def ranks_of(group):
-    """Ranks that meet in a group; 0 if it names only some of an axis."""
+    """Ranks that meet in a group; 0 if only some coordinates of an axis take part."""
     if "members=" in group:
         return 0
+    role = re.search(r"\brole=(\d+)", group)
+    mesh = meshes[int(role.group(1)) if role else 0]
     ranks = 1
     for axis in re.search(r"axes=([\d,]+)", group).group(1).split(","):
-        ranks *= axes[int(axis)]
+        ranks *= mesh[int(axis)]
     return ranks
 
 

@@ -71,10 +71,15 @@ void AbstractRun::end(int32_t task) {
   ended_.push_back(task);
 }
 
-void AbstractRun::advance(int32_t lane, bool* meeting) {
+bool AbstractRun::is_there(int32_t task) const {
+  const int32_t lane = lane_index(task);
+  return arrived_[lane] && head_task(lane) == task;
+}
+
+const Matching::Meeting* AbstractRun::advance(int32_t lane) {
   // A task ends when the tasks it depends on have ended, and further
-  //   a receive:  when its send has ended (sends complete alone), or with it (sends wait);
-  //   a send:     at once, or with its receive;
+  //   a receive:  when its sends have ended (sends complete alone), or with them (sends wait);
+  //   a send:     at once, or with its receives;
   //   a collective over several classes: with the tasks of all other classes.
   // A lane that waits for one task hangs itself into that task's list and is woken by its end. One
   // that waits for others to arrive notes that it is there; the last to arrive ends them all.
@@ -86,6 +91,7 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
   const auto wait_for = [&](int32_t other) {
     next_waiter_[lane] = first_waiter_[other];
     first_waiter_[other] = lane;
+    return nullptr;
   };
   int32_t blocker = -1;
   for (TaskId dep : next.deps) {
@@ -97,34 +103,57 @@ void AbstractRun::advance(int32_t lane, bool* meeting) {
 
   const KindInfo& info = ctx_.kind(next);
   if (is_message(info)) {
-    const int32_t other = matching_.partner[task];
+    const std::span<const int32_t> others = matching_.partners(task);
     const bool receive = is_receive(info);
-    if (other < 0 && (receive || sends_ == Sends::wait)) {
-      return;  // reported; waits for ever
+    if (others.empty() && (receive || sends_ == Sends::wait)) {
+      return nullptr;  // reported; waits for ever
     }
     if (sends_ == Sends::alone) {
-      if (receive && !done_[other]) return wait_for(other);
-      return end(task);
+      for (int32_t other : others) {
+        if (receive && !done_[other]) return wait_for(other);
+      }
+      end(task);
+      return nullptr;
     }
     arrived_[lane] = 1;
-    const int32_t other_lane = lane_index(other);
-    if (!arrived_[other_lane] || head_task(other_lane) != other) return;
-    end(receive ? other : task);
-    end(receive ? task : other);
-    return;
+    end_message(task);
+    return nullptr;
   }
   const int32_t meeting_id = matching_.meeting[task];
-  if (meeting_id < 0) return end(task);
+  if (meeting_id < 0) {
+    end(task);
+    return nullptr;
+  }
   const Matching::Meeting& all = matching_.meetings[meeting_id];
   arrived_[lane] = 1;
-  if (!all.complete) return;
+  if (!all.complete) return nullptr;
   for (int32_t other : all.tasks) {
-    const int32_t other_lane = lane_index(other);
-    if (!arrived_[other_lane] || head_task(other_lane) != other) return;
+    if (!is_there(other)) return nullptr;
   }
-  *meeting = true;
   for (int32_t other : all.tasks) {
     end(other);
+  }
+  return &all;
+}
+
+/// Both ends of a message, and with them all that share an end with them, if all are there: sends
+/// first.
+void AbstractRun::end_message(int32_t task) {
+  std::vector<int32_t> ends{task};
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (!is_there(ends[i])) return;
+    for (int32_t other : matching_.partners(ends[i])) {
+      if (std::find(ends.begin(), ends.end(), other) == ends.end()) {
+        ends.push_back(other);
+      }
+    }
+  }
+  for (const bool receives : {false, true}) {
+    for (int32_t other : ends) {
+      if (is_receive(ctx_.kind(ctx_.task(ctx_.ref(other)))) == receives) {
+        end(other);
+      }
+    }
   }
 }
 
@@ -135,8 +164,8 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
     const int32_t before = ctx_.global(ref.cls, dep);
     if (!done_[before]) return {before, "depends on"};
   }
-  const int32_t other = matching_.partner[task];
-  if (other >= 0 && !done_[other]) {
+  for (int32_t other : matching_.partners(task)) {
+    if (done_[other] || (together(task) && is_there(other))) continue;
     if (is_receive(ctx_.kind(waiting))) return {other, "receives from"};
     if (together(task)) return {other, "waits for its receiver"};
   }
@@ -145,8 +174,7 @@ AbstractRun::Wait AbstractRun::waits_for(int32_t task) const {
   const Matching::Meeting& all = matching_.meetings[meeting_id];
   if (!all.complete) return {};
   for (int32_t member : all.tasks) {
-    if (member != head_task(lane_index(member))) return {member, "meets"};
-    if (!arrived_[lane_index(member)]) return {member, "meets"};
+    if (!is_there(member)) return {member, "meets"};
   }
   return {};
 }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "check/context.h"
@@ -16,12 +17,25 @@ namespace hocket::check {
 
 /// How tasks of different ranks belong together. Tasks are addressed by their global index.
 struct Matching {
-  /// A collective over several classes: one task of each.
+  /// A collective over several classes: one task of each. Where the ranks of a class meet different
+  /// classes (those of some coordinates one, those of others another), all of these are in it: then
+  /// what the ranks of the class wait for, its representative waits for.
   struct Meeting {
     std::vector<int32_t> tasks;
+    /// The tasks that meet in each sort of instance of the group.
+    std::vector<std::vector<int32_t>> instances;
     bool complete = true;  ///< false: some member lacks its task, or brings another one (reported)
   };
-  std::vector<int32_t> partner;  ///< by task: the send of a recv and back, -1
+  /// By task: the sends of a recv and back, one for every class that a peer may be in. Empty: none
+  /// (reported).
+  std::span<const int32_t> partners(int32_t task) const {
+    if (partner[task] >= 0) return {&partner[task], 1};
+    const auto found = partner[task] == kSeveral ? several.find(task) : several.end();
+    return found == several.end() ? std::span<const int32_t>() : found->second;
+  }
+  static constexpr int32_t kSeveral = -2;
+  std::vector<int32_t> partner;  ///< by task: the only one, kSeveral, -1
+  std::unordered_map<int32_t, std::vector<int32_t>> several;
   std::vector<int32_t> meeting;  ///< by task: index of meetings, -1
   std::vector<Meeting> meetings;
 };
@@ -36,7 +50,8 @@ class AbstractRun {
 
   /// Runs all lanes. `visit(tasks, meeting)` is told of every task once, in an order that respects
   /// lanes, dependencies, messages and meetings; tasks that end together come in one call, and
-  /// `meeting` is true for a collective over several classes. True if all lanes came to their end.
+  /// `meeting` is the collective over several classes that they are, or null. True if all lanes
+  /// came to their end.
   template <typename Visit>
   bool run(Visit&& visit);
 
@@ -54,9 +69,12 @@ class AbstractRun {
     const char* why = "";
   };
   /// Tries the head of a lane: fills `ended_` with the tasks that end now, or notes for what the
-  /// lane waits and leaves it empty. `*meeting`: they are a collective over several classes.
-  void advance(int32_t lane, bool* meeting);
+  /// lane waits and leaves it empty. The collective over several classes that they are, or null.
+  const Matching::Meeting* advance(int32_t lane);
+  /// True if the lane of the task waits at it, with all else ready.
+  bool is_there(int32_t task) const;
   void end(int32_t task);
+  void end_message(int32_t task);
   /// Lane of class `cls` whose next task comes first in issue order among those that may go on, -1.
   int32_t next_lane(size_t cls);
   int32_t lane_index(int32_t task) const;
@@ -84,8 +102,7 @@ bool AbstractRun::run(Visit&& visit) {
     any = false;
     for (size_t c = 0; c < ready_.size(); ++c) {
       for (int32_t lane = next_lane(c); lane >= 0; lane = next_lane(c)) {
-        bool meeting = false;
-        advance(lane, &meeting);
+        const Matching::Meeting* const meeting = advance(lane);
         if (ended_.empty()) continue;
         any = true;
         visit(std::span<const int32_t>(ended_), meeting);

@@ -34,12 +34,32 @@ Hash128 reference_hash(const graph::Graph& graph, int32_t num_micro_batches) {
   return hasher.finish();
 }
 
-Hash128 mesh_hash(const program::Mesh& mesh) {
+Hash128 mesh_hash(const std::vector<program::Role>& roles) {
   Hasher hasher;
-  for (const graph::Axis& axis : mesh.axes) {
-    hasher.add(fmt::format("{}={} ", axis.name, axis.size));
+  for (const program::Role& role : roles) {
+    for (const graph::Axis& axis : role.mesh.axes) {
+      hasher.add(fmt::format("{}={} ", axis.name, axis.size));
+    }
+    if (&role != &roles.back()) {
+      hasher.add("+ ");
+    }
   }
   return hasher.finish();
+}
+
+std::string ranks_in_words(const std::vector<program::Role>& roles) {
+  std::string text;
+  for (const program::Role& role : roles) {
+    text += text.empty() ? "" : " + ";
+    if (roles.size() > 1) {
+      text += role.name + ": ";
+    }
+    for (size_t axis = 0; axis < role.mesh.axes.size(); ++axis) {
+      const graph::Axis& of_role = role.mesh.axes[axis];
+      text += fmt::format("{}{} {}", axis == 0 ? "" : " x ", of_role.name, of_role.size);
+    }
+  }
+  return text;
 }
 
 std::string differences(const Certificate& certified, const Certificate& now) {

@@ -16,13 +16,16 @@ struct Certificate {
   Hash128 program;    ///< program::program_hash
   Hash128 reference;  ///< reference_hash; zero: there was no graph to compare with
   Hash128 mesh;       ///< mesh_hash
-  std::string ranks;  ///< the mesh in words: "pp 2 x edp 2 x ep 1"
+  std::string ranks;  ///< ranks_in_words
   bool operator==(const Certificate&) const = default;
 };
 
 /// Hash of the graph's text form and of how often its micro-batch nodes run.
 Hash128 reference_hash(const graph::Graph& graph, int32_t num_micro_batches);
-Hash128 mesh_hash(const program::Mesh& mesh);
+/// Of the meshes of all roles.
+Hash128 mesh_hash(const std::vector<program::Role>& roles);
+/// "pp 2 x edp 2 x ep 1"; of several roles with their names: "actor: .. + rollout: ..".
+std::string ranks_in_words(const std::vector<program::Role>& roles);
 
 /// Which of the three differ, with both hashes: "the reference graph (ab.. is not cd..)"; "" if
 /// none.

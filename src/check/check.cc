@@ -171,11 +171,8 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   }
   state_limits(verdict, ctx, reference != nullptr);
   verdict.certificate.program = program::program_hash(program);
-  verdict.certificate.mesh = mesh_hash(program.mesh);
-  for (const graph::Axis& axis : program.mesh.axes) {
-    verdict.certificate.ranks += fmt::format(
-        "{}{} {}", verdict.certificate.ranks.empty() ? "" : " x ", axis.name, axis.size);
-  }
+  verdict.certificate.mesh = mesh_hash(program.roles);
+  verdict.certificate.ranks = ranks_in_words(program.roles);
   if (reference) {
     verdict.certificate.reference = reference->hash();
   }

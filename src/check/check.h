@@ -54,6 +54,7 @@ struct LiveBuffer {
 /// Memory of one rank of a class, recomputed from the planned offsets.
 struct ClassMemory {
   program::ClassId cls = 0;
+  std::string name;  ///< program::stage_name
   program::Memory planned;
   TaskRef peak_task;  ///< while it runs, the most bytes are alive (only when over budget)
   std::vector<LiveBuffer> largest;  ///< alive then, largest first (only when over budget)

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "check/values.h"
 
@@ -18,7 +19,7 @@ bool Values::local_index(ExprId expr) const {
   return term.b == ref_.keys[ref_.terms.app(term.a).key].rules->routing.row_of;
 }
 
-/// The axes of a group along which a class extends.
+/// The axes of a group.
 AxisMask Values::axes_of(const GroupInfo& group) {
   AxisMask axes = 0;
   for (int32_t axis : group.axes) {
@@ -68,7 +69,7 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
                          const comm::Movement& movement) {
   // The rule and the fix depend on what the op does with parts: exchange rows, put parts side by
   // side, scatter their sum or keep it.
-  const std::string axis = moved.axis < 0 ? "its group" : ctx_.program.mesh.axes[moved.axis].name;
+  const std::string axis = moved.axis < 0 ? "its group" : ctx_.axis_name(ref.cls, moved.axis);
   const bool slot = movement.move.placed == comm::Move::Placed::slot;
   if (info.comm->needs_sizes) {
     refuse("exchange-layout", ref, buffer,
@@ -101,7 +102,7 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
     refuse(
         "reduce-replicated", ref, buffer,
         fmt::format("it is not partial over {}: the sum would be {} times the value", axis,
-                    ctx_.program.mesh.axes[moved.axis].size),
+                    ctx_.program.mesh_of(ref.cls).axes[moved.axis].size),
         fmt::format("remove the {}, or take this axis out of its group", info.comm->name).c_str());
   }
 }
@@ -147,6 +148,11 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   const GroupInfo& group_info = ctx_.groups[member.group];
   const AxisMask over = axes_of(group_info);
   const TaskRef ref{cls, task};
+  if (!ctx_.program.groups[member.group].members.empty()) {
+    refuse("classes-reduce-only", ref, -1, "its group leaves out ranks along an axis",
+           "let all coordinates of the axis take part");
+    return lose_outputs(cls, member);
+  }
   if (info.comm->list) {
     for (size_t i = 0; i < member.in.size(); ++i) {
       Value value = read(ref, member.in[i]);
@@ -198,17 +204,162 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
   set(cls, member, member.out.size() - 1, value, nullptr, ref);
 }
 
+/// True if what a rank holds of the value depends on its coordinate on the axis.
+bool Values::depends_on(const Value& value, int32_t axis) const {
+  for (const Value& part : parts_of(value)) {
+    if (part.piece == kAnyPiece) continue;
+    const AxisMask axes = pieces_.cut_axes(part.piece) | pieces_.partial_axes(part.piece);
+    if (axes & graph::axis_bit(axis)) return true;
+  }
+  return false;
+}
+
+/// True if all hold the same term in the same piece, operand by operand: then they are what one
+/// class would be, with all their ranks.
+bool Values::alike(std::span<const TaskRef> tasks) {
+  const Task& first = ctx_.task(tasks[0]);
+  for (const TaskRef& ref : tasks) {
+    for (size_t i = 0; i < first.in.size(); ++i) {
+      const Value mine = at(ref.cls, ctx_.task(ref).in[i]);
+      const Value theirs = at(tasks[0].cls, first.in[i]);
+      if (mine != theirs) return false;
+    }
+  }
+  return true;
+}
+
+Values::Held Values::held_by(TaskRef ref) {
+  Held held;
+  for (const auto* list : {&ctx_.task(ref).in, &ctx_.task(ref).out}) {
+    for (BufferId buffer : *list) {
+      if (const Base* base = base_of(ref.cls, buffer)) {
+        held.bases.emplace_back(ctx_.program.classes[ref.cls].root(buffer), *base);
+      } else {
+        held.values.emplace_back(buffer, values_[ref.cls][buffer]);
+      }
+    }
+  }
+  return held;
+}
+
+void Values::put_back(ClassId cls, const Held& held) {
+  for (const auto& [buffer, value] : held.values) {
+    values_[cls][buffer] = value;
+  }
+  for (const auto& [buffer, base] : held.bases) {
+    bases_[cls].of.at(buffer) = base;
+  }
+}
+
+void Values::meet(std::span<const std::vector<TaskRef>> instances) {
+  // The ranks of a class may meet different classes: what its task makes must then be the same in
+  // every sort of instance. Each starts from what was there before.
+  if (instances.size() == 1) return meet(std::span<const TaskRef>(instances[0]));
+  std::map<TaskRef, Held> before;
+  std::map<TaskRef, std::vector<Value>> after;
+  std::set<TaskRef> differ;
+  for (const std::vector<TaskRef>& tasks : instances) {
+    for (const TaskRef& ref : tasks) {
+      const auto [known, fresh] = before.try_emplace(ref);
+      if (fresh) {
+        known->second = held_by(ref);
+      } else {
+        put_back(ref.cls, known->second);
+      }
+    }
+    meet(std::span<const TaskRef>(tasks));
+    for (const TaskRef& ref : tasks) {
+      std::vector<Value> made;
+      for (BufferId buffer : ctx_.task(ref).out) {
+        made.push_back(at(ref.cls, buffer));
+      }
+      const auto [known, fresh] = after.emplace(ref, made);
+      if (fresh || made == known->second) continue;
+      ctx_.report("classes-differ", ProblemClass::value, ref, {tasks.begin(), tasks.end()},
+                  fmt::format("{} makes different values where its ranks meet other classes",
+                              ctx_.name(ref)),
+                  "give the ranks that meet other classes a class of their own");
+      differ.insert(ref);
+    }
+  }
+  for (const TaskRef& ref : differ) {
+    lose_outputs(ref.cls, ctx_.task(ref));
+  }
+}
+
+/// Classes that meet with different values, which nothing unites: names all that meet there, and
+/// who wrote the first operand that differs. What follows from something already refused is not
+/// named.
+void Values::refuse_meeting(std::span<const TaskRef> tasks) {
+  const Task& first = ctx_.task(tasks[0]);
+  std::vector<TaskRef> related(tasks.begin(), tasks.end());
+  std::string held;
+  for (size_t i = 0; i < first.in.size(); ++i) {
+    const ExprId mine = at(tasks[0].cls, first.in[i]).expr;
+    for (const TaskRef& ref : tasks) {
+      const ExprId theirs = at(ref.cls, ctx_.task(ref).in[i]).expr;
+      if (mine < 0 || theirs < 0) return;
+      if (theirs == mine || !held.empty()) continue;
+      held = fmt::format(": {} in class {}, {} in class {}", describe(mine), tasks[0].cls,
+                         describe(theirs), ref.cls);
+      for (const TaskRef& member : {tasks[0], ref}) {
+        const int32_t writer = hazards_.writer(member.cls, ctx_.task(member).in[i],
+                                               ctx_.global(member.cls, member.task));
+        if (writer >= 0) {
+          related.push_back(ctx_.ref(writer));
+        }
+      }
+    }
+  }
+  ctx_.report(
+      "classes-reduce-only", ProblemClass::value, tasks[0], related,
+      fmt::format("{} runs over classes that hold different values{}", ctx_.name(tasks[0]), held),
+      fmt::format("use {} of whole values, or messages, between classes", comm::summing().name));
+}
+
 void Values::meet(std::span<const TaskRef> tasks) {
-  // The classes hold different terms, which only a sum unites: per operand, every class's value is
-  // summed over the group's other axes, and the values are then added up.
+  // Classes that hold the same are one. Others hold different terms, each whole at one coordinate
+  // of the axes along which they differ, which only a sum unites: per operand, every class's value
+  // is brought to the layout after the sum over the group's other axes, and all must agree in it.
+  // The term of the result is the union of theirs.
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
-  const GroupInfo& group_info = ctx_.groups[first.group];
-  const graph::Monoid monoid = comm::monoid_of(ctx_.program.kind(first).attrs);
-  if (!info.comm->list || monoid != graph::Monoid::sum) {
-    ctx_.report("stages-reduce-only", ProblemClass::value, tasks[0], {},
-                fmt::format("{} runs over pipeline stages", ctx_.name(tasks[0])),
-                fmt::format("use {}, or messages, between stages", comm::summing().name));
+  if (alike(tasks)) {
+    for (const TaskRef& ref : tasks) {
+      collective(ref.cls, ref.task, ctx_.task(ref), info);
+    }
+    return;
+  }
+  // Said once of what can't be read, whatever follows from it.
+  for (const TaskRef& ref : tasks) {
+    for (BufferId input : ctx_.task(ref).in) {
+      read(ref, input);
+    }
+  }
+  AxisMask within = 0;  // axes on which every class is whole
+  bool apart =
+      info.comm->list &&
+      comm::movement(*info.comm, ctx_.program.kind(first).attrs).monoid == graph::Monoid::sum;
+  for (int32_t axis : ctx_.groups[first.group].axes) {
+    const int32_t size = ctx_.program.mesh_of(tasks[0].cls).axes[axis].size;
+    bool whole = true;
+    bool single = true;
+    for (const TaskRef& ref : tasks) {
+      const int32_t count = ctx_.program.span(ref.cls, axis).count;
+      whole = whole && count == size;
+      single = single && count == 1;
+      for (BufferId input : ctx_.task(ref).in) {
+        const Value value = at(ref.cls, input);
+        single = single && (value.expr < 0 || !depends_on(value, axis));
+      }
+    }
+    if (whole) {
+      within |= graph::axis_bit(axis);
+    }
+    apart = apart && (whole || single);
+  }
+  if (!apart) {
+    refuse_meeting(tasks);
     for (const TaskRef& ref : tasks) {
       lose_outputs(ref.cls, ctx_.task(ref));
     }
@@ -218,14 +369,14 @@ void Values::meet(std::span<const TaskRef> tasks) {
     Value sum{kZero, kAnyPiece};
     bool good = true;
     for (const TaskRef& ref : tasks) {
-      Value value = read(ref, ctx_.task(ref).in[i]);
-      good = good && value.expr >= 0 && move(ref, info, axes_of(group_info), i, &value);
+      Value value = at(ref.cls, ctx_.task(ref).in[i]);
+      good = good && value.expr >= 0 && move(ref, info, within, i, &value);
       if (!good) break;
       const std::optional<Value> with = add(sum, value);
       if (!with) {
         refuse("sum-layout", ref, ctx_.task(ref).in[i],
-               fmt::format("the stages before hold layout {}", piece_text(sum)),
-               "bring the value to one layout in all stages first");
+               fmt::format("the classes before hold layout {}", piece_text(sum)),
+               "bring the value to one layout in all classes first");
         good = false;
         break;
       }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "check/rules.h"
 
 namespace hocket::check {
 namespace {
@@ -90,33 +91,46 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
   return info;
 }
 
-GroupInfo group_info(const Program& program, const program::Group& group, int32_t pp_axis) {
-  // Axes of one rank say nothing. The axis pp is kept apart from the others: ranks along it are of
-  // different classes, whose tasks must be paired; along the others one representative tells all.
+/// The program's classes are known to be a partition of its ranks here, the group's ids are not yet
+/// known to be good: what does not exist is left out (group-axes refuses it).
+GroupInfo group_info(const Program& program, const program::Group& group) {
   GroupInfo info;
+  if (!in_range(group.role, program.roles.size())) return info;
+  const auto& axes = program.roles[group.role].mesh.axes;
   for (int32_t axis : group.axes) {
-    if (axis < 0 || axis >= std::ssize(program.mesh.axes)) continue;
-    if (axis == pp_axis) {
-      info.classes.assign(group.members.begin(), group.members.end());
-      if (info.classes.empty()) {
-        for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-          info.classes.push_back(static_cast<int32_t>(cls));
-        }
-      }
-      info.crosses_stages = info.classes.size() > 1;
-      info.ranks *= static_cast<int64_t>(info.classes.size());
-    } else if (program.mesh.axes[axis].size > 1) {
+    if (!in_range(axis, axes.size())) return info;
+    if (axes[axis].size > 1) {
       info.axes.push_back(axis);
-      info.ranks *= program.mesh.axes[axis].size;
     }
   }
+  info.ranks = program.size_of(group);
+  info.meetings = program.meetings(group);
   return info;
+}
+
+graph::Mesh all_meshes(const Program& program) {
+  graph::Mesh all;
+  for (const program::Role& role : program.roles) {
+    for (size_t axis = 0; axis < role.mesh.axes.size(); ++axis) {
+      const graph::Axis& of_role = role.mesh.axes[axis];
+      if (axis == all.axes.size()) {
+        all.axes.push_back(of_role);
+        continue;
+      }
+      graph::Axis& here = all.axes[axis];
+      here.size = std::max(here.size, of_role.size);
+      if (here.name != of_role.name) {
+        here.name = fmt::format("axis{}", axis);
+      }
+    }
+  }
+  return all;
 }
 
 /// One offset is enough to call the program planned: then all must have one (buffer-planned).
 bool has_offsets(const Program& program) {
   for (const RankClass& cls : program.classes) {
-    if (cls.arena_bytes > 0) return true;
+    if (cls.arena_bytes > 0 || cls.host_arena_bytes > 0) return true;
     for (const program::Buffer& buffer : cls.buffers) {
       if (buffer.kind == BufferKind::step && buffer.offset != program::kNone) return true;
     }
@@ -146,20 +160,24 @@ void Problems::add(Problem problem) {
 
 Context::Context(const Program& checked, const CheckOptions& check_options, TypeTable& type_table,
                  OpKeys& op_keys, Problems& found)
-    : program(checked), options(check_options), types(type_table), keys(op_keys), problems(found) {
-  pp_axis = program.mesh.axis("pp");
+    : program(checked),
+      options(check_options),
+      types(type_table),
+      keys(op_keys),
+      problems(found),
+      mesh(all_meshes(checked)) {
   planned = has_offsets(program);
   for (const program::Kind& kind : program.kinds) {
     kinds.push_back(kind_info(kind, types, keys));
-  }
-  for (const program::Group& group : program.groups) {
-    groups.push_back(group_info(program, group, pp_axis));
   }
 }
 
 void Context::place() {
   // Global task indices are dense: those of class 0, then those of class 1, in issue order, so what
   // the check keeps per task are flat vectors. A lane is the subsequence of a class's tasks in it.
+  for (const program::Group& group : program.groups) {
+    groups.push_back(group_info(program, group));
+  }
   size_t total = 0;
   for (const RankClass& cls : program.classes) {
     total += cls.tasks.size();
@@ -210,6 +228,47 @@ std::string Context::ranks_text(ClassId cls) const {
     text += fmt::format("{}{}", i ? "," : "", ranks[i]);
   }
   return ranks.size() > 8 ? text + ",.." : text;
+}
+
+bool Context::covers(const std::vector<Holder>& holders) const {
+  // Parts differ along the axes on which the tensor is not replicated: every choice of coordinates
+  // there must lie in the box of some class.
+  for (const Holder& first : holders) {
+    const auto& axes = program.mesh_of(first.cls).axes;
+    std::set<std::vector<int32_t>> parts;
+    size_t wanted = 1;
+    for (size_t axis = 0; axis < axes.size(); ++axis) {
+      wanted *= first.layout.on[axis].is_replicate() ? 1 : static_cast<size_t>(axes[axis].size);
+    }
+    for (const Holder& holder : holders) {
+      if (holder.layout != first.layout ||
+          program.classes[holder.cls].role != program.classes[first.cls].role) {
+        continue;
+      }
+      std::vector<std::vector<int32_t>> list{{}};
+      size_t whole = 1;
+      for (size_t axis = 0; axis < axes.size(); ++axis) {
+        if (first.layout.on[axis].is_replicate()) continue;
+        whole *= static_cast<size_t>(program.span(holder.cls, static_cast<int32_t>(axis)).count);
+      }
+      if (whole == wanted) return true;
+      for (size_t axis = 0; axis < axes.size(); ++axis) {
+        if (first.layout.on[axis].is_replicate()) continue;
+        const program::Interval on = program.span(holder.cls, static_cast<int32_t>(axis));
+        std::vector<std::vector<int32_t>> next;
+        for (const std::vector<int32_t>& part : list) {
+          for (int32_t at = on.begin; at < on.end(); ++at) {
+            next.push_back(part);
+            next.back().push_back(at);
+          }
+        }
+        list = std::move(next);
+      }
+      parts.insert(list.begin(), list.end());
+    }
+    if (parts.size() == wanted) return true;
+  }
+  return false;
 }
 
 std::vector<TaskRef> Context::users(ClassId cls, BufferId buffer, size_t at_most) const {

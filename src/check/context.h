@@ -52,10 +52,16 @@ inline bool is_receive(const KindInfo& info) {
 }
 
 struct GroupInfo {
-  std::vector<int32_t> axes;     ///< of more than one rank, without pp
-  bool crosses_stages = false;   ///< more than one class takes part
-  int64_t ranks = 1;             ///< that meet in an instance
-  std::vector<ClassId> classes;  ///< taking part, if it crosses stages
+  std::vector<int32_t> axes;  ///< of more than one rank
+  int64_t ranks = 1;          ///< that meet in an instance
+  /// Program::meetings: the classes that meet in each sort of instance.
+  std::vector<std::vector<ClassId>> meetings;
+};
+
+/// A class that holds a tensor, and how.
+struct Holder {
+  ClassId cls;
+  Layout layout;
 };
 
 /// Where the problems go. `limit` of them are kept, all are counted.
@@ -77,13 +83,16 @@ struct Context {
   TypeTable& types;
   OpKeys& keys;
   Problems& problems;
+  /// The meshes of all roles, one over the other: an axis has the size of the largest. Pieces are
+  /// functions of its coordinates. (Roles of different sizes do not prove anything yet: what they
+  /// hold does not fit the largest.)
+  graph::Mesh mesh;
   std::vector<KindInfo> kinds;
-  std::vector<GroupInfo> groups;
-  int32_t pp_axis = -1;
   bool planned = false;  ///< step buffers have offsets
 
   // Filled by `place` once ids are known to be in range. A task is addressed by its global index.
   void place();
+  std::vector<GroupInfo> groups;
   std::vector<int32_t> first_task;                                         ///< by class
   std::vector<ClassId> task_class;                                         ///< by global task
   std::vector<int32_t> position;                                           ///< in its lane
@@ -106,6 +115,12 @@ struct Context {
   /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
   std::string buffer_name(ClassId cls, BufferId buffer) const;
   std::string ranks_text(ClassId cls) const;
+  /// Of the mesh of the class.
+  const std::string& axis_name(ClassId cls, int32_t axis) const {
+    return program.mesh_of(cls).axes[axis].name;
+  }
+  /// True if in one layout the ranks of these classes have all parts of a tensor.
+  bool covers(const std::vector<Holder>& holders) const;
   /// First tasks that read or write the buffer (a scan: for messages only).
   std::vector<TaskRef> users(ClassId cls, BufferId buffer, size_t at_most = 4) const;
   /// True for a rule that CheckOptions::skip_rules leaves out.
@@ -114,7 +129,7 @@ struct Context {
               std::vector<TaskRef> related, std::string text, std::string fix);
 
  private:
-  /// By class, group, peer axis and peer: a scan over all ranks, asked for every task.
+  /// By class, group, peer axis and peer: a scan over the ranks of a class, asked for every task.
   mutable std::map<std::array<int32_t, 4>, bool> leaves_node_;
 };
 

@@ -75,16 +75,15 @@ std::string Values::describe(ExprId expr) const {
 std::string Values::piece_text(const Value& value) const {
   std::string text;
   for (const Value& part : parts_of(value)) {
-    text += (text.empty() ? "" : " + ") + pieces_.text(part.piece, ctx_.program.mesh);
+    text += (text.empty() ? "" : " + ") + pieces_.text(part.piece, ctx_.mesh);
   }
   return text;
 }
 
 const std::string& Values::axis_name(AxisMask axes) const {
   static const std::string none = "any axis";
-  for (size_t axis = 0; axis < ctx_.program.mesh.axes.size(); ++axis) {
-    if (axes & graph::axis_bit(static_cast<int32_t>(axis)))
-      return ctx_.program.mesh.axes[axis].name;
+  for (size_t axis = 0; axis < ctx_.mesh.axes.size(); ++axis) {
+    if (axes & graph::axis_bit(static_cast<int32_t>(axis))) return ctx_.mesh.axes[axis].name;
   }
   return none;
 }

@@ -126,6 +126,7 @@ std::vector<ClassMemory> check_memory(Context& ctx) {
   for (size_t i = 0; i < planned.size(); ++i) {
     ClassMemory memory;
     memory.cls = i;
+    memory.name = program::stage_name(ctx.program.classes[i]);
     memory.planned = planned[i];
     if (i < evaluation.size()) {
       memory.planned.evaluation = evaluation[i];

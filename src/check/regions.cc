@@ -26,20 +26,22 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
 
 }  // namespace
 
-int64_t Values::begin_at(ClassId cls, const program::Begin& begin, const Coords& at) const {
-  // Coordinates along which the class does not extend are those of all its ranks.
-  std::vector<int32_t> coords = coords_[cls];
+int64_t Values::begin_at(program::RoleId role, const program::Begin& begin,
+                         const Coords& at) const {
+  // Of the coordinates of all roles, those that this one has: pieces of its ranks say nothing about
+  // the others.
+  const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
+  std::vector<int32_t> coords(mesh.axes.size());
   for (size_t axis = 0; axis < coords.size(); ++axis) {
-    if (pieces_.cuts.extents()[axis] > 1) {
-      coords[axis] = at[axis];
-    }
+    coords[axis] = std::min(at[axis], mesh.axes[axis].size - 1);
   }
-  return ctx_.program.begin_at(begin.begin, begin.by, ctx_.program.mesh.rank(coords));
+  const int32_t rank = ctx_.program.first_rank(role) + mesh.rank(coords);
+  return ctx_.program.begin_at(begin.begin, begin.by, rank);
 }
 
 void Values::find_regions(ClassId cls) {
-  // Regions of views are tables of the program, looked up at the coordinates of the class: those
-  // that it extends along, and the one that all its ranks have on every other axis.
+  // Regions of views are tables of the program. Like pieces they are functions of all coordinates
+  // of the role's mesh, of which the class has those of its box.
   const RankClass& rank_class = ctx_.program.classes[cls];
   Bases& bases = bases_[cls];
   bases.region.assign(rank_class.buffers.size(), CutTable::kWhole);
@@ -63,8 +65,8 @@ void Values::find_regions(ClassId cls) {
     std::vector<std::vector<Run>> rows;
     pieces_.cuts.for_each(axes, {}, [&](const Coords& at) {
       // Inside the base, whatever the table says: view-region tells.
-      const int64_t begin =
-          std::clamp<int64_t>(begin_at(cls, {0, view.begin, view.by}, at), 0, held.size);
+      const int64_t begin = std::clamp<int64_t>(
+          begin_at(rank_class.role, {0, view.begin, view.by}, at), 0, held.size);
       rows.push_back({{begin, std::min(length, held.size - begin)}});
     });
     bases.region[id] = pieces_.cuts.make(held.size, axes, rows);

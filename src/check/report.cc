@@ -56,7 +56,7 @@ std::string to_text(const Verdict& verdict) {
     }
   }
   for (const ClassMemory& memory : verdict.memory) {
-    text += fmt::format("memory of stage {}: {} per rank ({})\n", memory.cls,
+    text += fmt::format("memory of {}: {} per rank ({})\n", memory.name,
                         human_bytes(static_cast<double>(memory.planned.total())),
                         program::parts_text(memory.planned));
   }

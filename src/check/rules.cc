@@ -109,18 +109,24 @@ std::string workspace_declared(const Context&, const Kind& kind, const KindInfo&
 // --- groups, buffers, classes --------------------------------------------------------------------
 
 std::string group_axes(const Context& ctx, const program::Group& group, size_t) {
-  bool pp = false;
+  if (!in_range(group.role, ctx.program.roles.size())) {
+    return fmt::format("role {} does not exist", group.role);
+  }
+  const auto& axes = ctx.program.roles[group.role].mesh.axes;
   for (size_t i = 0; i < group.axes.size(); ++i) {
-    if (!in_range(group.axes[i], ctx.program.mesh.axes.size())) {
+    if (!in_range(group.axes[i], axes.size())) {
       return fmt::format("axis {} does not exist", group.axes[i]);
     }
     if (i && group.axes[i] <= group.axes[i - 1]) return "axes are not in mesh order";
-    pp = pp || group.axes[i] == ctx.pp_axis;
   }
-  if (!pp && !group.members.empty()) return "has members but not the axis pp";
+  if (group.members.empty()) return group.along == kNone ? "" : "has an axis of members, but none";
+  if (std::find(group.axes.begin(), group.axes.end(), group.along) == group.axes.end()) {
+    return "has members, but not along one of its axes";
+  }
   for (size_t i = 0; i < group.members.size(); ++i) {
-    if (!in_range(group.members[i], ctx.program.classes.size())) {
-      return fmt::format("member stage {} does not exist", group.members[i]);
+    if (!in_range(group.members[i], static_cast<size_t>(axes[group.along].size))) {
+      return fmt::format("member {} of axis {} does not exist", group.members[i],
+                         axes[group.along].name);
     }
     if (i && group.members[i] <= group.members[i - 1]) return "members are not in ascending order";
   }
@@ -139,21 +145,11 @@ std::string group_once(const Context& ctx, const program::Group& group, size_t i
   return "";
 }
 
-std::string class_is_stage(const Context& ctx, const RankClass& cls, size_t index) {
-  const int32_t want = ctx.program.mesh.extent("pp");
-  if (static_cast<int32_t>(ctx.program.classes.size()) != want) {
-    return fmt::format("the program has {} classes for {} pipeline stages",
-                       ctx.program.classes.size(), want);
-  }
-  if (cls.stage == static_cast<int32_t>(index)) return "";
-  return fmt::format("class {} says it is stage {}", index, cls.stage);
-}
-
 /// Which lanes a rank has follows from its node, so its node must be one of the cluster's.
 std::string ranks_per_node(const Context& ctx, const RankClass&, size_t index) {
   const int64_t devices = ctx.options.devices_per_node;
   if (devices <= 0 || index != 0) return "";
-  const int64_t ranks = ctx.program.mesh.size();
+  const int64_t ranks = ctx.program.num_ranks();
   const int64_t said = ctx.program.ranks_per_node;
   const int64_t together = said > 0 ? std::min(said, ranks) : ranks;
   if (together <= devices) return "";
@@ -309,20 +305,21 @@ std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer&
   return "";
 }
 
-/// What the host can fill or read by layout: whole values, with no split beyond the type's dims or
-/// over pipeline stages (a class is one stage).
-std::string host_contract(const Context& ctx, const RankClass&, const Buffer& buffer) {
+/// What the host can fill or read by layout: whole values, with no split beyond the type's dims.
+/// That all parts are there is result-missing's.
+std::string host_contract(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) return "";
   if (buffer.name.empty()) return "has no name";
   const size_t rank = buffer.type.dims.size();
   for (size_t axis = 0; axis < graph::kMaxAxes; ++axis) {
     const graph::Placement placement = buffer.layout.on[axis];
-    const bool real = axis < ctx.program.mesh.axes.size() && ctx.program.mesh.axes[axis].size > 1;
+    const auto& axes = ctx.program.roles[cls.role].mesh.axes;
+    const bool real = axis < axes.size() && axes[axis].size > 1;
     if (!real || placement.is_replicate()) continue;
     if (placement.is_partial()) {
-      return fmt::format("'{}' is partial over {}", buffer.name, ctx.program.mesh.axes[axis].name);
+      return fmt::format("'{}' is partial over {}", buffer.name, axes[axis].name);
     }
-    if (static_cast<int32_t>(axis) == ctx.pp_axis || !in_range(placement.dim(), rank)) {
+    if (!in_range(placement.dim(), rank)) {
       return fmt::format("'{}' is split in a way that its type does not allow", buffer.name);
     }
   }
@@ -403,17 +400,27 @@ std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const 
   const bool wants = is_collective(ctx.kind(task));
   if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
   if (!wants) return "";
-  const auto& members = ctx.program.groups[task.group].members;
-  if (members.empty() || std::binary_search(members.begin(), members.end(), cls)) return "";
-  return fmt::format("is in class {}, which is not a member of its group", cls);
+  const program::Group& group = ctx.program.groups[task.group];
+  if (group.role != ctx.program.classes[cls].role) {
+    return fmt::format("is in class {}, whose role is not that of its group", cls);
+  }
+  if (group.members.empty()) return "";
+  // Every rank of the class must be a member.
+  const program::Interval on = ctx.program.span(cls, group.along);
+  for (int32_t at = on.begin; at < on.end(); ++at) {
+    if (!std::binary_search(group.members.begin(), group.members.end(), at)) {
+      return fmt::format("is in class {}, which is not a member of its group", cls);
+    }
+  }
+  return "";
 }
 
 /// An offset of the size of the axis would wrap to the rank itself.
-std::string peer_exists(const Context& ctx, ClassId, const RankClass&, const Task& task) {
+std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const bool wants = is_message(ctx.kind(task));
   if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
   if (!wants) return "";
-  const int32_t size = ctx.program.mesh.axes[task.peer_axis].size;
+  const int32_t size = ctx.program.mesh_of(cls).axes[task.peer_axis].size;
   if (task.peer == 0 || task.peer <= -size || task.peer >= size) {
     return fmt::format("has its peer at offset {} on an axis of {}", task.peer, size);
   }
@@ -561,8 +568,8 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
 
 const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
   static const std::vector<Rule<const program::Group&, size_t>> rules = {
-      {"group-axes", "a group names mesh axes once each, and stages only along pp",
-       "list the axes of the group in mesh order, and existing stages as members", group_axes},
+      {"group-axes", "a group names axes of its role once each, and members along one of them",
+       "list the axes of the group in mesh order, and existing coordinates as members", group_axes},
       {"group-once", "no two groups have the same ranks",
        "use one group for one set of ranks: Program::intern leaves out axes of one rank",
        group_once},
@@ -572,8 +579,6 @@ const std::vector<Rule<const program::Group&, size_t>>& group_rules() {
 
 const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
   static const std::vector<Rule<const RankClass&, size_t>> rules = {
-      {"class-is-stage", "there is one rank class per pipeline stage, in order",
-       "make classes[i].stage == i and as many classes as the mesh has stages", class_is_stage},
       {"ranks-per-node", "no node has more ranks than the cluster's nodes have devices",
        "lower it with plan.ranks_per_node", ranks_per_node},
       {"has-plan", "step buffers have places in the arena (a program between passes need not)",
@@ -704,7 +709,8 @@ const std::vector<RuleInfo>& derived_rules() {
       {"exchange-sizes", "an exchange uses the sizes of its own routing"},
       {"exchange-layout", "an exchange goes from split by token to split by expert, or back"},
       {"message-rows", "row numbers of a routing stay with the rank that has the rows"},
-      {"stages-reduce-only", "over pipeline stages only sums are collective"},
+      {"classes-reduce-only", "where classes that hold different values meet, they sum them"},
+      {"classes-differ", "what ranks get of several classes is the same for all of them"},
       {"not-in-graph", "every application of an op occurs in the single-device step"},
       {"final-value", "named buffers end the step with the value of the single-device step"},
       {"final-layout", "and in the layout that the host expects"},

@@ -13,6 +13,14 @@ namespace {
 
 using program::kNone;
 
+/// A table is looked up at the coordinates of ranks of its role.
+std::string bad_table_id(const Context& ctx, const RankClass& cls, program::TableId id) {
+  if (id == kNone) return "";
+  if (!in_range(id, ctx.program.tables.size())) return fmt::format("table {}", id);
+  if (ctx.program.tables[id].role == cls.role) return "";
+  return fmt::format("table {} of the class's role", id);
+}
+
 std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) {
   if (!in_range(task.kind, ctx.program.kinds.size())) return fmt::format("kind {}", task.kind);
   if (static_cast<int>(task.lane) >= program::kNumLanes) {
@@ -27,14 +35,13 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
     if (!in_range(dep, cls.tasks.size())) return fmt::format("dependency on task {}", dep);
   }
   for (const program::Begin& begin : task.begins) {
-    if (begin.by != kNone && !in_range(begin.by, ctx.program.tables.size())) {
-      return fmt::format("table {}", begin.by);
-    }
+    if (const std::string table = bad_table_id(ctx, cls, begin.by); !table.empty()) return table;
   }
   if (task.group != kNone && !in_range(task.group, ctx.program.groups.size())) {
     return fmt::format("group {}", task.group);
   }
-  if (task.peer_axis != kNone && !in_range(task.peer_axis, ctx.program.mesh.axes.size())) {
+  if (task.peer_axis != kNone &&
+      !in_range(task.peer_axis, ctx.program.roles[cls.role].mesh.axes.size())) {
     return fmt::format("peer axis {}", task.peer_axis);
   }
   return "";
@@ -48,21 +55,21 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, size_t place) {
   if (place_of(buffer.space) >= program::kNumSpaces) {
     return fmt::format("space {}", place_of(buffer.space));
   }
-  if (buffer.by != kNone && !in_range(buffer.by, ctx.program.tables.size())) {
-    return fmt::format("table {}", buffer.by);
-  }
-  return "";
+  return bad_table_id(ctx, cls, buffer.by);
 }
 
 /// Of tables, which are looked up before anything else is known to be good.
 std::string bad_table(const Context& ctx, const program::Table& table) {
+  if (!in_range(table.role, ctx.program.roles.size()))
+    return fmt::format("has role {}", table.role);
+  const std::vector<graph::Axis>& axes = ctx.program.roles[table.role].mesh.axes;
   int64_t want = 1;
   int32_t before = -1;
   for (int32_t axis : table.axes) {
-    if (!in_range(axis, ctx.program.mesh.axes.size())) return fmt::format("has axis {}", axis);
+    if (!in_range(axis, axes.size())) return fmt::format("has axis {}", axis);
     if (axis <= before) return "has axes that are not in mesh order";
     before = axis;
-    want *= ctx.program.mesh.axes[axis].size;
+    want *= axes[axis].size;
   }
   if (std::cmp_equal(table.values.size(), want)) return "";
   return fmt::format("has {} numbers for {} coordinates", table.values.size(), want);
@@ -87,7 +94,9 @@ std::string bad_workspace(const Context& ctx, const RankClass& cls, const Task& 
 
 constexpr RuleInfo kIdsRule{"ids-in-range", "every id names something that exists"};
 constexpr RuleInfo kTableRule{"table-fits",
-                              "a table has a number for every coordinate on its axes"};
+                              "a table has a number for every coordinate on axes of its role"};
+constexpr RuleInfo kBoxesRule{"class-boxes",
+                              "every rank lies in the box of exactly one class of its role"};
 constexpr RuleInfo kOnceRule{"named-once",
                              "a class holds each named tensor (of a micro-batch) in one buffer"};
 constexpr RuleInfo kWorkspaceRule{"workspace-planned",
@@ -134,17 +143,33 @@ void refuse(Context& ctx, const char* rule, TaskRef task, std::vector<TaskRef> r
 /// Tells rather than counts: with this rule left out nothing else may look at such a mesh either.
 bool check_mesh(Context& ctx) {
   const Program& program = ctx.program;
-  double ranks = 1;
-  for (const graph::Axis& axis : program.mesh.axes) {
-    ranks *= axis.size < 1 ? 1e9 : axis.size;
+  double ranks = 0;
+  size_t axes = 0;
+  for (const program::Role& role : program.roles) {
+    double of_role = 1;
+    for (const graph::Axis& axis : role.mesh.axes) {
+      of_role *= axis.size < 1 ? 1e9 : axis.size;
+    }
+    ranks += of_role;
+    axes = std::max(axes, role.mesh.axes.size());
   }
-  if (program.mesh.axes.size() <= graph::kMaxAxes && ranks <= 1 << 24 &&
+  if (!program.roles.empty() && axes <= graph::kMaxAxes && ranks <= 1 << 24 &&
       program.num_micro_batches >= 1) {
     return true;
   }
-  refuse(ctx, kIdsRule.name, {}, {}, "the mesh",
+  refuse(ctx, kIdsRule.name, {}, {}, "the mesh of a role",
          "has too many axes, an empty one, or too many ranks, or there is no micro-batch",
-         "use at most 6 axes of at least one rank");
+         "give every role at most 6 axes of at least one rank");
+  return false;
+}
+
+/// False without them, as check_mesh: who is in which class is asked everywhere.
+bool check_boxes(Context& ctx) {
+  const std::string wrong = ctx.program.bad_placement();
+  if (wrong.empty()) return true;
+  refuse(ctx, kBoxesRule.name, {}, {},
+         "the boxes of the classes are no partition of the ranks:", wrong,
+         "give the classes of a role boxes that hold each of its ranks once");
   return false;
 }
 
@@ -271,7 +296,7 @@ void check_tasks(Context& ctx, ClassId cls) {
 }  // namespace
 
 std::vector<RuleInfo> structural_rules() {
-  std::vector<RuleInfo> list{kIdsRule, kTableRule};
+  std::vector<RuleInfo> list{kIdsRule, kBoxesRule, kTableRule};
   const auto add = [&list](const auto& rules) {
     for (const auto& rule : rules) {
       // A rule may look at kinds and at tasks.
@@ -297,11 +322,10 @@ std::vector<RuleInfo> structural_rules() {
 bool check_rules(Context& ctx) {
   // Every part relies on those before it, so each must pass whole before the next one looks: first
   // the mesh and the classes, then ids (without which no task can be named), then which buffers are
-  // parts of others, then what tasks share,
-  // then buffers and tasks themselves.
+  // parts of others, then what tasks share, then buffers and tasks themselves.
   const int64_t before = ctx.problems.count;
   const auto clean = [&] { return ctx.problems.count == before; };
-  if (!check_mesh(ctx)) return false;
+  if (!check_mesh(ctx) || !check_boxes(ctx)) return false;
   check_classes(ctx);
   if (!clean()) return false;
   check_ids(ctx);

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
+#include <utility>
 
 namespace hocket::check {
 
@@ -23,10 +25,10 @@ void Sweep::match() {
   match_collectives();
 }
 
-/// A channel holds the messages of one tag from the ranks of one class to their peers: sender and
-/// receiver class, axis, offset as the sender sees it, tag.
+/// A channel holds the messages of one tag that go one way along an axis of a role: role, axis,
+/// offset as the sender sees it, tag.
 struct Sweep::Message {
-  std::tuple<ClassId, ClassId, int32_t, int32_t, int32_t> channel;
+  std::array<int32_t, 4> channel;
   bool receive;
   int32_t task;
   bool operator<(const Message& other) const {
@@ -34,52 +36,94 @@ struct Sweep::Message {
   }
 };
 
+const std::vector<ClassId>& Sweep::peers(ClassId cls, int32_t axis, int32_t offset) {
+  const auto [known, fresh] = peers_.try_emplace({cls.value(), axis, offset});
+  if (fresh) {
+    known->second = ctx_.program.peer_classes(cls, axis, offset);
+  }
+  return known->second;
+}
+
 void Sweep::match_messages() {
-  // Both ends use a channel in one lane each (lane-recomputed), so the k-th send meets the k-th
-  // receive. Sorted, a channel is a run of its sends in issue order, then of its receives.
+  // Sorted, a channel is a run of its sends, then of its receives, each in issue order.
   std::vector<Message> list;
   const Program& program = ctx_.program;
-  for (size_t c = 0; c < program.classes.size(); ++c) {
-    const ClassId cls = c;
-    for (size_t i = 0; i < program.classes[c].tasks.size(); ++i) {
-      const Task& task = program.classes[c].tasks[i];
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
+      const Task& task = program.classes[cls].tasks[i];
       const KindInfo& info = ctx_.kind(task);
       if (!is_message(info)) continue;
-      const ClassId other = program.peer_class(task, cls);
       const bool receive = is_receive(info);
       const int32_t offset =
-          program.mesh.wrap(task.peer_axis, receive ? -int64_t{task.peer} : task.peer);
-      list.push_back(
-          {{receive ? other : cls, receive ? cls : other, task.peer_axis, offset, task.tag},
-           receive,
-           ctx_.global(cls, i)});
+          program.mesh_of(cls).wrap(task.peer_axis, receive ? -int64_t{task.peer} : task.peer);
+      list.push_back({{program.classes[cls].role.value(), task.peer_axis, offset, task.tag},
+                      receive,
+                      ctx_.global(cls, i)});
     }
   }
   num_messages_ = static_cast<int64_t>(list.size()) / 2;
   std::sort(list.begin(), list.end());
   for (size_t begin = 0; begin < list.size();) {
     size_t end = begin;
-    size_t sends = 0;
-    for (; end < list.size() && list[end].channel == list[begin].channel; ++end) {
-      sends += !list[end].receive;
+    while (end < list.size() && list[end].channel == list[begin].channel) {
+      ++end;
     }
-    const size_t receives = end - begin - sends;
-    for (size_t k = 0; k < std::max(sends, receives); ++k) {
-      if (k < sends && k < receives) {
-        pair(list[begin + k].task, list[begin + sends + k].task);
-      } else if (k < sends) {
-        report_unmatched(list[begin + k].task, true);
-      } else {
-        report_unmatched(list[begin + sends + k].task, false);
-      }
-    }
+    match_channel(std::span(list).subspan(begin, end - begin));
     begin = end;
   }
 }
 
+void Sweep::match_channel(std::span<const Message> ends) {
+  // A rank uses a channel in one lane (lane-recomputed), so the k-th send of a rank meets the k-th
+  // receive of its peer. All ranks of a class have one list; the peers of a class may be of several
+  // classes, and then each of these must have its k-th receive, and so must the classes from which
+  // a class receives have their k-th send.
+  const auto [role, axis, offset, tag] = ends[0].channel;
+  std::map<ClassId, std::vector<int32_t>> sends;
+  std::map<ClassId, std::vector<int32_t>> receives;
+  for (const Message& message : ends) {
+    (message.receive ? receives : sends)[ctx_.task_class[message.task]].push_back(message.task);
+  }
+  for (const auto& [cls, tasks] : sends) {
+    for (ClassId other : peers(cls, axis, offset)) {
+      const auto found = receives.find(other);
+      const size_t n = found == receives.end() ? 0 : std::min(tasks.size(), found->second.size());
+      for (size_t k = 0; k < n; ++k) {
+        pair(tasks[k], found->second[k]);
+      }
+      for (size_t k = n; k < tasks.size(); ++k) {
+        report_unmatched(tasks[k], true, other);
+      }
+    }
+  }
+  for (const auto& [cls, tasks] : receives) {
+    for (ClassId other : peers(cls, axis, -offset)) {
+      const auto found = sends.find(other);
+      const size_t n = found == sends.end() ? 0 : found->second.size();
+      for (size_t k = n; k < tasks.size(); ++k) {
+        report_unmatched(tasks[k], false, other);
+      }
+    }
+  }
+}
+
+void Sweep::partner(int32_t task, int32_t other) {
+  int32_t& only = matching_.partner[task];
+  if (only == -1) {
+    only = other;
+    return;
+  }
+  std::vector<int32_t>& all = matching_.several[task];
+  if (only >= 0) {
+    all.push_back(only);
+    only = Matching::kSeveral;
+  }
+  all.push_back(other);
+}
+
 void Sweep::pair(int32_t send, int32_t receive) {
-  matching_.partner[send] = receive;
-  matching_.partner[receive] = send;
+  partner(send, receive);
+  partner(receive, send);
   const TaskRef from = ctx_.ref(send);
   const TaskRef to = ctx_.ref(receive);
   if (ctx_.kind(ctx_.task(from)).in == ctx_.kind(ctx_.task(to)).out) return;
@@ -91,12 +135,11 @@ void Sweep::pair(int32_t send, int32_t receive) {
       "give both ends the same type, tag and order");
 }
 
-void Sweep::report_unmatched(int32_t message, bool send) {
+void Sweep::report_unmatched(int32_t message, bool send, ClassId other) {
   // Named beside it: up to two messages of its tag on the other side, matched with another or not.
   const TaskRef ref = ctx_.ref(message);
   const Task& task = ctx_.task(ref);
   std::vector<TaskRef> others;
-  const ClassId other = ctx_.program.peer_class(task, ref.cls);
   const auto& tasks = ctx_.program.classes[other].tasks;
   for (size_t i = 0; i < tasks.size() && others.size() < 2; ++i) {
     if (is_message(ctx_.kind(tasks[i])) && is_receive(ctx_.kind(tasks[i])) == send &&
@@ -110,13 +153,38 @@ void Sweep::report_unmatched(int32_t message, bool send) {
               send ? "add the recv, or remove the send" : "add the send, or remove the recv");
 }
 
+/// Sorts of instances that are connected by common classes, with all their classes.
+static std::vector<std::pair<std::vector<ClassId>, std::vector<std::vector<ClassId>>>> connected(
+    std::vector<std::vector<ClassId>> sorts) {
+  std::vector<std::pair<std::vector<ClassId>, std::vector<std::vector<ClassId>>>> parts;
+  while (!sorts.empty()) {
+    std::set<ClassId> classes(sorts.back().begin(), sorts.back().end());
+    auto& [all, mine] = parts.emplace_back();
+    for (bool more = true; more;) {
+      more = false;
+      for (auto& sort : sorts) {
+        const bool touches = std::any_of(sort.begin(), sort.end(),
+                                         [&](ClassId cls) { return classes.contains(cls); });
+        if (!touches) continue;
+        more = true;
+        classes.insert(sort.begin(), sort.end());
+        mine.push_back(std::move(sort));
+        sort.clear();
+      }
+      std::erase_if(sorts, [](const auto& sort) { return sort.empty(); });
+    }
+    all.assign(classes.begin(), classes.end());
+  }
+  return parts;
+}
+
 void Sweep::match_collectives() {
   // A set of ranks is one group (group-once) and meets in one lane (lane-recomputed), where the
   // order of its collectives is that of the tasks. Ranks of a class run the same list and are in
-  // step; over several classes, the k-th collective of each must be the same.
+  // step. Where ranks of several classes meet, the k-th collective of each must be the same. Sorts
+  // of instances that share a class are looked at together, since its task is one.
   const Program& program = ctx_.program;
-  std::vector<std::vector<std::vector<int32_t>>> by_group(
-      program.groups.size(), std::vector<std::vector<int32_t>>(program.classes.size()));
+  std::vector<ByClass> by_group(program.groups.size(), ByClass(program.classes.size()));
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     for (size_t i = 0; i < program.classes[cls].tasks.size(); ++i) {
       const Task& task = program.classes[cls].tasks[i];
@@ -126,28 +194,30 @@ void Sweep::match_collectives() {
     }
   }
   for (size_t group = 0; group < program.groups.size(); ++group) {
-    const GroupInfo& info = ctx_.groups[group];
-    if (!info.crosses_stages) continue;
-    size_t most = 0;
-    for (ClassId cls : info.classes) {
-      most = std::max(most, by_group[group][cls].size());
-    }
-    for (size_t k = 0; k < most; ++k) {
-      Matching::Meeting meeting = meet(info, k, by_group[group]);
-      for (int32_t task : meeting.tasks) {
-        matching_.meeting[task] = static_cast<int32_t>(matching_.meetings.size());
+    for (const auto& [classes, sorts] : connected(ctx_.groups[group].meetings)) {
+      if (classes.size() == 1) continue;
+      size_t most = 0;
+      for (ClassId cls : classes) {
+        most = std::max(most, by_group[group][cls].size());
       }
-      matching_.meetings.push_back(std::move(meeting));
+      for (size_t k = 0; k < most; ++k) {
+        Matching::Meeting meeting = meet(classes, sorts, k, by_group[group]);
+        for (int32_t task : meeting.tasks) {
+          matching_.meeting[task] = static_cast<int32_t>(matching_.meetings.size());
+        }
+        matching_.meetings.push_back(std::move(meeting));
+      }
     }
   }
 }
 
-Matching::Meeting Sweep::meet(const GroupInfo& group, size_t k,
-                              const std::vector<std::vector<int32_t>>& by_class) {
+Matching::Meeting Sweep::meet(const std::vector<ClassId>& classes,
+                              const std::vector<std::vector<ClassId>>& sorts, size_t k,
+                              const ByClass& by_class) {
   Matching::Meeting meeting;
   std::vector<TaskRef> refs;
   ClassId absent = program::kNone;
-  for (ClassId cls : group.classes) {
+  for (ClassId cls : classes) {
     const auto& list = by_class[cls];
     if (k < list.size()) {
       meeting.tasks.push_back(list[k]);
@@ -182,6 +252,12 @@ Matching::Meeting Sweep::meet(const GroupInfo& group, size_t k,
       break;
     }
   }
+  for (const std::vector<ClassId>& sort : sorts) {
+    std::vector<int32_t>& instance = meeting.instances.emplace_back();
+    for (ClassId cls : sort) {
+      instance.push_back(by_class[cls][k]);
+    }
+  }
   return meeting;
 }
 
@@ -195,7 +271,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
   std::vector<Clock> clock(ctx_.position.size());
   std::vector<Clock> lane_clock(num_lanes, Clock{});
   std::vector<BufferId> lost;
-  std::vector<TaskRef> refs;
+  std::vector<std::vector<TaskRef>> instances;
   auto look_at = [&](int32_t global) {
     const TaskRef ref = ctx_.ref(global);
     const Task& task = ctx_.task(ref);
@@ -219,20 +295,29 @@ bool Sweep::run(Hazards& hazards, Values* values) {
     clock[global] = before;
   };
   AbstractRun lanes(ctx_, matching_, Sends::alone);
-  const bool ended = lanes.run([&](std::span<const int32_t> tasks, bool meeting) {
-    refs.clear();
-    for (int32_t global : tasks) {
-      look_at(global);
-      refs.push_back(ctx_.ref(global));
-    }
-    if (!values) return;
-    if (meeting) return values->meet(refs);
-    for (int32_t global : tasks) {
-      const TaskRef ref = ctx_.ref(global);
-      const bool receive = is_receive(ctx_.kind(ctx_.task(ref)));
-      values->step(ref.cls, ref.task, global, receive ? matching_.partner[global] : -1);
-    }
-  });
+  const bool ended =
+      lanes.run([&](std::span<const int32_t> tasks, const Matching::Meeting* meeting) {
+        for (int32_t global : tasks) {
+          look_at(global);
+        }
+        if (!values) return;
+        if (meeting) {
+          instances.clear();
+          for (const std::vector<int32_t>& instance : meeting->instances) {
+            std::vector<TaskRef>& refs = instances.emplace_back();
+            for (int32_t global : instance) {
+              refs.push_back(ctx_.ref(global));
+            }
+          }
+          return values->meet(instances);
+        }
+        for (int32_t global : tasks) {
+          const TaskRef ref = ctx_.ref(global);
+          const bool receive = is_receive(ctx_.kind(ctx_.task(ref)));
+          values->step(ref.cls, ref.task, global,
+                       receive ? matching_.partners(global) : std::span<const int32_t>());
+        }
+      });
   if (ended) return true;
   const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
   for (const AbstractRun::Cycle& cycle : cycles) {
@@ -248,7 +333,7 @@ bool Sweep::run(Hazards& hazards, Values* values) {
 
 std::string Sweep::stuck_when_sends_wait() const {
   AbstractRun lanes(ctx_, matching_, Sends::wait);
-  if (lanes.run([](std::span<const int32_t>, bool) {})) return "";
+  if (lanes.run([](std::span<const int32_t>, const Matching::Meeting*) {})) return "";
   const std::vector<AbstractRun::Cycle> cycles = lanes.cycles();
   return cycles.empty() ? "some tasks can never start" : cycles[0].text;
 }

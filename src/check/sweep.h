@@ -4,7 +4,10 @@
 // every task once in an order that respects lanes, dependencies, messages and meetings.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
+#include <span>
 #include <vector>
 
 #include "check/abstract_run.h"
@@ -18,7 +21,7 @@ class Sweep {
  public:
   explicit Sweep(Context& ctx) : ctx_(ctx) {}
 
-  /// Pairs sends with receives and the collectives that cross stages; reports what does not pair.
+  /// Pairs sends with receives and the collectives that cross classes; reports what does not pair.
   void match();
   /// Runs all lanes, with sends that complete alone. `values` may be null (no reference). False if
   /// some lanes got stuck, which is reported.
@@ -32,17 +35,25 @@ class Sweep {
 
  private:
   struct Message;
+  /// By class, in issue order.
+  using ByClass = std::vector<std::vector<int32_t>>;
   void match_messages();
+  /// The ends of the messages of one channel.
+  void match_channel(std::span<const Message> ends);
   void pair(int32_t send, int32_t receive);
-  void report_unmatched(int32_t message, bool send);
+  void partner(int32_t task, int32_t other);
+  void report_unmatched(int32_t message, bool send, ClassId other);
   void match_collectives();
-  /// The k-th collective of a group in each of its classes. `by_class`: all of the group.
-  Matching::Meeting meet(const GroupInfo& group, size_t k,
-                         const std::vector<std::vector<int32_t>>& by_class);
+  /// The k-th collective of a group in each of these classes, which meet as `sorts` says.
+  Matching::Meeting meet(const std::vector<ClassId>& classes,
+                         const std::vector<std::vector<ClassId>>& sorts, size_t k,
+                         const ByClass& by_class);
+  const std::vector<ClassId>& peers(ClassId cls, int32_t axis, int32_t offset);
   int32_t lane_index(int32_t global) const;
 
   Context& ctx_;
   Matching matching_;
+  std::map<std::array<int32_t, 3>, std::vector<ClassId>> peers_;  // by class, axis, offset
   int64_t num_messages_ = 0, num_collectives_ = 0;
 };
 

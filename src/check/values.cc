@@ -12,14 +12,12 @@ namespace hocket::check {
 
 namespace {
 
-/// Ranks of a class along every axis: all of them but `pp`, along which classes lie.
+/// Pieces are functions of all coordinates of a mesh; a class holds them at those of its box.
 graph::Coords extents_of(const Context& ctx) {
   graph::Coords extents;
   extents.fill(1);
-  for (size_t axis = 0; axis < ctx.program.mesh.axes.size(); ++axis) {
-    if (static_cast<int32_t>(axis) != ctx.pp_axis) {
-      extents[axis] = ctx.program.mesh.axes[axis].size;
-    }
+  for (size_t axis = 0; axis < ctx.mesh.axes.size(); ++axis) {
+    extents[axis] = ctx.mesh.axes[axis].size;
   }
   return extents;
 }
@@ -71,12 +69,13 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
       if (wrong) {
         const std::vector<TaskRef> users = ctx.users(class_id, id);
-        ctx.report("named-tensor", ProblemClass::value,
-                   users.empty() ? TaskRef{class_id, -1} : users[0], users,
-                   fmt::format("{} in class {}, {} with layout {}, {}",
-                               ctx.buffer_name(class_id, id), c, graph::to_string(buffer.type),
-                               graph::to_string(buffer.layout, ctx.program.mesh), wrong),
-                   "name a tensor of the graph, with the type that its layout gives it");
+        ctx.report(
+            "named-tensor", ProblemClass::value, users.empty() ? TaskRef{class_id, -1} : users[0],
+            users,
+            fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(class_id, id), c,
+                        graph::to_string(buffer.type),
+                        graph::to_string(buffer.layout, ctx.program.mesh_of(class_id)), wrong),
+            "name a tensor of the graph, with the type that its layout gives it");
         value.expr = kUnknown;
       } else if (persistent) {
         value.expr = reference.terms.tensor(tensor, logical);
@@ -86,7 +85,6 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     }
     values_.push_back(std::move(values));
     bases_.emplace_back();
-    coords_.push_back(ctx.program.mesh.coords(ctx.program.ranks_of(class_id).front()));
     if (!ctx.views[c].any()) continue;
     // What the host fills of a base is there before any part of it is written.
     find_regions(class_id);
@@ -229,7 +227,7 @@ Values::Signature& Values::signature(ClassId cls, const Task& task, const KindIn
   signature.begins = task.begins;
   const auto begins = [&](char letter, const graph::Coords& at) {
     for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return begin_at(cls, begin, at);
+      if (begin.letter == letter) return begin_at(ctx_.program.classes[cls].role, begin, at);
     }
     return int64_t{0};
   };
@@ -361,10 +359,10 @@ void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRe
   }
 }
 
-void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
-  // A message takes the value as it was when it was sent: it is kept until its receiver comes,
-  // whatever the sender writes over it. From another class it comes as it is, rank by rank; along
-  // an axis inside the class every rank gets what its peer had.
+void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders) {
+  // A message takes the value as it was when it was sent: it is kept for its receivers, whatever
+  // the sender writes over it. Every rank gets what its peer had; where the peers of a class are of
+  // several classes, these must hold one value.
   const Task& end = ctx_.program.classes[cls].tasks[task];
   const KindInfo& info = ctx_.kind(end);
   if (is_local(info)) return compute(cls, task, end, info);
@@ -377,11 +375,22 @@ void Values::step(ClassId cls, TaskId task, int32_t global, int32_t sender) {
     return;
   }
   if (is_receive(info)) {
-    auto it = sender < 0 ? sent_.end() : sent_.find(sender);
-    if (it == sent_.end() || it->second.expr < 0) return lose_outputs(cls, end);
-    const Value value = it->second;
-    sent_.erase(it);
-    if (end.peer_axis == ctx_.pp_axis) return set(cls, end, 0, value, nullptr, {cls, task});
+    Value value;
+    for (const int32_t sender : senders) {
+      const Value& sent = sent_[sender];
+      if (sender == senders.front()) {
+        value = sent;
+      } else if (sent != value) {
+        ctx_.report("classes-differ", ProblemClass::value, {cls, task},
+                    {ctx_.ref(senders.front()), ctx_.ref(sender)},
+                    fmt::format("{} receives {} from {}, but {} from {}", ctx_.name({cls, task}),
+                                describe(value.expr), ctx_.name(ctx_.ref(senders.front())),
+                                describe(sent.expr), ctx_.name(ctx_.ref(sender))),
+                    "send one value, or give the receiving ranks classes of their own");
+        return lose_outputs(cls, end);
+      }
+    }
+    if (value.expr < 0) return lose_outputs(cls, end);
     return receive(cls, task, end, value);
   }
   collective(cls, task, end, info);
@@ -415,10 +424,10 @@ void Values::finish() {
   // Twice over the same pairs, from both sides: every named buffer must hold what the single-device
   // step leaves in the tensor of its name (persistent: updated or as before; output: of its
   // micro-batch, or summed), and every tensor that the step updates or gives out must be kept by
-  // some class, whole or micro-batch by micro-batch.
+  // some classes, all its parts, whole or micro-batch by micro-batch.
   const graph::Graph& graph = ref_.graph();
-  std::vector<uint8_t> kept(graph.tensors.size(), 0);
-  std::set<std::pair<int32_t, int32_t>> parts;  // outputs kept per micro-batch
+  // By tensor and micro-batch, -1 for those of the step: who keeps it, in which layout.
+  std::map<std::pair<int32_t, int32_t>, std::vector<Holder>> kept;
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
     const ClassId cls = c;
@@ -429,11 +438,8 @@ void Values::finish() {
       if (tensor < 0) {
         continue;  // named-tensor
       }
-      if (buffer.kind == BufferKind::output && buffer.micro_batch >= 0) {
-        parts.insert({tensor, buffer.micro_batch});
-      } else {
-        kept[tensor] = 1;
-      }
+      const bool each = buffer.kind == BufferKind::output && buffer.micro_batch >= 0;
+      kept[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, buffer.layout});
       const Value value = left_in(cls, BufferId(i));
       if (value.expr == kUnknown) continue;
       const int32_t id = static_cast<int32_t>(i);
@@ -458,7 +464,7 @@ void Values::finish() {
       ctx_.report("final-layout", ProblemClass::value, at, {},
                   fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
                               ctx_.buffer_name(cls, id), piece_text(value),
-                              graph::to_string(buffer.layout, ctx_.program.mesh)),
+                              graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
                   "reduce or gather it before the step ends, or declare the layout it has");
     }
   }
@@ -470,14 +476,18 @@ void Values::finish() {
   }
   wanted.insert(wanted.end(), graph.losses.begin(), graph.losses.end());
   wanted.insert(wanted.end(), graph.outputs.begin(), graph.outputs.end());
+  std::set<int32_t> asked;
   for (int32_t tensor : wanted) {
     bool each = ref_.per_micro_batch(tensor);
+    bool some = !kept[{tensor, -1}].empty();
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
-      each = parts.contains({tensor, mb});
+      some = some || !kept[{tensor, mb}].empty();
+      each = ctx_.covers(kept[{tensor, mb}]);
     }
-    if (each || kept[tensor]++) continue;
+    if (each || !asked.insert(tensor).second || ctx_.covers(kept[{tensor, -1}])) continue;
     ctx_.report("result-missing", ProblemClass::value, {}, {},
-                fmt::format("no class keeps '{}', which the single-device step computes",
+                fmt::format("{} '{}', which the single-device step computes",
+                            some ? "the classes keep only some parts of" : "no class keeps",
                             graph.tensor(tensor).name),
                 "add a persistent or output buffer of this name and the tasks that fill it");
   }

@@ -29,10 +29,10 @@ class Values {
   Values(Context& ctx, Reference& reference, const Hazards& hazards);
 
   /// A task that no other class waits for: local ops, collectives inside a class, messages.
-  /// `sender`: for recv, the global task of the matching send (already stepped), or -1.
-  void step(ClassId cls, TaskId task, int32_t global, int32_t sender);
-  /// One collective that crosses stages, with its task in each class.
-  void meet(std::span<const TaskRef> tasks);
+  /// `senders`: for recv, the global tasks of the matching sends (already stepped).
+  void step(ClassId cls, TaskId task, int32_t global, std::span<const int32_t> senders);
+  /// One collective that crosses classes: the tasks that meet in each sort of instance.
+  void meet(std::span<const std::vector<TaskRef>> instances);
   /// The content of this buffer follows from something already refused.
   void lose(ClassId cls, BufferId buffer) { put(cls, buffer, {kUnknown, kAnyPiece}); }
   /// Experts of the whole tensors whose rows a kind works on; 0 if none was seen.
@@ -69,8 +69,9 @@ class Values {
     std::vector<CutId> region;  ///< by buffer: which part of its base it is
   };
   void find_regions(ClassId cls);
-  /// What a begin says at coordinates of the class.
-  int64_t begin_at(ClassId cls, const program::Begin& begin, const graph::Coords& at) const;
+  /// What a begin says at coordinates of a role.
+  int64_t begin_at(program::RoleId role, const program::Begin& begin,
+                   const graph::Coords& at) const;
   /// Null for a buffer that has no views and is none.
   Base* base_of(ClassId cls, BufferId buffer);
   /// What a buffer holds; kUnknown if parts of it do not make a value.
@@ -119,6 +120,17 @@ class Values {
                  const Value& sizes);
   bool local_index(ExprId expr) const;
   static AxisMask axes_of(const GroupInfo& group);
+  void meet(std::span<const TaskRef> tasks);
+  /// What is in the operands of a task, to be put back.
+  struct Held {
+    std::vector<std::pair<BufferId, Value>> values;
+    std::vector<std::pair<BufferId, Base>> bases;
+  };
+  Held held_by(TaskRef ref);
+  void put_back(ClassId cls, const Held& held);
+  void refuse_meeting(std::span<const TaskRef> tasks);
+  bool alike(std::span<const TaskRef> tasks);
+  bool depends_on(const Value& value, int32_t axis) const;
   void refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
               const char* fix);
 
@@ -144,7 +156,6 @@ class Values {
   Pieces pieces_;
   std::vector<std::vector<Value>> values_;          ///< by class and buffer
   std::vector<Bases> bases_;                        ///< by class
-  std::vector<std::vector<int32_t>> coords_;        ///< by class: of its first rank
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1

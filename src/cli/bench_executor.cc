@@ -30,7 +30,7 @@ class EmptyBackend : public kernels::Backend {
 /// depends.
 program::Program empty_tasks(int32_t count, bool hop) {
   program::Program program;
-  program.mesh.axes = {{"pp", 1}};
+  program.roles = {{"all", {{{"rank", 1}}}}};
   program::Kind empty;
   empty.op = "empty";
   const program::KindId kind = program.intern(std::move(empty));

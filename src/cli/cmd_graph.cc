@@ -45,14 +45,14 @@ void list_passes() {
 /// The class of ranks that --rank is in, kNone for all.
 program::ClassId class_of(const program::Program& program, const Options& options) {
   if (!options.rank) return program::kNone;
-  if (*options.rank < 0 || *options.rank >= program.mesh.size()) {
+  if (*options.rank < 0 || *options.rank >= program.num_ranks()) {
     fail("hocket graph --rank", "got {}; the ranks are 0 to {}", *options.rank,
-         program.mesh.size() - 1);
+         program.num_ranks() - 1);
   }
   return program.class_of(static_cast<int32_t>(*options.rank));
 }
 
-/// A rank of every pipeline stage.
+/// A rank of every class.
 std::vector<std::string> first_ranks(const program::Program& program) {
   std::vector<std::string> list;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
@@ -66,7 +66,7 @@ std::string text_of(const program::Program& program, const Options& options) {
   if (!options.dot) return program::print(program, cls);
   if (cls == program::kNone && program.classes.size() > 1) {
     fail("hocket graph --dot",
-         "the program has {} pipeline stages; expected --rank R, a rank of the stage to draw: {}",
+         "the program has {} classes of ranks; expected --rank R, a rank of the class to draw: {}",
          program.classes.size(), join(first_ranks(program), ", "));
   }
   return program::to_dot(program, cls == program::kNone ? 0 : cls);
@@ -149,11 +149,12 @@ int show_schedule(const engine::Run& run, const Options& options) {
   if (options.dot) {
     fail("hocket graph --dot", "a schedule is a CSV; expected --stage graph, backward or program");
   }
-  const int stages = static_cast<int>(run.plan.pp);
+  const int ranks = static_cast<int>(run.plan.pp);
+  const int chunks = static_cast<int>(run.plan.pp_chunks);
   const int micro_batches = static_cast<int>(run.plan.num_micro_batches);
   const parallel::Schedule schedule =
-      parallel::make_schedule(run.plan.pp_schedule, stages, micro_batches);
-  parallel::validate(schedule, stages, micro_batches, true);
+      parallel::make_schedule(run.plan.pp_schedule, ranks, micro_batches, chunks);
+  parallel::validate(schedule, ranks, micro_batches, true, chunks);
   emit(options.out, parallel::to_csv(schedule));
   return 0;
 }
@@ -277,7 +278,8 @@ void verb_graph(Args& args) {
       "The way of a run: the model's graph for one device (--stage graph), with backward and "
       "optimizer (backward), lowered to the tasks of every rank (program) in the order of the "
       "pipeline schedule (schedule: a CSV as PyTorch writes and plan.pp_schedule takes it, a "
-      "row per stage). The program's text goes into `train`, `check` and `simulate` in place "
+      "row per pipeline rank). The program's text goes into `train`, `check` and `simulate` in "
+      "place "
       "of a run.yaml, with the same results. --diff compares two such texts: which kinds of "
       "tasks were added or removed, then the tasks in order.");
   args.positional("RUN", &options->inputs,
@@ -286,7 +288,7 @@ void verb_graph(Args& args) {
   args.option("--stage", "STAGE", &options->stage,
               "graph, backward, program (the default) or schedule");
   args.option("--rank", "R", &options->rank,
-              "of a program: only the tasks of this rank's pipeline stage");
+              "of a program: only the tasks of this rank's class: those of its pipeline stages");
   args.flag("--dot", &options->dot, "for Graphviz instead of text");
   args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &options->passes,

@@ -42,7 +42,8 @@ struct Listing {
 };
 
 /// Every field of the class's own line, but addresses and what names the listing.
-void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
+void add_facts(const program::Program& program, const program::RankClass& cls,
+               std::vector<Fact>* facts) {
   program::for_each_field<program::RankClass>(
       [&]<class Value>(const program::Field& field, Value program::RankClass::*member) {
         const Value& value = cls.*member;
@@ -50,10 +51,11 @@ void add_facts(const program::RankClass& cls, std::vector<Fact>* facts) {
           if (field.is_address) return;
           facts->push_back({field.name, human_bytes(static_cast<double>(value)),
                             std::to_string(value), !field.is_always});
-        } else if constexpr (std::is_same_v<Value, int32_t>) {
-          if (member != &program::RankClass::stage) {
-            facts->push_back(number(field.name, static_cast<size_t>(value)));
-          }
+        } else if constexpr (std::is_same_v<Value, program::RoleId>) {
+          facts->push_back({field.name, program.roles[value].name, program.roles[value].name});
+        } else if constexpr (std::is_same_v<Value, program::Box>) {
+          const std::string text = to_string(value, program.roles[cls.role].mesh);
+          facts->push_back({field.name, text.empty() ? "all ranks" : text, text});
         } else {
           static_assert(program::kIsList<Value> || std::is_same_v<Value, std::string>);
         }
@@ -71,21 +73,22 @@ std::vector<Listing> list(const program::Program& program) {
   std::vector<Listing> result;
   for (const program::RankClass& cls : program.classes) {
     Listing l;
-    l.name = fmt::format("stage {}", cls.stage);
+    const program::ClassId id = result.size();
+    l.name = program::stage_name(cls);
     l.counted = "kinds and buffers";
     size_t deps = 0;
     for (const program::Task& task : cls.tasks) {
       l.kinds.push_back(kinds[task.kind]);
-      l.lines.push_back(program::identity(program, task));
+      l.lines.push_back(program::identity(program, id, task));
       deps += task.deps.size();
     }
     for (const program::Buffer& b : cls.buffers) {
-      l.kinds.push_back("buffer " + program::identity(program, b));
+      l.kinds.push_back("buffer " + program::identity(program, id, b));
     }
     l.facts = {number("tasks", cls.tasks.size()), number("buffers", cls.buffers.size()),
                number("dependencies between lanes", deps)};
-    add_facts(cls, &l.facts);
-    const program::Memory& m = memory[result.size()];
+    add_facts(program, cls, &l.facts);
+    const program::Memory& m = memory[id];
     l.facts.push_back({"memory per rank",
                        fmt::format("{} ({})", human_bytes(static_cast<double>(m.total())),
                                    program::parts_text(m)),
@@ -95,15 +98,15 @@ std::vector<Listing> list(const program::Program& program) {
   return result;
 }
 
-/// The figures of the whole program: micro-batches and mesh.
+/// The figures of the whole program: micro-batches, roles and their meshes.
 std::string figures(const program::Program& program) {
   std::string text;
   program::for_each_field<program::Program>([&](const program::Field& field, auto member) {
     const auto& value = program.*member;
     using Value = std::remove_cvref_t<decltype(value)>;
-    if constexpr (std::is_same_v<Value, program::Mesh>) {
-      for (const graph::Axis& axis : value.axes) {
-        text += fmt::format(" {} {} {}", field.name, axis.name, axis.size);
+    if constexpr (std::is_same_v<Value, std::vector<program::Role>>) {
+      for (const program::Role& role : value) {
+        text += fmt::format(" {} {} {}", field.name, role.name, to_string(role.mesh));
       }
     } else if constexpr (std::is_same_v<Value, std::vector<program::Symbol>>) {
       for (const program::Symbol& symbol : value) {
@@ -269,8 +272,8 @@ std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
 
 std::string diff_texts(const std::string& a_name, const std::string& a, const std::string& b_name,
                        const std::string& b, size_t limit) {
-  // A graph is one listing, a program one per pipeline stage; listings are compared in pairs, and
-  // stages that only one of the programs has are named.
+  // A graph is one listing, a program one per class of ranks; listings are compared in pairs, and
+  // classes that only one of the programs has are named.
   auto is_program = [](const std::string& name, const std::string& text) {
     if (text.rfind("hocket-program", 0) == 0) return true;
     if (text.rfind("hocket-graph", 0) == 0) return false;

@@ -283,7 +283,7 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
   const Clock clock = clock_of(program, cls_id, times);
   const std::vector<Life> lives = lives_of(cls, clock);
   MemoryPlan plan;
-  plan.name = program.classes.size() == 1 ? "every rank" : fmt::format("stage {}", cls.stage);
+  plan.name = program.classes.size() == 1 ? "every rank" : program::stage_name(cls);
   plan.planned = program::memory_of(program)[cls_id];
   plan.in_tasks = clock.in_tasks;
   std::map<std::string, int64_t> persistent;

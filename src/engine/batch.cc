@@ -31,7 +31,7 @@ void feed_input(const std::string& name, int32_t micro_batch, const void* full,
   const auto* from = static_cast<const std::byte*>(full);
   auto* to = static_cast<std::byte*>(executor.input(name, micro_batch));
   for_each_run(tensor.type.at(executor.symbol_values()), executor.buffer(name, micro_batch).layout,
-               compiled.program.mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
+               compiled.program, rank, [&](int64_t begin, int64_t count, int64_t local) {
                  std::memcpy(to + bytes(local), from + bytes(begin),
                              static_cast<size_t>(bytes(count)));
                });

@@ -141,7 +141,8 @@ Compiled with_program(const Run& run, program::Program given) {
 
 Compiled compile_given(const Run& run, program::Program given) {
   // Batches are cut, and ranks started, as the plan says.
-  if (given.mesh != run.plan.mesh()) {
+  const graph::Mesh mesh = run.plan.mesh();
+  if (given.roles.size() != 1 || given.roles[0].mesh != mesh) {
     fail(run.name,
          "the program is of another mesh of ranks than the plan in its configuration; "
          "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",

@@ -88,7 +88,11 @@ void TrainSection::fields(Fields& fields) {
 }
 
 void PlanSection::fields(Fields& fields) {
-  fields("pp", pp, "pipeline stages").min(1).max(kMaxRanks);
+  fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
+  fields("pp_chunks", pp_chunks,
+         "stages per pipeline rank: model chunks, for the schedule interleaved or a CSV")
+      .min(1)
+      .max(kMaxRanks);
   fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
   fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
   fields("micro_batch", micro_batch, "sequences per rank and micro-batch")
@@ -96,7 +100,8 @@ void PlanSection::fields(Fields& fields) {
       .max(kMaxSequences);
   fields("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
   fields("pp_schedule", pp_schedule,
-         "1f1b, gpipe, or a schedule CSV, as `hocket graph --stage schedule` prints it");
+         "1f1b, gpipe, interleaved, or a schedule CSV, as `hocket graph --stage schedule` prints "
+         "it");
   fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
   pass_options.fields(fields);
   fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
@@ -193,6 +198,7 @@ void derive(Run& run) {
   }
   parallel::Plan& p = run.plan;
   p.pp = config.plan.pp;
+  p.pp_chunks = config.plan.pp_chunks;
   p.dp = config.plan.dp;
   p.ep = config.plan.ep;
   p.micro_batch = config.plan.micro_batch;

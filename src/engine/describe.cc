@@ -26,13 +26,17 @@ std::string describe(const Run& run) {
   const std::string each = plan.ranks_per_node > 0 && plan.ranks_per_node < plan.world()
                                ? fmt::format(", {} per node", plan.ranks_per_node)
                                : fmt::format(" of {}", counted(threads_per_rank(plan), "thread"));
+  std::string schedule = plan.num_stages() > 1 ? plan.pp_schedule : "no pipeline";
+  if (plan.pp_chunks > 1) {
+    schedule += fmt::format(" of {} stages per rank", plan.pp_chunks);
+  }
   return fmt::format(
       "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per rank, "
       "recompute {}",
       plan.pp, plan.dp, plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "",
-      counted(plan.world(), "rank"), each, plan.pp > 1 ? plan.pp_schedule : "no pipeline",
-      plan.num_micro_batches, plan.num_micro_batches == 1 ? "" : "es", plan.micro_batch,
-      run.config.train.seq_len, run.config.plan.pass_options.text("recompute"));
+      counted(plan.world(), "rank"), each, schedule, plan.num_micro_batches,
+      plan.num_micro_batches == 1 ? "" : "es", plan.micro_batch, run.config.train.seq_len,
+      run.config.plan.pass_options.text("recompute"));
 }
 
 }  // namespace hocket::engine

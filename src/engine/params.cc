@@ -13,9 +13,10 @@ using graph::Layout;
 using graph::Mesh;
 using graph::TensorType;
 
-void for_each_run(const TensorType& full, const Layout& layout, const Mesh& mesh, int32_t rank,
-                  const std::function<void(int64_t, int64_t, int64_t)>& run) {
-  const std::vector<int32_t> coords = mesh.coords(rank);
+void for_each_run(const TensorType& full, const Layout& layout, const program::Program& program,
+                  int32_t rank, const std::function<void(int64_t, int64_t, int64_t)>& run) {
+  const Mesh& mesh = program.roles[program.role_of(rank)].mesh;
+  const std::vector<int32_t> coords = program.coords(rank);
   const size_t n = full.dims.size();
   std::vector<int64_t> begin(n, 0), count = graph::sizes(full.dims);
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -65,42 +66,51 @@ void for_each_holder(const std::string& name, const program::Program& program,
 }
 
 template <typename T>
-void fill(const graph::Tensor& tensor, const Layout& layout, const Mesh& mesh, int32_t rank,
-          uint64_t seed, T* to) {
+void fill(const graph::Tensor& tensor, const Layout& layout, const program::Program& program,
+          int32_t rank, uint64_t seed, T* to) {
   const uint64_t stream = hash_name(tensor.name);
-  for_each_run(tensor.type, layout, mesh, rank, [&](int64_t begin, int64_t count, int64_t local) {
-    std::span<T> part(to + local, static_cast<size_t>(count));
-    if (tensor.init.kind == graph::Init::Kind::normal) {
-      fill_normal(part, seed, stream, static_cast<uint64_t>(begin), tensor.init.value);
-    } else {
-      std::fill(part.begin(), part.end(), static_cast<T>(tensor.init.value));
-    }
-  });
+  for_each_run(tensor.type, layout, program, rank,
+               [&](int64_t begin, int64_t count, int64_t local) {
+                 std::span<T> part(to + local, static_cast<size_t>(count));
+                 if (tensor.init.kind == graph::Init::Kind::normal) {
+                   fill_normal(part, seed, stream, static_cast<uint64_t>(begin), tensor.init.value);
+                 } else {
+                   std::fill(part.begin(), part.end(), static_cast<T>(tensor.init.value));
+                 }
+               });
 }
 
 }  // namespace
 
-std::vector<std::byte> put_together(const graph::Tensor& tensor, const Mesh& mesh,
+std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
                                     const std::vector<Part>& parts) {
+  // Parts of one role in one layout are cut alike: the first such set that is complete will do.
   const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
   std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
-  int64_t missing = tensor.type.numel();
-  std::map<int64_t, int64_t> taken;
-  for (const Part& part : parts) {
-    if (missing == 0) break;  // the rest are replicas
-    for_each_run(tensor.type, part.layout, mesh, part.rank,
-                 [&](int64_t begin, int64_t count, int64_t local) {
-                   if (!taken.emplace(begin, count).second) return;
-                   std::memcpy(full.data() + bytes(begin), part.data + bytes(local),
-                               static_cast<size_t>(bytes(count)));
-                   missing -= count;
-                 });
+  int64_t least_missing = tensor.type.numel();
+  std::vector<std::pair<program::RoleId, Layout>> tried;
+  for (const Part& first : parts) {
+    const std::pair cut(program.role_of(first.rank), first.layout);
+    if (std::find(tried.begin(), tried.end(), cut) != tried.end()) continue;
+    tried.push_back(cut);
+    int64_t missing = tensor.type.numel();
+    std::map<int64_t, int64_t> taken;
+    for (const Part& part : parts) {
+      if (missing == 0) break;  // the rest are replicas
+      if (part.layout != cut.second || program.role_of(part.rank) != cut.first) continue;
+      for_each_run(tensor.type, part.layout, program, part.rank,
+                   [&](int64_t begin, int64_t count, int64_t local) {
+                     if (!taken.emplace(begin, count).second) return;
+                     std::memcpy(full.data() + bytes(begin), part.data + bytes(local),
+                                 static_cast<size_t>(bytes(count)));
+                     missing -= count;
+                   });
+    }
+    if (missing == 0) return full;
+    least_missing = std::min(least_missing, missing);
   }
-  if (missing != 0) {
-    fail_run("params", "{} of {} elements of {} are on no rank that is here", missing,
-             tensor.type.numel(), tensor.name);
-  }
-  return full;
+  fail_run("params", "{} of {} elements of {} are on no rank that is here", least_missing,
+           tensor.type.numel(), tensor.name);
 }
 
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
@@ -123,9 +133,9 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
     if (t.init.kind == graph::Init::Kind::none || t.init.value == 0) continue;
     std::byte* const data = entry.memory->data();
     if (t.type.dtype == graph::DType::f64) {
-      fill(t, buffer.layout, program.mesh, rank.id(), seed, reinterpret_cast<double*>(data));
+      fill(t, buffer.layout, program, rank.id(), seed, reinterpret_cast<double*>(data));
     } else if (t.type.dtype == graph::DType::f32) {
-      fill(t, buffer.layout, program.mesh, rank.id(), seed, reinterpret_cast<float*>(data));
+      fill(t, buffer.layout, program, rank.id(), seed, reinterpret_cast<float*>(data));
     } else {
       fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
                t.name, to_string(t.type));
@@ -145,7 +155,7 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
   for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
     auto& entry = ranks.at(rank).store().get(buffer.name, buffer.type, buffer.layout, buffer.space);
     entry.initialised = true;
-    for_each_run(tensor.type, buffer.layout, program.mesh, rank,
+    for_each_run(tensor.type, buffer.layout, program, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
                    read(begin, count, entry.memory->data() + tensor.type.bytes_of(local));
                  });
@@ -159,7 +169,7 @@ std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Progra
     const auto& entry = ranks.at(rank).store().entries().at(buffer.name);
     parts.push_back({rank, buffer.layout, entry.memory->data()});
   });
-  return put_together(tensor, program.mesh, parts);
+  return put_together(tensor, program, parts);
 }
 
 }  // namespace hocket::engine

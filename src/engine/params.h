@@ -17,7 +17,7 @@ namespace hocket::engine {
 /// Elements [begin, begin + count) (in row-major order of the full tensor) that a rank's shard
 /// holds contiguously, called once per such run with the offset inside the shard.
 void for_each_run(const graph::TensorType& full, const graph::Layout& layout,
-                  const graph::Mesh& mesh, int32_t rank,
+                  const program::Program& program, int32_t rank,
                   const std::function<void(int64_t begin, int64_t count, int64_t local)>& run);
 
 /// A part of a full tensor that one rank holds.
@@ -26,9 +26,9 @@ struct Part {
   graph::Layout layout;
   const std::byte* data = nullptr;
 };
-/// The full tensor, every element of it taken from the first of the parts that hold it. Error: some
-/// lie in none of them.
-std::vector<std::byte> put_together(const graph::Tensor& tensor, const graph::Mesh& mesh,
+/// The full tensor, every element of it taken from the first of the parts that hold it, of those of
+/// one role and layout. Error: no role has all of it in one layout.
+std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
                                     const std::vector<Part>& parts);
 
 /// Makes the persistent entries of a program in the store of a rank and fills those that are new:

@@ -45,7 +45,7 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
     parts.push_back({rank, executor.buffer(name, micro_batch).layout,
                      static_cast<const std::byte*>(executor.output(name, micro_batch))});
   }
-  return put_together(full, program().mesh, parts);
+  return put_together(full, program(), parts);
 }
 
 double Session::loss() const {

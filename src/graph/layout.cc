@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "base/error.h"
 
 namespace hocket::graph {
@@ -59,6 +62,44 @@ int32_t Mesh::moved(int32_t rank, int32_t axis, int32_t offset) const {
   }
   const int32_t here = wrap(axis, rank / stride);
   return rank + (wrap(axis, int64_t{here} + offset) - here) * stride;
+}
+
+std::string to_string(const Mesh& mesh) {
+  std::string text;
+  for (const Axis& axis : mesh.axes) {
+    text += fmt::format("{}{}:{}", text.empty() ? "" : " ", axis.name, axis.size);
+  }
+  return text;
+}
+
+Mesh parse_mesh(std::string_view text) {
+  // Axis by axis; the product of the sizes is bounded as it grows, so that it never overflows.
+  constexpr int32_t kMostRanks = 1 << 20;
+  Mesh mesh;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view item = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t colon = item.rfind(':');
+    int32_t size = 0;
+    if (colon != item.npos) {
+      const std::string_view digits = item.substr(colon + 1);
+      const auto [stop, error] =
+          std::from_chars(digits.data(), digits.data() + digits.size(), size);
+      if (error != std::errc() || stop != digits.data() + digits.size()) {
+        size = 0;
+      }
+    }
+    if (size < 1 || colon == 0) fail("mesh", "got '{}'; expected axis:size, e.g. pp:2", item);
+    const std::string name(item.substr(0, colon));
+    if (mesh.axis(name) >= 0) fail("mesh", "axis {} comes twice", name);
+    if (mesh.axes.size() >= kMaxAxes || size > kMostRanks / mesh.size()) {
+      fail("mesh", "axis {} makes it too large; expected at most {} axes and {} ranks", name,
+           static_cast<int>(kMaxAxes), kMostRanks);
+    }
+    mesh.axes.push_back({name, size});
+  }
+  return mesh;
 }
 
 std::string to_string(const Layout& layout, const Mesh& mesh) {

@@ -47,6 +47,9 @@ enum class Monoid : uint8_t {
 
 enum { kMaxAxes = 6 };
 
+std::string to_string(const Mesh& mesh);  ///< "pp:2 edp:4"
+Mesh parse_mesh(std::string_view text);   ///< throws Error: names, sizes, number of axes and ranks
+
 /// Placement on one axis: `dim >= 0` is split(dim).
 struct Placement {
   enum : int8_t { kReplicate = -1, kPartial = -2 };

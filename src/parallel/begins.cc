@@ -9,12 +9,12 @@ namespace hocket::parallel {
 
 std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
                                       const std::vector<graph::Layout>& layouts,
-                                      program::Program& program) {
+                                      program::RoleId role, program::Program& program) {
   // A split gives every rank a block; blocks are numbered as coordinates are, the last axis
   // counting fastest, and are as long as the local dim.
   std::vector<program::Begin> begins;
   if (*op.layout.positional == 0) return begins;
-  const graph::Mesh& mesh = program.mesh;
+  const graph::Mesh& mesh = program.roles[role].mesh;
   const ops::Letters letters = ops::letters(op, kind.in, kind.out);
   for (const char letter : std::string_view(op.layout.positional)) {
     const auto has = std::find_if(
@@ -23,7 +23,7 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
     if (has == letters.in.end()) continue;
     const size_t input = static_cast<size_t>(has - letters.in.begin());
     const int dim = static_cast<int>(has->find(letter));
-    program::Table table;
+    program::Table table{.role = role, .axes = {}, .values = {}};
     int64_t blocks = 1;
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       if (layouts[input].on[axis] != graph::Placement::split(dim)) continue;

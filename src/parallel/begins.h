@@ -10,9 +10,10 @@
 namespace hocket::parallel {
 
 /// Where the ranks' pieces of those letters begin that an op takes by position, for inputs that lie
-/// as `layouts` say; letters that are whole are left out. Tables are added to the program.
+/// as `layouts` say; letters that are whole are left out. `role`: of the ranks. Tables are added to
+/// the program.
 std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
                                       const std::vector<graph::Layout>& layouts,
-                                      program::Program& program);
+                                      program::RoleId role, program::Program& program);
 
 }  // namespace hocket::parallel

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "comm/ops/comm_op.h"
 #include "ops/op.h"
+#include "parallel/plan.h"
 
 namespace hocket::parallel {
 
@@ -42,7 +43,7 @@ Layout initial_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   Layout layout;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
     const std::string& name = mesh.axes[axis].name;
-    if (mesh.axes[axis].size == 1 || name == "pp") continue;
+    if (mesh.axes[axis].size == 1 || name == kStageAxis) continue;
     if (tensor.kind == TensorKind::input && !tensor.per_step) {
       layout.on[axis] = Placement::split(0);
     }
@@ -107,7 +108,7 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
     NodeLayouts wanted;
     wanted.in.resize(node.in.size());
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-      if (mesh.axes[axis].size == 1 || mesh.axes[axis].name == "pp") continue;
+      if (mesh.axes[axis].size == 1 || mesh.axes[axis].name == kStageAxis) continue;
       const ops::AxisSignature* best = nullptr;
       double best_cost = kInfinity;
       for (const ops::AxisSignature& signature : signatures) {

@@ -25,18 +25,18 @@ namespace {
 
 class Stamper {
  public:
-  Stamper(const StageTemplate& stage, RankClass& cls, int num_tensors, int num_micro_batches)
-      : stage_(stage),
+  Stamper(const RankTemplate& rank, RankClass& cls, int num_tensors, int num_micro_batches)
+      : rank_(rank),
         cls_(cls),
         num_tensors_(num_tensors),
-        once_(stage.values.size(), kNone),
-        written_(stage.values.size(), false),
-        remaining_(stage.values.size(), num_micro_batches),
-        reduced_(stage.grads.size(), false),
-        reductions_of_(stage.values.size()) {
+        once_(rank.values.size(), kNone),
+        written_(rank.values.size(), false),
+        remaining_(rank.values.size(), num_micro_batches),
+        reduced_(rank.grads.size(), false),
+        reductions_of_(rank.values.size()) {
     per_micro_batch_.resize(static_cast<size_t>(num_micro_batches));
-    for (size_t grad = 0; grad < stage.grads.size(); ++grad) {
-      for (ValueId value : stage.grads[grad].contributions) {
+    for (size_t grad = 0; grad < rank.grads.size(); ++grad) {
+      for (ValueId value : rank.grads[grad].contributions) {
         reductions_of_[value].push_back(grad);
       }
     }
@@ -54,24 +54,25 @@ class Stamper {
           add(list[i], action.micro_batch);
         }
       };
-      const size_t weights = stage_.weights_begin;
-      const size_t all = stage_.backward.size();
+      const StageTemplate& stage = stage_of(action);
+      const size_t weights = stage.weights_begin;
+      const size_t all = stage.backward.size();
       if (action.kind == 'F') {
-        stamp(stage_.forward, 0, stage_.forward.size());
+        stamp(stage.forward, 0, stage.forward.size());
       }
       if (action.kind == 'B' || action.kind == 'I') {
-        stamp(stage_.backward, 0, weights);
+        stamp(stage.backward, 0, weights);
       }
       if (action.kind == 'B' || action.kind == 'W') {
-        stamp(stage_.backward, weights, all);
+        stamp(stage.backward, weights, all);
       }
     }
-    for (size_t grad = 0; grad < stage_.grads.size(); ++grad) {
+    for (size_t grad = 0; grad < rank_.grads.size(); ++grad) {
       if (!reduced_[grad]) {
         reduce(grad);
       }
     }
-    for (const TaskTemplate& made : stage_.step) {
+    for (const TaskTemplate& made : rank_.step) {
       add(made, kNone);
     }
   }
@@ -87,15 +88,22 @@ class Stamper {
 
   void begin_action() { first_compute_ = true; }
 
+  const StageTemplate& stage_of(const Action& action) const {
+    for (const StageTemplate& stage : rank_.stages) {
+      if (stage.stage == action.stage) return stage;
+    }
+    HOCKET_CHECK(false, "stage {} is not of this rank", action.stage);
+  }
+
   BufferId buffer(ValueId value_id, int micro_batch) {
     // The buffer of a value, made when it is first asked for. Values that belong to a micro-batch
     // (activations, inputs) have one each; accumulators, parameters and what is left at the end of
     // the step have one in all.
-    const Value& value = stage_.values[value_id];
+    const Value& value = rank_.values[value_id];
     using Life = Value::Life;
     bool per_mb = value.life == Life::micro_batch || value.life == Life::input;
     if (per_mb && per_micro_batch_[micro_batch].empty()) {
-      per_micro_batch_[micro_batch].assign(stage_.values.size(), kNone);
+      per_micro_batch_[micro_batch].assign(rank_.values.size(), kNone);
     }
     BufferId& id = per_mb ? per_micro_batch_[micro_batch][value_id] : once_[value_id];
     if (id != kNone) return id;
@@ -149,7 +157,7 @@ class Stamper {
         continue;
       }
       task.out.push_back(buffer(value, micro_batch));
-      if (stage_.values[value].accumulator) {
+      if (rank_.values[value].accumulator) {
         if (written_[value]) {
           task.accumulate.add(output);
         }
@@ -183,8 +191,8 @@ class Stamper {
     cls_.tasks.push_back(std::move(task));
     for (ValueId output : made.out) {
       for (size_t grad : reductions_of_[output]) {
-        const auto& needed = stage_.grads[grad].contributions;
-        if (!reduced_[grad] && !stage_.grads[grad].at_end &&
+        const auto& needed = rank_.grads[grad].contributions;
+        if (!reduced_[grad] && !rank_.grads[grad].at_end &&
             std::all_of(needed.begin(), needed.end(),
                         [&](ValueId value) { return remaining_[value] == 0; })) {
           reduce(grad);
@@ -195,14 +203,14 @@ class Stamper {
 
   void reduce(size_t grad) {
     reduced_[grad] = true;
-    for (const TaskTemplate& made : stage_.grads[grad].tasks) {
+    for (const TaskTemplate& made : rank_.grads[grad].tasks) {
       add(made, kNone);
     }
   }
 
   /// The output value lives in the buffer that it updates in place.
   void take_over(ValueId value_id, int micro_batch, BufferId taken) {
-    const Value& value = stage_.values[value_id];
+    const Value& value = rank_.values[value_id];
     if (value.life == Value::Life::micro_batch) {
       per_micro_batch_[micro_batch][value_id] = taken;
     } else {
@@ -216,7 +224,7 @@ class Stamper {
     }
   }
 
-  const StageTemplate& stage_;
+  const RankTemplate& rank_;
   RankClass& cls_;
   const int num_tensors_;
   std::vector<std::vector<BufferId>> per_micro_batch_;  // [micro-batch][value]
@@ -232,34 +240,45 @@ class Stamper {
 }  // namespace
 
 Program lower(const graph::Graph& graph, const Plan& plan) {
-  // Layouts and stages are chosen for the whole graph, then every stage is lowered to a template of
-  // one micro-batch and stamped in the order of its row of the schedule. A stage of the schedule is
-  // a pipeline rank, and a class of the program.
+  // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
+  // to a template of one micro-batch of its stages, and stamped in the order of its row of the
+  // schedule. A pipeline rank is a class of the program.
   Program program;
-  program.mesh = plan.mesh();
+  program.roles = {{"all", plan.mesh()}};
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
   program.num_layers = graph.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
   program.symbols = graph.symbols;
-  const int stages = static_cast<int>(plan.pp);
+  const int ranks = static_cast<int>(plan.pp);
+  const int chunks = static_cast<int>(plan.pp_chunks);
   const int micro_batches = program.num_micro_batches;
   const bool train = !graph.grads.empty();
-  const Schedule schedule = train ? make_schedule(plan.pp_schedule, stages, micro_batches)
-                                  : forward_only(stages, micro_batches);
-  validate(schedule, stages, micro_batches, train);
-  const Layouts layouts = choose_layouts(graph, program.mesh);
-  const std::vector<int32_t> stage_of_layer = plan.stage_of_layers(graph.num_layers);
-  program.classes.resize(static_cast<size_t>(stages));
-  for (int id = 0; id < stages; ++id) {
-    const auto& actions = schedule.ranks[id];
-    bool split = std::any_of(actions.begin(), actions.end(),
-                             [](const Action& action) { return action.kind == 'W'; });
-    StageTemplate stage = lower_stage(graph, plan, layouts, stage_of_layer, id, split, program);
-    RankClass& cls = program.classes[id];
-    cls.name = fmt::format("stage{}", id);
-    cls.stage = id;
-    Stamper(stage, cls, static_cast<int>(graph.tensors.size()), micro_batches).run(actions);
+  Pipeline pipeline;
+  pipeline.num_ranks = ranks;
+  pipeline.stage_of_layer = plan.stage_of_layers(graph.num_layers);
+  pipeline.owners = stage_owners(plan.pp_schedule, ranks, chunks);
+  const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
+                                  : forward_only(pipeline.owners, ranks, micro_batches);
+  validate(schedule, ranks, micro_batches, train, chunks);
+  const Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
+  program.classes.resize(static_cast<size_t>(ranks));
+  for (int rank = 0; ranks > 1 && rank < ranks; ++rank) {
+    program.classes[rank].box = program::Box::at(pp_axis, rank);
   }
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto& actions = schedule.ranks[rank];
+    const bool split = std::any_of(actions.begin(), actions.end(),
+                                   [](const Action& action) { return action.kind == 'W'; });
+    const RankTemplate made = lower_rank(graph, layouts, pipeline, rank, split, program);
+    RankClass& cls = program.classes[rank];
+    cls.name = "stage";
+    for (const StageTemplate& stage : made.stages) {
+      cls.name += fmt::format("{}{}", &stage == &made.stages.front() ? "" : "+", stage.stage);
+    }
+    Stamper(made, cls, static_cast<int>(graph.tensors.size()), micro_batches).run(actions);
+  }
+  program::unite_equal_classes(program);
   return program;
 }
 

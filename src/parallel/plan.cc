@@ -15,7 +15,7 @@ constexpr int64_t kMaxRanksPerNode = 1024;
 }  // namespace
 
 graph::Mesh Plan::mesh() const {
-  return {{{"pp", static_cast<int32_t>(pp)},
+  return {{{kStageAxis, static_cast<int32_t>(pp)},
            {"edp", static_cast<int32_t>(dp / ep)},
            {"ep", static_cast<int32_t>(ep)}}};
 }
@@ -27,6 +27,7 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
     if (value < 1) fail("plan", "{} is {}; expected at least 1", key, value);
   };
   positive("plan.pp", pp);
+  positive("plan.pp_chunks", pp_chunks);
   positive("plan.dp", dp);
   positive("plan.ep", ep);
   positive("plan.micro_batch", micro_batch);
@@ -40,9 +41,14 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   if (pp > std::max<int64_t>(num_layers, 1)) {
     fail("plan", "plan.pp is {} but the model has {} layers", pp, num_layers);
   }
+  if (num_stages() > std::max<int64_t>(num_layers, 1)) {
+    fail("plan", "plan.pp x plan.pp_chunks is {} but the model has {} layers", num_stages(),
+         num_layers);
+  }
   if (!pp_layers.empty()) {
-    if (static_cast<int64_t>(pp_layers.size()) != pp) {
-      fail("plan", "plan.pp_layers has {} entries; expected plan.pp = {}", pp_layers.size(), pp);
+    if (static_cast<int64_t>(pp_layers.size()) != num_stages()) {
+      fail("plan", "plan.pp_layers has {} entries; expected plan.pp{} = {}", pp_layers.size(),
+           pp_chunks > 1 ? " x plan.pp_chunks" : "", num_stages());
     }
     for (int64_t n : pp_layers) {
       if (n < 0) fail("plan", "plan.pp_layers has {}; expected 0 or more layers", n);
@@ -71,9 +77,10 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
 
 std::vector<int32_t> Plan::stage_of_layers(int64_t num_layers) const {
   std::vector<int32_t> stages;
-  for (int64_t stage = 0; stage < pp; ++stage) {
+  const int64_t num = num_stages();
+  for (int64_t stage = 0; stage < num; ++stage) {
     // Without pp_layers, later stages get the smaller shares: the last one has the head as well.
-    int64_t layers = num_layers / pp + (stage < num_layers % pp ? 1 : 0);
+    int64_t layers = num_layers / num + (stage < num_layers % num ? 1 : 0);
     if (!pp_layers.empty()) {
       layers = pp_layers[stage];
     }

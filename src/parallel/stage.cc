@@ -1,28 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "parallel/stage.h"
-
+// The stages of a pipeline rank: nodes become tasks over values, with the communication that brings
+// their inputs into the layouts that they want.
 #include <algorithm>
-#include <set>
+#include <cstdlib>
+#include <iterator>
 
-#include "base/error.h"
 #include "base/log.h"
-#include "ops/op.h"
 #include "parallel/begins.h"
+#include "parallel/rank_lowering.h"
 
 namespace hocket::parallel {
-
-using graph::Graph;
-using graph::kNone;
-using graph::Layout;
-using graph::Placement;
-using graph::TensorId;
-using graph::TensorKind;
-using graph::TensorType;
-using program::Group;
-using program::Kind;
-using program::Lane;
-using program::Phase;
-using program::Program;
 
 namespace {
 
@@ -39,159 +26,26 @@ void set_cost(Kind* kind, const ops::Op& op, int64_t experts, const Program& pro
   kind->workspace = cost.workspace;
 }
 
-class StageLowering {
- public:
-  StageLowering(const Graph& graph, const Plan& plan, const Layouts& layouts,
-                const std::vector<int32_t>& stage_of_layer, int32_t stage, Program& program)
-      : graph_(graph),
-        plan_(plan),
-        layouts_(layouts),
-        stage_of_layer_(stage_of_layer),
-        stage_(stage),
-        program_(program),
-        mesh_(program.mesh),
-        values_of_(graph.tensors.size()),
-        remote_consumers_(graph.tensors.size()),
-        accumulated_(graph.tensors.size(), false),
-        is_output_(graph.tensors.size(), false),
-        sizes_of_(graph.tensors.size(), kNone) {
-    // What all stages must agree on is found in the whole graph: which tensors add up over
-    // micro-batches (losses and contributions to gradients), which the host reads, and which
-    // stages read a tensor that another one makes: its maker sends it to each of them.
-    for (TensorId id : graph.losses) {
-      accumulated_[id] = true;
-    }
-    for (const auto& grad : graph.grads) {
-      for (TensorId id : grad.contributions) {
-        accumulated_[id] = true;
-      }
-    }
-    for (TensorId id : graph.outputs) {
-      is_output_[id] = true;
-    }
-    find_gradient_sums();
-    for (const graph::Node& node : graph.nodes) {
-      if (node.phase == graph::Phase::optimizer) continue;
-      for (TensorId id : node.in) {
-        const graph::NodeId producer = graph.tensor(id).producer;
-        if (producer != kNone && stage_of(graph.nodes[producer]) != stage_of(node)) {
-          remote_consumers_[id].insert(stage_of(node));
-        }
-      }
-    }
-  }
+}  // namespace
 
-  StageTemplate run(bool split_backward);
-
- private:
-  using List = std::vector<TaskTemplate>;
-
-  int32_t stage_of_layer(int32_t layer) const {
-    if (layer < 0) return 0;
-    if (layer >= static_cast<int32_t>(stage_of_layer_.size())) {
-      return static_cast<int32_t>(plan_.pp) - 1;
-    }
-    return stage_of_layer_[layer];
-  }
-  int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
-
-  void find_gradient_sums();
-  Lane comm_lane(program::GroupId group);
-  Lane peer_lane(int32_t peer, comm::Role role);
-
-  ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
-  ValueId find(TensorId tensor, const Layout& layout) const;
-  ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
-  ValueId base(TensorId tensor, List& list, const graph::Node& user);
-  ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
-  void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
-                  const std::vector<int32_t>& axes, List& list, Phase phase, int32_t layer);
-  ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
-  void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
-  void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
-  void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
-  void emit_sums_of_outputs(List& list);
-  void emit_grads();
-  void emit_step();
-  bool runs_here(const graph::Node& node) const;
-  void gather_norms(const graph::Node& clip, List& list);
-  TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
-  void expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out);
-  TaskTemplate make_local(ops::Meaning meaning, graph::Attrs attrs, std::vector<ValueId> in,
-                          ValueId out, Phase phase, int32_t layer);
-  Kind communication_kind(const comm::Op& op, graph::Attrs attrs, const std::vector<ValueId>& in,
-                          const std::vector<ValueId>& out) const;
-  TaskTemplate& add_communication(const comm::Op& op, graph::Attrs attrs, const Group& group,
-                                  std::vector<ValueId> in, std::vector<ValueId> out, List& list,
-                                  Phase phase, int32_t layer);
-  TaskTemplate& add_message(comm::Role role, int32_t stage, ValueId value, List& list, Phase phase,
-                            int32_t layer);
-  void protect_shared(List& list);
-  std::vector<int32_t> holders(TensorId param) const;
-
-  Phase phase_of(const graph::Node& node) const {
-    if (node.phase == graph::Phase::forward) return Phase::forward;
-    return node.phase == graph::Phase::backward ? Phase::backward : Phase::optimizer;
-  }
-
-  const Graph& graph_;
-  const Plan& plan_;
-  const Layouts& layouts_;
-  const std::vector<int32_t>& stage_of_layer_;
-  const int32_t stage_;
-  Program& program_;
-  const graph::Mesh& mesh_;
-  StageTemplate out_;
-  std::vector<std::vector<ValueId>> values_of_;  // per tensor: its values on this stage
-  std::vector<std::set<int32_t>> remote_consumers_;
-  std::vector<bool> accumulated_, is_output_;
-  std::vector<bool> sums_gradients_;  // per node
-  std::vector<ValueId> sizes_of_;     // per counts tensor
-  std::map<program::GroupId, Lane> group_lane_;
-  std::map<int32_t, bool> peer_leaves_node_;  // by offset along the stages
-  bool in_step_ = false;
-};
-
-/// The optimizer nodes between the contributions to a gradient and their total: stages sum what
-/// they have, in emit_grads.
-void StageLowering::find_gradient_sums() {
-  sums_gradients_.assign(graph_.nodes.size(), false);
-  std::vector<TensorId> open;
-  for (const graph::ParamGrad& grad : graph_.grads) {
-    if (grad.total != kNone) {
-      open.push_back(grad.total);
-    }
-  }
-  while (!open.empty()) {
-    const graph::NodeId producer = graph_.tensor(open.back()).producer;
-    open.pop_back();
-    const graph::Node& node = graph_.nodes[producer];
-    if (node.phase != graph::Phase::optimizer) {
-      continue;  // a contribution
-    }
-    sums_gradients_[producer] = true;
-    open.insert(open.end(), node.in.begin(), node.in.end());
-  }
-}
-
-Lane StageLowering::comm_lane(program::GroupId group) {
+Lane RankLowering::comm_lane(program::GroupId group) {
   const auto [known, fresh] = group_lane_.try_emplace(group);
   if (fresh) {
-    const bool leaves = program_.leaves_node(program_.groups[group], stage_);
+    const bool leaves = program_.leaves_node(program_.groups[group], program::ClassId(rank_));
     known->second = program::link_lane(comm::Role::collective, leaves);
   }
   return known->second;
 }
 
-Lane StageLowering::peer_lane(int32_t peer, comm::Role role) {
+Lane RankLowering::peer_lane(int32_t peer, comm::Role role) {
   const auto [known, fresh] = peer_leaves_node_.try_emplace(peer);
   if (fresh) {
-    known->second = program_.leaves_node(mesh_.axis("pp"), peer, stage_);
+    known->second = program_.leaves_node(pp_axis_, peer, program::ClassId(rank_));
   }
   return program::link_lane(role, known->second);
 }
 
-ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
+ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
   Value value;
   value.tensor = tensor;
   value.layout = layout;
@@ -214,24 +68,25 @@ ValueId StageLowering::add_value(TensorId tensor, Layout layout, Value::Life lif
   return id;
 }
 
-ValueId StageLowering::find(TensorId tensor, const Layout& layout) const {
+ValueId RankLowering::find(TensorId tensor, const Layout& layout) const {
   for (ValueId id : values_of_[tensor]) {
     if (out_.values[id].layout == layout) return id;
   }
   return kNone;
 }
 
-TaskTemplate StageLowering::make(Kind kind, Lane lane, Phase phase, int32_t layer) {
+TaskTemplate RankLowering::make(Kind kind, Lane lane, Phase phase, int32_t layer) {
   TaskTemplate made;
   made.task.kind = program_.intern(std::move(kind));
   made.task.lane = lane;
   made.task.phase = phase;
   made.task.layer = layer;
+  made.task.stage = stage_;
   return made;
 }
 
 /// Who is not told how many rows there are writes all that a ragged buffer can hold.
-void StageLowering::expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out) {
+void RankLowering::expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out) {
   if (ops::reads_counts(kind.in)) return;
   for (ValueId value : out) {
     out_.values[value].expected_bytes = kNone;
@@ -239,9 +94,9 @@ void StageLowering::expect_all_unless_counted(const Kind& kind, const std::vecto
 }
 
 /// A task that no node of the graph asks for: what it means is all there is to it.
-TaskTemplate StageLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
-                                       std::vector<ValueId> in, ValueId out, Phase phase,
-                                       int32_t layer) {
+TaskTemplate RankLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
+                                      std::vector<ValueId> in, ValueId out, Phase phase,
+                                      int32_t layer) {
   const ops::Op& op = ops::of(meaning);
   Kind kind{.op = op.name, .attrs = std::move(attrs), .in = {}, .out = {out_.values[out].type}};
   for (ValueId input : in) {
@@ -255,9 +110,9 @@ TaskTemplate StageLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
   return made;
 }
 
-Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
-                                       const std::vector<ValueId>& in,
-                                       const std::vector<ValueId>& out) const {
+Kind RankLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
+                                      const std::vector<ValueId>& in,
+                                      const std::vector<ValueId>& out) const {
   std::vector<TensorType> in_types;
   std::vector<TensorType> out_types;
   for (ValueId input : in) {
@@ -270,10 +125,10 @@ Kind StageLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
                                      std::move(out_types), program_.symbols);
 }
 
-TaskTemplate& StageLowering::add_communication(const comm::Op& op, graph::Attrs attrs,
-                                               const Group& group, std::vector<ValueId> in,
-                                               std::vector<ValueId> out, List& list, Phase phase,
-                                               int32_t layer) {
+TaskTemplate& RankLowering::add_communication(const comm::Op& op, graph::Attrs attrs,
+                                              const Group& group, std::vector<ValueId> in,
+                                              std::vector<ValueId> out, List& list, Phase phase,
+                                              int32_t layer) {
   const program::GroupId id = program_.intern(group);
   TaskTemplate made =
       make(communication_kind(op, std::move(attrs), in, out), comm_lane(id), phase, layer);
@@ -284,17 +139,25 @@ TaskTemplate& StageLowering::add_communication(const comm::Op& op, graph::Attrs 
   return list.back();
 }
 
-/// One end of a message to or from another stage. The tensor is its tag.
-TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId value_id,
-                                         List& list, Phase phase, int32_t layer) {
+/// From this rank to that of another stage: as many ranks as there are stages between them, where
+/// the stages lie around the ranks; else the way along them.
+int32_t RankLowering::offset_to(int32_t stage) const {
+  const int32_t stages = stage - stage_;
+  const bool around = mesh_.wrap(pp_axis_, int64_t{rank_} + stages) == rank_of(stage);
+  return around && std::abs(stages) < pipeline_.num_ranks ? stages : rank_of(stage) - rank_;
+}
+
+/// One end of a message to or from a stage of another rank. The tensor is its tag.
+TaskTemplate& RankLowering::add_message(comm::Role role, int32_t stage, ValueId value_id,
+                                        List& list, Phase phase, int32_t layer) {
   const bool sends = role == comm::Role::send;
   const std::vector<ValueId> value{value_id};
   const std::vector<ValueId> nothing;
   Kind kind =
       communication_kind(comm::message(role), {}, sends ? value : nothing, sends ? nothing : value);
-  TaskTemplate made = make(std::move(kind), peer_lane(stage - stage_, role), phase, layer);
-  made.task.peer_axis = mesh_.axis("pp");
-  made.task.peer = stage - stage_;
+  TaskTemplate made = make(std::move(kind), peer_lane(offset_to(stage), role), phase, layer);
+  made.task.peer_axis = pp_axis_;
+  made.task.peer = offset_to(stage);
   made.task.tag = out_.values[value_id].tensor;
   (sends ? made.in : made.out) = value;
   list.push_back(std::move(made));
@@ -303,9 +166,9 @@ TaskTemplate& StageLowering::add_message(comm::Role role, int32_t stage, ValueId
 
 /// Sums `from` over `axes`, as one coalesced task. Accumulators and other once-per-step values are
 /// reduced in place; per-micro-batch values may have readers of the partial form.
-void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
-                               const std::vector<int32_t>& axes, List& list, Phase phase,
-                               int32_t layer) {
+void RankLowering::all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
+                              const std::vector<int32_t>& axes, List& list, Phase phase,
+                              int32_t layer) {
   std::vector<ValueId> outs;
   for (size_t i = 0; i < from.size(); ++i) {
     const Value value = out_.values[from[i]];
@@ -313,8 +176,8 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
         add_value(value.tensor, to[i],
                   value.life == Value::Life::step ? Value::Life::step : Value::Life::micro_batch));
   }
-  TaskTemplate& made =
-      add_communication(comm::summing(), {}, Group{axes, {}}, from, outs, list, phase, layer);
+  TaskTemplate& made = add_communication(comm::summing(), {}, program::group_over(axes), from, outs,
+                                         list, phase, layer);
   for (size_t i = 0; i < from.size(); ++i) {
     if (out_.values[from[i]].life == Value::Life::step) {
       made.shares.push_back({static_cast<int>(i), from[i]});
@@ -324,8 +187,7 @@ void StageLowering::all_reduce(const std::vector<ValueId>& from, const std::vect
 
 /// The sizes of an exchange over `axis`, made once per counts tensor: the counts of the experts
 /// that the rank then has come with them, as a value of the tensor in the new layout.
-ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase phase,
-                             int32_t layer) {
+ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer) {
   ValueId& sizes = sizes_of_[counts];
   if (sizes != kNone) return sizes;
   const Layout from = layouts_.tensor[counts];
@@ -347,13 +209,13 @@ ValueId StageLowering::sizes(TensorId counts, int32_t axis, List& list, Phase ph
   value.name = graph_.tensor(counts).name + ".sizes";
   out_.values.push_back(value);
   sizes = static_cast<ValueId>(out_.values.size() - 1);
-  add_communication(*exchange->op, exchange->attrs, Group{{axis}, {}}, {in}, {sizes, local}, list,
-                    phase, layer);
+  add_communication(*exchange->op, exchange->attrs, program::group_over({axis}), {in},
+                    {sizes, local}, list, phase, layer);
   return sizes;
 }
 
-ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
-                               int32_t layer) {
+ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
+                              int32_t layer) {
   // From the layout that the value has to the one that is wanted, a collective at a time. All sums
   // first, in one collective over all their axes. Then axis by axis, innermost first, because a
   // split is nested inside those of the axes before it: the collective whose movement leads from
@@ -401,17 +263,17 @@ ValueId StageLowering::reshard(ValueId from, const Layout& to, List& list, Phase
     }
     const ValueId value =
         add_value(tensor, layout, in_step_ ? Value::Life::step : Value::Life::micro_batch);
-    add_communication(*step->op, step->attrs, Group{{axis}, {}}, std::move(in), {value}, list,
-                      phase, layer);
+    add_communication(*step->op, step->attrs, program::group_over({axis}), std::move(in), {value},
+                      list, phase, layer);
     from = value;
   }
   return from;
 }
 
-ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user) {
+ValueId RankLowering::base(TensorId tensor, List& list, const graph::Node& user) {
   // The value of a tensor in the layout that it has where it is made. Parameters, states and inputs
   // come into being when first asked for. An activation is here already if its node runs on this
-  // stage; otherwise the stage that makes it sends it, and the receive stands here.
+  // rank; otherwise the rank that makes it sends it, and the receive stands here.
   const graph::Tensor& asked = graph_.tensor(tensor);
   const Layout& layout = layouts_.tensor[tensor];
   if (ValueId value = find(tensor, layout); value != kNone) return value;
@@ -424,29 +286,29 @@ ValueId StageLowering::base(TensorId tensor, List& list, const graph::Node& user
   HOCKET_CHECK(asked.producer != kNone && user.phase != graph::Phase::optimizer,
                "{} is not on stage {}", asked.name, stage_);
   const int32_t from = stage_of(graph_.nodes[asked.producer]);
-  HOCKET_CHECK(from != stage_, "{} is used before it is made", asked.name);
+  HOCKET_CHECK(rank_of(from) != rank_, "{} is used before it is made", asked.name);
   ValueId value = add_value(tensor, layout, Value::Life::micro_batch);
   add_message(comm::Role::receive, from, value, list, phase_of(user), user.layer);
   return value;
 }
 
-void StageLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t layer) {
+void RankLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t layer) {
   ValueId value = find(tensor, layouts_.tensor[tensor]);
-  for (int32_t to : remote_consumers_[tensor]) {
-    add_message(comm::Role::send, to, value, list, phase, layer);
+  for (const auto& [rank, stage] : remote_consumers_[tensor]) {
+    add_message(comm::Role::send, stage, value, list, phase, layer);
   }
 }
 
-ValueId StageLowering::get(TensorId tensor, const Layout& layout, List& list,
-                           const graph::Node& user) {
+ValueId RankLowering::get(TensorId tensor, const Layout& layout, List& list,
+                          const graph::Node& user) {
   if (ValueId value = find(tensor, layout); value != kNone) return value;
   return reshard(base(tensor, list, user), layout, list, in_step_ ? Phase::grad : phase_of(user),
                  user.layer);
 }
 
 /// Sums several partial inputs of a node over the same axes in one collective.
-void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted,
-                                           List& list) {
+void RankLowering::reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted,
+                                          List& list) {
   // Partial inputs that want the same sum would each get an all_reduce of their own from get().
   // Grouped by the axes that they are summed over, each group of two and more becomes one
   // coalesced all_reduce; get() then finds the results.
@@ -478,8 +340,8 @@ void StageLowering::reduce_inputs_together(const graph::Node& node, const NodeLa
   }
 }
 
-void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
-                         List& list) {
+void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin,
+                        List& list) {
   // One node becomes one compute task: its inputs are found, or brought into the layouts that the
   // node wants (which may put communication before it); its outputs become values in the layouts
   // that it gives. An output shares the buffer of the input that it updates in place, or of the
@@ -533,7 +395,7 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   }
   set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
-  std::vector<program::Begin> begins = begins_of(op, kind, wanted.in, program_);
+  std::vector<program::Begin> begins = begins_of(op, kind, wanted.in, 0, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.begins = std::move(begins);
   made.task.accumulate = node.accumulate;
@@ -550,10 +412,10 @@ void StageLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int
   }
 }
 
-/// The host reads whole values: outputs of a micro-batch that a stage has partial sums of are
-/// summed at its end, unless somebody needed the sum before. (What is added up over micro-batches
-/// is summed once per step, in emit_grads.)
-void StageLowering::emit_sums_of_outputs(List& list) {
+/// The host reads whole values: outputs of a micro-batch that the rank has partial sums of are
+/// summed at the end of a stage, unless somebody needed the sum before. (What is added up over
+/// micro-batches is summed once per step, in emit_grads.)
+void RankLowering::emit_sums_of_outputs(List& list) {
   graph::Node host;
   NodeLayouts wanted;
   for (TensorId tensor : graph_.outputs) {
@@ -571,228 +433,110 @@ void StageLowering::emit_sums_of_outputs(List& list) {
   }
 }
 
-std::vector<int32_t> StageLowering::holders(TensorId param) const {
-  std::set<int32_t> stages;
-  for (const graph::Node& node : graph_.nodes) {
-    if (node.phase == graph::Phase::forward &&
-        std::find(node.in.begin(), node.in.end(), param) != node.in.end()) {
-      stages.insert(stage_of(node));
-    }
-  }
-  return {stages.begin(), stages.end()};
-}
-
-/// Per parameter: sum over its uses here, over the stages that hold it, over the data-parallel
-/// ranks, in this order, so that the bits do not depend on the pipeline.
-void StageLowering::emit_grads() {
-  // For each parameter with uses on this stage, what happens to its accumulators when the last
-  // micro-batch has added to them: the uses are summed (in their order, under the name that
-  // autodiff gave the sum), then the stages that share the parameter (tied embeddings) sum over
-  // `pp`, then the sum is brought to the layout of the parameter, which sums over the data-parallel
-  // ranks. The tasks are kept apart per parameter: the stamper places them as soon as the
-  // contributions are complete.
-  in_step_ = true;
-  for (const auto& grad : graph_.grads) {
-    GradReduction reduction;
-    const graph::Tensor& param = graph_.tensor(grad.param);
-    for (TensorId id : grad.contributions) {
-      if (ValueId value = find(id, layouts_.tensor[id]); value != kNone) {
-        reduction.contributions.push_back(value);
+/// An output may take over a value's buffer only if nobody reads the value later; otherwise a copy
+/// is made first. `lists` in an order of time in which every reader that may come later does.
+void RankLowering::protect_shared(const std::vector<List*>& lists) {
+  // First pass: the last task that reads each value. Second pass: wherever an output takes over the
+  // buffer of a value of this micro-batch that is read later, or that the host reads, the task
+  // takes over a copy instead, which is made right before it.
+  std::vector<int64_t> last_read(out_.values.size(), -1);
+  int64_t place = 0;
+  for (const List* list : lists) {
+    for (const TaskTemplate& made : *list) {
+      for (ValueId input : made.in) {
+        last_read[input] = place;
       }
+      // A later taker of the same buffer is a reader as well.
+      for (const auto& [output, value] : made.shares) {
+        last_read[value] = place;
+      }
+      ++place;
     }
-    if (reduction.contributions.empty()) continue;
-    List& list = reduction.tasks;
-    const TensorId total = grad.total;
-    HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
-    ValueId sum = reduction.contributions[0];
-    for (size_t i = 1; i < reduction.contributions.size(); ++i) {
-      ValueId next = add_value(total, out_.values[sum].layout, Value::Life::step);
-      list.push_back(make_local(ops::Meaning::sum, {}, {sum, reduction.contributions[i]}, next,
-                                Phase::grad, param.layer));
-      sum = next;
+  }
+  place = 0;
+  for (List* list : lists) {
+    List result;
+    for (TaskTemplate& made : *list) {
+      stage_ = made.task.stage;
+      for (auto& [output, taken] : made.shares) {
+        const Value value = out_.values[taken];
+        if (value.life != Value::Life::micro_batch) continue;
+        if (last_read[taken] <= place && !value.output) continue;
+        ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
+        values_of_[value.tensor].pop_back();
+        result.push_back(make_local(ops::Meaning::identity, {}, {taken}, copy, made.task.phase,
+                                    made.task.layer));
+        taken = copy;
+      }
+      result.push_back(std::move(made));
+      ++place;
     }
-    std::vector<int32_t> stages = holders(grad.param);
-    if (stages.size() > 1) {
-      reduction.at_end = true;
-      Value value = out_.values[sum];
-      ValueId next = add_value(total, value.layout, Value::Life::step);
-      // The sum over stages replaces the stage's own: both are values of the same tensor.
-      std::erase(values_of_[total], sum);
-      TaskTemplate& made = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, stages},
-                                             {sum}, {next}, list, Phase::grad, param.layer);
-      made.shares.push_back({0, sum});
-      sum = next;
-    }
-    ValueId reduced = reshard(sum, layouts_.tensor[grad.param], list, Phase::grad, param.layer);
-    if (is_output_[total]) {
-      out_.values[reduced].output = true;
-      out_.values[reduced].name = graph_.tensor(total).name;
-    }
-    out_.grads.push_back(std::move(reduction));
+    *list = std::move(result);
   }
 }
 
-bool StageLowering::runs_here(const graph::Node& node) const {
-  if (node.layer == graph::kEveryStage) return true;
-  // Updates run wherever the parameter lives, everything else on the first such stage.
-  for (TensorId id : node.in) {
-    if (graph_.tensor(id).kind == TensorKind::param) {
-      auto stages = holders(id);
-      return std::find(stages.begin(), stages.end(), stage_) != stages.end();
-    }
-  }
-  return stage_of(node) == stage_;
-}
-
-/// The norm needs every parameter's sum: reduced over the ranks that split the parameter, then
-/// over the pipeline, to which stages that lack a parameter contribute zero.
-void StageLowering::gather_norms(const graph::Node& clip, List& list) {
-  if (plan_.pp == 1) return;
-  std::vector<ValueId> in;
-  std::vector<ValueId> out;
-  for (TensorId id : clip.in) {
-    ValueId value = find(id, Layout{});
-    if (value == kNone) {
-      value = add_value(id, Layout{}, Value::Life::step);
-      list.push_back(make_local(ops::Meaning::empty, {{"type", to_string(out_.values[value].type)}},
-                                {}, value, Phase::grad, 0));
-    }
-    in.push_back(value);
-    std::erase(values_of_[id], value);
-    out.push_back(add_value(id, Layout{}, Value::Life::step));
-  }
-  TaskTemplate& made = add_communication(comm::summing(), {}, Group{{mesh_.axis("pp")}, {}}, in,
-                                         out, list, Phase::grad, 0);
-  for (size_t i = 0; i < in.size(); ++i) {
-    made.shares.push_back({static_cast<int>(i), in[i]});
-  }
-}
-
-void StageLowering::emit_step() {
-  // The optimizer's nodes, once per step, on the stages where their parameter lives. Before the
-  // clip coefficient the per-parameter sums of squares are made whole: over the ranks that split
-  // the parameter, then over the stages. Last, the losses: their partial sums become the outputs
-  // that the host reads.
-  in_step_ = true;
+void RankLowering::emit_stage(StageTemplate& stage, graph::Phase phase, List& list) {
+  stage_ = stage.stage;
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];
-    if (node.phase != graph::Phase::optimizer || !runs_here(node)) continue;
-    if (sums_gradients_[n]) {
-      continue;  // emit_grads did
+    if (node.phase == phase && stage_of(node) == stage_) {
+      emit(node, layouts_.node[n], static_cast<int32_t>(n), list);
     }
-    if (node.layer == graph::kEveryStage) {
-      // Partial sums first, of the parameters that live here.
-      graph::Node present = node;
-      NodeLayouts wanted;
-      present.in.clear();
-      for (TensorId id : node.in) {
-        if (!values_of_[id].empty()) {
-          present.in.push_back(id);
-        }
-      }
-      wanted.in.resize(present.in.size());
-      reduce_inputs_together(present, wanted, out_.step);
-      for (TensorId id : present.in) {
-        get(id, Layout{}, out_.step, present);
-      }
-      gather_norms(node, out_.step);
-    }
-    emit(node, layouts_.node[n], static_cast<int32_t>(n), out_.step);
-  }
-  for (TensorId loss : graph_.losses) {
-    ValueId value = find(loss, layouts_.tensor[loss]);
-    if (value == kNone) continue;
-    value = reshard(value, Layout{}, out_.step, Phase::grad, graph_.tensor(loss).layer);
-    out_.values[value].output = true;
   }
 }
 
-/// An output may take over a value's buffer only if nobody reads the value later; otherwise a copy
-/// is made first.
-void StageLowering::protect_shared(List& list) {
-  // First pass: the last task of the list that reads each value. Second pass: wherever an output
-  // takes over the buffer of a value of this micro-batch that is read later, or that the host
-  // reads, the task takes over a copy instead, which is made right before it.
-  std::vector<int64_t> last_read(out_.values.size(), -1);
-  for (size_t i = 0; i < list.size(); ++i) {
-    for (ValueId input : list[i].in) {
-      last_read[input] = static_cast<int64_t>(i);
-    }
-    // A later taker of the same buffer is a reader as well.
-    for (const auto& [output, value] : list[i].shares) {
-      last_read[value] = static_cast<int64_t>(i);
-    }
-  }
-  List result;
-  for (size_t i = 0; i < list.size(); ++i) {
-    TaskTemplate made = std::move(list[i]);
-    for (auto& [output, taken] : made.shares) {
-      const Value value = out_.values[taken];
-      if (value.life != Value::Life::micro_batch) continue;
-      if (last_read[taken] <= static_cast<int64_t>(i) && !value.output) continue;
-      ValueId copy = add_value(value.tensor, value.layout, Value::Life::micro_batch);
-      values_of_[value.tensor].pop_back();
-      result.push_back(
-          make_local(ops::Meaning::identity, {}, {taken}, copy, made.task.phase, made.task.layer));
-      taken = copy;
-    }
-    result.push_back(std::move(made));
-  }
-  list = std::move(result);
-}
-
-StageTemplate StageLowering::run(bool split_backward) {
-  // Forward nodes, then backward nodes, in the graph's order. With a split backward, the tasks that
-  // only add to gradient accumulators (dW) go to the end of the backward list, so that the schedule
-  // can run them later. In-place updates are then protected over forward and backward as one list,
-  // since a backward task may still read what a forward task would overwrite. Reductions of
-  // gradients and the optimizer's step come last.
-  for (auto [phase, list] : {std::pair{graph::Phase::forward, &out_.forward},
-                             std::pair{graph::Phase::backward, &out_.backward}}) {
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      const graph::Node& node = graph_.nodes[n];
-      if (node.phase == phase && stage_of(node) == stage_) {
-        emit(node, layouts_.node[n], static_cast<int32_t>(n), *list);
-      }
-    }
-    if (phase == graph::Phase::forward) {
-      emit_sums_of_outputs(*list);
-    }
+RankTemplate RankLowering::run(bool split_backward) {
+  // Forward passes from the first stage of the rank to the last, then backward passes the other
+  // way, each in the graph's order: as they follow each other for a micro-batch, so that a value
+  // that a later stage finds is there. With a split backward, the tasks that only add to gradient
+  // accumulators (dW) go to the end of the backward list, so that the schedule can run them later.
+  // In-place updates are then protected over all lists together, since a backward task may still
+  // read what a forward task would overwrite; the dW tasks count as the last readers of all.
+  // Reductions of gradients and the optimizer's step come last.
+  for (StageTemplate& stage : out_.stages) {
+    emit_stage(stage, graph::Phase::forward, stage.forward);
+    emit_sums_of_outputs(stage.forward);
   }
   const auto is_weight_grad = [&](const TaskTemplate& made) {
     return !made.out.empty() && std::all_of(made.out.begin(), made.out.end(), [&](ValueId value) {
       return out_.values[value].accumulator;
     });
   };
-  out_.weights_begin = out_.backward.size();
-  if (split_backward) {
-    const auto weights =
-        std::stable_partition(out_.backward.begin(), out_.backward.end(),
+  std::vector<List> weights(out_.stages.size());
+  for (size_t i = out_.stages.size(); i-- > 0;) {
+    StageTemplate& stage = out_.stages[i];
+    emit_stage(stage, graph::Phase::backward, stage.backward);
+    if (!split_backward) continue;
+    const auto begin =
+        std::stable_partition(stage.backward.begin(), stage.backward.end(),
                               [&](const TaskTemplate& made) { return !is_weight_grad(made); });
-    out_.weights_begin = static_cast<size_t>(weights - out_.backward.begin());
+    weights[i].assign(std::move_iterator(begin), std::move_iterator(stage.backward.end()));
+    stage.backward.erase(begin, stage.backward.end());
   }
-  // Hazards of in-place updates are judged over forward and backward together.
-  const size_t n_weights = out_.backward.size() - out_.weights_begin;
-  List both = std::move(out_.forward);
-  std::move(out_.backward.begin(), out_.backward.end(), std::back_inserter(both));
-  protect_shared(both);
-  auto first_backward = std::find_if(both.begin(), both.end(), [](const TaskTemplate& made) {
-    return made.task.phase == Phase::backward;
-  });
-  out_.forward.assign(both.begin(), first_backward);
-  out_.backward.assign(first_backward, both.end());
-  out_.weights_begin = out_.backward.size() - n_weights;
+  std::vector<List*> in_time;
+  for (StageTemplate& stage : out_.stages) {
+    in_time.push_back(&stage.forward);
+  }
+  for (size_t i = out_.stages.size(); i-- > 0;) {
+    in_time.push_back(&out_.stages[i].backward);
+  }
+  for (List& list : weights) {
+    in_time.push_back(&list);
+  }
+  protect_shared(in_time);
+  for (size_t i = 0; i < out_.stages.size(); ++i) {
+    StageTemplate& stage = out_.stages[i];
+    stage.weights_begin = stage.backward.size();
+    std::move(weights[i].begin(), weights[i].end(), std::back_inserter(stage.backward));
+  }
   emit_grads();
   emit_step();
   return std::move(out_);
 }
 
-}  // namespace
-
-StageTemplate lower_stage(const Graph& graph, const Plan& plan, const Layouts& layouts,
-                          const std::vector<int32_t>& stage_of_layer, int32_t stage,
-                          bool split_backward, Program& program) {
-  return StageLowering(graph, plan, layouts, stage_of_layer, stage, program).run(split_backward);
+RankTemplate lower_rank(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
+                        int32_t rank, bool split_backward, Program& program) {
+  return RankLowering(graph, layouts, pipeline, rank, program).run(split_backward);
 }
 
 }  // namespace hocket::parallel

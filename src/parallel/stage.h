@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lowers the part of a graph that one pipeline stage runs to a template: tasks over values for one
-// micro-batch (forward and backward) and for the end of the step. Stamping makes buffers of values.
+// Lowers the part of a graph that one pipeline rank runs to a template: per stage of the rank,
+// tasks over values for one micro-batch (forward and backward), and tasks for the end of the step.
+// Stamping makes buffers of values.
 #pragma once
 
 #include <map>
@@ -10,14 +11,13 @@
 
 #include "graph/graph.h"
 #include "parallel/layouts.h"
-#include "parallel/plan.h"
 #include "program/program.h"
 
 namespace hocket::parallel {
 
 using ValueId = int32_t;
 
-/// A tensor in a layout, as one stage holds it.
+/// A tensor in a layout, as one rank holds it.
 struct Value {
   graph::TensorId tensor = graph::kNone;
   graph::Layout layout;
@@ -52,16 +52,31 @@ struct GradReduction {
 };
 
 struct StageTemplate {
-  std::vector<Value> values;
-  std::vector<TaskTemplate> forward, backward, step;
-  std::vector<GradReduction> grads;
+  int32_t stage = 0;
+  std::vector<TaskTemplate> forward, backward;
   size_t weights_begin =
       0;  ///< backward[weights_begin..] are dW tasks, if the schedule splits them
 };
 
-/// `split_backward`: the schedule has I and W actions.
-StageTemplate lower_stage(const graph::Graph& graph, const Plan& plan, const Layouts& layouts,
-                          const std::vector<int32_t>& stage_of_layer, int32_t stage,
-                          bool split_backward, program::Program& program);
+/// The stages of a rank share its values: what one of them makes for another is handed over.
+struct RankTemplate {
+  std::vector<Value> values;
+  std::vector<StageTemplate> stages;  ///< ascending
+  std::vector<GradReduction> grads;
+  std::vector<TaskTemplate> step;
+};
+
+/// Which stage has which layers, and which rank of the pipeline has which stages.
+struct Pipeline {
+  int32_t num_ranks = 1;
+  std::vector<int32_t> stage_of_layer;
+  std::vector<int> owners;  ///< by stage
+  int32_t num_stages() const { return static_cast<int32_t>(owners.size()); }
+};
+
+/// `split_backward`: the schedule has I and W actions. The program has its roles, and a class for
+/// every pipeline rank.
+RankTemplate lower_rank(const graph::Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
+                        int32_t rank, bool split_backward, program::Program& program);
 
 }  // namespace hocket::parallel

@@ -60,12 +60,15 @@ class Bucketing {
   }
 
  private:
-  bool mergeable(const Task& task) const {
+  bool mergeable(const Task& task) {
     const program::Kind& kind = program_.kind(task);
     if (task.group == kNone || !program::is_collective(kind)) return false;
-    // Collectives across stages keep their place: every stage has the same order of them.
-    const auto& axes = program_.groups[task.group].axes;
-    if (std::find(axes.begin(), axes.end(), program_.mesh.axis("pp")) != axes.end()) return false;
+    // Collectives across classes keep their place: every class has the same order of them.
+    const auto [known, fresh] = crosses_.try_emplace(task.group);
+    if (fresh) {
+      known->second = program_.crosses_classes(program_.groups[task.group]);
+    }
+    if (known->second) return false;
     return comm::op(kind.communication).list && task.phase == program::Phase::grad &&
            task.in == task.out && !kind.in.empty() && graph::is_floating(kind.in[0].dtype) &&
            kind.in[0].numel() > 1;
@@ -116,6 +119,7 @@ class Bucketing {
   RankClass& cls_;
   const int64_t limit_;
   std::map<program::GroupId, Open> open_;
+  std::map<program::GroupId, bool> crosses_;
   std::vector<Task> tasks_;
   std::vector<TaskId> renamed_;
 };

@@ -41,8 +41,9 @@ void run_on_text(program::Program& program, const std::string& name) {
   const std::string command = name.substr(kCommand.size());
   const std::string text = run_command(command, program::print(program), name);
   program::Program made = program::parse_program(text, "output of " + name);
-  if (made.mesh != program.mesh || made.ranks_per_node != program.ranks_per_node) {
-    fail("output of " + name, "has another mesh or other nodes than the program that it was given");
+  if (made.roles != program.roles || made.ranks_per_node != program.ranks_per_node) {
+    fail("output of " + name,
+         "has other roles, meshes or nodes than the program that it was given");
   }
   complete(made);
   program = std::move(made);

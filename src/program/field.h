@@ -26,7 +26,18 @@ namespace hocket::program {
 
 /// What the number (or numbers) in a field counts: a place in a list, which another program may
 /// have in another order.
-enum class Ref : uint8_t { none, kind, group, axis, table, buffer, task, graph_node, graph_tensor };
+enum class Ref : uint8_t {
+  none,
+  role,
+  kind,
+  group,
+  axis,  ///< of the mesh of the thing's role
+  table,
+  buffer,
+  task,
+  graph_node,
+  graph_tensor
+};
 
 /// A field as its readers know it. In the text it is `name=value` and left out when it has its
 /// default value, unless stated otherwise.

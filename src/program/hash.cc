@@ -80,6 +80,12 @@ class ProgramHasher {
     add(value.size);
   }
   void add(const Mesh& value) { add(value.axes); }
+  void add(const Box& value) {
+    for (const Interval& on : value.on) {
+      add(on.begin);
+      add(on.count);
+    }
+  }
   void add(const Layout& value) {
     for (const graph::Placement& placement : value.on) {
       add(placement.code);

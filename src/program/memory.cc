@@ -170,6 +170,7 @@ class InFlight {
   int64_t bound(ClassId cls);
 
  private:
+  int64_t bound_of(ClassId cls, int32_t rank);
   int64_t bound_to(int32_t rank, int32_t peer);
   const Timing* timing(ClassId cls);  ///< null if the class is not ordered
 
@@ -186,12 +187,27 @@ const Timing* InFlight::timing(ClassId cls) {
   return known.get();
 }
 
-/// All ranks of a class do the same: the first stands for them.
+/// All ranks of a class do the same: the first stands for them, unless their peers are of different
+/// classes.
 int64_t InFlight::bound(ClassId cls) {
-  int32_t rank = 0;
-  while (rank < p_.mesh.size() && p_.class_of(rank) != cls) {
-    ++rank;
+  std::set<std::pair<int32_t, int32_t>> ways;
+  for (const Task& task : p_.classes[cls].tasks) {
+    if (plays(p_, task, comm::Role::send)) {
+      ways.insert({task.peer_axis, task.peer});
+    }
   }
+  const bool alike = std::all_of(ways.begin(), ways.end(), [&](const auto& way) {
+    return p_.peer_classes(cls, way.first, way.second).size() == 1;
+  });
+  int64_t most = 0;
+  for (int32_t rank : p_.ranks_of(cls)) {
+    most = std::max(most, bound_of(cls, rank));
+    if (alike) break;
+  }
+  return most;
+}
+
+int64_t InFlight::bound_of(ClassId cls, int32_t rank) {
   std::set<int32_t> peers;
   for (const Task& task : p_.classes[cls].tasks) {
     if (plays(p_, task, comm::Role::send)) {
@@ -332,8 +348,9 @@ std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> v
 
 std::vector<int64_t> memory_beyond(const Program& program, const Program& other, Space space) {
   // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
-  // lie close together; named tensors by name.
-  const auto beyond = [](int64_t bytes, int64_t there) {
+  // lie close together; named tensors by name. The two may cut the ranks into other classes: of
+  // each class that its ranks have in the other program, and the largest.
+  const auto positive = [](int64_t bytes, int64_t there) {
     return std::max<int64_t>(0, bytes - there);
   };
   const auto inputs_outputs = [&](const RankClass& cls) {
@@ -348,27 +365,41 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
   };
   const std::vector<Memory> has = memory_of(program);
   const std::vector<Memory> needs = memory_of(other);
-  std::vector<int64_t> list;
-  for (size_t c = 0; c < std::min(has.size(), needs.size()); ++c) {
+  const auto beyond = [&](ClassId mine, ClassId theirs) {
     int64_t bytes =
-        total_bytes(without(planned_pages(other, c, space), planned_pages(program, c, space))) +
-        beyond(inputs_outputs(other.classes[c]), inputs_outputs(program.classes[c]));
+        total_bytes(
+            without(planned_pages(other, theirs, space), planned_pages(program, mine, space))) +
+        positive(inputs_outputs(other.classes[theirs]), inputs_outputs(program.classes[mine]));
     if (space == Space::device) {
-      bytes += beyond(needs[c].messages, has[c].messages);
+      bytes += positive(needs[theirs].messages, has[mine].messages);
     }
     std::set<std::string_view> named;
-    for (const Buffer& buffer : program.classes[c].buffers) {
+    for (const Buffer& buffer : program.classes[mine].buffers) {
       if (buffer.kind == BufferKind::persistent) {
         named.insert(buffer.name);
       }
     }
-    for (const Buffer& buffer : other.classes[c].buffers) {
+    for (const Buffer& buffer : other.classes[theirs].buffers) {
       if (buffer.kind == BufferKind::persistent && buffer.space == space &&
           !named.contains(buffer.name)) {
         bytes += whole_pages(buffer.type.bytes());
       }
     }
-    list.push_back(bytes);
+    return bytes;
+  };
+  const std::vector<ClassId> class_there = other.class_table();
+  std::vector<int64_t> list(program.classes.size(), 0);
+  for (size_t cls = 0; cls < list.size(); ++cls) {
+    std::set<int32_t> classes;
+    for (const int32_t rank : program.ranks_of(cls)) {
+      if (std::cmp_less(rank, class_there.size())) {
+        classes.insert(class_there[static_cast<size_t>(rank)].value());
+      }
+    }
+    for (const int32_t theirs : classes) {
+      if (theirs == kNone) continue;
+      list[cls] = std::max(list[cls], beyond(cls, theirs));
+    }
   }
   return list;
 }

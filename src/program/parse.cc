@@ -102,6 +102,8 @@ class Words {
 /// Reads the lines of one program.
 class Parser {
  public:
+  Parser() { program.roles.clear(); }
+
   Program program;
 
   /// A line after the header and before the end.
@@ -143,8 +145,12 @@ class Parser {
     }
   }
   void read(std::string_view text, Layout* value) const {
-    *value = graph::parse_layout(text, program.mesh);
+    *value = graph::parse_layout(text, program.roles[role_].mesh);
   }
+  void read(std::string_view text, Box* value) const {
+    *value = parse_box(text, program.roles[role_].mesh);
+  }
+  void read(std::string_view text, Mesh* value) const { *value = graph::parse_mesh(text); }
   void read(std::string_view text, std::string* value) const {
     if (!unescape(text, value)) {
       bad(fmt::format("'{}' has a backslash that begins no \\xHH", text));
@@ -202,7 +208,7 @@ class Parser {
 
   /// The rest of the line, as the fields of `object`.
   template <class Struct>
-  void fields(Words& words, Struct* object) const {
+  void fields(Words& words, Struct* object) {
     for_each_field<Struct>([&]<class Value>(const Field& field, Value Struct::*member) {
       if constexpr (!kIsList<Value> && !kIsCache<Value>) {
         std::string_view text;
@@ -219,6 +225,9 @@ class Parser {
         }
         read(text, &(object->*member));
         expect_exists(field, object->*member);
+        if constexpr (std::is_same_v<Value, RoleId>) {
+          role_ = object->*member;  // whose axes the fields after it name
+        }
       }
     });
     words.expect_all_taken();
@@ -232,8 +241,10 @@ class Parser {
         return program.kinds.size();
       case Ref::group:
         return program.groups.size();
+      case Ref::role:
+        return program.roles.size();
       case Ref::axis:
-        return program.mesh.axes.size();
+        return program.roles[role_].mesh.axes.size();
       case Ref::table:
         return program.tables.size();
       case Ref::buffer:
@@ -275,8 +286,12 @@ class Parser {
     bad(fmt::format("{} {} does not exist (there are {})", field.name, id, count));
   }
 
-  void axis(Words& words);
   void symbol(Words& words);
+  void expect_role() const {
+    if (program.roles.empty()) {
+      bad("comes before any role");
+    }
+  }
   void task(Words& words, RankClass* cls);
   template <class Struct>
   void numbered(Words& words, std::string_view what, std::string_view prefix,
@@ -290,23 +305,12 @@ class Parser {
     if (program.classes.empty()) {
       bad("comes before any class");
     }
+    role_ = program.classes.back().role;
     return &program.classes.back();
   }
-};
 
-void Parser::axis(Words& words) {
-  if (!program.classes.empty()) {
-    bad("comes after a class");
-  }
-  const std::string name(words.next());
-  const auto size = parse_number<int64_t>(words.next());
-  if (size < 1 || size > (1 << 20) / program.mesh.size() ||
-      program.mesh.axes.size() >= static_cast<size_t>(graph::kMaxAxes)) {
-    bad("bad axis");
-  }
-  program.mesh.axes.push_back({name, static_cast<int32_t>(size)});
-  words.expect_all_taken();
-}
+  RoleId role_ = 0;  // that the current line is about
+};
 
 void Parser::symbol(Words& words) {
   // A type is compared with the table as it is read: no symbol may come after one.
@@ -363,18 +367,34 @@ void Parser::line(std::string_view raw) {
     program.num_layers = count(words, what);
   } else if (what == "ranks_per_node") {
     program.ranks_per_node = count(words, what);
-  } else if (what == "axis") {
-    axis(words);
   } else if (what == "symbol") {
     symbol(words);
+  } else if (what == "role") {
+    if (!program.classes.empty() || !program.groups.empty() || !program.tables.empty()) {
+      bad("comes after a table, a group or a class");
+    }
+    numbered(words, what, "", &program.roles);
+    int64_t ranks = 0;
+    for (const Role& role : program.roles) {
+      ranks += role.mesh.size();
+    }
+    if (ranks > 1 << 20) {
+      bad(fmt::format("makes {} ranks", ranks));
+    }
   } else if (what == "table") {
+    expect_role();
+    role_ = 0;
     numbered(words, what, "", &program.tables);
   } else if (what == "kind") {
     numbered(words, what, "k", &program.kinds);
     program.kinds.back().communication = comm::find(program.kinds.back().op);
   } else if (what == "group") {
+    expect_role();
+    role_ = 0;
     numbered(words, what, "", &program.groups);
   } else if (what == "class") {
+    expect_role();
+    role_ = 0;
     RankClass cls;
     fields(words, &cls);
     program.classes.push_back(std::move(cls));
@@ -405,7 +425,10 @@ Program parse_program(std::string_view text, const std::string& where) {
     std::string why;
     try {
       if (!header && raw != kHeader) {
-        bad(fmt::format("got '{}'; expected '{}'", raw.substr(0, 40), kHeader));
+        bad(fmt::format("got '{}'; expected '{}'{}", raw.substr(0, 40), kHeader,
+                        raw.starts_with(kAnyHeader)
+                            ? "; try to make it anew: hocket graph run.yaml --out FILE"
+                            : ""));
       }
       if (ended) {
         bad(fmt::format("comes after '{}'", kEnd));
@@ -433,10 +456,8 @@ Program parse_program(std::string_view text, const std::string& where) {
     fail(where, "the text is cut off after line {}; expected '{}' as its last line", number, kEnd);
   }
   Program program = std::move(parser.program);
-  const int32_t stages = program.mesh.extent("pp");
-  if (static_cast<int32_t>(program.classes.size()) != stages) {
-    fail(where, "got {} classes; expected {}, one per pipeline stage", program.classes.size(),
-         stages);
+  if (const std::string wrong = program.bad_placement(); !wrong.empty()) {
+    fail(where, "{}; expected every rank in exactly one class", wrong);
   }
   return program;
 }

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/error.h"
 
@@ -84,107 +86,6 @@ Lane link_lane(comm::Role role, bool leaves_node) {
   return leaves_node ? Lane::inter : Lane::intra;
 }
 
-ClassId Program::class_of(int32_t rank) const {
-  const int32_t pp = mesh.axis("pp");
-  if (pp < 0) return 0;
-  int32_t stride = 1;
-  for (size_t a = static_cast<size_t>(pp) + 1; a < mesh.axes.size(); ++a) {
-    stride *= mesh.axes[a].size;
-  }
-  return rank / stride % mesh.axes[pp].size;
-}
-
-std::vector<int32_t> Program::ranks_of(ClassId cls) const {
-  std::vector<int32_t> ranks;
-  for (int32_t rank = 0; rank < mesh.size(); ++rank) {
-    if (class_of(rank) == cls) {
-      ranks.push_back(rank);
-    }
-  }
-  return ranks;
-}
-
-std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
-  std::vector<std::vector<int32_t>> all{mesh.coords(rank)};
-  for (int32_t axis : group.axes) {
-    std::vector<std::vector<int32_t>> next;
-    const bool some = mesh.axes[axis].name == "pp" && !group.members.empty();
-    for (const auto& coords : all) {
-      for (int32_t i = 0; i < mesh.axes[axis].size; ++i) {
-        if (some &&
-            std::find(group.members.begin(), group.members.end(), i) == group.members.end()) {
-          continue;
-        }
-        next.push_back(coords);
-        next.back()[axis] = i;
-      }
-    }
-    all = std::move(next);
-  }
-  std::vector<int32_t> ranks;
-  for (const auto& coords : all) {
-    ranks.push_back(mesh.rank(coords));
-  }
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
-}
-
-ClassId Program::peer_class(const Task& task, ClassId cls) const {
-  return task.peer_axis == mesh.axis("pp") ? mesh.wrap(task.peer_axis, int64_t{cls} + task.peer)
-                                           : cls;
-}
-
-bool Program::leaves_node(const Group& group, ClassId cls) const {
-  // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if
-  // its first and last do: the rank itself with its coordinates on the group's axes moved to both
-  // ends.
-  if (ranks_per_node <= 0) return false;
-  struct Span {
-    int32_t stride, size;  // of the axis
-    int32_t first, last;   // coordinates on it
-  };
-  std::vector<Span> spans;
-  int32_t stride = 1;
-  for (size_t a = mesh.axes.size(); a-- > 0; stride *= mesh.axes[a].size) {
-    if (std::find(group.axes.begin(), group.axes.end(), static_cast<int32_t>(a)) ==
-        group.axes.end()) {
-      continue;
-    }
-    const bool some = mesh.axes[a].name == "pp" && !group.members.empty();
-    spans.push_back({stride, mesh.axes[a].size, some ? group.members.front() : 0,
-                     some ? group.members.back() : mesh.axes[a].size - 1});
-  }
-  for (int32_t rank : ranks_of(cls)) {
-    int32_t first = rank;
-    int32_t last = rank;
-    for (const Span& span : spans) {
-      const int32_t here = rank / span.stride % span.size;
-      first += (span.first - here) * span.stride;
-      last += (span.last - here) * span.stride;
-    }
-    if (first / ranks_per_node != last / ranks_per_node) return true;
-  }
-  return false;
-}
-
-bool Program::leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const {
-  if (ranks_per_node <= 0) return false;
-  for (int32_t rank : ranks_of(cls)) {
-    if (mesh.moved(rank, peer_axis, peer) / ranks_per_node != rank / ranks_per_node) return true;
-  }
-  return false;
-}
-
-int64_t Program::size_of(const Group& group) const {
-  int64_t ranks = 1;
-  for (int32_t id : group.axes) {
-    const graph::Axis& axis = mesh.axes[id];
-    const bool some = axis.name == "pp" && !group.members.empty();
-    ranks *= some ? static_cast<int64_t>(group.members.size()) : axis.size;
-  }
-  return ranks;
-}
-
 KindId Program::intern(Kind kind) {
   kind.communication = comm::find(kind.op);
   // Kinds that were added past this function (by the parser, by tests) show in the number.
@@ -203,16 +104,22 @@ KindId Program::intern(Kind kind) {
 }
 
 Group Program::canonical(Group group) const {
-  const int32_t pp = mesh.axis("pp");
-  const size_t stages = static_cast<size_t>(mesh.extent("pp"));
-  if (group.members.size() == 1) {
-    std::erase(group.axes, pp);
+  // Of a group that the check has not looked at yet: what does not exist is left alone.
+  if (group.role < 0 || group.role >= roles.size()) return group;
+  const std::vector<graph::Axis>& axes = roles[group.role].mesh.axes;
+  const bool along = group.along >= 0 && static_cast<size_t>(group.along) < axes.size();
+  if (along && group.members.size() == 1) {
+    std::erase(group.axes, group.along);
   }
-  if (group.members.size() == 1 || group.members.size() == stages) {
+  if (along &&
+      (group.members.size() == 1 || std::cmp_equal(group.members.size(), axes[group.along].size))) {
     group.members.clear();
   }
+  if (group.members.empty()) {
+    group.along = kNone;
+  }
   std::erase_if(group.axes, [&](int32_t axis) {
-    return axis >= 0 && static_cast<size_t>(axis) < mesh.axes.size() && mesh.axes[axis].size == 1;
+    return axis >= 0 && static_cast<size_t>(axis) < axes.size() && axes[axis].size == 1;
   });
   return group;
 }
@@ -237,12 +144,39 @@ TableId Program::intern(Table table) {
 int64_t Program::begin_at(int64_t begin, TableId by, int32_t rank) const {
   if (by == kNone) return begin;
   const Table& table = tables[by];
-  const std::vector<int32_t> coords = mesh.coords(rank);
+  const Mesh& mesh = roles[table.role].mesh;
+  HOCKET_CHECK(role_of(rank) == table.role, "rank {} is not of role {}", rank, table.role);
+  const std::vector<int32_t> at = coords(rank);
   size_t place = 0;
   for (int32_t axis : table.axes) {
-    place = place * static_cast<size_t>(mesh.axes[axis].size) + static_cast<size_t>(coords[axis]);
+    place = place * static_cast<size_t>(mesh.axes[axis].size) + static_cast<size_t>(at[axis]);
   }
   return begin + table.values[place];
+}
+
+std::vector<int32_t> stages_of(const RankClass& cls) {
+  std::set<int32_t> stages;
+  for (const Task& task : cls.tasks) {
+    if (task.stage != kNone) {
+      stages.insert(task.stage);
+    }
+  }
+  return {stages.begin(), stages.end()};
+}
+
+int32_t num_stages(const Program& program) {
+  std::set<int32_t> stages;
+  for (const RankClass& cls : program.classes) {
+    const std::vector<int32_t> of_class = stages_of(cls);
+    stages.insert(of_class.begin(), of_class.end());
+  }
+  return static_cast<int32_t>(stages.empty() ? program.classes.size() : stages.size());
+}
+
+std::string stage_name(const RankClass& cls) {
+  const std::vector<int32_t> stages = stages_of(cls);
+  if (stages.empty()) return cls.name;
+  return fmt::format("stage{} {}", stages.size() == 1 ? "" : "s", fmt::join(stages, ", "));
 }
 
 std::string task_name(const Program& program, ClassId cls, TaskId task) {
@@ -252,6 +186,10 @@ std::string task_name(const Program& program, ClassId cls, TaskId task) {
   const std::string place = graph::layer_name(named.layer, program.num_layers);
   if (named.phase < Phase::grad && !place.empty() && !name.starts_with(place)) {
     name += " " + place;
+  }
+  // A class of one stage says it by its name.
+  if (named.stage != kNone && rank_class.name != fmt::format("stage{}", named.stage)) {
+    name += fmt::format(" stage{}", named.stage);
   }
   if (named.micro_batch >= 0) {
     name += fmt::format(" mb{}", named.micro_batch);

@@ -3,11 +3,13 @@
 // executed, simulated, checked and rewritten. Every struct names its fields once (program/field.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -35,6 +37,7 @@ using ClassId = Id<struct RankClass>;  ///< index into Program::classes
 using KindId = Id<struct Kind>;        ///< index into Program::kinds
 using GroupId = Id<struct Group>;      ///< index into Program::groups
 using TableId = Id<struct Table>;      ///< index into Program::tables
+using RoleId = Id<struct Role>;        ///< index into Program::roles
 
 /// An in-order queue of a rank that stands for a resource. Links are full duplex: what a rank
 /// receives from a peer arrives in the `_rx` lane of the link.
@@ -90,31 +93,79 @@ Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
 /// The lane of a link: where collectives and sends go out, or messages come in.
 Lane link_lane(comm::Role role, bool leaves_node);
 
-/// Ranks that differ only in the coordinates of `axes`; on axis `pp`, `members` (if not empty)
-/// restricts the group to these pipeline stages (replicas of a tied parameter).
-/// Program::intern brings a group to its one spelling: axes of one rank are left out, and `members`
-/// is empty when it names all stages.
+/// A set of ranks with a job of its own, on a mesh of its own. The ranks of a role are consecutive,
+/// those of the first role come first.
+struct Role {
+  std::string name = "all";
+  Mesh mesh;
+  bool operator==(const Role&) const = default;
+
+  template <class Visitor>
+  static constexpr void fields(Visitor&& visit) {
+    visit(Field("name").word().label(), &Role::name);
+    visit(Field("mesh").always(), &Role::mesh);
+  }
+};
+
+/// Ranks of a role that differ only in the coordinates of `axes`; of the axis `along`, one of
+/// `axes`, only the coordinates `members` take part (the stages that share a tied parameter); kNone
+/// and empty: all of every axis.
+/// Program::intern brings a group to its one spelling: axes of one rank are left out, and so are
+/// `members` when they name all coordinates.
 struct Group {
+  RoleId role = 0;
   std::vector<int32_t> axes;
+  int32_t along = kNone;
   std::vector<int32_t> members;
   bool operator==(const Group&) const = default;
 
   template <class Visitor>
   static constexpr void fields(Visitor&& visit) {
+    visit(Field("role").refers_to(Ref::role), &Group::role);
     visit(Field("axes").refers_to(Ref::axis), &Group::axes);
+    visit(Field("along").refers_to(Ref::axis), &Group::along);
     visit(Field("members"), &Group::members);
   }
 };
 
-/// A number at every coordinate on some axes: where something begins that is not in the same place
-/// on all ranks. The last axis counts fastest.
+/// The group over these axes, with all coordinates.
+inline Group group_over(std::vector<int32_t> axes, RoleId role = 0) {
+  return {role, std::move(axes), kNone, {}};
+}
+
+/// Coordinates [begin, begin + count) on an axis; kAll: all of them, whatever its size.
+struct Interval {
+  static constexpr int32_t kAll = -1;
+  int32_t begin = 0, count = kAll;
+  bool is_all() const { return count == kAll; }
+  int32_t end() const { return begin + count; }
+  bool contains(int32_t at) const { return is_all() || (at >= begin && at < end()); }
+  bool operator==(const Interval&) const = default;
+};
+
+/// Ranks of a mesh: all whose coordinate on every axis lies in the interval of that axis.
+struct Box {
+  std::array<Interval, graph::kMaxAxes> on;
+  Interval& operator[](size_t axis) { return on[axis]; }
+  const Interval& operator[](size_t axis) const { return on[axis]; }
+  /// The ranks with this coordinate on the axis.
+  static Box at(int32_t axis, int32_t coordinate);
+  bool operator==(const Box&) const = default;
+};
+std::string to_string(const Box& box, const Mesh& mesh);  ///< "pp:0 ep:0-1"; whole axes left out
+Box parse_box(std::string_view text, const Mesh& mesh);   ///< throws Error
+
+/// A number at every coordinate on some axes of a role's mesh: where something begins that is not
+/// in the same place on all its ranks. The last axis counts fastest.
 struct Table {
+  RoleId role = 0;            ///< whose ranks may refer to it
   std::vector<int32_t> axes;  ///< ascending
   std::vector<int64_t> values;
   bool operator==(const Table&) const = default;
 
   template <class Visitor>
   static constexpr void fields(Visitor&& visit) {
+    visit(Field("role").refers_to(Ref::role), &Table::role);
     visit(Field("axes").refers_to(Ref::axis), &Table::axes);
     visit(Field("values").always(), &Table::values);
   }
@@ -134,6 +185,7 @@ struct Task {
   Lane lane = Lane::compute;
   Phase phase = Phase::forward;
   int32_t micro_batch = kNone;
+  int32_t stage = kNone;  ///< of the pipeline; a rank may run several
   int32_t layer = kNone;
   OutputSet accumulate;  ///< outputs that are added to
   bool recompute = false;
@@ -141,7 +193,8 @@ struct Task {
   std::vector<Begin> begins;  ///< of letters whose pieces do not begin at 0 on all ranks
   std::vector<TaskId> deps;   ///< in other lanes; order inside a lane is implied
   GroupId group = kNone;      ///< collectives
-  int32_t peer_axis = kNone, peer = 0, tag = kNone;  ///< send/recv: Mesh::moved by, message id
+  /// send/recv: Mesh::moved by, on the mesh of the role; message id
+  int32_t peer_axis = kNone, peer = 0, tag = kNone;
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
   bool operator==(const Task&) const = default;
@@ -152,6 +205,7 @@ struct Task {
     visit(Field("phase").word().label(), &Task::phase);
     visit(Field("kind").word().refers_to(Ref::kind), &Task::kind);
     visit(Field("mb").label(), &Task::micro_batch);
+    visit(Field("stage").label(), &Task::stage);
     visit(Field("layer").always().label(), &Task::layer);
     visit(Field("in").refers_to(Ref::buffer), &Task::in);
     visit(Field("out").refers_to(Ref::buffer), &Task::out);
@@ -228,11 +282,12 @@ struct Buffer {
   }
 };
 
-/// Ranks that do the same: one pipeline stage. Tasks are in issue order; a lane is the subsequence
-/// of its tasks.
+/// Ranks that do the same: those of a role that lie in a box of its mesh. Tasks are in issue order;
+/// a lane is the subsequence of its tasks.
 struct RankClass {
   std::string name;
-  int32_t stage = 0;
+  RoleId role = 0;
+  Box box;
   std::vector<Task> tasks;
   std::vector<Buffer> buffers;
   /// Addresses of step buffers and workspaces, as planned. How much of them is memory: memory.h.
@@ -250,7 +305,8 @@ struct RankClass {
   template <class Visitor>
   static constexpr void fields(Visitor&& visit) {
     visit(Field("name").word().label(), &RankClass::name);
-    visit(Field("stage").always(), &RankClass::stage);
+    visit(Field("role").refers_to(Ref::role), &RankClass::role);
+    visit(Field("box"), &RankClass::box);
     visit(Field("arena").always(), &RankClass::arena_bytes);
     visit(Field("host_arena"), &RankClass::host_arena_bytes);
     visit(Field("buffer"), &RankClass::buffers);
@@ -273,38 +329,61 @@ inline constexpr bool kIsCache<KindIndex> = true;
 
 struct Program {
   std::string config;  ///< resolved run configuration (JSON, one line): model, data, train, plan
-  Mesh mesh;
   int32_t num_micro_batches = 1;
-  int32_t num_layers = 0;       ///< of the model, to name what is not in one; 0: not known
-  int32_t ranks_per_node = 0;   ///< rank r lies in node r / ranks_per_node; 0: all in one
+  int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
+  int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
+  std::vector<Role> roles{Role{}};
   std::vector<Symbol> symbols;  ///< what dims of the types below may refer to
   std::vector<Table> tables;
   std::vector<Kind> kinds;
   std::vector<Group> groups;
-  std::vector<RankClass> classes;  ///< class c = pipeline stage c
+  std::vector<RankClass> classes;  ///< the boxes of a role's classes are a partition of its ranks
   KindIndex kind_index;
 
   const Kind& kind(const Task& task) const { return kinds[task.kind]; }
-  ClassId class_of(int32_t rank) const;  ///< by its pp coordinate
+
+  // Ranks, roles and classes.
+  int32_t num_ranks() const;
+  int32_t num_ranks(ClassId cls) const;
+  RoleId role_of(int32_t rank) const;
+  int32_t first_rank(RoleId role) const;
+  const Mesh& mesh_of(ClassId cls) const { return roles[classes[cls].role].mesh; }
+  /// Of the rank in the mesh of its role.
+  std::vector<int32_t> coords(int32_t rank) const;
+  /// The class whose box holds the rank, kNone if there is none: a walk over the classes. Who asks
+  /// for all ranks takes the table.
+  ClassId class_of(int32_t rank) const;
+  std::vector<ClassId> class_table() const;  ///< by rank
   std::vector<int32_t> ranks_of(ClassId cls) const;
-  /// Members of the group instance that `rank` belongs to, in rank order.
+  /// The box of a class on an axis of its mesh, in numbers.
+  Interval span(ClassId cls, int32_t axis) const;
+  /// What keeps the classes from being a partition of the ranks, or "".
+  std::string bad_placement() const;
+
+  // Who meets whom.
+  /// Members of the group instance that `rank`, of the group's role, belongs to, in rank order.
   std::vector<int32_t> members(const Group& group, int32_t rank) const;
-  /// The rank that a message of `rank` goes to or comes from.
-  int32_t peer_of(const Task& task, int32_t rank) const {
-    return mesh.moved(rank, task.peer_axis, task.peer);
-  }
-  /// The class of the peers of the ranks of class `cls`.
-  ClassId peer_class(const Task& task, ClassId cls) const;
-  /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
-  /// receive from other nodes. Linear in the ranks.
-  bool leaves_node(const Group& group, ClassId cls) const;
-  bool leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const;
   /// Ranks that meet in an instance of the group.
   int64_t size_of(const Group& group) const;
+  /// The classes whose ranks meet in one instance of the group, ascending; one entry for every sort
+  /// of instance that there is.
+  std::vector<std::vector<ClassId>> meetings(const Group& group) const;
+  /// True if ranks of several classes meet in some instance of the group.
+  bool crosses_classes(const Group& group) const;
+  /// The rank that a message of `rank` goes to or comes from.
+  int32_t peer_of(const Task& task, int32_t rank) const;
+  /// The classes of the ranks that lie `offset` further along the axis than those of `cls`,
+  /// ascending.
+  std::vector<ClassId> peer_classes(ClassId cls, int32_t axis, int64_t offset) const;
+  /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
+  /// receive from other nodes. Linear in the ranks of the class.
+  bool leaves_node(const Group& group, ClassId cls) const;
+  bool leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const;
+
   KindId intern(Kind kind);
   GroupId intern(const Group& group);
   TableId intern(Table table);
-  /// `begin` plus the table's number at the rank's coordinates.
+  /// `begin` plus the table's number at the coordinates of the rank, which is of the table's role.
   int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
   Group canonical(Group group) const;
@@ -316,7 +395,7 @@ struct Program {
     visit(Field("micro_batches").always(), &Program::num_micro_batches);
     visit(Field("layers").label(), &Program::num_layers);
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
-    visit(Field("axis"), &Program::mesh);
+    visit(Field("role"), &Program::roles);
     visit(Field("symbol"), &Program::symbols);
     visit(Field("table"), &Program::tables);
     visit(Field("kind"), &Program::kinds);
@@ -326,6 +405,17 @@ struct Program {
   }
 };
 
+/// Makes one class of those that have equal lists (tasks, buffers, arena) and boxes that together
+/// are one box; its name is that of the first. What every rank does stays as it is.
+void unite_equal_classes(Program& program);
+
+/// Stages of the pipeline that the class has tasks of, ascending.
+std::vector<int32_t> stages_of(const RankClass& cls);
+/// Stages of all classes together; as many as classes if no task knows its stage.
+int32_t num_stages(const Program& program);
+/// "stage 0", "stages 0, 2" if it runs several; its name if it knows none.
+std::string stage_name(const RankClass& cls);
+
 /// Text form: prints and parses back to the same thing. Errors name `where` and the line.
 std::string print(const Program& program, ClassId only_class = kNone);
 Program parse_program(std::string_view text, const std::string& where = "program text");
@@ -333,18 +423,20 @@ Program parse_program(std::string_view text, const std::string& where = "program
 /// What a thing is, whatever its number and place in the program: all its fields but addresses, ids
 /// of buffers and tasks, and numbers of the graph; kinds, groups and axes spelt out. Equal for
 /// things that do the same in two programs.
-std::string identity(const Program& program, const Task& task);
-std::string identity(const Program& program, const Buffer& buffer);
+/// `cls`: whose task or buffer it is; axes are those of its role's mesh.
+std::string identity(const Program& program, ClassId cls, const Task& task);
+std::string identity(const Program& program, ClassId cls, const Buffer& buffer);
 std::string identity(const Program& program, const Kind& kind);
 
 /// Hash of everything that decides what the program does: all fields but labels (origin, logical,
-/// coordinates of tasks, names of classes, layouts of step buffers, the configuration's text). Two
-/// programs of one hash do the same.
+/// coordinates of tasks, names of roles and classes, layouts of step buffers, the configuration's
+/// text). Two programs of one hash do the same.
 Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, ClassId cls);
 
 /// "linear_dw L3 mb2 backward (stage0 task 118)": how a task is named in messages and traces. The
-/// place in the model is as graph::layer_name says; the ops of the embedding say it themselves.
+/// place in the model is as graph::layer_name says; the ops of the embedding say it themselves. In
+/// a class of several stages the stage comes with it: "linear L3 stage4 mb2 forward (..)".
 std::string task_name(const Program& program, ClassId cls, TaskId task);
 
 }  // namespace hocket::program

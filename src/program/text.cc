@@ -14,7 +14,8 @@ namespace {
 /// How values are written. One overload per type that a field may have.
 class Values {
  public:
-  Values(fmt::memory_buffer& out, const Program& program) : out_(out), program_(program) {}
+  /// `mesh`: of the role that the thing is of.
+  Values(fmt::memory_buffer& out, const Mesh& mesh) : out_(out), mesh_(mesh) {}
 
   template <class Enum>
   requires std::is_enum_v<Enum>
@@ -36,7 +37,9 @@ class Values {
   // These may hold blanks, so they are quoted.
   void write(const std::string& value) { quoted(escape(value, "\"")); }
   void write(const Attrs& value) { quoted(to_string(value, '\'')); }
-  void write(const Layout& value) { quoted(to_string(value, program_.mesh)); }
+  void write(const Layout& value) { quoted(to_string(value, mesh_)); }
+  void write(const Box& value) { quoted(to_string(value, mesh_)); }
+  void write(const Mesh& value) { quoted(to_string(value)); }
   void write(const std::vector<Begin>& begins) {
     for (size_t i = 0; i < begins.size(); ++i) {
       fmt::format_to(std::back_inserter(out_), "{}{}{}", i ? "," : "", begins[i].letter,
@@ -71,7 +74,7 @@ class Values {
   }
 
   fmt::memory_buffer& out_;
-  const Program& program_;
+  const Mesh& mesh_;
 };
 
 /// Writes the fields of one thing behind what stands in the line so far: words, then name=value.
@@ -81,8 +84,8 @@ class Line {
     text,      ///< everything, to be read back
     identity,  ///< what the thing is in any program, see identity()
   };
-  Line(fmt::memory_buffer& out, const Program& program, Form form)
-      : values_(out, program), program_(program), form_(form) {}
+  Line(fmt::memory_buffer& out, const Program& program, const Mesh& mesh, Form form)
+      : out_(out), values_(out, mesh), program_(program), mesh_(mesh), form_(form) {}
 
   template <class Struct>
   void fields(const Struct& object) {
@@ -157,16 +160,22 @@ class Line {
     switch (what) {
       case Ref::kind:
         return fields(program_.kinds[id]);
-      case Ref::group:
+      case Ref::group: {
+        const Group& group = program_.groups[id];
         values_.text("(");
-        fields(program_.groups[id]);
+        Line(out_, program_, program_.roles[group.role].mesh, form_).fields(group);
         return values_.text(" )");
+      }
+      case Ref::role:
+        return values_.write_word(program_.roles[id].name);
       case Ref::axis:
-        return values_.text(program_.mesh.axes[id].name);
-      case Ref::table:
+        return values_.text(mesh_.axes[id].name);
+      case Ref::table: {
+        const Table& table = program_.tables[id];
         values_.text("(");
-        fields(program_.tables[id]);
+        Line(out_, program_, program_.roles[table.role].mesh, form_).fields(table);
         return values_.text(" )");
+      }
       default:
         HOCKET_CHECK(false, "a field of a thing's identity is a place");
     }
@@ -176,8 +185,10 @@ class Line {
     HOCKET_CHECK(false, "a field that refers to something holds no number");
   }
 
+  fmt::memory_buffer& out_;
   Values values_;
   const Program& program_;
+  const Mesh& mesh_;
   const Form form_;
 };
 
@@ -205,11 +216,6 @@ class Printer {
       line("{} {}", field.name, value);
     }
   }
-  void print(const Field& field, const Mesh& mesh) {
-    for (const graph::Axis& axis : mesh.axes) {
-      line("{} {} {}", field.name, axis.name, axis.size);
-    }
-  }
   void print(const Field& field, const std::vector<Symbol>& symbols) {
     for (size_t i = 0; i < symbols.size(); ++i) {
       line("{} {} {}", field.name, i, to_string(symbols[i]));
@@ -224,6 +230,7 @@ class Printer {
     }
   }
   void print(const RankClass& cls) {
+    mesh_ = &mesh_of(cls.role);
     item("class", cls);
     for_each_field<RankClass>([&]<class Value>(const Field& field, Value RankClass::*member) {
       if constexpr (kIsList<Value>) {
@@ -243,10 +250,15 @@ class Printer {
       }
     }
   }
+  /// An edited program is printed before it is refused: its roles may not exist.
+  const Mesh& mesh_of(RoleId role) const {
+    static const Mesh nothing;
+    return role >= 0 && role < program_.roles.size() ? program_.roles[role].mesh : nothing;
+  }
   template <class Struct>
   void item(std::string_view head, const Struct& object) {
     out_.append(head.data(), head.data() + head.size());
-    Line(out_, program_, Line::Form::text).fields(object);
+    Line(out_, program_, *mesh_, Line::Form::text).fields(object);
     out_.push_back('\n');
   }
   template <class... Args>
@@ -258,13 +270,14 @@ class Printer {
 
   const Program& program_;
   const ClassId only_;
+  const Mesh* mesh_ = &mesh_of(0);  // of the class that is printed
   fmt::memory_buffer out_;
 };
 
 template <class Struct>
-std::string identity_of(const Program& program, const Struct& object) {
+std::string identity_of(const Program& program, RoleId role, const Struct& object) {
   fmt::memory_buffer out;
-  Line(out, program, Line::Form::identity).fields(object);
+  Line(out, program, program.roles[role].mesh, Line::Form::identity).fields(object);
   return std::string(out.data() + 1, out.size() - 1);  // without the blank in front
 }
 
@@ -274,14 +287,14 @@ std::string print(const Program& program, ClassId only_class) {
   return Printer(program, only_class).run();
 }
 
-std::string identity(const Program& program, const Task& task) {
-  return identity_of(program, task);
+std::string identity(const Program& program, ClassId cls, const Task& task) {
+  return identity_of(program, program.classes[cls].role, task);
 }
-std::string identity(const Program& program, const Buffer& buffer) {
-  return identity_of(program, buffer);
+std::string identity(const Program& program, ClassId cls, const Buffer& buffer) {
+  return identity_of(program, program.classes[cls].role, buffer);
 }
 std::string identity(const Program& program, const Kind& kind) {
-  return identity_of(program, kind);
+  return identity_of(program, 0, kind);
 }
 
 std::string to_dot(const Program& program, ClassId c) {

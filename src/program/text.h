@@ -8,8 +8,9 @@
 
 namespace hocket::program {
 
-inline constexpr std::string_view kHeader = "hocket-program 1";  ///< the first line
-inline constexpr std::string_view kEnd = "end";                  ///< the last line
+inline constexpr std::string_view kHeader = "hocket-program 2";    ///< the first line
+inline constexpr std::string_view kAnyHeader = "hocket-program ";  ///< of any version
+inline constexpr std::string_view kEnd = "end";                    ///< the last line
 
 BufferKind parse_buffer_kind(std::string_view text);
 

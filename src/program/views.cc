@@ -27,7 +27,7 @@ std::vector<int32_t> representatives(const Program& program, ClassId cls,
                                      const std::vector<int32_t>& axes) {
   std::map<std::vector<int32_t>, int32_t> first;
   for (int32_t rank : program.ranks_of(cls)) {
-    const std::vector<int32_t> all = program.mesh.coords(rank);
+    const std::vector<int32_t> all = program.coords(rank);
     std::vector<int32_t> coords;
     for (int32_t axis : axes) {
       coords.push_back(all[axis]);

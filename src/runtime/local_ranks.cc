@@ -78,8 +78,8 @@ program::Memory LocalRanks::measured(int32_t id) const {
 
 LocalRun::LocalRun(std::shared_ptr<const program::Program> program, LocalRanks& ranks)
     : ranks_(ranks), executors_(static_cast<size_t>(ranks.world_size())) {
-  if (program->mesh.size() != ranks.world_size()) {
-    fail_run("ranks", "the program is for {} ranks; this world has {}", program->mesh.size(),
+  if (program->num_ranks() != ranks.world_size()) {
+    fail_run("ranks", "the program is for {} ranks; this world has {}", program->num_ranks(),
              ranks.world_size());
   }
   for (int32_t id : ranks.ids()) {

@@ -288,12 +288,13 @@ class Engine {
         const size_t k = p2p.link * t_.num_ranks() + i;
         const size_t row = c.collectives.size() + record.aux;
         heap_.push({now + transfer_ns(i, task, row, t_.link_shape[k]), i, task});
-        if (p2p.partner == kNone) break;
         const int32_t peer = t_.link_peer[k];
-        Slot& slot = slots_[slot_base_[peer] + p2p.slot];
+        const MessageEnd end = t_.other_end(p2p, peer);
+        if (end.task == kNone) break;
+        Slot& slot = slots_[slot_base_[peer] + end.slot];
         slot.sent_ns = now;
         if (slot.posted) {
-          begin(peer, p2p.partner, table(peer).tasks[p2p.partner].lane, true);
+          begin(peer, end.task, table(peer).tasks[end.task].lane, true);
         }
         break;
       }
@@ -391,12 +392,12 @@ class Engine {
       case TaskType::send: {
         finish(event.index, record.lane, true);
         const P2pRecord& p2p = c.p2p[record.aux];
-        if (p2p.partner != kNone) {
-          const int32_t peer = t_.peer(p2p.link, event.index);
-          Slot& slot = slots_[slot_base_[peer] + p2p.slot];
+        const int32_t peer = t_.peer(p2p.link, event.index);
+        if (const MessageEnd end = t_.other_end(p2p, peer); end.task != kNone) {
+          Slot& slot = slots_[slot_base_[peer] + end.slot];
           slot.arrived = true;
           if (slot.posted) {
-            heap_.push({now_, peer, p2p.partner});
+            heap_.push({now_, peer, end.task});
           }
         }
         complete(event.index, event.task);

@@ -58,7 +58,8 @@ std::vector<PathStep> critical_path(const Tables& tables, const Replay& replay,
       next = cause[replay.base[last] + task];
     } else if (ended.type == TaskType::recv) {
       const P2pRecord& record = table.p2p[ended.aux];
-      const TaskAt sender{tables.peer(record.link, here.index), record.partner};
+      const int32_t peer = tables.peer(record.link, here.index);
+      const TaskAt sender{peer, tables.other_end(record, peer).task};
       const int64_t sent = replay.end_of_ns[replay.base[sender.index] + sender.task];
       if (sent > begin) {
         begin = sent;
@@ -107,13 +108,14 @@ void throw_deadlock(const Tables& tables, const std::vector<int64_t>& base,
         }
       } else if (record.type == TaskType::recv) {
         const P2pRecord& link = table.p2p[record.aux];
-        const int32_t peer = tables.ranks[tables.peer(link.link, static_cast<int32_t>(i))];
-        why = link.partner == kNone
+        const int32_t index = tables.peer(link.link, static_cast<int32_t>(i));
+        const int32_t peer = tables.ranks[index];
+        const TaskId sender = tables.other_end(link, index).task;
+        why = sender == kNone
                   ? fmt::format("waits for a message (tag {}) that rank {} never sends",
                                 tasks[k].tag, peer)
                   : fmt::format("waits for {} of rank {}",
-                                program::task_name(program, program.class_of(peer), link.partner),
-                                peer);
+                                program::task_name(program, tables.cls[index], sender), peer);
       } else if (record.type == TaskType::collective) {
         const CollectiveRecord& collective = table.collectives[record.aux];
         const GroupId group = tables.channel_group[collective.channel];

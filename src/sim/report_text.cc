@@ -30,8 +30,22 @@ std::string flops_rate(double rate) {
   return fmt::format("{:.3g} {}FLOP/s", rate, prefix[i]);
 }
 
-/// Rows of the breakdown: one per stage if its ranks agree, at most `limit` otherwise: the slowest
-/// computing ranks of each stage come first.
+/// What the ranks of a class run: one stage as a number, several as a list.
+void put_stages(JsonWriter& json, const program::RankClass& cls) {
+  const std::vector<int32_t> stages = program::stages_of(cls);
+  if (stages.size() == 1) {
+    json.member("stage", stages[0]);
+    return;
+  }
+  json.key("stages").array();
+  for (int32_t stage : stages) {
+    json.value(stage);
+  }
+  json.end();
+}
+
+/// Rows of the breakdown: one per class if its ranks agree, at most `limit` otherwise: the slowest
+/// computing ranks of each class come first.
 std::vector<const RankReport*> rows(const SimReport& report, size_t limit) {
   std::vector<const RankReport*> all;
   for (const RankReport& row : report.time) {
@@ -97,8 +111,11 @@ std::string to_text(const Program& program, const SimReport& report) {
   std::string out;
   const auto to = std::back_inserter(out);
   std::string mesh;
-  for (const graph::Axis& axis : program.mesh.axes) {
-    mesh += fmt::format("{}{}={}", mesh.empty() ? "" : " ", axis.name, axis.size);
+  for (const program::Role& role : program.roles) {
+    mesh += program.roles.size() > 1 ? (mesh.empty() ? "" : ", ") + role.name + ":" : "";
+    for (const graph::Axis& axis : role.mesh.axes) {
+      mesh += fmt::format("{}{}={}", mesh.empty() ? "" : " ", axis.name, axis.size);
+    }
   }
   fmt::format_to(to, "Predicted step{}\n", report.calibrated ? "" : " (uncalibrated)");
   fmt::format_to(to, "  cluster        {}: {} x {}\n", report.cluster, report.ranks, report.device);
@@ -185,8 +202,8 @@ std::string to_json(const Program& program, const SimReport& report) {
   json.key("breakdown").array();
   for (const RankReport& row : report.time) {
     json.object().member("rank", row.rank).member("stands_for", row.stands);
-    json.member("stage", program.classes[row.cls].stage)
-        .member("compute_s", s(row.time.compute_ns));
+    put_stages(json, program.classes[row.cls]);
+    json.member("compute_s", s(row.time.compute_ns));
     json.member("exposed_communication_s", s(row.time.exposed_ns))
         .member("idle_s", s(row.time.idle_ns));
     json.key("lanes_s").object();
@@ -199,7 +216,9 @@ std::string to_json(const Program& program, const SimReport& report) {
   json.end().key("memory").array();
   for (size_t c = 0; c < report.memory.size(); ++c) {
     const program::Memory& memory = report.memory[c];
-    json.object().member("stage", program.classes[c].stage).member("persistent", memory.persistent);
+    json.object();
+    put_stages(json, program.classes[c]);
+    json.member("persistent", memory.persistent);
     json.member("inputs_outputs", memory.inputs_outputs)
         .member("step_buffers", memory.step_buffers);
     json.member("messages", memory.messages).member("evaluation", memory.evaluation);

@@ -235,8 +235,8 @@ void add_notes(const Program& program, const CostModel& costs, const ModelDurati
   if (!report.fits()) {
     for (size_t c = 0; c < report.memory.size(); ++c) {
       if (const program::Memory& memory = report.memory[c]; memory.total() > report.device_memory) {
-        report.notes.push_back(fmt::format("does not fit: stage {} needs {} of {}",
-                                           program.classes[c].stage,
+        report.notes.push_back(fmt::format("does not fit: {} needs {} of {}",
+                                           program::stage_name(program.classes[c]),
                                            human_bytes(static_cast<double>(memory.total())),
                                            human_bytes(static_cast<double>(report.device_memory))));
       }
@@ -265,7 +265,7 @@ int64_t threads_per_rank(const Program& program, const cost::Cluster& cluster) {
     }
   }
   if (threads > 0) return threads;
-  const int64_t ranks = std::min<int64_t>(program.mesh.size(), cluster.devices_per_node);
+  const int64_t ranks = std::min<int64_t>(program.num_ranks(), cluster.devices_per_node);
   return std::max<int64_t>(1, cluster.cores_per_node / std::max<int64_t>(1, ranks));
 }
 
@@ -275,7 +275,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   // from them and from the program (throughput, MFU, breakdown by rank, memory as planned, where
   // the durations come from, critical path).
   const cost::Cluster& cluster = costs.cluster();
-  const int32_t world = program.mesh.size();
+  const int32_t world = program.num_ranks();
   if (world > cluster.capacity()) {
     fail("sim",
          "the plan has {} ranks; got a cluster of {} ({} nodes of {} devices); try a larger "
@@ -298,11 +298,11 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   report.calibrated = costs.calibrated();
   report.dtype = product_dtype(program);
   report.ranks = world;
-  report.stages = static_cast<int32_t>(program.classes.size());
+  report.stages = program::num_stages(program);
   report.replayed_ranks = static_cast<int32_t>(result.ranks.size());
   report.replayed_tasks = result.num_tasks;
-  for (int32_t rank = 0; rank < world; ++rank) {
-    report.tasks += std::ssize(program.classes[program.class_of(rank)].tasks);
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    report.tasks += std::ssize(program.classes[cls].tasks) * program.num_ranks(cls);
   }
   report.step_ns = result.end_ns;
   report.tokens = options.tokens;

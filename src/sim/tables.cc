@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flattening of a program for the event loop, and the decision whether one rank per class is
-// enough: it is when every instance of every group, and every pair of every link, costs the same.
+// enough: it is when every instance of every group, and every pair of every link, costs the same
+// and joins the same classes.
 #include "sim/tables.h"
 
 #include <algorithm>
@@ -18,8 +19,9 @@ using program::Lane;
 using program::RankClass;
 using program::Task;
 
-/// Axis and offset of a peer, the offset reduced to [0, size of the axis).
+/// Role, axis and offset of a peer, the offset reduced to [0, size of the axis).
 struct Link {
+  program::RoleId role;
   int32_t axis, offset;
   auto operator<=>(const Link&) const = default;
 };
@@ -31,17 +33,18 @@ class Builder {
 
   Tables build() {
     t_.program = &p_;
-    const int32_t world = p_.mesh.size();
     if (p_.classes.empty()) fail("sim", "the program has no rank class");
-    pp_ = p_.mesh.axis("pp");
-    class_of_.resize(world);
-    for (int32_t rank = 0; rank < world; ++rank) {
-      class_of_[rank] = p_.class_of(rank);
+    if (const std::string wrong = p_.bad_placement(); !wrong.empty()) {
+      fail("sim", "{}; expected every rank in exactly one class", wrong);
+    }
+    const int32_t world = p_.num_ranks();
+    class_of_ = p_.class_table();
+    for (size_t role = 0; role < p_.roles.size(); ++role) {
+      first_rank_.push_back(p_.first_rank(role));
     }
     for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
       flatten(cls);
     }
-    match_messages();
     check_collectives();
     choose_ranks(world);
     place_groups(world);
@@ -53,13 +56,6 @@ class Builder {
   }
 
  private:
-  struct Message {  // key of a channel between two classes, as the sender sees it
-    ClassId from, to;
-    Link link;
-    int32_t tag;
-    auto operator<=>(const Message&) const = default;
-  };
-
   void flatten(ClassId cls) {
     // Two passes over the class, as for any adjacency list in one array. The first counts: how many
     // tasks wait for each task, and for how many each one waits (its dependencies, and its
@@ -118,8 +114,8 @@ class Builder {
 
   void classify(ClassId cls, TaskId i, ClassTable& table) {
     // A task is one of three things to the event loop. A message end: its link is noted, and it
-    // joins the queue of its channel, by which match_messages pairs the k-th send with the k-th
-    // receive. A collective: it gets its ordinal in its channel (group and lane), by which members
+    // joins the queue of its channel, in which the k-th send of a rank meets the k-th receive of
+    // its peer. A collective: it gets its ordinal in its channel (group and lane), by which members
     // meet. Everything else is work whose duration is known now.
     const Task& task = p_.classes[cls].tasks[i];
     const program::Kind& kind = p_.kind(task);
@@ -127,24 +123,33 @@ class Builder {
     record.lane = static_cast<uint8_t>(task.lane);
     if (program::is_communication(kind) && !program::is_collective(kind)) {
       const bool send = comm::op(kind.communication).role == comm::Role::send;
-      if (task.peer_axis < 0 || task.peer_axis >= std::ssize(p_.mesh.axes)) {
+      const std::vector<graph::Axis>& axes = p_.mesh_of(cls).axes;
+      if (task.peer_axis < 0 || task.peer_axis >= std::ssize(axes)) {
         fail("sim", "{} names mesh axis {}; expected 0 to {}", program::task_name(p_, cls, i),
-             task.peer_axis, p_.mesh.axes.size() - 1);
+             task.peer_axis, axes.size() - 1);
       }
-      const Link link = link_of(task.peer_axis, task.peer);
-      const ClassId other = p_.peer_class(task, cls);
+      const Link link = link_of(cls, task.peer_axis, task.peer);
+      const Link sent = send ? link : link_of(cls, link.axis, -int64_t{link.offset});
       record.type = send ? TaskType::send : TaskType::recv;
       record.aux = static_cast<int32_t>(table.p2p.size());
       P2pRecord p2p;
+      p2p.send = send;
       p2p.link = links_.emplace(link, static_cast<int32_t>(links_.size())).first->second;
       if (!send) {
         p2p.slot = table.num_recvs++;
       }
+      const auto [channel, fresh] =
+          message_channels_.emplace(std::pair(sent, task.tag), std::ssize(t_.messages));
+      if (fresh) {
+        const std::vector<std::vector<MessageEnd>> none(p_.classes.size());
+        t_.messages.push_back({none, none});
+      }
+      p2p.channel = channel->second;
+      Channel& messages = t_.messages[p2p.channel];
+      std::vector<MessageEnd>& queue = (send ? messages.sends : messages.receives)[cls];
+      p2p.ordinal = static_cast<int32_t>(queue.size());
+      queue.push_back({i, p2p.slot});
       table.p2p.push_back(p2p);
-      const Link back = link_of(link.axis, -link.offset);
-      auto& queue =
-          send ? sends_[{cls, other, link, task.tag}] : recvs_[{other, cls, back, task.tag}];
-      queue.push_back(i);
     } else if (program::is_collective(kind)) {
       if (task.group < 0 || task.group >= p_.groups.size()) {
         fail("sim", "{} names group {}; expected 0 to {}", program::task_name(p_, cls, i),
@@ -170,58 +175,41 @@ class Builder {
     }
   }
 
-  Link link_of(int32_t axis, int64_t offset) const { return {axis, p_.mesh.wrap(axis, offset)}; }
-
-  int32_t moved_rank(int32_t rank, const Link& link) const {
-    return p_.mesh.moved(rank, link.axis, link.offset);
+  Link link_of(ClassId cls, int32_t axis, int64_t offset) const {
+    return {p_.classes[cls].role, axis, p_.mesh_of(cls).wrap(axis, offset)};
   }
 
-  void match_messages() {
-    for (const auto& [message, sends] : sends_) {
-      const auto it = recvs_.find(message);
-      if (it == recvs_.end()) continue;
-      const size_t n = std::min(sends.size(), it->second.size());
-      ClassTable& from = t_.classes[message.from];
-      ClassTable& to = t_.classes[message.to];
-      for (size_t k = 0; k < n; ++k) {
-        P2pRecord& send = from.p2p[from.tasks[sends[k]].aux];
-        P2pRecord& receive = to.p2p[to.tasks[it->second[k]].aux];
-        send.partner = it->second[k];
-        send.slot = receive.slot;
-        receive.partner = sends[k];
+  int32_t moved_rank(int32_t rank, const Link& link, int32_t offset) const {
+    const int32_t first = first_rank_[link.role];
+    return first + p_.roles[link.role].mesh.moved(rank - first, link.axis, offset);
+  }
+  int32_t moved_rank(int32_t rank, const Link& link) const {
+    return moved_rank(rank, link, link.offset);
+  }
+
+  /// The k-th collective of a channel must be the same operation in all classes that meet in it.
+  void check_collectives() const {
+    for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch) {
+      for (const std::vector<ClassId>& met : p_.meetings(p_.groups[t_.channel_group[ch]])) {
+        for (ClassId cls : met) {
+          expect_same(t_.channel_tasks[ch], met[0], cls);
+        }
       }
     }
   }
-
-  /// The k-th collective of a channel must be the same operation in every class that takes part.
-  void check_collectives() const {
-    for (size_t ch = 0; ch < t_.channel_tasks.size(); ++ch) {
-      const auto& per_class = t_.channel_tasks[ch];
-      const std::vector<int32_t>& axes = p_.groups[t_.channel_group[ch]].axes;
-      if (std::find(axes.begin(), axes.end(), pp_) == axes.end()) {
-        continue;  // one class each
-      }
-      ClassId first = kNone;
-      for (size_t c = 0; c < per_class.size(); ++c) {
-        if (per_class[c].empty()) continue;
-        if (first == kNone) {
-          first = c;
-          continue;
-        }
-        const auto& theirs = per_class[first];
-        const auto& ours = per_class[c];
-        for (size_t k = 0; k < std::min(theirs.size(), ours.size()); ++k) {
-          const auto& their_kind = p_.kind(p_.classes[first].tasks[theirs[k]]);
-          const auto& our_kind = p_.kind(p_.classes[c].tasks[ours[k]]);
-          if (their_kind.op != our_kind.op || their_kind.in != our_kind.in) {
-            fail_run("sim",
-                     "members of one group meet in different collectives; got {} in class {} "
-                     "and {} in class {}; expected the same operation on the same types",
-                     program::task_name(p_, first, theirs[k]), p_.classes[first].name,
-                     program::task_name(p_, c, ours[k]), p_.classes[c].name);
-          }
-        }
-      }
+  void expect_same(const std::vector<std::vector<TaskId>>& per_class, ClassId first,
+                   ClassId other) const {
+    const auto& theirs = per_class[first];
+    const auto& ours = per_class[other];
+    for (size_t k = 0; k < std::min(theirs.size(), ours.size()); ++k) {
+      const auto& their_kind = p_.kind(p_.classes[first].tasks[theirs[k]]);
+      const auto& our_kind = p_.kind(p_.classes[other].tasks[ours[k]]);
+      if (their_kind.op == our_kind.op && their_kind.in == our_kind.in) continue;
+      fail_run("sim",
+               "members of one group meet in different collectives; got {} in class {} and {} in "
+               "class {}; expected the same operation on the same types",
+               program::task_name(p_, first, theirs[k]), p_.classes[first].name,
+               program::task_name(p_, other, ours[k]), p_.classes[other].name);
     }
   }
 
@@ -293,13 +281,18 @@ class Builder {
     }
   }
 
-  /// Do all ranks of every class see the same shapes?
+  /// Do all ranks of every class see the same shapes, and the same classes?
   bool uniform(int32_t world) {
-    // Per class, the first shape seen of a group or link is the one that all must have. An instance
-    // of a group is looked at once for all its members; only senders are asked about links, as the
-    // sender pays.
-    std::vector<std::map<int32_t, int32_t>> group_shape(p_.classes.size());
-    std::vector<std::map<int32_t, int32_t>> link_shape(p_.classes.size());
+    // Per class, the first shape seen of a group or link is the one that all must have, and so are
+    // the classes met there; the ranks that stand for classes that meet must themselves meet. An
+    // instance of a group is looked at once for all its members; only senders are asked about the
+    // shapes of links, as the sender pays.
+    struct Seen {
+      int32_t shape;
+      std::vector<ClassId> classes;
+      bool operator==(const Seen&) const = default;
+    };
+    std::vector<std::map<int32_t, Seen>> group_seen(p_.classes.size());
     std::vector<std::vector<bool>> seen(p_.groups.size());
     for (int32_t rank = 0; rank < world; ++rank) {
       for (GroupId group : used_groups_[class_of_[rank]]) {
@@ -308,25 +301,71 @@ class Builder {
         }
         if (seen[group][rank]) continue;
         const std::vector<int32_t> ranks = members(group, rank);
-        const int32_t shape = shape_of(ranks);
+        const Seen here{shape_of(ranks), classes_of(ranks)};
         for (int32_t member : ranks) {
           seen[group][member] = true;
-          auto& known = group_shape[class_of_[member]];
-          if (known.emplace(group, shape).first->second != shape) return false;
+          if (group_seen[class_of_[member]].emplace(group, here).first->second != here) {
+            return false;
+          }
         }
       }
     }
-    for (const auto& [message, sends] : sends_) {
-      auto& known = link_shape[message.from];
-      if (known.count(links_.at(message.link))) continue;
-      for (int32_t rank = 0; rank < world; ++rank) {
-        if (class_of_[rank] != message.from) continue;
-        const int32_t pair[2] = {rank, moved_rank(rank, message.link)};
-        const int32_t shape = shape_of(pair);
-        if (known.emplace(links_.at(message.link), shape).first->second != shape) return false;
+    std::vector<int32_t> stand_in;
+    for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+      stand_in.push_back(p_.ranks_of(cls)[0]);
+    }
+    for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+      for (const auto& [group, here] : group_seen[cls]) {
+        const std::vector<int32_t> ranks = members(group, stand_in[cls]);
+        for (ClassId other : here.classes) {
+          if (!std::binary_search(ranks.begin(), ranks.end(), stand_in[other])) return false;
+        }
+      }
+    }
+    for (const auto& [channel, id] : message_channels_) {
+      const Link& link = channel.first;
+      for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+        const bool sends = !t_.messages[id].sends[cls].empty();
+        const bool receives = !t_.messages[id].receives[cls].empty();
+        if ((sends && !uniform_link(cls, link, link.offset, true)) ||
+            (receives && !uniform_link(cls, link, -link.offset, false))) {
+          return false;
+        }
       }
     }
     return true;
+  }
+
+  /// Do all ranks of the class find, this far along the axis, one shape (if they pay) and one
+  /// class?
+  bool uniform_link(ClassId cls, const Link& link, int32_t offset, bool pays) {
+    const auto [known, fresh] =
+        links_seen_.try_emplace({cls.value(), link.role.value(), link.axis, offset}, true);
+    if (!fresh) return known->second;
+    int32_t shape = kNone;
+    ClassId other = kNone;
+    for (int32_t rank : p_.ranks_of(cls)) {
+      const int32_t pair[2] = {rank, moved_rank(rank, link, offset)};
+      const ClassId here = class_of_[pair[1]];
+      const int32_t shape_here = pays ? shape_of(pair) : 0;
+      if (other != kNone && (here != other || shape_here != shape)) {
+        known->second = false;
+        return false;
+      }
+      other = here;
+      shape = shape_here;
+    }
+    return true;
+  }
+
+  std::vector<ClassId> classes_of(const std::vector<int32_t>& ranks) const {
+    std::vector<ClassId> classes;
+    for (int32_t rank : ranks) {
+      classes.push_back(class_of_[rank]);
+    }
+    std::sort(classes.begin(), classes.end());
+    classes.erase(std::unique(classes.begin(), classes.end()), classes.end());
+    return classes;
   }
 
   void place_groups(int32_t world) {
@@ -397,12 +436,13 @@ class Builder {
   Durations& durations_;
   const ReplayOptions& options_;
   Tables t_;
-  int32_t pp_ = kNone;
   std::vector<ClassId> class_of_;
+  std::vector<int32_t> first_rank_;  // per role
   std::vector<int32_t> index_of_;
   std::map<Link, int32_t> links_;
   std::map<std::pair<GroupId, Lane>, int32_t> channels_;
-  std::map<Message, std::vector<TaskId>> sends_, recvs_;
+  std::map<std::pair<Link, int32_t>, int32_t> message_channels_;  // by link of the sender, tag
+  std::map<std::array<int32_t, 4>, bool> links_seen_;             // see uniform_link
   std::vector<std::vector<GroupId>> used_groups_;
 };
 

@@ -27,10 +27,23 @@ struct CollectiveRecord {
   int32_t ordinal = 0;
 };
 
+/// The other end of a message, in the class of a peer.
+struct MessageEnd {
+  TaskId task = program::kNone;  ///< kNone if there is none
+  int32_t slot = 0;              ///< of the receive: its number among the receives of its class
+};
+
 struct P2pRecord {
-  int32_t link = 0;                 ///< (axis, offset in [0, size of the axis))
-  TaskId partner = program::kNone;  ///< task in the peer's class, kNone if there is none
-  int32_t slot = 0;                 ///< of the receive: its number among the receives of its class
+  int32_t link = 0;     ///< (role, axis, offset in [0, size of the axis))
+  int32_t slot = 0;     ///< of a receive: its own
+  int32_t channel = 0;  ///< (link as the sender sees it, tag): the k-th send meets the k-th receive
+  int32_t ordinal = 0;  ///< k
+  bool send = false;
+};
+
+/// The messages of a channel, by class, in issue order.
+struct Channel {
+  std::vector<std::vector<MessageEnd>> sends, receives;
 };
 
 struct ClassTable {
@@ -67,6 +80,7 @@ struct Tables {
   std::vector<std::vector<std::vector<TaskId>>> channel_tasks;
   std::vector<std::vector<Instance>> instances;  ///< per group
   std::vector<int32_t> instance_of;              ///< [group][rank index], kNone if not used
+  std::vector<Channel> messages;                 ///< per channel of messages
   std::vector<int32_t> link_peer;                ///< [link][rank index]: index of the peer
   std::vector<int32_t> link_shape;               ///< [link][rank index]
 
@@ -76,6 +90,13 @@ struct Tables {
     return instance_of[group.value() * ranks.size() + index];
   }
   int32_t peer(int32_t link, int32_t index) const { return link_peer[link * ranks.size() + index]; }
+  /// The end of a message at a peer, given by its index.
+  MessageEnd other_end(const P2pRecord& end, int32_t peer) const {
+    const Channel& channel = messages[end.channel];
+    const std::vector<MessageEnd>& list = (end.send ? channel.receives : channel.sends)[cls[peer]];
+    const size_t k = static_cast<size_t>(end.ordinal);
+    return k < list.size() ? list[k] : MessageEnd{};
+  }
 };
 
 Tables build_tables(const Program& program, Durations& durations, const ReplayOptions& options);

@@ -13,10 +13,8 @@ TraceBuilder::TraceBuilder(const program::Program& program, std::string title, s
     : program_(program) {
   trace_.title = std::move(title);
   trace_.source = std::move(source);
-  trace_.num_ranks = program.mesh.size();
-  for (int32_t rank = 0; rank < trace_.num_ranks; ++rank) {
-    class_of_rank_.push_back(program.class_of(rank));
-  }
+  trace_.num_ranks = program.num_ranks();
+  class_of_rank_ = program.class_table();
   for (const program::Kind& kind : program.kinds) {
     kind_.push_back(trace_.intern(kind.op));
     recomputed_.push_back(trace_.intern(kind.op + " (recompute)"));
@@ -56,7 +54,7 @@ void TraceBuilder::add(int32_t rank, program::TaskId task, int32_t step, int64_t
   event.rank = rank;
   event.step = step;
   event.micro_batch = done.micro_batch;
-  event.stage = cls.stage;
+  event.stage = done.stage;
   event.layer = layer_name(done.layer);
   event.lane = static_cast<uint16_t>(done.lane);
   if (done.group != program::kNone) {

@@ -63,16 +63,16 @@ void require_memory(const engine::Run& run, const program::Program& program,
     for (size_t c = 0; c < planned.size(); ++c) {
       if (static_cast<double>(planned[c].total()) <= *budget) continue;
       fail(run.name,
-           "a rank of stage {} would need {} of memory ({}); cluster.memory_budget allows {}; try "
+           "a rank of {} would need {} of memory ({}); cluster.memory_budget allows {}; try "
            "{}, or a larger budget",
-           c, size_text(planned[c].total()), program::parts_text(planned[c]), human_bytes(*budget),
-           remedy(run, planned[c]));
+           program::stage_name(program.classes[c]), size_text(planned[c].total()),
+           program::parts_text(planned[c]), human_bytes(*budget), remedy(run, planned[c]));
     }
     return;
   }
   program::Memory all;
   for (size_t c = 0; c < planned.size(); ++c) {
-    const auto ranks = static_cast<int64_t>(program.ranks_of(c).size());
+    const auto ranks = int64_t{program.num_ranks(c)};
     all.persistent += ranks * planned[c].persistent;
     all.inputs_outputs += ranks * planned[c].inputs_outputs;
     all.step_buffers += ranks * planned[c].step_buffers;
@@ -85,7 +85,7 @@ void require_memory(const engine::Run& run, const program::Program& program,
   fail(run.name,
        "{} local rank{} would need {} of memory ({}); this machine has free {}; try {}, or set "
        "cluster.memory_budget (per rank) to go on nonetheless",
-       program.mesh.size(), program.mesh.size() == 1 ? "" : "s", size_text(all.with_host()),
+       program.num_ranks(), program.num_ranks() == 1 ? "" : "s", size_text(all.with_host()),
        program::parts_text(all), size_text(have), remedy(run, all));
 }
 

@@ -106,7 +106,7 @@ void tell_sample(const engine::Run& run, const engine::Compiled& compiled,
                  const data::Dataset& dataset, const Prediction& result) {
   int64_t until_then = 0;
   for (size_t c = 0; c < result.memory.size(); ++c) {
-    const auto ranks = std::ssize(compiled.program.ranks_of(static_cast<int32_t>(c)));
+    const auto ranks = compiled.program.num_ranks(program::ClassId(c));
     until_then += ranks * result.memory[c].total();
   }
   const int64_t sample = sample_bytes(run, compiled, dataset);

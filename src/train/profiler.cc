@@ -177,7 +177,7 @@ cost::Profile profile(const engine::Run& run, const engine::Compiled& compiled,
   for (const cost::ProfileTarget& target : targets) {
     add_task(target, program.kinds[target.kind], samples[target.key], result);
   }
-  if (program.mesh.size() > 1) {
+  if (program.num_ranks() > 1) {
     const comm::LinkTimes link = comm::time_local_link();
     for (const char* name : {"intra", "inter"}) {
       result.links[name] = {link.latency_s * 1e9, link.bytes_per_s};
@@ -199,7 +199,7 @@ std::string shortcoming(const cost::Profile& profile, const engine::Run& run,
   const std::string other =
       engine::mismatch(profile, engine::local_cluster(run), backend.describe());
   if (!other.empty()) return other;
-  if (program.mesh.size() > 1 && profile.links.empty()) return "has no times of links";
+  if (program.num_ranks() > 1 && profile.links.empty()) return "has no times of links";
   std::set<std::string> timed;
   for (const cost::TimedTask& task : profile.tasks) {
     timed.insert(task.key);

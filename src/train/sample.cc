@@ -226,7 +226,7 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
   const graph::Graph& graph = training.reference;
   int64_t bytes = 0, largest = 0;
   for (size_t c = 0; c < program.classes.size(); ++c) {
-    const auto ranks = std::ssize(program.ranks_of(static_cast<int32_t>(c)));
+    const auto ranks = program.num_ranks(program::ClassId(c));
     for (const program::Buffer& buffer : program.classes[c].buffers) {
       const graph::TensorId id =
           buffer.kind == program::BufferKind::persistent ? graph.find(buffer.name) : graph::kNone;

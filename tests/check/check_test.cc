@@ -154,9 +154,11 @@ TEST(Check, CertificateBindsProgramGraphAndMesh) {
   only(check(c.program, other), "reference graph");
   Checker twice(c.graph, 4);
   only(twice.check(c.program), "reference graph");
-  program::Mesh mesh = c.program.mesh;
-  mesh.axes[1].size = 4;
-  EXPECT_NE(mesh_hash(mesh), mesh_hash(c.program.mesh));
+  std::vector<program::Role> roles = c.program.roles;
+  roles[0].mesh.axes[1].size = 4;
+  EXPECT_NE(mesh_hash(roles), mesh_hash(c.program.roles));
+  roles = {c.program.roles[0], c.program.roles[0]};
+  EXPECT_NE(mesh_hash(roles), mesh_hash(c.program.roles));
   EXPECT_EQ(check_structure(c.program).certificate.reference, Hash128{});
 
   for (const char* bad : {R"({})", R"({"program_hash": 3})", R"([])",
@@ -222,7 +224,7 @@ program::Program with_a_ring(const test::Case& c, const std::string& axis, int32
     send.lane = program::Lane::intra;
     recv.lane = program::Lane::intra_rx;
     send.phase = recv.phase = program::Phase::optimizer;
-    send.peer_axis = recv.peer_axis = p.mesh.axis(axis);
+    send.peer_axis = recv.peer_axis = p.roles[0].mesh.axis(axis);
     send.tag = recv.tag = 1 << 20;
     send.peer = offset;
     recv.peer = -offset;

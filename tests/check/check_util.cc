@@ -80,10 +80,63 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
   c.program = parallel::lower(rewritten, plan);
   runner.run(c.program);
   program::finalize(c.program);
-  c.name = fmt::format("{} L{} tied={} pp={} dp={} ep={} mb={} {} {}", config.family,
-                       config.num_layers, config.tie_word_embeddings, plan.pp, plan.dp, plan.ep,
-                       plan.num_micro_batches, plan.pp_schedule, fmt::join(settings, " "));
+  c.name =
+      fmt::format("{} L{} tied={} pp={}x{} dp={} ep={} mb={} {} {}", config.family,
+                  config.num_layers, config.tie_word_embeddings, plan.pp, plan.pp_chunks, plan.dp,
+                  plan.ep, plan.num_micro_batches, plan.pp_schedule, fmt::join(settings, " "));
   return c;
+}
+
+void split_class(program::Program& program, int32_t cls, int32_t axis, int32_t at) {
+  program::RankClass above = program.classes[cls];
+  const program::Interval all = program.span(cls, axis);
+  above.box[axis] = {at, all.end() - at};
+  above.name += "x";
+  program.classes[cls].box[axis] = {all.begin, at - all.begin};
+  program.classes.push_back(std::move(above));
+}
+
+int split_classes(program::Program& program, std::mt19937_64& rng) {
+  int splits = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto cls = static_cast<int32_t>(rng() % program.classes.size());
+    const auto axis = static_cast<int32_t>(rng() % program.mesh_of(cls).axes.size());
+    const program::Interval all = program.span(cls, axis);
+    if (all.count < 2) continue;
+    const auto at = all.begin + 1 + static_cast<int32_t>(rng() % (all.count - 1));
+    split_class(program, cls, axis, at);
+    ++splits;
+  }
+  return splits;
+}
+
+void twin_role(program::Program& program) {
+  program.roles[0].name = "first";
+  program.roles.push_back({"second", program.roles[0].mesh});
+  const size_t classes = program.classes.size();
+  for (size_t cls = 0; cls < classes; ++cls) {
+    program::RankClass twin = program.classes[cls];
+    twin.role = 1;
+    const auto to_twin = [&program](program::TableId& by) {
+      if (by == program::kNone) return;
+      program::Table table = program.tables[by];
+      table.role = 1;
+      by = program.intern(std::move(table));
+    };
+    for (program::Buffer& buffer : twin.buffers) {
+      to_twin(buffer.by);
+    }
+    for (program::Task& task : twin.tasks) {
+      for (program::Begin& begin : task.begins) {
+        to_twin(begin.by);
+      }
+      if (task.group == program::kNone) continue;
+      program::Group group = program.groups[task.group];
+      group.role = 1;
+      task.group = program.intern(group);
+    }
+    program.classes.push_back(std::move(twin));
+  }
 }
 
 Case random_case(std::mt19937_64& rng) {
@@ -101,6 +154,11 @@ Case random_case(std::mt19937_64& rng) {
   } while (plan.pp * plan.dp > 8 || plan.dp % plan.ep != 0);
   plan.num_micro_batches = pick(1, 5);
   plan.pp_schedule = rng() % 2 ? "1f1b" : "gpipe";
+  if (const int64_t chunks = layers / plan.pp; chunks > 1 && rng() % 2) {
+    plan.pp_schedule = "interleaved";
+    plan.pp_chunks = pick(2, chunks);
+    plan.num_micro_batches = plan.pp * pick(1, 2);
+  }
   Rewrites rewrites{.passes = {}, .settings = {}};
   for (const passes::Pass& pass : passes::all()) {
     rewrites.passes.push_back(pass.name);

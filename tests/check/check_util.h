@@ -32,6 +32,13 @@ enum class Purpose { train, loss, grads, logits, generate };
 Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, int64_t sequence = 8,
                int64_t bucket_bytes = 25 << 20, Purpose purpose = Purpose::train,
                const Rewrites& rewrites = {});
+/// Makes two classes of one: the ranks whose coordinate on the axis is less than `at`, and, as the
+/// last class, the others. They do what they did.
+void split_class(program::Program& program, int32_t cls, int32_t axis, int32_t at);
+/// Splits some classes along random axes at random coordinates; returns how many.
+int split_classes(program::Program& program, std::mt19937_64& rng);
+/// Adds a second role of the same mesh whose ranks run the same step beside the first.
+void twin_role(program::Program& program);
 /// A random small model under a random plan of at most 8 ranks, with every pass under its defaults
 /// or one of its samples.
 Case random_case(std::mt19937_64& rng);

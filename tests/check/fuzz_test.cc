@@ -52,6 +52,12 @@ class Integers {
       add(placement.code);
     }
   }
+  void add(program::Box& box) {
+    for (program::Interval& on : box.on) {
+      add(on.begin);
+      add(on.count);
+    }
+  }
   void add(program::Mesh& mesh) {
     for (graph::Axis& axis : mesh.axes) {
       add(axis.size);

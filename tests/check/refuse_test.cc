@@ -108,7 +108,7 @@ TEST(Refuse, AllReduceOverTheWrongAxis) {
   Task& t = task(c.program, 0, "all_reduce");
   const auto& axes = c.program.groups[t.group].axes;
   ASSERT_EQ(axes.size(), 2u);
-  t.group = c.program.intern(program::Group{{axes[0]}, {}});
+  t.group = c.program.intern(program::group_over({axes[0]}));
   const Verdict v = check(c.program, c.graph);
   ASSERT_FALSE(v.ok());
   EXPECT_EQ(v.problems[0].problem_class, ProblemClass::value);
@@ -526,7 +526,7 @@ program::Kind compute_kind(std::string op, graph::Attrs attrs, std::vector<graph
 /// Two stages that exchange one message each way; `swapped`: both receive before they send.
 Program exchange(bool swapped) {
   Program p;
-  p.mesh = {{{"pp", 2}}};
+  p.roles = {{"all", {{{"pp", 2}}}}};
   graph::TensorType f{graph::DType::f32, {16}};
   const auto zero = p.intern(compute_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
   const auto send = p.intern(program::communication_kind(comm::Id::send, {}, {f}, {}));
@@ -534,7 +534,7 @@ Program exchange(bool swapped) {
   const auto add = p.intern(compute_kind("add", {}, {f, f}, {f}));
   for (int32_t s = 0; s < 2; ++s) {
     RankClass c;
-    c.stage = s;
+    c.box = program::Box::at(0, s);
     c.buffers.resize(3);
     for (program::Buffer& b : c.buffers) {
       b.type = f;
@@ -576,7 +576,7 @@ TEST(Refuse, Deadlock) {
 /// `after_the_send`: it looks for the latter only when its own is on the way.
 Program ring(int32_t n, bool after_the_send) {
   Program p;
-  p.mesh = {{{"pp", 1}, {"edp", n}}};
+  p.roles = {{"all", {{{"pp", 1}, {"edp", n}}}}};
   const graph::TensorType f{graph::DType::f32, {16}};
   const auto zero = p.intern(compute_kind("zero", {{"type", graph::to_string(f)}}, {}, {f}));
   RankClass c;
@@ -631,10 +631,10 @@ TEST(Refuse, ARingThatEndsOnlyWhenSendsCompleteAlone) {
 TEST(Refuse, TwoGroupsOfTheSameRanks) {
   for (bool other_lane : {false, true}) {
     test::Case c = make(1, 2, 1, 1);
-    ASSERT_EQ(c.program.mesh.axes[2].size, 1);
+    ASSERT_EQ(c.program.roles[0].mesh.axes[2].size, 1);
     Task& t = task(c.program, 0, "all_reduce", 1);
     // The same ranks, spelled with an axis of one rank.
-    c.program.groups.push_back({{1, 2}, {}});
+    c.program.groups.push_back(program::group_over({1, 2}));
     t.group = static_cast<int32_t>(c.program.groups.size()) - 1;
     if (other_lane) {
       t.lane = Lane::inter;
@@ -695,7 +695,7 @@ TEST(Refuse, TypesThatTheGroupDoesNotMake) {
   test::Case c = make(1, 4, 2, 1);
   Task& t = task(c.program, 0, "size_exchange");
   const int32_t at = find(c.program, 0, "size_exchange");
-  t.group = c.program.intern(program::Group{{1, 2}, {}});
+  t.group = c.program.intern(program::group_over({1, 2}));
   const Verdict v = check(c.program, c.graph);
   expect_refused(v, "types-follow", {"size_exchange", "among 4 ranks", "i64[4,8]", "i64[2,8]"});
   EXPECT_EQ(v.problems[0].task.task, at);

@@ -27,7 +27,7 @@ struct Exchange {
   /// size_exchange over one axis; returns the buffer of the sizes.
   BufferId exchange_sizes(BufferId from, int32_t axis) {
     const int64_t experts = e.buffer(from).type.dims[0];
-    const int64_t ranks = e.program.mesh.axes[axis].size;
+    const int64_t ranks = e.program.roles[0].mesh.axes[axis].size;
     const BufferId sizes = e.add_buffer(i64({ranks, experts}));
     const BufferId local = e.add_buffer(i64({experts / ranks}));
     add("size_exchange", {}, {axis}, {from}, {sizes, local});
@@ -38,7 +38,7 @@ struct Exchange {
   BufferId exchange_rows(BufferId from, BufferId sizes, int32_t axis, int64_t split, int64_t to) {
     const graph::Attrs attrs{{"from", split}, {"to", to}};
     const std::vector<graph::TensorType> in{e.buffer(from).type, e.buffer(sizes).type};
-    const int64_t ranks = e.program.mesh.axes[axis].size;
+    const int64_t ranks = e.program.roles[0].mesh.axes[axis].size;
     const auto out = comm::infer(comm::op(comm::find("all_to_all")), attrs, in, ranks);
     const BufferId rows = e.add_buffer(out[0]);
     add("all_to_all", attrs, {axis}, {from, sizes}, {rows});
@@ -70,7 +70,7 @@ std::vector<Row> reduction_rows() {
          const BufferId from = e.named("tokens", 0), to = e.add_like(from);
          e.append(e.make_collective("all_reduce", {}, {e.axis("edp")}, {from}, {to}));
        }},
-      {"stages-reduce-only", "a gather over the stages", two_stages,
+      {"classes-reduce-only", "a gather over the stages", two_stages,
        [](Edit& e) {
          for (int32_t c = 0; c < 2; ++c) {
            const char* const name =
@@ -81,15 +81,42 @@ std::vector<Row> reduction_rows() {
                     c);
          }
        }},
-      {"stages-reduce-only", "the greatest of what the stages hold", two_stages,
+      {"classes-reduce-only", "the greatest of what the stages are to add up", two_stages,
        [](Edit& e) {
+         // The squares of gradients of which every stage has some: the sums become maxima.
          for (int32_t c = 0; c < 2; ++c) {
-           const char* const name =
-               c == 0 ? "model.layers.0.input_layernorm.weight" : "model.norm.weight";
-           const BufferId to = e.add_buffer({graph::DType::f32, {16}}, c);
-           e.append(e.make_collective("all_reduce", {{"monoid", std::string("max")}},
-                                      {e.axis("pp")}, {e.named(name, kNone, c)}, {to}, c),
-                    c);
+           for (Task& t : e.cls(c).tasks) {
+             if (t.group == kNone || e.program.groups[t.group].axes[0] != e.axis("pp")) continue;
+             program::Kind kind = e.program.kind(t);
+             kind.attrs = {{"monoid", std::string("max")}};
+             t.kind = e.program.intern(std::move(kind));
+           }
+         }
+       }},
+      {"classes-differ", "two sums that one of two classes adds up the other way round",
+       two_stages_two_ranks,
+       [](Edit& e) {
+         // Consistent in itself: only the ranks of stage 0 that meet it get the sums of each other.
+         split_class(e.program, 1, e.axis("edp"), 1);
+         for (Task& t : e.cls(2).tasks) {
+           if (t.group == kNone || e.program.groups[t.group].axes[0] != e.axis("pp")) continue;
+           for (auto* list : {&t.in, &t.out}) {
+             std::swap((*list)[list->size() - 1], (*list)[list->size() - 2]);
+           }
+         }
+       }},
+      {"classes-differ", "a message that is another one from one of two classes",
+       two_stages_two_ranks,
+       [](Edit& e) {
+         split_class(e.program, 0, e.axis("edp"), 1);
+         Task& send = e.task("send", 0, 2);
+         for (TaskId t = 0; t < e.find("send", 0, 2); ++t) {
+           for (BufferId b : e.at(t, 2).out) {
+             if (b != send.in[0] && e.buffer(b, 2).type == e.buffer(send.in[0], 2).type) {
+               send.in = {b};
+               return e.replan();
+             }
+           }
          }
        }},
       {"gather-layout", "a gather of what is whole", two_ranks,

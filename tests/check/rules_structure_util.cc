@@ -33,10 +33,10 @@ std::vector<Row> id_rows() {
       {"ids-in-range", "no micro-batch", one_rank,
        [](Edit& e) { e.program.num_micro_batches = 0; }},
       {"ids-in-range", "an axis of no rank", one_rank,
-       [](Edit& e) { e.program.mesh.axes[1].size = 0; }},
+       [](Edit& e) { e.program.roles[0].mesh.axes[1].size = 0; }},
       {"ids-in-range", "too many axes", one_rank,
        [](Edit& e) {
-         e.program.mesh.axes.resize(graph::kMaxAxes + 1, {"more", 1});
+         e.program.roles[0].mesh.axes.resize(graph::kMaxAxes + 1, {"more", 1});
        }},
       {.rule = "ids-in-range",
        .fault = "a kind that does not exist",
@@ -73,12 +73,27 @@ std::vector<Row> id_rows() {
        .start = two_stages,
        .edit = [](Edit& e) { e.task("send").peer_axis = 9; },
        .only_refused = true},
-      {"class-is-stage", "a class says it is another stage", one_rank,
-       [](Edit& e) { e.cls().stage = 1; }},
-      {.rule = "class-is-stage",
-       .fault = "more classes than stages",
+      {.rule = "ids-in-range",
+       .fault = "no role",
        .start = one_rank,
-       .edit = [](Edit& e) { e.program.classes.push_back(e.cls()); },
+       .edit = [](Edit& e) { e.program.roles.clear(); },
+       .only_refused = true},
+      {.rule = "class-boxes",
+       .fault = "a class of a role that does not exist",
+       .start = one_rank,
+       .edit = [](Edit& e) { e.cls().role = 1; },
+       .only_refused = true},
+      {.rule = "class-boxes",
+       .fault = "a box beyond the mesh",
+       .start = two_stages,
+       .edit = [](Edit& e) { e.cls(1).box[0].count = 2; },
+       .only_refused = true},
+      {"class-boxes", "a class that has the ranks of another one", two_stages,
+       [](Edit& e) { e.cls(1).box = e.cls(0).box; }},
+      {.rule = "class-boxes",
+       .fault = "ranks in no class",
+       .start = two_stages,
+       .edit = [](Edit& e) { e.program.classes.pop_back(); },
        .only_refused = true},
   };
 }
@@ -254,8 +269,24 @@ std::vector<Row> group_rows() {
          auto& axes = e.program.groups[e.task("all_reduce").group].axes;
          std::reverse(axes.begin(), axes.end());
        }},
-      {"group-axes", "stages as members of a group that does not go along pp", two_ranks,
-       [](Edit& e) { e.program.groups[e.task("all_reduce").group].members = {0}; }},
+      {"group-axes", "members of a group along an axis that it lacks", two_ranks,
+       [](Edit& e) {
+         program::Group& group = e.program.groups[e.task("all_reduce").group];
+         group.along = e.axis("pp");
+         group.members = {0};
+       },
+       "classes-reduce-only",
+       "members leave ranks out, whatever the axis; this rule says that they name none"},
+      {.rule = "group-axes",
+       .fault = "a role that does not exist",
+       .start = two_ranks,
+       .edit = [](Edit& e) { e.program.groups[e.task("all_reduce").group].role = 1; },
+       .only_refused = true},
+      {.rule = "group-axes",
+       .fault = "an axis of members, without any",
+       .start = two_ranks,
+       .edit = [](Edit& e) { e.program.groups[e.task("all_reduce").group].along = 1; },
+       .only_refused = true},
       {.rule = "group-axes",
        .fault = "an axis that does not exist",
        .start = four_experts,  // with groups behind this one
@@ -287,9 +318,11 @@ std::vector<Row> group_rows() {
          const BufferId b = e.named("model.norm.weight", kNone, 2), to = e.add_like(b, 2);
          e.append(e.make("copy", {}, {b}, {to}, 2), 2);
          Task t = e.make_collective("all_reduce", {}, {e.axis("pp")}, {to}, {to}, 2);
-         t.group = e.program.intern(program::Group{{e.axis("pp")}, {0, 1}});
+         t.group = e.program.intern(program::Group{0, {e.axis("pp")}, e.axis("pp"), {0, 1}});
          e.append(std::move(t), 2);
-       }},
+       },
+       "classes-reduce-only",
+       "a collective of ranks that are not all there sums nothing; this rule says who is missing"},
   };
 }
 
@@ -332,12 +365,13 @@ std::vector<Row> buffer_rows() {
          add_input(e, "tokens", {graph::DType::i32, {16}}, 1).layout[e.axis("edp")] =
              Placement::partial();
        }},
-      {"host-contract", "an input split over the stages", two_stages_two_ranks,
+      {"host-contract", "an input split along a dim that it lacks", two_stages_two_ranks,
        [](Edit& e) {
          add_input(e, "tokens", {graph::DType::i32, {8}}, 1).layout[e.axis("pp")] =
-             Placement::split(0);
+             Placement::split(1);
        },
-       "named-tensor", "a class does not extend along the stages: it would have to hold all of it"},
+       "named-tensor",
+       "such a layout gives the tensor no local type; this rule says what is wrong with it"},
       {"named-once", "an input in two buffers", one_rank,
        [](Edit& e) {
          add_input(e, "tokens", {graph::DType::i32, {8}}, 0);

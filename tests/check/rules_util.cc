@@ -118,7 +118,7 @@ Task Edit::make_collective(const std::string& op, const graph::Attrs& attrs,
                            std::vector<BufferId> out, int32_t c) {
   Task t = make(op, attrs, std::move(in), std::move(out), c);
   t.lane = Lane::intra;
-  t.group = program.intern(program::Group{std::move(axes), {}});
+  t.group = program.intern(program::group_over(std::move(axes)));
   return t;
 }
 

@@ -44,7 +44,7 @@ class Edit {
   program::Buffer& buffer(BufferId b, int32_t c = 0) { return cls(c).buffers[b]; }
   /// The buffer of this name (of a micro-batch). Throws if there is none.
   BufferId named(const std::string& name, int32_t micro_batch = kNone, int32_t c = 0) const;
-  int32_t axis(const std::string& name) const { return program.mesh.axis(name); }
+  int32_t axis(const std::string& name) const { return program.roles[0].mesh.axis(name); }
 
   /// Changes the kind of one task only.
   void rekind(Task& t, const std::function<void(Kind&)>& change);

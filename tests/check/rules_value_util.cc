@@ -207,7 +207,11 @@ std::vector<Row> view_rows() {
   return {
       {"table-fits", "a table that lacks a coordinate", two_ranks,
        [](Edit& e) {
-         e.program.tables.push_back({{e.axis("edp")}, {0}});
+         e.program.tables.push_back({0, {e.axis("edp")}, {0}});
+       }},
+      {"table-fits", "a table of no role", two_ranks,
+       [](Edit& e) {
+         e.program.tables.push_back({1, {e.axis("edp")}, {0, 0}});
        }},
       {"ids-in-range", "a view of no buffer", one_rank,
        [=](Edit& e) {
@@ -261,7 +265,7 @@ std::vector<Row> view_rows() {
       {"view-region", "rows beyond the last", two_ranks,
        [=](Edit& e) {
          program::Buffer view = rows_of(e, weight(e), 16, 8);
-         view.by = e.program.intern(program::Table{{e.axis("edp")}, {0, 16}});
+         view.by = e.program.intern(program::Table{0, {e.axis("edp")}, {0, 16}});
          add_view(e, view);
        }},
       {"view-gaps", "a sum of columns", one_rank,

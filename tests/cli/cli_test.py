@@ -77,7 +77,7 @@ class Cli(unittest.TestCase):
             f.write("model: {path: configs/models/quickstart}\nplan: {micro_bach: 2}\n")
         self.refused(["check", "typo.yaml"], "typo.yaml:2", "micro_batch")
         with open(self.box.path("bad.txt"), "w", encoding="utf-8") as f:
-            f.write("hocket-program 1\nnonsense\n")
+            f.write("hocket-program 2\nnonsense\n")
         self.refused(["check", "bad.txt"], "line 2")
         self.refused(["graph", "--diff", "bad.txt", "typo.yaml"], "neither")
         self.refused(["check", "configs/quickstart.yaml", "--set", "plan.ep=3"], "ep")
@@ -385,7 +385,7 @@ class Cli(unittest.TestCase):
     # ---- graph ------------------------------------------------------------------------------------
     def test_graph(self):
         for stage, word in (("graph", "hocket-graph 1"), ("backward", "hocket-graph 1"),
-                            ("program", "hocket-program 1")):
+                            ("program", "hocket-program 2")):
             self.assertTrue(self.box.good("graph", "configs/quickstart.yaml", "--stage", stage).startswith(word))
             self.assertTrue(self.box.good("graph", "configs/quickstart.yaml", "--stage", stage, "--dot")
                             .startswith("digraph"))
@@ -400,7 +400,7 @@ class Cli(unittest.TestCase):
         def refused(words, *expected):
             self.refused(["graph", "configs/quickstart.yaml", *PLAN, *words], *expected)
 
-        refused(["--dot"], "2 pipeline stages", "--rank R", "0, 2")
+        refused(["--dot"], "2 classes of ranks", "--rank R", "0, 2")
         refused(["--stage", "graph", "--dump-after", "bucket"], "expected one of them")
         for words in (["--stage", "graph"], ["--stage", "backward"], ["--stage", "schedule"],
                       ["--dump-after", "recompute"]):
@@ -420,6 +420,15 @@ class Cli(unittest.TestCase):
         again = [*PLAN, "--set", "plan.pp_schedule=s.csv"]
         self.assertEqual(text, self.box.good("graph", "configs/quickstart.yaml", *again, "--stage", "schedule"))
         self.box.good("check", "configs/quickstart.yaml", *again)
+        chunks = ["--set", "plan.pp=1", "--set", "plan.pp_chunks=3", "--set", "plan.micro_batch=2"]
+        around = self.box.good("graph", "configs/quickstart.yaml", *chunks, "--set", "plan.pp_schedule=interleaved",
+                               "--stage", "schedule")
+        self.assertEqual("0F0,1F0,2F0,2B0,0F1,1B0,1F1,0B0,2F1,2B1,1B1,0B1\n", around)
+        with open(self.box.path("i.csv"), "w", encoding="utf-8") as f:
+            f.write(around)
+        good = self.box.good("check", "configs/quickstart.yaml", *chunks, "--set", "plan.pp_schedule=i.csv")
+        self.assertIn("memory of stages 0, 1, 2", good)
+        self.refused(["check", "configs/quickstart.yaml", *chunks], "1f1b runs one stage per rank", "interleaved")
         with open(self.box.path("s.csv"), "w", encoding="utf-8") as f:
             f.write(text.replace("0F1", "(0F1;0B0)OVERLAP_F_B"))
         self.refused(["check", "configs/quickstart.yaml", *again], "s.csv", "OVERLAP_F_B is not supported")

@@ -222,7 +222,7 @@ TEST(Profile, HostileFilesAreRefused) {
 
 TEST(Profile, DistinctTasksOfAProgram) {
   program::Program p;
-  p.mesh.axes = {{"pp", 2}};
+  p.roles = {{"all", {{{"pp", 2}}}}};
   const auto a = p.intern(kind("linear", 1e6, 100));
   const auto b = p.intern(kind("rope", 0, 100));
   const auto s = p.intern(kind("send", 0, 100));

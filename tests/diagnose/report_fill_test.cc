@@ -103,7 +103,7 @@ program::Program small_program() {
   using program::Buffer;
   using program::Phase;
   program::Program p;
-  p.mesh.axes = {{"dp", 1}};
+  p.roles = {{"all", {{{"dp", 1}}}}};
   program::RankClass cls;
   const auto buffer = [&](program::BufferKind kind, int64_t n, const char* name) {
     Buffer b;

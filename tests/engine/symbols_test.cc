@@ -89,7 +89,7 @@ std::vector<double> logits(Session& session, int64_t tokens) {
 /// A program on ranks of its own.
 struct Running {
   explicit Running(Compiled compiled)
-      : ranks(compiled.program.mesh.size(), kernels::cpu_backend(), {}),
+      : ranks(compiled.program.num_ranks(), kernels::cpu_backend(), {}),
         session(std::move(compiled), ranks) {
     initialise(session.graph(), session.program(), 5, ranks);
   }

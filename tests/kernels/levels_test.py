@@ -34,13 +34,18 @@ class Levels(unittest.TestCase):
     def test_wide_instructions_stay_in_their_kernels(self):
         text = subprocess.Popen(["objdump", "-d", "--no-show-raw-insn", HOCKET], stdout=subprocess.PIPE, text=True)
         function, found, wide = "", set(), set()
+        sanitized = False
         for line in text.stdout:
+            sanitized = sanitized or "<__asan_" in line or "<__tsan_" in line
             if line.endswith(">:\n"):
                 function = line.split("<", 1)[1][:-3]
             elif WIDE.search(line):
                 (wide if "x86_64_v3" in function or "x86_64_v4" in function else found).add(function)
         text.stdout.close()
         self.assertEqual(0, text.wait())
+        if sanitized:
+            # Instrumented code is inlined less: copies of inline functions remain that nobody calls.
+            self.skipTest("a sanitizer's build, which only runs where it was built")
         self.assertGreater(len(wide), 50)
         self.assertEqual(set(), found)
 

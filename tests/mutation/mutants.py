@@ -187,9 +187,9 @@ MUTANTS = [
            "a ring pays half of its latencies", ("cost/cost_model_test",)),
     Mutant(39, "src/sim/engine.cc",
            "if (slot.posted) { "
-           "begin(peer, p2p.partner, «table(peer).tasks[p2p.partner].lane», true);",
+           "begin(peer, end.task, «table(peer).tasks[end.task].lane», true);",
            "record.lane", "the time of a receive is booked in the sender's lane", ("sim/engine_test",)),
-    Mutant(40, "src/sim/engine.cc", "if (slot.posted) { heap_.push({«now_», peer, p2p.partner});",
+    Mutant(40, "src/sim/engine.cc", "if (slot.posted) { heap_.push({«now_», peer, end.task});",
            "now_ + 1000", "a receive ends a microsecond late", ("sim/engine_test",)),
     Mutant(41, "src/sim/engine.cc",
            "«lane == static_cast<uint8_t>(program::Lane::host)»;", "false",

@@ -29,8 +29,9 @@ engine::Compiled mixture(double balance_coef, const std::string& plan) {
 }
 
 bool is_partial(const program::Program& program, const Buffer& buffer) {
-  for (size_t axis = 0; axis < program.mesh.axes.size(); ++axis) {
-    if (program.mesh.axes[axis].size > 1 && buffer.layout.on[axis].is_partial()) return true;
+  const graph::Mesh& mesh = program.roles[0].mesh;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (mesh.axes[axis].size > 1 && buffer.layout.on[axis].is_partial()) return true;
   }
   return false;
 }

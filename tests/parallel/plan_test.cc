@@ -35,6 +35,15 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   expect_refused([](Plan& p) { p.dp = 4, p.ep = 3; }, "plan.ep is 3; expected a divisor of");
   expect_refused([](Plan& p) { p.dp = p.ep = 3; }, "expected a divisor of the model's 8 experts");
   expect_refused([](Plan& p) { p.pp = 5; }, "plan.pp is 5 but the model has 4 layers");
+  EXPECT_EQ(refused([](Plan& p) { p.pp = 2, p.pp_chunks = 2, p.pp_layers = {1, 0, 1, 2}; }), "");
+  expect_refused([](Plan& p) { p.pp = 2, p.pp_chunks = 3; },
+                 "plan.pp x plan.pp_chunks is 6 but the model has 4 layers");
+  expect_refused(
+      [](Plan& p) {
+        p.pp = 2, p.pp_chunks = 2, p.pp_layers = {2, 2};
+      },
+      "2 entries; expected plan.pp x plan.pp_chunks = 4");
+  expect_refused([](Plan& p) { p.pp_chunks = 0; }, "plan.pp_chunks is 0");
   expect_refused([](Plan& p) { p.pp = 2, p.pp_layers = {1, 2}; }, "plan.pp_layers sums to 3");
 }
 

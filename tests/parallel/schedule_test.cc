@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -99,15 +101,110 @@ TEST(Schedule, WhatIsNotAStepIsRefused) {
   expect_contains(check("0F0,0I0", 1, 1), "micro-batch 0 runs 'FI'");
   expect_contains(check("0F0,0B0", 1, 2), "micro-batch 1 runs ''");
   expect_contains(check("0F0,0F5,0B0", 1, 1), "0F5 is beyond the 1 micro-batches");
-  expect_contains(check("1F0,1B0", 1, 1), "belongs to stage 1; expected 0");
+  expect_contains(check("1F0,1B0", 1, 1),
+                  "row 1, column 1: 1F0 is beyond the 1 stage (plan.pp x plan.pp_chunks)");
+  expect_contains(check("0F0,0B0\n0F1,0B1\n", 2, 2), "no row runs stage 1; expected 2 stages");
+  expect_contains(check("0F0,0B0,1F0\n1F0,1B0", 2, 1),
+                  "row 1, column 3: 1F0 is in row 1; expected row 2, which runs most of stage 1");
   expect_contains(check("0F0,0B0", 1, 1, false), "backward action of a forward-only program");
 }
 
+TEST(Schedule, InterleavedIsPyTorchs) {
+  // torch.distributed.pipelining's ScheduleInterleaved1F1B for 2 ranks of 2 stages and 4
+  // micro-batches, and for 3 ranks of 2 stages and 6.
+  EXPECT_EQ(to_csv(interleaved_one_f_one_b(2, 2, 4)),
+            "0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3\n"
+            "1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3\n");
+  const Schedule three = interleaved_one_f_one_b(3, 2, 6);
+  EXPECT_EQ(to_csv({.ranks = {three.ranks[0]}, .source = ""}),
+            "0F0,0F1,0F2,3F0,3F1,3F2,0F3,0F4,3B0,0F5,3B1,3F3,3B2,3F4,0B0,3F5,0B1,0B2,3B3,3B4,3B5,"
+            "0B3,0B4,0B5\n");
+  EXPECT_EQ(parse_csv(to_csv(three), "s.csv"), three);
+  EXPECT_EQ(owners_of(three, 3, 2), (std::vector<int>{0, 1, 2, 0, 1, 2}));
+}
+
+/// Runs all rows at once, each in its order, every action as soon as what it needs has run: true if
+/// all end.
+bool ends(const Schedule& s, int stages) {
+  std::set<std::tuple<char, int, int>> done;
+  std::vector<size_t> next(s.ranks.size(), 0);
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t rank = 0; rank < s.ranks.size(); ++rank) {
+      while (next[rank] < s.ranks[rank].size()) {
+        const Action& a = s.ranks[rank][next[rank]];
+        const bool forward = a.kind == 'F';
+        const int needs = forward ? a.stage - 1 : a.stage + 1;
+        if (needs >= 0 && needs < stages && !done.contains({a.kind, needs, a.micro_batch})) break;
+        done.insert({a.kind, a.stage, a.micro_batch});
+        ++next[rank];
+        more = true;
+      }
+    }
+  }
+  for (size_t rank = 0; rank < s.ranks.size(); ++rank) {
+    if (next[rank] != s.ranks[rank].size()) return false;
+  }
+  return true;
+}
+
+TEST(Schedule, SeveralStagesPerRankAreValidAndEnd) {
+  int made = 0;
+  for (int ranks = 1; ranks <= 6; ++ranks) {
+    for (int chunks = 1; chunks <= 4; ++chunks) {
+      const int stages = ranks * chunks;
+      const std::vector<int> owners = stage_owners("interleaved", ranks, chunks);
+      for (int n = 1; n <= 14; ++n) {
+        const Schedule evaluation = forward_only(owners, ranks, n);
+        EXPECT_NO_THROW(validate(evaluation, ranks, n, false, chunks));
+        EXPECT_TRUE(ends(evaluation, stages)) << ranks << " " << chunks << " " << n;
+        if (n % std::max(1, n / ranks) != 0) {
+          expect_contains(
+              failure([&] { static_cast<void>(interleaved_one_f_one_b(ranks, chunks, n)); }),
+              "expected equal rounds");
+          continue;
+        }
+        const Schedule s = make_schedule("interleaved", ranks, n, chunks);
+        EXPECT_NO_THROW(validate(s, ranks, n, true, chunks)) << ranks << " " << chunks << " " << n;
+        EXPECT_TRUE(ends(s, stages)) << ranks << " " << chunks << " " << n;
+        EXPECT_EQ(owners_of(s, ranks, chunks), owners);
+        ++made;
+      }
+    }
+  }
+  EXPECT_GT(made, 150);
+}
+
+TEST(Schedule, StagesOfARankKeepTheirOrder) {
+  auto check = [](const char* text, int ranks, int n, int chunks) {
+    const Schedule s = parse_csv(text, "s.csv");
+    return failure([&] { validate(s, ranks, n, true, chunks); });
+  };
+  EXPECT_EQ(check("0F0,1F0,1B0,0B0", 1, 1, 2), "");
+  // The first and the last stage on one rank, as in the V schedules; backward passes in halves.
+  EXPECT_EQ(check("0F0,3F0,3I0,0I0,3W0,0W0\n1F0,2F0,2I0,2W0,1I0,1W0\n", 2, 1, 2), "");
+  expect_contains(check("1F0,0F0,1B0,0B0", 1, 1, 2),
+                  "row 1, column 1: 1F0 comes before 0F0 of the same rank");
+  expect_contains(check("0F0,1F0,0B0,1B0", 1, 1, 2),
+                  "column 3: 0B0 comes before the backward of stage 1 of the same rank");
+  expect_contains(check("0F0,2F0,2B0,0B0\n1F0,1B0,3F0,3B0\n", 2, 1, 2),
+                  "row 2, column 2: 1B0 comes before the backward of stage 3");
+  expect_contains(check("0F0,1F0,1B0,0B0,1F1,1B1", 1, 2, 2),
+                  "1F1 comes before 0F1 of the same rank");
+  expect_contains(check("0F0,1F0,1B0,0B0,0F1,0B1", 1, 2, 2),
+                  "0B1 comes before the backward of stage 1");
+  expect_contains(check("0F0,0B0,1F0,1B0", 1, 1, 2), "0B0 comes before the backward of stage 1");
+  expect_contains(check("0F0,1F0,1I0,0B0", 1, 1, 2), "micro-batch 0 of stage 1 runs 'FI'");
+}
+
 TEST(Schedule, NamesAndFiles) {
+  EXPECT_EQ(make_schedule("interleaved", 2, 4, 3), interleaved_one_f_one_b(2, 3, 4));
+  expect_contains(failure([] { static_cast<void>(make_schedule("gpipe", 2, 4, 2)); }),
+                  "got 2; gpipe runs one stage per rank; try plan.pp_schedule: interleaved");
   EXPECT_EQ(make_schedule("1f1b", 3, 5), one_f_one_b(3, 5));
   EXPECT_EQ(make_schedule("gpipe", 3, 5), gpipe(3, 5));
   expect_contains(failure([] { static_cast<void>(make_schedule("2f2b", 2, 2)); }),
-                  "expected 1f1b, gpipe, or a .csv file");
+                  "expected 1f1b, gpipe, interleaved, or a .csv file");
   expect_contains(failure([] { static_cast<void>(make_schedule("/no/such.csv", 2, 2)); }),
                   "/no/such.csv");
 }

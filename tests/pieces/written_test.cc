@@ -245,7 +245,7 @@ struct Gradient {
     total = w.apply("g", "linear_dw", {}, {dy, x})[0];
     w.result(total);
     std::vector<std::string> names;
-    for (const graph::Axis& axis : w.program.mesh.axes) {
+    for (const graph::Axis& axis : w.mesh().axes) {
       names.push_back(axis.name);
     }
     const Layout tokens = w.split(0, names);

@@ -22,7 +22,7 @@ using program::BufferKind;
 
 Written::Written(std::vector<graph::Axis> axes) {
   program.config = "{}";
-  program.mesh.axes = std::move(axes);
+  program.roles[0].mesh.axes = std::move(axes);
   program.classes.resize(1);
   program.classes[0].name = "all";
 }
@@ -67,7 +67,7 @@ BufferId Written::fed(TensorId tensor, const Layout& layout) {
   buffer.kind = BufferKind::input;
   buffer.name = graph.tensor(tensor).name;
   buffer.layout = layout;
-  buffer.type = graph::local_type(graph.tensor(tensor).type, layout, program.mesh);
+  buffer.type = graph::local_type(graph.tensor(tensor).type, layout, mesh());
   program.classes[0].buffers.push_back(buffer);
   return program.classes[0].buffers.size() - 1;
 }
@@ -89,12 +89,12 @@ BufferId Written::step(const TensorType& type) {
 program::TableId Written::table(const Function& function) {
   program::Table table;
   int64_t ranks = 1;
-  for (size_t axis = 0; axis < program.mesh.axes.size(); ++axis) {
+  for (size_t axis = 0; axis < mesh().axes.size(); ++axis) {
     table.axes.push_back(static_cast<int32_t>(axis));
-    ranks *= program.mesh.axes[axis].size;
+    ranks *= mesh().axes[axis].size;
   }
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    table.values.push_back(function(program.mesh.coords(rank)));
+    table.values.push_back(function(mesh().coords(rank)));
   }
   return program.intern(std::move(table));
 }
@@ -183,7 +183,7 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
   runtime::RankOptions options;
   options.timeout = std::chrono::milliseconds(5000);
   options.poison = true;
-  runtime::LocalRanks ranks(program.mesh.size(), kernels::cpu_backend(), options);
+  runtime::LocalRanks ranks(program.num_ranks(), kernels::cpu_backend(), options);
   runtime::LocalRun run(std::make_shared<const program::Program>(program), ranks);
   for (int32_t rank : ranks.ids()) {
     runtime::Executor& executor = run.executor(rank);
@@ -192,7 +192,7 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
       const std::vector<std::byte> full = values_of(tensor, seed);
       auto* to = static_cast<std::byte*>(executor.input(tensor.name));
       const int64_t size = size_of(tensor.type.dtype);
-      engine::for_each_run(tensor.type, executor.buffer(tensor.name).layout, program.mesh, rank,
+      engine::for_each_run(tensor.type, executor.buffer(tensor.name).layout, program, rank,
                            [&](int64_t begin, int64_t count, int64_t local) {
                              std::memcpy(to + local * size, full.data() + begin * size,
                                          static_cast<size_t>(count * size));
@@ -211,7 +211,7 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
       std::vector<double>& values = results[tensor.name];
       values.resize(static_cast<size_t>(tensor.type.numel() * ranks.world_size()), NAN);
       engine::for_each_run(
-          tensor.type, buffer.layout, program.mesh, rank,
+          tensor.type, buffer.layout, program, rank,
           [&](int64_t begin, int64_t count, int64_t local) {
             for (int64_t i = 0; i < count; ++i) {
               values[static_cast<size_t>((begin + i) * ranks.world_size() + rank)] =

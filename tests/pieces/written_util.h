@@ -40,7 +40,8 @@ class Written {
   void result(TensorId id) { graph.outputs.push_back(id); }
 
   // The program.
-  int32_t axis(const std::string& name) const { return program.mesh.axis(name); }
+  const graph::Mesh& mesh() const { return program.roles[0].mesh; }
+  int32_t axis(const std::string& name) const { return mesh().axis(name); }
   /// Split along `dim` over the axes, outermost first.
   Layout split(int dim, const std::vector<std::string>& axes) const;
   BufferId fed(TensorId tensor, const Layout& layout = {});

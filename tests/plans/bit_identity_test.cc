@@ -70,9 +70,11 @@ TEST(BitIdentity, SchedulesOfOnePipeline) {
   const std::string path = testing::TempDir() + "hocket_bit_identity.csv";
   for (const Case& c : pipelines(6)) {
     const parallel::Plan plan = engine::parse_run(c.text, c.name, {}).plan;
-    const int stages = static_cast<int>(plan.pp), n = static_cast<int>(plan.num_micro_batches);
-    // 1F1B with every backward in two halves, dW as late as it may.
-    parallel::Schedule split = parallel::one_f_one_b(stages, n);
+    const int ranks = static_cast<int>(plan.pp), n = static_cast<int>(plan.num_micro_batches);
+    const int chunks = static_cast<int>(plan.pp_chunks);
+    // Every backward in two halves, dW as late as it may.
+    const std::string name = chunks > 1 ? "interleaved" : "1f1b";
+    parallel::Schedule split = parallel::make_schedule(name, ranks, n, chunks);
     for (auto& row : split.ranks) {
       std::vector<parallel::Action> late;
       for (auto& a : row) {
@@ -84,8 +86,9 @@ TEST(BitIdentity, SchedulesOfOnePipeline) {
       row.insert(row.end(), late.begin(), late.end());
     }
     std::ofstream(path) << parallel::to_csv(split);
-    const Outcome base = run(c, {"plan.pp_schedule=1f1b"});
-    expect_same_bits(base, run(c, {"plan.pp_schedule=gpipe"}), c.name + " gpipe");
+    const Outcome base = run(c, {"plan.pp_schedule=" + name});
+    expect_same_bits(base, run(c, {"plan.pp_schedule=gpipe", "plan.pp_chunks=1"}),
+                     c.name + " gpipe");
     expect_same_bits(base, run(c, {"plan.pp_schedule=" + path}), c.name + " split backward");
   }
 }

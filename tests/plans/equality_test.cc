@@ -3,7 +3,13 @@
 // same global micro-batches, in fp64; and the cases that must be bit-identical, in fp32.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <random>
+
+#include "base/file.h"
+#include "check/check.h"
 #include "plan_util.h"
+#include "tests/check/check_util.h"
 
 namespace hocket::test {
 namespace {
@@ -11,8 +17,10 @@ namespace {
 constexpr double kTolerance = 1e-10;  // fp64: only the order of sums differs
 
 TEST(PlanEquality, SixtyRandomPlansEqualOneRank) {
+  int interleaved = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     Case c = random_case(seed, 8, "f64");
+    interleaved += c.text.find("interleaved") != std::string::npos;
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome one, many;
     ASSERT_NO_THROW(one = train(c, true, 3));
@@ -30,6 +38,94 @@ TEST(PlanEquality, SixtyRandomPlansEqualOneRank) {
       EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
     }
     if (HasFailure()) return;
+  }
+  EXPECT_GE(interleaved, 4);
+}
+
+/// Which ranks are one class is not seen by the run: cut along any axis, to the bit the same.
+TEST(PlanEquality, ClassesMayBeCut) {
+  int splits = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    const Case c = random_case(seed, 8, "f32");
+    SCOPED_TRACE(c.name + "\n" + c.text);
+    const Outcome whole = train(c, false, 2, false, {}, false);
+    const Outcome cut = train(c, false, 2, false, {}, false, [&](program::Program& p) {
+      std::mt19937_64 rng(seed);
+      splits += check::test::split_classes(p, rng);
+    });
+    EXPECT_EQ(cut.losses, whole.losses);
+    EXPECT_EQ(cut.norms, whole.norms);
+    EXPECT_EQ(cut.params, whole.params);
+  }
+  EXPECT_GT(splits, 10);
+}
+
+/// Two roles with one step each, side by side: the second changes nothing for the first.
+TEST(PlanEquality, RolesRunSideBySide) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    const Case c = random_case(seed, 4, "f32");
+    SCOPED_TRACE(c.name + "\n" + c.text);
+    const Outcome alone = train(c, false, 2, false, {}, false);
+    const Outcome both = train(c, false, 2, false, {}, false, check::test::twin_role);
+    EXPECT_EQ(both.losses, alone.losses);
+    EXPECT_EQ(both.params, alone.params);
+  }
+}
+
+/// Rows of a schedule name any stage of their rank: one rank with all stages, a V of two ranks
+/// whose first has the first stage and the last, and halves of backward passes, give what one rank
+/// gives.
+TEST(PlanEquality, StagesMayLieAnywhere) {
+  const std::string path = ::testing::TempDir() + "stages.csv";
+  const std::string model =
+      "model:\n  dtype: f64\n  config: {model_type: llama, vocab_size: 23, hidden_size: 8, "
+      "num_hidden_layers: 4, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, "
+      "intermediate_size: 9, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: true, "
+      "max_position_embeddings: 64, hidden_act: silu}\n";
+  struct Shape {
+    const char* csv;
+    const char* plan;
+  };
+  const Shape shapes[] = {
+      {"0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n", "pp: 1, pp_chunks: 2, dp: 1"},
+      {"0F0,1F0,2F0,3F0,3I0,2I0,0F1,1F1,2F1,3F1,3I1,1I0,0I0,2I1,1I1,0I1,"
+       "3W0,0W0,1W0,2W0,0W1,1W1,2W1,3W1\n",
+       "pp: 1, pp_chunks: 4, dp: 2"},
+      {"0F0,0F1,3F0,3I0,3F1,3I1,0I0,3W0,0W0,0I1,0W1,3W1\n"
+       "1F0,2F0,1F1,2F1,2I0,1I0,2W0,2I1,1I1,1W0,2W1,1W1\n",
+       "pp: 2, pp_chunks: 2, dp: 2"},
+      {"1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n",
+       "pp: 2, pp_chunks: 2, dp: 1, pp_layers: [2, 0, 1, 1]"},
+  };
+  for (const Shape& shape : shapes) {
+    write_file_atomic(path, shape.csv);
+    Case c;
+    c.seed = 5;
+    c.name = shape.plan;
+    const int64_t batch = std::string(shape.plan).find("dp: 2") == std::string::npos ? 2 : 4;
+    c.text = model + fmt::format(
+                         "train: {{seq_len: 7, global_batch: {}, warmup_steps: 0, lr: 0.01, "
+                         "seed: 3}}\nplan: {{{}, pp_schedule: {}, threads_per_rank: 1, "
+                         "timeout_s: 60}}\n",
+                         batch, shape.plan, path);
+    SCOPED_TRACE(c.text);
+    const engine::Compiled compiled = engine::compile(engine::parse_run(c.text, c.name, {}));
+    const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+    ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+    EXPECT_EQ(verdict.num_messages > 0, compiled.program.classes.size() > 1);
+    Outcome one, many;
+    ASSERT_NO_THROW(one = train(c, true, 2));
+    ASSERT_NO_THROW(many = train(c, false, 2, true));
+    for (int s = 0; s < 2; ++s) {
+      EXPECT_NEAR(many.losses[s], one.losses[s], kTolerance * std::abs(one.losses[s]));
+      EXPECT_NEAR(many.norms[s], one.norms[s], kTolerance * one.norms[s]);
+    }
+    for (const auto& [name, grad] : one.grads) {
+      EXPECT_LE(relative_l2(many.grads[name], grad), kTolerance) << name;
+    }
+    for (const auto& [name, param] : one.params) {
+      EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
+    }
   }
 }
 

@@ -93,14 +93,14 @@ void keep_own_counts(program::Program& p) {
 /// group.
 int64_t rows_at(engine::Session& session, int32_t rank, int32_t layer, int32_t micro_batch) {
   const program::Program& p = session.program();
-  const int32_t ep = p.mesh.axis("ep");
+  const int32_t ep = p.roles[0].mesh.axis("ep");
   const std::string name = own_counts(layer);
   const std::string logical = fmt::format("moe.counts.{}", layer);
   const int64_t experts = session.graph().tensor(session.graph().find(logical)).type.numel();
-  const int64_t here = experts / p.mesh.axes[ep].size;
-  const int64_t first = here * p.mesh.coords(rank)[ep];
+  const int64_t here = experts / p.roles[0].mesh.axes[ep].size;
+  const int64_t first = here * p.roles[0].mesh.coords(rank)[ep];
   int64_t rows = 0;
-  for (int32_t r : p.members({{ep}, {}}, rank)) {
+  for (int32_t r : p.members(program::group_over({ep}), rank)) {
     const auto* counts =
         static_cast<const int64_t*>(session.run().executor(r).output(name, micro_batch));
     for (int64_t e = first; e < first + here; ++e) {

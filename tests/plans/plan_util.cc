@@ -43,6 +43,16 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
       layers_per_stage += (layers_per_stage.empty() ? "" : ", ") + std::to_string(s);
     }
   }
+  // Some plans have several stages per rank, where the layers and micro-batches allow it.
+  Rng more(seed + 1000003);
+  const char* schedule = rng.below(4) ? "1f1b" : "gpipe";
+  int64_t chunks = 1;
+  if (layers / pp > 1 && num_micro % std::max<int64_t>(1, num_micro / pp) == 0 &&
+      more.below(3) > 0) {
+    chunks = 2 + static_cast<int64_t>(more.below(static_cast<uint64_t>(layers / pp - 1)));
+    schedule = "interleaved";
+    layers_per_stage.clear();
+  }
   const char* recompute[] = {"none", "selective", "full"};
   c.text = fmt::format(
       "model:\n  dtype: {}\n  config: {{model_type: {}, vocab_size: {}, hidden_size: {}, "
@@ -62,12 +72,12 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
+      "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}}}\n",
       pick(rng, {3, 7, 8}), dp * micro * num_micro, seed % 1000, pp, dp, ep, micro,
-      layers_per_stage, rng.below(4) ? "1f1b" : "gpipe", recompute[rng.below(3)],
-      rng.below(2) ? 25.0 : 0.0005);
-  c.name = fmt::format("seed {} {} pp{} dp{} ep{} x{}", seed, moe ? "moe" : "dense", pp, dp, ep,
-                       num_micro);
+      layers_per_stage, schedule, chunks, recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.0005);
+  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{} x{}", seed, moe ? "moe" : "dense", pp,
+                       chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, num_micro);
   return c;
 }
 
@@ -113,6 +123,8 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     run.plan.micro_batch *= run.plan.dp;
     run.plan.pp = run.plan.dp = run.plan.ep = 1;
     run.plan.pp_layers.clear();
+    run.plan.pp_chunks = 1;
+    run.plan.pp_schedule = "1f1b";
   }
   Outcome out;
   const auto world = static_cast<int32_t>(run.plan.world());
@@ -137,11 +149,12 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
       }
     }
   }
-  runtime::LocalRanks ranks(world, kernels::cpu_backend(), options);
   engine::Compiled compiled = engine::compile(run);
   if (rewrite) {
     rewrite(compiled.program);
   }
+  // A rewritten program may be of more ranks than the plan.
+  runtime::LocalRanks ranks(compiled.program.num_ranks(), kernels::cpu_backend(), options);
   engine::initialise(compiled.reference, compiled.program, c.seed, ranks);
   engine::Session session(std::move(compiled), ranks);
   for (int s = 0; s < steps; ++s) {

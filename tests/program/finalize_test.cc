@@ -21,7 +21,6 @@ using graph::DType;
 Program random_program(uint64_t seed) {
   Rng rng(seed);
   Program p;
-  p.mesh.axes = {};
   p.classes.resize(1);
   RankClass& cls = p.classes[0];
   const uint64_t lanes = 1 + rng.below(static_cast<uint64_t>(kNumLanes));

@@ -58,7 +58,7 @@ Program program_of(int64_t first, int64_t end, int64_t inputs,
     return made;
   };
   Program program;
-  program.mesh.axes = {{"pp", 1}};
+  program.roles[0].mesh.axes = {{"pp", 1}};
   RankClass cls;
   cls.buffers.push_back(buffer(BufferKind::step, "", end - first));
   cls.buffers.back().offset = first * kPageBytes;
@@ -101,6 +101,20 @@ TEST(MemoryBeyond, CountsEverySpaceByItself) {
   EXPECT_EQ(memory_beyond(to_host(training), to_host(other), Space::host), pages(5));
   EXPECT_EQ(memory_beyond(to_host(training), to_host(other)), pages(0));
   EXPECT_EQ(memory_beyond(training, to_host(other), Space::host), pages(3 + 3 + 1));
+}
+
+TEST(MemoryBeyond, GoesByRankWhereClassesDiffer) {
+  // Ranks 0 and 1 do different things in one program and the same in the other.
+  Program apart = program_of(0, 3, 1, {{"w", 2}});
+  apart.roles[0].mesh.axes = {{"pp", 2}};
+  apart.classes.push_back(program_of(0, 5, 1, {{"w", 2}}).classes[0]);
+  apart.classes[0].box = Box::at(0, 0);
+  apart.classes[1].box = Box::at(0, 1);
+  Program together = program_of(0, 4, 1, {{"w", 2}});
+  together.roles = apart.roles;
+  EXPECT_EQ(memory_beyond(apart, together), (std::vector<int64_t>{kPageBytes, 0}));
+  // The rank that needs most stands for its class.
+  EXPECT_EQ(memory_beyond(together, apart), (std::vector<int64_t>{kPageBytes}));
 }
 
 }  // namespace

@@ -128,7 +128,8 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
     EXPECT_NE(e.find("[program text]"), e.npos) << e;
   };
   expect("", "empty");
-  expect("hocket-program 2\n", "line 1: got 'hocket-program 2'");
+  expect("hocket-program 1\n", "line 1: got 'hocket-program 1'; expected 'hocket-program 2'; try");
+  expect("hocket-program 3\n", "line 1: got 'hocket-program 3'");
   expect(with(text, "task 1 ", "k", "x"), "");
   expect(with(text, "task 0 ", "task 0", "task 1"), "task 1 stands where 0 is expected");
   expect(with(text, "buffer 0 ", "buffer 0", "buffer 3"), "buffer 3 stands where 0 is expected");
@@ -143,8 +144,21 @@ TEST(ProgramText, NamesTheLineAndTheFault) {
   expect(with(text, "end", "end", "nonsense 1"), "unknown line 'nonsense'");
   expect(text + "nonsense 1\n", "comes after 'end'");
   expect(with(text, "buffer 0 ", " input ", " inputt "), "line ");
-  expect("hocket-program 1\naxis pp 1\ntask 0 add compute forward k0\n", "before any class");
-  expect("hocket-program 1\naxis pp 3\nend\n", "0 classes; expected 3");
+  const std::string three = "hocket-program 2\nrole 0 all mesh=\"pp:3\"\n";
+  expect(three + "task 0 add compute forward k0\n", "before any class");
+  expect("hocket-program 2\nclass all arena=0\nend\n", "before any role");
+  expect(three + "end\n", "rank 0 is in no class");
+  expect(three + "class first box=\"pp:0-1\" arena=0\nend\n", "rank 2 is in no class");
+  expect(three + "class first arena=0\nclass second box=\"pp:2\" arena=0\nend\n",
+         "rank 2 is in the classes 0 and 1");
+  expect(three + "class first box=\"pp:2-3\" arena=0\nend\n", "coordinates 2 to 3 of axis 0");
+  expect(three + "class first box=\"pp:2-1\" arena=0\nend\n", "got 'pp:2-1'");
+  expect(three + "class first box=\"dp:0\" arena=0\nend\n", "got 'dp:0'");
+  expect(three + "class first role=1 arena=0\nend\n", "role 1 does not exist");
+  expect(three + "group 0 axes=0 along=1 members=0\nend\n", "along 1 does not exist");
+  expect("hocket-program 2\nrole 0 all mesh=\"pp:0\"\nend\n", "got 'pp:0'; expected axis:size");
+  expect("hocket-program 2\nrole 0 all mesh=\"pp:2 pp:2\"\nend\n", "axis pp comes twice");
+  expect("hocket-program 2\nrole 0 all mesh=\"pp:1048576 dp:2\"\nend\n", "too large");
 }
 
 TEST(ProgramText, ACutTextIsCalledThat) {
@@ -167,7 +181,7 @@ TEST(ProgramText, SpoiltTextNeverCrashes) {
     if (text.find("config ") != text.npos) {
       text = text.substr(text.find("micro_batches"));
     }
-    text = "hocket-program 1\n" + text;
+    text = "hocket-program 2\n" + text;
     for (uint64_t edits = 1 + rng.below(3); edits > 0; --edits) {
       size_t at = rng.below(text.size());
       const size_t begin = text.rfind('\n', at), end = text.find('\n', at);
@@ -248,17 +262,20 @@ TEST(ProgramText, NamesOfEnumsParse) {
 
 TEST(ProgramGroups, MembersAndPeers) {
   Program p;
-  p.mesh.axes = {{"pp", 3}, {"edp", 2}, {"ep", 2}};
+  p.roles = {{"all", {{{"pp", 3}, {"edp", 2}, {"ep", 2}}}}};
   p.classes.resize(3);
+  for (int32_t stage = 0; stage < 3; ++stage) {
+    p.classes[stage].box = Box::at(0, stage);
+  }
   EXPECT_EQ(p.class_of(0), 0);
   EXPECT_EQ(p.class_of(11), 2);
   EXPECT_EQ(p.ranks_of(1), (std::vector<int32_t>{4, 5, 6, 7}));
-  EXPECT_EQ(p.members({{2}, {}}, 6), (std::vector<int32_t>{6, 7}));
-  EXPECT_EQ(p.members({{1, 2}, {}}, 6), (std::vector<int32_t>{4, 5, 6, 7}));
-  EXPECT_EQ(p.members({{0}, {}}, 6), (std::vector<int32_t>{2, 6, 10}));
-  EXPECT_EQ(p.members({{0}, {0, 2}}, 2), (std::vector<int32_t>{2, 10}));
+  EXPECT_EQ(p.members(program::group_over({2}), 6), (std::vector<int32_t>{6, 7}));
+  EXPECT_EQ(p.members(program::group_over({1, 2}), 6), (std::vector<int32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(p.members(program::group_over({0}), 6), (std::vector<int32_t>{2, 6, 10}));
+  EXPECT_EQ(p.members(Group{0, {0}, 0, {0, 2}}, 2), (std::vector<int32_t>{2, 10}));
   // Every member sees the same group.
-  for (const Group& g : {Group{{1}, {}}, Group{{0, 2}, {}}, Group{{0, 1, 2}, {}}}) {
+  for (const Group& g : {group_over({1}), group_over({0, 2}), group_over({0, 1, 2})}) {
     for (int32_t r = 0; r < 12; ++r) {
       for (int32_t m : p.members(g, r)) {
         EXPECT_EQ(p.members(g, m), p.members(g, r));
@@ -268,9 +285,9 @@ TEST(ProgramGroups, MembersAndPeers) {
   Task send;
   send.peer_axis = 0, send.peer = 1;
   EXPECT_EQ(p.peer_of(send, 2), 6);
-  EXPECT_EQ(p.intern(Group{{1}, {}}), 0);
-  EXPECT_EQ(p.intern(Group{{2}, {}}), 1);
-  EXPECT_EQ(p.intern(Group{{1}, {}}), 0);
+  EXPECT_EQ(p.intern(group_over({1})), 0);
+  EXPECT_EQ(p.intern(group_over({2})), 1);
+  EXPECT_EQ(p.intern(group_over({1})), 0);
 }
 
 }  // namespace

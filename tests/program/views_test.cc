@@ -15,8 +15,10 @@ struct Space {
   std::mt19937_64 engine{11};
 
   Space() {
-    program.mesh.axes = {{"pp", 2}, {"dp", 3}, {"tp", 2}};
+    program.roles[0].mesh.axes = {{"pp", 2}, {"dp", 3}, {"tp", 2}};
     program.classes.resize(2);
+    program.classes[0].box = Box::at(0, 0);
+    program.classes[1].box = Box::at(0, 1);
     Buffer base;
     base.type = {graph::DType::f32, {6, 12, 5}};
     program.classes[1].buffers.push_back(base);
@@ -41,10 +43,10 @@ struct Space {
     const std::vector<std::vector<int32_t>> kAxes{{}, {1}, {2}, {1, 2}, {0, 2}};
     const auto& axes = kAxes[engine() % kAxes.size()];
     if (!axes.empty()) {
-      Table table{axes, {}};
+      Table table{0, axes, {}};
       int64_t values = 1;
       for (int32_t axis : axes) {
-        values *= program.mesh.axes[axis].size;
+        values *= program.roles[0].mesh.axes[axis].size;
       }
       for (int64_t i = 0; i < values; ++i) {
         table.values.push_back(static_cast<int64_t>(engine() % (size - length + 1)));

@@ -81,7 +81,7 @@ struct AsyncRanks {
   explicit AsyncRanks(const program::Program& program, fake::AsyncOptions how = {},
                       milliseconds timeout = milliseconds(20'000))
       : device(std::make_shared<fake::AsyncDevice>(how)),
-        local(program.mesh.size(), std::make_shared<fake::Backend>(),
+        local(program.num_ranks(), std::make_shared<fake::Backend>(),
               {.timeout = timeout, .device = device}),
         run(std::make_shared<const program::Program>(program), local) {}
   std::string failure() {

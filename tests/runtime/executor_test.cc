@@ -64,7 +64,7 @@ class Door {
 struct Ranks {
   explicit Ranks(const Program& p, const RankOptions& options = {})
       : backend(std::make_shared<fake::Backend>()),
-        local(p.mesh.size(), backend, options),
+        local(p.num_ranks(), backend, options),
         run(std::make_shared<const Program>(p), local) {}
   std::shared_ptr<fake::Backend> backend;
   LocalRanks local;
@@ -487,7 +487,7 @@ TEST(Executor, MessagesGoAroundARing) {
   for (const Shape& shape : {Shape{1, 4, 1}, Shape{3, 2, 1}, Shape{4, 1, 0}, Shape{3, 2, 0}}) {
     const Program p = ring(shape.stages, shape.ranks_per_stage, shape.axis);
     Ranks ranks(p, {.timeout = milliseconds(20'000)});
-    const graph::Mesh& mesh = p.mesh;
+    const graph::Mesh& mesh = p.roles[0].mesh;
     for (int32_t r = 0; r < mesh.size(); ++r) {
       static_cast<double*>(ranks.run.executor(r).input("own"))[0] = r + 1;
     }

@@ -55,11 +55,11 @@ std::vector<int> Backend::entered() const {
 }
 
 Builder::Builder(int stages, int dp) {
-  program_.mesh.axes = {{"pp", stages}, {"edp", dp}};
+  program_.roles = {{"all", {{{"pp", stages}, {"edp", dp}}}}};
   for (int s = 0; s < stages; ++s) {
     program_.classes.push_back({});
     program_.classes.back().name = "stage" + std::to_string(s);
-    program_.classes.back().stage = s;
+    program_.classes.back().box = program::Box::at(0, s);
   }
 }
 
@@ -115,7 +115,7 @@ TaskId Builder::all_reduce(int stage, Lane lane, BufferId buffer) {
   Task t;
   t.lane = lane;
   t.in = t.out = {buffer};
-  t.group = program_.intern(program::Group{{1}, {}});
+  t.group = program_.intern(program::group_over({1}));
   return add(stage, std::move(kind), std::move(t));
 }
 

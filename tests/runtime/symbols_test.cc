@@ -61,7 +61,7 @@ RankOptions quick() {
 /// All ranks of a program, which runs on them.
 struct Ranks {
   explicit Ranks(const Program& program)
-      : local(program.mesh.size(), std::make_shared<fake::Backend>(), quick()),
+      : local(program.num_ranks(), std::make_shared<fake::Backend>(), quick()),
         run(std::make_shared<const Program>(program), local) {}
   void* input(int32_t rank, const char* name) { return run.executor(rank).input(name); }
   const void* output(int32_t rank, const char* name) { return run.executor(rank).output(name); }

@@ -494,7 +494,7 @@ TEST(SimEngine, RandomProgramsMatchTheLongestPath) {
     Reference reference(p);
     for (bool all : {false, true}) {
       const Replay r = run(p, {.all_ranks = all});
-      reduced += r.one_per_class && int32_t(r.ranks.size()) < p.mesh.size();
+      reduced += r.one_per_class && int32_t(r.ranks.size()) < p.num_ranks();
       int64_t last = 0;
       for (size_t i = 0; i < r.ranks.size(); ++i) {
         const size_t n = p.classes[size_t(p.class_of(r.ranks[i]))].tasks.size();
@@ -526,7 +526,7 @@ TEST(SimEngine, SharingConservesWork) {
   for (uint32_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Program p = random_program(seed);
-    const int32_t world = p.mesh.size();
+    const int32_t world = p.num_ranks();
     const ReplayOptions o{.devices_per_node = world, .cores_per_node = 3, .threads_per_rank = 2};
     const Replay r = run(p, o);
     if (world * 2 <= 3) continue;

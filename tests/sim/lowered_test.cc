@@ -3,6 +3,8 @@
 // text predicts the same as the program, every mesh axis shows up where it should.
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "autodiff/autodiff.h"
 #include "cost/flops.h"
 #include "models/build.h"
@@ -11,6 +13,7 @@
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
 #include "sim/simulator.h"
+#include "tests/check/check_util.h"
 
 namespace hocket::sim {
 namespace {
@@ -74,9 +77,17 @@ parallel::Plan plan(int64_t pp, int64_t dp, int64_t ep, int64_t per_node = 0) {
   return p;
 }
 
+parallel::Plan interleaved(int64_t pp, int64_t chunks, int64_t dp, int64_t ep) {
+  parallel::Plan p = plan(pp, dp, ep);
+  p.pp_schedule = "interleaved";
+  p.pp_chunks = chunks;
+  return p;
+}
+
 TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
-  for (const auto& p : {plan(1, 1, 1), plan(2, 1, 1), plan(1, 4, 1), plan(1, 4, 2), plan(2, 4, 4),
-                        plan(4, 2, 2), plan(2, 4, 2, 4)}) {
+  for (const auto& p :
+       {plan(1, 1, 1), plan(2, 1, 1), plan(1, 4, 1), plan(1, 4, 2), plan(2, 4, 4), plan(4, 2, 2),
+        plan(2, 4, 2, 4), interleaved(2, 2, 2, 2), interleaved(1, 4, 2, 1)}) {
     SCOPED_TRACE("pp " + std::to_string(p.pp) + " dp " + std::to_string(p.dp) + " ep " +
                  std::to_string(p.ep));
     const Case c = lowered(p);
@@ -108,6 +119,46 @@ TEST(SimulateLowered, OneRankPerClassEqualsAllRanks) {
     const Program parsed = program::parse_program(program::print(c.program));
     EXPECT_EQ(to_json(parsed, simulate(parsed, costs, o)), to_json(c.program, all));
   }
+}
+
+TEST(SimulateLowered, SeveralStagesPerRankFillTheBubble) {
+  // Two ranks of two stages have the work of two ranks of one, and wait half as long for it, with
+  // transfers that cost next to nothing.
+  cost::Cluster fast = cluster(1, 2);
+  fast.links.intra = {{1e-12, ""}, {1e15, ""}, {1, ""}};
+  const CostModel costs(fast, std::nullopt, 1);
+  const SimReport one = simulate(lowered(plan(2, 1, 1)).program, costs, {});
+  const SimReport two = simulate(lowered(interleaved(2, 2, 1, 1)).program, costs, {});
+  EXPECT_EQ(one.stages, 2);
+  EXPECT_EQ(two.stages, 4);
+  EXPECT_LT(two.step_ns, one.step_ns);
+  EXPECT_NE(to_json(lowered(interleaved(2, 2, 1, 1)).program, two).find("\"stages\": [\n"),
+            std::string::npos);
+}
+
+TEST(SimulateLowered, CutClassesTakeTheSameTime) {
+  int cut = 0;
+  for (const auto& p :
+       {plan(2, 4, 2), plan(1, 4, 4), plan(4, 2, 1), plan(2, 4, 2, 4), interleaved(2, 2, 2, 2)}) {
+    const Case c = lowered(p);
+    const CostModel costs(p.ranks_per_node ? cluster(p.world() / p.ranks_per_node, p.ranks_per_node)
+                                           : cluster(1, p.world()),
+                          std::nullopt, 1);
+    const SimReport whole = simulate(c.program, costs, {});
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      std::mt19937_64 rng(seed);
+      Program program = c.program;
+      cut += check::test::split_classes(program, rng);
+      const SimReport pieces = simulate(program, costs, {});
+      EXPECT_EQ(pieces.step_ns, whole.step_ns) << p.pp << " " << p.dp << " " << seed;
+      EXPECT_EQ(pieces.tasks, whole.tasks);
+      SimOptions all;
+      all.all_ranks = true;
+      EXPECT_EQ(simulate(program, costs, all).step_ns, whole.step_ns);
+      EXPECT_LE(pieces.replayed_ranks, p.world());
+    }
+  }
+  EXPECT_GT(cut, 20);
 }
 
 TEST(SimulateLowered, PartsOfTheMeshShowUpInTheBreakdown) {

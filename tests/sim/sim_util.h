@@ -45,12 +45,14 @@ struct Maker {
   Program p;
 
   explicit Maker(std::vector<graph::Axis> axes) {
-    p.mesh.axes = std::move(axes);
-    const int32_t stages = p.mesh.extent("pp");
+    p.roles[0].mesh.axes = std::move(axes);
+    const int32_t stages = p.roles[0].mesh.extent("pp");
     for (int32_t s = 0; s < stages; ++s) {
       program::RankClass c;
       c.name = "stage" + std::to_string(s);
-      c.stage = s;
+      if (const int32_t pp = p.roles[0].mesh.axis("pp"); pp >= 0) {
+        c.box = program::Box::at(pp, s);
+      }
       p.classes.push_back(c);
     }
   }
@@ -72,9 +74,12 @@ struct Maker {
     t.deps = std::move(deps);
     program::Group g;
     for (const std::string& a : axes) {
-      g.axes.push_back(p.mesh.axis(a));
+      g.axes.push_back(p.roles[0].mesh.axis(a));
     }
     g.members = std::move(members);
+    if (!g.members.empty()) {
+      g.along = p.roles[0].mesh.axis("pp");
+    }
     t.group = p.intern(g);
     return add(cls, t);
   }
@@ -94,7 +99,7 @@ struct Maker {
     t.kind = kind(op, ns);
     t.lane = lane;
     t.deps = std::move(deps);
-    t.peer_axis = p.mesh.axis(axis);
+    t.peer_axis = p.roles[0].mesh.axis(axis);
     t.peer = peer;
     t.tag = tag;
     return add(cls, t);
@@ -107,6 +112,7 @@ struct Maker {
   }
   TaskId add(program::ClassId cls, program::Task t) {
     auto& tasks = p.classes[size_t(cls)].tasks;
+    t.stage = cls.value();
     tasks.push_back(std::move(t));
     return TaskId(tasks.size() - 1);
   }

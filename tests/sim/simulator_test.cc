@@ -58,7 +58,7 @@ Program two_by_two() {
     program::Buffer weights;
     weights.kind = program::BufferKind::persistent;
     weights.name = "w";
-    weights.type = {graph::DType::f32, {1000 + 249000 * c.stage}};
+    weights.type = {graph::DType::f32, {1000 + 249000 * c.box[0].begin}};
     c.buffers.push_back(weights);
   }
   return m.p;

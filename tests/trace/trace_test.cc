@@ -359,7 +359,7 @@ TEST_F(TraceTest, FullDiskLeavesTheOldFile) {
 // Two stages of two replicas: a linear, a transfer between the stages, a sum over the replicas.
 program::Program two_by_two() {
   program::Program p;
-  p.mesh.axes = {{"pp", 2}, {"dp", 2}};
+  p.roles = {{"all", {{{"pp", 2}, {"dp", 2}}}}};
   p.num_layers = 1;
   const auto kind = [&](const char* op, double flops, int64_t bytes) {
     program::Kind k;
@@ -376,11 +376,12 @@ program::Program two_by_two() {
   for (int32_t stage = 0; stage < 2; ++stage) {
     program::RankClass cls;
     cls.name = "stage" + std::to_string(stage);
-    cls.stage = stage;
+    cls.box = program::Box::at(0, stage);
     program::Task t;
     t.kind = linear;
     t.micro_batch = 0;
     t.layer = stage;
+    t.stage = stage;
     t.recompute = stage == 1;
     cls.tasks.push_back(t);
     program::Task move;
@@ -389,12 +390,14 @@ program::Program two_by_two() {
     move.peer_axis = 0;
     move.peer = stage == 0 ? 1 : -1;
     move.tag = 3;
+    move.stage = stage;
     cls.tasks.push_back(move);
     program::Task reduce;
     reduce.kind = sum;
     reduce.lane = program::Lane::intra;
     reduce.phase = program::Phase::grad;
     reduce.group = group;
+    reduce.stage = stage;
     cls.tasks.push_back(reduce);
     p.classes.push_back(cls);
   }

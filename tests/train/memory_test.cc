@@ -24,8 +24,9 @@ constexpr int64_t kPages = 5 * program::kPageBytes;
 /// Two ranks of 5 pages: 3 of state, 2 of activations.
 program::Program two_ranks(int64_t state_pages = 3) {
   program::Program p;
-  p.mesh.axes = {{"pp", 1}, {"edp", 2}, {"ep", 1}};
+  p.roles = {{"all", {{{"pp", 1}, {"edp", 2}, {"ep", 1}}}}};
   program::RankClass c;
+  c.name = "stage 0";
   c.buffers.resize(2);
   c.buffers[0].kind = program::BufferKind::persistent;
   c.buffers[0].name = "w";

@@ -76,7 +76,7 @@ engine::Compiled zero_and_copy(const engine::Run& run) {
   engine::Compiled compiled;
   compiled.tokens_per_step = run.config.train.seq_len;
   compiled.reference.input("tokens", {graph::DType::i32, {run.config.train.seq_len}});
-  compiled.program.mesh.axes = {{"pp", 1}, {"edp", 1}, {"ep", 1}};
+  compiled.program.roles = {{"all", {{{"pp", 1}, {"edp", 1}, {"ep", 1}}}}};
   compiled.program.classes.resize(1);
   add_task(compiled.program, "zero", {{"type", std::string("f64[4]")}}, {}, type);
   add_task(compiled.program, "copy", {}, {0}, type);

@@ -21,6 +21,12 @@ void collect_users(const RankClass& rank_class, ClassId cls, const std::vector<B
   }
 }
 
+/// True if ranks of class `cls` send to, or receive from, ranks of class `other` in this task.
+static bool sends_to(const Program& program, const Task& task, ClassId cls, ClassId other) {
+  const std::vector<ClassId> peers = program.peer_classes(cls, task.peer_axis, task.peer);
+  return std::find(peers.begin(), peers.end(), other) != peers.end();
+}
+
 void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* to) {
   const RankClass& rank_class = program.classes[ref.cls];
   const Task& task = rank_class.tasks[ref.task];
@@ -60,7 +66,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
       const Task& other = program.classes[k].tasks[i];
       const bool message = task.tag != kNone && other.tag == task.tag &&
                            other.peer_axis == task.peer_axis && other.peer_axis != kNone &&
-                           program.peer_class(other, cls) == ref.cls;
+                           sends_to(program, other, cls, ref.cls);
       const bool collective = cls != ref.cls && task.group != kNone && other.group == task.group;
       if (message || collective) {
         to->insert({cls, i});
@@ -298,7 +304,8 @@ bool Mutator::change_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
   program::Group group = p_.groups[task(ref).group];
-  const int32_t axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
+  const auto& axes = p_.roles[group.role].mesh.axes;
+  const int32_t axis = static_cast<int32_t>(random_.below(axes.size()));
   switch (random_.below(3)) {
     case 0: {
       if (p_.groups.size() < 2) return false;
@@ -341,13 +348,16 @@ bool Mutator::change_peer() {
         tags.empty() || random_.flip() ? message.tag + 1 : tags[random_.below(tags.size())];
   } else if (random_.flip()) {
     const int32_t to = random_.flip() ? -message.peer : message.peer + (random_.flip() ? 1 : -1);
-    if (p_.mesh.wrap(message.peer_axis, to) == p_.mesh.wrap(message.peer_axis, message.peer))
+    const graph::Mesh& mesh = p_.mesh_of(ref.cls);
+    if (mesh.wrap(message.peer_axis, to) == mesh.wrap(message.peer_axis, message.peer)) {
       return false;
+    }
     begin(ref, "peer changed");
     message.peer = to;
   } else {
     begin(ref, "peer axis changed");
-    message.peer_axis = (message.peer_axis + 1) % static_cast<int32_t>(p_.mesh.axes.size());
+    message.peer_axis =
+        (message.peer_axis + 1) % static_cast<int32_t>(p_.mesh_of(ref.cls).axes.size());
   }
   collect_neighbours(p_, ref, &m_->near);
   return true;
@@ -358,7 +368,7 @@ bool Mutator::move_peer_around() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
   Task& message = task(ref);
-  const int32_t size = p_.mesh.axes[message.peer_axis].size;
+  const int32_t size = p_.mesh_of(ref.cls).axes[message.peer_axis].size;
   begin(ref, "peer moved once around its axis");
   message.peer += message.peer > 0 ? size : -size;
   return true;
@@ -370,17 +380,18 @@ bool Mutator::twin_group() {
   const TaskRef ref = any_task([](const Task& task) { return task.group != kNone; });
   if (ref.cls < 0) return false;
   program::Group twin = p_.groups[task(ref).group];
-  const int32_t pp = p_.mesh.axis("pp");
-  const auto axis = static_cast<int32_t>(random_.below(p_.mesh.axes.size()));
-  if (p_.mesh.axes[axis].size == 1) {
+  const auto& axes = p_.roles[twin.role].mesh.axes;
+  const auto axis = static_cast<int32_t>(random_.below(axes.size()));
+  if (axes[axis].size == 1) {
     if (std::erase(twin.axes, axis) == 0) {
       twin.axes.push_back(axis);
     }
     std::sort(twin.axes.begin(), twin.axes.end());
-  } else if (axis == pp && twin.members.empty() &&
-             std::find(twin.axes.begin(), twin.axes.end(), pp) != twin.axes.end()) {
-    for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
-      twin.members.push_back(static_cast<int32_t>(cls));
+  } else if (twin.members.empty() &&
+             std::find(twin.axes.begin(), twin.axes.end(), axis) != twin.axes.end()) {
+    twin.along = axis;
+    for (int32_t member = 0; member < axes[axis].size; ++member) {
+      twin.members.push_back(member);
     }
   } else {
     return false;

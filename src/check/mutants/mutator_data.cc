@@ -88,11 +88,12 @@ bool Mutator::change_named() {
       break;
     }
     case 1: {
-      const size_t axis = random_.below(p_.mesh.axes.size());
+      const auto& axes = p_.mesh_of(class_id).axes;
+      const size_t axis = random_.below(axes.size());
       const graph::Placement to = random_.flip()
                                       ? graph::Placement::replicate()
                                       : graph::Placement::split(static_cast<int>(random_.below(2)));
-      if (p_.mesh.axes[axis].size == 1 || buffer.layout.on[axis] == to) return false;
+      if (axes[axis].size == 1 || buffer.layout.on[axis] == to) return false;
       begin_buffer(class_id, buffer_id, "declared layout changed");
       buffer.layout.on[axis] = to;
       break;
@@ -229,10 +230,11 @@ bool Mutator::cut_sequences() {
   // label that lowering left), kinds and costs follow from the new types. What results is
   // well-typed everywhere, and wrong only by what it computes.
   Program program = p_;
-  const int32_t found = program.mesh.axis("edp");
-  if (found < 0 || program.mesh.axes[found].size < 2) return false;
+  graph::Mesh& mesh = program.roles[0].mesh;
+  const int32_t found = mesh.axis("edp");
+  if (found < 0 || mesh.axes[found].size < 2) return false;
   const size_t axis = static_cast<size_t>(found);
-  program.mesh.axes[axis].size *= 2;
+  mesh.axes[axis].size *= 2;
   // Blocks begin where they did, and in the middle between two.
   for (program::Table& table : program.tables) {
     if (std::find(table.axes.begin(), table.axes.end(), found) == table.axes.end()) continue;
@@ -244,6 +246,7 @@ bool Mutator::cut_sequences() {
     }
   }
   for (RankClass& cls : program.classes) {
+    if (!cls.box[axis].is_all()) return false;
     for (Buffer& buffer : cls.buffers) {
       const graph::Placement split = buffer.layout.on[axis];
       if (!split.is_split()) continue;
@@ -258,9 +261,9 @@ bool Mutator::cut_sequences() {
   // The experts of the whole tensor: those here times the ranks that split them.
   const auto experts_of = [&](const Buffer& buffer) {
     int64_t experts = buffer.type.dims[0];
-    for (size_t axis = 0; axis < program.mesh.axes.size(); ++axis) {
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       if (buffer.layout.on[axis] == graph::Placement::split(0)) {
-        experts *= program.mesh.axes[axis].size;
+        experts *= mesh.axes[axis].size;
       }
     }
     return experts;
@@ -385,6 +388,7 @@ bool Mutator::drop_plan() {
       buffer.offset = kNone;
     }
     rc.arena_bytes = 0;
+    rc.host_arena_bytes = 0;
     for (Task& task : rc.tasks) {
       task.workspace = kNone;
     }

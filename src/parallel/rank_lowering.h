@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// How one pipeline rank is lowered: stage.cc makes the tasks of its stages for a micro-batch,
+// step.cc those at the end of the step.
+#pragma once
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "ops/op.h"
+#include "parallel/plan.h"
+#include "parallel/stage.h"
+
+namespace hocket::parallel {
+
+using graph::Graph;
+using graph::kNone;
+using graph::Layout;
+using graph::Placement;
+using graph::TensorId;
+using graph::TensorKind;
+using graph::TensorType;
+using program::Group;
+using program::Kind;
+using program::Lane;
+using program::Phase;
+using program::Program;
+
+class RankLowering {
+ public:
+  RankLowering(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline, int32_t rank,
+               Program& program)
+      : graph_(graph),
+        layouts_(layouts),
+        pipeline_(pipeline),
+        rank_(rank),
+        program_(program),
+        mesh_(program.roles[0].mesh),
+        pp_axis_(mesh_.axis(kStageAxis)),
+        values_of_(graph.tensors.size()),
+        remote_consumers_(graph.tensors.size()),
+        accumulated_(graph.tensors.size(), false),
+        is_output_(graph.tensors.size(), false),
+        sizes_of_(graph.tensors.size(), kNone) {
+    // What all ranks must agree on is found in the whole graph: which tensors add up over
+    // micro-batches (losses and contributions to gradients), which the host reads, and which
+    // ranks read a tensor that another one makes: its maker sends it to each of them, once.
+    for (int32_t stage = 0; stage < pipeline.num_stages(); ++stage) {
+      if (rank_of(stage) == rank) {
+        out_.stages.push_back({.stage = stage, .forward = {}, .backward = {}});
+      }
+    }
+    HOCKET_CHECK(!out_.stages.empty(), "pipeline rank {} has no stage", rank);
+    for (TensorId id : graph.losses) {
+      accumulated_[id] = true;
+    }
+    for (const auto& grad : graph.grads) {
+      for (TensorId id : grad.contributions) {
+        accumulated_[id] = true;
+      }
+    }
+    for (TensorId id : graph.outputs) {
+      is_output_[id] = true;
+    }
+    find_gradient_sums();
+    for (const graph::Node& node : graph.nodes) {
+      if (node.phase == graph::Phase::optimizer) continue;
+      for (TensorId id : node.in) {
+        const graph::NodeId producer = graph.tensor(id).producer;
+        const int32_t reader = rank_of(stage_of(node));
+        if (producer != kNone && rank_of(stage_of(graph.nodes[producer])) != reader) {
+          remote_consumers_[id].emplace(reader, stage_of(node));
+        }
+      }
+    }
+  }
+
+  RankTemplate run(bool split_backward);
+
+ private:
+  using List = std::vector<TaskTemplate>;
+
+  int32_t stage_of_layer(int32_t layer) const {
+    if (layer < 0) return 0;
+    if (layer >= std::ssize(pipeline_.stage_of_layer)) return pipeline_.num_stages() - 1;
+    return pipeline_.stage_of_layer[layer];
+  }
+  int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
+  int32_t rank_of(int32_t stage) const { return pipeline_.owners[stage]; }
+  /// The stage of a layer if this rank has it, else its first: where the tasks at the end of the
+  /// step belong, which run wherever a parameter lives.
+  int32_t own_stage(int32_t layer) const {
+    const int32_t stage = stage_of_layer(layer);
+    return rank_of(stage) == rank_ ? stage : out_.stages.front().stage;
+  }
+
+  /// The ranks that differ in their place in the pipeline alone; `some`: these only, all if empty.
+  Group over_ranks(std::vector<int32_t> some) const {
+    return {0, {pp_axis_}, pp_axis_, std::move(some)};
+  }
+  void find_gradient_sums();
+  Lane comm_lane(program::GroupId group);
+  Lane peer_lane(int32_t peer, comm::Role role);
+
+  ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
+  ValueId find(TensorId tensor, const Layout& layout) const;
+  ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
+  ValueId base(TensorId tensor, List& list, const graph::Node& user);
+  ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
+  void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
+                  const std::vector<int32_t>& axes, List& list, Phase phase, int32_t layer);
+  ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
+  void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
+  void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
+  void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
+  void emit_sums_of_outputs(List& list);
+  void emit_grads();
+  void emit_stage(StageTemplate& stage, graph::Phase phase, List& list);
+  void emit_step();
+  bool runs_here(const graph::Node& node) const;
+  void gather_norms(const graph::Node& clip, List& list);
+  TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
+  void expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out);
+  TaskTemplate make_local(ops::Meaning meaning, graph::Attrs attrs, std::vector<ValueId> in,
+                          ValueId out, Phase phase, int32_t layer);
+  Kind communication_kind(const comm::Op& op, graph::Attrs attrs, const std::vector<ValueId>& in,
+                          const std::vector<ValueId>& out) const;
+  TaskTemplate& add_communication(const comm::Op& op, graph::Attrs attrs, const Group& group,
+                                  std::vector<ValueId> in, std::vector<ValueId> out, List& list,
+                                  Phase phase, int32_t layer);
+  int32_t offset_to(int32_t stage) const;
+  TaskTemplate& add_message(comm::Role role, int32_t stage, ValueId value, List& list, Phase phase,
+                            int32_t layer);
+  void protect_shared(const std::vector<List*>& lists);
+  std::vector<int32_t> holders(TensorId param) const;
+
+  Phase phase_of(const graph::Node& node) const {
+    if (node.phase == graph::Phase::forward) return Phase::forward;
+    return node.phase == graph::Phase::backward ? Phase::backward : Phase::optimizer;
+  }
+
+  const Graph& graph_;
+  const Layouts& layouts_;
+  const Pipeline& pipeline_;
+  const int32_t rank_;
+  int32_t stage_ = 0;  ///< whose tasks are being made
+  Program& program_;
+  const graph::Mesh& mesh_;
+  const int32_t pp_axis_;
+  RankTemplate out_;
+  std::vector<std::vector<ValueId>> values_of_;               // per tensor: its values on this rank
+  std::vector<std::map<int32_t, int32_t>> remote_consumers_;  // by rank: its first stage that reads
+  std::vector<bool> accumulated_, is_output_;
+  std::vector<bool> sums_gradients_;  // per node
+  std::vector<ValueId> sizes_of_;     // per counts tensor
+  std::map<program::GroupId, Lane> group_lane_;
+  std::map<int32_t, bool> peer_leaves_node_;  // by offset along the pipeline
+  bool in_step_ = false;
+};
+
+}  // namespace hocket::parallel

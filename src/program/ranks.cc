@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rank is where: roles, boxes and classes of a program, and who meets whom in its groups and
+// messages.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "program/program.h"
+
+namespace hocket::program {
+
+Box Box::at(int32_t axis, int32_t coordinate) {
+  Box box;
+  box[static_cast<size_t>(axis)] = {coordinate, 1};
+  return box;
+}
+
+std::string to_string(const Box& box, const Mesh& mesh) {
+  std::string text;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const Interval& on = box[axis];
+    if (on.is_all()) continue;
+    text += fmt::format("{}{}:{}", text.empty() ? "" : " ", mesh.axes[axis].name, on.begin);
+    if (on.count != 1) {
+      text += fmt::format("-{}", on.end() - 1);
+    }
+  }
+  return text;
+}
+
+Box parse_box(std::string_view text, const Mesh& mesh) {
+  Box box;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view item = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t colon = item.rfind(':');
+    const int32_t axis = colon == item.npos ? -1 : mesh.axis(item.substr(0, colon));
+    const std::string_view where = colon == item.npos ? "" : item.substr(colon + 1);
+    const size_t dash = where.find('-');
+    int32_t first = 0;
+    int32_t last = 0;
+    const auto number = [](std::string_view digits, int32_t* to) {
+      const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *to);
+      return error == std::errc() && stop == digits.data() + digits.size() && *to >= 0 &&
+             *to < 1 << 20;
+    };
+    const bool good = axis >= 0 && number(where.substr(0, dash), &first) &&
+                      (dash == where.npos || number(where.substr(dash + 1), &last));
+    if (dash == where.npos) {
+      last = first;
+    }
+    if (!good || last < first) {
+      fail("box", "got '{}'; expected axis:first or axis:first-last with an axis of the mesh",
+           item);
+    }
+    box[static_cast<size_t>(axis)] = {first, last - first + 1};
+  }
+  return box;
+}
+
+int32_t Program::num_ranks() const {
+  int32_t ranks = 0;
+  for (const Role& role : roles) {
+    ranks += role.mesh.size();
+  }
+  return ranks;
+}
+
+RoleId Program::role_of(int32_t rank) const {
+  HOCKET_CHECK(rank >= 0, "rank {}", rank);
+  for (size_t role = 0; role < roles.size(); ++role) {
+    const int32_t size = roles[role].mesh.size();
+    if (rank < size) return role;
+    rank -= size;
+  }
+  HOCKET_CHECK(false, "the program has {} ranks", num_ranks());
+}
+
+int32_t Program::first_rank(RoleId role) const {
+  int32_t first = 0;
+  for (size_t before = 0; before < role; ++before) {
+    first += roles[before].mesh.size();
+  }
+  return first;
+}
+
+std::vector<int32_t> Program::coords(int32_t rank) const {
+  const RoleId role = role_of(rank);
+  return roles[role].mesh.coords(rank - first_rank(role));
+}
+
+Interval Program::span(ClassId cls, int32_t axis) const {
+  const Interval& on = classes[cls].box[static_cast<size_t>(axis)];
+  return on.is_all() ? Interval{0, mesh_of(cls).axes[axis].size} : on;
+}
+
+int32_t Program::num_ranks(ClassId cls) const {
+  int32_t ranks = 1;
+  for (size_t axis = 0; axis < mesh_of(cls).axes.size(); ++axis) {
+    ranks *= span(cls, static_cast<int32_t>(axis)).count;
+  }
+  return ranks;
+}
+
+ClassId Program::class_of(int32_t rank) const {
+  const RoleId role = role_of(rank);
+  const std::vector<int32_t> at = coords(rank);
+  for (size_t cls = 0; cls < classes.size(); ++cls) {
+    if (classes[cls].role != role) continue;
+    bool inside = true;
+    for (size_t axis = 0; axis < at.size() && inside; ++axis) {
+      inside = classes[cls].box[axis].contains(at[axis]);
+    }
+    if (inside) return cls;
+  }
+  return kNone;
+}
+
+std::vector<ClassId> Program::class_table() const {
+  std::vector<ClassId> table(static_cast<size_t>(num_ranks()), kNone);
+  for (size_t cls = classes.size(); cls-- > 0;) {  // the first that holds a rank has it
+    for (int32_t rank : ranks_of(cls)) {
+      table[static_cast<size_t>(rank)] = cls;
+    }
+  }
+  return table;
+}
+
+std::vector<int32_t> Program::ranks_of(ClassId cls) const {
+  // Axis by axis, outermost first: what stands in `ranks` are places on the axes so far, which the
+  // next axis multiplies by its size and spreads over its interval.
+  const Mesh& mesh = mesh_of(cls);
+  std::vector<int32_t> ranks{0};
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    const Interval on = span(cls, static_cast<int32_t>(axis));
+    std::vector<int32_t> next;
+    next.reserve(ranks.size() * static_cast<size_t>(std::max(on.count, 0)));
+    for (int32_t outer : ranks) {
+      for (int32_t at = on.begin; at < on.end(); ++at) {
+        next.push_back(outer * mesh.axes[axis].size + at);
+      }
+    }
+    ranks = std::move(next);
+  }
+  const int32_t first = first_rank(classes[cls].role);
+  for (int32_t& rank : ranks) {
+    rank += first;
+  }
+  return ranks;
+}
+
+std::string Program::bad_placement() const {
+  // Boxes first, each by itself, so that the ranks that they name exist; then no rank twice, and
+  // none left.
+  if (roles.empty()) return "the program has no role";
+  for (size_t cls = 0; cls < classes.size(); ++cls) {
+    if (classes[cls].role < 0 || classes[cls].role >= roles.size()) {
+      return fmt::format("class {} is of role {}; the program has {}", cls, classes[cls].role,
+                         counted(std::ssize(roles), "role"));
+    }
+    const Mesh& mesh = mesh_of(cls);
+    for (size_t axis = 0; axis < graph::kMaxAxes; ++axis) {
+      const Interval& on = classes[cls].box[axis];
+      if (on.is_all()) continue;
+      const int32_t size = axis < mesh.axes.size() ? mesh.axes[axis].size : 0;
+      if (on.begin < 0 || on.count < 1 || on.begin >= size || on.count > size - on.begin) {
+        return fmt::format("class {} has coordinates {} to {} of axis {}, which has {}", cls,
+                           on.begin, int64_t{on.begin} + on.count - 1, axis, size);
+      }
+    }
+  }
+  std::vector<ClassId> table(static_cast<size_t>(num_ranks()), kNone);
+  for (size_t cls = 0; cls < classes.size(); ++cls) {
+    for (int32_t rank : ranks_of(cls)) {
+      ClassId& holder = table[static_cast<size_t>(rank)];
+      if (holder != kNone)
+        return fmt::format("rank {} is in the classes {} and {}", rank, holder, cls);
+      holder = cls;
+    }
+  }
+  const auto lost = std::find(table.begin(), table.end(), ClassId(kNone));
+  if (lost != table.end()) return fmt::format("rank {} is in no class", lost - table.begin());
+  return "";
+}
+
+namespace {
+/// Coordinates of an axis that take part in a group: all, or its members on the axis that they
+/// restrict.
+bool takes_part(const Group& group, int32_t axis, int32_t at) {
+  return axis != group.along || group.members.empty() ||
+         std::find(group.members.begin(), group.members.end(), at) != group.members.end();
+}
+bool has_axis(const Group& group, int32_t axis) {
+  return std::find(group.axes.begin(), group.axes.end(), axis) != group.axes.end();
+}
+}  // namespace
+
+std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
+  const Mesh& mesh = roles[group.role].mesh;
+  const int32_t first = first_rank(group.role);
+  HOCKET_CHECK(role_of(rank) == group.role, "rank {} is not of role {}", rank, group.role);
+  std::vector<std::vector<int32_t>> all{mesh.coords(rank - first)};
+  for (int32_t axis : group.axes) {
+    std::vector<std::vector<int32_t>> next;
+    for (const auto& at : all) {
+      for (int32_t i = 0; i < mesh.axes[axis].size; ++i) {
+        if (!takes_part(group, axis, i)) continue;
+        next.push_back(at);
+        next.back()[axis] = i;
+      }
+    }
+    all = std::move(next);
+  }
+  std::vector<int32_t> ranks;
+  for (const auto& at : all) {
+    ranks.push_back(first + mesh.rank(at));
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::vector<std::vector<ClassId>> Program::meetings(const Group& group) const {
+  // The bounds of all boxes cut every axis into intervals, and so the mesh into cells; the ranks of
+  // a cell are of one class. Each choice of intervals on the axes that the group lacks is a sort of
+  // instance: its classes are those of the cells that it meets along the group's axes.
+  const Mesh& mesh = roles[group.role].mesh;
+  const size_t num_axes = mesh.axes.size();
+  std::vector<ClassId> of_role;
+  for (size_t cls = 0; cls < classes.size(); ++cls) {
+    if (classes[cls].role == group.role) {
+      of_role.push_back(cls);
+    }
+  }
+  std::vector<std::vector<int32_t>> begins(num_axes);  // by axis: a coordinate of each interval
+  for (size_t a = 0; a < num_axes; ++a) {
+    const int32_t axis = static_cast<int32_t>(a);
+    std::vector<int32_t>& cuts = begins[a];
+    cuts.push_back(0);
+    for (ClassId cls : of_role) {
+      cuts.push_back(span(cls, axis).begin);
+      cuts.push_back(span(cls, axis).end());
+    }
+    if (axis == group.along) {
+      for (int32_t member : group.members) {
+        cuts.push_back(member);
+        cuts.push_back(member + 1);
+      }
+    }
+    std::sort(cuts.begin(), cuts.end());
+    cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+    std::erase_if(cuts, [&](int32_t at) {
+      return at < 0 || at >= mesh.axes[a].size ||
+             (has_axis(group, axis) && !takes_part(group, axis, at));
+    });
+    if (cuts.empty()) return {};
+  }
+  // All cells in mesh order; those that agree outside of the group are one sort of instance.
+  std::map<std::vector<int32_t>, std::set<ClassId>> sorts;
+  std::vector<size_t> at(num_axes, 0);
+  const auto here = [&](size_t axis) { return begins[axis][at[axis]]; };
+  for (bool more = true; more;) {
+    std::vector<int32_t> outside;
+    for (size_t axis = 0; axis < num_axes; ++axis) {
+      if (!has_axis(group, static_cast<int32_t>(axis))) {
+        outside.push_back(here(axis));
+      }
+    }
+    for (ClassId cls : of_role) {
+      bool inside = true;
+      for (size_t axis = 0; axis < num_axes && inside; ++axis) {
+        inside = classes[cls].box[axis].contains(here(axis));
+      }
+      if (inside) {
+        sorts[outside].insert(cls);
+        break;
+      }
+    }
+    more = false;
+    for (size_t axis = num_axes; axis-- > 0 && !more;) {
+      more = ++at[axis] < begins[axis].size();
+      if (!more) {
+        at[axis] = 0;
+      }
+    }
+  }
+  std::set<std::vector<ClassId>> distinct;
+  for (const auto& [outside, met] : sorts) {
+    distinct.insert({met.begin(), met.end()});
+  }
+  return {distinct.begin(), distinct.end()};
+}
+
+bool Program::crosses_classes(const Group& group) const {
+  const std::vector<std::vector<ClassId>> sorts = meetings(group);
+  return std::any_of(sorts.begin(), sorts.end(), [](const auto& sort) { return sort.size() > 1; });
+}
+
+int32_t Program::peer_of(const Task& task, int32_t rank) const {
+  const RoleId role = role_of(rank);
+  const int32_t first = first_rank(role);
+  return first + roles[role].mesh.moved(rank - first, task.peer_axis, task.peer);
+}
+
+std::vector<ClassId> Program::peer_classes(ClassId cls, int32_t axis, int64_t offset) const {
+  // The box moves along the axis, around its end, where it may come in two; on all other axes it
+  // stays.
+  const Mesh& mesh = mesh_of(cls);
+  const auto meet = [](const Interval& a, const Interval& b) {
+    return a.begin < b.end() && b.begin < a.end();
+  };
+  std::vector<ClassId> peers;
+  for (size_t other = 0; other < classes.size(); ++other) {
+    if (classes[other].role != classes[cls].role) continue;
+    bool any = true;
+    for (size_t a = 0; a < mesh.axes.size() && any; ++a) {
+      const int32_t id = static_cast<int32_t>(a);
+      Interval mine = span(cls, id);
+      const Interval theirs = span(other, id);
+      if (id == axis) {
+        const int32_t size = mesh.axes[a].size;
+        mine.begin = mesh.wrap(axis, mine.begin + offset);
+        any = meet(mine, theirs) || meet({mine.begin - size, mine.count}, theirs);
+      } else {
+        any = meet(mine, theirs);
+      }
+    }
+    if (any) {
+      peers.push_back(other);
+    }
+  }
+  return peers;
+}
+
+bool Program::leaves_node(const Group& group, ClassId cls) const {
+  // Ranks of a node are neighbours, so that the members of an instance lie in one node exactly if
+  // its first and last do: the rank itself with its coordinates on the group's axes moved to both
+  // ends.
+  if (ranks_per_node <= 0) return false;
+  struct Span {
+    int32_t stride, size;  // of the axis
+    int32_t first, last;   // coordinates on it
+  };
+  const Mesh& mesh = roles[group.role].mesh;
+  const int32_t offset = first_rank(group.role);
+  std::vector<Span> spans;
+  int32_t stride = 1;
+  for (size_t a = mesh.axes.size(); a-- > 0; stride *= mesh.axes[a].size) {
+    const int32_t axis = static_cast<int32_t>(a);
+    if (!has_axis(group, axis)) continue;
+    const bool some = axis == group.along && !group.members.empty();
+    spans.push_back({stride, mesh.axes[a].size, some ? group.members.front() : 0,
+                     some ? group.members.back() : mesh.axes[a].size - 1});
+  }
+  for (int32_t rank : ranks_of(cls)) {
+    int32_t first = rank;
+    int32_t last = rank;
+    for (const Span& span : spans) {
+      const int32_t here = (rank - offset) / span.stride % span.size;
+      first += (span.first - here) * span.stride;
+      last += (span.last - here) * span.stride;
+    }
+    if (first / ranks_per_node != last / ranks_per_node) return true;
+  }
+  return false;
+}
+
+bool Program::leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const {
+  if (ranks_per_node <= 0) return false;
+  const Mesh& mesh = mesh_of(cls);
+  const int32_t first = first_rank(classes[cls].role);
+  for (int32_t rank : ranks_of(cls)) {
+    const int32_t other = first + mesh.moved(rank - first, peer_axis, peer);
+    if (other / ranks_per_node != rank / ranks_per_node) return true;
+  }
+  return false;
+}
+
+int64_t Program::size_of(const Group& group) const {
+  int64_t ranks = 1;
+  for (int32_t axis : group.axes) {
+    const bool some = axis == group.along && !group.members.empty();
+    ranks *= some ? std::ssize(group.members) : roles[group.role].mesh.axes[axis].size;
+  }
+  return ranks;
+}
+
+namespace {
+
+/// True if one box is all that lies in either: they differ on one axis only, where one ends where
+/// the other begins. `box` (in numbers) then becomes it.
+bool unite(Box* box, const Box& with, size_t num_axes) {
+  size_t apart = num_axes;
+  for (size_t axis = 0; axis < num_axes; ++axis) {
+    if ((*box)[axis] == with[axis]) continue;
+    if (apart != num_axes) return false;
+    apart = axis;
+  }
+  if (apart == num_axes) return false;
+  Interval& here = (*box)[apart];
+  const Interval& there = with[apart];
+  if (here.end() != there.begin && there.end() != here.begin) return false;
+  here = {std::min(here.begin, there.begin), here.count + there.count};
+  return true;
+}
+
+}  // namespace
+
+void unite_equal_classes(Program& program) {
+  // A class joins the first one that has its list and whose box grows to a box by it; what has
+  // grown may then join others, so this is repeated until nothing joins any more.
+  const auto same = [](const RankClass& a, const RankClass& b) {
+    return a.role == b.role && a.arena_bytes == b.arena_bytes &&
+           a.host_arena_bytes == b.host_arena_bytes && a.buffers == b.buffers && a.tasks == b.tasks;
+  };
+  std::vector<size_t> list_of;  // by class: the first class of its list
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    size_t first = 0;
+    while (first < cls &&
+           !(list_of[first] == first && same(program.classes[first], program.classes[cls]))) {
+      ++first;
+    }
+    list_of.push_back(first);
+  }
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    for (size_t axis = 0; axis < program.mesh_of(cls).axes.size(); ++axis) {
+      program.classes[cls].box[axis] = program.span(cls, static_cast<int32_t>(axis));
+    }
+  }
+  std::vector<bool> gone(program.classes.size(), false);
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+      const size_t num_axes = program.mesh_of(cls).axes.size();
+      for (size_t other = cls + 1; other < program.classes.size() && !gone[cls]; ++other) {
+        if (gone[other] || list_of[other] != list_of[cls]) continue;
+        if (unite(&program.classes[cls].box, program.classes[other].box, num_axes)) {
+          gone[other] = true;
+          more = true;
+        }
+      }
+    }
+  }
+  std::vector<RankClass> left;
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    if (gone[cls]) continue;
+    const std::vector<graph::Axis>& axes = program.mesh_of(cls).axes;
+    RankClass& kept = program.classes[cls];
+    for (size_t axis = 0; axis < axes.size(); ++axis) {
+      if (kept.box[axis] == Interval{0, axes[axis].size}) {
+        kept.box[axis] = {};
+      }
+    }
+    left.push_back(std::move(kept));
+  }
+  program.classes = std::move(left);
+}
+
+}  // namespace hocket::program
