@@ -404,6 +404,18 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
   return list;
 }
 
+std::vector<Memory> memory_with(const Program& program, const Program* evaluation) {
+  std::vector<Memory> list = memory_of(program);
+  if (evaluation == nullptr) return list;
+  const std::vector<int64_t> in_device = memory_beyond(program, *evaluation);
+  const std::vector<int64_t> in_host = memory_beyond(program, *evaluation, Space::host);
+  for (size_t cls = 0; cls < list.size(); ++cls) {
+    list[cls].evaluation = in_device[cls];
+    list[cls].host += in_host[cls];
+  }
+  return list;
+}
+
 bool is_planned(const Program& program) {
   for (const RankClass& cls : program.classes) {
     for (const Task& task : cls.tasks) {

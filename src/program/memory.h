@@ -57,6 +57,9 @@ std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> v
 /// needs, both have. Ids must be in range.
 std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
                                    Space space = Space::device);
+/// memory_of(program), together with what a program that evaluates beside it takes beyond; null:
+/// there is none.
+std::vector<Memory> memory_with(const Program& program, const Program* evaluation);
 
 /// Addresses [begin, end) of the arena.
 struct Range {

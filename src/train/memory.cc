@@ -37,20 +37,6 @@ const char* remedy(const engine::Run& run, const program::Memory& need) {
 
 }  // namespace
 
-std::vector<program::Memory> planned_memory(const program::Program& program,
-                                            const program::Program* evaluation) {
-  std::vector<program::Memory> planned = program::memory_of(program);
-  if (evaluation == nullptr) return planned;
-  const std::vector<int64_t> beside = program::memory_beyond(program, *evaluation);
-  const std::vector<int64_t> in_host =
-      program::memory_beyond(program, *evaluation, program::Space::host);
-  for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) {
-    planned[c].evaluation = beside[c];
-    planned[c].host += in_host[c];
-  }
-  return planned;
-}
-
 void require_memory(const engine::Run& run, const program::Program& program) {
   require_memory(run, program, program::memory_of(program));
 }

@@ -101,6 +101,14 @@ TEST(MemoryBeyond, CountsEverySpaceByItself) {
   EXPECT_EQ(memory_beyond(to_host(training), to_host(other), Space::host), pages(5));
   EXPECT_EQ(memory_beyond(to_host(training), to_host(other)), pages(0));
   EXPECT_EQ(memory_beyond(training, to_host(other), Space::host), pages(3 + 3 + 1));
+  EXPECT_EQ(memory_with(training, nullptr), memory_of(training));
+  Memory both = memory_of(training)[0];
+  both.evaluation = memory_beyond(training, other)[0];
+  EXPECT_EQ(memory_with(training, &other), std::vector{both});
+  const Program in_host = to_host(other);
+  both = memory_of(training)[0];
+  both.host = (3 + 3 + 1) * kPageBytes;
+  EXPECT_EQ(memory_with(training, &in_host), std::vector{both});
 }
 
 TEST(MemoryBeyond, GoesByRankWhereClassesDiffer) {
