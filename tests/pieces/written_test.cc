@@ -2,29 +2,14 @@
 // Programs that use pieces of tensors as the field's systems do: parts of a sequence that travel
 // around a ring, sums in steps, a vocabulary cut over ranks. Each is proven, gives what one rank
 // gives, and each of its mutants is refused or gives it too.
-//   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <iostream>
-
-#include "check/check.h"
-#include "check/mutants/mutate.h"
 #include "tests/pieces/written_util.h"
 
 namespace hocket::test {
 namespace {
 
 using graph::Attrs;
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-TensorType f64(graph::Dims dims) { return {DType::f64, std::move(dims)}; }
-TensorType i32(graph::Dims dims) { return {DType::i32, std::move(dims)}; }
 
 // --- attention over a split sequence -------------------------------------------------------------
 
@@ -344,79 +329,32 @@ Written chunked_product(int64_t chunks) {
 
 // --- the test ------------------------------------------------------------------------------------
 
-struct Case {
-  const char* name;
-  std::function<Written()> make;
-};
-
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
-      {"ring attention", [] { return ring_attention(4, kTokens, 4, false); }},
-      {"ring attention, two sequences", [] { return ring_attention(4, 12, 4, false); }},
-      {"ring attention, two hops suffice", [] { return ring_attention(4, 12, 2, false); }},
-      {"attention, sequences inside ranks", [] { return ring_attention(4, 6, 1, false); }},
-      {"ring attention and its gradient", [] { return ring_attention(3, kTokens, 3, true); }},
-      {"gathered keys", [] { return gathered_keys(3); }},
-      {"zigzag attention", [] { return zigzag_attention(3); }},
-      {"ring all-reduce", [] { return ring_all_reduce(4); }},
-      {"ring all-reduce of two", [] { return ring_all_reduce(2); }},
-      {"halving and doubling", halving_doubling},
-      {"two-level all-reduce", two_level_all_reduce},
-      {"chunked product", [] { return chunked_product(3); }},
+const std::vector<WrittenCase>& cases() {
+  static const std::vector<WrittenCase> all = {
+      {"ring attention", [] { return ring_attention(4, kTokens, 4, false); }, {"begin"}},
+      {"ring attention, two sequences", [] { return ring_attention(4, 12, 4, false); }, {"begin"}},
+      {"ring attention, two hops suffice",
+       [] { return ring_attention(4, 12, 2, false); },
+       {"begin"}},
+      {"attention, sequences inside ranks",
+       [] { return ring_attention(4, 6, 1, false); },
+       {"begin"}},
+      {"ring attention and its gradient",
+       [] { return ring_attention(3, kTokens, 3, true); },
+       {"begin"}},
+      {"gathered keys", [] { return gathered_keys(3); }, {"begin"}},
+      {"zigzag attention", [] { return zigzag_attention(3); }, {"view", "begin"}},
+      {"ring all-reduce", [] { return ring_all_reduce(4); }, {"view"}},
+      {"ring all-reduce of two", [] { return ring_all_reduce(2); }, {"view"}},
+      {"halving and doubling", halving_doubling, {"view"}},
+      {"two-level all-reduce", two_level_all_reduce, {"view"}},
+      {"chunked product", [] { return chunked_product(3); }, {"view"}},
   };
   return all;
 }
 
-TEST(Written, ProvenAndEqualToOneRank) {
-  for (const Case& c : cases()) {
-    Written w = c.make();
-    w.finish();
-    const check::Verdict verdict = check::check(w.program, w.graph);
-    EXPECT_TRUE(verdict.ok()) << c.name << "\n" << to_text(verdict);
-    if (!verdict.ok()) continue;
-    EXPECT_EQ(difference(run(w, w.program, 1), run_alone(w, 1)), "") << c.name;
-  }
-}
-
-TEST(Written, MutantsAreRefusedOrEqual) {
-  const uint64_t seed = from_environment("HOCKET_SEED", 1);
-  const uint64_t mutants = from_environment("HOCKET_MUTANTS", 40);
-  std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
-  for (const Case& c : cases()) {
-    Written w = c.make();
-    w.finish();
-    const Results want = run_alone(w, seed);
-    int counts[4] = {};
-    bool views = false;
-    for (uint64_t i = 0; i < mutants; ++i) {
-      program::Program mutant = w.program;
-      check::Mutation mutation;
-      // Every fourth one moves a view, every fourth one a begin: what only these programs have.
-      constexpr const char* kKinds[] = {"view", "begin", "", ""};
-      if (!check::mutate(mutant, seed * 1000003 + i, &mutation, kKinds[i % 4])) continue;
-      views = views || mutation.kind == "view";
-      const check::Verdict verdict = check::check(mutant, w.graph);
-      const check::Localisation where = check::localise(mutation, verdict);
-      ++counts[static_cast<int>(where)];
-      if (where != check::Localisation::accepted) continue;
-      std::string wrong;
-      try {
-        wrong = difference(run(w, mutant, seed), want);
-      } catch (const std::exception& error) {
-        wrong = error.what();
-      }
-      EXPECT_EQ(wrong, "") << c.name << ", mutant " << i << ": " << mutation.kind << ": "
-                           << mutation.text;
-    }
-    const auto& buffers = w.program.classes[0].buffers;
-    const bool has_views = std::any_of(buffers.begin(), buffers.end(), [](const auto& buffer) {
-      return buffer.kind == program::BufferKind::view;
-    });
-    EXPECT_EQ(views, has_views) << c.name;
-    std::cout << c.name << ": accepted and equal " << counts[0] << ", at the task " << counts[1]
-              << ", connected " << counts[2] << ", elsewhere " << counts[3] << "\n";
-  }
-}
+TEST(Written, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
+TEST(Written, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
 
 }  // namespace
 }  // namespace hocket::test

@@ -2,19 +2,27 @@
 #include "tests/pieces/written_util.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <iostream>
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "check/check.h"
+#include "check/mutants/mutate.h"
+#include "cost/cost_model.h"
 #include "engine/params.h"
 #include "kernels/backend.h"
 #include "ops/op.h"
 #include "parallel/lower.h"
 #include "passes/finish.h"
 #include "program/finalize.h"
+#include "program/text.h"
 #include "runtime/local_ranks.h"
+#include "sim/simulator.h"
 
 namespace hocket::test {
 
@@ -259,6 +267,92 @@ std::string difference(const Results& got, const Results& want) {
     }
   }
   return "";
+}
+
+namespace {
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+cost::Cluster one_node(int32_t ranks) {
+  cost::Cluster cluster = cost::parse_cluster(R"(
+name: test
+nodes: 1
+devices_per_node: 1
+device:
+  name: test device
+  memory: {value: 1GB}
+  memory_bandwidth: {value: 100GB/s}
+  peak: {f64: {value: 1TFLOP/s}}
+)",
+                                              "test.yaml");
+  cluster.devices_per_node = ranks;
+  cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
+  return cluster;
+}
+
+/// "" or what is wrong with what an accepted program does.
+std::string wrong_results(const Written& written, const program::Program& program, uint64_t seed,
+                          const Results& want) {
+  try {
+    return difference(run(written, program, seed), want);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+void expect_proven_run_simulated(std::span<const WrittenCase> cases) {
+  for (const WrittenCase& c : cases) {
+    Written w = c.make();
+    w.finish();
+    const check::Verdict verdict = check::check(w.program, w.graph);
+    EXPECT_TRUE(verdict.ok()) << c.name << "\n" << to_text(verdict);
+    if (!verdict.ok()) continue;
+    EXPECT_EQ(wrong_results(w, w.program, 1, run_alone(w, 1)), "") << c.name;
+    // The replay ends, and its text gives the same one.
+    const cost::CostModel costs(one_node(w.program.num_ranks()), std::nullopt, 1);
+    const sim::SimReport report = sim::simulate(w.program, costs, {});
+    EXPECT_GT(report.step_ns, 0) << c.name;
+    const program::Program parsed = program::parse_program(program::print(w.program));
+    EXPECT_EQ(sim::simulate(parsed, costs, {}).step_ns, report.step_ns) << c.name;
+  }
+}
+
+void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases) {
+  const uint64_t seed = from_environment("HOCKET_SEED", 1);
+  const uint64_t mutants = from_environment("HOCKET_MUTANTS", 40);
+  std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
+  for (const WrittenCase& c : cases) {
+    Written w = c.make();
+    w.finish();
+    const Results want = run_alone(w, seed);
+    int counts[4] = {};
+    std::map<std::string, int> made;
+    for (uint64_t i = 0; i < mutants; ++i) {
+      program::Program mutant = w.program;
+      check::Mutation mutation;
+      // Every second one is of a kind that the case names.
+      const bool named = i % 2 == 0 && !c.kinds.empty();
+      const std::string kind = named ? c.kinds[i / 2 % c.kinds.size()] : "";
+      if (!check::mutate(mutant, seed * 1000003 + i, &mutation, kind)) continue;
+      ++made[mutation.kind];
+      const check::Verdict verdict = check::check(mutant, w.graph);
+      const check::Localisation where = check::localise(mutation, verdict);
+      ++counts[static_cast<int>(where)];
+      if (where != check::Localisation::accepted) continue;
+      EXPECT_EQ(wrong_results(w, mutant, seed, want), "")
+          << c.name << ", mutant " << i << ": " << mutation.kind << ": " << mutation.text;
+    }
+    for (const std::string& kind : c.kinds) {
+      EXPECT_GT(made[kind], 0) << c.name << " has no mutant of kind " << kind;
+    }
+    std::cout << c.name << ": accepted and equal " << counts[0] << ", at the task " << counts[1]
+              << ", connected " << counts[2] << ", elsewhere " << counts[3] << "\n";
+  }
 }
 
 }  // namespace hocket::test

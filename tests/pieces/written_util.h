@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ using graph::Layout;
 using graph::TensorId;
 using graph::TensorType;
 using program::BufferId;
+
+inline TensorType f64(graph::Dims dims) { return {DType::f64, std::move(dims)}; }
+inline TensorType i32(graph::Dims dims) { return {DType::i32, std::move(dims)}; }
 
 /// Coordinates of a rank, by axis.
 using At = std::vector<int32_t>;
@@ -79,5 +83,18 @@ Results run(const Written& written, const program::Program& program, uint64_t se
 Results run_alone(const Written& written, uint64_t seed);
 /// "" if they are the same up to 1e-10, relative.
 std::string difference(const Results& got, const Results& want);
+
+/// A program and the kinds of mutation that its mutants are to have a good share of.
+struct WrittenCase {
+  std::string name;
+  std::function<Written()> make;
+  std::vector<std::string> kinds{};
+};
+
+/// Each is proven, gives what one rank gives, and is simulated.
+void expect_proven_run_simulated(std::span<const WrittenCase> cases);
+/// Each mutant is refused or gives what one rank gives. Prints what the seed of a failure is:
+///   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
+void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases);
 
 }  // namespace hocket::test
