@@ -9,7 +9,7 @@ namespace hocket::graph {
 
 namespace {
 
-constexpr struct Row {
+constexpr struct DTypeFacts {
   DType dtype;
   const char* name;
   int64_t bits;
@@ -30,7 +30,7 @@ static_assert(std::size(kDTypes) == kNumDTypes);
 int64_t bits_of(DType dtype) { return kDTypes[place_of(dtype)].bits; }
 
 int64_t size_of(DType dtype) {
-  const Row& row = kDTypes[place_of(dtype)];
+  const DTypeFacts& row = kDTypes[place_of(dtype)];
   if (row.bits % 8 != 0) {
     fail("dtype", "an element of {} is {} bits; expected whole bytes", row.name, row.bits);
   }
@@ -42,7 +42,7 @@ bool is_floating(DType dtype) { return kDTypes[place_of(dtype)].floating; }
 
 DType parse_dtype(std::string_view text) {
   std::string names;
-  for (const Row& row : kDTypes) {
+  for (const DTypeFacts& row : kDTypes) {
     if (text == row.name) return row.dtype;
     names += names.empty() ? row.name : std::string(", ") + row.name;
   }
