@@ -88,6 +88,13 @@ std::vector<Case> cases() {
   list.push_back(
       {"swiglu_bwd", "swiglu_bwd", {}, {f32({kT, kF}), f32({kT, 2, kF})}, {f32({kT, 2, kF})}});
   list.push_back({"add", "add", {}, {x, x}, {x}});
+  for (DType to : {DType::bf16, DType::f8_e4m3}) {
+    list.push_back({std::string("cast/") + to_string(to),
+                    "cast",
+                    {{"dtype", std::string(to_string(to))}},
+                    {x},
+                    {{to, x.dims}}});
+  }
   list.push_back({"maximum", "maximum", {}, {x, x}, {x}});
   list.push_back({"embedding", "embedding", {{"vocab", kV}}, {i32({kT}), f32({kV, kD})}, {x}});
   list.push_back(

@@ -135,6 +135,11 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
                              program.num_micro_batches, reference->num_micro_batches()),
                  "check against as many micro-batches as the program runs");
     }
+    if (reference && reference->symbols() != program.symbols) {
+      ctx.report("symbol-table", ProblemClass::value, {}, {},
+                 "the symbols of the program are not those of the reference",
+                 "list the symbols of the graph, in its order");
+    }
     Hazards hazards(ctx);
     std::unique_ptr<Values> values;
     if (reference) {

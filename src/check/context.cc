@@ -96,6 +96,7 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
 GroupInfo group_info(const Program& program, const program::Group& group) {
   GroupInfo info;
   if (!in_range(group.role, program.roles.size())) return info;
+  if (group.with != program::kNone && !in_range(group.with, program.roles.size())) return info;
   const auto& axes = program.roles[group.role].mesh.axes;
   for (int32_t axis : group.axes) {
     if (!in_range(axis, axes.size())) return info;
@@ -124,7 +125,7 @@ graph::Mesh all_meshes(const Program& program) {
 /// One offset is enough to call the program planned: then all must have one (buffer-planned).
 bool has_offsets(const Program& program) {
   for (const RankClass& cls : program.classes) {
-    if (cls.arena_bytes > 0) return true;
+    if (cls.arena_bytes > 0 || cls.host_arena_bytes > 0) return true;
     for (const program::Buffer& buffer : cls.buffers) {
       if (buffer.kind == BufferKind::step && buffer.offset != program::kNone) return true;
     }

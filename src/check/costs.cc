@@ -35,9 +35,10 @@ bool has_rows(const program::Kind& kind) {
 
 }  // namespace
 
-std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts) {
+std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts,
+                         std::span<const graph::Symbol> symbols) {
   if (!well_typed(kind, op)) return "";
-  const ops::Cost want = ops::cost_of(op, {kind.attrs, kind.in, kind.out, experts});
+  const ops::Cost want = ops::cost_of(op, {kind.attrs, kind.in, kind.out, experts, symbols});
   if (close(kind.flops, want.flops) &&
       close(static_cast<double>(kind.bytes), static_cast<double>(want.bytes))) {
     return "";
@@ -60,7 +61,8 @@ void check_costs(Context& ctx, const Values* values) {
         experts = values ? values->experts(tasks[i].kind) : 0;
         if (experts == 0) continue;  // without a reference, or refused for what it computes
       }
-      const std::string wrong = cost_differs(kind, *ctx.kinds[k].rules, experts);
+      const std::string wrong =
+          cost_differs(kind, *ctx.kinds[k].rules, experts, ctx.program.symbols);
       if (wrong.empty()) continue;
       const TaskRef ref{cls, i};
       ctx.report("cost-follows", ProblemClass::structure, ref, {}, ctx.name(ref) + ": " + wrong,

@@ -13,7 +13,8 @@ class Values;
 
 /// What FLOPs or bytes of a kind of `op` differ from those that the op works out; "" if none do.
 /// `experts`: of the whole tensors, see ops::Call.
-std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts);
+std::string cost_differs(const program::Kind& kind, const ops::Op& op, int64_t experts,
+                         std::span<const graph::Symbol> symbols);
 
 /// Refuses each kind of compute tasks whose FLOPs or bytes are not its op's, at the kind's first
 /// task. Work on routed rows follows from the local types and from how many experts the whole

@@ -155,11 +155,12 @@ void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
   const int64_t begin = buffer.offset;
   const int64_t end = begin + buffer.type.bytes();
   int32_t by = root.value();  // the last other owner of any of its addresses
-  auto range = state.arena.upper_bound(begin);
-  if (range != state.arena.begin()) {
+  const auto& arena = state.arena[place_of(buffer.space)];
+  auto range = arena.upper_bound(begin);
+  if (range != arena.begin()) {
     --range;
   }
-  for (; range != state.arena.end() && range->first < end; ++range) {
+  for (; range != arena.end() && range->first < end; ++range) {
     if (range->second.end > begin && range->second.owner != root) {
       by = range->second.owner;
     }
@@ -209,7 +210,7 @@ void Hazards::record(const Visit& at, const Task& task) {
     const BufferId root = rank_class.root(output);
     const program::Buffer& buffer = rank_class.buffers[root];
     if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[root]) {
-      take(at, buffer.offset, buffer.offset + buffer.type.bytes(), root.value());
+      take(at, buffer.space, buffer.offset, buffer.offset + buffer.type.bytes(), root.value());
       state.held[root] = 1;
     }
     state.access[i][lane] = now;
@@ -221,15 +222,16 @@ void Hazards::record(const Visit& at, const Task& task) {
   }
   const int64_t workspace = ctx_.program.kind(task).workspace;
   if (ctx_.planned && workspace > 0 && task.workspace >= 0) {
-    take(at, task.workspace, task.workspace + workspace, -1 - at.global);
+    take(at, program::Space::device, task.workspace, task.workspace + workspace, -1 - at.global);
   }
 }
 
-void Hazards::take(const Visit& at, int64_t begin, int64_t end, int32_t owner) {
+void Hazards::take(const Visit& at, program::Space space, int64_t begin, int64_t end,
+                   int32_t owner) {
   // `arena` stays a set of disjoint ranges: what overlaps [begin, end) is cut to what is left of it
   // outside, perhaps on both sides. Buffers of micro-batches reuse the same addresses again and
   // again, so the exact fit is by far the most common case and comes first.
-  auto& arena = state_[at.cls].arena;
+  auto& arena = state_[at.cls].arena[place_of(space)];
   auto range = arena.lower_bound(begin);
   if (range != arena.end() && range->first == begin && range->second.end == end) {
     if (range->second.owner != owner) {

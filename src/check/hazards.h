@@ -47,7 +47,8 @@ class Hazards {
     std::vector<Clock> used;             ///< the same of a base with views: of any of them
     std::vector<int32_t> writer, prior;  ///< global task: the last, and the one before
     std::vector<uint8_t> held;           ///< the buffer's range of the arena is its own
-    std::map<int64_t, Range> arena;      ///< disjoint ranges by their begin: who was there last
+    /// By space, disjoint ranges by their begin: who was there last.
+    std::array<std::map<int64_t, Range>, program::kNumSpaces> arena;
   };
   /// False, and reported, if what the buffer holds can't be relied upon.
   bool check_read(const Visit& at, BufferId buffer);
@@ -66,7 +67,7 @@ class Hazards {
   void report_unwritten(const Visit& at, BufferId buffer);
   void report_overwritten(const Visit& at, BufferId buffer);
   /// Gives addresses [begin, end) to `owner`; whoever held any of them must be finished with it.
-  void take(const Visit& at, int64_t begin, int64_t end, int32_t owner);
+  void take(const Visit& at, program::Space space, int64_t begin, int64_t end, int32_t owner);
   /// `owner` loses its addresses to `by`, in favour of the visited task.
   void evict(const Visit& at, int32_t owner, int32_t by);
   /// Reports that nothing orders two tasks (once per pair).

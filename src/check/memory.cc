@@ -116,20 +116,14 @@ void report_budget(Context& ctx, ClassMemory* memory) {
 }  // namespace
 
 std::vector<ClassMemory> check_memory(Context& ctx) {
-  const std::vector<program::Memory> planned = program::memory_of(ctx.program);
-  std::vector<int64_t> evaluation;
-  if (ctx.options.evaluation != nullptr) {
-    evaluation = program::memory_beyond(ctx.program, *ctx.options.evaluation);
-  }
+  const std::vector<program::Memory> planned =
+      program::memory_with(ctx.program, ctx.options.evaluation);
   std::vector<ClassMemory> list;
   for (size_t i = 0; i < planned.size(); ++i) {
     ClassMemory memory;
     memory.cls = i;
     memory.name = program::stage_name(ctx.program.classes[i]);
     memory.planned = planned[i];
-    if (i < evaluation.size()) {
-      memory.planned.evaluation = evaluation[i];
-    }
     if (ctx.options.memory_budget > 0 && memory.planned.total() > ctx.options.memory_budget) {
       report_budget(ctx, &memory);
     }

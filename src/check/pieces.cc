@@ -86,7 +86,8 @@ PieceId Pieces::of(const graph::Layout& layout, const graph::TensorType& logical
         axes.push_back(first_axis + axis);
       }
     }
-    piece.cut[dim] = cuts.split(axes, logical.dims[dim]);
+    const graph::Dim& size = logical.dims[dim];
+    piece.cut[dim] = size.symbolic() ? cuts.split(axes) : cuts.split(axes, size);
   }
   return intern(std::move(piece));
 }
@@ -107,14 +108,27 @@ AxisMask Pieces::cut_axes(PieceId id) const {
   return axes;
 }
 
+namespace {
+/// Of a symbol, what every value is a multiple of.
+int64_t known_size(const graph::Dim& dim) { return dim.symbolic() ? dim.multiple() : int64_t{dim}; }
+}  // namespace
+
 TypeId Pieces::cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box) {
   graph::TensorType type = types[logical];
   if (type.dims.size() != pieces_[id].dims) return kNone;
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
     const CutId cut = pieces_[id].cut[dim];
-    type.dims[dim] =
-        box ? cuts.local_size(cut, type.dims[dim], *box) : cuts.local_size(cut, type.dims[dim]);
-    if (type.dims[dim] < 0) return kNone;
+    graph::Dim& size = type.dims[dim];
+    if (!size.symbolic()) {
+      size = box ? cuts.local_size(cut, size, *box) : cuts.local_size(cut, size);
+      if (size < 0) return kNone;
+      continue;
+    }
+    // Whatever its value: equal cells, and of these one of so many equal parts.
+    const int64_t cells = cuts[cut].cells;
+    const int64_t held = cuts.local_size(cut, cells);
+    if (held <= 0 || cells % held != 0 || !size.divides_into(cells)) return kNone;
+    size /= cells / held;
   }
   return types.intern(type);
 }
@@ -140,19 +154,22 @@ TypeId Pieces::local_type(PieceId id, TypeId logical, TypeTable& types,
 Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
                    const graph::TensorType& logical) {
   const comm::Move& move = movement.move;
-  const bool block = move.part == comm::Move::Part::block;
-  const auto [known, fresh] =
-      moves_.try_emplace({id, over, static_cast<int>(move.part), static_cast<int>(move.placed),
-                          movement.part_dim, movement.slot_dim, static_cast<int>(movement.monoid),
-                          block ? logical.dims[static_cast<size_t>(movement.part_dim)] : 0});
+  int64_t size = 0;  // of the dim of which each rank gets a block
+  if (move.part == comm::Move::Part::block) {
+    const graph::Dim& dim = logical.dims[static_cast<size_t>(movement.part_dim)];
+    size = dim.symbolic() ? 0 : int64_t{dim};
+  }
+  const auto [known, fresh] = moves_.try_emplace(
+      {id, over, static_cast<int>(move.part), static_cast<int>(move.placed), movement.part_dim,
+       movement.slot_dim, static_cast<int>(movement.monoid), size});
   if (fresh) {
-    known->second = move_parts(Piece(pieces_[id]), over, movement, logical);
+    known->second = move_parts(Piece(pieces_[id]), over, movement, size);
   }
   return known->second;
 }
 
 Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
-                         const graph::TensorType& logical) {
+                         int64_t size) {
   // First all parts are put together, then each rank takes its block of that, if it takes one. What
   // is put together must be alike on all ranks but for what tells the parts apart: the cut of the
   // dim along which they are placed side by side, or the sets of addends.
@@ -189,8 +206,7 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   }
   if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
   if (move.part == comm::Move::Part::block && over) {
-    result.cut[part_dim] =
-        cuts.block(result.cut[part_dim], over, logical.dims[static_cast<size_t>(part_dim)]);
+    result.cut[part_dim] = cuts.block(result.cut[part_dim], over, size);
   }
   moved.piece = intern(std::move(result));
   return moved;
@@ -464,7 +480,9 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   // the task must say where it begins. An output has the cuts of its letters, and is an unfinished
   // reduction over every cut letter that it lacks. One input may itself be an unfinished sum, if
   // the op is linear in it: then all outputs are, over the same addends. An input that is a sum
-  // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says.
+  // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says. Of a
+  // symbol only what holds for every value counts: where a part begins, and which indices are
+  // needed, changes from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
   Taken taken;
@@ -476,6 +494,7 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   std::array<CutId, 256> cut_of;
   cut_of.fill(kNone);
   std::array<int64_t, 256> size_of{};
+  std::array<bool, 256> symbolic{};
   const auto place = [](char letter) { return static_cast<unsigned char>(letter); };
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
@@ -489,7 +508,8 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
       CutId& known = cut_of[place(letter)];
       if (known == kNone) {
         known = cut;
-        size_of[place(letter)] = logical[i] < 0 ? 0 : types[logical[i]].dims[dim];
+        size_of[place(letter)] = logical[i] < 0 ? 0 : known_size(types[logical[i]].dims[dim]);
+        symbolic[place(letter)] = logical[i] >= 0 && types[logical[i]].dims[dim].symbolic();
       }
       if (known != cut) {
         const AxisMask axes = cuts.axes(known) ^ cuts.axes(cut);
@@ -505,6 +525,11 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
     const CutId cut = cut_of[place(*letter)];
     const int64_t size = size_of[place(*letter)];
     if (cut == kNone || size % cuts[cut].cells != 0) continue;
+    if (symbolic[place(*letter)] && cut != CutTable::kWhole) {
+      taken.text =
+          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter);
+      return refused(Taken::Fault::begin, cuts.axes(cut));
+    }
     taken.text = misplaced(cut, *letter, size, begins, box);
     if (!taken.text.empty()) return refused(Taken::Fault::begin, cuts.axes(cut));
   }
@@ -548,7 +573,9 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
       const char letter = static_cast<char>(number);
       if (cut == kNone || has.find(letter) != std::string::npos) continue;
       Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
-      if (const ops::Support* support = rule.support_of(letter, static_cast<int>(output))) {
+      // Which indices of a symbol are needed is not known before a step: all are.
+      const ops::Support* support = rule.support_of(letter, static_cast<int>(output));
+      if (support && !symbolic[number] && !symbolic[place(support->by)]) {
         space.needs = intern_support(support->of);
         space.by_dim = static_cast<int32_t>(has.find(support->by));
         space.size = size_of[number];

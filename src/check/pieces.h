@@ -169,8 +169,7 @@ class Pieces {
   int32_t intern_support(decltype(ops::Support::of) needs);
   /// Of the addends of a space, those that the cuts of a piece need.
   CutId needed(SpaceId space, const Piece& piece);
-  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement,
-                   const graph::TensorType& logical);
+  Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement, int64_t size);
   bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;

@@ -11,7 +11,7 @@ using graph::Phase;
 using graph::TensorKind;
 
 Reference::Reference(const graph::Graph& graph, int32_t num_micro_batches)
-    : graph_(&graph), num_micro_batches_(num_micro_batches) {
+    : graph_(&graph), num_micro_batches_(num_micro_batches), symbols_(graph.symbols) {
   // Forward and backward nodes run once per micro-batch. Between two of them `value_` is
   // overwritten, so what outlives the micro-batch is put aside: `total_` adds up what the optimizer
   // or the host reads of all of them (gradients, losses), `each_` keeps losses and outputs one by

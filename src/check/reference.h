@@ -27,6 +27,7 @@ class Reference {
   /// See certificate.h; worked out when it is first asked for.
   const Hash128& hash();
   int32_t num_micro_batches() const { return num_micro_batches_; }
+  const std::vector<graph::Symbol>& symbols() const { return symbols_; }
   /// Graph tensor of this name, or -1.
   int32_t find(std::string_view name) const;
   /// Term of the tensor after the step; micro_batch >= 0: its value in that micro-batch (losses and
@@ -77,6 +78,7 @@ class Reference {
   const graph::Graph* graph_;
   std::optional<Hash128> hash_;
   int32_t num_micro_batches_;
+  std::vector<graph::Symbol> symbols_;
   std::vector<Step> steps_;
   std::vector<ExprId> value_;  ///< of the current micro-batch, or of the step
   std::vector<ExprId> total_;  ///< summed over the micro-batches so far

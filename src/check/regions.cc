@@ -47,9 +47,9 @@ void Values::find_regions(ClassId cls) {
     const program::Buffer& base = rank_class.buffers[view.base];
     Base& held = bases.of[view.base];
     held.dim = view.dim;
-    held.size = view.dim == program::kNone ? base.type.numel() : base.type.dims[view.dim];
+    held.size = view.dim == program::kNone ? base.type.numel() : int64_t{base.type.dims[view.dim]};
     const int64_t length =
-        view.dim == program::kNone ? view.type.numel() : view.type.dims[view.dim];
+        view.dim == program::kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
     AxisMask axes = 0;
     if (view.by != program::kNone) {
       for (int32_t axis : ctx_.program.tables[view.by].axes) {

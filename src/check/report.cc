@@ -131,7 +131,10 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
     json.member("step_buffers", memory.planned.step_buffers)
         .member("messages", memory.planned.messages);
     json.member("evaluation", memory.planned.evaluation).member("planned", memory.planned.total());
-    json.member("reserved", memory.planned.reserved).key("largest").array();
+    json.member("host", memory.planned.host)
+        .member("reserved", memory.planned.reserved)
+        .key("largest")
+        .array();
     for (const LiveBuffer& live : memory.largest) {
       json.object()
           .member("buffer", live.buffer)

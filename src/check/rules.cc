@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "check/pieces.h"
 
 namespace hocket::check {
@@ -20,15 +21,22 @@ namespace {
 // A predicate below gives "" where its rule holds, else what is wrong. The rules that each belongs
 // to stand in the tables at the end of this file, with what they hold and how to mend a fault.
 
-/// Positive dims, no more than pieces have, and a size that no sum of a few overflows.
-bool sane(const graph::TensorType& type) {
-  if (type.dims.size() > kMaxDims) return false;
+/// Positive dims, no more than pieces have, a size that no sum of a few overflows, whole blocks and
+/// bytes, and symbols of the program's table. "" if so.
+std::string insane(const Context& ctx, const graph::TensorType& type) {
+  if (type.dims.size() > kMaxDims) return "the type " + to_string(type);
   double bytes = 8.0 * std::max(type.top_k, 1);
   for (int64_t dim : type.dims) {
-    if (dim <= 0) return false;
+    if (dim <= 0) return "the type " + to_string(type);
     bytes *= static_cast<double>(dim);
   }
-  return bytes < 1e17 && type.top_k >= 0 && (!type.routed() || type.dims.size() >= 2);
+  if (!(bytes < 1e17) || type.top_k < 0 || (type.routed() && type.dims.size() < 2)) {
+    return "the type " + to_string(type);
+  }
+  if (const std::string why = graph::why_invalid(type); !why.empty()) {
+    return fmt::format("the type {}: {}", to_string(type), why);
+  }
+  return graph::symbols_differ(type, ctx.program.symbols);
 }
 
 std::string types_text(const std::vector<graph::TensorType>& list) {
@@ -64,11 +72,11 @@ std::string known_op(const Context&, const Kind& kind, const KindInfo& info) {
   return kind.communication == id ? "" : fmt::format("{} is run as another op", kind.op);
 }
 
-std::string types_sane(const Context&, const Kind& kind, const KindInfo&) {
+std::string types_sane(const Context& ctx, const Kind& kind, const KindInfo&) {
   for (const auto* list : {&kind.in, &kind.out}) {
     for (const auto& type : *list) {
-      if (!sane(type)) {
-        return fmt::format("{} has an operand of type {}", kind.op, to_string(type));
+      if (const std::string why = insane(ctx, type); !why.empty()) {
+        return fmt::format("{} has an operand of {}", kind.op, why);
       }
     }
   }
@@ -88,7 +96,9 @@ std::string workspace_declared(const Context&, const Kind& kind, const KindInfo&
   if (kind.workspace < 0) return fmt::format("workspace is {} bytes", kind.workspace);
   if (!info.rules) return "";
   try {
-    const int64_t want = ops::cost_of(*info.rules, {kind.attrs, kind.in, kind.out}).workspace;
+    const int64_t want = info.rules->workspace
+                             ? round_up(info.rules->workspace({kind.attrs, kind.in, kind.out}), 64)
+                             : 0;
     if (kind.workspace >= want) return "";
     return fmt::format("workspace is {} bytes; {} needs {}", kind.workspace, kind.op, want);
   } catch (const std::exception&) {
@@ -102,6 +112,8 @@ std::string group_axes(const Context& ctx, const program::Group& group, size_t) 
   if (!in_range(group.role, ctx.program.roles.size())) {
     return fmt::format("role {} does not exist", group.role);
   }
+  // A group is of two whole roles, or of ranks that differ on axes of one, of which one may be
+  // restricted to members.
   if (group.with != kNone) {
     if (!in_range(group.with, ctx.program.roles.size())) {
       return fmt::format("role {} does not exist", group.with);
@@ -169,8 +181,8 @@ std::string has_plan(const Context& ctx, const RankClass& cls, size_t) {
                      homeless);
 }
 
-std::string buffer_type(const Context&, const RankClass&, const Buffer& buffer) {
-  if (!sane(buffer.type)) return fmt::format("has the type {}", graph::to_string(buffer.type));
+std::string buffer_type(const Context& ctx, const RankClass&, const Buffer& buffer) {
+  if (const std::string why = insane(ctx, buffer.type); !why.empty()) return "has " + why;
   if (buffer.expected_bytes != kNone &&
       (buffer.expected_bytes < 0 || buffer.expected_bytes > buffer.type.bytes())) {
     return fmt::format("expects {} bytes of {}", buffer.expected_bytes, buffer.type.bytes());
@@ -188,16 +200,36 @@ std::string expected_routed(const Context&, const RankClass&, const Buffer& buff
                                           : fmt::format("always holds {}", buffer.type.bytes()));
 }
 
+/// Rows of a persistent tensor are where they were when there are more or fewer of them: its last
+/// dims do not change, and no other rank's rows become its own.
+std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer) {
+  if (buffer.kind != BufferKind::persistent) return "";
+  for (size_t d = 0; d < buffer.type.dims.size(); ++d) {
+    const graph::Dim& dim = buffer.type.dims[d];
+    if (!dim.symbolic() || (d == 0 && dim.parts() == 1 && !buffer.type.routed())) continue;
+    return fmt::format("is {}, of which dim {} changes from step to step", to_string(buffer.type),
+                       d);
+  }
+  return "";
+}
+
 std::string view_base(const Context&, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::view) {
     return buffer.base == kNone && buffer.by == kNone ? "" : "is no view, but has a base";
   }
+  // What is behind the base (a view of a view, rows in an order of their own, another memory), what
+  // the elements are, what only a base has; and one dim for all views of a base.
   if (buffer.base == kNone) return "has no base";
   const Buffer& base = cls.buffers[buffer.base];
   if (base.kind == BufferKind::view) return "is a view of a view";
   if (base.type.routed()) return "is a part of routed rows, whose order is not its own";
-  if (base.type.dtype != buffer.type.dtype || buffer.type.routed()) {
+  if (base.type.dtype != buffer.type.dtype || base.type.encoding != buffer.type.encoding ||
+      buffer.type.routed()) {
     return fmt::format("is {} in a base of {}", to_string(buffer.type), to_string(base.type));
+  }
+  if (base.space != buffer.space) {
+    return fmt::format("lies in {} memory, its base in {} memory", to_string(buffer.space),
+                       to_string(base.space));
   }
   if (!buffer.name.empty() || buffer.offset != kNone || buffer.expected_bytes != kNone) {
     return "has a name, an offset or an expected size, which are its base's";
@@ -216,9 +248,18 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   // in all others; a flat one has as many elements as its type. From where it begins on any rank of
   // the class, all of that must lie in the base.
   if (buffer.kind != BufferKind::view) return "";
+  // Where a view begins, in elements, must be known before a step, and be the begin of a byte and
+  // of a block: no symbol along its dim or behind it.
   const graph::TensorType& base = cls.buffers[buffer.base].type;
   int64_t size = base.numel();
   int64_t length = buffer.type.numel();
+  for (const graph::TensorType* type : {&base, &buffer.type}) {
+    for (size_t dim = 0; dim < type->dims.size(); ++dim) {
+      if (!type->dims[dim].symbolic() || std::cmp_less(dim, buffer.dim)) continue;
+      return fmt::format("begins elsewhere in every step: dim {} of {} is a symbol", dim,
+                         to_string(*type));
+    }
+  }
   if (buffer.dim != kNone) {
     if (!in_range(buffer.dim, base.dims.size()) || buffer.type.dims.size() != base.dims.size()) {
       return fmt::format("is no part of {} along dim {}", to_string(base), buffer.dim);
@@ -240,7 +281,13 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
       begins.insert(ctx.program.begin_at(buffer.begin, buffer.by, rank));
     }
   }
+  const bool along_elements =
+      buffer.dim == kNone || std::cmp_equal(buffer.dim + 1, base.dims.size());
   for (int64_t begin : begins) {
+    if (along_elements && begin % base.granule() != 0) {
+      return fmt::format("begins at {} of {}, inside a {}", begin, to_string(base),
+                         base.encoding ? "block" : "byte");
+    }
     if (begin < 0 || begin > size - length) {
       return fmt::format("goes from {} to {} of {}", begin, begin + length, size);
     }
@@ -257,12 +304,13 @@ std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer&
   if (buffer.offset == kNone) {
     return "";  // read or written: task rule buffer-planned
   }
-  if (buffer.offset < 0 || buffer.offset % 64 != 0 || buffer.offset > cls.arena_bytes) {
+  const int64_t arena = cls.arena(buffer.space);
+  if (buffer.offset < 0 || buffer.offset % 64 != 0 || buffer.offset > arena) {
     return fmt::format("has the offset {}, not a multiple of 64 in the arena", buffer.offset);
   }
-  if (buffer.type.bytes() > cls.arena_bytes - buffer.offset) {
+  if (buffer.type.bytes() > arena - buffer.offset) {
     return fmt::format("ends at {}, beyond the arena of {} bytes",
-                       static_cast<uint64_t>(buffer.offset) + buffer.type.bytes(), cls.arena_bytes);
+                       static_cast<uint64_t>(buffer.offset) + buffer.type.bytes(), arena);
   }
   return "";
 }
@@ -338,6 +386,26 @@ std::string lane_fits(const Context& ctx, ClassId, const RankClass&, const Task&
   return fmt::format("is in the lane {}", program::to_string(task.lane));
 }
 
+/// Kernels and links work in the memory of the device; a copy lane reads one memory and writes the
+/// other.
+std::string space_fits(const Context& ctx, ClassId cls, const RankClass& rank_class,
+                       const Task& task) {
+  using program::Lane;
+  using program::Space;
+  const bool reads_host = task.lane == Lane::h2d || task.lane == Lane::host;
+  const bool writes_host = task.lane == Lane::d2h || task.lane == Lane::host;
+  for (int side = 0; side < 2; ++side) {
+    const Space want = (side ? writes_host : reads_host) ? Space::host : Space::device;
+    for (BufferId buffer : side ? task.out : task.in) {
+      if (rank_class.buffers[buffer].space == want) continue;
+      return fmt::format("{} {} in {} memory; in the lane {} that is {}", side ? "writes" : "reads",
+                         ctx.buffer_name(cls, buffer), to_string(rank_class.buffers[buffer].space),
+                         to_string(task.lane), to_string(want));
+    }
+  }
+  return "";
+}
+
 std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const bool wants = is_collective(ctx.kind(task));
   if (wants != (task.group != kNone)) return wants ? "has no group" : "has a group";
@@ -401,7 +469,15 @@ std::string collective_types_follow(const Context& ctx, ClassId cls, const RankC
   const KindInfo& info = ctx.kind(task);
   if (!is_collective(info)) return "";
   const Kind& kind = ctx.program.kind(task);
-  if (is_transfer(info)) return "";  // what is taken follows from what is given: collective-differs
+  if (is_transfer(info)) {
+    // What is taken follows from what is given: collective-differs, local-size.
+    const graph::TensorType& moved = kind.in.empty() ? kind.out[0] : kind.in[0];
+    if (!moved.routed() && !moved.symbolic() && moved.granule() == 1) return "";
+    return fmt::format(
+        "does not move {}: only elements of whole bytes, none of them routed, in "
+        "numbers that every step has",
+        to_string(moved));
+  }
   const int64_t ranks = ctx.groups[task.group].ranks;
   try {
     for (const int64_t me : numbers_in_group(ctx, cls, task)) {
@@ -421,7 +497,9 @@ std::string cost_recomputed(const Context& ctx, ClassId, const RankClass&, const
   const KindInfo& info = ctx.kind(task);
   if (!info.comm) return "";
   const Kind& kind = ctx.program.kind(task);
-  const int64_t bytes = info.comm->payload(kind.attrs, kind.in, kind.out);
+  const auto& symbols = ctx.program.symbols;
+  const int64_t bytes = info.comm->payload(kind.attrs, graph::expected_types(kind.in, symbols),
+                                           graph::expected_types(kind.out, symbols));
   if (kind.bytes == bytes && kind.flops == 0 && kind.workspace == 0) return "";
   return fmt::format("says {} bytes, {} FLOPs and {} bytes of workspace; expected {}, 0 and 0",
                      kind.bytes, kind.flops, kind.workspace, bytes);
@@ -560,7 +638,8 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
 
 const std::vector<Rule<const RankClass&, const Buffer&>>& view_rules() {
   static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
-      {"view-base", "a view is a part of one buffer that is no view, of its element type",
+      {"view-base",
+       "a view is a part of one buffer that is no view, of its element type and in its space",
        "name the buffer that has the memory; its views are cut along one dim, or all flat",
        view_base},
       {"view-region", "a view lies inside its base on every rank of the class",
@@ -575,6 +654,9 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
        "correct the type or expected_bytes", buffer_type},
       {"expected-routed", "only a step buffer of routed rows may expect less than its type's size",
        "drop the expected size: the buffer holds exactly what its type says", expected_routed},
+      {"symbols-stay",
+       "a persistent tensor changes its size along dim 0 alone, and whole on its rank",
+       "give it the size of the bound, and its users a buffer of the symbol", symbols_stay},
       {"arena-bounds",
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
        "run the memory plan after the last change of buffers", arena_bounds},
@@ -600,6 +682,11 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "kernels run in compute, collectives and sends in intra or inter, receives in "
        "the _rx lane",
        "put the task in the lane of its resource", lane_fits},
+      {"space-fits",
+       "kernels and links use the device's memory, the host lane the host's, and copies between "
+       "them "
+       "read one and write the other",
+       "put the buffer in the other memory, or the task in another lane", space_fits},
       {"group-fits",
        "a collective has a group of its role, a transfer one of two, nothing else has one",
        "give collectives the group of the axes they reduce or exchange over", group_fits},
@@ -639,6 +726,7 @@ const std::vector<RuleInfo>& derived_rules() {
   // collectives.cc and explain.cc: there the name of a rule stands beside its text.
   static const std::vector<RuleInfo> rules = {
       {"micro-batches", "the program runs as many micro-batches as the reference"},
+      {"symbol-table", "the program's symbols are those of the single-device graph"},
       {"send-unmatched", "every send has its receive"},
       {"recv-unmatched", "every receive has its send"},
       {"message-type", "both ends of a message have one type"},

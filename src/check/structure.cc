@@ -52,6 +52,9 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, size_t place) {
   if (buffer.base != kNone && !in_range(buffer.base, cls.buffers.size())) {
     return fmt::format("base {}", buffer.base);
   }
+  if (place_of(buffer.space) >= program::kNumSpaces) {
+    return fmt::format("space {}", place_of(buffer.space));
+  }
   return bad_table_id(ctx, cls, buffer.by);
 }
 

@@ -10,9 +10,12 @@ namespace hocket::check {
 namespace {
 
 uint64_t hash_type(const graph::TensorType& type) {
-  uint64_t hash = static_cast<uint64_t>(type.dtype) * 131 + static_cast<uint64_t>(type.top_k);
-  for (int64_t dim : type.dims) {
-    hash = (hash ^ static_cast<uint64_t>(dim)) * 0x9e3779b97f4a7c15ULL + (hash >> 29);
+  uint64_t hash = static_cast<uint64_t>(type.dtype) * 131 + static_cast<uint64_t>(type.top_k) +
+                  static_cast<uint64_t>(type.encoding.block) * 31;
+  for (const graph::Dim& dim : type.dims) {
+    hash = (hash ^ (static_cast<uint64_t>(dim) + static_cast<uint64_t>(dim.symbol() + 1) * 131)) *
+               0x9e3779b97f4a7c15ULL +
+           (hash >> 29);
   }
   return mix64(hash);
 }

@@ -203,7 +203,7 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
   const double share =
       static_cast<double>(pieces_.cuts.local_size(experts, cells, ctx_.boxes[cls])) /
       static_cast<double>(cells);
-  const int64_t row_bytes = buffer.type.row_size() * graph::size_of(buffer.type.dtype);
+  const int64_t row_bytes = buffer.type.bytes_of(buffer.type.row_size());
   const double even =
       static_cast<double>(buffer.type.dims[1] * buffer.type.top_k * row_bytes) * share;
   const double factor = static_cast<double>(buffer.expected_bytes) / even;

@@ -153,28 +153,24 @@ Outcome convert(StoredType type, const char* src, int64_t count, DType dtype, vo
       return read_integers<int32_t>(type, src, count, dst);
     case DType::i64:
       return read_integers<int64_t>(type, src, count, dst);
+    default:
+      return Outcome::wrong_type;
   }
-  HOCKET_CHECK(false, "dtype {}", static_cast<int>(dtype));
-  return Outcome::wrong_type;
 }
 
 }  // namespace
 
 StoredType stored_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return StoredType::f32;
-    case DType::f64:
-      return StoredType::f64;
-    case DType::bf16:
-      return StoredType::bf16;
-    case DType::i32:
-      return StoredType::i32;
-    case DType::i64:
-      return StoredType::i64;
+  constexpr std::pair<DType, StoredType> kSame[] = {
+      {DType::f32, StoredType::f32},         {DType::f64, StoredType::f64},
+      {DType::bf16, StoredType::bf16},       {DType::f16, StoredType::f16},
+      {DType::f8_e4m3, StoredType::f8_e4m3}, {DType::f8_e5m2, StoredType::f8_e5m2},
+      {DType::i64, StoredType::i64},         {DType::i32, StoredType::i32},
+      {DType::i8, StoredType::i8},           {DType::u8, StoredType::u8}};
+  for (const auto& [ours, stored] : kSame) {
+    if (ours == dtype) return stored;
   }
-  HOCKET_CHECK(false, "dtype {}", static_cast<int>(dtype));
-  return StoredType::f32;
+  fail("safetensors", "no file is written or read with elements of {}", graph::to_string(dtype));
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
@@ -339,13 +335,14 @@ int64_t write_safetensors(FileWriter& out, const std::vector<NamedTensor>& tenso
   std::set<std::string_view> names;
   for (const NamedTensor* tensor : order) {
     HOCKET_CHECK(names.insert(tensor->name).second, "tensor {} is given twice", tensor->name);
+    HOCKET_CHECK(!tensor->type.encoding, "tensor {} is {}", tensor->name, to_string(tensor->type));
     int64_t bytes = graph::size_of(tensor->type.dtype);
     for (int64_t dim : tensor->type.dims) {
       bytes *= dim;
     }
     header.key(tensor->name).object();
     header.member("dtype", to_string(stored_type(tensor->type.dtype)));
-    header.member("shape", tensor->type.dims);
+    header.member("shape", graph::sizes(tensor->type.dims));
     header.member("data_offsets", std::vector<int64_t>{offset, offset + bytes}).end();
     offset += bytes;
   }

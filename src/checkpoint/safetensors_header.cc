@@ -172,7 +172,7 @@ class Events : public json::json_sax_t {
            fmt::join(shape_, ","));
     }
     tensor_.name = name_;
-    tensor_.dims = shape_;
+    tensor_.dims = graph::Dims(shape_.begin(), shape_.end());
     tensor_.begin = offsets_[0];
     header_.tensors.push_back(tensor_);
   }
@@ -183,8 +183,8 @@ class Events : public json::json_sax_t {
   bool in_metadata_ = false;
   std::string name_, key_;
   StoredTensor tensor_;
-  graph::Dims shape_, offsets_;
-  graph::Dims* list_ = nullptr;
+  std::vector<int64_t> shape_, offsets_;
+  std::vector<int64_t>* list_ = nullptr;
   bool has_dtype_ = false, has_shape_ = false, has_offsets_ = false;
 };
 

@@ -63,13 +63,11 @@ data::Tokenizer load_tokenizer(const std::string& model_folder, const std::strin
   return tokenizer;
 }
 
-/// Error if the program that adds token by token, with a cache of `slots`, does not fit into
-/// memory.
-void require_room(const engine::Run& run, int64_t slots) {
-  engine::CompileOptions decode;
-  decode.purpose = engine::Purpose::generate;
-  decode.cache_slots = slots;
-  train::require_memory(run, engine::compile(run, decode).program);
+/// Error if the program does not fit into memory with a text of `longest` tokens.
+void require_room(const engine::Run& run, int64_t prompt, int64_t longest) {
+  const engine::Compiled generation = train::compile_generation(run, longest);
+  train::require_memory(run, generation.program,
+                        {train::generation_memory(generation, prompt, longest)});
 }
 
 /// Model, tokenizer and weights are opened and checked one after the other, so that whatever is
@@ -83,10 +81,10 @@ int generate(const Options& options) {
   train::GenerateOptions how = options.how;
   how.prompt = options.prompt == "-" ? read_stdin() : options.prompt;
   how.seed = static_cast<uint64_t>(options.seed);
-  const int64_t longest =
-      static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1 + how.max_new_tokens;
+  const auto prompt = static_cast<int64_t>(tokenizer.encode(how.prompt).size()) + 1;
+  const int64_t longest = prompt + how.max_new_tokens;
   warn_if_long(run.model, longest, "the prompt with --max-new-tokens");
-  require_room(run, longest);
+  require_room(run, prompt, longest);
   if (!options.json) {
     // A pipe or file gets every byte, a terminal none that acts there.
     const bool terminal = ::isatty(STDOUT_FILENO) == 1;

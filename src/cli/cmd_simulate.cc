@@ -52,7 +52,7 @@ sim::SimOptions sim_options(const engine::Run& run, const engine::Compiled& comp
   options.tokens = compiled.tokens_per_step;
   if (engine::evaluates(run)) {
     const engine::Compiled evaluation = engine::compile(run, engine::evaluation_options(run));
-    options.evaluation = program::memory_beyond(compiled.program, evaluation.program);
+    options.memory = program::memory_with(compiled.program, &evaluation.program);
   }
   options.model_flops = cost::model_flops(compiled.reference).training() *
                         static_cast<double>(compiled.program.num_micro_batches);

@@ -26,6 +26,7 @@ struct Fact {
   std::string name;
   std::string shown;
   std::string exact;
+  bool often_nothing = false;  ///< not worth a line where both have none
 };
 Fact number(std::string name, size_t n) {
   return {std::move(name), std::to_string(n), std::to_string(n)};
@@ -48,8 +49,8 @@ void add_facts(const program::Program& program, const program::RankClass& cls,
         const Value& value = cls.*member;
         if constexpr (std::is_same_v<Value, int64_t>) {
           if (field.is_address) return;
-          facts->push_back(
-              {field.name, human_bytes(static_cast<double>(value)), std::to_string(value)});
+          facts->push_back({field.name, human_bytes(static_cast<double>(value)),
+                            std::to_string(value), !field.is_always});
         } else if constexpr (std::is_same_v<Value, program::RoleId>) {
           facts->push_back({field.name, program.roles[value].name, program.roles[value].name});
         } else if constexpr (std::is_same_v<Value, program::Box>) {
@@ -106,6 +107,10 @@ std::string figures(const program::Program& program) {
     if constexpr (std::is_same_v<Value, std::vector<program::Role>>) {
       for (const program::Role& role : value) {
         text += fmt::format(" {} {} {}", field.name, role.name, to_string(role.mesh));
+      }
+    } else if constexpr (std::is_same_v<Value, std::vector<program::Symbol>>) {
+      for (const program::Symbol& symbol : value) {
+        text += fmt::format(" {} {}", field.name, to_string(symbol));
       }
     } else if constexpr (std::is_integral_v<Value>) {
       text += fmt::format(" {} {}", field.name, value);
@@ -214,6 +219,7 @@ std::string diff_listing(const Listing& a, const Listing& b, size_t limit) {
   bool same = a.name == b.name && a.lines == b.lines && count.empty();
   for (size_t i = 0; i < a.facts.size(); ++i) {
     const Fact &x = a.facts[i], &y = b.facts[i];
+    if (x.often_nothing && x.exact == "0" && y.exact == "0") continue;
     out += fmt::format("  {:<28}{}", x.name, x.shown);
     if (x.exact != y.exact) {
       out += x.shown != y.shown ? " -> " + y.shown : fmt::format(": {} -> {}", x.exact, y.exact);

@@ -38,7 +38,7 @@ void SoloCommunicator::run(const Call& call) {
     pointers.resize(n);
     const Rows sizes(call.in[1], kind.in[1].dims[0], kind.in[1].dims[1]);
     const int dim = before(op, kind.attrs).dim();
-    const size_t row = static_cast<size_t>(kind.in[0].row_size() * size_of(kind.in[0].dtype));
+    const size_t row = static_cast<size_t>(kind.in[0].bytes_of(kind.in[0].row_size()));
     const size_t mine = static_cast<size_t>(sizes.held(static_cast<int64_t>(me), dim));
     for (size_t i = 0; i < n; ++i) {
       const size_t held = static_cast<size_t>(sizes.held(static_cast<int64_t>(i), dim));

@@ -27,6 +27,8 @@ std::vector<Seen> constants(const Cluster& cluster) {
   add("device.memory", device.memory);
   add("device.memory_bandwidth", device.memory_bandwidth);
   add("device.launch", device.launch);
+  add("device.peak.f4", device.peak.f4);
+  add("device.peak.f8", device.peak.f8);
   add("device.peak.bf16", device.peak.bf16);
   add("device.peak.f32", device.peak.f32);
   add("device.peak.f64", device.peak.f64);
@@ -71,17 +73,41 @@ GroupShape Cluster::shape(std::span<const int32_t> ranks) const {
 }
 
 double Cluster::peak_flops(graph::DType dtype) const {
+  // Types of one width share matrix units, and so a peak: both 8-bit ones, and both of 16 bits.
+  // What the cluster does not give is an error, since no other peak stands for it.
   using graph::DType;
-  double value = device.peak.f32.value;
-  if (dtype == DType::bf16) {
-    value = device.peak.bf16.value;
-  }
-  if (dtype == DType::f64) {
-    value = device.peak.f64.value;
+  double value = 0;
+  const char* key = "";
+  switch (dtype) {
+    case DType::f4_e2m1:
+      value = device.peak.f4.value;
+      key = "f4";
+      break;
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      value = device.peak.f8.value;
+      key = "f8";
+      break;
+    case DType::bf16:
+    case DType::f16:
+      value = device.peak.bf16.value;
+      key = "bf16";
+      break;
+    case DType::f32:
+      value = device.peak.f32.value;
+      key = "f32";
+      break;
+    case DType::f64:
+      value = device.peak.f64.value;
+      key = "f64";
+      break;
+    default:
+      fail(name, "the arithmetic of {} has no peak; expected a floating-point type",
+           graph::to_string(dtype));
   }
   if (value <= 0) {
     fail(name, "the cluster gives no peak for {}; try adding device.peak.{}",
-         graph::to_string(dtype), graph::to_string(dtype));
+         graph::to_string(dtype), key);
   }
   return value;
 }

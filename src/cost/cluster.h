@@ -33,9 +33,11 @@ using Fraction = Constant<Unit::none>;
 
 /// Peak dense arithmetic per element type.
 struct Peak {
-  Rate bf16, f32, f64;
+  Rate f4, f8, bf16, f32, f64;
   void fields(Fields& visit) {
-    visit("bf16", bf16, "bfloat16 with f32 accumulation, without structured sparsity");
+    visit("f4", f4, "4-bit floating point with f32 accumulation, without structured sparsity");
+    visit("f8", f8, "the same of both 8-bit floating-point types");
+    visit("bf16", bf16, "the same of bfloat16 and half precision");
     visit("f32", f32, "32-bit floating point");
     visit("f64", f64, "64-bit floating point");
   }

@@ -15,10 +15,11 @@ namespace {
 
 namespace names = graph::names;
 
-/// Tokens of a micro-batch over all ranks; 0 for a program that reads none (made by hand).
-int64_t tokens_per_micro_batch(const Compiled& compiled) {
+/// Tokens of a micro-batch over all ranks in a step where symbols have these values; 0 for a
+/// program that reads none (made by hand).
+int64_t tokens_per_micro_batch(const Compiled& compiled, std::span<const int64_t> values) {
   const graph::TensorId id = compiled.reference.find(names::kTokens);
-  return id == graph::kNone ? 0 : compiled.reference.tensor(id).type.numel();
+  return id == graph::kNone ? 0 : compiled.reference.tensor(id).type.at(values).numel();
 }
 
 /// Copies what the rank holds of a full input; nothing if it does not read it.
@@ -26,13 +27,13 @@ void feed_input(const std::string& name, int32_t micro_batch, const void* full,
                 const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
   if (!executor.has(name, micro_batch)) return;
   const graph::Tensor& tensor = compiled.reference.tensor(compiled.reference.find(name));
-  const int64_t size = size_of(tensor.type.dtype);
+  const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
   const auto* from = static_cast<const std::byte*>(full);
   auto* to = static_cast<std::byte*>(executor.input(name, micro_batch));
-  for_each_run(tensor.type, executor.buffer(name, micro_batch).layout, compiled.program, rank,
-               [&](int64_t begin, int64_t count, int64_t local) {
-                 std::memcpy(to + local * size, from + begin * size,
-                             static_cast<size_t>(count * size));
+  for_each_run(tensor.type.at(executor.symbol_values()), executor.buffer(name, micro_batch).layout,
+               compiled.program, rank, [&](int64_t begin, int64_t count, int64_t local) {
+                 std::memcpy(to + bytes(local), from + bytes(begin),
+                             static_cast<size_t>(bytes(count)));
                });
 }
 
@@ -62,13 +63,15 @@ int64_t Batch::num_targets() const {
 }
 
 Batch empty_batch(const Compiled& compiled, int64_t seq_len) {
-  const int64_t tokens = tokens_per_micro_batch(compiled) * compiled.program.num_micro_batches;
+  const int64_t tokens =
+      tokens_per_micro_batch(compiled, graph::expected_values(compiled.program.symbols)) *
+      compiled.program.num_micro_batches;
   HOCKET_CHECK(tokens % seq_len == 0, "{} tokens a step in rows of {}", tokens, seq_len);
   return Batch(tokens / seq_len, seq_len);
 }
 
 void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor) {
-  const int64_t per_micro_batch = tokens_per_micro_batch(compiled);
+  const int64_t per_micro_batch = tokens_per_micro_batch(compiled, executor.symbol_values());
   const int32_t micro_batches = compiled.program.num_micro_batches;
   HOCKET_CHECK(batch.rows * batch.seq_len == per_micro_batch * micro_batches,
                "{} rows of {} tokens for {} micro-batches of {}", batch.rows, batch.seq_len,

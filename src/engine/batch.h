@@ -38,11 +38,12 @@ struct Batch {
   Hyper hyper;
 };
 
-/// A batch of the size that the program reads: as many rows of `seq_len` as its micro-batches hold.
+/// A batch of the size that the program reads: as many rows of `seq_len` as its micro-batches hold,
+/// with symbols as expected.
 Batch empty_batch(const Compiled& compiled, int64_t seq_len);
 
 /// Gives one rank its part of every input that its tasks read. The batch must have the tokens of
-/// all micro-batches, no more and no less.
+/// all micro-batches, no more and no less; the executor knows the values of symbols.
 void feed(const Batch& batch, const Compiled& compiled, int32_t rank, runtime::Executor& executor);
 
 }  // namespace hocket::engine

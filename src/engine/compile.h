@@ -31,7 +31,7 @@ struct CompileOptions {
   Purpose purpose = Purpose::train;
   /// Sequences per dp rank and micro-batch, sequence length and micro-batches; 0: as in the run.
   int64_t micro_batch = 0, seq_len = 0, num_micro_batches = 0;
-  int64_t new_tokens = 1, cache_slots = 0;  ///< generate
+  int64_t new_tokens = 1, cache_slots = 0;  ///< generate: the most in a step, and in the cache
   std::vector<std::string> skip_passes;
   Observer observe;
 };

@@ -83,7 +83,7 @@ void fill(const graph::Tensor& tensor, const Layout& layout, const program::Prog
 std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
                                     const std::vector<Part>& parts) {
   // Parts of one role in one layout are cut alike: the first such set that is complete will do.
-  const int64_t size = size_of(tensor.type.dtype);
+  const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
   std::vector<std::byte> full(static_cast<size_t>(tensor.type.bytes()));
   int64_t least_missing = tensor.type.numel();
   std::vector<std::pair<program::RoleId, Layout>> tried;
@@ -99,8 +99,8 @@ std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::
       for_each_run(tensor.type, part.layout, program, part.rank,
                    [&](int64_t begin, int64_t count, int64_t local) {
                      if (!taken.emplace(begin, count).second) return;
-                     std::memcpy(full.data() + begin * size, part.data + local * size,
-                                 static_cast<size_t>(count * size));
+                     std::memcpy(full.data() + bytes(begin), part.data + bytes(local),
+                                 static_cast<size_t>(bytes(count)));
                      missing -= count;
                    });
     }
@@ -121,7 +121,7 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
   }
   for (const auto& buffer : program.classes[program.class_of(rank.id())].buffers) {
     if (buffer.kind != program::BufferKind::persistent) continue;
-    auto& entry = rank.store().get(buffer.name, buffer.type, buffer.layout);
+    auto& entry = rank.store().get(buffer.name, buffer.type, buffer.layout, buffer.space);
     if (entry.initialised) continue;
     entry.initialised = true;
     auto it = by_name.find(buffer.name);
@@ -132,8 +132,11 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
     std::byte* const data = entry.memory->data();
     if (t.type.dtype == graph::DType::f64) {
       fill(t, buffer.layout, program, rank.id(), seed, reinterpret_cast<double*>(data));
-    } else {
+    } else if (t.type.dtype == graph::DType::f32) {
       fill(t, buffer.layout, program, rank.id(), seed, reinterpret_cast<float*>(data));
+    } else {
+      fail_run("parameters", "{} is {}; expected f32 or f64 where there is an initial value",
+               t.name, to_string(t.type));
     }
   }
 }
@@ -147,13 +150,12 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
 
 void scatter(const graph::Tensor& tensor, const program::Program& program,
              runtime::LocalRanks& ranks, const std::function<void(int64_t, int64_t, void*)>& read) {
-  const int64_t size = size_of(tensor.type.dtype);
   for_each_holder(tensor.name, program, ranks, [&](int32_t rank, const program::Buffer& buffer) {
-    auto& entry = ranks.at(rank).store().get(buffer.name, buffer.type, buffer.layout);
+    auto& entry = ranks.at(rank).store().get(buffer.name, buffer.type, buffer.layout, buffer.space);
     entry.initialised = true;
     for_each_run(tensor.type, buffer.layout, program, rank,
                  [&](int64_t begin, int64_t count, int64_t local) {
-                   read(begin, count, entry.memory->data() + local * size);
+                   read(begin, count, entry.memory->data() + tensor.type.bytes_of(local));
                  });
   });
 }

@@ -36,14 +36,16 @@ void Session::feed(const Batch& batch) {
 }
 
 std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_batch) const {
+  graph::Tensor full = tensor(name);
   std::vector<Part> parts;
   for (int32_t rank : ranks().ids()) {
     const runtime::Executor& executor = run_.executor(rank);
     if (!executor.has(name, micro_batch)) continue;
+    full.type = tensor(name).type.at(executor.symbol_values());
     parts.push_back({rank, executor.buffer(name, micro_batch).layout,
                      static_cast<const std::byte*>(executor.output(name, micro_batch))});
   }
-  return put_together(tensor(name), program(), parts);
+  return put_together(full, program(), parts);
 }
 
 double Session::loss() const {

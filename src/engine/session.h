@@ -36,6 +36,8 @@ class Session {
   runtime::LocalRun& run() { return run_; }
   const runtime::LocalRun& run() const { return run_; }
 
+  /// The value of a symbol of the program, from the next step on; before `feed`.
+  void set_symbol(std::string_view name, int64_t value) { run_.set_symbol(name, value); }
   /// Gives every rank that is here its part of what the next step reads.
   void feed(const Batch& batch);
   /// The full output tensor: its parts put together, each taken once. Error: some of it is on ranks

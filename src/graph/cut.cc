@@ -371,7 +371,7 @@ CutId CutTable::block(CutId id, AxisMask over) {
 
 CutId CutTable::block(CutId id, AxisMask over, int64_t size) {
   const int64_t blocks = ranks(over);
-  if (size % cuts_[id].cells != 0) return block(id, over);
+  if (size < 1 || size % cuts_[id].cells != 0) return block(id, over);
   bool even = true;
   Rows rows = rows_over(cuts_[id].axes | over, [&](const Coords& coords) {
     const Row row = scaled(id, coords, size);

@@ -89,7 +89,7 @@ class CutTable {
   CutId gather(CutId id, AxisMask over);
   /// At every coordinate the block of the local piece that has the rank's number along `over`.
   CutId block(CutId id, AxisMask over);
-  /// The same of a dim of `size` elements, where blocks are as even as they divide.
+  /// The same of a dim of `size` elements, where blocks are as even as they divide; 0: not known.
   CutId block(CutId id, AxisMask over, int64_t size);
   /// Local elements [begin, begin + length) of a dim of `size` elements: at every coordinate on
   /// `axes` the begin of its number. kNone if they are not all there, or `size` has no whole number

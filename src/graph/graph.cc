@@ -17,6 +17,15 @@ const char* to_string(TensorKind kind) {
   return kNames[place_of(kind)];
 }
 
+Dim Graph::symbol(Symbol symbol) {
+  for (const Symbol& known : symbols) {
+    if (known.name == symbol.name) fail("symbol", "'{}' is there twice", symbol.name);
+  }
+  const Dim dim = Dim::of(static_cast<SymbolId>(symbols.size()), symbol);
+  symbols.push_back(std::move(symbol));
+  return dim;
+}
+
 TensorId Graph::add_tensor(Tensor tensor) {
   tensors.push_back(std::move(tensor));
   return static_cast<TensorId>(tensors.size() - 1);

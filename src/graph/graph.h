@@ -86,7 +86,10 @@ struct Graph {
   std::vector<TensorId> outputs;  ///< tensors the host wants to read (logits, expert counts)
   std::vector<ParamGrad> grads;   ///< filled by autodiff
   int32_t num_layers = 0;
+  std::vector<Symbol> symbols;  ///< what dims of the tensors may refer to
 
+  /// A new symbol, as a dim. Throws Error if it is invalid or there is one of this name.
+  Dim symbol(Symbol symbol);
   TensorId add_tensor(Tensor tensor);
   TensorId input(std::string name, TensorType type, bool per_step = false);
   TensorId param(std::string name, TensorType type, int32_t layer, Init init, bool expert = false);

@@ -149,12 +149,16 @@ TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& 
   for (size_t i = 0; i < mesh.axes.size(); ++i) {
     const Placement& placement = layout.on[i];
     if (!placement.is_split()) continue;
-    size_t dim = static_cast<size_t>(placement.dim());
-    if (dim >= local.dims.size() || local.dims[dim] % mesh.axes[i].size != 0) {
+    const size_t dim = static_cast<size_t>(placement.dim());
+    if (dim >= local.dims.size() || !local.dims[dim].divides_into(mesh.axes[i].size)) {
       fail("layout", "{} can't be split along dim {} over {} ranks of axis {}", to_string(type),
            dim, mesh.axes[i].size, mesh.axes[i].name);
     }
     local.dims[dim] /= mesh.axes[i].size;
+  }
+  if (const std::string why = why_invalid(local); !why.empty()) {
+    fail("layout", "{} can't be split as {}: of a part, {}", to_string(type),
+         to_string(layout, mesh), why);
   }
   return local;
 }
@@ -177,6 +181,7 @@ std::vector<Run> local_runs(const TensorType& type, const Layout& layout, const 
 
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh,
                       const std::vector<int32_t>& coords) {
+  // Of a symbol equal parts; a number need not divide.
   TensorType local = type;
   const std::vector<Run> runs = local_runs(type, layout, mesh, coords);
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -189,7 +194,21 @@ TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& 
     }
   }
   for (size_t dim = 0; dim < runs.size(); ++dim) {
-    local.dims[dim] = runs[dim].length;
+    int64_t parts = 1;
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      parts *=
+          layout.on[axis] == Placement::split(static_cast<int>(dim)) ? mesh.axes[axis].size : 1;
+    }
+    if (!local.dims[dim].symbolic()) {
+      local.dims[dim] = runs[dim].length;
+    } else if (local.dims[dim].divides_into(parts)) {
+      local.dims[dim] /= parts;
+    } else {
+      fail("layout", "{} can't be split along dim {} over {} ranks", to_string(type), dim, parts);
+    }
+  }
+  if (const std::string why = why_invalid(local); !why.empty()) {
+    fail("layout", "a part of {} is {}: {}", to_string(type), to_string(local), why);
   }
   return local;
 }

@@ -88,8 +88,9 @@ struct Layout {
 std::string to_string(const Layout& layout, const Mesh& mesh);  ///< "edp:S0 ep:P", "B"
 Layout parse_layout(std::string_view text, const Mesh& mesh);
 
-/// Type of the local part of `type` under `layout` (same on every rank: split sizes must divide;
-/// throws Error otherwise). Splitting a routed tensor by expert (dim 0) keeps all its tokens.
+/// Type of the local part of `type` under `layout` (same on every rank: split sizes must divide,
+/// and no part may cut a block of the encoding or a byte; throws Error otherwise). Splitting a
+/// routed tensor by expert (dim 0) keeps all its tokens.
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh);
 
 /// What the rank at these coordinates has of every dim: blocks by its number on the axes that split

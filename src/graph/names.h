@@ -14,6 +14,10 @@ inline constexpr const char* kPositions = "positions";   ///< i32[T], per micro-
 inline constexpr const char* kLossScale = "loss_scale";  ///< f64[1], per step
 inline constexpr const char* kHyper = "hyper";           ///< f64[3], per step: see engine::Hyper
 
+// Symbols of a program that generates (models/build.h).
+inline constexpr const char* kNewTokens = "new_tokens";
+inline constexpr const char* kCacheLength = "cache_length";
+
 // Outputs.
 inline constexpr const char* kLogits = "logits";         ///< [T,V], per micro-batch
 inline constexpr const char* kGradNorm = "grad_norm";    ///< f64[1], per step, before clipping

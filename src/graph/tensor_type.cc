@@ -8,30 +8,12 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/id.h"
+#include "base/math.h"
 #include "base/text.h"
 
 namespace hocket::graph {
 
 namespace {
-constexpr struct {
-  DType dtype;
-  const char* name;
-  int64_t size;
-} kDTypes[] = {{DType::f32, "f32", 4},
-               {DType::f64, "f64", 8},
-               {DType::bf16, "bf16", 2},
-               {DType::i32, "i32", 4},
-               {DType::i64, "i64", 8}};
-
-int64_t parse_int(std::string_view text, std::string_view all) {
-  int64_t value = 0;
-  auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc() || end != text.data() + text.size() || value < 0) {
-    fail("tensor type", "bad number '{}' in '{}'", text, all);
-  }
-  return value;
-}
 
 /// The product, or kMostElements if it is more: an edited type has a size as well, one that fits
 /// nowhere. In bytes it is less than half of what int64_t holds.
@@ -42,16 +24,6 @@ int64_t bounded_product(int64_t a, int64_t b) {
   return fits ? product : kMostElements;
 }
 }  // namespace
-
-int64_t size_of(DType dtype) { return kDTypes[place_of(dtype)].size; }
-const char* to_string(DType dtype) { return kDTypes[place_of(dtype)].name; }
-
-DType parse_dtype(std::string_view text) {
-  for (const auto& row : kDTypes) {
-    if (text == row.name) return row.dtype;
-  }
-  fail("dtype", "unknown '{}'; expected f32, f64, bf16, i32 or i64", text);
-}
 
 int64_t TensorType::max_rows() const {
   if (dims.size() < 2) return kMostElements;  // edited: no routed tensor, and it fits nowhere
@@ -75,45 +47,164 @@ int64_t TensorType::numel() const {
   return elements;
 }
 
-std::optional<DType> compute_dtype(std::span<const TensorType> in,
-                                   std::span<const TensorType> out) {
-  for (const std::span<const TensorType> list : {in, out}) {
-    for (const TensorType& type : list) {
-      if (is_floating(type.dtype)) return type.dtype;
+bool TensorType::symbolic() const {
+  return std::any_of(dims.begin(), dims.end(), [](const Dim& dim) { return dim.symbolic(); });
+}
+
+int64_t TensorType::bytes_of(int64_t elements) const {
+  const int64_t bits = bits_of(dtype);
+  if (encoding) {
+    return ceil_div(elements, encoding.block) *
+           (encoding.block * bits / 8 + bits_of(encoding.scale) / 8);
+  }
+  return bits < 8 ? ceil_div(elements, 8 / bits) : elements * (bits / 8);
+}
+
+int64_t TensorType::granule() const {
+  if (encoding) return encoding.block;
+  return std::max<int64_t>(1, 8 / bits_of(dtype));
+}
+
+TensorType TensorType::at(std::span<const int64_t> values) const {
+  TensorType type = *this;
+  for (Dim& dim : type.dims) {
+    dim = dim.at(values);
+  }
+  return type;
+}
+
+std::string symbols_differ(const TensorType& type, std::span<const Symbol> symbols) {
+  for (const Dim& dim : type.dims) {
+    if (!dim.symbolic()) continue;
+    const size_t id = static_cast<size_t>(dim.symbol());
+    if (id >= symbols.size()) {
+      return fmt::format("{} refers to symbol {} of {}", to_string(type), id, symbols.size());
+    }
+    if (dim * dim.parts() != symbols[id].bound ||
+        dim.multiple() * dim.parts() != symbols[id].divisor) {
+      return fmt::format("{} has {} for symbol '{}', at most {} and a multiple of {}",
+                         to_string(type), to_string(dim), symbols[id].name, symbols[id].bound,
+                         symbols[id].divisor);
     }
   }
-  return std::nullopt;
+  return "";
+}
+
+bool any_symbolic(std::span<const TensorType> types) {
+  return std::any_of(types.begin(), types.end(),
+                     [](const TensorType& type) { return type.symbolic(); });
+}
+
+std::vector<TensorType> expected_types(std::span<const TensorType> types,
+                                       std::span<const Symbol> symbols) {
+  std::vector<TensorType> list(types.begin(), types.end());
+  if (!any_symbolic(types)) return list;
+  const std::vector<int64_t> values = expected_values(symbols);
+  for (TensorType& type : list) {
+    if (const std::string why = symbols_differ(type, symbols); !why.empty()) {
+      fail("symbol", "{}", why);
+    }
+    type = type.at(values);
+  }
+  return list;
+}
+
+std::string why_invalid(const TensorType& type) {
+  // An encoding by itself: small elements, scales that are numbers, whole bytes in a block. Then
+  // the last dim, which must hold whole blocks, or whole bytes of 4-bit elements.
+  if (type.encoding) {
+    if (bits_of(type.dtype) > 8 || type.dtype == DType::f8_e8m0) {
+      return fmt::format("elements of {} have no scales; expected at most 8 bits",
+                         to_string(type.dtype));
+    }
+    const DType scale = type.encoding.scale;
+    const bool number = is_floating(scale) && bits_of(scale) >= 8;
+    if (!number && scale != DType::f8_e8m0) {
+      return fmt::format("scales of {}; expected a floating-point type of whole bytes",
+                         to_string(scale));
+    }
+    if (type.encoding.block * bits_of(type.dtype) % 8 != 0) {
+      return fmt::format("a block of {} ends inside a byte", type.encoding.block);
+    }
+  }
+  const int64_t granule = type.granule();
+  if (granule == 1) return "";
+  if (type.dims.empty() || (type.routed() && type.dims.size() < 3) ||
+      !type.dims.back().divides_into(granule)) {
+    return fmt::format("its last dim cuts {}; expected a multiple of {}",
+                       type.encoding ? "a block" : "a byte", granule);
+  }
+  return "";
 }
 
 std::string to_string(const TensorType& type) {
-  std::string text = fmt::format("{}[{}]", to_string(type.dtype), fmt::join(type.dims, ","));
+  std::string text = to_string(type.dtype);
+  if (type.encoding) {
+    text += fmt::format("/{}:{}", to_string(type.encoding.scale), type.encoding.block);
+  }
+  text += fmt::format("[{}]", fmt::join(type.dims, ","));
   if (type.routed()) {
     text += fmt::format("@{}", type.top_k);
   }
   return text;
 }
 
+namespace {
+
+int64_t parse_natural(std::string_view text, std::string_view all) {
+  int64_t value = 0;
+  if (!parse_int(text, &value) || value < 0) {
+    fail("tensor type", "bad number '{}' in '{}'", text, all);
+  }
+  return value;
+}
+
+/// "f32", or "f4_e2m1/f8_e8m0:32".
+void parse_elements(std::string_view text, std::string_view all, TensorType* type) {
+  const size_t slash = text.find('/');
+  type->dtype = parse_dtype(text.substr(0, slash));
+  if (slash == text.npos) return;
+  const size_t colon = text.find(':', slash);
+  if (colon == text.npos) {
+    fail("tensor type", "got '{}'; expected element/scale:block[dims]", all);
+  }
+  type->encoding.scale = parse_dtype(text.substr(slash + 1, colon - slash - 1));
+  const int64_t block = parse_natural(text.substr(colon + 1), all);
+  if (block < 1 || block > INT32_MAX) {
+    fail("tensor type", "a block of {} in '{}'; expected 1 or more elements", block, all);
+  }
+  type->encoding.block = static_cast<int32_t>(block);
+}
+
+}  // namespace
+
 TensorType parse_tensor_type(std::string_view text) {
+  // Elements up to '[', dims up to ']', and for a routed tensor '@' and its rows per token; then
+  // whether a tensor can have that type.
   const size_t open = text.find('[');
   const size_t close = text.find(']');
   if (open == text.npos || close == text.npos || close < open) {
     fail("tensor type", "got '{}'; expected dtype[dims], e.g. f32[128,64]", text);
   }
   TensorType type;
-  type.dtype = parse_dtype(text.substr(0, open));
+  parse_elements(text.substr(0, open), text, &type);
   std::string_view dims = text.substr(open + 1, close - open - 1);
   while (!dims.empty()) {
     size_t comma = std::min(dims.find(','), dims.size());
-    type.dims.push_back(parse_int(dims.substr(0, comma), text));
+    type.dims.push_back(parse_dim(dims.substr(0, comma)));
     dims.remove_prefix(std::min(comma + 1, dims.size()));
   }
   std::string_view rest = text.substr(close + 1);
   if (!rest.empty()) {
     if (rest[0] != '@') fail("tensor type", "unexpected '{}' in '{}'", rest, text);
-    type.top_k = static_cast<int32_t>(parse_int(rest.substr(1), text));
-    if (type.top_k < 1 || type.dims.size() < 2) {
+    const int64_t top_k = parse_natural(rest.substr(1), text);
+    if (top_k < 1 || top_k > INT32_MAX || type.dims.size() < 2) {
       fail("tensor type", "'{}' is not a routed tensor; expected [E,T,...]@k", text);
     }
+    type.top_k = static_cast<int32_t>(top_k);
+  }
+  if (const std::string why = why_invalid(type); !why.empty()) {
+    fail("tensor type", "'{}': {}", text, why);
   }
   return type;
 }

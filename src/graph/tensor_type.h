@@ -5,25 +5,33 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "graph/dim.h"
+#include "graph/dtype.h"
+
 namespace hocket::graph {
 
-enum class DType : uint8_t { f32, f64, bf16, i32, i64 };
+/// Elements that share scales: `block` neighbours along the last dim are multiplied by one number
+/// of type `scale`. The elements are of at most a byte. In memory every block lies as one, its
+/// elements and then its scale, so that rows are bytes that follow each other whatever they hold.
+/// MXFP8 is f8_e4m3/f8_e8m0:32, MXFP4 f4_e2m1/f8_e8m0:32, NVFP4 f4_e2m1/f8_e4m3:16 (its scale of
+/// the whole tensor is an operand of its own), 8 and 4 bits with a scale per 32 i8/f32:32 and
+/// i4/f16:32.
+struct Encoding {
+  int32_t block = 0;  ///< elements; 0: none, the elements are what they say
+  DType scale = DType::f32;
+  explicit operator bool() const { return block > 0; }
+  bool operator==(const Encoding&) const = default;
+  auto operator<=>(const Encoding&) const = default;
+};
 
-int64_t size_of(DType dtype);
-const char* to_string(DType dtype);
-DType parse_dtype(std::string_view text);
-inline bool is_floating(DType dtype) { return dtype <= DType::bf16; }
-
-using Dims = std::vector<int64_t>;
-
-/// Type of a logical (or local) tensor.
+/// Type of a logical (or local) tensor. With symbols among its dims its sizes are bounds; at()
+/// gives the type in a step.
 ///
 /// A *routed* tensor holds the rows that a router sent to experts. Its logical dims are
 /// [E, T, F...] (experts, tokens, features), sparse: row (e, t) exists when token t chose expert
@@ -35,20 +43,40 @@ struct TensorType {
   DType dtype = DType::f32;
   Dims dims;
   int32_t top_k = 0;  ///< > 0 marks a routed tensor
+  Encoding encoding = {};
 
   bool routed() const { return top_k > 0; }
+  bool symbolic() const;     ///< some dim is a symbol
   int64_t max_rows() const;  ///< routed only: bound on the number of rows
   int64_t row_size() const;  ///< routed only: elements per row
   int64_t numel() const;     ///< elements stored (a bound, for routed tensors)
-  int64_t bytes() const { return numel() * size_of(dtype); }
+  int64_t bytes() const { return bytes_of(numel()); }
+  /// Bytes of that many neighbouring elements of it: whole blocks, and whole bytes.
+  int64_t bytes_of(int64_t elements) const;
+  /// Elements along the last dim that nothing may separate: a block, or those of a byte.
+  int64_t granule() const;
+  /// The type in a step where symbols have these values: no dim is a symbol.
+  TensorType at(std::span<const int64_t> values) const;
   bool operator==(const TensorType&) const = default;
   auto operator<=>(const TensorType&) const = default;
 };
 
-/// The first floating-point type among inputs, then outputs: what an op computes in.
-std::optional<DType> compute_dtype(std::span<const TensorType> in, std::span<const TensorType> out);
+/// Why no tensor can have this type, "" if one can: a last dim that cuts a block or a byte,
+/// elements or scales that cannot be such.
+std::string why_invalid(const TensorType& type);
 
-std::string to_string(const TensorType& type);  ///< "f32[128,64]", "f32[8,128,64]@2" if routed
+/// Where a type does not fit the table of symbols that it refers to, "" if it does: a symbol that
+/// is not there, or of another bound or divisor.
+std::string symbols_differ(const TensorType& type, std::span<const Symbol> symbols);
+bool any_symbolic(std::span<const TensorType> types);
+/// The types in a step where every symbol is as expected. Throws Error where one is not in the
+/// table.
+std::vector<TensorType> expected_types(std::span<const TensorType> types,
+                                       std::span<const Symbol> symbols);
+
+/// "f32[128,64]", "f32[8,128,64]@2" if routed, "f4_e2m1/f8_e8m0:32[128,64]" with an encoding
+/// (element type, scale type, block), "f32[s0:4096,64]" with a symbol (graph/dim.h).
+std::string to_string(const TensorType& type);
 TensorType parse_tensor_type(std::string_view text);  ///< inverse of to_string; throws Error
 
 /// Attributes of an op: small, ordered, printable, part of its identity.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text form of a graph. One line per tensor and node; prints and parses back to the same thing:
+//   symbol 0 bound=64 expected=1 name="tokens"
 //   tensor 3 param f32[64,8] layer=0 init=normal:0.02 name="model.layers.0.mlp.down_proj.weight"
 //   node 7 linear forward layer=0 in=2,3 out=9 attrs={k=2}
 #include <fmt/format.h>
@@ -111,10 +112,22 @@ T parse_name(const Line& line, std::string_view text, const char* (*name)(T), in
   line.bad(fmt::format("unknown word '{}'", text));
 }
 
+void parse_symbol(Graph& graph, const Line& line) {
+  Symbol symbol;
+  symbol.name = line.quoted("name");
+  symbol.bound = line.integer<int64_t>("bound", 1);
+  symbol.expected = line.integer("expected", symbol.bound);
+  symbol.divisor = line.integer<int64_t>("divisor", 1);
+  graph.symbol(std::move(symbol));
+}
+
 void parse_tensor(Graph& graph, const Line& line) {
   Tensor tensor;
   tensor.kind = parse_name<TensorKind>(line, line.word(2), to_string, 4);
   tensor.type = parse_tensor_type(line.word(3));
+  if (const std::string why = symbols_differ(tensor.type, graph.symbols); !why.empty()) {
+    line.bad(why);
+  }
   tensor.name = line.quoted("name");
   tensor.producer = line.integer("by", kNone);
   tensor.layer = line.integer("layer", kNone);
@@ -157,6 +170,9 @@ std::string print(const Graph& graph) {
   auto to = std::back_inserter(out);
   fmt::format_to(to, "{}\ngraph layers={} name=\"{}\"\n", kHeader, graph.num_layers,
                  escape(graph.name, "\""));
+  for (size_t i = 0; i < graph.symbols.size(); ++i) {
+    fmt::format_to(to, "symbol {} {}\n", i, to_string(graph.symbols[i]));
+  }
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const Tensor& tensor = graph.tensors[i];
     fmt::format_to(to, "tensor {} {} {}", i, to_string(tensor.kind), to_string(tensor.type));
@@ -214,9 +230,9 @@ std::string print(const Graph& graph) {
 }
 
 Graph parse_graph(std::string_view text) {
-  // Line by line: the header, then tensors and nodes, whose numbers must count up from 0, so that
-  // ids are positions; a line may refer only to what exists. The last loop checks the one reference
-  // that points forward, from a tensor to the node that makes it.
+  // Line by line: the header, then symbols, tensors and nodes, whose numbers must count up from 0,
+  // so that ids are positions; a line may refer only to what exists. The last loop checks the one
+  // reference that points forward, from a tensor to the node that makes it.
   Graph graph;
   size_t number = 0;
   bool header = false;
@@ -243,6 +259,9 @@ Graph parse_graph(std::string_view text) {
     if (what == "graph") {
       graph.num_layers = line.integer("layers", 0);
       graph.name = line.quoted("name");
+    } else if (what == "symbol") {
+      in_order(graph.symbols.size());
+      parse_symbol(graph, line);
     } else if (what == "tensor") {
       in_order(graph.tensors.size());
       parse_tensor(graph, line);

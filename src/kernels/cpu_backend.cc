@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "kernels/backend.h"
 #include "kernels/cpu_table.h"
+#include "kernels/signature.h"
 #include "kernels/team.h"
 
 namespace hocket::kernels {
@@ -85,10 +86,8 @@ class CpuBackend final : public Backend {
     if (device != Device::cpu || at == table_.kernels.end() || std::string_view(at->op) != op) {
       return nullptr;
     }
-    if (at->any_operands) return at->f32;
-    const auto dtype = graph::compute_dtype(types.in, types.out);
-    if (dtype == graph::DType::f64) return at->f64;
-    return dtype == graph::DType::f32 ? at->f32 : nullptr;
+    if (at->f32 && takes(at->signature, graph::DType::f32, types)) return at->f32;
+    return takes(at->signature, graph::DType::f64, types) ? at->f64 : nullptr;
   }
 
   void enter_thread(int num_threads) override { set_team_size(num_threads); }

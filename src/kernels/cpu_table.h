@@ -10,8 +10,8 @@ namespace hocket::kernels {
 
 struct CpuKernel {
   const char* op;
-  bool any_operands;  ///< no operand's type matters; `f32` is the kernel
-  KernelFn f32, f64;
+  const char* signature;  ///< the types of its operands (kernels/signature.h)
+  KernelFn f32, f64;      ///< compiled for T = f32 (null if no operand depends on T) and f64
 };
 
 struct CpuTable {

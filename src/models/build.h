@@ -12,11 +12,15 @@ namespace hocket::models {
 
 struct BuildOptions {
   enum class Mode {
-    train,     ///< inputs tokens, positions, targets, loss_scale; the losses
-    logits,    ///< inputs tokens, positions; output "logits" [T,V]
-    generate,  ///< as logits, with a KV cache of `cache_slots` tokens per layer
+    train,   ///< inputs tokens, positions, targets, loss_scale; the losses
+    logits,  ///< inputs tokens, positions; output "logits" [T,V]
+    /// As logits, with a KV cache per layer. Two symbols: `new_tokens`, of a step, at
+    /// most `tokens`, and `cache_length`, the tokens in the cache when the step ends, at most
+    /// `cache_slots`.
+    generate,
   } mode = Mode::train;
-  /// T: tokens of a global micro-batch (sequences x length); generate: new tokens per call.
+  /// T: tokens of a global micro-batch (sequences x length); generate: new tokens per step, at
+  /// most.
   int64_t tokens = 0;
   /// Sequence length, for the cost of attention; 0: T is one sequence.
   int64_t sequence_length = 0;
@@ -36,7 +40,7 @@ struct BuildOptions {
 /// Parameters have Hugging Face's names; fused ones are `….mlp.gate_up_proj.weight` [2,F,D],
 /// `….mlp.experts.gate_up_proj` [E,2,F,D] and `….mlp.experts.down_proj` [E,D,F] (expert = true);
 /// projections of heads are 3-D: q, k, v [H,d,D], o [D,H,d]. States: `….attn.k_cache` and
-/// `….attn.v_cache` [S,G,d].
+/// `….attn.v_cache` [S,G,d], of which a step sees as many rows as the cache then has tokens.
 /// losses: "loss" first, then "moe.balance.<layer>". outputs: "logits"; in training
 /// "moe.counts.<layer>" (graph/names.h has those that the host asks for).
 /// Initial values: matrices normal(0, initializer_range), the two projections per block that write

@@ -94,7 +94,7 @@ TensorId Builder::plain(const std::string& name, Dims dims, int32_t layer, Init 
   return param(name, std::move(dims), layer, init, {stacked({name}, stored)});
 }
 
-TensorId Builder::input(const std::string& name, DType dtype, int64_t size, bool per_step) {
+TensorId Builder::input(const std::string& name, DType dtype, graph::Dim size, bool per_step) {
   return graph_.input(name, {dtype, {size}}, per_step);
 }
 
@@ -108,8 +108,15 @@ Init Builder::matrix_init(bool residual) const {
 
 void Builder::build() {
   const Family& family = family_of(config_);
-  tokens_ = input(names::kTokens, DType::i32, options_.tokens);
-  positions_ = input(names::kPositions, DType::i32, options_.tokens);
+  num_tokens_ = options_.tokens;
+  if (options_.mode == BuildOptions::Mode::generate) {
+    // Most steps add one token; over the steps the cache is half full.
+    num_tokens_ = graph_.symbol({names::kNewTokens, options_.tokens, 1, 1});
+    const int64_t half = std::max<int64_t>(1, options_.cache_slots / 2);
+    cache_slots_ = graph_.symbol({names::kCacheLength, options_.cache_slots, half, 1});
+  }
+  tokens_ = input(names::kTokens, DType::i32, num_tokens_);
+  positions_ = input(names::kPositions, DType::i32, num_tokens_);
   const Dims table{config_.vocab_size, config_.hidden_size};
   embedding_ = plain("model.embed_tokens.weight", table, -1, matrix_init(), table);
   if (config_.tie_word_embeddings && collect_weights_) {
@@ -207,7 +214,7 @@ TensorId Builder::attention(int32_t layer, TensorId hidden, bool head_norm) {
     const auto cache = [&](const char* name) {
       graph::Tensor tensor;
       tensor.name = fmt::format("{}attn.{}_cache", prefix(layer), name);
-      tensor.type = {options_.dtype, {options_.cache_slots, G, d}};
+      tensor.type = {options_.dtype, {cache_slots_, G, d}};
       tensor.kind = TensorKind::state;
       tensor.layer = layer;
       tensor.init = {Init::Kind::constant, 0};
@@ -269,7 +276,7 @@ TensorId Builder::experts(int32_t layer, TensorId hidden) {
     graph_.outputs.push_back(counts);
     if (options_.balance_coef > 0) {
       const double coef = options_.balance_coef / static_cast<double>(options_.num_micro_batches);
-      const Attrs attrs{{"coef", coef}, {"tokens", options_.tokens}, {"top_k", K}};
+      const Attrs attrs{{"coef", coef}, {"top_k", K}};
       balance_losses_.push_back(ops::apply(graph_, "balance_loss", attrs, {psum, counts},
                                            fmt::format("moe.balance.{}", layer), layer)[0]);
     }

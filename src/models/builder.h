@@ -53,7 +53,8 @@ class Builder {
   /// A parameter stored as one tensor of its own name and these Hugging Face dims.
   TensorId plain(const std::string& name, graph::Dims dims, int32_t layer, graph::Init init,
                  graph::Dims stored);
-  TensorId input(const std::string& name, graph::DType dtype, int64_t size, bool per_step = false);
+  TensorId input(const std::string& name, graph::DType dtype, graph::Dim size,
+                 bool per_step = false);
   TensorId rope(int32_t layer, TensorId heads, const std::string& name);
   void head(TensorId hidden);
   /// normal(0, initializer_range), scaled for projections into the residual stream.
@@ -64,6 +65,7 @@ class Builder {
   const bool collect_weights_;
   graph::Graph graph_;
   std::vector<ParamWeights> weights_;
+  graph::Dim num_tokens_, cache_slots_;  // generate: symbols
   TensorId tokens_ = graph::kNone, positions_ = graph::kNone, embedding_ = graph::kNone;
   std::vector<TensorId> balance_losses_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // balance_loss (Switch Transformer, arXiv 2101.03961 eq. 4, top-k form of GShard): coef * E *
 // sum_e f_e P_e with f_e the share of routed slots and P_e the mean probability of expert e, both
-// over the whole global micro-batch (`tokens`).
+// over the whole global micro-batch: the counts say how many tokens that has, top_k slots each.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -13,7 +13,6 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_float("balance_loss", in[0]);
   want_vector("balance_loss", in[1], DType::i64, in[0].dims[0], "number of counts");
   attrs.f("coef");
-  attrs.i("tokens");
   attrs.i("top_k");
   return {{DType::f64, {1}}};
 }
@@ -34,7 +33,7 @@ void grad(GradContext& context) {
   context.add_grad(0, context.emit("balance_loss_bwd", attrs, {context.node().in[1]})[0]);
 }
 
-const Attrs kAttrs{{"coef", 0.1}, {"tokens", int64_t{6}}, {"top_k", int64_t{2}}};
+const Attrs kAttrs{{"coef", 0.1}, {"top_k", int64_t{2}}};
 const Fill kCounts{.kind = Fill::Kind::integers, .lo = 0, .hi = 5};
 
 }  // namespace
@@ -43,7 +42,8 @@ void register_balance_loss(std::vector<Op>& ops) {
   // The loss reads counts and summed probabilities of the whole global micro-batch: its layout
   // allows no split, so lowering sums both first. Counts have no gradient.
   ops.push_back({.name = "balance_loss",
-                 .doc = "loss = coef * E * sum_e counts_e/(tokens*top_k) * psum_e/tokens",
+                 .doc = "loss = coef * E * sum_e counts_e/(tokens*top_k) * psum_e/tokens, with "
+                        "tokens = sum_e counts_e / top_k",
                  .infer = infer,
                  .layout = {"*", ""},
                  .work = work,

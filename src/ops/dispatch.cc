@@ -7,7 +7,7 @@
 namespace hocket::ops {
 namespace {
 
-void want_row_of(std::string_view op, const TensorType& type, int64_t tokens) {
+void want_row_of(std::string_view op, const TensorType& type, const Dim& tokens) {
   want_rank(op, type, 2);
   want_dtype(op, type, DType::i32);
   want_equal(op, "tokens of row_of", type.dims[0], tokens);
@@ -27,6 +27,9 @@ std::vector<TensorType> infer_dispatch(const Attrs& attrs, Types in) {
   want_rank("dispatch", in[0], 2);
   want_float("dispatch", in[0]);
   want_row_of("dispatch", in[1], in[0].dims[0]);
+  if (in[1].dims[1].symbolic()) {
+    fail("dispatch", "got row_of {}; expected a number of rows per token", to_string(in[1]));
+  }
   return {{in[0].dtype,
            {attrs.i("num_experts"), in[0].dims[0], in[0].dims[1]},
            static_cast<int32_t>(in[1].dims[1])}};
@@ -71,7 +74,7 @@ int64_t workspace_plan(const Call& call) { return call.attrs.i("num_experts") * 
 Work rows_moved(const TensorType& rows, double flops_per_element) {
   const double n =
       static_cast<double>(rows.dims[1]) * rows.top_k * static_cast<double>(rows.row_size());
-  return {flops_per_element * n, static_cast<int64_t>(2 * n) * size_of(rows.dtype)};
+  return {flops_per_element * n, rows.bytes_of(static_cast<int64_t>(2 * n))};
 }
 Work work_dispatch(const Call& call) { return rows_moved(call.out[0], 0); }
 Work work_dispatch_bwd(const Call& call) { return rows_moved(call.in[0], 1); }

@@ -12,7 +12,7 @@ void want_routed(std::string_view op, const TensorType& type) {
   }
   want_float(op, type);
 }
-void want_counts(std::string_view op, const TensorType& counts, int64_t experts) {
+void want_counts(std::string_view op, const TensorType& counts, const Dim& experts) {
   want_vector(op, counts, DType::i64, experts, "number of counts");
 }
 

@@ -405,8 +405,16 @@ Cost cost_of(const Op& op, Call call) {
   if (!reads_counts(call.in)) {
     call.experts = 0;
   }
-  const Work work = op.work(call);
-  return {work.flops, work.bytes, op.workspace ? round_up(op.workspace(call), 64) : 0};
+  const int64_t workspace = op.workspace ? round_up(op.workspace(call), 64) : 0;
+  Work work;
+  if (graph::any_symbolic(call.in) || graph::any_symbolic(call.out)) {
+    const std::vector<TensorType> in = graph::expected_types(call.in, call.symbols);
+    const std::vector<TensorType> out = graph::expected_types(call.out, call.symbols);
+    work = op.work({call.attrs, in, out, call.experts});
+  } else {
+    work = op.work(call);
+  }
+  return {work.flops, work.bytes, workspace};
 }
 
 int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,

@@ -32,6 +32,9 @@ struct Call {
   /// Experts of the whole tensors, of which the local types may have a part; 0: as many as these.
   /// Even routing brings to a rank with E' of E experts E'/E of the rows.
   int64_t experts = 0;
+  /// The table that symbols among the dims refer to. Work counts with what they are expected to be,
+  /// workspace with their bounds.
+  std::span<const graph::Symbol> symbols = {};
 };
 
 /// Arithmetic and memory traffic (reads + writes) of one application.
@@ -120,6 +123,7 @@ struct Sample {
   std::vector<ChainStep> chain;
   double fd_tolerance = 1e-6;  ///< relative error against finite differences in fp64
   int num_inputs = -1;         ///< inputs of the op among the values; -1: all
+  bool smooth = true;          ///< false: it rounds, so that differences say nothing of a gradient
 
   /// Types of the op's inputs.
   std::span<const TensorType> inputs() const {
@@ -257,7 +261,8 @@ struct Op {
 /// Whether an application on these inputs is told how many routed rows there are (i64 counts). One
 /// that is not touches as many as its types hold, however few came.
 bool reads_counts(std::span<const TensorType> in);
-/// Work and workspace (rounded up to 64 bytes) of one application.
+/// Work and workspace (rounded up to 64 bytes) of one application. Error: a symbol that is not in
+/// the table of the call.
 Cost cost_of(const Op& op, Call call);
 /// The workspace alone, by name. Error if there is no such op.
 int64_t workspace_bytes(std::string_view op, const Attrs& attrs, std::span<const TensorType> in,

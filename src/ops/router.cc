@@ -10,8 +10,8 @@ std::vector<TensorType> infer(const Attrs& attrs, Types in) {
   want_inputs("router", in, 1);
   want_rank("router", in[0], 2);
   want_float("router", in[0]);
-  const int64_t t = in[0].dims[0];
-  const int64_t e = in[0].dims[1];
+  const Dim t = in[0].dims[0];
+  const Dim e = in[0].dims[1];
   const int64_t k = attrs.i("top_k");
   attrs.i("norm");
   if (k < 1 || k > e) fail("router", "top_k is {}; expected 1 to {}", k, e);

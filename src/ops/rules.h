@@ -12,6 +12,7 @@
 namespace hocket::ops {
 
 using Types = std::span<const TensorType>;
+using graph::Dim;
 using graph::Dims;
 
 /// Expects `n` inputs.
@@ -26,17 +27,21 @@ inline void want_rank(std::string_view op, const TensorType& type, size_t rank) 
   }
 }
 
+/// Expects plain elements, without scales.
 inline void want_dtype(std::string_view op, const TensorType& type, DType dtype) {
-  if (type.dtype != dtype) fail(op, "got {}; expected {}", to_string(type), to_string(dtype));
+  if (type.dtype != dtype || type.encoding) {
+    fail(op, "got {}; expected {}", to_string(type), to_string(dtype));
+  }
 }
 
 inline void want_float(std::string_view op, const TensorType& type) {
-  if (!graph::is_floating(type.dtype)) {
+  if (!graph::is_floating(type.dtype) || type.encoding) {
     fail(op, "got {}; expected a floating type", to_string(type));
   }
 }
 
-inline void want_equal(std::string_view op, const char* what, int64_t got, int64_t expected) {
+/// Expects the same number, or the same part of the same symbol.
+inline void want_equal(std::string_view op, const char* what, const Dim& got, const Dim& expected) {
   if (got != expected) fail(op, "{} is {}; expected {}", what, got, expected);
 }
 
@@ -47,7 +52,7 @@ inline void want_same(std::string_view op, const TensorType& left, const TensorT
 }
 
 /// Expects a dense index vector: `n` integers of this type.
-inline void want_vector(std::string_view op, const TensorType& type, DType dtype, int64_t n,
+inline void want_vector(std::string_view op, const TensorType& type, DType dtype, const Dim& n,
                         const char* what) {
   want_rank(op, type, 1);
   want_dtype(op, type, dtype);
@@ -55,7 +60,7 @@ inline void want_vector(std::string_view op, const TensorType& type, DType dtype
 }
 
 inline void want_scalar(std::string_view op, const TensorType& type, DType dtype) {
-  if (type.dtype != dtype || type.dims != Dims{1}) {
+  if (type.dtype != dtype || type.encoding || type.dims != Dims{1}) {
     fail(op, "got {}; expected {}[1]", to_string(type), to_string(dtype));
   }
 }

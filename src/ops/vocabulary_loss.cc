@@ -19,7 +19,7 @@ void want_vocabulary(std::string_view op, const Attrs& attrs, const TensorType& 
     fail(op, "got {} logits per token; expected at most vocab={}", z.dims[1], vocab);
   }
 }
-void want_targets(std::string_view op, const TensorType& y, int64_t tokens) {
+void want_targets(std::string_view op, const TensorType& y, const Dim& tokens) {
   want_vector(op, y, DType::i32, tokens, "number of targets");
 }
 TensorType per_token(DType dtype, const TensorType& like) { return {dtype, {like.dims[0]}}; }

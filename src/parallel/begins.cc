@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace hocket::parallel {
 
 std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
@@ -30,6 +32,10 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
       blocks *= mesh.axes[axis].size;
     }
     if (table.axes.empty()) continue;
+    if (kind.in[input].dims[dim].symbolic()) {
+      fail("lower", "{} goes by the position of {}, which is a symbol; expected it whole on a rank",
+           op.name, to_string(kind.in[input]));
+    }
     for (int64_t block = 0; block < blocks; ++block) {
       table.values.push_back(block * kind.in[input].dims[dim]);
     }

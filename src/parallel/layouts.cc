@@ -26,8 +26,12 @@ double reshard_cost(const TensorType& type, Placement from, Placement to, int32_
   TensorType local = type;
   if (from.is_split()) {
     // Sizes that do not divide are refused where the value is made: here only the cost counts.
-    int64_t& size = local.dims[from.dim()];
-    size = (size + n - 1) / n;
+    graph::Dim& size = local.dims[from.dim()];
+    if (size.divides_into(n)) {
+      size /= n;
+    } else {
+      size = (size + n - 1) / n;
+    }
   }
   const auto step = comm::resharding(local, from, to, n);
   return step ? step->bytes : kInfinity;

@@ -239,15 +239,34 @@ class Stamper {
 
 }  // namespace
 
+namespace {
+
+/// Coordinates along `ep` that have equally many experts: all, or, where the experts do not divide,
+/// the first ones, which have one more, and the others.
+std::vector<program::Interval> equal_shares(const graph::Graph& graph, const graph::Mesh& mesh) {
+  const int32_t axis = mesh.axis("ep");
+  const int32_t ranks = axis < 0 ? 1 : mesh.axes[axis].size;
+  for (const graph::Tensor& tensor : graph.tensors) {
+    if (!tensor.expert) continue;
+    const int32_t more = static_cast<int32_t>(tensor.type.dims[0] % ranks);
+    if (more > 0) return {{0, more}, {more, ranks - more}};
+  }
+  return {{}};
+}
+
+}  // namespace
+
 Program lower(const graph::Graph& graph, const Plan& plan) {
   // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
   // to a template of one micro-batch of its stages, and stamped in the order of its row of the
-  // schedule. A pipeline rank is a class of the program.
+  // schedule. A pipeline rank is a class of the program, or two where ranks have more experts than
+  // others.
   Program program;
   program.roles = {{"all", plan.mesh()}};
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
   program.num_layers = graph.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
+  program.symbols = graph.symbols;
   const int ranks = static_cast<int>(plan.pp);
   const int chunks = static_cast<int>(plan.pp_chunks);
   const int micro_batches = program.num_micro_batches;
@@ -261,19 +280,33 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   validate(schedule, ranks, micro_batches, train, chunks);
   const Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
-  program.classes.resize(static_cast<size_t>(ranks));
-  for (int rank = 0; ranks > 1 && rank < ranks; ++rank) {
-    program.classes[rank].box = program::Box::at(pp_axis, rank);
-  }
+  const std::vector<program::Interval> shares = equal_shares(graph, program.roles[0].mesh);
+  const size_t ep_axis = static_cast<size_t>(std::max(program.roles[0].mesh.axis("ep"), 0));
   for (int rank = 0; rank < ranks; ++rank) {
+    for (const program::Interval& share : shares) {
+      program::Box& box = program.classes.emplace_back().box;
+      if (ranks > 1) {
+        box = program::Box::at(pp_axis, rank);
+      }
+      if (shares.size() > 1) {
+        box[ep_axis] = share;
+      }
+    }
+  }
+  for (program::ClassId id = 0; id < program.classes.size(); ++id) {
+    const int rank = id.value() / static_cast<int>(shares.size());
+    const int share = id.value() % static_cast<int>(shares.size());
     const auto& actions = schedule.ranks[rank];
     const bool split = std::any_of(actions.begin(), actions.end(),
                                    [](const Action& action) { return action.kind == 'W'; });
-    const RankTemplate made = lower_rank(graph, layouts, pipeline, rank, split, program);
-    RankClass& cls = program.classes[rank];
+    const RankTemplate made = lower_rank(graph, layouts, pipeline, rank, split, id, program);
+    RankClass& cls = program.classes[id];
     cls.name = "stage";
     for (const StageTemplate& stage : made.stages) {
       cls.name += fmt::format("{}{}", &stage == &made.stages.front() ? "" : "+", stage.stage);
+    }
+    if (share > 0) {
+      cls.name += fmt::format(".{}", share);
     }
     Stamper(made, cls, static_cast<int>(graph.tensors.size()), micro_batches).run(actions);
   }

@@ -21,7 +21,7 @@ graph::Mesh Plan::mesh() const {
 }
 
 void Plan::validate(int64_t num_layers, int64_t num_experts) const {
-  // What is wrong is said by key: sizes, divisibility of experts and layers, then the two bounds
+  // What is wrong is said by key: sizes, experts and layers, then the two bounds
   // that keep a mistyped plan from making a program that nobody can hold in memory.
   const auto positive = [](const char* key, int64_t value) {
     if (value < 1) fail("plan", "{} is {}; expected at least 1", key, value);
@@ -35,8 +35,8 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   if (ep > 1 && num_experts == 0) {
     fail("plan", "plan.ep is {} but the model has no experts; try plan.ep: 1", ep);
   }
-  if (num_experts % ep != 0) {
-    fail("plan", "plan.ep is {}; expected a divisor of the model's {} experts", ep, num_experts);
+  if (ep > 1 && num_experts < ep) {
+    fail("plan", "plan.ep is {}; expected at most the model's {} experts", ep, num_experts);
   }
   if (pp > std::max<int64_t>(num_layers, 1)) {
     fail("plan", "plan.pp is {} but the model has {} layers", pp, num_layers);

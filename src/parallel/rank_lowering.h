@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -31,11 +32,13 @@ using program::Program;
 class RankLowering {
  public:
   RankLowering(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline, int32_t rank,
-               Program& program)
+               program::ClassId cls, Program& program)
       : graph_(graph),
         layouts_(layouts),
         pipeline_(pipeline),
         rank_(rank),
+        cls_(cls),
+        coords_(program.coords(program.ranks_of(cls)[0])),
         program_(program),
         mesh_(program.roles[0].mesh),
         pp_axis_(mesh_.axis(kStageAxis)),
@@ -53,6 +56,11 @@ class RankLowering {
       }
     }
     HOCKET_CHECK(!out_.stages.empty(), "pipeline rank {} has no stage", rank);
+    for (const graph::Tensor& tensor : graph.tensors) {
+      if (tensor.expert) {
+        experts_ = tensor.type.dims[0];
+      }
+    }
     for (TensorId id : graph.losses) {
       accumulated_[id] = true;
     }
@@ -104,6 +112,8 @@ class RankLowering {
   Lane comm_lane(program::GroupId group);
   Lane peer_lane(int32_t peer, comm::Role role);
 
+  TensorType local_type(TensorId tensor, const Layout& layout) const;
+  std::optional<comm::Resharding> resharding(ValueId from, int32_t axis, Placement to) const;
   ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
   ValueId find(TensorId tensor, const Layout& layout) const;
   ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
@@ -145,7 +155,10 @@ class RankLowering {
   const Layouts& layouts_;
   const Pipeline& pipeline_;
   const int32_t rank_;
-  int32_t stage_ = 0;  ///< whose tasks are being made
+  const program::ClassId cls_;         ///< that is made
+  const std::vector<int32_t> coords_;  ///< of its first rank
+  int64_t experts_ = 0;                ///< of the model; 0: none
+  int32_t stage_ = 0;                  ///< whose tasks are being made
   Program& program_;
   const graph::Mesh& mesh_;
   const int32_t pp_axis_;

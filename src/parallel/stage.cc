@@ -18,8 +18,9 @@ namespace {
 constexpr double kExpectedFactor = 1.25;
 
 /// Work and workspace of a kind of `op`; `experts`: of the whole tensors.
-void set_cost(Kind* kind, const ops::Op& op, int64_t experts) {
-  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts});
+void set_cost(Kind* kind, const ops::Op& op, int64_t experts, const Program& program) {
+  const ops::Cost cost =
+      ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts, program.symbols});
   kind->flops = cost.flops;
   kind->bytes = cost.bytes;
   kind->workspace = cost.workspace;
@@ -30,7 +31,7 @@ void set_cost(Kind* kind, const ops::Op& op, int64_t experts) {
 Lane RankLowering::comm_lane(program::GroupId group) {
   const auto [known, fresh] = group_lane_.try_emplace(group);
   if (fresh) {
-    const bool leaves = program_.leaves_node(program_.groups[group], program::ClassId(rank_));
+    const bool leaves = program_.leaves_node(program_.groups[group], cls_);
     known->second = program::link_lane(comm::Role::collective, leaves);
   }
   return known->second;
@@ -39,16 +40,37 @@ Lane RankLowering::comm_lane(program::GroupId group) {
 Lane RankLowering::peer_lane(int32_t peer, comm::Role role) {
   const auto [known, fresh] = peer_leaves_node_.try_emplace(peer);
   if (fresh) {
-    known->second = program_.leaves_node(pp_axis_, peer, program::ClassId(rank_));
+    known->second = program_.leaves_node(pp_axis_, peer, cls_);
   }
   return program::link_lane(role, known->second);
+}
+
+/// What the class has of a tensor. Experts, and they alone, need not divide over the ranks of `ep`.
+TensorType RankLowering::local_type(TensorId tensor, const Layout& layout) const {
+  const TensorType& whole = graph_.tensor(tensor).type;
+  const int32_t axis = mesh_.axis("ep");
+  const bool by_expert =
+      axis >= 0 && layout.on[axis] == Placement::split(0) && whole.dims[0] == experts_;
+  return by_expert ? graph::local_type(whole, layout, mesh_, coords_)
+                   : graph::local_type(whole, layout, mesh_);
+}
+
+/// The collective that brings a value to another placement on an axis.
+std::optional<comm::Resharding> RankLowering::resharding(ValueId from, int32_t axis,
+                                                         Placement to) const {
+  const Value& value = out_.values[from];
+  comm::Sharing sharing{.me = coords_[axis]};
+  if (value.type.routed()) {
+    sharing.experts = graph_.tensor(value.tensor).type.dims[0];
+  }
+  return comm::resharding(value.type, value.layout[axis], to, mesh_.axes[axis].size, sharing);
 }
 
 ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
   Value value;
   value.tensor = tensor;
   value.layout = layout;
-  value.type = graph::local_type(graph_.tensor(tensor).type, layout, mesh_);
+  value.type = local_type(tensor, layout);
   value.life = life;
   value.name = graph_.tensor(tensor).name;
   const TensorType& whole = graph_.tensor(tensor).type;
@@ -58,8 +80,8 @@ ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life
         kExpectedFactor * static_cast<double>(value.type.dims[1] * value.type.top_k) *
         static_cast<double>(value.type.dims[0]) / static_cast<double>(whole.dims[0]);
     value.expected_bytes =
-        std::min(value.type.bytes(), static_cast<int64_t>(rows + 1) * value.type.row_size() *
-                                         size_of(value.type.dtype));
+        std::min(value.type.bytes(),
+                 static_cast<int64_t>(rows + 1) * value.type.bytes_of(value.type.row_size()));
   }
   out_.values.push_back(std::move(value));
   ValueId id = static_cast<ValueId>(out_.values.size() - 1);
@@ -101,7 +123,7 @@ TaskTemplate RankLowering::make_local(ops::Meaning meaning, graph::Attrs attrs,
   for (ValueId input : in) {
     kind.in.push_back(out_.values[input].type);
   }
-  set_cost(&kind, op, 0);
+  set_cost(&kind, op, 0, program_);
   expect_all_unless_counted(kind, {out});
   TaskTemplate made = make(std::move(kind), Lane::compute, phase, layer);
   made.in = std::move(in);
@@ -121,7 +143,7 @@ Kind RankLowering::communication_kind(const comm::Op& op, graph::Attrs attrs,
     out_types.push_back(out_.values[output].type);
   }
   return program::communication_kind(op.id, std::move(attrs), std::move(in_types),
-                                     std::move(out_types));
+                                     std::move(out_types), program_.symbols);
 }
 
 TaskTemplate& RankLowering::add_communication(const comm::Op& op, graph::Attrs attrs,
@@ -195,8 +217,7 @@ ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase pha
   ValueId in = find(counts, from);
   HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
   ValueId local = add_value(counts, to, Value::Life::micro_batch);
-  const auto exchange =
-      comm::resharding(out_.values[in].type, from[axis], to[axis], mesh_.axes[axis].size);
+  const auto exchange = resharding(in, axis, to[axis]);
   if (!exchange || !exchange->op->makes_sizes) {
     fail("lower", "the rows of {} can't be exchanged from {} to {}", graph_.tensor(counts).name,
          to_string(from, mesh_), to_string(to, mesh_));
@@ -245,10 +266,14 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
     if (has == wants) continue;
     layout.on[a] = wants;
     const int32_t axis = static_cast<int32_t>(a);
-    const auto step = comm::resharding(out_.values[from].type, has, wants, mesh_.axes[a].size);
+    const auto step = resharding(from, axis, wants);
     if (!step) {
       fail("lower", "no resharding of {} from {} to {}", logical.name,
            to_string(out_.values[from].layout, mesh_), to_string(to, mesh_));
+    }
+    if (step->out.back() != local_type(tensor, layout)) {
+      fail("lower", "no resharding of {} from {} to {}: its ranks have different sizes",
+           logical.name, to_string(out_.values[from].layout, mesh_), to_string(to, mesh_));
     }
     if (step->op->makes_sizes) {
       sizes(tensor, axis, list, phase, layer);
@@ -392,7 +417,7 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
       experts = type.dims[0];
     }
   }
-  set_cost(&kind, op, experts);
+  set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
   std::vector<program::Begin> begins = begins_of(op, kind, wanted.in, 0, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
@@ -534,8 +559,8 @@ RankTemplate RankLowering::run(bool split_backward) {
 }
 
 RankTemplate lower_rank(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
-                        int32_t rank, bool split_backward, Program& program) {
-  return RankLowering(graph, layouts, pipeline, rank, program).run(split_backward);
+                        int32_t rank, bool split_backward, program::ClassId cls, Program& program) {
+  return RankLowering(graph, layouts, pipeline, rank, cls, program).run(split_backward);
 }
 
 }  // namespace hocket::parallel

@@ -74,9 +74,10 @@ struct Pipeline {
   int32_t num_stages() const { return static_cast<int32_t>(owners.size()); }
 };
 
-/// `split_backward`: the schedule has I and W actions. The program has its roles, and a class for
-/// every pipeline rank.
+/// `split_backward`: the schedule has I and W actions. The program has its roles and its classes,
+/// of which `cls` is the one that is made.
 RankTemplate lower_rank(const graph::Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
-                        int32_t rank, bool split_backward, program::Program& program);
+                        int32_t rank, bool split_backward, program::ClassId cls,
+                        program::Program& program);
 
 }  // namespace hocket::parallel

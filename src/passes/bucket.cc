@@ -108,7 +108,8 @@ class Bucketing {
         renamed_[i] = tasks_.size();
       }
       merged.out = merged.in;
-      merged.kind = program_.intern(program::communication_kind(op, {}, types, types));
+      merged.kind =
+          program_.intern(program::communication_kind(op, {}, types, types, program_.symbols));
       tasks_.push_back(std::move(merged));
     }
     bucket = {};

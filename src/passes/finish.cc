@@ -39,15 +39,16 @@ void complete_communication(const program::Program& program, program::KindId id,
       kind->out = comm::infer(op, kind->attrs, kind->in, members, me);
     }
   }
-  kind->bytes = op.payload(kind->attrs, kind->in, kind->out);
+  kind->bytes = op.payload(kind->attrs, graph::expected_types(kind->in, program.symbols),
+                           graph::expected_types(kind->out, program.symbols));
 }
 
-void complete_local(program::Kind* kind) {
+void complete_local(const program::Program& program, program::Kind* kind) {
   const ops::Op& op = ops::find(kind->op);
   if (kind->out.empty()) {
     kind->out = op.infer(kind->attrs, kind->in);
   }
-  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out});
+  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out, 0, program.symbols});
   kind->workspace = std::max(kind->workspace, cost.workspace);
   if (kind->flops == 0 && kind->bytes == 0) {
     kind->flops = cost.flops;
@@ -76,7 +77,7 @@ void complete(program::Program& program) {
     if (program::is_communication(kind)) {
       complete_communication(program, id, &kind);
     } else {
-      complete_local(&kind);
+      complete_local(program, &kind);
     }
   }
   complete_lanes(program);
@@ -96,6 +97,7 @@ void finish(program::Program& program, const std::string& where) {
   program::Program draft = program;
   for (program::RankClass& cls : draft.classes) {
     cls.arena_bytes = 0;
+    cls.host_arena_bytes = 0;
     for (program::Buffer& buffer : cls.buffers) {
       buffer.offset = program::kNone;
     }

@@ -283,8 +283,9 @@ class Slots {
 }  // namespace
 
 void plan_memory(const Program& program, RankClass& cls) {
-  // Addresses, from 0: dense buffers, cut and joined as they come and go; the workspace that
-  // kernels share, since they run one after the other in the compute lane; slots of ragged buffers.
+  // Addresses, in each space from 0: dense buffers, cut and joined as they come and go; in device
+  // memory the workspace that kernels share, since they run one after the other in the compute
+  // lane; slots of ragged buffers.
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
   // its last use, with the clock of all its uses (a use of a view is one of its base); whatever is
   // placed there next must know them finished.
@@ -307,8 +308,8 @@ void plan_memory(const Program& program, RankClass& cls) {
     }
   }
 
-  Arena arena;
-  Slots slots;
+  std::array<Arena, kNumSpaces> arenas;
+  std::array<Slots, kNumSpaces> slots;
   std::vector<size_t> slot_of(num_buffers, SIZE_MAX);
   for (Buffer& buffer : cls.buffers) {
     buffer.offset = kNone;
@@ -322,9 +323,10 @@ void plan_memory(const Program& program, RankClass& cls) {
         continue;
       }
       if (buffer.expected_bytes != kNone) {
-        slot_of[index] = slots.allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
+        slot_of[index] =
+            slots[place_of(buffer.space)].allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
       } else {
-        buffer.offset = arena.allocate(bytes_of(buffer), at[i]);
+        buffer.offset = arenas[place_of(buffer.space)].allocate(bytes_of(buffer), at[i]);
       }
     }
     for (const auto* list : {&task.in, &task.out}) {
@@ -334,26 +336,30 @@ void plan_memory(const Program& program, RankClass& cls) {
         if (last_use[index] != i || buffer.kind != BufferKind::step) continue;
         last_use[index] = kNone;  // a buffer may occur twice in one task
         if (slot_of[index] != SIZE_MAX) {
-          slots.release(slot_of[index], used[index]);
+          slots[place_of(buffer.space)].release(slot_of[index], used[index]);
           continue;
         }
         HOCKET_CHECK(buffer.offset != kNone, "{} reads a buffer that nothing wrote",
                      program.kind(task).op);
-        arena.release(buffer.offset, bytes_of(buffer), used[index]);
+        arenas[place_of(buffer.space)].release(buffer.offset, bytes_of(buffer), used[index]);
       }
     }
   }
 
+  const int64_t workspace_at = arenas[place_of(Space::device)].top();
   for (Task& task : cls.tasks) {
-    task.workspace = program.kind(task).workspace > 0 ? arena.top() : kNone;
+    task.workspace = program.kind(task).workspace > 0 ? workspace_at : kNone;
   }
-  const std::vector<int64_t> address = slots.addresses(arena.top() + align(workspace));
+  const std::vector<int64_t> address[kNumSpaces] = {
+      slots[0].addresses(workspace_at + align(workspace)), slots[1].addresses(arenas[1].top())};
   for (size_t index = 0; index < num_buffers; ++index) {
+    Buffer& buffer = cls.buffers[index];
     if (slot_of[index] != SIZE_MAX) {
-      cls.buffers[index].offset = address[slot_of[index]];
+      buffer.offset = address[place_of(buffer.space)][slot_of[index]];
     }
   }
-  cls.arena_bytes = address.back();
+  cls.arena_bytes = address[place_of(Space::device)].back();
+  cls.host_arena_bytes = address[place_of(Space::host)].back();
 }
 
 void finalize(Program& program) {

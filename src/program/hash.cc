@@ -55,9 +55,25 @@ class ProgramHasher {
   }
   void add(const Attrs& value) { add(to_string(value)); }
   void add(const TensorType& value) {
-    add(value.dtype);
+    // One word, which is the dtype alone for most.
+    add(static_cast<uint64_t>(value.dtype) | static_cast<uint64_t>(value.encoding.scale) << 8 |
+        static_cast<uint64_t>(value.encoding.block) << 16 | uint64_t{value.symbolic()} << 63);
     add(value.top_k);
-    add(value.dims);
+    add(value.dims.size());
+    for (const graph::Dim& dim : value.dims) {
+      add(int64_t{dim});
+      if (value.symbolic()) {
+        add(dim.symbol());
+        add(dim.parts());
+        add(dim.multiple());
+      }
+    }
+  }
+  void add(const Symbol& value) {
+    add(value.name);
+    add(value.bound);
+    add(value.expected);
+    add(value.divisor);
   }
   void add(const graph::Axis& value) {
     add(value.name);

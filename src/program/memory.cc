@@ -27,6 +27,9 @@ std::string parts_text(const Memory& memory) {
   if (memory.evaluation > 0) {
     text += fmt::format(", {} evaluation", size(memory.evaluation));
   }
+  if (memory.host > 0) {
+    text += fmt::format(", and {} in host memory", size(memory.host));
+  }
   return text;
 }
 
@@ -71,7 +74,7 @@ int64_t total_bytes(const std::vector<Range>& ranges) {
   return bytes;
 }
 
-std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
+std::vector<Range> planned_pages(const Program& program, ClassId cls_id, Space space) {
   // Buffers share addresses and pages, so bytes must not be added up: every stretch that is written
   // is widened to whole pages, and those that overlap or touch are joined.
   const RankClass& cls = program.classes[cls_id];
@@ -83,12 +86,14 @@ std::vector<Range> planned_pages(const Program& program, ClassId cls_id) {
     touched.push_back({offset / kPageBytes * kPageBytes, whole_pages(offset + bytes)});
   };
   for (const Buffer& buffer : cls.buffers) {
-    if (buffer.kind != BufferKind::step) continue;
+    if (buffer.kind != BufferKind::step || buffer.space != space) continue;
     touch(buffer.offset,
           buffer.expected_bytes != kNone ? buffer.expected_bytes : buffer.type.bytes());
   }
   for (const Task& task : cls.tasks) {
-    touch(task.workspace, program.kind(task).workspace);
+    if (space == Space::device) {
+      touch(task.workspace, program.kind(task).workspace);
+    }
   }
   return joined(std::move(touched));
 }
@@ -312,13 +317,18 @@ std::vector<Memory> memory_of(const Program& program) {
     Memory memory;
     for (const Buffer& buffer : cls.buffers) {
       // Named buffers have mappings of their own.
-      if (buffer.kind == BufferKind::persistent) {
-        memory.persistent += whole_pages(buffer.type.bytes());
-      } else if (buffer.kind == BufferKind::input || buffer.kind == BufferKind::output) {
-        memory.inputs_outputs += whole_pages(buffer.type.bytes());
+      if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
+      const int64_t bytes = whole_pages(buffer.type.bytes());
+      if (buffer.space == Space::host) {
+        memory.host += bytes;
+      } else if (buffer.kind == BufferKind::persistent) {
+        memory.persistent += bytes;
+      } else {
+        memory.inputs_outputs += bytes;
       }
     }
     memory.step_buffers = total_bytes(planned_pages(program, c));
+    memory.host += total_bytes(planned_pages(program, c, Space::host));
     memory.messages = in_flight.bound(c);
     memory.reserved = cls.arena_bytes;
     list.push_back(memory);
@@ -326,20 +336,43 @@ std::vector<Memory> memory_of(const Program& program) {
   return list;
 }
 
-std::vector<int64_t> memory_beyond(const Program& program, const Program& other) {
+std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values) {
+  Program in_step = program;
+  for (RankClass& cls : in_step.classes) {
+    for (Buffer& buffer : cls.buffers) {
+      buffer.type = buffer.type.at(values);
+    }
+  }
+  return memory_of(in_step);
+}
+
+std::vector<int64_t> memory_beyond(const Program& program, const Program& other, Space space) {
   // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
   // lie close together; named tensors by name. The two may cut the ranks into other classes: of
   // each class that its ranks have in the other program, and the largest.
-  const std::vector<Memory> has = memory_of(program);
-  const std::vector<Memory> needs = memory_of(other);
   const auto positive = [](int64_t bytes, int64_t there) {
     return std::max<int64_t>(0, bytes - there);
   };
+  const auto inputs_outputs = [&](const RankClass& cls) {
+    int64_t bytes = 0;
+    for (const Buffer& buffer : cls.buffers) {
+      const bool of_host = buffer.kind == BufferKind::input || buffer.kind == BufferKind::output;
+      if (of_host && buffer.space == space) {
+        bytes += whole_pages(buffer.type.bytes());
+      }
+    }
+    return bytes;
+  };
+  const std::vector<Memory> has = memory_of(program);
+  const std::vector<Memory> needs = memory_of(other);
   const auto beyond = [&](ClassId mine, ClassId theirs) {
     int64_t bytes =
-        total_bytes(without(planned_pages(other, theirs), planned_pages(program, mine))) +
-        positive(needs[theirs].inputs_outputs, has[mine].inputs_outputs) +
-        positive(needs[theirs].messages, has[mine].messages);
+        total_bytes(
+            without(planned_pages(other, theirs, space), planned_pages(program, mine, space))) +
+        positive(inputs_outputs(other.classes[theirs]), inputs_outputs(program.classes[mine]));
+    if (space == Space::device) {
+      bytes += positive(needs[theirs].messages, has[mine].messages);
+    }
     std::set<std::string_view> named;
     for (const Buffer& buffer : program.classes[mine].buffers) {
       if (buffer.kind == BufferKind::persistent) {
@@ -347,7 +380,8 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other)
       }
     }
     for (const Buffer& buffer : other.classes[theirs].buffers) {
-      if (buffer.kind == BufferKind::persistent && !named.contains(buffer.name)) {
+      if (buffer.kind == BufferKind::persistent && buffer.space == space &&
+          !named.contains(buffer.name)) {
         bytes += whole_pages(buffer.type.bytes());
       }
     }
@@ -366,6 +400,18 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other)
       if (theirs == kNone) continue;
       list[cls] = std::max(list[cls], beyond(cls, theirs));
     }
+  }
+  return list;
+}
+
+std::vector<Memory> memory_with(const Program& program, const Program* evaluation) {
+  std::vector<Memory> list = memory_of(program);
+  if (evaluation == nullptr) return list;
+  const std::vector<int64_t> in_device = memory_beyond(program, *evaluation);
+  const std::vector<int64_t> in_host = memory_beyond(program, *evaluation, Space::host);
+  for (size_t cls = 0; cls < list.size(); ++cls) {
+    list[cls].evaluation = in_device[cls];
+    list[cls].host += in_host[cls];
   }
   return list;
 }

@@ -3,6 +3,7 @@
 // report all take their figures, and the words for them, from here.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,29 +25,41 @@ struct Memory {
   /// What a second program, which evaluates on the same ranks, takes beyond this one. Of measured
   /// memory it is not known apart: the two share what they have.
   int64_t evaluation = 0;
-  int64_t reserved = 0;  ///< addresses of the arena; not in the sum
+  int64_t host = 0;      ///< of buffers in host memory, of both programs; not in the sum
+  int64_t reserved = 0;  ///< addresses of the device's arena; not in the sum
 
+  /// What must fit into the device's memory.
   int64_t total() const {
     return persistent + inputs_outputs + step_buffers + messages + evaluation;
   }
+  /// Where the device is the host itself.
+  int64_t with_host() const { return total() + host; }
   bool operator==(const Memory&) const = default;
 };
 
 /// "16.2 GiB persistent, 705 KiB inputs and outputs, 84.4 GiB step buffers, 96 MiB messages": all
-/// parts of the sum, evaluation only if there is one.
+/// parts of the sum, evaluation only if there is one; ", and 2 GiB in host memory" if there is
+/// some.
 std::string parts_text(const Memory& memory);
 
 /// Memory of a rank of every class, from what the program says and nothing else. Step buffers count
 /// by their planned offsets: a ragged one takes what it is expected to hold, [offset, offset +
 /// expected), all others their whole size; without a memory plan they count as nothing. Messages:
 /// the most bytes that a transport can hold for what the rank has sent and the receiver has not
-/// taken yet, whatever the speed of the ranks. The program's ids must be in range.
+/// taken yet, whatever the speed of the ranks. Symbols count with their bounds. The program's ids
+/// must be in range.
 std::vector<Memory> memory_of(const Program& program);
+/// The same in steps where no symbol is more than its value here: pages beyond are not touched.
+std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> values);
 
-/// Bytes that `other` takes beyond `program`, by class, where the same ranks run both in turn. They
-/// share the named tensors and use the same addresses for all else: what either needs, both have.
-/// Ids must be in range.
-std::vector<int64_t> memory_beyond(const Program& program, const Program& other);
+/// Bytes of a memory space that `other` takes beyond `program`, by class, where the same ranks run
+/// both in turn. They share the named tensors and use the same addresses for all else: what either
+/// needs, both have. Ids must be in range.
+std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
+                                   Space space = Space::device);
+/// memory_of(program), together with what a program that evaluates beside it takes beyond; null:
+/// there is none.
+std::vector<Memory> memory_with(const Program& program, const Program* evaluation);
 
 /// Addresses [begin, end) of the arena.
 struct Range {
@@ -59,9 +72,9 @@ std::vector<Range> joined(std::vector<Range> ranges);
 std::vector<Range> without(const std::vector<Range>& ranges, const std::vector<Range>& others);
 int64_t total_bytes(const std::vector<Range>& ranges);
 
-/// The pages of the arena that step buffers and workspaces touch, as disjoint ranges in ascending
-/// order; `step_buffers` of memory_of is their sum.
-std::vector<Range> planned_pages(const Program& program, ClassId cls);
+/// The pages of the arena of a space that step buffers and workspaces touch, as disjoint ranges in
+/// ascending order; `step_buffers` of memory_of is the sum of the device's.
+std::vector<Range> planned_pages(const Program& program, ClassId cls, Space space = Space::device);
 
 /// True if every step buffer that a task uses has an offset.
 bool is_planned(const Program& program);

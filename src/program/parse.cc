@@ -136,9 +136,13 @@ class Parser {
   void read(std::string_view text, Lane* value) const { *value = parse_lane(text); }
   void read(std::string_view text, Phase* value) const { *value = parse_phase(text); }
   void read(std::string_view text, BufferKind* value) const { *value = parse_buffer_kind(text); }
+  void read(std::string_view text, Space* value) const { *value = parse_space(text); }
   void read(std::string_view text, Attrs* value) const { *value = graph::parse_attrs(text); }
   void read(std::string_view text, TensorType* value) const {
     *value = graph::parse_tensor_type(text);
+    if (const std::string why = graph::symbols_differ(*value, program.symbols); !why.empty()) {
+      bad(why);
+    }
   }
   void read(std::string_view text, Layout* value) const {
     *value = graph::parse_layout(text, program.roles[role_].mesh);
@@ -155,7 +159,7 @@ class Parser {
   void read(std::string_view text, std::vector<TensorType>* types) const {
     each(text, ' ', [&](std::string_view type) {
       if (!type.empty()) {
-        types->push_back(graph::parse_tensor_type(type));
+        read(type, &types->emplace_back());
       }
     });
   }
@@ -282,6 +286,7 @@ class Parser {
     bad(fmt::format("{} {} does not exist (there are {})", field.name, id, count));
   }
 
+  void symbol(Words& words);
   void expect_role() const {
     if (program.roles.empty()) {
       bad("comes before any role");
@@ -306,6 +311,33 @@ class Parser {
 
   RoleId role_ = 0;  // that the current line is about
 };
+
+void Parser::symbol(Words& words) {
+  // A type is compared with the table as it is read: no symbol may come after one.
+  if (!program.kinds.empty() || !program.classes.empty()) {
+    bad("comes after a kind or a class");
+  }
+  words.expect_number("symbol", "", program.symbols.size());
+  Symbol symbol;
+  std::string_view text;
+  if (words.find("name", &text)) {
+    read(text, &symbol.name);
+  }
+  const auto number = [&](std::string_view name, int64_t* value) {
+    if (words.find(name, &text)) {
+      read(text, value);
+    }
+  };
+  number("bound", &symbol.bound);
+  symbol.expected = symbol.bound;
+  number("expected", &symbol.expected);
+  number("divisor", &symbol.divisor);
+  words.expect_all_taken();
+  if (const std::string why = graph::why_invalid(symbol); !why.empty()) {
+    bad(fmt::format("'{}' {}", symbol.name, why));
+  }
+  program.symbols.push_back(std::move(symbol));
+}
 
 /// The line of a task names its op as well, for people.
 void Parser::task(Words& words, RankClass* cls) {
@@ -335,6 +367,8 @@ void Parser::line(std::string_view raw) {
     program.num_layers = count(words, what);
   } else if (what == "ranks_per_node") {
     program.ranks_per_node = count(words, what);
+  } else if (what == "symbol") {
+    symbol(words);
   } else if (what == "role") {
     if (!program.classes.empty() || !program.groups.empty() || !program.tables.empty()) {
       bad("comes after a table, a group or a class");

@@ -29,6 +29,7 @@ constexpr const char* kLanes[] = {"compute",  "intra", "inter", "intra_rx",
                                   "inter_rx", "h2d",   "d2h",   "host"};
 constexpr const char* kPhases[] = {"forward", "backward", "grad", "optimizer"};
 constexpr const char* kBufferKinds[] = {"step", "persistent", "input", "output", "view"};
+constexpr const char* kSpaces[] = {"device", "host"};
 }  // namespace
 
 const char* to_string(Lane lane) { return name_of(lane, kLanes); }
@@ -40,8 +41,27 @@ BufferKind parse_buffer_kind(std::string_view text) {
   return parse_enum<BufferKind>(text, kBufferKinds, "buffer kind");
 }
 
+const char* to_string(Space space) { return name_of(space, kSpaces); }
+Space parse_space(std::string_view text) { return parse_enum<Space>(text, kSpaces, "space"); }
+
 graph::DType compute_dtype(const Kind& kind) {
-  return graph::compute_dtype(kind.in, kind.out).value_or(graph::DType::f32);
+  for (const auto* types : {&kind.in, &kind.out}) {
+    for (const TensorType& type : *types) {
+      if (graph::is_floating(type.dtype)) return type.dtype;
+    }
+  }
+  return graph::DType::f32;
+}
+
+std::string types_text(const Kind& kind) {
+  const auto list = [](const std::vector<TensorType>& types) {
+    std::string text;
+    for (const TensorType& type : types) {
+      text += (text.empty() ? "" : ", ") + to_string(type);
+    }
+    return text;
+  };
+  return fmt::format("{} ({}) -> ({})", kind.op, list(kind.in), list(kind.out));
 }
 
 bool is_collective(const Kind& kind) {
@@ -56,13 +76,14 @@ bool may_meet(const Kind& one, const Kind& other) {
 }
 
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
-                        std::vector<TensorType> out) {
+                        std::vector<TensorType> out, std::span<const Symbol> symbols) {
   Kind kind;
   kind.op = comm::op(op).name;
   kind.attrs = std::move(attrs);
   kind.in = std::move(in);
   kind.out = std::move(out);
-  kind.bytes = comm::op(op).payload(kind.attrs, kind.in, kind.out);
+  kind.bytes = comm::op(op).payload(kind.attrs, graph::expected_types(kind.in, symbols),
+                                    graph::expected_types(kind.out, symbols));
   kind.communication = op;
   return kind;
 }

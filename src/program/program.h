@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,7 @@ using graph::Attrs;
 using graph::Layout;
 using graph::Mesh;
 using graph::OutputSet;
+using graph::Symbol;
 using graph::TensorType;
 
 using hocket::kNone;
@@ -78,15 +80,19 @@ struct Kind {
     visit(Field("").cache(), &Kind::communication);
   }
 };
-/// First floating-point type among inputs, then outputs; f32 if there is none.
+/// What a rate of arithmetic is looked up by: the first floating-point type among inputs, then
+/// outputs; f32 if there is none. Kernels are found by the types of all operands.
 graph::DType compute_dtype(const Kind& kind);
+/// "linear (f32[4,8], f32[2,8]) -> (f32[4,2])".
+std::string types_text(const Kind& kind);
 inline bool is_communication(const Kind& kind) { return kind.communication != comm::Id::none; }
 bool is_collective(const Kind& kind);  ///< communication other than messages
 /// True if tasks of these kinds may meet.
 bool may_meet(const Kind& one, const Kind& other);
-/// The kind of a communication op on these local types, with its payload.
+/// The kind of a communication op on these local types, with its payload: symbols among the dims
+/// count as expected.
 Kind communication_kind(comm::Id op, Attrs attrs, std::vector<TensorType> in,
-                        std::vector<TensorType> out);
+                        std::vector<TensorType> out, std::span<const Symbol> symbols = {});
 /// The lane of a link: where collectives and sends go out, or messages come in.
 Lane link_lane(comm::Role role, bool leaves_node);
 
@@ -235,12 +241,25 @@ enum class BufferKind : uint8_t {
 };
 const char* to_string(BufferKind kind);
 
+/// Where memory lies. A rank has an arena in each.
+enum class Space : uint8_t {
+  device,  ///< what kernels and links work on
+  host,    ///< where the host lane works: what is offloaded lies here
+};
+inline constexpr int kNumSpaces = 2;
+const char* to_string(Space space);
+Space parse_space(std::string_view text);
+
+/// A step buffer with symbols among its dims has room for their bounds, and holds the tensor of the
+/// step row by row from its beginning. A persistent one may have one at dim 0 alone: its rows stay
+/// where they are when their number changes.
 struct Buffer {
   TensorType type;  ///< local
   BufferKind kind = BufferKind::step;
+  Space space = Space::device;
   std::string name;             ///< persistent, input, output: tensor name
   int32_t micro_batch = kNone;  ///< input: which micro-batch
-  int64_t offset = kNone;       ///< step: from the memory plan, multiple of 64
+  int64_t offset = kNone;       ///< step: in the arena of its space, multiple of 64
   Layout layout;                ///< persistent/input/output: contract with the host
   int32_t logical = kNone;      ///< graph tensor (label; no rule of check may depend on it)
   /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many
@@ -259,6 +278,7 @@ struct Buffer {
   static constexpr void fields(Visitor&& visit) {
     visit(Field("kind").word(), &Buffer::kind);
     visit(Field("type").word(), &Buffer::type);
+    visit(Field("space"), &Buffer::space);
     visit(Field("at").address(), &Buffer::offset);
     visit(Field("mb"), &Buffer::micro_batch);
     visit(Field("tensor").refers_to(Ref::graph_tensor).label(), &Buffer::logical);
@@ -282,6 +302,10 @@ struct RankClass {
   std::vector<Buffer> buffers;
   /// Addresses of step buffers and workspaces, as planned. How much of them is memory: memory.h.
   int64_t arena_bytes = 0;
+  int64_t host_arena_bytes = 0;  ///< of step buffers in host memory
+  int64_t arena(Space space) const {
+    return space == Space::device ? arena_bytes : host_arena_bytes;
+  }
   /// The buffer that has the memory: the base of a view, else the buffer itself.
   BufferId root(BufferId buffer) const {
     return buffers[buffer].kind == BufferKind::view ? buffers[buffer].base : buffer;
@@ -294,6 +318,7 @@ struct RankClass {
     visit(Field("role").refers_to(Ref::role), &RankClass::role);
     visit(Field("box"), &RankClass::box);
     visit(Field("arena").always(), &RankClass::arena_bytes);
+    visit(Field("host_arena"), &RankClass::host_arena_bytes);
     visit(Field("buffer"), &RankClass::buffers);
     visit(Field("task"), &RankClass::tasks);
   }
@@ -318,6 +343,7 @@ struct Program {
   int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
   std::vector<Role> roles{Role{}};
+  std::vector<Symbol> symbols;  ///< what dims of the types below may refer to
   std::vector<Table> tables;
   std::vector<Kind> kinds;
   std::vector<Group> groups;
@@ -380,6 +406,7 @@ struct Program {
     visit(Field("layers").label(), &Program::num_layers);
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
     visit(Field("role"), &Program::roles);
+    visit(Field("symbol"), &Program::symbols);
     visit(Field("table"), &Program::tables);
     visit(Field("kind"), &Program::kinds);
     visit(Field("group"), &Program::groups);

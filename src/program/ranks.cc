@@ -202,6 +202,8 @@ bool has_axis(const Group& group, int32_t axis) {
 }  // namespace
 
 std::vector<int32_t> Program::members(const Group& group, int32_t rank) const {
+  // Of two roles, all ranks of both. Else those that lie, on the group's axes, at any coordinate
+  // that takes part.
   if (group.with != kNone) {
     std::vector<int32_t> both;
     for (const RoleId role : {group.role, group.with}) {
@@ -441,8 +443,8 @@ void unite_equal_classes(Program& program) {
   // A class joins the first one that has its list and whose box grows to a box by it; what has
   // grown may then join others, so this is repeated until nothing joins any more.
   const auto same = [](const RankClass& a, const RankClass& b) {
-    return a.role == b.role && a.arena_bytes == b.arena_bytes && a.buffers == b.buffers &&
-           a.tasks == b.tasks;
+    return a.role == b.role && a.arena_bytes == b.arena_bytes &&
+           a.host_arena_bytes == b.host_arena_bytes && a.buffers == b.buffers && a.tasks == b.tasks;
   };
   std::vector<size_t> list_of;  // by class: the first class of its list
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {

@@ -216,6 +216,11 @@ class Printer {
       line("{} {}", field.name, value);
     }
   }
+  void print(const Field& field, const std::vector<Symbol>& symbols) {
+    for (size_t i = 0; i < symbols.size(); ++i) {
+      line("{} {} {}", field.name, i, to_string(symbols[i]));
+    }
+  }
   void print(const Field&, const KindIndex&) {}
   void print(const Field&, const std::vector<RankClass>& classes) {
     for (size_t cls = 0; cls < classes.size(); ++cls) {

@@ -19,7 +19,7 @@ int64_t elements_behind(const TensorType& type, int32_t dim) {
 
 /// Indices of a view along its dim, or elements of a flat one.
 int64_t length_of(const Buffer& view) {
-  return view.dim == kNone ? view.type.numel() : view.type.dims[view.dim];
+  return view.dim == kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
 }
 
 /// Ranks of the class that stand for all when only coordinates on these axes matter.
@@ -68,7 +68,7 @@ int64_t byte_offset(const Program& program, const RankClass& cls, const Buffer& 
                     int32_t rank) {
   const TensorType& base = cls.buffers[view.base].type;
   const int64_t step = view.dim == kNone ? 1 : elements_behind(base, view.dim);
-  return program.begin_at(view.begin, view.by, rank) * step * size_of(base.dtype);
+  return base.bytes_of(program.begin_at(view.begin, view.by, rank) * step);
 }
 
 std::vector<int64_t> strides_of(const RankClass& cls, const Buffer& view) {

@@ -70,6 +70,9 @@ struct Executor::Impl : Step {
   void run(int lane, Lanes& rank_lanes) override;
 
   void name_buffers();
+  const program::Kind& kind_in_step(const Task& task);
+  void require_symbols() const;
+  void resolve_symbols();
   void prepare(Rank& rank);
   void prepare(Rank& rank, TaskId id, const std::vector<int32_t>& position);
   void prepare_poison();
@@ -86,19 +89,22 @@ struct Executor::Impl : Step {
   const std::shared_ptr<kernels::Backend> backend;
   comm::Communicator* const communicator;
   std::map<std::pair<std::string, int32_t>, BufferId> named;
-  std::vector<int64_t> host_offset;  // by buffer: of inputs and outputs in their arena
-  int64_t host_bytes = 0;
+  std::vector<int64_t> named_offset;  // by buffer: of inputs and outputs in their arena
+  std::array<int64_t, program::kNumSpaces> named_bytes{};
   std::vector<std::byte*> persistent;  // by buffer
   std::vector<TaskTime> times;
   std::array<std::vector<Prepared>, kNumLanes> lanes;
   program::Transfers transfers;
   bool has_inputs = false;
+  std::vector<int64_t> symbol_values;
+  // Of kinds with symbols among their dims: with the dims of the step. What they are called with
+  // points here, so they stay where they are.
+  std::map<program::KindId, std::unique_ptr<program::Kind>> in_step;
 
   // What the pointers of the prepared tasks are into, and of which generation.
   const std::shared_ptr<PersistentStore> store;
-  std::byte* arena = nullptr;
-  std::byte* inputs_outputs = nullptr;
-  int64_t arena_generation = -1, host_generation = -1;
+  std::array<std::byte*, program::kNumSpaces> arena{}, inputs_outputs{};
+  int64_t arena_generation = -1, named_generation = -1;
   /// The arenas during a step: a lane that hangs in a kernel does not lose them.
   std::vector<std::shared_ptr<Memory>> in_use;
 };
@@ -112,6 +118,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
       communicator(rank.communicator_),
       times(cls.tasks.size()),
       transfers(*program),
+      symbol_values(program->symbols.size(), 0),
       store(rank.store_) {
   if (!program::is_planned(*program)) {
     fail_run("executor",
@@ -128,19 +135,65 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
 /// Named buffers: the persistent ones are the store's, inputs and outputs lie one after the other,
 /// each in pages of its own.
 void Executor::Impl::name_buffers() {
-  host_offset.assign(cls.buffers.size(), kNone);
+  named_offset.assign(cls.buffers.size(), kNone);
   persistent.assign(cls.buffers.size(), nullptr);
   for (size_t i = 0; i < cls.buffers.size(); ++i) {
     const Buffer& buffer = cls.buffers[i];
     if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
     named[{buffer.name, buffer.micro_batch}] = i;
     if (buffer.kind == BufferKind::persistent) {
-      persistent[i] = store->get(buffer.name, buffer.type, buffer.layout).memory->data();
+      auto& entry = store->get(buffer.name, buffer.type, buffer.layout, buffer.space);
+      persistent[i] = entry.memory->data();
       continue;
     }
     has_inputs = has_inputs || buffer.kind == BufferKind::input;
-    host_offset[i] = host_bytes;
-    host_bytes += program::whole_pages(std::max<int64_t>(buffer.type.bytes(), 1));
+    int64_t& bytes = named_bytes[place_of(buffer.space)];
+    named_offset[i] = bytes;
+    bytes += program::whole_pages(std::max<int64_t>(buffer.type.bytes(), 1));
+  }
+}
+
+/// The kind of a task as its kernel sees it: the program's own, or a copy that resolve_symbols
+/// gives the dims of each step.
+const program::Kind& Executor::Impl::kind_in_step(const Task& task) {
+  const program::Kind& kind = program->kind(task);
+  if (!graph::any_symbolic(kind.in) && !graph::any_symbolic(kind.out)) return kind;
+  for (const auto* types : {&kind.in, &kind.out}) {
+    for (const graph::TensorType& type : *types) {
+      const std::string why = graph::symbols_differ(type, program->symbols);
+      if (!why.empty()) fail_run("executor", "{}: {}", kind.op, why);
+    }
+  }
+  std::unique_ptr<program::Kind>& copy = in_step[task.kind];
+  if (!copy) {
+    copy = std::make_unique<program::Kind>(kind);
+  }
+  return *copy;
+}
+
+void Executor::Impl::require_symbols() const {
+  for (size_t i = 0; i < symbol_values.size(); ++i) {
+    if (symbol_values[i] == 0) {
+      fail_run("executor", "symbol {} has no value; try set_symbol before the step",
+               program->symbols[i].name);
+    }
+  }
+}
+
+/// Between steps: kernels of a step read the types.
+void Executor::Impl::resolve_symbols() {
+  for (auto& [id, copy] : in_step) {
+    const program::Kind& kind = program->kinds[id];
+    const auto resolve = [&](const std::vector<graph::TensorType>& from,
+                             std::vector<graph::TensorType>& to) {
+      for (size_t i = 0; i < from.size(); ++i) {
+        for (size_t d = 0; d < from[i].dims.size(); ++d) {
+          to[i].dims[d] = from[i].dims[d].at(symbol_values);
+        }
+      }
+    };
+    resolve(kind.in, copy->in);
+    resolve(kind.out, copy->out);
   }
 }
 
@@ -178,7 +231,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
   // What the task waits for, in which order its operands come (inputs, then outputs), and who does
   // it: the communicator, with the ranks that it meets, or a kernel of the rank's device.
   const Task& task = cls.tasks[id];
-  const program::Kind& kind = program->kind(task);
+  const program::Kind& kind = kind_in_step(task);
   const auto name = [&] { return program::task_name(*program, cls_id, id); };
   if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
     fail_run("executor", "{} has {} inputs and {} outputs; expected {} and {}", name(),
@@ -233,8 +286,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
   } else {
     prepared.kernel = backend->find(kind.op, rank.options_.device->kind(), {kind.in, kind.out});
     if (!prepared.kernel) {
-      fail_run("executor", "no kernel for {} in {} ({})", kind.op,
-               to_string(program::compute_dtype(kind)), backend->describe());
+      fail_run("executor", "no kernel for {} ({})", program::types_text(kind), backend->describe());
     }
     prepared.args.attrs = &kind.attrs;
     prepared.args.accumulate = task.accumulate.bits();
@@ -296,19 +348,22 @@ std::byte* Executor::Impl::address_of(BufferId id) const {
     return address_of(buffer.base) + program::byte_offset(*program, cls, buffer, rank_id);
   }
   if (buffer.kind == BufferKind::persistent) return persistent[id];
-  if (is_of_host(buffer)) return inputs_outputs + host_offset[id];
-  return buffer.offset == kNone ? nullptr : arena + buffer.offset;
+  const size_t space = place_of(buffer.space);
+  if (is_of_host(buffer)) return inputs_outputs[space] + named_offset[id];
+  return buffer.offset == kNone ? nullptr : arena[space] + buffer.offset;
 }
 
 /// Points the tasks to where their buffers lie now.
 void Executor::Impl::place(const Rank& rank) {
-  const bool same = arena_generation == rank.arena_.generation() &&
-                    host_generation == rank.inputs_outputs_.generation();
+  const bool same = arena_generation == rank.arena_generation() &&
+                    named_generation == rank.inputs_outputs_generation();
   if (same) return;
-  arena = rank.arena_.memory()->data();
-  inputs_outputs = rank.inputs_outputs_.memory()->data();
-  arena_generation = rank.arena_.generation();
-  host_generation = rank.inputs_outputs_.generation();
+  for (size_t space = 0; space < arena.size(); ++space) {
+    arena[space] = rank.arenas_[space].step.memory()->data();
+    inputs_outputs[space] = rank.arenas_[space].inputs_outputs.memory()->data();
+  }
+  arena_generation = rank.arena_generation();
+  named_generation = rank.inputs_outputs_generation();
   for (std::vector<Prepared>& lane : lanes) {
     for (Prepared& prepared : lane) {
       place(prepared);
@@ -329,7 +384,7 @@ void Executor::Impl::place(Prepared& prepared) {
       prepared.pointers[i] = prepared.operands[i].data;
     }
   } else if (task.workspace != kNone) {
-    prepared.args.workspace = arena + task.workspace;
+    prepared.args.workspace = arena[place_of(program::Space::device)] + task.workspace;
   }
   for (size_t i = 0; i < prepared.dead.size(); ++i) {
     prepared.graves[i].workspace = address_of(prepared.dead[i]);
@@ -403,16 +458,23 @@ Executor::Executor(Rank& rank, std::shared_ptr<const Program> program) : rank_(r
   }
   impl_ = std::make_shared<Impl>(rank, std::move(program));
   const Impl& impl = *impl_;
-  rank.arena_.add(this, impl.cls.arena_bytes, program::planned_pages(*impl.program, impl.cls_id));
-  rank.inputs_outputs_.add(this, impl.host_bytes, {program::Range{0, impl.host_bytes}});
+  for (const program::Space space : {program::Space::device, program::Space::host}) {
+    Rank::Arenas& arenas = rank.arenas_[place_of(space)];
+    const int64_t bytes = impl.named_bytes[place_of(space)];
+    arenas.step.add(this, impl.cls.arena(space),
+                    program::planned_pages(*impl.program, impl.cls_id, space));
+    arenas.inputs_outputs.add(this, bytes, {program::Range{0, bytes}});
+  }
   rank.lanes_->make_for(impl);
   ++rank.programs_;
 }
 
 Executor::~Executor() {
   rank_.lanes_->leave(*impl_);
-  rank_.arena_.remove(this);
-  rank_.inputs_outputs_.remove(this);
+  for (Rank::Arenas& arenas : rank_.arenas_) {
+    arenas.step.remove(this);
+    arenas.inputs_outputs.remove(this);
+  }
   if (--rank_.programs_ == 0) {
     rank_.lanes_->end_threads();
     rank_.holder_ = nullptr;
@@ -422,6 +484,8 @@ Executor::~Executor() {
 const Buffer& Executor::buffer(std::string_view name, int32_t micro_batch) const {
   return impl_->cls.buffers[impl_->find(name, micro_batch)];
 }
+
+const std::vector<Buffer>& Executor::buffers() const { return impl_->cls.buffers; }
 
 bool Executor::has(std::string_view name, int32_t micro_batch) const {
   return impl_->named.count({std::string(name), micro_batch}) > 0;
@@ -452,18 +516,37 @@ const void* Executor::output(std::string_view name, int32_t micro_batch) const {
 /// lie. One without inputs and outputs takes nothing from others.
 void Executor::take_over() {
   impl_->place(rank_);
-  if (impl_->host_bytes > 0) {
+  const auto& bytes = impl_->named_bytes;
+  if (std::any_of(bytes.begin(), bytes.end(), [](int64_t of_space) { return of_space > 0; })) {
     rank_.holder_ = this;
-    held_ = impl_->host_generation;
+    held_ = impl_->named_generation;
   }
 }
 
 /// True if what lies in the inputs and outputs is this executor's.
 bool Executor::holds() const {
-  return rank_.holder_ == this && held_ == rank_.inputs_outputs_.generation();
+  return rank_.holder_ == this && held_ == rank_.inputs_outputs_generation();
 }
 
+void Executor::set_symbol(std::string_view name, int64_t value) {
+  if (rank_.lanes_->is_running()) {
+    fail_run("executor", "rank {} runs a step; expected symbol '{}' to be set between steps",
+             rank_.id_, name);
+  }
+  for (size_t i = 0; i < impl_->program->symbols.size(); ++i) {
+    const graph::Symbol& symbol = impl_->program->symbols[i];
+    if (symbol.name != name) continue;
+    graph::expect_value(symbol, value);
+    impl_->symbol_values[i] = value;
+    return;
+  }
+  fail_run("executor", "the program has no symbol '{}'", name);
+}
+
+const std::vector<int64_t>& Executor::symbol_values() const { return impl_->symbol_values; }
+
 void Executor::require_inputs() const {
+  impl_->require_symbols();
   // Inputs that nobody has written so far are zeros, as everything that no program of the rank has
   // touched.
   const bool untouched = held_ == kNone && rank_.holder_ == nullptr;
@@ -477,8 +560,13 @@ void Executor::require_inputs() const {
 void Executor::start() {
   require_inputs();
   if (!rank_.lanes_->is_running()) {
+    impl_->resolve_symbols();
     take_over();
-    impl_->in_use = {rank_.arena_.memory(), rank_.inputs_outputs_.memory()};
+    impl_->in_use.clear();
+    for (const Rank::Arenas& arenas : rank_.arenas_) {
+      impl_->in_use.push_back(arenas.step.memory());
+      impl_->in_use.push_back(arenas.inputs_outputs.memory());
+    }
     if (rank_.options_.poison) {
       poison();
     }
@@ -489,8 +577,10 @@ void Executor::start() {
 /// All step buffers, and outputs.
 void Executor::poison() {
   Impl& impl = *impl_;
-  if (impl.cls.arena_bytes > 0) {
-    std::memset(impl.arena, 0xff, static_cast<size_t>(impl.cls.arena_bytes));
+  for (const program::Space space : {program::Space::device, program::Space::host}) {
+    if (impl.cls.arena(space) > 0) {
+      std::memset(impl.arena[place_of(space)], 0xff, static_cast<size_t>(impl.cls.arena(space)));
+    }
   }
   for (size_t i = 0; i < impl.cls.buffers.size(); ++i) {
     const Buffer& buffer = impl.cls.buffers[i];
@@ -510,6 +600,7 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
   // earlier. A queue of its own runs the kernels, and each is over when its launch is.
   Impl& impl = *impl_;
   require_inputs();
+  impl.resolve_symbols();
   take_over();
   std::vector<Prepared*> order(impl.cls.tasks.size());
   for (std::vector<Prepared>& lane : impl.lanes) {

@@ -35,9 +35,18 @@ class Executor {
   /// no such buffer, or another executor has been fed or started since.
   const void* output(std::string_view name, int32_t micro_batch = program::kNone) const;
   bool has(std::string_view name, int32_t micro_batch = program::kNone) const;
+  const std::vector<program::Buffer>& buffers() const;
   const program::Buffer& buffer(std::string_view name, int32_t micro_batch = program::kNone) const;
 
-  /// Error: another executor has taken over the memory of the inputs since they were fed.
+  /// The value of one of the program's symbols, for the next step and those after it. Error: the
+  /// program has no such symbol, the symbol cannot have the value (graph/dim.h), or the rank runs a
+  /// step.
+  void set_symbol(std::string_view name, int64_t value);
+  /// By place in Program::symbols; 0: not set.
+  const std::vector<int64_t>& symbol_values() const;
+
+  /// Error: a symbol has no value, or another executor has taken over the memory of the inputs
+  /// since they were fed.
   void require_inputs() const;
   /// Starts a step on the lane threads; `wait` blocks until it is over and throws what went wrong.
   /// Error: a step runs already, or as require_inputs().

@@ -69,6 +69,9 @@ program::Memory LocalRanks::measured(int32_t id) const {
   memory.persistent = rank.store().resident_bytes();
   memory.inputs_outputs = rank.inputs_outputs_resident_bytes();
   memory.step_buffers = rank.arena_resident_bytes();
+  memory.host = rank.store().resident_bytes(program::Space::host) +
+                rank.inputs_outputs_resident_bytes(program::Space::host) +
+                rank.arena_resident_bytes(program::Space::host);
   memory.messages = world_->peak_message_bytes(id);
   return memory;
 }
@@ -93,6 +96,12 @@ const Executor& LocalRun::executor(int32_t id) const {
     fail_run("ranks", "rank {} is not in this process", id);
   }
   return *executors_[static_cast<size_t>(id)];
+}
+
+void LocalRun::set_symbol(std::string_view name, int64_t value) {
+  for (int32_t id : ranks_.ids()) {
+    executor(id).set_symbol(name, value);
+  }
 }
 
 void LocalRun::step() {

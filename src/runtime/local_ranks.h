@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -55,6 +56,8 @@ class LocalRun {
   /// cause. Error, and nothing is run: these ranks run another step, or another program was fed
   /// after this one.
   void step();
+  /// Executor::set_symbol, on every rank that is here.
+  void set_symbol(std::string_view name, int64_t value);
   /// Of a rank that is here.
   Executor& executor(int32_t id);
   const Executor& executor(int32_t id) const;

@@ -43,18 +43,29 @@ void Arena::remove(const void* user) {
   }
 }
 
+std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<Device>& device) {
+  return space == program::Space::host ? cpu_device() : device;
+}
+
 PersistentStore::Entry& PersistentStore::get(const std::string& name, const graph::TensorType& type,
-                                             const graph::Layout& layout) {
+                                             const graph::Layout& layout, program::Space space) {
   auto it = entries_.find(name);
   if (it == entries_.end()) {
     const int64_t bytes = round_up(type.bytes(), 64);
-    Entry entry{type, layout, device_->reserve(bytes), false};
-    entry.memory->commit({0, bytes});
+    Entry entry{type, layout, space, device_of(space, device_)->reserve(bytes), false};
+    // Of a tensor with a symbol only the rows that come are touched.
+    if (!type.symbolic()) {
+      entry.memory->commit({0, bytes});
+    }
     return entries_.emplace(name, std::move(entry)).first->second;
   }
   if (!(it->second.type == type) || !(it->second.layout == layout)) {
     fail_run("memory", "{} is {} in memory; the program expects {}", name,
              to_string(it->second.type), to_string(type));
+  }
+  if (it->second.space != space) {
+    fail_run("memory", "{} lies in {} memory; the program expects it in {} memory", name,
+             to_string(it->second.space), to_string(space));
   }
   return it->second;
 }
@@ -64,10 +75,12 @@ PersistentStore::Entry* PersistentStore::find(const std::string& name) {
   return it == entries_.end() ? nullptr : &it->second;
 }
 
-int64_t PersistentStore::resident_bytes() const {
+int64_t PersistentStore::resident_bytes(program::Space space) const {
   int64_t bytes = 0;
   for (const auto& [name, entry] : entries_) {
-    bytes += entry.memory->resident_bytes();
+    if (entry.space == space) {
+      bytes += entry.memory->resident_bytes();
+    }
   }
   return bytes;
 }

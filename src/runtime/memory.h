@@ -47,25 +47,30 @@ class Arena {
   int64_t generation_ = 0;
 };
 
+/// What has the memory of a space, for a rank of this device.
+std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<Device>& device);
+
 /// Named tensors of one rank that survive programs: parameters, optimizer state, KV cache.
 class PersistentStore {
  public:
   struct Entry {
     graph::TensorType type;  ///< local
     graph::Layout layout;
+    program::Space space = program::Space::device;
     std::unique_ptr<Memory> memory;
     bool initialised = false;
   };
   explicit PersistentStore(std::shared_ptr<Device> device = cpu_device())
       : device_(std::move(device)) {}
 
-  /// The entry of this name; made (zero-filled) if absent. Throws Error if it exists with another
-  /// type or layout.
-  Entry& get(const std::string& name, const graph::TensorType& type, const graph::Layout& layout);
+  /// The entry of this name; made (zero-filled) if absent, with room for the bounds of symbols.
+  /// Throws Error if it exists with another type or layout, or in another space.
+  Entry& get(const std::string& name, const graph::TensorType& type, const graph::Layout& layout,
+             program::Space space = program::Space::device);
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }
-  int64_t resident_bytes() const;
+  int64_t resident_bytes(program::Space space = program::Space::device) const;
 
  private:
   std::shared_ptr<Device> device_;

@@ -15,8 +15,24 @@ Rank::Rank(int32_t id, std::shared_ptr<kernels::Backend> backend, comm::Communic
       options_(std::move(options)),
       store_(std::make_shared<PersistentStore>(options_.device)),
       lanes_(std::make_shared<Lanes>(id, backend_, options_)),
-      arena_(options_.device),
-      inputs_outputs_(options_.device) {}
+      arenas_{Arenas(device_of(program::Space::device, options_.device)),
+              Arenas(device_of(program::Space::host, options_.device))} {}
+
+int64_t Rank::arena_generation() const {
+  int64_t generation = 0;
+  for (const Arenas& arenas : arenas_) {
+    generation += arenas.step.generation();
+  }
+  return generation;
+}
+
+int64_t Rank::inputs_outputs_generation() const {
+  int64_t generation = 0;
+  for (const Arenas& arenas : arenas_) {
+    generation += arenas.inputs_outputs.generation();
+  }
+  return generation;
+}
 
 Rank::~Rank() {
   lanes_->end_threads();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank in this process: what its programs have in common. Lane threads, the arena of step buffers
-// and that of inputs and outputs, a communicator, and the persistent store. Programs are bound to
-// it by executors, and one of them runs at a time.
+// A rank in this process: what its programs have in common. Lane threads, in every memory space
+// an arena of step buffers and one of inputs and outputs, a communicator, and the persistent store.
+// Programs are bound to it by executors, and one of them runs at a time.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -35,12 +36,25 @@ class Rank {
   void set_on_error(std::function<void(const std::string&)> on_error) {
     lanes_->set_on_error(std::move(on_error));
   }
-  /// Pages that its programs together have touched so far.
-  int64_t arena_resident_bytes() const { return arena_.resident_bytes(); }
-  int64_t inputs_outputs_resident_bytes() const { return inputs_outputs_.resident_bytes(); }
+  /// Pages of a space that its programs together have touched so far.
+  int64_t arena_resident_bytes(program::Space space = program::Space::device) const {
+    return arenas_[place_of(space)].step.resident_bytes();
+  }
+  int64_t inputs_outputs_resident_bytes(program::Space space = program::Space::device) const {
+    return arenas_[place_of(space)].inputs_outputs.resident_bytes();
+  }
 
  private:
   friend class Executor;
+  /// Those of one memory space.
+  struct Arenas {
+    explicit Arenas(const std::shared_ptr<Device>& device) : step(device), inputs_outputs(device) {}
+    Arena step;
+    Arena inputs_outputs;
+  };
+  /// Another number whenever one of the arenas has another memory.
+  int64_t arena_generation() const;
+  int64_t inputs_outputs_generation() const;
 
   const int32_t id_;
   const std::shared_ptr<kernels::Backend> backend_;
@@ -49,8 +63,7 @@ class Rank {
   // Shared with steps: a kernel that hangs keeps what it may still touch.
   const std::shared_ptr<PersistentStore> store_;
   const std::shared_ptr<Lanes> lanes_;
-  Arena arena_;
-  Arena inputs_outputs_;
+  std::array<Arenas, program::kNumSpaces> arenas_;
   /// The executor that the inputs and outputs were of last, there or gone; null: nobody's yet.
   const void* holder_ = nullptr;
   int programs_ = 0;  ///< bound

@@ -222,7 +222,8 @@ std::string to_json(const Program& program, const SimReport& report) {
     json.member("inputs_outputs", memory.inputs_outputs)
         .member("step_buffers", memory.step_buffers);
     json.member("messages", memory.messages).member("evaluation", memory.evaluation);
-    json.member("planned", memory.total()).member("reserved", memory.reserved).end();
+    json.member("planned", memory.total()).member("host", memory.host);
+    json.member("reserved", memory.reserved).end();
   }
   json.end().member("device_memory_bytes", report.device_memory).member("fits", report.fits());
 

@@ -335,10 +335,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
     report.time.push_back(
         {result.ranks[i], result.stands[i], program.class_of(result.ranks[i]), result.time[i]});
   }
-  report.memory = program::memory_of(program);
-  for (size_t c = 0; c < report.memory.size() && c < options.evaluation.size(); ++c) {
-    report.memory[c].evaluation = options.evaluation[c];
-  }
+  report.memory = options.memory.empty() ? program::memory_of(program) : options.memory;
   report.device_memory = static_cast<int64_t>(cluster.device.memory.value);
   report.provenance = shares(program, durations, result);
   if (options.record) {

@@ -19,9 +19,8 @@ struct SimOptions {
   bool record = true;      ///< keep the timeline: needed for the trace and the critical path
   double model_flops = 0;  ///< of the whole step over all ranks (docs/metrics.md); 0: unknown
   int64_t tokens = 0;      ///< of the whole step; 0: unknown
-  /// Bytes per rank of each class that a program which evaluates beside this one takes; empty:
-  /// none.
-  std::vector<int64_t> evaluation;
+  /// Of a rank of every class, where the program does not run alone; empty: memory_of(program).
+  std::vector<program::Memory> memory;
 };
 
 /// Time of all ranks' tasks (without waiting) by where the durations come from, as shares of 1.

@@ -37,17 +37,6 @@ const char* remedy(const engine::Run& run, const program::Memory& need) {
 
 }  // namespace
 
-std::vector<program::Memory> planned_memory(const program::Program& program,
-                                            const program::Program* evaluation) {
-  std::vector<program::Memory> planned = program::memory_of(program);
-  if (evaluation == nullptr) return planned;
-  const std::vector<int64_t> beside = program::memory_beyond(program, *evaluation);
-  for (size_t c = 0; c < planned.size() && c < beside.size(); ++c) {
-    planned[c].evaluation = beside[c];
-  }
-  return planned;
-}
-
 void require_memory(const engine::Run& run, const program::Program& program) {
   require_memory(run, program, program::memory_of(program));
 }
@@ -75,13 +64,14 @@ void require_memory(const engine::Run& run, const program::Program& program,
     all.step_buffers += ranks * planned[c].step_buffers;
     all.messages += ranks * planned[c].messages;
     all.evaluation += ranks * planned[c].evaluation;
+    all.host += ranks * planned[c].host;
   }
   const int64_t have = available_memory();
-  if (have <= 0 || all.total() <= have) return;
+  if (have <= 0 || all.with_host() <= have) return;
   fail(run.name,
        "{} local rank{} would need {} of memory ({}); this machine has free {}; try {}, or set "
        "cluster.memory_budget (per rank) to go on nonetheless",
-       program.num_ranks(), program.num_ranks() == 1 ? "" : "s", size_text(all.total()),
+       program.num_ranks(), program.num_ranks() == 1 ? "" : "s", size_text(all.with_host()),
        program::parts_text(all), size_text(have), remedy(run, all));
 }
 
@@ -107,13 +97,13 @@ void MemoryWatch::after_step(const engine::Session& session,
                r, size_text(taken.total()), program::parts_text(taken), human_bytes(*budget),
                size_text(plan.total()), remedy(run_, taken));
     }
-    if (warned_ || taken.total() <= plan.total()) continue;
+    if (warned_ || taken.with_host() <= plan.with_host()) continue;
     warned_ = true;
     log_warning(
         "rank {} takes {} of memory ({}), {} more than planned ({}): routing is less even than "
         "ragged buffers count on; nothing was dropped",
         r, size_text(taken.total()), program::parts_text(taken),
-        size_text(taken.total() - plan.total()), program::parts_text(plan));
+        size_text(taken.with_host() - plan.with_host()), program::parts_text(plan));
   }
 }
 

@@ -10,11 +10,6 @@
 
 namespace hocket::train {
 
-/// Planned memory of a rank of every class; `evaluation`: a program that evaluates beside it, or
-/// null.
-std::vector<program::Memory> planned_memory(const program::Program& program,
-                                            const program::Program* evaluation);
-
 /// Error (exit code 2) if a rank of the program needs more memory than cluster.memory_budget
 /// allows, or, without a budget, all local ranks more than this machine has to give. To be called
 /// before anything is allocated for them. `planned` is by class.

@@ -91,9 +91,7 @@ void simulate(const engine::Run& run, const engine::Compiled& compiled,
   sim::SimOptions options;
   options.model_flops = result.model_flops;
   options.tokens = compiled.tokens_per_step;
-  for (const program::Memory& memory : result.memory) {
-    options.evaluation.push_back(memory.evaluation);
-  }
+  options.memory = result.memory;
   sim::Replay replay;
   result.report = sim::simulate(compiled.program, costs, options, &replay);
   result.trace = sim::to_trace(compiled.program, replay);
@@ -166,7 +164,8 @@ Prediction preflight(const engine::Run& run, engine::Programs& programs,
   describe(run, compiled, dataset, weights, result);
   const engine::Compiled* const evaluation =
       dataset.valid() ? &programs.compiled(engine::evaluation_options(run)) : nullptr;
-  result.memory = planned_memory(compiled.program, evaluation ? &evaluation->program : nullptr);
+  result.memory =
+      program::memory_with(compiled.program, evaluation ? &evaluation->program : nullptr);
   require_memory(run, compiled.program, result.memory);
   prove(run, compiled, evaluation, result);
   simulate(run, compiled, kernels::cpu_backend(), result);

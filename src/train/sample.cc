@@ -81,29 +81,17 @@ std::vector<int32_t> prompt_ids(const engine::Run& run, const data::Tokenizer& t
   return ids;
 }
 
-/// The program that reads `new_tokens` tokens a step, behind those that the cache of `slots` holds.
-engine::CompileOptions generation(int64_t new_tokens, int64_t slots) {
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::generate;
-  how.new_tokens = new_tokens;
-  how.cache_slots = slots;
-  how.num_micro_batches = 1;
-  return how;
-}
-
-/// Runs ids[begin, begin + count) through a program for `n` tokens; returns the logits of the last.
+/// Runs ids[begin, begin + count) behind the `begin` tokens in the cache; returns the logits of the
+/// last.
 std::vector<double> forward(engine::Session& session, const engine::Run& run,
-                            const std::vector<int32_t>& ids, int64_t n, int64_t begin,
-                            int64_t count) {
-  engine::Batch batch(1, n);
-  for (int64_t i = 0; i < n; ++i) {
-    const size_t at = static_cast<size_t>(i);
-    // A position below 0 is a row without a token.
-    batch.positions[at] = i < count ? static_cast<int32_t>(begin + i) : -1;
-    if (i < count) {
-      batch.tokens[at] = ids[begin + i];
-    }
+                            const std::vector<int32_t>& ids, int64_t begin, int64_t count) {
+  engine::Batch batch(1, count);
+  for (int64_t i = 0; i < count; ++i) {
+    batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
+    batch.tokens[static_cast<size_t>(i)] = ids[begin + i];
   }
+  session.set_symbol(graph::names::kNewTokens, count);
+  session.set_symbol(graph::names::kCacheLength, begin + count);
   session.feed(batch);
   session.step();
   const std::vector<std::byte> raw = session.collect(graph::names::kLogits, 0);
@@ -120,39 +108,57 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
 
 }  // namespace
 
+engine::CompileOptions generation_options(const engine::Run& run, int64_t longest_text) {
+  engine::CompileOptions how;
+  how.purpose = engine::Purpose::generate;
+  how.new_tokens = kPrefill;
+  how.cache_slots = std::max(longest_text, run.model.max_position);
+  how.num_micro_batches = 1;
+  return how;
+}
+
+engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
+  return engine::compile(run, generation_options(run, longest_text));
+}
+
+program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
+                                  int64_t longest) {
+  std::vector<int64_t> values;
+  for (const graph::Symbol& symbol : generation.program.symbols) {
+    const bool cache = symbol.name == graph::names::kCacheLength;
+    values.push_back(std::clamp<int64_t>(cache ? longest : prompt, 1, symbol.bound));
+  }
+  return program::memory_of(generation.program, values).at(0);
+}
+
 std::string generate(
     const engine::Run& run, const data::Tokenizer& tokenizer,
     std::shared_ptr<kernels::Backend> backend,
     const std::function<void(const graph::Tensor&, int64_t, int64_t, void*)>& weights,
     const GenerateOptions& options) {
-  // Two programs on one rank, over the same parameters and the same cache: one reads the prompt in
-  // pieces, the other one token after the other. `done` tokens are in the cache, and `logits` are
-  // those of the last of them; what is drawn from them is the next token.
+  // One program reads the prompt in pieces, and then one token after the other. `done` tokens are
+  // in the cache, and `logits` are those of the last of them; what is drawn from them is the next
+  // token.
   std::vector<int32_t> ids = prompt_ids(run, tokenizer, options.prompt);
   const int64_t prompt = static_cast<int64_t>(ids.size());
-  const int64_t slots = prompt + options.max_new_tokens;
   runtime::LocalRanks ranks(1, std::move(backend), engine::rank_options(run));
   engine::Programs programs(run, ranks);
-  engine::Session& decode = programs.session(generation(1, slots));
-  for (const graph::Tensor& tensor : decode.graph().tensors) {
+  engine::Session& session =
+      programs.session(generation_options(run, prompt + options.max_new_tokens));
+  for (const graph::Tensor& tensor : session.graph().tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
-    engine::scatter(tensor, decode.program(), ranks, [&](int64_t begin, int64_t count, void* to) {
+    engine::scatter(tensor, session.program(), ranks, [&](int64_t begin, int64_t count, void* to) {
       weights(tensor, begin, count, to);
     });
   }
-  engine::initialise(decode.graph(), decode.program(), 0, ranks);
+  engine::initialise(session.graph(), session.program(), 0, ranks);
 
   std::vector<double> logits;
   int64_t done = 0;
-  if (prompt > 1) {
-    const int64_t piece = std::min(kPrefill, prompt);
-    engine::Session& prefill = programs.session(generation(piece, slots));
-    for (; done < prompt; done += std::min(piece, prompt - done)) {
-      logits = forward(prefill, run, ids, piece, done, std::min(piece, prompt - done));
-    }
-  } else {
-    logits = forward(decode, run, ids, 1, 0, 1);
-    done = 1;
+  while (done < prompt) {
+    const int64_t piece = std::min(kPrefill, prompt - done);
+    logits = forward(session, run, ids, done, piece);
+    done += piece;
   }
   std::string text;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
@@ -172,7 +178,7 @@ std::string generate(
       options.on_text(bytes);
     }
     if (i + 1 < options.max_new_tokens) {
-      logits = forward(decode, run, ids, 1, done++, 1);
+      logits = forward(session, run, ids, done++, 1);
     }
   }
   return text;
@@ -230,14 +236,9 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
     }
   }
   const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
-  const int64_t slots = prompt + kSampleTokens;
-  const auto compiled = [&](int64_t new_tokens) {
-    return engine::compile(run, generation(new_tokens, slots));
-  };
-  const engine::Compiled decode = compiled(1);
-  const engine::Compiled prefill = compiled(std::clamp<int64_t>(prompt, 1, kPrefill));
-  return bytes + largest + program::memory_of(decode.program).at(0).total() +
-         program::memory_beyond(decode.program, prefill.program).at(0);
+  const int64_t longest = prompt + kSampleTokens;
+  const engine::Compiled generation = compile_generation(run, longest);
+  return bytes + largest + generation_memory(generation, prompt, longest).with_host();
 }
 
 diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
@@ -263,8 +264,8 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
       full = engine::gather(graph.tensor(id), training.compiled().program, training.ranks());
       gathered = tensor.name;
     }
-    const int64_t size = size_of(tensor.type.dtype);
-    std::memcpy(to, full.data() + begin * size, static_cast<size_t>(count * size));
+    std::memcpy(to, full.data() + tensor.type.bytes_of(begin),
+                static_cast<size_t>(tensor.type.bytes_of(count)));
   };
   std::string text;
   const std::string raw =

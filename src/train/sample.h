@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation of text: prefill and decode programs with a KV cache, sampling on the host.
+// Generation of text: a program with a KV cache, sampling on the host.
 #pragma once
 
 #include <functional>
@@ -9,6 +9,7 @@
 #include "data/prepare.h"
 #include "diagnose/report.h"
 #include "engine/programs.h"
+#include "program/memory.h"
 
 namespace hocket::train {
 
@@ -28,6 +29,14 @@ struct GenerateOptions {
 /// `position`, decides, so a seed gives the same text everywhere. Equal logits go to the lowest
 /// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
+
+/// The program that generates: a step reads up to 64 tokens behind those in the cache. It is the
+/// same for all texts that the model has positions for, and for longer ones by their length.
+engine::CompileOptions generation_options(const engine::Run& run, int64_t longest_text);
+engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
+/// Memory that it takes for a prompt of `prompt` tokens and a text, with the prompt, of `longest`.
+program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
+                                  int64_t longest);
 
 /// `weights(tensor, begin, count, dst)` delivers parameter values. Returns the text after the
 /// prompt. One rank, whatever the plan. Error (exit code 1): logits that are not finite.

@@ -37,7 +37,15 @@ class Integers {
   }
   void add(graph::TensorType& type) {
     add(type.top_k);
-    add(type.dims);
+    add(type.encoding.block);
+    for (graph::Dim& dim : type.dims) {
+      writers.push_back([&dim](int64_t value) { dim = value; });
+    }
+  }
+  void add(program::Symbol& symbol) {
+    add(symbol.bound);
+    add(symbol.expected);
+    add(symbol.divisor);
   }
   void add(program::Layout& layout) {
     for (graph::Placement& placement : layout.on) {

@@ -120,6 +120,44 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
   EXPECT_GT(refused, 1000);
 }
 
+/// Where a part of a symbol begins no task can say; without positions the op takes it.
+TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
+  for (const char* name : {"attention", "add"}) {
+    const ops::Op& op = ops::find(name);
+    const bool positional = *op.layout.positional != 0;
+    Setting s;
+    const graph::Dim tokens = graph::Dim::of(0, 48, 1, 12);
+    const TensorType rows{graph::DType::f64, {tokens, 2, 4}};
+    std::vector<TensorType> in{rows, rows};
+    graph::Attrs attrs;
+    if (positional) {
+      attrs = {{"scale", 1.0}};
+      in.push_back(rows);
+      in.push_back({graph::DType::i32, {tokens}});
+    }
+    const int32_t key = s.keys.intern(op.name, attrs);
+    const ops::Letters letters = ops::letters(op, in, op.infer(attrs, in));
+    const auto take = [&](Placement placement) {
+      std::vector<PieceId> pieces;
+      std::vector<TypeId> logical;
+      for (const TensorType& type : in) {
+        pieces.push_back(s.piece(placement, type.dims.size(), key));
+        logical.push_back(s.types.intern(type));
+      }
+      // As of the least value.
+      const auto begins = [&](char, const graph::Coords& at) {
+        return placement.is_split() ? int64_t{6} * at[kAxis] : int64_t{0};
+      };
+      return s.pieces
+          .take(key, letters, pieces, logical, s.types, {begins, graph::axis_bit(kAxis)}, kAll)
+          .fault;
+    };
+    EXPECT_EQ(take(Placement::replicate()), Taken::Fault::none) << name;
+    EXPECT_EQ(take(Placement::split(0)), positional ? Taken::Fault::begin : Taken::Fault::none)
+        << name;
+  }
+}
+
 class Movements : public ::testing::Test {
  protected:
   Moved moved(const char* op, const graph::Attrs& attrs, PieceId piece, AxisMask over) {

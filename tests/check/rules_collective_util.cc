@@ -287,6 +287,7 @@ std::vector<Row> transfer_rows() {
          const BufferId rows = e.task("route_plan").out[1];
          b.give(rows);
          b.take(e.buffer(rows).type);
+         e.replan();  // they live until then
        }},
       {"collective-differs", "a transfer that both roles take", two_ranks,
        [](Edit& e) {

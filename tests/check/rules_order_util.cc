@@ -80,7 +80,7 @@ std::vector<Row> race_rows() {
        [](Edit& e) {
          // The copy reads what the next micro-batch's gradients are added to.
          const TaskId at = e.find("embedding_dw");
-         const BufferId from = e.at(at).out[0], to = e.add_like(from);
+         const BufferId from = e.at(at).out[0], to = e.add_like(from, 0, Space::host);
          Task copy = e.make("copy", {}, {from}, {to});
          copy.lane = Lane::d2h;
          copy.deps = {at};
@@ -89,7 +89,7 @@ std::vector<Row> race_rows() {
       {"race", "a buffer in memory whose buffer may still be read", one_rank,
        [](Edit& e) {
          const TaskId at = e.find("embedding");
-         const BufferId from = e.at(at).out[0], to = e.add_like(from);
+         const BufferId from = e.at(at).out[0], to = e.add_like(from, 0, Space::host);
          Task copy = e.make("copy", {}, {from}, {to});
          copy.lane = Lane::d2h;
          copy.deps = {at};
@@ -103,12 +103,11 @@ std::vector<Row> race_rows() {
              last = i;
            }
          }
-         // Of an input: nobody writes it later.
-         const BufferId from = e.named("loss_scale"), to = e.add_like(from);
+         const BufferId to = e.add_buffer(f32({4}));
          e.buffer(to).offset = e.at(last).workspace;
-         Task copy = e.make("copy", {}, {from}, {to});
-         copy.lane = Lane::h2d;
-         e.insert(last + 1, std::move(copy), 0, false);
+         Task zero = e.make("zero", {{"type", std::string("f32[4]")}}, {}, {to});
+         zero.lane = Lane::h2d;
+         e.insert(last + 1, std::move(zero), 0, false);
        }},
       {"race", "a workspace over an operand", one_rank,
        [](Edit& e) {
@@ -116,6 +115,26 @@ std::vector<Row> race_rows() {
          e.at(at).workspace = e.buffer(e.at(at).in[0]).offset;
        },
        "overwritten", "what reads the operand later finds it gone"},
+      {"race", "a buffer in host memory that is still copied from", one_rank,
+       [](Edit& e) {
+         // Down, and the next one down into the same place, while the first is copied up again.
+         const TaskId at = e.find("embedding");
+         const BufferId from = e.at(at).out[0];
+         const BufferId first = e.add_like(from, 0, Space::host);
+         const BufferId second = e.add_like(from, 0, Space::host);
+         e.buffer(second).offset = e.buffer(first).offset;
+         Task down = e.make("copy", {}, {from}, {first});
+         down.lane = Lane::d2h;
+         e.insert(at + 1, std::move(down));
+         Task up = e.make("copy", {}, {first}, {e.add_like(from)});
+         up.lane = Lane::h2d;
+         up.deps = {at + 1};
+         e.insert(at + 2, std::move(up), 0, false);
+         Task again = e.make("copy", {}, {from}, {second});
+         again.lane = Lane::d2h;
+         again.deps = {at};
+         e.insert(at + 3, std::move(again), 0, false);
+       }},
       {"read-before-write", "a read of what nothing wrote", one_rank,
        [](Edit& e) {
          const BufferId from = e.add_buffer(f32({4})), to = e.add_buffer(f32({4}));

@@ -98,6 +98,41 @@ std::vector<Row> id_rows() {
   };
 }
 
+/// A state that no node uses, in the graph and on every rank.
+void add_state(Edit& e, const graph::TensorType& type) {
+  graph::Tensor tensor;
+  tensor.name = "state";
+  tensor.type = type;
+  tensor.kind = graph::TensorKind::state;
+  e.graph.add_tensor(tensor);
+  program::Buffer b;
+  b.type = type;
+  b.kind = BufferKind::persistent;
+  b.name = "state";
+  e.cls().buffers.push_back(b);
+}
+
+std::vector<Row> symbol_rows() {
+  return {
+      {"symbols-stay", "a state whose rows change their length", one_rank,
+       [](Edit& e) {
+         const graph::Dim n = e.graph.symbol({"n", 16, 8, 1});
+         e.program.symbols = e.graph.symbols;
+         add_state(e, {graph::DType::f32, {4, n}});
+       }},
+      {"symbol-table", "a symbol of another name", one_rank,
+       [](Edit& e) {
+         const graph::Dim n = e.graph.symbol({"n", 16, 8, 1});
+         e.program.symbols = {{"m", 16, 8, 1}};
+         add_state(e, {graph::DType::f32, {n, 4}});
+       }},
+      {"symbol-table", "a symbol that the graph does not have", one_rank,
+       [](Edit& e) {
+         e.program.symbols = {{"m", 16, 8, 1}};
+       }},
+  };
+}
+
 std::vector<Row> kind_rows() {
   return {
       {"known-op", "an op that nobody knows", one_rank,
@@ -121,10 +156,32 @@ std::vector<Row> kind_rows() {
              e.rekind(e.task("swiglu"), [](Kind& k) { k.in[0].dims[0] = int64_t{1} << 60; });
            },
        .only_refused = true},
+      {.rule = "types-sane",
+       .fault = "a symbol that the program does not have",
+       .start = one_rank,
+       .edit =
+           [](Edit& e) {
+             e.rekind(e.task("swiglu"), [](Kind& k) {
+               graph::Dim& tokens = k.in[0].dims[0];
+               tokens = graph::Dim::of(3, tokens, 1, 1);
+             });
+           },
+       .only_refused = true},
+      {.rule = "types-sane",
+       .fault = "a row that cuts a block of its encoding",
+       .start = one_rank,
+       .edit =
+           [](Edit& e) {
+             e.rekind(e.task("swiglu"), [](Kind& k) {
+               k.in[0].dtype = graph::DType::i8;
+               k.in[0].encoding.block = static_cast<int32_t>(k.in[0].dims.back()) - 1;
+             });
+           },
+       .only_refused = true},
       {"types-follow", "another output than the op gives", one_rank,
        [](Edit& e) {
          e.rekind(e.task("linear"), [](Kind& k) {
-           k.out[0].dims.back() += 1;
+           k.out[0].dims.back() = k.out[0].dims.back() + 1;
            Edit::set_cost(k);
          });
        },
@@ -369,6 +426,33 @@ std::vector<Row> task_rows() {
          for (Task& t : e.cls().tasks) {
            t.lane = Lane::host;
          }
+       },
+       "space-fits", "which says it of their memory"},
+      {"space-fits", "a kernel that reads the host's memory", one_rank,
+       [](Edit& e) {
+         e.buffer(e.task("swiglu").in[0]).space = Space::host;
+         e.replan();
+       }},
+      {"space-fits", "a kernel that writes the host's memory", one_rank,
+       [](Edit& e) {
+         e.buffer(e.task("swiglu").out[0]).space = Space::host;
+         e.replan();
+       }},
+      {"space-fits", "a copy to the host that stays on the device", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("swiglu");
+         const BufferId from = e.at(at).out[0];
+         Task copy = e.make("copy", {}, {from}, {e.add_like(from)});
+         copy.lane = Lane::d2h;
+         e.insert(at + 1, std::move(copy));
+       }},
+      {"space-fits", "a copy from the host of what lies on the device", one_rank,
+       [](Edit& e) {
+         const TaskId at = e.find("swiglu");
+         const BufferId from = e.at(at).out[0];
+         Task copy = e.make("copy", {}, {from}, {e.add_like(from)});
+         copy.lane = Lane::h2d;
+         e.insert(at + 1, std::move(copy));
        }},
       {"lane-fits", "collectives in the kernels' lane", two_ranks,
        [](Edit& e) {
@@ -451,7 +535,8 @@ std::vector<Row> task_rows() {
 
 std::vector<Row> structure_rows() {
   std::vector<Row> list;
-  for (const auto& part : {id_rows(), kind_rows(), group_rows(), buffer_rows(), task_rows()}) {
+  for (const auto& part :
+       {id_rows(), symbol_rows(), kind_rows(), group_rows(), buffer_rows(), task_rows()}) {
     list.insert(list.end(), part.begin(), part.end());
   }
   return list;

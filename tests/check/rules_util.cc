@@ -81,13 +81,14 @@ void Edit::rekind(Task& t, const std::function<void(Kind&)>& change) {
   t.kind = program.intern(std::move(kind));
 }
 
-BufferId Edit::add_buffer(const graph::TensorType& type, int32_t c) {
+BufferId Edit::add_buffer(const graph::TensorType& type, int32_t c, Space space) {
   RankClass& rc = cls(c);
+  int64_t& arena = space == Space::device ? rc.arena_bytes : rc.host_arena_bytes;
   program::Buffer b;
   b.type = type;
-  b.offset = rc.arena_bytes;
-  const int64_t bytes = aligned(type.bytes());
-  rc.arena_bytes += bytes;
+  b.space = space;
+  b.offset = arena;
+  arena += aligned(type.bytes());
   rc.buffers.push_back(b);
   return rc.buffers.size() - 1;
 }

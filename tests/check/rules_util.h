@@ -20,6 +20,7 @@ using program::kNone;
 using program::Lane;
 using program::Program;
 using program::RankClass;
+using program::Space;
 using program::Task;
 using program::TaskId;
 
@@ -50,9 +51,11 @@ class Edit {
   /// FLOPs, bytes and workspace of what the kind does.
   static void set_cost(Kind& kind);
   /// A new step buffer, at the end of the arena.
-  BufferId add_buffer(const graph::TensorType& type, int32_t c = 0);
+  BufferId add_buffer(const graph::TensorType& type, int32_t c = 0, Space space = Space::device);
   /// Another step buffer of the type of `like`.
-  BufferId add_like(BufferId like, int32_t c = 0) { return add_buffer(buffer(like, c).type, c); }
+  BufferId add_like(BufferId like, int32_t c = 0, Space space = Space::device) {
+    return add_buffer(buffer(like, c).type, c, space);
+  }
   /// A task that is not yet in the program; its kind has the types of the buffers and their cost.
   Task make(const std::string& op, const graph::Attrs& attrs, std::vector<BufferId> in,
             std::vector<BufferId> out, int32_t c = 0);

@@ -241,6 +241,27 @@ std::vector<Row> view_rows() {
          add_view(e, columns);
        },
        "", "", true},
+      {"view-base", "a view in another memory than its base", one_rank,
+       [=](Edit& e) {
+         program::Buffer view = rows_of(e, weight(e), 0, 8);
+         view.space = program::Space::host;
+         add_view(e, view);
+       }},
+      {"view-region", "a view whose begin depends on a symbol", one_rank,
+       [=](Edit& e) {
+         const graph::Dim n = e.graph.symbol({"n", 16, 8, 1});
+         e.program.symbols = e.graph.symbols;
+         const BufferId base = e.add_like(weight(e));
+         e.buffer(base).type.dims[1] = n;
+         add_view(e, rows_of(e, base, 8, 8));
+       }},
+      {"view-region", "a view that begins inside a block", one_rank,
+       [=](Edit& e) {
+         const BufferId base = e.add_like(weight(e));
+         e.buffer(base).type = graph::parse_tensor_type("i8/f32:16[64]");
+         program::Buffer view = rows_of(e, base, 8, 32);
+         add_view(e, view);
+       }},
       {"view-region", "rows beyond the last", two_ranks,
        [=](Edit& e) {
          program::Buffer view = rows_of(e, weight(e), 16, 8);

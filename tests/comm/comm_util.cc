@@ -297,7 +297,8 @@ std::string table() {
       "|---|---|---|\n";
   for (const Op* op : all()) {
     const Move& m = op->move;
-    std::string moves = "as it lies, to the peer";
+    std::string moves = op->role == Role::between ? "what each task says, to the other role"
+                                                  : "as it lies, to the peer";
     if (op->role == Role::collective) {
       moves =
           moved_text(m.placed == Move::Placed::slot, m.placed == Move::Placed::sum, m.slot_dim) +

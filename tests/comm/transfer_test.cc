@@ -11,11 +11,9 @@
 namespace hocket::comm {
 namespace {
 
-using graph::Run;
-
 int64_t volume(const Region& region) {
   int64_t size = 1;
-  for (const Run& run : region) {
+  for (const graph::Run& run : region) {
     size *= run.length;
   }
   return size;
@@ -56,7 +54,7 @@ TEST(PlanCopies, TakeEveryElementOnceFromTheFirstThatHasIt) {
       for (int64_t dim : dims) {
         const int64_t begin = below(dim);
         // Often all of it.
-        made.push_back(below(2) ? Run{0, dim} : Run{begin, 1 + below(dim - begin)});
+        made.push_back(below(2) ? graph::Run{0, dim} : graph::Run{begin, 1 + below(dim - begin)});
       }
       return made;
     };

@@ -36,6 +36,7 @@ TEST(Cluster, ConstantsAreInBaseUnits) {
   EXPECT_EQ(c.device.memory.value, 80.0 * (int64_t{1} << 30));
   EXPECT_EQ(c.device.memory_bandwidth.value, 3.35e12);
   EXPECT_EQ(c.peak_flops(graph::DType::bf16), 989e12);
+  EXPECT_EQ(c.peak_flops(graph::DType::f16), 989e12);
   EXPECT_EQ(c.peak_flops(graph::DType::f32), 67e12);
   EXPECT_EQ(c.links.intra.bandwidth.value, 450e9);
   EXPECT_EQ(c.links.inter.bandwidth.value, 50e9);  // 400 Gbit/s
@@ -88,11 +89,17 @@ TEST(Cluster, BadFilesNameTheKey) {
   has(refusal(kSmall, "name: d", "name: d\n  efficiency: {matmul: {value: 1.5}}"), "share");
   has(refusal(kSmall, "name: d", "name: d\n  efficiency: {matmul: {value: 0}}"), "share above 0");
   has(refusal(kSmall, "nodes: 2", "nodes: 20000000"), "at most");
-  try {
-    parse_cluster(kSmall, "small.yaml").peak_flops(graph::DType::bf16);
-    ADD_FAILURE();
-  } catch (const Error& e) {
-    has(e.what(), "device.peak.bf16");
+  using graph::DType;
+  for (const auto& [dtype, part] :
+       {std::pair{DType::bf16, "device.peak.bf16"}, std::pair{DType::f16, "device.peak.bf16"},
+        std::pair{DType::f8_e5m2, "device.peak.f8"}, std::pair{DType::f4_e2m1, "device.peak.f4"},
+        std::pair{DType::i8, "expected a floating-point type"}}) {
+    try {
+      parse_cluster(kSmall, "small.yaml").peak_flops(dtype);
+      ADD_FAILURE() << to_string(dtype);
+    } catch (const Error& e) {
+      has(e.what(), part);
+    }
   }
 }
 

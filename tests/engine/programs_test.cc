@@ -134,6 +134,8 @@ TEST(Programs, TwentyTakeTheMemoryOfTheLargestAndOneSetOfThreads) {
         batch.tokens[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7 % 2048);
         batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(i);
       }
+      session.set_symbol(graph::names::kNewTokens, size.new_tokens);
+      session.set_symbol(graph::names::kCacheLength, size.new_tokens);
       session.feed(batch);
       session.step();
       // All read the same text: the first row does not depend on how many follow.

@@ -294,16 +294,19 @@ TEST(DenseKernels, OptimizerStep) {
 
 TEST(DenseKernels, AreFoundByOpDeviceAndOperandTypes) {
   const kernels::Backend& cpu = *kernels::cpu_backend();
-  const std::vector<TensorType> f32{{DType::f32, {2, 2}}, {DType::f32, {2, 2}}},
-      i32{{DType::i32, {2}}}, bf16{{DType::bf16, {2, 2}}, {DType::bf16, {2, 2}}};
+  const std::vector<TensorType> f32{{DType::f32, {2, 2}}}, i32{{DType::i32, {2}}},
+      bf16{{DType::bf16, {2, 2}}};
+  const auto two = [](const std::vector<TensorType>& one) { return std::vector{one[0], one[0]}; };
+  const std::vector<TensorType> f32s = two(f32), i32s = two(i32), bf16s = two(bf16);
   using kernels::Device;
-  EXPECT_NE(cpu.find("linear", Device::cpu, {f32, f32}), nullptr);
+  EXPECT_NE(cpu.find("linear", Device::cpu, {f32s, f32}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cpu, {f32s, bf16}), nullptr);
   EXPECT_NE(cpu.find("zero", Device::cpu, {{}, i32}), nullptr);
   EXPECT_NE(cpu.find("copy", Device::cpu, {bf16, bf16}), nullptr);
-  EXPECT_EQ(cpu.find("linear", Device::cpu, {i32, i32}), nullptr);
-  EXPECT_EQ(cpu.find("linear", Device::cpu, {bf16, bf16}), nullptr);
-  EXPECT_EQ(cpu.find("linear", Device::cuda, {f32, f32}), nullptr);
-  EXPECT_EQ(cpu.find("nothing", Device::cpu, {f32, f32}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cpu, {i32s, i32}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cpu, {bf16s, bf16}), nullptr);
+  EXPECT_EQ(cpu.find("linear", Device::cuda, {f32s, f32}), nullptr);
+  EXPECT_EQ(cpu.find("nothing", Device::cpu, {f32s, f32}), nullptr);
 }
 
 // What a kernel can't follow it refuses, before it touches an operand.

@@ -100,7 +100,7 @@ void compare(const Problem& p, const ops::AxisSignature& s, const std::vector<Va
     SCOPED_TRACE(testing::Message() << "output " << o << " as " << to_string(s.out[o]));
     if (p.op->name == "route_plan" && o == 1) {
       auto got = decode(parts[0][0], parts[0][1], 0);
-      const int64_t offset = s.out[1].is_split() ? parts[0][1].type.dims[0] : 0;
+      const int64_t offset = s.out[1].is_split() ? int64_t{parts[0][1].type.dims[0]} : 0;
       const auto second = decode(parts[1][0], parts[1][1], offset);
       if (offset > 0) {
         got.insert(got.end(), second.begin(), second.end());

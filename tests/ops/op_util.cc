@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "tests/compare_util.h"
+#include "tests/number_util.h"
 
 namespace hocket::optest {
 
@@ -21,43 +22,15 @@ using ops::Fill;
 
 kernels::Backend& cpu() { return *kernels::cpu_backend(); }
 
-template <typename T>
-void store_as(const std::vector<double>& v, std::byte* to) {
-  for (size_t i = 0; i < v.size(); ++i) {
-    T x = static_cast<T>(v[i]);
-    std::memcpy(to + i * sizeof(T), &x, sizeof(T));
-  }
-}
-template <typename T>
-void load_as(const std::byte* from, std::vector<double>& v) {
-  for (size_t i = 0; i < v.size(); ++i) {
-    T x;
-    std::memcpy(&x, from + i * sizeof(T), sizeof(T));
-    v[i] = static_cast<double>(x);
-  }
-}
 void store(const Value& v, std::byte* to) {
-  switch (v.type.dtype) {
-    case DType::f32:
-      return store_as<float>(v.v, to);
-    case DType::f64:
-      return store_as<double>(v.v, to);
-    case DType::i32:
-      return store_as<int32_t>(v.v, to);
-    default:
-      return store_as<int64_t>(v.v, to);
+  for (size_t i = 0; i < v.v.size(); ++i) {
+    test::store_element(v.type.dtype, v.v[i], to + i * static_cast<size_t>(size_of(v.type.dtype)));
   }
 }
 void load(const std::byte* from, Value& v) {
-  switch (v.type.dtype) {
-    case DType::f32:
-      return load_as<float>(from, v.v);
-    case DType::f64:
-      return load_as<double>(from, v.v);
-    case DType::i32:
-      return load_as<int32_t>(from, v.v);
-    default:
-      return load_as<int64_t>(from, v.v);
+  for (size_t i = 0; i < v.v.size(); ++i) {
+    v.v[i] =
+        test::load_element(v.type.dtype, from + i * static_cast<size_t>(size_of(v.type.dtype)));
   }
 }
 
@@ -315,7 +288,11 @@ bool to_f32(Problem& problem) {
         x = static_cast<float>(x);
       }
     }
-    return compute_dtype(types, out) == DType::f32 && (!types.empty() || !out.empty());
+    types.insert(types.end(), out.begin(), out.end());
+    const auto first = std::find_if(types.begin(), types.end(), [](const TensorType& type) {
+      return graph::is_floating(type.dtype);
+    });
+    return first != types.end() && first->dtype == DType::f32;
   }
   return false;
 }

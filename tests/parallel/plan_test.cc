@@ -33,7 +33,8 @@ TEST(Plan, WhatDoesNotFitIsNamed) {
   EXPECT_EQ(refused([](Plan&) {}), "");
   EXPECT_EQ(refused([](Plan& p) { p.pp = 4, p.dp = 8, p.ep = 8, p.pp_layers = {0, 1, 1, 2}; }), "");
   expect_refused([](Plan& p) { p.dp = 4, p.ep = 3; }, "plan.ep is 3; expected a divisor of");
-  expect_refused([](Plan& p) { p.dp = p.ep = 3; }, "expected a divisor of the model's 8 experts");
+  EXPECT_EQ(refused([](Plan& p) { p.dp = p.ep = 3; }), "");
+  expect_refused([](Plan& p) { p.dp = p.ep = 9; }, "expected at most the model's 8 experts");
   expect_refused([](Plan& p) { p.pp = 5; }, "plan.pp is 5 but the model has 4 layers");
   EXPECT_EQ(refused([](Plan& p) { p.pp = 2, p.pp_chunks = 2, p.pp_layers = {1, 0, 1, 2}; }), "");
   expect_refused([](Plan& p) { p.pp = 2, p.pp_chunks = 3; },

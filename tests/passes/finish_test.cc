@@ -8,7 +8,10 @@
 
 #include "base/error.h"
 #include "engine/compile.h"
+#include "ops/build.h"
+#include "parallel/lower.h"
 #include "passes/pass.h"
+#include "program/finalize.h"
 #include "tests/check/check_util.h"
 
 namespace hocket::passes {
@@ -51,6 +54,28 @@ TEST(Finish, GivesBackWhatFollowsFromTheRest) {
       edited.kinds[kind].out = good.kinds[kind].out;
     }
   }
+  finish(edited, "text");
+  EXPECT_EQ(program::print(edited), program::print(good));
+}
+
+TEST(Finish, CountsWithWhatSymbolsAreExpectedToBe) {
+  graph::Graph graph;
+  const graph::Dim tokens = graph.symbol({"tokens", 64, 8, 4});
+  const graph::TensorId x = graph.input("x", {graph::DType::f32, {tokens, 16}});
+  const graph::TensorId w = graph.param("w", {graph::DType::f32, {24, 16}}, 0, {});
+  graph.outputs = ops::apply(graph, "linear", {}, {x, w}, "y", 0);
+  parallel::Plan plan;
+  plan.dp = 2;
+  program::Program good = parallel::lower(graph, plan);
+  program::finalize(good);
+  program::Program edited = good;
+  for (program::Kind& kind : edited.kinds) {
+    EXPECT_EQ(kind.flops, 2.0 * 4 * 16 * 24);
+    kind.out.clear();
+    kind.flops = 0;
+    kind.bytes = 0;
+  }
+  edited.classes[0].arena_bytes = 0;
   finish(edited, "text");
   EXPECT_EQ(program::print(edited), program::print(good));
 }

@@ -346,7 +346,7 @@ device:
   name: test device
   memory: {value: 1GB}
   memory_bandwidth: {value: 100GB/s}
-  peak: {f64: {value: 1TFLOP/s}}
+  peak: {f64: {value: 1TFLOP/s}, f32: {value: 2TFLOP/s}}
 )",
                                               "test.yaml");
   cluster.devices_per_node = ranks;

@@ -42,6 +42,43 @@ TEST(PlanEquality, SixtyRandomPlansEqualOneRank) {
   EXPECT_GE(interleaved, 4);
 }
 
+/// Experts that the ranks of `ep` do not divide: the first ranks have one more, in classes of their
+/// own.
+TEST(PlanEquality, ExpertsNeedNotDivide) {
+  int tried = 0;
+  for (uint64_t seed = 1; seed <= 120 && tried < 20; ++seed) {
+    Case c = random_case(seed, 8, "f64");
+    const size_t at = c.text.find("num_experts: ");
+    const int64_t ep = engine::parse_run(c.text, c.name, {}).plan.ep;
+    if (at == std::string::npos || ep == 1) continue;
+    ++tried;
+    const size_t end = c.text.find(',', at);
+    c.text.replace(at, end - at,
+                   fmt::format("num_experts: {}", ep * 2 + (tried % 2 == 1 ? 1 : ep - 1)));
+    SCOPED_TRACE(c.name + "\n" + c.text);
+    const engine::Compiled compiled = engine::compile(engine::parse_run(c.text, c.name, {}));
+    const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+    ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+    EXPECT_GT(compiled.program.classes.size(), 1);
+    Outcome one, many;
+    ASSERT_NO_THROW(one = train(c, true, 2));
+    ASSERT_NO_THROW(many = train(c, false, 2, true));
+    for (int s = 0; s < 2; ++s) {
+      EXPECT_NEAR(many.losses[s], one.losses[s], kTolerance * std::abs(one.losses[s]));
+      EXPECT_NEAR(many.norms[s], one.norms[s], kTolerance * one.norms[s]);
+    }
+    for (auto& [name, grad] : one.grads) {
+      EXPECT_LE(relative_l2(many.grads[name], grad), kTolerance) << name;
+    }
+    ASSERT_EQ(many.params.size(), one.params.size());
+    for (auto& [name, param] : one.params) {
+      EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_EQ(tried, 20);
+}
+
 /// Which ranks are one class is not seen by the run: cut along any axis, to the bit the same.
 TEST(PlanEquality, ClassesMayBeCut) {
   int splits = 0;

@@ -319,7 +319,11 @@ TEST(Classes, OneListPerCoordinateBecomesFewClasses) {
   for (RankClass& cls : p.classes) {
     cls.tasks.clear();
     cls.arena_bytes = 0;
+    cls.host_arena_bytes = cls.box[0].begin == 0 ? 64 : 0;
   }
+  unite_equal_classes(p);
+  ASSERT_EQ(p.classes.size(), 2u) << "other memory of the host";
+  p.classes[0].host_arena_bytes = 0;
   unite_equal_classes(p);
   ASSERT_EQ(p.classes.size(), 1u);
   EXPECT_EQ(p.classes[0].box, Box());

@@ -61,6 +61,10 @@ class Changer {
   void change(const Field&, Attrs* v) const { v->set("odd", std::string("it's \"odd\"\\\n")); }
   void change(const Field&, TensorType* v) const { v->dims.push_back(7); }
   void change(const Field&, std::vector<TensorType>* v) const { v->push_back({{}, {3}, 0}); }
+  void change(const Field&, Space* v) const {
+    *v = *v == Space::host ? Space::device : Space::host;
+  }
+  void change(const Field&, std::vector<Symbol>* v) const { v->push_back({"it's", 64, 32, 8}); }
   void change(const Field&, std::vector<Begin>* v) const { v->push_back({'x', -3, 0}); }
   template <class Number>
   void change(const Field&, std::vector<Number>* v) const {

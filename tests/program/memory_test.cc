@@ -84,6 +84,33 @@ TEST(MemoryBeyond, CountsWhatIsNotThereYet) {
             memory_of(other)[0].total() + memory_beyond(other, training)[0]);
 }
 
+TEST(MemoryBeyond, CountsEverySpaceByItself) {
+  const auto to_host = [](Program program) {
+    for (Buffer& buffer : program.classes[0].buffers) {
+      buffer.space = Space::host;
+    }
+    std::swap(program.classes[0].arena_bytes, program.classes[0].host_arena_bytes);
+    return program;
+  };
+  const Program training = program_of(0, 3, 1, {{"w", 2}});
+  const Program other = program_of(2, 5, 3, {{"w", 2}, {"kv", 1}});
+  const auto pages = [](int64_t n) { return std::vector<int64_t>{n * kPageBytes}; };
+  EXPECT_EQ(memory_of(to_host(other))[0].host, memory_of(other)[0].total());
+  EXPECT_EQ(memory_of(to_host(other))[0].total(), 0);
+  EXPECT_EQ(memory_beyond(training, other, Space::host), pages(0));
+  EXPECT_EQ(memory_beyond(to_host(training), to_host(other), Space::host), pages(5));
+  EXPECT_EQ(memory_beyond(to_host(training), to_host(other)), pages(0));
+  EXPECT_EQ(memory_beyond(training, to_host(other), Space::host), pages(3 + 3 + 1));
+  EXPECT_EQ(memory_with(training, nullptr), memory_of(training));
+  Memory both = memory_of(training)[0];
+  both.evaluation = memory_beyond(training, other)[0];
+  EXPECT_EQ(memory_with(training, &other), std::vector{both});
+  const Program in_host = to_host(other);
+  both = memory_of(training)[0];
+  both.host = (3 + 3 + 1) * kPageBytes;
+  EXPECT_EQ(memory_with(training, &in_host), std::vector{both});
+}
+
 TEST(MemoryBeyond, GoesByRankWhereClassesDiffer) {
   // Ranks 0 and 1 do different things in one program and the same in the other.
   Program apart = program_of(0, 3, 1, {{"w", 2}});

@@ -28,7 +28,7 @@ struct Space {
   /// A view along `dim` (kNone: flat) that begins at a random place, by a random table.
   BufferId add(int32_t dim) {
     const TensorType& base = cls().buffers[0].type;
-    const int64_t size = dim == kNone ? base.numel() : base.dims[dim];
+    const int64_t size = dim == kNone ? base.numel() : int64_t{base.dims[dim]};
     const int64_t length = 1 + static_cast<int64_t>(engine() % (size / 2));
     Buffer view;
     view.kind = BufferKind::view;

@@ -424,7 +424,7 @@ TEST(Executor, RefusesWhatItCannotRun) {
   };
   EXPECT_EQ(construct([](Program&) {}), "");
   const std::string unknown = construct([](Program& p) { p.kinds[0].op = "mystery"; });
-  expect_contains(unknown, "no kernel for mystery in f64");
+  expect_contains(unknown, "no kernel for mystery () -> (f64[1])");
   expect_contains(construct([](Program& p) { p.classes[0].tasks[0].out.clear(); }),
                   "has 0 inputs and 0 outputs; expected 0 and 1");
 }

@@ -147,6 +147,7 @@ TEST(PersistentStore, RefusesAnotherTypeOrLayout) {
   Layout split;
   split[0] = graph::Placement::split(0);
   EXPECT_THROW(store.get("w", {DType::f32, {4, 4}}, split), Error);
+  EXPECT_THROW(store.get("w", {DType::f32, {4, 4}}, {}, program::Space::host), Error);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ constexpr Row kRows[] = {
     {"message", [](Mutator& mutator) { return mutator.change_peer(); }},
     {"far-peer", [](Mutator& mutator) { return mutator.move_peer_around(); }},
     {"offset", [](Mutator& mutator) { return mutator.change_offset(); }},
+    {"space", [](Mutator& mutator) { return mutator.change_space(); }},
     {"buffer-size", [](Mutator& mutator) { return mutator.change_type(); }},
     {"named-buffer", [](Mutator& mutator) { return mutator.change_named(); }},
     {"attribute", [](Mutator& mutator) { return mutator.change_attribute(); }},

@@ -57,6 +57,7 @@ class Mutator {
   bool move_peer_around();
   bool twin_group();
   bool change_offset();
+  bool change_space();
   bool change_type();
   bool change_named();
   bool change_attribute();

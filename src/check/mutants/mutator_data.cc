@@ -42,12 +42,23 @@ bool Mutator::change_offset() {
   return true;
 }
 
+/// To the other memory, at its old offset.
+bool Mutator::change_space() {
+  const auto [class_id, buffer_id] = any_buffer(false);
+  if (buffer_id < 0) return false;
+  Buffer& buffer = p_.classes[class_id].buffers[buffer_id];
+  const bool to_host = buffer.space == program::Space::device;
+  begin_buffer(class_id, buffer_id, to_host ? "lies on the host" : "lies on the device");
+  buffer.space = to_host ? program::Space::host : program::Space::device;
+  return !m_->tasks.empty();
+}
+
 bool Mutator::change_type() {
   const auto [class_id, buffer_id] = any_buffer(false);
   if (buffer_id < 0) return false;
   Buffer& buffer = p_.classes[class_id].buffers[buffer_id];
   if (buffer.type.dims.empty()) return false;
-  int64_t& dim = buffer.type.dims[random_.below(buffer.type.dims.size())];
+  graph::Dim& dim = buffer.type.dims[random_.below(buffer.type.dims.size())];
   begin_buffer(class_id, buffer_id, "size changed");
   dim = random_.flip() ? dim * 2 : dim + 1;
   return true;
@@ -239,8 +250,8 @@ bool Mutator::cut_sequences() {
     for (Buffer& buffer : cls.buffers) {
       const graph::Placement split = buffer.layout.on[axis];
       if (!split.is_split()) continue;
-      int64_t& dim = buffer.type.dims[split.dim()];
-      if (dim % 2 != 0) return false;
+      graph::Dim& dim = buffer.type.dims[split.dim()];
+      if (!dim.divides_into(2)) return false;
       dim /= 2;
       if (buffer.expected_bytes != kNone) {
         buffer.expected_bytes = std::min(buffer.expected_bytes, buffer.type.bytes());
@@ -278,14 +289,16 @@ bool Mutator::cut_sequences() {
       retype(kind.in, task.in);
       retype(kind.out, task.out);
       if (const ops::Op* op = ops::find_or_null(kind.op)) {
-        const ops::Cost cost = ops::cost_of(*op, {kind.attrs, kind.in, kind.out, experts});
+        const ops::Cost cost =
+            ops::cost_of(*op, {kind.attrs, kind.in, kind.out, experts, program.symbols});
         kind.flops = cost.flops;
         kind.bytes = cost.bytes;
         if (kind.in != before && !ops::cut_support(*op, kind.attrs, kind.in[0].dims[0]).empty()) {
           cut.push_back({c, i});
         }
       } else {
-        kind = program::communication_kind(kind.communication, kind.attrs, kind.in, kind.out);
+        kind = program::communication_kind(kind.communication, kind.attrs, kind.in, kind.out,
+                                           program.symbols);
       }
       task.kind = program.intern(std::move(kind));
     }
@@ -353,7 +366,7 @@ bool Mutator::change_view() {
   if (list.empty()) return false;
   const auto [class_id, id] = list[random_.below(list.size())];
   Buffer view = p_.classes[class_id].buffers[id];
-  const int64_t length = view.dim == kNone ? view.type.numel() : view.type.dims[view.dim];
+  const int64_t length = view.dim == kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
   const std::string what = move_begin(&view.begin, &view.by, length);
   begin_buffer(class_id, id, what);
   p_.classes[class_id].buffers[id] = view;
@@ -376,6 +389,7 @@ bool Mutator::drop_plan() {
       buffer.offset = kNone;
     }
     rc.arena_bytes = 0;
+    rc.host_arena_bytes = 0;
     for (Task& task : rc.tasks) {
       task.workspace = kNone;
     }

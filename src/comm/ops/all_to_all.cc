@@ -46,7 +46,7 @@ Op describe_all_to_all() {
   op.payload = [](const Attrs& attrs, std::span<const TensorType> in,
                   std::span<const TensorType> out) {
     const TensorType& by_token = attrs.i("from") == 1 ? in[0] : out[0];
-    return by_token.dims[1] * by_token.top_k * by_token.row_size() * size_of(by_token.dtype);
+    return by_token.dims[1] * by_token.top_k * by_token.bytes_of(by_token.row_size());
   };
   op.algorithms = [](double n, double payload) {
     return std::vector<Algorithm>{

@@ -44,6 +44,8 @@ int dim_of(const char* attribute, const Attrs& attrs) {
 }
 
 bool takes(const Op& op, const TensorType& type) {
+  // Elements with scales of their own, or parts of a byte, are not added as they are.
+  if (op.move.placed == Move::Placed::sum && type.granule() > 1) return false;
   switch (op.takes) {
     case Takes::any:
       return true;
@@ -75,8 +77,12 @@ const char* taken_text(Takes takes) {
 size_t num_dims(const TensorType& type) { return type.routed() ? 2 : type.dims.size(); }
 
 /// Experts whose rows the members hold together.
-int64_t experts_of(const Op& op, const Attrs& attrs, const TensorType& type, int64_t members) {
-  return before(op, attrs) == Placement::split(0) ? type.dims[0] * members : type.dims[0];
+graph::Dim experts_of(const Op& op, const Attrs& attrs, const TensorType& type, int64_t members) {
+  graph::Dim experts = type.dims[0];
+  if (before(op, attrs) == Placement::split(0)) {
+    experts *= members;
+  }
+  return experts;
 }
 
 }  // namespace
@@ -164,7 +170,9 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   }
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
-      fail(op.name, "does not take {}; expected {}", to_string(type), taken_text(op.takes));
+      fail(op.name, "does not take {}; expected {}{}", to_string(type), taken_text(op.takes),
+           op.move.placed == Move::Placed::sum ? ", elements without scales and of whole bytes"
+                                               : "");
     }
     TensorType moved = type;
     const Placement from = before(op, attrs);
@@ -179,7 +187,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       fail(op.name, "goes from dim {} to itself; expected two dims", from.dim());
     }
     if (op.needs_sizes && from == Placement::split(0)) {
-      const int64_t experts = in[1].dims.empty() ? 0 : in[1].dims.back();
+      const graph::Dim experts = in[1].dims.empty() ? graph::Dim(0) : in[1].dims.back();
       if (moved.dims[0] != graph::share(experts, members, me).length) {
         fail(op.name, "got {} for a share of {} experts; expected {}", to_string(type), experts,
              graph::share(experts, members, me).length);
@@ -192,12 +200,15 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       moved.dims[0] = graph::share(moved.dims[0], members, me).length;
       if (moved.dims[0] == 0) fail(op.name, "fewer experts than the {} ranks", members);
     } else if (to.is_split()) {
-      int64_t& size = moved.dims[to.dim()];
-      if (size % members != 0) {
+      graph::Dim& size = moved.dims[to.dim()];
+      if (!size.divides_into(members)) {
         fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(type),
              members);
       }
       size /= members;
+    }
+    if (const std::string why = why_invalid(moved); !why.empty()) {
+      fail(op.name, "makes {} of {}: {}", to_string(moved), to_string(type), why);
     }
     out.push_back(std::move(moved));
   }
@@ -237,7 +248,7 @@ bool meet(const Op& op, const Types& one, const Types& other) {
 }
 
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
-                                     int64_t members) {
+                                     int64_t members, const Sharing& sharing) {
   for (const Op* op : all()) {
     if (op->role != Role::collective || !takes(*op, local)) continue;
     const bool slot = op->move.placed == Move::Placed::slot;
@@ -256,10 +267,13 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     resharding.in = {local};
     if (op->needs_sizes) {
       resharding.in.push_back(
-          {graph::DType::i64, {members, experts_of(*op, resharding.attrs, local, members)}, 0});
+          {graph::DType::i64,
+           {members, sharing.experts > 0 ? sharing.experts
+                                         : experts_of(*op, resharding.attrs, local, members)},
+           0});
     }
     try {
-      resharding.out = infer(*op, resharding.attrs, resharding.in, members);
+      resharding.out = infer(*op, resharding.attrs, resharding.in, members, sharing.me);
     } catch (const Error&) {
       continue;  // its sizes do not divide, or it is no dim to cut along
     }

@@ -166,6 +166,12 @@ struct Types {
 };
 bool meet(const Op& op, const Types& one, const Types& other);
 
+/// Whose local type it is, where members have different ones (infer), and how many experts all have
+/// together; 0: as many on each.
+struct Sharing {
+  int64_t me = 0;
+  graph::Dim experts = 0;
+};
 /// A collective that takes a value of this local type from one placement to another on an axis of
 /// `members` ranks.
 struct Resharding {
@@ -176,6 +182,6 @@ struct Resharding {
   double bytes = 0;  ///< through a rank's link, by the leanest algorithm
 };
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
-                                     int64_t members);
+                                     int64_t members, const Sharing& sharing = {});
 
 }  // namespace hocket::comm

@@ -82,7 +82,7 @@ void reduce(graph::Monoid monoid, graph::DType dtype, std::span<const void* cons
       return reduce_as<int32_t>(monoid, from, begin, count, to);
     case graph::DType::i64:
       return reduce_as<int64_t>(monoid, from, begin, count, to);
-    case graph::DType::bf16:
+    default:
       break;
   }
   fail_run("comm", "no local sum of {}", to_string(dtype));
@@ -202,7 +202,7 @@ int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
 RowWriter::RowWriter(const Together& all, size_t me)
     : from_(inputs(all, 0)),
       to_(static_cast<std::byte*>(all.members[me].out[0])),
-      row_bytes_(all.in[0].row_size() * size_of(all.in[0].dtype)),
+      row_bytes_(all.in[0].bytes_of(all.in[0].row_size())),
       limit_(all.out[0].max_rows()) {}
 
 void RowWriter::take(int64_t member, int64_t begin, int64_t count) {

@@ -7,7 +7,6 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
-template <typename T>
 void route_plan(const KernelArgs& args) {
   const int32_t* ids = in<int32_t>(args, 0);
   int64_t* counts = out<int64_t>(args, 0);
@@ -113,7 +112,6 @@ void combine_bwd(const KernelArgs& args) {
   });
 }
 
-HOCKET_KERNEL(route_plan)
 HOCKET_KERNEL(dispatch)
 HOCKET_KERNEL(dispatch_bwd)
 HOCKET_KERNEL(combine)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/error.h"
 #include "kernels/cpu/kernels.h"
 
 namespace hocket::kernels::HOCKET_CPU {
@@ -27,28 +28,31 @@ int64_t stride(const TensorRef& operand, size_t dim) {
   return elements;
 }
 
-template <typename T>
 void copy(const KernelArgs& args) {
   // Runs without gaps on both sides are copied whole; they are numbered over the dims before them.
   const TensorRef& from = args.in[0];
   const TensorRef& to = args.out[0];
-  const auto& dims = from.type->dims;
+  const graph::TensorType& type = *from.type;
+  if (!from.strides && !to.strides) {
+    parallel_for(type.bytes(), kGrain * 4, [&](int64_t begin, int64_t end) {
+      std::memcpy(to.as<std::byte>() + begin, from.as<std::byte>() + begin,
+                  static_cast<size_t>(end - begin));
+    });
+    return;
+  }
+  const auto& dims = type.dims;
   size_t outer = dims.size();
   int64_t run = 1;
   while (outer > 0 && stride(from, outer - 1) == run && stride(to, outer - 1) == run) {
     run *= dims[--outer];
   }
+  if (run % type.granule() != 0) {
+    fail_run("kernel", "got gaps inside a block or a byte of {}; expected them between",
+             to_string(type));
+  }
   int64_t runs = 1;
   for (size_t dim = 0; dim < outer; ++dim) {
     runs *= dims[dim];
-  }
-  const int64_t element = size_of(from.type->dtype);
-  if (runs == 1) {
-    parallel_for(run * element, kGrain * 4, [&](int64_t begin, int64_t end) {
-      std::memcpy(to.as<std::byte>() + begin, from.as<std::byte>() + begin,
-                  static_cast<size_t>(end - begin));
-    });
-    return;
   }
   parallel_for(runs, std::max<int64_t>(1, kGrain / run), [&](int64_t begin, int64_t end) {
     for (int64_t number = begin; number < end; ++number) {
@@ -61,13 +65,13 @@ void copy(const KernelArgs& args) {
         source += index * stride(from, dim);
         target += index * stride(to, dim);
       }
-      std::memcpy(to.as<std::byte>() + target * element, from.as<std::byte>() + source * element,
-                  static_cast<size_t>(run * element));
+      std::memcpy(to.as<std::byte>() + type.bytes_of(target),
+                  from.as<std::byte>() + type.bytes_of(source),
+                  static_cast<size_t>(type.bytes_of(run)));
     }
   });
 }
 
-template <typename T>
 void zero(const KernelArgs& args) {
   std::byte* to = out<std::byte>(args, 0);
   parallel_for(args.out[0].type->bytes(), kGrain * 4, [&](int64_t begin, int64_t end) {
@@ -76,7 +80,5 @@ void zero(const KernelArgs& args) {
 }
 
 HOCKET_KERNEL(add)
-HOCKET_KERNEL(copy)
-HOCKET_KERNEL(zero)
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declarations of all kernels (one function template per op, T = float or double, the compute
-// dtype) and what they share: operand access, parallel loops. Operands, formulas and accumulation
-// are those of the op's file in src/ops.
+// Declarations of all kernels (one function template per op, T = float or double, or one function
+// where no operand's type depends on T) and what they share: operand access, parallel loops.
+// Operands, formulas and accumulation are those of the op's file in src/ops.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,15 @@
 
 namespace hocket::kernels::HOCKET_CPU {
 
-#define X(op, operands, letters) \
-  template <typename T>          \
+#define FLOATS(op, signature, letters) \
+  template <typename T>                \
   void op(const KernelArgs& args);
+#define ONE(op, signature, letters) void op(const KernelArgs& args);
 #include "kernels/cpu/kernels.inc"
-#undef X
+#undef FLOATS
+#undef ONE
 
-/// Instantiates a kernel at the end of its file.
+/// Instantiates a kernel of FLOATS at the end of its file.
 #define HOCKET_KERNEL(op)                     \
   template void op<float>(const KernelArgs&); \
   template void op<double>(const KernelArgs&);

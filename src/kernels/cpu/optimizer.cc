@@ -26,7 +26,6 @@ void sumsq(const KernelArgs& args) {
   *out<double>(args, 0) = sum;
 }
 
-template <typename T>
 void clip_coef(const KernelArgs& args) {
   double sum = 0;
   for (size_t i = 0; i < args.in.size(); ++i) {
@@ -64,7 +63,6 @@ void adamw(const KernelArgs& args) {
 }
 
 HOCKET_KERNEL(sumsq)
-HOCKET_KERNEL(clip_coef)
 HOCKET_KERNEL(adamw)
 
 }  // namespace hocket::kernels::HOCKET_CPU

@@ -110,13 +110,26 @@ void router_bwd(const KernelArgs& args) {
   });
 }
 
+namespace {
+
+/// Tokens that were routed to `slots` experts each.
+double routed_tokens(const int64_t* counts, int64_t experts, double slots) {
+  int64_t rows = 0;
+  for (int64_t i = 0; i < experts; ++i) {
+    rows += counts[i];
+  }
+  return static_cast<double>(rows) / slots;
+}
+
+}  // namespace
+
 template <typename T>
 void balance_loss(const KernelArgs& args) {
   const T* psum = in<T>(args, 0);
   const int64_t* counts = in<int64_t>(args, 1);
   const int64_t e = count(args.in[0]);
-  const double tokens = static_cast<double>(args.attrs->i("tokens"));
   const double k = static_cast<double>(args.attrs->i("top_k"));
+  const double tokens = routed_tokens(counts, e, k);
   double sum = 0;
   for (int64_t i = 0; i < e; ++i) {
     sum += static_cast<double>(counts[i]) / (tokens * k) * (static_cast<double>(psum[i]) / tokens);
@@ -130,8 +143,8 @@ void balance_loss_bwd(const KernelArgs& args) {
   const int64_t* counts = in<int64_t>(args, 0);
   T* dpsum = out<T>(args, 0);
   const int64_t e = count(args.in[0]);
-  const double tokens = static_cast<double>(args.attrs->i("tokens"));
   const double k = static_cast<double>(args.attrs->i("top_k"));
+  const double tokens = routed_tokens(counts, e, k);
   const double c = args.attrs->f("coef") * static_cast<double>(e) / (tokens * k * tokens);
   for (int64_t i = 0; i < e; ++i) {
     dpsum[i] = static_cast<T>(c * static_cast<double>(counts[i]));

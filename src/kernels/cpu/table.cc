@@ -43,17 +43,17 @@ void call(const KernelArgs& args) {
   kernel(args);
 }
 
-constexpr bool floats = false, any = true;
-
 constexpr CpuKernel kKernels[] = {
-#define X(op, operands, letters)                                   \
-  {#op, operands, &call<&HOCKET_CPU::op<float>, Letters(letters)>, \
+#define FLOATS(op, signature, letters)                              \
+  {#op, signature, &call<&HOCKET_CPU::op<float>, Letters(letters)>, \
    &call<&HOCKET_CPU::op<double>, Letters(letters)>},
-#define X_STRIDED(op, operands, letters)                                 \
-  {#op, operands, &call<&HOCKET_CPU::op<float>, Letters(letters), true>, \
-   &call<&HOCKET_CPU::op<double>, Letters(letters), true>},
+#define ONE(op, signature, letters) \
+  {#op, signature, nullptr, &call<&HOCKET_CPU::op, Letters(letters)>},
+#define ONE_STRIDED(op, signature, letters) \
+  {#op, signature, nullptr, &call<&HOCKET_CPU::op, Letters(letters), true>},
 #include "kernels/cpu/kernels.inc"
-#undef X
+#undef FLOATS
+#undef ONE
 };
 
 }  // namespace

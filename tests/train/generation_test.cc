@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program that generates: one for texts of all lengths, proven, of the memory that a text
+// takes, and with the logits that the model gives without a cache.
+#include <gtest/gtest.h>
+
+#include "check/check.h"
+#include "engine/params.h"
+#include "graph/names.h"
+#include "kernels/backend.h"
+#include "program/memory.h"
+#include "train/sample.h"
+
+namespace hocket::train {
+namespace {
+
+using graph::names::kCacheLength;
+using graph::names::kNewTokens;
+
+engine::Run run_of(const char* family) {
+  const std::string experts =
+      "num_experts: 4, num_experts_per_tok: 2, moe_intermediate_size: 8, norm_topk_prob: true, "
+      "mlp_only_layers: [], decoder_sparse_step: 1, ";
+  return engine::parse_run(
+      std::string("model: {dtype: f32, config: {model_type: ") + family +
+          ", vocab_size: 61, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 4, "
+          "num_key_value_heads: 2, head_dim: 4, intermediate_size: 24, " +
+          (family == std::string("qwen3_moe") ? experts : "") + "max_position_embeddings: 4096}}\n",
+      "test", {});
+}
+
+TEST(Generation, IsOneProgramForAllLengths) {
+  const engine::Run run = run_of("llama");
+  const Hash128 hash = program::program_hash(compile_generation(run, 1).program);
+  for (int64_t longest : {17, 1000, 4096}) {
+    EXPECT_EQ(program::program_hash(compile_generation(run, longest).program), hash) << longest;
+  }
+  // Beyond the positions that the model has there is none to share.
+  EXPECT_NE(program::program_hash(compile_generation(run, 5000).program), hash);
+}
+
+TEST(Generation, IsProven) {
+  for (const char* family : {"llama", "qwen3_moe"}) {
+    const engine::Compiled compiled = compile_generation(run_of(family), 100);
+    const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+    EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+    EXPECT_FALSE(verdict.proved.empty());
+    // As text it is the same, and as good.
+    const program::Program back = program::parse_program(program::print(compiled.program));
+    EXPECT_TRUE(back == compiled.program);
+    // A type with another symbol is another type.
+    program::Program other = compiled.program;
+    std::swap(other.symbols[0], other.symbols[1]);
+    EXPECT_FALSE(check::check(other, compiled.reference).ok());
+  }
+}
+
+/// Every dim that is a symbol, of every kind and buffer, as the number that bounds it, as the other
+/// symbol, and with another bound: all refused.
+TEST(Generation, NoSymbolCanBeAnother) {
+  const engine::Compiled compiled = compile_generation(run_of("qwen3_moe"), 100);
+  check::Checker checker(compiled.reference, 1);
+  ASSERT_TRUE(checker.check(compiled.program).ok());
+  int refused = 0;
+  const auto spoil = [&](const std::string& what, auto&& types_of) {
+    const size_t count = types_of(compiled.program).size();
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t d = 0; d < types_of(compiled.program)[i]->dims.size(); ++d) {
+        const graph::Dim dim = types_of(compiled.program)[i]->dims[d];
+        if (!dim.symbolic()) continue;
+        const int32_t other = 1 - dim.symbol();
+        for (const graph::Dim& instead :
+             {graph::Dim(int64_t{dim}),
+              graph::Dim::of(other, compiled.program.symbols[static_cast<size_t>(other)]),
+              graph::Dim::of(dim.symbol(), 2 * dim, 1, 1),
+              graph::Dim::of(dim.symbol(), dim, 2, 1)}) {
+          program::Program changed = compiled.program;
+          const_cast<graph::TensorType*>(types_of(changed)[i])->dims[d] = instead;
+          EXPECT_FALSE(checker.check(changed).ok())
+              << what << " " << i << " dim " << d << " as " << to_string(instead);
+          ++refused;
+        }
+      }
+    }
+  };
+  spoil("kind type", [](const program::Program& program) {
+    std::vector<const graph::TensorType*> types;
+    for (const program::Kind& kind : program.kinds) {
+      for (const auto* list : {&kind.in, &kind.out}) {
+        for (const graph::TensorType& type : *list) {
+          types.push_back(&type);
+        }
+      }
+    }
+    return types;
+  });
+  spoil("buffer", [](const program::Program& program) {
+    std::vector<const graph::TensorType*> types;
+    for (const program::Buffer& buffer : program.classes[0].buffers) {
+      types.push_back(&buffer.type);
+    }
+    return types;
+  });
+  EXPECT_GT(refused, 300);
+}
+
+TEST(Generation, MemoryFollowsTheText) {
+  const engine::Compiled compiled = compile_generation(run_of("llama"), 100);
+  const program::Memory bound = program::memory_of(compiled.program).at(0);
+  const program::Memory little = generation_memory(compiled, 3, 100);
+  // Two caches of two heads of four numbers per layer; parameters do not change.
+  const int64_t row = 2 * 4 * 4;
+  const auto caches = [&](int64_t rows) { return 4 * program::whole_pages(rows * row); };
+  EXPECT_EQ(bound.persistent - little.persistent, caches(4096) - caches(100));
+  EXPECT_LT(little.step_buffers, bound.step_buffers);
+  EXPECT_EQ(generation_memory(compiled, 1 << 20, 1 << 20).total(), bound.total());
+}
+
+/// Logits of the last of `count` tokens behind `begin` others.
+std::vector<float> step(engine::Session& session, const std::vector<int32_t>& ids, int64_t begin,
+                        int64_t count) {
+  engine::Batch batch(1, count);
+  for (int64_t i = 0; i < count; ++i) {
+    batch.tokens[static_cast<size_t>(i)] = ids[begin + i];
+    batch.positions[static_cast<size_t>(i)] = static_cast<int32_t>(begin + i);
+  }
+  session.set_symbol(kNewTokens, count);
+  session.set_symbol(kCacheLength, begin + count);
+  session.feed(batch);
+  session.step();
+  const std::vector<float> all = session.collect_as<float>(graph::names::kLogits, 0);
+  EXPECT_EQ(all.size(), static_cast<size_t>(count) * 61);
+  return {all.end() - 61, all.end()};
+}
+
+/// However the text is cut into steps, the logits of its last token are the same to the bit; and
+/// they are those of the model without a cache.
+TEST(Generation, PiecesDoNotMatter) {
+  for (const char* family : {"llama", "qwen3_moe"}) {
+    SCOPED_TRACE(family);
+    const engine::Run run = run_of(family);
+    std::vector<int32_t> ids;
+    for (int32_t i = 0; i < 100; ++i) {
+      ids.push_back((i * i + 7 * i) % 61);
+    }
+    runtime::LocalRanks ranks(1, kernels::cpu_backend(), engine::rank_options(run));
+    engine::Session session(compile_generation(run, 100), ranks);
+    engine::initialise(session.graph(), session.program(), 3, ranks);
+    std::vector<float> first;
+    for (const std::vector<int64_t>& pieces : std::vector<std::vector<int64_t>>{
+             {64, 36}, {64, 35, 1}, {1, 2, 64, 33}, {50, 50}, {7, 64, 1, 1, 27}}) {
+      int64_t done = 0;
+      std::vector<float> last;
+      for (int64_t piece : pieces) {
+        last = step(session, ids, done, piece);
+        done += piece;
+      }
+      ASSERT_EQ(done, 100);
+      if (first.empty()) {
+        first = last;
+      }
+      EXPECT_EQ(last, first);
+    }
+
+    engine::CompileOptions how;
+    how.purpose = engine::Purpose::logits;
+    how.seq_len = 100;
+    how.micro_batch = 1;
+    how.num_micro_batches = 1;
+    engine::Session whole(engine::compile(run, how), ranks);
+    engine::Batch batch(1, 100);
+    for (size_t i = 0; i < 100; ++i) {
+      batch.tokens[i] = ids[i];
+      batch.positions[i] = static_cast<int32_t>(i);
+    }
+    whole.feed(batch);
+    whole.step();
+    const std::vector<float> all = whole.collect_as<float>(graph::names::kLogits, 0);
+    for (size_t i = 0; i < 61; ++i) {
+      EXPECT_NEAR(all[99 * 61 + i], first[i], 1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hocket::train
