@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
 #include <limits>
 
 #include "base/error.h"
@@ -146,7 +145,7 @@ TEST(LocalRuns, FillEveryDimOnce) {
       std::vector<int> held(static_cast<size_t>(type.numel()), 0);
       int64_t least = type.numel(), most = 0;
       for (int32_t rank = 0; rank < mesh.size(); ++rank) {
-        const std::vector<Run> runs = local_runs(type, layout, mesh, mesh.coords(rank));
+        const std::vector<graph::Run> runs = local_runs(type, layout, mesh, mesh.coords(rank));
         const TensorType local = local_type(type, layout, mesh, mesh.coords(rank));
         for (int64_t i = 0; i < runs[0].length; ++i) {
           for (int64_t j = 0; j < runs[1].length; ++j) {
@@ -167,8 +166,8 @@ TEST(LocalRuns, FillEveryDimOnce) {
       EXPECT_EQ(std::count(held.begin(), held.end(), replicas), type.numel()) << text << size;
     }
   }
-  EXPECT_EQ(share(7, 2, 0), (Run{0, 4}));
-  EXPECT_EQ(share(7, 2, 1), (Run{4, 3}));
+  EXPECT_EQ(share(7, 2, 0), (graph::Run{0, 4}));
+  EXPECT_EQ(share(7, 2, 1), (graph::Run{4, 3}));
   EXPECT_THROW(local_type({DType::f32, {2}}, parse_layout("b:S0", mesh), mesh, {0, 2}), Error);
 }
 
