@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/rng.h"
+#include "program/transfer.h"
 #include "tests/pieces/written_util.h"
 
 namespace hocket::test {
@@ -291,6 +292,31 @@ TEST(Across, RandomTransfersAreProvenRunAndSimulated) {
 }
 TEST(Across, MutantsOfRandomTransfersAreRefusedOrEqual) {
   expect_mutants_refused_or_equal(random_cases());
+}
+
+/// As long as its busiest link: what a rank takes, or what one gives to all who ask it.
+TEST(Across, ATransferIsAsLongAsItsBusiestLink) {
+  const auto traffic = [](const Written& w, program::ClassId cls, bool gives) {
+    const auto& tasks = w.program.classes[cls].tasks;
+    for (program::TaskId id = 0; id < tasks.size(); ++id) {
+      if (w.program.kind(tasks[id]).op != "transfer" || tasks[id].in.empty() == gives) continue;
+      return program::Transfers(w.program).of(cls, id).traffic();
+    }
+    return int64_t{0};
+  };
+  constexpr int64_t kAll = kTokens * kWidth * 8;
+  const Written fewer = two_roles(4, 2, 8), more = two_roles(2, 4, 8);
+  EXPECT_EQ(traffic(fewer, 0, true), kAll / 2);   // each of two takes half
+  EXPECT_EQ(traffic(fewer, 0, false), kAll / 2);  // each of two gives half
+  EXPECT_EQ(traffic(more, 1, false), kAll / 2);
+  // One rank that gives all of it to each of three.
+  Written w({{"a", 1}});
+  const TensorId x = w.input("x", f64({10}));
+  w.give(1, w.fed(x), x, {});
+  w.add_role("others", {{"b", 3}});
+  w.take(0, w.step(f64({10})), x, {});
+  EXPECT_EQ(traffic(w, 0, true), 3 * 80);
+  EXPECT_EQ(traffic(w, 1, false), 3 * 80);
 }
 
 TEST(Across, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
