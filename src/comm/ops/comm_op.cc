@@ -139,10 +139,23 @@ graph::Monoid monoid_of(const Attrs& attrs) {
   return graph::Monoid::max;
 }
 
+int64_t outer_of(const Attrs& attrs) {
+  const int64_t outer = attrs.i_or("outer", 1);
+  if (outer < 1) fail("comm", "outer is {}; expected 1 or more", outer);
+  return outer;
+}
+
 Movement movement(const Op& op, const Attrs& attrs) {
-  const bool sums = op.move.placed == Move::Placed::sum;
-  return {op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs),
-          sums ? monoid_of(attrs) : graph::Monoid::sum};
+  Movement movement{op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs)};
+  if (op.move.placed == Move::Placed::sum) {
+    movement.monoid = monoid_of(attrs);
+  }
+  if (op.move.in_parts && op.move.part == Move::Part::block && movement.part_dim == 0) {
+    movement.part_outer = outer_of(attrs);
+  } else if (op.move.in_parts && op.move.placed == Move::Placed::slot && movement.slot_dim == 0) {
+    movement.slot_outer = outer_of(attrs);
+  }
+  return movement;
 }
 
 Arity arity(const Op& op, size_t inputs) {
@@ -162,9 +175,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   if (in.size() != want) fail(op.name, "got {} inputs; expected {}", in.size(), want);
   std::vector<TensorType> out;
   if (op.role == Role::send) return out;
-  if (op.move.placed == Move::Placed::sum) {
-    monoid_of(attrs);
-  }
+  const Movement movement = comm::movement(op, attrs);
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
       fail(op.name, "does not take {}; expected {}{}", to_string(type), taken_text(op.takes),
@@ -184,13 +195,19 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
       fail(op.name, "goes from dim {} to itself; expected two dims", from.dim());
     }
     if (from.is_split()) {
-      moved.dims[from.dim()] *= members;
+      graph::Dim& size = moved.dims[from.dim()];
+      if (!size.divides_into(movement.slot_outer)) {
+        fail(op.name, "dim {} of {} is not {} parts", from.dim(), to_string(type),
+             movement.slot_outer);
+      }
+      size *= members;
     }
     if (to.is_split()) {
       graph::Dim& size = moved.dims[to.dim()];
-      if (!size.divides_into(members)) {
-        fail(op.name, "dim {} of {} can't be split over {} ranks", to.dim(), to_string(type),
-             members);
+      if (!size.divides_into(members * movement.part_outer)) {
+        fail(op.name, "dim {} of {} can't be split over {} ranks{}", to.dim(), to_string(type),
+             members,
+             movement.part_outer > 1 ? fmt::format(" in {} parts", movement.part_outer) : "");
       }
       size /= members;
     }

@@ -72,34 +72,34 @@ int64_t total_bytes(std::span<const TensorType> types) {
 
 int64_t Rows::held(int64_t member, int dim) const {
   int64_t rows = 0;
-  if (dim == 1) {
-    for (int64_t e = 0; e < experts_; ++e) {
+  for (int64_t e = 0; e < experts_; ++e) {
+    if (dim == 1) {
       rows += of(member, e);
+    } else if (owner(e) == member) {
+      rows += of_all(e);
     }
-    return rows;
   }
-  for (int64_t e = member * local_experts(); e < (member + 1) * local_experts(); ++e) {
-    for (int64_t other = 0; other < members_; ++other) {
-      rows += of(other, e);
-    }
+  return rows;
+}
+
+int64_t Rows::of_all(int64_t expert) const {
+  int64_t rows = 0;
+  for (int64_t source = 0; source < members_; ++source) {
+    rows += of(source, expert);
   }
   return rows;
 }
 
 int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
   int64_t row = 0;
-  if (dim == 1) {
-    for (int64_t e = 0; e < expert; ++e) {
+  for (int64_t e = 0; e < expert; ++e) {
+    if (dim == 1) {
       row += of(source, e);
-    }
-    return row;
-  }
-  for (int64_t e = expert / local_experts() * local_experts(); e < expert; ++e) {
-    for (int64_t other = 0; other < members_; ++other) {
-      row += of(other, e);
+    } else if (owner(e) == owner(expert)) {
+      row += of_all(e);
     }
   }
-  for (int64_t other = 0; other < source; ++other) {
+  for (int64_t other = 0; dim == 0 && other < source; ++other) {
     row += of(other, expert);
   }
   return row;
