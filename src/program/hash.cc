@@ -97,6 +97,11 @@ class ProgramHasher {
     add(value.begin);
     add(value.by);
   }
+  void add(const PartDep& value) {
+    add(value.own);
+    add(value.task);
+    add(value.part);
+  }
   template <class Item>
   void add(const std::vector<Item>& list) {
     add(list.size());

@@ -180,6 +180,14 @@ struct Begin {
   bool operator==(const Begin&) const = default;
 };
 
+/// One part of a task starts after one of another task.
+struct PartDep {
+  int32_t own = 0;      ///< part of the task that waits
+  TaskId task = kNone;  ///< in another lane
+  int32_t part = 0;     ///< of that one
+  bool operator==(const PartDep&) const = default;
+};
+
 struct Task {
   KindId kind = 0;
   Lane lane = Lane::compute;
@@ -191,8 +199,13 @@ struct Task {
   bool recompute = false;
   std::vector<BufferId> in, out;
   std::vector<Begin> begins;  ///< of letters whose pieces do not begin at 0 on all ranks
-  std::vector<TaskId> deps;   ///< in other lanes; order inside a lane is implied
-  GroupId group = kNone;      ///< collectives
+  /// At most one: the task is done in parts (parts.h), as many as `begin` says, each a block along
+  /// the letter; the block that `by` says first (0 without one), then those above it, around the
+  /// end. A negative number: then those below it. Letters of a communication are 'a' for dim 0 ..
+  std::vector<Begin> parts;
+  std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
+  std::vector<PartDep> part_deps;
+  GroupId group = kNone;  ///< collectives
   /// send/recv: Mesh::moved by, on the mesh of the role; message id
   int32_t peer_axis = kNone, peer = 0, tag = kNone;
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
@@ -212,7 +225,9 @@ struct Task {
     visit(Field("begins").refers_to(Ref::table), &Task::begins);
     visit(Field("acc"), &Task::accumulate);
     visit(Field("recompute").label(), &Task::recompute);
+    visit(Field("parts").refers_to(Ref::table), &Task::parts);
     visit(Field("deps").refers_to(Ref::task), &Task::deps);
+    visit(Field("part_deps").refers_to(Ref::task), &Task::part_deps);
     visit(Field("group").refers_to(Ref::group), &Task::group);
     visit(Field("axis").refers_to(Ref::axis), &Task::peer_axis);
     visit(Field("peer").follows(), &Task::peer);

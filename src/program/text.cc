@@ -49,6 +49,12 @@ class Values {
       }
     }
   }
+  void write(const std::vector<PartDep>& deps) {
+    for (size_t i = 0; i < deps.size(); ++i) {
+      fmt::format_to(std::back_inserter(out_), "{}{}:{}.{}", i ? "," : "", deps[i].own,
+                     deps[i].task, deps[i].part);
+    }
+  }
   void write(const std::vector<TensorType>& types) {
     std::string list;
     for (const TensorType& type : types) {
@@ -142,6 +148,12 @@ class Line {
         values_.text(",");
       }
       spell_out(what, ids[i]);
+    }
+  }
+  void spell_out(Ref what, const std::vector<PartDep>& deps) {
+    for (const PartDep& dep : deps) {
+      values_.text(fmt::format("{}.{}:", dep.own, dep.part));
+      spell_out(what, dep.task);
     }
   }
   void spell_out(Ref what, const std::vector<Begin>& begins) {

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "program/finalize.h"
+#include "program/parts.h"
 #include "program/views.h"
 
 namespace hocket::runtime {
@@ -122,6 +123,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
              "try program::finalize");
   }
   name_buffers();
+  program::expect_no_parts(*program, "executor");
   prepare(rank);
   if (rank.options_.poison) {
     prepare_poison();
