@@ -37,6 +37,11 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
   if (value->expr == kZero && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
   }
+  if (is_coded(*value) && movement.move.placed == comm::Move::Placed::sum) {
+    refuse("codes-summed", ref, buffer, "codes are not added up",
+           "decode them first, and add up what they stand for");
+    return false;
+  }
   std::vector<Value> parts = parts_of(*value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) {
@@ -107,12 +112,7 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
   }
 }
 
-/// Sizes of an exchange belong to the routing that placed the rows, to the axis, and to the tokens
-/// and experts that they count: those that a rank has while rows are split by token (`by_token`).
-bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
-                       const Value& sizes) {
-  const BufferId buffer = ctx_.task(ref).in[1];
-  const Expr& expr = ref_.terms[sizes.expr];
+AppId Values::route_of(const Value& rows) {
   AppId route = -1;
   for (const Value& part : parts_of(rows)) {
     for (ExprId row : ref_.terms.terms_of(part.expr)) {
@@ -121,6 +121,16 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_
       }
     }
   }
+  return route;
+}
+
+/// Sizes of an exchange belong to the routing that placed the rows, to the axis, and to the tokens
+/// and experts that they count: those that a rank has while rows are split by token (`by_token`).
+bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
+                       const Value& sizes) {
+  const BufferId buffer = ctx_.task(ref).in[1];
+  const Expr& expr = ref_.terms[sizes.expr];
+  const AppId route = route_of(rows);
   if (expr.kind != Expr::Kind::sizes || expr.a != route || expr.b != axis) {
     refuse("exchange-sizes", ref, buffer,
            "these are not the sizes of the routing of " + describe(rows.expr),
@@ -367,11 +377,14 @@ void Values::meet(std::span<const TaskRef> tasks) {
   }
   for (size_t i = 0; i < first.in.size(); ++i) {
     Value sum{kZero, kAnyPiece};
+    MarkId marks = 0;  // of what all ranks of all classes get
     bool good = true;
     for (const TaskRef& ref : tasks) {
       Value value = at(ref.cls, ctx_.task(ref).in[i]);
       good = good && value.expr >= 0 && move(ref, info, within, i, &value);
       if (!good) break;
+      marks = unite_marks(marks, value.marks, 0);
+      value.marks = 0;
       const std::optional<Value> with = add(sum, value);
       if (!with) {
         refuse("sum-layout", ref, ctx_.task(ref).in[i],
@@ -382,6 +395,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
       }
       sum = *with;
     }
+    sum.marks = marks;
     for (const TaskRef& ref : tasks) {
       const Task& task = ctx_.task(ref);
       if (good) {

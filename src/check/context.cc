@@ -20,6 +20,9 @@ constexpr uint32_t bit(Lane lane) { return 1u << static_cast<int>(lane); }
 OpClass class_of(std::string_view op) {
   const ops::Op* const rules = ops::find_or_null(op);
   if (!rules) return OpClass::unknown;
+  if (rules->codec.name) {
+    return rules->codec.role == ops::Codec::Role::encode ? OpClass::encode : OpClass::decode;
+  }
   switch (rules->meaning) {
     case Meaning::sum:
       return OpClass::add;
@@ -30,6 +33,8 @@ OpClass class_of(std::string_view op) {
     case Meaning::merge_softmax:
     case Meaning::merge_max:
       return OpClass::merge;
+    case Meaning::regroup:
+      return OpClass::regroup;
     case Meaning::application:
       break;
   }

@@ -28,7 +28,18 @@ using program::Task;
 using program::TaskId;
 
 /// How a kind is looked at: sums, copies and zeros are read as what they mean.
-enum class OpClass : uint8_t { compute, add, copy, zero, merge, communication, unknown };
+enum class OpClass : uint8_t {
+  compute,
+  add,
+  copy,
+  zero,
+  merge,
+  regroup,
+  encode,
+  decode,
+  communication,
+  unknown
+};
 
 struct KindInfo {
   OpClass op_class = OpClass::unknown;

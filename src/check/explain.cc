@@ -47,6 +47,10 @@ std::string Values::describe(ExprId expr) const {
                         : fmt::format("input '{}' of mb{}", graph.tensor(term.a).name, term.b);
     case Expr::Kind::sizes:
       return "row counts of an exchange";
+    case Expr::Kind::coded: {
+      const ops::Op* const rules = ref_.keys[ref_.terms.codes_of(expr).key].rules;
+      return fmt::format("{} codes of {}", rules->codec.name, describe(term.a));
+    }
     case Expr::Kind::unfinished:
       return fmt::format("an unfinished sum (of {} and other parts)",
                          describe(unfinished_[term.a][0].expr));

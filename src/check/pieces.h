@@ -123,6 +123,8 @@ class Pieces {
   PieceId unite(PieceId left, PieceId right, ops::Monoid monoid);
   /// True if some reduction has none of its addends, on any rank: a value of nothing.
   bool is_empty(PieceId id) const;
+  /// True if indices of a dim need only some addends of the space.
+  bool has_support(SpaceId space) const { return spaces_[space].needs >= 0; }
   /// How its unfinished reductions put parts together; of several that differ, not as sums.
   ops::Monoid monoid(PieceId id) const;
 
@@ -143,11 +145,19 @@ class Pieces {
                std::string* why);
 
   /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
-  /// inputs; `key`: the op with its attributes; `begins`: where the task says that its piece of a
-  /// letter begins.
-  using Begins = std::function<int64_t(char letter, const graph::Coords&)>;
+  /// inputs; `key`: the op with its attributes; `local_out`: local types of the outputs; `begins`:
+  /// where the task says that its piece of a letter begins.
+  struct Begins {
+    std::function<int64_t(char letter, const graph::Coords&)> at;
+    std::function<AxisMask(char letter)> axes;  ///< along which ranks begin elsewhere
+  };
   Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-             std::span<const TypeId> logical, const TypeTable& types, const Begins& begins);
+             std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
+             const TypeTable& types, const Begins& begins);
+
+  /// "" if the cut of a letter of this size is at every coordinate one run, which begins where the
+  /// task says.
+  std::string misplaced(CutId cut, char letter, int64_t size, const Begins& begins) const;
 
   /// "edp:S0 ep:P", or, where no layout says it, the rows of the cuts.
   std::string text(PieceId id, const graph::Mesh& mesh) const;
@@ -158,7 +168,8 @@ class Pieces {
   CutId needed(SpaceId space, const Piece& piece);
   Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement);
   bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
-  std::string misplaced(CutId cut, char letter, int64_t size, const Begins& begins) const;
+  /// The run of a letter's indices that every rank makes; kNone, and why, if it leaves the tensor.
+  CutId made_run(char letter, int64_t local, int64_t size, const Begins& begins, std::string* why);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
 
@@ -168,7 +179,7 @@ class Pieces {
   std::vector<Space> spaces_;
   std::vector<decltype(ops::Support::of)> support_;
   std::map<Space, SpaceId> space_index_;
-  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int>, Moved> moves_;
+  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t>, Moved> moves_;
   std::map<std::tuple<PieceId, int32_t, int32_t>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
   std::map<std::pair<SpaceId, CutId>, CutId> needed_;

@@ -39,6 +39,18 @@ int64_t Values::begin_at(program::RoleId role, const program::Begin& begin,
   return ctx_.program.begin_at(begin.begin, begin.by, rank);
 }
 
+/// Axes of a table along which there are several ranks.
+AxisMask Values::axes_of(program::TableId table) const {
+  AxisMask axes = 0;
+  if (table == program::kNone) return axes;
+  for (int32_t axis : ctx_.program.tables[table].axes) {
+    if (pieces_.cuts.extents()[axis] > 1) {
+      axes |= graph::axis_bit(axis);
+    }
+  }
+  return axes;
+}
+
 void Values::find_regions(ClassId cls) {
   // Regions of views are tables of the program. Like pieces they are functions of all coordinates
   // of the role's mesh, of which the class has those of its box.
@@ -54,14 +66,7 @@ void Values::find_regions(ClassId cls) {
     held.size = view.dim == program::kNone ? base.type.numel() : int64_t{base.type.dims[view.dim]};
     const int64_t length =
         view.dim == program::kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
-    AxisMask axes = 0;
-    if (view.by != program::kNone) {
-      for (int32_t axis : ctx_.program.tables[view.by].axes) {
-        if (pieces_.cuts.extents()[axis] > 1) {
-          axes |= graph::axis_bit(axis);
-        }
-      }
-    }
+    const AxisMask axes = axes_of(view.by);
     std::vector<std::vector<Run>> rows;
     pieces_.cuts.for_each(axes, {}, [&](const Coords& at) {
       // Inside the base, whatever the table says: view-region tells.
@@ -259,7 +264,15 @@ Value Values::read_region(const Base& base, CutId region, std::string* why) {
   }
   const int64_t size = ctx_.types[ref_.terms[hits[0]->value.expr].type].dims[base.dim];
   const PieceId joined = pieces_.join(parts, region, base.size, base.dim, size, why);
-  return joined == kNone ? kLost : Value{hits[0]->value.expr, joined};
+  if (joined == kNone) return kLost;
+  // Where one's own part and those that came from others differ by what a codec lost, ranks have
+  // different ones exact.
+  MarkId marks = hits[0]->value.marks;
+  for (const Entry* hit : hits) {
+    const AxisMask axes = pieces_.cuts.axes(hit->region) | axes_of(hit->value);
+    marks = unite_marks(marks, hit->value.marks, hit->value.marks == marks ? 0 : axes);
+  }
+  return {hits[0]->value.expr, joined, marks};
 }
 
 }  // namespace hocket::check

@@ -211,6 +211,23 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
                          : "expect at least the rows of even routing, and some more");
 }
 
+Pieces::Begins Values::begins_of(ClassId cls, const Task& task) const {
+  Pieces::Begins begins;
+  begins.at = [this, cls, &task](char letter, const graph::Coords& at) {
+    for (const program::Begin& begin : task.begins) {
+      if (begin.letter == letter) return begin_at(ctx_.program.classes[cls].role, begin, at);
+    }
+    return int64_t{0};
+  };
+  begins.axes = [this, &task](char letter) {
+    for (const program::Begin& begin : task.begins) {
+      if (begin.letter == letter) return axes_of(begin.by);
+    }
+    return AxisMask{0};
+  };
+  return begins;
+}
+
 /// What the task's op makes of the pieces in `ins_`. Kinds meet few different pieces in a program,
 /// so a list per kind is searched.
 Values::Signature& Values::signature(ClassId cls, const Task& task, const KindInfo& info) {
@@ -225,17 +242,13 @@ Values::Signature& Values::signature(ClassId cls, const Task& task, const KindIn
   signature.in = ins_;
   signature.in_types = in_types_;
   signature.begins = task.begins;
-  const auto begins = [&](char letter, const graph::Coords& at) {
-    for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return begin_at(ctx_.program.classes[cls].role, begin, at);
-    }
-    return int64_t{0};
-  };
+  const Pieces::Begins begins = begins_of(cls, task);
   const program::Kind& kind = ctx_.program.kind(task);
   signature.fitting.assign(kind.out.size(), -1);
   try {
     const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
-    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, ctx_.types, begins);
+    signature.taken =
+        pieces_.take(info.key, letters, ins_, in_types_, kind.out, ctx_.types, begins);
   } catch (const Error&) {
     signature.taken.fault = Taken::Fault::cut;  // no rule for operands of these ranks
   }
@@ -251,9 +264,13 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   exprs_.clear();
   ins_.clear();
   in_types_.clear();
+  in_marks_.clear();
+  marks_in_ = 0;
   bool known = true;
   for (BufferId input : reader.in) {
     const Value value = read({cls, task}, input);
+    marks_in_ = exprs_.empty() ? value.marks : unite_marks(marks_in_, value.marks, 0);
+    in_marks_.push_back(value.marks);
     known = known && value.expr >= 0;
     exprs_.push_back(value.expr);
     ins_.push_back(value.piece);
@@ -264,11 +281,17 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
     case OpClass::zero:
       return set(cls, reader, 0, {kZero, kAnyPiece}, nullptr, ref);
     case OpClass::copy:
-      return set(cls, reader, 0, {exprs_[0], ins_[0]}, nullptr, ref);
+      return set(cls, reader, 0, {exprs_[0], ins_[0], marks_in_}, nullptr, ref);
     case OpClass::add:
       return add_inputs(cls, reader, ref);
     case OpClass::merge:
       return merge(cls, reader, info, ref);
+    case OpClass::regroup:
+      return regroup(cls, reader, ref);
+    case OpClass::encode:
+      return encode(cls, reader, info, ref);
+    case OpClass::decode:
+      return decode(cls, reader, info, ref);
     default:
       break;
   }
@@ -283,12 +306,7 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
     }
   }
   Signature& pieces = signature(cls, reader, info);
-  if (pieces.taken.fault == Taken::Fault::begin) {
-    ctx_.report("begin-fits", ProblemClass::value, ref, {},
-                fmt::format("{} takes a letter by position: {}", ctx_.name(ref), pieces.taken.text),
-                "say in begins= where the rank's piece of the letter begins");
-    return lose_outputs(cls, reader);
-  }
+  if (pieces.taken.fault == Taken::Fault::begin) return refuse_begin(ref, pieces.taken.text);
   if (pieces.taken.fault != Taken::Fault::none) {
     explain_pieces(ref, pieces.taken);
     return lose_outputs(cls, reader);
@@ -306,12 +324,25 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   }
   for (size_t output = 0; output < reader.out.size(); ++output) {
     const ExprId expr = ref_.terms.output(app, static_cast<int32_t>(output));
-    set(cls, reader, output, {expr, pieces.taken.out[output]}, &pieces, ref);
+    set(cls, reader, output, {expr, pieces.taken.out[output], marks_in_}, &pieces, ref);
   }
 }
 
+void Values::refuse_begin(TaskRef ref, const std::string& why) {
+  ctx_.report("begin-fits", ProblemClass::value, ref, {},
+              fmt::format("{} takes a letter by position: {}", ctx_.name(ref), why),
+              "say in begins= where the rank's piece of the letter begins");
+  lose_outputs(ref.cls, ctx_.task(ref));
+}
+
 void Values::add_inputs(ClassId cls, const Task& reader, TaskRef ref) {
-  const std::optional<Value> sum = add({exprs_[0], ins_[0]}, {exprs_[1], ins_[1]});
+  const std::optional<Value> sum =
+      add({exprs_[0], ins_[0], in_marks_[0]}, {exprs_[1], ins_[1], in_marks_[1]});
+  if (!sum && (is_coded({exprs_[0], ins_[0]}) || is_coded({exprs_[1], ins_[1]}))) {
+    refuse("codes-summed", ref, reader.in[0], "codes are not added up",
+           "decode them first, and add up what they stand for");
+    return lose_outputs(cls, reader);
+  }
   if (!sum) {
     explain_pieces(ref, {Taken::Fault::partial,
                          {},
@@ -354,8 +385,65 @@ void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRe
     if (united.back() == kNone) return refuse_parts(i);
   }
   const std::vector<ExprId> exprs = exprs_;
+  if (in_marks_[0] != in_marks_[half]) {
+    marks_in_ = unite_marks(in_marks_[0], in_marks_[half],
+                            axes_of({exprs_[0], ins_[0]}) | axes_of({exprs_[half], ins_[half]}));
+  }
   for (size_t i = 0; i < half; ++i) {
-    set(cls, reader, i, {exprs[i], united[i]}, nullptr, ref);
+    set(cls, reader, i, {exprs[i], united[i], marks_in_}, nullptr, ref);
+  }
+}
+
+void Values::regroup(ClassId cls, const Task& reader, TaskRef ref) {
+  // Inputs are chunks of one routed tensor by expert, the sizes that were exchanged for each, and
+  // those of the chunks to make. Sizes carry the piece of the counts before they were exchanged:
+  // which experts, and which tokens of the rank's own. All must be of the routing that placed the
+  // rows and of one axis, and a rank must hold of each chunk what its members gave.
+  const auto& attrs = ctx_.program.kind(reader).attrs;
+  const size_t from = static_cast<size_t>(attrs.i("from"));
+  const Expr& first = ref_.terms[exprs_[from]];
+  const auto refuse_part = [&](size_t input, const char* what) {
+    refuse("regroup-parts", ref, reader.in[input], what,
+           "regroup all chunks of one routed tensor, each with the sizes of its own exchange");
+    lose_outputs(cls, reader);
+  };
+  const Piece rows = pieces_[ins_[0]];
+  AxisMask over = 0;
+  std::vector<CutId> held, had, wanted;
+  for (size_t i = 0; i < ins_.size(); ++i) {
+    if (ins_[i] == kAnyPiece) return refuse_part(i, "it is zero, wherever it lies");
+    const Piece& piece = pieces_[ins_[i]];
+    if (i < from) {
+      Piece alike = piece;
+      alike.cut[1] = rows.cut[1];
+      if (exprs_[i] != exprs_[0] || alike != rows || !piece.addends.empty() ||
+          first.kind != Expr::Kind::sizes || route_of({exprs_[i], ins_[i]}) != first.a) {
+        return refuse_part(i, "it is no chunk of the same rows");
+      }
+      held.push_back(piece.cut[1]);
+      continue;
+    }
+    const Expr& expr = ref_.terms[exprs_[i]];
+    if (expr.kind != Expr::Kind::sizes || expr.a != first.a || expr.b != first.b) {
+      return refuse_part(i, "these are not sizes of the same routing and axis");
+    }
+    over = expr.b < 0 ? 0 : graph::axis_bit(expr.b);
+    if (piece.addends.size() > 1 || pieces_.cuts.block(piece.cut[0], over) != rows.cut[0]) {
+      return refuse_part(i, "these are the sizes of other experts");
+    }
+    (i < 2 * from ? had : wanted)
+        .push_back(piece.addends.empty() ? CutId(graph::CutTable::kWhole) : piece.addends[0].set);
+  }
+  const int64_t experts = ctx_.types[ref_.terms[exprs_[0]].type].dims[0];
+  const std::string misplaced =
+      pieces_.misplaced(rows.cut[0], 'e', experts, begins_of(ref.cls, reader));
+  if (!misplaced.empty()) return refuse_begin(ref, misplaced);
+  const std::vector<CutId> made = pieces_.cuts.regroup(held, had, wanted, over);
+  if (made.empty()) return refuse_part(0, "the chunks do not hold the tokens of their sizes");
+  for (size_t chunk = 0; chunk < made.size(); ++chunk) {
+    Piece piece = rows;
+    piece.cut[1] = made[chunk];
+    set(cls, reader, chunk, {exprs_[0], pieces_.intern(piece), marks_in_}, nullptr, ref);
   }
 }
 
@@ -458,9 +546,10 @@ void Values::finish() {
         explain_final(cls, id, want, terms_in(value));
         continue;
       }
-      if (is_as_declared(value, buffer)) continue;
       const int32_t writer = hazards_.writer(cls, id);
       const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
+      finish_marks(at, id, value);
+      if (is_as_declared(value, buffer)) continue;
       ctx_.report("final-layout", ProblemClass::value, at, {},
                   fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
                               ctx_.buffer_name(cls, id), piece_text(value),

@@ -18,9 +18,12 @@
 
 namespace hocket::check {
 
+using MarkId = int32_t;
+
 struct Value {
   ExprId expr = kUnwritten;
   PieceId piece = kAnyPiece;
+  MarkId marks = 0;  ///< Values::marks_: what codecs lost of it; 0: nothing
   auto operator<=>(const Value&) const = default;
 };
 
@@ -41,6 +44,8 @@ class Values {
   void finish();
   /// Least ratio of what a ragged buffer expects to the rows of even routing; 0: there is none.
   double least_factor() const { return least_factor_; }
+  /// After finish(): what lossy codecs made of named buffers.
+  const std::vector<Lossy>& lossy() const { return lossy_; }
 
  private:
   /// What a kind makes of pieces of its inputs, worked out once.
@@ -70,6 +75,7 @@ class Values {
   };
   void find_regions(ClassId cls);
   /// What a begin says at coordinates of a role.
+  AxisMask axes_of(program::TableId table) const;
   int64_t begin_at(program::RoleId role, const program::Begin& begin,
                    const graph::Coords& at) const;
   /// Null for a buffer that has no views and is none.
@@ -92,12 +98,35 @@ class Values {
   Signature& signature(ClassId cls, const Task& task, const KindInfo& info);
   bool fits(const Value& value, TypeId local);
 
+  // Codecs (codecs.cc).
+  /// Codecs that a value went through, each with the term that it encoded; sorted.
+  struct Marks {
+    std::vector<std::pair<std::string, ExprId>> list;
+    /// Axes along which ranks that should hold the same have parts of different marks: one's own
+    /// exactly, those of others as they were decoded.
+    AxisMask apart = 0;
+    bool operator==(const Marks&) const = default;
+  };
+  MarkId intern_marks(Marks marks);
+  /// `axes`: along which ranks differ in which of the two they have.
+  MarkId unite_marks(MarkId left, MarkId right, AxisMask axes);
+  bool is_coded(const Value& value) const;
+  /// Axes that the piece depends on.
+  AxisMask axes_of(const Value& value) const;
+  std::vector<PieceId> coded_pieces(ClassId cls, const Task& reader, const KindInfo& info,
+                                    TaskRef ref);
+  void encode(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
+  void finish_marks(TaskRef at, BufferId buffer, const Value& value);
+  void decode(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
+
   // Sums (sums.cc).
   /// The sum of two values: of two terms in one piece, of two parts of one reduction, or a sum that
   /// stays unfinished. Nothing if their addends run along different axes: no reduction could ever
   /// finish them together.
   std::optional<Value> add(const Value& left, const Value& right);
+  std::optional<Value> add_terms(const Value& left, const Value& right);
   std::optional<Value> sum_of(const std::vector<Value>& parts);
+  std::optional<Value> sum_of_terms(const std::vector<Value>& parts);
   /// The parts of a value, of which there are several only while a sum is unfinished.
   std::vector<Value> parts_of(const Value& value) const;
   void insert_part(std::vector<Value>* parts, Value part);
@@ -105,6 +134,12 @@ class Values {
   /// All of the terms that a value has to do with, whatever of them is there.
   ExprId terms_in(const Value& value);
   void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  void refuse_begin(TaskRef ref, const std::string& why);
+  /// The routing that placed rows; -1 for what is not routed.
+  AppId route_of(const Value& rows);
+  /// Where the task's pieces of letters begin, at every coordinate of its role.
+  Pieces::Begins begins_of(ClassId cls, const Task& task) const;
+  void regroup(ClassId cls, const Task& reader, TaskRef ref);
   void merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
   void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
   void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
@@ -166,6 +201,10 @@ class Values {
   std::vector<ExprId> exprs_;  ///< of the inputs of the task at hand
   std::vector<PieceId> ins_;
   std::vector<TypeId> in_types_;
+  std::vector<MarkId> in_marks_;
+  MarkId marks_in_ = 0;          ///< of all inputs together
+  std::vector<Marks> marks_{1};  ///< 0: none
+  std::vector<Lossy> lossy_;
 };
 
 }  // namespace hocket::check

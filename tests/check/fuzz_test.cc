@@ -67,6 +67,11 @@ class Integers {
     add(begin.begin);
     add(begin.by);
   }
+  void add(program::PartDep& dep) {
+    add(dep.own);
+    add(dep.task);
+    add(dep.part);
+  }
   template <class Item>
   void add(std::vector<Item>& list) {
     for (Item& item : list) {
