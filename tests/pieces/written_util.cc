@@ -173,14 +173,28 @@ namespace {
 std::vector<std::byte> values_of(const graph::Tensor& tensor, uint64_t seed) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
   Rng rng(mix64(seed) ^ hash128(tensor.name).low);
+  if (tensor.name == "experts") {
+    // Of every token, some of four experts, each once.
+    const int64_t top_k = tensor.type.dims[1];
+    for (int64_t token = 0; token < tensor.type.dims[0]; ++token) {
+      std::vector<int32_t> chosen{0, 1, 2, 3};
+      rng.shuffle(chosen);
+      std::memcpy(bytes.data() + token * top_k * 4, chosen.data(), static_cast<size_t>(top_k) * 4);
+    }
+    return bytes;
+  }
+  int32_t position = -1;
   for (int64_t i = 0; i < tensor.type.numel(); ++i) {
     if (tensor.type.dtype == DType::f64) {
       const double value = rng.normal();
       std::memcpy(bytes.data() + i * 8, &value, 8);
     } else {
-      // Positions count up; other integers are tokens of a small vocabulary.
-      const int32_t value = tensor.name == "positions" ? static_cast<int32_t>(i)
-                                                       : static_cast<int32_t>(rng.next() % 8);
+      // Positions count up, in documents of several lengths too; other integers are tokens of a
+      // small vocabulary.
+      const bool begins = tensor.name == "documents" && rng.next() % 5 == 0;
+      position = begins ? 0 : position + 1;
+      const bool counts = tensor.name == "positions" || tensor.name == "documents";
+      const int32_t value = counts ? position : static_cast<int32_t>(rng.next() % 8);
       std::memcpy(bytes.data() + i * 4, &value, 4);
     }
   }
@@ -285,7 +299,7 @@ device:
   name: test device
   memory: {value: 1GB}
   memory_bandwidth: {value: 100GB/s}
-  peak: {f64: {value: 1TFLOP/s}}
+  peak: {f32: {value: 1TFLOP/s}, f64: {value: 1TFLOP/s}}
 )",
                                               "test.yaml");
   cluster.devices_per_node = ranks;

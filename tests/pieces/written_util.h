@@ -67,11 +67,12 @@ class Written {
   void shift(const std::string& axis, int32_t offset, BufferId from, BufferId to);
   const TensorType& type(BufferId id) const { return program.classes[0].buffers[id].type; }
 
+  program::TableId table(const Function& function);
+
   /// Costs, dependencies and the memory plan.
   void finish();
 
  private:
-  program::TableId table(const Function& function);
   int32_t next_tag_ = 0;
 };
 
