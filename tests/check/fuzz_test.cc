@@ -67,6 +67,10 @@ class Integers {
     add(begin.begin);
     add(begin.by);
   }
+  void add(program::Slot& slot) {
+    add(slot.layout);
+    add(slot.begin);
+  }
   template <class Item>
   void add(std::vector<Item>& list) {
     for (Item& item : list) {
