@@ -37,6 +37,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
   if (value->expr == kZero && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
   }
+  if (is_pack(*value)) return move_pack(ref, info, over, movement, buffer, value);
   std::vector<Value> parts = parts_of(*value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) {
@@ -206,12 +207,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
 
 /// True if what a rank holds of the value depends on its coordinate on the axis.
 bool Values::depends_on(const Value& value, int32_t axis) const {
-  for (const Value& part : parts_of(value)) {
-    if (part.piece == kAnyPiece) continue;
-    const AxisMask axes = pieces_.cut_axes(part.piece) | pieces_.partial_axes(part.piece);
-    if (axes & graph::axis_bit(axis)) return true;
-  }
-  return false;
+  return axes_of(value) & graph::axis_bit(axis);
 }
 
 /// True if all hold the same term in the same piece, operand by operand: then they are what one

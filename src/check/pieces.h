@@ -63,6 +63,13 @@ struct Piece {
   auto operator<=>(const Piece&) const = default;
 };
 
+/// What a buffer holds.
+struct Value {
+  ExprId expr = kUnwritten;
+  PieceId piece = kAnyPiece;
+  auto operator<=>(const Value&) const = default;
+};
+
 /// What a movement makes of a piece, or why it can't be done.
 struct Moved {
   enum class Fault : uint8_t {
@@ -101,6 +108,8 @@ class Pieces {
 
   PieceId intern(Piece piece);
   SpaceId intern_space(const Space& space);
+  /// True if which addends the piece needs depends on its indices.
+  bool has_support(PieceId id) const;
   const Piece& operator[](PieceId id) const { return pieces_[id]; }
   /// All of a tensor with this number of dims.
   PieceId whole(size_t dims) { return intern({static_cast<uint8_t>(dims), {}, {}}); }

@@ -5,6 +5,7 @@
 //   sum           a multiset of non-sum terms; order of addition plays no role
 //   sizes         row counts per pair of ranks, from an exchange that belongs to one routing
 //   unfinished    a sum whose terms are not all in one piece: the check's values keep the parts
+//   pack          several tensors in one flat buffer: the check's values keep what lies where
 // Applications are compared exactly. Sums are compared by count and by the sum of 128-bit hashes of
 // their terms (a wrong match has probability ~ 2^-128).
 #pragma once
@@ -72,9 +73,17 @@ struct Application {
 };
 
 struct Expr {
-  enum class Kind : uint8_t { sum, tensor, input, output, sizes, unfinished } kind = Kind::sum;
+  enum class Kind : uint8_t {
+    sum,
+    tensor,
+    input,
+    output,
+    sizes,
+    unfinished,
+    pack
+  } kind = Kind::sum;
   int32_t a = -1;  ///< tensor, input: graph tensor; output: application; sum: a part; sizes: route;
-                   ///< unfinished: number
+                   ///< unfinished, pack: number
   int32_t b = -1;  ///< input: micro-batch; output: index; sum: the other part; sizes: mesh axis
   TypeId type = -1;   ///< logical type
   int32_t count = 0;  ///< sum: number of terms
@@ -89,6 +98,7 @@ class Terms {
   ExprId input(int32_t tensor, int32_t micro_batch, TypeId type);
   ExprId sizes(AppId route, int32_t axis);
   ExprId unfinished(int32_t number, TypeId type);
+  ExprId pack(int32_t number);
   /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur

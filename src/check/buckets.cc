@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flat buffers of several tensors. A value in one is a pack (packs.h) whose components are values,
+// maybe unfinished sums: all that is done to it is done to its components, and to the runs that say
+// which of their elements lie where.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "check/values.h"
+
+namespace hocket::check {
+
+using graph::Coords;
+using graph::CutTable;
+using graph::Run;
+
+bool Values::is_pack(const Value& value) const {
+  return value.expr > kZero && ref_.terms[value.expr].kind == Expr::Kind::pack;
+}
+
+AxisMask Values::axes_of(const Value& value) const {
+  if (value.expr <= kZero) return 0;
+  if (is_pack(value)) {
+    const Pack& pack = packs_[pack_of(value)];
+    AxisMask axes = pack.axes;
+    for (const Value& component : pack.components) {
+      axes |= axes_of(component);
+    }
+    return axes;
+  }
+  AxisMask axes = 0;
+  for (const Value& part : parts_of(value)) {
+    if (part.piece == kAnyPiece) continue;
+    axes |= pieces_.cut_axes(part.piece) | pieces_.partial_axes(part.piece);
+  }
+  return axes;
+}
+
+int64_t Values::row_width(const Value& component) {
+  const Value part = parts_of(component)[0];
+  const graph::TensorType& type = ctx_.types[ref_.terms[part.expr].type];
+  int64_t width = 1;
+  for (size_t dim = 1; dim < type.dims.size(); ++dim) {
+    const int64_t size = pieces_.cuts.local_size(pieces_[part.piece].cut[dim], type.dims[dim]);
+    if (size < 0) return -1;
+    width *= size;
+  }
+  return width;
+}
+
+int64_t Values::elements_of(const Value& component) {
+  const Value part = parts_of(component)[0];
+  return ctx_.types[ref_.terms[part.expr].type].dims[0] * row_width(component);
+}
+
+PackId Values::flat(const Value& value, int64_t zeros) {
+  // A component has all rows; which of them are here the runs say, as elements. Where which addends
+  // a piece needs depends on its rows they can't be taken apart so.
+  if (value.expr == kZero) {
+    return packs_.make({}, 0, [&](const Coords&) { return PackRow{{program::kNone, 0, zeros}}; });
+  }
+  if (value.expr < 0) return kNone;
+  if (is_pack(value)) return pack_of(value);
+  std::vector<Value> parts = parts_of(value);
+  const TypeId logical = ref_.terms[parts[0].expr].type;
+  if (logical < 0 || ctx_.types[logical].routed() || parts[0].piece == kAnyPiece) return kNone;
+  if (ctx_.types[logical].symbolic() || ctx_.types[logical].granule() != 1) return kNone;
+  const int64_t size = ctx_.types[logical].dims[0];
+  const CutId rows = pieces_[parts[0].piece].cut[0];
+  for (Value& part : parts) {
+    if (local_index(part.expr) || pieces_.has_support(part.piece)) return kNone;
+    Piece piece = pieces_[part.piece];
+    piece.cut[0] = CutTable::kWhole;
+    part.piece = pieces_.intern(std::move(piece));
+  }
+  const std::optional<Value> component = sum_of(parts);
+  if (!component || size % pieces_.cuts[rows].cells != 0) return kNone;
+  const int64_t width = row_width(*component);
+  if (width < 0) return kNone;
+  return packs_.make({*component}, pieces_.cuts.axes(rows), [&](const Coords& coords) {
+    PackRow row;
+    for (const Run& run : pieces_.cuts.part_at(rows, coords, size, 0, -1)) {
+      row.push_back({0, run.begin * width, run.length * width});
+    }
+    return row;
+  });
+}
+
+Value Values::unflat(PackId id, size_t dims) {
+  const Pack pack = packs_[id];
+  if (pack.components.empty()) return {kZero, kAnyPiece};
+  const Value neither = dims == 1 ? pack_value(id) : Value{kUnwritten, kAnyPiece};
+  std::vector<Value> parts = parts_of(pack.components[0]);
+  if (pack.components.size() > 1 || pieces_[parts[0].piece].dims != dims) return neither;
+  const int64_t width = row_width(pack.components[0]);
+  std::vector<std::vector<Run>> rows;
+  for (const PackRow& row : pack.rows) {
+    std::vector<Run>& runs = rows.emplace_back();
+    for (const PackRun& run : row) {
+      if (run.component == program::kNone) return neither;
+      if (run.begin % width != 0 || run.length % width != 0) return neither;
+      runs.push_back({run.begin / width, run.length / width});
+    }
+  }
+  if (graph::holds_twice(rows)) return neither;
+  const int64_t size = ctx_.types[ref_.terms[parts[0].expr].type].dims[0];
+  const CutId cut = pieces_.cuts.make(size, pack.axes, rows);
+  for (Value& part : parts) {
+    Piece piece = pieces_[part.piece];
+    piece.cut[0] = cut;
+    part.piece = pieces_.intern(std::move(piece));
+  }
+  const std::optional<Value> value = sum_of(parts);
+  return value ? *value : neither;
+}
+
+const char* Values::bad_slots(const program::Buffer& buffer) {
+  AxisMask split = 0;
+  for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
+    if (buffer.layout.on[axis].is_split()) {
+      split |= graph::axis_bit(axis);
+    }
+  }
+  const int64_t bucket = buffer.type.numel() * pieces_.cuts.ranks(split);
+  int64_t end = 0;
+  for (const program::Slot& slot : buffer.slots) {
+    const int32_t tensor = ref_.find(slot.tensor);
+    const graph::TensorType& type = ref_.graph().tensor(tensor).type;
+    if (type.symbolic() || type.granule() != 1) return "holds a tensor that can't be cut anywhere";
+    if (type.dtype != buffer.type.dtype || type.routed()) {
+      return "holds a tensor of another element type";
+    }
+    for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
+      if (slot.layout.on[axis].is_split() &&
+          slot.layout.on[axis].dim() >= static_cast<int>(type.dims.size())) {
+        return "holds a tensor that is split along a dim that it lacks";
+      }
+    }
+    const TypeId local = pieces_.local_type(pieces_.of(slot.layout, type.dims.size()),
+                                            ref_.type_of[tensor], ctx_.types);
+    if (local < 0) return "holds a tensor whose layout does not divide it";
+    if (slot.begin < end) return "has a slot that begins before the one in front of it ends";
+    end = slot.begin + ctx_.types[local].numel();
+  }
+  return end > bucket ? "is too small for its slots" : nullptr;
+}
+
+Value Values::contents(const program::Buffer& buffer, std::span<const ExprId> terms) {
+  // One after the other what every rank has of the tensors, with zeros between them; of that, each
+  // rank's block.
+  std::vector<Value> components;
+  std::vector<PackId> packs;
+  AxisMask axes = 0;
+  AxisMask split = 0;
+  for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
+    if (buffer.layout.on[axis].is_split() && pieces_.cuts.extents()[axis] > 1) {
+      split |= graph::axis_bit(axis);
+    }
+  }
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const size_t dims = ctx_.types[ref_.terms[terms[i]].type].dims.size();
+    packs.push_back(flat({terms[i], pieces_.of(buffer.slots[i].layout, dims)}, 0));
+    HOCKET_CHECK(packs[i] != kNone, "the slot of {} has no order", buffer.slots[i].tensor);
+    HOCKET_CHECK(packs_[packs[i]].components.size() == 1, "a slot is one tensor");
+    components.push_back(packs_[packs[i]].components[0]);
+    axes |= packs_[packs[i]].axes;
+  }
+  const int64_t bucket = buffer.type.numel() * pieces_.cuts.ranks(split);
+  const PackId all = packs_.make(components, axes, [&](const Coords& coords) {
+    PackRow row;
+    int64_t at = 0;
+    for (size_t i = 0; i < packs.size(); ++i) {
+      row.push_back({program::kNone, 0, buffer.slots[i].begin - at});
+      at = buffer.slots[i].begin;
+      for (const PackRun& run : packs_.at(packs[i], coords)) {
+        row.push_back({static_cast<int32_t>(i), run.begin, run.length});
+        at += run.length;
+      }
+    }
+    row.push_back({program::kNone, 0, bucket - at});
+    return row;
+  });
+  return unflat(packs_.block(all, split), 1);
+}
+
+std::optional<Value> Values::add_packs(const Value& left, const Value& right) {
+  const std::array<PackId, 2> ids{flat(left, 0), flat(right, 0)};
+  if (ids[0] == kNone || ids[1] == kNone) return std::nullopt;
+  std::vector<Value> sums;
+  std::map<std::pair<int32_t, int32_t>, int32_t> known;
+  std::map<Coords, PackRow> rows;
+  bool fits = true;
+  const bool alike =
+      packs_.side_by_side(ids, [&](const Coords& coords, const Packs::Meeting& meeting) {
+        const PackRun& one = meeting.runs[0];
+        const PackRun& other = meeting.runs[1];
+        const bool both = one.component != program::kNone && other.component != program::kNone;
+        fits = fits && (!both || one.begin == other.begin);
+        if (!fits) return;
+        const auto [place, fresh] =
+            known.try_emplace({one.component, other.component}, static_cast<int32_t>(sums.size()));
+        if (fresh) {
+          const auto value_of = [&](size_t side) {
+            const int32_t component = meeting.runs[side].component;
+            return component == program::kNone ? Value{kZero, kAnyPiece}
+                                               : packs_[ids[side]].components[component];
+          };
+          const std::optional<Value> sum = add(value_of(0), value_of(1));
+          fits = sum.has_value();
+          sums.push_back(sum.value_or(Value{}));
+        }
+        rows[coords].push_back({place->second, std::max(one.begin, other.begin), one.length});
+      });
+  if (!alike || !fits) return std::nullopt;
+  const PackId sum =
+      packs_.make(sums, packs_.axes(ids), [&](const Coords& coords) { return rows[coords]; });
+  return unflat(sum, 1);
+}
+
+bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
+                       const comm::Movement& movement, BufferId buffer, Value* value) {
+  // Where parts are added up, ranks must hold the same elements, and each component is moved as it
+  // is in a buffer of its own. Where they are put side by side, components are the same on all
+  // ranks, and their elements are moved.
+  if (over == 0) return true;
+  const PackId before = pack_of(*value);
+  const comm::Move& move = movement.move;
+  const bool slot = move.placed == comm::Move::Placed::slot;
+  const bool block = move.part == comm::Move::Part::block;
+  std::vector<Value> components = packs_[before].components;
+  const auto refused = [&](Moved::Fault fault, AxisMask axes) {
+    Moved moved;
+    moved.fault = fault;
+    moved.axis = axes ? std::countr_zero(axes) : -1;
+    refuse_move(ref, info, buffer, moved, movement);
+    return false;
+  };
+  if (info.comm->needs_sizes || info.comm->makes_sizes) {
+    return refused(Moved::Fault::differs, over);
+  }
+  if (slot) {
+    if (const AxisMask lacking = over & ~packs_[before].axes) {
+      return refused(Moved::Fault::not_split, lacking);
+    }
+    for (const Value& component : components) {
+      if (const AxisMask axes = axes_of(component) & over) {
+        return refused(Moved::Fault::differs, axes);
+      }
+    }
+    *value = unflat(packs_.gather(before, over, block), 1);
+    return true;
+  }
+  if (const AxisMask axes = packs_[before].axes & over) {
+    return refused(Moved::Fault::split, axes);
+  }
+  comm::Movement whole = movement;
+  whole.move.part = comm::Move::Part::whole;
+  for (Value& component : components) {
+    std::vector<Value> parts = parts_of(component);
+    for (Value& part : parts) {
+      const Moved moved = pieces_.move(part.piece, over, whole);
+      if (moved.fault != Moved::Fault::none) {
+        refuse_move(ref, info, buffer, moved, movement);
+        return false;
+      }
+      part.piece = moved.piece;
+    }
+    const std::optional<Value> sum = sum_of(parts);
+    if (!sum) {
+      refuse("sum-layout", ref, buffer, "its parts lie differently after it",
+             "reduce what is added up over the same axes");
+      return false;
+    }
+    component = *sum;
+  }
+  const PackId moved = packs_.with(before, std::move(components));
+  *value = unflat(block ? packs_.block(moved, over) : moved, 1);
+  return true;
+}
+
+std::optional<Value> Values::pack_from_peer(const Value& value, int32_t axis, int32_t offset) {
+  std::vector<Value> components = packs_[pack_of(value)].components;
+  for (Value& component : components) {
+    std::vector<Value> parts = parts_of(component);
+    for (Value& part : parts) {
+      part.piece = pieces_.from_peer(part.piece, axis, offset);
+    }
+    const std::optional<Value> sum = sum_of(parts);
+    if (!sum) return std::nullopt;
+    component = *sum;
+  }
+  return unflat(packs_.moved(pack_of(value), std::move(components), axis, offset), 1);
+}
+
+/// A task whose op acts on every element by itself, on operands of which some are packs: what it
+/// does to each of the tensors in them.
+class Values::PackTask {
+ public:
+  PackTask(Values& values, TaskRef ref, const Task& task, const KindInfo& info)
+      : values_(values), ref_(ref), task_(task), info_(info) {
+    for (size_t i = 0; i < task.in.size(); ++i) {
+      operands_.push_back({values.exprs_[i], values.ins_[i]});
+    }
+  }
+
+  /// The outputs; nothing (and reported) if the op can't take these packs.
+  std::optional<std::vector<Value>> run();
+
+ private:
+  const program::Kind& kind() const { return values_.ctx_.program.kind(task_); }
+  bool refuse(const std::string& why);
+  bool find_elements();
+  bool meet(const Coords& coords, const Packs::Meeting& meeting);
+  bool apply(const std::vector<int32_t>& components);
+  std::optional<Value> elements(size_t output);
+  std::optional<Value> contracted(size_t output);
+
+  Values& values_;
+  const TaskRef ref_;
+  const Task& task_;
+  const KindInfo& info_;
+  std::vector<Value> operands_;
+  ops::Letters letters_;        ///< of the task's own operands
+  std::string dims_;            ///< of the elements
+  std::vector<size_t> inputs_;  ///< that hold elements
+  std::vector<PackId> packs_;   ///< of these
+  /// What lies in the same places of all inputs: a component of each, and what the op makes of
+  /// them.
+  std::map<std::vector<int32_t>, int32_t> parts_;
+  std::vector<std::vector<Value>> made_;  ///< by part and output
+  std::vector<Value> first_;              ///< by part: its component of the first input
+  std::map<Coords, PackRow> rows_;        ///< runs of parts
+};
+
+bool Values::PackTask::refuse(const std::string& why) {
+  std::string text = values_.ctx_.name(ref_) + " acts on several tensors in one buffer: " + why;
+  std::vector<TaskRef> related;
+  for (size_t i = 0; i < task_.in.size(); ++i) {
+    text += fmt::format(
+        "{} {} holds {}", i ? "," : ";", values_.ctx_.buffer_name(ref_.cls, task_.in[i]),
+        values_.is_pack(operands_[i]) ? values_.pack_text(values_.pack_of(operands_[i]))
+                                      : values_.describe(operands_[i].expr));
+    const int32_t writer =
+        values_.hazards_.writer(ref_.cls, task_.in[i], values_.ctx_.global(ref_.cls, ref_.task));
+    if (writer >= 0) {
+      related.push_back(values_.ctx_.ref(writer));
+    }
+  }
+  values_.ctx_.report("pack-fits", ProblemClass::value, ref_, related, text,
+                      "give all operands the same tensors in the same places");
+  return false;
+}
+
+/// Which operands hold the elements, by the op's notation.
+bool Values::PackTask::find_elements() {
+  try {
+    letters_ = ops::letters(*info_.rules, kind().in, kind().out);
+  } catch (const Error&) {
+    letters_.any = true;
+  }
+  for (size_t i = 0; i < operands_.size() && !letters_.any && dims_.empty(); ++i) {
+    if (values_.is_pack(operands_[i])) {
+      dims_ = letters_.in[i];
+    }
+  }
+  if (!ops::acts_by_element(info_.rules->layout, letters_, dims_)) {
+    return refuse("its op does not act on every element by itself");
+  }
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    if (letters_.in[i] != dims_) continue;
+    const PackId id = values_.flat(operands_[i], kind().in[i].numel());
+    if (id == kNone) {
+      return refuse(fmt::format("input {} has no order in memory that all ranks share", i));
+    }
+    inputs_.push_back(i);
+    packs_.push_back(id);
+  }
+  return true;
+}
+
+/// The op on one tensor of each pack, whatever of it is there.
+bool Values::PackTask::apply(const std::vector<int32_t>& components) {
+  Values& values = values_;
+  values.exprs_.clear();
+  values.ins_.clear();
+  std::vector<graph::TensorType> in;
+  std::vector<graph::TensorType> out = kind().out;
+  std::vector<TypeId> logical;
+  std::vector<Value> operands = operands_;
+  for (size_t k = 0; k < inputs_.size(); ++k) {
+    operands[inputs_[k]] = values.packs_[packs_[k]].components[components[k]];
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    Value value = operands[i];
+    if (values.ref_.terms[value.expr].kind == Expr::Kind::unfinished) {
+      return refuse(fmt::format("input {} holds {}", i, values.describe(value.expr)));
+    }
+    if (value.piece == kAnyPiece) {
+      value.piece = values.pieces_.whole(kind().in[i].dims.size());
+    }
+    values.exprs_.push_back(value.expr);
+    values.ins_.push_back(value.piece);
+    logical.push_back(values.ref_.terms[value.expr].type);
+    in.push_back(logical[i] < 0 ? kind().in[i] : values.ctx_.types[logical[i]]);
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (letters_.out[i] == dims_) {
+      out[i].dims = in[inputs_[0]].dims;
+    }
+  }
+  Taken taken;
+  bool by_element = true;
+  try {
+    // The same operands as in the task hold the elements, which have more dims here.
+    const ops::Letters letters = ops::letters(*info_.rules, in, out);
+    const std::string& dims = letters.in[inputs_[0]];
+    by_element = ops::acts_by_element(info_.rules->layout, letters, dims);
+    for (size_t i = 0; i < in.size(); ++i) {
+      by_element = by_element && (letters.in[i] == dims) == (letters_.in[i] == dims_);
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+      by_element = by_element && (letters.out[i] == dims) == (letters_.out[i] == dims_);
+    }
+    if (by_element) {
+      taken = values.pieces_.take(info_.key, letters, values.ins_, logical, values.ctx_.types,
+                                  [](char, const Coords&) { return int64_t{0}; });
+    }
+  } catch (const Error&) {
+    by_element = false;
+  }
+  if (!by_element) return refuse("its op does not act on every element of such tensors by itself");
+  if (taken.fault != Taken::Fault::none) {
+    values.explain_pieces(ref_, taken);
+    return false;
+  }
+  const AppId app = values.ref_.find(info_.key, values.exprs_);
+  if (app < 0 || values.ref_.terms.app(app).num_out != static_cast<int32_t>(task_.out.size())) {
+    values.explain_unknown(ref_);
+    return false;
+  }
+  values.made_[values.ctx_.global(ref_.cls, ref_.task)] = app;
+  std::vector<Value> made;
+  for (size_t output = 0; output < task_.out.size(); ++output) {
+    made.push_back(
+        {values.ref_.terms.output(app, static_cast<int32_t>(output)), taken.out[output]});
+  }
+  made_.push_back(std::move(made));
+  first_.push_back(operands[inputs_[0]]);
+  return true;
+}
+
+bool Values::PackTask::meet(const Coords& coords, const Packs::Meeting& meeting) {
+  std::vector<int32_t> components;
+  size_t zeros = 0;
+  for (const PackRun& run : meeting.runs) {
+    components.push_back(run.component);
+    zeros += run.component == program::kNone;
+    if (run.begin != meeting.runs[0].begin) {
+      return refuse("its operands hold other elements in the same places");
+    }
+  }
+  int32_t part = program::kNone;
+  if (zeros == components.size()) {
+    if (!info_.rules->layout.keeps_zero) {
+      return refuse("its op makes something else of the zeros between them");
+    }
+  } else if (zeros > 0) {
+    return refuse("where one operand holds a tensor, another holds zeros");
+  } else {
+    const auto known = parts_.find(components);
+    if (known == parts_.end()) {
+      if (!apply(components)) return false;
+      part = static_cast<int32_t>(parts_.size());
+      parts_.emplace(components, part);
+    } else {
+      part = known->second;
+    }
+  }
+  rows_[coords].push_back({part, meeting.runs[0].begin, meeting.runs[0].length});
+  return true;
+}
+
+std::optional<Value> Values::PackTask::elements(size_t output) {
+  std::vector<Value> components;
+  for (const std::vector<Value>& made : made_) {
+    components.push_back(made[output]);
+  }
+  const PackId id = values_.packs_.make(components, values_.packs_.axes(packs_),
+                                        [&](const Coords& coords) { return rows_[coords]; });
+  return values_.unflat(id, 1);
+}
+
+std::optional<Value> Values::PackTask::contracted(size_t output) {
+  // Of each tensor, the part of the result that its elements here make up: addends are numbered by
+  // the elements.
+  Values& values = values_;
+  std::vector<Value> sum;
+  std::vector<int32_t> axes;
+  for (size_t part = 0; part < made_.size(); ++part) {
+    const Value& tensor = first_[part];
+    const Piece held = values.pieces_[tensor.piece];
+    for (size_t dim = 1; dim < held.dims; ++dim) {
+      // Other ranks have the same elements, or all others.
+      if (!values.pieces_.cuts.is_split(held.cut[dim], &axes)) {
+        refuse(fmt::format("{} is cut unevenly along dim {}", values.describe(tensor.expr), dim));
+        return std::nullopt;
+      }
+    }
+    std::vector<std::vector<Run>> rows;
+    const AxisMask all = values.packs_.axes(packs_);
+    values.pieces_.cuts.for_each(all, {}, [&](const Coords& coords) {
+      std::vector<Run>& row = rows.emplace_back();
+      for (const PackRun& run : rows_[coords]) {
+        if (run.component == static_cast<int32_t>(part)) {
+          row.push_back({run.begin, run.length});
+        }
+      }
+      std::sort(row.begin(), row.end(),
+                [](const Run& left, const Run& right) { return left.begin < right.begin; });
+    });
+    if (graph::holds_twice(rows)) {
+      refuse(fmt::format("some of {} is there twice", values.describe(tensor.expr)));
+      return std::nullopt;
+    }
+    Piece piece = values.pieces_[made_[part][output].piece];
+    const CutId set = values.pieces_.cuts.make(values.elements_of(tensor), all, rows);
+    piece.addends.push_back({values.pieces_.intern_space({.key = info_.key, .letter = '#'}), set});
+    sum.push_back({made_[part][output].expr, values.pieces_.intern(std::move(piece))});
+  }
+  if (sum.empty()) return Value{kZero, kAnyPiece};
+  const std::optional<Value> value = values.sum_of(sum);
+  if (!value) {
+    refuse("its sum over them could not be finished: they are cut along different axes");
+  }
+  return value;
+}
+
+std::optional<std::vector<Value>> Values::PackTask::run() {
+  if (!find_elements()) return std::nullopt;
+  bool good = true;
+  const bool alike =
+      values_.packs_.side_by_side(packs_, [&](const Coords& coords, const Packs::Meeting& meeting) {
+        good = good && meet(coords, meeting);
+      });
+  if (!good) return std::nullopt;
+  if (!alike) {
+    refuse("its operands hold different numbers of elements");
+    return std::nullopt;
+  }
+  std::vector<Value> outputs;
+  for (size_t output = 0; output < task_.out.size(); ++output) {
+    const std::optional<Value> value =
+        letters_.out[output] == dims_ ? elements(output) : contracted(output);
+    if (!value) return std::nullopt;
+    outputs.push_back(*value);
+  }
+  return outputs;
+}
+
+void Values::compute_packs(ClassId cls, TaskId task, const Task& reader, const KindInfo& info) {
+  const TaskRef ref{cls, task};
+  const std::optional<std::vector<Value>> made = PackTask(*this, ref, reader, info).run();
+  if (!made) return lose_outputs(cls, reader);
+  for (size_t output = 0; output < made->size(); ++output) {
+    set(cls, reader, output, (*made)[output], nullptr, ref);
+  }
+}
+
+std::string Values::pack_text(PackId id) const {
+  const Pack& pack = packs_[id];
+  std::string text;
+  size_t shown = 0;
+  for (size_t i = 0; i < pack.rows.size(); ++i) {
+    if (i == 4) {
+      text += " | ..";
+      break;
+    }
+    text += i ? " | " : "";
+    for (size_t k = 0; k < pack.rows[i].size(); ++k) {
+      const PackRun& run = pack.rows[i][k];
+      if (++shown > 16) continue;
+      text += k ? ", " : "";
+      text += run.component == program::kNone
+                  ? fmt::format("{} zeros", run.length)
+                  : fmt::format("[{}:{}) of {}", run.begin, run.begin + run.length,
+                                describe(pack.components[run.component].expr));
+    }
+  }
+  std::string over;
+  for (size_t axis = 0; axis < ctx_.mesh.axes.size(); ++axis) {
+    if (pack.axes & graph::axis_bit(static_cast<int32_t>(axis))) {
+      over += (over.empty() ? "" : ",") + ctx_.mesh.axes[axis].name;
+    }
+  }
+  return text + (over.empty() ? "" : " by " + over);
+}
+
+}  // namespace hocket::check
