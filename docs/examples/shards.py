@@ -11,13 +11,24 @@ from program_text import Program, dims, with_dims
 program = Program(sys.stdin.read())
 # The second axis of every mesh is that of data parallelism (docs/config.md).
 AXIS = 1
+# Elements of a bucket, or one tensor if that has more: buckets take turns in memory.
+MOST = 1 << 24
 mesh = re.search(r'^role 0 .*mesh="([^"]*)"', "\n".join(program.before), re.M).group(1).split()
 name, _, ranks = mesh[AXIS].partition(":")
 ranks = int(ranks)
 
 
+def layout(buffer):
+    found = re.search(r'layout="([^"]*)"', buffer)
+    return found.group(1) if found else "B"
+
+
 def attributes(task):
     return re.search(r'attrs="([^"]*)"', program.kinds[task.kind]).group(1)
+
+
+def size(task):
+    return math.prod(dims(program.types(task.kind, "in")[0]))
 
 
 def shard(cls, number, tasks):
@@ -56,7 +67,7 @@ def shard(cls, number, tasks):
         """The state of the first parameter holds the shard of all; the others are no more."""
         buffers = [task.buffers("in")[input_number] for task in tasks]
         names = [re.search(r'name="([^"]*)"', cls.buffers[b]).group(1) for b in buffers]
-        slots = ";".join(f"{at}:{tensor}:B" for at, tensor in zip(begins, names))
+        slots = ";".join(f"{at}:{tensor}:{layout(cls.buffers[b])}" for at, tensor, b in zip(begins, names, buffers))
         cls.buffers[buffers[0]] = (f'persistent {block_type} layout="{name}:S0" name="{prefix}.{number}" '
                                    f'slots="{slots}"')
         for b in buffers[1:]:
@@ -82,12 +93,22 @@ def shard(cls, number, tasks):
     return made
 
 
-for cls in program.classes if ranks > 1 else []:
+def buckets(tasks):
+    """Lists of updates alike, each of a bucket."""
     alike = {}
-    for task in cls.tasks:
-        # Parameters that lie on every rank alike.
-        if task.op == "adamw" and "layout=" not in cls.buffers[task.buffers("in")[0]]:
-            alike.setdefault((attributes(task), program.types(task.kind, "in")[0].split("[")[0]), []).append(task)
-    for number, tasks in enumerate(alike.values()):
+    for task in tasks:
+        first = program.types(task.kind, "in")[0]
+        lists = alike.setdefault((attributes(task), first.split("[")[0]), [[]])
+        if lists[-1] and sum(size(other) for other in lists[-1]) + size(task) > MOST:
+            lists.append([])
+        lists[-1].append(task)
+    return sum(alike.values(), [])
+
+
+for cls in program.classes if ranks > 1 else []:
+    # Of parameters of which these ranks have the same part.
+    updates = [task for task in cls.tasks
+               if task.op == "adamw" and f"{name}:" not in layout(cls.buffers[task.buffers("in")[0]])]
+    for number, tasks in enumerate(buckets(updates)):
         cls.tasks = [task for task in cls.tasks if task not in tasks] + shard(cls, number, tasks)
 sys.stdout.write(program.text())
