@@ -271,7 +271,14 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
       }
       const auto [known, fresh] = after.emplace(ref, made);
       if (fresh || made == known->second) continue;
-      ctx_.report("classes-differ", ProblemClass::value, ref, {tasks.begin(), tasks.end()},
+      // All that it meets: any of them may be the one that is wrong.
+      std::vector<TaskRef> related;
+      for (const std::vector<TaskRef>& others : instances) {
+        if (std::find(others.begin(), others.end(), ref) != others.end()) {
+          related.insert(related.end(), others.begin(), others.end());
+        }
+      }
+      ctx_.report("classes-differ", ProblemClass::value, ref, related,
                   fmt::format("{} makes different values where its ranks meet other classes",
                               ctx_.name(ref)),
                   "give the ranks that meet other classes a class of their own");
