@@ -88,6 +88,7 @@ PackId Values::flat(const Value& value, int64_t zeros) {
 }
 
 Value Values::unflat(PackId id, size_t dims) {
+  // The runs, if they are all of one tensor and begin and end with its rows, are its cut.
   const Pack pack = packs_[id];
   if (pack.components.empty()) return {kZero, kAnyPiece};
   const Value neither = dims == 1 ? pack_value(id) : Value{kUnwritten, kAnyPiece};
@@ -116,6 +117,8 @@ Value Values::unflat(PackId id, size_t dims) {
 }
 
 const char* Values::bad_slots(const program::Buffer& buffer) {
+  // Slot by slot: that its tensor can lie among others, that its layout divides it, and that what a
+  // rank has of it fits between the slot before it and the end of the bucket.
   AxisMask split = 0;
   for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
     if (buffer.layout.on[axis].is_split()) {
@@ -185,6 +188,8 @@ Value Values::contents(const program::Buffer& buffer, std::span<const ExprId> te
 }
 
 std::optional<Value> Values::add_packs(const Value& left, const Value& right) {
+  // What lies in the same places is added as it is outside of buckets: parts of one reduction
+  // unite, terms make a sum. Zeros add nothing.
   const std::array<PackId, 2> ids{flat(left, 0), flat(right, 0)};
   if (ids[0] == kNone || ids[1] == kNone) return std::nullopt;
   std::vector<Value> sums;
@@ -294,6 +299,7 @@ std::optional<Value> Values::pack_from_peer(const Value& value, int32_t axis, in
 }
 
 std::string Values::pack_text(PackId id) const {
+  // Coordinate by coordinate, the first few of each: "[0:5) of 'a' | [5:8) of 'a', 2 zeros by dp".
   const Pack& pack = packs_[id];
   std::string text;
   size_t shown = 0;

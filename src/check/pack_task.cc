@@ -171,6 +171,8 @@ bool Values::PackTask::apply(const std::vector<int32_t>& components) {
 }
 
 bool Values::PackTask::meet(const Coords& coords, const Packs::Meeting& meeting) {
+  // The same elements of one tensor in each operand, or zeros in all of them. What the op makes of
+  // these tensors is worked out where they meet first.
   std::vector<int32_t> components;
   size_t zeros = 0;
   for (const PackRun& run : meeting.runs) {

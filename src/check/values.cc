@@ -516,62 +516,57 @@ void Values::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId>
               "bring its tensors to where its slots say before the step ends");
 }
 
+void Values::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
+  // What the buffer holds must be what the step leaves in its tensors, in the layout that it
+  // declares. A name that the graph lacks was refused before: named-tensor.
+  const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
+  const bool output = buffer.kind == BufferKind::output;
+  const bool each = output && buffer.micro_batch >= 0;
+  std::vector<ExprId> wanted;
+  for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
+    const int32_t tensor = ref_.find(name);
+    if (tensor < 0) return;
+    (*kept)[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, &buffer});
+    wanted.push_back(ref_.value(tensor, output ? buffer.micro_batch : -1));
+  }
+  const Value value = left_in(cls, id);
+  if (value.expr == kUnknown) return;
+  if (*std::min_element(wanted.begin(), wanted.end()) < 0) {
+    const std::vector<TaskRef> users = ctx_.users(cls, id);
+    ctx_.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{cls, -1} : users[0],
+                users,
+                fmt::format("{} of class {}: the graph has no such value after the step",
+                            ctx_.buffer_name(cls, id), cls),
+                "let outputs name a loss or an output of the graph");
+    return;
+  }
+  if (!buffer.slots.empty()) return finish_bucket(cls, id, wanted, value);
+  if (terms_in(value) != wanted[0]) {
+    return explain_final(cls, id, wanted[0], terms_in(value));
+  }
+  if (is_as_declared(value, buffer)) return;
+  const int32_t writer = hazards_.writer(cls, id);
+  const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
+  ctx_.report("final-layout", ProblemClass::value, at, {},
+              fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
+                          ctx_.buffer_name(cls, id), piece_text(value),
+                          graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
+              "reduce or gather it before the step ends, or declare the layout it has");
+}
+
 void Values::finish() {
   // Twice over the same pairs, from both sides: every named buffer must hold what the single-device
-  // step leaves in the tensor of its name (persistent: updated or as before; output: of its
+  // step leaves in the tensors of its name (persistent: updated or as before; output: of its
   // micro-batch, or summed), and every tensor that the step updates or gives out must be kept by
   // some classes, all its parts, whole or micro-batch by micro-batch.
   const graph::Graph& graph = ref_.graph();
-  // By tensor and micro-batch, -1 for those of the step: who keeps it, in which layout.
-  std::map<std::pair<int32_t, int32_t>, std::vector<Holder>> kept;
+  Kept kept;
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
-    const ClassId cls = c;
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const program::Buffer& buffer = buffers[i];
-      if (buffer.kind != BufferKind::persistent && buffer.kind != BufferKind::output) continue;
-      const std::vector<std::string> names = program::tensors_of(buffer.name, buffer.slots);
-      const bool each = buffer.kind == BufferKind::output && buffer.micro_batch >= 0;
-      std::vector<ExprId> wanted;
-      bool named = true;  // else named-tensor has said so
-      for (const std::string& name : names) {
-        const int32_t tensor = ref_.find(name);
-        named = named && tensor >= 0;
-        if (!named) continue;
-        kept[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, &buffer});
-        wanted.push_back(
-            ref_.value(tensor, buffer.kind == BufferKind::output ? buffer.micro_batch : -1));
+      if (buffers[i].kind == BufferKind::persistent || buffers[i].kind == BufferKind::output) {
+        finish_buffer(ClassId(c), BufferId(i), &kept);
       }
-      if (!named) continue;
-      const Value value = left_in(cls, BufferId(i));
-      if (value.expr == kUnknown) continue;
-      const int32_t id = static_cast<int32_t>(i);
-      if (*std::min_element(wanted.begin(), wanted.end()) < 0) {
-        const std::vector<TaskRef> users = ctx_.users(cls, id);
-        ctx_.report("named-tensor", ProblemClass::value,
-                    users.empty() ? TaskRef{cls, -1} : users[0], users,
-                    fmt::format("{} of class {}: the graph has no such value after the step",
-                                ctx_.buffer_name(cls, id), c),
-                    "let outputs name a loss or an output of the graph");
-        continue;
-      }
-      if (!buffer.slots.empty()) {
-        finish_bucket(cls, id, wanted, value);
-        continue;
-      }
-      const ExprId want = wanted[0];
-      if (terms_in(value) != want) {
-        explain_final(cls, id, want, terms_in(value));
-        continue;
-      }
-      if (is_as_declared(value, buffer)) continue;
-      const int32_t writer = hazards_.writer(cls, id);
-      const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
-      ctx_.report("final-layout", ProblemClass::value, at, {},
-                  fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
-                              ctx_.buffer_name(cls, id), piece_text(value),
-                              graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
-                  "reduce or gather it before the step ends, or declare the layout it has");
     }
   }
   std::vector<int32_t> wanted;

@@ -140,6 +140,9 @@ class Values {
   /// Of a named buffer before the step; kUnwritten of an output.
   ExprId before_step(const program::Buffer& buffer, int32_t tensor);
   Value declared(ClassId cls, BufferId buffer);
+  /// By tensor and micro-batch, -1 for those of the step: who keeps it.
+  using Kept = std::map<std::pair<int32_t, int32_t>, std::vector<Holder>>;
+  void finish_buffer(ClassId cls, BufferId buffer, Kept* kept);
   void finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,
                      const Value& value);
   void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
