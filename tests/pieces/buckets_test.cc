@@ -510,6 +510,28 @@ void remove_task(Written& w, const std::string& op, size_t which = 0) {
     EXPECT_NE(seen.text.find(what), std::string::npos) << seen.text; \
   } while (false)
 
+TEST(Buckets, APartThatIsWrittenDoesNotBringBackTheRest) {
+  // A gradient is in its place in a bucket when a task that is done again puts its output there;
+  // then the other gradient is written beside it.
+  Written w = tied_and_split(0);
+  w.finish();
+  auto& tasks = w.program.classes[0].tasks;
+  const auto is = [&](const char* op) {
+    return [&w, op](const program::Task& task) { return w.program.kind(task).op == op; };
+  };
+  const program::Task again = *std::find_if(tasks.begin(), tasks.end(), is("linear_dx"));
+  const auto place = std::find_if(tasks.begin(), tasks.end(), is("add")) - tasks.begin() + 1;
+  tasks.insert(tasks.begin() + place, again);
+  for (auto task = tasks.begin() + place; task != tasks.end(); ++task) {
+    for (program::TaskId& dep : task->deps) {
+      dep = dep >= place ? program::TaskId(dep.value() + 1) : dep;
+    }
+  }
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  ASSERT_FALSE(verdict.ok());
+  EXPECT_EQ(verdict.problems[0].rule, "overwritten") << to_text(verdict);
+}
+
 TEST(Buckets, RefusalsSayWhatIsMissing) {
   // The norm of a rank's own shard; the parameters before they are gathered; a shard that is
   // updated with that of the next rank; padding that nothing has cleared.
