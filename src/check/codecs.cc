@@ -35,11 +35,6 @@ bool Values::is_coded(const Value& value) const {
   return value.expr >= 0 && ref_.terms[value.expr].kind == Expr::Kind::coded;
 }
 
-AxisMask Values::axes_of(const Value& value) const {
-  if (value.piece == kAnyPiece) return 0;
-  return pieces_.cut_axes(value.piece) | pieces_.partial_axes(value.piece);
-}
-
 /// The pieces of all outputs of an encoder or a decoder, by the letters of its notation; addends of
 /// an unfinished sum are those of the operands. Nothing, and reported, where they do not fit.
 std::vector<PieceId> Values::coded_pieces(ClassId cls, const Task& reader, const KindInfo& info,
@@ -118,6 +113,21 @@ void Values::decode(ClassId cls, const Task& reader, const KindInfo& info, TaskR
     marks = unite_marks(marks, intern_marks({{{info.rules->codec.name, term}}, 0}), 0);
   }
   set(cls, reader, 0, {term, pieces[0], marks}, nullptr, ref);
+}
+
+MarkId Values::take_marks(Value* value) {
+  MarkId marks = value->marks;
+  value->marks = 0;
+  if (!is_pack(*value)) return marks;
+  std::vector<Value> components = packs_[pack_of(*value)].components;
+  for (Value& component : components) {
+    marks = unite_marks(marks, component.marks, 0);
+    component.marks = 0;
+  }
+  if (marks != 0) {
+    *value = unflat(packs_.with(pack_of(*value), std::move(components)), 1);
+  }
+  return marks;
 }
 
 /// What codecs lost of a named buffer is part of the verdict. What is kept must be the same on all

@@ -42,6 +42,7 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
            "decode them first, and add up what they stand for");
     return false;
   }
+  if (is_pack(*value)) return move_pack(ref, info, over, movement, buffer, value);
   std::vector<Value> parts = parts_of(*value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) {
@@ -216,12 +217,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
 
 /// True if what a rank holds of the value depends on its coordinate on the axis.
 bool Values::depends_on(const Value& value, int32_t axis) const {
-  for (const Value& part : parts_of(value)) {
-    if (part.piece == kAnyPiece) continue;
-    const AxisMask axes = pieces_.cut_axes(part.piece) | pieces_.partial_axes(part.piece);
-    if (axes & graph::axis_bit(axis)) return true;
-  }
-  return false;
+  return axes_of(value) & graph::axis_bit(axis);
 }
 
 /// True if all hold the same term in the same piece, operand by operand: then they are what one
@@ -285,7 +281,14 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
       }
       const auto [known, fresh] = after.emplace(ref, made);
       if (fresh || made == known->second) continue;
-      ctx_.report("classes-differ", ProblemClass::value, ref, {tasks.begin(), tasks.end()},
+      // All that it meets: any of them may be the one that is wrong.
+      std::vector<TaskRef> related;
+      for (const std::vector<TaskRef>& others : instances) {
+        if (std::find(others.begin(), others.end(), ref) != others.end()) {
+          related.insert(related.end(), others.begin(), others.end());
+        }
+      }
+      ctx_.report("classes-differ", ProblemClass::value, ref, related,
                   fmt::format("{} makes different values where its ranks meet other classes",
                               ctx_.name(ref)),
                   "give the ranks that meet other classes a class of their own");

@@ -62,6 +62,14 @@ std::string Values::describe(ExprId expr) const {
       }
       return text + (terms.size() > 2 ? ", ...)" : ")");
     }
+    case Expr::Kind::pack: {
+      const std::vector<Value>& parts = packs_[PackId(term.a)].components;
+      std::string text = "a pack of ";
+      for (size_t i = 0; i < parts.size() && i < 3; ++i) {
+        text += (i ? ", " : "") + describe(parts[i].expr);
+      }
+      return text + (parts.size() > 3 ? ", ..." : "");
+    }
     case Expr::Kind::output:
       break;
   }
@@ -77,6 +85,7 @@ std::string Values::describe(ExprId expr) const {
 }
 
 std::string Values::piece_text(const Value& value) const {
+  if (is_pack(value)) return pack_text(pack_of(value));
   std::string text;
   for (const Value& part : parts_of(value)) {
     text += (text.empty() ? "" : " + ") + pieces_.text(part.piece, ctx_.mesh);

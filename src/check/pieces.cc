@@ -315,6 +315,12 @@ ops::Monoid Pieces::monoid(PieceId id) const {
   return ops::Monoid::sum;
 }
 
+bool Pieces::has_support(PieceId id) const {
+  const auto& addends = pieces_[id].addends;
+  return std::any_of(addends.begin(), addends.end(),
+                     [&](const Addends& part) { return spaces_[part.space].needs >= 0; });
+}
+
 bool Pieces::is_empty(PieceId id) const {
   const auto& addends = pieces_[id].addends;
   return std::any_of(addends.begin(), addends.end(),

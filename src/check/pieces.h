@@ -27,6 +27,7 @@ using graph::AxisMask;
 using graph::CutId;
 using SpaceId = Id<struct Space>;
 using PieceId = Id<struct Piece>;
+using MarkId = int32_t;
 inline constexpr int32_t kAnyPiece = -1;  ///< of zero: fits every piece
 
 /// What the addends of an unfinished reduction are numbered by: the indices of a letter that an op
@@ -61,6 +62,14 @@ struct Piece {
   std::array<CutId, kMaxDims> cut{};
   std::vector<Addends> addends;
   auto operator<=>(const Piece&) const = default;
+};
+
+/// What a buffer holds.
+struct Value {
+  ExprId expr = kUnwritten;
+  PieceId piece = kAnyPiece;
+  MarkId marks = 0;  ///< what codecs lost of it (Values::Marks); 0: nothing. Of a pack: its parts'
+  auto operator<=>(const Value&) const = default;
 };
 
 /// What a movement makes of a piece, or why it can't be done.
@@ -101,6 +110,8 @@ class Pieces {
 
   PieceId intern(Piece piece);
   SpaceId intern_space(const Space& space);
+  /// True if which addends the piece needs depends on its indices.
+  bool has_support(PieceId id) const;
   const Piece& operator[](PieceId id) const { return pieces_[id]; }
   /// All of a tensor with this number of dims.
   PieceId whole(size_t dims) { return intern({static_cast<uint8_t>(dims), {}, {}}); }

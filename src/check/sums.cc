@@ -19,6 +19,15 @@ std::vector<Value> Values::parts_of(const Value& value) const {
 }
 
 AxisMask Values::partial_axes(const Value& value) const {
+  if (is_pack(value)) {
+    AxisMask axes = 0;
+    for (const Value& component : packs_[pack_of(value)].components) {
+      for (const Value& part : parts_of(component)) {
+        axes |= partial_axes(part);
+      }
+    }
+    return axes;
+  }
   return value.piece == kAnyPiece ? 0 : pieces_.partial_axes(value.piece);
 }
 
@@ -121,6 +130,7 @@ std::optional<Value> Values::add_terms(const Value& left, const Value& right) {
   // of an unfinished part are no such case to unite: they stay a sum that has it twice.
   if (left.expr == kZero) return right;
   if (right.expr == kZero) return left;
+  if (is_pack(left) || is_pack(right)) return add_packs(left, right);
   const bool finished = left.piece != kAnyPiece && right.piece != kAnyPiece;
   const auto adds_up = [&](PieceId piece) { return pieces_.monoid(piece) == graph::Monoid::sum; };
   if (finished && left.piece == right.piece && adds_up(left.piece)) {

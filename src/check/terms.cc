@@ -140,6 +140,16 @@ ExprId Terms::unfinished(int32_t number, TypeId type) {
   return it->second;
 }
 
+ExprId Terms::pack(int32_t number) {
+  auto [it, made] =
+      leaves_.emplace(std::array<int32_t, 3>{4, number, -1}, static_cast<ExprId>(exprs_.size()));
+  if (made) {
+    exprs_.push_back({Expr::Kind::pack, number, -1, -1, 1});
+    sum_index_.push_back(-1);
+  }
+  return it->second;
+}
+
 std::span<const ExprId> Terms::inputs(AppId id) const {
   const Application& application = app(id);
   return {in_pool_.data() + application.first_in, static_cast<size_t>(application.num_in)};

@@ -6,6 +6,7 @@
 //   sizes         row counts per pair of ranks, from an exchange that belongs to one routing
 //   coded         an output of a codec's encoder for a term
 //   unfinished    a sum whose terms are not all in one piece: the check's values keep the parts
+//   pack          several tensors in one flat buffer: the check's values keep what lies where
 // Applications are compared exactly. Sums are compared by count and by the sum of 128-bit hashes of
 // their terms (a wrong match has probability ~ 2^-128).
 #pragma once
@@ -80,10 +81,11 @@ struct Expr {
     output,
     sizes,
     coded,
-    unfinished
+    unfinished,
+    pack
   } kind = Kind::sum;
   int32_t a = -1;  ///< tensor, input: graph tensor; output: application; sum: a part; sizes: route;
-                   ///< coded: the term; unfinished: number
+                   ///< coded: the term; unfinished, pack: number
   int32_t b = -1;  ///< input: micro-batch; output: index; sum: the other part; sizes: mesh axis;
                    ///< coded: Terms::Codes
   TypeId type = -1;   ///< logical type
@@ -105,6 +107,7 @@ class Terms {
   };
   Codes codes_of(ExprId coded) const { return codes_[exprs_[coded].b]; }
   ExprId unfinished(int32_t number, TypeId type);
+  ExprId pack(int32_t number);
   /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "base/error.h"
+#include "program/contract.h"
 
 namespace hocket::check {
 
@@ -25,7 +27,11 @@ graph::Coords extents_of(const Context& ctx) {
 }  // namespace
 
 Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
-    : ctx_(ctx), ref_(reference), hazards_(hazards), pieces_(extents_of(ctx), reference.keys) {
+    : ctx_(ctx),
+      ref_(reference),
+      hazards_(hazards),
+      pieces_(extents_of(ctx), reference.keys),
+      packs_(pieces_.cuts) {
   // Before the step nothing is written but what the host provides: persistent buffers hold the old
   // value of the graph tensor of their name, inputs that of their micro-batch, each in the layout
   // that it declares. That the name, the micro-batch and the local type fit the graph is shown here
@@ -38,50 +44,9 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     const ClassId class_id = static_cast<int32_t>(c);
     std::vector<Value> values(cls.buffers.size(), Value{});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
-      const program::Buffer& buffer = cls.buffers[i];
-      if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
-      Value& value = values[i];
-      value.piece = pieces_.of(buffer.layout, buffer.type.dims.size());
-      const int32_t id = static_cast<int32_t>(i);
-      const int32_t tensor = reference.find(buffer.name);
-      const auto* info = tensor < 0 ? nullptr : &reference.graph().tensor(tensor);
-      const char* wrong = nullptr;
-      const bool persistent = info && (info->kind == graph::TensorKind::param ||
-                                       info->kind == graph::TensorKind::state);
-      const bool input = info && info->kind == graph::TensorKind::input;
-      if (!info) {
-        wrong = "is not a tensor of the single-device graph";
-      } else if (buffer.kind == BufferKind::persistent && !persistent) {
-        wrong = "is not a parameter or state of the single-device graph";
-      } else if (buffer.kind == BufferKind::input && !input) {
-        wrong = "is not an input of the single-device graph";
-      } else if (input &&
-                 (info->per_step ? buffer.micro_batch != program::kNone
-                                 : buffer.micro_batch < 0 ||
-                                       buffer.micro_batch >= reference.num_micro_batches())) {
-        wrong = "names a micro-batch that does not exist";
-      }
-      const TypeId logical = tensor < 0 ? -1 : reference.type_of[tensor];
-      if (!wrong) {
-        if (pieces_.local_type(value.piece, logical, ctx.types) != ctx.buffer_type[c][i]) {
-          wrong = "is not the local part of the logical tensor under its layout";
-        }
-      }
-      if (wrong) {
-        const std::vector<TaskRef> users = ctx.users(class_id, id);
-        ctx.report(
-            "named-tensor", ProblemClass::value, users.empty() ? TaskRef{class_id, -1} : users[0],
-            users,
-            fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(class_id, id), c,
-                        graph::to_string(buffer.type),
-                        graph::to_string(buffer.layout, ctx.program.mesh_of(class_id)), wrong),
-            "name a tensor of the graph, with the type that its layout gives it");
-        value.expr = kUnknown;
-      } else if (persistent) {
-        value.expr = reference.terms.tensor(tensor, logical);
-      } else if (input) {
-        value.expr = reference.terms.input(tensor, buffer.micro_batch, logical);
-      }
+      const BufferKind kind = cls.buffers[i].kind;
+      if (kind == BufferKind::step || kind == BufferKind::view) continue;
+      values[i] = declared(class_id, BufferId(i));
     }
     values_.push_back(std::move(values));
     bases_.emplace_back();
@@ -94,6 +59,85 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
     }
   }
+}
+
+const char* Values::bad_name(const program::Buffer& buffer, int32_t tensor) const {
+  if (tensor < 0) return "is not a tensor of the single-device graph";
+  const graph::Tensor& info = ref_.graph().tensor(tensor);
+  const bool persistent =
+      info.kind == graph::TensorKind::param || info.kind == graph::TensorKind::state;
+  const bool input = info.kind == graph::TensorKind::input;
+  if (buffer.kind == BufferKind::persistent && !persistent) {
+    return "is not a parameter or state of the single-device graph";
+  }
+  if (buffer.kind == BufferKind::input && !input) {
+    return "is not an input of the single-device graph";
+  }
+  const bool known_micro_batch =
+      buffer.micro_batch >= 0 && buffer.micro_batch < ref_.num_micro_batches();
+  if (input && (info.per_step ? buffer.micro_batch != program::kNone : !known_micro_batch)) {
+    return "names a micro-batch that does not exist";
+  }
+  return nullptr;
+}
+
+ExprId Values::before_step(const program::Buffer& buffer, int32_t tensor) {
+  const TypeId logical = ref_.type_of[tensor];
+  switch (ref_.graph().tensor(tensor).kind) {
+    case graph::TensorKind::param:
+    case graph::TensorKind::state:
+      return ref_.terms.tensor(tensor, logical);
+    case graph::TensorKind::input:
+      return ref_.terms.input(tensor, buffer.micro_batch, logical);
+    default:
+      return kUnwritten;
+  }
+}
+
+Value Values::declared(ClassId cls, BufferId id) {
+  // What the host fills, or nothing in what it only reads; kUnknown, and reported, where the buffer
+  // can be neither.
+  const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
+  const std::vector<std::string> names = program::tensors_of(buffer.name, buffer.slots);
+  const bool bucket = !buffer.slots.empty();
+  const char* wrong = nullptr;
+  std::string which;
+  for (const std::string& name : names) {
+    if (wrong) continue;
+    wrong = bad_name(buffer, ref_.find(name));
+    which = bucket && wrong ? fmt::format(": '{}'", name) : "";
+  }
+  Value value;
+  if (!wrong && bucket) {
+    wrong = bad_slots(buffer);
+  } else if (!bucket) {
+    value.piece = pieces_.of(buffer.layout, buffer.type.dims.size());
+    const TypeId logical =
+        wrong && ref_.find(names[0]) < 0 ? -1 : ref_.type_of[ref_.find(names[0])];
+    if (!wrong &&
+        pieces_.local_type(value.piece, logical, ctx_.types) != ctx_.buffer_type[cls][id]) {
+      wrong = "is not the local part of the logical tensor under its layout";
+    }
+  }
+  if (wrong) {
+    const std::vector<TaskRef> users = ctx_.users(cls, id);
+    ctx_.report(
+        "named-tensor", ProblemClass::value, users.empty() ? TaskRef{cls, -1} : users[0], users,
+        fmt::format("{} in class {}, {} with layout {}, {}{}", ctx_.buffer_name(cls, id), cls,
+                    graph::to_string(buffer.type),
+                    graph::to_string(buffer.layout, ctx_.program.mesh_of(cls)), wrong, which),
+        "name a tensor of the graph, with the type that its layout gives it");
+    value.expr = kUnknown;
+    return value;
+  }
+  std::vector<ExprId> terms;
+  for (const std::string& name : names) {
+    terms.push_back(before_step(buffer, ref_.find(name)));
+    if (terms.back() == kUnwritten) return value;
+  }
+  if (bucket) return contents(buffer, terms);
+  value.expr = terms[0];
+  return value;
 }
 
 void Values::lose_outputs(ClassId cls, const Task& task) {
@@ -124,6 +168,15 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
 /// True if the value has the local type `local` on every rank.
 bool Values::fits(const Value& value, TypeId local) {
   for (const Value& part : parts_of(value)) {
+    if (is_pack(part)) {
+      const Pack& pack = packs_[pack_of(part)];
+      const graph::TensorType& type = ctx_.types[local];
+      if (type.dims.size() != 1 || packs_.length(pack_of(part)) != type.dims[0]) return false;
+      for (const Value& component : pack.components) {
+        if (ctx_.types[ref_.terms[component.expr].type].dtype != type.dtype) return false;
+      }
+      continue;
+    }
     const TypeId logical = ref_.terms[part.expr].type;
     if (logical < 0 || part.piece == kAnyPiece) continue;
     if (pieces_.local_type(part.piece, logical, ctx_.types) != local) return false;
@@ -145,7 +198,7 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
           fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
                       ctx_.name(ref), describe(made.expr),
                       graph::to_string(ctx_.types[info.out[output]]), piece_text(made),
-                      graph::to_string(ctx_.types[logical])),
+                      logical < 0 ? "it" : graph::to_string(ctx_.types[logical])),
           "give the task the local types that its layout implies");
       lose(cls, task.out[output]);
       return;
@@ -294,6 +347,9 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
       return decode(cls, reader, info, ref);
     default:
       break;
+  }
+  for (size_t i = 0; i < ins_.size(); ++i) {
+    if (is_pack({exprs_[i], ins_[i]})) return compute_packs(cls, task, reader, info);
   }
   for (size_t i = 0; i < ins_.size(); ++i) {
     in_types_.push_back(ref_.terms[exprs_[i]].type);
@@ -486,6 +542,11 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
 
 void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& value) {
   const TaskRef ref{cls, task};
+  if (is_pack(value)) {
+    const std::optional<Value> moved = pack_from_peer(value, end.peer_axis, end.peer);
+    if (moved) return set(cls, end, 0, *moved, nullptr, ref);
+    return lose_outputs(cls, end);
+  }
   std::vector<Value> parts = parts_of(value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) continue;
@@ -508,53 +569,97 @@ bool Values::is_as_declared(const Value& value, const program::Buffer& buffer) {
   return value.piece == pieces_.of(buffer.layout, buffer.type.dims.size());
 }
 
+void Values::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,
+                           const Value& left) {
+  // Where it differs, the first element that does says what is missing; if it is of the tensor that
+  // belongs there, the tensors lie otherwise than declared.
+  const program::Buffer& bucket = ctx_.program.classes[cls].buffers[buffer];
+  const Value right = contents(bucket, want);
+  const int32_t writer = hazards_.writer(cls, buffer);
+  const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
+  Value value = left;
+  value.marks = take_marks(&value);
+  finish_marks(at, buffer, value);
+  value.marks = 0;
+  if (value == right) return;
+  const std::array<PackId, 2> ids{flat(value, bucket.type.numel()),
+                                  flat(right, bucket.type.numel())};
+  ExprId got = kUnwritten;
+  ExprId expected = kUnwritten;
+  if (ids[0] != kNone) {
+    packs_.side_by_side(ids, [&](const graph::Coords&, const Packs::Meeting& meeting) {
+      const auto expr_of = [&](size_t side) {
+        const int32_t component = meeting.runs[side].component;
+        return component == kNone ? kZero : packs_[ids[side]].components[component].expr;
+      };
+      if (expected == kUnwritten && expr_of(0) != expr_of(1)) {
+        got = expr_of(0);
+        expected = expr_of(1);
+      }
+    });
+  } else {
+    got = value.expr;
+    expected = want[0];
+  }
+  if (expected != kUnwritten) return explain_final(cls, buffer, expected, got);
+  ctx_.report("final-layout", ProblemClass::value, at, {},
+              fmt::format("{} leaves {} with {}; the host expects {}", ctx_.name(at),
+                          ctx_.buffer_name(cls, buffer), pack_text(ids[0]), pack_text(ids[1])),
+              "bring its tensors to where its slots say before the step ends");
+}
+
+void Values::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
+  // What the buffer holds must be what the step leaves in its tensors, in the layout that it
+  // declares. A name that the graph lacks was refused before: named-tensor.
+  const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
+  const bool output = buffer.kind == BufferKind::output;
+  const bool each = output && buffer.micro_batch >= 0;
+  std::vector<ExprId> wanted;
+  for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
+    const int32_t tensor = ref_.find(name);
+    if (tensor < 0) return;
+    (*kept)[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, &buffer});
+    wanted.push_back(ref_.value(tensor, output ? buffer.micro_batch : -1));
+  }
+  const Value value = left_in(cls, id);
+  if (value.expr == kUnknown) return;
+  if (*std::min_element(wanted.begin(), wanted.end()) < 0) {
+    const std::vector<TaskRef> users = ctx_.users(cls, id);
+    ctx_.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{cls, -1} : users[0],
+                users,
+                fmt::format("{} of class {}: the graph has no such value after the step",
+                            ctx_.buffer_name(cls, id), cls),
+                "let outputs name a loss or an output of the graph");
+    return;
+  }
+  if (!buffer.slots.empty()) return finish_bucket(cls, id, wanted, value);
+  if (terms_in(value) != wanted[0]) {
+    return explain_final(cls, id, wanted[0], terms_in(value));
+  }
+  const int32_t writer = hazards_.writer(cls, id);
+  const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
+  finish_marks(at, id, value);
+  if (is_as_declared(value, buffer)) return;
+  ctx_.report("final-layout", ProblemClass::value, at, {},
+              fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
+                          ctx_.buffer_name(cls, id), piece_text(value),
+                          graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
+              "reduce or gather it before the step ends, or declare the layout it has");
+}
+
 void Values::finish() {
   // Twice over the same pairs, from both sides: every named buffer must hold what the single-device
-  // step leaves in the tensor of its name (persistent: updated or as before; output: of its
+  // step leaves in the tensors of its name (persistent: updated or as before; output: of its
   // micro-batch, or summed), and every tensor that the step updates or gives out must be kept by
   // some classes, all its parts, whole or micro-batch by micro-batch.
   const graph::Graph& graph = ref_.graph();
-  // By tensor and micro-batch, -1 for those of the step: who keeps it, in which layout.
-  std::map<std::pair<int32_t, int32_t>, std::vector<Holder>> kept;
+  Kept kept;
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
-    const ClassId cls = c;
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const program::Buffer& buffer = buffers[i];
-      if (buffer.kind != BufferKind::persistent && buffer.kind != BufferKind::output) continue;
-      const int32_t tensor = ref_.find(buffer.name);
-      if (tensor < 0) {
-        continue;  // named-tensor
+      if (buffers[i].kind == BufferKind::persistent || buffers[i].kind == BufferKind::output) {
+        finish_buffer(ClassId(c), BufferId(i), &kept);
       }
-      const bool each = buffer.kind == BufferKind::output && buffer.micro_batch >= 0;
-      kept[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, buffer.layout});
-      const Value value = left_in(cls, BufferId(i));
-      if (value.expr == kUnknown) continue;
-      const int32_t id = static_cast<int32_t>(i);
-      const ExprId want =
-          ref_.value(tensor, buffer.kind == BufferKind::output ? buffer.micro_batch : -1);
-      if (want < 0) {
-        const std::vector<TaskRef> users = ctx_.users(cls, id);
-        ctx_.report("named-tensor", ProblemClass::value,
-                    users.empty() ? TaskRef{cls, -1} : users[0], users,
-                    fmt::format("{} of class {}: the graph has no such value after the step",
-                                ctx_.buffer_name(cls, id), c),
-                    "let outputs name a loss or an output of the graph");
-        continue;
-      }
-      if (terms_in(value) != want) {
-        explain_final(cls, id, want, terms_in(value));
-        continue;
-      }
-      const int32_t writer = hazards_.writer(cls, id);
-      const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
-      finish_marks(at, id, value);
-      if (is_as_declared(value, buffer)) continue;
-      ctx_.report("final-layout", ProblemClass::value, at, {},
-                  fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
-                              ctx_.buffer_name(cls, id), piece_text(value),
-                              graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
-                  "reduce or gather it before the step ends, or declare the layout it has");
     }
   }
   std::vector<int32_t> wanted;
@@ -571,9 +676,12 @@ void Values::finish() {
     bool some = !kept[{tensor, -1}].empty();
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
       some = some || !kept[{tensor, mb}].empty();
-      each = ctx_.covers(kept[{tensor, mb}]);
+      each = ctx_.covers(graph.tensor(tensor), kept[{tensor, mb}]);
     }
-    if (each || !asked.insert(tensor).second || ctx_.covers(kept[{tensor, -1}])) continue;
+    if (each || !asked.insert(tensor).second ||
+        ctx_.covers(graph.tensor(tensor), kept[{tensor, -1}])) {
+      continue;
+    }
     ctx_.report("result-missing", ProblemClass::value, {}, {},
                 fmt::format("{} '{}', which the single-device step computes",
                             some ? "the classes keep only some parts of" : "no class keeps",

@@ -317,6 +317,24 @@ bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
   return std::equal(want.begin(), want.end(), out.begin());
 }
 
+bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string_view dims) {
+  // All its dims are free, in every operand that has one of them all of them, in this order.
+  if (letters.any || dims.empty()) return false;
+  for (char letter : dims) {
+    if (std::string_view(rule.split).find(letter) == std::string_view::npos) return false;
+    if (rule.is_positional(letter) || rule.monoid(letter) != Monoid::sum) return false;
+  }
+  const auto fits = [&](const std::string& operand) {
+    return operand == dims || operand.find_first_of(dims) == std::string::npos;
+  };
+  const auto all_fit = [&](const std::vector<std::string>& operands) {
+    return std::all_of(operands.begin(), operands.end(), fits);
+  };
+  if (!all_fit(letters.in) || !all_fit(letters.out)) return false;
+  return std::all_of(letters.in_partial_of.begin(), letters.in_partial_of.end(),
+                     [](const std::string& letter) { return letter.empty(); });
+}
+
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out) {
   if (takes_any(op)) {

@@ -166,6 +166,8 @@ struct LayoutRule {
   const char* positional = "";
   std::vector<Contraction> contractions = {};
   std::vector<Support> support = {};
+  /// Of an op that acts_by_element: where all elements are zero, so is what it makes of them.
+  bool keeps_zero = false;
 
   bool is_positional(char letter) const;
   Monoid monoid(char letter) const;
@@ -299,6 +301,10 @@ std::pair<int, int> place_in_outputs(const Letters& letters, char letter);
 /// position, outputs may be a part. Throws Error for inputs that it does not take.
 bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
            std::span<const TensorType> out);
+/// True if an op acts on every element of operands with these dims (letters) by itself, wherever it
+/// is, and puts the results in the same place or adds them up: then it acts on tensors that lie one
+/// after the other in one operand as on each of them.
+bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string_view dims);
 
 /// The graph of a definition, one level deep: inner ops may have definitions of their own.
 struct Unfolded {

@@ -91,6 +91,11 @@ class ProgramHasher {
       add(placement.code);
     }
   }
+  void add(const Slot& value) {
+    add(value.tensor);
+    add(value.layout);
+    add(value.begin);
+  }
   void add(const KindIndex&) {}
   void add(const Begin& value) {
     add(value.letter);

@@ -202,6 +202,20 @@ class Parser {
                        narrow<int32_t>(one.substr(dot + 1))});
     });
   }
+  /// "0:a:B;12:b:ep:S0": where it begins, its name, its layout.
+  void read(std::string_view text, std::vector<Slot>* slots) const {
+    each(text, ';', [&](std::string_view one) {
+      Slot& slot = slots->emplace_back();
+      const size_t name = one.find(':');
+      const size_t layout = name == one.npos ? name : one.find(':', name + 1);
+      if (layout == one.npos) {
+        bad(fmt::format("'{}' is no slot; expected begin:tensor:layout", one));
+      }
+      slot.begin = parse_number<int64_t>(one.substr(0, name));
+      read(one.substr(name + 1, layout - name - 1), &slot.tensor);
+      read(one.substr(layout + 1), &slot.layout);
+    });
+  }
 
   template <class Number>
   static Number narrow(std::string_view text) {

@@ -255,6 +255,15 @@ inline constexpr int kNumSpaces = 2;
 const char* to_string(Space space);
 Space parse_space(std::string_view text);
 
+/// A tensor in a named buffer that holds several. Its local part, in memory order, lies at elements
+/// `begin` on of the bucket: all that the ranks which split the buffer hold together.
+struct Slot {
+  std::string tensor;
+  Layout layout;  ///< of the tensor, before the bucket is split
+  int64_t begin = 0;
+  bool operator==(const Slot&) const = default;
+};
+
 /// A step buffer with symbols among its dims has room for their bounds, and holds the tensor of the
 /// step row by row from its beginning. A persistent one may have one at dim 0 alone: its rows stay
 /// where they are when their number changes.
@@ -262,11 +271,15 @@ struct Buffer {
   TensorType type;  ///< local
   BufferKind kind = BufferKind::step;
   Space space = Space::device;
-  std::string name;             ///< persistent, input, output: tensor name
+  std::string name;             ///< persistent, input, output: tensor name; of a bucket its own
   int32_t micro_batch = kNone;  ///< input: which micro-batch
   int64_t offset = kNone;       ///< step: in the arena of its space, multiple of 64
   Layout layout;                ///< persistent/input/output: contract with the host
-  int32_t logical = kNone;      ///< graph tensor (label; no rule of check may depend on it)
+  /// Persistent and output buffers of rank 1: the tensors that it holds, in order, with zeros
+  /// between and behind them. The layout is that of the bucket, of whose elements a rank has its
+  /// block.
+  std::vector<Slot> slots;
+  int32_t logical = kNone;  ///< graph tensor (label; no rule of check may depend on it)
   /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many
   /// bytes from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
   int64_t expected_bytes = kNone;
@@ -290,6 +303,7 @@ struct Buffer {
     visit(Field("expected"), &Buffer::expected_bytes);
     visit(Field("layout").label_of_step(), &Buffer::layout);
     visit(Field("name"), &Buffer::name);
+    visit(Field("slots"), &Buffer::slots);
     visit(Field("base").refers_to(Ref::buffer), &Buffer::base);
     visit(Field("dim").follows(), &Buffer::dim);
     visit(Field("begin").follows(), &Buffer::begin);

@@ -55,6 +55,15 @@ class Values {
                      deps[i].task, deps[i].part);
     }
   }
+  /// "0:a:B;12:b:ep:S0": where it begins, its name, its layout.
+  void write(const std::vector<Slot>& slots) {
+    std::string list;
+    for (const Slot& slot : slots) {
+      list += fmt::format("{}{}:{}:{}", list.empty() ? "" : ";", slot.begin,
+                          escape(slot.tensor, "\":;"), to_string(slot.layout, mesh_));
+    }
+    quoted(list);
+  }
   void write(const std::vector<TensorType>& types) {
     std::string list;
     for (const TensorType& type : types) {

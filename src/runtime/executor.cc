@@ -140,8 +140,7 @@ void Executor::Impl::name_buffers() {
     if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
     named[{buffer.name, buffer.micro_batch}] = i;
     if (buffer.kind == BufferKind::persistent) {
-      auto& entry = store->get(buffer.name, buffer.type, buffer.layout, buffer.space);
-      persistent[i] = entry.memory->data();
+      persistent[i] = store->get(buffer).memory->data();
       continue;
     }
     has_inputs = has_inputs || buffer.kind == BufferKind::input;

@@ -72,6 +72,10 @@ class Integers {
     add(dep.task);
     add(dep.part);
   }
+  void add(program::Slot& slot) {
+    add(slot.layout);
+    add(slot.begin);
+  }
   template <class Item>
   void add(std::vector<Item>& list) {
     for (Item& item : list) {

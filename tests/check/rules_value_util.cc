@@ -73,6 +73,21 @@ std::vector<Row> named_rows() {
        [](Edit& e) {
          add_named(e, BufferKind::output, "tokens", {graph::DType::i32, {8}}).micro_batch = 0;
        }},
+      {"named-tensor", "a bucket that is too small for what it holds", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::persistent, "bucket", {graph::DType::f32, {24}}).slots = {
+             {"model.norm.weight", {}, 0}, {"model.norm.weight", {}, 16}};
+       }},
+      {"named-tensor", "a bucket of tensors that the graph lacks", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::persistent, "bucket", {graph::DType::f32, {32}}).slots = {
+             {"model.norm.weight", {}, 0}, {"model.storm.weight", {}, 16}};
+       }},
+      {"final-value", "a bucket of parameters that nothing updates", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::persistent, "bucket", {graph::DType::f32, {32}}).slots = {
+             {"model.norm.weight", {}, 0}};
+       }},
       {"result-missing", "a loss that nobody keeps", one_rank,
        [](Edit& e) { forget(e, e.named("loss")); }},
       {"result-missing", "an output of one micro-batch that nobody keeps", four_experts,
@@ -283,6 +298,22 @@ BufferId add_view(Edit& e, const program::Buffer& view) {
   return e.cls().buffers.size() - 1;
 }
 
+/// Two buffers of one type, copied into a flat one behind a task.
+BufferId add_bucket(Edit& e, TaskId behind, BufferId one, BufferId other) {
+  const graph::TensorType type = e.buffer(one).type;
+  const BufferId bucket = e.add_buffer({type.dtype, {2 * type.numel()}});
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.type = type;
+  view.base = bucket;
+  const BufferId first = add_view(e, view);
+  view.begin = type.numel();
+  const BufferId second = add_view(e, view);
+  e.insert(behind + 1, e.make("copy", {}, {one}, {first}));
+  e.insert(behind + 2, e.make("copy", {}, {other}, {second}));
+  return bucket;
+}
+
 std::vector<Row> view_rows() {
   // Of the embedding, [32, 16].
   const auto weight = [](Edit& e) { return e.named("model.embed_tokens.weight"); };
@@ -376,6 +407,24 @@ std::vector<Row> view_rows() {
          view.type.dims = {16, 32};
          const BufferId from = add_view(e, view), to = e.add_buffer(view.type);
          e.append(e.make("copy", {}, {from}, {to}));
+       }},
+      {"view-tiled", "a tensor of the elements of two", one_rank,
+       [=](Edit& e) {
+         const TaskId square = e.find("sumsq");
+         const BufferId grad = e.at(square).in[0];
+         add_bucket(e, square, grad, grad);
+         program::Buffer across = e.buffer(e.at(square + 1).out[0]);
+         across.begin = 1;
+         const BufferId from = add_view(e, across), to = e.add_like(grad);
+         e.insert(square + 3, e.make("copy", {}, {from}, {to}));
+       }},
+      {"pack-fits", "the norm of a gradient that is there twice", one_rank,
+       [=](Edit& e) {
+         const TaskId square = e.find("sumsq");
+         const BufferId grad = e.at(square).in[0];
+         const BufferId bucket = add_bucket(e, square, grad, grad);
+         const BufferId norm = e.add_buffer({graph::DType::f64, {1}});
+         e.insert(square + 3, e.make("sumsq", {}, {bucket}, {norm}));
        }},
       {"view-tiled", "rows of two values", one_rank,
        [=](Edit& e) {
