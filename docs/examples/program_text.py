@@ -69,6 +69,17 @@ class Program:
             self.kinds.append(text)
         return self.kinds.index(text)
 
+    def add_group(self, text):
+        if text not in self.groups:
+            self.groups.append(text)
+        return self.groups.index(text)
+
+    def add_table(self, axis, values):
+        """Of role 0: a number at every coordinate on an axis."""
+        number = sum(line.startswith("table ") for line in self.before)
+        self.before.append(f"table {number} axes={axis} values={','.join(map(str, values))}")
+        return number
+
     def text(self):
         lines = list(self.before)
         lines += [f"kind k{i} {kind}" for i, kind in enumerate(self.kinds)]

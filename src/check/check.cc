@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -16,6 +17,7 @@
 #include "check/structure.h"
 #include "check/sweep.h"
 #include "check/values.h"
+#include "program/parts.h"
 
 namespace hocket::check {
 namespace {
@@ -54,8 +56,9 @@ void claim(Verdict& verdict, bool planned, bool values) {
     add(fmt::format(
             "every parameter, state and output ends the step with the value that the "
             "single-device graph gives it ({} applications), in the layout the host expects; "
-            "no rank has a part of a sequence where an op needs all of it",
-            verdict.num_applications),
+            "no rank has a part of a sequence where an op needs all of it{}",
+            verdict.num_applications,
+            verdict.lossy.empty() ? "" : "; up to what the codecs below lose"),
         "terms and layouts derived from the tasks; op layout rules per mesh axis; sums as "
         "multisets");
   }
@@ -109,11 +112,52 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
       "hand while a checkpoint is saved"};
 }
 
+Verdict run(const Program& program, Reference* reference, const CheckOptions& options);
+
+/// A program with tasks in parts, checked with every part as a task; what is found is said of the
+/// tasks that have them.
+Verdict run_parts(const Program& program, Reference* reference, const CheckOptions& options) {
+  Verdict verdict;
+  const auto& skipped = options.skip_rules;
+  try {
+    const program::Expanded expanded = program::expand_parts(program);
+    verdict = run(expanded.program, reference, options);
+    const auto to_whole = [&](TaskRef& ref) {
+      if (ref.task >= 0) {
+        ref.task = expanded.origin[ref.cls][ref.task];
+      }
+    };
+    for (Problem& problem : verdict.problems) {
+      to_whole(problem.task);
+      std::for_each(problem.related.begin(), problem.related.end(), to_whole);
+    }
+  } catch (const Error& error) {
+    if (std::find(skipped.begin(), skipped.end(), "parts-fit") != skipped.end()) {
+      Program whole = program;
+      for (RankClass& cls : whole.classes) {
+        for (Task& task : cls.tasks) {
+          task.parts.clear();
+          task.part_deps.clear();
+        }
+      }
+      return run(whole, reference, options);
+    }
+    verdict.num_problems = 1;
+    Problem& problem = verdict.problems.emplace_back();
+    problem.rule = "parts-fit";
+    problem.text = error.text();
+    problem.fix = "cut along a letter that the op may be cut along, in equal blocks";
+  }
+  verdict.certificate.program = program::program_hash(program);
+  return verdict;
+}
+
 /// Shared by both entries; `reference` null: no values. The structural rules come first: only when
 /// they hold do ids, types and lanes mean what the other parts take them to mean. Then one sweep
 /// over the tasks shows order, hazards and values; memory and costs look at the program as a whole.
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  if (program::has_parts(program)) return run_parts(program, reference, options);
   Verdict verdict;
   TypeTable own_types;
   OpKeys own_keys;
@@ -153,6 +197,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     }
     if (values) {
       verdict.ragged_factor = values->least_factor();
+      verdict.lossy = values->lossy();
     }
     if (program::is_planned(program)) {
       verdict.memory = check_memory(ctx);

@@ -39,6 +39,15 @@ struct Problem {
   std::string fix;               ///< what to change
 };
 
+/// What a codec lost on the way to a result, which is why it differs from that of one device by
+/// more than rounding.
+struct Lossy {
+  std::string buffer;  ///< the result
+  std::string codec;   ///< "int8"
+  std::string term;    ///< what went through it
+  auto operator<=>(const Lossy&) const = default;
+};
+
 /// One statement that holds for every run of the program, and the rule that showed it.
 struct Claim {
   std::string what;
@@ -85,6 +94,7 @@ struct Verdict {
   int64_t num_problems = 0;
   std::vector<Problem> problems;
   std::vector<Claim> proved;             ///< empty when something was refused
+  std::vector<Lossy> lossy;              ///< results that are equal only up to codecs
   std::vector<std::string> assumptions;  ///< what the proof takes for granted
   std::vector<std::string> outside;      ///< what it says nothing about
   std::vector<ClassMemory> memory;       ///< of every class; empty without a memory plan

@@ -37,6 +37,12 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
   if (value->expr == kZero && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
   }
+  if (is_coded(*value) && movement.move.placed == comm::Move::Placed::sum) {
+    refuse("codes-summed", ref, buffer, "codes are not added up",
+           "decode them first, and add up what they stand for");
+    return false;
+  }
+  if (is_pack(*value)) return move_pack(ref, info, over, movement, buffer, value);
   std::vector<Value> parts = parts_of(*value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) {
@@ -110,12 +116,7 @@ void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, con
   }
 }
 
-/// Sizes of an exchange belong to the routing that placed the rows, to the axis, and to the tokens
-/// and experts that they count: those that a rank has while rows are split by token (`by_token`).
-bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
-                       const Value& sizes) {
-  const BufferId buffer = ctx_.task(ref).in[1];
-  const Expr& expr = ref_.terms[sizes.expr];
+AppId Values::route_of(const Value& rows) {
   AppId route = -1;
   for (const Value& part : parts_of(rows)) {
     for (ExprId row : ref_.terms.terms_of(part.expr)) {
@@ -124,6 +125,16 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_
       }
     }
   }
+  return route;
+}
+
+/// Sizes of an exchange belong to the routing that placed the rows, to the axis, and to the tokens
+/// and experts that they count: those that a rank has while rows are split by token (`by_token`).
+bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
+                       const Value& sizes) {
+  const BufferId buffer = ctx_.task(ref).in[1];
+  const Expr& expr = ref_.terms[sizes.expr];
+  const AppId route = route_of(rows);
   if (expr.kind != Expr::Kind::sizes || expr.a != route || expr.b != axis) {
     refuse("exchange-sizes", ref, buffer,
            "these are not the sizes of the routing of " + describe(rows.expr),
@@ -209,12 +220,7 @@ void Values::collective(ClassId cls, TaskId task, const Task& member, const Kind
 
 /// True if what a rank holds of the value depends on its coordinate on the axis.
 bool Values::depends_on(const Value& value, int32_t axis) const {
-  for (const Value& part : parts_of(value)) {
-    if (part.piece == kAnyPiece) continue;
-    const AxisMask axes = pieces_.cut_axes(part.piece) | pieces_.partial_axes(part.piece);
-    if (axes & graph::axis_bit(axis)) return true;
-  }
-  return false;
+  return axes_of(value) & graph::axis_bit(axis);
 }
 
 /// True if all hold the same term in the same piece, operand by operand: then they are what one
@@ -279,7 +285,14 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
       }
       const auto [known, fresh] = after.emplace(ref, made);
       if (fresh || made == known->second) continue;
-      ctx_.report("classes-differ", ProblemClass::value, ref, {tasks.begin(), tasks.end()},
+      // All that it meets: any of them may be the one that is wrong.
+      std::vector<TaskRef> related;
+      for (const std::vector<TaskRef>& others : instances) {
+        if (std::find(others.begin(), others.end(), ref) != others.end()) {
+          related.insert(related.end(), others.begin(), others.end());
+        }
+      }
+      ctx_.report("classes-differ", ProblemClass::value, ref, related,
                   fmt::format("{} makes different values where its ranks meet other classes",
                               ctx_.name(ref)),
                   "give the ranks that meet other classes a class of their own");
@@ -371,11 +384,14 @@ void Values::meet(std::span<const TaskRef> tasks) {
   }
   for (size_t i = 0; i < first.in.size(); ++i) {
     Value sum{kZero, kAnyPiece};
+    MarkId marks = 0;  // of what all ranks of all classes get
     bool good = true;
     for (const TaskRef& ref : tasks) {
       Value value = at(ref.cls, ctx_.task(ref).in[i]);
       good = good && value.expr >= 0 && move(ref, info, within, i, &value);
       if (!good) break;
+      marks = unite_marks(marks, value.marks, 0);
+      value.marks = 0;
       const std::optional<Value> with = add(sum, value);
       if (!with) {
         refuse("sum-layout", ref, ctx_.task(ref).in[i],
@@ -386,6 +402,7 @@ void Values::meet(std::span<const TaskRef> tasks) {
       }
       sum = *with;
     }
+    sum.marks = marks;
     for (const TaskRef& ref : tasks) {
       const Task& task = ctx_.task(ref);
       if (good) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "check/rules.h"
+#include "program/contract.h"
 
 namespace hocket::check {
 namespace {
@@ -20,6 +21,9 @@ constexpr uint32_t bit(Lane lane) { return 1u << static_cast<int>(lane); }
 OpClass class_of(std::string_view op) {
   const ops::Op* const rules = ops::find_or_null(op);
   if (!rules) return OpClass::unknown;
+  if (rules->codec.name) {
+    return rules->codec.role == ops::Codec::Role::encode ? OpClass::encode : OpClass::decode;
+  }
   switch (rules->meaning) {
     case Meaning::sum:
       return OpClass::add;
@@ -30,6 +34,8 @@ OpClass class_of(std::string_view op) {
     case Meaning::merge_softmax:
     case Meaning::merge_max:
       return OpClass::merge;
+    case Meaning::regroup:
+      return OpClass::regroup;
     case Meaning::application:
       break;
   }
@@ -240,7 +246,33 @@ std::string Context::ranks_text(ClassId cls) const {
   return ranks.size() > 8 ? text + ",.." : text;
 }
 
-bool Context::covers(const std::vector<Holder>& holders) const {
+bool Context::covers(const graph::Tensor& tensor, const std::vector<Holder>& holders) const {
+  std::vector<Holder> alone;
+  for (const Holder& holder : holders) {
+    if (holder.buffer->slots.empty()) {
+      alone.push_back(holder);
+    }
+  }
+  if (covers_in_one_layout(alone)) return true;
+  return alone.size() < holders.size() && covers_elements(tensor, holders);
+}
+
+bool Context::covers_elements(const graph::Tensor& tensor,
+                              const std::vector<Holder>& holders) const {
+  std::vector<graph::Run> held;
+  for (const Holder& holder : holders) {
+    for (int32_t rank : program.ranks_of(holder.cls)) {
+      program::for_each_run(*holder.buffer, tensor.name, tensor.type, program, rank,
+                            [&](int64_t begin, int64_t count, int64_t) {
+                              held.push_back({begin, count});
+                            });
+    }
+    held = graph::united(std::move(held));
+  }
+  return held.size() == 1 && held[0] == graph::Run{0, tensor.type.numel()};
+}
+
+bool Context::covers_in_one_layout(const std::vector<Holder>& holders) const {
   // Parts differ along the axes on which the tensor is not replicated: every choice of coordinates
   // there must lie in the box of some class.
   for (const Holder& first : holders) {
@@ -248,22 +280,23 @@ bool Context::covers(const std::vector<Holder>& holders) const {
     std::set<std::vector<int32_t>> parts;
     size_t wanted = 1;
     for (size_t axis = 0; axis < axes.size(); ++axis) {
-      wanted *= first.layout.on[axis].is_replicate() ? 1 : static_cast<size_t>(axes[axis].size);
+      wanted *=
+          first.buffer->layout.on[axis].is_replicate() ? 1 : static_cast<size_t>(axes[axis].size);
     }
     for (const Holder& holder : holders) {
-      if (holder.layout != first.layout ||
+      if (holder.buffer->layout != first.buffer->layout ||
           program.classes[holder.cls].role != program.classes[first.cls].role) {
         continue;
       }
       std::vector<std::vector<int32_t>> list{{}};
       size_t whole = 1;
       for (size_t axis = 0; axis < axes.size(); ++axis) {
-        if (first.layout.on[axis].is_replicate()) continue;
+        if (first.buffer->layout.on[axis].is_replicate()) continue;
         whole *= static_cast<size_t>(program.span(holder.cls, static_cast<int32_t>(axis)).count);
       }
       if (whole == wanted) return true;
       for (size_t axis = 0; axis < axes.size(); ++axis) {
-        if (first.layout.on[axis].is_replicate()) continue;
+        if (first.buffer->layout.on[axis].is_replicate()) continue;
         const program::Interval on = program.span(holder.cls, static_cast<int32_t>(axis));
         std::vector<std::vector<int32_t>> next;
         for (const std::vector<int32_t>& part : list) {

@@ -29,7 +29,18 @@ using program::Task;
 using program::TaskId;
 
 /// How a kind is looked at: sums, copies and zeros are read as what they mean.
-enum class OpClass : uint8_t { compute, add, copy, zero, merge, communication, unknown };
+enum class OpClass : uint8_t {
+  compute,
+  add,
+  copy,
+  zero,
+  merge,
+  regroup,
+  encode,
+  decode,
+  communication,
+  unknown
+};
 
 struct KindInfo {
   OpClass op_class = OpClass::unknown;
@@ -63,10 +74,10 @@ struct GroupInfo {
   std::vector<std::vector<ClassId>> meetings;
 };
 
-/// A class that holds a tensor, and how.
+/// A class that holds a tensor, and in what.
 struct Holder {
   ClassId cls;
-  Layout layout;
+  const program::Buffer* buffer;
 };
 
 /// Where the problems go. `limit` of them are kept, all are counted.
@@ -125,8 +136,9 @@ struct Context {
     return first_axis[program.classes[cls].role] + axis;
   }
   std::vector<graph::CoordBox> boxes;  ///< by class: its ranks, on the axes of `mesh`
-  /// True if in one layout the ranks of these classes have all parts of a tensor.
-  bool covers(const std::vector<Holder>& holders) const;
+  /// True if the ranks of these classes have all parts of a tensor: in one layout, or, where some
+  /// hold it in buckets, all of its elements.
+  bool covers(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   /// First tasks that read or write the buffer (a scan: for messages only).
   std::vector<TaskRef> users(ClassId cls, BufferId buffer, size_t at_most = 4) const;
   /// True for a rule that CheckOptions::skip_rules leaves out.
@@ -135,6 +147,8 @@ struct Context {
               std::vector<TaskRef> related, std::string text, std::string fix);
 
  private:
+  bool covers_elements(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
+  bool covers_in_one_layout(const std::vector<Holder>& holders) const;
   /// By class, group, peer axis and peer: a scan over the ranks of a class, asked for every task.
   mutable std::map<std::array<int32_t, 4>, bool> leaves_node_;
 };

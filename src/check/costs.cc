@@ -21,7 +21,7 @@ bool close(double said, double computed) {
 /// Nothing can be said of a kind whose types are not its op's; another rule says that.
 bool well_typed(const program::Kind& kind, const ops::Op& op) {
   try {
-    return op.infer(kind.attrs, kind.in) == kind.out;
+    return ops::makes(op, kind.attrs, kind.in, kind.out);
   } catch (const Error&) {
     return false;
   }

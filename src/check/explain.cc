@@ -47,6 +47,10 @@ std::string Values::describe(ExprId expr) const {
                         : fmt::format("input '{}' of mb{}", graph.tensor(term.a).name, term.b);
     case Expr::Kind::sizes:
       return "row counts of an exchange";
+    case Expr::Kind::coded: {
+      const ops::Op* const rules = ref_.keys[ref_.terms.codes_of(expr).key].rules;
+      return fmt::format("{} codes of {}", rules->codec.name, describe(term.a));
+    }
     case Expr::Kind::unfinished:
       return fmt::format("an unfinished sum (of {} and other parts)",
                          describe(unfinished_[term.a][0].expr));
@@ -57,6 +61,14 @@ std::string Values::describe(ExprId expr) const {
         text += (i ? ", " : "") + describe(terms[i]);
       }
       return text + (terms.size() > 2 ? ", ...)" : ")");
+    }
+    case Expr::Kind::pack: {
+      const std::vector<Value>& parts = packs_[PackId(term.a)].components;
+      std::string text = "a pack of ";
+      for (size_t i = 0; i < parts.size() && i < 3; ++i) {
+        text += (i ? ", " : "") + describe(parts[i].expr);
+      }
+      return text + (parts.size() > 3 ? ", ..." : "");
     }
     case Expr::Kind::output:
       break;
@@ -73,6 +85,7 @@ std::string Values::describe(ExprId expr) const {
 }
 
 std::string Values::piece_text(const Value& value) const {
+  if (is_pack(value)) return pack_text(pack_of(value));
   std::string text;
   for (const Value& part : parts_of(value)) {
     text += (text.empty() ? "" : " + ") + pieces_.text(part.piece, ctx_.mesh);

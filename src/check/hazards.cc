@@ -21,7 +21,7 @@ Hazards::Hazards(Context& ctx) : ctx_(ctx) {
     state.access.assign(cls.buffers.size(), Clock{});
     state.writer.assign(cls.buffers.size(), kNever);
     state.prior.assign(cls.buffers.size(), kNever);
-    state.held.assign(cls.buffers.size(), 0);
+    state.memory.assign(cls.buffers.size(), Memory::untaken);
     for (size_t buffer = 0; buffer < cls.buffers.size(); ++buffer) {
       if (cls.buffers[buffer].kind == BufferKind::persistent ||
           cls.buffers[buffer].kind == BufferKind::input) {
@@ -98,6 +98,9 @@ void Hazards::visit(ClassId cls, TaskId task, int32_t global, const Clock& befor
   }
   for (BufferId output : visited.out) {
     check_write(at, output);
+    if (!check_rest(at, output)) {
+      lost->push_back(output);
+    }
   }
   record(at, visited);
 }
@@ -115,11 +118,19 @@ bool Hazards::check_read(const Visit& at, BufferId buffer_id) {
     check_writer(at, other, buffer_id);
   }
   const BufferId root = rank_class.root(buffer_id);
-  if (ctx_.planned && rank_class.buffers[root].kind == BufferKind::step && !state.held[root]) {
-    report_overwritten(at, buffer_id);
+  if (ctx_.planned && rank_class.buffers[root].kind == BufferKind::step &&
+      state.memory[root] != Memory::held) {
+    report_overwritten(at, buffer_id, "reads");
     return false;
   }
   return true;
+}
+
+bool Hazards::check_rest(const Visit& at, BufferId buffer_id) {
+  const BufferId root = ctx_.program.classes[at.cls].root(buffer_id);
+  if (root == buffer_id || state_[at.cls].memory[root] != Memory::lost) return true;
+  report_overwritten(at, buffer_id, "writes");
+  return false;
 }
 
 void Hazards::check_writer(const Visit& at, BufferId writer_of, BufferId buffer_id) {
@@ -147,7 +158,7 @@ void Hazards::report_unwritten(const Visit& at, BufferId buffer_id) {
               "write the buffer first, and order the two tasks");
 }
 
-void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
+void Hazards::report_overwritten(const Visit& at, BufferId buffer_id, const char* does) {
   if (!reported_.insert({-2 - buffer_id, at.global}).second) return;
   const ClassState& state = state_[at.cls];
   const BufferId root = ctx_.program.classes[at.cls].root(buffer_id);
@@ -173,8 +184,8 @@ void Hazards::report_overwritten(const Visit& at, BufferId buffer_id) {
     }
   }
   ctx_.report("overwritten", ProblemClass::memory, {at.cls, at.task}, related,
-              fmt::format("{} reads {}, whose memory was taken over by {} before",
-                          ctx_.name({at.cls, at.task}), ctx_.buffer_name(at.cls, buffer_id),
+              fmt::format("{} {} {}, whose memory was taken over by {} before",
+                          ctx_.name({at.cls, at.task}), does, ctx_.buffer_name(at.cls, buffer_id),
                           owner_name(at.cls, by)),
               "run the memory plan after the last change of tasks or dependencies");
 }
@@ -209,9 +220,9 @@ void Hazards::record(const Visit& at, const Task& task) {
     const size_t i = static_cast<size_t>(output);
     const BufferId root = rank_class.root(output);
     const program::Buffer& buffer = rank_class.buffers[root];
-    if (ctx_.planned && buffer.kind == BufferKind::step && !state.held[root]) {
+    if (ctx_.planned && buffer.kind == BufferKind::step && state.memory[root] != Memory::held) {
       take(at, buffer.space, buffer.offset, buffer.offset + buffer.type.bytes(), root.value());
-      state.held[root] = 1;
+      state.memory[root] = Memory::held;
     }
     state.access[i][lane] = now;
     uses_of(state, root)[lane] = now;
@@ -283,7 +294,7 @@ void Hazards::evict(const Visit& at, int32_t owner, int32_t by) {
     return;
   }
   ClassState& state = state_[at.cls];
-  state.held[owner] = 0;
+  state.memory[owner] = Memory::lost;
   const Clock& seen = uses_of(state, owner);
   for (size_t lane = 0; lane < seen.size(); ++lane) {
     if (seen[lane] > at.before[lane]) {

@@ -42,16 +42,24 @@ class Hazards {
     int64_t end;
     int32_t owner;  ///< buffer, or -1 - global task for a workspace
   };
+  enum class Memory : uint8_t {
+    untaken,
+    held,  ///< is its own
+    lost,  ///< was, and what it held is no more
+  };
   struct ClassState {
     std::vector<Clock> access;           ///< by buffer and lane: 1 + position of the last access
     std::vector<Clock> used;             ///< the same of a base with views: of any of them
     std::vector<int32_t> writer, prior;  ///< global task: the last, and the one before
-    std::vector<uint8_t> held;           ///< the buffer's range of the arena is its own
+    std::vector<Memory> memory;          ///< of the buffer: its range of the arena
     /// By space, disjoint ranges by their begin: who was there last.
     std::array<std::map<int64_t, Range>, program::kNumSpaces> arena;
   };
   /// False, and reported, if what the buffer holds can't be relied upon.
   bool check_read(const Visit& at, BufferId buffer);
+  /// False, and reported, if a part is written of a buffer that has lost its memory: the rest of it
+  /// would seem to be there again.
+  bool check_rest(const Visit& at, BufferId buffer);
   /// That whoever wrote the buffer, or a part of its memory, is known to be finished.
   void check_writer(const Visit& at, BufferId writer_of, BufferId buffer);
   /// Every access so far must be known to be finished, to whatever has memory in common.
@@ -65,7 +73,7 @@ class Hazards {
   /// Notes the accesses of the task for those that come after it.
   void record(const Visit& at, const Task& task);
   void report_unwritten(const Visit& at, BufferId buffer);
-  void report_overwritten(const Visit& at, BufferId buffer);
+  void report_overwritten(const Visit& at, BufferId buffer, const char* does);
   /// Gives addresses [begin, end) to `owner`; whoever held any of them must be finished with it.
   void take(const Visit& at, program::Space space, int64_t begin, int64_t end, int32_t owner);
   /// `owner` loses its addresses to `by`, in favour of the visited task.

@@ -159,9 +159,10 @@ Moved Pieces::move(PieceId id, AxisMask over, const comm::Movement& movement,
     const graph::Dim& dim = logical.dims[static_cast<size_t>(movement.part_dim)];
     size = dim.symbolic() ? 0 : int64_t{dim};
   }
-  const auto [known, fresh] = moves_.try_emplace(
-      {id, over, static_cast<int>(move.part), static_cast<int>(move.placed), movement.part_dim,
-       movement.slot_dim, static_cast<int>(movement.monoid), size});
+  const auto [known, fresh] =
+      moves_.try_emplace({id, over, static_cast<int>(move.part), static_cast<int>(move.placed),
+                          movement.part_dim, movement.slot_dim, static_cast<int>(movement.monoid),
+                          size, movement.part_outer, movement.slot_outer});
   if (fresh) {
     known->second = move_parts(Piece(pieces_[id]), over, movement, size);
   }
@@ -190,7 +191,7 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
     if (const AxisMask lacking = over & ~cuts.axes(cut)) {
       return refused(Moved::Fault::not_split, lacking);
     }
-    result.cut[slot_dim] = over ? cuts.gather(cut, over) : cut;
+    result.cut[slot_dim] = over ? cuts.gather(cut, over, movement.slot_outer) : cut;
     if (result.cut[slot_dim] == kNone) return refused(Moved::Fault::not_split, over);
     for (const Addends& part : piece.addends) {
       if (const AxisMask axes = cuts.axes(part.set) & over) {
@@ -206,7 +207,9 @@ Moved Pieces::move_parts(const Piece& piece, AxisMask over, const comm::Movement
   }
   if (sum && over && !sum_over(&result, over, movement.monoid, &moved)) return moved;
   if (move.part == comm::Move::Part::block && over) {
-    result.cut[part_dim] = cuts.block(result.cut[part_dim], over, size);
+    result.cut[part_dim] = movement.part_outer > 1
+                               ? cuts.block(result.cut[part_dim], over, movement.part_outer)
+                               : cuts.block_of(result.cut[part_dim], over, size);
   }
   moved.piece = intern(std::move(result));
   return moved;
@@ -337,6 +340,12 @@ ops::Monoid Pieces::monoid(PieceId id) const {
   return ops::Monoid::sum;
 }
 
+bool Pieces::has_support(PieceId id) const {
+  const auto& addends = pieces_[id].addends;
+  return std::any_of(addends.begin(), addends.end(),
+                     [&](const Addends& part) { return spaces_[part.space].needs >= 0; });
+}
+
 bool Pieces::is_empty(PieceId id) const {
   const auto& addends = pieces_[id].addends;
   return std::any_of(addends.begin(), addends.end(),
@@ -457,7 +466,8 @@ PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, 
 std::string Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
                               const graph::CoordBox& box) const {
   std::string text;
-  const AxisMask axes = cuts.axes(cut) | begins.axes;
+  // Also where the task says something else on ranks that hold the same.
+  const AxisMask axes = cuts.axes(cut) | begins.axes(letter);
   cuts.for_each(axes, box.begin, [&](const Coords& at) {
     if (!box.contains(at, axes)) return;
     const std::vector<graph::Run> runs = cuts.part_at(cut, at, size, 0, -1);
@@ -472,16 +482,33 @@ std::string Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins
   return text;
 }
 
+CutId Pieces::made_run(char letter, int64_t local, int64_t size, const Begins& begins,
+                       std::string* why) {
+  if (local == size) return CutTable::kWhole;
+  const AxisMask axes = begins.axes(letter);
+  std::vector<std::vector<graph::Run>> rows;
+  cuts.for_each(axes, {}, [&](const Coords& at) {
+    const int64_t begin = begins.at(letter, at);
+    if (begin < 0 || begin + local > size) {
+      *why = fmt::format("its piece along {} would be {} to {} of {}", letter, begin, begin + local,
+                         size);
+    }
+    rows.push_back({{begin, local}});
+  });
+  return why->empty() ? cuts.make(size, axes, rows) : CutId(kNone);
+}
+
 Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-                   std::span<const TypeId> logical, const TypeTable& types, const Begins& begins,
-                   const graph::CoordBox& box) {
+                   std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
+                   const TypeTable& types, const Begins& begins, const graph::CoordBox& box) {
   // Every letter must have one cut in all inputs that have it, and be whole unless the op acts
   // index by index along it or contracts it; where the op goes by position, the cut is one run and
   // the task must say where it begins. An output has the cuts of its letters, and is an unfinished
   // reduction over every cut letter that it lacks. One input may itself be an unfinished sum, if
   // the op is linear in it: then all outputs are, over the same addends. An input that is a sum
   // over a letter ("e/t", counts) has exactly the addends that the cut of the letter says. Of a
-  // symbol only what holds for every value counts: where a part begins, and which indices are
+  // positional letter that no input has, the output is the run that begins where the task says. Of
+  // a symbol only what holds for every value counts: where a part begins, and which indices are
   // needed, changes from step to step.
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
@@ -522,9 +549,22 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
     }
   }
   for (const char* letter = rule.positional; *letter; ++letter) {
-    const CutId cut = cut_of[place(*letter)];
-    const int64_t size = size_of[place(*letter)];
-    if (cut == kNone || size % cuts[cut].cells != 0) continue;
+    CutId& cut = cut_of[place(*letter)];
+    int64_t& size = size_of[place(*letter)];
+    if (cut == kNone) {
+      const auto [output, dim] = ops::place_in_outputs(letters, *letter);
+      if (output < 0 || std::count(logical.begin(), logical.end(), kNone) > 0) continue;
+      std::vector<graph::TensorType> whole;
+      for (const TypeId type : logical) {
+        whole.push_back(types[type]);
+      }
+      const graph::Dim all = op.rules->infer(op.attrs, whole).at(output).dims.at(dim);
+      size = all;
+      symbolic[place(*letter)] = all.symbolic();
+      cut = made_run(*letter, local_out[output].dims[dim], size, begins, &taken.text);
+      if (cut == kNone) return refused(Taken::Fault::begin, begins.axes(*letter));
+    }
+    if (size % cuts[cut].cells != 0) continue;
     if (symbolic[place(*letter)] && cut != CutTable::kWhole) {
       taken.text =
           fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter);

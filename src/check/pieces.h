@@ -27,6 +27,7 @@ using graph::AxisMask;
 using graph::CutId;
 using SpaceId = Id<struct Space>;
 using PieceId = Id<struct Piece>;
+using MarkId = int32_t;
 inline constexpr int32_t kAnyPiece = -1;  ///< of zero: fits every piece
 
 /// What the addends of an unfinished reduction are numbered by: the indices of a letter that an op
@@ -61,6 +62,14 @@ struct Piece {
   std::array<CutId, kMaxDims> cut{};
   std::vector<Addends> addends;
   auto operator<=>(const Piece&) const = default;
+};
+
+/// What a buffer holds.
+struct Value {
+  ExprId expr = kUnwritten;
+  PieceId piece = kAnyPiece;
+  MarkId marks = 0;  ///< what codecs lost of it (Values::Marks); 0: nothing. Of a pack: its parts'
+  auto operator<=>(const Value&) const = default;
 };
 
 /// What a movement makes of a piece, or why it can't be done.
@@ -101,6 +110,8 @@ class Pieces {
 
   PieceId intern(Piece piece);
   SpaceId intern_space(const Space& space);
+  /// True if which addends the piece needs depends on its indices.
+  bool has_support(PieceId id) const;
   const Piece& operator[](PieceId id) const { return pieces_[id]; }
   /// All of a tensor with this number of dims.
   PieceId whole(size_t dims) { return intern({static_cast<uint8_t>(dims), {}, {}}); }
@@ -128,6 +139,8 @@ class Pieces {
   PieceId unite(PieceId left, PieceId right, ops::Monoid monoid);
   /// True if some reduction has none of its addends, on any rank: a value of nothing.
   bool is_empty(PieceId id) const;
+  /// True if indices of a dim need only some addends of the space.
+  bool has_support(SpaceId space) const { return spaces_[space].needs >= 0; }
   /// How its unfinished reductions put parts together; of several that differ, not as sums.
   ops::Monoid monoid(PieceId id) const;
 
@@ -148,19 +161,19 @@ class Pieces {
                std::string* why);
 
   /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
-  /// inputs; `key`: the op with its attributes; `begins`: where the task says that its piece of a
-  /// letter begins, on the ranks in `box`.
+  /// inputs; `key`: the op with its attributes; `local_out`: local types of the outputs; `begins`:
+  /// where the task says that its piece of a letter begins, on the ranks in `box`.
   struct Begins {
     std::function<int64_t(char letter, const graph::Coords&)> at;
-    AxisMask axes = 0;  ///< on which it depends
+    std::function<AxisMask(char letter)> axes;  ///< along which ranks begin elsewhere
   };
+  Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+             std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
+             const TypeTable& types, const Begins& begins, const graph::CoordBox& box);
   /// What is wrong with a task that says where its piece of a letter, a dim of `size`, begins on
   /// the ranks in a box; "" if nothing is.
   std::string misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
                         const graph::CoordBox& box) const;
-  Taken take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
-             std::span<const TypeId> logical, const TypeTable& types, const Begins& begins,
-             const graph::CoordBox& box);
 
   /// "edp:S0 ep:P", or, where no layout says it, the rows of the cuts.
   std::string text(PieceId id, const graph::Mesh& mesh) const;
@@ -171,6 +184,8 @@ class Pieces {
   CutId needed(SpaceId space, const Piece& piece);
   Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement, int64_t size);
   bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
+  /// The run of a letter's indices that every rank makes; kNone, and why, if it leaves the tensor.
+  CutId made_run(char letter, int64_t local, int64_t size, const Begins& begins, std::string* why);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
   TypeId cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box);
@@ -181,7 +196,8 @@ class Pieces {
   std::vector<Space> spaces_;
   std::vector<decltype(ops::Support::of)> support_;
   std::map<Space, SpaceId> space_index_;
-  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t>, Moved> moves_;
+  std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t, int64_t>, Moved>
+      moves_;
   std::map<std::tuple<PieceId, int32_t, int32_t>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
   /// Of those that differ between ranks, by box too.

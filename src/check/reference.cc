@@ -211,6 +211,7 @@ void Reference::run_node(const Step& step, int32_t micro_batch) {
       break;
     case Meaning::merge_softmax:
     case Meaning::merge_max:
+    case Meaning::regroup:
     case Meaning::application: {
       Application where;
       where.node = step.node;

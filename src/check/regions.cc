@@ -35,6 +35,19 @@ int64_t Values::begin_at(program::RoleId role, const program::Begin& begin,
   return ctx_.program.begin_at(begin.begin, begin.by, rank);
 }
 
+/// Axes of a table along which there are several ranks.
+AxisMask Values::axes_of(ClassId cls, program::TableId table) const {
+  AxisMask axes = 0;
+  if (table == program::kNone) return axes;
+  for (int32_t axis : ctx_.program.tables[table].axes) {
+    const int32_t place = ctx_.axis_of(cls, axis);
+    if (pieces_.cuts.extents()[place] > 1) {
+      axes |= graph::axis_bit(place);
+    }
+  }
+  return axes;
+}
+
 void Values::find_regions(ClassId cls) {
   // Regions of views are tables of the program. Like pieces they are functions of all coordinates
   // of the role's mesh, of which the class has those of its box.
@@ -50,15 +63,7 @@ void Values::find_regions(ClassId cls) {
     held.size = view.dim == program::kNone ? base.type.numel() : int64_t{base.type.dims[view.dim]};
     const int64_t length =
         view.dim == program::kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
-    AxisMask axes = 0;
-    if (view.by != program::kNone) {
-      for (int32_t axis : ctx_.program.tables[view.by].axes) {
-        const int32_t place = ctx_.axis_of(cls, axis);
-        if (pieces_.cuts.extents()[place] > 1) {
-          axes |= graph::axis_bit(place);
-        }
-      }
-    }
+    const AxisMask axes = axes_of(cls, view.by);
     std::vector<std::vector<Run>> rows;
     pieces_.cuts.for_each(axes, {}, [&](const Coords& at) {
       // Inside the base, whatever the table says: view-region tells.
@@ -70,6 +75,18 @@ void Values::find_regions(ClassId cls) {
   }
 }
 
+size_t Values::dims_of(ClassId cls, BufferId buffer) const {
+  return ctx_.program.classes[cls].buffers[buffer].type.dims.size();
+}
+
+/// True of what is read as it is through any buffer of so many dims.
+bool Values::has_dims(const Value& value, size_t dims) const {
+  if (value.expr <= kZero) return true;
+  if (is_pack(value)) return false;
+  const PieceId piece = parts_of(value)[0].piece;
+  return piece != kAnyPiece && pieces_[piece].dims == dims;
+}
+
 Values::Base* Values::base_of(ClassId cls, BufferId buffer) {
   if (ctx_.views[cls].meets(buffer).empty()) return nullptr;
   return &bases_[cls].of.at(ctx_.program.classes[cls].root(buffer));
@@ -79,14 +96,15 @@ Value Values::at(ClassId cls, BufferId buffer) {
   const Base* base = base_of(cls, buffer);
   if (!base) return values_[cls][buffer];
   std::string why;
-  return read_region(*base, bases_[cls].region[buffer], &why);
+  return read_region(*base, bases_[cls].region[buffer], dims_of(cls, buffer), &why);
 }
 
 Value Values::read(TaskRef ref, BufferId buffer) {
   const Base* base = base_of(ref.cls, buffer);
   if (!base) return values_[ref.cls][buffer];
   std::string why;
-  const Value value = read_region(*base, bases_[ref.cls].region[buffer], &why);
+  const Value value =
+      read_region(*base, bases_[ref.cls].region[buffer], dims_of(ref.cls, buffer), &why);
   if (why.empty() && value.expr >= 0 && !fits(value, ctx_.buffer_type[ref.cls][buffer], ref.cls)) {
     why = "it holds a value of another shape";
   }
@@ -101,7 +119,7 @@ Value Values::left_in(ClassId cls, BufferId buffer) {
   const Base* base = base_of(cls, buffer);
   if (!base) return values_[cls][buffer];
   std::string why;
-  const Value value = read_region(*base, bases_[cls].region[buffer], &why);
+  const Value value = read_region(*base, bases_[cls].region[buffer], dims_of(cls, buffer), &why);
   if (why.empty()) return value;
   const int32_t writer = hazards_.writer(cls, buffer);
   report_untiled(
@@ -187,10 +205,21 @@ Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
     const Run part = run_at(cuts, region, base.size, coords);
     rows.push_back({part.length == 0 ? 0 : part.begin - from.begin, part.length});
   });
+  if (base.dim == program::kNone) {
+    if (entry.value.expr == kZero) return entry.value;
+    const PackId all = flat(entry.value, 0);
+    if (all == kNone) return {kUnwritten, kAnyPiece};
+    const PackId rest = packs_.restrict_to(all, axes | packs_[all].axes, [&](const Coords& coords) {
+      const Run from = run_at(cuts, entry.region, base.size, coords);
+      const Run part = run_at(cuts, region, base.size, coords);
+      return Run{part.length == 0 ? 0 : part.begin - from.begin, part.length};
+    });
+    return rest == kNone ? Value{kUnwritten, kAnyPiece} : pack_value(rest);
+  }
   std::vector<Value> parts = parts_of(entry.value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) continue;
-    if (base.dim == program::kNone || local_index(part.expr)) return {kUnwritten, kAnyPiece};
+    if (is_pack(part) || local_index(part.expr)) return {kUnwritten, kAnyPiece};
     const int64_t size = ctx_.types[ref_.terms[part.expr].type].dims[base.dim];
     part.piece = pieces_.restrict_to(part.piece, base.dim, size, axes, rows);
     if (part.piece == kNone) return {kUnwritten, kAnyPiece};
@@ -199,14 +228,17 @@ Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
   return sum ? *sum : Value{kUnwritten, kAnyPiece};
 }
 
-Value Values::read_region(const Base& base, CutId region, std::string* why) {
+Value Values::read_region(const Base& base, CutId region, size_t dims, std::string* why) {
   // One entry that has the region is the common case; then one that contains it. Otherwise all that
-  // overlap it are parts of one term, which are joined.
+  // overlap it are parts of one term, which are joined. Elements of a flat base are joined whatever
+  // they are of: they may make a tensor, or several.
   constexpr Value kNothing{kUnwritten, kAnyPiece};
   constexpr Value kLost{kUnknown, kAnyPiece};
   std::vector<const Entry*> hits;
   for (const Entry& entry : base.entries) {
-    if (entry.region == region) return entry.value;
+    if (entry.region == region && (base.dim != program::kNone || has_dims(entry.value, dims))) {
+      return entry.value;
+    }
     if (!pieces_.cuts.disjoint(entry.region, region)) {
       hits.push_back(&entry);
     }
@@ -233,6 +265,7 @@ Value Values::read_region(const Base& base, CutId region, std::string* why) {
     return kLost;
   }
   if (std::all_of(hits.begin(), hits.end(), is(kZero))) return {kZero, kAnyPiece};
+  if (base.dim == program::kNone) return read_flat(hits, region, base.size, dims, why);
   if (hits.size() == 1) {
     const Value part = part_of(base, *hits[0], region);
     if (part.expr != kUnwritten) return part;
@@ -240,6 +273,10 @@ Value Values::read_region(const Base& base, CutId region, std::string* why) {
     return kLost;
   }
   for (const Entry* hit : hits) {
+    if (is_pack(hit->value)) {
+      *why = "it holds several tensors: parts of those are views without a dim";
+      return kLost;
+    }
     if (hit->value.expr != hits[0]->value.expr || hit->value.piece == kAnyPiece) {
       *why = fmt::format("it holds parts of different values: {} and {}",
                          describe(hits[0]->value.expr), describe(hit->value.expr));
@@ -256,7 +293,70 @@ Value Values::read_region(const Base& base, CutId region, std::string* why) {
   }
   const int64_t size = ctx_.types[ref_.terms[hits[0]->value.expr].type].dims[base.dim];
   const PieceId joined = pieces_.join(parts, region, base.size, base.dim, size, why);
-  return joined == kNone ? kLost : Value{hits[0]->value.expr, joined};
+  if (joined == kNone) return kLost;
+  // Where one's own part and those that came from others differ by what a codec lost, ranks have
+  // different ones exact.
+  MarkId marks = hits[0]->value.marks;
+  for (const Entry* hit : hits) {
+    const AxisMask axes = pieces_.cuts.axes(hit->region) | axes_of(hit->value);
+    marks = unite_marks(marks, hit->value.marks, hit->value.marks == marks ? 0 : axes);
+  }
+  return {hits[0]->value.expr, joined, marks};
+}
+
+Value Values::read_flat(std::span<const Entry* const> hits, CutId region, int64_t size, size_t dims,
+                        std::string* why) {
+  // Coordinate by coordinate the elements of what overlaps the region there, in order. That they
+  // fill it was seen before.
+  constexpr Value kLost{kUnknown, kAnyPiece};
+  graph::CutTable& cuts = pieces_.cuts;
+  std::vector<PackId> packs;
+  std::vector<int32_t> first;  // of the pack's components among all
+  std::vector<Value> components;
+  AxisMask axes = cuts.axes(region);
+  for (const Entry* hit : hits) {
+    const PackId id = flat(hit->value, 0);
+    if (id == kNone) {
+      *why = fmt::format("it holds {}, which has no order in memory that all ranks share",
+                         describe(hit->value.expr));
+      return kLost;
+    }
+    packs.push_back(id);
+    first.push_back(static_cast<int32_t>(components.size()));
+    components.insert(components.end(), packs_[id].components.begin(), packs_[id].components.end());
+    axes |= cuts.axes(hit->region) | packs_[id].axes;
+  }
+  const PackId joined = packs_.make(components, axes, [&](const Coords& coords) {
+    const Run wanted = run_at(cuts, region, size, coords);
+    std::vector<std::pair<int64_t, size_t>> order;
+    for (size_t i = 0; i < hits.size(); ++i) {
+      order.push_back({run_at(cuts, hits[i]->region, size, coords).begin, i});
+    }
+    std::sort(order.begin(), order.end());
+    PackRow row;
+    for (const auto& [begin, i] : order) {
+      const int64_t length = run_at(cuts, hits[i]->region, size, coords).length;
+      const int64_t from = std::max(begin, wanted.begin);
+      const int64_t to = std::min(begin + length, wanted.begin + wanted.length);
+      if (from >= to) continue;
+      if (hits[i]->value.expr == kZero) {
+        row.push_back({program::kNone, 0, to - from});
+        continue;
+      }
+      for (PackRun run : slice(packs_.at(packs[i], coords), from - begin, to - from)) {
+        if (run.component != program::kNone) {
+          run.component += first[i];
+        }
+        row.push_back(run);
+      }
+    }
+    return row;
+  });
+  const Value value = unflat(joined, dims);
+  if (value.expr != kUnwritten) return value;
+  *why = fmt::format("it is not exactly one tensor, nor whole rows of one: it holds {}",
+                     pack_text(joined));
+  return kLost;
 }
 
 }  // namespace hocket::check

@@ -60,6 +60,12 @@ std::string to_text(const Verdict& verdict) {
                         human_bytes(static_cast<double>(memory.planned.total())),
                         program::parts_text(memory.planned));
   }
+  if (verdict.ok() && !verdict.lossy.empty()) {
+    text += "up to\n";
+    for (const Lossy& lossy : verdict.lossy) {
+      text += fmt::format("  - {}: ~{} of {}\n", lossy.buffer, lossy.codec, lossy.term);
+    }
+  }
   if (verdict.ok()) {
     text += "assumed\n";
     for (const std::string& assumption : verdict.assumptions) {
@@ -122,6 +128,11 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
   json.end().key("proved").array();
   for (const Claim& claim : verdict.proved) {
     json.object().member("what", claim.what).member("rule", claim.rule).end();
+  }
+  json.end().key("lossy").array();
+  for (const Lossy& lossy : verdict.lossy) {
+    json.object().member("result", lossy.buffer).member("codec", lossy.codec);
+    json.member("of", lossy.term).end();
   }
   json.end().member("assumptions", verdict.assumptions).member("outside", verdict.outside);
   json.member("ragged_factor", verdict.ragged_factor).key("memory").array();

@@ -59,8 +59,8 @@ std::string kind_types_differ(const Kind& kind, const KindInfo& info) {
     return fmt::format("{} has {} inputs and {} outputs; expected {} and {}", kind.op, got.in,
                        got.out, want.in, want.out);
   }
+  if (ops::makes(*info.rules, kind.attrs, kind.in, kind.out)) return "";
   const std::vector<graph::TensorType> out_types = info.rules->infer(kind.attrs, kind.in);
-  if (out_types == kind.out) return "";
   return fmt::format("{}{} on {} gives {}; the kind says {}", kind.op, graph::to_string(kind.attrs),
                      types_text(kind.in), types_text(out_types), types_text(kind.out));
 }
@@ -315,11 +315,36 @@ std::string arena_bounds(const Context& ctx, const RankClass& cls, const Buffer&
   return "";
 }
 
+/// What keeps slots from being read in order. Whether they fit their tensors is named-tensor's.
+std::string bad_slots(const RankClass& cls, const program::Program& program, const Buffer& buffer) {
+  if (buffer.slots.empty()) return "";
+  if (buffer.kind == BufferKind::input) return "has slots, but the host feeds inputs one by one";
+  if (buffer.type.dims.size() != 1 || buffer.type.routed()) {
+    return fmt::format("has slots in {}, which is not flat", to_string(buffer.type));
+  }
+  constexpr int64_t kMostElements = int64_t{1} << 50;
+  int64_t before = 0;
+  for (const program::Slot& slot : buffer.slots) {
+    if (slot.begin > kMostElements) return fmt::format("has a slot at {}", slot.begin);
+    if (slot.begin < before) return fmt::format("has a slot at {}, behind {}", slot.begin, before);
+    before = slot.begin;
+    for (size_t axis = 0; axis < program.roles[cls.role].mesh.axes.size(); ++axis) {
+      if (slot.layout.on[axis].is_partial()) {
+        return fmt::format("has a slot of '{}' that is partial", slot.tensor);
+      }
+    }
+  }
+  return "";
+}
+
 /// What the host can fill or read by layout: whole values, with no split beyond the type's dims.
 /// That all parts are there is result-missing's.
 std::string host_contract(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
-  if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) return "";
+  if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) {
+    return buffer.slots.empty() ? "" : "has slots, but no name for the host";
+  }
   if (buffer.name.empty()) return "has no name";
+  if (const std::string wrong = bad_slots(cls, ctx.program, buffer); !wrong.empty()) return wrong;
   const size_t rank = buffer.type.dims.size();
   for (size_t axis = 0; axis < graph::kMaxAxes; ++axis) {
     const graph::Placement placement = buffer.layout.on[axis];
@@ -660,7 +685,8 @@ const std::vector<Rule<const RankClass&, const Buffer&>>& buffer_rules() {
       {"arena-bounds",
        "a step buffer lies in the arena at a multiple of 64 bytes; named ones do not",
        "run the memory plan after the last change of buffers", arena_bounds},
-      {"host-contract", "named buffers have a name and a layout, and none is partial",
+      {"host-contract",
+       "named buffers have a name and a layout, and none is partial; slots are in order",
        "name the tensor and give the layout that the host writes or reads; sum what it reads "
        "before "
        "the step ends",
@@ -725,6 +751,7 @@ const std::vector<RuleInfo>& derived_rules() {
   // Refused by check.cc, sweep.cc, hazards.cc, memory.cc, costs.cc, and by values.cc with
   // collectives.cc and explain.cc: there the name of a rule stands beside its text.
   static const std::vector<RuleInfo> rules = {
+      {"parts-fit", "tasks in parts have blocks that their ops take one by one, all of one size"},
       {"micro-batches", "the program runs as many micro-batches as the reference"},
       {"symbol-table", "the program's symbols are those of the single-device graph"},
       {"send-unmatched", "every send has its receive"},
@@ -744,7 +771,19 @@ const std::vector<RuleInfo>& derived_rules() {
       {"begin-fits",
        "a task says where its piece of a letter begins that its op takes by position"},
       {"merge-parts", "what is merged are disjoint parts of one result"},
-      {"view-tiled", "what is read of a base is there, as parts of one value side by side"},
+      {"codec-parts", "what is encoded is one value, and what is decoded all of its codes"},
+      {"codes-summed", "codes are moved and decoded, not added up"},
+      {"replicas-differ", "what ranks keep alike lost the same to codecs on all of them"},
+      {"regroup-parts",
+       "what is regrouped are all chunks of one routed tensor, each with the sizes of its "
+       "exchange"},
+      {"view-tiled",
+       "what is read of a base is there, as parts of one value side by side; of a flat one as "
+       "whole "
+       "rows of one tensor, or as several"},
+      {"pack-fits",
+       "an op on several tensors in one buffer acts on every element by itself, and all operands "
+       "hold the same tensors in the same places"},
       {"local-size", "a value has the local type that its layout implies"},
       {"sum-layout", "values that are added are partial over the same axes, and cut alike"},
       {"unfinished-sum", "an op reads finished sums, or parts of one"},

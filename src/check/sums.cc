@@ -10,10 +10,24 @@ namespace hocket::check {
 
 std::vector<Value> Values::parts_of(const Value& value) const {
   if (value.expr < 0 || ref_.terms[value.expr].kind != Expr::Kind::unfinished) return {value};
-  return unfinished_[ref_.terms[value.expr].a];
+  // The marks are those of the whole.
+  std::vector<Value> parts = unfinished_[ref_.terms[value.expr].a];
+  for (Value& part : parts) {
+    part.marks = value.marks;
+  }
+  return parts;
 }
 
 AxisMask Values::partial_axes(const Value& value) const {
+  if (is_pack(value)) {
+    AxisMask axes = 0;
+    for (const Value& component : packs_[pack_of(value)].components) {
+      for (const Value& part : parts_of(component)) {
+        axes |= partial_axes(part);
+      }
+    }
+    return axes;
+  }
   return value.piece == kAnyPiece ? 0 : pieces_.partial_axes(value.piece);
 }
 
@@ -40,7 +54,26 @@ void Values::insert_part(std::vector<Value>* parts, Value part) {
 }
 
 std::optional<Value> Values::sum_of(const std::vector<Value>& parts) {
+  // Codes are not added up; marks are those of all parts, which may tell ranks apart.
   if (parts.size() == 1) return parts[0];
+  if (std::any_of(parts.begin(), parts.end(), [&](const Value& part) { return is_coded(part); })) {
+    return std::nullopt;
+  }
+  std::vector<Value> unmarked = parts;
+  MarkId marks = parts[0].marks;
+  for (Value& part : unmarked) {
+    const AxisMask axes = part.marks == marks ? 0 : axes_of(part) | axes_of(parts[0]);
+    marks = unite_marks(marks, part.marks, axes);
+    part.marks = 0;
+  }
+  std::optional<Value> sum = sum_of_terms(unmarked);
+  if (sum) {
+    sum->marks = marks;
+  }
+  return sum;
+}
+
+std::optional<Value> Values::sum_of_terms(const std::vector<Value>& parts) {
   // The normal form, whatever the order of adding: each term by itself, united as far as it goes;
   // then terms in one piece under one sum.
   std::vector<Value> terms;
@@ -83,10 +116,21 @@ std::optional<Value> Values::sum_of(const std::vector<Value>& parts) {
 }
 
 std::optional<Value> Values::add(const Value& left, const Value& right) {
+  if (is_coded(left) || is_coded(right)) return std::nullopt;
+  std::optional<Value> sum = add_terms({left.expr, left.piece}, {right.expr, right.piece});
+  if (sum) {
+    const bool alike = left.marks == right.marks;
+    sum->marks = unite_marks(left.marks, right.marks, alike ? 0 : axes_of(left) | axes_of(right));
+  }
+  return sum;
+}
+
+std::optional<Value> Values::add_terms(const Value& left, const Value& right) {
   // Most sums are of two terms in one piece, or of two parts of the same sum of terms. Two copies
   // of an unfinished part are no such case to unite: they stay a sum that has it twice.
   if (left.expr == kZero) return right;
   if (right.expr == kZero) return left;
+  if (is_pack(left) || is_pack(right)) return add_packs(left, right);
   const bool finished = left.piece != kAnyPiece && right.piece != kAnyPiece;
   const auto adds_up = [&](PieceId piece) { return pieces_.monoid(piece) == graph::Monoid::sum; };
   if (finished && left.piece == right.piece && adds_up(left.piece)) {

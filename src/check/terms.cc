@@ -113,11 +113,38 @@ ExprId Terms::sizes(AppId route, int32_t axis) {
   return it->second;
 }
 
+ExprId Terms::coded(ExprId of, int32_t key, int32_t part, TypeId type) {
+  const int32_t codes = static_cast<int32_t>(
+      std::find_if(codes_.begin(), codes_.end(),
+                   [&](const Codes& one) { return one.key == key && one.part == part; }) -
+      codes_.begin());
+  if (codes == static_cast<int32_t>(codes_.size())) {
+    codes_.push_back({key, part});
+  }
+  auto [it, made] =
+      leaves_.emplace(std::array<int32_t, 3>{4, of, codes}, static_cast<ExprId>(exprs_.size()));
+  if (made) {
+    exprs_.push_back({Expr::Kind::coded, of, codes, type, 1});
+    sum_index_.push_back(-1);
+  }
+  return it->second;
+}
+
 ExprId Terms::unfinished(int32_t number, TypeId type) {
   auto [it, made] =
       leaves_.emplace(std::array<int32_t, 3>{3, number, -1}, static_cast<ExprId>(exprs_.size()));
   if (made) {
     exprs_.push_back({Expr::Kind::unfinished, number, -1, type, 1});
+    sum_index_.push_back(-1);
+  }
+  return it->second;
+}
+
+ExprId Terms::pack(int32_t number) {
+  auto [it, made] =
+      leaves_.emplace(std::array<int32_t, 3>{4, number, -1}, static_cast<ExprId>(exprs_.size()));
+  if (made) {
+    exprs_.push_back({Expr::Kind::pack, number, -1, -1, 1});
     sum_index_.push_back(-1);
   }
   return it->second;

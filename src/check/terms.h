@@ -4,7 +4,9 @@
 //   output        output i of an application of (op, attributes) to terms
 //   sum           a multiset of non-sum terms; order of addition plays no role
 //   sizes         row counts per pair of ranks, from an exchange that belongs to one routing
+//   coded         an output of a codec's encoder for a term
 //   unfinished    a sum whose terms are not all in one piece: the check's values keep the parts
+//   pack          several tensors in one flat buffer: the check's values keep what lies where
 // Applications are compared exactly. Sums are compared by count and by the sum of 128-bit hashes of
 // their terms (a wrong match has probability ~ 2^-128).
 #pragma once
@@ -72,10 +74,20 @@ struct Application {
 };
 
 struct Expr {
-  enum class Kind : uint8_t { sum, tensor, input, output, sizes, unfinished } kind = Kind::sum;
+  enum class Kind : uint8_t {
+    sum,
+    tensor,
+    input,
+    output,
+    sizes,
+    coded,
+    unfinished,
+    pack
+  } kind = Kind::sum;
   int32_t a = -1;  ///< tensor, input: graph tensor; output: application; sum: a part; sizes: route;
-                   ///< unfinished: number
-  int32_t b = -1;  ///< input: micro-batch; output: index; sum: the other part; sizes: mesh axis
+                   ///< coded: the term; unfinished, pack: number
+  int32_t b = -1;  ///< input: micro-batch; output: index; sum: the other part; sizes: mesh axis;
+                   ///< coded: Terms::Codes
   TypeId type = -1;   ///< logical type
   int32_t count = 0;  ///< sum: number of terms
 };
@@ -88,7 +100,14 @@ class Terms {
   ExprId tensor(int32_t tensor, TypeId type);  ///< a persistent tensor's old value
   ExprId input(int32_t tensor, int32_t micro_batch, TypeId type);
   ExprId sizes(AppId route, int32_t axis);
+  /// Output `part` of an encoder (OpKeys) for a term.
+  ExprId coded(ExprId of, int32_t key, int32_t part, TypeId type);
+  struct Codes {
+    int32_t key, part;
+  };
+  Codes codes_of(ExprId coded) const { return codes_[exprs_[coded].b]; }
   ExprId unfinished(int32_t number, TypeId type);
+  ExprId pack(int32_t number);
   /// The application, made if new (then `*made` is true and its fields are for the caller to fill).
   AppId apply(int32_t key, std::span<const ExprId> in, std::span<const TypeId> out, bool* made);
   AppId find(int32_t key, std::span<const ExprId> in) const;  ///< -1 when it does not occur
@@ -144,6 +163,7 @@ class Terms {
   std::vector<Sum> sums_;
   std::vector<Slot> sum_slots_;
   std::vector<int32_t> sum_index_;  ///< by ExprId: index into sums_, -1 for other kinds
+  std::vector<Codes> codes_;        ///< by Expr::b of coded terms
   std::map<std::array<int32_t, 3>, ExprId> leaves_;
 };
 

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "base/error.h"
+#include "program/contract.h"
 
 namespace hocket::check {
 
@@ -25,7 +27,11 @@ graph::Coords extents_of(const Context& ctx) {
 }  // namespace
 
 Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
-    : ctx_(ctx), ref_(reference), hazards_(hazards), pieces_(extents_of(ctx), reference.keys) {
+    : ctx_(ctx),
+      ref_(reference),
+      hazards_(hazards),
+      pieces_(extents_of(ctx), reference.keys),
+      packs_(pieces_.cuts) {
   // Before the step nothing is written but what the host provides: persistent buffers hold the old
   // value of the graph tensor of their name, inputs that of their micro-batch, each in the layout
   // that it declares. That the name, the micro-batch and the local type fit the graph is shown here
@@ -38,51 +44,9 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
     const ClassId class_id = static_cast<int32_t>(c);
     std::vector<Value> values(cls.buffers.size(), Value{});
     for (size_t i = 0; i < cls.buffers.size(); ++i) {
-      const program::Buffer& buffer = cls.buffers[i];
-      if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
-      Value& value = values[i];
-      const int32_t id = static_cast<int32_t>(i);
-      const int32_t tensor = reference.find(buffer.name);
-      const auto* info = tensor < 0 ? nullptr : &reference.graph().tensor(tensor);
-      const char* wrong = nullptr;
-      const bool persistent = info && (info->kind == graph::TensorKind::param ||
-                                       info->kind == graph::TensorKind::state);
-      const bool input = info && info->kind == graph::TensorKind::input;
-      if (!info) {
-        wrong = "is not a tensor of the single-device graph";
-      } else if (buffer.kind == BufferKind::persistent && !persistent) {
-        wrong = "is not a parameter or state of the single-device graph";
-      } else if (buffer.kind == BufferKind::input && !input) {
-        wrong = "is not an input of the single-device graph";
-      } else if (input &&
-                 (info->per_step ? buffer.micro_batch != program::kNone
-                                 : buffer.micro_batch < 0 ||
-                                       buffer.micro_batch >= reference.num_micro_batches())) {
-        wrong = "names a micro-batch that does not exist";
-      }
-      const TypeId logical = tensor < 0 ? -1 : reference.type_of[tensor];
-      if (!wrong) {
-        value.piece = pieces_.of(buffer.layout, ctx.types[logical], ctx.axis_of(class_id, 0));
-        if (pieces_.local_type(value.piece, logical, ctx.types, ctx.boxes[c]) !=
-            ctx.buffer_type[c][i]) {
-          wrong = "is not the local part of the logical tensor under its layout";
-        }
-      }
-      if (wrong) {
-        const std::vector<TaskRef> users = ctx.users(class_id, id);
-        ctx.report(
-            "named-tensor", ProblemClass::value, users.empty() ? TaskRef{class_id, -1} : users[0],
-            users,
-            fmt::format("{} in class {}, {} with layout {}, {}", ctx.buffer_name(class_id, id), c,
-                        graph::to_string(buffer.type),
-                        graph::to_string(buffer.layout, ctx.program.mesh_of(class_id)), wrong),
-            "name a tensor of the graph, with the type that its layout gives it");
-        value.expr = kUnknown;
-      } else if (persistent) {
-        value.expr = reference.terms.tensor(tensor, logical);
-      } else if (input) {
-        value.expr = reference.terms.input(tensor, buffer.micro_batch, logical);
-      }
+      const BufferKind kind = cls.buffers[i].kind;
+      if (kind == BufferKind::step || kind == BufferKind::view) continue;
+      values[i] = declared(class_id, BufferId(i));
     }
     values_.push_back(std::move(values));
     bases_.emplace_back();
@@ -95,6 +59,87 @@ Values::Values(Context& ctx, Reference& reference, const Hazards& hazards)
       }
     }
   }
+}
+
+const char* Values::bad_name(const program::Buffer& buffer, int32_t tensor) const {
+  if (tensor < 0) return "is not a tensor of the single-device graph";
+  const graph::Tensor& info = ref_.graph().tensor(tensor);
+  const bool persistent =
+      info.kind == graph::TensorKind::param || info.kind == graph::TensorKind::state;
+  const bool input = info.kind == graph::TensorKind::input;
+  if (buffer.kind == BufferKind::persistent && !persistent) {
+    return "is not a parameter or state of the single-device graph";
+  }
+  if (buffer.kind == BufferKind::input && !input) {
+    return "is not an input of the single-device graph";
+  }
+  const bool known_micro_batch =
+      buffer.micro_batch >= 0 && buffer.micro_batch < ref_.num_micro_batches();
+  if (input && (info.per_step ? buffer.micro_batch != program::kNone : !known_micro_batch)) {
+    return "names a micro-batch that does not exist";
+  }
+  return nullptr;
+}
+
+ExprId Values::before_step(const program::Buffer& buffer, int32_t tensor) {
+  const TypeId logical = ref_.type_of[tensor];
+  switch (ref_.graph().tensor(tensor).kind) {
+    case graph::TensorKind::param:
+    case graph::TensorKind::state:
+      return ref_.terms.tensor(tensor, logical);
+    case graph::TensorKind::input:
+      return ref_.terms.input(tensor, buffer.micro_batch, logical);
+    default:
+      return kUnwritten;
+  }
+}
+
+Value Values::declared(ClassId cls, BufferId id) {
+  // What the host fills, or nothing in what it only reads; kUnknown, and reported, where the buffer
+  // can be neither.
+  const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
+  const std::vector<std::string> names = program::tensors_of(buffer.name, buffer.slots);
+  const bool bucket = !buffer.slots.empty();
+  const char* wrong = nullptr;
+  std::string which;
+  for (const std::string& name : names) {
+    if (wrong) continue;
+    wrong = bad_name(buffer, ref_.find(name));
+    which = bucket && wrong ? fmt::format(": '{}'", name) : "";
+  }
+  Value value;
+  if (!wrong && bucket) {
+    wrong = bad_slots(cls, buffer);
+  } else if (!bucket) {
+    const int32_t tensor = ref_.find(names[0]);
+    if (tensor >= 0) {
+      const TypeId logical = ref_.type_of[tensor];
+      value.piece = pieces_.of(buffer.layout, ctx_.types[logical], ctx_.axis_of(cls, 0));
+      if (!wrong && pieces_.local_type(value.piece, logical, ctx_.types, ctx_.boxes[cls]) !=
+                        ctx_.buffer_type[cls][id]) {
+        wrong = "is not the local part of the logical tensor under its layout";
+      }
+    }
+  }
+  if (wrong) {
+    const std::vector<TaskRef> users = ctx_.users(cls, id);
+    ctx_.report(
+        "named-tensor", ProblemClass::value, users.empty() ? TaskRef{cls, -1} : users[0], users,
+        fmt::format("{} in class {}, {} with layout {}, {}{}", ctx_.buffer_name(cls, id), cls,
+                    graph::to_string(buffer.type),
+                    graph::to_string(buffer.layout, ctx_.program.mesh_of(cls)), wrong, which),
+        "name a tensor of the graph, with the type that its layout gives it");
+    value.expr = kUnknown;
+    return value;
+  }
+  std::vector<ExprId> terms;
+  for (const std::string& name : names) {
+    terms.push_back(before_step(buffer, ref_.find(name)));
+    if (terms.back() == kUnwritten) return value;
+  }
+  if (bucket) return contents(cls, buffer, terms);
+  value.expr = terms[0];
+  return value;
 }
 
 void Values::lose_outputs(ClassId cls, const Task& task) {
@@ -124,6 +169,15 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
 
 bool Values::fits(const Value& value, TypeId local, ClassId cls, bool* uniform) {
   for (const Value& part : parts_of(value)) {
+    if (is_pack(part)) {
+      const Pack& pack = packs_[pack_of(part)];
+      const graph::TensorType& type = ctx_.types[local];
+      if (type.dims.size() != 1 || packs_.length(pack_of(part)) != type.dims[0]) return false;
+      for (const Value& component : pack.components) {
+        if (ctx_.types[ref_.terms[component.expr].type].dtype != type.dtype) return false;
+      }
+      continue;
+    }
     const TypeId logical = ref_.terms[part.expr].type;
     if (logical < 0 || part.piece == kAnyPiece) continue;
     if (pieces_.local_type(part.piece, logical, ctx_.types) == local) continue;
@@ -150,7 +204,7 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
           fmt::format("{} makes {} of type {}; under layout {} the local part of {} differs",
                       ctx_.name(ref), describe(made.expr),
                       graph::to_string(ctx_.types[info.out[output]]), piece_text(made),
-                      graph::to_string(ctx_.types[logical])),
+                      logical < 0 ? "it" : graph::to_string(ctx_.types[logical])),
           "give the task the local types that its layout implies");
       lose(cls, task.out[output]);
       return;
@@ -218,20 +272,19 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
 }
 
 Pieces::Begins Values::begins_of(ClassId cls, const Task& task) const {
-  const program::RoleId role = ctx_.program.classes[cls].role;
   Pieces::Begins begins;
-  begins.at = [this, role, &task](char letter, const graph::Coords& at) {
+  begins.at = [this, cls, &task](char letter, const graph::Coords& at) {
     for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return begin_at(role, begin, at);
+      if (begin.letter == letter) return begin_at(ctx_.program.classes[cls].role, begin, at);
     }
     return int64_t{0};
   };
-  for (const program::Begin& begin : task.begins) {
-    if (begin.by == program::kNone) continue;
-    for (int32_t axis : ctx_.program.tables[begin.by].axes) {
-      begins.axes |= graph::axis_bit(ctx_.axis_of(cls, axis));
+  begins.axes = [this, cls, &task](char letter) {
+    for (const program::Begin& begin : task.begins) {
+      if (begin.letter == letter) return axes_of(cls, begin.by);
     }
-  }
+    return AxisMask{0};
+  };
   return begins;
 }
 
@@ -256,8 +309,8 @@ Values::Signature& Values::signature(ClassId cls, const Task& task, const KindIn
   signature.fitting.assign(kind.out.size(), -1);
   try {
     const ops::Letters letters = ops::letters(*info.rules, kind.in, kind.out);
-    signature.taken =
-        pieces_.take(info.key, letters, ins_, in_types_, ctx_.types, begins, ctx_.boxes[cls]);
+    signature.taken = pieces_.take(info.key, letters, ins_, in_types_, kind.out, ctx_.types, begins,
+                                   ctx_.boxes[cls]);
   } catch (const Error&) {
     signature.taken.fault = Taken::Fault::cut;  // no rule for operands of these ranks
   }
@@ -273,9 +326,13 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   exprs_.clear();
   ins_.clear();
   in_types_.clear();
+  in_marks_.clear();
+  marks_in_ = 0;
   bool known = true;
   for (BufferId input : reader.in) {
     const Value value = read({cls, task}, input);
+    marks_in_ = exprs_.empty() ? value.marks : unite_marks(marks_in_, value.marks, 0);
+    in_marks_.push_back(value.marks);
     known = known && value.expr >= 0;
     exprs_.push_back(value.expr);
     ins_.push_back(value.piece);
@@ -286,13 +343,22 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
     case OpClass::zero:
       return set(cls, reader, 0, {kZero, kAnyPiece}, nullptr, ref);
     case OpClass::copy:
-      return set(cls, reader, 0, {exprs_[0], ins_[0]}, nullptr, ref);
+      return set(cls, reader, 0, {exprs_[0], ins_[0], marks_in_}, nullptr, ref);
     case OpClass::add:
       return add_inputs(cls, reader, ref);
     case OpClass::merge:
       return merge(cls, reader, info, ref);
+    case OpClass::regroup:
+      return regroup(cls, reader, ref);
+    case OpClass::encode:
+      return encode(cls, reader, info, ref);
+    case OpClass::decode:
+      return decode(cls, reader, info, ref);
     default:
       break;
+  }
+  for (size_t i = 0; i < ins_.size(); ++i) {
+    if (is_pack({exprs_[i], ins_[i]})) return compute_packs(cls, task, reader, info);
   }
   for (size_t i = 0; i < ins_.size(); ++i) {
     in_types_.push_back(ref_.terms[exprs_[i]].type);
@@ -305,12 +371,7 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
     }
   }
   Signature& pieces = signature(cls, reader, info);
-  if (pieces.taken.fault == Taken::Fault::begin) {
-    ctx_.report("begin-fits", ProblemClass::value, ref, {},
-                fmt::format("{} takes a letter by position: {}", ctx_.name(ref), pieces.taken.text),
-                "say in begins= where the rank's piece of the letter begins");
-    return lose_outputs(cls, reader);
-  }
+  if (pieces.taken.fault == Taken::Fault::begin) return refuse_begin(ref, pieces.taken.text);
   if (pieces.taken.fault != Taken::Fault::none) {
     explain_pieces(ref, pieces.taken);
     return lose_outputs(cls, reader);
@@ -328,12 +389,25 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   }
   for (size_t output = 0; output < reader.out.size(); ++output) {
     const ExprId expr = ref_.terms.output(app, static_cast<int32_t>(output));
-    set(cls, reader, output, {expr, pieces.taken.out[output]}, &pieces, ref);
+    set(cls, reader, output, {expr, pieces.taken.out[output], marks_in_}, &pieces, ref);
   }
 }
 
+void Values::refuse_begin(TaskRef ref, const std::string& why) {
+  ctx_.report("begin-fits", ProblemClass::value, ref, {},
+              fmt::format("{} takes a letter by position: {}", ctx_.name(ref), why),
+              "say in begins= where the rank's piece of the letter begins");
+  lose_outputs(ref.cls, ctx_.task(ref));
+}
+
 void Values::add_inputs(ClassId cls, const Task& reader, TaskRef ref) {
-  const std::optional<Value> sum = add({exprs_[0], ins_[0]}, {exprs_[1], ins_[1]});
+  const std::optional<Value> sum =
+      add({exprs_[0], ins_[0], in_marks_[0]}, {exprs_[1], ins_[1], in_marks_[1]});
+  if (!sum && (is_coded({exprs_[0], ins_[0]}) || is_coded({exprs_[1], ins_[1]}))) {
+    refuse("codes-summed", ref, reader.in[0], "codes are not added up",
+           "decode them first, and add up what they stand for");
+    return lose_outputs(cls, reader);
+  }
   if (!sum) {
     explain_pieces(ref, {Taken::Fault::partial,
                          {},
@@ -376,8 +450,67 @@ void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRe
     if (united.back() == kNone) return refuse_parts(i);
   }
   const std::vector<ExprId> exprs = exprs_;
+  if (in_marks_[0] != in_marks_[half]) {
+    marks_in_ = unite_marks(in_marks_[0], in_marks_[half],
+                            axes_of({exprs_[0], ins_[0]}) | axes_of({exprs_[half], ins_[half]}));
+  }
   for (size_t i = 0; i < half; ++i) {
-    set(cls, reader, i, {exprs[i], united[i]}, nullptr, ref);
+    set(cls, reader, i, {exprs[i], united[i], marks_in_}, nullptr, ref);
+  }
+}
+
+void Values::regroup(ClassId cls, const Task& reader, TaskRef ref) {
+  // Inputs are chunks of one routed tensor by expert, the sizes that were exchanged for each, and
+  // those of the chunks to make. Sizes carry the piece of the counts before they were exchanged:
+  // which experts, and which tokens of the rank's own. All must be of the routing that placed the
+  // rows and of one axis, and a rank must hold of each chunk what its members gave.
+  const auto& attrs = ctx_.program.kind(reader).attrs;
+  const size_t from = static_cast<size_t>(attrs.i("from"));
+  const Expr& first = ref_.terms[exprs_[from]];
+  const auto refuse_part = [&](size_t input, const char* what) {
+    refuse("regroup-parts", ref, reader.in[input], what,
+           "regroup all chunks of one routed tensor, each with the sizes of its own exchange");
+    lose_outputs(cls, reader);
+  };
+  const Piece rows = pieces_[ins_[0]];
+  const TypeId logical = ref_.terms[exprs_[0]].type;
+  const int64_t experts = logical < 0 ? 0 : int64_t{ctx_.types[logical].dims[0]};
+  AxisMask over = 0;
+  std::vector<CutId> held, had, wanted;
+  for (size_t i = 0; i < ins_.size(); ++i) {
+    if (ins_[i] == kAnyPiece) return refuse_part(i, "it is zero, wherever it lies");
+    const Piece& piece = pieces_[ins_[i]];
+    if (i < from) {
+      Piece alike = piece;
+      alike.cut[1] = rows.cut[1];
+      if (exprs_[i] != exprs_[0] || alike != rows || !piece.addends.empty() ||
+          first.kind != Expr::Kind::sizes || route_of({exprs_[i], ins_[i]}) != first.a) {
+        return refuse_part(i, "it is no chunk of the same rows");
+      }
+      held.push_back(piece.cut[1]);
+      continue;
+    }
+    const Expr& expr = ref_.terms[exprs_[i]];
+    if (expr.kind != Expr::Kind::sizes || expr.a != first.a || expr.b != first.b) {
+      return refuse_part(i, "these are not sizes of the same routing and axis");
+    }
+    over = expr.b < 0 ? 0 : graph::axis_bit(expr.b);
+    if (piece.addends.size() > 1 ||
+        pieces_.cuts.block_of(piece.cut[0], over, experts) != rows.cut[0]) {
+      return refuse_part(i, "these are the sizes of other experts");
+    }
+    (i < 2 * from ? had : wanted)
+        .push_back(piece.addends.empty() ? CutId(graph::CutTable::kWhole) : piece.addends[0].set);
+  }
+  const std::string misplaced =
+      pieces_.misplaced(rows.cut[0], 'e', experts, begins_of(ref.cls, reader), ctx_.boxes[ref.cls]);
+  if (!misplaced.empty()) return refuse_begin(ref, misplaced);
+  const std::vector<CutId> made = pieces_.cuts.regroup(held, had, wanted, over);
+  if (made.empty()) return refuse_part(0, "the chunks do not hold the tokens of their sizes");
+  for (size_t chunk = 0; chunk < made.size(); ++chunk) {
+    Piece piece = rows;
+    piece.cut[1] = made[chunk];
+    set(cls, reader, chunk, {exprs_[0], pieces_.intern(piece), marks_in_}, nullptr, ref);
   }
 }
 
@@ -420,6 +553,11 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
 
 void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& value) {
   const TaskRef ref{cls, task};
+  if (is_pack(value)) {
+    const std::optional<Value> moved = pack_from_peer(value, end.peer_axis, end.peer);
+    if (moved) return set(cls, end, 0, *moved, nullptr, ref);
+    return lose_outputs(cls, end);
+  }
   std::vector<Value> parts = parts_of(value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) continue;
@@ -443,52 +581,97 @@ bool Values::is_as_declared(const Value& value, ClassId cls, const program::Buff
   return value.piece == pieces_.of(buffer.layout, ctx_.types[logical], ctx_.axis_of(cls, 0));
 }
 
+void Values::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,
+                           const Value& left) {
+  // Where it differs, the first element that does says what is missing; if it is of the tensor that
+  // belongs there, the tensors lie otherwise than declared.
+  const program::Buffer& bucket = ctx_.program.classes[cls].buffers[buffer];
+  const Value right = contents(cls, bucket, want);
+  const int32_t writer = hazards_.writer(cls, buffer);
+  const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
+  Value value = left;
+  value.marks = take_marks(&value);
+  finish_marks(at, buffer, value);
+  value.marks = 0;
+  if (value == right) return;
+  const std::array<PackId, 2> ids{flat(value, bucket.type.numel()),
+                                  flat(right, bucket.type.numel())};
+  ExprId got = kUnwritten;
+  ExprId expected = kUnwritten;
+  if (ids[0] != kNone) {
+    packs_.side_by_side(ids, [&](const graph::Coords&, const Packs::Meeting& meeting) {
+      const auto expr_of = [&](size_t side) {
+        const int32_t component = meeting.runs[side].component;
+        return component == kNone ? kZero : packs_[ids[side]].components[component].expr;
+      };
+      if (expected == kUnwritten && expr_of(0) != expr_of(1)) {
+        got = expr_of(0);
+        expected = expr_of(1);
+      }
+    });
+  } else {
+    got = value.expr;
+    expected = want[0];
+  }
+  if (expected != kUnwritten) return explain_final(cls, buffer, expected, got);
+  ctx_.report("final-layout", ProblemClass::value, at, {},
+              fmt::format("{} leaves {} with {}; the host expects {}", ctx_.name(at),
+                          ctx_.buffer_name(cls, buffer), pack_text(ids[0]), pack_text(ids[1])),
+              "bring its tensors to where its slots say before the step ends");
+}
+
+void Values::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
+  // What the buffer holds must be what the step leaves in its tensors, in the layout that it
+  // declares. A name that the graph lacks was refused before: named-tensor.
+  const program::Buffer& buffer = ctx_.program.classes[cls].buffers[id];
+  const bool output = buffer.kind == BufferKind::output;
+  const bool each = output && buffer.micro_batch >= 0;
+  std::vector<ExprId> wanted;
+  for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
+    const int32_t tensor = ref_.find(name);
+    if (tensor < 0) return;
+    (*kept)[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, &buffer});
+    wanted.push_back(ref_.value(tensor, output ? buffer.micro_batch : -1));
+  }
+  const Value value = left_in(cls, id);
+  if (value.expr == kUnknown) return;
+  if (*std::min_element(wanted.begin(), wanted.end()) < 0) {
+    const std::vector<TaskRef> users = ctx_.users(cls, id);
+    ctx_.report("named-tensor", ProblemClass::value, users.empty() ? TaskRef{cls, -1} : users[0],
+                users,
+                fmt::format("{} of class {}: the graph has no such value after the step",
+                            ctx_.buffer_name(cls, id), cls),
+                "let outputs name a loss or an output of the graph");
+    return;
+  }
+  if (!buffer.slots.empty()) return finish_bucket(cls, id, wanted, value);
+  if (terms_in(value) != wanted[0]) {
+    return explain_final(cls, id, wanted[0], terms_in(value));
+  }
+  const int32_t writer = hazards_.writer(cls, id);
+  const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
+  finish_marks(at, id, value);
+  if (is_as_declared(value, cls, buffer)) return;
+  ctx_.report("final-layout", ProblemClass::value, at, {},
+              fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
+                          ctx_.buffer_name(cls, id), piece_text(value),
+                          graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
+              "reduce or gather it before the step ends, or declare the layout it has");
+}
+
 void Values::finish() {
   // Twice over the same pairs, from both sides: every named buffer must hold what the single-device
-  // step leaves in the tensor of its name (persistent: updated or as before; output: of its
+  // step leaves in the tensors of its name (persistent: updated or as before; output: of its
   // micro-batch, or summed), and every tensor that the step updates or gives out must be kept by
   // some classes, all its parts, whole or micro-batch by micro-batch.
   const graph::Graph& graph = ref_.graph();
-  // By tensor and micro-batch, -1 for those of the step: who keeps it, in which layout.
-  std::map<std::pair<int32_t, int32_t>, std::vector<Holder>> kept;
+  Kept kept;
   for (size_t c = 0; c < values_.size(); ++c) {
     const auto& buffers = ctx_.program.classes[c].buffers;
-    const ClassId cls = c;
     for (size_t i = 0; i < buffers.size(); ++i) {
-      const program::Buffer& buffer = buffers[i];
-      if (buffer.kind != BufferKind::persistent && buffer.kind != BufferKind::output) continue;
-      const int32_t tensor = ref_.find(buffer.name);
-      if (tensor < 0) {
-        continue;  // named-tensor
+      if (buffers[i].kind == BufferKind::persistent || buffers[i].kind == BufferKind::output) {
+        finish_buffer(ClassId(c), BufferId(i), &kept);
       }
-      const bool each = buffer.kind == BufferKind::output && buffer.micro_batch >= 0;
-      kept[{tensor, each ? buffer.micro_batch : -1}].push_back({cls, buffer.layout});
-      const Value value = left_in(cls, BufferId(i));
-      if (value.expr == kUnknown) continue;
-      const int32_t id = static_cast<int32_t>(i);
-      const ExprId want =
-          ref_.value(tensor, buffer.kind == BufferKind::output ? buffer.micro_batch : -1);
-      if (want < 0) {
-        const std::vector<TaskRef> users = ctx_.users(cls, id);
-        ctx_.report("named-tensor", ProblemClass::value,
-                    users.empty() ? TaskRef{cls, -1} : users[0], users,
-                    fmt::format("{} of class {}: the graph has no such value after the step",
-                                ctx_.buffer_name(cls, id), c),
-                    "let outputs name a loss or an output of the graph");
-        continue;
-      }
-      if (terms_in(value) != want) {
-        explain_final(cls, id, want, terms_in(value));
-        continue;
-      }
-      if (is_as_declared(value, cls, buffer)) continue;
-      const int32_t writer = hazards_.writer(cls, id);
-      const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
-      ctx_.report("final-layout", ProblemClass::value, at, {},
-                  fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
-                              ctx_.buffer_name(cls, id), piece_text(value),
-                              graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
-                  "reduce or gather it before the step ends, or declare the layout it has");
     }
   }
   std::vector<int32_t> wanted;
@@ -505,9 +688,12 @@ void Values::finish() {
     bool some = !kept[{tensor, -1}].empty();
     for (int32_t mb = 0; mb < ref_.num_micro_batches() && each; ++mb) {
       some = some || !kept[{tensor, mb}].empty();
-      each = ctx_.covers(kept[{tensor, mb}]);
+      each = ctx_.covers(graph.tensor(tensor), kept[{tensor, mb}]);
     }
-    if (each || !asked.insert(tensor).second || ctx_.covers(kept[{tensor, -1}])) continue;
+    if (each || !asked.insert(tensor).second ||
+        ctx_.covers(graph.tensor(tensor), kept[{tensor, -1}])) {
+      continue;
+    }
     ctx_.report("result-missing", ProblemClass::value, {}, {},
                 fmt::format("{} '{}', which the single-device step computes",
                             some ? "the classes keep only some parts of" : "no class keeps",

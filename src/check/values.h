@@ -14,15 +14,10 @@
 
 #include "check/context.h"
 #include "check/hazards.h"
+#include "check/packs.h"
 #include "check/pieces.h"
 
 namespace hocket::check {
-
-struct Value {
-  ExprId expr = kUnwritten;
-  PieceId piece = kAnyPiece;
-  auto operator<=>(const Value&) const = default;
-};
 
 class Values {
  public:
@@ -41,6 +36,8 @@ class Values {
   void finish();
   /// Least ratio of what a ragged buffer expects to the rows of even routing; 0: there is none.
   double least_factor() const { return least_factor_; }
+  /// After finish(): what lossy codecs made of named buffers.
+  const std::vector<Lossy>& lossy() const { return lossy_; }
 
  private:
   /// What a kind makes of pieces of its inputs, worked out once.
@@ -71,8 +68,11 @@ class Values {
   };
   void find_regions(ClassId cls);
   /// What a begin says at coordinates of a role.
+  AxisMask axes_of(ClassId cls, program::TableId table) const;
   int64_t begin_at(program::RoleId role, const program::Begin& begin,
                    const graph::Coords& at) const;
+  size_t dims_of(ClassId cls, BufferId buffer) const;
+  bool has_dims(const Value& value, size_t dims) const;
   /// Null for a buffer that has no views and is none.
   Base* base_of(ClassId cls, BufferId buffer);
   /// What a buffer holds; kUnknown if parts of it do not make a value.
@@ -84,7 +84,10 @@ class Values {
   void report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text);
   void put(ClassId cls, BufferId buffer, const Value& value);
   void write_region(Base* base, CutId region, const Value& value);
-  Value read_region(const Base& base, CutId region, std::string* why);
+  /// As a value of so many dims.
+  Value read_region(const Base& base, CutId region, size_t dims, std::string* why);
+  Value read_flat(std::span<const Entry* const> hits, CutId region, int64_t size, size_t dims,
+                  std::string* why);
   CutId rest_of(const Base& base, CutId of, CutId without, bool behind);
   Value part_of(const Base& base, const Entry& entry, CutId region);
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
@@ -96,12 +99,61 @@ class Values {
   /// True if the value has the local type on all ranks of the class; `uniform`, if given: of any.
   bool fits(const Value& value, TypeId local, ClassId cls, bool* uniform = nullptr);
 
+  // Codecs (codecs.cc).
+  /// Codecs that a value went through, each with the term that it encoded; sorted.
+  struct Marks {
+    std::vector<std::pair<std::string, ExprId>> list;
+    /// Axes along which ranks that should hold the same have parts of different marks: one's own
+    /// exactly, those of others as they were decoded.
+    AxisMask apart = 0;
+    bool operator==(const Marks&) const = default;
+  };
+  MarkId intern_marks(Marks marks);
+  /// `axes`: along which ranks differ in which of the two they have.
+  MarkId unite_marks(MarkId left, MarkId right, AxisMask axes);
+  bool is_coded(const Value& value) const;
+  std::vector<PieceId> coded_pieces(ClassId cls, const Task& reader, const KindInfo& info,
+                                    TaskRef ref);
+  void encode(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
+  /// Takes the marks off a value, of all tensors in it.
+  MarkId take_marks(Value* value);
+  void finish_marks(TaskRef at, BufferId buffer, const Value& value);
+  void decode(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
+
+  // Flat buffers of several tensors (buckets.cc).
+  bool is_pack(const Value& value) const;
+  PackId pack_of(const Value& value) const { return PackId(ref_.terms[value.expr].a); }
+  Value pack_value(PackId id) { return {ref_.terms.pack(id.value()), kAnyPiece}; }
+  /// The elements of a value in memory order; of a zero, so many. kNone: it has no such order.
+  PackId flat(const Value& value, int64_t zeros);
+  /// Elements that follow on each other as a value of so many dims: a tensor, if they are whole
+  /// rows of one, else a pack, which has one dim. kUnwritten: they are neither.
+  Value unflat(PackId id, size_t dims);
+  /// Elements of a row of a component, and of all its rows; -1 if ranks differ.
+  int64_t row_width(const Value& component);
+  int64_t elements_of(const Value& component);
+  /// What a named buffer of several tensors holds if these are their terms.
+  Value contents(ClassId cls, const program::Buffer& buffer, std::span<const ExprId> terms);
+  /// What keeps the slots of a bucket from being filled by their layouts, or null.
+  const char* bad_slots(ClassId cls, const program::Buffer& buffer);
+  std::optional<Value> add_packs(const Value& left, const Value& right);
+  bool move_pack(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
+                 BufferId buffer, Value* value);
+  std::optional<Value> pack_from_peer(const Value& value, int32_t axis, int32_t offset);
+  class PackTask;
+  void compute_packs(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  std::string pack_text(PackId id) const;
+  /// Axes along which ranks hold something else.
+  AxisMask axes_of(const Value& value) const;
+
   // Sums (sums.cc).
   /// The sum of two values: of two terms in one piece, of two parts of one reduction, or a sum that
   /// stays unfinished. Nothing if their addends run along different axes: no reduction could ever
   /// finish them together.
   std::optional<Value> add(const Value& left, const Value& right);
+  std::optional<Value> add_terms(const Value& left, const Value& right);
   std::optional<Value> sum_of(const std::vector<Value>& parts);
+  std::optional<Value> sum_of_terms(const std::vector<Value>& parts);
   /// The parts of a value, of which there are several only while a sum is unfinished.
   std::vector<Value> parts_of(const Value& value) const;
   void insert_part(std::vector<Value>* parts, Value part);
@@ -109,10 +161,24 @@ class Values {
   /// All of the terms that a value has to do with, whatever of them is there.
   ExprId terms_in(const Value& value);
   void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
+  void refuse_begin(TaskRef ref, const std::string& why);
+  /// The routing that placed rows; -1 for what is not routed.
+  AppId route_of(const Value& rows);
+  void regroup(ClassId cls, const Task& reader, TaskRef ref);
   void merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
   void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
   void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
   bool is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer);
+  /// What keeps a named buffer from holding (a part of) this tensor of the graph, or null.
+  const char* bad_name(const program::Buffer& buffer, int32_t tensor) const;
+  /// Of a named buffer before the step; kUnwritten of an output.
+  ExprId before_step(const program::Buffer& buffer, int32_t tensor);
+  Value declared(ClassId cls, BufferId buffer);
+  /// By tensor and micro-batch, -1 for those of the step: who keeps it.
+  using Kept = std::map<std::pair<int32_t, int32_t>, std::vector<Holder>>;
+  void finish_buffer(ClassId cls, BufferId buffer, Kept* kept);
+  void finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,
+                     const Value& value);
   void collective(ClassId cls, TaskId task, const Task& member, const KindInfo& info);
 
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
@@ -162,6 +228,7 @@ class Values {
   Reference& ref_;
   const Hazards& hazards_;
   Pieces pieces_;
+  Packs packs_;
   std::vector<std::vector<Value>> values_;          ///< by class and buffer
   std::vector<Bases> bases_;                        ///< by class
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
@@ -174,6 +241,10 @@ class Values {
   std::vector<ExprId> exprs_;  ///< of the inputs of the task at hand
   std::vector<PieceId> ins_;
   std::vector<TypeId> in_types_;
+  std::vector<MarkId> in_marks_;
+  MarkId marks_in_ = 0;          ///< of all inputs together
+  std::vector<Marks> marks_{1};  ///< 0: none
+  std::vector<Lossy> lossy_;
 };
 
 }  // namespace hocket::check

@@ -36,7 +36,7 @@ void SoloCommunicator::run(const Call& call) {
   if (op.needs_sizes) {
     rows.resize(n);
     pointers.resize(n);
-    const Rows sizes(call.in[1], kind.in[1].dims[0], kind.in[1].dims[1]);
+    const Rows sizes(call.in[1], kind.in[1].dims[0], kind.in[1].dims[1], outer_of(kind.attrs));
     const int dim = before(op, kind.attrs).dim();
     const size_t row = static_cast<size_t>(kind.in[0].bytes_of(kind.in[0].row_size()));
     const size_t mine = static_cast<size_t>(sizes.held(static_cast<int64_t>(me), dim));

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "graph/names.h"
+#include "program/contract.h"
 
 namespace hocket::diagnose {
 namespace {
@@ -290,8 +291,8 @@ MemoryPlan memory_plan_of(const program::Program& program, program::ClassId cls_
   for (size_t b = 0; b < cls.buffers.size(); ++b) {
     const program::Buffer& buffer = cls.buffers[b];
     if (buffer.kind == BufferKind::persistent) {
-      persistent[graph::names::is_optimizer_state(buffer.name) ? "optimizer state"
-                                                               : "parameters"] +=
+      const std::string first = program::tensors_of(buffer.name, buffer.slots)[0];
+      persistent[graph::names::is_optimizer_state(first) ? "optimizer state" : "parameters"] +=
           program::whole_pages(planned_bytes(buffer));
       continue;
     }

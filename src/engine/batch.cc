@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "engine/params.h"
 #include "graph/names.h"
+#include "program/contract.h"
 
 namespace hocket::engine {
 
@@ -30,11 +30,11 @@ void feed_input(const std::string& name, int32_t micro_batch, const void* full,
   const auto bytes = [&](int64_t n) { return tensor.type.bytes_of(n); };
   const auto* from = static_cast<const std::byte*>(full);
   auto* to = static_cast<std::byte*>(executor.input(name, micro_batch));
-  for_each_run(tensor.type.at(executor.symbol_values()), executor.buffer(name, micro_batch).layout,
-               compiled.program, rank, [&](int64_t begin, int64_t count, int64_t local) {
-                 std::memcpy(to + bytes(local), from + bytes(begin),
-                             static_cast<size_t>(bytes(count)));
-               });
+  program::for_each_run(
+      executor.buffer(name, micro_batch), name, tensor.type.at(executor.symbol_values()),
+      compiled.program, rank, [&](int64_t begin, int64_t count, int64_t local) {
+        std::memcpy(to + bytes(local), from + bytes(begin), static_cast<size_t>(bytes(count)));
+      });
 }
 
 }  // namespace

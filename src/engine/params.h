@@ -14,30 +14,29 @@
 
 namespace hocket::engine {
 
-/// Elements [begin, begin + count) (in row-major order of the full tensor) that a rank's shard
-/// holds contiguously, called once per such run with the offset inside the shard.
-void for_each_run(const graph::TensorType& full, const graph::Layout& layout,
-                  const program::Program& program, int32_t rank,
-                  const std::function<void(int64_t begin, int64_t count, int64_t local)>& run);
-
-/// A part of a full tensor that one rank holds.
+/// A named buffer of one rank that holds a part of a tensor, maybe among others, and its contents.
 struct Part {
   int32_t rank = 0;
-  graph::Layout layout;
+  const program::Buffer* buffer = nullptr;
   const std::byte* data = nullptr;
 };
-/// The full tensor, every element of it taken from the first of the parts that hold it, of those of
-/// one role and layout. Error: no role has all of it in one layout.
+/// The full tensor, every element of it taken from the first of the parts that hold it. Error: some
+/// of it is in none.
 std::vector<std::byte> put_together(const graph::Tensor& tensor, const program::Program& program,
                                     const std::vector<Part>& parts);
 
 /// Makes the persistent entries of a program in the store of a rank and fills those that are new:
-/// normal values by (seed, tensor name, global element index), or constants.
+/// normal values by (seed, tensor name, global element index), or constants; zeros where a bucket
+/// holds no tensor.
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 runtime::Rank& rank);
 /// Of all ranks that are here.
 void initialise(const graph::Graph& graph, const program::Program& program, uint64_t seed,
                 runtime::LocalRanks& ranks);
+
+/// Programs that run in turn hold what persists alike. Error: a rank that is here has a tensor in
+/// one buffer, and the program has it in another, which nothing has filled.
+void expect_alike(const program::Program& program, const runtime::LocalRanks& ranks);
 
 /// Fills a persistent tensor on every rank that is here and holds it: `read(begin, count, dst)`
 /// delivers elements of the full tensor in its own type.
@@ -45,8 +44,8 @@ void scatter(const graph::Tensor& tensor, const program::Program& program,
              runtime::LocalRanks& ranks,
              const std::function<void(int64_t begin, int64_t count, void* dst)>& read);
 
-/// The full tensor, collected from the first ranks that hold its parts. Error: some of it is on no
-/// rank that is here.
+/// The full tensor, collected from the first buffers that hold its parts. Error: some of it is on
+/// no rank that is here.
 std::vector<std::byte> gather(const graph::Tensor& tensor, const program::Program& program,
                               const runtime::LocalRanks& ranks);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/id.h"
+#include "engine/params.h"
 
 namespace hocket::engine {
 
@@ -36,6 +37,7 @@ const Compiled& Programs::compiled(const CompileOptions& options) {
 Session& Programs::session(const CompileOptions& options) {
   Entry& found = entry(options);
   if (!found.session) {
+    expect_alike(found.compiled->program, ranks_);
     found.session = std::make_unique<Session>(found.compiled, ranks_);
   }
   return *found.session;

@@ -20,7 +20,7 @@ class Programs {
 
   /// The program of these options; nothing is taken of the ranks for it.
   const Compiled& compiled(const CompileOptions& options = {});
-  /// It, ready to run.
+  /// It, ready to run. Error: it holds parameters otherwise than the programs before it.
   Session& session(const CompileOptions& options = {});
   /// From now on the program of these options is this one, which was not lowered here.
   void replace(const CompileOptions& options, Compiled given);

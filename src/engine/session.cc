@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "engine/params.h"
+#include "program/contract.h"
 
 namespace hocket::engine {
 
@@ -40,10 +41,15 @@ std::vector<std::byte> Session::collect(const std::string& name, int32_t micro_b
   std::vector<Part> parts;
   for (int32_t rank : ranks().ids()) {
     const runtime::Executor& executor = run_.executor(rank);
-    if (!executor.has(name, micro_batch)) continue;
-    full.type = tensor(name).type.at(executor.symbol_values());
-    parts.push_back({rank, executor.buffer(name, micro_batch).layout,
-                     static_cast<const std::byte*>(executor.output(name, micro_batch))});
+    for (const auto& buffer : program().classes[program().class_of(rank)].buffers) {
+      if (buffer.kind != program::BufferKind::output || buffer.micro_batch != micro_batch ||
+          !program::holds(buffer, name)) {
+        continue;
+      }
+      full.type = tensor(name).type.at(executor.symbol_values());
+      parts.push_back({rank, &buffer,
+                       static_cast<const std::byte*>(executor.output(buffer.name, micro_batch))});
+    }
   }
   return put_together(full, program(), parts);
 }

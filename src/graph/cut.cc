@@ -340,36 +340,49 @@ CutId CutTable::concat(CutId left, CutId right) {
   });
 }
 
-CutId CutTable::gather(CutId id, AxisMask over) {
-  return memoised(Op::gather, id, over, [&]() -> CutId {
-    const Cut cut = cuts_[id];
-    const AxisMask rest = cut.axes & ~over;
+CutId CutTable::gather(CutId id, AxisMask over, int64_t parts) {
+  return memoised(Op::gather, id, parts << 32 | over, [&]() -> CutId {
+    const int64_t cells = cuts_[id].cells * parts;
+    const AxisMask rest = cuts_[id].axes & ~over;
     bool twice = false;
     Rows rows = rows_over(rest, [&](const Coords& coords) {
-      Row row = held_along(id, over, coords);
+      Row row;
+      for (int64_t part = 0; part < parts; ++part) {
+        for_each(over, coords, [&](const Coords& member) {
+          const Row held = scaled(id, member, cells);
+          const int64_t length = total(held) / parts;
+          const Row piece = part_of(held, part * length, length);
+          row.insert(row.end(), piece.begin(), piece.end());
+        });
+      }
       twice = twice || holds_twice(row);
       return row;
     });
     if (twice) return kNone;
-    return normal(cut.cells, rest, std::move(rows));
+    return normal(cells, rest, std::move(rows));
   });
 }
 
-CutId CutTable::block(CutId id, AxisMask over) {
-  return memoised(Op::block, id, over, [&] {
+CutId CutTable::block(CutId id, AxisMask over, int64_t parts) {
+  return memoised(Op::block, id, parts << 32 | over, [&] {
     const int64_t blocks = ranks(over);
-    const int64_t cells = cuts_[id].cells * blocks;
+    const int64_t cells = cuts_[id].cells * blocks * parts;
     return normal(cells, cuts_[id].axes | over,
                   rows_over(cuts_[id].axes | over, [&](const Coords& coords) {
-                    const Row row = scaled(id, coords, cells);
-                    const int64_t length = total(row) / blocks;
+                    const Row held = scaled(id, coords, cells);
+                    const int64_t length = total(held) / blocks / parts;
                     const int64_t number = static_cast<int64_t>(row_index(over, coords));
-                    return part_of(row, number * length, length);
+                    Row row;
+                    for (int64_t part = 0; part < parts; ++part) {
+                      const Row piece = part_of(held, (part * blocks + number) * length, length);
+                      row.insert(row.end(), piece.begin(), piece.end());
+                    }
+                    return row;
                   }));
   });
 }
 
-CutId CutTable::block(CutId id, AxisMask over, int64_t size) {
+CutId CutTable::block_of(CutId id, AxisMask over, int64_t size) {
   const int64_t blocks = ranks(over);
   if (size < 1 || size % cuts_[id].cells != 0) return block(id, over);
   bool even = true;
@@ -381,6 +394,64 @@ CutId CutTable::block(CutId id, AxisMask over, int64_t size) {
     return part_of(row, mine.begin, mine.length);
   });
   return even ? block(id, over) : normal(size, cuts_[id].axes | over, std::move(rows));
+}
+
+std::vector<CutId> CutTable::regroup(std::span<const CutId> from, std::span<const CutId> had,
+                                     std::span<const CutId> wanted, AxisMask over) {
+  // At every coordinate, member by member: its share of each chunk, as long as the set that it
+  // gave; all of them one after the other; and from those, chunk by chunk, what it is to have
+  // given.
+  int64_t cells = 1;
+  AxisMask axes = 0;
+  for (const std::span<const CutId> list : {from, had, wanted}) {
+    for (const CutId id : list) {
+      cells = std::lcm(cells, cuts_[id].cells);
+      axes |= cuts_[id].axes & ~(list.data() == from.data() ? 0 : over);
+    }
+  }
+  bool fits = true;
+  const auto take = [&](const Row& row, int64_t* at, const Row& set) {
+    Row share = part_of(row, *at, total(set));
+    *at += total(set);
+    fits = fits && united(share) == united(set);
+    return share;
+  };
+  std::vector<Rows> rows(wanted.size());
+  for_each(axes, {}, [&](const Coords& coords) {
+    std::vector<Row> held;
+    for (const CutId id : from) {
+      held.push_back(scaled(id, coords, cells));
+    }
+    std::vector<int64_t> read(from.size(), 0);
+    std::vector<Row> made(wanted.size());
+    for_each(over, coords, [&](const Coords& member) {
+      Row all;
+      for (size_t chunk = 0; chunk < from.size(); ++chunk) {
+        const Row share = take(held[chunk], &read[chunk], scaled(had[chunk], member, cells));
+        all.insert(all.end(), share.begin(), share.end());
+      }
+      int64_t given = 0;
+      for (size_t chunk = 0; chunk < wanted.size(); ++chunk) {
+        const Row share = take(all, &given, scaled(wanted[chunk], member, cells));
+        made[chunk].insert(made[chunk].end(), share.begin(), share.end());
+      }
+      fits = fits && given == total(all);
+    });
+    for (size_t chunk = 0; chunk < from.size(); ++chunk) {
+      fits = fits && read[chunk] == total(held[chunk]);
+    }
+    for (size_t chunk = 0; chunk < wanted.size(); ++chunk) {
+      rows[chunk].push_back(std::move(made[chunk]));
+    }
+  });
+  std::vector<CutId> result;
+  for (Rows& chunk : rows) {
+    if (!fits ||
+        std::any_of(chunk.begin(), chunk.end(), [](const Row& row) { return holds_twice(row); }))
+      return {};
+    result.push_back(normal(cells, axes, std::move(chunk)));
+  }
+  return result;
 }
 
 CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const int64_t> begins,

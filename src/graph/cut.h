@@ -85,12 +85,20 @@ class CutTable {
   /// Local pieces one after the other; kNone if a cell would be held twice.
   CutId concat(CutId left, CutId right);
   /// At every coordinate the pieces of all ranks along `over`, by their number (the last axis
-  /// counts fastest); kNone if a cell would be held twice.
-  CutId gather(CutId id, AxisMask over);
-  /// At every coordinate the block of the local piece that has the rank's number along `over`.
-  CutId block(CutId id, AxisMask over);
-  /// The same of a dim of `size` elements, where blocks are as even as they divide; 0: not known.
-  CutId block(CutId id, AxisMask over, int64_t size);
+  /// counts fastest); kNone if a cell would be held twice. `parts`: first the first of so many
+  /// parts of each, then the second ones ..
+  CutId gather(CutId id, AxisMask over, int64_t parts = 1);
+  /// At every coordinate the block of the local piece that has the rank's number along `over`;
+  /// `parts`: that block of each of so many parts of the piece.
+  CutId block(CutId id, AxisMask over, int64_t parts = 1);
+  /// The block where it is one of a dim of `size` elements, which are as even as they divide; 0:
+  /// not known.
+  CutId block_of(CutId id, AxisMask over, int64_t size);
+  /// Chunks that were gathered over `over`, cut anew: `from` are what ranks hold of a dim after
+  /// each gather, `had` the sets that the members gave to it, `wanted` those that they are to have
+  /// given. Per member the same cells in the same order. Empty if they are not.
+  std::vector<CutId> regroup(std::span<const CutId> from, std::span<const CutId> had,
+                             std::span<const CutId> wanted, AxisMask over);
   /// Local elements [begin, begin + length) of a dim of `size` elements: at every coordinate on
   /// `axes` the begin of its number. kNone if they are not all there, or `size` has no whole number
   /// of elements per cell.

@@ -45,9 +45,11 @@ void register_adamw(std::vector<Op>& ops) {
                  .doc = "g*=coef; p*=1-lr*wd; m=b1*m+(1-b1)*g; v=b2*v+(1-b2)*g^2; "
                         "p-=lr*(m/c1)/(sqrt(v/c2)+eps)",
                  .infer = infer,
-                 .layout = {"a,a,a,a,.,x->a,a,a|ab,ab,ab,ab,.,x->ab,ab,ab|abc,abc,abc,abc,.,x->abc,"
-                            "abc,abc|abcd,abcd,abcd,abcd,.,x->abcd,abcd,abcd",
-                            "abcd"},
+                 .layout = {.notation = "a,a,a,a,.,x->a,a,a|ab,ab,ab,ab,.,x->ab,ab,ab|"
+                                        "abc,abc,abc,abc,.,x->abc,abc,abc|"
+                                        "abcd,abcd,abcd,abcd,.,x->abcd,abcd,abcd",
+                            .split = "abcd",
+                            .keeps_zero = true},
                  .work = work,
                  .samples = samples,
                  .inplace = {{0, 0}, {2, 1}, {3, 2}},

@@ -45,21 +45,21 @@ std::vector<int> define_clip(Definition& graph, const Attrs& attrs, std::span<co
 void register_clip(std::vector<Op>& ops) {
   // The global gradient norm in two steps: a sum of squares per parameter, which ranks can add up,
   // and the coefficient from all of them.
-  ops.push_back({.name = "sumsq",
-                 .doc = "s = sum of g^2, in fp64",
-                 .infer = infer_sumsq,
-                 .layout = {"a->.|ab->.|abc->.|abcd->.", "abcd"},
-                 .work = work_sumsq,
-                 .samples =
-                     [] {
-                       return std::vector<Sample>{
-                           {"[6,4]", {}, {{DType::f64, {6, 4}}}, {{}}, {}},
-                           {"[8]", {}, {{DType::f64, {8}}}, {{}}, {}},
-                           {"[4,2,6]", {}, {{DType::f64, {4, 2, 6}}}, {{}}, {}},
-                           {"[2,2,4,2]", {}, {{DType::f64, {2, 2, 4, 2}}}, {{}}, {}}};
-                     },
-                 .workspace = workspace_sumsq,
-                 .family = Family::optimizer});
+  ops.push_back(
+      {.name = "sumsq",
+       .doc = "s = sum of g^2, in fp64",
+       .infer = infer_sumsq,
+       .layout = {.notation = "a->.|ab->.|abc->.|abcd->.", .split = "abcd", .keeps_zero = true},
+       .work = work_sumsq,
+       .samples =
+           [] {
+             return std::vector<Sample>{{"[6,4]", {}, {{DType::f64, {6, 4}}}, {{}}, {}},
+                                        {"[8]", {}, {{DType::f64, {8}}}, {{}}, {}},
+                                        {"[4,2,6]", {}, {{DType::f64, {4, 2, 6}}}, {{}}, {}},
+                                        {"[2,2,4,2]", {}, {{DType::f64, {2, 2, 4, 2}}}, {{}}, {}}};
+           },
+       .workspace = workspace_sumsq,
+       .family = Family::optimizer});
   ops.push_back(
       {.name = "clip_coef",
        .doc = "norm = sqrt(sum_i s_i); coef = min(1, max_norm/(norm + 1e-6)), 1 if "

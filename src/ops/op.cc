@@ -292,6 +292,49 @@ Letters letters(const Op& op, std::span<const TensorType> in, std::span<const Te
   return letters;
 }
 
+std::pair<int, int> place_in_outputs(const Letters& letters, char letter) {
+  for (const std::string& input : letters.in) {
+    if (input.find(letter) != std::string::npos) return {-1, -1};
+  }
+  for (size_t output = 0; output < letters.out.size(); ++output) {
+    const size_t dim = letters.out[output].find(letter);
+    if (dim != std::string::npos) return {static_cast<int>(output), static_cast<int>(dim)};
+  }
+  return {-1, -1};
+}
+
+bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+           std::span<const TensorType> out) {
+  std::vector<TensorType> want = op.infer(attrs, in);
+  if (want.size() != out.size()) return false;
+  for (const char* letter = op.layout.positional; *letter; ++letter) {
+    const auto [output, dim] = place_in_outputs(letters(op, in, want), *letter);
+    if (output < 0 || out[output].dims.size() != want[output].dims.size()) continue;
+    if (out[output].dims[dim] < want[output].dims[dim]) {
+      want[output].dims[dim] = out[output].dims[dim];
+    }
+  }
+  return std::equal(want.begin(), want.end(), out.begin());
+}
+
+bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string_view dims) {
+  // All its dims are free, in every operand that has one of them all of them, in this order.
+  if (letters.any || dims.empty()) return false;
+  for (char letter : dims) {
+    if (std::string_view(rule.split).find(letter) == std::string_view::npos) return false;
+    if (rule.is_positional(letter) || rule.monoid(letter) != Monoid::sum) return false;
+  }
+  const auto fits = [&](const std::string& operand) {
+    return operand == dims || operand.find_first_of(dims) == std::string::npos;
+  };
+  const auto all_fit = [&](const std::vector<std::string>& operands) {
+    return std::all_of(operands.begin(), operands.end(), fits);
+  };
+  if (!all_fit(letters.in) || !all_fit(letters.out)) return false;
+  return std::all_of(letters.in_partial_of.begin(), letters.in_partial_of.end(),
+                     [](const std::string& letter) { return letter.empty(); });
+}
+
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out) {
   if (takes_any(op)) {

@@ -80,8 +80,9 @@ enum class Meaning : uint8_t {
   empty,          ///< the sum of nothing: no inputs, attribute `type` says the type of the output
   merge_softmax,  ///< two parts of one result under Monoid::softmax: (o, lse, o, lse) -> (o, lse)
   merge_max,      ///< two parts of one result under Monoid::max
+  regroup,        ///< one routed tensor in chunks of tokens, in other chunks of them
 };
-inline constexpr size_t kNumMeanings = 6;
+inline constexpr size_t kNumMeanings = 7;
 
 /// Which outputs of an op that routes tokens to experts are what; none if `counts` is negative.
 struct Routing {
@@ -165,6 +166,8 @@ struct LayoutRule {
   const char* positional = "";
   std::vector<Contraction> contractions = {};
   std::vector<Support> support = {};
+  /// Of an op that acts_by_element: where all elements are zero, so is what it makes of them.
+  bool keeps_zero = false;
 
   bool is_positional(char letter) const;
   Monoid monoid(char letter) const;
@@ -214,6 +217,14 @@ class GradContext {
   virtual void add_grad(int i, TensorId grad) = 0;
 };
 
+/// An op that brings a value into codes which are fewer bytes to move, or back. The check follows
+/// codes as what they encode; what a lossy codec gives back bears its mark (`~int8`).
+struct Codec {
+  const char* name = nullptr;  ///< null: the op is none
+  enum class Role : uint8_t { encode, decode } role = Role::encode;
+  bool lossless = false;
+};
+
 struct Op {
   std::string name;
   std::string doc;  ///< formula, shapes, source
@@ -248,6 +259,7 @@ struct Op {
       false;  ///< much memory for little arithmetic: recompute=selective repeats it
   Meaning meaning = Meaning::application;
   Routing routing = {};
+  Codec codec = {};
   /// Its kernels take operands with gaps between elements (kernels::TensorRef::strides).
   bool follows_strides = false;
 
@@ -282,6 +294,17 @@ struct Letters {
 };
 /// Throws Error when the notation has no alternative for these ranks.
 Letters letters(const Op& op, std::span<const TensorType> in, std::span<const TensorType> out);
+
+/// Where an output has a letter that no input has: output and dim; -1 if none does.
+std::pair<int, int> place_in_outputs(const Letters& letters, char letter);
+/// True if the op makes outputs of these types. Of a letter that no input has, and that it takes by
+/// position, outputs may be a part. Throws Error for inputs that it does not take.
+bool makes(const Op& op, const Attrs& attrs, std::span<const TensorType> in,
+           std::span<const TensorType> out);
+/// True if an op acts on every element of operands with these dims (letters) by itself, wherever it
+/// is, and puts the results in the same place or adds them up: then it acts on tensors that lie one
+/// after the other in one operand as on each of them.
+bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string_view dims);
 
 /// The graph of a definition, one level deep: inner ops may have definitions of their own.
 struct Unfolded {

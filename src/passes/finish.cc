@@ -2,12 +2,14 @@
 #include "passes/finish.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "check/check.h"
 #include "comm/ops/comm_op.h"
 #include "ops/op.h"
 #include "program/finalize.h"
+#include "program/parts.h"
 
 namespace hocket::passes {
 
@@ -43,12 +45,39 @@ void complete_communication(const program::Program& program, program::KindId id,
                            graph::expected_types(kind->out, program.symbols));
 }
 
-void complete_local(const program::Program& program, program::Kind* kind) {
+/// Experts over which the rows of a kind's tasks are spread, by kind; 0: none. Rows have as many as
+/// they were dispatched to, which the sizes of an exchange still tell.
+std::vector<int64_t> experts_of(const program::Program& program) {
+  std::vector<int64_t> by_kind(program.kinds.size(), 0);
+  for (const program::RankClass& cls : program.classes) {
+    // By buffer; ids are not known to be good here, and routed rows have no views.
+    std::map<program::BufferId, int64_t> of;
+    for (const program::Task& task : cls.tasks) {
+      const program::Kind& kind = program.kind(task);
+      int64_t experts = 0;
+      for (size_t i = 0; i < std::min(task.in.size(), kind.in.size()); ++i) {
+        const graph::TensorType& type = kind.in[i];
+        const bool sizes = type.dtype == graph::DType::i64 && type.dims.size() == 2;
+        experts = std::max(experts, sizes ? int64_t{type.dims[1]} : of[task.in[i]]);
+      }
+      for (size_t i = 0; i < std::min(task.out.size(), kind.out.size()); ++i) {
+        if (!kind.out[i].routed()) continue;
+        experts = std::max(experts, int64_t{kind.out[i].dims[0]});
+        of[task.out[i]] = experts;
+      }
+      by_kind[task.kind] = std::max(by_kind[task.kind], experts);
+    }
+  }
+  return by_kind;
+}
+
+void complete_local(const program::Program& program, program::Kind* kind, int64_t experts) {
   const ops::Op& op = ops::find(kind->op);
   if (kind->out.empty()) {
     kind->out = op.infer(kind->attrs, kind->in);
   }
-  const ops::Cost cost = ops::cost_of(op, {kind->attrs, kind->in, kind->out, 0, program.symbols});
+  const ops::Cost cost =
+      ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts, program.symbols});
   kind->workspace = std::max(kind->workspace, cost.workspace);
   if (kind->flops == 0 && kind->bytes == 0) {
     kind->flops = cost.flops;
@@ -72,12 +101,13 @@ void complete_lanes(program::Program& program) {
 }  // namespace
 
 void complete(program::Program& program) {
+  const std::vector<int64_t> experts = experts_of(program);
   for (size_t id = 0; id < program.kinds.size(); ++id) {
     program::Kind& kind = program.kinds[id];
     if (program::is_communication(kind)) {
       complete_communication(program, id, &kind);
     } else {
-      complete_local(program, &kind);
+      complete_local(program, &kind, experts[id]);
     }
   }
   complete_lanes(program);
@@ -86,8 +116,13 @@ void complete(program::Program& program) {
 void finish(program::Program& program, const std::string& where) {
   // Dependencies need tasks in an order that respects the data, and the memory plan needs every
   // buffer to be written before it is read: both are asked of the structural check, whose words are
-  // those that `check` would use.
+  // those that `check` would use. Tasks in parts are written out, so that each waits for no more
+  // than it needs.
   complete(program);
+  if (program::has_parts(program)) {
+    program = program::expand_parts(program).program;
+    complete(program);
+  }
   const auto expect = [&](const program::Program& draft) {
     check::CheckOptions options;
     options.allow_unplanned = true;

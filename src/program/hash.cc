@@ -91,11 +91,21 @@ class ProgramHasher {
       add(placement.code);
     }
   }
+  void add(const Slot& value) {
+    add(value.tensor);
+    add(value.layout);
+    add(value.begin);
+  }
   void add(const KindIndex&) {}
   void add(const Begin& value) {
     add(value.letter);
     add(value.begin);
     add(value.by);
+  }
+  void add(const PartDep& value) {
+    add(value.own);
+    add(value.task);
+    add(value.part);
   }
   template <class Item>
   void add(const std::vector<Item>& list) {

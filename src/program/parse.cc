@@ -189,6 +189,34 @@ class Parser {
     });
   }
 
+  /// "0:5.2": part 0 waits for part 2 of task 5.
+  void read(std::string_view text, std::vector<PartDep>* deps) const {
+    each(text, ',', [&](std::string_view one) {
+      const size_t colon = one.find(':');
+      const size_t dot = one.find('.');
+      if (colon == one.npos || dot == one.npos || dot < colon) {
+        bad(fmt::format("'{}' is no dependency of parts, as in 0:5.2", one));
+      }
+      deps->push_back({narrow<int32_t>(one.substr(0, colon)),
+                       narrow<int32_t>(one.substr(colon + 1, dot - colon - 1)),
+                       narrow<int32_t>(one.substr(dot + 1))});
+    });
+  }
+  /// "0:a:B;12:b:ep:S0": where it begins, its name, its layout.
+  void read(std::string_view text, std::vector<Slot>* slots) const {
+    each(text, ';', [&](std::string_view one) {
+      Slot& slot = slots->emplace_back();
+      const size_t name = one.find(':');
+      const size_t layout = name == one.npos ? name : one.find(':', name + 1);
+      if (layout == one.npos) {
+        bad(fmt::format("'{}' is no slot; expected begin:tensor:layout", one));
+      }
+      slot.begin = parse_number<int64_t>(one.substr(0, name));
+      read(one.substr(name + 1, layout - name - 1), &slot.tensor);
+      read(one.substr(layout + 1), &slot.layout);
+    });
+  }
+
   template <class Number>
   static Number narrow(std::string_view text) {
     const auto value = parse_number<int64_t>(text);
@@ -270,6 +298,11 @@ class Parser {
   void expect_exists(const Field& field, const std::vector<Id<Of>>& ids) const {
     for (const Id<Of> id : ids) {
       expect_named(field, id.value());
+    }
+  }
+  void expect_exists(const Field& field, const std::vector<PartDep>& deps) const {
+    for (const PartDep& dep : deps) {
+      expect_named(field, dep.task.value());
     }
   }
   void expect_exists(const Field& field, const std::vector<Begin>& begins) const {

@@ -190,6 +190,14 @@ struct Begin {
   bool operator==(const Begin&) const = default;
 };
 
+/// One part of a task starts after one of another task.
+struct PartDep {
+  int32_t own = 0;      ///< part of the task that waits
+  TaskId task = kNone;  ///< in another lane
+  int32_t part = 0;     ///< of that one
+  bool operator==(const PartDep&) const = default;
+};
+
 struct Task {
   KindId kind = 0;
   Lane lane = Lane::compute;
@@ -201,8 +209,13 @@ struct Task {
   bool recompute = false;
   std::vector<BufferId> in, out;
   std::vector<Begin> begins;  ///< of letters whose pieces do not begin at 0 on all ranks
-  std::vector<TaskId> deps;   ///< in other lanes; order inside a lane is implied
-  GroupId group = kNone;      ///< collectives
+  /// At most one: the task is done in parts (parts.h), as many as `begin` says, each a block along
+  /// the letter; the block that `by` says first (0 without one), then those above it, around the
+  /// end. A negative number: then those below it. Letters of a communication are 'a' for dim 0 ..
+  std::vector<Begin> parts;
+  std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
+  std::vector<PartDep> part_deps;
+  GroupId group = kNone;  ///< collectives
   /// send/recv: Mesh::moved by, on the mesh of the role; message id
   int32_t peer_axis = kNone, peer = 0, tag = kNone;
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
@@ -222,7 +235,9 @@ struct Task {
     visit(Field("begins").refers_to(Ref::table), &Task::begins);
     visit(Field("acc"), &Task::accumulate);
     visit(Field("recompute").label(), &Task::recompute);
+    visit(Field("parts").refers_to(Ref::table), &Task::parts);
     visit(Field("deps").refers_to(Ref::task), &Task::deps);
+    visit(Field("part_deps").refers_to(Ref::task), &Task::part_deps);
     visit(Field("group").refers_to(Ref::group), &Task::group);
     visit(Field("axis").refers_to(Ref::axis), &Task::peer_axis);
     visit(Field("peer").follows(), &Task::peer);
@@ -250,6 +265,15 @@ inline constexpr int kNumSpaces = 2;
 const char* to_string(Space space);
 Space parse_space(std::string_view text);
 
+/// A tensor in a named buffer that holds several. Its local part, in memory order, lies at elements
+/// `begin` on of the bucket: all that the ranks which split the buffer hold together.
+struct Slot {
+  std::string tensor;
+  Layout layout;  ///< of the tensor, before the bucket is split
+  int64_t begin = 0;
+  bool operator==(const Slot&) const = default;
+};
+
 /// A step buffer with symbols among its dims has room for their bounds, and holds the tensor of the
 /// step row by row from its beginning. A persistent one may have one at dim 0 alone: its rows stay
 /// where they are when their number changes.
@@ -257,11 +281,15 @@ struct Buffer {
   TensorType type;  ///< local
   BufferKind kind = BufferKind::step;
   Space space = Space::device;
-  std::string name;             ///< persistent, input, output: tensor name
+  std::string name;             ///< persistent, input, output: tensor name; of a bucket its own
   int32_t micro_batch = kNone;  ///< input: which micro-batch
   int64_t offset = kNone;       ///< step: in the arena of its space, multiple of 64
   Layout layout;                ///< persistent/input/output: contract with the host
-  int32_t logical = kNone;      ///< graph tensor (label; no rule of check may depend on it)
+  /// Persistent and output buffers of rank 1: the tensors that it holds, in order, with zeros
+  /// between and behind them. The layout is that of the bucket, of whose elements a rank has its
+  /// block.
+  std::vector<Slot> slots;
+  int32_t logical = kNone;  ///< graph tensor (label; no rule of check may depend on it)
   /// Step buffers of routed rows: the type's size is a bound, and the plan counts on this many
   /// bytes from the buffer's beginning. It has a slot: no dense buffer shares its addresses.
   int64_t expected_bytes = kNone;
@@ -285,6 +313,7 @@ struct Buffer {
     visit(Field("expected"), &Buffer::expected_bytes);
     visit(Field("layout").label_of_step(), &Buffer::layout);
     visit(Field("name"), &Buffer::name);
+    visit(Field("slots"), &Buffer::slots);
     visit(Field("base").refers_to(Ref::buffer), &Buffer::base);
     visit(Field("dim").follows(), &Buffer::dim);
     visit(Field("begin").follows(), &Buffer::begin);

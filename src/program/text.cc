@@ -49,6 +49,21 @@ class Values {
       }
     }
   }
+  void write(const std::vector<PartDep>& deps) {
+    for (size_t i = 0; i < deps.size(); ++i) {
+      fmt::format_to(std::back_inserter(out_), "{}{}:{}.{}", i ? "," : "", deps[i].own,
+                     deps[i].task, deps[i].part);
+    }
+  }
+  /// "0:a:B;12:b:ep:S0": where it begins, its name, its layout.
+  void write(const std::vector<Slot>& slots) {
+    std::string list;
+    for (const Slot& slot : slots) {
+      list += fmt::format("{}{}:{}:{}", list.empty() ? "" : ";", slot.begin,
+                          escape(slot.tensor, "\":;"), to_string(slot.layout, mesh_));
+    }
+    quoted(list);
+  }
   void write(const std::vector<TensorType>& types) {
     std::string list;
     for (const TensorType& type : types) {
@@ -142,6 +157,12 @@ class Line {
         values_.text(",");
       }
       spell_out(what, ids[i]);
+    }
+  }
+  void spell_out(Ref what, const std::vector<PartDep>& deps) {
+    for (const PartDep& dep : deps) {
+      values_.text(fmt::format("{}.{}:", dep.own, dep.part));
+      spell_out(what, dep.task);
     }
   }
   void spell_out(Ref what, const std::vector<Begin>& begins) {

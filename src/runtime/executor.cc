@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/math.h"
 #include "program/finalize.h"
+#include "program/parts.h"
 #include "program/transfer.h"
 #include "program/views.h"
 
@@ -126,6 +127,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
              "try program::finalize");
   }
   name_buffers();
+  program::expect_no_parts(*program, "executor");
   prepare(rank);
   if (rank.options_.poison) {
     prepare_poison();
@@ -142,8 +144,7 @@ void Executor::Impl::name_buffers() {
     if (buffer.kind == BufferKind::step || buffer.kind == BufferKind::view) continue;
     named[{buffer.name, buffer.micro_batch}] = i;
     if (buffer.kind == BufferKind::persistent) {
-      auto& entry = store->get(buffer.name, buffer.type, buffer.layout, buffer.space);
-      persistent[i] = entry.memory->data();
+      persistent[i] = store->get(buffer).memory->data();
       continue;
     }
     has_inputs = has_inputs || buffer.kind == BufferKind::input;

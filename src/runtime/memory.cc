@@ -47,25 +47,32 @@ std::shared_ptr<Device> device_of(program::Space space, const std::shared_ptr<De
   return space == program::Space::host ? cpu_device() : device;
 }
 
-PersistentStore::Entry& PersistentStore::get(const std::string& name, const graph::TensorType& type,
-                                             const graph::Layout& layout, program::Space space) {
-  auto it = entries_.find(name);
+PersistentStore::Entry& PersistentStore::get(const program::Buffer& buffer) {
+  auto it = entries_.find(buffer.name);
   if (it == entries_.end()) {
-    const int64_t bytes = round_up(type.bytes(), 64);
-    Entry entry{type, layout, space, device_of(space, device_)->reserve(bytes), false};
+    const int64_t bytes = round_up(buffer.type.bytes(), 64);
+    Entry entry{buffer.type,
+                buffer.layout,
+                buffer.slots,
+                buffer.space,
+                device_of(buffer.space, device_)->reserve(bytes),
+                false};
     // Of a tensor with a symbol only the rows that come are touched.
-    if (!type.symbolic()) {
+    if (!buffer.type.symbolic()) {
       entry.memory->commit({0, bytes});
     }
-    return entries_.emplace(name, std::move(entry)).first->second;
+    return entries_.emplace(buffer.name, std::move(entry)).first->second;
   }
-  if (!(it->second.type == type) || !(it->second.layout == layout)) {
-    fail_run("memory", "{} is {} in memory; the program expects {}", name,
-             to_string(it->second.type), to_string(type));
+  const Entry& entry = it->second;
+  if (!(entry.type == buffer.type) || !(entry.layout == buffer.layout) ||
+      entry.slots != buffer.slots) {
+    fail_run("memory", "{} is {} in memory; the program expects {}{}", buffer.name,
+             to_string(entry.type), to_string(buffer.type),
+             entry.type == buffer.type ? ", cut or filled otherwise" : "");
   }
-  if (it->second.space != space) {
-    fail_run("memory", "{} lies in {} memory; the program expects it in {} memory", name,
-             to_string(it->second.space), to_string(space));
+  if (entry.space != buffer.space) {
+    fail_run("memory", "{} lies in {} memory; the program expects it in {} memory", buffer.name,
+             to_string(entry.space), to_string(buffer.space));
   }
   return it->second;
 }

@@ -56,6 +56,7 @@ class PersistentStore {
   struct Entry {
     graph::TensorType type;  ///< local
     graph::Layout layout;
+    std::vector<program::Slot> slots;  ///< of a bucket
     program::Space space = program::Space::device;
     std::unique_ptr<Memory> memory;
     bool initialised = false;
@@ -63,10 +64,10 @@ class PersistentStore {
   explicit PersistentStore(std::shared_ptr<Device> device = cpu_device())
       : device_(std::move(device)) {}
 
-  /// The entry of this name; made (zero-filled) if absent, with room for the bounds of symbols.
-  /// Throws Error if it exists with another type or layout, or in another space.
-  Entry& get(const std::string& name, const graph::TensorType& type, const graph::Layout& layout,
-             program::Space space = program::Space::device);
+  /// The entry of the persistent buffer's name; made (zero-filled) if absent, with room
+  /// for the bounds of symbols. Throws Error if it exists with another type or contract, or in
+  /// another space.
+  Entry& get(const program::Buffer& buffer);
   Entry* find(const std::string& name);
   const std::map<std::string, Entry>& entries() const { return entries_; }
   std::map<std::string, Entry>& entries() { return entries_; }

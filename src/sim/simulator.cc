@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "program/parts.h"
 #include "program/transfer.h"
 #include "sim/tables.h"
 
@@ -290,6 +291,7 @@ SimReport simulate(const Program& program, const CostModel& costs, const SimOpti
   // Replay, then summarise: the replay gives times of tasks, everything else in the report follows
   // from them and from the program (throughput, MFU, breakdown by rank, memory as planned, where
   // the durations come from, critical path).
+  program::expect_no_parts(program, "sim");
   const cost::Cluster& cluster = costs.cluster();
   const int32_t world = program.num_ranks();
   if (world > cluster.capacity()) {

@@ -14,6 +14,7 @@
 #include "base/utf8.h"
 #include "engine/params.h"
 #include "graph/names.h"
+#include "program/contract.h"
 #include "program/memory.h"
 
 namespace hocket::train {
@@ -211,6 +212,19 @@ std::string prompt_from(const data::Dataset& dataset) {
 
 namespace {
 
+/// Those of the tensors that are parameters.
+std::vector<graph::TensorId> params_in(const graph::Graph& graph,
+                                       const std::vector<std::string>& names) {
+  std::vector<graph::TensorId> params;
+  for (const std::string& name : names) {
+    const graph::TensorId id = graph.find(name);
+    if (id != graph::kNone && graph.tensor(id).kind == graph::TensorKind::param) {
+      params.push_back(id);
+    }
+  }
+  return params;
+}
+
 std::string sample_prompt(const engine::Run& run, const data::Dataset& dataset) {
   const std::string& given = run.config.output.sample_prompt;
   return given.empty() ? prompt_from(dataset) : given;
@@ -228,11 +242,14 @@ int64_t sample_bytes(const engine::Run& run, const engine::Compiled& training,
   for (size_t c = 0; c < program.classes.size(); ++c) {
     const auto ranks = program.num_ranks(program::ClassId(c));
     for (const program::Buffer& buffer : program.classes[c].buffers) {
-      const graph::TensorId id =
-          buffer.kind == program::BufferKind::persistent ? graph.find(buffer.name) : graph::kNone;
-      if (id == graph::kNone || graph.tensor(id).kind != graph::TensorKind::param) continue;
-      bytes += ranks * program::whole_pages(buffer.type.bytes());
-      largest = std::max(largest, graph.tensor(id).type.bytes());
+      const std::vector<graph::TensorId> params =
+          buffer.kind == program::BufferKind::persistent
+              ? params_in(graph, program::tensors_of(buffer.name, buffer.slots))
+              : std::vector<graph::TensorId>{};
+      for (const graph::TensorId id : params) {
+        largest = std::max(largest, graph.tensor(id).type.bytes());
+      }
+      bytes += params.empty() ? 0 : ranks * program::whole_pages(buffer.type.bytes());
     }
   }
   const auto prompt = std::ssize(prompt_ids(run, dataset.tokenizer(), sample_prompt(run, dataset)));
@@ -247,8 +264,7 @@ diagnose::Sample sample_text(const engine::Run& run, engine::Programs& training,
   const graph::Graph& graph = training.compiled().reference;
   for (int32_t rank : training.ranks().ids()) {
     std::erase_if(training.ranks().at(rank).store().entries(), [&](const auto& entry) {
-      const graph::TensorId id = graph.find(entry.first);
-      return id == graph::kNone || graph.tensor(id).kind != graph::TensorKind::param;
+      return params_in(graph, program::tensors_of(entry.first, entry.second.slots)).empty();
     });
   }
   GenerateOptions options;

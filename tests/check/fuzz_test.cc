@@ -67,6 +67,15 @@ class Integers {
     add(begin.begin);
     add(begin.by);
   }
+  void add(program::PartDep& dep) {
+    add(dep.own);
+    add(dep.task);
+    add(dep.part);
+  }
+  void add(program::Slot& slot) {
+    add(slot.layout);
+    add(slot.begin);
+  }
   template <class Item>
   void add(std::vector<Item>& list) {
     for (Item& item : list) {

@@ -83,7 +83,9 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           logical.push_back(s.types.intern(in[i]));
         }
         // Blocks of a letter that is cut begin one after the other.
-        const auto begin_of = [&](char letter, const graph::Coords& at) {
+        Pieces::Begins begins;
+        begins.axes = [](char) { return graph::axis_bit(kAxis); };
+        begins.at = [&](char letter, const graph::Coords& at) {
           for (size_t i = 0; i < inputs; ++i) {
             const size_t dim = letters.in[i].find(letter);
             if (dim == std::string::npos) continue;
@@ -92,8 +94,8 @@ TEST(Pieces, AnOpTakesWhatItsSignaturesSayAndNothingElse) {
           }
           return int64_t{0};
         };
-        const Taken result = s.pieces.take(key, letters, pieces, logical, s.types,
-                                           {begin_of, graph::axis_bit(kAxis)}, kAll);
+        const Taken result =
+            s.pieces.take(key, letters, pieces, logical, out, s.types, begins, kAll);
         std::vector<Placement> want(out.size());
         const bool legal = ops::propagate(*op, in, out, placed, want);
         const bool takes = result.fault == Taken::Fault::none;
@@ -145,11 +147,13 @@ TEST(Pieces, NoPartOfASymbolIsTakenByPosition) {
         logical.push_back(s.types.intern(type));
       }
       // As of the least value.
-      const auto begins = [&](char, const graph::Coords& at) {
+      Pieces::Begins begins;
+      begins.axes = [](char) { return graph::axis_bit(kAxis); };
+      begins.at = [&](char, const graph::Coords& at) {
         return placement.is_split() ? int64_t{6} * at[kAxis] : int64_t{0};
       };
       return s.pieces
-          .take(key, letters, pieces, logical, s.types, {begins, graph::axis_bit(kAxis)}, kAll)
+          .take(key, letters, pieces, logical, op.infer(attrs, in), s.types, begins, kAll)
           .fault;
     };
     EXPECT_EQ(take(Placement::replicate()), Taken::Fault::none) << name;

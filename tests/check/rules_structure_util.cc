@@ -372,6 +372,24 @@ std::vector<Row> buffer_rows() {
        },
        "named-tensor",
        "such a layout gives the tensor no local type; this rule says what is wrong with it"},
+      {"host-contract", "a bucket whose slots are not in order", one_rank,
+       [](Edit& e) {
+         program::Buffer& bucket = add_input(e, "bucket", {graph::DType::f32, {32}}, 0);
+         bucket.kind = BufferKind::persistent;
+         bucket.micro_batch = kNone;
+         bucket.slots = {{"model.norm.weight", {}, 16}, {"model.norm.weight", {}, 0}};
+       },
+       "named-tensor",
+       "where slots end is known with their tensors; without a graph only this rule sees it"},
+      {"host-contract", "a bucket of inputs", one_rank,
+       [](Edit& e) {
+         add_input(e, "bucket", {graph::DType::i32, {16}}, 0).slots = {{"tokens", {}, 0},
+                                                                       {"targets", {}, 8}};
+       }},
+      {"host-contract", "a step buffer with slots", one_rank,
+       [](Edit& e) {
+         e.buffer(e.task("linear").out[0]).slots = {{"model.norm.weight", {}, 0}};
+       }},
       {"named-once", "an input in two buffers", one_rank,
        [](Edit& e) {
          add_input(e, "tokens", {graph::DType::i32, {8}}, 0);

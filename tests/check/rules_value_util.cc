@@ -24,6 +24,24 @@ void forget(Edit& e, BufferId b) {
   e.buffer(b) = place;
 }
 
+/// A gradient of rows that an all_reduce is about to sum: the task, and the rank's own part.
+std::pair<TaskId, BufferId> unsummed_rows(Edit& e) {
+  const TaskId at = e.find("all_reduce");
+  for (BufferId part : e.at(at).in) {
+    if (e.buffer(part).type.dims.size() == 2) return {at, part};
+  }
+  throw std::runtime_error("no gradient of rank 2");
+}
+
+/// Codes and scales of a buffer of rows; the task that makes them goes before `at`.
+std::vector<BufferId> int8_codes(Edit& e, TaskId at, BufferId rows) {
+  const graph::TensorType type = e.buffer(rows).type;
+  const BufferId codes = e.add_buffer({graph::DType::i8, type.dims});
+  const BufferId scales = e.add_buffer({graph::DType::f32, {type.dims[0]}});
+  e.insert(at, e.make("encode_int8", {}, {rows}, {codes, scales}));
+  return {codes, scales};
+}
+
 std::vector<Row> named_rows() {
   const graph::TensorType tokens{graph::DType::i32, {8}}, scalar{graph::DType::f64, {1}};
   return {
@@ -54,6 +72,21 @@ std::vector<Row> named_rows() {
       {"named-tensor", "an output that is no result", one_rank,
        [](Edit& e) {
          add_named(e, BufferKind::output, "tokens", {graph::DType::i32, {8}}).micro_batch = 0;
+       }},
+      {"named-tensor", "a bucket that is too small for what it holds", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::persistent, "bucket", {graph::DType::f32, {24}}).slots = {
+             {"model.norm.weight", {}, 0}, {"model.norm.weight", {}, 16}};
+       }},
+      {"named-tensor", "a bucket of tensors that the graph lacks", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::persistent, "bucket", {graph::DType::f32, {32}}).slots = {
+             {"model.norm.weight", {}, 0}, {"model.storm.weight", {}, 16}};
+       }},
+      {"final-value", "a bucket of parameters that nothing updates", one_rank,
+       [](Edit& e) {
+         add_named(e, BufferKind::persistent, "bucket", {graph::DType::f32, {32}}).slots = {
+             {"model.norm.weight", {}, 0}};
        }},
       {"result-missing", "a loss that nobody keeps", one_rank,
        [](Edit& e) { forget(e, e.named("loss")); }},
@@ -164,12 +197,76 @@ std::vector<Row> layout_rows() {
        }},
       {"begin-fits", "attention that does not know where its tokens begin", two_ranks,
        [](Edit& e) { e.task("attention").begins.clear(); }},
+      {"begin-fits", "a table that begins elsewhere on one of two ranks with the same", two_ranks,
+       [](Edit& e) {
+         const program::Table table{0, e.program.groups[0].axes, {0, 1}};
+         e.task("embedding").begins = {{'v', 0, e.program.intern(table)}};
+       }},
       {"merge-parts", "attention merged with itself", one_rank,
        [](Edit& e) {
          const TaskId at = e.find("attention");
          const BufferId o = e.at(at).out[0], lse = e.at(at).out[1];
          const BufferId to = e.add_like(o), to_lse = e.add_like(lse);
          e.insert(at + 1, e.make("softmax_merge", {}, {o, lse, o, lse}, {to, to_lse}));
+       }},
+      {"parts-fit", "a product in more parts than it has rows", one_rank,
+       [](Edit& e) {
+         e.task("linear").parts = {{'t', 7}};
+       }},
+      {"codec-parts", "codes of one value with the scales of another", two_ranks,
+       [](Edit& e) {
+         const auto [at, part] = unsummed_rows(e);
+         const BufferId twice = e.add_like(part), back = e.add_like(part);
+         const std::vector<BufferId> one = int8_codes(e, at, part);
+         e.insert(at + 1, e.make("copy", {}, {part}, {twice}));
+         e.insert(at + 2, e.make("add", {}, {part, part}, {twice}));
+         const std::vector<BufferId> two = int8_codes(e, at + 3, twice);
+         e.insert(at + 4,
+                  e.make("decode_int8", {{"dtype", std::string("f32")}}, {one[0], two[1]}, {back}));
+       }},
+      {"codes-summed", "an all_reduce of codes", two_ranks,
+       [](Edit& e) {
+         const auto [at, part] = unsummed_rows(e);
+         const BufferId codes = int8_codes(e, at, part)[0];
+         e.insert(at + 1,
+                  e.make_collective("all_reduce", {}, e.program.groups[0].axes, {codes}, {codes}));
+       }},
+      {"replicas-differ", "a sum of the own part as it is and of the other's as it was decoded",
+       two_ranks,
+       [](Edit& e) {
+         const auto [at, part] = unsummed_rows(e);
+         const BufferId other = e.add_like(part), sum = e.add_like(part);
+         const BufferId total = e.at(at).out[0] == e.at(at).in[0] ? part : other;
+         for (Task& task : e.cls().tasks) {
+           if (e.kind(task).op == "adamw") {
+             std::replace(task.in.begin(), task.in.end(), total, sum);
+           }
+         }
+         const std::vector<BufferId> codes = int8_codes(e, at, part);
+         std::vector<BufferId> came;
+         TaskId next = at + 1;
+         const int32_t axis = e.program.groups[e.at(at + 1).group].axes[0];
+         for (BufferId code : codes) {
+           came.push_back(e.add_like(code));
+           const int32_t tag = 700 + static_cast<int32_t>(came.size());
+           e.insert(next++, e.make_message("send", code, axis, 1, tag));
+           e.insert(next++, e.make_message("recv", came.back(), axis, -1, tag));
+         }
+         e.insert(next++, e.make("decode_int8", {{"dtype", std::string("f32")}}, came, {other}));
+         e.insert(next, e.make("add", {}, {part, other}, {sum}));
+       }},
+      {"regroup-parts", "a chunk of rows regrouped with itself", four_experts,
+       [](Edit& e) {
+         const TaskId at = e.find("all_to_all");
+         const BufferId rows = e.at(at).out[0], sizes = e.at(at).in[1];
+         graph::TensorType type = e.buffer(rows).type;
+         type.dims[1] *= 2;
+         const BufferId both = e.add_buffer(type);
+         Task task = e.make("regroup", {{"from", int64_t{2}}, {"to", int64_t{1}}},
+                            {rows, rows, sizes, sizes, sizes}, {both});
+         task.begins = {
+             {'e', 0, e.program.intern(program::Table{0, {e.axis("ep")}, {0, type.dims[0]}})}};
+         e.insert(at + 1, task);
        }},
       {"unfinished-sum", "the square of parts of two sums", two_ranks,
        [](Edit& e) {
@@ -199,6 +296,22 @@ program::Buffer rows_of(const Edit& e, BufferId base, int64_t begin, int64_t row
 BufferId add_view(Edit& e, const program::Buffer& view) {
   e.cls().buffers.push_back(view);
   return e.cls().buffers.size() - 1;
+}
+
+/// Two buffers of one type, copied into a flat one behind a task.
+BufferId add_bucket(Edit& e, TaskId behind, BufferId one, BufferId other) {
+  const graph::TensorType type = e.buffer(one).type;
+  const BufferId bucket = e.add_buffer({type.dtype, {2 * type.numel()}});
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.type = type;
+  view.base = bucket;
+  const BufferId first = add_view(e, view);
+  view.begin = type.numel();
+  const BufferId second = add_view(e, view);
+  e.insert(behind + 1, e.make("copy", {}, {one}, {first}));
+  e.insert(behind + 2, e.make("copy", {}, {other}, {second}));
+  return bucket;
 }
 
 std::vector<Row> view_rows() {
@@ -294,6 +407,24 @@ std::vector<Row> view_rows() {
          view.type.dims = {16, 32};
          const BufferId from = add_view(e, view), to = e.add_buffer(view.type);
          e.append(e.make("copy", {}, {from}, {to}));
+       }},
+      {"view-tiled", "a tensor of the elements of two", one_rank,
+       [=](Edit& e) {
+         const TaskId square = e.find("sumsq");
+         const BufferId grad = e.at(square).in[0];
+         add_bucket(e, square, grad, grad);
+         program::Buffer across = e.buffer(e.at(square + 1).out[0]);
+         across.begin = 1;
+         const BufferId from = add_view(e, across), to = e.add_like(grad);
+         e.insert(square + 3, e.make("copy", {}, {from}, {to}));
+       }},
+      {"pack-fits", "the norm of a gradient that is there twice", one_rank,
+       [=](Edit& e) {
+         const TaskId square = e.find("sumsq");
+         const BufferId grad = e.at(square).in[0];
+         const BufferId bucket = add_bucket(e, square, grad, grad);
+         const BufferId norm = e.add_buffer({graph::DType::f64, {1}});
+         e.insert(square + 3, e.make("sumsq", {}, {bucket}, {norm}));
        }},
       {"view-tiled", "rows of two values", one_rank,
        [=](Edit& e) {

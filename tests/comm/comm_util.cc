@@ -46,12 +46,19 @@ struct Dense {
   std::vector<Bytes> parts;
 };
 
-Bytes part_of(Dense& d, Placement p, int64_t n, int64_t i) {
+/// The part of member i; `outer`: dim 0 is that many runs, of each of which it has a block.
+Bytes part_of(Dense& d, Placement p, int64_t n, int64_t i, int64_t outer = 1) {
   if (!p.is_split()) return d.whole;
   TensorType piece = d.type;
   piece.dims[p.dim()] /= n;
+  int64_t dim = p.dim();
+  if (outer > 1 && dim == 0) {
+    piece.dims[0] /= outer;
+    piece.dims.insert(piece.dims.begin(), outer);
+    dim = 1;
+  }
   Bytes b(static_cast<size_t>(piece.bytes()));
-  slice(piece, p.dim(), n, i, d.whole, b, true);
+  slice(piece, dim, n, i, d.whole, b, true);
   return b;
 }
 
@@ -112,13 +119,13 @@ Routed random_routed(const TensorType& type, Rng& rng) {
   return r;
 }
 
-/// The rows of member i under a placement of the n members.
-Bytes rows_of(const Routed& r, Placement p, int64_t n, int64_t i) {
+/// The rows of member i under a placement of the n members; `outer` as in part_of.
+Bytes rows_of(const Routed& r, Placement p, int64_t n, int64_t i, int64_t outer) {
   Bytes b;
   for (size_t k = 0; k < r.rows.size(); ++k) {
     const int64_t at = !p.is_split() ? 0 : p.dim() == 0 ? r.rows[k].first : r.rows[k].second;
-    const int64_t block = p.is_split() ? r.type.dims[p.dim()] / n : 0;
-    if (p.is_split() && at / block != i) continue;
+    const int64_t run = p.is_split() ? r.type.dims[p.dim()] / (p.dim() == 0 ? outer : 1) : 0;
+    if (p.is_split() && at % run / (run / n) != i) continue;
     const auto from = r.data.begin() + static_cast<int64_t>(k) * r.row_bytes;
     b.insert(b.end(), from, from + r.row_bytes);
   }
@@ -213,6 +220,7 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
   c.in.resize(static_cast<size_t>(n));
   c.want.resize(static_cast<size_t>(n));
   const Placement from = before(op, c.attrs), to = after(op, c.attrs);
+  const int64_t outer = c.attrs.i_or("outer", 1);
   c.name = fmt::format("{}{} among {}:", op.name, to_string(c.attrs), n);
   for (const TensorType& t : c.in_types) {
     c.name += " " + to_string(t);
@@ -221,13 +229,13 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
   if (c.in_types[0].routed()) {
     const Routed r = random_routed(whole_type(c.in_types[0], from, n), rng);
     for (int64_t i = 0; i < n; ++i) {
-      Bytes rows = rows_of(r, from, n, i);
+      Bytes rows = rows_of(r, from, n, i, outer);
       rows.resize(static_cast<size_t>(c.in_types[0].bytes()), std::byte{0x5C});
       c.in[i] = {std::move(rows)};
       if (op.needs_sizes) {
         c.in[i].push_back(bytes_of(sizes_of(r, n)));
       }
-      c.want[i] = {rows_of(r, to, n, i)};
+      c.want[i] = {rows_of(r, to, n, i, outer)};
     }
     return c;
   }
@@ -243,7 +251,7 @@ Case make_case(const Op& op, const Sample& sample, int64_t members, int64_t extr
       if (op.makes_sizes) {
         c.want[i].push_back(all);
       }
-      c.want[i].push_back(part_of(d, to, n, i));
+      c.want[i].push_back(part_of(d, to, n, i, outer));
     }
   }
   return c;

@@ -152,30 +152,40 @@ TEST_F(CutsTest, PiecesOfAGroupAreThoseOfItsMembers) {
     Function gathered, united, blocks;
     bool twice = false;
     bool divides = true;
+    // Of what each member holds, in so many parts: the first ones of all, then the second ones.
+    const size_t parts = 1 + random() % 2;
+    const auto part_of = [](const List& list, size_t part, size_t of) {
+      const size_t length = list.size() / of;
+      const auto begin = list.begin() + static_cast<std::ptrdiff_t>(part * length);
+      return List(begin, begin + static_cast<std::ptrdiff_t>(length));
+    };
     for (const Coords& coords : all_) {
       const std::vector<Coords> group = members(all_, coords, over);
-      for (const Coords& member : group) {
-        gathered[coords].insert(gathered[coords].end(), from.at(member).begin(),
-                                from.at(member).end());
+      for (size_t part = 0; part < parts; ++part) {
+        for (const Coords& member : group) {
+          const List piece = part_of(from.at(member), part, parts);
+          gathered[coords].insert(gathered[coords].end(), piece.begin(), piece.end());
+        }
       }
       twice = twice || has_twice(gathered[coords]);
       const std::set<int64_t> all(gathered[coords].begin(), gathered[coords].end());
       united[coords].assign(all.begin(), all.end());
       const List& held = from.at(coords);
-      divides = divides && held.size() % group.size() == 0;
+      divides = divides && held.size() % (group.size() * parts) == 0;
       const size_t me =
           static_cast<size_t>(std::find(group.begin(), group.end(), coords) - group.begin());
-      const size_t length = held.size() / group.size();
-      blocks[coords].assign(held.begin() + static_cast<std::ptrdiff_t>(me * length),
-                            held.begin() + static_cast<std::ptrdiff_t>((me + 1) * length));
+      for (size_t part = 0; part < parts; ++part) {
+        const List piece = part_of(held, part * group.size() + me, parts * group.size());
+        blocks[coords].insert(blocks[coords].end(), piece.begin(), piece.end());
+      }
     }
-    const CutId whole = table_.gather(id, over);
+    const CutId whole = table_.gather(id, over, static_cast<int64_t>(parts));
     EXPECT_EQ(whole == kNone, twice);
-    if (!twice) {
+    if (!twice && divides) {
       EXPECT_EQ(of(whole), gathered);
     }
     EXPECT_EQ(of(table_.unite_over(table_.set_of(id), over)), united);
-    const CutId block = table_.block(id, over);
+    const CutId block = table_.block(id, over, static_cast<int64_t>(parts));
     if (divides && kSize % table_[block].cells == 0) {
       EXPECT_EQ(of(block), blocks);
     }

@@ -231,4 +231,16 @@ MUTANTS = [
            "a bucket grows beyond its size", ("passes/bucket_test",)),
     Mutant(51, "src/parallel/schedule.cc", "std::min(«stages - 1 - stage», micro_batches);",
            "stages - stage", "1f1b warms up with one micro-batch more", ("parallel/schedule_test",)),
+
+    # --- buckets
+    Mutant(65, "src/check/pack_task.cc", "if («run.begin != meeting.runs[0].begin») {", "false",
+           "an op takes other elements of one operand than of another",
+           ("pieces/buckets_test",)),
+    Mutant(66, "src/check/pack_task.cc", "if («graph::holds_twice(rows)») { refuse(", "false",
+           "the elements of a tensor that is there twice are summed twice", RULES),
+    Mutant(67, "src/check/packs.cc", "return slice(row, «number(over, coords)» * length, length);",
+           "0", "every rank takes the first block of a bucket", ("check/packs_test",)),
+    Mutant(68, "src/program/contract.cc", "run(«begin + from - at», to - from, from - mine);",
+           "begin", "a shard that begins inside a tensor holds its first elements",
+           ("engine/params_test",)),
 ]

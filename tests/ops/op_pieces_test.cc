@@ -336,11 +336,66 @@ std::vector<const Op*> ops_with_letters() {
 
 INSTANTIATE_TEST_SUITE_P(Ops, EveryPiece, testing::ValuesIn(ops_with_letters()), name_of);
 
+/// An op that acts on every element by itself does the same to tensors of any shape and to their
+/// elements in a row; one that keeps zeros makes zeros of zeros.
+TEST(Pieces, OpsThatActByElementActOnFlatOnes) {
+  std::set<std::string> flat, zero;
+  for (const Op* op : ops::all()) {
+    for (const Sample& sample : op->samples()) {
+      const Problem p = make(*op, sample, 7);
+      const std::vector<TensorType> in = p.in_types();
+      const std::vector<TensorType> out = op->infer(p.attrs, in);
+      const ops::Letters letters = ops::letters(*op, in, out);
+      for (const std::string& dims : letters.in) {
+        if (!ops::acts_by_element(op->layout, letters, dims)) continue;
+        const auto cut_anywhere = [](const TensorType& type) { return type.granule() == 1; };
+        if (!std::all_of(in.begin(), in.end(), cut_anywhere) ||
+            !std::all_of(out.begin(), out.end(), cut_anywhere)) {
+          continue;
+        }
+        std::vector<Value> row(p.inputs().begin(), p.inputs().end());
+        std::vector<Value> zeros = row;
+        std::vector<TensorType> row_types;
+        for (size_t i = 0; i < row.size(); ++i) {
+          if (letters.in[i] == dims) {
+            row[i].type.dims = {row[i].type.numel()};
+            std::fill(zeros[i].v.begin(), zeros[i].v.end(), 0.0);
+          }
+          row_types.push_back(row[i].type);
+        }
+        if (op->layout.keeps_zero) {
+          zero.insert(op->name);
+          for (const Value& made : apply(*op, p.attrs, zeros)) {
+            EXPECT_EQ(made.v, std::vector<double>(made.v.size(), 0.0)) << p.name;
+          }
+        }
+        try {
+          op->infer(p.attrs, row_types);
+        } catch (const Error&) {
+          continue;  // not of rank 1: no bucket is an operand of it
+        }
+        flat.insert(op->name);
+        const std::vector<Value> want = apply(*op, p.attrs, p.inputs());
+        const std::vector<Value> got = apply(*op, p.attrs, row);
+        ASSERT_EQ(got.size(), want.size()) << p.name;
+        for (size_t o = 0; o < want.size(); ++o) {
+          EXPECT_EQ(got[o].v, want[o].v) << p.name << " output " << o;
+        }
+      }
+    }
+  }
+  for (const char* name : {"adamw", "add", "cast", "copy", "sumsq"}) {
+    EXPECT_TRUE(flat.contains(name)) << name;
+  }
+  EXPECT_EQ(zero, (std::set<std::string>{"adamw", "cast", "sumsq"}));
+}
+
 /// What an op says of its letters, by itself.
 TEST(Pieces, RulesNameLettersThatExist) {
   for (const Op* op : ops::all()) {
     const std::string_view split = op->layout.split;
     for (char letter : std::string_view(op->layout.positional)) {
+      if (std::string_view(op->layout.notation) == "*") continue;  // only told where it begins
       EXPECT_NE(split.find(letter), split.npos) << op->name;
     }
     for (const ops::Contraction& contraction : op->layout.contractions) {

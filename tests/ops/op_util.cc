@@ -73,14 +73,14 @@ std::vector<TensorType> types_of(std::span<const Value> list) {
 size_t bytes_of(const Value& v) { return v.v.size() * static_cast<size_t>(size_of(v.type.dtype)); }
 
 /// Outputs of the right sizes; a routed one has as many rows as the routed input (dispatch: one
-/// per token and expert).
+/// per token and expert; regroup: all that its type has room for).
 std::vector<Value> outputs_for(const Op& op, const Attrs& attrs, std::span<const Value> in,
                                const How& how) {
   if (!how.out.empty()) return how.out;
   std::vector<Value> out;
   int64_t rows = -1;
   for (const Value& v : in) {
-    if (v.type.routed() && rows < 0) {
+    if (v.type.routed() && rows < 0 && op.meaning != ops::Meaning::regroup) {
       rows = static_cast<int64_t>(v.v.size()) / v.type.row_size();
     }
   }

@@ -15,11 +15,12 @@
 #include "check/check.h"
 #include "check/mutants/mutate.h"
 #include "cost/cost_model.h"
-#include "engine/params.h"
+#include "graph/names.h"
 #include "kernels/backend.h"
 #include "ops/op.h"
 #include "parallel/lower.h"
 #include "passes/finish.h"
+#include "program/contract.h"
 #include "program/finalize.h"
 #include "program/text.h"
 #include "runtime/local_ranks.h"
@@ -87,13 +88,19 @@ void Written::take(program::RoleId from, BufferId to, TensorId tensor, const Lay
   task("transfer", {}, {}, {to}, begins_of(tensor, layout)).group = group;
 }
 
-TensorId Written::input(const std::string& name, const TensorType& type) {
-  return graph.input(name, type, true);
+TensorId Written::input(const std::string& name, const TensorType& type, bool per_step) {
+  return graph.input(name, type, per_step);
+}
+
+TensorId Written::param(const std::string& name, const TensorType& type) {
+  return graph.param(name, type, 0, {graph::Init::Kind::normal, 1.0});
 }
 
 std::vector<TensorId> Written::apply(const std::string& name, const std::string& op,
-                                     const graph::Attrs& attrs, const std::vector<TensorId>& in) {
+                                     const graph::Attrs& attrs, const std::vector<TensorId>& in,
+                                     graph::Phase phase) {
   graph::Node node;
+  node.phase = phase;
   node.op = op;
   node.attrs = attrs;
   node.in = in;
@@ -122,21 +129,42 @@ Layout Written::split(int dim, const std::vector<std::string>& axes) const {
   return layout;
 }
 
-BufferId Written::fed(TensorId tensor, const Layout& layout) {
+BufferId Written::fed(TensorId tensor, const Layout& layout, int32_t micro_batch) {
   program::Buffer buffer;
   buffer.kind = BufferKind::input;
   buffer.name = graph.tensor(tensor).name;
   buffer.layout = layout;
   buffer.type = local(graph.tensor(tensor).type, layout);
+  buffer.micro_batch = micro_batch;
   current().buffers.push_back(buffer);
   return current().buffers.size() - 1;
 }
 
-BufferId Written::kept(TensorId tensor, const Layout& layout) {
-  const BufferId id = fed(tensor, layout);
+BufferId Written::kept(TensorId tensor, const Layout& layout, int32_t micro_batch) {
+  const BufferId id = fed(tensor, layout, micro_batch);
   current().buffers[id].kind = BufferKind::output;
-  current().buffers[id].micro_batch = 0;
   return id;
+}
+
+BufferId Written::stored(TensorId tensor, const Layout& layout) {
+  const BufferId id = fed(tensor, layout);
+  current().buffers[id].kind = BufferKind::persistent;
+  return id;
+}
+
+BufferId Written::bucket(BufferKind kind, const std::string& name, int64_t elements,
+                         const std::vector<Place>& places, const Layout& layout) {
+  program::Buffer buffer;
+  buffer.kind = kind;
+  buffer.name = name;
+  buffer.layout = layout;
+  const DType dtype = graph.tensor(places.at(0).tensor).type.dtype;
+  buffer.type = local({dtype, {elements}}, layout);
+  for (const Place& place : places) {
+    buffer.slots.push_back({graph.tensor(place.tensor).name, place.layout, place.begin});
+  }
+  current().buffers.push_back(buffer);
+  return current().buffers.size() - 1;
 }
 
 BufferId Written::step(const TensorType& type) {
@@ -167,6 +195,16 @@ BufferId Written::part(BufferId base, int dim, int64_t length, const Function& b
   view.type.dims[dim] = length;
   view.base = base;
   view.dim = dim;
+  view.by = table(begin);
+  current().buffers.push_back(view);
+  return current().buffers.size() - 1;
+}
+
+BufferId Written::flat(BufferId base, const graph::Dims& dims, const Function& begin) {
+  program::Buffer view;
+  view.kind = BufferKind::view;
+  view.type = {type(base).dtype, dims};
+  view.base = base;
   view.by = table(begin);
   current().buffers.push_back(view);
   return current().buffers.size() - 1;
@@ -229,22 +267,73 @@ void Written::finish() { passes::finish(program, "written"); }
 
 namespace {
 
-/// Random values of an input, by its type.
-std::vector<std::byte> values_of(const graph::Tensor& tensor, uint64_t seed) {
+/// Random values of an input, parameter or state, by its type.
+std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batch, uint64_t seed) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
-  Rng rng(mix64(seed) ^ hash128(tensor.name).low);
+  Rng rng(mix64(seed + static_cast<uint64_t>(micro_batch + 1)) ^ hash128(tensor.name).low);
+  if (tensor.name == "experts") {
+    // Of every token, some of four experts, each once.
+    const int64_t top_k = tensor.type.dims[1];
+    for (int64_t token = 0; token < tensor.type.dims[0]; ++token) {
+      std::vector<int32_t> chosen{0, 1, 2, 3};
+      rng.shuffle(chosen);
+      std::memcpy(bytes.data() + token * top_k * 4, chosen.data(), static_cast<size_t>(top_k) * 4);
+    }
+    return bytes;
+  }
+  int32_t position = -1;
+  // Means of squares, and 1 - beta^t, are positive.
+  const bool positive =
+      tensor.name.starts_with(graph::names::kExpAvgSqOf) || tensor.name == graph::names::kHyper;
   for (int64_t i = 0; i < tensor.type.numel(); ++i) {
     if (tensor.type.dtype == DType::f64) {
-      const double value = rng.normal();
+      const double normal = rng.normal();
+      const double value = positive ? 0.1 + std::abs(normal) : normal;
       std::memcpy(bytes.data() + i * 8, &value, 8);
     } else {
-      // Positions count up; other integers are tokens of a small vocabulary.
-      const int32_t value = tensor.name == "positions" ? static_cast<int32_t>(i)
-                                                       : static_cast<int32_t>(rng.next() % 8);
+      // Positions count up, in documents of several lengths too; other integers are tokens of a
+      // small vocabulary.
+      const bool begins = tensor.name == "documents" && rng.next() % 5 == 0;
+      position = begins ? 0 : position + 1;
+      const bool counts = tensor.name == "positions" || tensor.name == "documents";
+      const int32_t value = counts ? position : static_cast<int32_t>(rng.next() % 8);
       std::memcpy(bytes.data() + i * 4, &value, 4);
     }
   }
   return bytes;
+}
+
+/// Fills what the buffer holds of its tensors, as the host would.
+void fill(const graph::Graph& graph, const program::Program& program, int32_t rank,
+          const program::Buffer& buffer, uint64_t seed, std::byte* to) {
+  for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
+    const graph::Tensor& tensor = graph.tensor(graph.find(name));
+    const std::vector<std::byte> full = values_of(tensor, buffer.micro_batch, seed);
+    const int64_t size = size_of(tensor.type.dtype);
+    program::for_each_run(buffer, name, tensor.type, program, rank,
+                          [&](int64_t begin, int64_t count, int64_t local) {
+                            std::memcpy(to + local * size, full.data() + begin * size,
+                                        static_cast<size_t>(count * size));
+                          });
+  }
+}
+
+void read(const graph::Graph& graph, const program::Program& program, int32_t rank,
+          const program::Buffer& buffer, const double* data, Results* results) {
+  for (const std::string& name : program::tensors_of(buffer.name, buffer.slots)) {
+    const graph::Tensor& tensor = graph.tensor(graph.find(name));
+    const auto size = static_cast<size_t>(tensor.type.numel());
+    Copy copy{std::vector<double>(size), std::vector<bool>(size, false)};
+    program::for_each_run(buffer, name, tensor.type, program, rank,
+                          [&](int64_t begin, int64_t count, int64_t local) {
+                            for (int64_t i = 0; i < count; ++i) {
+                              const auto at = static_cast<size_t>(begin + i);
+                              copy.values[at] = data[local + i];
+                              copy.held[at] = true;
+                            }
+                          });
+    (*results)[name].push_back(std::move(copy));
+  }
 }
 
 Results run_program(const graph::Graph& graph, const program::Program& program, uint64_t seed) {
@@ -253,42 +342,34 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
   options.poison = true;
   runtime::LocalRanks ranks(program.num_ranks(), kernels::cpu_backend(), options);
   runtime::LocalRun run(std::make_shared<const program::Program>(program), ranks);
-  for (int32_t rank : ranks.ids()) {
-    runtime::Executor& executor = run.executor(rank);
-    for (const graph::Tensor& tensor : graph.tensors) {
-      if (tensor.kind != graph::TensorKind::input || !executor.has(tensor.name)) continue;
-      const std::vector<std::byte> full = values_of(tensor, seed);
-      auto* to = static_cast<std::byte*>(executor.input(tensor.name));
-      const int64_t size = size_of(tensor.type.dtype);
-      engine::for_each_run(tensor.type, executor.buffer(tensor.name).layout, program, rank,
-                           [&](int64_t begin, int64_t count, int64_t local) {
-                             std::memcpy(to + local * size, full.data() + begin * size,
-                                         static_cast<size_t>(count * size));
-                           });
+  const auto each_buffer = [&](const auto& visit) {
+    for (int32_t rank : ranks.ids()) {
+      for (const auto& buffer : program.classes[program.class_of(rank)].buffers) {
+        visit(rank, buffer);
+      }
     }
-  }
+  };
+  each_buffer([&](int32_t rank, const program::Buffer& buffer) {
+    if (buffer.kind == BufferKind::input) {
+      void* const to = run.executor(rank).input(buffer.name, buffer.micro_batch);
+      fill(graph, program, rank, buffer, seed, static_cast<std::byte*>(to));
+    } else if (buffer.kind == BufferKind::persistent) {
+      fill(graph, program, rank, buffer, seed, ranks.at(rank).store().get(buffer).memory->data());
+    }
+  });
   run.step();
   Results results;
-  for (TensorId id : graph.outputs) {
-    const graph::Tensor& tensor = graph.tensor(id);
-    // Every rank's part counts: replicas must agree.
-    for (int32_t rank : ranks.ids()) {
-      const runtime::Executor& executor = run.executor(rank);
-      if (!executor.has(tensor.name, 0)) continue;
-      const program::Buffer& buffer = executor.buffer(tensor.name, 0);
-      const auto* data = static_cast<const double*>(executor.output(tensor.name, 0));
-      std::vector<double>& values = results[tensor.name];
-      values.resize(static_cast<size_t>(tensor.type.numel() * ranks.world_size()), NAN);
-      engine::for_each_run(
-          tensor.type, buffer.layout, program, rank,
-          [&](int64_t begin, int64_t count, int64_t local) {
-            for (int64_t i = 0; i < count; ++i) {
-              values[static_cast<size_t>((begin + i) * ranks.world_size() + rank)] =
-                  data[local + i];
-            }
-          });
+  each_buffer([&](int32_t rank, const program::Buffer& buffer) {
+    const void* data = nullptr;
+    if (buffer.kind == BufferKind::output) {
+      data = run.executor(rank).output(buffer.name, buffer.micro_batch);
+    } else if (buffer.kind == BufferKind::persistent) {
+      data = ranks.at(rank).store().get(buffer).memory->data();
+    } else {
+      return;
     }
-  }
+    read(graph, program, rank, buffer, static_cast<const double*>(data), &results);
+  });
   return results;
 }
 
@@ -299,29 +380,33 @@ Results run(const Written& written, const program::Program& program, uint64_t se
 }
 
 Results run_alone(const Written& written, uint64_t seed) {
-  program::Program program = parallel::lower(written.graph, parallel::Plan{});
+  parallel::Plan plan;
+  plan.num_micro_batches = written.program.num_micro_batches;
+  program::Program program = parallel::lower(written.graph, plan);
   program::finalize(program);
   return run_program(written.graph, program, seed);
 }
 
 std::string difference(const Results& got, const Results& want) {
-  // One rank has one value of each element, several have one for every rank that holds it.
-  for (const auto& [name, right] : want) {
+  for (const auto& [name, one] : want) {
     const auto found = got.find(name);
     if (found == got.end()) return name + " is missing";
-    const size_t ranks = found->second.size() / right.size();
-    double error = 0;
+    const std::vector<double>& right = one.at(0).values;
     double total = 0;
-    for (size_t i = 0; i < right.size(); ++i) {
-      bool held = false;
-      for (size_t rank = 0; rank < ranks; ++rank) {
-        const double value = found->second[i * ranks + rank];
-        if (std::isnan(value)) continue;
-        held = true;
-        error += (value - right[i]) * (value - right[i]);
+    for (double value : right) {
+      total += value * value;
+    }
+    double error = 0;
+    std::vector<bool> held(right.size(), false);
+    for (const Copy& copy : found->second) {
+      for (size_t i = 0; i < right.size(); ++i) {
+        if (!copy.held[i]) continue;
+        held[i] = true;
+        error += (copy.values[i] - right[i]) * (copy.values[i] - right[i]);
       }
-      if (!held) return fmt::format("{}[{}] is nowhere, or no number", name, i);
-      total += right[i] * right[i];
+    }
+    if (const auto at = std::find(held.begin(), held.end(), false); at != held.end()) {
+      return fmt::format("{}[{}] is nowhere", name, at - held.begin());
     }
     if (!(std::sqrt(error) <= 1e-10 * std::sqrt(total))) {
       return fmt::format("{} differs by {}", name, std::sqrt(error / total));

@@ -43,10 +43,17 @@ class Written {
   program::Program program;
 
   // The graph.
-  TensorId input(const std::string& name, const TensorType& type);
+  /// Fed once per step, or for every micro-batch.
+  TensorId input(const std::string& name, const TensorType& type, bool per_step = true);
+  TensorId param(const std::string& name, const TensorType& type);
   /// An application of an op; outputs are named `name`, `name`.1, ...
   std::vector<TensorId> apply(const std::string& name, const std::string& op,
-                              const graph::Attrs& attrs, const std::vector<TensorId>& in);
+                              const graph::Attrs& attrs, const std::vector<TensorId>& in,
+                              graph::Phase phase = graph::Phase::forward);
+  /// This is the gradient of the parameter. After all of them, the optimizer.
+  void gradient(TensorId param, TensorId grad) {
+    graph.grads.push_back({param, {grad}, graph::kNone});
+  }
   /// The host reads it.
   void result(TensorId id) { graph.outputs.push_back(id); }
 
@@ -58,13 +65,28 @@ class Written {
   int32_t axis(const std::string& name) const { return mesh().axis(name); }
   /// Split along `dim` over the axes, outermost first.
   Layout split(int dim, const std::vector<std::string>& axes) const;
-  BufferId fed(TensorId tensor, const Layout& layout = {});
-  BufferId kept(TensorId tensor, const Layout& layout = {});
+  BufferId fed(TensorId tensor, const Layout& layout = {}, int32_t micro_batch = program::kNone);
+  BufferId kept(TensorId tensor, const Layout& layout = {}, int32_t micro_batch = 0);
+  BufferId stored(TensorId tensor, const Layout& layout = {});
+  /// Tensors of a named buffer, each with the element at which it begins. `elements`: of all ranks
+  /// together.
+  struct Place {
+    TensorId tensor;
+    int64_t begin;
+    Layout layout = {};
+  };
+  BufferId bucket(program::BufferKind kind, const std::string& name, int64_t elements,
+                  const std::vector<Place>& places, const Layout& layout = {});
   BufferId step(const TensorType& type);
   /// Indices from `begin` on along a dim of a buffer.
   BufferId part(BufferId base, int dim, int64_t length, const Function& begin);
   BufferId part(BufferId base, int dim, int64_t length, int64_t begin) {
     return part(base, dim, length, [begin](const At&) { return begin; });
+  }
+  /// Elements from `begin` on, as a tensor of these dims.
+  BufferId flat(BufferId base, const graph::Dims& dims, const Function& begin);
+  BufferId flat(BufferId base, const graph::Dims& dims, int64_t begin) {
+    return flat(base, dims, [begin](const At&) { return begin; });
   }
   using Begins = std::vector<std::pair<char, Function>>;
   program::Task& task(const std::string& op, const graph::Attrs& attrs,
@@ -83,23 +105,30 @@ class Written {
   void shift(const std::string& axis, int32_t offset, BufferId from, BufferId to);
   const TensorType& type(BufferId id) const { return program.classes[cls_].buffers[id].type; }
 
+  program::TableId table(const Function& function);
+
   /// Costs, dependencies and the memory plan.
   void finish();
 
  private:
-  program::TableId table(const Function& function);
   Begins begins_of(TensorId tensor, const Layout& layout) const;
   program::ClassId cls_ = 0;
   int32_t next_tag_ = 0;
 };
 
-/// Values of the results, of random inputs that the seed decides.
-using Results = std::map<std::string, std::vector<double>>;
+/// What a buffer of one rank holds of a tensor.
+struct Copy {
+  std::vector<double> values;
+  std::vector<bool> held;
+};
+/// Every copy of the results, of random inputs, parameters and states that the seed decides: of
+/// outputs, and of parameters and states after the step.
+using Results = std::map<std::string, std::vector<Copy>>;
 /// By the program, on all of its ranks. What of the arena was never written is NaN.
 Results run(const Written& written, const program::Program& program, uint64_t seed);
 /// By the graph, lowered for one rank.
 Results run_alone(const Written& written, uint64_t seed);
-/// "" if they are the same up to 1e-10, relative.
+/// "" if all copies are the same up to 1e-10, relative, and every element is in one.
 std::string difference(const Results& got, const Results& want);
 
 /// A program and the kinds of mutation that its mutants are to have a good share of.

@@ -66,6 +66,13 @@ class Changer {
   }
   void change(const Field&, std::vector<Symbol>* v) const { v->push_back({"it's", 64, 32, 8}); }
   void change(const Field&, std::vector<Begin>* v) const { v->push_back({'x', -3, 0}); }
+  void change(const Field&, std::vector<PartDep>* v) const { v->push_back({1, 0, 2}); }
+  void change(const Field&, std::vector<Slot>* v) const {
+    Layout layout;
+    change(Field("layout"), &layout);
+    v->push_back({"it's \"a:b;c\"\\", layout, 64});
+    v->push_back({"d", {}, 128});
+  }
   template <class Number>
   void change(const Field&, std::vector<Number>* v) const {
     v->push_back(0);

@@ -117,23 +117,33 @@ TEST(Arena, IsAsLargeAsItsLargestUser) {
   EXPECT_EQ(arena.resident_bytes(), 0);
 }
 
+program::Buffer persistent(const char* name, const TensorType& type,
+                           const graph::Layout& layout = {}) {
+  program::Buffer buffer;
+  buffer.kind = program::BufferKind::persistent;
+  buffer.name = name;
+  buffer.type = type;
+  buffer.layout = layout;
+  return buffer;
+}
+
 TEST(PersistentStore, KeepsNamedTensors) {
   PersistentStore store;
   const TensorType type{DType::f32, {3, 5}};
-  auto& entry = store.get("w", type, {});
+  auto& entry = store.get(persistent("w", type));
   EXPECT_FALSE(entry.initialised);
   for (int64_t i = 0; i < type.bytes(); ++i) {
     EXPECT_EQ(entry.memory->data()[i], std::byte{0});
   }
   entry.memory->data()[3] = std::byte{42};
   entry.initialised = true;
-  auto& again = store.get("w", type, {});
+  auto& again = store.get(persistent("w", type));
   EXPECT_EQ(&again, &entry);
   EXPECT_EQ(again.memory->data()[3], std::byte{42});
   EXPECT_EQ(store.find("w"), &entry);
   EXPECT_EQ(store.find("v"), nullptr);
   EXPECT_EQ(store.resident_bytes(), kPage);  // 60 bytes, and no other tensor in their page
-  store.get("v", {DType::f64, {9}}, {}).memory->data()[0] = std::byte{1};
+  store.get(persistent("v", {DType::f64, {9}})).memory->data()[0] = std::byte{1};
   EXPECT_EQ(store.resident_bytes(), 2 * kPage);
   EXPECT_EQ(store.entries().size(), 2u);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(store.find("v")->memory->data()) % 64, 0u);
@@ -141,13 +151,22 @@ TEST(PersistentStore, KeepsNamedTensors) {
 
 TEST(PersistentStore, RefusesAnotherTypeOrLayout) {
   PersistentStore store;
-  store.get("w", {DType::f32, {4, 4}}, {});
-  EXPECT_THROW(store.get("w", {DType::f32, {2, 4}}, {}), Error);
-  EXPECT_THROW(store.get("w", {DType::f64, {4, 4}}, {}), Error);
+  store.get(persistent("w", {DType::f32, {4, 4}}));
+  EXPECT_THROW(store.get(persistent("w", {DType::f32, {2, 4}})), Error);
+  EXPECT_THROW(store.get(persistent("w", {DType::f64, {4, 4}})), Error);
   Layout split;
   split[0] = graph::Placement::split(0);
-  EXPECT_THROW(store.get("w", {DType::f32, {4, 4}}, split), Error);
-  EXPECT_THROW(store.get("w", {DType::f32, {4, 4}}, {}, program::Space::host), Error);
+  EXPECT_THROW(store.get(persistent("w", {DType::f32, {4, 4}}, split)), Error);
+  program::Buffer on_host = persistent("w", {DType::f32, {4, 4}});
+  on_host.space = program::Space::host;
+  EXPECT_THROW(store.get(on_host), Error);
+  // The same elements, of other tensors.
+  program::Buffer bucket = persistent("b", {DType::f32, {8}});
+  bucket.slots = {{"w", {}, 0}, {"v", {}, 4}};
+  store.get(bucket);
+  EXPECT_NO_THROW(store.get(bucket));
+  std::swap(bucket.slots[0].tensor, bucket.slots[1].tensor);
+  EXPECT_THROW(store.get(bucket), Error);
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ constexpr Row kRows[] = {
     {"expected", [](Mutator& mutator) { return mutator.change_expected(); }},
     {"begin", [](Mutator& mutator) { return mutator.change_begin(); }},
     {"view", [](Mutator& mutator) { return mutator.change_view(); }},
+    {"slot", [](Mutator& mutator) { return mutator.change_slot(); }},
     {"plan", [](Mutator& mutator) { return mutator.drop_plan(); }},
 };
 

@@ -70,6 +70,7 @@ class Mutator {
   bool change_expected();
   bool change_begin();
   bool change_view();
+  bool change_slot();
   bool drop_plan();
 
  private:

@@ -373,6 +373,53 @@ bool Mutator::change_view() {
   return true;
 }
 
+/// A bucket that holds other tensors, or holds them elsewhere.
+bool Mutator::change_slot() {
+  std::vector<std::pair<ClassId, BufferId>> list;
+  for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+    for (size_t id = 0; id < p_.classes[cls].buffers.size(); ++id) {
+      if (!p_.classes[cls].buffers[id].slots.empty()) {
+        list.push_back({cls, id});
+      }
+    }
+  }
+  if (list.empty()) return false;
+  const auto [class_id, id] = list[random_.below(list.size())];
+  auto& buffers = p_.classes[class_id].buffers;
+  program::Slot& slot = buffers[id].slots[random_.below(buffers[id].slots.size())];
+  switch (random_.below(4)) {
+    case 0: {
+      const int64_t by = random_.flip() ? 1 : -1;
+      begin_buffer(class_id, id, fmt::format("'{}' lies {} further", slot.tensor, by));
+      slot.begin += by;
+      return true;
+    }
+    case 1: {
+      const BufferId other = list[random_.below(list.size())].second;
+      program::Slot& with = buffers[other].slots[random_.below(buffers[other].slots.size())];
+      if (with.tensor == slot.tensor) return false;
+      begin_buffer(class_id, id, fmt::format("'{}' and '{}' exchanged", slot.tensor, with.tensor));
+      begin_buffer(class_id, other, "");
+      std::swap(slot.tensor, with.tensor);
+      return true;
+    }
+    case 2: {
+      const size_t axis = random_.below(p_.mesh_of(class_id).axes.size());
+      const graph::Placement to = random_.flip()
+                                      ? graph::Placement::replicate()
+                                      : graph::Placement::split(static_cast<int>(random_.below(2)));
+      if (slot.layout.on[axis] == to) return false;
+      begin_buffer(class_id, id, fmt::format("layout of '{}' changed", slot.tensor));
+      slot.layout.on[axis] = to;
+      return true;
+    }
+    default:
+      begin_buffer(class_id, id, fmt::format("without '{}'", slot.tensor));
+      buffers[id].slots.erase(buffers[id].slots.begin() + (&slot - buffers[id].slots.data()));
+      return true;
+  }
+}
+
 /// No memory plan: of one class, or of all.
 bool Mutator::drop_plan() {
   const bool all = random_.flip();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by
-// expert (dim 0), which sends rows to their experts, or back.
+// expert (dim 0), which sends rows to their experts, or back. With outer=n the experts are n runs,
+// of each of which every member has a block: the first of two levels, the second one is plain.
 #include "comm/ops/parts.h"
 
 namespace hocket::comm {
@@ -10,13 +11,14 @@ namespace {
 /// Rows arrive in the order (expert, token) of the result, each from the member that holds it now.
 void run_all_to_all(const Together& all, size_t me, int) {
   const int from = static_cast<int>(all.attrs->i("from"));
-  const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1]);
+  const Rows rows(all.members[me].in[1], all.in[1].dims[0], all.in[1].dims[1],
+                  outer_of(*all.attrs));
   const int64_t mine = static_cast<int64_t>(me);
   RowWriter out(all, me);
   if (from == 1) {
     // To the experts: those of my experts, of every source.
-    const graph::Run experts = rows.share(mine);
-    for (int64_t e = experts.begin; e < experts.begin + experts.length; ++e) {
+    for (int64_t e = 0; e < rows.experts(); ++e) {
+      if (rows.owner(e) != mine) continue;
       for (int64_t member = 0; member < rows.members(); ++member) {
         out.take(member, rows.begin(member, e, from), rows.of(member, e));
       }
@@ -35,12 +37,13 @@ Op describe_all_to_all() {
   Op op;
   op.doc =
       "all_to_all(x, sizes) from, to -> y: a routed tensor from a split by token (dim 1) to one by "
-      "expert (dim 0), or back";
+      "expert (dim 0), or back; outer=n: every member has a block of each of n runs of experts";
   op.takes = Takes::routed;
   op.move = {.part = Move::Part::block,
              .placed = Move::Placed::slot,
              .part_dim = "to",
-             .slot_dim = "from"};
+             .slot_dim = "from",
+             .in_parts = true};
   op.needs_sizes = true;
   // What even routing sends, not the bound.
   op.payload = [](const Attrs& attrs, std::span<const TensorType> in,
@@ -62,6 +65,8 @@ Op describe_all_to_all() {
         const graph::Dims dims = from == 1 ? graph::Dims{2 * n, 5, 3} : graph::Dims{2, 5 * n, 3};
         list.push_back({{{"from", from}, {"to", 1 - from}},
                         {{DType::f64, dims, top_k}, {DType::i64, {n, 2 * n}}}});
+        list.push_back(list.back());
+        list.back().attrs.set("outer", int64_t{2});
       }
     }
     return list;

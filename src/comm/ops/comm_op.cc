@@ -139,10 +139,23 @@ graph::Monoid monoid_of(const Attrs& attrs) {
   return graph::Monoid::max;
 }
 
+int64_t outer_of(const Attrs& attrs) {
+  const int64_t outer = attrs.i_or("outer", 1);
+  if (outer < 1) fail("comm", "outer is {}; expected 1 or more", outer);
+  return outer;
+}
+
 Movement movement(const Op& op, const Attrs& attrs) {
-  const bool sums = op.move.placed == Move::Placed::sum;
-  return {op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs),
-          sums ? monoid_of(attrs) : graph::Monoid::sum};
+  Movement movement{op.move, dim_of(op.move.part_dim, attrs), dim_of(op.move.slot_dim, attrs)};
+  if (op.move.placed == Move::Placed::sum) {
+    movement.monoid = monoid_of(attrs);
+  }
+  if (op.move.in_parts && op.move.part == Move::Part::block && movement.part_dim == 0) {
+    movement.part_outer = outer_of(attrs);
+  } else if (op.move.in_parts && op.move.placed == Move::Placed::slot && movement.slot_dim == 0) {
+    movement.slot_outer = outer_of(attrs);
+  }
+  return movement;
 }
 
 Arity arity(const Op& op, size_t inputs) {
@@ -165,9 +178,7 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
   const bool exchange = op.needs_sizes || op.makes_sizes;
   std::vector<TensorType> out;
   if (op.role == Role::send) return out;
-  if (op.move.placed == Move::Placed::sum) {
-    monoid_of(attrs);
-  }
+  const Movement movement = comm::movement(op, attrs);
   for (const TensorType& type : in.first(op.list ? in.size() : 1)) {
     if (!takes(op, type)) {
       fail(op.name, "does not take {}; expected {}{}", to_string(type), taken_text(op.takes),
@@ -188,16 +199,23 @@ std::vector<TensorType> infer(const Op& op, const Attrs& attrs, std::span<const 
     }
     if (op.needs_sizes && from == Placement::split(0)) {
       const graph::Dim experts = in[1].dims.empty() ? graph::Dim(0) : in[1].dims.back();
-      if (moved.dims[0] != graph::share(experts, members, me).length) {
+      const int64_t outer = movement.slot_outer;
+      const int64_t share =
+          experts % outer == 0 ? outer * graph::share(experts / outer, members, me).length : 0;
+      if (moved.dims[0] != share) {
         fail(op.name, "got {} for a share of {} experts; expected {}", to_string(type), experts,
-             graph::share(experts, members, me).length);
+             share);
       }
       moved.dims[0] = experts;
     } else if (from.is_split()) {
       moved.dims[from.dim()] *= members;
     }
     if (exchange && to == Placement::split(0)) {
-      moved.dims[0] = graph::share(moved.dims[0], members, me).length;
+      const int64_t outer = movement.part_outer;
+      if (moved.dims[0] % outer != 0) {
+        fail(op.name, "{} experts are not {} parts", moved.dims[0], outer);
+      }
+      moved.dims[0] = outer * graph::share(moved.dims[0] / outer, members, me).length;
       if (moved.dims[0] == 0) fail(op.name, "fewer experts than the {} ranks", members);
     } else if (to.is_split()) {
       graph::Dim& size = moved.dims[to.dim()];

@@ -51,6 +51,10 @@ struct Move {
   /// Attributes that hold the dims; null: dim 0.
   const char* part_dim = nullptr;
   const char* slot_dim = nullptr;
+  /// True if attribute `outer` may say that dim 0 is cut in so many parts first, of each of which
+  /// every member has its block: then members of one level of a machine exchange what belongs to
+  /// members of the next one with the same number.
+  bool in_parts = false;
 };
 
 /// One way to do a collective: `rounds` messages after each other, and `bytes` through a rank's
@@ -139,8 +143,13 @@ struct Movement {
   int part_dim = 0, slot_dim = 0;
   /// Placed::sum: how the parts become one; attribute `monoid` ("max"), by default they are added.
   graph::Monoid monoid = graph::Monoid::sum;
+  /// Move::in_parts: attribute `outer`; 1 for a dim other than 0.
+  int64_t part_outer = 1, slot_outer = 1;
 };
 Movement movement(const Op& op, const Attrs& attrs);
+
+/// Attribute `outer` of an op with Move::in_parts, 1 without one. Throws Error for less than 1.
+int64_t outer_of(const Attrs& attrs);
 
 /// Attribute `monoid`: how a reduction puts parts together. Throws Error for an unknown one.
 graph::Monoid monoid_of(const Attrs& attrs);

@@ -156,44 +156,45 @@ std::optional<std::vector<Copy>> plan_copies(std::span<const Region> held, const
 }
 
 int64_t Rows::owner(int64_t expert) const {
-  int64_t member = 0;
-  while (share(member).begin + share(member).length <= expert) {
-    ++member;
-  }
-  return member;
+  // As graph::share: the first members have one more where they do not divide the run.
+  const int64_t run = experts_ / outer_;
+  const int64_t least = run / members_;
+  const int64_t more = run % members_;
+  const int64_t at = expert % run;
+  const int64_t in_longer = more * (least + 1);
+  return at < in_longer ? at / (least + 1) : more + (at - in_longer) / least;
 }
 
 int64_t Rows::held(int64_t member, int dim) const {
   int64_t rows = 0;
-  if (dim == 1) {
-    for (int64_t e = 0; e < experts_; ++e) {
+  for (int64_t e = 0; e < experts_; ++e) {
+    if (dim == 1) {
       rows += of(member, e);
+    } else if (owner(e) == member) {
+      rows += of_all(e);
     }
-    return rows;
   }
-  const graph::Run mine = share(member);
-  for (int64_t e = mine.begin; e < mine.begin + mine.length; ++e) {
-    for (int64_t other = 0; other < members_; ++other) {
-      rows += of(other, e);
-    }
+  return rows;
+}
+
+int64_t Rows::of_all(int64_t expert) const {
+  int64_t rows = 0;
+  for (int64_t source = 0; source < members_; ++source) {
+    rows += of(source, expert);
   }
   return rows;
 }
 
 int64_t Rows::begin(int64_t source, int64_t expert, int dim) const {
   int64_t row = 0;
-  if (dim == 1) {
-    for (int64_t e = 0; e < expert; ++e) {
+  for (int64_t e = 0; e < expert; ++e) {
+    if (dim == 1) {
       row += of(source, e);
-    }
-    return row;
-  }
-  for (int64_t e = share(owner(expert)).begin; e < expert; ++e) {
-    for (int64_t other = 0; other < members_; ++other) {
-      row += of(other, e);
+    } else if (owner(e) == owner(expert)) {
+      row += of_all(e);
     }
   }
-  for (int64_t other = 0; other < source; ++other) {
+  for (int64_t other = 0; dim == 0 && other < source; ++other) {
     row += of(other, expert);
   }
   return row;

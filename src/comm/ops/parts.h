@@ -43,14 +43,19 @@ int64_t total_bytes(std::span<const TensorType> types);
 /// of a routed tensor lie in the order (expert, token), and so (expert, source).
 class Rows {
  public:
-  Rows(const void* sizes, int64_t members, int64_t experts)
-      : sizes_(static_cast<const int64_t*>(sizes)), members_(members), experts_(experts) {}
+  /// `outer`: the experts are that many runs, of each of which every member has a block.
+  Rows(const void* sizes, int64_t members, int64_t experts, int64_t outer)
+      : sizes_(static_cast<const int64_t*>(sizes)),
+        members_(members),
+        experts_(experts),
+        outer_(outer) {}
   int64_t members() const { return members_; }
   int64_t experts() const { return experts_; }
-  /// Experts of a member when the tensor is split by expert, and the member that has one.
-  graph::Run share(int64_t member) const { return graph::share(experts_, members_, member); }
+  /// The member that has an expert's rows when the tensor is split by expert.
   int64_t owner(int64_t expert) const;
   int64_t of(int64_t source, int64_t expert) const { return sizes_[source * experts_ + expert]; }
+  /// Rows of an expert, of all sources.
+  int64_t of_all(int64_t expert) const;
   /// Rows that a member holds when the tensor is split by expert (dim 0) or by token (dim 1).
   int64_t held(int64_t member, int dim) const;
   /// Row at which those of (source, expert) begin in the member that holds them.
@@ -58,7 +63,7 @@ class Rows {
 
  private:
   const int64_t* sizes_;
-  int64_t members_, experts_;
+  int64_t members_, experts_, outer_;
 };
 
 /// Copies rows of members to the rows of an output, one after the other, and refuses more than fit.

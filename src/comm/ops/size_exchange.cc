@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // size_exchange(counts[E]) -> sizes[n, E], counts[E/n]: every rank learns how many rows each rank
 // has for each expert, and sums the counts of its own experts. What an exchange of rows needs to
-// know first.
+// know first. outer=n as in all_to_all.
 #include <algorithm>
 
 #include "comm/ops/parts.h"
@@ -12,16 +12,17 @@ namespace {
 
 void run_size_exchange(const Together& all, size_t me, int) {
   const int64_t experts = all.in[0].dims[0];
-  const graph::Run share =
-      graph::share(experts, static_cast<int64_t>(all.members.size()), static_cast<int64_t>(me));
+  const int64_t members = static_cast<int64_t>(all.members.size());
   auto* sizes = static_cast<int64_t*>(all.members[me].out[0]);
   auto* counts = static_cast<int64_t*>(all.members[me].out[1]);
-  std::fill(counts, counts + share.length, 0);
+  const Rows rows(sizes, members, experts, outer_of(*all.attrs));
   for (const Operands& operands : all.members) {
     const auto* from = static_cast<const int64_t*>(operands.in[0]);
     sizes = std::copy(from, from + experts, sizes);
-    for (int64_t e = 0; e < share.length; ++e) {
-      counts[e] += from[share.begin + e];
+  }
+  for (int64_t e = 0; e < experts; ++e) {
+    if (rows.owner(e) == static_cast<int64_t>(me)) {
+      *counts++ = rows.of_all(e);
     }
   }
 }
@@ -34,7 +35,7 @@ Op describe_size_exchange() {
       "size_exchange(counts) -> sizes, counts: the rows that every rank has per expert, and the "
       "summed counts of the rank's own experts";
   op.takes = Takes::counts;
-  op.move = {.part = Move::Part::block, .placed = Move::Placed::sum};
+  op.move = {.part = Move::Part::block, .placed = Move::Placed::sum, .in_parts = true};
   op.makes_sizes = true;
   op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
     return in[0].bytes();
@@ -45,7 +46,8 @@ Op describe_size_exchange() {
   op.run = run_size_exchange;
   op.samples = [](int64_t n) {
     return std::vector<Sample>{{{}, {{graph::DType::i64, {3 * n}}}},
-                               {{}, {{graph::DType::i64, {n}}}}};
+                               {{}, {{graph::DType::i64, {n}}}},
+                               {{{"outer", int64_t{3}}}, {{graph::DType::i64, {3 * n}}}}};
   };
   return op;
 }

@@ -66,6 +66,58 @@ void dispatch_bwd(const KernelArgs& args) {
 }
 
 template <typename T>
+void regroup(const KernelArgs& args) {
+  // Rows of every chunk lie in the order (expert, source, token): per expert and source, what the
+  // chunks that came have, one after the other, is what the chunks that are wanted have.
+  const size_t from = static_cast<size_t>(args.attrs->i("from"));
+  const size_t to = args.out.size();
+  const int64_t experts = args.in[0].dim(0), members = args.in[from].dim(0);
+  const int64_t all_experts = args.in[from].dim(1), first = begin_of(args, 'e');
+  const int64_t d = args.in[0].type->row_size();
+  if (first + experts > all_experts) {
+    fail_run("regroup", "experts {} to {} of {} in the sizes", first, first + experts, all_experts);
+  }
+  Scratch scratch(args);
+  int64_t* read = scratch.take<int64_t>(static_cast<int64_t>(from));
+  int64_t* written = scratch.take<int64_t>(static_cast<int64_t>(to));
+  std::fill(read, read + from, 0);
+  std::fill(written, written + to, 0);
+  for (int64_t e = 0; e < experts; ++e) {
+    for (int64_t source = 0; source < members; ++source) {
+      const int64_t at = source * all_experts + first + e;
+      size_t chunk = 0;
+      int64_t left = in<int64_t>(args, from)[at];
+      for (size_t o = 0; o < to; ++o) {
+        int64_t want = in<int64_t>(args, 2 * from + o)[at];
+        if (want < 0 || left < 0) fail_run("regroup", "{} and {} rows in the sizes", left, want);
+        while (want > 0) {
+          while (left == 0 && chunk + 1 < from) {
+            left = in<int64_t>(args, from + ++chunk)[at];
+          }
+          const int64_t rows = std::min(want, left);
+          if (rows <= 0 || read[chunk] + rows > args.in[chunk].type->max_rows() ||
+              written[o] + rows > args.out[o].type->max_rows()) {
+            fail_run("regroup", "{} more rows of expert {} for chunk {}, which has {}; {} are left",
+                     want, first + e, o, written[o], left);
+          }
+          std::memcpy(out<T>(args, o) + written[o] * d, in<T>(args, chunk) + read[chunk] * d,
+                      static_cast<size_t>(rows * d) * sizeof(T));
+          read[chunk] += rows;
+          written[o] += rows;
+          left -= rows;
+          want -= rows;
+        }
+      }
+      for (; chunk + 1 < from; left += in<int64_t>(args, from + ++chunk)[at]) {
+      }
+      if (left > 0) {
+        fail_run("regroup", "{} rows of expert {} are in no chunk that is wanted", left, first + e);
+      }
+    }
+  }
+}
+
+template <typename T>
 void combine(const KernelArgs& args) {
   const T *ys = in<T>(args, 0), *w = in<T>(args, 1);
   const int32_t* row_of = in<int32_t>(args, 2);
@@ -114,6 +166,7 @@ void combine_bwd(const KernelArgs& args) {
 
 HOCKET_KERNEL(dispatch)
 HOCKET_KERNEL(dispatch_bwd)
+HOCKET_KERNEL(regroup)
 HOCKET_KERNEL(combine)
 HOCKET_KERNEL(combine_bwd)
 

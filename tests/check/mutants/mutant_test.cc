@@ -60,9 +60,10 @@ TEST(Mutants, EveryKindIsDrawn) {
       seen.insert(m.kind);
     }
   }
-  // No plan is lowered to views: tests/pieces has programs with them.
+  // No plan is lowered to views or buckets: tests/pieces has programs with them.
   EXPECT_FALSE(seen.contains("view"));
-  EXPECT_EQ(seen.size() + 1, mutation_kinds().size());
+  EXPECT_FALSE(seen.contains("slot"));
+  EXPECT_EQ(seen.size() + 2, mutation_kinds().size());
 }
 
 TEST(Mutants, SameSeedSameMutant) {

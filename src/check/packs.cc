@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "check/packs.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace hocket::check {
+
+namespace {
+
+using graph::axis_bit;
+using graph::Coords;
+using graph::kMaxAxes;
+
+int64_t total(const PackRow& row) {
+  int64_t length = 0;
+  for (const PackRun& run : row) {
+    length += run.length;
+  }
+  return length;
+}
+
+/// Appends a run, which may continue the last one.
+void append(PackRow* row, const PackRun& run) {
+  if (run.length == 0) return;
+  if (!row->empty()) {
+    PackRun& last = row->back();
+    const bool zeros = run.component == kNone;
+    if (last.component == run.component && (zeros || last.begin + last.length == run.begin)) {
+      last.length += run.length;
+      return;
+    }
+  }
+  row->push_back(run);
+}
+
+}  // namespace
+
+PackRow slice(const PackRow& row, int64_t begin, int64_t length) {
+  PackRow part;
+  int64_t at = 0;
+  for (const PackRun& run : row) {
+    const int64_t from = std::max(begin, at);
+    const int64_t to = std::min(begin + length, at + run.length);
+    if (from < to) {
+      const int64_t first = run.component == kNone ? 0 : run.begin + from - at;
+      append(&part, {run.component, first, to - from});
+    }
+    at += run.length;
+  }
+  return part;
+}
+
+int64_t Packs::number(AxisMask over, const Coords& coords) const {
+  int64_t number = 0;
+  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    if (over & axis_bit(axis)) {
+      number = number * cuts_.extents()[axis] + coords[axis];
+    }
+  }
+  return number;
+}
+
+const PackRow& Packs::at(PackId id, const Coords& coords) const {
+  const Pack& pack = packs_[id];
+  return pack.rows[static_cast<size_t>(number(pack.axes, coords))];
+}
+
+AxisMask Packs::axes(std::span<const PackId> ids) const {
+  AxisMask axes = 0;
+  for (PackId id : ids) {
+    axes |= packs_[id].axes;
+  }
+  return axes;
+}
+
+PackId Packs::make(std::vector<Value> components, AxisMask axes, const RowAt& row) {
+  // The rows as they come, then the normal form: components in order, equal ones united, those
+  // that no rank has left out; then axes without influence.
+  Pack pack;
+  pack.components = components;
+  std::sort(pack.components.begin(), pack.components.end());
+  pack.components.erase(std::unique(pack.components.begin(), pack.components.end()),
+                        pack.components.end());
+  std::vector<std::pair<Coords, PackRow>> rows;
+  std::vector<bool> used(pack.components.size(), false);
+  cuts_.for_each(axes, {}, [&](const Coords& coords) {
+    PackRow normal;
+    for (PackRun run : row(coords)) {
+      if (run.component != kNone && components[run.component].expr == kZero) {
+        run.component = kNone;
+      }
+      if (run.component == kNone) {
+        run.begin = 0;
+      } else {
+        const auto place = std::lower_bound(pack.components.begin(), pack.components.end(),
+                                            components[run.component]);
+        run.component = static_cast<int32_t>(place - pack.components.begin());
+        used[run.component] = used[run.component] || run.length > 0;
+      }
+      append(&normal, run);
+    }
+    rows.emplace_back(coords, std::move(normal));
+  });
+  std::vector<int32_t> place(pack.components.size(), kNone);
+  std::vector<Value> kept;
+  for (size_t i = 0; i < pack.components.size(); ++i) {
+    if (!used[i]) continue;
+    place[i] = static_cast<int32_t>(kept.size());
+    kept.push_back(pack.components[i]);
+  }
+  pack.components = std::move(kept);
+  for (auto& [coords, runs] : rows) {
+    for (PackRun& run : runs) {
+      run.component = run.component == kNone ? kNone : place[run.component];
+    }
+  }
+  // `rows` are in the order of their numbers along `axes`.
+  pack.axes = axes;
+  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    if (!(axes & axis_bit(axis))) continue;
+    const bool matters = std::any_of(rows.begin(), rows.end(), [&](const auto& one) {
+      Coords first = one.first;
+      first[axis] = 0;
+      return rows[static_cast<size_t>(number(axes, first))].second != one.second;
+    });
+    if (!matters) {
+      pack.axes &= ~axis_bit(axis);
+    }
+  }
+  for (auto& [coords, runs] : rows) {
+    bool first = true;  // of those that differ on other axes only
+    for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+      first = first && ((pack.axes & axis_bit(axis)) || coords[axis] == 0);
+    }
+    if (first) {
+      pack.rows.push_back(std::move(runs));
+    }
+  }
+  return intern(std::move(pack));
+}
+
+PackId Packs::intern(Pack pack) {
+  const auto [known, fresh] = index_.try_emplace(pack, packs_.size());
+  if (fresh) {
+    packs_.push_back(std::move(pack));
+  }
+  return known->second;
+}
+
+int64_t Packs::length(PackId id) const {
+  const Pack& pack = packs_[id];
+  const int64_t length = total(pack.rows[0]);
+  const bool same = std::all_of(pack.rows.begin(), pack.rows.end(),
+                                [&](const PackRow& row) { return total(row) == length; });
+  return same ? length : -1;
+}
+
+PackId Packs::restrict_to(PackId id, AxisMask axes, const RangeAt& range) {
+  const Pack pack = packs_[id];
+  bool inside = true;
+  const PackId part = make(pack.components, pack.axes | axes, [&](const Coords& coords) {
+    const graph::Run wanted = range(coords);
+    PackRow row = slice(at(id, coords), wanted.begin, wanted.length);
+    inside = inside && total(row) == wanted.length;
+    return row;
+  });
+  return inside ? part : PackId(kNone);
+}
+
+PackId Packs::block(PackId id, AxisMask over) {
+  const int64_t blocks = cuts_.ranks(over);
+  const Pack pack = packs_[id];
+  return make(pack.components, pack.axes | over, [&](const Coords& coords) {
+    const PackRow& row = at(id, coords);
+    const int64_t length = total(row) / blocks;
+    return slice(row, number(over, coords) * length, length);
+  });
+}
+
+PackId Packs::gather(PackId id, AxisMask over, bool blocks) {
+  const int64_t ranks = cuts_.ranks(over);
+  const Pack pack = packs_[id];
+  const AxisMask axes = blocks ? pack.axes | over : pack.axes & ~over;
+  return make(pack.components, axes, [&](const Coords& coords) {
+    PackRow all;
+    cuts_.for_each(over, coords, [&](const Coords& member) {
+      PackRow row = at(id, member);
+      if (blocks) {
+        const int64_t length = total(row) / ranks;
+        row = slice(row, number(over, coords) * length, length);
+      }
+      all.insert(all.end(), row.begin(), row.end());
+    });
+    return all;
+  });
+}
+
+PackId Packs::moved(PackId id, std::vector<Value> components, int32_t axis, int32_t offset) {
+  return make(std::move(components), packs_[id].axes, [&](const Coords& coords) {
+    const int32_t extent = cuts_.extents()[axis];
+    Coords from = coords;
+    from[axis] = ((coords[axis] + offset) % extent + extent) % extent;
+    return at(id, from);
+  });
+}
+
+PackId Packs::with(PackId id, std::vector<Value> components) {
+  return make(std::move(components), packs_[id].axes,
+              [&](const Coords& coords) { return at(id, coords); });
+}
+
+bool Packs::side_by_side(std::span<const PackId> ids,
+                         const std::function<void(const Coords&, const Meeting&)>& visit) const {
+  bool same = true;
+  cuts_.for_each(axes(ids), {}, [&](const Coords& coords) {
+    if (!same) return;
+    const int64_t length = total(at(ids[0], coords));
+    // What is left of the run at hand, by pack.
+    std::vector<size_t> next(ids.size(), 0);
+    std::vector<int64_t> done(ids.size(), 0);
+    for (PackId id : ids) {
+      same = same && total(at(id, coords)) == length;
+    }
+    for (int64_t at_element = 0; same && at_element < length;) {
+      Meeting meeting;
+      int64_t step = length;
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const PackRun& run = at(ids[i], coords)[next[i]];
+        step = std::min(step, run.length - done[i]);
+        const int64_t begin = run.component == kNone ? 0 : run.begin + done[i];
+        meeting.runs.push_back({run.component, begin, 0});
+      }
+      for (size_t i = 0; i < ids.size(); ++i) {
+        meeting.runs[i].length = step;
+        done[i] += step;
+        if (done[i] == at(ids[i], coords)[next[i]].length) {
+          done[i] = 0;
+          ++next[i];
+        }
+      }
+      visit(coords, meeting);
+      at_element += step;
+    }
+  });
+  return same;
+}
+
+}  // namespace hocket::check

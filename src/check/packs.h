@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a flat buffer of several tensors holds: at every coordinate runs of elements of other
+// values, one after the other. A bucket that a shard boundary cuts through, padding, blocks that
+// travel around a ring are all packs; like cuts they are evaluated and interned, so that two packs
+// are equal exactly if their ids are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "check/pieces.h"
+
+namespace hocket::check {
+
+using PackId = Id<struct Pack>;
+
+/// Elements [begin, begin + length) of a component, in memory order; kNone: that many zeros.
+struct PackRun {
+  int32_t component = kNone;
+  int64_t begin = 0, length = 0;
+  auto operator<=>(const PackRun&) const = default;
+};
+using PackRow = std::vector<PackRun>;
+/// Elements [begin, begin + length) of a row, as far as they are there.
+PackRow slice(const PackRow& row, int64_t begin, int64_t length);
+
+/// Components are tensors, of which dim 0 is whole: what a rank has of its rows is said by the
+/// runs. Elements are those that are left of a row under the component's cuts of its other dims.
+/// Normal form: components are in order and all used, no run continues the one before it, and every
+/// axis of `axes` makes a difference.
+struct Pack {
+  std::vector<Value> components;
+  AxisMask axes = 0;
+  std::vector<PackRow> rows;  ///< for every coordinate on `axes`, the last axis counting fastest
+  auto operator<=>(const Pack&) const = default;
+};
+
+/// Packs over the coordinates of one box of ranks.
+class Packs {
+ public:
+  explicit Packs(const graph::CutTable& cuts) : cuts_(cuts) {}
+
+  using RowAt = std::function<PackRow(const graph::Coords&)>;
+  /// From rows that depend on coordinates on `axes` at most. Components that are zero become zeros.
+  PackId make(std::vector<Value> components, AxisMask axes, const RowAt& row);
+  const Pack& operator[](PackId id) const { return packs_[id]; }
+  /// The runs at a coordinate.
+  const PackRow& at(PackId id, const graph::Coords& coords) const;
+  /// Elements at every coordinate; -1 if ranks differ.
+  int64_t length(PackId id) const;
+
+  /// At every coordinate local elements of a range; kNone if they are not all there.
+  using RangeAt = std::function<graph::Run(const graph::Coords&)>;
+  PackId restrict_to(PackId id, AxisMask axes, const RangeAt& range);
+  /// At every coordinate the block of the local elements that has the rank's number along `over`.
+  PackId block(PackId id, AxisMask over);
+  /// At every coordinate what all ranks along `over` have, by their number: of each all, or the
+  /// block that has the coordinate's number. Its components must not depend on `over`.
+  PackId gather(PackId id, AxisMask over, bool blocks);
+  /// What the rank `offset` further along the axis has; `components`: theirs, as seen from here.
+  PackId moved(PackId id, std::vector<Value> components, int32_t axis, int32_t offset);
+  /// The same elements of other components.
+  PackId with(PackId id, std::vector<Value> components);
+
+  /// Elements that lie in the same place of several packs.
+  struct Meeting {
+    std::vector<PackRun> runs;  ///< by pack, all of one length
+  };
+  /// Walks through packs of one length side by side, at every coordinate that matters to any of
+  /// them. False if they differ in length.
+  bool side_by_side(std::span<const PackId> ids,
+                    const std::function<void(const graph::Coords&, const Meeting&)>& visit) const;
+  /// Axes that matter to any of them.
+  AxisMask axes(std::span<const PackId> ids) const;
+
+ private:
+  PackId intern(Pack pack);
+  int64_t number(AxisMask over, const graph::Coords& coords) const;
+
+  const graph::CutTable& cuts_;
+  std::vector<Pack> packs_;
+  std::map<Pack, PackId> index_;
+};
+
+}  // namespace hocket::check

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/contract.h"
+
+#include <algorithm>
+
+namespace hocket::program {
+
+namespace {
+
+/// The elements that a layout gives to a rank.
+void for_each_run(const Layout& layout, const TensorType& full, const Program& program,
+                  int32_t rank, const OnRun& run) {
+  const Mesh& mesh = program.roles[program.role_of(rank)].mesh;
+  const std::vector<int32_t> coords = program.coords(rank);
+  const size_t n = full.dims.size();
+  std::vector<int64_t> begin, count;
+  for (const graph::Run& mine : graph::local_runs(full, layout, mesh, coords)) {
+    begin.push_back(mine.begin);
+    count.push_back(mine.length);
+  }
+  // The trailing dims that are whole form one contiguous run together with the dim before them.
+  size_t first = n;
+  int64_t length = 1;
+  while (first > 0) {
+    --first;
+    length *= count[first];
+    if (count[first] != full.dims[first]) break;
+  }
+  std::vector<int64_t> index(first, 0);
+  for (int64_t local = 0;; local += length) {
+    int64_t at = 0;
+    for (size_t d = 0; d < n; ++d) {
+      at = at * full.dims[d] + begin[d] + (d < first ? index[d] : 0);
+    }
+    run(at, length, local);
+    size_t d = first;
+    while (d > 0 && ++index[d - 1] == count[d - 1]) {
+      index[--d] = 0;
+    }
+    if (d == 0) break;
+  }
+}
+
+}  // namespace
+
+bool holds(const Buffer& buffer, std::string_view tensor) {
+  if (buffer.slots.empty()) return buffer.name == tensor;
+  return std::any_of(buffer.slots.begin(), buffer.slots.end(),
+                     [&](const Slot& slot) { return slot.tensor == tensor; });
+}
+
+std::vector<std::string> tensors_of(const std::string& name, const std::vector<Slot>& slots) {
+  if (slots.empty()) return {name};
+  std::vector<std::string> names;
+  for (const Slot& slot : slots) {
+    names.push_back(slot.tensor);
+  }
+  return names;
+}
+
+Block block_of(const Buffer& buffer, const Program& program, int32_t rank) {
+  const Mesh& mesh = program.roles[program.role_of(rank)].mesh;
+  const std::vector<int32_t> coords = program.coords(rank);
+  int64_t blocks = 1;
+  int64_t number = 0;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (!buffer.layout.on[axis].is_split()) continue;
+    blocks *= mesh.axes[axis].size;
+    number = number * mesh.axes[axis].size + coords[axis];
+  }
+  const int64_t size = buffer.type.numel();
+  return {blocks * size, number * size};
+}
+
+void for_each_run(const Buffer& buffer, std::string_view tensor, const TensorType& full,
+                  const Program& program, int32_t rank, const OnRun& run) {
+  if (buffer.slots.empty()) {
+    if (buffer.name == tensor) {
+      for_each_run(buffer.layout, full, program, rank, run);
+    }
+    return;
+  }
+  // What the slot holds, in elements of the bucket; of that, what lies in the rank's block of it.
+  const int64_t mine = block_of(buffer, program, rank).begin;
+  const int64_t end = mine + buffer.type.numel();
+  for (const Slot& slot : buffer.slots) {
+    if (slot.tensor != tensor) continue;
+    for_each_run(slot.layout, full, program, rank,
+                 [&](int64_t begin, int64_t count, int64_t local) {
+                   const int64_t at = slot.begin + local;
+                   const int64_t from = std::max(at, mine);
+                   const int64_t to = std::min(at + count, end);
+                   if (from < to) {
+                     run(begin + from - at, to - from, from - mine);
+                   }
+                 });
+  }
+}
+
+}  // namespace hocket::program

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of named buffers with the host: which elements of which tensors lie where.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/program.h"
+
+namespace hocket::program {
+
+/// Whether some of the tensor lies in the buffer, on this or other ranks of its class.
+bool holds(const Buffer& buffer, std::string_view tensor);
+
+/// The names of the tensors of which a buffer of this name, with these slots, holds some.
+std::vector<std::string> tensors_of(const std::string& name, const std::vector<Slot>& slots);
+
+/// Elements [begin, begin + count) of a full tensor, in memory order, that lie side by side in a
+/// rank's buffer, from its element `local` on.
+using OnRun = std::function<void(int64_t begin, int64_t count, int64_t local)>;
+/// Calls `run` for all elements of the tensor `tensor`, of type `full`, that the named buffer holds
+/// on the rank. Nothing if it is not there.
+void for_each_run(const Buffer& buffer, std::string_view tensor, const TensorType& full,
+                  const Program& program, int32_t rank, const OnRun& run);
+
+/// Elements of the bucket that a rank has a block of, and where the block of this rank begins.
+struct Block {
+  int64_t bucket = 0, begin = 0;
+};
+Block block_of(const Buffer& buffer, const Program& program, int32_t rank);
+
+}  // namespace hocket::program

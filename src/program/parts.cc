@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program/parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/ops/comm_op.h"
+#include "ops/op.h"
+
+namespace hocket::program {
+
+namespace {
+
+/// The letters of a task's operands: of an op's notation; of a communication one per dim, 'a' for
+/// dim 0, the same for what goes in and what comes out.
+struct Operands {
+  std::vector<std::string> in, out;
+};
+
+Operands letters_of(const Kind& kind) {
+  if (!is_communication(kind)) {
+    const ops::Letters letters = ops::letters(ops::find(kind.op), kind.in, kind.out);
+    return {letters.in, letters.out};
+  }
+  const auto by_dim = [](const std::vector<TensorType>& types) {
+    std::vector<std::string> list;
+    for (const TensorType& type : types) {
+      list.push_back(std::string("abcdef").substr(0, type.dims.size()));
+    }
+    return list;
+  };
+  return {by_dim(kind.in), by_dim(kind.out)};
+}
+
+/// Parts of one class. Buffers are added to it: views, which have no memory.
+class Expansion {
+ public:
+  Expansion(const Program& from, ClassId cls, Program* to, int32_t first_tag)
+      : from_(from), cls_(cls), to_(*to), first_tag_(first_tag) {}
+
+  std::vector<TaskId> run() {
+    // First which tasks each one becomes, then these with their operands, then who waits for whom:
+    // for a task as for its last part, and the first part waits for what the task waits for.
+    expect_ids();
+    const std::vector<Task>& tasks = from_.classes[cls_].tasks;
+    int32_t next = 0;
+    for (size_t id = 0; id < tasks.size(); ++id) {
+      if (!tasks[id].parts.empty()) {
+        expect_divisible(id);
+      }
+      first_.push_back(next);
+      next += count_of(tasks[id]);
+    }
+    RankClass& cls = to_.classes[cls_];
+    cls.tasks.clear();
+    std::vector<TaskId> origin;
+    for (size_t id = 0; id < tasks.size(); ++id) {
+      for (int32_t part = 0; part < count_of(tasks[id]); ++part) {
+        Task made = tasks[id].parts.empty() ? tasks[id] : part_of(id, part);
+        made.deps = deps_of(id, part);
+        made.parts.clear();
+        made.part_deps.clear();
+        cls.tasks.push_back(std::move(made));
+        origin.push_back(id);
+      }
+    }
+    return origin;
+  }
+
+ private:
+  [[noreturn]] void refuse(TaskId id, const std::string& why) const {
+    const Task& task = from_.classes[cls_].tasks[id];
+    fail("parts", "task {} ({}) of class {} in parts along '{}': {}", id, from_.kind(task).op, cls_,
+         task.parts[0].letter, why);
+  }
+
+  /// Programs that were edited come here before any rule has looked at them.
+  void expect_ids() const {
+    const RankClass& cls = from_.classes[cls_];
+    const auto expect = [&](size_t task, const char* what, int64_t id, size_t count) {
+      if (id >= 0 && std::cmp_less(id, count)) return;
+      fail("parts", "task {} of class {}: {} {} does not exist", task, cls_, what, id);
+    };
+    for (size_t id = 0; id < cls.tasks.size(); ++id) {
+      const Task& task = cls.tasks[id];
+      expect(id, "kind", task.kind.value(), from_.kinds.size());
+      for (const auto* list : {&task.in, &task.out}) {
+        for (const BufferId buffer : *list) {
+          expect(id, "buffer", buffer.value(), cls.buffers.size());
+        }
+      }
+      for (const TaskId dep : task.deps) {
+        expect(id, "task", dep.value(), cls.tasks.size());
+      }
+      for (const PartDep& dep : task.part_deps) {
+        expect(id, "task", dep.task.value(), cls.tasks.size());
+      }
+      for (const Begin& parts : task.parts) {
+        if (parts.by != kNone) {
+          expect(id, "table", parts.by.value(), from_.tables.size());
+        }
+      }
+      const Kind& kind = from_.kind(task);
+      if (!task.parts.empty() &&
+          (task.in.size() != kind.in.size() || task.out.size() != kind.out.size())) {
+        fail("parts", "task {} of class {} has other operands than its kind", id, cls_);
+      }
+    }
+  }
+
+  static int32_t count_of(const Task& task) {
+    return task.parts.empty() ? 1 : static_cast<int32_t>(std::abs(task.parts[0].begin));
+  }
+
+  std::vector<TaskId> deps_of(TaskId id, int32_t part) const {
+    const std::vector<Task>& tasks = from_.classes[cls_].tasks;
+    std::vector<TaskId> deps;
+    for (TaskId dep : tasks[id].deps) {
+      if (part == 0) {
+        deps.push_back(first_[dep] + count_of(tasks[dep]) - 1);
+      }
+    }
+    for (const PartDep& dep : tasks[id].part_deps) {
+      if (dep.own < 0 || dep.own >= count_of(tasks[id]) || dep.part < 0 ||
+          dep.part >= count_of(tasks[dep.task])) {
+        fail("parts", "part {} of task {} waits for part {} of task {}; they have {} and {}",
+             dep.own, id, dep.part, dep.task, count_of(tasks[id]), count_of(tasks[dep.task]));
+      }
+      if (dep.own == part) {
+        deps.push_back(first_[dep.task] + dep.part);
+      }
+    }
+    std::sort(deps.begin(), deps.end());
+    deps.erase(std::unique(deps.begin(), deps.end()), deps.end());
+    return deps;
+  }
+
+  /// Part number `part` of a task.
+  Task part_of(TaskId id, int32_t part) {
+    const Task& task = from_.classes[cls_].tasks[id];
+    const Kind& kind = from_.kind(task);
+    const Begin& parts = task.parts[0];
+    const Operands letters = letters_of(kind);
+    Task made = task;
+    Kind small = kind;
+    int64_t logical = 0;  // of the letter, of one part
+    const auto cut = [&](const std::vector<std::string>& names, std::vector<TensorType>* types,
+                         std::vector<BufferId>* buffers) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        const size_t dim = names[i].find(parts.letter);
+        if (dim == std::string::npos) continue;
+        TensorType& type = (*types)[i];
+        if (!type.dims[dim].divides_into(count_of(task))) {
+          refuse(id, fmt::format("{} can't be {} equal parts", to_string(type), count_of(task)));
+        }
+        type.dims[dim] /= count_of(task);
+        logical = type.dims[dim];
+        (*buffers)[i] = block((*buffers)[i], static_cast<int32_t>(dim), type, task, part, id);
+      }
+    };
+    cut(letters.in, &small.in, &made.in);
+    cut(letters.out, &small.out, &made.out);
+    if (logical == 0) refuse(id, "no operand has it");
+    for (size_t output = 0; output < letters.out.size(); ++output) {
+      if (letters.out[output].find(parts.letter) == std::string::npos && part > 0) {
+        made.accumulate.add(output);
+      }
+    }
+    if (!is_communication(kind)) {
+      const ops::Op& op = ops::find(kind.op);
+      if (op.layout.is_positional(parts.letter)) {
+        move_begin(&made, task, part, logical);
+      }
+      const ops::Cost cost = ops::cost_of(op, {small.attrs, small.in, small.out, 0, from_.symbols});
+      small.flops = cost.flops;
+      small.bytes = cost.bytes;
+      small.workspace = cost.workspace;
+    } else {
+      const comm::Op& op = comm::op(kind.communication);
+      small.bytes = op.payload(small.attrs, graph::expected_types(small.in, from_.symbols),
+                               graph::expected_types(small.out, from_.symbols));
+      if (made.tag != kNone) {
+        const int64_t tag = int64_t{first_tag_} + int64_t{task.tag} * kMostParts + part;
+        if (!std::in_range<int32_t>(tag)) refuse(id, fmt::format("tag {} is too large", task.tag));
+        made.tag = static_cast<int32_t>(tag);
+      }
+    }
+    made.kind = to_.intern(std::move(small));
+    return made;
+  }
+
+  /// A letter along which the task can be done block by block.
+  void expect_divisible(TaskId id) const {
+    const Task& task = from_.classes[cls_].tasks[id];
+    const Kind& kind = from_.kind(task);
+    const Operands letters = letters_of(kind);
+    const char letter = task.parts[0].letter;
+    if (task.parts.size() > 1) refuse(id, "parts along one letter at a time");
+    if (count_of(task) < 1 || count_of(task) > kMostParts) {
+      refuse(id, fmt::format("got {} parts; expected 1 to {}", count_of(task), kMostParts));
+    }
+    for (const auto* list : {&kind.in, &kind.out}) {
+      for (const TensorType& type : *list) {
+        if (type.routed()) refuse(id, "routed rows are in no order that could be cut");
+      }
+    }
+    if (is_communication(kind)) {
+      const comm::Op& op = comm::op(kind.communication);
+      if (op.role != comm::Role::collective) return;
+      const comm::Movement movement = comm::movement(op, kind.attrs);
+      const int dim = letter - 'a';
+      const bool along =
+          (movement.move.placed == comm::Move::Placed::slot && movement.slot_dim == dim) ||
+          (movement.move.part == comm::Move::Part::block && movement.part_dim == dim);
+      if (along) refuse(id, "it moves blocks along that dim");
+      return;
+    }
+    const ops::Op& op = ops::find(kind.op);
+    if (std::string_view(op.layout.split).find(letter) == std::string::npos) {
+      refuse(id, "the op needs all of it at once");
+    }
+    for (size_t output = 0; output < letters.out.size(); ++output) {
+      if (letters.out[output].find(letter) == std::string::npos && count_of(task) > 1 &&
+          (!op.accumulates.contains(output) || op.layout.monoid(letter) != ops::Monoid::sum)) {
+        refuse(id,
+               fmt::format("output {} is put together from its blocks, and not added to", output));
+      }
+    }
+  }
+
+  /// Where block `part` begins, beside a begin: as a constant, or as a table of the ranks.
+  Begin begin_of(const Task& task, int32_t part, int64_t length, const Begin& beside) {
+    const Begin& parts = task.parts[0];
+    const int64_t count = count_of(task);
+    const int64_t step = parts.begin < 0 ? -part : part;
+    const auto block = [&](int64_t first) {
+      return ((first + step) % count + count) % count * length;
+    };
+    if (parts.by == kNone) return {beside.letter, beside.begin + block(0), beside.by};
+    const auto& tables = from_.tables;
+    Table table;
+    table.role = from_.classes[cls_].role;
+    table.axes = tables[parts.by].axes;
+    if (beside.by != kNone) {
+      table.axes.insert(table.axes.end(), tables[beside.by].axes.begin(),
+                        tables[beside.by].axes.end());
+      std::sort(table.axes.begin(), table.axes.end());
+      table.axes.erase(std::unique(table.axes.begin(), table.axes.end()), table.axes.end());
+    }
+    const Mesh& mesh = from_.mesh_of(cls_);
+    std::vector<int32_t> at(mesh.axes.size(), 0);
+    const int32_t first_rank = from_.first_rank(table.role);
+    bool more = true;
+    while (more) {
+      const int32_t rank = first_rank + mesh.rank(at);
+      table.values.push_back(block(from_.begin_at(0, parts.by, rank)) +
+                             (beside.by == kNone ? 0 : from_.begin_at(0, beside.by, rank)));
+      more = false;
+      for (size_t i = table.axes.size(); i-- > 0 && !more;) {
+        int32_t& coordinate = at[table.axes[i]];
+        more = ++coordinate < mesh.axes[table.axes[i]].size;
+        if (!more) {
+          coordinate = 0;
+        }
+      }
+    }
+    return {beside.letter, beside.begin, to_.intern(std::move(table))};
+  }
+
+  /// The view that a part has of an operand.
+  BufferId block(BufferId of, int32_t dim, const TensorType& type, const Task& task, int32_t part,
+                 TaskId id) {
+    auto& buffers = to_.classes[cls_].buffers;
+    const Buffer& whole = buffers[of];
+    Buffer view;
+    view.kind = BufferKind::view;
+    view.type = type;
+    view.base = of;
+    view.dim = dim;
+    Begin beside;
+    if (whole.kind == BufferKind::view) {
+      if (whole.dim != dim) refuse(id, "an operand is a view along another dim");
+      view.base = whole.base;
+      beside = {0, whole.begin, whole.by};
+    }
+    const Begin begin = begin_of(task, part, type.dims[dim], beside);
+    view.begin = begin.begin;
+    view.by = begin.by;
+    const auto key =
+        std::tuple(view.base.value(), dim, view.begin, view.by.value(), int64_t{type.dims[dim]});
+    const auto [known, fresh] = views_.try_emplace(key, BufferId(buffers.size()));
+    if (fresh) {
+      buffers.push_back(view);
+    }
+    return known->second;
+  }
+
+  /// Of a letter that the op takes by position, the part begins where its block does.
+  void move_begin(Task* made, const Task& task, int32_t part, int64_t length) {
+    const char letter = task.parts[0].letter;
+    for (Begin& begin : made->begins) {
+      if (begin.letter == letter) {
+        begin = begin_of(task, part, length, begin);
+        return;
+      }
+    }
+    made->begins.push_back(begin_of(task, part, length, {letter, 0, kNone}));
+  }
+
+  const Program& from_;
+  ClassId cls_;
+  Program& to_;
+  int32_t first_tag_;
+  std::vector<int32_t> first_;
+  std::map<std::tuple<int32_t, int32_t, int64_t, int32_t, int64_t>, BufferId> views_;
+  static constexpr int32_t kMostParts = 1024;
+};
+
+}  // namespace
+
+bool has_parts(const Program& program) {
+  return std::any_of(program.classes.begin(), program.classes.end(), [](const RankClass& cls) {
+    return std::any_of(cls.tasks.begin(), cls.tasks.end(), [](const Task& task) {
+      return !task.parts.empty() || !task.part_deps.empty();
+    });
+  });
+}
+
+void expect_no_parts(const Program& program, const char* where) {
+  if (!has_parts(program)) return;
+  fail(where,
+       "the program has tasks in parts; write them out first: hocket graph PROGRAM --finish");
+}
+
+Expanded expand_parts(const Program& program) {
+  Expanded expanded{program, {}};
+  int32_t last_tag = -1;
+  for (const RankClass& cls : program.classes) {
+    for (const Task& task : cls.tasks) {
+      last_tag = std::max(last_tag, task.tag);
+    }
+  }
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    expanded.origin.push_back(Expansion(program, cls, &expanded.program, last_tag + 1).run());
+  }
+  return expanded;
+}
+
+}  // namespace hocket::program

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks in parts. A task of n parts along a letter is n tasks, one after the other in its lane,
+// each on a block of every operand that has the letter; others may wait for a part, and a part for
+// others. What runs, checks and predicts programs sees these tasks.
+#pragma once
+
+#include <vector>
+
+#include "program/program.h"
+
+namespace hocket::program {
+
+bool has_parts(const Program& program);
+
+/// Throws Error for what only runs, and is only predicted, with every part as a task.
+void expect_no_parts(const Program& program, const char* where);
+
+/// The program with every part as a task of its own.
+struct Expanded {
+  Program program;
+  /// By class and task: the task that it is a part of.
+  std::vector<std::vector<TaskId>> origin;
+};
+/// Throws Error where a task can't be done in parts: its op has no such letter, does not act index
+/// by index along it nor adds up over it, or moves along it; blocks are not equal; a view is cut
+/// along another dim; a part that is waited for does not exist.
+Expanded expand_parts(const Program& program);
+
+}  // namespace hocket::program

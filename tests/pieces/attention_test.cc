@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over a sequence that is split over ranks: keys and values that travel around a ring
+// (Ring Attention), keys of all ranks on each (as Llama 3 was trained), and the zigzag order in
+// which all ranks have as much to do.
+#include <gtest/gtest.h>
+
+#include "tests/pieces/written_util.h"
+
+namespace hocket::test {
+namespace {
+
+using graph::Attrs;
+
+constexpr int64_t kTokens = 24, kHeads = 2, kWidth = 3;
+
+/// The graph of attention, forward and perhaps backward.
+struct Attention {
+  Written w;
+  TensorId q, k, v, positions, o, lse, grad = graph::kNone, dq = 0, dk = 0, dv = 0;
+  Attrs attrs;
+
+  /// `documents`: several in a sequence, of any length; else one.
+  Attention(std::vector<graph::Axis> axes, int64_t seq, bool backward, bool documents = false)
+      : w(std::move(axes)) {
+    attrs = {{"scale", 0.5}, {"seq", seq}};
+    const TensorType rows = f64({kTokens, kHeads, kWidth});
+    q = w.input("q", rows);
+    k = w.input("k", rows);
+    v = w.input("v", rows);
+    positions = w.input(documents ? "documents" : "positions", i32({kTokens}));
+    const auto out = w.apply("o", "attention", attrs, {q, k, v, positions});
+    o = out[0];
+    lse = out[1];
+    if (!backward) {
+      w.result(o);
+      w.result(lse);
+      return;
+    }
+    grad = w.input("do", rows);
+    const auto back = w.apply("dq", "attention_bwd", attrs, {grad, q, k, v, o, lse, positions});
+    dq = back[0];
+    dk = back[1];
+    dv = back[2];
+    for (TensorId id : back) {
+      w.result(id);
+    }
+  }
+};
+
+/// Each goes to the next rank of the ring; what came from the one before takes its place.
+void pass_on(Written& w, std::initializer_list<BufferId*> buffers) {
+  for (BufferId* buffer : buffers) {
+    const BufferId next = w.step(w.type(*buffer));
+    w.shift("cp", 1, *buffer, next);
+    *buffer = next;
+  }
+}
+
+/// Keys and values go around; every rank has its queries meet each part in turn. `rounds`: hops
+/// that are made, fewer where no sequence reaches further.
+Written ring_attention(int32_t ranks, int64_t seq, int32_t rounds, bool backward,
+                       bool documents = false) {
+  Attention a({{"cp", ranks}}, seq, backward, documents);
+  Written& w = a.w;
+  const Layout rows = w.split(0, {"cp"});
+  const int64_t part = kTokens / ranks;
+  const BufferId q = w.fed(a.q, rows), positions = w.fed(a.positions, rows);
+  BufferId k = w.fed(a.k, rows), v = w.fed(a.v, rows);
+  const BufferId o = backward ? w.step(w.type(q)) : w.kept(a.o, rows);
+  const BufferId lse = backward ? w.step(f64({part, kHeads})) : w.kept(a.lse, rows);
+  const auto mine = [part](const At& at) { return at[0] * part; };
+  const auto from = [part, ranks](int32_t hop) {
+    return [part, ranks, hop](const At& at) { return (at[0] - hop + ranks) % ranks * part; };
+  };
+  const BufferId first_k = k, first_v = v;
+  const BufferId more_o = w.step(w.type(q)), more_lse = w.step(f64({part, kHeads}));
+  for (int32_t hop = 0; hop < rounds; ++hop) {
+    if (hop > 0) {
+      pass_on(w, {&k, &v});
+    }
+    const Written::Begins begins{{'t', mine}, {'s', from(hop)}};
+    if (hop == 0) {
+      w.task("attention", a.attrs, {q, k, v, positions}, {o, lse}, begins);
+      continue;
+    }
+    w.task("attention", a.attrs, {q, k, v, positions}, {more_o, more_lse}, begins);
+    w.task("softmax_merge", {}, {o, lse, more_o, more_lse}, {o, lse});
+  }
+  if (!backward) return w;
+  // Gradients of keys and values travel with them, and are at home after a whole round.
+  const BufferId grad = w.fed(a.grad, rows);
+  const BufferId dq = w.kept(a.dq, rows);
+  BufferId dk = w.step(w.type(q)), dv = w.step(w.type(q));
+  const BufferId more[] = {w.step(w.type(q)), w.step(w.type(q)), w.step(w.type(q))};
+  k = first_k;
+  v = first_v;
+  for (int32_t hop = 0; hop < ranks; ++hop) {
+    const Written::Begins begins{{'t', mine}, {'s', from(hop)}};
+    if (hop == 0) {
+      w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions}, {dq, dk, dv}, begins);
+    } else {
+      w.task("attention_bwd", a.attrs, {grad, q, k, v, o, lse, positions},
+             {more[0], more[1], more[2]}, begins);
+      w.task("add", {}, {dq, more[0]}, {dq});
+      w.task("add", {}, {dk, more[1]}, {dk});
+      w.task("add", {}, {dv, more[2]}, {dv});
+    }
+    const bool last = hop + 1 == ranks;
+    const BufferId next_dk = last ? w.kept(a.dk, rows) : w.step(w.type(q));
+    const BufferId next_dv = last ? w.kept(a.dv, rows) : w.step(w.type(q));
+    w.shift("cp", 1, dk, next_dk);
+    w.shift("cp", 1, dv, next_dv);
+    dk = next_dk;
+    dv = next_dv;
+    if (last) break;
+    pass_on(w, {&k, &v});
+  }
+  return w;
+}
+
+/// All keys and values on every rank, which has its own queries. Their gradients are sums over the
+/// queries of all ranks, of which each gets its own keys'.
+Written gathered_keys(int32_t ranks, bool backward) {
+  Attention a({{"cp", ranks}}, kTokens, backward, true);
+  Written& w = a.w;
+  const Layout rows = w.split(0, {"cp"});
+  const BufferId q = w.fed(a.q, rows), k = w.fed(a.k, rows), v = w.fed(a.v, rows);
+  const BufferId all_k = w.step(f64({kTokens, kHeads, kWidth})), all_v = w.step(w.type(all_k));
+  const Attrs along{{"dim", int64_t{0}}};
+  w.collective("all_gather", along, {"cp"}, {k}, {all_k});
+  w.collective("all_gather", along, {"cp"}, {v}, {all_v});
+  const int64_t part = kTokens / ranks;
+  const BufferId positions = w.fed(a.positions, rows);
+  const BufferId o = backward ? w.step(w.type(q)) : w.kept(a.o, rows);
+  const BufferId lse = backward ? w.step(f64({part, kHeads})) : w.kept(a.lse, rows);
+  const Written::Begins begins{{'t', [part](const At& at) { return at[0] * part; }}};
+  w.task("attention", a.attrs, {q, all_k, all_v, positions}, {o, lse}, begins);
+  if (!backward) return w;
+  const BufferId dk = w.step(w.type(all_k)), dv = w.step(w.type(all_k));
+  w.task("attention_bwd", a.attrs, {w.fed(a.grad, rows), q, all_k, all_v, o, lse, positions},
+         {w.kept(a.dq, rows), dk, dv}, begins);
+  w.collective("reduce_scatter", along, {"cp"}, {dk}, {w.kept(a.dk, rows)});
+  w.collective("reduce_scatter", along, {"cp"}, {dv}, {w.kept(a.dv, rows)});
+  return w;
+}
+
+/// Rank c has blocks c and 2n-1-c of the sequence, so that all have as much to do. In every hop but
+/// the first, either both halves of its queries meet the early block that came, or the late half
+/// meets both: tables say which.
+class Zigzag {
+ public:
+  explicit Zigzag(int32_t ranks, bool backward)
+      : a_({{"cp", ranks}}, kTokens, backward, true),
+        w_(a_.w),
+        ranks_(ranks),
+        half_(kTokens / (2 * ranks)) {}
+
+  Written forward() {
+    attend();
+    give(o_, a_.o);
+    give(lse_, a_.lse);
+    return std::move(w_);
+  }
+
+  /// Gradients of keys and values travel with them, and are at home after a whole round.
+  Written backward() {
+    attend();
+    const BufferId grad = take(a_.grad);
+    const BufferId dq = like(q_);
+    BufferId k = k_, v = v_, dk = like(q_), dv = like(q_);
+    for (int32_t hop = 0; hop < ranks_; ++hop) {
+      for (const Meeting& m : meetings(hop)) {
+        const BufferId more[] = {rows_of(half_), rows_of(half_), rows_of(half_)};
+        const BufferId queries[] = {part(grad, m.queries), part(q_, m.queries)};
+        const BufferId keys[] = {part(k, m.keys), part(v, m.keys)};
+        w_.task("attention_bwd", a_.attrs,
+                {queries[0], queries[1], keys[0], keys[1], part(o_, m.queries),
+                 part(lse_, m.queries), part(positions_, m.queries)},
+                {more[0], more[1], more[2]}, begins(hop, m));
+        const BufferId to[] = {part(dq, m.queries), part(dk, m.keys), part(dv, m.keys)};
+        for (int i : {0, 1, 2}) {
+          const bool first = i == 0 ? m.first_of_queries : m.first_of_keys;
+          if (first) {
+            w_.task("copy", {}, {more[i]}, {to[i]});
+          } else {
+            w_.task("add", {}, {to[i], more[i]}, {to[i]});
+          }
+        }
+      }
+      // In halves, which are sums over different queries.
+      for (BufferId* gradient : {&dk, &dv}) {
+        const BufferId next = like(*gradient);
+        for (int64_t which : {0, 1}) {
+          const Choice half = [which](const At&) { return which; };
+          w_.shift("cp", 1, part(*gradient, half), part(next, half));
+        }
+        *gradient = next;
+      }
+      if (hop + 1 < ranks_) {
+        pass_on(w_, {&k, &v});
+      }
+    }
+    give(dq, a_.dq);
+    give(dk, a_.dk);
+    give(dv, a_.dv);
+    return std::move(w_);
+  }
+
+ private:
+  /// 0 or 1, by rank: the early or the late block.
+  using Choice = std::function<int64_t(const At&)>;
+  /// A block of queries that meets one of keys, and whether either meets anything for the first
+  /// time.
+  struct Meeting {
+    Choice queries, keys;
+    bool first_of_queries, first_of_keys;
+  };
+
+  std::vector<Meeting> meetings(int32_t hop) const {
+    const Choice early = [](const At&) { return 0; };
+    const Choice late = [](const At&) { return 1; };
+    if (hop == 0) {
+      return {{early, early, true, true}, {late, early, true, false}, {late, late, false, true}};
+    }
+    const Choice either = [hop](const At& at) { return at[0] < hop ? 1 : 0; };
+    return {{late, early, false, false}, {either, either, false, false}};
+  }
+
+  /// The blocks that a rank has, by number.
+  int64_t block(int64_t which, int64_t c) const { return which == 0 ? c : 2 * ranks_ - 1 - c; }
+  Written::Begins begins(int32_t hop, const Meeting& m) const {
+    const auto first = [ranks = ranks_, half = half_](int64_t which, int64_t c) {
+      return (which == 0 ? c : 2 * ranks - 1 - c) * half;
+    };
+    return {{'t', [first, m](const At& at) { return first(m.queries(at), at[0]); }},
+            {'s', [first, m, hop, ranks = ranks_](const At& at) {
+               return first(m.keys(at), (at[0] - hop + ranks) % ranks);
+             }}};
+  }
+  BufferId part(BufferId of, const Choice& which) {
+    const int64_t half = half_;
+    return w_.part(of, 0, half, [half, which](const At& at) { return which(at) * half; });
+  }
+  BufferId like(BufferId other) { return w_.step(TensorType(w_.type(other))); }
+  BufferId rows_of(int64_t rows) { return w_.step(f64({rows, kHeads, kWidth})); }
+
+  /// The host feeds all; every rank takes its two blocks.
+  BufferId take(TensorId tensor) {
+    const BufferId all = w_.fed(tensor);
+    TensorType type = w_.type(all);
+    type.dims[0] = 2 * half_;
+    const BufferId mine = w_.step(type);
+    for (int64_t which : {0, 1}) {
+      const auto from = [=, ranks = ranks_, half = half_](const At& at) {
+        return (which == 0 ? at[0] : 2 * ranks - 1 - at[0]) * half;
+      };
+      w_.task("copy", {}, {w_.part(all, 0, half_, from)}, {w_.part(mine, 0, half_, which * half_)});
+    }
+    return mine;
+  }
+  /// Every rank puts all blocks in order.
+  void give(BufferId mine, TensorId tensor) {
+    const BufferId all = w_.step(w_.graph.tensor(tensor).type), to = w_.kept(tensor);
+    w_.collective("all_gather", {{"dim", int64_t{0}}}, {"cp"}, {mine}, {all});
+    for (int32_t c = 0; c < ranks_; ++c) {
+      for (int64_t which : {0, 1}) {
+        w_.task("copy", {}, {w_.part(all, 0, half_, (2 * c + which) * half_)},
+                {w_.part(to, 0, half_, block(which, c) * half_)});
+      }
+    }
+  }
+
+  void attend() {
+    q_ = take(a_.q);
+    positions_ = take(a_.positions);
+    k_ = take(a_.k);
+    v_ = take(a_.v);
+    o_ = like(q_);
+    lse_ = w_.step(f64({2 * half_, kHeads}));
+    const BufferId more_o = rows_of(half_), more_lse = w_.step(f64({half_, kHeads}));
+    BufferId k = k_, v = v_;
+    for (int32_t hop = 0; hop < ranks_; ++hop) {
+      if (hop > 0) {
+        pass_on(w_, {&k, &v});
+      }
+      for (const Meeting& m : meetings(hop)) {
+        const std::vector<BufferId> in{part(q_, m.queries), part(k, m.keys), part(v, m.keys),
+                                       part(positions_, m.queries)};
+        const BufferId to_o = part(o_, m.queries), to_lse = part(lse_, m.queries);
+        if (m.first_of_queries) {
+          w_.task("attention", a_.attrs, in, {to_o, to_lse}, begins(hop, m));
+          continue;
+        }
+        w_.task("attention", a_.attrs, in, {more_o, more_lse}, begins(hop, m));
+        w_.task("softmax_merge", {}, {to_o, to_lse, more_o, more_lse}, {to_o, to_lse});
+      }
+    }
+  }
+
+  Attention a_;
+  Written& w_;
+  int32_t ranks_;
+  int64_t half_;
+  BufferId q_ = 0, k_ = 0, v_ = 0, positions_ = 0, o_ = 0, lse_ = 0;
+};
+
+const std::vector<WrittenCase>& cases() {
+  static const std::vector<WrittenCase> all = {
+      {"ring attention", [] { return ring_attention(4, kTokens, 4, false); }, {"begin"}},
+      {"ring attention, two sequences", [] { return ring_attention(4, 12, 4, false); }, {"begin"}},
+      {"ring attention, two hops suffice",
+       [] { return ring_attention(4, 12, 2, false); },
+       {"begin"}},
+      {"attention, sequences inside ranks",
+       [] { return ring_attention(4, 6, 1, false); },
+       {"begin"}},
+      {"ring attention, packed documents",
+       [] { return ring_attention(4, kTokens, 4, false, true); },
+       {"begin"}},
+      {"ring attention and its gradient",
+       [] { return ring_attention(3, kTokens, 3, true, true); },
+       {"begin"}},
+      {"gathered keys", [] { return gathered_keys(3, false); }, {"begin"}},
+      {"gathered keys and their gradient", [] { return gathered_keys(3, true); }, {"begin"}},
+      {"zigzag attention", [] { return Zigzag(3, false).forward(); }, {"view", "begin"}},
+      {"zigzag attention and its gradient",
+       [] { return Zigzag(3, true).backward(); },
+       {"view", "begin"}},
+  };
+  return all;
+}
+
+TEST(SplitAttention, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
+TEST(SplitAttention, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+}  // namespace
+}  // namespace hocket::test

@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets: several parameters in one flat buffer, cut among ranks without regard to where one ends
+// and the next begins. Optimizer states sharded so, gradients that are scattered into shards,
+// parameters that are gathered, freed and gathered again.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "autodiff/autodiff.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "check/check.h"
+#include "engine/params.h"
+#include "graph/names.h"
+#include "kernels/backend.h"
+#include "runtime/local_ranks.h"
+#include "tests/pieces/written_util.h"
+
+namespace hocket::test {
+namespace {
+
+using graph::Attrs;
+using graph::Phase;
+using program::BufferKind;
+using program::kNone;
+
+constexpr int64_t kTokens = 12;
+
+/// Two products after each other and one beside them, with their gradients and the optimizer: of
+/// three parameters of 12, 8 and 6 elements, or of the first two.
+struct Model {
+  Written w;
+  int32_t micro_batches;
+  TensorId x, dy, du = graph::kNone, w1, w2, w3 = graph::kNone;
+  std::vector<TensorId> params;
+  std::vector<graph::Dims> dims{{4, 3}, {2, 4}};
+  Attrs clip{{"max_norm", 0.5}};
+  Attrs adamw{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+
+  Model(std::vector<graph::Axis> axes, int32_t micro_batches, bool third)
+      : w(std::move(axes)), micro_batches(micro_batches) {
+    w.program.num_micro_batches = micro_batches;
+    x = w.input("x", f64({kTokens, 3}), false);
+    dy = w.input("dy", f64({kTokens, 2}), false);
+    w1 = w.param("W1", f64({4, 3}));
+    w2 = w.param("W2", f64({2, 4}));
+    params = {w1, w2};
+    const TensorId h = w.apply("h", "linear", {}, {x, w1})[0];
+    w.apply("y", "linear", {}, {h, w2});
+    if (third) {
+      w3 = w.param("W3", f64({1, 2, 3}));
+      dims.push_back({1, 2, 3});
+      params.push_back(w3);
+      w.apply("u", "linear", {}, {x, w3});
+      du = w.input("du", f64({kTokens, 1, 2}), false);
+    }
+    const TensorId dh = w.apply("dh", "linear_dx", {}, {dy, w2}, Phase::backward)[0];
+    const TensorId g1 = w.apply("g1", "linear_dw", {}, {dh, x}, Phase::backward)[0];
+    const TensorId g2 = w.apply("g2", "linear_dw", {}, {dy, h}, Phase::backward)[0];
+    w.gradient(w1, g1);
+    w.gradient(w2, g2);
+    if (third) {
+      w.gradient(w3, w.apply("g3", "linear_dw", {}, {du, x}, Phase::backward)[0]);
+    }
+    autodiff::AdamWConfig config;
+    config.max_norm = 0.5;
+    autodiff::append_adamw(w.graph, config);
+  }
+
+  TensorId state(const char* prefix, TensorId param) const {
+    return w.graph.find(prefix + w.graph.tensor(param).name);
+  }
+  /// Where each parameter begins in a bucket: one behind the other.
+  std::vector<int64_t> begins() const {
+    std::vector<int64_t> list{0};
+    for (TensorId param : params) {
+      list.push_back(list.back() + w.graph.tensor(param).type.numel());
+    }
+    return list;
+  }
+  int64_t elements() const { return begins().back(); }
+  /// Of `elements` elements; the parameters, or a state of each.
+  BufferId bucket(const char* prefix, const std::string& name, int64_t elements,
+                  const Layout& layout) {
+    std::vector<Written::Place> places;
+    for (size_t i = 0; i < params.size(); ++i) {
+      const TensorId tensor = *prefix ? state(prefix, params[i]) : params[i];
+      places.push_back({tensor, begins()[i]});
+    }
+    return w.bucket(BufferKind::persistent, name, elements, places, layout);
+  }
+  /// The tensors in a bucket.
+  std::vector<BufferId> views(BufferId bucket) {
+    std::vector<BufferId> list;
+    for (size_t i = 0; i < params.size(); ++i) {
+      list.push_back(w.flat(bucket, dims[i], begins()[i]));
+    }
+    return list;
+  }
+  /// Forward and backward of a micro-batch on the rank's tokens: gradients, added if they are not
+  /// the first.
+  void gradients(int32_t micro_batch, const std::vector<BufferId>& forward,
+                 const std::function<std::vector<BufferId>()>& backward,
+                 const std::vector<BufferId>& grads, bool add) {
+    const Layout tokens = w.split(0, {"dp"});
+    const int64_t mine = kTokens / w.mesh().axes[0].size;
+    const BufferId rows = w.fed(x, tokens, micro_batch), up = w.fed(dy, tokens, micro_batch);
+    const BufferId h = w.step(f64({mine, 4})), dh = w.step(f64({mine, 4}));
+    w.task("linear", {}, {rows, forward[0]}, {h});
+    const std::vector<BufferId> again = backward();
+    w.task("linear_dx", {}, {up, again[1]}, {dh});
+    const auto give = [&](BufferId dy, BufferId in, BufferId to) {
+      program::Task& task = w.task("linear_dw", {}, {dy, in}, {to});
+      if (add) {
+        task.accumulate.add(0);
+      }
+    };
+    give(dh, rows, grads[0]);
+    give(up, h, grads[1]);
+    if (w3 != graph::kNone) {
+      give(w.fed(du, tokens, micro_batch), rows, grads[2]);
+    }
+  }
+  /// From the shards of the gradients to the new shards of parameters and states.
+  void update(BufferId shard, BufferId grads, const std::vector<std::string>& axes,
+              int64_t elements, const Layout& sharded) {
+    const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
+    w.task("sumsq", {}, {grads}, {norm});
+    w.collective("all_reduce", {}, axes, {norm}, {norm});
+    const TensorId total = w.graph.find(graph::names::kGradNorm);
+    w.task("clip_coef", clip, {norm}, {coef, w.kept(total, {}, kNone)});
+    const BufferId mean = bucket(graph::names::kExpAvgOf, "means", elements, sharded);
+    const BufferId square = bucket(graph::names::kExpAvgSqOf, "squares", elements, sharded);
+    const BufferId hyper = w.fed(w.graph.find(graph::names::kHyper));
+    w.task("adamw", adamw, {shard, grads, mean, square, coef, hyper}, {shard, mean, square});
+  }
+  /// What lies behind the parameters in a bucket of gradients.
+  void clear_padding(BufferId bucket) {
+    const int64_t rest = w.type(bucket).numel() - elements();
+    if (rest > 0) {
+      const Attrs attrs{{"type", to_string(f64({rest}))}};
+      w.task("zero", attrs, {}, {w.flat(bucket, {rest}, elements())});
+    }
+  }
+};
+
+int64_t padded(int64_t elements, int64_t ranks) { return (elements + ranks - 1) / ranks * ranks; }
+
+/// States sharded: gradients are scattered, each rank updates its shard of the parameters, which
+/// are then gathered.
+Written sharded_states(int32_t ranks, bool third, int32_t micro_batches = 1) {
+  Model m({{"dp", ranks}}, micro_batches, third);
+  Written& w = m.w;
+  const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
+  const BufferId params = m.bucket("", "params", elements, {});
+  const BufferId grads = w.step(f64({elements})), shard = w.step(f64({part}));
+  const std::vector<BufferId> weights = m.views(params), to = m.views(grads);
+  for (int32_t mb = 0; mb < micro_batches; ++mb) {
+    m.gradients(
+        mb, weights, [&] { return weights; }, to, mb > 0);
+  }
+  m.clear_padding(grads);
+  w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
+  const BufferId mine = w.flat(params, {part}, [=](const At& at) { return at[0] * part; });
+  m.update(mine, shard, {"dp"}, elements, w.split(0, {"dp"}));
+  const BufferId sent = w.step(f64({part}));
+  w.task("copy", {}, {mine}, {sent});
+  w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {sent}, {params});
+  return std::move(m.w);
+}
+
+/// Gradients sharded too: those of every micro-batch are scattered at once, and shards are added.
+Written sharded_gradients(int32_t ranks, bool third) {
+  Model m({{"dp", ranks}}, 2, third);
+  Written& w = m.w;
+  const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
+  const BufferId params = m.bucket("", "params", elements, {});
+  const BufferId own = m.bucket("", "shards", elements, w.split(0, {"dp"}));
+  const std::vector<BufferId> weights = m.views(params);
+  BufferId sum = kNone;
+  for (int32_t mb = 0; mb < 2; ++mb) {
+    const BufferId grads = w.step(f64({elements})), shard = w.step(f64({part}));
+    m.gradients(
+        mb, weights, [&] { return weights; }, m.views(grads), false);
+    m.clear_padding(grads);
+    w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
+    if (mb == 0) {
+      sum = shard;
+    } else {
+      w.task("add", {}, {sum, shard}, {sum});
+    }
+  }
+  m.update(own, sum, {"dp"}, elements, w.split(0, {"dp"}));
+  w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {params});
+  return std::move(m.w);
+}
+
+/// Parameters sharded: gathered before the forward pass, freed, and gathered again for the backward
+/// pass. Nothing is left of them but shards.
+Written sharded_parameters(int32_t ranks, bool third, int32_t micro_batches) {
+  Model m({{"dp", ranks}}, micro_batches, third);
+  Written& w = m.w;
+  const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
+  const BufferId own = m.bucket("", "shards", elements, w.split(0, {"dp"}));
+  const BufferId grads = w.step(f64({elements})), shard = w.step(f64({part}));
+  const std::vector<BufferId> to = m.views(grads);
+  const auto gathered = [&] {
+    // Not before what was gathered earlier has been read, and its memory is free.
+    const program::TaskId last = std::ssize(w.program.classes[0].tasks) - 1;
+    const BufferId params = w.step(f64({elements}));
+    w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {params});
+    if (last != kNone) {
+      w.program.classes[0].tasks.back().deps = {last};
+    }
+    return m.views(params);
+  };
+  for (int32_t mb = 0; mb < micro_batches; ++mb) {
+    m.gradients(mb, gathered(), gathered, to, mb > 0);
+  }
+  m.clear_padding(grads);
+  w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
+  m.update(own, shard, {"dp"}, elements, w.split(0, {"dp"}));
+  return std::move(m.w);
+}
+
+/// The scatter as a ring of messages: blocks of the bucket travel, whatever tensors they are of.
+Written ring_of_blocks(int32_t ranks) {
+  Model m({{"dp", ranks}}, 1, true);
+  Written& w = m.w;
+  const int64_t elements = padded(m.elements(), ranks), part = elements / ranks;
+  const BufferId params = m.bucket("", "params", elements, {});
+  const BufferId own = m.bucket("", "shards", elements, w.split(0, {"dp"}));
+  const BufferId grads = w.step(f64({elements})), arrived = w.step(f64({part}));
+  const std::vector<BufferId> weights = m.views(params);
+  m.gradients(
+      0, weights, [&] { return weights; }, m.views(grads), false);
+  m.clear_padding(grads);
+  const auto block = [&](int32_t which) {
+    return w.flat(grads, {part},
+                  [=](const At& at) { return ((at[0] + which) % ranks + ranks) % ranks * part; });
+  };
+  for (int32_t hop = 1; hop < ranks; ++hop) {
+    w.shift("dp", 1, block(-hop), arrived);
+    const BufferId to = block(-hop - 1);
+    w.task("add", {}, {to, arrived}, {to});
+  }
+  m.update(own, block(0), {"dp"}, elements, w.split(0, {"dp"}));
+  w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {params});
+  return std::move(m.w);
+}
+
+/// A table of tokens that is also the head, so that its gradient is the sum of two ops' parts, in a
+/// bucket with a parameter that other ranks have other parts of.
+Written tied_and_split(int split_dim) {
+  Written w({{"dp", 2}, {"ep", 2}});
+  const Attrs vocab{{"vocab", int64_t{8}}};
+  const Attrs attrs{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.0}};
+  const TensorId ids = w.input("ids", i32({8})), dz = w.input("dz", f64({8, 8}));
+  const TensorId a = w.input("a", f64({8, 4})), db = w.input("db", f64({8, 2}));
+  const TensorId hyper = w.input(graph::names::kHyper, f64({3})), coef = w.input("coef", f64({1}));
+  const TensorId table = w.param("E", f64({8, 3})), other = w.param("V", f64({2, 4}));
+  const TensorId h = w.apply("h", "embedding", vocab, {ids, table})[0];
+  w.apply("z", "linear", {}, {h, table});
+  w.apply("b", "linear", {}, {a, other});
+  const TensorId dh = w.apply("dh", "linear_dx", {}, {dz, table}, Phase::backward)[0];
+  const TensorId head = w.apply("head", "linear_dw", {}, {dz, h}, Phase::backward)[0];
+  const TensorId looked = w.apply("looked", "embedding_dw", vocab, {ids, dh}, Phase::backward)[0];
+  const TensorId of_other = w.apply("gV", "linear_dw", {}, {db, a}, Phase::backward)[0];
+  const TensorId sum = w.apply("gE", "add", {}, {head, looked}, Phase::optimizer)[0];
+  w.graph.grads = {{table, {head, looked}, sum}, {other, {of_other}, of_other}};
+  std::map<TensorId, std::array<TensorId, 2>> states;
+  for (const auto& [param, grad] : {std::pair{table, sum}, {other, of_other}}) {
+    for (int i : {0, 1}) {
+      graph::Tensor state = w.graph.tensor(param);
+      state.name = (i ? graph::names::kExpAvgSqOf : graph::names::kExpAvgOf) + state.name;
+      state.kind = graph::TensorKind::state;
+      states[param][i] = w.graph.add_tensor(state);
+    }
+    w.apply("adamw." + w.graph.tensor(param).name, "adamw", attrs,
+            {param, grad, states[param][0], states[param][1], coef, hyper}, Phase::optimizer);
+  }
+  // E takes 24 elements, a half of V 4: blocks of 14, the second of which has a part of E and V.
+  const Layout tokens = w.split(0, {"dp"});
+  Layout both = tokens;
+  const Layout part_of_other = w.split(split_dim, {"ep"});
+  both[w.axis("ep")] = graph::Placement::split(1);
+  const auto bucket = [&](const std::string& name, int which, const Layout& layout) {
+    const TensorId first = which < 0 ? table : states[table][which];
+    const TensorId second = which < 0 ? other : states[other][which];
+    return w.bucket(BufferKind::persistent, name, 28, {{first, 0, {}}, {second, 24, part_of_other}},
+                    layout);
+  };
+  const BufferId params = bucket("params", -1, {});
+  const graph::Dims half =
+      graph::local_type(w.graph.tensor(other).type, part_of_other, w.mesh()).dims;
+  const BufferId rows = w.step(f64({4, 3})), back = w.step(f64({4, 3}));
+  const BufferId one = w.step(f64({8, 3})), two = w.step(f64({8, 3}));
+  const BufferId mine = w.fed(ids, tokens), up = w.fed(dz, tokens);
+  const BufferId weights = w.flat(params, {8, 3}, 0);
+  w.task("embedding", vocab, {mine, weights}, {rows});
+  w.task("linear_dx", {}, {up, weights}, {back});
+  w.task("linear_dw", {}, {up, rows}, {one});
+  w.task("embedding_dw", vocab, {mine, back}, {two});
+  const BufferId grads = w.step(f64({28})), shard = w.step(f64({14}));
+  w.task("add", {}, {one, two}, {w.flat(grads, {8, 3}, 0)});
+  w.task("linear_dw", {},
+         {w.fed(db, split_dim == 0 ? both : tokens), w.fed(a, split_dim == 1 ? both : tokens)},
+         {w.flat(grads, half, 24)});
+  w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
+  const BufferId own = w.flat(params, {14}, [](const At& at) { return at[0] * 14; });
+  const BufferId mean = bucket("means", 0, tokens), square = bucket("squares", 1, tokens);
+  w.task("adamw", attrs, {own, shard, mean, square, w.fed(coef), w.fed(hyper)},
+         {own, mean, square});
+  const BufferId sent = w.step(f64({14}));
+  w.task("copy", {}, {own}, {sent});
+  w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {sent}, {params});
+  return w;
+}
+
+/// Parameters of any shapes, in a bucket in any order with gaps between them, of which ranks have
+/// shards: gradients are scattered, shards updated, and gathered for whoever reads all of them.
+Written random_bucket(uint64_t seed) {
+  Rng rng(seed);
+  const auto ranks = static_cast<int32_t>(rng.between(2, 4));
+  Written w({{"dp", ranks}});
+  const Layout shards = w.split(0, {"dp"});
+  const TensorId x = w.input("x", f64({kTokens, 2}));
+  std::vector<TensorId> params, ups;
+  std::vector<graph::Dims> dims;
+  for (int64_t i = 0, n = rng.between(1, 4); i < n; ++i) {
+    dims.push_back({rng.between(1, 5), 2});
+    if (rng.below(2) == 0) {
+      dims.back().insert(dims.back().begin(), rng.between(1, 3));
+    }
+    const std::string number = std::to_string(i);
+    params.push_back(w.param("W" + number, f64(dims[i])));
+    w.apply("y" + number, "linear", {}, {x, params[i]});
+    graph::Dims up = dims[i];
+    up.pop_back();
+    up.insert(up.begin(), kTokens);
+    ups.push_back(w.input("dy" + number, f64(up)));
+    w.gradient(params[i], w.apply("g" + number, "linear_dw", {}, {ups[i], x}, Phase::backward)[0]);
+  }
+  autodiff::AdamWConfig config;
+  config.max_norm = 0.5;
+  autodiff::append_adamw(w.graph, config);
+  // The order, and the gaps.
+  std::vector<size_t> order(params.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    order[i] = i;
+  }
+  rng.shuffle(order);
+  std::vector<int64_t> begin(params.size());
+  std::vector<std::pair<int64_t, int64_t>> gaps;
+  int64_t elements = 0;
+  const auto leave = [&](int64_t length) {
+    if (length > 0) {
+      gaps.push_back({elements, length});
+    }
+    elements += length;
+  };
+  for (size_t i : order) {
+    leave(rng.between(0, 2));
+    begin[i] = elements;
+    elements += w.graph.tensor(params[i]).type.numel();
+  }
+  leave(padded(elements, ranks) - elements);
+  const auto bucket = [&](const char* prefix, const std::string& name, const Layout& layout) {
+    std::vector<Written::Place> places;
+    for (size_t i : order) {
+      const std::string tensor = prefix + w.graph.tensor(params[i]).name;
+      places.push_back({w.graph.find(tensor), begin[i]});
+    }
+    return w.bucket(BufferKind::persistent, name, elements, places, layout);
+  };
+  const BufferId own = bucket("", "shards", shards), all = bucket("", "params", {});
+  const BufferId mean = bucket(graph::names::kExpAvgOf, "means", shards);
+  const BufferId square = bucket(graph::names::kExpAvgSqOf, "squares", shards);
+  const BufferId grads = w.step(f64({elements})), shard = w.step(f64({elements / ranks}));
+  const BufferId rows = w.fed(x, shards);
+  for (size_t i = 0; i < params.size(); ++i) {
+    const BufferId up = w.fed(ups[i], shards);
+    w.task("linear_dw", {}, {up, rows}, {w.flat(grads, dims[i], begin[i])});
+  }
+  for (const auto& [at, length] : gaps) {
+    const Attrs attrs{{"type", to_string(f64({length}))}};
+    w.task("zero", attrs, {}, {w.flat(grads, {length}, at)});
+  }
+  w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"dp"}, {grads}, {shard});
+  const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
+  w.task("sumsq", {}, {shard}, {norm});
+  w.collective("all_reduce", {}, {"dp"}, {norm}, {norm});
+  w.task("clip_coef", {{"max_norm", 0.5}}, {norm},
+         {coef, w.kept(w.graph.find(graph::names::kGradNorm), {}, kNone)});
+  const Attrs adamw{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  w.task("adamw", adamw,
+         {own, shard, mean, square, coef, w.fed(w.graph.find(graph::names::kHyper))},
+         {own, mean, square});
+  w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {own}, {all});
+  return w;
+}
+
+const std::vector<WrittenCase>& cases() {
+  static const std::vector<WrittenCase> all = {
+      {"states", [] { return sharded_states(4, false); }, {"view", "slot"}},
+      {"states of three parameters, two micro-batches",
+       [] { return sharded_states(2, true, 2); },
+       {"view", "slot"}},
+      {"states, with padding", [] { return sharded_states(3, false); }, {"view", "slot"}},
+      {"gradients", [] { return sharded_gradients(4, false); }, {"view", "slot"}},
+      {"gradients, with padding", [] { return sharded_gradients(3, true); }, {"view", "slot"}},
+      {"parameters", [] { return sharded_parameters(4, false, 1); }, {"view", "slot"}},
+      {"parameters, with padding", [] { return sharded_parameters(4, true, 2); }, {"view", "slot"}},
+      {"ring of blocks", [] { return ring_of_blocks(4); }, {"view", "slot"}},
+      {"tied, and one split by rows", [] { return tied_and_split(0); }, {"view", "slot"}},
+      {"tied, and one split by columns", [] { return tied_and_split(1); }, {"view", "slot"}},
+  };
+  return all;
+}
+
+TEST(Buckets, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
+TEST(Buckets, OfAnyShapes) {
+  std::vector<WrittenCase> any;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    any.push_back({"seed " + std::to_string(seed), [=] { return random_bucket(seed); }});
+  }
+  expect_proven_run_simulated(any);
+}
+TEST(Buckets, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+/// Gathered parameters live until their last reader: six times they take turns in the same memory.
+TEST(Buckets, ParametersAreFreed) {
+  Written w = sharded_parameters(4, false, 3);
+  w.finish();
+  const auto& cls = w.program.classes[0];
+  std::set<int64_t> places;
+  int gathers = 0;
+  for (const program::Task& task : cls.tasks) {
+    if (w.program.kind(task).op == "all_gather") {
+      ++gathers;
+      places.insert(cls.buffers[task.out[0]].offset);
+    }
+  }
+  EXPECT_EQ(gathers, 6);
+  EXPECT_LE(places.size(), 3u);
+}
+
+/// Ranks that hold parameters in shards of a bucket, and one that holds them as they are: what is
+/// filled in the one way is read in the other, and a program of another way does not follow.
+TEST(Buckets, TheHostFillsAndReadsThem) {
+  const auto ranks_of = [](int32_t count) {
+    return std::make_unique<runtime::LocalRanks>(count, kernels::cpu_backend(),
+                                                 runtime::RankOptions{});
+  };
+  Written sharded = sharded_parameters(3, false, 1);
+  Written whole = sharded_states(1, false);
+  sharded.finish();
+  whole.finish();
+  auto many = ranks_of(3), one = ranks_of(1), again = ranks_of(3);
+  engine::initialise(sharded.graph, sharded.program, 5, *many);
+  engine::initialise(whole.graph, whole.program, 5, *one);
+  for (const graph::Tensor& tensor : sharded.graph.tensors) {
+    if (tensor.kind != graph::TensorKind::param && tensor.kind != graph::TensorKind::state)
+      continue;
+    SCOPED_TRACE(tensor.name);
+    const std::vector<std::byte> full = engine::gather(tensor, sharded.program, *many);
+    EXPECT_EQ(full, engine::gather(tensor, whole.program, *one));
+    engine::scatter(tensor, sharded.program, *again, [&](int64_t begin, int64_t count, void* to) {
+      std::memcpy(to, full.data() + begin * 8, static_cast<size_t>(count * 8));
+    });
+    EXPECT_EQ(full, engine::gather(tensor, sharded.program, *again));
+  }
+  EXPECT_NO_THROW(engine::expect_alike(sharded.program, *many));
+  Written other = sharded_states(3, false);
+  EXPECT_THROW(engine::expect_alike(other.program, *many), Error);
+}
+
+/// The first problem of a program that something was done to.
+check::Problem problem_of(Written w, const std::function<void(Written&)>& edit) {
+  edit(w);
+  w.finish();
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  EXPECT_FALSE(verdict.ok());
+  return verdict.ok() ? check::Problem{} : verdict.problems[0];
+}
+
+program::Task& task_of(Written& w, const std::string& op) {
+  for (program::Task& task : w.program.classes[0].tasks) {
+    if (w.program.kind(task).op == op) return task;
+  }
+  throw std::runtime_error("no " + op);
+}
+
+void remove_task(Written& w, const std::string& op, size_t which = 0) {
+  auto& tasks = w.program.classes[0].tasks;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (w.program.kind(tasks[i]).op == op && which-- == 0) {
+      tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(i));
+      return;
+    }
+  }
+}
+
+#define EXPECT_SAYS(problem, want_rule, what)                        \
+  do {                                                               \
+    const check::Problem seen = problem;                             \
+    EXPECT_EQ(seen.rule, want_rule) << seen.text;                    \
+    EXPECT_NE(seen.text.find(what), std::string::npos) << seen.text; \
+  } while (false)
+
+TEST(Buckets, APartThatIsWrittenDoesNotBringBackTheRest) {
+  // A gradient is in its place in a bucket when a task that is done again puts its output there;
+  // then the other gradient is written beside it.
+  Written w = tied_and_split(0);
+  w.finish();
+  auto& tasks = w.program.classes[0].tasks;
+  const auto is = [&](const char* op) {
+    return [&w, op](const program::Task& task) { return w.program.kind(task).op == op; };
+  };
+  const program::Task again = *std::find_if(tasks.begin(), tasks.end(), is("linear_dx"));
+  const auto place = std::find_if(tasks.begin(), tasks.end(), is("add")) - tasks.begin() + 1;
+  tasks.insert(tasks.begin() + place, again);
+  for (auto task = tasks.begin() + place; task != tasks.end(); ++task) {
+    for (program::TaskId& dep : task->deps) {
+      dep = dep >= place ? program::TaskId(dep.value() + 1) : dep;
+    }
+  }
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  ASSERT_FALSE(verdict.ok());
+  EXPECT_EQ(verdict.problems[0].rule, "overwritten") << to_text(verdict);
+}
+
+TEST(Buckets, RefusalsSayWhatIsMissing) {
+  // The norm of a rank's own shard; the parameters before they are gathered; a shard that is
+  // updated with that of the next rank; padding that nothing has cleared.
+  EXPECT_SAYS(
+      problem_of(sharded_states(4, false), [](Written& w) { remove_task(w, "all_reduce"); }),
+      "unfinished-sum", "clip_coef");
+  EXPECT_SAYS(
+      problem_of(sharded_states(4, false), [](Written& w) { remove_task(w, "all_gather"); }),
+      "final-value", "W1");
+  EXPECT_SAYS(problem_of(sharded_states(4, false),
+                         [](Written& w) {
+                           const BufferId own = task_of(w, "adamw").in[0];
+                           program::Buffer& view = w.program.classes[0].buffers[own];
+                           program::Table moved = w.program.tables[view.by];
+                           std::rotate(moved.values.begin(), moved.values.begin() + 1,
+                                       moved.values.end());
+                           view.by = w.program.intern(moved);
+                         }),
+              "pack-fits", "other elements");
+  EXPECT_SAYS(problem_of(sharded_states(3, false), [](Written& w) { remove_task(w, "zero"); }),
+              "view-tiled", "only");
+  // A block of gradients that were not added up.
+  EXPECT_SAYS(problem_of(sharded_states(4, false),
+                         [](Written& w) {
+                           program::Task& scatter = task_of(w, "reduce_scatter");
+                           const auto place = &scatter - w.program.classes[0].tasks.data();
+                           const BufferId grads = scatter.in[0], shard = scatter.out[0];
+                           const BufferId block =
+                               w.flat(grads, {5}, [](const At& at) { return int64_t{at[0]} * 5; });
+                           w.task("copy", {}, {block}, {shard});
+                           auto& tasks = w.program.classes[0].tasks;
+                           tasks[static_cast<size_t>(place)] = tasks.back();
+                           tasks.pop_back();
+                         }),
+              "layout-legal", "sumsq");
+  // Blocks of the ranks that hold other parts of a parameter, instead of other blocks.
+  for (int split_dim : {0, 1}) {
+    const auto over_ep = [](const std::string& op) {
+      return [op](Written& w) {
+        task_of(w, op).group = w.program.intern(program::group_over({w.axis("ep")}));
+      };
+    };
+    EXPECT_SAYS(problem_of(tied_and_split(split_dim), over_ep("reduce_scatter")), "scatter-layout",
+                "not partial over ep");
+    EXPECT_SAYS(problem_of(tied_and_split(split_dim), over_ep("all_gather")),
+                split_dim == 0 ? "final-value" : "gather-layout",
+                split_dim == 0 ? "params" : "over ep");
+  }
+}
+
+}  // namespace
+}  // namespace hocket::test

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// An all-reduce whose parts travel as codes: every rank encodes its own part, all codes go around,
+// and every rank adds up what it decodes, of its own part too, so that all end with the same.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "check/check.h"
+#include "tests/pieces/written_util.h"
+
+namespace hocket::test {
+namespace {
+
+using graph::Attrs;
+
+constexpr int64_t kTokens = 12, kRows = 6, kWidth = 4;
+const Attrs kToF64{{"dtype", std::string("f64")}};
+
+/// How ranks get what they add up of their own part.
+enum class Own { decoded, exact };
+
+/// A weight gradient, summed over ranks that have different tokens. `through`: a codec.
+Written all_reduce(const std::string& through, int32_t ranks, Own own = Own::decoded) {
+  Written w({{"dp", ranks}});
+  const TensorId dy = w.input("dy", f64({kTokens, kRows})),
+                 x = w.input("x", f64({kTokens, kWidth}));
+  const TensorId g = w.apply("g", "linear_dw", {}, {dy, x})[0];
+  w.result(g);
+  const Layout tokens = w.split(0, {"dp"});
+  const BufferId mine = w.step(f64({kRows, kWidth})), total = w.kept(g);
+  const BufferId decoded = w.step(w.type(mine));
+  w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
+  std::vector<BufferId> codes;
+  const Attrs back = through == "int8" ? kToF64 : Attrs{};
+  if (through == "int8") {
+    codes = {w.step({DType::i8, {kRows, kWidth}}), w.step({DType::f32, {kRows}})};
+  } else {
+    codes = {w.step(TensorType(w.type(mine)))};
+  }
+  w.task("encode_" + through, {}, {mine}, codes);
+  if (own == Own::exact) {
+    w.task("copy", {}, {mine}, {total});
+  } else {
+    w.task("decode_" + through, back, codes, {total});
+  }
+  for (int32_t hop = 1; hop < ranks; ++hop) {
+    for (BufferId& part : codes) {
+      const BufferId next = w.step(TensorType(w.type(part)));
+      w.shift("dp", 1, part, next);
+      part = next;
+    }
+    w.task("decode_" + through, back, codes, {decoded});
+    w.task("add", {}, {total, decoded}, {total});
+  }
+  return w;
+}
+
+const std::vector<WrittenCase>& cases() {
+  static const std::vector<WrittenCase> all = {
+      {"all-reduce through a codec", [] { return all_reduce("identity", 2); }},
+      {"all-reduce through a codec, three ranks", [] { return all_reduce("identity", 3); }},
+      {"all-reduce through a codec, own part exact",
+       [] { return all_reduce("identity", 3, Own::exact); }},
+  };
+  return all;
+}
+
+TEST(Codecs, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
+TEST(Codecs, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+TEST(Codecs, TheVerdictNamesWhatIsLost) {
+  for (const auto& [codec, lost] : {std::pair{"identity", 0}, {"int8", 1}}) {
+    Written w = all_reduce(codec, 3);
+    w.finish();
+    const check::Verdict verdict = check::check(w.program, w.graph);
+    ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+    ASSERT_EQ(verdict.lossy.size(), static_cast<size_t>(lost)) << to_text(verdict);
+    if (lost == 0) continue;
+    EXPECT_EQ(verdict.lossy[0].buffer, "g");
+    EXPECT_EQ(verdict.lossy[0].codec, "int8");
+    EXPECT_NE(verdict.lossy[0].term.find("'g'"), std::string::npos) << verdict.lossy[0].term;
+    EXPECT_NE(to_text(verdict).find("g: ~int8 of "), std::string::npos) << to_text(verdict);
+    EXPECT_NE(to_json(verdict).find("\"codec\": \"int8\""), std::string::npos);
+  }
+}
+
+TEST(Codecs, Int8LosesLittle) {
+  // Of each rank's part at most half a step of 1/127 of the row's greatest; the sum is of three.
+  Written w = all_reduce("int8", 3);
+  w.finish();
+  const Results got = run(w, w.program, 1);
+  const Results want = run_alone(w, 1);
+  EXPECT_NE(difference(got, want), "");  // something is lost
+  const std::vector<double>& right = want.at("g").at(0).values;
+  ASSERT_EQ(got.at("g").size(), 3u);
+  double most = 0;
+  for (double value : right) {
+    most = std::max(most, std::abs(value));
+  }
+  for (const Copy& copy : got.at("g")) {
+    for (size_t i = 0; i < right.size(); ++i) {
+      EXPECT_NEAR(copy.values[i], right[i], 0.05 * most) << i;
+      // Ranks add in another order: the same up to rounding.
+      EXPECT_NEAR(copy.values[i], got.at("g")[0].values[i], 1e-12 * most) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hocket::test

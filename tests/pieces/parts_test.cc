@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks in parts: an all-gather that feeds a product tile by tile, a product that feeds a sum, keys
+// in the order in which a ring brings them, a sum over blocks.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "check/check.h"
+#include "passes/finish.h"
+#include "program/parts.h"
+#include "program/text.h"
+#include "tests/pieces/written_util.h"
+
+namespace hocket::test {
+namespace {
+
+using graph::Attrs;
+using program::PartDep;
+
+constexpr int64_t kTokens = 12, kIn = 6, kOut = 5;
+
+/// y = x W^T; W on every rank unless `inner` splits both along what is contracted.
+struct Product {
+  Written w;
+  TensorId x, weight, y;
+
+  explicit Product(int32_t ranks) : w({{"tp", ranks}}) {
+    x = w.input("x", f64({kTokens, kIn}));
+    weight = w.input("W", f64({kOut, kIn}));
+    y = w.apply("y", "linear", {}, {x, weight})[0];
+    w.result(y);
+  }
+};
+
+/// Columns of x are gathered rows by rows, and each tile of rows is multiplied as soon as it is
+/// there.
+Written gather_then_product(int64_t tiles) {
+  Product p(2);
+  Written& w = p.w;
+  const BufferId all = w.step(f64({kTokens, kIn}));
+  w.collective("all_gather", {{"dim", int64_t{1}}}, {"tp"}, {w.fed(p.x, w.split(1, {"tp"}))},
+               {all});
+  w.program.classes[0].tasks.back().parts = {{'a', tiles}};
+  w.task("linear", {}, {all, w.fed(p.weight)}, {w.kept(p.y)}).parts = {{'t', tiles}};
+  return std::move(w);
+}
+
+/// A product whose inner dim is cut; each tile of rows is summed while the next one is multiplied.
+Written product_then_sum(int64_t tiles) {
+  Product p(2);
+  Written& w = p.w;
+  const Layout columns = w.split(1, {"tp"});
+  const BufferId y = w.kept(p.y);
+  w.task("linear", {}, {w.fed(p.x, columns), w.fed(p.weight, columns)}, {y}).parts = {{'t', tiles}};
+  w.collective("all_reduce", {}, {"tp"}, {y}, {y});
+  w.program.classes[0].tasks.back().parts = {{'a', tiles}};
+  return std::move(w);
+}
+
+/// Rows of x go around a ring into their places; a product in as many parts takes them in the order
+/// in which they come: the rank's own, then the one before, around.
+Written product_around_a_ring(int32_t ranks) {
+  Product p(ranks);
+  Written& w = p.w;
+  const int64_t rows = kTokens / ranks;
+  const BufferId all = w.step(f64({kTokens, kIn}));
+  const auto place = [&](int32_t hop) {
+    return w.part(all, 0, rows, [=](const At& at) { return (at[0] - hop + ranks) % ranks * rows; });
+  };
+  w.task("copy", {}, {w.fed(p.x, w.split(0, {"tp"}))}, {place(0)});
+  for (int32_t hop = 1; hop < ranks; ++hop) {
+    w.shift("tp", 1, place(hop - 1), place(hop));
+  }
+  const program::TableId own = w.table([](const At& at) { return at[0]; });
+  w.task("linear", {}, {all, w.fed(p.weight)}, {w.kept(p.y)}).parts = {{'t', -ranks, own}};
+  return std::move(w);
+}
+
+/// The gradient of W as a sum over blocks of tokens, which adds up to what one rank has.
+Written sum_over_blocks(int64_t blocks) {
+  Written w({{"dp", 2}});
+  const TensorId dy = w.input("dy", f64({kTokens, kOut})), x = w.input("x", f64({kTokens, kIn}));
+  const TensorId g = w.apply("g", "linear_dw", {}, {dy, x})[0];
+  w.result(g);
+  const Layout tokens = w.split(0, {"dp"});
+  const BufferId total = w.kept(g);
+  w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {total}).parts = {{'t', blocks}};
+  w.collective("all_reduce", {}, {"dp"}, {total}, {total});
+  return w;
+}
+
+const std::vector<WrittenCase>& cases() {
+  static const std::vector<WrittenCase> all = {
+      {"an all-gather feeds a product tile by tile",
+       [] { return gather_then_product(3); },
+       {"view"}},
+      {"a product feeds a sum tile by tile", [] { return product_then_sum(4); }, {"view"}},
+      {"a product in the order of a ring", [] { return product_around_a_ring(4); }, {"view"}},
+      {"a sum over blocks", [] { return sum_over_blocks(3); }, {"view"}},
+  };
+  return all;
+}
+
+TEST(Parts, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
+TEST(Parts, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+/// The program before it is written out, with who waits for which part said by hand.
+Written by_hand(int64_t tiles) {
+  Written w = gather_then_product(tiles);
+  passes::complete(w.program);
+  std::vector<PartDep>& deps = w.program.classes[0].tasks[1].part_deps;
+  for (int32_t tile = 0; tile < tiles; ++tile) {
+    deps.push_back({tile, 0, tile});
+  }
+  return w;
+}
+
+check::Verdict verdict_of(const Written& w) {
+  check::CheckOptions options;
+  options.allow_unplanned = true;
+  return check::check(w.program, w.graph, options);
+}
+
+TEST(Parts, WaitForPartsOfOthers) {
+  Written w = by_hand(3);
+  EXPECT_TRUE(verdict_of(w).ok()) << to_text(verdict_of(w));
+  const std::string text = program::print(w.program);
+  EXPECT_NE(text.find("parts=t3"), std::string::npos) << text;
+  EXPECT_NE(text.find("part_deps=0:0.0,1:0.1,2:0.2"), std::string::npos) << text;
+  EXPECT_EQ(program::parse_program(text), w.program);
+  // A part that waits for the one before its own reads what is not there yet.
+  w.program.classes[0].tasks[1].part_deps[2].part = 1;
+  const check::Verdict verdict = verdict_of(w);
+  ASSERT_FALSE(verdict.ok());
+  EXPECT_EQ(verdict.problems[0].rule, "race");
+  EXPECT_LE(verdict.problems[0].task.task, 1);  // of the program as it is written
+}
+
+TEST(Parts, EachIsATaskOfItsOwn) {
+  const Written w = by_hand(3);
+  const program::Expanded expanded = program::expand_parts(w.program);
+  const auto& tasks = expanded.program.classes[0].tasks;
+  ASSERT_EQ(tasks.size(), 6u);
+  EXPECT_EQ(expanded.origin[0], (std::vector<program::TaskId>{0, 0, 0, 1, 1, 1}));
+  for (size_t tile = 0; tile < 3; ++tile) {
+    EXPECT_EQ(tasks[3 + tile].deps, std::vector<program::TaskId>{static_cast<int32_t>(tile)});
+    const auto& view = expanded.program.classes[0].buffers[tasks[3 + tile].in[0]];
+    EXPECT_EQ(view.kind, program::BufferKind::view);
+    EXPECT_EQ(view.begin, static_cast<int64_t>(tile) * kTokens / 3);
+    EXPECT_EQ(view.type.dims[0], kTokens / 3);
+  }
+  EXPECT_FALSE(program::has_parts(expanded.program));
+}
+
+TEST(Parts, RefuseWhatCannotBeCut) {
+  const auto refused = [](const std::function<void(program::RankClass&)>& spoil) {
+    Written w = by_hand(3);
+    spoil(w.program.classes[0]);
+    const check::Verdict verdict = verdict_of(w);
+    return verdict.problems.empty() ? ""
+                                    : verdict.problems[0].rule + ": " + verdict.problems[0].text;
+  };
+  EXPECT_EQ(refused([](auto&) {}), "");
+  const auto expect = [&](const char* says, const std::function<void(program::RankClass&)>& spoil) {
+    const std::string text = refused(spoil);
+    EXPECT_EQ(text.rfind("parts-fit: ", 0), 0u) << text;
+    EXPECT_NE(text.find(says), std::string::npos) << text;
+  };
+  expect("can't be 5 equal parts", [](auto& cls) { cls.tasks[1].parts[0].begin = 5; });
+  expect("no operand has it", [](auto& cls) { cls.tasks[0].parts[0].letter = 'e'; });
+  expect("needs all of it", [](auto& cls) { cls.tasks[1].parts[0].letter = 'z'; });
+  expect("moves blocks along", [](auto& cls) { cls.tasks[0].parts[0].letter = 'b'; });
+  expect("they have 3 and 3", [](auto& cls) { cls.tasks[1].part_deps[0].part = 3; });
+  expect("task 9 does not exist", [](auto& cls) { cls.tasks[1].part_deps[0].task = 9; });
+  expect("one letter at a time", [](auto& cls) { cls.tasks[1].parts.push_back({'f', 5}); });
+  expect("got 0 parts", [](auto& cls) { cls.tasks[1].parts[0].begin = 0; });
+  // What runs and predicts programs takes them as they are written out.
+  Written w = by_hand(3);
+  EXPECT_THROW(program::expect_no_parts(w.program, "here"), Error);
+}
+
+}  // namespace
+}  // namespace hocket::test

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives in steps: an all-reduce as a ring of messages and additions, by recursive halving and
+// doubling, by levels of the machine; and a product that is summed chunk by chunk.
+#include <gtest/gtest.h>
+
+#include "tests/pieces/written_util.h"
+
+namespace hocket::test {
+namespace {
+
+/// A weight gradient, partial over ranks that have different tokens.
+struct Gradient {
+  Written w;
+  TensorId total;
+  BufferId mine;
+
+  explicit Gradient(std::vector<graph::Axis> axes) : w(std::move(axes)) {
+    const TensorId dy = w.input("dy", f64({8, 8}));
+    const TensorId x = w.input("x", f64({8, 3}));
+    total = w.apply("g", "linear_dw", {}, {dy, x})[0];
+    w.result(total);
+    std::vector<std::string> names;
+    for (const graph::Axis& axis : w.mesh().axes) {
+      names.push_back(axis.name);
+    }
+    const Layout tokens = w.split(0, names);
+    mine = w.kept(total);
+    w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
+  }
+};
+
+/// Ring: block by block the sums of more and more ranks, then the finished blocks around.
+Written ring_all_reduce(int32_t ranks) {
+  Gradient g({{"dp", ranks}});
+  Written& w = g.w;
+  const int64_t rows = 8 / ranks;
+  const auto block = [&](int32_t which) {
+    return w.part(g.mine, 0, rows,
+                  [=](const At& at) { return ((at[0] + which) % ranks + ranks) % ranks * rows; });
+  };
+  TensorType type = w.type(g.mine);
+  type.dims[0] = rows;
+  const BufferId arrived = w.step(type);
+  for (int32_t hop = 1; hop < ranks; ++hop) {
+    w.shift("dp", 1, block(1 - hop), arrived);
+    const BufferId to = block(-hop);
+    w.task("add", {}, {to, arrived}, {to});
+  }
+  for (int32_t hop = 0; hop + 1 < ranks; ++hop) {
+    w.shift("dp", 1, block(1 - hop), block(-hop));
+  }
+  return w;
+}
+
+/// Recursive halving and doubling among four ranks, as two axes of two: halves are exchanged and
+/// added along one axis, quarters along the other, and back.
+Written halving_doubling() {
+  Gradient g({{"a", 2}, {"b", 2}});
+  Written& w = g.w;
+  const auto rows = [&](int64_t length, const Function& begin) {
+    return w.part(g.mine, 0, length, begin);
+  };
+  const auto step_of = [&](int64_t length) {
+    TensorType type = w.type(g.mine);
+    type.dims[0] = length;
+    return w.step(type);
+  };
+  const auto half = [](int64_t other) {
+    return [other](const At& at) { return (other ? 1 - at[0] : at[0]) * 4; };
+  };
+  const auto quarter = [](int64_t other) {
+    return [other](const At& at) { return at[0] * 4 + (other ? 1 - at[1] : at[1]) * 2; };
+  };
+  const BufferId four = step_of(4), two = step_of(2);
+  w.shift("a", 1, rows(4, half(1)), four);
+  const BufferId mine = rows(4, half(0));
+  w.task("add", {}, {mine, four}, {mine});
+  w.shift("b", 1, rows(2, quarter(1)), two);
+  const BufferId least = rows(2, quarter(0));
+  w.task("add", {}, {least, two}, {least});
+  w.shift("b", 1, least, rows(2, quarter(1)));
+  w.shift("a", 1, rows(4, half(0)), rows(4, half(1)));
+  return w;
+}
+
+/// Inside a node by blocks, across nodes the sum of each block, inside again: two blocks of rows
+/// after each other.
+Written two_level_all_reduce() {
+  Gradient g({{"node", 2}, {"local", 2}});
+  Written& w = g.w;
+  for (int64_t chunk : {0, 1}) {
+    const BufferId rows = w.part(g.mine, 0, 4, chunk * 4);
+    TensorType type = w.type(rows);
+    type.dims[0] = 2;
+    const BufferId block = w.step(type);
+    w.collective("reduce_scatter", {{"dim", int64_t{0}}}, {"local"}, {rows}, {block});
+    w.collective("all_reduce", {}, {"node"}, {block}, {block});
+    w.collective("all_gather", {{"dim", int64_t{0}}}, {"local"}, {block}, {rows});
+  }
+  return w;
+}
+
+/// A product whose inner dim is cut: the halves of tokens one after the other, each summed at once.
+Written chunked_product(int64_t chunks) {
+  Written w({{"tp", 2}});
+  const TensorId x = w.input("x", f64({12, 6})), weight = w.input("W", f64({5, 6}));
+  const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
+  w.result(y);
+  const BufferId from = w.fed(x, w.split(1, {"tp"})), by = w.fed(weight, w.split(1, {"tp"}));
+  const BufferId to = w.kept(y);
+  const int64_t rows = 12 / chunks;
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const BufferId part = w.part(to, 0, rows, chunk * rows);
+    w.task("linear", {}, {w.part(from, 0, rows, chunk * rows), by}, {part});
+    w.collective("all_reduce", {}, {"tp"}, {part}, {part});
+  }
+  return w;
+}
+
+const std::vector<WrittenCase>& cases() {
+  static const std::vector<WrittenCase> all = {
+      {"ring all-reduce", [] { return ring_all_reduce(4); }, {"view"}},
+      {"ring all-reduce of two", [] { return ring_all_reduce(2); }, {"view"}},
+      {"halving and doubling", halving_doubling, {"view"}},
+      {"two-level all-reduce", two_level_all_reduce, {"view"}},
+      {"chunked product", [] { return chunked_product(3); }, {"view"}},
+  };
+  return all;
+}
+
+TEST(SumsInSteps, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
+TEST(SumsInSteps, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+}  // namespace
+}  // namespace hocket::test

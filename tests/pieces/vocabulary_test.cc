@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Embedding and loss with the vocabulary cut over ranks (Megatron-LM's parallel embedding and cross
+// entropy): every rank looks up its own tokens and sums over its own logits; what crosses ranks is
+// a vector of the hidden width, or a number, per token.
+#include <gtest/gtest.h>
+
+#include "tests/pieces/written_util.h"
+
+namespace hocket::test {
+namespace {
+
+using graph::Attrs;
+
+constexpr int64_t kTokens = 6, kWidth = 4, kVocab = 8;
+const Attrs kVocabulary{{"vocab", kVocab}};
+
+/// x = W[ids] and the gradient of W for a gradient of x.
+Written embedding(int32_t ranks) {
+  Written w({{"tp", ranks}});
+  const TensorId ids = w.input("ids", i32({kTokens}));
+  const TensorId table = w.input("W", f64({kVocab, kWidth}));
+  const TensorId dx = w.input("dx", f64({kTokens, kWidth}));
+  const TensorId x = w.apply("x", "embedding", kVocabulary, {ids, table})[0];
+  const TensorId dw = w.apply("dW", "embedding_dw", kVocabulary, {ids, dx})[0];
+  w.result(x);
+  w.result(dw);
+  const int64_t part = kVocab / ranks;
+  const Written::Begins mine{{'v', [part](const At& at) { return at[0] * part; }}};
+  const BufferId tokens = w.fed(ids);
+  const BufferId looked_up = w.kept(x);
+  w.task("embedding", kVocabulary, {tokens, w.fed(table, w.split(0, {"tp"}))}, {looked_up}, mine);
+  w.collective("all_reduce", {}, {"tp"}, {looked_up}, {looked_up});
+  w.task("embedding_dw", kVocabulary, {tokens, w.fed(dx)}, {w.kept(dw, w.split(0, {"tp"}))}, mine);
+  return w;
+}
+
+/// The fused loss of one device, its gradients, and how ranks with parts of W compute them.
+Written loss(int32_t ranks) {
+  Written w({{"tp", ranks}});
+  const TensorId hidden = w.input("h", f64({kTokens, kWidth}));
+  const TensorId weight = w.input("W", f64({kVocab, kWidth}));
+  const TensorId targets = w.input("y", i32({kTokens}));
+  const TensorId scale = w.input("scale", f64({1}));
+  const Attrs fused{{"grad", int64_t{1}}};
+  const auto out = w.apply("loss", "linear_cross_entropy", fused, {hidden, weight, targets, scale});
+  for (TensorId id : out) {
+    w.result(id);
+  }
+  const int64_t part = kVocab / ranks;
+  const Written::Begins mine{{'v', [part](const At& at) { return at[0] * part; }}};
+  const Layout rows = w.split(0, {"tp"});
+  const BufferId h = w.fed(hidden), y = w.fed(targets), one = w.fed(scale),
+                 by = w.fed(weight, rows);
+  const TensorType per_token = f64({kTokens});
+  const auto over_ranks = [&w](BufferId buffer, const Attrs& attrs) {
+    w.collective("all_reduce", attrs, {"tp"}, {buffer}, {buffer});
+  };
+  const BufferId z = w.step(f64({kTokens, part})), top = w.step(per_token), sum = w.step(per_token);
+  const BufferId lse = w.step(per_token), logit = w.step(per_token), dz = w.step(w.type(z));
+  w.task("linear", {}, {h, by}, {z});
+  w.task("rowmax", {}, {z}, {top});
+  over_ranks(top, {{"monoid", std::string("max")}});
+  w.task("sumexp", {}, {z, top}, {sum});
+  over_ranks(sum, {});
+  w.task("lse_of", {}, {top, sum}, {lse});
+  w.task("pick", kVocabulary, {z, y}, {logit}, mine);
+  over_ranks(logit, {});
+  w.task("nll", {}, {logit, lse, y, one}, {w.kept(out[0])});
+  w.task("dlogits", kVocabulary, {z, y, lse, one}, {dz}, mine);
+  const BufferId dh = w.kept(out[1]);
+  w.task("linear_dx", {}, {dz, by}, {dh});
+  over_ranks(dh, {});
+  w.task("linear_dw", {}, {dz, h}, {w.kept(out[2], rows)});
+  return w;
+}
+
+const std::vector<WrittenCase>& cases() {
+  static const std::vector<WrittenCase> all = {
+      {"embedding, vocabulary over two", [] { return embedding(2); }, {"begin"}},
+      {"embedding, vocabulary over four", [] { return embedding(4); }, {"begin"}},
+      {"loss, vocabulary over two", [] { return loss(2); }, {"begin"}},
+      {"loss, vocabulary over four", [] { return loss(4); }, {"begin"}},
+  };
+  return all;
+}
+
+TEST(VocabularyParallel, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
+TEST(VocabularyParallel, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+}  // namespace
+}  // namespace hocket::test
