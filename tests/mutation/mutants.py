@@ -174,12 +174,12 @@ MUTANTS = [
            "if («!same && !program::may_meet(ctx_.program.kind(ctx_.task(ref)), "
            "ctx_.program.kind(ctx_.task(refs[0])))») {", "false",
            "different collectives may meet", RULES),
-    Mutant(65, "src/check/transfers.cc",
+    Mutant(69, "src/check/transfers.cc",
            "if («!seen.insert(key).second || plan.copies(rank)») continue;", "true",
            "a transfer may take what nobody gives", RULES),
-    Mutant(66, "src/check/transfers.cc", "if («wrong.empty()») continue;", "true",
+    Mutant(70, "src/check/transfers.cc", "if («wrong.empty()») continue;", "true",
            "what a transfer gives may begin elsewhere than its task says", RULES),
-    Mutant(67, "src/graph/layout.cc",
+    Mutant(71, "src/graph/layout.cc",
            "return {number * least + std::min(number, more), "
            "least + («number < more ? 1 : 0»)};", "number + 1 == parts ? more : 0",
            "the last part has what does not divide", ("pieces/across_test",)),
