@@ -80,7 +80,7 @@ std::vector<Listing> list(const program::Program& program) {
     for (const program::Task& task : cls.tasks) {
       l.kinds.push_back(kinds[task.kind]);
       l.lines.push_back(program::identity(program, id, task));
-      deps += task.deps.size();
+      deps += task.deps.size() + task.part_deps.size();
     }
     for (const program::Buffer& b : cls.buffers) {
       l.kinds.push_back("buffer " + program::identity(program, id, b));
