@@ -382,6 +382,14 @@ class Cli(unittest.TestCase):
         self.assertTrue(5 < j["step_s"] < 30, j["step_s"])
         self.assertTrue(all(m["planned"] < 80 * 2**30 for m in j["memory"]))
 
+    def test_check_1024_ranks(self):
+        r = subprocess.run([HOCKET, "check", "configs/moe-671b.yaml", "--json"], cwd=cli_util.ROOT, check=True,
+                           stdout=subprocess.PIPE, text=True)
+        j = json.loads(r.stdout)
+        self.assertTrue(j["ok"])
+        self.assertEqual("pp 16 x edp 1 x ep 64", j["mesh"])
+        self.assertEqual(16, len(j["memory"]))
+
     # ---- graph ------------------------------------------------------------------------------------
     def test_graph(self):
         for stage, word in (("graph", "hocket-graph 1"), ("backward", "hocket-graph 1"),

@@ -258,7 +258,7 @@ TEST(ModelConfig, CheckpointConfigKeepsForeignKeys) {
 TEST(ModelConfig, ShippedConfigsRead) {
   const char* root = std::getenv("HOCKET_SOURCE_DIR");
   const std::string folder = std::string(root == nullptr ? "." : root) + "/configs/models/";
-  for (const char* name : {"qwen3-30b-a3b", "quickstart", "dense-26m", "moe-36m"}) {
+  for (const char* name : {"qwen3-30b-a3b", "moe-671b", "quickstart", "dense-26m", "moe-36m"}) {
     const ModelConfig c = read_config(folder + name);
     EXPECT_NO_THROW(parse_config(c.json, name, true)) << name;
   }
