@@ -142,6 +142,7 @@ struct WrittenCase {
 void expect_proven_run_simulated(std::span<const WrittenCase> cases);
 /// Each mutant is refused or gives what one rank gives. Prints what the seed of a failure is:
 ///   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
+///   HOCKET_RUN_REFUSED=1: runs those refused for their values, too, and counts which give the same
 void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases);
 
 }  // namespace hocket::test
