@@ -226,7 +226,7 @@ std::optional<Value> Values::add_packs(const Value& left, const Value& right) {
 }
 
 bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
-                       const comm::Movement& movement, BufferId buffer, Value* value) {
+                       const comm::Movement& movement, size_t operand, Value* value) {
   // Where parts are added up, ranks must hold the same elements, and each component is moved as it
   // is in a buffer of its own. Where they are put side by side, components are the same on all
   // ranks, and their elements are moved.
@@ -240,7 +240,7 @@ bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
     Moved moved;
     moved.fault = fault;
     moved.axis = axes ? std::countr_zero(axes) : -1;
-    refuse_move(ref, info, buffer, moved, movement);
+    refuse_move(ref, info, ctx_.task(ref).in[operand], moved);
     return false;
   };
   if (info.comm->needs_sizes || info.comm->makes_sizes) {
@@ -264,23 +264,7 @@ bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   comm::Movement whole = movement;
   whole.move.part = comm::Move::Part::whole;
   for (Value& component : components) {
-    std::vector<Value> parts = parts_of(component);
-    for (Value& part : parts) {
-      const Moved moved =
-          pieces_.move(part.piece, over, whole, ctx_.types[ref_.terms[part.expr].type]);
-      if (moved.fault != Moved::Fault::none) {
-        refuse_move(ref, info, buffer, moved, movement);
-        return false;
-      }
-      part.piece = moved.piece;
-    }
-    const std::optional<Value> sum = sum_of(parts);
-    if (!sum) {
-      refuse("sum-layout", ref, buffer, "its parts lie differently after it",
-             "reduce what is added up over the same axes");
-      return false;
-    }
-    component = *sum;
+    if (!move_parts(ref, info, over, whole, operand, &component)) return false;
   }
   const PackId moved = packs_.with(before, std::move(components));
   *value = unflat(block ? packs_.block(moved, over) : moved, 1);

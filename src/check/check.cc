@@ -157,7 +157,6 @@ Verdict run_parts(const Program& program, Reference* reference, const CheckOptio
 /// over the tasks shows order, hazards and values; memory and costs look at the program as a whole.
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  if (program::has_parts(program)) return run_parts(program, reference, options);
   Verdict verdict;
   TypeTable own_types;
   OpKeys own_keys;
@@ -172,7 +171,9 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   if (reference) {
     verdict.num_applications = reference->terms.num_apps();
   }
-  if (check_rules(ctx)) {
+  const bool well_formed = check_rules(ctx);
+  if (well_formed && program::has_parts(program)) return run_parts(program, reference, options);
+  if (well_formed) {
     if (reference && reference->num_micro_batches() != program.num_micro_batches) {
       ctx.report("micro-batches", ProblemClass::value, {}, {},
                  fmt::format("the program runs {} micro-batches; the reference {}",

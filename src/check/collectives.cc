@@ -42,18 +42,24 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
            "decode them first, and add up what they stand for");
     return false;
   }
-  if (is_pack(*value)) return move_pack(ref, info, over, movement, buffer, value);
+  if (is_pack(*value)) return move_pack(ref, info, over, movement, operand, value);
+  return move_parts(ref, info, over, movement, operand, value);
+}
+
+bool Values::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
+                        const comm::Movement& movement, size_t operand, Value* value) {
+  const graph::TensorType& local = ctx_.program.kind(ctx_.task(ref)).in[operand];
+  const BufferId buffer = ctx_.task(ref).in[operand];
   std::vector<Value> parts = parts_of(*value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) {
-      part.piece = pieces_.whole(ctx_.program.kind(ctx_.task(ref)).in[operand].dims.size());
+      part.piece = pieces_.whole(local.dims.size());
     }
     const TypeId logical = ref_.terms[part.expr].type;
-    const graph::TensorType& type =
-        logical < 0 ? ctx_.program.kind(ctx_.task(ref)).in[operand] : ctx_.types[logical];
+    const graph::TensorType& type = logical < 0 ? local : ctx_.types[logical];
     const Moved moved = pieces_.move(part.piece, over, movement, type);
     if (moved.fault != Moved::Fault::none) {
-      refuse_move(ref, info, buffer, moved, movement);
+      refuse_move(ref, info, buffer, moved);
       return false;
     }
     if (moved.piece != part.piece && movement.move.placed == comm::Move::Placed::slot &&
@@ -74,10 +80,11 @@ bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t opera
   return true;
 }
 
-void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved,
-                         const comm::Movement& movement) {
+void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved) {
   // The rule and the fix depend on what the op does with parts: exchange rows, put parts side by
   // side, scatter their sum or keep it.
+  const comm::Movement movement =
+      comm::movement(*info.comm, ctx_.program.kind(ctx_.task(ref)).attrs);
   const std::string axis = moved.axis < 0 ? "its group" : ctx_.mesh.axes[moved.axis].name;
   const bool slot = movement.move.placed == comm::Move::Placed::slot;
   if (info.comm->needs_sizes) {

@@ -498,6 +498,116 @@ CutId Pieces::made_run(char letter, int64_t local, int64_t size, const Begins& b
   return why->empty() ? cuts.make(size, axes, rows) : CutId(kNone);
 }
 
+bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
+                       std::span<const PieceId> in, std::span<const TypeId> logical,
+                       const TypeTable& types, LetterCuts* held, Taken* taken) const {
+  const auto refused = [&](AxisMask axes) {
+    taken->fault = Taken::Fault::cut;
+    taken->axes = axes;
+    return false;
+  };
+  for (size_t i = 0; i < in.size(); ++i) {
+    const Piece& piece = pieces_[in[i]];
+    for (size_t dim = 0; dim < piece.dims; ++dim) {
+      const CutId cut = piece.cut[dim];
+      const char letter = letters.any || letters.in[i].empty() ? char{0} : letters.in[i][dim];
+      if (letter == 0) {
+        if (cut != CutTable::kWhole) return refused(cuts.axes(cut));
+        continue;
+      }
+      LetterCut& known = held->of(letter);
+      if (known.cut == kNone) {
+        known.cut = cut;
+        known.size = logical[i] < 0 ? 0 : known_size(types[logical[i]].dims[dim]);
+        known.symbolic = logical[i] >= 0 && types[logical[i]].dims[dim].symbolic();
+      }
+      if (known.cut != cut) {
+        const AxisMask axes = cuts.axes(known.cut) ^ cuts.axes(cut);
+        return refused(axes ? axes : cuts.axes(cut));
+      }
+      if (cut != CutTable::kWhole &&
+          std::string_view(rule.split).find(letter) == std::string::npos) {
+        return refused(cuts.axes(cut));
+      }
+    }
+  }
+  return true;
+}
+
+bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
+                            std::span<const TypeId> logical,
+                            std::span<const graph::TensorType> local_out, const TypeTable& types,
+                            const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
+                            Taken* taken) {
+  const auto refused = [&](AxisMask axes) {
+    taken->fault = Taken::Fault::begin;
+    taken->axes = axes;
+    return false;
+  };
+  for (const char* letter = op.rules->layout.positional; *letter; ++letter) {
+    LetterCut& known = held->of(*letter);
+    if (known.cut == kNone) {
+      const auto [output, dim] = ops::place_in_outputs(letters, *letter);
+      if (output < 0 || std::count(logical.begin(), logical.end(), kNone) > 0) continue;
+      std::vector<graph::TensorType> whole;
+      for (const TypeId type : logical) {
+        whole.push_back(types[type]);
+      }
+      const graph::Dim all = op.rules->infer(op.attrs, whole).at(output).dims.at(dim);
+      known.size = all;
+      known.symbolic = all.symbolic();
+      known.cut = made_run(*letter, local_out[output].dims[dim], known.size, begins, &taken->text);
+      if (known.cut == kNone) return refused(begins.axes(*letter));
+    }
+    if (known.size % cuts[known.cut].cells != 0) continue;
+    if (known.symbolic && known.cut != CutTable::kWhole) {
+      taken->text =
+          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter);
+      return refused(cuts.axes(known.cut));
+    }
+    taken->text = misplaced(known.cut, *letter, known.size, begins, box);
+    if (!taken->text.empty()) return refused(cuts.axes(known.cut));
+  }
+  return true;
+}
+
+bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+                          LetterCuts* held, std::vector<Addends>* lifted, Taken* taken) {
+  const std::string_view linear = keys_[key].rules->layout.linear;
+  const auto refused = [&](AxisMask axes) {
+    taken->fault = Taken::Fault::partial;
+    taken->axes = axes;
+    return false;
+  };
+  int partial_input = -1;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const Piece piece = pieces_[in[i]];
+    if (!letters.any && !letters.in_partial_of[i].empty()) {
+      const CutId cut = held->of(letters.in_partial_of[i][0]).cut;
+      const CutId set = cut == kNone ? CutId(CutTable::kWhole) : cuts.set_of(cut);
+      const bool all = set == CutTable::kWhole;
+      if (all ? piece.addends.empty() : piece.addends.size() == 1 && piece.addends[0].set == set) {
+        continue;
+      }
+      const AxisMask axes = partial_axes(in[i]) ^ cuts.axes(set);
+      return refused(axes ? axes : cuts.axes(set));
+    }
+    if (piece.addends.empty()) continue;
+    bool may = !letters.any && i < linear.size() && linear[i] == '1' && partial_input < 0;
+    for (const Addends& part : piece.addends) {
+      const Space& space = spaces_[part.space];
+      may = may && space.monoid == ops::Monoid::sum && space.needs < 0;
+    }
+    if (!may) return refused(partial_axes(in[i]));
+    partial_input = static_cast<int>(i);
+    for (const Addends& part : piece.addends) {
+      lifted->push_back(
+          {intern_space({.key = key, .input = partial_input, .inner = part.space}), part.set});
+    }
+  }
+  return true;
+}
+
 Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                    std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
                    const TypeTable& types, const Begins& begins, const graph::CoordBox& box) {
@@ -513,113 +623,33 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
   const OpKey& op = keys_[key];
   const ops::LayoutRule& rule = op.rules->layout;
   Taken taken;
-  const auto refused = [&](Taken::Fault fault, AxisMask axes) {
-    taken.fault = fault;
-    taken.axes = axes;
-    return taken;
-  };
-  std::array<CutId, 256> cut_of;
-  cut_of.fill(kNone);
-  std::array<int64_t, 256> size_of{};
-  std::array<bool, 256> symbolic{};
-  const auto place = [](char letter) { return static_cast<unsigned char>(letter); };
-  for (size_t i = 0; i < in.size(); ++i) {
-    const Piece& piece = pieces_[in[i]];
-    for (size_t dim = 0; dim < piece.dims; ++dim) {
-      const CutId cut = piece.cut[dim];
-      const char letter = letters.any || letters.in[i].empty() ? char{0} : letters.in[i][dim];
-      if (letter == 0) {
-        if (cut != CutTable::kWhole) return refused(Taken::Fault::cut, cuts.axes(cut));
-        continue;
-      }
-      CutId& known = cut_of[place(letter)];
-      if (known == kNone) {
-        known = cut;
-        size_of[place(letter)] = logical[i] < 0 ? 0 : known_size(types[logical[i]].dims[dim]);
-        symbolic[place(letter)] = logical[i] >= 0 && types[logical[i]].dims[dim].symbolic();
-      }
-      if (known != cut) {
-        const AxisMask axes = cuts.axes(known) ^ cuts.axes(cut);
-        return refused(Taken::Fault::cut, axes ? axes : cuts.axes(cut));
-      }
-      if (cut != CutTable::kWhole &&
-          std::string_view(rule.split).find(letter) == std::string::npos) {
-        return refused(Taken::Fault::cut, cuts.axes(cut));
-      }
-    }
-  }
-  for (const char* letter = rule.positional; *letter; ++letter) {
-    CutId& cut = cut_of[place(*letter)];
-    int64_t& size = size_of[place(*letter)];
-    if (cut == kNone) {
-      const auto [output, dim] = ops::place_in_outputs(letters, *letter);
-      if (output < 0 || std::count(logical.begin(), logical.end(), kNone) > 0) continue;
-      std::vector<graph::TensorType> whole;
-      for (const TypeId type : logical) {
-        whole.push_back(types[type]);
-      }
-      const graph::Dim all = op.rules->infer(op.attrs, whole).at(output).dims.at(dim);
-      size = all;
-      symbolic[place(*letter)] = all.symbolic();
-      cut = made_run(*letter, local_out[output].dims[dim], size, begins, &taken.text);
-      if (cut == kNone) return refused(Taken::Fault::begin, begins.axes(*letter));
-    }
-    if (size % cuts[cut].cells != 0) continue;
-    if (symbolic[place(*letter)] && cut != CutTable::kWhole) {
-      taken.text =
-          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter);
-      return refused(Taken::Fault::begin, cuts.axes(cut));
-    }
-    taken.text = misplaced(cut, *letter, size, begins, box);
-    if (!taken.text.empty()) return refused(Taken::Fault::begin, cuts.axes(cut));
-  }
+  LetterCuts held;
   std::vector<Addends> lifted;
-  int partial_input = -1;
-  for (size_t i = 0; i < in.size(); ++i) {
-    const Piece& piece = pieces_[in[i]];
-    if (!letters.any && !letters.in_partial_of[i].empty()) {
-      const CutId cut = cut_of[place(letters.in_partial_of[i][0])];
-      const CutId set = cut == kNone ? CutId(CutTable::kWhole) : cuts.set_of(cut);
-      const bool all = set == CutTable::kWhole;
-      if (all ? piece.addends.empty() : piece.addends.size() == 1 && piece.addends[0].set == set) {
-        continue;
-      }
-      AxisMask axes = partial_axes(in[i]) ^ cuts.axes(set);
-      return refused(Taken::Fault::partial, axes ? axes : cuts.axes(set));
-    }
-    if (piece.addends.empty()) continue;
-    const std::string_view linear = rule.linear;
-    bool may = !letters.any && i < linear.size() && linear[i] == '1' && partial_input < 0;
-    for (const Addends& part : piece.addends) {
-      const Space& space = spaces_[part.space];
-      may = may && space.monoid == ops::Monoid::sum && space.needs < 0;
-    }
-    if (!may) return refused(Taken::Fault::partial, partial_axes(in[i]));
-    partial_input = static_cast<int>(i);
-    for (const Addends& part : piece.addends) {
-      lifted.push_back(
-          {intern_space({.key = key, .input = partial_input, .inner = part.space}), part.set});
-    }
+  if (!take_cuts(rule, letters, in, logical, types, &held, &taken) ||
+      !take_positions(op, letters, logical, local_out, types, begins, box, &held, &taken) ||
+      !take_addends(key, letters, in, &held, &lifted, &taken)) {
+    return taken;
   }
   for (size_t output = 0; output < letters.out.size(); ++output) {
     const std::string& has = letters.out[output];
     Piece piece{static_cast<uint8_t>(letters.dims_out[output]), {}, lifted};
     for (size_t dim = 0; dim < has.size(); ++dim) {
-      const CutId cut = cut_of[place(has[dim])];
+      const CutId cut = held.of(has[dim]).cut;
       piece.cut[dim] = cut == kNone ? CutId(CutTable::kWhole) : cut;
     }
-    for (size_t number = 0; number < cut_of.size(); ++number) {
-      const CutId cut = cut_of[number];
+    for (size_t number = 0; number < held.by_letter.size(); ++number) {
       const char letter = static_cast<char>(number);
+      const LetterCut& known = held.of(letter);
+      const CutId cut = known.cut;
       if (cut == kNone || has.find(letter) != std::string::npos) continue;
       Space space{.key = key, .letter = letter, .monoid = rule.monoid(letter)};
       // Which indices of a symbol are needed is not known before a step: all are.
       const ops::Support* support = rule.support_of(letter, static_cast<int>(output));
-      if (support && !symbolic[number] && !symbolic[place(support->by)]) {
+      if (support && !known.symbolic && !held.of(support->by).symbolic) {
         space.needs = intern_support(support->of);
         space.by_dim = static_cast<int32_t>(has.find(support->by));
-        space.size = size_of[number];
-        space.by_size = size_of[place(support->by)];
+        space.size = known.size;
+        space.by_size = held.of(support->by).size;
       }
       piece.addends.push_back({intern_space(space), cuts.set_of(cut)});
     }

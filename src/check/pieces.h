@@ -184,6 +184,26 @@ class Pieces {
   CutId needed(SpaceId space, const Piece& piece);
   Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement, int64_t size);
   bool sum_over(Piece* piece, AxisMask over, ops::Monoid monoid, Moved* moved);
+  /// What inputs have of a letter of the op's notation; kNone: none has it.
+  struct LetterCut {
+    CutId cut = kNone;
+    int64_t size = 0;
+    bool symbolic = false;
+  };
+  struct LetterCuts {
+    std::array<LetterCut, 256> by_letter;
+    LetterCut& of(char letter) { return by_letter[static_cast<unsigned char>(letter)]; }
+  };
+  // The steps of take(); false, and `taken` says why, if the op can't take the pieces.
+  bool take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
+                 std::span<const PieceId> in, std::span<const TypeId> logical,
+                 const TypeTable& types, LetterCuts* held, Taken* taken) const;
+  bool take_positions(const OpKey& op, const ops::Letters& letters, std::span<const TypeId> logical,
+                      std::span<const graph::TensorType> local_out, const TypeTable& types,
+                      const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
+                      Taken* taken);
+  bool take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
+                    LetterCuts* held, std::vector<Addends>* lifted, Taken* taken);
   /// The run of a letter's indices that every rank makes; kNone, and why, if it leaves the tensor.
   CutId made_run(char letter, int64_t local, int64_t size, const Begins& begins, std::string* why);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);

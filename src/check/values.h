@@ -138,7 +138,7 @@ class Values {
   const char* bad_slots(ClassId cls, const program::Buffer& buffer);
   std::optional<Value> add_packs(const Value& left, const Value& right);
   bool move_pack(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
-                 BufferId buffer, Value* value);
+                 size_t operand, Value* value);
   std::optional<Value> pack_from_peer(const Value& value, int32_t axis, int32_t offset);
   class PackTask;
   void compute_packs(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
@@ -184,8 +184,10 @@ class Values {
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
   bool move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value);
-  void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved,
-                   const comm::Movement& movement);
+  /// The same of a value that is no pack: each of its parts is moved, and they must add up again.
+  bool move_parts(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
+                  size_t operand, Value* value);
+  void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved);
   bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
                  const Value& sizes);
   bool local_index(ExprId expr) const;

@@ -80,7 +80,7 @@ class Expansion {
          task.parts[0].letter, why);
   }
 
-  /// Programs that were edited come here before any rule has looked at them.
+  /// What parts themselves name. All else was looked at before: by the parser, or by the rules.
   void expect_ids() const {
     const RankClass& cls = from_.classes[cls_];
     const auto expect = [&](size_t task, const char* what, int64_t id, size_t count) {
@@ -88,34 +88,23 @@ class Expansion {
       fail("parts", "task {} of class {}: {} {} does not exist", task, cls_, what, id);
     };
     for (size_t id = 0; id < cls.tasks.size(); ++id) {
-      const Task& task = cls.tasks[id];
-      expect(id, "kind", task.kind.value(), from_.kinds.size());
-      for (const auto* list : {&task.in, &task.out}) {
-        for (const BufferId buffer : *list) {
-          expect(id, "buffer", buffer.value(), cls.buffers.size());
-        }
-      }
-      for (const TaskId dep : task.deps) {
-        expect(id, "task", dep.value(), cls.tasks.size());
-      }
-      for (const PartDep& dep : task.part_deps) {
+      for (const PartDep& dep : cls.tasks[id].part_deps) {
         expect(id, "task", dep.task.value(), cls.tasks.size());
       }
-      for (const Begin& parts : task.parts) {
-        if (parts.by != kNone) {
-          expect(id, "table", parts.by.value(), from_.tables.size());
+      for (const Begin& parts : cls.tasks[id].parts) {
+        if (parts.by == kNone) continue;
+        expect(id, "table", parts.by.value(), from_.tables.size());
+        if (from_.tables[parts.by].role != cls.role) {
+          fail("parts", "task {} of class {}: table {} is of another role", id, cls_, parts.by);
         }
-      }
-      const Kind& kind = from_.kind(task);
-      if (!task.parts.empty() &&
-          (task.in.size() != kind.in.size() || task.out.size() != kind.out.size())) {
-        fail("parts", "task {} of class {} has other operands than its kind", id, cls_);
       }
     }
   }
 
   static int32_t count_of(const Task& task) {
-    return task.parts.empty() ? 1 : static_cast<int32_t>(std::abs(task.parts[0].begin));
+    const int64_t count = task.parts.empty() ? 1 : task.parts[0].begin;
+    return static_cast<int32_t>(std::clamp<int64_t>(count, -kMostParts - 1, kMostParts + 1)) *
+           (count < 0 ? -1 : 1);
   }
 
   std::vector<TaskId> deps_of(TaskId id, int32_t part) const {
@@ -212,6 +201,14 @@ class Expansion {
     }
     if (is_communication(kind)) {
       const comm::Op& op = comm::op(kind.communication);
+      if (op.role == comm::Role::between || op.needs_sizes || op.makes_sizes) {
+        refuse(id, "it moves what other operands say");
+      }
+      for (const auto* list : {&letters.in, &letters.out}) {
+        for (const std::string& operand : *list) {
+          if (operand.find(letter) == std::string::npos) refuse(id, "an operand lacks it");
+        }
+      }
       if (op.role != comm::Role::collective) return;
       const comm::Movement movement = comm::movement(op, kind.attrs);
       const int dim = letter - 'a';

@@ -166,13 +166,19 @@ TEST(Parts, RefuseWhatCannotBeCut) {
     EXPECT_NE(text.find(says), std::string::npos) << text;
   };
   expect("can't be 5 equal parts", [](auto& cls) { cls.tasks[1].parts[0].begin = 5; });
-  expect("no operand has it", [](auto& cls) { cls.tasks[0].parts[0].letter = 'e'; });
+  expect("an operand lacks it", [](auto& cls) { cls.tasks[0].parts[0].letter = 'e'; });
+  expect("got 1025 parts", [](auto& cls) { cls.tasks[1].parts[0].begin = (int64_t{1} << 32) + 3; });
+  expect("table 7 does not exist", [](auto& cls) { cls.tasks[1].parts[0].by = 7; });
   expect("needs all of it", [](auto& cls) { cls.tasks[1].parts[0].letter = 'z'; });
   expect("moves blocks along", [](auto& cls) { cls.tasks[0].parts[0].letter = 'b'; });
   expect("they have 3 and 3", [](auto& cls) { cls.tasks[1].part_deps[0].part = 3; });
   expect("task 9 does not exist", [](auto& cls) { cls.tasks[1].part_deps[0].task = 9; });
   expect("one letter at a time", [](auto& cls) { cls.tasks[1].parts.push_back({'f', 5}); });
   expect("got 0 parts", [](auto& cls) { cls.tasks[1].parts[0].begin = 0; });
+  // Other rules come first: what they refuse is not written out.
+  const std::string other = refused([](auto& cls) { cls.tasks[1].in[0] = 99; });
+  EXPECT_NE(other, "");
+  EXPECT_NE(other.rfind("parts-fit", 0), 0u) << other;
   // What runs and predicts programs takes them as they are written out.
   Written w = by_hand(3);
   EXPECT_THROW(program::expect_no_parts(w.program, "here"), Error);
