@@ -1,77 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // cast between all pairs of types, against numbers found by search (tests/number_util.h): every
 // code of the small types, all ties between them, the ends of ranges.
-// tests/parity/cast_parity_test.py gives the file for the comparison with PyTorch.
+// tests/checkpoint/cast_file_test.cc compares with PyTorch.
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
 #include "base/rng.h"
-#include "checkpoint/safetensors.h"
-#include "kernels/backend.h"
+#include "tests/kernels/cast_util.h"
 #include "tests/number_util.h"
 
 namespace hocket::test {
 namespace {
 
-using graph::Attrs;
 using graph::DType;
-using graph::TensorType;
 
-constexpr DType kAll[] = {DType::f32,     DType::f64, DType::bf16, DType::f16, DType::f8_e4m3,
-                          DType::f8_e5m2, DType::i32, DType::i64,  DType::i8,  DType::u8};
 constexpr DType kSmall[] = {DType::bf16, DType::f16, DType::f8_e4m3, DType::f8_e5m2};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-/// On every instruction set that this processor has; the results must agree to the bit.
-std::vector<std::byte> cast(DType from, DType to, const std::vector<std::byte>& data) {
-  const int64_t n = static_cast<int64_t>(data.size()) / size_of(from);
-  const TensorType in{from, {n}}, out{to, {n}};
-  const Attrs attrs{{"dtype", std::string(to_string(to))}};
-  std::vector<std::byte> result;
-  for (const auto& backend : kernels::cpu_backends()) {
-    std::vector<std::byte> copy = data, got(static_cast<size_t>(out.bytes()));
-    const std::vector<TensorType> ins{in}, outs{out};
-    const kernels::KernelFn kernel = backend->find("cast", kernels::Device::cpu, {ins, outs});
-    if (!kernel) throw std::runtime_error("no kernel");
-    const kernels::TensorRef from_ref{copy.data(), &in}, to_ref{got.data(), &out};
-    backend->enter_thread(2);
-    kernel({&attrs, std::span(&from_ref, 1), std::span(&to_ref, 1)});
-    if (!result.empty()) {
-      EXPECT_EQ(got, result) << backend->describe();
-    }
-    result = got;
-  }
-  return result;
-}
-
-std::vector<std::byte> pack(DType dtype, const std::vector<double>& values) {
-  std::vector<std::byte> data(values.size() * static_cast<size_t>(size_of(dtype)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    store_element(dtype, values[i], data.data() + i * static_cast<size_t>(size_of(dtype)));
-  }
-  return data;
-}
-std::vector<double> unpack(DType dtype, const std::vector<std::byte>& data) {
-  std::vector<double> values(data.size() / static_cast<size_t>(size_of(dtype)));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = load_element(dtype, data.data() + i * static_cast<size_t>(size_of(dtype)));
-  }
-  return values;
-}
-std::vector<double> cast(DType from, DType to, const std::vector<double>& values) {
-  return unpack(to, cast(from, to, pack(from, values)));
-}
-
-bool same(double a, double b) {
-  return (std::isnan(a) && std::isnan(b)) ||
-         std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
-}
 
 TEST(Cast, EveryCodeOfASmallTypeIsTheNumberThatItIs) {
   for (DType small : kSmall) {
@@ -179,8 +128,8 @@ TEST(Cast, AllPairsOfRandomNumbers) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Rng rng(seed);
-  for (DType from : kAll) {
-    for (DType to : kAll) {
+  for (DType from : kElementTypes) {
+    for (DType to : kElementTypes) {
       std::vector<double> values;
       for (int i = 0; i < 500; ++i) {
         // Positive where there are no negative numbers, and in the range of both.
@@ -197,39 +146,6 @@ TEST(Cast, AllPairsOfRandomNumbers) {
       }
     }
   }
-}
-
-/// The file has a tensor `<from>.<to>.in` and what PyTorch makes of it, `<from>.<to>.out`.
-TEST(Cast, EqualsPyTorch) {
-  const char* path = std::getenv("HOCKET_CAST_FILE");
-  if (!path) {
-    GTEST_SKIP() << "run by tests/parity/cast_parity_test.py";
-  }
-  const checkpoint::SafetensorsFile file(path);
-  int pairs = 0;
-  for (DType from : kAll) {
-    for (DType to : kAll) {
-      const std::string name = std::string(to_string(from)) + "." + to_string(to);
-      const checkpoint::StoredTensor* in = file.find(name + ".in");
-      const checkpoint::StoredTensor* out = file.find(name + ".out");
-      ASSERT_TRUE(in && out) << name;
-      ASSERT_EQ(in->type, checkpoint::stored_type(from)) << name;
-      ASSERT_EQ(out->type, checkpoint::stored_type(to)) << name;
-      std::vector<std::byte> data(static_cast<size_t>(in->bytes()));
-      std::vector<std::byte> want(static_cast<size_t>(out->bytes()));
-      file.read(*in, 0, in->numel, from, data.data());
-      file.read(*out, 0, out->numel, to, want.data());
-      const std::vector<double> numbers = unpack(from, data);
-      const std::vector<double> a = unpack(to, cast(from, to, data)), b = unpack(to, want);
-      for (size_t i = 0; i < a.size(); ++i) {
-        ASSERT_TRUE(same(a[i], b[i]))
-            << name << " of " << numbers[i] << " is " << a[i] << "; PyTorch says " << b[i];
-      }
-      ++pairs;
-    }
-  }
-  EXPECT_EQ(pairs, 100);
-  std::cout << pairs << " pairs compared with PyTorch\n";
 }
 
 }  // namespace

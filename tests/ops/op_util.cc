@@ -149,8 +149,9 @@ std::vector<Value> apply_once(const Op& op, const Attrs& attrs, std::span<const 
 }
 
 bool same_bits(const Value& a, const Value& b) {
-  return a.v.size() == b.v.size() &&
-         std::memcmp(a.v.data(), b.v.data(), a.v.size() * sizeof(double)) == 0;
+  return std::equal(a.v.begin(), a.v.end(), b.v.begin(), b.v.end(), [](double x, double y) {
+    return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
+  });
 }
 
 void fill(const Fill& f, Value& value, Rng& rng) {
