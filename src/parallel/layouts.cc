@@ -45,10 +45,10 @@ Layout initial_layout(const graph::Tensor& tensor, const Mesh& mesh) {
     const std::string& name = mesh.axes[axis].name;
     if (mesh.axes[axis].size == 1 || name == kStageAxis) continue;
     if (tensor.kind == TensorKind::input && !tensor.per_step) {
-      layout.on[axis] = Placement::split(0);
+      layout.set(axis, Placement::split(0));
     }
     if (tensor.expert && name == "ep") {
-      layout.on[axis] = Placement::split(0);
+      layout.set(axis, Placement::split(0));
     }
   }
   return layout;
@@ -114,14 +114,14 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
       for (const ops::AxisSignature& signature : signatures) {
         double cost = 0;
         for (size_t i = 0; i < n_in; ++i) {
-          cost += input_cost(graph.tensor(node.in[i]), result.tensor[node.in[i]].on[axis],
+          cost += input_cost(graph.tensor(node.in[i]), result.tensor[node.in[i]][axis],
                              signature.in[i], mesh.axes[axis].size);
         }
         for (size_t output = 0; output < node.out.size(); ++output) {
           if (TensorId param = param_of[node.out[output]]; param != kNone) {
             // Reduced once per step, whatever the choice: only the impossible counts.
             if (input_cost(graph.tensor(node.out[output]), signature.out[output],
-                           result.tensor[param].on[axis], mesh.axes[axis].size) == kInfinity) {
+                           result.tensor[param][axis], mesh.axes[axis].size) == kInfinity) {
               cost = kInfinity;
             }
           }
@@ -136,10 +136,10 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
              graph.tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh.axes[axis].name);
       }
       for (size_t i = 0; i < n_in; ++i) {
-        wanted.in[i].on[axis] = best->in[i];
+        wanted.in[i].set(axis, best->in[i]);
       }
       for (size_t output = 0; output < node.out.size(); ++output) {
-        result.tensor[node.out[output]].on[axis] = best->out[output];
+        result.tensor[node.out[output]].set(axis, best->out[output]);
       }
     }
     size_t accumulator = n_in;
@@ -173,8 +173,8 @@ Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
 
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh) {
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    if (layout.on[axis].is_partial() && mesh.axes[axis].size > 1) {
-      layout.on[axis] = graph::Placement::replicate();
+    if (layout[axis].is_partial() && mesh.axes[axis].size > 1) {
+      layout.set(axis, graph::Placement::replicate());
     }
   }
   return layout;

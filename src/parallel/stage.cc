@@ -50,7 +50,7 @@ TensorType RankLowering::local_type(TensorId tensor, const Layout& layout) const
   const TensorType& whole = graph_.tensor(tensor).type;
   const int32_t axis = mesh_.axis("ep");
   const bool by_expert =
-      axis >= 0 && layout.on[axis] == Placement::split(0) && whole.dims[0] == experts_;
+      axis >= 0 && layout[axis] == Placement::split(0) && whole.dims[0] == experts_;
   return by_expert ? graph::local_type(whole, layout, mesh_, coords_)
                    : graph::local_type(whole, layout, mesh_);
 }
@@ -213,7 +213,7 @@ ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase pha
   if (sizes != kNone) return sizes;
   const Layout from = layouts_.tensor[counts];
   Layout to = from;
-  to[axis] = Placement::split(0);
+  to.set(axis, Placement::split(0));
   ValueId in = find(counts, from);
   HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
   ValueId local = add_value(counts, to, Value::Life::micro_batch);
@@ -251,9 +251,9 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
               to_string(to, mesh_));
   }
   for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-    if (layout.on[axis].is_partial() && to.on[axis].is_replicate()) {
+    if (layout[axis].is_partial() && to[axis].is_replicate()) {
       sum_axes.push_back(static_cast<int32_t>(axis));
-      layout.on[axis] = to.on[axis];
+      layout.set(axis, to[axis]);
     }
   }
   if (!sum_axes.empty()) {
@@ -261,10 +261,10 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
     from = find(tensor, layout);
   }
   for (size_t a = mesh_.axes.size(); a-- > 0;) {
-    const Placement has = layout.on[a];
-    const Placement wants = to.on[a];
+    const Placement has = layout[a];
+    const Placement wants = to[a];
     if (has == wants) continue;
-    layout.on[a] = wants;
+    layout.set(a, wants);
     const int32_t axis = static_cast<int32_t>(a);
     const auto step = resharding(from, axis, wants);
     if (!step) {
@@ -343,9 +343,9 @@ void RankLowering::reduce_inputs_together(const graph::Node& node, const NodeLay
     std::vector<int32_t> axes;
     Layout layout = out_.values[value].layout;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      if (layout.on[axis].is_partial() && wanted.in[i].on[axis].is_replicate()) {
+      if (layout[axis].is_partial() && wanted.in[i][axis].is_replicate()) {
         axes.push_back(static_cast<int32_t>(axis));
-        layout.on[axis] = wanted.in[i].on[axis];
+        layout.set(axis, wanted.in[i][axis]);
       }
     }
     auto& group = groups[axes];
