@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "parallel/layouts.h"
+#include "parallel/places.h"
 #include "parallel/stage.h"
 
 namespace hocket::parallel {
@@ -126,6 +127,11 @@ class Stamper {
     }
     if (buffer.kind != BufferKind::step) {
       buffer.name = value.name;
+    }
+    if (value.base != kNone) {
+      buffer.kind = BufferKind::view;
+      buffer.base = this->buffer(value.base, micro_batch);
+      buffer.begin = value.begin;
     }
     cls_.buffers.push_back(std::move(buffer));
     id = cls_.buffers.size() - 1;
@@ -278,8 +284,12 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
                                   : forward_only(pipeline.owners, ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
-  const Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  const Places places(graph, pipeline);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
+  if (pp_axis >= 0) {
+    set_partial_along_pipeline(graph, places, pp_axis, &layouts);
+  }
   const std::vector<program::Interval> shares = equal_shares(graph, program.roles[0].mesh);
   const size_t ep_axis = static_cast<size_t>(std::max(program.roles[0].mesh.axis("ep"), 0));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -299,7 +309,8 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
     const auto& actions = schedule.ranks[rank];
     const bool split = std::any_of(actions.begin(), actions.end(),
                                    [](const Action& action) { return action.kind == 'W'; });
-    const RankTemplate made = lower_rank(graph, layouts, pipeline, rank, split, id, program);
+    const RankTemplate made =
+        lower_rank(graph, layouts, pipeline, places, rank, split, id, program);
     RankClass& cls = program.classes[id];
     cls.name = "stage";
     for (const StageTemplate& stage : made.stages) {
