@@ -137,6 +137,15 @@ class Stamper {
     if (buffer.kind != BufferKind::step) {
       buffer.name = value.name;
     }
+    if (value.base != kNone) {
+      buffer = Buffer();
+      buffer.kind = BufferKind::view;
+      buffer.type = value.type;
+      buffer.logical = value.tensor;
+      buffer.base = this->buffer(value.base, micro_batch);
+      buffer.dim = value.dim;
+      buffer.begin = value.begin;
+    }
     cls_.buffers.push_back(std::move(buffer));
     id = cls_.buffers.size() - 1;
     return id;

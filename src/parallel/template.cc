@@ -92,6 +92,9 @@ class TemplatePrinter {
     if (value.expected_bytes != program::kNone) {
       text += fmt::format(" expected={}", value.expected_bytes);
     }
+    if (value.base != program::kNone) {
+      text += fmt::format(" base={} dim={} begin={}", value.base, value.dim, value.begin);
+    }
     text += value.accumulator ? " accumulator" : "";
     text += value.output ? " output" : "";
     line("{} name=\"{}\"", text, escape(value.name, "\""));
