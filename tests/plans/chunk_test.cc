@@ -200,8 +200,7 @@ TEST(ChunkPass, AddsToWhatIsThere) {
   }
 }
 
-/// Where the links are slow enough that exchanges take as long as the experts, chunks hide a part
-/// of each behind the other.
+/// Where exchanges take about as long as the experts, chunks hide a part of each behind the other.
 TEST(ChunkPass, HidesExchangesBehindExperts) {
   const auto predicted = [](int64_t chunks) {
     const std::string text = fmt::format(
@@ -209,19 +208,21 @@ TEST(ChunkPass, HidesExchangesBehindExperts) {
         "num_hidden_layers: 2, num_attention_heads: 8, num_key_value_heads: 8, head_dim: 128, "
         "intermediate_size: 1024, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
         "tie_word_embeddings: false, max_position_embeddings: 2048, hidden_act: silu, "
-        "num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 4096, "
+        "num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 1024, "
         "norm_topk_prob: true, router_aux_loss_coef: 0.01, decoder_sparse_step: 1, "
         "mlp_only_layers: []}}}}\n"
         "train: {{seq_len: 2048, global_batch: 4}}\n"
         "plan: {{dp: 4, ep: 4, micro_batch: 1, moe_chunks: {}}}\n",
         chunks);
     const program::Program program = compiled({text, "wide", 1}).program;
-    const cost::CostModel costs(one_node(program.num_ranks()), std::nullopt, 1);
+    cost::Cluster cluster = one_node(program.num_ranks());
+    cluster.links.intra.bandwidth.value = 1e9;
+    const cost::CostModel costs(cluster, std::nullopt, 1);
     return sim::simulate(program, costs, {}).step_ns;
   };
   const auto whole = static_cast<double>(predicted(1));
-  EXPECT_LT(static_cast<double>(predicted(2)), 0.97 * whole);
-  EXPECT_LT(static_cast<double>(predicted(4)), 0.95 * whole);
+  EXPECT_LT(static_cast<double>(predicted(2)), 0.9 * whole);
+  EXPECT_LT(static_cast<double>(predicted(4)), 0.85 * whole);
 }
 
 TEST(ChunkPass, TokensMustDivide) {
