@@ -2,7 +2,8 @@
 // chunk (Tutel, Hwang et al., arXiv 2206.03382; FSMoE, Pan et al., arXiv 2501.10714): the experts
 // of a layer take the tokens of a micro-batch in plan.moe_chunks pieces, each with a dispatch, an
 // exchange there, products, an exchange back and a combine of its own, forward and backward. While
-// one piece is with its experts, the next one is on the way.
+// one piece is with its experts, the next one is on the way. The backward pass may have another
+// number of pieces (plan.moe_chunks_backward): rows that it reads are regrouped.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -36,10 +37,13 @@ using TaskList = std::vector<TaskTemplate>;
 /// rows are those of a chunk. Dense values by token are seen through views of them, so that who
 /// makes or reads them whole is left as it is. What is summed over tokens (gradients) is added up
 /// by the chunks, one after the other.
+///
+/// Where the backward pass has another number of chunks, the routing that it reads is made again
+/// for them, and rows of the forward pass are put into them by the sizes of both exchanges.
 class Chunker {
  public:
-  Chunker(program::Program& frame, RankTemplate& rank, int64_t chunks)
-      : frame_(frame), rank_(rank), chunks_(chunks) {}
+  Chunker(program::Program& frame, RankTemplate& rank, int64_t forward, int64_t backward)
+      : frame_(frame), rank_(rank), forward_(forward), backward_(backward) {}
 
   void run() {
     // Routing that somebody reads for all tokens (the balance loss, the host) stays beside that of
@@ -49,9 +53,11 @@ class Chunker {
       look(stage.forward);
       look(stage.backward);
     }
+    chunks_ = forward_;
     for (StageTemplate& stage : rank_.stages) {
       stage.forward = rewritten(std::move(stage.forward));
     }
+    chunks_ = backward_;
     for (StageTemplate& stage : rank_.stages) {
       const auto weights = stage.backward.begin() + static_cast<int64_t>(stage.weights_begin);
       TaskList late;
@@ -159,19 +165,157 @@ class Chunker {
       }
       rounds.push_back(round);
       last = std::max(last, round);
+      note(made);
     }
     for (int round = 0; round <= last; ++round) {
       for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
         for (size_t i = 0; i < waiting_.size(); ++i) {
-          if (rounds[i] == round) {
-            result->push_back(chunk_of(waiting_[i], chunk));
+          if (rounds[i] != round) continue;
+          for (ValueId value : waiting_[i].in) {
+            bring(value, waiting_[i].task, result);
           }
+          result->push_back(chunk_of(waiting_[i], chunk));
         }
       }
     }
     waiting_.clear();
     waiting_reads_.clear();
     waiting_writes_.clear();
+  }
+
+  /// The routing of rows, and, where they are with their experts, the sizes of the exchange that
+  /// brought them there and the axis that it goes along.
+  struct Rows {
+    ValueId counts = kNone, sizes = kNone;
+    int32_t axis = kNone;
+  };
+  /// Where the rows are that the task makes, or how what it makes is made again.
+  void note(const TaskTemplate& made) {
+    const Kind& kind = kind_of(made);
+    if (makes_routing(kind)) {
+      for (ValueId value : made.out) {
+        maker_[value] = made;
+      }
+      if (!program::is_communication(kind)) {
+        const ops::Routing& routing = ops::find(kind.op).routing;
+        rows_[made.out[routing.row_of]].counts = made.out[routing.counts];
+      }
+      return;
+    }
+    Rows rows;
+    for (ValueId value : made.in) {
+      // Rows tell more than row numbers.
+      const auto known = rows_.find(value);
+      if (known != rows_.end() && (rows.counts == kNone || rank_.values[value].type.routed())) {
+        rows = known->second;
+      }
+    }
+    if (program::is_communication(kind)) {
+      const comm::Op& op = comm::op(kind.communication);
+      const bool to_experts = comm::after(op, kind.attrs) == graph::Placement::split(0);
+      rows.sizes = to_experts ? made.in[1] : kNone;
+      rows.axis = frame_.groups[made.task.group].axes[0];
+    }
+    for (ValueId value : made.out) {
+      if (rank_.values[value].type.routed()) {
+        rows_[value] = rows;
+      }
+    }
+  }
+
+  /// Sees to it that what was made in chunks is there in as many as there are now. `user`: the task
+  /// that reads it.
+  void bring(ValueId value, const program::Task& user, TaskList* result) {
+    const int64_t from = chunks_ == forward_ ? backward_ : forward_;
+    if (own_.contains({value, chunks_}) || !own_.contains({value, from})) return;
+    if (const auto maker = maker_.find(value); maker != maker_.end()) {
+      TaskTemplate again = maker->second;
+      again.task.phase = user.phase;
+      for (ValueId input : again.in) {
+        bring(input, user, result);
+      }
+      for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+        result->push_back(chunk_of(again, chunk));
+      }
+      return;
+    }
+    regroup(value, from, user, result);
+  }
+
+  void regroup(ValueId value, int64_t from, const program::Task& user, TaskList* result) {
+    // Rows of all chunks, the sizes of the exchanges that placed them, and those of the exchanges
+    // that would place them in the new chunks. Rows that never left have sizes of an exchange of
+    // the rank with itself.
+    const Rows rows = rows_.at(value);
+    HOCKET_CHECK(rows.counts != kNone, "{} has no routing", rank_.values[value].name);
+    std::vector<ValueId> had, wanted;
+    if (rows.sizes != kNone) {
+      bring(rows.sizes, user, result);
+      had = own_.at({rows.sizes, from});
+      wanted = own_.at({rows.sizes, chunks_});
+    } else {
+      bring(rows.counts, user, result);
+      had = own_sizes(rows.counts, from, user, result);
+      wanted = own_sizes(rows.counts, chunks_, user, result);
+    }
+    TaskTemplate made;
+    made.in = own_.at({value, from});
+    made.in.insert(made.in.end(), had.begin(), had.end());
+    made.in.insert(made.in.end(), wanted.begin(), wanted.end());
+    for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+      made.out.push_back(own(value, 1, chunk));
+    }
+    const ops::Op& op = ops::of(ops::Meaning::regroup);
+    Kind kind{.op = op.name,
+              .attrs = {{"from", from}, {"to", chunks_}},
+              .in = types_of(made.in),
+              .out = types_of(made.out)};
+    if (rows.sizes != kNone) {
+      // The rank's experts among all that the sizes tell of.
+      const int32_t ranks = frame_.roles[0].mesh.axes[rows.axis].size;
+      program::Table table{.role = 0, .axes = {rows.axis}, .values = {}};
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        table.values.push_back(graph::share(experts_.at(value), ranks, rank).begin);
+      }
+      made.task.begins.push_back({'e', 0, frame_.intern(std::move(table))});
+    }
+    set_place(user, &made.task);
+    made.task.kind = intern_local(std::move(kind), experts_.at(value));
+    result->push_back(std::move(made));
+  }
+
+  /// Sizes of an exchange of the rank with itself, by chunk.
+  const std::vector<ValueId>& own_sizes(ValueId counts, int64_t chunks, const program::Task& user,
+                                        TaskList* result) {
+    std::vector<ValueId>& sizes = own_sizes_[{counts, chunks}];
+    if (!sizes.empty()) return sizes;
+    const auto& all = comm::all();
+    const auto op = std::find_if(all.begin(), all.end(),
+                                 [](const comm::Op* candidate) { return candidate->makes_sizes; });
+    for (ValueId part : own_.at({counts, chunks})) {
+      TaskTemplate made;
+      made.in = {part};
+      const std::vector<graph::TensorType> types = comm::infer(**op, {}, types_of(made.in), 1);
+      for (const graph::TensorType& type : types) {
+        Value value = rank_.values[part];
+        value.type = type;
+        made.out.push_back(add(std::move(value)));
+      }
+      set_place(user, &made.task);
+      made.task.lane = program::link_lane(comm::Role::collective, false);
+      made.task.group = frame_.intern(program::group_over({}));
+      made.task.kind = frame_.intern(program::communication_kind(
+          (*op)->id, {}, types_of(made.in), types_of(made.out), frame_.symbols));
+      sizes.push_back(made.out[0]);
+      result->push_back(std::move(made));
+    }
+    return sizes;
+  }
+
+  static void set_place(const program::Task& user, program::Task* task) {
+    task->phase = user.phase;
+    task->stage = user.stage;
+    task->layer = user.layer;
   }
 
   TaskTemplate chunk_of(const TaskTemplate& whole, int64_t chunk) {
@@ -244,7 +388,7 @@ class Chunker {
   }
 
   ValueId part_read(ValueId value, int dim, int64_t chunk) {
-    if (const auto own = own_.find(value); own != own_.end()) return own->second[chunk];
+    if (const auto own = own_.find({value, chunks_}); own != own_.end()) return own->second[chunk];
     return dim < 0 ? value : view(value, dim, chunk);
   }
 
@@ -276,9 +420,9 @@ class Chunker {
     if (dim < 0) return type;
     if (!type.dims[dim].divides_into(chunks_)) {
       fail("plan",
-           "plan.moe_chunks is {}, but {} has {} tokens of a micro-batch on a rank; expected a "
+           "plan.moe_chunks{} is {}, but {} has {} tokens of a micro-batch on a rank; expected a "
            "divisor of that",
-           chunks_, value.name, type.dims[dim]);
+           chunks_ == forward_ ? "" : "_backward", chunks_, value.name, type.dims[dim]);
     }
     type.dims[dim] /= chunks_;
     return type;
@@ -286,7 +430,7 @@ class Chunker {
 
   /// A value that is made by chunk `chunk` alone.
   ValueId own(ValueId whole, int dim, int64_t chunk) {
-    std::vector<ValueId>& parts = own_[whole];
+    std::vector<ValueId>& parts = own_[{whole, chunks_}];
     while (std::ssize(parts) < chunks_) {
       Value value = rank_.values[whole];
       value.type = type_of_part(value, dim);
@@ -304,7 +448,7 @@ class Chunker {
 
   /// The tokens of the chunk in a value that is whole elsewhere.
   ValueId view(ValueId whole, int dim, int64_t chunk) {
-    std::vector<ValueId>& parts = views_[{whole, dim}];
+    std::vector<ValueId>& parts = views_[{whole, chunks_}];
     while (std::ssize(parts) < chunks_) {
       Value value = rank_.values[whole];
       HOCKET_CHECK(value.base == kNone, "{} is a view already", value.name);
@@ -337,24 +481,30 @@ class Chunker {
       experts = std::max(experts, int64_t{kind.out[i].dims[0]});
       experts_[whole.out[i]] = experts;
     }
-    const auto types = [&](const std::vector<ValueId>& values) {
-      std::vector<graph::TensorType> list;
-      for (ValueId value : values) {
-        list.push_back(rank_.values[value].type);
-      }
-      return list;
-    };
     if (program::is_communication(kind)) {
       return frame_.intern(program::communication_kind(
-          kind.communication, kind.attrs, types(part.in), types(part.out), frame_.symbols));
+          kind.communication, kind.attrs, types_of(part.in), types_of(part.out), frame_.symbols));
     }
-    Kind made{.op = kind.op, .attrs = kind.attrs, .in = types(part.in), .out = types(part.out)};
+    Kind made{
+        .op = kind.op, .attrs = kind.attrs, .in = types_of(part.in), .out = types_of(part.out)};
+    return intern_local(std::move(made), experts);
+  }
+
+  program::KindId intern_local(Kind kind, int64_t experts) {
     const ops::Cost cost =
-        ops::cost_of(ops::find(made.op), {made.attrs, made.in, made.out, experts, frame_.symbols});
-    made.flops = cost.flops;
-    made.bytes = cost.bytes;
-    made.workspace = cost.workspace;
-    return frame_.intern(std::move(made));
+        ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out, experts, frame_.symbols});
+    kind.flops = cost.flops;
+    kind.bytes = cost.bytes;
+    kind.workspace = cost.workspace;
+    return frame_.intern(std::move(kind));
+  }
+
+  std::vector<graph::TensorType> types_of(const std::vector<ValueId>& values) const {
+    std::vector<graph::TensorType> types;
+    for (ValueId value : values) {
+      types.push_back(rank_.values[value].type);
+    }
+    return types;
   }
 
   void rename(TaskTemplate* made) const {
@@ -371,35 +521,46 @@ class Chunker {
     }
   }
 
+  /// A value in a number of chunks.
+  using InChunks = std::pair<ValueId, int64_t>;
+
   program::Program& frame_;
   RankTemplate& rank_;
-  const int64_t chunks_;
+  const int64_t forward_, backward_;
+  int64_t chunks_ = 0;  // of the list that is rewritten
   std::set<ValueId> read_whole_;
   TaskList waiting_;  // on rows, not yet written
   std::set<ValueId> waiting_reads_, waiting_writes_;
-  std::map<ValueId, std::vector<ValueId>> own_;                    // by chunk
-  std::map<std::pair<ValueId, int>, std::vector<ValueId>> views_;  // by chunk
-  std::map<ValueId, ValueId> renamed_;                             // to whose buffer it took over
-  std::map<ValueId, int64_t> experts_;                             // of rows
+  std::map<InChunks, std::vector<ValueId>> own_, views_, own_sizes_;  // by chunk
+  std::map<ValueId, ValueId> renamed_;     // to whose buffer it took over
+  std::map<ValueId, int64_t> experts_;     // of rows
+  std::map<ValueId, Rows> rows_;           // of rows and row numbers
+  std::map<ValueId, TaskTemplate> maker_;  // of routing
 };
 
 /// Generation takes as many tokens as come: there is nothing to cut.
 bool has_symbols(const Templates& templates) { return !templates.frame.symbols.empty(); }
 
 struct Options {
-  int64_t moe_chunks = 1;
+  int64_t moe_chunks = 1, moe_chunks_backward = 0;
   void fields(Fields& visit) {
     visit("moe_chunks", moe_chunks,
           "pieces of a rank's tokens that go to their experts one after another")
         .min(1)
         .max(256);
+    visit("moe_chunks_backward", moe_chunks_backward,
+          "pieces in the backward pass; 0: as many as forward")
+        .min(0)
+        .max(256);
   }
 };
 
 void run(Templates& templates, const Options& options) {
-  if (options.moe_chunks == 1 || has_symbols(templates)) return;
+  const int64_t forward = options.moe_chunks;
+  const int64_t backward = options.moe_chunks_backward == 0 ? forward : options.moe_chunks_backward;
+  if ((forward == 1 && backward == 1) || has_symbols(templates)) return;
   for (RankTemplate& rank : templates.ranks) {
-    Chunker(templates.frame, rank, options.moe_chunks).run();
+    Chunker(templates.frame, rank, forward, backward).run();
   }
 }
 
@@ -407,7 +568,7 @@ void run(Templates& templates, const Options& options) {
 
 Pass pass_chunk() {
   return templates_pass("chunk", "sends tokens to experts in pieces (plan.moe_chunks)", false,
-                        {"moe_chunks=2", "moe_chunks=4"}, run);
+                        {"moe_chunks=2", "moe_chunks=4", "moe_chunks_backward=2"}, run);
 }
 
 }  // namespace hocket::passes

@@ -71,6 +71,27 @@ std::vector<Shape> shapes() {
           {"pp: 2, dp: 2, ep: 2, pp_schedule: " + split_backward()}};
 }
 
+/// The program is proven, and gives what one rank gives that has all tokens at once.
+void expect_equal(const Case& c, const Outcome& one) {
+  const engine::Compiled made = compiled(c);
+  const check::Verdict verdict = check::check(made.program, made.reference);
+  ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+  Outcome many;
+  ASSERT_NO_THROW(many = train(c, false, 2, true));
+  for (size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(many.losses[step], one.losses[step], kTolerance * std::abs(one.losses[step]));
+    EXPECT_NEAR(many.norms[step], one.norms[step], kTolerance * one.norms[step]);
+  }
+  ASSERT_EQ(many.grads.size(), one.grads.size());
+  for (const auto& [name, grad] : one.grads) {
+    EXPECT_LE(relative_l2(many.grads[name], grad), kTolerance) << name;
+  }
+  ASSERT_EQ(many.params.size(), one.params.size());
+  for (const auto& [name, param] : one.params) {
+    EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
+  }
+}
+
 int64_t count(const program::Program& program, const std::string& op) {
   int64_t n = 0;
   for (const program::RankClass& cls : program.classes) {
@@ -92,22 +113,29 @@ TEST(ChunkPass, EqualsOneRankInAnyNumberOfChunks) {
                              "combine", "dispatch_bwd"}) {
         EXPECT_EQ(count(made.program, op), chunks * count(whole, op)) << op;
       }
-      const check::Verdict verdict = check::check(made.program, made.reference);
-      ASSERT_TRUE(verdict.ok()) << to_text(verdict);
-      Outcome many;
-      ASSERT_NO_THROW(many = train(c, false, 2, true));
-      for (size_t step = 0; step < one.losses.size(); ++step) {
-        EXPECT_NEAR(many.losses[step], one.losses[step], kTolerance * std::abs(one.losses[step]));
-        EXPECT_NEAR(many.norms[step], one.norms[step], kTolerance * one.norms[step]);
-      }
-      ASSERT_EQ(many.grads.size(), one.grads.size());
-      for (const auto& [name, grad] : one.grads) {
-        EXPECT_LE(relative_l2(many.grads[name], grad), kTolerance) << name;
-      }
-      ASSERT_EQ(many.params.size(), one.params.size());
-      for (const auto& [name, param] : one.params) {
-        EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
-      }
+      expect_equal(c, one);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+/// Rows of the forward pass are regrouped into the pieces of the backward pass.
+TEST(ChunkPass, BackwardMayHaveAnotherNumber) {
+  for (const Shape& shape : shapes()) {
+    const Outcome one = train(experts(shape.plan, 1, shape.num_experts), true, 2);
+    const program::Program whole = compiled(experts(shape.plan, 1, shape.num_experts)).program;
+    for (const auto& [forward, backward] :
+         {std::pair{3, 2}, std::pair{1, 3}, std::pair{2, 1}, std::pair{3, 4}}) {
+      const Case c = experts(shape.plan + fmt::format(", moe_chunks_backward: {}", backward),
+                             forward, shape.num_experts);
+      SCOPED_TRACE(c.name);
+      const program::Program program = compiled(c).program;
+      EXPECT_EQ(count(program, "dispatch_bwd"), backward * count(whole, "dispatch_bwd"));
+      // Nothing of the forward pass is left where all of it is repeated.
+      const bool repeated = shape.plan.find("full") != std::string::npos;
+      EXPECT_EQ(count(program, "regroup") > 0, !repeated);
+      expect_equal(c, one);
+      if (HasFailure()) return;
     }
   }
 }
