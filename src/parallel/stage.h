@@ -34,8 +34,10 @@ struct Value {
   bool accumulator = false;                 ///< life step, written by every micro-batch, summed
   int64_t expected_bytes = program::kNone;  ///< of a ragged value, see program::Buffer
   std::string name;                         ///< of named buffers
-  /// A view: elements of another value in memory order, from `begin` on.
+  /// A view: the part of another value of the same life that begins at index `begin` of dim `dim`;
+  /// without a dim, elements in memory order.
   ValueId base = graph::kNone;
+  int32_t dim = graph::kNone;
   int64_t begin = 0;
 };
 
