@@ -222,6 +222,22 @@ void Context::place() {
   }
 }
 
+BufferId Context::first_view(ClassId cls, BufferId base) const {
+  first_views_.resize(program.classes.size());
+  std::vector<BufferId>& first = first_views_[cls];
+  const auto& buffers = program.classes[cls].buffers;
+  if (first.empty()) {
+    first.assign(buffers.size(), kNone);
+    for (size_t id = buffers.size(); id-- > 0;) {
+      const BufferId of = buffers[id].base;
+      if (buffers[id].kind == program::BufferKind::view && of >= 0 && of < buffers.size()) {
+        first[of] = id;
+      }
+    }
+  }
+  return first[base];
+}
+
 bool Context::leaves_node(ClassId cls, const Task& task) const {
   const auto [known, fresh] =
       leaves_node_.try_emplace({cls.value(), task.group.value(), task.peer_axis, task.peer});

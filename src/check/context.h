@@ -126,6 +126,8 @@ struct Context {
   const KindInfo& kind(const Task& task) const { return kinds[task.kind]; }
   /// True if a communication task of the class reaches ranks of other nodes.
   bool leaves_node(ClassId cls, const Task& task) const;
+  /// The first view of a base that is in range, kNone if it has none.
+  BufferId first_view(ClassId cls, BufferId base) const;
   /// "linear L3 mb2 fwd (task 118) of class 1 (ranks 4-7)".
   std::string name(TaskRef ref) const;
   /// "buffer 17 (f32[4,8])" or "parameter 'x' (f32[4,8])".
@@ -151,6 +153,7 @@ struct Context {
   bool covers_in_one_layout(const std::vector<Holder>& holders) const;
   /// By class, group, peer axis and peer: a scan over the ranks of a class, asked for every task.
   mutable std::map<std::array<int32_t, 4>, bool> leaves_node_;
+  mutable std::vector<std::vector<BufferId>> first_views_;  ///< by class, base
 };
 
 }  // namespace hocket::check

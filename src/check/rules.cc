@@ -213,7 +213,7 @@ std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer)
   return "";
 }
 
-std::string view_base(const Context&, const RankClass& cls, const Buffer& buffer) {
+std::string view_base(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::view) {
     return buffer.base == kNone && buffer.by == kNone ? "" : "is no view, but has a base";
   }
@@ -234,11 +234,11 @@ std::string view_base(const Context&, const RankClass& cls, const Buffer& buffer
   if (!buffer.name.empty() || buffer.offset != kNone || buffer.expected_bytes != kNone) {
     return "has a name, an offset or an expected size, which are its base's";
   }
-  for (const Buffer& other : cls.buffers) {
-    if (other.kind == BufferKind::view && other.base == buffer.base && other.dim != buffer.dim) {
-      return fmt::format("is cut along dim {}, another view of its base along dim {}", buffer.dim,
-                         other.dim);
-    }
+  const ClassId id = &cls - ctx.program.classes.data();
+  const Buffer& first = cls.buffers[ctx.first_view(id, buffer.base)];
+  if (first.dim != buffer.dim) {
+    return fmt::format("is cut along dim {}, another view of its base along dim {}", buffer.dim,
+                       first.dim);
   }
   return "";
 }

@@ -18,6 +18,7 @@
 #include "cli/verbs.h"
 #include "parallel/lower.h"
 #include "parallel/schedule.h"
+#include "parallel/template.h"
 #include "passes/finish.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
@@ -35,9 +36,9 @@ struct Options {
 };
 
 void list_passes() {
-  fmt::print("{:<12}{:<9}{:<10}{}\n", "pass", "on", "numerics", "what it does");
+  fmt::print("{:<12}{:<11}{:<10}{}\n", "pass", "on", "numerics", "what it does");
   for (const passes::Pass& pass : passes::all()) {
-    fmt::print("{:<12}{:<9}{:<10}{}\n", pass.name, pass.on_graph ? "graph" : "program",
+    fmt::print("{:<12}{:<11}{:<10}{}\n", pass.name, pass.level(),
                pass.same_numerics ? "same" : "changed", pass.help);
   }
 }
@@ -74,6 +75,9 @@ std::string text_of(const program::Program& program, const Options& options) {
 std::string text_of(const graph::Graph& graph, const Options& options) {
   return options.dot ? graph::to_dot(graph) : graph::print(graph);
 }
+std::string text_of(const parallel::Templates& templates, const Options& options) {
+  return parallel::print(templates, class_of(templates.frame, options));
+}
 
 /// The stage or the pass whose result is wanted.
 std::string wanted_of(const Options& options) {
@@ -81,10 +85,11 @@ std::string wanted_of(const Options& options) {
   return options.stage.empty() ? "program" : options.stage;
 }
 
-/// Whether a graph is wanted, rather than a program.
-bool shows_graph(const Options& options) {
-  return options.dump_after.empty() ? wanted_of(options) != "program"
-                                    : passes::resolve(options.dump_after).on_graph != nullptr;
+/// What is wanted of it: "graph", "templates" or "program".
+std::string level_of(const Options& options) {
+  if (!options.dump_after.empty()) return passes::resolve(options.dump_after).level();
+  const std::string wanted = wanted_of(options);
+  return wanted == "backward" ? "graph" : wanted;
 }
 
 /// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage,
@@ -92,25 +97,28 @@ bool shows_graph(const Options& options) {
 class Watcher {
  public:
   Watcher(const engine::Run& run, const Options& options)
-      : run_(run), options_(options), last_(now_ns()) {
-    wanted_ = wanted_of(options);
-    on_graph_ = shows_graph(options);
-  }
-  void see(const std::string& what, const graph::Graph& graph, const program::Program& program) {
+      : run_(run),
+        options_(options),
+        wanted_(wanted_of(options)),
+        level_(level_of(options)),
+        last_(now_ns()) {}
+  void see(const std::string& what, const engine::Progress& made) {
     const int64_t now = now_ns();
     if (options_.times) {
       fmt::print(stderr, "{:<12}{}\n", what == "program" ? "finish" : what,
                  human_time(static_cast<double>(now - last_) * 1e-9));
     }
-    if (what == "graph" || what == "backward") {
-      reference_ = graph;
+    const bool unchanged = what == "graph" || what == "backward";
+    if (unchanged) {
+      reference_ = made.graph;
     }
     if (what == wanted_) {
-      text_ = on_graph_ ? text_of(graph, options_) : text_of(program, options_);
+      text_ = text(made);
       found_ = true;
     }
-    if (options_.check && what != "graph" && what != "backward") {
-      check(what, graph, program);
+    // Templates as they are made are looked at when they are stamped.
+    if (options_.check && !unchanged && what != "templates") {
+      check(what, made);
     }
     last_ = now_ns();
   }
@@ -123,14 +131,23 @@ class Watcher {
   }
 
  private:
-  void check(const std::string& what, const graph::Graph& graph, const program::Program& program) {
-    program::Program made = program;
-    // A graph pass has run, and there is no program yet.
-    if (program.classes.empty()) {
-      made = parallel::lower(graph, run_.plan);
-    }
-    program::finalize(made);
-    const check::Verdict verdict = check::check(made, reference_);
+  std::string text(const engine::Progress& made) const {
+    if (level_ == "graph") return text_of(made.graph, options_);
+    return level_ == "templates" ? text_of(made.templates, options_)
+                                 : text_of(made.program, options_);
+  }
+
+  /// What a pass left, as far as it has come: lowered and stamped where there is no program yet.
+  program::Program program_of(const engine::Progress& made) const {
+    if (!made.program.classes.empty()) return made.program;
+    return made.templates.ranks.empty() ? parallel::lower(made.graph, run_.plan)
+                                        : parallel::stamp(made.templates);
+  }
+
+  void check(const std::string& what, const engine::Progress& made) {
+    program::Program program = program_of(made);
+    program::finalize(program);
+    const check::Verdict verdict = check::check(program, reference_);
     fmt::print(stderr, "{:<12}{}\n", what,
                verdict.ok() ? "checked: equal to the single-device graph" : "refused");
     if (!verdict.ok())
@@ -139,8 +156,9 @@ class Watcher {
 
   const engine::Run& run_;
   const Options& options_;
-  std::string wanted_, text_;
-  bool on_graph_ = false, found_ = false;
+  const std::string wanted_, level_;
+  std::string text_;
+  bool found_ = false;
   graph::Graph reference_;
   int64_t last_;
 };
@@ -189,12 +207,17 @@ void check_options(const Options& options) {
     fail("hocket graph", "got --stage {} and --dump-after {}; expected one of them", quote(stage),
          quote(options.dump_after));
   }
-  constexpr std::string_view kStages[] = {"", "graph", "backward", "program", "schedule"};
+  constexpr std::string_view kStages[] = {"",          "graph",   "backward",
+                                          "templates", "program", "schedule"};
   if (std::find(std::begin(kStages), std::end(kStages), stage) == std::end(kStages)) {
-    fail("hocket graph --stage", "got {}; expected graph, backward, program or schedule",
+    fail("hocket graph --stage", "got {}; expected graph, backward, templates, program or schedule",
          quote(stage));
   }
-  if (options.rank && shows_graph(options)) {
+  const std::string level = level_of(options);
+  if (options.dot && level == "templates") {
+    fail("hocket graph --dot", "templates have a text alone; expected a graph or a program");
+  }
+  if (options.rank && level != "templates" && level != "program") {
     fail("hocket graph --rank", "{} has no ranks; expected a program: --stage program",
          options.dump_after.empty() ? "--stage " + stage : "the graph after " + options.dump_after);
   }
@@ -261,8 +284,9 @@ int show(const Options& options) {
   Watcher watcher(source.run, options);
   engine::CompileOptions how;
   how.skip_passes = comma_list(options.skip);
-  how.observe = [&](const std::string& what, const graph::Graph& graph,
-                    const program::Program& program) { watcher.see(what, graph, program); };
+  how.observe = [&](const std::string& what, const engine::Progress& made) {
+    watcher.see(what, made);
+  };
   engine::compile(source.run, how);
   emit(options.out, watcher.text());
   return 0;
@@ -276,7 +300,8 @@ void verb_graph(Args& args) {
   args.about(
       "show the graph or the program of a run, and what a pass changes",
       "The way of a run: the model's graph for one device (--stage graph), with backward and "
-      "optimizer (backward), lowered to the tasks of every rank (program) in the order of the "
+      "optimizer (backward), lowered to what every micro-batch runs (templates), and stamped into "
+      "the tasks of every rank (program) in the order of the "
       "pipeline schedule (schedule: a CSV as PyTorch writes and plan.pp_schedule takes it, a "
       "row per pipeline rank). The program's text goes into `train`, `check` and `simulate` in "
       "place "
@@ -286,9 +311,10 @@ void verb_graph(Args& args) {
                   "a run.yaml, the text of a program, or a MODEL; with --diff: two texts", false);
   add_set(args, &options->set);
   args.option("--stage", "STAGE", &options->stage,
-              "graph, backward, program (the default) or schedule");
+              "graph, backward, templates, program (the default) or schedule");
   args.option("--rank", "R", &options->rank,
-              "of a program: only the tasks of this rank's class: those of its pipeline stages");
+              "of a program or templates: only the tasks of this rank's class: those of its "
+              "pipeline stages");
   args.flag("--dot", &options->dot, "for Graphviz instead of text");
   args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &options->passes,
@@ -306,6 +332,8 @@ void verb_graph(Args& args) {
   args.option("--limit", "N", &options->limit, "with --diff: most lines of tasks per list");
   args.example("hocket graph configs/quickstart.yaml --set plan.pp=2 --rank 1 --out stage1.txt",
                "the tasks of the second pipeline stage");
+  args.example("hocket graph configs/quickstart.yaml --stage templates --out templates.txt",
+               "the tasks and values of one micro-batch, before they are stamped");
   args.example(
       "hocket graph configs/quickstart.yaml --set plan.dp=2 --set plan.micro_batch=2 "
       "--passes none --out plain.txt",

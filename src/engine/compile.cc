@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "data/index.h"
 #include "models/build.h"
-#include "parallel/lower.h"
+#include "parallel/template.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
 #include "program/text.h"
@@ -75,11 +75,15 @@ graph::Graph build_graph(const Run& run, const CompileOptions& options, const Si
 
 /// The graph before and after its backward pass, if it has one, is shown to the observer.
 graph::Graph reference(const Run& run, const CompileOptions& options, const Sizes& sizes) {
-  const program::Program none;
   graph::Graph graph = build_graph(run, options, sizes);
-  if (options.observe) {
-    options.observe("graph", graph, none);
-  }
+  const parallel::Templates no_templates;
+  const program::Program no_program;
+  const auto seen = [&](const std::string& what) {
+    if (options.observe) {
+      options.observe(what, {graph, no_templates, no_program});
+    }
+  };
+  seen("graph");
   if (options.purpose != Purpose::train && options.purpose != Purpose::grads) return graph;
   autodiff::differentiate(graph);
   if (options.purpose == Purpose::grads) {
@@ -89,9 +93,7 @@ graph::Graph reference(const Run& run, const CompileOptions& options, const Size
     autodiff::append_adamw(
         graph, {train.beta1, train.beta2, train.eps, train.weight_decay, train.max_grad_norm});
   }
-  if (options.observe) {
-    options.observe("backward", graph, none);
-  }
+  seen("backward");
   return graph;
 }
 
@@ -99,20 +101,25 @@ graph::Graph reference(const Run& run, const CompileOptions& options, const Size
 
 Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how) {
   // The graph as it came is what check compares with; graph passes work on a copy of it. Then it is
-  // lowered to a program, program passes rewrite that, and last come dependencies and the memory
-  // plan. The observer sees every stage.
+  // lowered to templates, which have passes of their own, and these are stamped into a program.
+  // Program passes rewrite that, and last come dependencies and the memory plan. The observer sees
+  // every stage.
   Compiled result;
   result.reference = std::move(reference);
   graph::Graph graph = result.reference;
+  parallel::Templates templates;
   const auto seen = [&](const std::string& what) {
     if (how.observe) {
-      how.observe(what, graph, result.program);
+      how.observe(what, {graph, templates, result.program});
     }
   };
   passes::PassRunner runner(how.passes, how.skip_passes, how.pass_options);
   runner.after = [&](const passes::Pass& pass) { seen(pass.name); };
   runner.run(graph);
-  result.program = parallel::lower(graph, plan);
+  templates = parallel::make_templates(graph, plan);
+  seen("templates");
+  runner.run(templates);
+  result.program = parallel::stamp(templates);
   result.program.config = how.config;
   seen("lower");
   runner.run(result.program);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The way from a run's configuration to its program: model graph -> autodiff -> graph passes ->
-// lowering -> program passes -> dependencies and memory plan. Check, simulator and executor take
-// the result.
+// templates -> their passes -> stamping -> program passes -> dependencies and memory plan. Check,
+// simulator and executor take the result.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,21 @@
 
 #include "engine/config.h"
 #include "graph/graph.h"
+#include "parallel/template.h"
 #include "program/program.h"
 
 namespace hocket::engine {
 
-/// Called after every stage and pass with a name ("graph", "backward", "lower", pass name).
-using Observer =
-    std::function<void(const std::string&, const graph::Graph&, const program::Program&)>;
+/// What there is of a compilation after a stage: templates and program are empty until they are
+/// made.
+struct Progress {
+  const graph::Graph& graph;
+  const parallel::Templates& templates;
+  const program::Program& program;
+};
+/// Called after every stage and pass with its name: "graph", "backward", "templates", "lower",
+/// "program", or that of the pass.
+using Observer = std::function<void(const std::string&, const Progress&)>;
 
 enum class Purpose {
   train,     ///< forward, backward, optimizer
@@ -51,9 +59,9 @@ struct Lowering {
   Observer observe;
 };
 
-/// The program that computes what the graph of one global micro-batch says, under a plan: graph
-/// passes, lowering, program passes, dependencies and memory plan. Any application can call it with
-/// any graph; those below call it for a model and a run's configuration.
+/// The program that computes what the graph of one global micro-batch says, under a plan: passes of
+/// every level, each after what it rewrites was made, dependencies and memory plan. Any application
+/// can call it with any graph; those below call it for a model and a run's configuration.
 Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how);
 
 /// The single-device graph of a run: the model's, with what the purpose adds. Nothing is lowered.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stamps the stages' templates per micro-batch, in the order of the pipeline schedule.
+// Makes the templates of all classes, and stamps them per micro-batch, in the order of the pipeline
+// schedule.
 #include "parallel/lower.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "parallel/layouts.h"
-#include "parallel/stage.h"
+#include "parallel/places.h"
+#include "parallel/template.h"
 
 namespace hocket::parallel {
 
@@ -25,19 +27,28 @@ namespace {
 
 class Stamper {
  public:
-  Stamper(const RankTemplate& rank, RankClass& cls, int num_tensors, int num_micro_batches)
+  Stamper(const RankTemplate& rank, RankClass& cls, int num_tags, int num_micro_batches)
       : rank_(rank),
         cls_(cls),
-        num_tensors_(num_tensors),
+        num_tags_(num_tags),
         once_(rank.values.size(), kNone),
         written_(rank.values.size(), false),
-        remaining_(rank.values.size(), num_micro_batches),
+        remaining_(rank.values.size(), 0),
         reduced_(rank.grads.size(), false),
         reductions_of_(rank.values.size()) {
     per_micro_batch_.resize(static_cast<size_t>(num_micro_batches));
     for (size_t grad = 0; grad < rank.grads.size(); ++grad) {
       for (ValueId value : rank.grads[grad].contributions) {
         reductions_of_[value].push_back(grad);
+      }
+    }
+    for (const StageTemplate& stage : rank.stages) {
+      for (const auto* list : {&stage.forward, &stage.backward}) {
+        for (const TaskTemplate& made : *list) {
+          for (ValueId value : made.out) {
+            remaining_[value] += num_micro_batches;
+          }
+        }
       }
     }
   }
@@ -127,6 +138,15 @@ class Stamper {
     if (buffer.kind != BufferKind::step) {
       buffer.name = value.name;
     }
+    if (value.base != kNone) {
+      buffer = Buffer();
+      buffer.kind = BufferKind::view;
+      buffer.type = value.type;
+      buffer.logical = value.tensor;
+      buffer.base = this->buffer(value.base, micro_batch);
+      buffer.dim = value.dim;
+      buffer.begin = value.begin;
+    }
     cls_.buffers.push_back(std::move(buffer));
     id = cls_.buffers.size() - 1;
     return id;
@@ -166,7 +186,7 @@ class Stamper {
       }
     }
     if (task.tag != kNone) {
-      task.tag += micro_batch * num_tensors_;
+      task.tag += micro_batch * num_tags_;
     }
     const TaskId id = cls_.tasks.size();
     const size_t action = action_ends_.size();
@@ -226,7 +246,7 @@ class Stamper {
 
   const RankTemplate& rank_;
   RankClass& cls_;
-  const int num_tensors_;
+  const int num_tags_;
   std::vector<std::vector<BufferId>> per_micro_batch_;  // [micro-batch][value]
   std::vector<BufferId> once_;
   std::vector<bool> written_;
@@ -256,17 +276,19 @@ std::vector<program::Interval> equal_shares(const graph::Graph& graph, const gra
 
 }  // namespace
 
-Program lower(const graph::Graph& graph, const Plan& plan) {
+Templates make_templates(const graph::Graph& graph, const Plan& plan) {
   // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
-  // to a template of one micro-batch of its stages, and stamped in the order of its row of the
+  // to a template of one micro-batch of its stages, to be stamped in the order of its row of the
   // schedule. A pipeline rank is a class of the program, or two where ranks have more experts than
   // others.
-  Program program;
+  Templates made;
+  Program& program = made.frame;
   program.roles = {{"all", plan.mesh()}};
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
   program.num_layers = graph.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
   program.symbols = graph.symbols;
+  made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const int ranks = static_cast<int>(plan.pp);
   const int chunks = static_cast<int>(plan.pp_chunks);
   const int micro_batches = program.num_micro_batches;
@@ -278,8 +300,12 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
   const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
                                   : forward_only(pipeline.owners, ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
-  const Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  const Places places(graph, pipeline);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
+  if (pp_axis >= 0) {
+    set_partial_along_pipeline(graph, places, pp_axis, &layouts);
+  }
   const std::vector<program::Interval> shares = equal_shares(graph, program.roles[0].mesh);
   const size_t ep_axis = static_cast<size_t>(std::max(program.roles[0].mesh.axis("ep"), 0));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -299,19 +325,34 @@ Program lower(const graph::Graph& graph, const Plan& plan) {
     const auto& actions = schedule.ranks[rank];
     const bool split = std::any_of(actions.begin(), actions.end(),
                                    [](const Action& action) { return action.kind == 'W'; });
-    const RankTemplate made = lower_rank(graph, layouts, pipeline, rank, split, id, program);
-    RankClass& cls = program.classes[id];
-    cls.name = "stage";
-    for (const StageTemplate& stage : made.stages) {
-      cls.name += fmt::format("{}{}", &stage == &made.stages.front() ? "" : "+", stage.stage);
+    made.ranks.push_back(lower_rank(graph, layouts, pipeline, places, rank, split, id, program));
+    made.actions.push_back(actions);
+    const std::vector<StageTemplate>& stages = made.ranks.back().stages;
+    std::string& name = program.classes[id].name;
+    name = "stage";
+    for (const StageTemplate& stage : stages) {
+      name += fmt::format("{}{}", &stage == &stages.front() ? "" : "+", stage.stage);
     }
     if (share > 0) {
-      cls.name += fmt::format(".{}", share);
+      name += fmt::format(".{}", share);
     }
-    Stamper(made, cls, static_cast<int>(graph.tensors.size()), micro_batches).run(actions);
+  }
+  return made;
+}
+
+Program stamp(const Templates& templates) {
+  Program program = templates.frame;
+  for (program::ClassId id = 0; id < program.classes.size(); ++id) {
+    Stamper(templates.ranks[id.value()], program.classes[id], templates.num_tags,
+            program.num_micro_batches)
+        .run(templates.actions[id.value()]);
   }
   program::unite_equal_classes(program);
   return program;
+}
+
+Program lower(const graph::Graph& graph, const Plan& plan) {
+  return stamp(make_templates(graph, plan));
 }
 
 }  // namespace hocket::parallel

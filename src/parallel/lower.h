@@ -9,11 +9,8 @@
 namespace hocket::parallel {
 
 /// Lowers a graph of one global micro-batch (forward only, or with backward and optimizer) to a
-/// program of one step: layouts are chosen per node by the cheapest resharding, communication is
-/// inserted where a produced layout differs from the wanted one (stage.cc), pipeline stages
-/// exchange what crosses them, and the stages' tasks are stamped per micro-batch in the schedule's
-/// order.
-/// The result has no dependencies and no memory plan yet: see program::finalize.
+/// program of one step: its templates (parallel/template.h), stamped as they are. The result has no
+/// dependencies and no memory plan yet: see program::finalize.
 program::Program lower(const graph::Graph& graph, const Plan& plan);
 
 }  // namespace hocket::parallel

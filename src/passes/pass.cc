@@ -25,6 +25,11 @@ const std::vector<Pass>& all() {
   return list;
 }
 
+const char* Pass::level() const {
+  if (on_graph) return "graph";
+  return on_templates ? "templates" : "program";
+}
+
 const Pass& find(std::string_view name) {
   std::string known;
   for (const Pass& pass : all()) {
@@ -127,6 +132,7 @@ void PassRunner::run_level(T& object, F member) {
 }
 
 void PassRunner::run(graph::Graph& graph) { run_level(graph, &Pass::on_graph); }
+void PassRunner::run(parallel::Templates& templates) { run_level(templates, &Pass::on_templates); }
 void PassRunner::run(program::Program& program) { run_level(program, &Pass::on_program); }
 
 }  // namespace hocket::passes

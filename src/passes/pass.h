@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes: rewrites of the graph (between autodiff and lowering) or of the program (after lowering),
-// each with a declared effect on numerics. A run names its passes in order; any can be skipped.
+// Passes: rewrites of the graph (between autodiff and lowering), of the templates of a micro-batch
+// (before they are stamped) or of the program (after that), each with a declared effect on
+// numerics. A run names its passes in order, and those of each level run in it; any can be skipped.
 // What a pass may be told is a struct with fields() in its own file, whose keys are keys of `plan`
 // in run.yaml.
 #pragma once
@@ -13,6 +14,7 @@
 
 #include "base/config.h"
 #include "graph/graph.h"
+#include "parallel/template.h"
 #include "program/program.h"
 
 namespace hocket::passes {
@@ -48,33 +50,38 @@ struct Pass {
   /// at least it changes what a small plan is lowered to.
   std::vector<std::string> samples;
   AnyOptions defaults;
-  /// Exactly one is set.
-  std::function<void(graph::Graph&, const AnyOptions&)> on_graph;
-  std::function<void(program::Program&, const AnyOptions&)> on_program;
+  /// Exactly one is set: what it rewrites.
+  std::function<void(graph::Graph&, const AnyOptions&)> on_graph = nullptr;
+  std::function<void(parallel::Templates&, const AnyOptions&)> on_templates = nullptr;
+  std::function<void(program::Program&, const AnyOptions&)> on_program = nullptr;
+  /// "graph", "templates" or "program".
+  const char* level() const;
 };
+/// The pass that rewrites an `Object` by `run`.
+template <class Object, HasFields Own>
+Pass make_pass(std::function<void(Object&, const AnyOptions&)> Pass::*level, const char* name,
+               const char* help, bool same_numerics, std::vector<std::string> samples,
+               void (*run)(Object&, const Own&)) {
+  Pass pass{name, help, same_numerics, std::move(samples), AnyOptions(Own{})};
+  pass.*
+      level = [run](Object& object, const AnyOptions& options) { run(object, options.as<Own>()); };
+  return pass;
+}
 template <HasFields Own>
 Pass graph_pass(const char* name, const char* help, bool same_numerics,
                 std::vector<std::string> samples, void (*run)(graph::Graph&, const Own&)) {
-  return {name,
-          help,
-          same_numerics,
-          std::move(samples),
-          AnyOptions(Own{}),
-          [run](graph::Graph& graph, const AnyOptions& options) { run(graph, options.as<Own>()); },
-          nullptr};
+  return make_pass(&Pass::on_graph, name, help, same_numerics, std::move(samples), run);
+}
+template <HasFields Own>
+Pass templates_pass(const char* name, const char* help, bool same_numerics,
+                    std::vector<std::string> samples,
+                    void (*run)(parallel::Templates&, const Own&)) {
+  return make_pass(&Pass::on_templates, name, help, same_numerics, std::move(samples), run);
 }
 template <HasFields Own>
 Pass program_pass(const char* name, const char* help, bool same_numerics,
                   std::vector<std::string> samples, void (*run)(program::Program&, const Own&)) {
-  return {name,
-          help,
-          same_numerics,
-          std::move(samples),
-          AnyOptions(Own{}),
-          nullptr,
-          [run](program::Program& program, const AnyOptions& options) {
-            run(program, options.as<Own>());
-          }};
+  return make_pass(&Pass::on_program, name, help, same_numerics, std::move(samples), run);
 }
 
 const std::vector<Pass>& all();
@@ -112,6 +119,7 @@ class PassRunner {
   PassRunner(std::vector<std::string> names, std::vector<std::string> skip, PassOptions options);
   std::function<void(const Pass&)> after;
   void run(graph::Graph& graph);
+  void run(parallel::Templates& templates);
   void run(program::Program& program);
   const std::vector<PassTime>& times() const { return times_; }
 

@@ -5,7 +5,7 @@
 
 #include "autodiff/autodiff.h"
 #include "models/build.h"
-#include "parallel/lower.h"
+#include "parallel/template.h"
 #include "passes/pass.h"
 #include "program/finalize.h"
 
@@ -77,7 +77,9 @@ Case make_case(const models::ModelConfig& config, const parallel::Plan& plan, in
   settings.insert(settings.end(), rewrites.settings.begin(), rewrites.settings.end());
   passes::PassRunner runner(rewrites.passes, {}, passes::PassOptions(settings));
   runner.run(rewritten);
-  c.program = parallel::lower(rewritten, plan);
+  parallel::Templates templates = parallel::make_templates(rewritten, plan);
+  runner.run(templates);
+  c.program = parallel::stamp(templates);
   runner.run(c.program);
   program::finalize(c.program);
   c.name =

@@ -56,6 +56,7 @@ int64_t laid_out(const Program& p, const RankClass& cls) {
 int64_t named_pages(const RankClass& cls, bool persistent) {
   int64_t pages = 0;
   for (const program::Buffer& b : cls.buffers) {
+    if (b.kind == BufferKind::view) continue;  // memory of its base
     if (b.kind != BufferKind::step && (b.kind == BufferKind::persistent) == persistent) {
       pages += (b.type.bytes() + kPageBytes - 1) / kPageBytes;
     }

@@ -66,7 +66,7 @@ TEST(Programs, OptionsDecideAndNothingIsCompiledTwice) {
   Programs programs(run, ranks);
   int compiled = 0;
   CompileOptions training;
-  training.observe = [&](const std::string& what, const graph::Graph&, const program::Program&) {
+  training.observe = [&](const std::string& what, const Progress&) {
     compiled += what == "program";
   };
   const Compiled* const first = &programs.compiled(training);

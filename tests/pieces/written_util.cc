@@ -413,13 +413,6 @@ std::string difference(const Results& got, const Results& want) {
   return "";
 }
 
-namespace {
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
 cost::Cluster one_node(int32_t ranks) {
   cost::Cluster cluster = cost::parse_cluster(R"(
 name: test
@@ -435,6 +428,13 @@ device:
   cluster.devices_per_node = ranks;
   cluster.links.intra = {{1e-6, ""}, {10e9, ""}, {1, ""}};
   return cluster;
+}
+
+namespace {
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
 /// "" or what is wrong with what an accepted program does.

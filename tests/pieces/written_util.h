@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cost/cluster.h"
 #include "graph/graph.h"
 #include "program/program.h"
 
@@ -130,6 +131,9 @@ Results run(const Written& written, const program::Program& program, uint64_t se
 Results run_alone(const Written& written, uint64_t seed);
 /// "" if all copies are the same up to 1e-10, relative, and every element is in one.
 std::string difference(const Results& got, const Results& want);
+
+/// Ranks of 1 TFLOP/s (f64) on one node, with links of 10 GB/s.
+cost::Cluster one_node(int32_t ranks);
 
 /// A program and the kinds of mutation that its mutants are to have a good share of.
 struct WrittenCase {

@@ -69,15 +69,22 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
         experts, pick(rng, {1, 2, 3}), pick(rng, {3, 7}), rng.below(2) ? "true" : "false",
         pick(rng, {1, 1, 2}));
   }
+  const double bucket_mib = rng.below(2) ? 25.0 : 0.0005;
+  const char* const repeated = recompute[rng.below(3)];
+  const int64_t sequence = pick(rng, {3, 7, 8});
+  // Some send their tokens to the experts in pieces, as many as divide them.
+  const int64_t pieces = moe && more.below(3) == 0 ? 1 + static_cast<int64_t>(more.below(4)) : 1;
+  const int64_t moe_chunks = sequence * micro % pieces == 0 ? pieces : 1;
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
-      "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}}}\n",
-      pick(rng, {3, 7, 8}), dp * micro * num_micro, seed % 1000, pp, dp, ep, micro,
-      layers_per_stage, schedule, chunks, recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.0005);
-  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{} x{}", seed, moe ? "moe" : "dense", pp,
-                       chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, num_micro);
+      "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}}}\n",
+      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, micro, layers_per_stage, schedule,
+      chunks, repeated, bucket_mib, moe_chunks);
+  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{} x{}{}", seed, moe ? "moe" : "dense", pp,
+                       chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, num_micro,
+                       moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "");
   return c;
 }
 
@@ -118,7 +125,11 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
               const std::vector<std::string>& overrides, bool with_grads,
               const std::function<void(program::Program&)>& rewrite,
               const std::shared_ptr<runtime::Device>& device) {
-  engine::Run run = engine::parse_run(c.text, c.name, overrides);
+  std::vector<std::string> settings = overrides;
+  if (single) {
+    settings.push_back("plan.moe_chunks=1");
+  }
+  engine::Run run = engine::parse_run(c.text, c.name, settings);
   if (single) {
     run.plan.micro_batch *= run.plan.dp;
     run.plan.pp = run.plan.dp = run.plan.ep = 1;

@@ -21,6 +21,22 @@ void collect_users(const RankClass& rank_class, ClassId cls, const std::vector<B
   }
 }
 
+/// With them, all that lie in the same memory: views and their bases.
+static std::vector<BufferId> with_views(const RankClass& rank_class,
+                                        std::vector<BufferId> buffers) {
+  std::set<BufferId> roots;
+  for (BufferId buffer : buffers) {
+    roots.insert(rank_class.root(buffer));
+  }
+  for (size_t id = 0; id < rank_class.buffers.size(); ++id) {
+    if (rank_class.buffers[id].kind == BufferKind::view && roots.contains(rank_class.root(id))) {
+      buffers.push_back(id);
+    }
+  }
+  buffers.insert(buffers.end(), roots.begin(), roots.end());
+  return buffers;
+}
+
 /// True if ranks of class `cls` send to, or receive from, ranks of class `other` in this task.
 static bool sends_to(const Program& program, const Task& task, ClassId cls, ClassId other) {
   const std::vector<ClassId> peers = program.peer_classes(cls, task.peer_axis, task.peer);
@@ -33,7 +49,7 @@ void collect_neighbours(const Program& program, TaskRef ref, std::set<TaskRef>* 
   to->insert(ref);
   std::vector<BufferId> buffers = task.in;
   buffers.insert(buffers.end(), task.out.begin(), task.out.end());
-  collect_users(rank_class, ref.cls, buffers, to);
+  collect_users(rank_class, ref.cls, with_views(rank_class, std::move(buffers)), to);
   for (TaskId dep : task.deps) {
     to->insert({ref.cls, dep});
   }
@@ -92,6 +108,7 @@ void Mutator::begin_buffer(ClassId cls, BufferId buffer_id, const std::string& w
   collect_users(p_.classes[cls], cls, {buffer_id}, &users);
   m_->tasks.insert(m_->tasks.end(), users.begin(), users.end());
   m_->near.insert(users.begin(), users.end());
+  collect_users(p_.classes[cls], cls, with_views(p_.classes[cls], {buffer_id}), &m_->near);
   if (what.empty()) return;
   std::vector<BufferId> over;  // neighbours in memory
   const RankClass& rc = p_.classes[cls];

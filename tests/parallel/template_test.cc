@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Templates: what a micro-batch runs, whatever their number; a program is made of them alone.
+#include "parallel/template.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "parallel/lower.h"
+#include "passes/pass.h"
+#include "tests/check/check_util.h"
+
+namespace hocket::parallel {
+namespace {
+
+Templates templates_of(int64_t num_micro_batches) {
+  Plan plan;
+  plan.pp = 2;
+  plan.dp = 2;
+  plan.ep = 2;
+  plan.num_micro_batches = num_micro_batches;
+  const check::test::Case made = check::test::make_case(check::test::moe(2), plan);
+  return make_templates(made.graph, plan);
+}
+
+/// Without what tells the number of micro-batches.
+std::string tasks_of(const Templates& templates) {
+  Templates alike = templates;
+  alike.frame.num_micro_batches = 1;
+  for (auto& actions : alike.actions) {
+    actions.clear();
+  }
+  return print(alike);
+}
+
+TEST(Templates, AreStampedIntoTheProgram) {
+  Plan plan;
+  plan.dp = 2;
+  plan.num_micro_batches = 3;
+  const check::test::Case made = check::test::make_case(check::test::dense(2, true), plan);
+  const Templates templates = make_templates(made.graph, plan);
+  EXPECT_EQ(stamp(templates), lower(made.graph, plan));
+  // Every task of a stage is stamped once per micro-batch, the others once.
+  const RankTemplate& rank = templates.ranks.at(0);
+  size_t tasks = rank.step.size();
+  for (const GradReduction& reduction : rank.grads) {
+    tasks += reduction.tasks.size();
+  }
+  for (const StageTemplate& stage : rank.stages) {
+    tasks += 3 * (stage.forward.size() + stage.backward.size());
+  }
+  EXPECT_EQ(stamp(templates).classes.at(0).tasks.size(), tasks);
+}
+
+TEST(Templates, DoNotGrowWithMicroBatches) {
+  // (The coefficient of the balance loss is divided by their number.)
+  const Templates few = templates_of(2), many = templates_of(16);
+  EXPECT_GT(stamp(many).classes[0].tasks.size(), 4 * stamp(few).classes[0].tasks.size());
+  const std::string few_text = tasks_of(few), many_text = tasks_of(many);
+  EXPECT_EQ(std::count(few_text.begin(), few_text.end(), '\n'),
+            std::count(many_text.begin(), many_text.end(), '\n'));
+}
+
+TEST(Templates, TextNamesValuesAndTasks) {
+  Plan plan;
+  plan.dp = 2;
+  const check::test::Case made = check::test::make_case(check::test::dense(1, false), plan);
+  const Templates templates = make_templates(made.graph, plan);
+  const std::string text = print(templates);
+  for (const char* line : {
+           "hocket-templates\nmicro_batches 1\nrole all mesh=\"pp:1 edp:2 ep:1\"\n",
+           "class stage0 box=\"\" order=0F0,0B0\n",
+           "value 0 input i32[8] tensor=0 layout=\"edp:S0\" name=\"tokens\"\n",
+           "stage 0 forward\ntask 0 embedding compute layer=-1 attrs=\"{vocab=32}\" in=0,1 out=2",
+           "stage 0 backward\n",
+           " accumulator name=",
+           " when_complete\n",
+           " all_reduce intra ",
+           " over=\"edp\"",
+           "step\n",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+  EXPECT_EQ(print(templates, 0), text);
+}
+
+TEST(Templates, HavePassesOfTheirOwn) {
+  const Templates plain = templates_of(2);
+  for (const passes::Pass& pass : passes::all()) {
+    int levels = 0;
+    levels += pass.on_graph != nullptr;
+    levels += pass.on_templates != nullptr;
+    levels += pass.on_program != nullptr;
+    EXPECT_EQ(levels, 1) << pass.name;
+  }
+  // Those that are named and not skipped run, are timed, and are told when they are done.
+  const auto passed = [&](const std::vector<std::string>& skipped, Templates* templates) {
+    passes::PassRunner runner({"recompute", "chunk", "bucket"}, skipped,
+                              passes::PassOptions({"moe_chunks=2"}));
+    std::vector<std::string> after;
+    runner.after = [&](const passes::Pass& pass) { after.push_back(pass.name); };
+    runner.run(*templates);
+    EXPECT_EQ(runner.times().size(), after.size());
+    return after;
+  };
+  Templates chunked = plain, skipped = plain;
+  EXPECT_EQ(passed({}, &chunked), std::vector<std::string>{"chunk"});
+  EXPECT_EQ(passed({"chunk"}, &skipped), std::vector<std::string>{});
+  EXPECT_NE(print(chunked), print(plain));
+  EXPECT_EQ(print(skipped), print(plain));
+}
+
+}  // namespace
+}  // namespace hocket::parallel
