@@ -199,7 +199,7 @@ void append_adamw(Graph& graph, const AdamWConfig& config) {
                                  Phase::optimizer)[0]);
   }
   auto clip = ops::apply(graph, "clip_coef", {{"max_norm", config.max_norm}}, squares, "clip_coef",
-                         graph::kEveryStage, Phase::optimizer);
+                         graph::kNoLayer, Phase::optimizer);
   graph.tensors[clip[1]].name = names::kGradNorm;
   graph.outputs.push_back(clip[1]);
   TensorId hyper = graph.input(names::kHyper, {graph::DType::f64, {3}}, true);

@@ -61,7 +61,7 @@ TensorId Graph::find(std::string_view name) const {
 std::string layer_name(int32_t layer, int32_t num_layers) {
   const bool known = num_layers > 0;
   if (layer >= 0 && (!known || layer < num_layers)) return fmt::format("L{}", layer);
-  if (!known || layer == kEveryStage) return "";
+  if (!known || layer == kNoLayer) return "";
   return layer < 0 ? "embedding" : "head";
 }
 

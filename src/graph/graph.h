@@ -18,8 +18,8 @@ namespace hocket::graph {
 using TensorId = int32_t;
 using NodeId = int32_t;
 using hocket::kNone;
-/// Node::layer of optimizer nodes that run on every pipeline stage (the clipping factor).
-inline constexpr int32_t kEveryStage = -2;
+/// Node::layer of what belongs to no layer (the clipping factor): it runs where it is read.
+inline constexpr int32_t kNoLayer = -2;
 
 /// `optimizer` nodes run once per step, all others once per micro-batch.
 enum class Phase : uint8_t { forward, backward, optimizer };

@@ -78,6 +78,7 @@ Work work_of(const Call& call, const TensorType& type) {
   const double all = call.experts > 0 ? static_cast<double>(call.experts) : experts;
   const double n = static_cast<double>(rows.dims[1]) * rows.top_k * experts / all;
   const double bound = static_cast<double>(rows.max_rows());
+  if (bound == 0) return {0, 0};  // no experts: no rows
   Work work{2 * n * per_row(type), 0};
   for (const Types list : {call.in, call.out}) {
     for (const TensorType& operand : list) {

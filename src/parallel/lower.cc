@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "parallel/layouts.h"
+#include "parallel/places.h"
 #include "parallel/template.h"
 
 namespace hocket::parallel {
@@ -141,6 +142,7 @@ class Stamper {
       buffer = Buffer();
       buffer.kind = BufferKind::view;
       buffer.type = value.type;
+      buffer.layout = value.layout;
       buffer.logical = value.tensor;
       buffer.base = this->buffer(value.base, micro_batch);
       buffer.dim = value.dim;
@@ -299,8 +301,12 @@ Templates make_templates(const graph::Graph& graph, const Plan& plan) {
   const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
                                   : forward_only(pipeline.owners, ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
-  const Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  const Places places(graph, pipeline);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
+  if (pp_axis >= 0) {
+    set_partial_along_pipeline(graph, places, pp_axis, &layouts);
+  }
   const std::vector<program::Interval> shares = equal_shares(graph, program.roles[0].mesh);
   const size_t ep_axis = static_cast<size_t>(std::max(program.roles[0].mesh.axis("ep"), 0));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -320,7 +326,7 @@ Templates make_templates(const graph::Graph& graph, const Plan& plan) {
     const auto& actions = schedule.ranks[rank];
     const bool split = std::any_of(actions.begin(), actions.end(),
                                    [](const Action& action) { return action.kind == 'W'; });
-    made.ranks.push_back(lower_rank(graph, layouts, pipeline, rank, split, id, program));
+    made.ranks.push_back(lower_rank(graph, layouts, pipeline, places, rank, split, id, program));
     made.actions.push_back(actions);
     const std::vector<StageTemplate>& stages = made.ranks.back().stages;
     std::string& name = program.classes[id].name;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "ops/op.h"
+#include "parallel/places.h"
 #include "parallel/plan.h"
 #include "parallel/stage.h"
 
@@ -31,11 +32,12 @@ using program::Program;
 
 class RankLowering {
  public:
-  RankLowering(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline, int32_t rank,
-               program::ClassId cls, Program& program)
+  RankLowering(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
+               const Places& places, int32_t rank, program::ClassId cls, Program& program)
       : graph_(graph),
         layouts_(layouts),
         pipeline_(pipeline),
+        places_(places),
         rank_(rank),
         cls_(cls),
         coords_(program.coords(program.ranks_of(cls)[0])),
@@ -72,7 +74,6 @@ class RankLowering {
     for (TensorId id : graph.outputs) {
       is_output_[id] = true;
     }
-    find_gradient_sums();
     for (const graph::Node& node : graph.nodes) {
       if (node.phase == graph::Phase::optimizer) continue;
       for (TensorId id : node.in) {
@@ -90,17 +91,12 @@ class RankLowering {
  private:
   using List = std::vector<TaskTemplate>;
 
-  int32_t stage_of_layer(int32_t layer) const {
-    if (layer < 0) return 0;
-    if (layer >= std::ssize(pipeline_.stage_of_layer)) return pipeline_.num_stages() - 1;
-    return pipeline_.stage_of_layer[layer];
-  }
-  int32_t stage_of(const graph::Node& node) const { return stage_of_layer(node.layer); }
-  int32_t rank_of(int32_t stage) const { return pipeline_.owners[stage]; }
+  int32_t stage_of(const graph::Node& node) const { return pipeline_.stage_of(node.layer); }
+  int32_t rank_of(int32_t stage) const { return pipeline_.rank_of(stage); }
   /// The stage of a layer if this rank has it, else its first: where the tasks at the end of the
   /// step belong, which run wherever a parameter lives.
   int32_t own_stage(int32_t layer) const {
-    const int32_t stage = stage_of_layer(layer);
+    const int32_t stage = pipeline_.stage_of(layer);
     return rank_of(stage) == rank_ ? stage : out_.stages.front().stage;
   }
 
@@ -108,7 +104,6 @@ class RankLowering {
   Group over_ranks(std::vector<int32_t> some) const {
     return {0, {pp_axis_}, pp_axis_, std::move(some)};
   }
-  void find_gradient_sums();
   Lane comm_lane(program::GroupId group);
   Lane peer_lane(int32_t peer, comm::Role role);
 
@@ -129,8 +124,11 @@ class RankLowering {
   void emit_grads();
   void emit_stage(StageTemplate& stage, graph::Phase phase, List& list);
   void emit_step();
-  bool runs_here(const graph::Node& node) const;
-  void gather_norms(const graph::Node& clip, List& list);
+  void emit_sum(graph::NodeId node, List& list);
+  ValueId sum_over_pipeline(ValueId part, TensorId total, List& list);
+  bool runs_here(graph::NodeId node) const { return contains(places_.runs(node), rank_); }
+  void make_room(graph::NodeId gathering, List& list);
+  void gather(graph::NodeId gathering, List& list);
   TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);
   void expect_all_unless_counted(const Kind& kind, const std::vector<ValueId>& out);
   TaskTemplate make_local(ops::Meaning meaning, graph::Attrs attrs, std::vector<ValueId> in,
@@ -144,7 +142,6 @@ class RankLowering {
   TaskTemplate& add_message(comm::Role role, int32_t stage, ValueId value, List& list, Phase phase,
                             int32_t layer);
   void protect_shared(const std::vector<List*>& lists);
-  std::vector<int32_t> holders(TensorId param) const;
 
   Phase phase_of(const graph::Node& node) const {
     if (node.phase == graph::Phase::forward) return Phase::forward;
@@ -154,6 +151,7 @@ class RankLowering {
   const Graph& graph_;
   const Layouts& layouts_;
   const Pipeline& pipeline_;
+  const Places& places_;
   const int32_t rank_;
   const program::ClassId cls_;         ///< that is made
   const std::vector<int32_t> coords_;  ///< of its first rank
@@ -166,10 +164,15 @@ class RankLowering {
   std::vector<std::vector<ValueId>> values_of_;               // per tensor: its values on this rank
   std::vector<std::map<int32_t, int32_t>> remote_consumers_;  // by rank: its first stage that reads
   std::vector<bool> accumulated_, is_output_;
-  std::vector<bool> sums_gradients_;  // per node
-  std::vector<ValueId> sizes_of_;     // per counts tensor
+  std::vector<ValueId> sizes_of_;  // per counts tensor
   std::map<program::GroupId, Lane> group_lane_;
   std::map<int32_t, bool> peer_leaves_node_;  // by offset along the pipeline
+  /// Where a tensor lies that is gathered over the pipeline: part of a vector.
+  struct Home {
+    ValueId base;
+    int64_t begin;
+  };
+  std::map<TensorId, Home> home_of_;
   bool in_step_ = false;
 };
 

@@ -83,6 +83,10 @@ ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life
         std::min(value.type.bytes(),
                  static_cast<int64_t>(rows + 1) * value.type.bytes_of(value.type.row_size()));
   }
+  if (const auto home = home_of_.find(tensor); home != home_of_.end()) {
+    value.base = home->second.base;
+    value.begin = home->second.begin;
+  }
   out_.values.push_back(std::move(value));
   ValueId id = static_cast<ValueId>(out_.values.size() - 1);
   values_of_[tensor].push_back(id);
@@ -559,8 +563,9 @@ RankTemplate RankLowering::run(bool split_backward) {
 }
 
 RankTemplate lower_rank(const Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
-                        int32_t rank, bool split_backward, program::ClassId cls, Program& program) {
-  return RankLowering(graph, layouts, pipeline, rank, cls, program).run(split_backward);
+                        const Places& places, int32_t rank, bool split_backward,
+                        program::ClassId cls, Program& program) {
+  return RankLowering(graph, layouts, pipeline, places, rank, cls, program).run(split_backward);
 }
 
 }  // namespace hocket::parallel

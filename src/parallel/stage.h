@@ -16,6 +16,7 @@
 namespace hocket::parallel {
 
 using ValueId = int32_t;
+class Places;
 
 /// A tensor in a layout, as one rank holds it.
 struct Value {
@@ -77,12 +78,19 @@ struct Pipeline {
   std::vector<int32_t> stage_of_layer;
   std::vector<int> owners;  ///< by stage
   int32_t num_stages() const { return static_cast<int32_t>(owners.size()); }
+  int32_t rank_of(int32_t stage) const { return owners[stage]; }
+  /// See graph::Node::layer.
+  int32_t stage_of(int32_t layer) const {
+    if (layer < 0) return 0;
+    return layer < std::ssize(stage_of_layer) ? stage_of_layer[layer] : num_stages() - 1;
+  }
+  int32_t rank_of_layer(int32_t layer) const { return rank_of(stage_of(layer)); }
 };
 
 /// `split_backward`: the schedule has I and W actions. The program has its roles and its classes,
 /// of which `cls` is the one that is made.
 RankTemplate lower_rank(const graph::Graph& graph, const Layouts& layouts, const Pipeline& pipeline,
-                        int32_t rank, bool split_backward, program::ClassId cls,
-                        program::Program& program);
+                        const Places& places, int32_t rank, bool split_backward,
+                        program::ClassId cls, program::Program& program);
 
 }  // namespace hocket::parallel

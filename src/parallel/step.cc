@@ -7,49 +7,56 @@
 
 namespace hocket::parallel {
 
-/// The optimizer nodes between the contributions to a gradient and their total: ranks sum what
-/// they have, in emit_grads.
-void RankLowering::find_gradient_sums() {
-  sums_gradients_.assign(graph_.nodes.size(), false);
-  std::vector<TensorId> open;
-  for (const graph::ParamGrad& grad : graph_.grads) {
-    if (grad.total != kNone) {
-      open.push_back(grad.total);
+/// The nodes that make the total of a gradient of its contributions, in the graph's order.
+static std::vector<graph::NodeId> sums_of(const Graph& graph, const graph::ParamGrad& grad) {
+  std::set<graph::NodeId> nodes;
+  std::vector<TensorId> open{grad.total};
+  while (!open.empty()) {
+    const graph::NodeId producer = graph.tensor(open.back()).producer;
+    open.pop_back();
+    if (graph.nodes[producer].phase != graph::Phase::optimizer) continue;  // a contribution
+    nodes.insert(producer);
+    open.insert(open.end(), graph.nodes[producer].in.begin(), graph.nodes[producer].in.end());
+  }
+  return {nodes.begin(), nodes.end()};
+}
+
+/// A sum of what this rank has: a task if these are several, else that alone.
+void RankLowering::emit_sum(graph::NodeId node, List& list) {
+  const graph::Node& sum = graph_.nodes[node];
+  std::vector<ValueId> present;
+  for (size_t i = 0; i < sum.in.size(); ++i) {
+    if (const ValueId value = find(sum.in[i], layouts_.node[node].in[i]); value != kNone) {
+      present.push_back(value);
     }
   }
-  while (!open.empty()) {
-    const graph::NodeId producer = graph_.tensor(open.back()).producer;
-    open.pop_back();
-    const graph::Node& node = graph_.nodes[producer];
-    if (node.phase != graph::Phase::optimizer) {
-      continue;  // a contribution
-    }
-    sums_gradients_[producer] = true;
-    open.insert(open.end(), node.in.begin(), node.in.end());
+  if (present.size() == 1) {
+    values_of_[sum.out[0]].push_back(present[0]);
+  } else {
+    emit(sum, layouts_.node[node], node, list);
   }
 }
 
-/// Ranks of the pipeline that read the parameter.
-std::vector<int32_t> RankLowering::holders(TensorId param) const {
-  std::set<int32_t> ranks;
-  for (const graph::Node& node : graph_.nodes) {
-    if (node.phase == graph::Phase::forward &&
-        std::find(node.in.begin(), node.in.end(), param) != node.in.end()) {
-      ranks.insert(rank_of(stage_of(node)));
-    }
-  }
-  return {ranks.begin(), ranks.end()};
+/// The sum of the parts that ranks of the pipeline have of a gradient, in the place of this one.
+ValueId RankLowering::sum_over_pipeline(ValueId part, TensorId total, List& list) {
+  Layout layout = out_.values[part].layout;
+  layout[pp_axis_] = Placement::replicate();
+  const ValueId sum = add_value(total, layout, Value::Life::step);
+  TaskTemplate& made =
+      add_communication(comm::summing(), {}, over_ranks(places_.has(total)), {part}, {sum}, list,
+                        Phase::grad, graph_.tensor(total).layer);
+  made.shares.push_back({0, part});
+  return sum;
 }
 
 /// Per parameter: sum over its uses here, over the pipeline ranks that hold it, over the
 /// data-parallel ranks, in this order, so that the bits do not depend on the pipeline.
 void RankLowering::emit_grads() {
   // For each parameter with uses on this rank, what happens to its accumulators when the last
-  // micro-batch has added to them: the uses are summed (in their order, under the name that
-  // autodiff gave the sum), then the ranks that share the parameter (tied embeddings) sum over
-  // the pipeline, then the sum is brought to the layout of the parameter, which sums over the
-  // data-parallel ranks. The tasks are kept apart per parameter: the stamper places them as soon as
-  // the contributions are complete.
+  // micro-batch has added to them: the uses are summed as the graph does it, a sum that is partial
+  // along the pipeline (tied embeddings) over the ranks that have parts of it, and then it is
+  // brought to the layout of the parameter, which sums over the data-parallel ranks. The tasks are
+  // kept apart per parameter: the stamper places them as soon as the contributions are complete.
   in_step_ = true;
   for (const auto& grad : graph_.grads) {
     GradReduction reduction;
@@ -64,24 +71,16 @@ void RankLowering::emit_grads() {
     List& list = reduction.tasks;
     const TensorId total = grad.total;
     HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
-    ValueId sum = reduction.contributions[0];
-    for (size_t i = 1; i < reduction.contributions.size(); ++i) {
-      ValueId next = add_value(total, out_.values[sum].layout, Value::Life::step);
-      list.push_back(make_local(ops::Meaning::sum, {}, {sum, reduction.contributions[i]}, next,
-                                Phase::grad, param.layer));
-      sum = next;
+    for (graph::NodeId node : sums_of(graph_, grad)) {
+      if (runs_here(node)) {
+        emit_sum(node, list);
+      }
     }
-    std::vector<int32_t> ranks = holders(grad.param);
-    if (ranks.size() > 1) {
+    ValueId sum = find(total, layouts_.tensor[total]);
+    HOCKET_CHECK(sum != kNone, "stage {} has no part of {}", stage_, param.name);
+    if (places_.partial(total)) {
       reduction.at_end = true;
-      Value value = out_.values[sum];
-      ValueId next = add_value(total, value.layout, Value::Life::step);
-      // The sum over ranks replaces the rank's own: both are values of the same tensor.
-      std::erase(values_of_[total], sum);
-      TaskTemplate& made = add_communication(comm::summing(), {}, over_ranks(ranks), {sum}, {next},
-                                             list, Phase::grad, param.layer);
-      made.shares.push_back({0, sum});
-      sum = next;
+      sum = sum_over_pipeline(sum, total, list);
     }
     ValueId reduced = reshard(sum, layouts_.tensor[grad.param], list, Phase::grad, param.layer);
     if (is_output_[total]) {
@@ -92,74 +91,96 @@ void RankLowering::emit_grads() {
   }
 }
 
-bool RankLowering::runs_here(const graph::Node& node) const {
-  if (node.layer == graph::kEveryStage) return true;
-  // Updates run wherever the parameter lives, everything else where its layer does.
-  for (TensorId id : node.in) {
-    if (graph_.tensor(id).kind == TensorKind::param) {
-      const std::vector<int32_t> ranks = holders(id);
-      return std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
-    }
+void RankLowering::make_room(graph::NodeId gathering, List& list) {
+  // What is gathered over the pipeline lies in a vector for each element type, in the order of the
+  // inputs; every rank has all of it, zero where another rank has the input.
+  std::map<graph::DType, std::vector<TensorId>> by_type;
+  for (TensorId id : graph_.nodes[gathering].in) {
+    HOCKET_CHECK(places_.has(id).size() == 1, "{} is on several ranks", graph_.tensor(id).name);
+    by_type[graph_.tensor(id).type.dtype].push_back(id);
   }
-  return rank_of(stage_of(node)) == rank_;
+  for (const auto& [dtype, tensors] : by_type) {
+    int64_t elements = 0;
+    const ValueId vector = static_cast<ValueId>(out_.values.size());
+    for (TensorId id : tensors) {
+      home_of_[id] = {vector, elements};
+      elements += graph_.tensor(id).type.numel();
+    }
+    Value value;
+    value.type = {dtype, {elements}};
+    value.life = Value::Life::step;
+    out_.values.push_back(std::move(value));
+    list.push_back(make_local(ops::Meaning::empty, {{"type", to_string(out_.values[vector].type)}},
+                              {}, vector, Phase::grad, graph_.nodes[gathering].layer));
+  }
 }
 
-/// The norm needs every parameter's sum: reduced over the ranks that split the parameter, then
-/// over the pipeline, to which ranks that lack a parameter contribute zero.
-void RankLowering::gather_norms(const graph::Node& clip, List& list) {
-  if (pipeline_.num_ranks == 1) return;
-  std::vector<ValueId> in;
-  std::vector<ValueId> out;
-  for (TensorId id : clip.in) {
-    ValueId value = find(id, Layout{});
-    if (value == kNone) {
-      value = add_value(id, Layout{}, Value::Life::step);
-      list.push_back(make_local(ops::Meaning::empty, {{"type", to_string(out_.values[value].type)}},
-                                {}, value, Phase::grad, 0));
+void RankLowering::gather(graph::NodeId gathering, List& list) {
+  // The inputs that are made here are partial sums, first over the ranks that split a parameter;
+  // then each vector is summed over the pipeline, in place, and so all inputs are here.
+  const graph::Node& node = graph_.nodes[gathering];
+  graph::Node present = node;
+  NodeLayouts wanted;
+  present.in.clear();
+  std::set<ValueId> vectors;
+  PipelineRanks ranks = places_.runs(gathering);
+  for (TensorId id : node.in) {
+    vectors.insert(home_of_[id].base);
+    ranks = united(ranks, places_.has(id));
+    if (!values_of_[id].empty()) {
+      Layout whole;
+      whole[pp_axis_] = Placement::partial();
+      present.in.push_back(id);
+      wanted.in.push_back(whole);
     }
-    in.push_back(value);
-    std::erase(values_of_[id], value);
-    out.push_back(add_value(id, Layout{}, Value::Life::step));
   }
-  TaskTemplate& made =
-      add_communication(comm::summing(), {}, over_ranks({}), in, out, list, Phase::grad, 0);
-  for (size_t i = 0; i < in.size(); ++i) {
-    made.shares.push_back({static_cast<int>(i), in[i]});
+  reduce_inputs_together(present, wanted, list);
+  for (size_t i = 0; i < present.in.size(); ++i) {
+    const ValueId value = get(present.in[i], wanted.in[i], list, present);
+    out_.values[value].layout = {};
+  }
+  for (ValueId vector : vectors) {
+    const ValueId sum = static_cast<ValueId>(out_.values.size());
+    out_.values.push_back(out_.values[vector]);
+    TaskTemplate& made = add_communication(comm::summing(), {}, over_ranks(ranks), {vector}, {sum},
+                                           list, Phase::grad, node.layer);
+    made.shares.push_back({0, vector});
+  }
+  for (TensorId id : node.in) {
+    if (find(id, {}) == kNone) {
+      add_value(id, {}, Value::Life::step);
+    }
   }
 }
 
 void RankLowering::emit_step() {
-  // The optimizer's nodes, once per step, on the ranks where their parameter lives. Before the
-  // clip coefficient the per-parameter sums of squares are made whole: over the ranks that split
-  // the parameter, then over the pipeline. Last, the losses: their partial sums become the outputs
-  // that the host reads.
+  // The optimizer's nodes, once per step, on the ranks where their parameter lies. What a node
+  // reads that no rank has all of (norms of gradients) is made in a vector that is summed over the
+  // pipeline before the node. Last, the losses: their partial sums become the outputs that the host
+  // reads.
   in_step_ = true;
-  for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-    const graph::Node& node = graph_.nodes[n];
-    if (node.phase != graph::Phase::optimizer || !runs_here(node)) continue;
-    if (sums_gradients_[n]) {
-      continue;  // emit_grads did
+  const auto optimizer_nodes = [&](auto&& visit) {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const graph::NodeId node = static_cast<graph::NodeId>(n);
+      if (graph_.nodes[n].phase != graph::Phase::optimizer || places_.sums_gradients(node))
+        continue;
+      stage_ = own_stage(graph_.nodes[n].layer);
+      visit(node);
     }
-    stage_ = own_stage(node.layer);
-    if (node.layer == graph::kEveryStage) {
-      // Partial sums first, of the parameters that live here.
-      graph::Node present = node;
-      NodeLayouts wanted;
-      present.in.clear();
-      for (TensorId id : node.in) {
-        if (!values_of_[id].empty()) {
-          present.in.push_back(id);
-        }
-      }
-      wanted.in.resize(present.in.size());
-      reduce_inputs_together(present, wanted, out_.step);
-      for (TensorId id : present.in) {
-        get(id, Layout{}, out_.step, present);
-      }
-      gather_norms(node, out_.step);
+  };
+  optimizer_nodes([&](graph::NodeId node) {
+    if (places_.gathers(node)) {
+      make_room(node, out_.step);
     }
-    emit(node, layouts_.node[n], static_cast<int32_t>(n), out_.step);
-  }
+  });
+  optimizer_nodes([&](graph::NodeId node) {
+    if (places_.gathers(node)) {
+      gather(node, out_.step);
+    }
+    if (runs_here(node)) {
+      emit(graph_.nodes[node], layouts_.node[node], node, out_.step);
+    }
+  });
   for (TensorId loss : graph_.losses) {
     ValueId value = find(loss, layouts_.tensor[loss]);
     if (value == kNone) continue;

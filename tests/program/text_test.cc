@@ -92,7 +92,7 @@ TEST(TaskName, SaysWhereInTheModel) {
   EXPECT_EQ(named("embedding_dw", -1, Phase::backward),
             "embedding_dw mb2 backward (stage0 task 0)");
   EXPECT_EQ(named("adamw", 3, Phase::optimizer), "adamw mb2 optimizer (stage0 task 0)");
-  EXPECT_EQ(graph::layer_name(graph::kEveryStage, 4), "");
+  EXPECT_EQ(graph::layer_name(graph::kNoLayer, 4), "");
   p.num_layers = 0;  // not known
   EXPECT_EQ(named("linear", 4, Phase::forward), "linear L4 mb2 forward (stage0 task 0)");
   EXPECT_EQ(named("linear", kNone, Phase::forward), "linear mb2 forward (stage0 task 0)");
