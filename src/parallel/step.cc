@@ -91,7 +91,8 @@ void RankLowering::emit_grads() {
   }
 }
 
-/// Ranks that have an input of the node, or run it.
+/// The ranks that have an input of the node or run it. Others (they have no parameter) take no
+/// part.
 PipelineRanks RankLowering::gatherers(graph::NodeId gathering) const {
   PipelineRanks ranks = places_.runs(gathering);
   for (TensorId id : graph_.nodes[gathering].in) {
@@ -176,12 +177,12 @@ void RankLowering::emit_step() {
     }
   };
   optimizer_nodes([&](graph::NodeId node) {
-    if (gathers_here(node)) {
+    if (places_.gathers(node) && contains(gatherers(node), rank_)) {
       make_room(node, out_.step);
     }
   });
   optimizer_nodes([&](graph::NodeId node) {
-    if (gathers_here(node)) {
+    if (places_.gathers(node) && contains(gatherers(node), rank_)) {
       gather(node, out_.step);
     }
     if (runs_here(node)) {
