@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "check/values.h"
+#include "program/contract.h"
 
 namespace hocket::check {
 
@@ -120,13 +121,18 @@ const char* Values::bad_slots(ClassId cls, const program::Buffer& buffer) {
   // Slot by slot: that its tensor can lie among others, that its layout divides it, and that what a
   // rank has of it fits between the slot before it and the end of the bucket.
   const int32_t first = ctx_.axis_of(cls, 0);
-  AxisMask split = 0;
-  for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
-    if (buffer.layout.on[axis].is_split()) {
-      split |= graph::axis_bit(first + axis);
+  const graph::Mesh& mesh = ctx_.program.mesh_of(cls);
+  const int64_t bucket = program::elements_of(buffer, mesh);
+  if (const std::vector<int64_t>& given = buffer.layout.sizes_of(0); !given.empty()) {
+    for (int32_t rank : ctx_.program.ranks_of(cls)) {
+      const graph::BlockNumber mine =
+          graph::block_number(buffer.layout, 0, mesh, ctx_.program.coords(rank));
+      const bool known = std::cmp_equal(given.size(), mine.blocks);
+      if (!known || given[static_cast<size_t>(mine.number)] != buffer.type.numel()) {
+        return "has another size than its layout gives";
+      }
     }
   }
-  const int64_t bucket = buffer.type.numel() * pieces_.cuts.ranks(split);
   int64_t end = 0;
   for (const program::Slot& slot : buffer.slots) {
     const int32_t tensor = ref_.find(slot.tensor);
@@ -135,11 +141,8 @@ const char* Values::bad_slots(ClassId cls, const program::Buffer& buffer) {
     if (type.dtype != buffer.type.dtype || type.routed()) {
       return "holds a tensor of another element type";
     }
-    for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
-      if (slot.layout.on[axis].is_split() &&
-          slot.layout.on[axis].dim() >= static_cast<int>(type.dims.size())) {
-        return "holds a tensor that is split along a dim that it lacks";
-      }
+    if (!graph::why_invalid(slot.layout, type, mesh).empty()) {
+      return "holds a tensor that has no such dims, or not of such sizes";
     }
     const TypeId local =
         pieces_.local_type(pieces_.of(slot.layout, type, first), ref_.type_of[tensor], ctx_.types);
@@ -157,12 +160,6 @@ Value Values::contents(ClassId cls, const program::Buffer& buffer, std::span<con
   std::vector<PackId> packs;
   AxisMask axes = 0;
   const int32_t first = ctx_.axis_of(cls, 0);
-  AxisMask split = 0;
-  for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
-    if (buffer.layout.on[axis].is_split() && pieces_.cuts.extents()[first + axis] > 1) {
-      split |= graph::axis_bit(first + axis);
-    }
-  }
   for (size_t i = 0; i < terms.size(); ++i) {
     const graph::TensorType& type = ctx_.types[ref_.terms[terms[i]].type];
     packs.push_back(flat({terms[i], pieces_.of(buffer.slots[i].layout, type, first)}, 0));
@@ -171,7 +168,8 @@ Value Values::contents(ClassId cls, const program::Buffer& buffer, std::span<con
     components.push_back(packs_[packs[i]].components[0]);
     axes |= packs_[packs[i]].axes;
   }
-  const int64_t bucket = buffer.type.numel() * pieces_.cuts.ranks(split);
+  const graph::Mesh& mesh = ctx_.program.mesh_of(cls);
+  const int64_t bucket = program::elements_of(buffer, mesh);
   const PackId all = packs_.make(components, axes, [&](const Coords& coords) {
     PackRow row;
     int64_t at = 0;
@@ -186,7 +184,17 @@ Value Values::contents(ClassId cls, const program::Buffer& buffer, std::span<con
     row.push_back({program::kNone, 0, bucket - at});
     return row;
   });
-  return unflat(packs_.block(all, split), 1);
+  AxisMask split = 0;
+  for (int32_t axis : buffer.layout.axes_of(0)) {
+    split |= graph::axis_bit(first + axis);
+  }
+  const PackId mine = packs_.restrict_to(all, split, [&](const Coords& coords) {
+    const std::vector<int32_t> here(coords.begin() + first,
+                                    coords.begin() + first + std::ssize(mesh.axes));
+    const graph::BlockNumber block = graph::block_number(buffer.layout, 0, mesh, here);
+    return buffer.layout.block(0, bucket, block.blocks, block.number);
+  });
+  return unflat(mine, 1);
 }
 
 std::optional<Value> Values::add_packs(const Value& left, const Value& right) {

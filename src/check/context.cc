@@ -297,7 +297,7 @@ bool Context::covers_in_one_layout(const std::vector<Holder>& holders) const {
     size_t wanted = 1;
     for (size_t axis = 0; axis < axes.size(); ++axis) {
       wanted *=
-          first.buffer->layout.on[axis].is_replicate() ? 1 : static_cast<size_t>(axes[axis].size);
+          first.buffer->layout[axis].is_replicate() ? 1 : static_cast<size_t>(axes[axis].size);
     }
     for (const Holder& holder : holders) {
       if (holder.buffer->layout != first.buffer->layout ||
@@ -307,12 +307,12 @@ bool Context::covers_in_one_layout(const std::vector<Holder>& holders) const {
       std::vector<std::vector<int32_t>> list{{}};
       size_t whole = 1;
       for (size_t axis = 0; axis < axes.size(); ++axis) {
-        if (first.buffer->layout.on[axis].is_replicate()) continue;
+        if (first.buffer->layout[axis].is_replicate()) continue;
         whole *= static_cast<size_t>(program.span(holder.cls, static_cast<int32_t>(axis)).count);
       }
       if (whole == wanted) return true;
       for (size_t axis = 0; axis < axes.size(); ++axis) {
-        if (first.buffer->layout.on[axis].is_replicate()) continue;
+        if (first.buffer->layout[axis].is_replicate()) continue;
         const program::Interval on = program.span(holder.cls, static_cast<int32_t>(axis));
         std::vector<std::vector<int32_t>> next;
         for (const std::vector<int32_t>& part : list) {

@@ -11,7 +11,7 @@ namespace {
 
 using graph::axis_bit;
 using graph::Coords;
-using graph::kMaxAxes;
+using graph::kMaxCutAxes;
 
 int64_t total(const PackRow& row) {
   int64_t length = 0;
@@ -54,7 +54,7 @@ PackRow slice(const PackRow& row, int64_t begin, int64_t length) {
 
 int64_t Packs::number(AxisMask over, const Coords& coords) const {
   int64_t number = 0;
-  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+  for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
     if (over & axis_bit(axis)) {
       number = number * cuts_.extents()[axis] + coords[axis];
     }
@@ -118,7 +118,7 @@ PackId Packs::make(std::vector<Value> components, AxisMask axes, const RowAt& ro
   }
   // `rows` are in the order of their numbers along `axes`.
   pack.axes = axes;
-  for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+  for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
     if (!(axes & axis_bit(axis))) continue;
     const bool matters = std::any_of(rows.begin(), rows.end(), [&](const auto& one) {
       Coords first = one.first;
@@ -131,7 +131,7 @@ PackId Packs::make(std::vector<Value> components, AxisMask axes, const RowAt& ro
   }
   for (auto& [coords, runs] : rows) {
     bool first = true;  // of those that differ on other axes only
-    for (int32_t axis = 0; axis < kMaxAxes; ++axis) {
+    for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
       first = first && ((pack.axes & axis_bit(axis)) || coords[axis] == 0);
     }
     if (first) {
@@ -154,6 +154,19 @@ int64_t Packs::length(PackId id) const {
   const int64_t length = total(pack.rows[0]);
   const bool same = std::all_of(pack.rows.begin(), pack.rows.end(),
                                 [&](const PackRow& row) { return total(row) == length; });
+  return same ? length : -1;
+}
+
+int64_t Packs::length(PackId id, const graph::CoordBox& box) const {
+  int64_t length = -1;
+  bool same = true;
+  const AxisMask axes = packs_[id].axes;
+  cuts_.for_each(axes, {}, [&](const Coords& coords) {
+    if (!box.contains(coords, axes)) return;
+    const int64_t here = total(at(id, coords));
+    same = same && (length < 0 || here == length);
+    length = here;
+  });
   return same ? length : -1;
 }
 

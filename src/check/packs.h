@@ -51,6 +51,8 @@ class Packs {
   const PackRow& at(PackId id, const graph::Coords& coords) const;
   /// Elements at every coordinate; -1 if ranks differ.
   int64_t length(PackId id) const;
+  /// The same at the coordinates of a box.
+  int64_t length(PackId id, const graph::CoordBox& box) const;
 
   /// At every coordinate local elements of a range; kNone if they are not all there.
   using RangeAt = std::function<graph::Run(const graph::Coords&)>;

@@ -79,17 +79,52 @@ PieceId Pieces::of(const graph::Layout& layout, const graph::TensorType& logical
                    int32_t first_axis) {
   Piece piece{static_cast<uint8_t>(logical.dims.size()), {}, {}};
   for (size_t dim = 0; dim < logical.dims.size(); ++dim) {
-    std::vector<int32_t> axes;
-    for (int32_t axis = 0; axis < graph::kMaxAxes; ++axis) {
-      if (layout[axis] == graph::Placement::split(static_cast<int>(dim)) &&
-          cuts.extents()[first_axis + axis] > 1) {
-        axes.push_back(first_axis + axis);
-      }
+    std::vector<int32_t> axes = layout.axes_of(static_cast<int>(dim));
+    AxisMask mask = 0;
+    for (int32_t& axis : axes) {
+      axis += first_axis;
+      mask |= graph::axis_bit(axis);
     }
+    std::erase_if(axes, [&](int32_t axis) { return cuts.extents()[axis] == 1; });
     const graph::Dim& size = logical.dims[dim];
-    piece.cut[dim] = size.symbolic() ? cuts.split(axes) : cuts.split(axes, size);
+    if (size.symbolic()) {
+      piece.cut[dim] = cuts.split(axes);
+    } else if (layout.sizes_of(static_cast<int>(dim)).empty()) {
+      piece.cut[dim] = cuts.split(axes, size);
+    } else {
+      std::vector<graph::Run> blocks;
+      for (int64_t number = 0; number < cuts.ranks(mask); ++number) {
+        blocks.push_back(layout.block(static_cast<int>(dim), size, cuts.ranks(mask), number));
+      }
+      piece.cut[dim] = cuts.split(axes, size, blocks);
+    }
   }
   return intern(std::move(piece));
+}
+
+bool Pieces::same_in(PieceId one, PieceId other, const graph::TensorType& logical,
+                     const graph::CoordBox& box) const {
+  if (one == other) return true;
+  const Piece& left = pieces_[one];
+  const Piece& right = pieces_[other];
+  if (left.dims != right.dims || left.addends != right.addends) return false;
+  bool same = true;
+  for (size_t dim = 0; dim < left.dims && same; ++dim) {
+    const CutId mine = left.cut[dim];
+    const CutId theirs = right.cut[dim];
+    if (mine == theirs) continue;
+    const graph::Dim& size = logical.dims[dim];
+    if (size.symbolic() || size % cuts[mine].cells != 0 || size % cuts[theirs].cells != 0) {
+      return false;
+    }
+    const AxisMask axes = cuts.axes(mine) | cuts.axes(theirs);
+    cuts.for_each(axes, {}, [&](const graph::Coords& coords) {
+      if (!box.contains(coords, axes)) return;
+      same = same &&
+             cuts.part_at(mine, coords, size, 0, -1) == cuts.part_at(theirs, coords, size, 0, -1);
+    });
+  }
+  return same;
 }
 
 AxisMask Pieces::partial_axes(PieceId id) const {
@@ -660,24 +695,30 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
 
 bool Pieces::layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const {
   // As graph::to_string writes a layout; the axes may be those of several roles.
-  std::map<int32_t, std::string> places;
+  std::map<int32_t, std::string> placements;  // by axis
+  std::map<int32_t, std::string> words;       // by place in the mesh
   std::vector<int32_t> axes;
   const auto place = [&](CutId cut, const std::string& placement) {
-    if (!cuts.is_split(cut, &axes) || !std::is_sorted(axes.begin(), axes.end())) return false;
-    return std::all_of(axes.begin(), axes.end(), [&](int32_t axis) {
-      return places.emplace(axis, placement).first->second == placement;
-    });
+    if (!cuts.is_split(cut, &axes)) return false;
+    std::vector<int32_t> places = axes;
+    std::sort(places.begin(), places.end());
+    for (size_t i = 0; i < axes.size(); ++i) {
+      if (placements.emplace(axes[i], placement).first->second != placement) return false;
+      words[places[i]] = fmt::format("{}:{}", mesh.axes[axes[i]].name, placement);
+    }
+    return true;
   };
   for (int dim = 0; dim < piece.dims; ++dim) {
-    if (!place(piece.cut[dim], fmt::format("S{}", dim))) return false;
+    if (!place(piece.cut[dim], to_string(graph::Placement::split(dim)))) return false;
   }
   for (const Addends& part : piece.addends) {
-    if (!place(part.set, "P")) return false;
+    const graph::Monoid monoid = spaces_[part.space].monoid;
+    if (!place(part.set, to_string(graph::Placement::partial(monoid)))) return false;
   }
-  for (const auto& [axis, placement] : places) {
-    *text += fmt::format("{}{}:{}", text->empty() ? "" : " ", mesh.axes[axis].name, placement);
+  for (const auto& [axis, word] : words) {
+    *text += (text->empty() ? "" : " ") + word;
   }
-  if (places.empty()) {
+  if (words.empty()) {
     *text = "B";
   }
   return true;

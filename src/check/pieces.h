@@ -118,6 +118,9 @@ class Pieces {
   /// What a layout on axes from `first_axis` on says of a tensor; axes over which it is partial are
   /// for the caller.
   PieceId of(const graph::Layout& layout, const graph::TensorType& logical, int32_t first_axis);
+  /// True if the ranks of a box hold the same of a tensor of this type by either piece.
+  bool same_in(PieceId one, PieceId other, const graph::TensorType& logical,
+               const graph::CoordBox& box) const;
   /// Axes that an unfinished reduction runs along.
   AxisMask partial_axes(PieceId id) const;
   /// Axes that a dim is cut along.

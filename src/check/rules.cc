@@ -328,8 +328,12 @@ std::string bad_slots(const RankClass& cls, const program::Program& program, con
     if (slot.begin > kMostElements) return fmt::format("has a slot at {}", slot.begin);
     if (slot.begin < before) return fmt::format("has a slot at {}, behind {}", slot.begin, before);
     before = slot.begin;
-    for (size_t axis = 0; axis < program.roles[cls.role].mesh.axes.size(); ++axis) {
-      if (slot.layout.on[axis].is_partial()) {
+    const size_t axes = program.roles[cls.role].mesh.axes.size();
+    for (size_t axis = 0; axis < graph::kMaxAxes; ++axis) {
+      if (axis >= axes && !slot.layout[axis].is_replicate()) {
+        return fmt::format("has a slot of '{}' on an axis that the mesh lacks", slot.tensor);
+      }
+      if (slot.layout[axis].is_partial()) {
         return fmt::format("has a slot of '{}' that is partial", slot.tensor);
       }
     }
@@ -347,10 +351,13 @@ std::string host_contract(const Context& ctx, const RankClass& cls, const Buffer
   if (const std::string wrong = bad_slots(cls, ctx.program, buffer); !wrong.empty()) return wrong;
   const size_t rank = buffer.type.dims.size();
   for (size_t axis = 0; axis < graph::kMaxAxes; ++axis) {
-    const graph::Placement placement = buffer.layout.on[axis];
+    const graph::Placement placement = buffer.layout[axis];
     const auto& axes = ctx.program.roles[cls.role].mesh.axes;
-    const bool real = axis < axes.size() && axes[axis].size > 1;
-    if (!real || placement.is_replicate()) continue;
+    if (placement.is_replicate()) continue;
+    if (axis >= axes.size()) {
+      return fmt::format("'{}' lies on an axis that the mesh lacks", buffer.name);
+    }
+    if (axes[axis].size == 1) continue;
     if (placement.is_partial()) {
       return fmt::format("'{}' is partial over {}", buffer.name, axes[axis].name);
     }

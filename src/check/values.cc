@@ -112,8 +112,13 @@ Value Values::declared(ClassId cls, BufferId id) {
     wrong = bad_slots(cls, buffer);
   } else if (!bucket) {
     const int32_t tensor = ref_.find(names[0]);
-    if (tensor >= 0) {
-      const TypeId logical = ref_.type_of[tensor];
+    const TypeId logical = tensor >= 0 ? ref_.type_of[tensor] : TypeId(kNone);
+    if (tensor >= 0 && !buffer.layout.given.empty()) {
+      which = graph::why_invalid(buffer.layout, ctx_.types[logical], ctx_.program.mesh_of(cls));
+    }
+    if (!which.empty()) {
+      wrong = "has no such blocks: ";
+    } else if (tensor >= 0) {
       value.piece = pieces_.of(buffer.layout, ctx_.types[logical], ctx_.axis_of(cls, 0));
       if (!wrong && pieces_.local_type(value.piece, logical, ctx_.types, ctx_.boxes[cls]) !=
                         ctx_.buffer_type[cls][id]) {
@@ -172,7 +177,13 @@ bool Values::fits(const Value& value, TypeId local, ClassId cls, bool* uniform) 
     if (is_pack(part)) {
       const Pack& pack = packs_[pack_of(part)];
       const graph::TensorType& type = ctx_.types[local];
-      if (type.dims.size() != 1 || packs_.length(pack_of(part)) != type.dims[0]) return false;
+      if (type.dims.size() != 1) return false;
+      if (packs_.length(pack_of(part)) != type.dims[0]) {
+        if (uniform) {
+          *uniform = false;
+        }
+        if (packs_.length(pack_of(part), ctx_.boxes[cls]) != type.dims[0]) return false;
+      }
       for (const Value& component : pack.components) {
         if (ctx_.types[ref_.terms[component.expr].type].dtype != type.dtype) return false;
       }
@@ -574,11 +585,14 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
   set(cls, end, 0, *sum_of(parts), nullptr, ref);
 }
 
-/// Whether a value lies as its buffer declares. What the host reads is whole: host-contract.
+/// Whether a value lies, on the ranks of the class, as its buffer declares. What the host reads is
+/// whole: host-contract.
 bool Values::is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer) {
   if (value.expr == kZero) return true;
-  const TypeId logical = ref_.terms[value.expr].type;
-  return value.piece == pieces_.of(buffer.layout, ctx_.types[logical], ctx_.axis_of(cls, 0));
+  if (value.piece == kAnyPiece) return false;
+  const graph::TensorType& logical = ctx_.types[ref_.terms[value.expr].type];
+  const PieceId declared = pieces_.of(buffer.layout, logical, ctx_.axis_of(cls, 0));
+  return pieces_.same_in(value.piece, declared, logical, ctx_.boxes[cls]);
 }
 
 void Values::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId> want,

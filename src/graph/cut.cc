@@ -269,6 +269,16 @@ CutId CutTable::split(std::span<const int32_t> axes, int64_t size) {
                 }));
 }
 
+CutId CutTable::split(std::span<const int32_t> axes, int64_t size, std::span<const Run> blocks) {
+  AxisMask mask = 0;
+  for (int32_t axis : axes) {
+    mask |= axis_bit(axis);
+  }
+  return normal(size, mask, rows_over(mask, [&](const Coords& coords) {
+                  return Row{blocks[static_cast<size_t>(block_number(axes, coords))]};
+                }));
+}
+
 int64_t CutTable::block_number(std::span<const int32_t> axes, const Coords& coords) const {
   int64_t number = 0;
   for (int32_t axis : axes) {

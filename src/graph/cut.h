@@ -77,6 +77,8 @@ class CutTable {
   CutId split(std::initializer_list<int32_t> axes) { return split(std::span(axes)); }
   /// The same of a dim of `size` elements, as evenly as they divide (graph::share).
   CutId split(std::span<const int32_t> axes, int64_t size);
+  /// Blocks of any sizes, one after the other, that make up a dim of `size` elements.
+  CutId split(std::span<const int32_t> axes, int64_t size, std::span<const Run> blocks);
   /// The axes of a split as above, if that is what the cut is.
   bool is_split(CutId id, std::vector<int32_t>* axes) const;
 

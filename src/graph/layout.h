@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mesh and layouts: how a logical tensor lies on the axes of a device mesh (the SBP algebra of
-// OneFlow, arXiv 2110.15032): per axis `S(d)` split along dim d, `B` replicated, `P` partial sum.
+// OneFlow, arXiv 2110.15032): per axis `S(d)` split along dim d, `B` replicated, `P` partial; where
+// several axes split a dim, in an order, and into blocks of any sizes.
 #pragma once
 
 #include <array>
@@ -60,44 +61,93 @@ enum { kMaxAxes = 6 };
 std::string to_string(const Mesh& mesh);  ///< "pp:2 edp:4"
 Mesh parse_mesh(std::string_view text);   ///< throws Error: names, sizes, number of axes and ranks
 
-/// Placement on one axis: `dim >= 0` is split(dim).
+/// Placement on one axis: `dim >= 0` is split(dim), below kReplicate are partial values, one code
+/// per monoid.
 struct Placement {
   enum : int8_t { kReplicate = -1, kPartial = -2 };
   int8_t code = kReplicate;
   static Placement replicate() { return {kReplicate}; }
-  static Placement partial() { return {kPartial}; }
+  static Placement partial(Monoid monoid = Monoid::sum) {
+    return {static_cast<int8_t>(kPartial - static_cast<int8_t>(monoid))};
+  }
   static Placement split(int dim) { return {static_cast<int8_t>(dim)}; }
   bool is_split() const { return code >= 0; }
-  bool is_partial() const { return code == kPartial; }
+  bool is_partial() const { return code <= kPartial; }
   bool is_replicate() const { return code == kReplicate; }
   int dim() const { return code; }
+  /// Of a partial value: how its parts become one.
+  Monoid monoid() const { return static_cast<Monoid>(kPartial - code); }
   bool operator==(const Placement&) const = default;
   auto operator<=>(const Placement&) const = default;
 };
 
-/// One placement per mesh axis (unused axes stay replicated). Where the ranks along the axes that
-/// split a dim do not divide it, the first ones have an index more than the others.
+/// "S0", "P", "Pmax", "Psoftmax", "B".
+std::string to_string(Placement placement);
+
+/// How many indices each block of a dim has, by block number; at least one each.
+struct GivenSizes {
+  int8_t dim = 0;
+  std::vector<int64_t> sizes;
+  bool operator==(const GivenSizes&) const = default;
+  auto operator<=>(const GivenSizes&) const = default;
+};
+
+/// How a tensor lies on the axes of a mesh: a placement per axis (axes that a mesh lacks stay
+/// replicated), for every dim the order of the axes that split it, and perhaps the sizes of its
+/// blocks. A dim is cut into blocks that are numbered by the coordinates on its axes, the outermost
+/// counting slowest. Where sizes are not given, blocks are as even as they divide (share).
+/// Written by `set` and `give`, which keep one form per meaning, so that it compares by bytes.
 struct Layout {
   std::array<Placement, kMaxAxes> on{};
-  Placement& operator[](int axis) { return on[axis]; }
-  const Placement& operator[](int axis) const { return on[axis]; }
+  std::array<int8_t, kMaxAxes> outside{};  ///< of an axis that splits: how many axes of its dim are
+  std::vector<GivenSizes> given;           ///< by dim, ascending
+
+  const Placement& operator[](size_t axis) const { return on[axis]; }
+  /// What splits a dim that the axis did not split before becomes its innermost axis. The sizes
+  /// that were given for the dims that it leaves and joins are given no more.
+  void set(size_t axis, Placement placement);
+  /// For a dim whose axes are set. Empty: as even as they divide.
+  void give(int dim, std::vector<int64_t> sizes);
+
+  /// The axes that split the dim, outermost first.
+  std::vector<int32_t> axes_of(int dim) const;
+  /// Sizes of its blocks; empty if they are as even as they divide.
+  const std::vector<int64_t>& sizes_of(int dim) const;
+  /// What block `number` of `blocks` has of a dim of `size` indices. Given sizes that add up to
+  /// something else end where the dim does: see why_invalid.
+  Run block(int dim, int64_t size, int64_t blocks, int64_t number) const;
+
   bool operator==(const Layout&) const = default;
   auto operator<=>(const Layout&) const = default;
 };
 
-std::string to_string(const Layout& layout, const Mesh& mesh);  ///< "edp:S0 ep:P", "B"
+/// "edp:S0 ep:P", "B". Words stand in the order of the mesh, but those of a dim from its outermost
+/// axis to its innermost: "ep:S0 edp:S0". Given sizes stand behind the last one: "ep:S0[4,3]".
+std::string to_string(const Layout& layout, const Mesh& mesh);
+/// Throws Error: an unknown word, an axis that comes twice, not a size for every block.
 Layout parse_layout(std::string_view text, const Mesh& mesh);
+/// "" or why no tensor of this type has the layout: a dim that it lacks, sizes that do not add up.
+/// That all ranks have something of it is local_type's.
+std::string why_invalid(const Layout& layout, const TensorType& type, const Mesh& mesh);
 
 /// Type of the local part of `type` under `layout` (same on every rank: split sizes must divide,
 /// and no part may cut a block of the encoding or a byte; throws Error otherwise). Splitting a
 /// routed tensor by expert (dim 0) keeps all its tokens.
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh);
 
-/// What the rank at these coordinates has of every dim: blocks by its number on the axes that split
-/// the dim, the outermost counting slowest, each its `share`.
+/// Which block of a dim a rank has, of how many.
+struct BlockNumber {
+  int64_t number = 0;
+  int64_t blocks = 1;
+};
+BlockNumber block_number(const Layout& layout, int dim, const Mesh& mesh,
+                         const std::vector<int32_t>& coords);
+
+/// What the rank at these coordinates has of every dim.
 std::vector<Run> local_runs(const TensorType& type, const Layout& layout, const Mesh& mesh,
                             const std::vector<int32_t>& coords);
-/// Type of that. Throws Error when there is no such dim, or nothing of it for some rank.
+/// Type of that. Throws Error when the layout is none of the type, or there is nothing of a dim for
+/// some rank.
 TensorType local_type(const TensorType& type, const Layout& layout, const Mesh& mesh,
                       const std::vector<int32_t>& coords);
 

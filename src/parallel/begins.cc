@@ -10,8 +10,8 @@ namespace hocket::parallel {
 std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
                                       const std::vector<graph::Layout>& layouts,
                                       program::RoleId role, program::Program& program) {
-  // A split gives every rank a block; blocks are numbered as coordinates are, the last axis
-  // counting fastest, and are as long as the local dim.
+  // A split gives every rank a block, which is as long as the local dim. Tables name axes in the
+  // order of the mesh, whatever the order is in which they split the dim.
   std::vector<program::Begin> begins;
   if (*op.layout.positional == 0) return begins;
   const graph::Mesh& mesh = program.roles[role].mesh;
@@ -26,7 +26,7 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
     program::Table table{.role = role, .axes = {}, .values = {}};
     int64_t blocks = 1;
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-      if (layouts[input].on[axis] != graph::Placement::split(dim)) continue;
+      if (layouts[input][axis] != graph::Placement::split(dim)) continue;
       if (mesh.axes[axis].size == 1) continue;
       table.axes.push_back(static_cast<int32_t>(axis));
       blocks *= mesh.axes[axis].size;
@@ -36,8 +36,20 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
       fail("lower", "{} goes by the position of {}, which is a symbol; expected it whole on a rank",
            op.name, to_string(kind.in[input]));
     }
-    for (int64_t block = 0; block < blocks; ++block) {
-      table.values.push_back(block * kind.in[input].dims[dim]);
+    if (!layouts[input].sizes_of(dim).empty()) {
+      fail("lower", "{} goes by the position of blocks of given sizes; expected even ones",
+           op.name);
+    }
+    for (int64_t place = 0; place < blocks; ++place) {
+      std::vector<int32_t> coords(mesh.axes.size(), 0);
+      int64_t rest = place;
+      for (size_t i = table.axes.size(); i-- > 0;) {
+        const int32_t extent = mesh.axes[table.axes[i]].size;
+        coords[table.axes[i]] = static_cast<int32_t>(rest % extent);
+        rest /= extent;
+      }
+      const int64_t number = graph::block_number(layouts[input], dim, mesh, coords).number;
+      table.values.push_back(number * kind.in[input].dims[dim]);
     }
     begins.push_back({letter, 0, program.intern(std::move(table))});
   }

@@ -7,6 +7,7 @@
 
 #include "graph/graph.h"
 #include "graph/layout.h"
+#include "parallel/reshard.h"
 
 namespace hocket::parallel {
 
@@ -26,9 +27,9 @@ Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh);
 /// The layout of the sum of what is partial in `layout`.
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh);
 
-/// Bytes received per rank to bring a tensor of `bytes` (logical size) from one placement to
-/// another over `n` ranks (OneFlow, arXiv 2110.15032, table 2); infinity if there is no way.
-double reshard_cost(const graph::TensorType& type, graph::Placement from, graph::Placement to,
-                    int32_t n);
+/// What the cheapest path of a tensor from one placement to another costs, on a mesh of one axis;
+/// infinity if there is none.
+double reshard_cost(graph::TensorType type, graph::Placement from, graph::Placement to,
+                    ReshardPaths* axis);
 
 }  // namespace hocket::parallel

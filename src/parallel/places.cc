@@ -166,13 +166,13 @@ void set_partial_along_pipeline(const Graph& graph, const Places& places, int32_
                                 Layouts* layouts) {
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     if (places.partial(static_cast<TensorId>(id))) {
-      layouts->tensor[id].on[axis] = graph::Placement::partial();
+      layouts->tensor[id].set(axis, graph::Placement::partial());
     }
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     if (!places.sums_gradients(static_cast<NodeId>(n))) continue;
     for (size_t i = 0; i < graph.nodes[n].in.size(); ++i) {
-      layouts->node[n].in[i].on[axis] = layouts->tensor[graph.nodes[n].in[i]].on[axis];
+      layouts->node[n].in[i].set(axis, layouts->tensor[graph.nodes[n].in[i]][axis]);
     }
   }
 }

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "ops/op.h"
 #include "parallel/places.h"
 #include "parallel/plan.h"
+#include "parallel/reshard.h"
 #include "parallel/stage.h"
 
 namespace hocket::parallel {
@@ -43,6 +43,7 @@ class RankLowering {
         coords_(program.coords(program.ranks_of(cls)[0])),
         program_(program),
         mesh_(program.roles[0].mesh),
+        paths_(mesh_, false),
         pp_axis_(mesh_.axis(kStageAxis)),
         values_of_(graph.tensors.size()),
         remote_consumers_(graph.tensors.size()),
@@ -108,14 +109,13 @@ class RankLowering {
   Lane peer_lane(int32_t peer, comm::Role role);
 
   TensorType local_type(TensorId tensor, const Layout& layout) const;
-  std::optional<comm::Resharding> resharding(ValueId from, int32_t axis, Placement to) const;
   ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
   ValueId find(TensorId tensor, const Layout& layout) const;
   ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
   ValueId base(TensorId tensor, List& list, const graph::Node& user);
   ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
   void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
-                  const std::vector<int32_t>& axes, List& list, Phase phase, int32_t layer);
+                  const ReshardStep& step, List& list, Phase phase, int32_t layer);
   ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
   void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
@@ -160,6 +160,7 @@ class RankLowering {
   int32_t stage_ = 0;                  ///< whose tasks are being made
   Program& program_;
   const graph::Mesh& mesh_;
+  ReshardPaths paths_;
   const int32_t pp_axis_;
   RankTemplate out_;
   std::vector<std::vector<ValueId>> values_of_;               // per tensor: its values on this rank

@@ -50,20 +50,9 @@ TensorType RankLowering::local_type(TensorId tensor, const Layout& layout) const
   const TensorType& whole = graph_.tensor(tensor).type;
   const int32_t axis = mesh_.axis("ep");
   const bool by_expert =
-      axis >= 0 && layout.on[axis] == Placement::split(0) && whole.dims[0] == experts_;
+      axis >= 0 && layout[axis] == Placement::split(0) && whole.dims[0] == experts_;
   return by_expert ? graph::local_type(whole, layout, mesh_, coords_)
                    : graph::local_type(whole, layout, mesh_);
-}
-
-/// The collective that brings a value to another placement on an axis.
-std::optional<comm::Resharding> RankLowering::resharding(ValueId from, int32_t axis,
-                                                         Placement to) const {
-  const Value& value = out_.values[from];
-  comm::Sharing sharing{.me = coords_[axis]};
-  if (value.type.routed()) {
-    sharing.experts = graph_.tensor(value.tensor).type.dims[0];
-  }
-  return comm::resharding(value.type, value.layout[axis], to, mesh_.axes[axis].size, sharing);
 }
 
 ValueId RankLowering::add_value(TensorId tensor, Layout layout, Value::Life life) {
@@ -189,11 +178,10 @@ TaskTemplate& RankLowering::add_message(comm::Role role, int32_t stage, ValueId 
   return list.back();
 }
 
-/// Sums `from` over `axes`, as one coalesced task. Accumulators and other once-per-step values are
-/// reduced in place; per-micro-batch values may have readers of the partial form.
+/// Sums `from` as `step` says, as one coalesced task. Accumulators and other once-per-step values
+/// are reduced in place; per-micro-batch values may have readers of the partial form.
 void RankLowering::all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
-                              const std::vector<int32_t>& axes, List& list, Phase phase,
-                              int32_t layer) {
+                              const ReshardStep& step, List& list, Phase phase, int32_t layer) {
   std::vector<ValueId> outs;
   for (size_t i = 0; i < from.size(); ++i) {
     const Value value = out_.values[from[i]];
@@ -201,8 +189,8 @@ void RankLowering::all_reduce(const std::vector<ValueId>& from, const std::vecto
         add_value(value.tensor, to[i],
                   value.life == Value::Life::step ? Value::Life::step : Value::Life::micro_batch));
   }
-  TaskTemplate& made = add_communication(comm::summing(), {}, program::group_over(axes), from, outs,
-                                         list, phase, layer);
+  TaskTemplate& made = add_communication(*step.op, step.attrs, program::group_over(step.axes), from,
+                                         outs, list, phase, layer);
   for (size_t i = 0; i < from.size(); ++i) {
     if (out_.values[from[i]].life == Value::Life::step) {
       made.shares.push_back({static_cast<int>(i), from[i]});
@@ -217,11 +205,12 @@ ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase pha
   if (sizes != kNone) return sizes;
   const Layout from = layouts_.tensor[counts];
   Layout to = from;
-  to[axis] = Placement::split(0);
+  to.set(axis, Placement::split(0));
   ValueId in = find(counts, from);
   HOCKET_CHECK(in != kNone, "counts {} are not on stage {}", graph_.tensor(counts).name, stage_);
   ValueId local = add_value(counts, to, Value::Life::micro_batch);
-  const auto exchange = resharding(in, axis, to[axis]);
+  const auto exchange = comm::resharding(out_.values[in].type, from[axis], to[axis],
+                                         mesh_.axes[axis].size, {.me = coords_[axis]});
   if (!exchange || !exchange->op->makes_sizes) {
     fail("lower", "the rows of {} can't be exchanged from {} to {}", graph_.tensor(counts).name,
          to_string(from, mesh_), to_string(to, mesh_));
@@ -240,60 +229,43 @@ ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase pha
 
 ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
                               int32_t layer) {
-  // From the layout that the value has to the one that is wanted, a collective at a time. All sums
-  // first, in one collective over all their axes. Then axis by axis, innermost first, because a
-  // split is nested inside those of the axes before it: the collective whose movement leads from
-  // one placement to the other. If that one exchanges routing counts, it gives the local counts and
-  // the sizes; if it moves rows, it needs the sizes of their routing. Every intermediate layout is
-  // a value of its own, found again by whoever asks for it.
+  // The steps of the cheapest path from the layout that the value has to the one that is wanted.
+  // Every layout between them is a value of its own, found again by whoever asks for it. A step
+  // that exchanges routing counts gives the local counts and the sizes; one that moves rows needs
+  // the sizes of their routing.
   const TensorId tensor = out_.values[from].tensor;
   const graph::Tensor& logical = graph_.tensor(tensor);
-  std::vector<int32_t> sum_axes;
-  Layout layout = out_.values[from].layout;
-  if (layout != to) {
-    log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(layout, mesh_),
-              to_string(to, mesh_));
+  const Layout has = out_.values[from].layout;
+  if (has == to) return from;
+  log_debug("stage {}: reshard {} from {} to {}", stage_, logical.name, to_string(has, mesh_),
+            to_string(to, mesh_));
+  const ReshardPath* const path = paths_.path(logical.type, has, to);
+  if (!path) {
+    fail("lower", "no resharding of {} from {} to {}: {}", logical.name, to_string(has, mesh_),
+         to_string(to, mesh_), why_no_path(has, to, mesh_));
   }
-  for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-    if (layout.on[axis].is_partial() && to.on[axis].is_replicate()) {
-      sum_axes.push_back(static_cast<int32_t>(axis));
-      layout.on[axis] = to.on[axis];
+  for (const ReshardStep& step : path->steps) {
+    if (step.op == &comm::summing()) {
+      if (find(tensor, step.to) == kNone) {
+        all_reduce({from}, {step.to}, step, list, phase, layer);
+      }
+      from = find(tensor, step.to);
+      continue;
     }
-  }
-  if (!sum_axes.empty()) {
-    all_reduce({from}, {layout}, sum_axes, list, phase, layer);
-    from = find(tensor, layout);
-  }
-  for (size_t a = mesh_.axes.size(); a-- > 0;) {
-    const Placement has = layout.on[a];
-    const Placement wants = to.on[a];
-    if (has == wants) continue;
-    layout.on[a] = wants;
-    const int32_t axis = static_cast<int32_t>(a);
-    const auto step = resharding(from, axis, wants);
-    if (!step) {
-      fail("lower", "no resharding of {} from {} to {}", logical.name,
-           to_string(out_.values[from].layout, mesh_), to_string(to, mesh_));
-    }
-    if (step->out.back() != local_type(tensor, layout)) {
-      fail("lower", "no resharding of {} from {} to {}: its ranks have different sizes",
-           logical.name, to_string(out_.values[from].layout, mesh_), to_string(to, mesh_));
-    }
-    if (step->op->makes_sizes) {
+    const int32_t axis = step.axes[0];
+    if (step.op->makes_sizes) {
       sizes(tensor, axis, list, phase, layer);
-      from = find(tensor, layout);
+      from = find(tensor, step.to);
       HOCKET_CHECK(from != kNone, "size exchange of {} on several axes", logical.name);
       continue;
     }
     std::vector<ValueId> in{from};
-    if (step->op->needs_sizes) {
+    if (step.op->needs_sizes) {
       in.push_back(sizes(layouts_.counts_of[tensor], axis, list, phase, layer));
     }
-    const ValueId value =
-        add_value(tensor, layout, in_step_ ? Value::Life::step : Value::Life::micro_batch);
-    add_communication(*step->op, step->attrs, program::group_over({axis}), std::move(in), {value},
+    from = add_value(tensor, step.to, in_step_ ? Value::Life::step : Value::Life::micro_batch);
+    add_communication(*step.op, step.attrs, program::group_over(step.axes), std::move(in), {from},
                       list, phase, layer);
-    from = value;
   }
   return from;
 }
@@ -337,32 +309,31 @@ ValueId RankLowering::get(TensorId tensor, const Layout& layout, List& list,
 /// Sums several partial inputs of a node over the same axes in one collective.
 void RankLowering::reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted,
                                           List& list) {
-  // Partial inputs that want the same sum would each get an all_reduce of their own from get().
-  // Grouped by the axes that they are summed over, each group of two and more becomes one
+  // Partial inputs that are summed first on their way would each get an all_reduce of their own
+  // from get(). Grouped by what they are summed over, each group of two and more becomes one
   // coalesced all_reduce; get() then finds the results.
-  std::map<std::vector<int32_t>, std::pair<std::vector<ValueId>, std::vector<Layout>>> groups;
+  struct Sums {
+    ReshardStep step;
+    std::vector<ValueId> from;
+    std::vector<Layout> to;
+  };
+  std::map<std::pair<std::vector<int32_t>, graph::Attrs>, Sums> groups;
   for (size_t i = 0; i < node.in.size(); ++i) {
     if (find(node.in[i], wanted.in[i]) != kNone) continue;
-    ValueId value = base(node.in[i], list, node);
-    std::vector<int32_t> axes;
-    Layout layout = out_.values[value].layout;
-    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
-      if (layout.on[axis].is_partial() && wanted.in[i].on[axis].is_replicate()) {
-        axes.push_back(static_cast<int32_t>(axis));
-        layout.on[axis] = wanted.in[i].on[axis];
-      }
-    }
-    auto& group = groups[axes];
-    if (axes.empty() ||
-        std::find(group.first.begin(), group.first.end(), value) != group.first.end()) {
-      continue;
-    }
-    group.first.push_back(value);
-    group.second.push_back(layout);
+    const ValueId value = base(node.in[i], list, node);
+    const ReshardPath* const path =
+        paths_.path(graph_.tensor(node.in[i]).type, out_.values[value].layout, wanted.in[i]);
+    if (!path || path->steps.empty() || path->steps[0].op != &comm::summing()) continue;
+    const ReshardStep& step = path->steps[0];
+    Sums& sums = groups[{step.axes, step.attrs}];
+    if (std::find(sums.from.begin(), sums.from.end(), value) != sums.from.end()) continue;
+    sums.step = step;
+    sums.from.push_back(value);
+    sums.to.push_back(step.to);
   }
-  for (auto& [axes, group] : groups) {
-    if (group.first.size() > 1) {
-      all_reduce(group.first, group.second, axes, list, in_step_ ? Phase::grad : phase_of(node),
+  for (const auto& [over, sums] : groups) {
+    if (sums.from.size() > 1) {
+      all_reduce(sums.from, sums.to, sums.step, list, in_step_ ? Phase::grad : phase_of(node),
                  node.layer);
     }
   }

@@ -40,7 +40,7 @@ void RankLowering::emit_sum(graph::NodeId node, List& list) {
 /// The sum of the parts that ranks of the pipeline have of a gradient, in the place of this one.
 ValueId RankLowering::sum_over_pipeline(ValueId part, TensorId total, List& list) {
   Layout layout = out_.values[part].layout;
-  layout[pp_axis_] = Placement::replicate();
+  layout.set(pp_axis_, Placement::replicate());
   const ValueId sum = add_value(total, layout, Value::Life::step);
   TaskTemplate& made =
       add_communication(comm::summing(), {}, over_ranks(places_.has(total)), {part}, {sum}, list,
@@ -137,7 +137,7 @@ void RankLowering::gather(graph::NodeId gathering, List& list) {
     vectors.insert(home_of_[id].base);
     if (!values_of_[id].empty()) {
       Layout whole;
-      whole[pp_axis_] = Placement::partial();
+      whole.set(pp_axis_, Placement::partial());
       present.in.push_back(id);
       wanted.in.push_back(whole);
     }

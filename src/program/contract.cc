@@ -60,16 +60,24 @@ std::vector<std::string> tensors_of(const std::string& name, const std::vector<S
 
 Block block_of(const Buffer& buffer, const Program& program, int32_t rank) {
   const Mesh& mesh = program.roles[program.role_of(rank)].mesh;
-  const std::vector<int32_t> coords = program.coords(rank);
-  int64_t blocks = 1;
-  int64_t number = 0;
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    if (!buffer.layout.on[axis].is_split()) continue;
-    blocks *= mesh.axes[axis].size;
-    number = number * mesh.axes[axis].size + coords[axis];
+  const graph::BlockNumber mine = graph::block_number(buffer.layout, 0, mesh, program.coords(rank));
+  const int64_t whole = elements_of(buffer, mesh);
+  return {whole, buffer.layout.block(0, whole, mine.blocks, mine.number).begin};
+}
+
+int64_t elements_of(const Buffer& bucket, const Mesh& mesh) {
+  const std::vector<int64_t>& given = bucket.layout.sizes_of(0);
+  constexpr int64_t kMost = int64_t{1} << 50;
+  int64_t elements = 0;
+  for (int64_t size : given) {
+    elements = std::min(elements + std::clamp<int64_t>(size, 0, kMost), kMost);
   }
-  const int64_t size = buffer.type.numel();
-  return {blocks * size, number * size};
+  if (!given.empty()) return elements;
+  elements = bucket.type.numel();
+  for (int32_t axis : bucket.layout.axes_of(0)) {
+    elements *= mesh.axes[axis].size;
+  }
+  return elements;
 }
 
 void for_each_run(const Buffer& buffer, std::string_view tensor, const TensorType& full,

@@ -26,6 +26,9 @@ using OnRun = std::function<void(int64_t begin, int64_t count, int64_t local)>;
 void for_each_run(const Buffer& buffer, std::string_view tensor, const TensorType& full,
                   const Program& program, int32_t rank, const OnRun& run);
 
+/// Elements of a bucket, of all its blocks together.
+int64_t elements_of(const Buffer& bucket, const Mesh& mesh);
+
 /// Elements of the bucket that a rank has a block of, and where the block of this rank begins.
 struct Block {
   int64_t bucket = 0, begin = 0;

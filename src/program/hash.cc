@@ -87,8 +87,14 @@ class ProgramHasher {
     }
   }
   void add(const Layout& value) {
-    for (const graph::Placement& placement : value.on) {
-      add(placement.code);
+    for (size_t axis = 0; axis < value.on.size(); ++axis) {
+      add(value.on[axis].code);
+      add(value.outside[axis]);
+    }
+    add(value.given.size());
+    for (const graph::GivenSizes& given : value.given) {
+      add(given.dim);
+      add(given.sizes);
     }
   }
   void add(const Slot& value) {

@@ -93,7 +93,7 @@ TEST(SplitClasses, PartsThatNobodyKeepsAreMissed) {
   int outputs = 0;
   for (program::Buffer& b : second.buffers) {
     if (b.kind != program::BufferKind::output) continue;
-    EXPECT_TRUE(b.layout.on[axis].is_split());
+    EXPECT_TRUE(b.layout[axis].is_split());
     b.kind = program::BufferKind::step;
     b.name.clear();
     b.offset = second.arena_bytes;

@@ -27,7 +27,8 @@ std::vector<Value> values(Edit& e) {
           {"sums of probabilities", e.task("router").out[3], Placement::partial()},
           {"row counts", e.task("route_plan").out[0], Placement::partial()},
           {"rows by token", e.task("dispatch").out[0], Placement::split(1)},
-          {"rows by expert", e.task("all_to_all").out[0], Placement::split(0)}};
+          {"rows by expert", e.task("all_to_all").out[0], Placement::split(0)},
+          {"an activation", e.task("embedding").out[0], Placement::split(0)}};
 }
 
 /// The attributes of an op with its dims set to 0 or 1 each.
@@ -52,7 +53,7 @@ TEST(Collectives, AreTakenWhereTheirMovementFits) {
     if (op->role != comm::Role::collective) continue;
     int taken = 0, refused = 0;
     for (const graph::Attrs& attrs : all_attrs(*op)) {
-      for (size_t v = 0; v < 6; ++v) {
+      for (size_t v = 0; v < 7; ++v) {
         Edit e(test::four_experts());
         const Value value = values(e)[v];
         const program::TaskId after = e.find("all_to_all") + 1;

@@ -51,6 +51,13 @@ class Integers {
     for (graph::Placement& placement : layout.on) {
       add(placement.code);
     }
+    for (int8_t& outside : layout.outside) {
+      add(outside);
+    }
+    for (graph::GivenSizes& given : layout.given) {
+      add(given.dim);
+      add(given.sizes);
+    }
   }
   void add(program::Box& box) {
     for (program::Interval& on : box.on) {

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "comm/ops/comm_op.h"
 #include "ops/op.h"
@@ -244,6 +246,40 @@ TEST_F(Movements, PartsOfOneReductionUnite) {
   EXPECT_EQ(s_.pieces.unite(partial('t', mine), partial('k', next), graph::Monoid::sum),
             PieceId(kNone));
   EXPECT_EQ(s_.pieces.from_peer(partial('t', mine), 2, 1), partial('t', next));
+}
+
+/// What a layout gives to every rank is what its piece holds there: any order of axes, any sizes.
+TEST(PieceOf, ALayoutIsWhatItsRanksHold) {
+  const graph::Mesh mesh{{{"a", 1}, {"b", 2}, {"c", 3}}};
+  const graph::Mesh both{{{"z", 4}, {"a", 1}, {"b", 2}, {"c", 3}}};
+  OpKeys keys;
+  Pieces pieces{graph::Coords{4, 1, 2, 3}, keys};  // behind an axis of another role
+  const TensorType type{graph::DType::f32, {12, 12}};
+  std::map<std::string, PieceId> known;
+  for (const char* text :
+       {"B", "b:S0", "c:S1", "b:S0 c:S0", "c:S0 b:S0", "b:S1 c:S0", "c:S1 b:S1", "a:S0 c:S1",
+        "c:S1 b:S1[1,2,3,1,2,3]", "b:S0[5,7] c:S1[10,1,1]", "b:S0[6,6]", "b:S1[7,5]"}) {
+    const graph::Layout layout = graph::parse_layout(text, mesh);
+    const PieceId id = pieces.of(layout, type, 1);
+    for (int32_t rank = 0; rank < mesh.size(); ++rank) {
+      const std::vector<int32_t> coords = mesh.coords(rank);
+      const graph::Coords here{2, coords[0], coords[1], coords[2]};
+      const std::vector<graph::Run> held = graph::local_runs(type, layout, mesh, coords);
+      for (size_t dim = 0; dim < held.size(); ++dim) {
+        const graph::CutId cut = pieces[id].cut[dim];
+        EXPECT_EQ(pieces.cuts.part_at(cut, here, type.dims[dim], 0, -1),
+                  std::vector<graph::Run>{held[dim]})
+            << text << ", rank " << rank;
+      }
+    }
+    known[text] = id;
+    if (layout.given.empty()) {
+      const graph::Layout shown = graph::parse_layout(pieces.text(id, both), both);
+      EXPECT_EQ(pieces.of(shown, type, 0), id) << text;
+    }
+  }
+  EXPECT_EQ(known["b:S0"], known["b:S0[6,6]"]);
+  EXPECT_NE(known["b:S0 c:S0"], known["c:S0 b:S0"]);
 }
 
 }  // namespace

@@ -362,13 +362,13 @@ std::vector<Row> buffer_rows() {
        "a graph has no tensor of that name; without a graph only this rule sees it"},
       {"host-contract", "an input that is partial", two_stages_two_ranks,
        [](Edit& e) {
-         add_input(e, "tokens", {graph::DType::i32, {16}}, 1).layout[e.axis("edp")] =
-             Placement::partial();
+         add_input(e, "tokens", {graph::DType::i32, {16}}, 1)
+             .layout.set(e.axis("edp"), Placement::partial());
        }},
       {"host-contract", "an input split along a dim that it lacks", two_stages_two_ranks,
        [](Edit& e) {
-         add_input(e, "tokens", {graph::DType::i32, {8}}, 1).layout[e.axis("pp")] =
-             Placement::split(1);
+         add_input(e, "tokens", {graph::DType::i32, {8}}, 1)
+             .layout.set(e.axis("pp"), Placement::split(1));
        },
        "named-tensor",
        "such a layout gives the tensor no local type; this rule says what is wrong with it"},

@@ -68,7 +68,7 @@ struct Shards {
 
 graph::Layout split_along(int32_t axis) {
   graph::Layout layout;
-  layout[axis] = graph::Placement::split(0);
+  layout.set(axis, graph::Placement::split(0));
   return layout;
 }
 
@@ -95,7 +95,7 @@ TEST(PutTogether, TakesElementsOfAnyLayout) {
   Shards halves;
   halves.add(0, split_along(0));
   graph::Layout quarters = split_along(0);
-  quarters[1] = graph::Placement::split(0);
+  quarters.set(1, graph::Placement::split(0));
   halves.add(3, quarters);
   EXPECT_THROW(put_together(halves.tensor, halves.program, halves.parts), Error);
   halves.add(5, split_along(0));
@@ -106,7 +106,7 @@ TEST(PutTogether, TakesElementsOfBuckets) {
   // Blocks of four: the tensor's elements are the last two of the second block, the third, and the
   // first two of the fourth.
   graph::Layout quarters = split_along(0);
-  quarters[1] = graph::Placement::split(0);
+  quarters.set(1, graph::Placement::split(0));
   Shards shards;
   for (int32_t rank = 0; rank < 4; ++rank) {
     shards.add_bucket(rank, quarters);

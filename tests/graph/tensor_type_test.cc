@@ -161,7 +161,7 @@ TEST(LocalRuns, FillEveryDimOnce) {
       // Axes that split nothing have replicas.
       int64_t replicas = 1;
       for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-        replicas *= layout.on[axis].is_replicate() ? mesh.axes[axis].size : 1;
+        replicas *= layout[axis].is_replicate() ? mesh.axes[axis].size : 1;
       }
       EXPECT_EQ(std::count(held.begin(), held.end(), replicas), type.numel()) << text << size;
     }

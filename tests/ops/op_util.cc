@@ -606,18 +606,14 @@ double relative_error(const std::vector<double>& a, const std::vector<double>& b
   return test::relative_l2(a, b);
 }
 
-std::string to_string(Placement p) {
-  return p.is_split() ? fmt::format("S{}", p.dim()) : p.is_partial() ? "P" : "B";
-}
-
 std::string to_string(const ops::AxisSignature& s) {
   std::string text;
   for (Placement p : s.in) {
-    text += to_string(p) + " ";
+    text += graph::to_string(p) + " ";
   }
   text += "->";
   for (Placement p : s.out) {
-    text += " " + to_string(p);
+    text += " " + graph::to_string(p);
   }
   return text;
 }

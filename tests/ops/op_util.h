@@ -101,7 +101,6 @@ Value gather(const Value& whole, const std::string& letters, const Parts& parts,
 
 /// |a - b| / |b| (absolute if b is zero); infinite on NaN or other sizes.
 double relative_error(const std::vector<double>& a, const std::vector<double>& b);
-std::string to_string(Placement placement);
 std::string to_string(const ops::AxisSignature& s);
 
 /// Index notation, one alternative of Op::layout.

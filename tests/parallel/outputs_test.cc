@@ -31,7 +31,7 @@ engine::Compiled mixture(double balance_coef, const std::string& plan) {
 bool is_partial(const program::Program& program, const Buffer& buffer) {
   const graph::Mesh& mesh = program.roles[0].mesh;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    if (mesh.axes[axis].size > 1 && buffer.layout.on[axis].is_partial()) return true;
+    if (mesh.axes[axis].size > 1 && buffer.layout[axis].is_partial()) return true;
   }
   return false;
 }

@@ -221,7 +221,7 @@ Written random_transfer(uint64_t seed) {
     for (int axis = 0; axis < 2; ++axis) {
       const int64_t dim = between(-1, 2);
       if (dim >= 0) {
-        chosen[axis] = graph::Placement::split(static_cast<int>(dim));
+        chosen.set(axis, graph::Placement::split(static_cast<int>(dim)));
       }
     }
     return chosen;

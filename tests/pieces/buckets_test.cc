@@ -285,7 +285,7 @@ Written tied_and_split(int split_dim) {
   const Layout tokens = w.split(0, {"dp"});
   Layout both = tokens;
   const Layout part_of_other = w.split(split_dim, {"ep"});
-  both[w.axis("ep")] = graph::Placement::split(1);
+  both.set(w.axis("ep"), graph::Placement::split(1));
   const auto bucket = [&](const std::string& name, int which, const Layout& layout) {
     const TensorId first = which < 0 ? table : states[table][which];
     const TensorId second = which < 0 ? other : states[other][which];

@@ -69,9 +69,7 @@ Written::Begins Written::begins_of(TensorId tensor, const Layout& layout) const 
     const auto begin = [=](const At& at) {
       return graph::local_runs(type, layout, mesh_here, at)[dim].begin;
     };
-    if (std::any_of(layout.on.begin(), layout.on.end(), [&](const graph::Placement& placement) {
-          return placement == graph::Placement::split(static_cast<int>(dim));
-        })) {
+    if (!layout.axes_of(static_cast<int>(dim)).empty()) {
       begins.emplace_back(static_cast<char>('a' + dim), begin);
     }
   }
@@ -124,7 +122,7 @@ std::vector<TensorId> Written::apply(const std::string& name, const std::string&
 Layout Written::split(int dim, const std::vector<std::string>& axes) const {
   Layout layout;
   for (const std::string& name : axes) {
-    layout[axis(name)] = graph::Placement::split(dim);
+    layout.set(axis(name), graph::Placement::split(dim));
   }
   return layout;
 }

@@ -57,7 +57,7 @@ class Changer {
   void change(const Field&, BufferKind* v) const {
     *v = *v == BufferKind::output ? BufferKind::input : BufferKind::output;
   }
-  void change(const Field&, Layout* v) const { v->on[1] = graph::Placement::split(3); }
+  void change(const Field&, Layout* v) const { v->set(1, graph::Placement::split(3)); }
   void change(const Field&, Attrs* v) const { v->set("odd", std::string("it's \"odd\"\\\n")); }
   void change(const Field&, TensorType* v) const { v->dims.push_back(7); }
   void change(const Field&, std::vector<TensorType>* v) const { v->push_back({{}, {3}, 0}); }

@@ -155,7 +155,7 @@ TEST(PersistentStore, RefusesAnotherTypeOrLayout) {
   EXPECT_THROW(store.get(persistent("w", {DType::f32, {2, 4}})), Error);
   EXPECT_THROW(store.get(persistent("w", {DType::f64, {4, 4}})), Error);
   Layout split;
-  split[0] = graph::Placement::split(0);
+  split.set(0, graph::Placement::split(0));
   EXPECT_THROW(store.get(persistent("w", {DType::f32, {4, 4}}, split)), Error);
   program::Buffer on_host = persistent("w", {DType::f32, {4, 4}});
   on_host.space = program::Space::host;

@@ -93,9 +93,9 @@ bool Mutator::change_named() {
       const graph::Placement to = random_.flip()
                                       ? graph::Placement::replicate()
                                       : graph::Placement::split(static_cast<int>(random_.below(2)));
-      if (axes[axis].size == 1 || buffer.layout.on[axis] == to) return false;
+      if (axes[axis].size == 1 || buffer.layout[axis] == to) return false;
       begin_buffer(class_id, buffer_id, "declared layout changed");
-      buffer.layout.on[axis] = to;
+      buffer.layout.set(axis, to);
       break;
     }
     default:
@@ -248,8 +248,9 @@ bool Mutator::cut_sequences() {
   for (RankClass& cls : program.classes) {
     if (!cls.box[axis].is_all()) return false;
     for (Buffer& buffer : cls.buffers) {
-      const graph::Placement split = buffer.layout.on[axis];
+      const graph::Placement split = buffer.layout[axis];
       if (!split.is_split()) continue;
+      if (!buffer.layout.given.empty()) return false;
       graph::Dim& dim = buffer.type.dims[split.dim()];
       if (!dim.divides_into(2)) return false;
       dim /= 2;
@@ -262,7 +263,7 @@ bool Mutator::cut_sequences() {
   const auto experts_of = [&](const Buffer& buffer) {
     int64_t experts = buffer.type.dims[0];
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-      if (buffer.layout.on[axis] == graph::Placement::split(0)) {
+      if (buffer.layout[axis] == graph::Placement::split(0)) {
         experts *= mesh.axes[axis].size;
       }
     }
@@ -408,9 +409,9 @@ bool Mutator::change_slot() {
       const graph::Placement to = random_.flip()
                                       ? graph::Placement::replicate()
                                       : graph::Placement::split(static_cast<int>(random_.below(2)));
-      if (slot.layout.on[axis] == to) return false;
+      if (slot.layout[axis] == to) return false;
       begin_buffer(class_id, id, fmt::format("layout of '{}' changed", slot.tensor));
-      slot.layout.on[axis] = to;
+      slot.layout.set(axis, to);
       return true;
     }
     default:

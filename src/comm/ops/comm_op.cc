@@ -120,7 +120,7 @@ Placement before(const Op& op, const Attrs& attrs) {
     case Move::Placed::slot:
       return Placement::split(dim_of(op.move.slot_dim, attrs));
     case Move::Placed::sum:
-      return Placement::partial();
+      return Placement::partial(monoid_of(attrs));
     case Move::Placed::whole:
       break;
   }
@@ -279,6 +279,9 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     if (block && to.is_split() && op->move.part_dim) {
       resharding.attrs.set(op->move.part_dim, int64_t{to.dim()});
     }
+    if (from == Placement::partial(graph::Monoid::max)) {
+      resharding.attrs.set("monoid", std::string("max"));
+    }
     // Attributes that could not be set belong to a movement of another kind.
     if ((slot && !from.is_split()) || (block && !to.is_split())) continue;
     if (before(*op, resharding.attrs) != from || after(*op, resharding.attrs) != to) continue;
@@ -297,9 +300,11 @@ std::optional<Resharding> resharding(const TensorType& local, Placement from, Pl
     }
     resharding.payload = op->payload(resharding.attrs, resharding.in, resharding.out);
     resharding.bytes = std::numeric_limits<double>::infinity();
+    resharding.rounds = std::numeric_limits<double>::infinity();
     for (const Algorithm& algorithm :
          op->algorithms(static_cast<double>(members), static_cast<double>(resharding.payload))) {
       resharding.bytes = std::min(resharding.bytes, algorithm.bytes);
+      resharding.rounds = std::min(resharding.rounds, algorithm.rounds);
     }
     return resharding;
   }

@@ -188,7 +188,8 @@ struct Resharding {
   Attrs attrs;
   std::vector<TensorType> in, out;  ///< local types, sizes included
   int64_t payload = 0;
-  double bytes = 0;  ///< through a rank's link, by the leanest algorithm
+  double bytes = 0;   ///< through a rank's link, by the leanest algorithm
+  double rounds = 0;  ///< of the algorithm with the fewest
 };
 std::optional<Resharding> resharding(const TensorType& local, Placement from, Placement to,
                                      int64_t members, const Sharing& sharing = {});

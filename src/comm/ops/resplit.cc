@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// resplit(x) from, to -> y: from blocks along one dim to blocks along another (the all-to-all of
+// sequence parallelism, DeepSpeed-Ulysses, arXiv 2309.14509). Of what every member has, each takes
+// its block along `to`.
+#include <cstring>
+
+#include "base/error.h"
+#include "comm/ops/parts.h"
+
+namespace hocket::comm {
+
+namespace {
+
+void run_resplit(const Together& all, size_t me, int) {
+  const TensorType& had = all.in[0];
+  const TensorType& gets = all.out[0];
+  const auto from = static_cast<size_t>(all.attrs->i("from"));
+  const auto to = static_cast<size_t>(all.attrs->i("to"));
+  Region whole;
+  for (const graph::Dim& size : had.dims) {
+    whole.push_back({0, size});
+  }
+  std::vector<Region> held(all.members.size(), whole);
+  for (size_t member = 0; member < held.size(); ++member) {
+    held[member][from].begin = static_cast<int64_t>(member) * had.dims[from];
+  }
+  Region wanted = whole;
+  wanted[from].length = gets.dims[from];
+  wanted[to] = {static_cast<int64_t>(me) * gets.dims[to], gets.dims[to]};
+  const std::optional<std::vector<Copy>> copies = plan_copies(held, wanted, 0);
+  HOCKET_CHECK(copies, "the members have all of the tensor");
+  auto* into = static_cast<std::byte*>(all.members[me].out[0]);
+  const std::vector<const std::byte*> sources = inputs(all, 0);
+  for (const Copy& copy : *copies) {
+    std::memcpy(into + had.bytes_of(copy.to),
+                sources[static_cast<size_t>(copy.source)] + had.bytes_of(copy.from),
+                static_cast<size_t>(had.bytes_of(copy.count)));
+  }
+}
+
+}  // namespace
+
+Op describe_resplit() {
+  Op op;
+  op.doc =
+      "resplit(x) from, to -> y: from blocks along one dim to blocks along another, of a tensor "
+      "that is not routed";
+  op.takes = Takes::dense;
+  op.move = {.part = Move::Part::block,
+             .placed = Move::Placed::slot,
+             .part_dim = "to",
+             .slot_dim = "from"};
+  op.payload = [](const Attrs&, std::span<const TensorType> in, std::span<const TensorType>) {
+    return in[0].bytes();
+  };
+  op.algorithms = [](double n, double payload) {
+    return std::vector<Algorithm>{
+        {.name = "direct", .rounds = 1, .bytes = (n - 1) / n * payload, .direct = true}};
+  };
+  op.run = run_resplit;
+  op.samples = [](int64_t n) {
+    using graph::DType;
+    return std::vector<Sample>{
+        {{{"from", int64_t{0}}, {"to", int64_t{1}}}, {{DType::f32, {2, 3 * n}}}},
+        {{{"from", int64_t{1}}, {"to", int64_t{0}}}, {{DType::f64, {2 * n, 3, 2}}}},
+        {{{"from", int64_t{0}}, {"to", int64_t{2}}}, {{DType::i32, {3, 2, n}}}},
+        {{{"from", int64_t{2}}, {"to", int64_t{1}}}, {{DType::i64, {2, 3 * n, 2}}}}};
+  };
+  return op;
+}
+
+}  // namespace hocket::comm

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every way between two layouts of a matrix on small meshes: planned, as cheap as any, and as a
+// program proven, run and simulated.
+#include "parallel/reshard.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tests/pieces/written_util.h"
+
+namespace hocket::parallel {
+namespace {
+
+using graph::DType;
+using graph::Mesh;
+using graph::parse_layout;
+using graph::Placement;
+using test::BufferId;
+using test::Layout;
+using test::TensorId;
+using test::TensorType;
+using test::Written;
+
+constexpr int64_t kRows = 12, kColumns = 24, kInner = 12;
+const TensorType kMatrix{DType::f64, {kRows, kColumns}};
+
+const std::vector<Mesh>& meshes() {
+  static const std::vector<Mesh> all = {
+      {{{"a", 4}}}, {{{"a", 2}, {"b", 2}}}, {{{"a", 2}, {"b", 3}}}};
+  return all;
+}
+
+/// All layouts of a matrix: of each axis every placement, in every order.
+std::vector<Layout> every_layout(const Mesh& mesh) {
+  std::vector<Layout> list{{}};
+  std::vector<std::vector<size_t>> orders{{0}};
+  if (mesh.axes.size() == 2) {
+    orders = {{0, 1}, {1, 0}};
+  }
+  const std::vector<Placement> placements = {Placement::replicate(), Placement::split(0),
+                                             Placement::split(1), Placement::partial()};
+  std::set<Layout> known;
+  for (const std::vector<size_t>& order : orders) {
+    std::vector<Layout> made{{}};
+    for (size_t axis : order) {
+      std::vector<Layout> more;
+      for (const Layout& layout : made) {
+        for (const Placement placement : placements) {
+          more.push_back(layout);
+          more.back().set(axis, placement);
+        }
+      }
+      made = std::move(more);
+    }
+    known.insert(made.begin(), made.end());
+  }
+  return {known.begin(), known.end()};
+}
+
+/// Partial only where it was.
+bool is_possible(const Layout& from, const Layout& to, const Mesh& mesh) {
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (to[axis].is_partial() && !from[axis].is_partial()) return false;
+  }
+  return true;
+}
+
+TEST(Resharding, EveryPairHasTheCheapestPath) {
+  for (const Mesh& mesh : meshes()) {
+    ReshardPaths paths(mesh);
+    const std::vector<Layout> layouts = every_layout(mesh);
+    EXPECT_EQ(layouts.size(), mesh.axes.size() == 1 ? 4u : 18u);
+    for (const Layout& to : layouts) {
+      for (const Layout& from : layouts) {
+        const std::string text = to_string(from, mesh) + " to " + to_string(to, mesh);
+        const ReshardPath* const path = paths.path(kMatrix, from, to);
+        ASSERT_EQ(path != nullptr, is_possible(from, to, mesh)) << text;
+        if (!path) {
+          EXPECT_NE(why_no_path(from, to, mesh).find("can't become P"), std::string::npos);
+          continue;
+        }
+        EXPECT_EQ(path->steps.empty(), from == to) << text;
+        // The steps lead there, and cost what they say.
+        Layout here = from;
+        double cost = 0;
+        for (const ReshardStep& step : path->steps) {
+          const std::vector<ReshardStep> all = paths.steps(kMatrix, here, to);
+          EXPECT_TRUE(std::any_of(all.begin(), all.end(), [&](const ReshardStep& one) {
+            return one.to == step.to && one.cost == step.cost;
+          })) << text;
+          here = step.to;
+          cost += step.cost;
+        }
+        EXPECT_TRUE(here == to) << text;
+        EXPECT_DOUBLE_EQ(cost, path->cost) << text;
+        // As cheap as any other: no order of steps, looked at over and over, becomes cheaper.
+        std::map<Layout, double> least{{from, 0}};
+        for (bool better = true; better;) {
+          better = false;
+          for (const auto& [at, so_far] : std::map<Layout, double>(least)) {
+            for (const ReshardStep& step : paths.steps(kMatrix, at, to)) {
+              const auto [place, fresh] = least.try_emplace(step.to, so_far + step.cost);
+              if (!fresh && place->second <= so_far + step.cost) continue;
+              place->second = so_far + step.cost;
+              better = true;
+            }
+          }
+        }
+        EXPECT_NEAR(path->cost, least.at(to), 1e-6) << text;
+      }
+    }
+  }
+}
+
+/// What a value goes through on its way; `at` is its buffer.
+BufferId emit(Written& w, const TensorType& whole, const ReshardPath& path, Layout from,
+              BufferId at) {
+  for (const ReshardStep& step : path.steps) {
+    const BufferId next = w.step(w.local(whole, step.to));
+    if (step.op) {
+      std::vector<std::string> axes;
+      for (int32_t axis : step.axes) {
+        axes.push_back(w.mesh().axes[static_cast<size_t>(axis)].name);
+      }
+      w.collective(step.op->name, step.attrs, axes, {at}, {next});
+    } else {
+      const Mesh mesh = w.mesh();
+      const auto dim = static_cast<size_t>(step.dim);
+      const auto begin = [=, to = step.to](const test::At& coords) {
+        return local_runs(whole, to, mesh, coords)[dim].begin -
+               local_runs(whole, from, mesh, coords)[dim].begin;
+      };
+      const BufferId view = w.part(at, step.dim, w.type(next).dims[dim], begin);
+      w.task("copy", {}, {view}, {next});
+    }
+    at = next;
+    from = step.to;
+  }
+  return at;
+}
+
+/// z = x W^T, whose parts come into being in layout `from`: of its sums, k is cut.
+struct Product {
+  Written w;
+  TensorId x, weight, z;
+  explicit Product(const Mesh& mesh) : w(mesh.axes) {
+    x = w.input("x", {DType::f64, {kRows, kInner}});
+    weight = w.input("W", {DType::f64, {kColumns, kInner}});
+    z = w.apply("z", "linear", {}, {x, weight})[0];
+  }
+  BufferId make(const Layout& from) {
+    Layout rows;
+    Layout columns;
+    for (int dim : {0, 1}) {
+      Layout& operand = dim == 0 ? rows : columns;
+      for (int32_t axis : from.axes_of(dim)) {
+        operand.set(static_cast<size_t>(axis), Placement::split(0));
+      }
+      operand.give(0, from.sizes_of(dim));
+    }
+    for (size_t axis = 0; axis < w.mesh().axes.size(); ++axis) {
+      if (!from[axis].is_partial()) continue;
+      rows.set(axis, Placement::split(1));
+      columns.set(axis, Placement::split(1));
+    }
+    const BufferId made = w.step(w.local(kMatrix, from));
+    w.task("linear", {}, {w.fed(x, rows), w.fed(weight, columns)}, {made});
+    return made;
+  }
+};
+
+/// From one layout to all, each to an output of its own; what stays partial is summed then.
+Written to_every_layout(const Mesh& mesh, const Layout& from) {
+  Product p(mesh);
+  ReshardPaths paths(mesh);
+  std::vector<std::pair<TensorId, Layout>> ends;
+  for (const Layout& to : every_layout(mesh)) {
+    if (!is_possible(from, to, mesh)) continue;
+    ends.emplace_back(p.w.apply(fmt::format("to {}", to_string(to, mesh)), "copy", {}, {p.z})[0],
+                      to);
+    p.w.result(ends.back().first);
+  }
+  const BufferId made = p.make(from);
+  for (const auto& [tensor, to] : ends) {
+    // Views of a buffer are cut along one dim: each way has a buffer of its own.
+    const BufferId start = p.w.step(p.w.type(made));
+    p.w.task("copy", {}, {made}, {start});
+    const BufferId arrived = emit(p.w, kMatrix, *paths.path(kMatrix, from, to), from, start);
+    Layout whole = to;
+    std::vector<std::string> sums;
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      if (!to[axis].is_partial()) continue;
+      whole.set(axis, Placement::replicate());
+      sums.push_back(mesh.axes[axis].name);
+    }
+    const BufferId end = p.w.kept(tensor, whole);
+    p.w.task("copy", {}, {arrived}, {end});
+    if (!sums.empty()) {
+      p.w.collective("all_reduce", {}, sums, {end}, {end});
+    }
+  }
+  return std::move(p.w);
+}
+
+TEST(Resharding, EveryPairIsProvenRunAndSimulated) {
+  std::vector<test::WrittenCase> cases;
+  for (const Mesh& mesh : meshes()) {
+    for (const Layout& from : every_layout(mesh)) {
+      cases.push_back({fmt::format("{}: {} to all", to_string(mesh), to_string(from, mesh)),
+                       [&mesh, from] { return to_every_layout(mesh, from); }});
+    }
+  }
+  EXPECT_EQ(cases.size(), 40u);
+  test::expect_proven_run_simulated(cases);
+}
+
+TEST(Resharding, MovesEveryBit) {
+  // Where nothing is summed, what arrives has the bits of what was sent.
+  for (const Mesh& mesh : meshes()) {
+    for (const Layout& from : every_layout(mesh)) {
+      if (!is_possible({}, from, mesh)) continue;
+      Written w = to_every_layout(mesh, from);
+      w.finish();
+      const test::Results results = test::run(w, w.program, 3);
+      const auto whole = results.find("to B");
+      ASSERT_TRUE(whole != results.end());
+      const std::vector<double>& want = whole->second.at(0).values;
+      for (const auto& [name, copies] : results) {
+        for (const test::Copy& copy : copies) {
+          for (size_t i = 0; i < want.size(); ++i) {
+            if (copy.held[i]) {
+              ASSERT_EQ(copy.values[i], want[i]) << name;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Resharding, GoesToBlocksOfGivenSizes) {
+  const Mesh mesh{{{"a", 2}, {"b", 2}}};
+  const auto to_given = [mesh](const char* from_text, const char* to_text) {
+    const Layout from = parse_layout(from_text, mesh);
+    const Layout to = parse_layout(to_text, mesh);
+    Product p(mesh);
+    ReshardPaths paths(mesh);
+    p.w.result(p.z);
+    const ReshardPath* const path = paths.path(kMatrix, from, to);
+    EXPECT_TRUE(path) << from_text << " to " << to_text;
+    for (int32_t rank = 0; path && rank < mesh.size(); ++rank) {
+      const std::vector<int32_t> at = mesh.coords(rank);
+      program::Box box;
+      box[0] = {at[0], 1};
+      box[1] = {at[1], 1};
+      if (rank == 0) {
+        p.w.current().box = box;
+      } else {
+        p.w.add_class(box);
+      }
+      const BufferId arrived = emit(p.w, kMatrix, *path, from, p.make(from));
+      p.w.task("copy", {}, {arrived}, {p.w.kept(p.z, to)});
+    }
+    return std::move(p.w);
+  };
+  std::vector<test::WrittenCase> cases;
+  for (const auto& [from, to] :
+       std::vector<std::pair<const char*, const char*>>{{"B", "b:S0 a:S0[1,5,2,4]"},
+                                                        {"B", "a:S0[7,5] b:S1[1,23]"},
+                                                        {"a:P b:P", "b:S0 a:S0[1,5,2,4]"},
+                                                        {"a:S0 b:P", "b:S1 a:S0[11,1]"},
+                                                        {"a:S0[7,5]", "a:S0[7,5] b:S1"},
+                                                        {"a:S0[7,5] b:P", "a:S0[7,5]"},
+                                                        {"a:S0[7,5] b:S1", "a:S0[7,5]"},
+                                                        {"a:S0[6,6]", "b:S0[3,9]"}}) {
+    cases.push_back({fmt::format("{} to {}", from, to), [=] { return to_given(from, to); }});
+  }
+  test::expect_proven_run_simulated(cases);
+  // Blocks of different sizes are not put together, nor does a block hold one that reaches out.
+  ReshardPaths paths(mesh);
+  EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:S0[7,5]", mesh), {}));
+  EXPECT_FALSE(paths.path(kMatrix, {}, parse_layout("a:S0[7,6]", mesh)));
+  EXPECT_EQ(why_no_path(parse_layout("a:S0[7,5]", mesh), {}, mesh),
+            "no collectives lead there, or its sizes do not divide");
+}
+
+TEST(Resharding, OfRowsAndCountsGoesByExchangesAlone) {
+  const Mesh mesh{{{"edp", 2}, {"ep", 2}}};
+  ReshardPaths paths(mesh);
+  const TensorType rows{DType::f32, {7, 24, 16}, 2};
+  const Layout by_token = parse_layout("edp:S1 ep:S1", mesh);
+  const Layout by_expert = parse_layout("edp:S1 ep:S0", mesh);
+  const ReshardPath* const there = paths.path(rows, by_token, by_expert);
+  ASSERT_TRUE(there);
+  ASSERT_EQ(there->steps.size(), 1u);
+  EXPECT_TRUE(there->steps[0].op->needs_sizes);
+  EXPECT_EQ(there->steps[0].axes, (std::vector<int32_t>{1}));
+  ASSERT_TRUE(paths.path(rows, by_expert, by_token));
+  // The outer axis has tokens between which the inner one's lie.
+  EXPECT_FALSE(paths.path(rows, by_token, parse_layout("edp:S0 ep:S1", mesh)));
+  EXPECT_FALSE(paths.path(rows, {}, by_expert));
+  const TensorType counts{DType::i64, {7}};
+  const ReshardPath* const sizes =
+      paths.path(counts, parse_layout("ep:P", mesh), parse_layout("ep:S0", mesh));
+  ASSERT_TRUE(sizes);
+  EXPECT_TRUE(sizes->steps.at(0).op->makes_sizes);
+  EXPECT_FALSE(paths.path(counts, {}, parse_layout("ep:S0", mesh)));
+  // Gradients of experts that the ranks do not divide are summed where they lie.
+  const TensorType weights{DType::f32, {7, 16, 4}};
+  EXPECT_TRUE(paths.path(weights, parse_layout("edp:P ep:S0", mesh), parse_layout("ep:S0", mesh)));
+}
+
+TEST(Resharding, KnowsMonoids) {
+  const Mesh mesh{{{"a", 2}, {"b", 2}}};
+  ReshardPaths paths(mesh);
+  const ReshardPath* const greatest = paths.path(kMatrix, parse_layout("a:Pmax b:Pmax", mesh), {});
+  ASSERT_TRUE(greatest);
+  ASSERT_EQ(greatest->steps.size(), 1u);
+  EXPECT_EQ(greatest->steps[0].attrs.s("monoid"), "max");
+  EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:P b:Pmax", mesh), {}));
+  EXPECT_EQ(why_no_path(parse_layout("a:P b:Pmax", mesh), {}, mesh),
+            "its parts become one in several ways");
+  EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:Psoftmax", mesh), {}));
+  EXPECT_FALSE(paths.path(kMatrix, parse_layout("a:P", mesh), parse_layout("a:Pmax", mesh)));
+  EXPECT_EQ(why_no_path(parse_layout("a:P", mesh), parse_layout("a:Pmax", mesh), mesh),
+            "what is P on a can't become Pmax");
+}
+
+TEST(Resharding, WithoutSlicesCommunicates) {
+  const Mesh mesh{{{"a", 2}, {"b", 2}}};
+  ReshardPaths paths(mesh, false);
+  EXPECT_FALSE(paths.path(kMatrix, {}, parse_layout("a:S0", mesh)));
+  EXPECT_TRUE(paths.path(kMatrix, parse_layout("a:P", mesh), parse_layout("a:S0", mesh)));
+  // All sums in one collective; blocks from the inside outwards.
+  const ReshardPath* const sums = paths.path(kMatrix, parse_layout("a:P b:P", mesh), {});
+  ASSERT_TRUE(sums);
+  EXPECT_EQ(sums->steps.size(), 1u);
+  const ReshardPath* const blocks = paths.path(kMatrix, parse_layout("b:S0 a:S0", mesh), {});
+  ASSERT_TRUE(blocks);
+  ASSERT_EQ(blocks->steps.size(), 2u);
+  EXPECT_EQ(to_string(blocks->steps[0].to, mesh), "b:S0");
+}
+
+}  // namespace
+}  // namespace hocket::parallel
