@@ -128,6 +128,7 @@ class RankLowering {
   void emit_sum(graph::NodeId node, List& list);
   ValueId sum_over_pipeline(ValueId part, TensorId total, List& list);
   bool runs_here(graph::NodeId node) const { return contains(places_.runs(node), rank_); }
+  PipelineRanks gatherers(graph::NodeId gathering) const;
   void make_room(graph::NodeId gathering, List& list);
   void gather(graph::NodeId gathering, List& list);
   TaskTemplate make(Kind kind, Lane lane, Phase phase, int32_t layer);

@@ -91,6 +91,16 @@ void RankLowering::emit_grads() {
   }
 }
 
+/// The ranks that have an input of the node or run it. Others (they have no parameter) take no
+/// part.
+PipelineRanks RankLowering::gatherers(graph::NodeId gathering) const {
+  PipelineRanks ranks = places_.runs(gathering);
+  for (TensorId id : graph_.nodes[gathering].in) {
+    ranks = united(ranks, places_.has(id));
+  }
+  return ranks;
+}
+
 void RankLowering::make_room(graph::NodeId gathering, List& list) {
   // What is gathered over the pipeline lies in a vector for each element type, in the order of the
   // inputs; every rank has all of it, zero where another rank has the input.
@@ -123,10 +133,8 @@ void RankLowering::gather(graph::NodeId gathering, List& list) {
   NodeLayouts wanted;
   present.in.clear();
   std::set<ValueId> vectors;
-  PipelineRanks ranks = places_.runs(gathering);
   for (TensorId id : node.in) {
     vectors.insert(home_of_[id].base);
-    ranks = united(ranks, places_.has(id));
     if (!values_of_[id].empty()) {
       Layout whole;
       whole.set(pp_axis_, Placement::partial());
@@ -142,8 +150,8 @@ void RankLowering::gather(graph::NodeId gathering, List& list) {
   for (ValueId vector : vectors) {
     const ValueId sum = static_cast<ValueId>(out_.values.size());
     out_.values.push_back(out_.values[vector]);
-    TaskTemplate& made = add_communication(comm::summing(), {}, over_ranks(ranks), {vector}, {sum},
-                                           list, Phase::grad, node.layer);
+    TaskTemplate& made = add_communication(comm::summing(), {}, over_ranks(gatherers(gathering)),
+                                           {vector}, {sum}, list, Phase::grad, node.layer);
     made.shares.push_back({0, vector});
   }
   for (TensorId id : node.in) {
@@ -169,12 +177,12 @@ void RankLowering::emit_step() {
     }
   };
   optimizer_nodes([&](graph::NodeId node) {
-    if (places_.gathers(node)) {
+    if (places_.gathers(node) && contains(gatherers(node), rank_)) {
       make_room(node, out_.step);
     }
   });
   optimizer_nodes([&](graph::NodeId node) {
-    if (places_.gathers(node)) {
+    if (places_.gathers(node) && contains(gatherers(node), rank_)) {
       gather(node, out_.step);
     }
     if (runs_here(node)) {

@@ -752,7 +752,7 @@ TEST(Refuse, UnknownOpAndWrongTypes) {
 
 /// One collective of more operands than a set of outputs has places.
 TEST(Check, CollectivesOfManyOperands) {
-  for (const int64_t layers : {8, 12}) {
+  for (const int64_t layers : {8, 16}) {
     parallel::Plan plan;
     plan.dp = 2;
     plan.pp = 2;

@@ -448,8 +448,10 @@ class Cli(unittest.TestCase):
         more = ["--set", "plan.recompute=full"]
         r = self.box.run("graph", "configs/quickstart.yaml", *PLAN, *more, "--check", "--times", "--out", "all.txt")
         self.assertEqual(0, r.returncode, r.stderr)
-        self.assertEqual(4, r.stderr.count("checked: equal"), r.stderr)  # recompute, lower, bucket, finish
-        self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--skip", "recompute,bucket", "--out", "skip.txt")
+        # recompute, chunk, lower, bucket, finish
+        self.assertEqual(5, r.stderr.count("checked: equal"), r.stderr)
+        self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--skip", "recompute,chunk,bucket", "--out",
+                      "skip.txt")
         self.box.good("graph", "configs/quickstart.yaml", *PLAN, *more, "--passes", "none", "--out", "none.txt")
         same = self.box.good("graph", "--diff", "skip.txt", "none.txt")
         self.assertEqual(2, same.count("no difference"), same)
@@ -464,6 +466,15 @@ class Cli(unittest.TestCase):
         diff = self.box.good("graph", "--diff", "backward.txt", "dumped.txt")
         self.assertIn("recompute", diff)
         self.refused(["graph", "--diff", "backward.txt", "all.txt"], "two of a kind")
+
+    def test_templates(self):
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--stage", "templates")
+        self.assertEqual(2, text.count("\nclass stage"))
+        one = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--dump-after", "chunk", "--rank", "1")
+        self.assertEqual(1, one.count("\nclass stage"))
+        self.refused(["graph", "configs/quickstart.yaml", "--stage", "templates", "--dot"], "a text alone")
+        self.refused(["graph", "configs/quickstart.yaml", "--stage", "schedule", "--rank", "0"], "has no ranks")
+        self.refused(["graph", "configs/quickstart.yaml", "--stage", "template"], "templates")
 
     # ---- env, bench -------------------------------------------------------------------------------
     def test_env(self):

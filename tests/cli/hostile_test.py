@@ -197,7 +197,7 @@ class Hostile(unittest.TestCase):
     def test_set(self):
         rng = self.rng()
         keys = ("train.steps", "train.lr", "train.seq_len", "train.global_batch", "plan.dp", "plan.pp", "plan.ep",
-                "plan.micro_batch", "plan.pp_layers", "plan.passes", "plan.bucket_mib", "plan.ranks_per_node",
+                "plan.micro_batch", "plan.pp_layers", "plan.passes", "plan.moe_chunks", "plan.bucket_mib", "plan.ranks_per_node",
                 "plan.threads_per_rank", "model.dtype", "cluster.memory_budget", "plan.timeout_s", "model.path", "output.dir")
         values = [n.decode() for n in NUMBERS] + ["", "'", '"', "[", "{", "[1,2", "~", "80GiB", "-1KiB", "1e999GiB", "\n",
                                                   "a" * 70_000, "[" * 5_000, "{a: " * 3_000, "../../..", "%s%n", "[1]]"]

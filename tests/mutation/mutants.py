@@ -231,6 +231,17 @@ MUTANTS = [
            "a bucket grows beyond its size", ("passes/bucket_test",)),
     Mutant(51, "src/parallel/schedule.cc", "std::min(«stages - 1 - stage», micro_batches);",
            "stages - stage", "1f1b warms up with one micro-batch more", ("parallel/schedule_test",)),
+    Mutant(90, "src/passes/chunk_parts.cc", "value.begin = «std::ssize(parts)» * value.type", "0",
+           "every piece has the first tokens", ("plans/chunk_test",)),
+    Mutant(91, "src/passes/chunk_parts.cc", "whole.out[i] && «chunk > 0» && !rank_", "chunk > 1",
+           "the second piece of a sum over tokens overwrites the first", ("plans/chunk_test",)),
+    Mutant(92, "src/passes/chunk_parts.cc", "ranks, «rank»).begin", "0",
+           "rows are regrouped by the sizes of the first rank's experts", ("plans/chunk_test",)),
+    Mutant(93, "src/passes/chunk.cc", "round + («ends» ? 1 : 0);", "false",
+           "a piece comes back from its experts before the next one leaves", ("plans/chunk_test",)),
+    Mutant(94, "src/parallel/lower.cc", "{ «remaining_[value] += num_micro_batches;» }",
+           "remaining_[value] = num_micro_batches;",
+           "a gradient is reduced before its last piece", ("plans/chunk_test",)),
 
     # --- buckets
     Mutant(65, "src/check/pack_task.cc", "if («run.begin != meeting.runs[0].begin») {", "false",

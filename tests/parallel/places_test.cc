@@ -113,5 +113,21 @@ TEST(Places, ARankMakesOneZeroForAllThatItLacks) {
   }
 }
 
+TEST(Places, AStageWithoutParametersTakesNoPart) {
+  const engine::Compiled made = compiled("pp: 4, pp_layers: [3, 1, 0, 0]", false);
+  const program::Program& program = made.program;
+  ASSERT_EQ(program.classes.size(), 4u);
+  const auto has_clip = [&](const program::RankClass& cls) {
+    return std::any_of(cls.tasks.begin(), cls.tasks.end(), [&](const program::Task& task) {
+      return program.kind(task).op == "clip_coef";
+    });
+  };
+  EXPECT_TRUE(has_clip(program.classes[0]));
+  EXPECT_TRUE(has_clip(program.classes[1]));
+  EXPECT_FALSE(has_clip(program.classes[2]));
+  EXPECT_TRUE(has_clip(program.classes[3])) << "the head";
+  EXPECT_TRUE(check::check(program, made.reference).ok());
+}
+
 }  // namespace
 }  // namespace hocket::parallel

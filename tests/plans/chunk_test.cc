@@ -177,8 +177,8 @@ TEST(ChunkPass, MutantsAreRefusedOrEqual) {
   EXPECT_LT(equal, 90);
 }
 
-/// A layer in a graph of its own, whose pieces add to a gradient that is already there, and whose
-/// gradients of weights are no sums over micro-batches.
+/// A layer in a graph of its own, whose pieces add to gradients that are already there: of tokens
+/// and of weights. Gradients of weights are no sums over micro-batches.
 Written layer(int64_t tokens) {
   Written w({{"edp", 1}});
   constexpr int64_t kExperts = 4, kWidth = 3;
@@ -189,17 +189,22 @@ Written layer(int64_t tokens) {
   const TensorId weights = w.input("weights", f64({tokens, 2}), false);
   const TensorId dy = w.input("dy", f64({tokens, kWidth}), false);
   const TensorId matrix = w.graph.param("W", f64({kExperts, kWidth, kWidth}), 0, init, true);
+  const auto add_to = [&](TensorId sum) {
+    w.graph.nodes.back().in.push_back(sum);
+    w.graph.nodes.back().accumulate.add(0);
+  };
   const auto plan = w.apply("plan", "route_plan", routing, {chosen});
   const TensorId rows = w.apply("rows", "dispatch", routing, {x, plan[1]})[0];
   const TensorId made = w.apply("made", "grouped_linear", {}, {rows, matrix, plan[0]})[0];
   const TensorId y = w.apply("y", "combine", {}, {made, weights, plan[1]})[0];
   const auto back = w.apply("d_made", "combine_bwd", {}, {dy, made, weights, plan[1]});
   const TensorId d_rows = w.apply("d_rows", "grouped_linear_dx", {}, {back[0], matrix, plan[0]})[0];
+  const TensorId once = w.apply("once", "grouped_linear_dw", {}, {back[0], rows, plan[0]})[0];
   const TensorId d_matrix = w.apply("dW", "grouped_linear_dw", {}, {back[0], rows, plan[0]})[0];
+  add_to(once);
   const TensorId before = w.apply("before", "add", {}, {dy, x})[0];
   const TensorId dx = w.apply("dx", "dispatch_bwd", {}, {d_rows, plan[1]})[0];
-  w.graph.nodes.back().in.push_back(before);
-  w.graph.nodes.back().accumulate.add(0);
+  add_to(before);
   const TensorId after = w.apply("after", "add", {}, {dx, dy})[0];
   for (const TensorId id : {y, back[1], d_matrix, dx, after}) {
     w.result(id);
@@ -253,16 +258,39 @@ TEST(ChunkPass, HidesExchangesBehindExperts) {
   EXPECT_LT(static_cast<double>(predicted(4)), 0.85 * whole);
 }
 
-TEST(ChunkPass, TokensMustDivide) {
+std::string refused(const Case& c) {
   try {
-    compiled(experts("dp: 2, ep: 2", 5));
-    FAIL() << "accepted";
+    compiled(c);
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("plan.moe_chunks is 5"), std::string::npos)
-        << error.what();
-    EXPECT_NE(std::string(error.what()).find("12 tokens"), std::string::npos) << error.what();
+    return error.what();
   }
-  EXPECT_THROW(compiled(experts("dp: 2, ep: 2", 0)), Error);
+  return "";
+}
+
+TEST(ChunkPass, SaysWhatItCannotCut) {
+  const std::string five = refused(experts("dp: 2, ep: 2", 5));
+  EXPECT_NE(five.find("plan.moe_chunks is 5"), std::string::npos) << five;
+  EXPECT_NE(five.find("12 tokens"), std::string::npos) << five;
+  const std::string seven = refused(experts("dp: 2, ep: 2, moe_chunks_backward: 7", 2));
+  EXPECT_NE(seven.find("plan.moe_chunks_backward is 7"), std::string::npos) << seven;
+  EXPECT_NE(refused(experts("dp: 2", 0)), "");
+  const std::string again = refused(experts("dp: 2, passes: [chunk, chunk]", 2));
+  EXPECT_NE(again.find("expected the pass once"), std::string::npos) << again;
+}
+
+/// Generation takes as many tokens as there are: it has no pieces, and is not refused.
+TEST(ChunkPass, LeavesGenerationAlone) {
+  engine::CompileOptions options;
+  options.purpose = engine::Purpose::generate;
+  options.new_tokens = 8;
+  options.cache_slots = 32;
+  const auto program = [&](int64_t chunks) {
+    const Case c = experts("dp: 1", chunks);
+    engine::Compiled made = engine::compile(engine::parse_run(c.text, c.name, {}), options);
+    made.program.config.clear();
+    return program::print(made.program);
+  };
+  EXPECT_EQ(program(4), program(1));
 }
 
 }  // namespace

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks and values of a template in chunks of its tokens: what the pass `chunk` writes instead of
+// tasks that take all tokens at once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "parallel/template.h"
+
+namespace hocket::passes {
+
+/// Moves or computes routed rows.
+bool moves_rows(const program::Kind& kind);
+/// Makes counts and row numbers of tokens, or the sizes of their exchange.
+bool makes_routing(const program::Kind& kind);
+
+/// Of one class of ranks. Three sorts of values take part. Rows and their routing (counts, row
+/// numbers, sizes of exchanges) are made chunk by chunk, in values of their own, since row numbers
+/// and the order of rows are those of a chunk. Dense values by token are seen through views of
+/// them, so that who makes or reads them whole is left as it is. What is summed over tokens
+/// (gradients) is added up by the chunks, one after the other.
+///
+/// Where the backward pass has another number of chunks, the routing that it reads is made again
+/// for them, and rows of the forward pass are put into them by the sizes of both exchanges.
+class ChunkParts {
+ public:
+  using ValueId = parallel::ValueId;
+  using TaskList = std::vector<parallel::TaskTemplate>;
+
+  /// All must outlive it.
+  ChunkParts(program::Program& frame, parallel::RankTemplate& rank, int64_t forward,
+             int64_t backward)
+      : frame_(frame), rank_(rank), forward_(forward), backward_(backward), chunks_(forward) {}
+
+  /// What follows is backward.
+  void go_backward() { chunks_ = backward_; }
+  int64_t chunks() const { return chunks_; }
+
+  /// Tells of a task on rows or routing, before its chunks are made.
+  void note(const parallel::TaskTemplate& made);
+  /// Sees to it that what was made in chunks is there in as many as there are now; `result` gets
+  /// the tasks that it takes. `user`: the task that reads it.
+  void bring(ValueId value, const program::Task& user, TaskList* result);
+  /// The task on values of one chunk, the first of which comes first. Throws Error where its tokens
+  /// do not divide, or where its op can't do with a part of them.
+  parallel::TaskTemplate chunk_of(const parallel::TaskTemplate& whole, int64_t chunk);
+  /// Brings a later task to the values that chunks write in place of those that it names.
+  void rename(parallel::TaskTemplate* made) const;
+
+ private:
+  /// The routing of rows, and, where they are with their experts, the sizes of the exchange that
+  /// brought them there and the axis that it goes along.
+  struct Rows {
+    ValueId counts = program::kNone, sizes = program::kNone;
+    int32_t axis = program::kNone;
+  };
+  /// A value in a number of chunks.
+  using InChunks = std::pair<ValueId, int64_t>;
+
+  const program::Kind& kind_of(const parallel::TaskTemplate& made) const {
+    return frame_.kind(made.task);
+  }
+  void regroup(ValueId value, int64_t from, const program::Task& user, TaskList* result);
+  const std::vector<ValueId>& own_sizes(ValueId counts, int64_t chunks, const program::Task& user,
+                                        TaskList* result);
+  ValueId part_read(ValueId value, int dim, int64_t chunk);
+  ValueId part_made(const parallel::TaskTemplate& whole, size_t output, int dim, int64_t chunk);
+  graph::TensorType type_of_part(const parallel::Value& value, int dim) const;
+  ValueId own(ValueId whole, int dim, int64_t chunk);
+  ValueId view(ValueId whole, int dim, int64_t chunk);
+  ValueId add(parallel::Value value);
+  program::KindId kind_of_chunk(const parallel::TaskTemplate& whole,
+                                const parallel::TaskTemplate& part);
+  program::KindId intern_local(program::Kind kind, int64_t experts);
+  std::vector<graph::TensorType> types_of(const std::vector<ValueId>& values) const;
+
+  program::Program& frame_;
+  parallel::RankTemplate& rank_;
+  const int64_t forward_, backward_;
+  int64_t chunks_;
+  std::map<InChunks, std::vector<ValueId>> own_, views_, own_sizes_;  // by chunk
+  std::map<ValueId, ValueId> renamed_;               // to the value whose buffer it took over
+  std::map<ValueId, int64_t> experts_;               // of rows: of all ranks together
+  std::map<ValueId, Rows> rows_;                     // of rows and row numbers
+  std::map<ValueId, parallel::TaskTemplate> maker_;  // of routing
+};
+
+}  // namespace hocket::passes
