@@ -565,7 +565,8 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
 void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& value) {
   const TaskRef ref{cls, task};
   if (is_pack(value)) {
-    const std::optional<Value> moved = pack_from_peer(value, end.peer_axis, end.peer);
+    const std::optional<Value> moved =
+        pack_from_peer(value, ctx_.axis_of(cls, end.peer_axis), end.peer);
     if (moved) return set(cls, end, 0, *moved, nullptr, ref);
     return lose_outputs(cls, end);
   }

@@ -582,5 +582,29 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   }
 }
 
+/// Shards that go around the ranks of a second role: along an axis of theirs, not of the first one.
+TEST(Buckets, MoveAlongTheAxesOfTheirRole) {
+  for (const int32_t hops : {0, 1, 2}) {
+    Written w({{"dp", 2}});
+    const TensorId x = w.input("x", f64({4, 3}));
+    const TensorId weight = w.param("W", f64({2, 3}));
+    const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
+    const TensorId other = w.param("V", f64({2, 2}));
+    w.result(y);
+    w.task("linear", {}, {w.fed(x), w.stored(weight)}, {w.kept(y)});
+    w.add_role("others", {{"one", 1}, {"q", 2}});
+    const BufferId own =
+        w.bucket(BufferKind::persistent, "own", 10, {{weight, 0}, {other, 6}}, w.split(0, {"q"}));
+    const BufferId came = w.step(f64({5}));
+    for (int32_t hop = 0; hop < hops; ++hop) {
+      w.shift("q", 1, own, came);
+      w.task("copy", {}, {came}, {own});
+    }
+    w.finish();
+    const check::Verdict verdict = check::check(w.program, w.graph);
+    EXPECT_EQ(verdict.ok(), hops != 1) << hops << "\n" << to_text(verdict);
+  }
+}
+
 }  // namespace
 }  // namespace hocket::test
