@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/finish.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "check/check.h"
 #include "comm/ops/comm_op.h"
 #include "ops/op.h"
@@ -15,8 +18,7 @@ namespace hocket::passes {
 
 namespace {
 
-/// Ranks that meet in the collectives of a kind, 0 if no task has it, and the number among them of
-/// one that has it.
+/// Ranks that meet in the collectives of a kind, and the number among them of one that has it.
 struct Membership {
   int64_t members = 0, me = 0;
 };
@@ -35,14 +37,33 @@ Membership members_of(const program::Program& program, program::KindId kind) {
 void complete_communication(const program::Program& program, program::KindId id,
                             program::Kind* kind) {
   const comm::Op& op = comm::op(kind->communication);
-  if (kind->out.empty() && op.role == comm::Role::collective) {
+  if (op.role == comm::Role::collective) {
     const auto [members, me] = members_of(program, id);
-    if (members > 0) {
-      kind->out = comm::infer(op, kind->attrs, kind->in, members, me);
+    if (members == 0) fail(op.name, "a task of it has no group");
+    std::vector<graph::TensorType> out = comm::infer(op, kind->attrs, kind->in, members, me);
+    if (kind->out.empty()) {
+      kind->out = std::move(out);
     }
+  }
+  const comm::Arity arity = comm::arity(op, kind->in.size());
+  if (kind->in.size() != arity.in || kind->out.size() != arity.out) {
+    fail(op.name, "got {} and {}; expected {} and {}{}", counted(std::ssize(kind->in), "input"),
+         counted(std::ssize(kind->out), "output"), arity.in, arity.out,
+         op.role == comm::Role::receive ? ": try out=\"TYPE\", what is sent" : "");
   }
   kind->bytes = op.payload(kind->attrs, graph::expected_types(kind->in, program.symbols),
                            graph::expected_types(kind->out, program.symbols));
+}
+
+/// By kind: whether a task has it.
+std::vector<bool> used_kinds(const program::Program& program) {
+  std::vector<bool> used(program.kinds.size(), false);
+  for (const program::RankClass& cls : program.classes) {
+    for (const program::Task& task : cls.tasks) {
+      used[task.kind] = true;
+    }
+  }
+  return used;
 }
 
 /// Experts over which the rows of a kind's tasks are spread, by kind; 0: none. Rows have as many as
@@ -71,10 +92,21 @@ std::vector<int64_t> experts_of(const program::Program& program) {
   return by_kind;
 }
 
+std::string types_text(const std::vector<graph::TensorType>& types) {
+  std::string text;
+  for (const graph::TensorType& type : types) {
+    text += (text.empty() ? "" : " ") + graph::to_string(type);
+  }
+  return text.empty() ? "nothing" : text;
+}
+
 void complete_local(const program::Program& program, program::Kind* kind, int64_t experts) {
   const ops::Op& op = ops::find(kind->op);
+  std::vector<graph::TensorType> out = op.infer(kind->attrs, kind->in);
   if (kind->out.empty()) {
-    kind->out = op.infer(kind->attrs, kind->in);
+    kind->out = std::move(out);
+  } else if (!ops::makes(op, kind->attrs, kind->in, kind->out)) {
+    fail(op.name, "makes {}; the kind says {}", types_text(out), types_text(kind->out));
   }
   const ops::Cost cost =
       ops::cost_of(op, {kind->attrs, kind->in, kind->out, experts, program.symbols});
@@ -83,6 +115,13 @@ void complete_local(const program::Program& program, program::Kind* kind, int64_
     kind->flops = cost.flops;
     kind->bytes = cost.bytes;
   }
+}
+
+/// "line 12: " of the text that has the kind; "" of none.
+std::string line_of(std::string_view text, size_t kind) {
+  const size_t at = text.find(fmt::format("\nkind k{} ", kind));
+  if (at == text.npos) return "";
+  return fmt::format("line {}: ", std::count(text.begin(), text.begin() + at, '\n') + 2);
 }
 
 void complete_lanes(program::Program& program) {
@@ -100,28 +139,34 @@ void complete_lanes(program::Program& program) {
 
 }  // namespace
 
-void complete(program::Program& program) {
+void complete(program::Program& program, const std::string& where, std::string_view text) {
   const std::vector<int64_t> experts = experts_of(program);
+  const std::vector<bool> used = used_kinds(program);
   for (size_t id = 0; id < program.kinds.size(); ++id) {
+    if (!used[id]) continue;
     program::Kind& kind = program.kinds[id];
-    if (program::is_communication(kind)) {
-      complete_communication(program, id, &kind);
-    } else {
-      complete_local(program, &kind, experts[id]);
+    try {
+      if (program::is_communication(kind)) {
+        complete_communication(program, id, &kind);
+      } else {
+        complete_local(program, &kind, experts[id]);
+      }
+    } catch (const Error& error) {
+      fail(where, "{}kind k{} ({}): {}", line_of(text, id), id, kind.op, error.text());
     }
   }
   complete_lanes(program);
 }
 
-void finish(program::Program& program, const std::string& where) {
+void finish(program::Program& program, const std::string& where, std::string_view text) {
   // Dependencies need tasks in an order that respects the data, and the memory plan needs every
   // buffer to be written before it is read: both are asked of the structural check, whose words are
   // those that `check` would use. Tasks in parts are written out, so that each waits for no more
   // than it needs.
-  complete(program);
+  complete(program, where, text);
   if (program::has_parts(program)) {
     program = program::expand_parts(program).program;
-    complete(program);
+    complete(program, where);
   }
   const auto expect = [&](const program::Program& draft) {
     check::CheckOptions options;

@@ -50,7 +50,7 @@ void run_on_text(program::Program& program, const std::string& name) {
     fail("output of " + name,
          "has other roles, meshes or nodes than the program that it was given");
   }
-  complete(made);
+  complete(made, "output of " + name, text);
   program = std::move(made);
 }
 

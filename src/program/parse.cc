@@ -112,9 +112,10 @@ class Parser {
  private:
   /// The number of a line of its own.
   int32_t count(Words& words, std::string_view what) const {
+    constexpr int64_t kMost = 1 << 20;
     const auto number = parse_number<int64_t>(words.next());
-    if (number < 1 || number > 1 << 20) {
-      bad(fmt::format("{} is {}; expected 1 or more", what, number));
+    if (number < 1 || number > kMost) {
+      bad(fmt::format("{} is {}; expected 1 to {}", what, number, kMost));
     }
     words.expect_all_taken();
     return static_cast<int32_t>(number);
@@ -254,6 +255,7 @@ class Parser {
         read(text, &(object->*member));
         expect_exists(field, object->*member);
         if constexpr (std::is_same_v<Value, RoleId>) {
+          expect_named(field, (object->*member).value());  // none is no role
           role_ = object->*member;  // whose axes the fields after it name
         }
       }
@@ -319,6 +321,14 @@ class Parser {
     bad(fmt::format("{} {} does not exist (there are {})", field.name, id, count));
   }
 
+  // What code behind the parser takes for granted of a line, whether or not it is checked: that it
+  // has the fields without which its others say nothing.
+  void expect_whole(const Table& table) const;
+  void expect_whole(const Buffer& buffer) const;
+  void expect_whole(const Task& task) const;
+  void expect_whole(const auto&) const {}
+  void expect_table_of_class(TableId table) const;
+
   void symbol(Words& words);
   void expect_role() const {
     if (program.roles.empty()) {
@@ -332,6 +342,7 @@ class Parser {
     words.expect_number(what, prefix, list->size());
     Struct object;
     fields(words, &object);
+    expect_whole(object);
     list->push_back(std::move(object));
   }
   RankClass* open_class() {
@@ -344,6 +355,64 @@ class Parser {
 
   RoleId role_ = 0;  // that the current line is about
 };
+
+void Parser::expect_whole(const Table& table) const {
+  int64_t coordinates = 1;
+  for (const int32_t axis : table.axes) {
+    coordinates *= program.roles[table.role].mesh.axes[static_cast<size_t>(axis)].size;
+    if (coordinates > 1 << 20) {
+      bad("axes has too many coordinates");
+    }
+  }
+  if (std::cmp_not_equal(table.values.size(), coordinates)) {
+    bad(fmt::format("values has {} numbers; expected {}: one for every coordinate on the axes",
+                    table.values.size(), coordinates));
+  }
+}
+
+void Parser::expect_table_of_class(TableId table) const {
+  if (table == kNone || program.tables[table].role == role_) return;
+  bad(fmt::format("table {} is of role {}; expected one of the class's role {}", table,
+                  program.tables[table].role, role_));
+}
+
+void Parser::expect_whole(const Buffer& buffer) const {
+  expect_table_of_class(buffer.by);
+  if (buffer.kind != BufferKind::view) return;
+  if (buffer.base == kNone) {
+    bad("base is missing; expected the number of the buffer that the view is a part of");
+  }
+  const TensorType& base = program.classes.back().buffers[buffer.base].type;
+  const size_t dims = std::min(buffer.type.dims.size(), base.dims.size());
+  if (buffer.dim != kNone && (buffer.dim < 0 || std::cmp_greater_equal(buffer.dim, dims))) {
+    bad(fmt::format("dim is {}; expected a dim of the view, {}, and of its base, {}", buffer.dim,
+                    to_string(buffer.type), to_string(base)));
+  }
+}
+
+void Parser::expect_whole(const Task& task) const {
+  for (const auto* begins : {&task.begins, &task.parts}) {
+    for (const Begin& begin : *begins) {
+      expect_table_of_class(begin.by);
+    }
+  }
+  const Kind& kind = program.kind(task);
+  if (!is_communication(kind)) return;
+  if (is_collective(kind)) {
+    if (task.group == kNone) {
+      bad(fmt::format("group is missing; expected the number of the group that meets in the {}",
+                      kind.op));
+    }
+    const Group& group = program.groups[task.group];
+    if (group.role != role_ && group.with != role_) {
+      bad(fmt::format("group {} is of role {}; expected one of the class's role {}", task.group,
+                      group.role, role_));
+    }
+  } else if (task.peer_axis == kNone) {
+    bad(fmt::format("axis is missing; expected the axis of the mesh that the {} goes along",
+                    kind.op));
+  }
+}
 
 void Parser::symbol(Words& words) {
   // A type is compared with the table as it is read: no symbol may come after one.
@@ -381,6 +450,7 @@ void Parser::task(Words& words, RankClass* cls) {
   if (op != program.kind(task).op) {
     bad(fmt::format("kind {} is {}, the task says {}", task.kind, program.kind(task).op, op));
   }
+  expect_whole(task);
   cls->tasks.push_back(std::move(task));
 }
 

@@ -91,6 +91,12 @@ class Expansion {
           fmt::format("task {} of class {}: {} {} does not exist", task, cls_, what, id));
     };
     for (size_t id = 0; id < cls.tasks.size(); ++id) {
+      const Task& task = cls.tasks[id];
+      const Kind& kind = from_.kind(task);
+      if (task.in.size() != kind.in.size() || task.out.size() != kind.out.size()) {
+        fail("parts", "task {} of class {} ({}) has {} inputs and {} outputs, its kind {} and {}",
+             id, cls_, kind.op, task.in.size(), task.out.size(), kind.in.size(), kind.out.size());
+      }
       for (const PartDep& dep : cls.tasks[id].part_deps) {
         expect(id, "task", dep.task.value(), cls.tasks.size());
       }

@@ -113,7 +113,7 @@ TEST(CommandPasses, RunOnTheTextOfTheProgram) {
   EXPECT_NE(refused("exec:false").find("exec:false"), std::string::npos);
   EXPECT_NE(refused("exec:echo odd").find("output of exec:echo odd"), std::string::npos);
   EXPECT_NE(refused("exec:sed 's/pp:2/pp:1/'").find("output of"), std::string::npos);
-  EXPECT_NE(refused("exec:sed 's/edp:2/edp:4/'").find("other roles"), std::string::npos);
+  EXPECT_NE(refused("exec:sed 's/role 0 all/role 0 some/'").find("other roles"), std::string::npos);
   EXPECT_THROW(PassRunner({"bucketz"}, {}, PassOptions()), Error);
 }
 
