@@ -142,18 +142,15 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
 void expect_alike(const program::Program& program, const runtime::LocalRanks& ranks) {
   for (int32_t rank : ranks.ids()) {
     const auto& entries = ranks.at(rank).store().entries();
-    std::map<std::string, std::string> home;  // by tensor: a buffer that was filled
+    std::map<std::string, std::string> home;  // by tensor: a buffer that is there
     for (const auto& [name, entry] : entries) {
       for (const std::string& tensor : program::tensors_of(name, entry.slots)) {
-        if (entry.initialised) {
-          home[tensor] = name;
-        }
+        home[tensor] = name;
       }
     }
     for (const program::Buffer& buffer : program.classes[program.class_of(rank)].buffers) {
       if (buffer.kind != program::BufferKind::persistent) continue;
-      const auto entry = entries.find(buffer.name);
-      if (entry != entries.end() && entry->second.initialised) continue;
+      if (entries.contains(buffer.name)) continue;
       for (const std::string& tensor : program::tensors_of(buffer.name, buffer.slots)) {
         const auto known = home.find(tensor);
         if (known == home.end()) continue;

@@ -35,7 +35,7 @@ void initialise(const graph::Graph& graph, const program::Program& program, uint
                 runtime::LocalRanks& ranks);
 
 /// Programs that run in turn hold what persists alike. Error: a rank that is here has a tensor in
-/// one buffer, and the program has it in another, which nothing has filled.
+/// one buffer, filled or not, and the program has it in another, which is not there.
 void expect_alike(const program::Program& program, const runtime::LocalRanks& ranks);
 
 /// Fills a persistent tensor on every rank that is here and holds it: `read(begin, count, dst)`

@@ -2,6 +2,9 @@
 #include "program/contract.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 namespace hocket::program {
 
@@ -103,6 +106,53 @@ void for_each_run(const Buffer& buffer, std::string_view tensor, const TensorTyp
                    }
                  });
   }
+}
+
+std::string held_otherwise(const Program& program, const Program& other) {
+  // Classes that have ranks in common are compared once: every buffer of the one must be the same
+  // in the other, or hold nothing that is known there on any rank.
+  std::set<std::string> known;
+  for (const RankClass& cls : program.classes) {
+    for (const Buffer& buffer : cls.buffers) {
+      if (buffer.kind != BufferKind::persistent) continue;
+      for (std::string& tensor : tensors_of(buffer.name, buffer.slots)) {
+        known.insert(std::move(tensor));
+      }
+    }
+  }
+  const std::vector<ClassId> here = program.class_table();
+  const std::vector<ClassId> there = other.class_table();
+  std::set<std::pair<int32_t, int32_t>> pairs;
+  for (size_t rank = 0; rank < there.size(); ++rank) {
+    pairs.insert({rank < here.size() ? here[rank].value() : kNone, there[rank].value()});
+  }
+  for (const auto& [mine, theirs] : pairs) {
+    if (theirs == kNone) continue;
+    std::map<std::string_view, const Buffer*> named;
+    if (mine != kNone) {
+      for (const Buffer& buffer : program.classes[static_cast<size_t>(mine)].buffers) {
+        if (buffer.kind == BufferKind::persistent) {
+          named[buffer.name] = &buffer;
+        }
+      }
+    }
+    for (const Buffer& buffer : other.classes[static_cast<size_t>(theirs)].buffers) {
+      if (buffer.kind != BufferKind::persistent) continue;
+      const auto same = named.find(buffer.name);
+      if (same != named.end()) {
+        const Buffer& own = *same->second;
+        if (own.type == buffer.type && own.layout == buffer.layout && own.slots == buffer.slots &&
+            own.space == buffer.space) {
+          continue;
+        }
+        return tensors_of(buffer.name, buffer.slots).front();
+      }
+      for (const std::string& tensor : tensors_of(buffer.name, buffer.slots)) {
+        if (known.contains(tensor)) return tensor;
+      }
+    }
+  }
+  return "";
 }
 
 }  // namespace hocket::program

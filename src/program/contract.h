@@ -35,4 +35,8 @@ struct Block {
 };
 Block block_of(const Buffer& buffer, const Program& program, int32_t rank);
 
+/// A tensor that persists in both programs, and that on some rank `other` does not hold in the same
+/// buffer as `program`: they can't run in turn on the same memory. "" if there is none.
+std::string held_otherwise(const Program& program, const Program& other);
+
 }  // namespace hocket::program

@@ -10,9 +10,11 @@
 #include <memory>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/math.h"
 #include "base/text.h"
+#include "program/contract.h"
 #include "program/finalize.h"
 
 namespace hocket::program {
@@ -346,6 +348,25 @@ std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> v
   return memory_of(in_step);
 }
 
+namespace {
+
+/// By class of `program`, the classes of `other` that its ranks are of.
+std::vector<std::set<int32_t>> classes_there(const Program& program, const Program& other) {
+  const std::vector<ClassId> table = other.class_table();
+  std::vector<std::set<int32_t>> list(program.classes.size());
+  for (size_t cls = 0; cls < list.size(); ++cls) {
+    for (const int32_t rank : program.ranks_of(cls)) {
+      const bool known = std::cmp_less(rank, table.size());
+      if (known && table[static_cast<size_t>(rank)] != kNone) {
+        list[cls].insert(table[static_cast<size_t>(rank)].value());
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
 std::vector<int64_t> memory_beyond(const Program& program, const Program& other, Space space) {
   // Step buffers by page, as the two have other gaps; inputs, outputs and messages by size, as they
   // lie close together; named tensors by name. The two may cut the ranks into other classes: of
@@ -387,28 +408,48 @@ std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
     }
     return bytes;
   };
-  const std::vector<ClassId> class_there = other.class_table();
+  const std::vector<std::set<int32_t>> there = classes_there(program, other);
   std::vector<int64_t> list(program.classes.size(), 0);
   for (size_t cls = 0; cls < list.size(); ++cls) {
-    std::set<int32_t> classes;
-    for (const int32_t rank : program.ranks_of(cls)) {
-      if (std::cmp_less(rank, class_there.size())) {
-        classes.insert(class_there[static_cast<size_t>(rank)].value());
-      }
-    }
-    for (const int32_t theirs : classes) {
-      if (theirs == kNone) continue;
+    for (const int32_t theirs : there[cls]) {
       list[cls] = std::max(list[cls], beyond(cls, theirs));
     }
   }
   return list;
 }
 
+namespace {
+
+/// All of what a program takes on the ranks of each class of another: device, then host.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> memory_apart(const Program& program,
+                                                                   const Program& other) {
+  const std::vector<Memory> needs = memory_of(other);
+  std::pair<std::vector<int64_t>, std::vector<int64_t>> apart;
+  for (const std::set<int32_t>& classes : classes_there(program, other)) {
+    int64_t device = 0;
+    int64_t host = 0;
+    for (const int32_t theirs : classes) {
+      device = std::max(device, needs[static_cast<size_t>(theirs)].total());
+      host = std::max(host, needs[static_cast<size_t>(theirs)].host);
+    }
+    apart.first.push_back(device);
+    apart.second.push_back(host);
+  }
+  return apart;
+}
+
+}  // namespace
+
 std::vector<Memory> memory_with(const Program& program, const Program* evaluation) {
   std::vector<Memory> list = memory_of(program);
   if (evaluation == nullptr) return list;
-  const std::vector<int64_t> in_device = memory_beyond(program, *evaluation);
-  const std::vector<int64_t> in_host = memory_beyond(program, *evaluation, Space::host);
+  std::vector<int64_t> in_device, in_host;
+  if (held_otherwise(program, *evaluation).empty()) {
+    in_device = memory_beyond(program, *evaluation);
+    in_host = memory_beyond(program, *evaluation, Space::host);
+  } else {
+    std::tie(in_device, in_host) = memory_apart(program, *evaluation);
+  }
   for (size_t cls = 0; cls < list.size(); ++cls) {
     list[cls].evaluation = in_device[cls];
     list[cls].host += in_host[cls];

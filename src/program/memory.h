@@ -58,7 +58,7 @@ std::vector<Memory> memory_of(const Program& program, std::span<const int64_t> v
 std::vector<int64_t> memory_beyond(const Program& program, const Program& other,
                                    Space space = Space::device);
 /// memory_of(program), together with what a program that evaluates beside it takes beyond; null:
-/// there is none.
+/// there is none. One that holds some tensor otherwise (held_otherwise) has memory of its own.
 std::vector<Memory> memory_with(const Program& program, const Program* evaluation);
 
 /// Addresses [begin, end) of the arena.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "engine/batch.h"
 #include "engine/params.h"
 #include "graph/names.h"
+#include "program/contract.h"
 
 namespace hocket::train {
 
@@ -24,13 +26,44 @@ std::string HeldOut::read_text() const {
 struct Evaluator::Impl {
   engine::Session* session = nullptr;
   std::unique_ptr<data::ValidLoader> loader;
+  // Of an evaluation that holds the parameters otherwise than the training does.
+  const engine::Compiled* trained = nullptr;
+  const runtime::LocalRanks* trained_on = nullptr;
+  std::unique_ptr<runtime::LocalRanks> own_ranks;
+  std::unique_ptr<engine::Session> own_session;
+
+  /// Every parameter, from where the training has it to where the evaluation has it.
+  void copy_parameters();
 };
 
+void Evaluator::Impl::copy_parameters() {
+  for (const graph::Tensor& tensor : session->graph().tensors) {
+    if (tensor.kind != graph::TensorKind::param) continue;
+    const std::vector<std::byte> full = engine::gather(tensor, trained->program, *trained_on);
+    engine::scatter(tensor, session->program(), *own_ranks,
+                    [&](int64_t begin, int64_t count, void* to) {
+                      std::memcpy(to, full.data() + tensor.type.bytes_of(begin),
+                                  static_cast<size_t>(tensor.type.bytes_of(count)));
+                    });
+  }
+}
+
 Evaluator::Evaluator(const engine::Run& run, const data::Dataset& dataset,
-                     engine::Programs& programs)
+                     engine::Programs& programs, const engine::Compiled* trained)
     : impl_(std::make_unique<Impl>()) {
   if (!dataset.valid()) fail("eval", "{} has no validation split", dataset.folder());
-  impl_->session = &programs.session(engine::evaluation_options(run));
+  const engine::CompileOptions how = engine::evaluation_options(run);
+  if (trained == nullptr ||
+      program::held_otherwise(trained->program, programs.compiled(how).program).empty()) {
+    impl_->session = &programs.session(how);
+  } else {
+    impl_->trained = trained;
+    impl_->trained_on = &programs.ranks();
+    impl_->own_ranks.reset(new runtime::LocalRanks(engine::local_ranks(run)));
+    impl_->own_session = std::make_unique<engine::Session>(
+        std::make_shared<const engine::Compiled>(programs.compiled(how)), *impl_->own_ranks);
+    impl_->session = impl_->own_session.get();
+  }
   impl_->loader = std::make_unique<data::ValidLoader>(dataset.valid(), run.config.train.seq_len,
                                                       dataset.tokenizer().eos_id(),
                                                       dataset.tokenizer().token_lengths());
@@ -43,6 +76,9 @@ HeldOut Evaluator::run(int64_t sequences, const std::function<void(int64_t, int6
   engine::Session& session = *impl_->session;
   const std::vector<int64_t> which =
       loader.sample(sequences > 0 ? std::min(sequences, loader.size()) : loader.size());
+  if (impl_->trained != nullptr) {
+    impl_->copy_parameters();
+  }
   HeldOut result;
   result.sequences = static_cast<int64_t>(which.size());
   result.of = loader.size();

@@ -28,8 +28,11 @@ struct HeldOut {
 /// Runs held-out sequences through the parameters that the ranks have, under the run's plan.
 class Evaluator {
  public:
-  /// `programs` outlives it.
-  Evaluator(const engine::Run& run, const data::Dataset& dataset, engine::Programs& programs);
+  /// The parameters are those that the ranks of `programs`, which outlives it, hold for `trained`;
+  /// null: for the evaluation itself. If that holds them in other buffers, it has memory of its
+  /// own, into which they are copied before every evaluation.
+  Evaluator(const engine::Run& run, const data::Dataset& dataset, engine::Programs& programs,
+            const engine::Compiled* trained = nullptr);
   ~Evaluator();
   /// `sequences` spread evenly over the validation split; 0: all of it. `progress(done, total)`.
   HeldOut run(int64_t sequences, const std::function<void(int64_t, int64_t)>& progress = nullptr);

@@ -27,7 +27,8 @@ namespace {
 
 /// One training; go() is its story. It owns, in the order in which they are made: the data, where
 /// the run stands (start_), the loader of its sequences, and the ranks, which hold parameters and
-/// optimizer state, with two programs on them: that of the training, and that of the evaluator.
+/// optimizer state, with two programs on them: that of the training, and that of the evaluator
+/// (which has ranks of its own if it holds parameters otherwise).
 class Trainer {
  public:
   Trainer(const engine::Run& run, const TrainOptions& options, StopSignals& stop)
@@ -105,6 +106,7 @@ int Trainer::go() {
     return exit_code_of(signal);
   }
   evaluate(step, true);
+  evaluator_.reset();  // its memory is not needed for the sample
   report_.finish(programs_, step);
   return 0;
 }
@@ -132,7 +134,7 @@ void Trainer::set_up() {
   prediction_ = preflight(run_, programs_, dataset_, start_.describe());
   session_ = &programs_.session();
   if (dataset_.valid()) {
-    evaluator_ = std::make_unique<Evaluator>(run_, dataset_, programs_);
+    evaluator_ = std::make_unique<Evaluator>(run_, dataset_, programs_, &programs_.compiled());
   }
   if (steps_ == 0) {
     steps_ = decide_steps(section_, prediction_.step_s);
