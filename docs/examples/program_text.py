@@ -97,9 +97,18 @@ class Program:
         return "\n".join(lines + ["end", ""])
 
 
+class Symbol(str):
+    """A dim that changes from step to step, `s0:64`: it is in no number of equal parts."""
+
+    def __mod__(self, parts):
+        return 1
+
+
 def dims(type_text):
-    return [int(d) for d in re.search(r"\[([\d,]+)\]", type_text).group(1).split(",")]
+    """Numbers, or symbols as they stand."""
+    listed = re.search(r"\[([^\]]*)\]", type_text).group(1)
+    return [int(d) if d.isdigit() else Symbol(d) for d in listed.split(",")]
 
 
 def with_dims(type_text, new):
-    return re.sub(r"\[[\d,]+\]", "[" + ",".join(str(d) for d in new) + "]", type_text)
+    return re.sub(r"\[[^\]]*\]", "[" + ",".join(str(d) for d in new) + "]", type_text, count=1)

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/compile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <thread>
 
 #include "autodiff/autodiff.h"
 #include "base/error.h"
+#include "base/id.h"
 #include "data/index.h"
 #include "models/build.h"
 #include "parallel/template.h"
@@ -132,28 +135,66 @@ graph::Graph reference(const Run& run, const CompileOptions& options) {
   return reference(run, options, sizes_of(run, options));
 }
 
+namespace {
+
+const char* name_of(Purpose purpose) {
+  constexpr const char* kNames[] = {"training", "evaluation", "gradients", "logits", "generation"};
+  return kNames[place_of(purpose)];
+}
+
+/// A command rewrites programs of the run's plan: not the one that generates, which is of one rank.
+std::vector<std::string> passes_for(const Run& run, Purpose purpose) {
+  std::vector<std::string> passes = run.config.plan.passes;
+  if (purpose == Purpose::generate) {
+    std::erase_if(passes,
+                  [](const std::string& name) { return name.starts_with(passes::kCommand); });
+  }
+  return passes;
+}
+
+}  // namespace
+
 Compiled compile(const Run& run, const CompileOptions& options) {
   const Sizes sizes = sizes_of(run, options);
-  const Lowering how{run.config.plan.passes, options.skip_passes, run.config.plan.pass_options,
-                     run.resolved.to_json_text(), options.observe};
-  Compiled result = compile(reference(run, options, sizes), sizes.plan, how);
-  result.tokens_per_step = sizes.tokens_per_step();
-  return result;
+  const Lowering how{passes_for(run, options.purpose), options.skip_passes,
+                     run.config.plan.pass_options, run.resolved.to_json_text(), options.observe};
+  try {
+    Compiled result = compile(reference(run, options, sizes), sizes.plan, how);
+    result.tokens_per_step = sizes.tokens_per_step();
+    return result;
+  } catch (const Error& error) {
+    if (error.where().find(passes::kCommand) == std::string_view::npos) throw;
+    throw error.with(
+        fmt::format("what it was given is the program of the {}", name_of(options.purpose)));
+  }
 }
 
 Compiled with_program(const Run& run, program::Program given) {
   const Sizes sizes = sizes_of(run, {});
+  if (given.num_micro_batches != sizes.plan.num_micro_batches) {
+    fail(run.name,
+         "the program has {} micro-batches, the configuration in it {}: train.global_batch {} / "
+         "(plan.dp {} x plan.micro_batch {}); expected the same number",
+         given.num_micro_batches, sizes.plan.num_micro_batches, run.config.train.global_batch,
+         run.plan.dp, run.plan.micro_batch);
+  }
   return {reference(run, {}, sizes), std::move(given), sizes.tokens_per_step()};
 }
 
 Compiled compile_given(const Run& run, program::Program given) {
   // Batches are cut, and ranks started, as the plan says.
   const graph::Mesh mesh = run.plan.mesh();
-  if (given.roles.size() != 1 || given.roles[0].mesh != mesh) {
+  if (given.roles.size() != 1) {
     fail(run.name,
-         "the program is of another mesh of ranks than the plan in its configuration; "
-         "expected pp {}, dp {}, ep {}; try to lower it again: hocket graph RUN --out FILE",
-         run.plan.pp, run.plan.dp, run.plan.ep);
+         "the program has {} roles; training runs programs of one: role 0 all mesh=\"{}\"",
+         given.roles.size(), to_string(mesh));
+  }
+  if (given.roles[0].mesh != mesh) {
+    fail(run.name,
+         "the program is of another mesh of ranks than the plan in its configuration; got "
+         "mesh=\"{}\"; expected mesh=\"{}\" (pp {}, dp {}, ep {}); try to lower it again: hocket "
+         "graph RUN --out FILE",
+         to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep);
   }
   // Which of its transfers leave a node was decided for nodes of this size.
   if (given.ranks_per_node != run.plan.ranks_per_node) {

@@ -66,11 +66,13 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
 
 /// The single-device graph of a run: the model's, with what the purpose adds. Nothing is lowered.
 graph::Graph reference(const Run& run, const CompileOptions& options = {});
-/// The run's program, of that graph.
+/// The run's program, of that graph. Passes that are commands rewrite all of a run's programs but
+/// the one that generates.
 Compiled compile(const Run& run, const CompileOptions& options = {});
 
 /// The training of `run` with this program, whatever it is, in place of the lowered one: what check
-/// compares it with, and the tokens of its step. Nothing is lowered.
+/// compares it with, and the tokens of its step. Nothing is lowered. Error: the run has another
+/// number of micro-batches.
 Compiled with_program(const Run& run, program::Program given);
 /// To be run: Error if it is of another mesh of ranks, or of other nodes, than the run's plan.
 Compiled compile_given(const Run& run, program::Program given);

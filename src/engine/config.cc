@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/resolve.h"
+#include "passes/pass.h"
 
 namespace hocket::engine {
 
@@ -268,7 +269,11 @@ Run resolve_run(const std::string& path, const std::vector<std::string>& overrid
   if (given) {
     *given = std::move(program);
   }
-  return resolve(config, path, overrides);
+  // A text is a program: its passes have run, and nobody expects commands to be run by reading it.
+  Run run = resolve(config, path, overrides);
+  std::erase_if(run.config.plan.passes,
+                [](const std::string& name) { return name.starts_with(passes::kCommand); });
+  return run;
 }
 
 Run parse_run(const std::string& text, const std::string& name,

@@ -112,7 +112,8 @@ struct Run {
 };
 
 /// Reads the configuration of `path` (a run.yaml, or the text of a program: its embedded one) with
-/// overrides "a.b=value". `given` receives the program, if it is one. Throws Error.
+/// overrides "a.b=value". `given` receives the program, if it is one; the passes of its run are
+/// then without commands. Throws Error.
 Run resolve_run(const std::string& path, const std::vector<std::string>& overrides,
                 std::optional<program::Program>* given = nullptr);
 /// What follows from the configuration: model, weights and plan. Error if they do not fit.

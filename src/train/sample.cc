@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "check/check.h"
 #include "engine/params.h"
 #include "graph/names.h"
 #include "program/contract.h"
@@ -109,7 +110,13 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
 }  // namespace
 
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
-  return engine::compile(run, engine::generation_options(run, longest_text));
+  engine::Compiled compiled = engine::compile(run, engine::generation_options(run, longest_text));
+  const check::Verdict verdict = check::check(compiled.program, compiled.reference);
+  if (!verdict.ok()) {
+    fail(run.name, "the static check refuses the program that generates:\n{}",
+         check::to_text(verdict));
+  }
+  return compiled;
 }
 
 program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
@@ -134,8 +141,9 @@ std::string generate(
   const int64_t prompt = static_cast<int64_t>(ids.size());
   runtime::LocalRanks ranks(1, std::move(backend), engine::rank_options(run));
   engine::Programs programs(run, ranks);
-  engine::Session& session =
-      programs.session(engine::generation_options(run, prompt + options.max_new_tokens));
+  const int64_t longest = prompt + options.max_new_tokens;
+  programs.replace(engine::generation_options(run, longest), compile_generation(run, longest));
+  engine::Session& session = programs.session(engine::generation_options(run, longest));
   for (const graph::Tensor& tensor : session.graph().tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
     engine::scatter(tensor, session.program(), ranks, [&](int64_t begin, int64_t count, void* to) {

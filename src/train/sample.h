@@ -30,7 +30,7 @@ struct GenerateOptions {
 /// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
-/// The program that generates: see engine::generation_options.
+/// The program that generates: see engine::generation_options. Checked. Error: it is refused.
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
 /// Memory that it takes for a prompt of `prompt` tokens and a text, with the prompt, of `longest`.
 program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,

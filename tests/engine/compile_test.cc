@@ -38,6 +38,21 @@ TEST(CompileGiven, IsOfThePlansRanksAndNodes) {
   std::string moved = text;
   moved.erase(at, line.size());
   EXPECT_NE(refusal(run, moved).find("0 ranks per node"), std::string::npos);
+
+  // What was got and what is wanted stand in it as the text says them.
+  const std::string said = refusal(one_rank, text);
+  EXPECT_NE(said.find("got mesh=\"pp:1 edp:2 ep:1\""), std::string::npos) << said;
+  EXPECT_NE(said.find("expected mesh=\"pp:1 edp:1 ep:1\""), std::string::npos) << said;
+  std::string roles = text;
+  roles.insert(roles.find("\n", roles.find("role 0 ")), "\nrole 1 more mesh=\"ep:1\"");
+  roles.insert(roles.rfind("end"), "class more role=1\n");
+  EXPECT_NE(refusal(run, roles).find("2 roles; training runs programs of one"), std::string::npos)
+      << refusal(run, roles);
+  std::string twice = text;
+  twice.replace(twice.find("micro_batches 1"), 15, "micro_batches 7");
+  EXPECT_NE(refusal(run, twice).find("has 7 micro-batches, the configuration in it 1"),
+            std::string::npos)
+      << refusal(run, twice);
 }
 
 }  // namespace
