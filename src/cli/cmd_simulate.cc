@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "check/check.h"
 #include "cli/inputs.h"
 #include "cli/verbs.h"
 #include "cost/cluster.h"
@@ -14,6 +16,7 @@
 #include "cost/profile.h"
 #include "engine/describe.h"
 #include "engine/machine.h"
+#include "program/parts.h"
 #include "sim/report_text.h"
 #include "sim/sim_trace.h"
 #include "sim/simulator.h"
@@ -59,6 +62,22 @@ sim::SimOptions sim_options(const engine::Run& run, const engine::Compiled& comp
   return options;
 }
 
+/// A text may lack dependencies, costs or the memory plan, or be wrong, and then its time says
+/// little. Error: it is not even well formed. A warning: it is refused for another reason.
+void expect_sound(const std::string& path, const program::Program& program) {
+  const check::Verdict verdict = check::check_structure(program);
+  if (verdict.ok()) return;
+  const check::Problem& first = verdict.problems.at(0);
+  const std::string what =
+      fmt::format("the check refuses the program: {}, first [{}] {}",
+                  counted(verdict.num_problems, "problem"), first.rule, first.text);
+  if (first.problem_class == check::ProblemClass::structure) {
+    fail(path, "{}; try hocket check {}, or, if it is not finished, hocket graph --finish {}", what,
+         path, path);
+  }
+  log_warning("{}: {}; try hocket check {}", path, what, path);
+}
+
 /// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one
 /// with the other; the words go to standard error where the trace takes standard output.
 int simulate(const Options& options) {
@@ -74,6 +93,10 @@ int simulate(const Options& options) {
       engine::cluster_of(run, options.cluster.empty() ? run.config.cluster.file : options.cluster);
   const std::optional<cost::Profile> profile = profile_of(options, run, cluster);
   const engine::Compiled compiled = source.compile();
+  if (source.given) {
+    program::expect_no_parts(compiled.program, "hocket simulate");
+    expect_sound(options.run, compiled.program);
+  }
   const cost::CostModel costs(cluster, profile, sim::threads_per_rank(compiled.program, cluster));
   sim::Replay replay;
   const sim::SimReport report = sim::simulate(
