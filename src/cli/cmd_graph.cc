@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
@@ -15,6 +16,7 @@
 #include "check/check.h"
 #include "cli/diff.h"
 #include "cli/inputs.h"
+#include "cli/op_list.h"
 #include "cli/verbs.h"
 #include "parallel/lower.h"
 #include "parallel/schedule.h"
@@ -27,11 +29,12 @@ namespace hocket::cli {
 namespace {
 
 struct Options {
-  std::vector<std::string> inputs, set;
-  std::string stage, out, passes, skip, dump_after, purpose;
+  std::vector<std::string> inputs, set, passes, skip;
+  std::string stage, out, dump_after, purpose;
   std::optional<int64_t> rank;
   int64_t limit = 200;
-  bool dot = false, list_passes = false, diff = false, check = false, times = false;
+  bool dot = false, list_passes = false, list_ops = false, diff = false, check = false,
+       times = false;
   bool finish = false;
 };
 
@@ -114,7 +117,7 @@ class Watcher {
   void see(const std::string& what, const engine::Progress& made) {
     const int64_t now = now_ns();
     if (options_.times) {
-      fmt::print(stderr, "{:<12}{}\n", what == "program" ? "finish" : what,
+      fmt::print(stderr, "{:<11} {}\n", what == "program" ? "finish" : what,
                  human_time(static_cast<double>(now - last_) * 1e-9));
     }
     const bool unchanged = what == "graph" || what == "backward";
@@ -159,7 +162,7 @@ class Watcher {
     program::Program program = program_of(made);
     program::finalize(program);
     const check::Verdict verdict = check::check(program, reference_);
-    fmt::print(stderr, "{:<12}{}\n", what,
+    fmt::print(stderr, "{:<11} {}\n", what,
                verdict.ok() ? "checked: equal to the single-device graph" : "refused");
     if (!verdict.ok())
       fail("hocket graph --check", "refused after {}:\n{}", what, check::to_text(verdict));
@@ -234,35 +237,57 @@ void check_options(const Options& options) {
   }
 }
 
+/// Names in options that may be repeated, each a list with commas; a command goes on to the end of
+/// its option, since it may have some itself.
+std::vector<std::string> pass_names(const std::vector<std::string>& lists) {
+  std::vector<std::string> names;
+  for (std::string_view list : lists) {
+    while (!list.empty()) {
+      const std::string_view rest = trim(list);
+      const size_t end =
+          rest.starts_with(passes::kCommand) ? rest.size() : std::min(rest.find(','), rest.size());
+      if (const std::string name(trim(rest.substr(0, end))); !name.empty()) {
+        names.push_back(name);
+      }
+      list = rest.substr(std::min(end + 1, rest.size()));
+    }
+  }
+  return names;
+}
+
 /// --set, and --passes as an override like them; "none" runs no pass at all.
 std::vector<std::string> overrides_of(const Options& options) {
   std::vector<std::string> overrides = options.set;
   if (options.passes.empty()) return overrides;
-  std::vector<std::string> names;
-  if (options.passes != "none") {
-    names = comma_list(options.passes);
+  std::vector<std::string> names = pass_names(options.passes);
+  if (names == std::vector<std::string>{"none"}) {
+    names.clear();
   }
   for (const std::string& name : names) {
     passes::resolve(name);
   }
-  overrides.push_back("plan.passes=[" + join(names, ",") + "]");
+  overrides.push_back("plan.passes=" + nlohmann::json(names).dump());
   return overrides;
 }
 
-/// Whether `path` is the text of a program, whose passes have run.
-bool is_program_text(const std::string& path) {
-  return file_exists(path) && !is_directory(path) && read_file(path).starts_with("hocket-program");
+/// The text of `path`, if it is that of a program, whose passes have run; "-": standard input.
+std::optional<std::string> program_text(const std::string& path) {
+  if (path != "-" && (!file_exists(path) || is_directory(path))) return std::nullopt;
+  std::string text = read_file(path == "-" ? "/dev/stdin" : path);
+  if (!text.starts_with("hocket-program")) return std::nullopt;
+  return text;
 }
 
 /// --finish: an edited text with dependencies, costs and a memory plan.
 int finish_text(const Options& options) {
   const std::string& path = options.inputs[0];
-  if (!is_program_text(path)) {
+  const std::optional<std::string> text = program_text(path);  // read once: it may be a pipe
+  if (!text) {
     fail("hocket graph --finish", "{} is no text of a program; lowering finishes what it makes",
          path);
   }
-  program::Program program = program::parse_program(read_file(path), path);
-  passes::finish(program, path);
+  program::Program program = program::parse_program(*text, path);
+  passes::finish(program, path, *text);
   emit(options.out, text_of(program, options));
   return 0;
 }
@@ -274,12 +299,16 @@ int show(const Options& options) {
     list_passes();
     return 0;
   }
+  if (options.list_ops) {
+    emit(options.out, list_ops(options.inputs.empty() ? "" : options.inputs[0]));
+    return 0;
+  }
   require_output("hocket graph --out", options.out, options.inputs);
   if (options.diff) return diff(options);
   check_options(options);
   const bool only_reads =
       options.passes.empty() && options.skip.empty() && !options.check && !options.times;
-  if (!only_reads && is_program_text(options.inputs[0])) {
+  if (!only_reads && program_text(options.inputs[0])) {
     fail(options.inputs[0],
          "is a program, whose passes have run; --passes, --skip, --check and --times need the "
          "run.yaml that it was made from");
@@ -294,7 +323,7 @@ int show(const Options& options) {
   }
   Watcher watcher(source.run, options);
   engine::CompileOptions how = purpose_of(source.run, options);
-  how.skip_passes = comma_list(options.skip);
+  how.skip_passes = pass_names(options.skip);
   how.observe = [&](const std::string& what, const engine::Progress& made) {
     watcher.see(what, made);
   };
@@ -332,16 +361,21 @@ void verb_graph(Args& args) {
   args.flag("--dot", &options->dot, "for Graphviz instead of text");
   args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &options->passes,
-              "run these passes, in this order (none: no pass), instead of plan.passes");
-  args.option("--skip", "A,B", &options->skip, "leave out these of the run's passes");
+              "run these passes, in this order (none: no pass), instead of plan.passes; may be "
+              "repeated; the name of a command, exec:COMMAND, goes on to the end of the option");
+  args.option("--skip", "A,B", &options->skip, "leave out these of the run's passes; likewise");
   args.option("--dump-after", "PASS", &options->dump_after,
               "what this pass left, instead of a stage");
   args.flag("--check", &options->check, "run the static check after lowering and after every pass");
   args.flag("--times", &options->times, "how long every stage and pass took, on standard error");
   args.flag("--list-passes", &options->list_passes, "the passes there are");
+  args.flag(
+      "--list-ops", &options->list_ops,
+      "the ops there are; with a name in place of RUN: its operands, what it does in place, and "
+      "kinds of it as they stand in a text");
   args.flag("--finish", &options->finish,
             "of the text of a program that was written or edited by hand: add the dependencies, "
-            "costs and the memory plan that it lacks");
+            "costs and the memory plan that it lacks (RUN -: standard input)");
   args.flag("--diff", &options->diff, "compare two texts");
   args.option("--limit", "N", &options->limit, "with --diff: most lines of tasks per list");
   args.example("hocket graph configs/quickstart.yaml --set plan.pp=2 --rank 1 --out stage1.txt",
@@ -366,6 +400,7 @@ void verb_graph(Args& args) {
   args.example("hocket graph configs/quickstart.yaml --for generate --out generate.txt",
                "the program that generates, whose lengths are symbols");
   args.example("hocket graph --list-passes", "the passes there are");
+  args.example("hocket graph --list-ops linear", "what a task of this op takes and makes");
   args.run([options] { return show(*options); });
 }
 

@@ -110,16 +110,6 @@ void add_set(Args& args, std::vector<std::string>* overrides) {
               "overrides a key of the run, e.g. plan.dp=2; may be repeated");
 }
 
-std::vector<std::string> comma_list(const std::string& text) {
-  std::vector<std::string> list;
-  for (const std::string& piece : split(text, ',')) {
-    if (const std::string name(trim(piece)); !name.empty()) {
-      list.push_back(name);
-    }
-  }
-  return list;
-}
-
 void require_output(const std::string& option, const std::string& path,
                     const std::vector<std::string>& inputs) {
   std::error_code none;  // what cannot be looked at is no input

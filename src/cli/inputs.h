@@ -40,9 +40,6 @@ void warn_if_long(const models::ModelConfig& model, int64_t tokens, const std::s
 /// Adds --set.
 void add_set(Args& args, std::vector<std::string>* overrides);
 
-/// "a,b" → {"a", "b"}; empty pieces are left out.
-std::vector<std::string> comma_list(const std::string& text);
-
 /// Error if `option` names, as a file to write, what the command reads: one of `inputs`, or a file
 /// that lies in one of them. Without a name, and for what is not there yet, there is none.
 void require_output(const std::string& option, const std::string& path,

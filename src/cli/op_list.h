@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// What who writes the text of a program needs to know of ops.
+#pragma once
+
+#include <string>
+
+namespace hocket::cli {
+
+/// Every op in a line; with a name, all of that one, and kinds of it as a text has them. Error:
+/// there is no such op.
+std::string list_ops(const std::string& name);
+
+}  // namespace hocket::cli
