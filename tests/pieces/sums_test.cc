@@ -143,7 +143,7 @@ TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
     }
     g.w.finish();
     const check::Verdict verdict = check::check(g.w.program, g.w.graph);
-    EXPECT_EQ(verdict.ok(), all) << to_text(verdict);
+    ASSERT_EQ(verdict.ok(), all) << to_text(verdict);
     if (all) continue;
     EXPECT_EQ(verdict.problems[0].rule, "view-tiled") << to_text(verdict);
     EXPECT_EQ(
