@@ -107,7 +107,7 @@ void ChunkParts::note(const TaskTemplate& made) {
     const comm::Op& op = comm::op(kind.communication);
     const bool to_experts = comm::after(op, kind.attrs) == graph::Placement::split(0);
     rows.sizes = to_experts ? made.in[1] : kNone;
-    rows.axis = frame_.groups[made.task.group].axes[0];
+    rows.axes = frame_.groups[made.task.group].axes;
   }
   for (ValueId value : made.out) {
     if (rank_.values[value].type.routed()) {
@@ -163,8 +163,10 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
             .out = types_of(made.out)};
   if (rows.sizes != kNone) {
     // The rank's experts among all that the sizes tell of.
-    const int32_t ranks = frame_.roles[0].mesh.axes[rows.axis].size;
-    program::Table table{.role = 0, .axes = {rows.axis}, .values = {}};
+    HOCKET_CHECK(rows.axes.size() == 1, "{} came over {} axes", rank_.values[value].name,
+                 rows.axes.size());
+    const int32_t ranks = frame_.roles[0].mesh.axes[rows.axes[0]].size;
+    program::Table table{.role = 0, .axes = rows.axes, .values = {}};
     for (int32_t rank = 0; rank < ranks; ++rank) {
       table.values.push_back(graph::share(experts_.at(value), ranks, rank).begin);
     }

@@ -52,10 +52,10 @@ class ChunkParts {
 
  private:
   /// The routing of rows, and, where they are with their experts, the sizes of the exchange that
-  /// brought them there and the axis that it goes along.
+  /// brought them there and the axes that it goes along.
   struct Rows {
     ValueId counts = program::kNone, sizes = program::kNone;
-    int32_t axis = program::kNone;
+    std::vector<int32_t> axes;
   };
   /// A value in a number of chunks.
   using InChunks = std::pair<ValueId, int64_t>;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -140,19 +142,30 @@ TEST(ChunkPass, BackwardMayHaveAnotherNumber) {
   }
 }
 
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+/// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each shape, and which.
 TEST(ChunkPass, MutantsAreRefusedOrEqual) {
   const std::vector<Shape> all = shapes();
-  int refused = 0, equal = 0;
+  const uint64_t mutants = from_environment("HOCKET_MUTANTS", 30);
+  const uint64_t seed = from_environment("HOCKET_SEED", 1);
+  std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
+  size_t refused = 0, equal = 0;
   for (size_t shape = 0; shape < all.size(); ++shape) {
     const Case c =
         experts(all[shape].plan, 2 + static_cast<int64_t>(shape) % 3, all[shape].num_experts);
     const engine::Compiled good = compiled(c);
     const Outcome one = train(c, true, 1, false, {"plan.moe_chunks=1"}, false);
-    for (uint64_t i = 0; i < 30; ++i) {
+    for (uint64_t i = 0; i < mutants; ++i) {
       program::Program mutant = good.program;
       check::Mutation mutation;
       // Every second one changes a view.
-      if (!check::mutate(mutant, shape * 1000 + i, &mutation, i % 2 == 0 ? "view" : "")) continue;
+      if (!check::mutate(mutant, (seed * 100 + shape) * 100003 + i, &mutation,
+                         i % 2 == 0 ? "view" : ""))
+        continue;
       SCOPED_TRACE(c.name + ": " + mutation.kind + ": " + mutation.text);
       const check::Verdict verdict = check::check(mutant, good.reference);
       EXPECT_NE(check::localise(mutation, verdict), check::Localisation::missed)
@@ -173,8 +186,9 @@ TEST(ChunkPass, MutantsAreRefusedOrEqual) {
       }
     }
   }
-  EXPECT_GE(refused, 150);
-  EXPECT_LT(equal, 90);
+  std::cout << refused << " refused, " << equal << " accepted and equal to one rank\n";
+  EXPECT_GT(refused, 5 * mutants);
+  EXPECT_GE(refused + equal, 7 * mutants);
 }
 
 /// A layer in a graph of its own, whose pieces add to gradients that are already there: of tokens
