@@ -248,7 +248,7 @@ bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
     Moved moved;
     moved.fault = fault;
     moved.axis = axes ? std::countr_zero(axes) : -1;
-    refuse_move(ref, info, ctx_.task(ref).in[operand], moved);
+    refuse_move(ref, info, ctx_.task(ref).in[operand], *value, moved);
     return false;
   };
   if (info.comm->needs_sizes || info.comm->makes_sizes) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
 #include "check/context.h"
@@ -114,42 +115,48 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
 
 Verdict run(const Program& program, Reference* reference, const CheckOptions& options);
 
-/// A program with tasks in parts, checked with every part as a task; what is found is said of the
-/// tasks that have them.
-Verdict run_parts(const Program& program, Reference* reference, const CheckOptions& options) {
-  Verdict verdict;
-  const auto& skipped = options.skip_rules;
-  try {
-    const program::Expanded expanded = program::expand_parts(program);
-    verdict = run(expanded.program, reference, options);
-    const auto to_whole = [&](TaskRef& ref) {
-      if (ref.task >= 0) {
-        ref.task = expanded.origin[ref.cls][ref.task];
-      }
-    };
-    for (Problem& problem : verdict.problems) {
-      to_whole(problem.task);
-      std::for_each(problem.related.begin(), problem.related.end(), to_whole);
+/// A program with every part of a task as a task, checked; what is found is said of the tasks that
+/// have them.
+Verdict run_parts(const program::Expanded& expanded, Reference* reference,
+                  const CheckOptions& options) {
+  Verdict verdict = run(expanded.program, reference, options);
+  const auto to_whole = [&](TaskRef& ref) {
+    if (ref.task >= 0) {
+      ref.task = expanded.origin[ref.cls][ref.task];
     }
-  } catch (const Error& error) {
-    if (std::find(skipped.begin(), skipped.end(), "parts-fit") != skipped.end()) {
-      Program whole = program;
-      for (RankClass& cls : whole.classes) {
-        for (Task& task : cls.tasks) {
-          task.parts.clear();
-          task.part_deps.clear();
-        }
-      }
-      return run(whole, reference, options);
-    }
-    verdict.num_problems = 1;
-    Problem& problem = verdict.problems.emplace_back();
-    problem.rule = "parts-fit";
-    problem.text = error.text();
-    problem.fix = "cut along a letter that the op may be cut along, in equal blocks";
+  };
+  for (Problem& problem : verdict.problems) {
+    to_whole(problem.task);
+    std::for_each(problem.related.begin(), problem.related.end(), to_whole);
   }
-  verdict.certificate.program = program::program_hash(program);
   return verdict;
+}
+
+/// Nothing, and reported, of parts that do not fit. With that rule off, as if there were none.
+std::optional<program::Expanded> write_out_parts(Context& ctx) {
+  TaskRef at;
+  std::string text;
+  try {
+    return program::expand_parts(ctx.program);
+  } catch (const program::PartsError& error) {
+    at = {error.cls, error.task};
+    text = error.text();
+  } catch (const Error& error) {
+    text = error.text();
+  }
+  ctx.report("parts-fit", ProblemClass::structure, at, {}, text,
+             "cut along a letter that the op may be cut along, in equal blocks");
+  if (!ctx.skips("parts-fit")) return std::nullopt;
+  program::Expanded whole{ctx.program, {}};
+  for (RankClass& cls : whole.program.classes) {
+    std::vector<TaskId>& origin = whole.origin.emplace_back();
+    for (Task& task : cls.tasks) {
+      task.parts.clear();
+      task.part_deps.clear();
+      origin.push_back(origin.size());
+    }
+  }
+  return whole;
 }
 
 /// Shared by both entries; `reference` null: no values. The structural rules come first: only when
@@ -171,8 +178,15 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
   if (reference) {
     verdict.num_applications = reference->terms.num_apps();
   }
-  const bool well_formed = check_rules(ctx);
-  if (well_formed && program::has_parts(program)) return run_parts(program, reference, options);
+  bool well_formed = check_rules(ctx);
+  if (well_formed && program::has_parts(program)) {
+    if (const auto expanded = write_out_parts(ctx)) {
+      Verdict of_parts = run_parts(*expanded, reference, options);
+      of_parts.certificate.program = program::program_hash(program);
+      return of_parts;
+    }
+    well_formed = false;
+  }
   if (well_formed) {
     if (reference && reference->num_micro_batches() != program.num_micro_batches) {
       ctx.report("micro-batches", ProblemClass::value, {}, {},

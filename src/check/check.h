@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "program/program.h"
 
 namespace hocket::check {
+
+struct Wrote;
 
 struct TaskRef {
   program::ClassId cls = program::kNone;
@@ -36,7 +39,11 @@ struct Problem {
   std::vector<TaskRef> related;  ///< other tasks that take part, most telling first
   std::vector<int32_t> ranks;    ///< ranks concerned
   std::string text;              ///< which task, and why
-  std::string fix;               ///< what to change
+  /// The first rank at which it fails, what that rank has, and what is missing there: "rank 2 (edp
+  /// 1, ep 0) has dim 0 [8:12) of 16, addends t [0:2) of 4; missing t [2:4); so on 1 more rank". ""
+  /// where no piece of a tensor plays a part.
+  std::string where;
+  std::string fix;  ///< what to change
 };
 
 /// What a codec lost on the way to a result, which is why it differs from that of one device by
@@ -80,6 +87,9 @@ struct CheckOptions {
   /// For tests of the check itself: what these rules refuse is passed over. The verdict of a
   /// check with rules left out proves nothing.
   std::vector<std::string> skip_rules = {};
+  /// For tests that run the program: told of every output of every task what is left in it
+  /// (held.h).
+  std::function<void(const Wrote&)> on_write = {};
 };
 
 /// A rule of the check: its name in a verdict, and what holds when it refuses nothing.

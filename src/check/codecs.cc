@@ -150,7 +150,7 @@ void Values::finish_marks(TaskRef at, BufferId buffer, const Value& value) {
       fmt::format("{} keeps '{}' of which ranks along {} have their own part as it was, and "
                   "those of others as a codec left them",
                   ctx_.name(at), name, axis_name(apart)),
-      "let every rank use what it decodes of its own part, too");
+      "let every rank use what it decodes of its own part, too", where(at.cls, value));
 }
 
 }  // namespace hocket::check

@@ -59,7 +59,7 @@ bool Values::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
     const graph::TensorType& type = logical < 0 ? local : ctx_.types[logical];
     const Moved moved = pieces_.move(part.piece, over, movement, type);
     if (moved.fault != Moved::Fault::none) {
-      refuse_move(ref, info, buffer, moved);
+      refuse_move(ref, info, buffer, part, moved);
       return false;
     }
     if (moved.piece != part.piece && movement.move.placed == comm::Move::Placed::slot &&
@@ -80,46 +80,50 @@ bool Values::move_parts(TaskRef ref, const KindInfo& info, AxisMask over,
   return true;
 }
 
-void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved) {
+void Values::refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
+                         const Moved& moved) {
   // The rule and the fix depend on what the op does with parts: exchange rows, put parts side by
   // side, scatter their sum or keep it.
   const comm::Movement movement =
       comm::movement(*info.comm, ctx_.program.kind(ctx_.task(ref)).attrs);
   const std::string axis = moved.axis < 0 ? "its group" : ctx_.mesh.axes[moved.axis].name;
   const bool slot = movement.move.placed == comm::Move::Placed::slot;
+  const std::string at_rank = where_along(ref.cls, value, moved.axis);
   if (info.comm->needs_sizes) {
     refuse("exchange-layout", ref, buffer,
            fmt::format("the exchange goes from split({}) over {}", movement.slot_dim, axis),
-           "exchange rows that are split by token (1) or by expert (0)");
+           "exchange rows that are split by token (1) or by expert (0)", at_rank);
   } else if (slot) {
     refuse("gather-layout", ref, buffer,
            moved.fault == Moved::Fault::differs
                ? fmt::format("ranks along {} hold parts that differ in more than dim {}", axis,
                              movement.slot_dim)
                : fmt::format("it is not split along dim {} over {}", movement.slot_dim, axis),
-           "gather along the dim and the axes that split the value");
+           "gather along the dim and the axes that split the value", at_rank);
   } else if (movement.move.part == comm::Move::Part::block &&
              moved.fault != Moved::Fault::overlap) {
     refuse("scatter-layout", ref, buffer, fmt::format("it is not partial over {}", axis),
-           "reduce-scatter only what is partial over all axes of the group");
+           "reduce-scatter only what is partial over all axes of the group", at_rank);
   } else if (moved.fault == Moved::Fault::split) {
     refuse("reduce-split", ref, buffer,
            fmt::format("it is split over {}: different parts would be added", axis),
-           "gather instead, or take this axis out of the group");
+           "gather instead, or take this axis out of the group", at_rank);
   } else if (moved.fault == Moved::Fault::monoid) {
     refuse("reduce-monoid", ref, buffer,
            "what it holds is put together otherwise: sums, maxima and softmaxes are different",
-           "reduce a maximum with monoid=\"max\", a sum without; merge softmaxes by an op");
+           "reduce a maximum with monoid=\"max\", a sum without; merge softmaxes by an op",
+           at_rank);
   } else if (moved.fault == Moved::Fault::overlap) {
     refuse("reduce-overlap", ref, buffer,
            "the parts that its ranks hold overlap: some addends would be counted more than once",
-           "add up only disjoint parts of a sum");
+           "add up only disjoint parts of a sum", at_rank);
   } else {
     refuse(
         "reduce-replicated", ref, buffer,
         fmt::format("it is not partial over {}: the sum would be {} times the value", axis,
                     ctx_.mesh.axes[moved.axis].size),
-        fmt::format("remove the {}, or take this axis out of its group", info.comm->name).c_str());
+        fmt::format("remove the {}, or take this axis out of its group", info.comm->name).c_str(),
+        at_rank);
   }
 }
 
@@ -157,7 +161,8 @@ bool Values::sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_
   if (same_tokens && counted.cut[0] == held.cut[0]) return true;
   refuse("exchange-sizes", ref, buffer,
          fmt::format("they count other rows than those of layout {}", piece_text(rows)),
-         "exchange the counts of the same tokens and experts");
+         "exchange the counts of the same tokens and experts",
+         where(ref.cls, {rows.expr, by_token}, " by token; the sizes are of ", sizes, ""));
   return false;
 }
 
@@ -244,25 +249,25 @@ bool Values::alike(std::span<const TaskRef> tasks) {
   return true;
 }
 
-Values::Held Values::held_by(TaskRef ref) {
-  Held held;
+Values::Saved Values::saved_of(TaskRef ref) {
+  Saved saved;
   for (const auto* list : {&ctx_.task(ref).in, &ctx_.task(ref).out}) {
     for (BufferId buffer : *list) {
       if (const Base* base = base_of(ref.cls, buffer)) {
-        held.bases.emplace_back(ctx_.program.classes[ref.cls].root(buffer), *base);
+        saved.bases.emplace_back(ctx_.program.classes[ref.cls].root(buffer), *base);
       } else {
-        held.values.emplace_back(buffer, values_[ref.cls][buffer]);
+        saved.values.emplace_back(buffer, values_[ref.cls][buffer]);
       }
     }
   }
-  return held;
+  return saved;
 }
 
-void Values::put_back(ClassId cls, const Held& held) {
-  for (const auto& [buffer, value] : held.values) {
+void Values::put_back(ClassId cls, const Saved& saved) {
+  for (const auto& [buffer, value] : saved.values) {
     values_[cls][buffer] = value;
   }
-  for (const auto& [buffer, base] : held.bases) {
+  for (const auto& [buffer, base] : saved.bases) {
     bases_[cls].of.at(buffer) = base;
   }
 }
@@ -272,14 +277,14 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
   // every sort of instance. Each starts from what was there before.
   if (is_transfer(ctx_.kind(ctx_.task(instances[0][0])))) return transfer(instances[0]);
   if (instances.size() == 1) return meet(std::span<const TaskRef>(instances[0]));
-  std::map<TaskRef, Held> before;
+  std::map<TaskRef, Saved> before;
   std::map<TaskRef, std::vector<Value>> after;
   std::set<TaskRef> differ;
   for (const std::vector<TaskRef>& tasks : instances) {
     for (const TaskRef& ref : tasks) {
       const auto [known, fresh] = before.try_emplace(ref);
       if (fresh) {
-        known->second = held_by(ref);
+        known->second = saved_of(ref);
       } else {
         put_back(ref.cls, known->second);
       }
@@ -299,10 +304,14 @@ void Values::meet(std::span<const std::vector<TaskRef>> instances) {
           related.insert(related.end(), others.begin(), others.end());
         }
       }
-      ctx_.report("classes-differ", ProblemClass::value, ref, related,
-                  fmt::format("{} makes different values where its ranks meet other classes",
-                              ctx_.name(ref)),
-                  "give the ranks that meet other classes a class of their own");
+      const auto differs = std::mismatch(made.begin(), made.end(), known->second.begin()).first;
+      const auto output = static_cast<size_t>(differs - made.begin());
+      ctx_.report(
+          "classes-differ", ProblemClass::value, ref, related,
+          fmt::format("{} makes different values where its ranks meet other classes",
+                      ctx_.name(ref)),
+          "give the ranks that meet other classes a class of their own",
+          where(ref.cls, known->second[output], " in one meeting, and ", *differs, " in another"));
       differ.insert(ref);
     }
   }
@@ -318,6 +327,7 @@ void Values::refuse_meeting(std::span<const TaskRef> tasks) {
   const Task& first = ctx_.task(tasks[0]);
   std::vector<TaskRef> related(tasks.begin(), tasks.end());
   std::string held;
+  std::string at_rank;
   for (size_t i = 0; i < first.in.size(); ++i) {
     const ExprId mine = at(tasks[0].cls, first.in[i]).expr;
     for (const TaskRef& ref : tasks) {
@@ -326,6 +336,8 @@ void Values::refuse_meeting(std::span<const TaskRef> tasks) {
       if (theirs == mine || !held.empty()) continue;
       held = fmt::format(": {} in class {}, {} in class {}", describe(mine), tasks[0].cls,
                          describe(theirs), ref.cls);
+      at_rank = where_of_two(tasks[0], at(tasks[0].cls, first.in[i]), ref,
+                             at(ref.cls, ctx_.task(ref).in[i]));
       for (const TaskRef& member : {tasks[0], ref}) {
         const int32_t writer = hazards_.writer(member.cls, ctx_.task(member).in[i],
                                                ctx_.global(member.cls, member.task));
@@ -338,7 +350,8 @@ void Values::refuse_meeting(std::span<const TaskRef> tasks) {
   ctx_.report(
       "classes-reduce-only", ProblemClass::value, tasks[0], related,
       fmt::format("{} runs over classes that hold different values{}", ctx_.name(tasks[0]), held),
-      fmt::format("use {} of whole values, or messages, between classes", comm::summing().name));
+      fmt::format("use {} of whole values, or messages, between classes", comm::summing().name),
+      at_rank);
 }
 
 void Values::meet(std::span<const TaskRef> tasks) {
@@ -403,7 +416,8 @@ void Values::meet(std::span<const TaskRef> tasks) {
       if (!with) {
         refuse("sum-layout", ref, ctx_.task(ref).in[i],
                fmt::format("the classes before hold layout {}", piece_text(sum)),
-               "bring the value to one layout in all classes first");
+               "bring the value to one layout in all classes first",
+               where(ref.cls, value, "; the classes before have ", sum, ""));
         good = false;
         break;
       }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "check/held.h"
 #include "check/rules.h"
 #include "program/contract.h"
 
@@ -273,8 +274,8 @@ bool Context::covers(const graph::Tensor& tensor, const std::vector<Holder>& hol
   return alone.size() < holders.size() && covers_elements(tensor, holders);
 }
 
-bool Context::covers_elements(const graph::Tensor& tensor,
-                              const std::vector<Holder>& holders) const {
+std::vector<graph::Run> Context::elements_of(const graph::Tensor& tensor,
+                                             const std::vector<Holder>& holders) const {
   std::vector<graph::Run> held;
   for (const Holder& holder : holders) {
     for (int32_t rank : program.ranks_of(holder.cls)) {
@@ -285,7 +286,20 @@ bool Context::covers_elements(const graph::Tensor& tensor,
     }
     held = graph::united(std::move(held));
   }
+  return held;
+}
+
+bool Context::covers_elements(const graph::Tensor& tensor,
+                              const std::vector<Holder>& holders) const {
+  const std::vector<graph::Run> held = elements_of(tensor, holders);
   return held.size() == 1 && held[0] == graph::Run{0, tensor.type.numel()};
+}
+
+std::string Context::uncovered(const graph::Tensor& tensor,
+                               const std::vector<Holder>& holders) const {
+  const int64_t size = tensor.type.numel();
+  return fmt::format("elements {} of {} are on no rank",
+                     runs_text(graph::gaps_in(elements_of(tensor, holders), {0, size})), size);
 }
 
 bool Context::covers_in_one_layout(const std::vector<Holder>& holders) const {
@@ -376,7 +390,8 @@ bool Context::skips(std::string_view rule) const {
 }
 
 void Context::report(const char* rule, ProblemClass problem_class, TaskRef task,
-                     std::vector<TaskRef> related, std::string text, std::string fix) {
+                     std::vector<TaskRef> related, std::string text, std::string fix,
+                     std::string where) {
   // `related` loses what repeats itself or the task; the ranks of a problem are all ranks of the
   // classes that then take part in it. Beyond the limit problems are counted only.
   HOCKET_CHECK(is_rule(rule), "the rule {} is in no list; add it to derived_rules", rule);
@@ -409,6 +424,7 @@ void Context::report(const char* rule, ProblemClass problem_class, TaskRef task,
   problem.ranks.erase(std::unique(problem.ranks.begin(), problem.ranks.end()), problem.ranks.end());
   problem.text = std::move(text);
   problem.fix = std::move(fix);
+  problem.where = std::move(where);
   problems.add(std::move(problem));
 }
 

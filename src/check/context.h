@@ -141,14 +141,19 @@ struct Context {
   /// True if the ranks of these classes have all parts of a tensor: in one layout, or, where some
   /// hold it in buckets, all of its elements.
   bool covers(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
+  /// "elements [8:16) of 16 are on no rank".
+  std::string uncovered(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   /// First tasks that read or write the buffer (a scan: for messages only).
   std::vector<TaskRef> users(ClassId cls, BufferId buffer, size_t at_most = 4) const;
   /// True for a rule that CheckOptions::skip_rules leaves out.
   bool skips(std::string_view rule) const;
   void report(const char* rule, ProblemClass problem_class, TaskRef task,
-              std::vector<TaskRef> related, std::string text, std::string fix);
+              std::vector<TaskRef> related, std::string text, std::string fix,
+              std::string where = {});
 
  private:
+  std::vector<graph::Run> elements_of(const graph::Tensor& tensor,
+                                      const std::vector<Holder>& holders) const;
   bool covers_elements(const graph::Tensor& tensor, const std::vector<Holder>& holders) const;
   bool covers_in_one_layout(const std::vector<Holder>& holders) const;
   /// By class, group, peer axis and peer: a scan over the ranks of a class, asked for every task.

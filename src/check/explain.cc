@@ -330,6 +330,7 @@ void Values::explain_unknown(TaskRef ref) {
   std::vector<TaskRef> related;
   std::string text = ctx_.name(ref) + " computes what the single-device step does not contain";
   std::string fix = "let the task read what the graph's op reads";
+  std::string at_rank;  // of the first input that differs
   const AppId want = closest(refused, info);
   if (want < 0) {
     text += fmt::format(": the graph has no {} with {} inputs", ref_.keys[info.key].op,
@@ -355,6 +356,9 @@ void Values::explain_unknown(TaskRef ref) {
     if (writer >= 0) {
       related.push_back(ctx_.ref(writer));
     }
+    if (at_rank.empty()) {
+      at_rank = where(ref.cls, at(ref.cls, refused.in[i]));
+    }
     text += fmt::format("; input {}, {}, ", i, ctx_.buffer_name(ref.cls, refused.in[i]));
     const bool sums = ref_.terms.count(in[i]) != 1 || ref_.terms.count(got[i]) != 1;
     const bool akin = ref_.terms[in[i]].type == ref_.terms[got[i]].type || got[i] == kZero;
@@ -376,10 +380,13 @@ void Values::explain_unknown(TaskRef ref) {
     text += fmt::format("; it goes back to {}, which computes {}", ctx_.name(cause),
                         describe(ref_.terms.output(made, 0)));
     related.insert(related.begin(), ref);
-    ctx_.report("not-in-graph", ProblemClass::value, cause, related, text, fix);
+    ctx_.report("not-in-graph", ProblemClass::value, cause, related, text, fix, at_rank);
     return;
   }
-  ctx_.report("not-in-graph", ProblemClass::value, ref, related, text, fix);
+  if (at_rank.empty() && !got.empty()) {
+    at_rank = where(ref.cls, at(ref.cls, refused.in[0]));
+  }
+  ctx_.report("not-in-graph", ProblemClass::value, ref, related, text, fix, at_rank);
 }
 
 void Values::explain_pieces(TaskRef ref, const Taken& taken) {
@@ -422,7 +429,20 @@ void Values::explain_pieces(TaskRef ref, const Taken& taken) {
   } else if (split) {
     fix = fmt::format("gather over {} first, or split the other inputs alike", axis);
   }
-  ctx_.report("layout-legal", ProblemClass::value, ref, related, text, fix);
+  const auto held_in = [&](int32_t input) {
+    const auto i = static_cast<size_t>(input);
+    return Value{exprs_[i], ins_[i]};
+  };
+  std::string at_rank;
+  if (taken.input != kNone && taken.other != kNone) {
+    at_rank = where(ref.cls, held_in(taken.input),
+                    " in " + ctx_.buffer_name(ref.cls, task.in[taken.input]) + ", and ",
+                    held_in(taken.other), " in " + ctx_.buffer_name(ref.cls, task.in[taken.other]));
+  } else if (taken.input != kNone) {
+    at_rank =
+        where(ref.cls, held_in(taken.input)) + unheld(ref.cls, held_in(taken.input), taken.dim);
+  }
+  ctx_.report("layout-legal", ProblemClass::value, ref, related, text, fix, at_rank);
 }
 
 void Values::explain_unfinished(TaskRef ref, size_t input) {
@@ -452,7 +472,8 @@ void Values::explain_final(ClassId cls, BufferId buffer, ExprId want, ExprId got
     text += "; last written by " + ctx_.name(task);
   }
   ctx_.report("final-value", ProblemClass::value, task, related, text,
-              "add or correct the task that the graph has and the program lacks");
+              "add or correct the task that the graph has and the program lacks",
+              where(cls, at(cls, buffer)));
 }
 
 }  // namespace hocket::check

@@ -29,7 +29,9 @@ class Values::PackTask {
 
  private:
   const program::Kind& kind() const { return values_.ctx_.program.kind(task_); }
-  bool refuse(const std::string& why);
+  /// `at`: the coordinates of a rank where it is so; null: everywhere.
+  bool refuse(const std::string& why, const Coords* at = nullptr);
+  std::string where(const Coords* at);
   bool find_elements();
   bool meet(const Coords& coords, const Packs::Meeting& meeting);
   bool apply(const std::vector<int32_t>& components);
@@ -53,7 +55,7 @@ class Values::PackTask {
   std::map<Coords, PackRow> rows_;        ///< runs of parts
 };
 
-bool Values::PackTask::refuse(const std::string& why) {
+bool Values::PackTask::refuse(const std::string& why, const Coords* at) {
   std::string text = values_.ctx_.name(ref_) + " acts on several tensors in one buffer: " + why;
   std::vector<TaskRef> related;
   for (size_t i = 0; i < task_.in.size(); ++i) {
@@ -68,8 +70,25 @@ bool Values::PackTask::refuse(const std::string& why) {
     }
   }
   values_.ctx_.report("pack-fits", ProblemClass::value, ref_, related, text,
-                      "give all operands the same tensors in the same places");
+                      "give all operands the same tensors in the same places", where(at));
   return false;
+}
+
+std::string Values::PackTask::where(const Coords* at) {
+  // The first rank of the class in whose place something meets something else.
+  const graph::CoordBox& box = values_.ctx_.boxes[ref_.cls];
+  const Coords& first = at && box.contains(*at, values_.packs_.axes(packs_)) ? *at : box.begin;
+  Coords rank = box.begin;
+  for (AxisMask left = values_.packs_.axes(packs_); left; left &= left - 1) {
+    const int axis = std::countr_zero(left);
+    rank[static_cast<size_t>(axis)] = first[static_cast<size_t>(axis)];
+  }
+  std::string text = values_.rank_text(ref_.cls, rank) + " has";
+  for (size_t i = 0; i < operands_.size(); ++i) {
+    text += fmt::format("{} {} in {}", i ? ", and" : "", values_.held_text(operands_[i], rank),
+                        values_.ctx_.buffer_name(ref_.cls, task_.in[i]));
+  }
+  return text;
 }
 
 /// Which operands hold the elements, by the op's notation.
@@ -186,16 +205,16 @@ bool Values::PackTask::meet(const Coords& coords, const Packs::Meeting& meeting)
     components.push_back(run.component);
     zeros += run.component == program::kNone;
     if (run.begin != meeting.runs[0].begin) {
-      return refuse("its operands hold other elements in the same places");
+      return refuse("its operands hold other elements in the same places", &coords);
     }
   }
   int32_t part = program::kNone;
   if (zeros == components.size()) {
     if (!info_.rules->layout.keeps_zero) {
-      return refuse("its op makes something else of the zeros between them");
+      return refuse("its op makes something else of the zeros between them", &coords);
     }
   } else if (zeros > 0) {
-    return refuse("where one operand holds a tensor, another holds zeros");
+    return refuse("where one operand holds a tensor, another holds zeros", &coords);
   } else {
     const auto known = parts_.find(components);
     if (known == parts_.end()) {

@@ -394,158 +394,63 @@ PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,
   return piece.cut[dim] == kNone ? PieceId(kNone) : intern(std::move(piece));
 }
 
-PieceId Pieces::join(std::span<const Part> parts, CutId region, int64_t extent, int dim,
-                     int64_t size, std::string* why) {
-  // Coordinate by coordinate: which parts lie in the region there, in order; each gives its share
-  // of the dim. What a rank holds of the other dims, and of the addends of every reduction that
-  // some part has not finished, must be the same for all of its parts, but may differ between
-  // ranks: a reduction may be finished on some ranks and not on others.
-  const Piece first = pieces_[parts[0].piece];
-  AxisMask axes = cuts.axes(region);
-  std::vector<SpaceId> spaces;
-  for (const Part& part : parts) {
-    const Piece& piece = pieces_[part.piece];
-    axes |= cuts.axes(part.region) | cut_axes(part.piece) | partial_axes(part.piece);
-    for (const Addends& addends : piece.addends) {
-      spaces.push_back(addends.space);
-    }
-  }
-  std::sort(spaces.begin(), spaces.end());
-  spaces.erase(std::unique(spaces.begin(), spaces.end()), spaces.end());
-  // Row by row: of each dim (other dims in cells of the parts' common multiple), then each space.
-  const auto set_in = [&](const Piece& piece, SpaceId space) {
-    for (const Addends& addends : piece.addends) {
-      if (addends.space == space) return addends.set;
-    }
-    return CutId(CutTable::kWhole);
-  };
-  const size_t dims = first.dims;
-  std::vector<int64_t> cells(dims + spaces.size(), 1);
-  for (const Part& part : parts) {
-    const Piece& piece = pieces_[part.piece];
-    for (size_t i = 0; i < dims; ++i) {
-      cells[i] = std::lcm(cells[i], cuts[piece.cut[i]].cells);
-    }
-    for (size_t i = 0; i < spaces.size(); ++i) {
-      cells[dims + i] = std::lcm(cells[dims + i], cuts[set_in(piece, spaces[i])].cells);
-    }
-  }
-  cells[dim] = size;
-  std::vector<std::vector<std::vector<graph::Run>>> rows(cells.size());
-  cuts.for_each(axes, {}, [&](const Coords& at) {
-    if (!why->empty()) return;
-    const auto range_of = [&](CutId id) {
-      const std::span<const graph::Run> runs = cuts.at(id, at);
-      const int64_t scale = extent / cuts[id].cells;
-      return runs.empty() ? graph::Run{}
-                          : graph::Run{runs[0].begin * scale, runs[0].length * scale};
-    };
-    const graph::Run wanted = range_of(region);
-    std::vector<std::pair<graph::Run, const Piece*>> here;
-    for (const Part& part : parts) {
-      const graph::Run range = range_of(part.region);
-      if (std::max(range.begin, wanted.begin) <
-          std::min(range.begin + range.length, wanted.begin + wanted.length)) {
-        here.push_back({range, &pieces_[part.piece]});
-      }
-    }
-    std::sort(here.begin(), here.end(), [](const auto& left, const auto& right) {
-      return left.first.begin < right.first.begin;
-    });
-    std::vector<std::vector<graph::Run>> row(cells.size());
-    int64_t next = wanted.begin;
-    for (const auto& [range, piece] : here) {
-      const int64_t from = std::max(range.begin, wanted.begin);
-      const int64_t to = std::min(range.begin + range.length, wanted.begin + wanted.length);
-      if (from != next) break;
-      next = to;
-      const std::vector<graph::Run> share =
-          cuts.part_at(piece->cut[dim], at, size, from - range.begin, to - from);
-      row[dim].insert(row[dim].end(), share.begin(), share.end());
-      for (size_t i = 0; i < cells.size(); ++i) {
-        if (i == static_cast<size_t>(dim)) continue;
-        const CutId cut = i < dims ? piece->cut[i] : set_in(*piece, spaces[i - dims]);
-        std::vector<graph::Run> held = cuts.part_at(cut, at, cells[i], 0, -1);
-        if (from == wanted.begin) {
-          row[i] = std::move(held);
-        } else if (row[i] != held) {
-          *why = i < dims ? fmt::format("its parts are cut differently along dim {}", i)
-                          : "some of its parts are sums of more addends than others";
-        }
-      }
-    }
-    if (next != wanted.begin + wanted.length && why->empty()) {
-      *why = "its parts do not lie side by side on all ranks";
-    }
-    for (size_t i = 0; i < cells.size(); ++i) {
-      rows[i].push_back(std::move(row[i]));
-    }
-  });
-  if (!why->empty()) return kNone;
-  Piece joined{first.dims, {}, {}};
-  for (size_t i = 0; i < cells.size(); ++i) {
-    if (i == static_cast<size_t>(dim) && graph::holds_twice(rows[i])) {
-      *why = "some of its parts are the same part of the value";
-      return kNone;
-    }
-    const CutId cut = cuts.make(cells[i], axes, rows[i]);
-    if (i < dims) {
-      joined.cut[i] = cut;
-    } else {
-      joined.addends.push_back({spaces[i - dims], cut});
-    }
-  }
-  return intern(std::move(joined));
-}
-
-std::string Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
-                              const graph::CoordBox& box) const {
-  std::string text;
+AtRank Pieces::misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+                         const graph::CoordBox& box) const {
+  AtRank wrong;
   // Also where the task says something else on ranks that hold the same.
   const AxisMask axes = cuts.axes(cut) | begins.axes(letter);
   cuts.for_each(axes, box.begin, [&](const Coords& at) {
     if (!box.contains(at, axes)) return;
     const std::vector<graph::Run> runs = cuts.part_at(cut, at, size, 0, -1);
-    if (!text.empty() || runs.empty()) return;
+    if (runs.empty()) return;
+    std::string text;
     if (runs.size() > 1) {
       text = fmt::format("its piece along {} is no single run", letter);
     } else if (const int64_t begin = begins.at(letter, at); begin != runs[0].begin) {
       text = fmt::format("its piece along {} begins at {}; the task says {}", letter, runs[0].begin,
                          begin);
     }
+    wrong.add(std::move(text), at);
   });
-  return text;
+  wrong.ranks *= box.ranks_beside(axes);
+  return wrong;
 }
 
 CutId Pieces::made_run(char letter, int64_t local, int64_t size, const Begins& begins,
-                       std::string* why) {
+                       AtRank* why) {
   if (local == size) return CutTable::kWhole;
   const AxisMask axes = begins.axes(letter);
   std::vector<std::vector<graph::Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& at) {
     const int64_t begin = begins.at(letter, at);
     if (begin < 0 || begin + local > size) {
-      *why = fmt::format("its piece along {} would be {} to {} of {}", letter, begin, begin + local,
-                         size);
+      why->add(fmt::format("its piece along {} would be {} to {} of {}", letter, begin,
+                           begin + local, size),
+               at);
     }
     rows.push_back({{begin, local}});
   });
-  return why->empty() ? cuts.make(size, axes, rows) : CutId(kNone);
+  return why->text.empty() ? cuts.make(size, axes, rows) : CutId(kNone);
 }
 
 bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
                        std::span<const PieceId> in, std::span<const TypeId> logical,
                        const TypeTable& types, LetterCuts* held, Taken* taken) const {
-  const auto refused = [&](AxisMask axes) {
-    taken->fault = Taken::Fault::cut;
-    taken->axes = axes;
-    return false;
-  };
+  // The first input that has a letter says how it is cut; all others must be cut so, and only what
+  // the op may be cut along is cut at all. Without letters everything is whole.
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece& piece = pieces_[in[i]];
     for (size_t dim = 0; dim < piece.dims; ++dim) {
       const CutId cut = piece.cut[dim];
       const char letter = letters.any || letters.in[i].empty() ? char{0} : letters.in[i][dim];
+      const auto refused = [&](AxisMask axes, int32_t other = kNone) {
+        taken->fault = Taken::Fault::cut;
+        taken->axes = axes;
+        taken->input = static_cast<int32_t>(i);
+        taken->dim = static_cast<int32_t>(dim);
+        taken->other = other;
+        return false;
+      };
       if (letter == 0) {
         if (cut != CutTable::kWhole) return refused(cuts.axes(cut));
         continue;
@@ -553,12 +458,13 @@ bool Pieces::take_cuts(const ops::LayoutRule& rule, const ops::Letters& letters,
       LetterCut& known = held->of(letter);
       if (known.cut == kNone) {
         known.cut = cut;
+        known.input = static_cast<int32_t>(i);
         known.size = logical[i] < 0 ? 0 : known_size(types[logical[i]].dims[dim]);
         known.symbolic = logical[i] >= 0 && types[logical[i]].dims[dim].symbolic();
       }
       if (known.cut != cut) {
         const AxisMask axes = cuts.axes(known.cut) ^ cuts.axes(cut);
-        return refused(axes ? axes : cuts.axes(cut));
+        return refused(axes ? axes : cuts.axes(cut), known.input);
       }
       if (cut != CutTable::kWhole &&
           std::string_view(rule.split).find(letter) == std::string::npos) {
@@ -574,6 +480,8 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
                             std::span<const graph::TensorType> local_out, const TypeTable& types,
                             const Begins& begins, const graph::CoordBox& box, LetterCuts* held,
                             Taken* taken) {
+  // Letters that the op takes by position. One that no input has is a run of what the outputs have
+  // of it, from where the task says. All must then begin where the task says, on every rank.
   const auto refused = [&](AxisMask axes) {
     taken->fault = Taken::Fault::begin;
     taken->axes = axes;
@@ -591,32 +499,37 @@ bool Pieces::take_positions(const OpKey& op, const ops::Letters& letters,
       const graph::Dim all = op.rules->infer(op.attrs, whole).at(output).dims.at(dim);
       known.size = all;
       known.symbolic = all.symbolic();
-      known.cut = made_run(*letter, local_out[output].dims[dim], known.size, begins, &taken->text);
+      known.cut = made_run(*letter, local_out[output].dims[dim], known.size, begins, &taken->wrong);
       if (known.cut == kNone) return refused(begins.axes(*letter));
     }
     if (known.size % cuts[known.cut].cells != 0) continue;
     if (known.symbolic && known.cut != CutTable::kWhole) {
-      taken->text =
-          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter);
+      taken->wrong.add(
+          fmt::format("its piece along {} begins elsewhere in every step, with a symbol", *letter),
+          box.begin);
       return refused(cuts.axes(known.cut));
     }
-    taken->text = misplaced(known.cut, *letter, known.size, begins, box);
-    if (!taken->text.empty()) return refused(cuts.axes(known.cut));
+    taken->wrong = misplaced(known.cut, *letter, known.size, begins, box);
+    if (!taken->wrong.text.empty()) return refused(cuts.axes(known.cut));
   }
   return true;
 }
 
 bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                           LetterCuts* held, std::vector<Addends>* lifted, Taken* taken) {
+  // An input that is a sum over a letter has the addends that the letter's cut says, no others. Of
+  // the rest one may be unfinished, where the op is linear in it: its addends are lifted.
   const std::string_view linear = keys_[key].rules->layout.linear;
-  const auto refused = [&](AxisMask axes) {
-    taken->fault = Taken::Fault::partial;
-    taken->axes = axes;
-    return false;
-  };
   int partial_input = -1;
   for (size_t i = 0; i < in.size(); ++i) {
     const Piece piece = pieces_[in[i]];
+    const auto refused = [&](AxisMask axes, int32_t other = kNone) {
+      taken->fault = Taken::Fault::partial;
+      taken->axes = axes;
+      taken->input = static_cast<int32_t>(i);
+      taken->other = other;
+      return false;
+    };
     if (!letters.any && !letters.in_partial_of[i].empty()) {
       const CutId cut = held->of(letters.in_partial_of[i][0]).cut;
       const CutId set = cut == kNone ? CutId(CutTable::kWhole) : cuts.set_of(cut);
@@ -625,7 +538,8 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
         continue;
       }
       const AxisMask axes = partial_axes(in[i]) ^ cuts.axes(set);
-      return refused(axes ? axes : cuts.axes(set));
+      const char letter = letters.in_partial_of[i][0];
+      return refused(axes ? axes : cuts.axes(set), held->of(letter).input);
     }
     if (piece.addends.empty()) continue;
     bool may = !letters.any && i < linear.size() && linear[i] == '1' && partial_input < 0;
@@ -633,7 +547,7 @@ bool Pieces::take_addends(int32_t key, const ops::Letters& letters, std::span<co
       const Space& space = spaces_[part.space];
       may = may && space.monoid == ops::Monoid::sum && space.needs < 0;
     }
-    if (!may) return refused(partial_axes(in[i]));
+    if (!may) return refused(partial_axes(in[i]), partial_input);
     partial_input = static_cast<int>(i);
     for (const Addends& part : piece.addends) {
       lifted->push_back(
@@ -691,6 +605,41 @@ Taken Pieces::take(int32_t key, const ops::Letters& letters, std::span<const Pie
     taken.out.push_back(intern(std::move(piece)));
   }
   return taken;
+}
+
+char Pieces::letter_of(SpaceId space) const {
+  while (spaces_[space].letter == 0) {
+    space = spaces_[space].inner;
+  }
+  return spaces_[space].letter;
+}
+
+Held Pieces::held(PieceId id, const graph::TensorType& logical, const Coords& at) {
+  // Addends in their own cells. Missing are those that the indices at hand need: all, or as the
+  // space says.
+  Held held;
+  const Piece piece = pieces_[id];
+  for (size_t dim = 0; dim < piece.dims; ++dim) {
+    const CutId cut = piece.cut[dim];
+    const bool fits = dim < logical.dims.size() && !logical.dims[dim].symbolic() &&
+                      logical.dims[dim] % cuts[cut].cells == 0;
+    const int64_t size = fits ? int64_t{logical.dims[dim]} : cuts[cut].cells;
+    held.dims.push_back({size, cuts.part_at(cut, at, size, 0, -1)});
+  }
+  for (const Addends& part : piece.addends) {
+    HeldAddends& addends = held.addends.emplace_back();
+    addends.letter = letter_of(part.space);
+    const CutId need =
+        spaces_[part.space].needs < 0 ? CutId(CutTable::kWhole) : needed(part.space, piece);
+    addends.cells = std::lcm(cuts[part.set].cells, cuts[need].cells);
+    addends.here = cuts.part_at(part.set, at, addends.cells, 0, -1);
+    for (const graph::Run& run : cuts.part_at(need, at, addends.cells, 0, -1)) {
+      for (const graph::Run& gap : graph::gaps_in(addends.here, run)) {
+        addends.missing.push_back(gap);
+      }
+    }
+  }
+  return held;
 }
 
 bool Pieces::layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const {

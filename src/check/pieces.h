@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "check/held.h"
 #include "check/terms.h"
 #include "comm/ops/comm_op.h"
 #include "graph/cut.h"
@@ -97,7 +98,10 @@ struct Taken {
   } fault = Fault::none;
   std::vector<PieceId> out;
   AxisMask axes = 0;  ///< with a fault: axes that have to do with it
-  std::string text;   ///< begin: what is wrong
+  /// cut, partial: the input that the op can't take, and the one that it differs from, or kNone.
+  int32_t input = kNone, other = kNone;
+  int32_t dim = kNone;  ///< cut: of the input
+  AtRank wrong;         ///< begin: what is wrong
 };
 
 /// Interned pieces over the coordinates of one box of ranks.
@@ -161,7 +165,7 @@ class Pieces {
   /// put together, rank by rank. kNone, and why, if they do not. `extent`: of the buffer along
   /// `dim`; `size`: of the term.
   PieceId join(std::span<const Part> parts, CutId region, int64_t extent, int dim, int64_t size,
-               std::string* why);
+               AtRank* why);
 
   /// What an op makes of pieces of its inputs. `in`, `logical`: pieces and whole types of the
   /// inputs; `key`: the op with its attributes; `local_out`: local types of the outputs; `begins`:
@@ -174,15 +178,21 @@ class Pieces {
              std::span<const TypeId> logical, std::span<const graph::TensorType> local_out,
              const TypeTable& types, const Begins& begins, const graph::CoordBox& box);
   /// What is wrong with a task that says where its piece of a letter, a dim of `size`, begins on
-  /// the ranks in a box; "" if nothing is.
-  std::string misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
-                        const graph::CoordBox& box) const;
+  /// the ranks in a box; no text if nothing is.
+  AtRank misplaced(CutId cut, char letter, int64_t size, const Begins& begins,
+                   const graph::CoordBox& box) const;
+
+  /// What the rank at a coordinate holds of a tensor.
+  Held held(PieceId id, const graph::TensorType& logical, const graph::Coords& at);
 
   /// "edp:S0 ep:P", or, where no layout says it, the rows of the cuts.
   std::string text(PieceId id, const graph::Mesh& mesh) const;
 
  private:
+  class Joining;
   int32_t intern_support(decltype(ops::Support::of) needs);
+  /// Of the op that contracts, whatever linear ops came after it.
+  char letter_of(SpaceId space) const;
   /// Of the addends of a space, those that the cuts of a piece need.
   CutId needed(SpaceId space, const Piece& piece);
   Moved move_parts(const Piece& piece, AxisMask over, const comm::Movement& movement, int64_t size);
@@ -190,6 +200,7 @@ class Pieces {
   /// What inputs have of a letter of the op's notation; kNone: none has it.
   struct LetterCut {
     CutId cut = kNone;
+    int32_t input = kNone;  ///< that has it first
     int64_t size = 0;
     bool symbolic = false;
   };
@@ -208,7 +219,7 @@ class Pieces {
   bool take_addends(int32_t key, const ops::Letters& letters, std::span<const PieceId> in,
                     LetterCuts* held, std::vector<Addends>* lifted, Taken* taken);
   /// The run of a letter's indices that every rank makes; kNone, and why, if it leaves the tensor.
-  CutId made_run(char letter, int64_t local, int64_t size, const Begins& begins, std::string* why);
+  CutId made_run(char letter, int64_t local, int64_t size, const Begins& begins, AtRank* why);
   bool fills_hull(const std::vector<Addends>& parts, AxisMask over);
   bool layout_text(const Piece& piece, const graph::Mesh& mesh, std::string* text) const;
   TypeId cut_type(PieceId id, TypeId logical, TypeTable& types, const graph::CoordBox* box);

@@ -59,6 +59,7 @@ void Values::find_regions(ClassId cls) {
     if (view.kind != BufferKind::view) continue;
     const program::Buffer& base = rank_class.buffers[view.base];
     Base& held = bases.of[view.base];
+    held.cls = cls;
     held.dim = view.dim;
     held.size = view.dim == program::kNone ? base.type.numel() : int64_t{base.type.dims[view.dim]};
     const int64_t length =
@@ -95,40 +96,44 @@ Values::Base* Values::base_of(ClassId cls, BufferId buffer) {
 Value Values::at(ClassId cls, BufferId buffer) {
   const Base* base = base_of(cls, buffer);
   if (!base) return values_[cls][buffer];
-  std::string why;
+  Why why;
   return read_region(*base, bases_[cls].region[buffer], dims_of(cls, buffer), &why);
 }
 
 Value Values::read(TaskRef ref, BufferId buffer) {
   const Base* base = base_of(ref.cls, buffer);
   if (!base) return values_[ref.cls][buffer];
-  std::string why;
+  Why why;
   const Value value =
       read_region(*base, bases_[ref.cls].region[buffer], dims_of(ref.cls, buffer), &why);
-  if (why.empty() && value.expr >= 0 && !fits(value, ctx_.buffer_type[ref.cls][buffer], ref.cls)) {
-    why = "it holds a value of another shape";
+  const TypeId type = ctx_.buffer_type[ref.cls][buffer];
+  if (why.text.empty() && value.expr >= 0 && !fits(value, type, ref.cls)) {
+    why = {"it holds a value of another shape", where_of_size(ref.cls, value, type)};
   }
-  if (why.empty()) return value;
+  if (why.text.empty()) return value;
   report_untiled(
       ref, buffer, ctx_.global(ref.cls, ref.task),
-      fmt::format("{} reads {}: {}", ctx_.name(ref), ctx_.buffer_name(ref.cls, buffer), why));
+      fmt::format("{} reads {}: {}", ctx_.name(ref), ctx_.buffer_name(ref.cls, buffer), why.text),
+      why.where);
   return {kUnknown, kAnyPiece};
 }
 
 Value Values::left_in(ClassId cls, BufferId buffer) {
   const Base* base = base_of(cls, buffer);
   if (!base) return values_[cls][buffer];
-  std::string why;
+  Why why;
   const Value value = read_region(*base, bases_[cls].region[buffer], dims_of(cls, buffer), &why);
-  if (why.empty()) return value;
+  if (why.text.empty()) return value;
   const int32_t writer = hazards_.writer(cls, buffer);
-  report_untiled(
-      writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1}, buffer, -1,
-      fmt::format("the step leaves {} without a value: {}", ctx_.buffer_name(cls, buffer), why));
+  report_untiled(writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1}, buffer, -1,
+                 fmt::format("the step leaves {} without a value: {}",
+                             ctx_.buffer_name(cls, buffer), why.text),
+                 why.where);
   return {kUnknown, kAnyPiece};
 }
 
-void Values::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text) {
+void Values::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text,
+                            std::string at_rank) {
   std::vector<TaskRef> related;
   for (BufferId other : ctx_.views[ref.cls].meets(buffer)) {
     const int32_t writer = hazards_.writer(ref.cls, other, reader);
@@ -139,7 +144,8 @@ void Values::report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const 
   std::sort(related.begin(), related.end());
   related.erase(std::unique(related.begin(), related.end()), related.end());
   ctx_.report("view-tiled", ProblemClass::value, ref, related, text,
-              "write all of what is read, in parts of one value that are cut alike elsewhere");
+              "write all of what is read, in parts of one value that are cut alike elsewhere",
+              std::move(at_rank));
 }
 
 void Values::put(ClassId cls, BufferId buffer, const Value& value) {
@@ -228,7 +234,25 @@ Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
   return sum ? *sum : Value{kUnwritten, kAnyPiece};
 }
 
-Value Values::read_region(const Base& base, CutId region, size_t dims, std::string* why) {
+/// The first rank where not all of a region is covered, and what is missing there.
+std::string Values::uncovered(const Base& base, CutId region, CutId covered) const {
+  const graph::CutTable& cuts = pieces_.cuts;
+  const char* const what = base.dim == program::kNone ? "elements" : "indices";
+  const AtRank lacking =
+      first_rank(base.cls, cuts.axes(region) | cuts.axes(covered), [&](const Coords& at) {
+        const Run wanted = run_at(cuts, region, base.size, at);
+        const std::vector<Run> written = cuts.part_at(covered, at, base.size, 0, -1);
+        const std::vector<Run> missing = graph::gaps_in(written, wanted);
+        if (missing.empty()) return std::string();
+        return fmt::format("has {} {} of [{}:{}); missing {}", what, runs_text(written),
+                           wanted.begin, wanted.begin + wanted.length, runs_text(missing));
+      });
+  if (lacking.text.empty()) return "";
+  return fmt::format("{} {}{}", rank_text(base.cls, lacking.at), lacking.text,
+                     more_text(lacking.ranks));
+}
+
+Value Values::read_region(const Base& base, CutId region, size_t dims, Why* why) {
   // One entry that has the region is the common case; then one that contains it. Otherwise all that
   // overlap it are parts of one term, which are joined. Elements of a flat base are joined whatever
   // they are of: they may make a tensor, or several.
@@ -243,73 +267,97 @@ Value Values::read_region(const Base& base, CutId region, size_t dims, std::stri
       hits.push_back(&entry);
     }
   }
+  CutId covered = pieces_.cuts.make(1, 0, {{}});
+  for (const Entry* hit : hits) {
+    covered = pieces_.cuts.unite(covered, pieces_.cuts.intersection(hit->region, region));
+  }
   if (hits.empty()) {
-    *why = "nothing has written it";
+    *why = {"nothing has written it", uncovered(base, region, covered)};
     return kNothing;
   }
   const auto is = [&](ExprId expr) {
     return [expr](const Entry* hit) { return hit->value.expr == expr; };
   };
   if (std::any_of(hits.begin(), hits.end(), is(kUnknown))) return kLost;
-  if (std::any_of(hits.begin(), hits.end(), is(kUnwritten))) {
-    *why = "some of it holds nothing";
+  if (const auto nothing = std::find_if(hits.begin(), hits.end(), is(kUnwritten));
+      nothing != hits.end()) {
+    *why = {"some of it holds nothing",
+            uncovered(base, pieces_.cuts.intersection((*nothing)->region, region),
+                      pieces_.cuts.make(1, 0, {{}}))};
     return kLost;
   }
-  CutId covered = pieces_.cuts.intersection(hits[0]->region, region);
-  for (const Entry* hit : hits) {
-    covered = pieces_.cuts.unite(covered, pieces_.cuts.intersection(hit->region, region));
-  }
   if (covered != region) {
-    *why = fmt::format("only {} of it was written, of {}", pieces_.cuts.text(covered),
-                       pieces_.cuts.text(region));
+    *why = {fmt::format("only {} of it was written, of {}", pieces_.cuts.text(covered),
+                        pieces_.cuts.text(region)),
+            uncovered(base, region, covered)};
     return kLost;
   }
   if (std::all_of(hits.begin(), hits.end(), is(kZero))) return {kZero, kAnyPiece};
-  if (base.dim == program::kNone) return read_flat(hits, region, base.size, dims, why);
-  if (hits.size() == 1) {
-    const Value part = part_of(base, *hits[0], region);
-    if (part.expr != kUnwritten) return part;
-    *why = "a part of what it holds has no value of its own";
-    return kLost;
-  }
+  if (base.dim == program::kNone) return read_flat(hits, base, region, dims, why);
+  if (hits.size() > 1) return read_parts(hits, base, region, why);
+  const Value part = part_of(base, *hits[0], region);
+  if (part.expr != kUnwritten) return part;
+  *why = {"a part of what it holds has no value of its own", where(base.cls, hits[0]->value)};
+  return kLost;
+}
+
+Value Values::read_parts(std::span<const Entry* const> hits, const Base& base, CutId region,
+                         Why* why) {
+  // Of one term, side by side along the dim. Row numbers are of the rows beside them: they can't.
+  constexpr Value kLost{kUnknown, kAnyPiece};
+  const Value& first = hits[0]->value;
   for (const Entry* hit : hits) {
     if (is_pack(hit->value)) {
-      *why = "it holds several tensors: parts of those are views without a dim";
+      *why = {"it holds several tensors: parts of those are views without a dim",
+              where(base.cls, hit->value)};
       return kLost;
     }
-    if (hit->value.expr != hits[0]->value.expr || hit->value.piece == kAnyPiece) {
-      *why = fmt::format("it holds parts of different values: {} and {}",
-                         describe(hits[0]->value.expr), describe(hit->value.expr));
+    if (hit->value.expr != first.expr || hit->value.piece == kAnyPiece) {
+      *why = {fmt::format("it holds parts of different values: {} and {}", describe(first.expr),
+                          describe(hit->value.expr)),
+              where(base.cls, first, " in one part, and ", hit->value, " in another")};
       return kLost;
     }
   }
-  if (local_index(hits[0]->value.expr)) {
-    *why = "row numbers of a routing that are put side by side count other rows";
+  if (local_index(first.expr)) {
+    *why = {"row numbers of a routing that are put side by side count other rows",
+            where(base.cls, first)};
     return kLost;
   }
   std::vector<Pieces::Part> parts;
   for (const Entry* hit : hits) {
     parts.push_back({hit->region, hit->value.piece});
   }
-  const int64_t size = ctx_.types[ref_.terms[hits[0]->value.expr].type].dims[base.dim];
-  const PieceId joined = pieces_.join(parts, region, base.size, base.dim, size, why);
-  if (joined == kNone) return kLost;
+  const int64_t size = ctx_.types[ref_.terms[first.expr].type].dims[base.dim];
+  AtRank wrong;
+  const PieceId joined = pieces_.join(parts, region, base.size, base.dim, size, &wrong);
+  if (joined == kNone) {
+    std::string held;
+    for (const Entry* hit : hits) {
+      const Run run = run_at(pieces_.cuts, hit->region, base.size, wrong.at);
+      held += fmt::format("{} {} in [{}:{})", held.empty() ? "" : ",",
+                          held_text(hit->value, wrong.at), run.begin, run.begin + run.length);
+    }
+    *why = {wrong.text, fmt::format("{} has{}", rank_text(base.cls, wrong.at), held)};
+    return kLost;
+  }
   // Where one's own part and those that came from others differ by what a codec lost, ranks have
   // different ones exact.
-  MarkId marks = hits[0]->value.marks;
+  MarkId marks = first.marks;
   for (const Entry* hit : hits) {
     const AxisMask axes = pieces_.cuts.axes(hit->region) | axes_of(hit->value);
     marks = unite_marks(marks, hit->value.marks, hit->value.marks == marks ? 0 : axes);
   }
-  return {hits[0]->value.expr, joined, marks};
+  return {first.expr, joined, marks};
 }
 
-Value Values::read_flat(std::span<const Entry* const> hits, CutId region, int64_t size, size_t dims,
-                        std::string* why) {
+Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, CutId region,
+                        size_t dims, Why* why) {
   // Coordinate by coordinate the elements of what overlaps the region there, in order. That they
   // fill it was seen before.
   constexpr Value kLost{kUnknown, kAnyPiece};
   graph::CutTable& cuts = pieces_.cuts;
+  const int64_t size = base.size;
   std::vector<PackId> packs;
   std::vector<int32_t> first;  // of the pack's components among all
   std::vector<Value> components;
@@ -317,8 +365,9 @@ Value Values::read_flat(std::span<const Entry* const> hits, CutId region, int64_
   for (const Entry* hit : hits) {
     const PackId id = flat(hit->value, 0);
     if (id == kNone) {
-      *why = fmt::format("it holds {}, which has no order in memory that all ranks share",
-                         describe(hit->value.expr));
+      *why = {fmt::format("it holds {}, which has no order in memory that all ranks share",
+                          describe(hit->value.expr)),
+              where(base.cls, hit->value)};
       return kLost;
     }
     packs.push_back(id);
@@ -354,8 +403,9 @@ Value Values::read_flat(std::span<const Entry* const> hits, CutId region, int64_
   });
   const Value value = unflat(joined, dims);
   if (value.expr != kUnwritten) return value;
-  *why = fmt::format("it is not exactly one tensor, nor whole rows of one: it holds {}",
-                     pack_text(joined));
+  *why = {fmt::format("it is not exactly one tensor, nor whole rows of one: it holds {}",
+                      pack_text(joined)),
+          where(base.cls, pack_value(joined))};
   return kLost;
 }
 

@@ -45,6 +45,9 @@ std::string to_text(const Verdict& verdict) {
       const Problem& problem = verdict.problems[i];
       text += fmt::format("{}. [{}: {}] {}\n", i + 1, to_string(problem.problem_class),
                           problem.rule, problem.text);
+      if (!problem.where.empty()) {
+        text += fmt::format("   where: {}\n", problem.where);
+      }
       if (!problem.ranks.empty()) {
         text += fmt::format("   ranks: {}\n", ranks_text(problem.ranks));
       }
@@ -122,6 +125,7 @@ void put_members(JsonWriter& json, const Verdict& verdict) {
     json.end()
         .member("ranks", problem.ranks)
         .member("text", problem.text)
+        .member("where", problem.where)
         .member("fix", problem.fix)
         .end();
   }

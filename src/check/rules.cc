@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -273,23 +274,24 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
     length = buffer.type.dims[buffer.dim];
   }
   const ClassId id = &cls - ctx.program.classes.data();
-  std::set<int64_t> begins;
+  std::map<int64_t, int32_t> begins;  // the first rank of each
   if (buffer.by == kNone) {
-    begins.insert(buffer.begin);
+    begins.emplace(buffer.begin, kNone);
   } else {
     for (int32_t rank : ctx.program.ranks_of(id)) {
-      begins.insert(ctx.program.begin_at(buffer.begin, buffer.by, rank));
+      begins.emplace(ctx.program.begin_at(buffer.begin, buffer.by, rank), rank);
     }
   }
   const bool along_elements =
       buffer.dim == kNone || std::cmp_equal(buffer.dim + 1, base.dims.size());
-  for (int64_t begin : begins) {
+  for (const auto& [begin, rank] : begins) {
+    const std::string on = rank == kNone ? "" : fmt::format(" on rank {}", rank);
     if (along_elements && begin % base.granule() != 0) {
-      return fmt::format("begins at {} of {}, inside a {}", begin, to_string(base),
+      return fmt::format("begins at {} of {}{}, inside a {}", begin, to_string(base), on,
                          base.encoding ? "block" : "byte");
     }
     if (begin < 0 || begin > size - length) {
-      return fmt::format("goes from {} to {} of {}", begin, begin + length, size);
+      return fmt::format("goes from {} to {} of {}{}", begin, begin + length, size, on);
     }
   }
   return "";

@@ -28,12 +28,13 @@ bool Values::gives_as_said(TaskRef ref, const Value& value) {
   const graph::TensorType& type = ctx_.types[ref_.terms[value.expr].type];
   const Pieces::Begins begins = begins_of(ref.cls, task);
   for (size_t dim = 0; dim < type.dims.size(); ++dim) {
-    const std::string wrong =
+    const AtRank wrong =
         pieces_.misplaced(pieces_[value.piece].cut[dim], static_cast<char>('a' + dim),
                           type.dims[dim], begins, ctx_.boxes[ref.cls]);
-    if (wrong.empty()) continue;
-    refuse("transfer-layout", ref, task.in[0], wrong,
-           "say in begins= where the rank's part begins: a for dim 0, b for dim 1, ..");
+    if (wrong.text.empty()) continue;
+    refuse("transfer-layout", ref, task.in[0], wrong.text,
+           "say in begins= where the rank's part begins: a for dim 0, b for dim 1, ..",
+           at_rank_text(ref.cls, wrong));
     return false;
   }
   return true;
@@ -69,6 +70,34 @@ PieceId Values::taken_piece(std::span<const TaskRef> takers, const graph::Tensor
   return pieces_.intern(std::move(piece));
 }
 
+/// What a rank takes, and what of that no rank gives, dim by dim.
+std::string Values::untaken(TaskRef taker, int32_t rank, std::span<const TaskRef> givers) {
+  const comm::Region wanted = program::region_of(ctx_.program, ctx_.task(taker), rank);
+  std::vector<std::vector<graph::Run>> given(wanted.size());
+  for (const TaskRef& ref : givers) {
+    for (int32_t from : ctx_.program.ranks_of(ref.cls)) {
+      const comm::Region region = program::region_of(ctx_.program, ctx_.task(ref), from);
+      for (size_t dim = 0; dim < std::min(wanted.size(), region.size()); ++dim) {
+        given[dim].push_back(region[dim]);
+      }
+    }
+  }
+  graph::Coords at{};
+  const program::RoleId role = ctx_.program.classes[taker.cls].role;
+  const std::vector<int32_t> coords = ctx_.program.coords(rank);
+  std::copy(coords.begin(), coords.end(), at.begin() + ctx_.first_axis[role]);
+  std::string text;
+  for (size_t dim = 0; dim < wanted.size(); ++dim) {
+    const int64_t end = wanted[dim].begin + wanted[dim].length;
+    text += fmt::format("{}dim {} [{}:{})", dim ? ", " : " takes ", dim, wanted[dim].begin, end);
+    const auto missing = graph::gaps_in(graph::united(given[dim]), wanted[dim]);
+    if (!missing.empty()) {
+      text += fmt::format(", of which {} is missing", runs_text(missing));
+    }
+  }
+  return rank_text(taker.cls, at) + text;
+}
+
 void Values::transfer(std::span<const TaskRef> tasks) {
   // All classes of the role that gives must hold one term, each in the part that its task says; all
   // that the other role's tasks take must then lie in some part that is given.
@@ -89,10 +118,12 @@ void Values::transfer(std::span<const TaskRef> tasks) {
     if (ref == givers[0]) {
       expr = value.expr;
     } else if (value.expr != expr) {
-      ctx_.report("classes-differ", ProblemClass::value, ref, {givers[0]},
-                  fmt::format("{} gives {}, but {} gives {}", ctx_.name(givers[0]), describe(expr),
-                              ctx_.name(ref), describe(value.expr)),
-                  "give parts of one value");
+      ctx_.report(
+          "classes-differ", ProblemClass::value, ref, {givers[0]},
+          fmt::format("{} gives {}, but {} gives {}", ctx_.name(givers[0]), describe(expr),
+                      ctx_.name(ref), describe(value.expr)),
+          "give parts of one value",
+          where_of_two(givers[0], at(givers[0].cls, ctx_.task(givers[0]).in[0]), ref, value));
       return lose_all();
     }
     if (expr != kZero && !gives_as_said(ref, value)) return lose_all();
@@ -112,7 +143,8 @@ void Values::transfer(std::span<const TaskRef> tasks) {
     ctx_.report("transfer-covers", ProblemClass::value, takers[0], {givers.begin(), givers.end()},
                 fmt::format("{} takes what is no part of {}, a {}", ctx_.name(takers[0]),
                             describe(expr), graph::to_string(logical)),
-                "correct begins= or the type of what is taken");
+                "correct begins= or the type of what is taken",
+                untaken(takers[0], ctx_.program.ranks_of(takers[0].cls)[0], givers));
     return lose_all();
   }
   std::vector<std::pair<ClassId, TaskId>> places;
@@ -131,7 +163,8 @@ void Values::transfer(std::span<const TaskRef> tasks) {
       ctx_.report("transfer-covers", ProblemClass::value, ref, {givers.begin(), givers.end()},
                   fmt::format("{} takes a part of {} that no rank gives, on rank {}",
                               ctx_.name(ref), describe(expr), rank),
-                  "let the ranks that give have all of it, or take less");
+                  "let the ranks that give have all of it, or take less",
+                  untaken(ref, rank, givers));
       return lose_all();
     }
   }

@@ -123,6 +123,9 @@ Value Values::declared(ClassId cls, BufferId id) {
       if (!wrong && pieces_.local_type(value.piece, logical, ctx_.types, ctx_.boxes[cls]) !=
                         ctx_.buffer_type[cls][id]) {
         wrong = "is not the local part of the logical tensor under its layout";
+        const TypeId local = pieces_.local_type(value.piece, logical, ctx_.types, ctx_.boxes[cls]);
+        which = local < 0 ? ", which does not divide it"
+                          : ", which is " + graph::to_string(ctx_.types[local]);
       }
     }
   }
@@ -154,7 +157,7 @@ void Values::lose_outputs(ClassId cls, const Task& task) {
 }
 
 void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
-                    const char* fix) {
+                    const char* fix, std::string at_rank) {
   std::vector<TaskRef> related;
   std::string text = ctx_.name(ref);
   if (buffer >= 0) {
@@ -168,8 +171,11 @@ void Values::refuse(const char* rule, TaskRef ref, BufferId buffer, const std::s
     if (writer >= 0) {
       text += ", written by " + ctx_.name(ctx_.ref(writer));
     }
+    if (at_rank.empty()) {
+      at_rank = where(ref.cls, value);
+    }
   }
-  ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix);
+  ctx_.report(rule, ProblemClass::value, ref, related, text + "; " + why, fix, std::move(at_rank));
 }
 
 bool Values::fits(const Value& value, TypeId local, ClassId cls, bool* uniform) {
@@ -216,7 +222,8 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
                       ctx_.name(ref), describe(made.expr),
                       graph::to_string(ctx_.types[info.out[output]]), piece_text(made),
                       logical < 0 ? "it" : graph::to_string(ctx_.types[logical])),
-          "give the task the local types that its layout implies");
+          "give the task the local types that its layout implies",
+          where_of_size(cls, made, info.out[output]));
       lose(cls, task.out[output]);
       return;
     }
@@ -231,12 +238,17 @@ void Values::set(ClassId cls, const Task& task, size_t output, Value made, Signa
     if (!sum) {
       refuse("sum-layout", ref, task.out[output],
              fmt::format("it would add a value of layout {}", piece_text(made)),
-             "reduce both to one layout before adding");
+             "reduce both to one layout before adding",
+             where(cls, value, " in it; what is added is ", made, ""));
       return lose(cls, task.out[output]);
     }
-    return put(cls, task.out[output], *sum);
+    made = *sum;
   }
   put(cls, task.out[output], made);
+  if (ctx_.options.on_write) {
+    tell_written(ref, output, made);
+  }
+  if (task.accumulate.contains(output)) return;
   check_expected(cls, task, output, made.piece, ref);
 }
 
@@ -259,7 +271,8 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
                             "many rows there are",
                             ctx_.name(ref), buffer.type.bytes(), ctx_.buffer_name(cls, id),
                             buffer.expected_bytes),
-                "drop the expected size: the buffer holds exactly what its type says");
+                "drop the expected size: the buffer holds exactly what its type says",
+                where(cls, at(cls, id)));
     return;
   }
   // The same on every rank, since the buffer's type is.
@@ -279,7 +292,8 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
                           ctx_.name(ref), ctx_.buffer_name(cls, id), buffer.expected_bytes, even,
                           share == 1 ? ", always: all experts are here" : ""),
               share == 1 ? "drop the expected size: the buffer holds exactly what its type says"
-                         : "expect at least the rows of even routing, and some more");
+                         : "expect at least the rows of even routing, and some more",
+              where(cls, at(cls, id)));
 }
 
 Pieces::Begins Values::begins_of(ClassId cls, const Task& task) const {
@@ -382,7 +396,7 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
     }
   }
   Signature& pieces = signature(cls, reader, info);
-  if (pieces.taken.fault == Taken::Fault::begin) return refuse_begin(ref, pieces.taken.text);
+  if (pieces.taken.fault == Taken::Fault::begin) return refuse_begin(ref, pieces.taken.wrong);
   if (pieces.taken.fault != Taken::Fault::none) {
     explain_pieces(ref, pieces.taken);
     return lose_outputs(cls, reader);
@@ -404,10 +418,11 @@ void Values::compute(ClassId cls, TaskId task, const Task& reader, const KindInf
   }
 }
 
-void Values::refuse_begin(TaskRef ref, const std::string& why) {
+void Values::refuse_begin(TaskRef ref, const AtRank& wrong) {
   ctx_.report("begin-fits", ProblemClass::value, ref, {},
-              fmt::format("{} takes a letter by position: {}", ctx_.name(ref), why),
-              "say in begins= where the rank's piece of the letter begins");
+              fmt::format("{} takes a letter by position: {}", ctx_.name(ref), wrong.text),
+              "say in begins= where the rank's piece of the letter begins",
+              at_rank_text(ref.cls, wrong));
   lose_outputs(ref.cls, ctx_.task(ref));
 }
 
@@ -420,10 +435,12 @@ void Values::add_inputs(ClassId cls, const Task& reader, TaskRef ref) {
     return lose_outputs(cls, reader);
   }
   if (!sum) {
-    explain_pieces(ref, {Taken::Fault::partial,
-                         {},
-                         partial_axes({exprs_[0], ins_[0]}) ^ partial_axes({exprs_[1], ins_[1]}),
-                         ""});
+    Taken taken;
+    taken.fault = Taken::Fault::partial;
+    taken.axes = partial_axes({exprs_[0], ins_[0]}) ^ partial_axes({exprs_[1], ins_[1]});
+    taken.input = 0;
+    taken.other = 1;
+    explain_pieces(ref, taken);
     return lose_outputs(cls, reader);
   }
   set(cls, reader, 0, *sum, nullptr, ref);
@@ -440,7 +457,10 @@ void Values::merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRe
     refuse("merge-parts", ref, reader.in[input],
            fmt::format("it and {} of layout {} are not disjoint parts of one reduction",
                        describe(other.expr), piece_text(other)),
-           "merge parts of one result, each once");
+           "merge parts of one result, each once",
+           where(cls, {exprs_[input], ins_[input]},
+                 " in " + ctx_.buffer_name(cls, reader.in[input]) + ", and ", other,
+                 " in " + ctx_.buffer_name(cls, reader.in[input + half])));
     lose_outputs(cls, reader);
   };
   std::vector<PieceId> united;
@@ -480,7 +500,10 @@ void Values::regroup(ClassId cls, const Task& reader, TaskRef ref) {
   const Expr& first = ref_.terms[exprs_[from]];
   const auto refuse_part = [&](size_t input, const char* what) {
     refuse("regroup-parts", ref, reader.in[input], what,
-           "regroup all chunks of one routed tensor, each with the sizes of its own exchange");
+           "regroup all chunks of one routed tensor, each with the sizes of its own exchange",
+           where(cls, {exprs_[input], ins_[input]},
+                 " in " + ctx_.buffer_name(cls, reader.in[input]) + ", and ", {exprs_[0], ins_[0]},
+                 " in " + ctx_.buffer_name(cls, reader.in[0])));
     lose_outputs(cls, reader);
   };
   const Piece rows = pieces_[ins_[0]];
@@ -513,9 +536,9 @@ void Values::regroup(ClassId cls, const Task& reader, TaskRef ref) {
     (i < 2 * from ? had : wanted)
         .push_back(piece.addends.empty() ? CutId(graph::CutTable::kWhole) : piece.addends[0].set);
   }
-  const std::string misplaced =
+  const AtRank misplaced =
       pieces_.misplaced(rows.cut[0], 'e', experts, begins_of(ref.cls, reader), ctx_.boxes[ref.cls]);
-  if (!misplaced.empty()) return refuse_begin(ref, misplaced);
+  if (!misplaced.text.empty()) return refuse_begin(ref, misplaced);
   const std::vector<CutId> made = pieces_.cuts.regroup(held, had, wanted, over);
   if (made.empty()) return refuse_part(0, "the chunks do not hold the tokens of their sizes");
   for (size_t chunk = 0; chunk < made.size(); ++chunk) {
@@ -552,7 +575,8 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
                     fmt::format("{} receives {} from {}, but {} from {}", ctx_.name({cls, task}),
                                 describe(value.expr), ctx_.name(ctx_.ref(senders.front())),
                                 describe(sent.expr), ctx_.name(ctx_.ref(sender))),
-                    "send one value, or give the receiving ranks classes of their own");
+                    "send one value, or give the receiving ranks classes of their own",
+                    where_of_two(ctx_.ref(senders.front()), value, ctx_.ref(sender), sent));
         return lose_outputs(cls, end);
       }
     }
@@ -563,9 +587,11 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
 }
 
 void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& value) {
+  // What the peer has of the value, part by part, or of a pack tensor by tensor.
   const TaskRef ref{cls, task};
   if (is_pack(value)) {
-    const std::optional<Value> moved = pack_from_peer(value, end.peer_axis, end.peer);
+    const std::optional<Value> moved =
+        pack_from_peer(value, ctx_.axis_of(cls, end.peer_axis), end.peer);
     if (moved) return set(cls, end, 0, *moved, nullptr, ref);
     return lose_outputs(cls, end);
   }
@@ -574,10 +600,13 @@ void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& val
     if (part.piece == kAnyPiece) continue;
     const PieceId moved = pieces_.from_peer(part.piece, ctx_.axis_of(cls, end.peer_axis), end.peer);
     if (moved != part.piece && local_index(part.expr)) {
-      ctx_.report("message-rows", ProblemClass::value, ref, {},
-                  fmt::format("{} receives {}, which only means something on the rank that made it",
-                              ctx_.name(ref), describe(part.expr)),
-                  "plan the routing again on the received ids");
+      ctx_.report(
+          "message-rows", ProblemClass::value, ref, {},
+          fmt::format("{} receives {}, which only means something on the rank that made it",
+                      ctx_.name(ref), describe(part.expr)),
+          "plan the routing again on the received ids",
+          fmt::format("{} would get {} of what {} numbers", rank_text(cls, ctx_.boxes[cls].begin),
+                      held_text(part, peer_of(cls, end)), rank_text(cls, peer_of(cls, end))));
       return lose_outputs(cls, end);
     }
     part.piece = moved;
@@ -631,7 +660,8 @@ void Values::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId>
   ctx_.report("final-layout", ProblemClass::value, at, {},
               fmt::format("{} leaves {} with {}; the host expects {}", ctx_.name(at),
                           ctx_.buffer_name(cls, buffer), pack_text(ids[0]), pack_text(ids[1])),
-              "bring its tensors to where its slots say before the step ends");
+              "bring its tensors to where its slots say before the step ends",
+              where(cls, value, "; the host expects ", right, ""));
 }
 
 void Values::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
@@ -670,7 +700,11 @@ void Values::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
               fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
                           ctx_.buffer_name(cls, id), piece_text(value),
                           graph::to_string(buffer.layout, ctx_.program.mesh_of(cls))),
-              "reduce or gather it before the step ends, or declare the layout it has");
+              "reduce or gather it before the step ends, or declare the layout it has",
+              where(cls, value, "; the host expects ",
+                    {value.expr, pieces_.of(buffer.layout, ctx_.types[ref_.terms[value.expr].type],
+                                            ctx_.axis_of(cls, 0))},
+                    ""));
 }
 
 void Values::finish() {
@@ -712,7 +746,8 @@ void Values::finish() {
                 fmt::format("{} '{}', which the single-device step computes",
                             some ? "the classes keep only some parts of" : "no class keeps",
                             graph.tensor(tensor).name),
-                "add a persistent or output buffer of this name and the tasks that fill it");
+                "add a persistent or output buffer of this name and the tasks that fill it",
+                ctx_.uncovered(graph.tensor(tensor), kept[{tensor, -1}]));
   }
 }
 

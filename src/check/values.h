@@ -58,9 +58,14 @@ class Values {
   };
   /// A buffer that has views, all along one dim: disjoint regions of it that were written.
   struct Base {
+    ClassId cls = program::kNone;
     int32_t dim = program::kNone;  ///< kNone: elements in memory order
     int64_t size = 0;              ///< along the dim
     std::vector<Entry> entries;
+  };
+  /// Why a region can't be read, and where.
+  struct Why {
+    std::string text, where;
   };
   struct Bases {
     std::map<BufferId, Base> of;
@@ -81,13 +86,16 @@ class Values {
   Value read(TaskRef ref, BufferId buffer);
   /// The same after the last task.
   Value left_in(ClassId cls, BufferId buffer);
-  void report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text);
+  void report_untiled(TaskRef ref, BufferId buffer, int32_t reader, const std::string& text,
+                      std::string where);
   void put(ClassId cls, BufferId buffer, const Value& value);
   void write_region(Base* base, CutId region, const Value& value);
   /// As a value of so many dims.
-  Value read_region(const Base& base, CutId region, size_t dims, std::string* why);
-  Value read_flat(std::span<const Entry* const> hits, CutId region, int64_t size, size_t dims,
-                  std::string* why);
+  Value read_region(const Base& base, CutId region, size_t dims, Why* why);
+  Value read_parts(std::span<const Entry* const> hits, const Base& base, CutId region, Why* why);
+  std::string uncovered(const Base& base, CutId region, CutId covered) const;
+  Value read_flat(std::span<const Entry* const> hits, const Base& base, CutId region, size_t dims,
+                  Why* why);
   CutId rest_of(const Base& base, CutId of, CutId without, bool behind);
   Value part_of(const Base& base, const Entry& entry, CutId region);
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
@@ -161,12 +169,14 @@ class Values {
   /// All of the terms that a value has to do with, whatever of them is there.
   ExprId terms_in(const Value& value);
   void compute(ClassId cls, TaskId task, const Task& reader, const KindInfo& info);
-  void refuse_begin(TaskRef ref, const std::string& why);
+  void refuse_begin(TaskRef ref, const AtRank& wrong);
   /// The routing that placed rows; -1 for what is not routed.
   AppId route_of(const Value& rows);
   void regroup(ClassId cls, const Task& reader, TaskRef ref);
   void merge(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
   void add_inputs(ClassId cls, const Task& reader, TaskRef ref);
+  /// Coordinates of the rank from which the first rank of a class receives.
+  graph::Coords peer_of(ClassId cls, const Task& end) const;
   void receive(ClassId cls, TaskId task, const Task& end, const Value& value);
   bool is_as_declared(const Value& value, ClassId cls, const program::Buffer& buffer);
   /// What keeps a named buffer from holding (a part of) this tensor of the graph, or null.
@@ -187,7 +197,8 @@ class Values {
   /// The same of a value that is no pack: each of its parts is moved, and they must add up again.
   bool move_parts(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
                   size_t operand, Value* value);
-  void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Moved& moved);
+  void refuse_move(TaskRef ref, const KindInfo& info, BufferId buffer, const Value& value,
+                   const Moved& moved);
   bool sizes_fit(TaskRef ref, int32_t axis, const Value& rows, PieceId by_token,
                  const Value& sizes);
   bool local_index(ExprId expr) const;
@@ -198,17 +209,45 @@ class Values {
   bool gives_as_said(TaskRef ref, const Value& value);
   PieceId taken_piece(std::span<const TaskRef> takers, const graph::TensorType& logical);
   /// What is in the operands of a task, to be put back.
-  struct Held {
+  struct Saved {
     std::vector<std::pair<BufferId, Value>> values;
     std::vector<std::pair<BufferId, Base>> bases;
   };
-  Held held_by(TaskRef ref);
-  void put_back(ClassId cls, const Held& held);
+  Saved saved_of(TaskRef ref);
+  void put_back(ClassId cls, const Saved& saved);
   void refuse_meeting(std::span<const TaskRef> tasks);
   bool alike(std::span<const TaskRef> tasks);
+  std::string where_of_two(TaskRef ref, const Value& value, TaskRef other, const Value& theirs);
+  std::string untaken(TaskRef taker, int32_t rank, std::span<const TaskRef> givers);
   bool depends_on(const Value& value, int32_t axis) const;
+  /// `where`: see Problem; "": that of the value in the buffer.
   void refuse(const char* rule, TaskRef ref, BufferId buffer, const std::string& why,
-              const char* fix);
+              const char* fix, std::string where = {});
+
+  // The rank at which a rule fails (where.cc).
+  /// What a rank holds: tensors one after the other of a pack, else the parts of a sum.
+  std::vector<Held> held_at(const Value& value, const graph::Coords& at);
+  std::string held_text(const Value& value, const graph::Coords& at);
+  /// "rank 2 (edp 1, ep 0)".
+  std::string rank_text(ClassId cls, const graph::Coords& at) const;
+  /// Of the ranks of a class, those of which `wrong` says something; along the axes that matter.
+  AtRank first_rank(ClassId cls, AxisMask axes,
+                    const std::function<std::string(const graph::Coords&)>& wrong) const;
+  std::string at_rank_text(ClassId cls, const AtRank& wrong) const;
+  /// "; so on 3 more ranks", beside the first.
+  static std::string more_text(int64_t ranks);
+  /// Of a value that lacks something, or is none that could be taken.
+  std::string where(ClassId cls, const Value& value);
+  /// Of two values that do not go together: "rank 0 has {value}{between}{other}{behind}".
+  std::string where(ClassId cls, const Value& value, const std::string& between, const Value& other,
+                    const std::string& behind);
+  /// Of what ranks along an axis bring together.
+  std::string where_along(ClassId cls, const Value& value, int32_t axis);
+  /// "; missing [8:16) of dim 0" at the rank that where() names: indices of a dim.
+  std::string unheld(ClassId cls, const Value& value, int32_t dim);
+  std::string where_of_size(ClassId cls, const Value& value, TypeId local);
+  /// CheckOptions::on_write.
+  void tell_written(TaskRef ref, size_t output, const Value& value);
 
   // Localisation (explain.cc).
   void explain_unknown(TaskRef ref);

@@ -28,7 +28,7 @@ namespace {
 
 struct Options {
   std::vector<std::string> inputs, set;
-  std::string stage, out, passes, skip, dump_after;
+  std::string stage, out, passes, skip, dump_after, purpose;
   std::optional<int64_t> rank;
   int64_t limit = 200;
   bool dot = false, list_passes = false, diff = false, check = false, times = false;
@@ -92,6 +92,15 @@ std::string level_of(const Options& options) {
   return wanted == "backward" ? "graph" : wanted;
 }
 
+/// --for: which of the programs of a run.
+engine::CompileOptions purpose_of(const engine::Run& run, const Options& options) {
+  if (options.purpose.empty() || options.purpose == "train") return {};
+  if (options.purpose == "evaluate") return engine::evaluation_options(run);
+  if (options.purpose == "generate") return engine::generation_options(run, 0);
+  fail("hocket graph --for", "got {}; expected train, evaluate or generate",
+       quote(options.purpose));
+}
+
 /// Watches a compilation: keeps the text of the stage or pass that is wanted, times every stage,
 /// and checks what a pass made if asked.
 class Watcher {
@@ -140,8 +149,10 @@ class Watcher {
   /// What a pass left, as far as it has come: lowered and stamped where there is no program yet.
   program::Program program_of(const engine::Progress& made) const {
     if (!made.program.classes.empty()) return made.program;
-    return made.templates.ranks.empty() ? parallel::lower(made.graph, run_.plan)
-                                        : parallel::stamp(made.templates);
+    if (!made.templates.ranks.empty()) return parallel::stamp(made.templates);
+    // Generation runs on one rank, whatever the plan is.
+    return parallel::lower(made.graph,
+                           options_.purpose == "generate" ? parallel::Plan{} : run_.plan);
   }
 
   void check(const std::string& what, const engine::Progress& made) {
@@ -277,12 +288,12 @@ int show(const Options& options) {
   const Source source = read_source(options.inputs[0], overrides_of(options), true);
   require_output("hocket graph --out", options.out, {source.run.config.plan.pp_schedule});
   if (options.stage == "schedule") return show_schedule(source.run, options);
-  if (source.given && wanted_of(options) == "program") {
+  if (source.given && options.purpose.empty() && wanted_of(options) == "program") {
     emit(options.out, text_of(*source.given, options));
     return 0;
   }
   Watcher watcher(source.run, options);
-  engine::CompileOptions how;
+  engine::CompileOptions how = purpose_of(source.run, options);
   how.skip_passes = comma_list(options.skip);
   how.observe = [&](const std::string& what, const engine::Progress& made) {
     watcher.see(what, made);
@@ -315,6 +326,9 @@ void verb_graph(Args& args) {
   args.option("--rank", "R", &options->rank,
               "of a program or templates: only the tasks of this rank's class: those of its "
               "pipeline stages");
+  args.option("--for", "PURPOSE", &options->purpose,
+              "which program of the run: train (the default), evaluate, or generate, whose "
+              "lengths are symbols");
   args.flag("--dot", &options->dot, "for Graphviz instead of text");
   args.option("--out", "FILE", &options->out, "write here instead of standard output (-)");
   args.option("--passes", "A,B", &options->passes,
@@ -349,6 +363,8 @@ void verb_graph(Args& args) {
   args.example("hocket graph --diff plain.txt bucketed.txt", "what bucketing did");
   args.example("hocket graph --finish plain.txt --out finished.txt",
                "a text, edited by hand, made ready to check, simulate and train");
+  args.example("hocket graph configs/quickstart.yaml --for generate --out generate.txt",
+               "the program that generates, whose lengths are symbols");
   args.example("hocket graph --list-passes", "the passes there are");
   args.run([options] { return show(*options); });
 }

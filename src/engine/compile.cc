@@ -173,6 +173,15 @@ CompileOptions evaluation_options(const Run& run) {
   return how;
 }
 
+CompileOptions generation_options(const Run& run, int64_t longest_text) {
+  CompileOptions how;
+  how.purpose = Purpose::generate;
+  how.new_tokens = kPrefill;
+  how.cache_slots = std::max(longest_text, run.model.max_position);
+  how.num_micro_batches = 1;
+  return how;
+}
+
 bool evaluates(const Run& run) {
   const DataSection& data = run.config.data;
   if (data.dir.empty()) return false;

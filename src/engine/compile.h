@@ -77,6 +77,11 @@ Compiled compile_given(const Run& run, program::Program given);
 
 /// How held-out data is evaluated under the run's plan: forward only, losses.
 CompileOptions evaluation_options(const Run& run);
+/// The most tokens behind those in the cache that a step of generation reads.
+inline constexpr int64_t kPrefill = 64;
+/// The program that generates, on one rank. It is the same for all texts that the model has
+/// positions for, and for longer ones by their length.
+CompileOptions generation_options(const Run& run, int64_t longest_text);
 /// True if training this run also evaluates: it names data, and some of that is held out.
 bool evaluates(const Run& run);
 

@@ -96,6 +96,31 @@ bool CoordBox::contains(const Coords& coords, AxisMask axes) const {
   return true;
 }
 
+std::vector<Run> gaps_in(const std::vector<Run>& row, Run range) {
+  std::vector<Run> gaps;
+  const int64_t end = range.begin + range.length;
+  int64_t next = range.begin;
+  for (const Run& run : row) {
+    const int64_t until = std::min(run.begin, end);
+    if (until > next) {
+      gaps.push_back({next, until - next});
+    }
+    next = std::max(next, run.begin + run.length);
+  }
+  if (next < end) {
+    gaps.push_back({next, end - next});
+  }
+  return gaps;
+}
+
+int64_t CoordBox::ranks_beside(AxisMask axes) const {
+  int64_t ranks = 1;
+  for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
+    ranks *= axes & axis_bit(axis) ? 1 : count[axis];
+  }
+  return ranks;
+}
+
 size_t CutTable::KeyHash::operator()(const Key& key) const {
   const uint64_t first =
       static_cast<uint64_t>(key.op) << 32 | static_cast<uint32_t>(key.left.value());

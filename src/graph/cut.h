@@ -28,6 +28,8 @@ struct CoordBox {
   Coords begin{}, count{};
   /// Of the axes of a mask.
   bool contains(const Coords& coords, AxisMask axes) const;
+  /// Ranks that have one choice of coordinates on these axes.
+  int64_t ranks_beside(AxisMask axes) const;
 };
 constexpr AxisMask axis_bit(int32_t axis) { return AxisMask{1} << axis; }
 
@@ -46,6 +48,8 @@ struct Cut {
 
 /// The union of runs, in ascending order.
 std::vector<Run> united(std::vector<Run> row);
+/// What runs in ascending order leave out of a range.
+std::vector<Run> gaps_in(const std::vector<Run>& row, Run range);
 /// True if some row holds a cell twice: no cut does.
 bool holds_twice(const std::vector<std::vector<Run>>& rows);
 

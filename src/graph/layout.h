@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "graph/tensor_type.h"
@@ -47,6 +48,23 @@ struct Mesh {
   int32_t moved(int32_t rank, int32_t axis, int32_t offset) const;
   bool operator==(const Mesh&) const = default;
 };
+
+/// Visits the coordinates on these axes, ascending, the last one counting fastest; others are 0.
+template <class Visit>
+void for_each_coords(const Mesh& mesh, const std::vector<int32_t>& axes, const Visit& visit) {
+  std::vector<int32_t> coords(mesh.axes.size(), 0);
+  for (bool more = true; more;) {
+    visit(std::as_const(coords));
+    more = false;
+    for (size_t i = axes.size(); i-- > 0 && !more;) {
+      const auto axis = static_cast<size_t>(axes[i]);
+      more = ++coords[axis] < mesh.axes[axis].size;
+      if (!more) {
+        coords[axis] = 0;
+      }
+    }
+  }
+}
 
 /// How parts of a result, each from some indices of a dim that is contracted, become one. A part of
 /// no indices is the identity.

@@ -14,6 +14,10 @@ size_t chunks(const Attrs& attrs, const char* name) {
 }
 
 std::vector<TensorType> infer(const Attrs& attrs, Types in) {
+  // First come the chunks as they arrived: rows of the same experts, features and top_k, of any
+  // number of tokens. Then, for each of them and for each chunk to be made, how many rows every
+  // source has of every expert, [sources, experts]: all of one size, and of no fewer experts than
+  // the rows (of which a rank may have a part). What is made are equal chunks of all the tokens.
   constexpr const char* kOp = "regroup";
   const size_t from = chunks(attrs, "from");
   const size_t to = chunks(attrs, "to");

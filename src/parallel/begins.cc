@@ -24,12 +24,10 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
     const size_t input = static_cast<size_t>(has - letters.in.begin());
     const int dim = static_cast<int>(has->find(letter));
     program::Table table{.role = role, .axes = {}, .values = {}};
-    int64_t blocks = 1;
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       if (layouts[input][axis] != graph::Placement::split(dim)) continue;
       if (mesh.axes[axis].size == 1) continue;
       table.axes.push_back(static_cast<int32_t>(axis));
-      blocks *= mesh.axes[axis].size;
     }
     if (table.axes.empty()) continue;
     if (kind.in[input].dims[dim].symbolic()) {
@@ -40,17 +38,10 @@ std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& ki
       fail("lower", "{} goes by the position of blocks of given sizes; expected even ones",
            op.name);
     }
-    for (int64_t place = 0; place < blocks; ++place) {
-      std::vector<int32_t> coords(mesh.axes.size(), 0);
-      int64_t rest = place;
-      for (size_t i = table.axes.size(); i-- > 0;) {
-        const int32_t extent = mesh.axes[table.axes[i]].size;
-        coords[table.axes[i]] = static_cast<int32_t>(rest % extent);
-        rest /= extent;
-      }
+    graph::for_each_coords(mesh, table.axes, [&](const std::vector<int32_t>& coords) {
       const int64_t number = graph::block_number(layouts[input], dim, mesh, coords).number;
       table.values.push_back(number * kind.in[input].dims[dim]);
-    }
+    });
     begins.push_back({letter, 0, program.intern(std::move(table))});
   }
   return begins;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parallel/layouts.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -54,7 +55,7 @@ class LayoutChoice {
       result_.tensor.push_back(initial_layout(tensor, mesh));
     }
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-      paths_.emplace_back(Mesh{{mesh.axes[axis]}}, false);
+      paths_.emplace_back(Mesh{{mesh.axes[axis]}});
     }
     for (const auto& grad : graph.grads) {
       for (TensorId id : grad.contributions) {
@@ -207,7 +208,11 @@ double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths*
   has.set(0, from);
   wants.set(0, to);
   const ReshardPath* const path = axis->path(type, has, wants);
-  return path ? path->cost : kInfinity;
+  if (!path) return kInfinity;
+  const bool slices = std::any_of(path->steps.begin(), path->steps.end(),
+                                  [](const ReshardStep& step) { return !step.op; });
+  const bool even = !to.is_split() || type.dims[to.dim()].divides_into(axis->mesh().size());
+  return slices && !even ? kInfinity : path->cost;
 }
 
 Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {

@@ -147,6 +147,7 @@ class Stamper {
       buffer.base = this->buffer(value.base, micro_batch);
       buffer.dim = value.dim;
       buffer.begin = value.begin;
+      buffer.by = value.by;
     }
     cls_.buffers.push_back(std::move(buffer));
     id = cls_.buffers.size() - 1;

@@ -43,7 +43,7 @@ class RankLowering {
         coords_(program.coords(program.ranks_of(cls)[0])),
         program_(program),
         mesh_(program.roles[0].mesh),
-        paths_(mesh_, false),
+        paths_(mesh_),
         pp_axis_(mesh_.axis(kStageAxis)),
         values_of_(graph.tensors.size()),
         remote_consumers_(graph.tensors.size()),
@@ -116,6 +116,7 @@ class RankLowering {
   ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
   void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
                   const ReshardStep& step, List& list, Phase phase, int32_t layer);
+  ValueId slice(ValueId from, const ReshardStep& step, List& list, Phase phase, int32_t layer);
   ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
   void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);

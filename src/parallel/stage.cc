@@ -227,6 +227,38 @@ ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase pha
   return sizes;
 }
 
+/// A copy of the rank's block of a value, of which a view shows it.
+ValueId RankLowering::slice(ValueId from, const ReshardStep& step, List& list, Phase phase,
+                            int32_t layer) {
+  const TensorId tensor = out_.values[from].tensor;
+  const TensorType& whole = graph_.tensor(tensor).type;
+  const Layout had = out_.values[from].layout;
+  const ValueId to =
+      add_value(tensor, step.to, in_step_ ? Value::Life::step : Value::Life::micro_batch);
+  // Where the block begins in what the rank had: on the axes of the dim, in the mesh's order.
+  program::Table table;
+  table.axes = step.to.axes_of(step.dim);
+  std::sort(table.axes.begin(), table.axes.end());
+  const auto dim = static_cast<size_t>(step.dim);
+  graph::for_each_coords(mesh_, table.axes, [&](const std::vector<int32_t>& coords) {
+    table.values.push_back(graph::local_runs(whole, step.to, mesh_, coords)[dim].begin -
+                           graph::local_runs(whole, had, mesh_, coords)[dim].begin);
+  });
+  Value view;
+  view.tensor = tensor;
+  view.layout = step.to;
+  view.type = out_.values[to].type;
+  view.life = out_.values[from].life;
+  view.name = out_.values[from].name;
+  view.base = from;
+  view.dim = step.dim;
+  view.by = program_.intern(std::move(table));
+  out_.values.push_back(std::move(view));
+  const ValueId block = static_cast<ValueId>(out_.values.size() - 1);
+  list.push_back(make_local(ops::Meaning::identity, {}, {block}, to, phase, layer));
+  return to;
+}
+
 ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase phase,
                               int32_t layer) {
   // The steps of the cheapest path from the layout that the value has to the one that is wanted.
@@ -250,6 +282,10 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
         all_reduce({from}, {step.to}, step, list, phase, layer);
       }
       from = find(tensor, step.to);
+      continue;
+    }
+    if (!step.op) {
+      from = slice(from, step, list, phase, layer);
       continue;
     }
     const int32_t axis = step.axes[0];
@@ -443,7 +479,9 @@ void RankLowering::protect_shared(const std::vector<List*>& lists) {
   for (const List* list : lists) {
     for (const TaskTemplate& made : *list) {
       for (ValueId input : made.in) {
-        last_read[input] = place;
+        for (ValueId read = input; read != kNone; read = out_.values[read].base) {
+          last_read[read] = place;
+        }
       }
       // A later taker of the same buffer is a reader as well.
       for (const auto& [output, value] : made.shares) {

@@ -34,11 +34,12 @@ struct Value {
   bool accumulator = false;                 ///< life step, written by every micro-batch, summed
   int64_t expected_bytes = program::kNone;  ///< of a ragged value, see program::Buffer
   std::string name;                         ///< of named buffers
-  /// A view: the part of another value of the same life that begins at index `begin` of dim `dim`;
-  /// without a dim, elements in memory order.
+  /// A view: the part of another value of the same life that begins at index `begin` of dim `dim`,
+  /// or as much further as the table `by` says; without a dim, elements in memory order.
   ValueId base = graph::kNone;
   int32_t dim = graph::kNone;
   int64_t begin = 0;
+  program::TableId by = program::kNone;
 };
 
 /// A task over values; becomes program::Task when stamped.

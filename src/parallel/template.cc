@@ -94,6 +94,7 @@ class TemplatePrinter {
     }
     if (value.base != program::kNone) {
       text += fmt::format(" base={} dim={} begin={}", value.base, value.dim, value.begin);
+      text += value.by == program::kNone ? "" : fmt::format(" by={}", value.by);
     }
     text += value.accumulator ? " accumulator" : "";
     text += value.output ? " output" : "";

@@ -76,8 +76,9 @@ class Expansion {
  private:
   [[noreturn]] void refuse(TaskId id, const std::string& why) const {
     const Task& task = from_.classes[cls_].tasks[id];
-    fail("parts", "task {} ({}) of class {} in parts along '{}': {}", id, from_.kind(task).op, cls_,
-         task.parts[0].letter, why);
+    throw PartsError(cls_, id,
+                     fmt::format("task {} ({}) of class {} in parts along '{}': {}", id,
+                                 from_.kind(task).op, cls_, task.parts[0].letter, why));
   }
 
   /// What parts themselves name. All else was looked at before: by the parser, or by the rules.
@@ -85,7 +86,9 @@ class Expansion {
     const RankClass& cls = from_.classes[cls_];
     const auto expect = [&](size_t task, const char* what, int64_t id, size_t count) {
       if (id >= 0 && std::cmp_less(id, count)) return;
-      fail("parts", "task {} of class {}: {} {} does not exist", task, cls_, what, id);
+      throw PartsError(
+          cls_, task,
+          fmt::format("task {} of class {}: {} {} does not exist", task, cls_, what, id));
     };
     for (size_t id = 0; id < cls.tasks.size(); ++id) {
       for (const PartDep& dep : cls.tasks[id].part_deps) {
@@ -95,7 +98,9 @@ class Expansion {
         if (parts.by == kNone) continue;
         expect(id, "table", parts.by.value(), from_.tables.size());
         if (from_.tables[parts.by].role != cls.role) {
-          fail("parts", "task {} of class {}: table {} is of another role", id, cls_, parts.by);
+          throw PartsError(
+              cls_, id,
+              fmt::format("task {} of class {}: table {} is of another role", id, cls_, parts.by));
         }
       }
     }
@@ -118,8 +123,11 @@ class Expansion {
     for (const PartDep& dep : tasks[id].part_deps) {
       if (dep.own < 0 || dep.own >= count_of(tasks[id]) || dep.part < 0 ||
           dep.part >= count_of(tasks[dep.task])) {
-        fail("parts", "part {} of task {} waits for part {} of task {}; they have {} and {}",
-             dep.own, id, dep.part, dep.task, count_of(tasks[id]), count_of(tasks[dep.task]));
+        throw PartsError(
+            cls_, id,
+            fmt::format("part {} of task {} waits for part {} of task {}; they have {} and {}",
+                        dep.own, id, dep.part, dep.task, count_of(tasks[id]),
+                        count_of(tasks[dep.task])));
       }
       if (dep.own == part) {
         deps.push_back(first_[dep.task] + dep.part);

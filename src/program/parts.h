@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "base/error.h"
 #include "program/program.h"
 
 namespace hocket::program {
@@ -21,9 +22,16 @@ struct Expanded {
   /// By class and task: the task that it is a part of.
   std::vector<std::vector<TaskId>> origin;
 };
-/// Throws Error where a task can't be done in parts: its op has no such letter, does not act index
-/// by index along it nor adds up over it, or moves along it; blocks are not equal; a view is cut
-/// along another dim; a part that is waited for does not exist.
+/// Names the task that can't be done in parts.
+struct PartsError : Error {
+  PartsError(ClassId of, TaskId which, std::string_view text)
+      : Error(Kind::kInput, "parts", text), cls(of), task(which) {}
+  ClassId cls;
+  TaskId task;
+};
+/// Throws PartsError where a task can't be done in parts: its op has no such letter, does not act
+/// index by index along it nor adds up over it, or moves along it; blocks are not equal; a view is
+/// cut along another dim; a part that is waited for does not exist.
 Expanded expand_parts(const Program& program);
 
 }  // namespace hocket::program

@@ -629,6 +629,8 @@ void Executor::run_inline(const std::function<void(TaskId, const std::function<v
   }
 }
 
+const void* Executor::data(BufferId buffer) const { return impl_->address_of(buffer); }
+
 const std::vector<TaskTime>& Executor::times() const { return impl_->times; }
 
 }  // namespace hocket::runtime

@@ -56,6 +56,10 @@ class Executor {
   /// function that runs it (once, or as often as it likes). For profiling; lanes are not used.
   void run_inline(const std::function<void(program::TaskId, const std::function<void()>&)>& visit);
 
+  /// Memory of any buffer of the rank's class, by its place in buffers(), where a view begins: for
+  /// who looks on in run_inline.
+  const void* data(program::BufferId buffer) const;
+
   /// Times of the last step's tasks, by task id of the rank's class.
   const std::vector<TaskTime>& times() const;
 

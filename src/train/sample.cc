@@ -21,7 +21,6 @@ namespace hocket::train {
 
 namespace {
 
-constexpr int64_t kPrefill = 64;        // tokens per call while the prompt is read
 constexpr int64_t kPromptTokens = 32;   // of a prompt that is taken from the data
 constexpr int64_t kSampleTokens = 160;  // of a sample, at most
 
@@ -109,17 +108,8 @@ std::vector<double> forward(engine::Session& session, const engine::Run& run,
 
 }  // namespace
 
-engine::CompileOptions generation_options(const engine::Run& run, int64_t longest_text) {
-  engine::CompileOptions how;
-  how.purpose = engine::Purpose::generate;
-  how.new_tokens = kPrefill;
-  how.cache_slots = std::max(longest_text, run.model.max_position);
-  how.num_micro_batches = 1;
-  return how;
-}
-
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text) {
-  return engine::compile(run, generation_options(run, longest_text));
+  return engine::compile(run, engine::generation_options(run, longest_text));
 }
 
 program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,
@@ -145,7 +135,7 @@ std::string generate(
   runtime::LocalRanks ranks(1, std::move(backend), engine::rank_options(run));
   engine::Programs programs(run, ranks);
   engine::Session& session =
-      programs.session(generation_options(run, prompt + options.max_new_tokens));
+      programs.session(engine::generation_options(run, prompt + options.max_new_tokens));
   for (const graph::Tensor& tensor : session.graph().tensors) {
     if (tensor.kind != graph::TensorKind::param) continue;
     engine::scatter(tensor, session.program(), ranks, [&](int64_t begin, int64_t count, void* to) {
@@ -157,7 +147,7 @@ std::string generate(
   std::vector<double> logits;
   int64_t done = 0;
   while (done < prompt) {
-    const int64_t piece = std::min(kPrefill, prompt - done);
+    const int64_t piece = std::min(engine::kPrefill, prompt - done);
     logits = forward(session, run, ids, done, piece);
     done += piece;
   }

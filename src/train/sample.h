@@ -30,9 +30,7 @@ struct GenerateOptions {
 /// token.
 int32_t draw(const std::vector<double>& logits, const GenerateOptions& options, uint64_t position);
 
-/// The program that generates: a step reads up to 64 tokens behind those in the cache. It is the
-/// same for all texts that the model has positions for, and for longer ones by their length.
-engine::CompileOptions generation_options(const engine::Run& run, int64_t longest_text);
+/// The program that generates: see engine::generation_options.
 engine::Compiled compile_generation(const engine::Run& run, int64_t longest_text);
 /// Memory that it takes for a prompt of `prompt` tokens and a text, with the prompt, of `longest`.
 program::Memory generation_memory(const engine::Compiled& generation, int64_t prompt,

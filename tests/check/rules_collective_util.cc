@@ -97,12 +97,21 @@ std::vector<Row> reduction_rows() {
        two_stages_two_ranks,
        [](Edit& e) {
          // Consistent in itself: only the ranks of stage 0 that meet it get the sums of each other.
+         for (const int32_t stage : {0, 1}) {
+           const BufferId weight =
+               e.named(stage == 0 ? "model.embed_tokens.weight" : "lm_head.weight", kNone, stage);
+           const BufferId one = e.add_like(weight, stage), other = e.add_like(weight, stage);
+           const BufferId held = stage == 0 ? one : other, none = stage == 0 ? other : one;
+           const std::string type = graph::to_string(e.buffer(weight, stage).type);
+           e.append(e.make("copy", {}, {weight}, {held}, stage), stage);
+           e.append(e.make("zero", {{"type", type}}, {}, {none}, stage), stage);
+           e.append(e.make_collective("all_reduce", {}, {e.axis("pp")}, {one, other}, {one, other},
+                                      stage),
+                    stage);
+         }
          split_class(e.program, 1, e.axis("edp"), 1);
-         for (Task& t : e.cls(2).tasks) {
-           if (t.group == kNone || e.program.groups[t.group].axes[0] != e.axis("pp")) continue;
-           for (auto* list : {&t.in, &t.out}) {
-             std::swap((*list)[list->size() - 1], (*list)[list->size() - 2]);
-           }
+         for (auto* list : {&e.cls(2).tasks.back().in, &e.cls(2).tasks.back().out}) {
+           std::swap((*list)[0], (*list)[1]);
          }
        }},
       {"classes-differ", "a message that is another one from one of two classes",

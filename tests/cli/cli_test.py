@@ -467,6 +467,19 @@ class Cli(unittest.TestCase):
         self.assertIn("recompute", diff)
         self.refused(["graph", "--diff", "backward.txt", "all.txt"], "two of a kind")
 
+    def test_programs_besides_the_training(self):
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--for", "generate")
+        self.assertIn("\nsymbol ", text)
+        self.assertEqual(1, text.count("\nclass "))
+        text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--for", "evaluate")
+        self.assertNotIn(" adamw ", text)
+        self.assertEqual(2, text.count("\nclass stage"))
+        for purpose in ("train", "evaluate", "generate"):
+            r = self.box.run("graph", "configs/quickstart.yaml", *PLAN, "--for", purpose, "--check", "--out", "p.txt")
+            self.assertEqual(0, r.returncode, r.stderr)
+            self.assertIn("program     checked: equal", r.stderr)
+        self.refused(["graph", "configs/quickstart.yaml", "--for", "evaluation"], "evaluate or generate")
+
     def test_templates(self):
         text = self.box.good("graph", "configs/quickstart.yaml", *PLAN, "--stage", "templates")
         self.assertEqual(2, text.count("\nclass stage"))

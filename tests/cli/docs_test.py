@@ -1,6 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """docs/cli.md and docs/config.md say what the program says (tools/docs.py writes them)."""
+import os
+import re
+import subprocess
+import tempfile
 import unittest
 
 import cli_util
@@ -28,6 +32,31 @@ class Docs(unittest.TestCase):
         text = docs.output(cli_util.HOCKET, "--help")
         for group in text.split("usage:")[1].split("\n\n")[1:-1]:
             self.assertEqual(2, group.count("\n    $ hocket "), group)
+
+    def test_a_refusal_reads_as_check_says(self):
+        """docs/check.md shows what the check says of halves.txt with one number changed. Numbers of buffers
+        and tasks are those of a model; all else is compared."""
+        with open(os.path.join(cli_util.ROOT, "docs", "check.md"), encoding="utf-8") as f:
+            shown = re.search(r"^```text\n(.*?)^```", f.read(), re.S | re.M).group(1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "halves.txt")
+            subprocess.run([cli_util.HOCKET, "graph", "configs/quickstart.yaml", "--set", "plan.dp=2",
+                            "--set", "plan.micro_batch=2", "--passes",
+                            "exec:python3 docs/examples/halves.py", "--out", path],
+                           cwd=cli_util.ROOT, check=True, capture_output=True)
+            with open(path, encoding="utf-8") as f:
+                text = f.read()
+            second = [line for line in text.split("\n") if re.match(r"task \d+ rms_norm ", line)][1]
+            view = re.search(r" out=(\d+)", second).group(1)
+            text, changed = re.subn(rf"^(buffer {view} view .* begin=)512$", r"\g<1>256", text, flags=re.M)
+            self.assertEqual(1, changed)
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+            ran = subprocess.run([cli_util.HOCKET, "check", path], capture_output=True, text=True, check=False)
+        self.assertNotEqual(0, ran.returncode)
+        numbers = lambda said: re.sub(r"\b(buffer|task|view) \d+", r"\1 N", said)
+        said = "\n".join((ran.stdout + ran.stderr).split("\n"))
+        self.assertIn(numbers(shown), numbers(said), said)
 
 
 if __name__ == "__main__":

@@ -68,9 +68,9 @@ def make_tree(tree, mutants):
         os.symlink(os.path.realpath(os.path.join(ROOT, ".venv")), venv)
 
 
-def test_files():
+def test_files(chosen):
     """Regular expression of the C++ test files that the rows name: the build needs no others."""
-    names = sorted({test for m in MUTANTS for test in m.tests})
+    names = sorted({test for m in chosen for test in m.tests})
     return f"/tests/({'|'.join(names)})[.]cc$"
 
 
@@ -103,7 +103,7 @@ def main():
     if not args.skip_build:
         make_tree(tree, MUTANTS)
         for command in (["cmake", "-G", "Ninja", "-S", tree, "-B", build,
-                         "-DHOCKET_TEST_FILES=" + test_files()] + shlex.split(args.cmake),
+                         "-DHOCKET_TEST_FILES=" + test_files(chosen)] + shlex.split(args.cmake),
                         ["cmake", "--build", build, "-j", str(args.j), "--target", "hocket",
                          "hocket_tests"]):
             if subprocess.run(command, check=False).returncode:

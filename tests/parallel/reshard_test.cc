@@ -10,6 +10,9 @@
 #include <map>
 #include <set>
 
+#include "check/check.h"
+#include "parallel/lower.h"
+#include "program/finalize.h"
 #include "tests/pieces/written_util.h"
 
 namespace hocket::parallel {
@@ -343,6 +346,37 @@ TEST(Resharding, WithoutSlicesCommunicates) {
   ASSERT_TRUE(blocks);
   ASSERT_EQ(blocks->steps.size(), 2u);
   EXPECT_EQ(to_string(blocks->steps[0].to, mesh), "b:S0");
+}
+
+/// A sum of what every rank has whole and what is split among them, lowered.
+TEST(Resharding, LoweringTakesBlocksOfWhatIsWhole) {
+  for (const bool twice : {false, true}) {
+    Written w({{"one", 1}});
+    const TensorType rows{DType::f64, {8, 3}};
+    const TensorId whole = w.input("whole", rows);
+    const TensorId split = w.input("split", rows, false);
+    TensorId sum = w.apply("sum", "add", {}, {split, whole})[0];
+    if (twice) {
+      sum = w.apply("again", "add", {}, {sum, whole})[0];
+    }
+    w.result(sum);
+    Plan plan;
+    plan.dp = 4;
+    program::Program program = lower(w.graph, plan);
+    program::finalize(program);
+    const check::Verdict verdict = check::check(program, w.graph);
+    EXPECT_TRUE(verdict.ok()) << to_text(verdict);
+    int views = 0;
+    for (const program::Buffer& buffer : program.classes[0].buffers) {
+      views += buffer.kind == program::BufferKind::view ? 1 : 0;
+      EXPECT_TRUE(buffer.kind != program::BufferKind::view || buffer.by != program::kNone);
+    }
+    EXPECT_EQ(views, 1) << "of what is fed once per step";
+    EXPECT_TRUE(
+        std::none_of(program.classes[0].tasks.begin(), program.classes[0].tasks.end(),
+                     [](const program::Task& task) { return task.group != program::kNone; }));
+    EXPECT_EQ(test::difference(test::run(w, program, 1), test::run_alone(w, 1)), "");
+  }
 }
 
 }  // namespace

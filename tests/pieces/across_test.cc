@@ -268,7 +268,7 @@ Written random_transfer(uint64_t seed) {
 
 const std::vector<WrittenCase>& cases() {
   static const std::vector<WrittenCase> all = {
-      {"4 attention ranks, 2 expert ranks", [] { return two_roles(4, 2, 8); }, {"begin"}},
+      {"4 attention ranks, 2 expert ranks", [] { return two_roles(4, 2, 8); }, {"begin", "letter"}},
       {"2 attention ranks, 4 expert ranks", [] { return two_roles(2, 4, 8); }, {"begin"}},
       {"4 attention ranks, 7 experts on 3", [] { return two_roles(4, 3, 7); }, {"begin", "group"}},
       {"7 experts on 2 ranks", [] { return ragged_experts(2, 7); }, {}},
@@ -282,7 +282,7 @@ std::vector<WrittenCase> random_cases() {
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     list.push_back({"random transfer " + std::to_string(seed),
                     [seed] { return random_transfer(seed); },
-                    {"begin", "buffer-size"}});
+                    {"begin", "letter", "buffer-size"}});
   }
   return list;
 }

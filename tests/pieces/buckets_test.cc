@@ -582,5 +582,67 @@ TEST(Buckets, RefusalsSayWhatIsMissing) {
   }
 }
 
+/// What is wrong with a task on views of a tensor of two rows of three.
+std::string said_of_views(const std::function<void(Written&, BufferId)>& use) {
+  Written w({{"dp", 1}});
+  const TensorId x = w.input("x", f64({2, 3}));
+  const TensorId weight = w.input("W", f64({2, 3}));
+  const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
+  w.result(y);
+  const BufferId fed = w.fed(x);
+  w.task("linear", {}, {fed, w.fed(weight)}, {w.kept(y)});
+  use(w, fed);
+  w.finish();
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  return verdict.ok() ? "" : verdict.problems[0].rule + ": " + verdict.problems[0].text;
+}
+
+TEST(Buckets, PartsOfRowsAreNoRows) {
+  const auto copy_of = [](const graph::Dims& dims, int64_t begin) {
+    return [=](Written& w, BufferId x) {
+      w.task("copy", {}, {w.flat(x, dims, begin)}, {w.step(f64(dims))});
+    };
+  };
+  EXPECT_EQ(said_of_views(copy_of({1, 3}, 3)), "");
+  EXPECT_EQ(said_of_views(copy_of({3}, 1)), "");
+  const std::string said = said_of_views(copy_of({1, 3}, 1));
+  EXPECT_EQ(said.rfind("view-tiled: ", 0), 0u) << said;
+  EXPECT_NE(said.find("whole rows of one"), std::string::npos) << said;
+}
+
+TEST(Buckets, OtherElementsAreNotAddedUp) {
+  const auto sum_with = [](int64_t begin) {
+    return [=](Written& w, BufferId x) {
+      w.task("add", {}, {w.flat(x, {3}, 1), w.flat(x, {3}, begin)}, {w.step(f64({3}))});
+    };
+  };
+  EXPECT_EQ(said_of_views(sum_with(1)), "");
+  EXPECT_NE(said_of_views(sum_with(2)), "");
+}
+
+/// Shards that go around the ranks of a second role: along an axis of theirs, not of the first one.
+TEST(Buckets, MoveAlongTheAxesOfTheirRole) {
+  for (const int32_t hops : {0, 1, 2}) {
+    Written w({{"dp", 2}});
+    const TensorId x = w.input("x", f64({4, 3}));
+    const TensorId weight = w.param("W", f64({2, 3}));
+    const TensorId y = w.apply("y", "linear", {}, {x, weight})[0];
+    const TensorId other = w.param("V", f64({2, 2}));
+    w.result(y);
+    w.task("linear", {}, {w.fed(x), w.stored(weight)}, {w.kept(y)});
+    w.add_role("others", {{"one", 1}, {"q", 2}});
+    const BufferId own =
+        w.bucket(BufferKind::persistent, "own", 10, {{weight, 0}, {other, 6}}, w.split(0, {"q"}));
+    const BufferId came = w.step(f64({5}));
+    for (int32_t hop = 0; hop < hops; ++hop) {
+      w.shift("q", 1, own, came);
+      w.task("copy", {}, {came}, {own});
+    }
+    w.finish();
+    const check::Verdict verdict = check::check(w.program, w.graph);
+    EXPECT_EQ(verdict.ok(), hops != 1) << hops << "\n" << to_text(verdict);
+  }
+}
+
 }  // namespace
 }  // namespace hocket::test

@@ -57,10 +57,13 @@ Written all_reduce(const std::string& through, int32_t ranks, Own own = Own::dec
 
 const std::vector<WrittenCase>& cases() {
   static const std::vector<WrittenCase> all = {
-      {"all-reduce through a codec", [] { return all_reduce("identity", 2); }},
-      {"all-reduce through a codec, three ranks", [] { return all_reduce("identity", 3); }},
+      {"all-reduce through a codec", [] { return all_reduce("identity", 2); }, {"codec"}},
+      {"all-reduce through a codec, three ranks",
+       [] { return all_reduce("identity", 3); },
+       {"codec"}},
       {"all-reduce through a codec, own part exact",
-       [] { return all_reduce("identity", 3, Own::exact); }},
+       [] { return all_reduce("identity", 3, Own::exact); },
+       {"codec"}},
   };
   return all;
 }

@@ -5,7 +5,9 @@
 
 #include "base/error.h"
 #include "check/check.h"
+#include "check/mutants/mutate.h"
 #include "passes/finish.h"
+#include "program/finalize.h"
 #include "program/parts.h"
 #include "program/text.h"
 #include "tests/pieces/written_util.h"
@@ -133,6 +135,46 @@ TEST(Parts, WaitForPartsOfOthers) {
   ASSERT_FALSE(verdict.ok());
   EXPECT_EQ(verdict.problems[0].rule, "race");
   EXPECT_LE(verdict.problems[0].task.task, 1);  // of the program as it is written
+}
+
+/// Faults of the parts themselves, in programs that are not written out yet. Those that the check
+/// takes have the dependencies that it has seen, a plan of their memory, and the right result.
+TEST(Parts, FaultsOfPartsAreRefusedOrEqual) {
+  struct Start {
+    const char* name;
+    Written w;
+  };
+  std::vector<Start> starts;
+  starts.push_back({"tile by tile", by_hand(3)});
+  starts.push_back({"in the order of a ring", product_around_a_ring(4)});
+  passes::complete(starts[1].w.program);
+  program::add_dependencies(starts[1].w.program, starts[1].w.program.classes[0]);
+  for (const Start& start : starts) {
+    EXPECT_TRUE(verdict_of(start.w).ok()) << start.name << "\n" << to_text(verdict_of(start.w));
+    const Results want = run_alone(start.w, 1);
+    int refused = 0;
+    int equal = 0;
+    for (uint64_t seed = 0; seed < 120; ++seed) {
+      Written w = start.w;
+      check::Mutation mutation;
+      const char* const kind = seed % 2 == 0 ? "parts" : "part-dep";
+      if (!check::mutate(w.program, seed, &mutation, kind)) continue;
+      const check::Verdict verdict = verdict_of(w);
+      if (!verdict.ok()) {
+        ++refused;
+        EXPECT_NE(check::localise(mutation, verdict), check::Localisation::missed)
+            << mutation.text << "\n"
+            << to_text(verdict);
+        continue;
+      }
+      ++equal;
+      program::Program plain = program::expand_parts(w.program).program;
+      program::plan_memory(plain, plain.classes[0]);
+      EXPECT_EQ(difference(run(w, plain, 1), want), "") << start.name << ": " << mutation.text;
+    }
+    EXPECT_GT(refused, 10) << start.name;
+    EXPECT_GT(equal, 0) << start.name;
+  }
 }
 
 TEST(Parts, EachIsATaskOfItsOwn) {

@@ -119,10 +119,10 @@ Written chunked_product(int64_t chunks) {
 
 const std::vector<WrittenCase>& cases() {
   static const std::vector<WrittenCase> all = {
-      {"ring all-reduce", [] { return ring_all_reduce(4); }, {"view"}},
+      {"ring all-reduce", [] { return ring_all_reduce(4); }, {"view", "both-ends"}},
       {"ring all-reduce of two", [] { return ring_all_reduce(2); }, {"view"}},
       {"halving and doubling", halving_doubling, {"view"}},
-      {"two-level all-reduce", two_level_all_reduce, {"view"}},
+      {"two-level all-reduce", two_level_all_reduce, {"view", "monoid"}},
       {"chunked product", [] { return chunked_product(3); }, {"view"}},
   };
   return all;
@@ -130,6 +130,64 @@ const std::vector<WrittenCase>& cases() {
 
 TEST(SumsInSteps, ProvenRunAndSimulated) { expect_proven_run_simulated(cases()); }
 TEST(SumsInSteps, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+/// Of the rows of a gradient some are summed, others are what a rank has of them.
+TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
+  for (const bool all : {true, false}) {
+    Gradient g({{"dp", 2}});
+    for (const int64_t begin : {0, 4}) {
+      const BufferId half = g.w.part(g.mine, 0, 4, begin);
+      if (begin == 0 || all) {
+        g.w.collective("all_reduce", {}, {"dp"}, {half}, {half});
+      }
+    }
+    g.w.finish();
+    const check::Verdict verdict = check::check(g.w.program, g.w.graph);
+    ASSERT_EQ(verdict.ok(), all) << to_text(verdict);
+    if (all) continue;
+    EXPECT_EQ(verdict.problems[0].rule, "view-tiled") << to_text(verdict);
+    EXPECT_EQ(
+        verdict.problems[0].where,
+        "rank 0 (dp 0) has dim 0 [4:8) of 8 with addends t [0:1) of 2 in [4:8), dim 0 [0:4) of "
+        "8 in [0:4)");
+  }
+}
+
+/// What is compared at every write is not what the run itself computes.
+TEST(Sums, WritesOfOtherValuesAreSeen) {
+  Written w = ring_all_reduce(4);
+  w.finish();
+  check::Checker checker(w.graph, 1);
+  for (const uint64_t seed : {1, 2}) {
+    TermValues terms(seed);
+    const WrittenValues values(checker, w.program, terms);
+    ASSERT_TRUE(values.accepted());
+    const std::string wrong = run_watched(w, w.program, values, 1);
+    EXPECT_EQ(wrong.empty(), seed == 1) << wrong;
+  }
+}
+
+TEST(Sums, WrongWritesOfStepBuffersAreSeen) {
+  // The results are right; a copy of the sum is one of what a rank had before it.
+  Gradient g({{"dp", 2}});
+  Written& w = g.w;
+  const BufferId before = w.step(w.type(g.mine));
+  const BufferId after = w.step(w.type(g.mine));
+  w.task("copy", {}, {g.mine}, {before});
+  w.collective("all_reduce", {}, {"dp"}, {g.mine}, {g.mine});
+  w.task("copy", {}, {g.mine}, {after});
+  w.finish();
+  check::Checker checker(w.graph, 1);
+  TermValues terms(1);
+  const WrittenValues values(checker, w.program, terms);
+  ASSERT_TRUE(values.accepted());
+  EXPECT_EQ(run_watched(w, w.program, values, 1), "");
+  program::Program wrong = w.program;
+  wrong.classes[0].tasks.back().in = {before};
+  EXPECT_EQ(difference(run(w, wrong, 1), run_alone(w, 1)), "");
+  const std::string seen = run_watched(w, wrong, values, 1);
+  EXPECT_NE(seen.find("copy"), std::string::npos) << seen;
+}
 
 }  // namespace
 }  // namespace hocket::test

@@ -77,9 +77,9 @@ Written loss(int32_t ranks) {
 const std::vector<WrittenCase>& cases() {
   static const std::vector<WrittenCase> all = {
       {"embedding, vocabulary over two", [] { return embedding(2); }, {"begin"}},
-      {"embedding, vocabulary over four", [] { return embedding(4); }, {"begin"}},
-      {"loss, vocabulary over two", [] { return loss(2); }, {"begin"}},
-      {"loss, vocabulary over four", [] { return loss(4); }, {"begin"}},
+      {"embedding, vocabulary over four", [] { return embedding(4); }, {"begin", "letter"}},
+      {"loss, vocabulary over two", [] { return loss(2); }, {"begin", "letter", "monoid"}},
+      {"loss, vocabulary over four", [] { return loss(4); }, {"begin", "letter", "monoid"}},
   };
   return all;
 }

@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <mutex>
+#include <thread>
 
 #include "base/hash.h"
 #include "base/rng.h"
@@ -22,7 +25,9 @@
 #include "passes/finish.h"
 #include "program/contract.h"
 #include "program/finalize.h"
+#include "program/parts.h"
 #include "program/text.h"
+#include "program/views.h"
 #include "runtime/local_ranks.h"
 #include "sim/simulator.h"
 
@@ -263,9 +268,6 @@ void Written::shift(const std::string& name, int32_t offset, BufferId from, Buff
 
 void Written::finish() { passes::finish(program, "written"); }
 
-namespace {
-
-/// Random values of an input, parameter or state, by its type.
 std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batch, uint64_t seed) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.type.bytes()));
   Rng rng(mix64(seed + static_cast<uint64_t>(micro_batch + 1)) ^ hash128(tensor.name).low);
@@ -301,6 +303,8 @@ std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batc
   return bytes;
 }
 
+namespace {
+
 /// Fills what the buffer holds of its tensors, as the host would.
 void fill(const graph::Graph& graph, const program::Program& program, int32_t rank,
           const program::Buffer& buffer, uint64_t seed, std::byte* to) {
@@ -334,35 +338,52 @@ void read(const graph::Graph& graph, const program::Program& program, int32_t ra
   }
 }
 
-Results run_program(const graph::Graph& graph, const program::Program& program, uint64_t seed) {
-  runtime::RankOptions options;
-  options.timeout = std::chrono::milliseconds(5000);
-  options.poison = true;
-  runtime::LocalRanks ranks(program.num_ranks(), kernels::cpu_backend(), options);
-  runtime::LocalRun run(std::make_shared<const program::Program>(program), ranks);
-  const auto each_buffer = [&](const auto& visit) {
+/// A program on local ranks, fed.
+struct Ranks {
+  Ranks(const graph::Graph& graph, const program::Program& fed, uint64_t seed)
+      : program(fed),
+        ranks(fed.num_ranks(), kernels::cpu_backend(), options()),
+        run(std::make_shared<const program::Program>(fed), ranks) {
+    each_buffer([&](int32_t rank, const program::Buffer& buffer) {
+      if (buffer.kind == BufferKind::input) {
+        void* const to = run.executor(rank).input(buffer.name, buffer.micro_batch);
+        fill(graph, program, rank, buffer, seed, static_cast<std::byte*>(to));
+      } else if (buffer.kind == BufferKind::persistent) {
+        fill(graph, program, rank, buffer, seed, ranks.at(rank).store().get(buffer).memory->data());
+      }
+    });
+  }
+
+  static runtime::RankOptions options() {
+    runtime::RankOptions options;
+    options.timeout = std::chrono::milliseconds(5000);
+    options.poison = true;
+    return options;
+  }
+  template <class Visit>
+  void each_buffer(const Visit& visit) {
     for (int32_t rank : ranks.ids()) {
       for (const auto& buffer : program.classes[program.class_of(rank)].buffers) {
         visit(rank, buffer);
       }
     }
-  };
-  each_buffer([&](int32_t rank, const program::Buffer& buffer) {
-    if (buffer.kind == BufferKind::input) {
-      void* const to = run.executor(rank).input(buffer.name, buffer.micro_batch);
-      fill(graph, program, rank, buffer, seed, static_cast<std::byte*>(to));
-    } else if (buffer.kind == BufferKind::persistent) {
-      fill(graph, program, rank, buffer, seed, ranks.at(rank).store().get(buffer).memory->data());
-    }
-  });
-  run.step();
+  }
+
+  const program::Program& program;
+  runtime::LocalRanks ranks;
+  runtime::LocalRun run;
+};
+
+Results run_program(const graph::Graph& graph, const program::Program& program, uint64_t seed) {
+  Ranks local(graph, program, seed);
+  local.run.step();
   Results results;
-  each_buffer([&](int32_t rank, const program::Buffer& buffer) {
+  local.each_buffer([&](int32_t rank, const program::Buffer& buffer) {
     const void* data = nullptr;
     if (buffer.kind == BufferKind::output) {
-      data = run.executor(rank).output(buffer.name, buffer.micro_batch);
+      data = local.run.executor(rank).output(buffer.name, buffer.micro_batch);
     } else if (buffer.kind == BufferKind::persistent) {
-      data = ranks.at(rank).store().get(buffer).memory->data();
+      data = local.ranks.at(rank).store().get(buffer).memory->data();
     } else {
       return;
     }
@@ -375,6 +396,112 @@ Results run_program(const graph::Graph& graph, const program::Program& program, 
 
 Results run(const Written& written, const program::Program& program, uint64_t seed) {
   return run_program(written.graph, program, seed);
+}
+
+namespace {
+
+/// The tasks of a class in an order in which ranks may run them one by one: of those that come next
+/// in their lanes and whose dependencies are done, first those that wait for no other rank.
+std::vector<program::TaskId> one_by_one(const program::Program& program,
+                                        const program::RankClass& cls) {
+  const auto waits = [&](program::TaskId id) {
+    const program::Task& task = cls.tasks[id];
+    if (!program::is_communication(program.kind(task))) return 0;
+    if (task.peer_axis == program::kNone) return 3;
+    return task.in.empty() ? 2 : 1;
+  };
+  std::vector<program::TaskId> order;
+  std::vector<bool> done(cls.tasks.size(), false);
+  while (order.size() < cls.tasks.size()) {
+    std::array<bool, program::kNumLanes> seen{};
+    program::TaskId next = program::kNone;
+    for (program::TaskId id = 0; id < cls.tasks.size(); ++id) {
+      const program::Task& task = cls.tasks[id];
+      bool& behind = seen[static_cast<size_t>(task.lane)];
+      if (done[id] || behind) continue;
+      behind = true;
+      const bool ready = std::all_of(task.deps.begin(), task.deps.end(),
+                                     [&](program::TaskId dep) { return bool{done[dep]}; });
+      if (ready && (next == program::kNone || waits(id) < waits(next))) {
+        next = id;
+      }
+    }
+    done[next] = true;
+    order.push_back(next);
+  }
+  return order;
+}
+
+/// The program with the tasks of every class in this order.
+program::Program in_order(program::Program program,
+                          const std::vector<std::vector<program::TaskId>>& order) {
+  for (size_t cls = 0; cls < order.size(); ++cls) {
+    std::vector<program::Task>& tasks = program.classes[cls].tasks;
+    std::vector<program::TaskId> place(tasks.size());
+    std::vector<program::Task> moved;
+    for (const program::TaskId id : order[cls]) {
+      place[id] = moved.size();
+      moved.push_back(tasks[id]);
+    }
+    for (program::Task& task : moved) {
+      for (program::TaskId& dep : task.deps) {
+        dep = place[dep];
+      }
+    }
+    tasks = std::move(moved);
+  }
+  return program;
+}
+
+}  // namespace
+
+std::string run_watched(const Written& written, const program::Program& program,
+                        const WrittenValues& values, uint64_t seed) {
+  // The check numbers tasks and views as the executor does: those in parts written out.
+  const program::Program expanded = program::expand_parts(program).program;
+  std::vector<std::vector<program::TaskId>> order;
+  for (const program::RankClass& cls : expanded.classes) {
+    order.push_back(one_by_one(expanded, cls));
+  }
+  const program::Program plain = in_order(expanded, order);
+  Ranks local(written.graph, plain, seed);
+  std::mutex mutex;
+  std::string wrong, failed;
+  const auto run_rank = [&](int32_t rank) {
+    const program::ClassId cls = plain.class_of(rank);
+    const program::RankClass& tasks = plain.classes[cls];
+    runtime::Executor& executor = local.run.executor(rank);
+    executor.run_inline([&](program::TaskId id, const std::function<void()>& execute) {
+      execute();
+      const program::Task& task = tasks.tasks[id];
+      for (size_t output = 0; output < task.out.size(); ++output) {
+        const program::Buffer& buffer = tasks.buffers[task.out[output]];
+        const bool view = buffer.kind == BufferKind::view;
+        const std::string differs = values.compare(
+            rank, cls, order[cls][id], output, buffer.type, executor.data(task.out[output]),
+            view ? program::strides_of(tasks, buffer) : std::vector<int64_t>{});
+        if (differs.empty()) continue;
+        std::lock_guard lock(mutex);
+        wrong = wrong.empty() ? differs + ": " + program::task_name(plain, cls, id) : wrong;
+      }
+    });
+  };
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < plain.num_ranks(); ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        run_rank(rank);
+      } catch (const std::exception& error) {
+        std::lock_guard lock(mutex);
+        failed = failed.empty() ? error.what() : failed;
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  if (wrong.empty() && !failed.empty()) throw std::runtime_error(failed);
+  return wrong;
 }
 
 Results run_alone(const Written& written, uint64_t seed) {
@@ -457,6 +584,13 @@ void expect_proven_run_simulated(std::span<const WrittenCase> cases) {
     EXPECT_TRUE(verdict.ok()) << c.name << "\n" << to_text(verdict);
     if (!verdict.ok()) continue;
     EXPECT_EQ(wrong_results(w, w.program, 1, run_alone(w, 1)), "") << c.name;
+    check::Checker checker(w.graph, w.program.num_micro_batches);
+    TermValues terms(1);
+    const WrittenValues values(checker, w.program, terms);
+    EXPECT_EQ(run_watched(w, w.program, values, 1), "") << c.name;
+    EXPECT_GT(values.elements(), 0) << c.name;
+    std::cout << c.name << ": " << values.values() << " complete values of " << values.elements()
+              << " elements compared\n";
     // The replay ends, and its text gives the same one.
     const cost::CostModel costs(one_node(w.program.num_ranks()), std::nullopt, 1);
     const sim::SimReport report = sim::simulate(w.program, costs, {});
@@ -475,8 +609,12 @@ void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases) {
     Written w = c.make();
     w.finish();
     const Results want = run_alone(w, seed);
+    check::Checker checker(w.graph, w.program.num_micro_batches);
+    TermValues terms(seed);
+    int64_t compared = 0;
+    int unwatched = 0;
     int counts[4] = {};
-    int right = 0;
+    std::map<std::string, int> right;  // by the fault and the rule that refuses it
     std::map<std::string, int> made;
     for (uint64_t i = 0; i < mutants; ++i) {
       program::Program mutant = w.program;
@@ -486,7 +624,7 @@ void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases) {
       const std::string kind = named ? c.kinds[i / 2 % c.kinds.size()] : "";
       if (!check::mutate(mutant, seed * 1000003 + i, &mutation, kind)) continue;
       ++made[mutation.kind];
-      const check::Verdict verdict = check::check(mutant, w.graph);
+      const check::Verdict verdict = checker.check(mutant);
       const check::Localisation where = check::localise(mutation, verdict);
       ++counts[static_cast<int>(where)];
       if (where != check::Localisation::accepted) {
@@ -496,19 +634,33 @@ void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases) {
                                        [](const check::Problem& problem) {
                                          return problem.problem_class == check::ProblemClass::value;
                                        });
-        right += runs && wrong_results(w, mutant, seed, want).empty();
+        if (runs && wrong_results(w, mutant, seed, want).empty()) {
+          ++right[mutation.kind + ", " + verdict.problems[0].rule];
+        }
         continue;
       }
       EXPECT_EQ(wrong_results(w, mutant, seed, want), "")
           << c.name << ", mutant " << i << ": " << mutation.kind << ": " << mutation.text;
+      const WrittenValues values(checker, mutant, terms);
+      try {
+        EXPECT_EQ(run_watched(w, mutant, values, seed), "")
+            << c.name << ", mutant " << i << ": " << mutation.kind << ": " << mutation.text;
+        compared += values.values();
+      } catch (const std::exception&) {
+        ++unwatched;  // in lanes only: task by task, one rank waits for another
+      }
     }
     for (const std::string& kind : c.kinds) {
       EXPECT_GT(made[kind], 0) << c.name << " has no mutant of kind " << kind;
     }
     std::cout << c.name << ": accepted and equal " << counts[0] << ", at the task " << counts[1]
               << ", connected " << counts[2] << ", elsewhere " << counts[3];
+    std::cout << "; complete values compared " << compared << ", programs not " << unwatched;
     if (run_refused) {
-      std::cout << ", refused though equal " << right;
+      std::cout << ", refused though equal:";
+      for (const auto& [why, number] : right) {
+        std::cout << " " << number << " (" << why << ")";
+      }
     }
     std::cout << "\n";
   }

@@ -12,6 +12,7 @@
 #include "cost/cluster.h"
 #include "graph/graph.h"
 #include "program/program.h"
+#include "tests/pieces/complete_util.h"
 
 namespace hocket::test {
 
@@ -125,10 +126,16 @@ struct Copy {
 /// Every copy of the results, of random inputs, parameters and states that the seed decides: of
 /// outputs, and of parameters and states after the step.
 using Results = std::map<std::string, std::vector<Copy>>;
+/// Random values of an input, parameter or state, by its type; micro-batch kNone: of the step.
+std::vector<std::byte> values_of(const graph::Tensor& tensor, int32_t micro_batch, uint64_t seed);
 /// By the program, on all of its ranks. What of the arena was never written is NaN.
 Results run(const Written& written, const program::Program& program, uint64_t seed);
 /// By the graph, lowered for one rank.
 Results run_alone(const Written& written, uint64_t seed);
+/// Runs the program task by task, every rank in a thread of its own, and compares every complete
+/// value when it is written. "" or the first one that differs. Error: it does not run so.
+std::string run_watched(const Written& written, const program::Program& program,
+                        const WrittenValues& values, uint64_t seed);
 /// "" if all copies are the same up to 1e-10, relative, and every element is in one.
 std::string difference(const Results& got, const Results& want);
 
@@ -142,9 +149,10 @@ struct WrittenCase {
   std::vector<std::string> kinds{};
 };
 
-/// Each is proven, gives what one rank gives, and is simulated.
+/// Each is proven, gives what one rank gives, at every complete value, and is simulated.
 void expect_proven_run_simulated(std::span<const WrittenCase> cases);
-/// Each mutant is refused or gives what one rank gives. Prints what the seed of a failure is:
+/// Each mutant is refused or gives what one rank gives, at every complete value. Prints what the
+/// seed of a failure is:
 ///   HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each, and which
 ///   HOCKET_RUN_REFUSED=1: runs those refused for their values, too, and counts which give the same
 void expect_mutants_refused_or_equal(std::span<const WrittenCase> cases);

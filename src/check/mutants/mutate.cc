@@ -44,6 +44,12 @@ constexpr Row kRows[] = {
     {"view", [](Mutator& mutator) { return mutator.change_view(); }},
     {"slot", [](Mutator& mutator) { return mutator.change_slot(); }},
     {"plan", [](Mutator& mutator) { return mutator.drop_plan(); }},
+    {"parts", [](Mutator& mutator) { return mutator.change_parts(); }},
+    {"part-dep", [](Mutator& mutator) { return mutator.change_part_dep(); }},
+    {"letter", [](Mutator& mutator) { return mutator.change_letter(); }},
+    {"codec", [](Mutator& mutator) { return mutator.change_codec(); }},
+    {"monoid", [](Mutator& mutator) { return mutator.change_monoid(); }},
+    {"both-ends", [](Mutator& mutator) { return mutator.move_both_ends(); }},
 };
 
 }  // namespace

@@ -72,6 +72,12 @@ class Mutator {
   bool change_view();
   bool change_slot();
   bool drop_plan();
+  bool change_parts();
+  bool change_part_dep();
+  bool change_letter();
+  bool change_codec();
+  bool change_monoid();
+  bool move_both_ends();
 
  private:
   RankClass& cls(TaskRef ref) { return p_.classes[ref.cls]; }

@@ -248,6 +248,7 @@ bool Mutator::cut_sequences() {
   for (RankClass& cls : program.classes) {
     if (!cls.box[axis].is_all()) return false;
     for (Buffer& buffer : cls.buffers) {
+      if (buffer.kind == BufferKind::view) return false;  // passes leave no labels
       const graph::Placement split = buffer.layout[axis];
       if (!split.is_split()) continue;
       if (!buffer.layout.given.empty()) return false;

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Changes of what says which pieces of tensors a task is about: parts, letters, codecs, how parts
+// are put together, and whom messages go between.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "check/mutants/mutator.h"
+#include "ops/op.h"
+
+namespace hocket::check {
+
+/// Other parts of a task: along another letter, more or fewer, in another order, or none.
+bool Mutator::change_parts() {
+  const TaskRef ref = any_task([](const Task& task) { return !task.parts.empty(); });
+  if (ref.cls < 0) return false;
+  program::Begin& parts = task(ref).parts[0];
+  switch (random_.below(4)) {
+    case 0: {
+      const char letter = static_cast<char>('a' + random_.below(26));
+      if (letter == parts.letter) return false;
+      begin(ref, fmt::format("parts along {}", letter));
+      parts.letter = letter;
+      return true;
+    }
+    case 1: {
+      const int64_t sign = parts.begin < 0 ? -1 : 1;
+      const int64_t to =
+          random_.flip() ? -parts.begin : parts.begin + (random_.flip() ? sign : -sign);
+      begin(ref, fmt::format("{} parts instead of {}", to, parts.begin));
+      parts.begin = to;
+      return true;
+    }
+    case 2: {
+      if (parts.by == kNone) return false;
+      program::Table table = p_.tables[parts.by];
+      const size_t place = random_.below(table.values.size());
+      table.values[place] += random_.flip() ? 1 : -1;
+      begin(ref, fmt::format("another first part at place {} of its table", place));
+      parts.by = p_.intern(std::move(table));
+      return true;
+    }
+    default:
+      begin(ref, "without parts");
+      task(ref).parts.clear();
+      return true;
+  }
+}
+
+/// A part that waits for another part, or for none.
+bool Mutator::change_part_dep() {
+  const TaskRef ref = any_task([](const Task& task) { return !task.part_deps.empty(); });
+  if (ref.cls < 0) return false;
+  auto& deps = task(ref).part_deps;
+  const size_t place = random_.below(deps.size());
+  const int32_t by = random_.flip() ? 1 : -1;
+  switch (random_.below(3)) {
+    case 0:
+      begin(ref, fmt::format("part {} waits instead of {}", deps[place].own + by, deps[place].own));
+      deps[place].own += by;
+      return true;
+    case 1:
+      begin(ref, fmt::format("waits for part {} instead of {}", deps[place].part + by,
+                             deps[place].part));
+      deps[place].part += by;
+      return true;
+    default:
+      begin(ref, fmt::format("part {} waits for nothing", deps[place].own));
+      deps.erase(deps.begin() + static_cast<std::ptrdiff_t>(place));
+      return true;
+  }
+}
+
+/// Where a piece of another letter begins, or of none: of an op by position, or of a transfer.
+bool Mutator::change_letter() {
+  const TaskRef ref = any_task([](const Task& task) { return !task.begins.empty(); });
+  if (ref.cls < 0) return false;
+  auto& begins = task(ref).begins;
+  const size_t place = random_.below(begins.size());
+  switch (random_.below(3)) {
+    case 0: {
+      const char letter = static_cast<char>('a' + random_.below(26));
+      if (letter == begins[place].letter) return false;
+      begin(ref, fmt::format("where {} begins is said of {}", begins[place].letter, letter));
+      begins[place].letter = letter;
+      return true;
+    }
+    case 1: {
+      const size_t other = random_.below(begins.size());
+      if (begins[other].letter == begins[place].letter) return false;
+      begin(ref, fmt::format("where {} and {} begin is exchanged", begins[place].letter,
+                             begins[other].letter));
+      std::swap(begins[place].letter, begins[other].letter);
+      return true;
+    }
+    default:
+      begin(ref, fmt::format("does not say where {} begins", begins[place].letter));
+      begins.erase(begins.begin() + static_cast<std::ptrdiff_t>(place));
+      return true;
+  }
+}
+
+/// A codec that is another one, or the other half of itself.
+bool Mutator::change_codec() {
+  const auto codec_of = [&](const Task& task) {
+    const ops::Op* const op = ops::find_or_null(p_.kind(task).op);
+    return op && op->codec.name ? op : nullptr;
+  };
+  const TaskRef ref = any_task([&](const Task& task) { return codec_of(task) != nullptr; });
+  if (ref.cls < 0) return false;
+  std::vector<std::string> others{ops::of(ops::Meaning::identity).name};
+  for (const ops::Op* op : ops::all()) {
+    if (op->codec.name && op->name != p_.kind(task(ref)).op) {
+      others.push_back(op->name);
+    }
+  }
+  program::Kind kind = p_.kind(task(ref));
+  kind.op = others[random_.below(others.size())];
+  try {
+    // What it costs, as far as it takes these types.
+    const ops::Cost cost = ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out});
+    kind.flops = cost.flops;
+    kind.bytes = cost.bytes;
+    kind.workspace = cost.workspace;
+  } catch (const std::exception&) {
+    kind.flops = p_.kind(task(ref)).flops;
+  }
+  begin(ref, "runs as " + kind.op);
+  task(ref).kind = p_.intern(std::move(kind));
+  return true;
+}
+
+/// A sum that takes the greatest, or the other way round.
+bool Mutator::change_monoid() {
+  const std::string summing = comm::summing().name;
+  const TaskRef ref = any_task([&](const Task& task) { return p_.kind(task).op == summing; });
+  if (ref.cls < 0) return false;
+  program::Kind kind = p_.kind(task(ref));
+  const bool was_sum = !kind.attrs.has("monoid");
+  if (was_sum) {
+    kind.attrs.set("monoid", std::string("max"));
+  } else {
+    kind.attrs.erase("monoid");
+  }
+  begin(ref, was_sum ? "takes the greatest instead of the sum" : "sums instead of the greatest");
+  task(ref).kind = p_.intern(std::move(kind));
+  return true;
+}
+
+/// Both ends of a message, so that they still meet: it comes from elsewhere.
+bool Mutator::move_both_ends() {
+  const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
+  if (ref.cls < 0) return false;
+  const Task message = task(ref);
+  const program::RoleId role = p_.classes[ref.cls].role;
+  const int32_t by = random_.flip() ? 1 : -1;
+  const bool sends = !message.in.empty();
+  begin(ref, fmt::format("both ends {} further", by));
+  for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
+    if (p_.classes[cls].role != role) continue;
+    auto& tasks = p_.classes[cls].tasks;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].peer_axis != message.peer_axis || tasks[i].tag != message.tag) continue;
+      const bool same_end = !tasks[i].in.empty() == sends;
+      tasks[i].peer += same_end ? by : -by;
+      m_->tasks.push_back({cls, i});
+      collect_neighbours(p_, {cls, i}, &m_->near);
+    }
+  }
+  return true;
+}
+
+}  // namespace hocket::check
