@@ -194,6 +194,8 @@ class Values {
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
   bool move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value);
+  bool move(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
+            size_t operand, Value* value);
   /// The same of a value that is no pack: each of its parts is moved, and they must add up again.
   bool move_parts(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
                   size_t operand, Value* value);
