@@ -82,10 +82,6 @@ std::string Values::untaken(TaskRef taker, int32_t rank, std::span<const TaskRef
       }
     }
   }
-  graph::Coords at{};
-  const program::RoleId role = ctx_.program.classes[taker.cls].role;
-  const std::vector<int32_t> coords = ctx_.program.coords(rank);
-  std::copy(coords.begin(), coords.end(), at.begin() + ctx_.first_axis[role]);
   std::string text;
   for (size_t dim = 0; dim < wanted.size(); ++dim) {
     const int64_t end = wanted[dim].begin + wanted[dim].length;
@@ -95,7 +91,7 @@ std::string Values::untaken(TaskRef taker, int32_t rank, std::span<const TaskRef
       text += fmt::format(", of which {} is missing", runs_text(missing));
     }
   }
-  return rank_text(taker.cls, at) + text;
+  return rank_text(taker.cls, coords_of(rank)) + text;
 }
 
 void Values::transfer(std::span<const TaskRef> tasks) {
