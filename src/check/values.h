@@ -229,6 +229,7 @@ class Values {
   // Transfers (transfers.cc).
   void transfer(std::span<const TaskRef> tasks);
   bool gives_as_said(TaskRef ref, const Value& value);
+  AxisMask axes_of_role(program::RoleId role) const;
   PieceId taken_piece(std::span<const TaskRef> takers, const graph::TensorType& logical);
   /// What is in the operands of a task, to be put back.
   struct Saved {
