@@ -106,7 +106,10 @@ void state_limits(Verdict& verdict, const Context& ctx, bool values) {
     verdict.assumptions.push_back("memory: ragged buffers hold no more than their expected size");
   }
   verdict.outside = {
-      "kernels' own correctness", "rounding and the order of reductions",
+      "kernels' own correctness",
+      "rounding, and the order in which addends are added: sums with the same addends are the same "
+      "here. Ranks that add them up each in an order of its own keep copies of a parameter that "
+      "differ by rounding, and drift apart; a collective gives all its ranks the same bits",
       "the communication library and the network",
       "data-dependent failures: ids out of range, ragged buffers beyond the memory budget",
       "memory that is not tensors: code, threads, tokenizer, the index of the data, and what is in "

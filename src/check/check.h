@@ -147,6 +147,10 @@ Verdict check_structure(const program::Program& program, const CheckOptions& opt
 /// which assumptions, and what lies outside.
 std::string to_text(const Verdict& verdict);
 
+/// Of a good program, in a line: "equal to the single-device graph", and up to which losses of
+/// codecs (the first of them).
+std::string equality_text(const Verdict& verdict);
+
 /// The certificate: the same as JSON, with the program's hash. `evaluation`: the verdict on the
 /// program that evaluates beside this one, or null.
 std::string to_json(const Verdict& verdict, const Verdict* evaluation = nullptr);

@@ -7,8 +7,29 @@
 #include <algorithm>
 
 #include "check/values.h"
+#include "program/contract.h"
 
 namespace hocket::check {
+
+namespace {
+
+/// What of two lists of runs in ascending order is in both, the first of it; nothing if none is.
+graph::Run first_common(const std::vector<graph::Run>& left, const std::vector<graph::Run>& right) {
+  for (size_t i = 0, j = 0; i < left.size() && j < right.size();) {
+    const int64_t ends[] = {left[i].begin + left[i].length, right[j].begin + right[j].length};
+    const int64_t begin = std::max(left[i].begin, right[j].begin);
+    const int64_t end = std::min(ends[0], ends[1]);
+    if (begin < end) return {begin, end - begin};
+    if (ends[0] < ends[1]) {
+      ++i;
+    } else {
+      ++j;
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 MarkId Values::unite_marks(MarkId left, MarkId right, AxisMask axes) {
   if (left == right) return left;
@@ -131,26 +152,130 @@ MarkId Values::take_marks(Value* value) {
 }
 
 /// What codecs lost of a named buffer is part of the verdict. What is kept must be the same on all
-/// ranks that have it.
+/// ranks that have it: judge_copies.
 void Values::finish_marks(TaskRef at, BufferId buffer, const Value& value) {
-  const Marks& marks = marks_[value.marks];
-  const std::string& name = ctx_.program.classes[at.cls].buffers[buffer].name;
-  for (const auto& [codec, term] : marks.list) {
-    const Lossy lossy{name, codec, describe(term)};
+  const program::Buffer& named = ctx_.program.classes[at.cls].buffers[buffer];
+  if (marks_.size() == 1) return;  // no codec lost anything
+  Value unmarked = value;
+  for (const auto& [codec, term] : marks_[take_marks(&unmarked)].list) {
+    const Lossy lossy{named.name, codec, describe(term)};
     if (std::find(lossy_.begin(), lossy_.end(), lossy) == lossy_.end()) {
       lossy_.push_back(lossy);
     }
   }
-  const AxisMask apart = marks.apart & ~axes_of(value);
-  const bool kept =
-      ctx_.program.classes[at.cls].buffers[buffer].kind == program::BufferKind::persistent;
-  if (apart == 0 || !kept) return;
-  ctx_.report(
-      "replicas-differ", ProblemClass::value, at, {},
-      fmt::format("{} keeps '{}' of which ranks along {} have their own part as it was, and "
-                  "those of others as a codec left them",
-                  ctx_.name(at), name, axis_name(apart)),
-      "let every rank use what it decodes of its own part, too", where(at.cls, value));
+  if (named.kind != program::BufferKind::persistent) return;
+  for (const std::string& name : program::tensors_of(named.name, named.slots)) {
+    copies_[ref_.find(name)].push_back({at, buffer, value});
+  }
+}
+
+/// The states in which a rank keeps a tensor in one buffer, added to `states`.
+void Values::add_states(const graph::Tensor& tensor, const KeptCopy& copy, int32_t rank,
+                        std::vector<KeptState>* states) {
+  const graph::Coords coords = coords_of(rank);
+  const auto hold = [&](MarkId marks, int64_t begin, int64_t length) {
+    graph::Coords at{};
+    for (size_t axis = 0; axis < coords.size(); ++axis) {
+      if (marks_[marks].apart & graph::axis_bit(static_cast<int32_t>(axis))) {
+        at[axis] = coords[axis];
+      }
+    }
+    const auto same = std::find_if(states->begin(), states->end(), [&](const KeptState& known) {
+      return known.marks == marks && known.at == at;
+    });
+    KeptState& known = same == states->end() ? states->emplace_back(KeptState{marks, at}) : *same;
+    known.held.push_back({begin, length});
+  };
+  const auto hold_run = [&](int64_t begin, int64_t count, int64_t local) {
+    if (!is_pack(copy.value)) return hold(copy.value.marks, begin, count);
+    const PackId id = pack_of(copy.value);
+    for (const PackRun& run : slice(packs_.at(id, coords), local, count)) {
+      const bool zero = run.component == kNone;
+      hold(zero ? 0 : packs_[id].components[run.component].marks, begin, run.length);
+      begin += run.length;
+    }
+  };
+  program::for_each_run(ctx_.program.classes[copy.at.cls].buffers[copy.buffer], tensor.name,
+                        tensor.type, ctx_.program, rank, hold_run);
+  for (KeptState& state : *states) {
+    state.held = graph::united(std::move(state.held));
+  }
+}
+
+/// The first rank that keeps an element of the tensor in this state, and who left it there.
+std::pair<TaskRef, int32_t> Values::holder_of(int32_t tensor, const KeptState& state,
+                                              int64_t element) {
+  for (const KeptCopy& copy : copies_.at(tensor)) {
+    for (int32_t rank : ctx_.program.ranks_of(copy.at.cls)) {
+      std::vector<KeptState> states;
+      add_states(ref_.graph().tensor(tensor), copy, rank, &states);
+      for (const KeptState& here : states) {
+        const bool same = here.marks == state.marks && here.at == state.at;
+        if (same && first_common(here.held, {{element, 1}}).length > 0) return {copy.at, rank};
+      }
+    }
+  }
+  return {};
+}
+
+/// "exactly", or "up to ~int8 of ..".
+std::string Values::marks_text(MarkId marks) const {
+  std::string text;
+  for (const auto& [codec, term] : marks_[marks].list) {
+    text += fmt::format("{}~{} of {}", text.empty() ? "up to " : ", ", codec, describe(term));
+  }
+  return text.empty() ? "exactly" : text;
+}
+
+/// Refuses a tensor that ranks keep in two states, of which some elements are the same.
+void Values::refuse_copies(int32_t tensor, const KeptState& one, const KeptState& other,
+                           const graph::Run& both) {
+  const graph::Tensor& info = ref_.graph().tensor(tensor);
+  const auto [first, rank] = holder_of(tensor, one, both.begin);
+  const auto [second, other_rank] = holder_of(tensor, other, both.begin);
+  const std::string where = fmt::format("element {} of {} is on {}, and on {}", both.begin,
+                                        info.type.numel(), rank_text(first.cls, coords_of(rank)),
+                                        rank_text(second.cls, coords_of(other_rank)));
+  if (marks_[one.marks].list == marks_[other.marks].list) {
+    ctx_.report("replicas-differ", ProblemClass::value, second, {first},
+                fmt::format("{} keeps '{}' of which ranks have their own part as it was, and those "
+                            "of others as a codec left them",
+                            ctx_.name(second), info.name),
+                "let every rank use what it decodes of its own part, too", where);
+    return;
+  }
+  ctx_.report("replicas-differ", ProblemClass::value, second, {first},
+              fmt::format("{} keeps '{}' {}, but {} keeps it {}", ctx_.name(second), info.name,
+                          marks_text(other.marks), ctx_.name(first), marks_text(one.marks)),
+              "let all ranks that keep it use what they decode, or none of them", where);
+}
+
+void Values::judge_copies() {
+  // A tensor is one tensor on whatever ranks it lies: of every element, all must keep the same. Two
+  // ranks do not if codecs lost different things of it, or if each has another part of it exact.
+  for (const auto& [tensor, copies] : copies_) {
+    const MarkId first = copies[0].value.marks;
+    const bool alike = std::all_of(copies.begin(), copies.end(), [&](const KeptCopy& copy) {
+      return !is_pack(copy.value) && copy.value.marks == first;
+    });
+    if (alike && marks_[first].apart == 0) continue;
+    const graph::Tensor& info = ref_.graph().tensor(tensor);
+    std::vector<KeptState> states;
+    for (const KeptCopy& copy : copies) {
+      for (int32_t rank : ctx_.program.ranks_of(copy.at.cls)) {
+        add_states(info, copy, rank, &states);
+      }
+    }
+    graph::Run both;
+    for (size_t i = 0; i < states.size() && both.length == 0; ++i) {
+      for (size_t j = 0; j < i && both.length == 0; ++j) {
+        both = first_common(states[j].held, states[i].held);
+        if (both.length > 0) {
+          refuse_copies(tensor, states[j], states[i], both);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace hocket::check

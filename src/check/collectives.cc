@@ -29,10 +29,14 @@ AxisMask Values::axes_of(const Task& task) const {
 }
 
 bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value) {
+  const auto& attrs = ctx_.program.kind(ctx_.task(ref)).attrs;
+  return move(ref, info, over, comm::movement(*info.comm, attrs), operand, value);
+}
+
+bool Values::move(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
+                  size_t operand, Value* value) {
   // Every part of an unfinished sum is moved by itself. What the movement needs of a piece, and
   // what it makes of it, is the same whatever the term.
-  const comm::Movement movement =
-      comm::movement(*info.comm, ctx_.program.kind(ctx_.task(ref)).attrs);
   const BufferId buffer = ctx_.task(ref).in[operand];
   if (value->expr == kZero && !info.comm->needs_sizes) {
     return true;  // zero, wherever it goes
@@ -350,7 +354,8 @@ void Values::refuse_meeting(std::span<const TaskRef> tasks) {
   ctx_.report(
       "classes-reduce-only", ProblemClass::value, tasks[0], related,
       fmt::format("{} runs over classes that hold different values{}", ctx_.name(tasks[0]), held),
-      fmt::format("use {} of whole values, or messages, between classes", comm::summing().name),
+      fmt::format("use {} or another sum of whole values, or messages, between classes",
+                  comm::summing().name),
       at_rank);
 }
 
@@ -358,7 +363,8 @@ void Values::meet(std::span<const TaskRef> tasks) {
   // Classes that hold the same are one. Others hold different terms, each whole at one coordinate
   // of the axes along which they differ, which only a sum unites: per operand, every class's value
   // is brought to the layout after the sum over the group's other axes, and all must agree in it.
-  // The term of the result is the union of theirs.
+  // The term of the result is the union of theirs; where the op leaves each rank a block of it, the
+  // block is of that.
   const Task& first = ctx_.task(tasks[0]);
   const KindInfo& info = ctx_.kind(first);
   if (alike(tasks)) {
@@ -374,9 +380,11 @@ void Values::meet(std::span<const TaskRef> tasks) {
     }
   }
   AxisMask within = 0;  // axes on which every class is whole
-  bool apart =
-      info.comm->list &&
-      comm::movement(*info.comm, ctx_.program.kind(first).attrs).monoid == graph::Monoid::sum;
+  const comm::Movement movement = comm::movement(*info.comm, ctx_.program.kind(first).attrs);
+  bool apart = movement.move.placed == comm::Move::Placed::sum &&
+               movement.monoid == graph::Monoid::sum && first.in.size() == first.out.size();
+  const bool scatters = movement.move.part == comm::Move::Part::block;
+  apart = apart && (!scatters || ctx_.program.groups[first.group].members.empty());
   for (int32_t axis : ctx_.groups[first.group].axes) {
     const int32_t size = ctx_.program.mesh_of(tasks[0].cls).axes[axis].size;
     bool whole = true;
@@ -402,13 +410,16 @@ void Values::meet(std::span<const TaskRef> tasks) {
     }
     return;
   }
+  comm::Movement whole = movement, block = movement;
+  whole.move.part = comm::Move::Part::whole;
+  block.move.placed = comm::Move::Placed::whole;
   for (size_t i = 0; i < first.in.size(); ++i) {
     Value sum{kZero, kAnyPiece};
     MarkId marks = 0;  // of what all ranks of all classes get
     bool good = true;
     for (const TaskRef& ref : tasks) {
       Value value = at(ref.cls, ctx_.task(ref).in[i]);
-      good = good && value.expr >= 0 && move(ref, info, within, i, &value);
+      good = good && value.expr >= 0 && move(ref, info, within, whole, i, &value);
       if (!good) break;
       marks = unite_marks(marks, value.marks, 0);
       value.marks = 0;
@@ -424,6 +435,9 @@ void Values::meet(std::span<const TaskRef> tasks) {
       sum = *with;
     }
     sum.marks = marks;
+    if (scatters) {
+      good = good && move(tasks[0], info, axes_of(first), block, i, &sum);
+    }
     for (const TaskRef& ref : tasks) {
       const Task& task = ctx_.task(ref);
       if (good) {

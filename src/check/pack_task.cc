@@ -273,7 +273,14 @@ std::optional<Value> Values::PackTask::contracted(size_t output) {
     }
     Piece piece = values.pieces_[made_[part][output].piece];
     const CutId set = values.pieces_.cuts.make(values.elements_of(tensor), all, rows);
-    piece.addends.push_back({values.pieces_.intern_space({.key = info_.key, .letter = '#'}), set});
+    Space space{.key = info_.key, .letter = '#'};
+    Piece row{held.dims, held.cut, {}};
+    row.cut[0] = graph::CutTable::kWhole;
+    if (row != Piece{held.dims, {}, {}}) {
+      space.row = values.pieces_.intern(row);
+      space.size = values.elements_of(tensor) / values.row_width(tensor);
+    }
+    piece.addends.push_back({values.pieces_.intern_space(space), set});
     sum.push_back({made_[part][output].expr, values.pieces_.intern(std::move(piece)),
                    made_[part][output].marks});
   }

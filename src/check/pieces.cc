@@ -25,7 +25,16 @@ Pieces::Pieces(const Coords& extents, const OpKeys& keys) : cuts(extents), keys_
 
 PieceId Pieces::intern(Piece piece) {
   // The one place where pieces are made: whatever was done to cuts and sets, addends that the cuts
-  // do not need are no longer told, and a reduction that has all that are needed is finished.
+  // do not need are no longer told, a reduction that has all that are needed is finished, and
+  // elements that are whole rows are told as such.
+  for (Addends& part : piece.addends) {
+    if (spaces_[part.space].row == kNone) continue;
+    Space space = spaces_[part.space];
+    if (space.size % cuts[part.set].cells != 0) continue;
+    space.row = kNone;
+    space.size = 0;
+    part.space = intern_space(space);
+  }
   std::erase_if(piece.addends, [&](Addends& part) {
     if (spaces_[part.space].needs < 0) return part.set == CutTable::kWhole;
     const CutId need = needed(part.space, piece);

@@ -45,6 +45,10 @@ struct Space {
   int32_t needs = -1;  ///< Pieces::support_; -1: all of them
   int32_t by_dim = -1;
   int64_t size = 0, by_size = 0;
+  /// Letter '#', elements of a tensor of `size` rows in memory order: how dims other than 0 are cut
+  /// there, of which these are the numbers. kNone: not at all, or in whole rows, which are the same
+  /// however they are cut.
+  PieceId row = kNone;
   auto operator<=>(const Space&) const = default;
 };
 

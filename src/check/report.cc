@@ -2,6 +2,8 @@
 // A verdict as text for people and as JSON for scripts.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/json_writer.h"
 #include "base/text.h"
 #include "check/check.h"
@@ -23,7 +25,21 @@ std::string ranks_text(const std::vector<int32_t>& ranks) {
   return text;
 }
 
+std::string lossy_text(const Lossy& lossy) {
+  return fmt::format("{}: ~{} of {}", lossy.buffer, lossy.codec, lossy.term);
+}
+
 }  // namespace
+
+std::string equality_text(const Verdict& verdict) {
+  constexpr size_t kNamed = 3;
+  std::string text = "equal to the single-device graph";
+  for (size_t i = 0; i < std::min(kNamed, verdict.lossy.size()); ++i) {
+    text += (i ? "; " : " up to ") + lossy_text(verdict.lossy[i]);
+  }
+  const size_t all = verdict.lossy.size();
+  return all > kNamed ? text + fmt::format("; and {} more", all - kNamed) : text;
+}
 
 std::string to_text(const Verdict& verdict) {
   // What was found comes first, then memory, which is told of refused programs too; what is assumed
@@ -66,7 +82,7 @@ std::string to_text(const Verdict& verdict) {
   if (verdict.ok() && !verdict.lossy.empty()) {
     text += "up to\n";
     for (const Lossy& lossy : verdict.lossy) {
-      text += fmt::format("  - {}: ~{} of {}\n", lossy.buffer, lossy.codec, lossy.term);
+      text += "  - " + lossy_text(lossy) + "\n";
     }
   }
   if (verdict.ok()) {

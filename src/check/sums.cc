@@ -117,6 +117,9 @@ std::optional<Value> Values::sum_of_terms(const std::vector<Value>& parts) {
 
 std::optional<Value> Values::add(const Value& left, const Value& right) {
   if (is_coded(left) || is_coded(right)) return std::nullopt;
+  const bool zero = left.expr == kZero || right.expr == kZero;
+  // The marks of a pack are those of its tensors.
+  if (!zero && (is_pack(left) || is_pack(right))) return add_packs(left, right);
   std::optional<Value> sum = add_terms({left.expr, left.piece}, {right.expr, right.piece});
   if (sum) {
     const bool alike = left.marks == right.marks;
@@ -130,7 +133,6 @@ std::optional<Value> Values::add_terms(const Value& left, const Value& right) {
   // of an unfinished part are no such case to unite: they stay a sum that has it twice.
   if (left.expr == kZero) return right;
   if (right.expr == kZero) return left;
-  if (is_pack(left) || is_pack(right)) return add_packs(left, right);
   const bool finished = left.piece != kAnyPiece && right.piece != kAnyPiece;
   const auto adds_up = [&](PieceId piece) { return pieces_.monoid(piece) == graph::Monoid::sum; };
   if (finished && left.piece == right.piece && adds_up(left.piece)) {

@@ -11,9 +11,16 @@
 
 namespace hocket::check {
 
-/// True if the value is finished and lies on every rank of the class where the task says.
+/// True if the value is one finished tensor and lies on every rank of the class where the task
+/// says.
 bool Values::gives_as_said(TaskRef ref, const Value& value) {
   const Task& task = ctx_.task(ref);
+  if (is_pack(value)) {
+    refuse("transfer-layout", ref, task.in[0],
+           "it is no tensor, but elements of one or of several: " + pack_text(pack_of(value)),
+           "transfer each tensor by itself, through a view that has its dims");
+    return false;
+  }
   if (local_index(value.expr)) {
     refuse("message-rows", ref, task.in[0], "row numbers are relative to the rank's own rows",
            "plan the routing again on the transferred ids");
@@ -40,15 +47,20 @@ bool Values::gives_as_said(TaskRef ref, const Value& value) {
   return true;
 }
 
+AxisMask Values::axes_of_role(program::RoleId role) const {
+  AxisMask axes = 0;
+  for (size_t axis = 0; axis < ctx_.program.roles[role].mesh.axes.size(); ++axis) {
+    axes |= graph::axis_bit(ctx_.first_axis[role] + static_cast<int32_t>(axis));
+  }
+  return axes;
+}
+
 /// What the tasks of the classes of one role say that their ranks take; kNone if that is no part of
 /// the tensor.
 PieceId Values::taken_piece(std::span<const TaskRef> takers, const graph::TensorType& logical) {
   const program::RoleId role = ctx_.program.classes[takers[0].cls].role;
   const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
-  AxisMask axes = 0;
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    axes |= graph::axis_bit(ctx_.first_axis[role] + static_cast<int32_t>(axis));
-  }
+  const AxisMask axes = axes_of_role(role);
   // Ranks of a role count the last axis fastest, as the rows of a cut do.
   std::vector<comm::Region> regions(static_cast<size_t>(mesh.size()));
   for (const TaskRef& ref : takers) {
@@ -82,10 +94,6 @@ std::string Values::untaken(TaskRef taker, int32_t rank, std::span<const TaskRef
       }
     }
   }
-  graph::Coords at{};
-  const program::RoleId role = ctx_.program.classes[taker.cls].role;
-  const std::vector<int32_t> coords = ctx_.program.coords(rank);
-  std::copy(coords.begin(), coords.end(), at.begin() + ctx_.first_axis[role]);
   std::string text;
   for (size_t dim = 0; dim < wanted.size(); ++dim) {
     const int64_t end = wanted[dim].begin + wanted[dim].length;
@@ -95,7 +103,7 @@ std::string Values::untaken(TaskRef taker, int32_t rank, std::span<const TaskRef
       text += fmt::format(", of which {} is missing", runs_text(missing));
     }
   }
-  return rank_text(taker.cls, at) + text;
+  return rank_text(taker.cls, coords_of(rank)) + text;
 }
 
 void Values::transfer(std::span<const TaskRef> tasks) {
@@ -112,9 +120,14 @@ void Values::transfer(std::span<const TaskRef> tasks) {
     }
   };
   ExprId expr = kUnwritten;
+  MarkId marks = 0;
+  bool alike = true;  // whichever rank a part is taken from
   for (const TaskRef& ref : givers) {
     const Value value = read(ref, ctx_.task(ref).in[0]);
     if (value.expr < 0) return lose_all();
+    alike = alike && (ref == givers[0] || value.marks == marks);
+    alike = alike && (marks_[value.marks].apart & ~axes_of(value)) == 0;
+    marks = ref == givers[0] ? value.marks : unite_marks(marks, value.marks, 0);
     if (ref == givers[0]) {
       expr = value.expr;
     } else if (value.expr != expr) {
@@ -168,8 +181,13 @@ void Values::transfer(std::span<const TaskRef> tasks) {
       return lose_all();
     }
   }
+  // Ranks that take the same may take it from different ranks.
+  Marks taken{marks_[marks].list, 0};
+  if (!alike) {
+    taken.apart = axes_of_role(ctx_.program.classes[takers[0].cls].role);
+  }
   for (const TaskRef& ref : takers) {
-    set(ref.cls, ctx_.task(ref), 0, {expr, piece}, nullptr, ref);
+    set(ref.cls, ctx_.task(ref), 0, {expr, piece, intern_marks(taken)}, nullptr, ref);
   }
 }
 

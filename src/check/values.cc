@@ -633,10 +633,8 @@ void Values::finish_bucket(ClassId cls, BufferId buffer, std::span<const ExprId>
   const int32_t writer = hazards_.writer(cls, buffer);
   const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
   Value value = left;
-  value.marks = take_marks(&value);
-  finish_marks(at, buffer, value);
-  value.marks = 0;
-  if (value == right) return;
+  take_marks(&value);
+  if (value == right) return finish_marks(at, buffer, left);
   const std::array<PackId, 2> ids{flat(value, bucket.type.numel()),
                                   flat(right, bucket.type.numel())};
   ExprId got = kUnwritten;
@@ -694,8 +692,7 @@ void Values::finish_buffer(ClassId cls, BufferId id, Kept* kept) {
   }
   const int32_t writer = hazards_.writer(cls, id);
   const TaskRef at = writer >= 0 ? ctx_.ref(writer) : TaskRef{cls, -1};
-  finish_marks(at, id, value);
-  if (is_as_declared(value, cls, buffer)) return;
+  if (is_as_declared(value, cls, buffer)) return finish_marks(at, id, value);
   ctx_.report("final-layout", ProblemClass::value, at, {},
               fmt::format("{} leaves {} in layout {}; the host expects {}", ctx_.name(at),
                           ctx_.buffer_name(cls, id), piece_text(value),
@@ -722,6 +719,7 @@ void Values::finish() {
       }
     }
   }
+  judge_copies();
   std::vector<int32_t> wanted;
   for (size_t tensor = 0; tensor < graph.tensors.size(); ++tensor) {
     if (ref_.updated(static_cast<int32_t>(tensor))) {

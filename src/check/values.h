@@ -126,6 +126,26 @@ class Values {
   /// Takes the marks off a value, of all tensors in it.
   MarkId take_marks(Value* value);
   void finish_marks(TaskRef at, BufferId buffer, const Value& value);
+  /// A named buffer that keeps some of a tensor, and what the step leaves in it.
+  struct KeptCopy {
+    TaskRef at;
+    BufferId buffer;
+    Value value;
+  };
+  /// Elements of a tensor that ranks keep alike: after the same losses, and where ranks along an
+  /// axis have different parts exact, at one coordinate of it.
+  struct KeptState {
+    MarkId marks;
+    graph::Coords at;
+    std::vector<graph::Run> held = {};
+  };
+  void add_states(const graph::Tensor& tensor, const KeptCopy& copy, int32_t rank,
+                  std::vector<KeptState>* states);
+  std::pair<TaskRef, int32_t> holder_of(int32_t tensor, const KeptState& state, int64_t element);
+  std::string marks_text(MarkId marks) const;
+  void refuse_copies(int32_t tensor, const KeptState& one, const KeptState& other,
+                     const graph::Run& both);
+  void judge_copies();
   void decode(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);
 
   // Flat buffers of several tensors (buckets.cc).
@@ -194,6 +214,8 @@ class Values {
   // Collectives: false (and reported) if the value does not lie as the op needs it, or if sizes are
   // not those of the rows.
   bool move(TaskRef ref, const KindInfo& info, AxisMask over, size_t operand, Value* value);
+  bool move(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
+            size_t operand, Value* value);
   /// The same of a value that is no pack: each of its parts is moved, and they must add up again.
   bool move_parts(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
                   size_t operand, Value* value);
@@ -207,6 +229,7 @@ class Values {
   // Transfers (transfers.cc).
   void transfer(std::span<const TaskRef> tasks);
   bool gives_as_said(TaskRef ref, const Value& value);
+  AxisMask axes_of_role(program::RoleId role) const;
   PieceId taken_piece(std::span<const TaskRef> takers, const graph::TensorType& logical);
   /// What is in the operands of a task, to be put back.
   struct Saved {
@@ -230,6 +253,7 @@ class Values {
   std::string held_text(const Value& value, const graph::Coords& at);
   /// "rank 2 (edp 1, ep 0)".
   std::string rank_text(ClassId cls, const graph::Coords& at) const;
+  graph::Coords coords_of(int32_t rank) const;
   /// Of the ranks of a class, those of which `wrong` says something; along the axes that matter.
   AtRank first_rank(ClassId cls, AxisMask axes,
                     const std::function<std::string(const graph::Coords&)>& wrong) const;
@@ -286,6 +310,7 @@ class Values {
   MarkId marks_in_ = 0;          ///< of all inputs together
   std::vector<Marks> marks_{1};  ///< 0: none
   std::vector<Lossy> lossy_;
+  std::map<int32_t, std::vector<KeptCopy>> copies_;  ///< by tensor, if codecs lost anything
 };
 
 }  // namespace hocket::check

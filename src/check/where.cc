@@ -295,17 +295,18 @@ Coords Values::peer_of(ClassId cls, const Task& end) const {
   return at;
 }
 
+Coords Values::coords_of(int32_t rank) const {
+  Coords at{};
+  const std::vector<int32_t> coords = ctx_.program.coords(rank);
+  std::copy(coords.begin(), coords.end(), at.begin() + ctx_.first_axis[ctx_.program.role_of(rank)]);
+  return at;
+}
+
 void Values::tell_written(TaskRef ref, size_t output, const Value& value) {
   Value unmarked = value;
   const bool exact = take_marks(&unmarked) == 0;
-  ctx_.options.on_write({ref, output, ref_, exact, [&](int32_t rank) {
-                           Coords at{};
-                           const program::RoleId role = ctx_.program.classes[ref.cls].role;
-                           const std::vector<int32_t> coords = ctx_.program.coords(rank);
-                           std::copy(coords.begin(), coords.end(),
-                                     at.begin() + ctx_.first_axis[role]);
-                           return held_at(unmarked, at);
-                         }});
+  ctx_.options.on_write(
+      {ref, output, ref_, exact, [&](int32_t rank) { return held_at(unmarked, coords_of(rank)); }});
 }
 
 }  // namespace hocket::check

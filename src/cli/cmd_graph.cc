@@ -163,7 +163,7 @@ class Watcher {
     program::finalize(program);
     const check::Verdict verdict = check::check(program, reference_);
     fmt::print(stderr, "{:<11} {}\n", what,
-               verdict.ok() ? "checked: equal to the single-device graph" : "refused");
+               verdict.ok() ? "checked: " + check::equality_text(verdict) : "refused");
     if (!verdict.ok())
       fail("hocket graph --check", "refused after {}:\n{}", what, check::to_text(verdict));
   }

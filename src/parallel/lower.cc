@@ -142,7 +142,6 @@ class Stamper {
       buffer = Buffer();
       buffer.kind = BufferKind::view;
       buffer.type = value.type;
-      buffer.layout = value.layout;
       buffer.logical = value.tensor;
       buffer.base = this->buffer(value.base, micro_batch);
       buffer.dim = value.dim;

@@ -207,6 +207,8 @@ class Moves {
     const std::optional<comm::Resharding> found =
         comm::resharding(*before, layout[axes[0]], placement, members, sharing);
     if (!found || found->out.back() != *after) return;
+    // Sizes are exchanged for rows that follow, not on the way to something else.
+    if (found->op->makes_sizes && to_[axes[0]] != placement) return;
     const bool exchange = found->op->needs_sizes || found->op->makes_sizes;
     const bool given = !layout.given.empty() || !step.to.given.empty();
     if (exchange ? given : !alike(layout, step.to)) return;

@@ -36,9 +36,15 @@ class Chunker {
     // Routing that somebody reads for all tokens (the balance loss, the host) stays beside that of
     // the chunks. Then every list that runs per micro-batch; a list is never mixed with another,
     // since the schedule may put time between them.
-    for (StageTemplate& stage : rank_.stages) {
+    for (const StageTemplate& stage : rank_.stages) {
       look(stage.forward);
       look(stage.backward);
+    }
+    for (const StageTemplate& stage : rank_.stages) {
+      look_back(stage.backward);
+    }
+    for (const StageTemplate& stage : rank_.stages) {
+      look_back(stage.forward);
     }
     for (StageTemplate& stage : rank_.stages) {
       stage.forward = rewritten(std::move(stage.forward));
@@ -66,6 +72,14 @@ class Chunker {
     for (const TaskTemplate& made : list) {
       if (!chunked(made)) {
         read_whole_.insert(made.in.begin(), made.in.end());
+      }
+    }
+  }
+  /// What is wanted whole is made of what is whole.
+  void look_back(const TaskList& list) {
+    for (size_t i = list.size(); i-- > 0;) {
+      if (wanted_whole(list[i])) {
+        read_whole_.insert(list[i].in.begin(), list[i].in.end());
       }
     }
   }

@@ -67,10 +67,9 @@ void describe(const engine::Run& run, const engine::Compiled& compiled,
 std::string summary_of(const engine::Run& run, const char* what, const check::Verdict& verdict) {
   if (!verdict.ok()) fail(run.name, "the static check refuses the {}:\n{}", what, to_text(verdict));
   return fmt::format(
-      "{} tasks, {} buffers, {} messages and {} collectives: equal to the single-device "
-      "graph, no deadlock, no race ({})",
+      "{} tasks, {} buffers, {} messages and {} collectives: {}, no deadlock, no race ({})",
       verdict.num_tasks, verdict.num_buffers, verdict.num_messages, verdict.num_collectives,
-      human_time(verdict.seconds));
+      equality_text(verdict), human_time(verdict.seconds));
 }
 
 /// The step's time from timings of its own tasks on this machine, and the timeline that it is of.

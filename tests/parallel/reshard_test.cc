@@ -312,6 +312,13 @@ TEST(Resharding, OfRowsAndCountsGoesByExchangesAlone) {
   ASSERT_TRUE(sizes);
   EXPECT_TRUE(sizes->steps.at(0).op->makes_sizes);
   EXPECT_FALSE(paths.path(counts, {}, parse_layout("ep:S0", mesh)));
+  // Among three, an exchange and a gather would take fewer rounds than a sum.
+  ReshardPaths three({{{"ep", 3}}});
+  const ReshardPath* const sum =
+      three.path({DType::i64, {6}}, parse_layout("ep:P", {{{"ep", 3}}}), {});
+  ASSERT_TRUE(sum);
+  ASSERT_EQ(sum->steps.size(), 1u);
+  EXPECT_EQ(sum->steps[0].op, &comm::summing());
   // Gradients of experts that the ranks do not divide are summed where they lie.
   const TensorType weights{DType::f32, {7, 16, 4}};
   EXPECT_TRUE(paths.path(weights, parse_layout("edp:P ep:S0", mesh), parse_layout("ep:S0", mesh)));

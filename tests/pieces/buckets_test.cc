@@ -402,6 +402,36 @@ Written random_bucket(uint64_t seed) {
   return w;
 }
 
+/// The norm of a tensor of 4 rows of 8: every rank has half of its columns, of which it squares the
+/// elements between the bounds, part by part; of the rest all ranks square all.
+Written norm_of_columns(const std::vector<int64_t>& bounds) {
+  Written w({{"dp", 2}});
+  const TensorId g = w.input("g", f64({4, 8}));
+  const TensorId norm = w.apply("norm", "sumsq", {}, {g})[0];
+  w.result(norm);
+  const BufferId fed = w.fed(g), wide = w.step(f64({4, 8})), narrow = w.step(f64({4, 4}));
+  const BufferId whole = w.step(f64({4, 8}));
+  w.task("copy", {}, {fed}, {wide});
+  w.task("copy", {}, {fed}, {whole});
+  w.task("copy", {}, {w.part(wide, 1, 4, [](const At& at) { return at[0] * 4; })}, {narrow});
+  const BufferId sum = w.step(f64({1}));
+  const auto square = [&](BufferId base, int64_t begin, int64_t end, bool first) {
+    const BufferId part = w.step(f64({1}));
+    w.task("sumsq", {}, {w.flat(base, {end - begin}, begin)}, {first ? sum : part});
+    if (!first) {
+      w.task("add", {}, {sum, part}, {sum});
+    }
+  };
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    square(narrow, bounds[i], bounds[i + 1], i == 0);
+  }
+  w.collective("all_reduce", {}, {"dp"}, {sum}, {sum});
+  square(whole, 0, 2 * bounds.front(), false);
+  square(whole, 2 * bounds.back(), 32, false);
+  w.task("copy", {}, {sum}, {w.kept(norm)});
+  return w;
+}
+
 const std::vector<WrittenCase>& cases() {
   static const std::vector<WrittenCase> all = {
       {"states", [] { return sharded_states(4, false); }, {"view", "slot"}},
@@ -416,6 +446,16 @@ const std::vector<WrittenCase>& cases() {
       {"ring of blocks", [] { return ring_of_blocks(4); }, {"view", "slot"}},
       {"tied, and one split by rows", [] { return tied_and_split(0); }, {"view", "slot"}},
       {"tied, and one split by columns", [] { return tied_and_split(1); }, {"view", "slot"}},
+      {"a norm of columns and rows",
+       [] {
+         return norm_of_columns({4, 12});
+       },
+       {"view"}},
+      {"a norm of columns in parts",
+       [] {
+         return norm_of_columns({4, 6, 12});
+       },
+       {"view"}},
   };
   return all;
 }
@@ -429,6 +469,17 @@ TEST(Buckets, OfAnyShapes) {
   expect_proven_run_simulated(any);
 }
 TEST(Buckets, MutantsAreRefusedOrEqual) { expect_mutants_refused_or_equal(cases()); }
+
+/// As many elements of columns and of whole rows are not the same ones, unless they are whole rows.
+TEST(Buckets, ElementsOfColumnsAreNotThoseOfRows) {
+  for (const auto& [bounds, ok] :
+       {std::pair<std::vector<int64_t>, bool>{{4, 12}, true}, {{2, 14}, false}, {{4, 10}, false}}) {
+    Written w = norm_of_columns(bounds);
+    w.finish();
+    const check::Verdict verdict = check::check(w.program, w.graph);
+    EXPECT_EQ(verdict.ok(), ok) << bounds[0] << "\n" << to_text(verdict);
+  }
+}
 
 /// Gathered parameters live until their last reader: six times they take turns in the same memory.
 TEST(Buckets, ParametersAreFreed) {

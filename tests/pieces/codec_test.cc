@@ -3,6 +3,7 @@
 // and every rank adds up what it decodes, of its own part too, so that all end with the same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "check/check.h"
@@ -107,6 +108,111 @@ TEST(Codecs, Int8LosesLittle) {
       EXPECT_NEAR(copy.values[i], got.at("g")[0].values[i], 1e-12 * most) << i;
     }
   }
+}
+
+/// Rules of the problems of a program that is written to its end.
+std::string refused_by(Written& w, std::string* text = nullptr) {
+  w.finish();
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  if (text) {
+    *text = to_text(verdict);
+  }
+  return verdict.ok() ? "" : verdict.problems[0].rule;
+}
+
+/// A parameter in place, encoded and decoded.
+void lose(Written& w, BufferId param) {
+  const TensorType type = w.type(param);
+  const std::vector<BufferId> codes = {w.step({DType::i8, type.dims}),
+                                       w.step({DType::f32, {type.dims[0]}})};
+  w.task("encode_int8", {}, {param}, codes);
+  w.task("decode_int8", kToF64, codes, {param});
+}
+
+/// A parameter on both ranks, which are classes of their own; those of `lossy` decode it.
+Written by_class(const std::vector<int32_t>& lossy, const std::string& layout = "") {
+  Written w({{"dp", 2}});
+  const TensorId weight = w.param("W", f64({kRows, kWidth}));
+  const TensorId x = w.input("x", f64({kWidth}));
+  const TensorId y = w.apply("y", "add", {}, {x, x})[0];
+  w.result(y);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    program::Box box;
+    box[0] = {rank, 1};
+    if (rank == 0) {
+      w.current().box = box;
+    } else {
+      w.add_class(box);
+    }
+    const BufferId fed = w.fed(x);
+    w.task("add", {}, {fed, fed}, {w.kept(y)});
+    const BufferId param = w.stored(weight, layout.empty() ? Layout{} : w.split(0, {layout}));
+    if (std::find(lossy.begin(), lossy.end(), rank) != lossy.end()) {
+      lose(w, param);
+    }
+  }
+  return w;
+}
+
+TEST(Codecs, RanksOfDifferentClassesKeepTheSame) {
+  for (const int32_t rank : {0, 1}) {
+    std::string text;
+    Written w = by_class({rank});
+    EXPECT_EQ(refused_by(w, &text), "replicas-differ") << text;
+    EXPECT_NE(text.find("keeps 'W'"), std::string::npos) << text;
+    EXPECT_NE(text.find("element 0 of 24 is on rank 0 (dp 0), and on rank 1 (dp 1)"),
+              std::string::npos)
+        << text;
+  }
+  // All of them, or each of another part.
+  Written all = by_class({0, 1}), parts = by_class({1}, "dp");
+  EXPECT_EQ(refused_by(all), "");
+  EXPECT_EQ(refused_by(parts), "");
+}
+
+/// A parameter in a bucket: every rank encodes its rows, all decode all of them, and `own` rows are
+/// put back as they were.
+Written in_bucket(Own own) {
+  constexpr int64_t kOwn = kRows / 2;
+  Written w({{"dp", 2}});
+  const TensorId weight = w.param("W", f64({kRows, kWidth}));
+  const TensorId x = w.input("x", f64({kWidth}));
+  const TensorId y = w.apply("y", "add", {}, {x, x})[0];
+  w.result(y);
+  const BufferId fed = w.fed(x);
+  w.task("add", {}, {fed, fed}, {w.kept(y)});
+  const BufferId bucket =
+      w.bucket(program::BufferKind::persistent, "b", kRows * kWidth, {{weight, 0}});
+  const BufferId all = w.flat(bucket, {kRows, kWidth}, 0);
+  const BufferId mine =
+      w.flat(bucket, {kOwn, kWidth}, [](const At& at) { return at[0] * kOwn * kWidth; });
+  const BufferId saved = w.step(f64({kOwn, kWidth})), decoded = w.step(f64({kRows, kWidth}));
+  const std::vector<BufferId> part = {w.step({DType::i8, {kOwn, kWidth}}),
+                                      w.step({DType::f32, {kOwn}})};
+  const std::vector<BufferId> whole = {w.step({DType::i8, {kRows, kWidth}}),
+                                       w.step({DType::f32, {kRows}})};
+  w.task("copy", {}, {mine}, {saved});
+  w.task("encode_int8", {}, {saved}, part);
+  for (size_t i = 0; i < part.size(); ++i) {
+    w.collective("all_gather", {{"dim", int64_t{0}}}, {"dp"}, {part[i]}, {whole[i]});
+  }
+  w.task("decode_int8", kToF64, whole, {decoded});
+  w.task("copy", {}, {decoded}, {all});
+  if (own == Own::exact) {
+    w.task("copy", {}, {saved}, {mine});
+  }
+  return w;
+}
+
+TEST(Codecs, RanksKeepTheSameInABucket) {
+  std::string text;
+  Written w = in_bucket(Own::exact), right = in_bucket(Own::decoded);
+  EXPECT_EQ(refused_by(w, &text), "replicas-differ") << text;
+  EXPECT_NE(text.find("element 0 of 24 is on rank 0 (dp 0), and on rank 1 (dp 1)"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(refused_by(right, &text), "");
+  EXPECT_NE(text.find("b: ~int8 of 'W'"), std::string::npos) << text;
 }
 
 }  // namespace
