@@ -2,6 +2,7 @@
 // hocket simulate
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -62,20 +63,27 @@ sim::SimOptions sim_options(const engine::Run& run, const engine::Compiled& comp
   return options;
 }
 
-/// A text may lack dependencies, costs or the memory plan, or be wrong, and then its time says
-/// little. Error: it is not even well formed. A warning: it is refused for another reason.
+/// A text may lack dependencies and costs, or be wrong, and then its time says nothing: Error. A
+/// memory plan it need not have; if that is wrong, a warning says so.
 void expect_sound(const std::string& path, const program::Program& program) {
-  const check::Verdict verdict = check::check_structure(program);
+  check::CheckOptions options;
+  options.allow_unplanned = true;
+  const check::Verdict verdict = check::check_structure(program, options);
   if (verdict.ok()) return;
-  const check::Problem& first = verdict.problems.at(0);
+  const auto worst = std::find_if(verdict.problems.begin(), verdict.problems.end(),
+                                  [](const check::Problem& problem) {
+                                    return problem.problem_class != check::ProblemClass::memory;
+                                  });
+  const bool only_memory = worst == verdict.problems.end();
+  const check::Problem& shown = only_memory ? verdict.problems.at(0) : *worst;
   const std::string what =
-      fmt::format("the check refuses the program: {}, first [{}] {}",
-                  counted(verdict.num_problems, "problem"), first.rule, first.text);
-  if (first.problem_class == check::ProblemClass::structure) {
-    fail(path, "{}; try hocket check {}, or, if it is not finished, hocket graph --finish {}", what,
-         path, path);
+      fmt::format("the check refuses the program: {}, one is [{}] {}; try hocket check {}",
+                  counted(verdict.num_problems, "problem"), shown.rule, shown.text, path);
+  if (only_memory) {
+    log_warning("{}: {}", path, what);
+    return;
   }
-  log_warning("{}: {}; try hocket check {}", path, what, path);
+  fail(path, "{}, or, if it is not finished, hocket graph --finish {}", what, path);
 }
 
 /// The program that `train` would run, the costs of its tasks on the cluster, and the replay of one

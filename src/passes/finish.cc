@@ -26,8 +26,14 @@ Membership members_of(const program::Program& program, program::KindId kind) {
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     for (const program::Task& task : program.classes[cls].tasks) {
       if (task.kind != kind || task.group == program::kNone) continue;
+      const program::Group& group = program.groups[task.group];
+      const program::RoleId role = program.classes[cls].role;
+      if (group.role != role && group.with != role) {
+        fail("group", "group {} is of role {}; a task of it is in a class of role {}", task.group,
+             group.role, role);
+      }
       const int32_t rank = program.ranks_of(cls)[0];
-      const std::vector<int32_t> all = program.members(program.groups[task.group], rank);
+      const std::vector<int32_t> all = program.members(group, rank);
       return {std::ssize(all), std::lower_bound(all.begin(), all.end(), rank) - all.begin()};
     }
   }

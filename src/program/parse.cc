@@ -256,7 +256,7 @@ class Parser {
         expect_exists(field, object->*member);
         if constexpr (std::is_same_v<Value, RoleId>) {
           expect_named(field, (object->*member).value());  // none is no role
-          role_ = object->*member;  // whose axes the fields after it name
+          role_ = object->*member;                         // whose axes the fields after it name
         }
       }
     });
@@ -402,11 +402,6 @@ void Parser::expect_whole(const Task& task) const {
     if (task.group == kNone) {
       bad(fmt::format("group is missing; expected the number of the group that meets in the {}",
                       kind.op));
-    }
-    const Group& group = program.groups[task.group];
-    if (group.role != role_ && group.with != role_) {
-      bad(fmt::format("group {} is of role {}; expected one of the class's role {}", task.group,
-                      group.role, role_));
     }
   } else if (task.peer_axis == kNone) {
     bad(fmt::format("axis is missing; expected the axis of the mesh that the {} goes along",

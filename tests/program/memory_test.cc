@@ -107,7 +107,7 @@ TEST(MemoryBeyond, CountsEverySpaceByItself) {
   EXPECT_EQ(memory_with(training, &other), std::vector{both});
   const Program in_host = to_host(other);
   both = memory_of(training)[0];
-  both.host = (3 + 3 + 1) * kPageBytes;
+  both.host = (3 + 3 + 2 + 1) * kPageBytes;  // w lies in other memory, and so is had twice
   EXPECT_EQ(memory_with(training, &in_host), std::vector{both});
 }
 
