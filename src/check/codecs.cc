@@ -35,7 +35,7 @@ MarkId Values::unite_marks(MarkId left, MarkId right, AxisMask axes) {
   if (left == right) return left;
   Marks all = marks_[left];
   const Marks& more = marks_[right];
-  std::vector<std::pair<std::string, ExprId>> list;
+  std::vector<Mark> list;
   std::set_union(all.list.begin(), all.list.end(), more.list.begin(), more.list.end(),
                  std::back_inserter(list));
   all.list = std::move(list);
@@ -54,6 +54,19 @@ MarkId Values::intern_marks(Marks marks) {
 
 bool Values::is_coded(const Value& value) const {
   return value.expr >= 0 && ref_.terms[value.expr].kind == Expr::Kind::coded;
+}
+
+/// How much of a sum that is not finished a piece has, as far as that is the same on all ranks:
+/// "1/4". What a codec loses of two halves is something else than what it loses of their sum.
+std::string Values::share_text(PieceId id) {
+  std::string text;
+  for (const Addends& part : pieces_[id].addends) {
+    const int64_t cells = pieces_.cuts[part.set].cells;
+    const int64_t held = pieces_.cuts.local_size(part.set, cells);
+    const std::string share = held < 0 ? "some" : fmt::format("{}/{}", held, cells);
+    text += (text.empty() ? "" : " x ") + share;
+  }
+  return text;
 }
 
 /// The pieces of all outputs of an encoder or a decoder, by the letters of its notation; addends of
@@ -131,7 +144,8 @@ void Values::decode(ClassId cls, const Task& reader, const KindInfo& info, TaskR
   if (pieces.empty()) return lose_outputs(cls, reader);
   MarkId marks = marks_in_;
   if (!info.rules->codec.lossless) {
-    marks = unite_marks(marks, intern_marks({{{info.rules->codec.name, term}}, 0}), 0);
+    const Mark mark{info.rules->codec.name, term, share_text(pieces[0])};
+    marks = unite_marks(marks, intern_marks({{mark}, 0}), 0);
   }
   set(cls, reader, 0, {term, pieces[0], marks}, nullptr, ref);
 }
@@ -157,8 +171,8 @@ void Values::finish_marks(TaskRef at, BufferId buffer, const Value& value) {
   const program::Buffer& named = ctx_.program.classes[at.cls].buffers[buffer];
   if (marks_.size() == 1) return;  // no codec lost anything
   Value unmarked = value;
-  for (const auto& [codec, term] : marks_[take_marks(&unmarked)].list) {
-    const Lossy lossy{named.name, codec, describe(term)};
+  for (const Mark& mark : marks_[take_marks(&unmarked)].list) {
+    const Lossy lossy{named.name, mark.codec, describe(mark.term)};
     if (std::find(lossy_.begin(), lossy_.end(), lossy) == lossy_.end()) {
       lossy_.push_back(lossy);
     }
@@ -221,8 +235,10 @@ std::pair<TaskRef, int32_t> Values::holder_of(int32_t tensor, const KeptState& s
 /// "exactly", or "up to ~int8 of ..".
 std::string Values::marks_text(MarkId marks) const {
   std::string text;
-  for (const auto& [codec, term] : marks_[marks].list) {
-    text += fmt::format("{}~{} of {}", text.empty() ? "up to " : ", ", codec, describe(term));
+  for (const Mark& mark : marks_[marks].list) {
+    text += fmt::format("{}~{} of {}{}", text.empty() ? "up to " : ", ", mark.codec,
+                        describe(mark.term),
+                        mark.share.empty() ? "" : ", of " + mark.share + " of its addends at once");
   }
   return text.empty() ? "exactly" : text;
 }

@@ -108,9 +108,15 @@ class Values {
   bool fits(const Value& value, TypeId local, ClassId cls, bool* uniform = nullptr);
 
   // Codecs (codecs.cc).
-  /// Codecs that a value went through, each with the term that it encoded; sorted.
+  /// That a value went through a codec.
+  struct Mark {
+    std::string codec;
+    ExprId term;        ///< that it encoded
+    std::string share;  ///< of a sum that was not finished: "1/4" of its addends at once
+    auto operator<=>(const Mark&) const = default;
+  };
   struct Marks {
-    std::vector<std::pair<std::string, ExprId>> list;
+    std::vector<Mark> list;  ///< sorted
     /// Axes along which ranks that should hold the same have parts of different marks: one's own
     /// exactly, those of others as they were decoded.
     AxisMask apart = 0;
@@ -120,6 +126,7 @@ class Values {
   /// `axes`: along which ranks differ in which of the two they have.
   MarkId unite_marks(MarkId left, MarkId right, AxisMask axes);
   bool is_coded(const Value& value) const;
+  std::string share_text(PieceId id);
   std::vector<PieceId> coded_pieces(ClassId cls, const Task& reader, const KindInfo& info,
                                     TaskRef ref);
   void encode(ClassId cls, const Task& reader, const KindInfo& info, TaskRef ref);

@@ -44,6 +44,16 @@ class Shards(unittest.TestCase):
         self.assertLess(with_states[1], with_states[0] / 4 + 64)
 
 
+    def test_blocks_of_sums_over_stages(self):
+        """docs/examples/scatter_gather.py, where norms of gradients are summed over the pipeline, too."""
+        plan = ["--set", "plan.dp=2", "--set", "plan.pp=2", "--set", "plan.micro_batch=1"]
+        self.box.good("graph", "configs/quickstart.yaml", *plan, "--passes",
+                      "exec:python3 docs/examples/scatter_gather.py", "--check", "--out", "blocks.txt")
+        with open(self.box.path("blocks.txt"), encoding="utf-8") as f:
+            scattered = [line for line in f if re.match(r"kind k\d+ reduce_scatter .*in=\"f64", line)]
+        self.assertTrue(scattered)
+
+
 def elements(line):
     count = 1
     for dim in re.search(r"\[([\d,]+)\]", line).group(1).split(","):

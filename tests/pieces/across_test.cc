@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/rng.h"
+#include "check/check.h"
 #include "program/transfer.h"
 #include "tests/pieces/written_util.h"
 
@@ -292,6 +293,65 @@ TEST(Across, RandomTransfersAreProvenRunAndSimulated) {
 }
 TEST(Across, MutantsOfRandomTransfersAreRefusedOrEqual) {
   expect_mutants_refused_or_equal(random_cases());
+}
+
+/// From a rank to another role and back: a tensor that a codec left, or a flat buffer of two.
+enum class Given { exact, decoded, flat };
+Written there_and_back(Given given) {
+  Written w({{"a", 1}});
+  w.program.roles[0].name = "first";
+  const TensorId x = w.input("x", f64({kTokens, kWidth})), z = w.apply("z", "add", {}, {x, x})[0];
+  w.result(z);
+  BufferId from = w.fed(x);
+  if (given == Given::decoded) {
+    const BufferId codes = w.step({graph::DType::i8, {kTokens, kWidth}});
+    const BufferId scales = w.step({graph::DType::f32, {kTokens}}), back = w.step(w.type(from));
+    w.task("encode_int8", {}, {from}, {codes, scales});
+    w.task("decode_int8", {{"dtype", std::string("f64")}}, {codes, scales}, {back});
+    from = back;
+  }
+  if (given == Given::flat) {
+    const TensorType two = f64({2 * kTokens * kWidth});
+    const BufferId both = w.step(two);
+    w.task("copy", {}, {from}, {w.flat(both, {kTokens, kWidth}, 0)});
+    w.task("copy", {}, {from}, {w.flat(both, {kTokens, kWidth}, kTokens * kWidth)});
+    w.give(1, both, x, {});
+    w.task("add", {}, {from, from}, {w.kept(z)});
+    w.add_role("second", {{"b", 1}});
+    w.take(0, w.step(two), x, {});
+  } else {
+    const BufferId again = w.step(w.type(from));
+    w.give(1, from, x, {});
+    w.take(1, again, x, {});
+    w.task("add", {}, {again, again}, {w.kept(z)});
+    w.add_role("second", {{"b", 1}});
+    const BufferId came = w.step(f64({kTokens, kWidth}));
+    w.take(0, came, x, {});
+    w.give(0, came, x, {});
+  }
+  w.finish();
+  return w;
+}
+
+TEST(Across, WhatACodecLostIsLostOnTheOtherSide) {
+  const Written exact = there_and_back(Given::exact), lossy = there_and_back(Given::decoded);
+  const check::Verdict right = check::check(exact.program, exact.graph);
+  ASSERT_TRUE(right.ok()) << to_text(right);
+  EXPECT_EQ(equality_text(right), "equal to the single-device graph");
+  const check::Verdict verdict = check::check(lossy.program, lossy.graph);
+  ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+  EXPECT_EQ(equality_text(verdict), "equal to the single-device graph up to z: ~int8 of input 'x'");
+  EXPECT_NE(to_text(verdict).find("  - z: ~int8 of input 'x'\n"), std::string::npos);
+}
+
+TEST(Across, OnlyTensorsAreTransferred) {
+  const Written flat = there_and_back(Given::flat);
+  const check::Verdict verdict = check::check(flat.program, flat.graph);
+  ASSERT_FALSE(verdict.ok());
+  EXPECT_EQ(verdict.problems[0].rule, "transfer-layout");
+  EXPECT_NE(verdict.problems[0].text.find("it is no tensor, but elements of one or of several"),
+            std::string::npos)
+      << to_text(verdict);
 }
 
 /// As long as its busiest link: what a rank takes, or what one gives to all who ask it.

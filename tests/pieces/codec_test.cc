@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "autodiff/autodiff.h"
 #include "check/check.h"
+#include "graph/names.h"
+#include "tests/check/check_util.h"
 #include "tests/pieces/written_util.h"
 
 namespace hocket::test {
@@ -213,6 +216,71 @@ TEST(Codecs, RanksKeepTheSameInABucket) {
       << text;
   EXPECT_EQ(refused_by(right, &text), "");
   EXPECT_NE(text.find("b: ~int8 of 'W'"), std::string::npos) << text;
+}
+
+/// Codes of parts of a gradient, decoded and added up on both ranks, which are classes; rank 1 has
+/// the exact sum, too, and what it decodes of that sum. `apart`: it takes this one.
+Written by_parts(bool apart) {
+  Written w({{"dp", 2}});
+  const TensorId dy = w.input("dy", f64({kTokens, kRows}));
+  const TensorId x = w.input("x", f64({kTokens, kWidth}));
+  const TensorId weight = w.param("W", f64({kRows, kWidth}));
+  w.apply("y", "linear", {}, {x, weight});
+  w.gradient(weight, w.apply("g", "linear_dw", {}, {dy, x}, graph::Phase::backward)[0]);
+  autodiff::AdamWConfig config;
+  autodiff::append_adamw(w.graph, config);
+  const graph::Node& update = w.graph.nodes.back();
+  const TensorType type = w.graph.tensor(weight).type;
+  const Layout tokens = w.split(0, {"dp"});
+  const BufferId mine = w.step(type), exact = w.step(type), sum = w.step(type);
+  w.task("linear_dw", {}, {w.fed(dy, tokens), w.fed(x, tokens)}, {mine});
+  const auto codes = [&] {
+    return std::vector<BufferId>{w.step({DType::i8, type.dims}), w.step({DType::f32, {kRows}})};
+  };
+  const auto decoded = [&](const std::vector<BufferId>& from) {
+    const BufferId to = w.step(type);
+    w.task("decode_int8", kToF64, from, {to});
+    return to;
+  };
+  const std::vector<BufferId> own = codes(), came = codes(), both = codes();
+  w.task("encode_int8", {}, {mine}, own);
+  for (size_t i = 0; i < own.size(); ++i) {
+    w.shift("dp", 1, own[i], came[i]);
+  }
+  const BufferId total = w.step(type);
+  w.task("add", {}, {decoded(own), decoded(came)}, {total});
+  w.shift("dp", 1, mine, exact);
+  w.task("add", {}, {mine, exact}, {sum});
+  w.task("encode_int8", {}, {sum}, both);
+  const BufferId at_once = decoded(both);
+  const BufferId norm = w.step(f64({1})), coef = w.step(f64({1}));
+  w.task("sumsq", {}, {total}, {norm});
+  const TensorId of_all = w.graph.find(graph::names::kGradNorm);
+  w.task("clip_coef", {{"max_norm", config.max_norm}}, {norm},
+         {coef, w.kept(of_all, {}, program::kNone)});
+  std::vector<BufferId> in;
+  for (TensorId id : update.in) {
+    const graph::Tensor& tensor = w.graph.tensor(id);
+    if (id == update.in[1] || id == update.in[4]) {
+      in.push_back(id == update.in[1] ? total : coef);
+    } else {
+      in.push_back(tensor.kind == graph::TensorKind::input ? w.fed(id) : w.stored(id));
+    }
+  }
+  w.task("adamw", update.attrs, in, {in[0], in[2], in[3]});
+  check::test::split_class(w.program, 0, w.axis("dp"), 1);
+  if (apart) {
+    w.program.classes[1].tasks.back().in[1] = at_once;
+  }
+  return w;
+}
+
+TEST(Codecs, WhatIsLostOfPartsIsNotWhatIsLostOfTheirSum) {
+  std::string text;
+  Written w = by_parts(true), right = by_parts(false);
+  EXPECT_EQ(refused_by(right, &text), "") << text;
+  EXPECT_EQ(refused_by(w, &text), "replicas-differ") << text;
+  EXPECT_NE(text.find("of 1/2 of its addends at once"), std::string::npos) << text;
 }
 
 }  // namespace
