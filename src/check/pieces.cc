@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace hocket::check {
 
@@ -673,12 +674,11 @@ bool Pieces::layout_text(const Piece& piece, const graph::Mesh& mesh, std::strin
     const graph::Monoid monoid = spaces_[part.space].monoid;
     if (!place(part.set, to_string(graph::Placement::partial(monoid)))) return false;
   }
+  std::vector<std::string> in_order;
   for (const auto& [axis, word] : words) {
-    *text += (text->empty() ? "" : " ") + word;
+    in_order.push_back(word);
   }
-  if (words.empty()) {
-    *text = "B";
-  }
+  *text = in_order.empty() ? std::string("B") : join(in_order, " ");
   return true;
 }
 
