@@ -124,7 +124,7 @@ Executor::Impl::Impl(Rank& rank, std::shared_ptr<const Program> of)
   if (!program::is_planned(*program)) {
     fail_run("executor",
              "the program has no memory plan: step buffers without a place in the arena; "
-             "try program::finalize");
+             "try hocket graph --finish FILE");
   }
   name_buffers();
   program::expect_no_parts(*program, "executor");
