@@ -678,7 +678,7 @@ bool Pieces::layout_text(const Piece& piece, const graph::Mesh& mesh, std::strin
   for (const auto& [axis, word] : words) {
     in_order.push_back(word);
   }
-  *text = in_order.empty() ? std::string("B") : join(in_order, " ");
+  *text = in_order.empty() ? std::string("B") : hocket::join(in_order, " ");
   return true;
 }
 
