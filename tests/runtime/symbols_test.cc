@@ -2,6 +2,7 @@
 // Symbols among dims as the executor gives them their values, and buffers in host memory.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
 #include <thread>
 #include <tuple>
@@ -36,7 +37,7 @@ struct Counting {
     builder.task(0, Lane::compute, {x, state}, {y, state}, [this](const KernelArgs& args) {
       seen = args.in[0].dim(0);
       EXPECT_FALSE(args.in[0].type->symbolic());
-      EXPECT_EQ(args.out[0].dim(0), seen);
+      EXPECT_EQ(args.out[0].dim(0), args.in[0].dim(0));
       for (int64_t i = 0; i < args.in[0].type->numel(); ++i) {
         args.out[1].as<double>()[i] += 1;
         args.out[0].as<double>()[i] = args.in[0].as<double>()[i] + args.out[1].as<double>()[i];
@@ -49,7 +50,7 @@ struct Counting {
   }
   Builder builder;
   Program program;
-  int64_t seen = 0;
+  std::atomic<int64_t> seen = 0;  ///< by any of the ranks
 };
 
 RankOptions quick() {
