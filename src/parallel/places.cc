@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "parallel/layouts.h"
 #include "parallel/stage.h"
@@ -47,7 +48,8 @@ Places::Places(const Graph& graph, const Pipeline& pipeline)
       has_(graph.tensors.size()),
       partial_(graph.tensors.size(), false),
       gathers_(graph.nodes.size(), false),
-      sums_gradients_(graph.nodes.size(), false) {
+      sums_gradients_(graph.nodes.size(), false),
+      sums_of_(graph.grads.size()) {
   // Forward and backward nodes run where their layer is, and a parameter lies where forward nodes
   // read it. The nodes of the step follow in the graph's order; then, from the last to the first,
   // those whose inputs no rank has all of.
@@ -73,19 +75,22 @@ Places::Places(const Graph& graph, const Pipeline& pipeline)
 
 /// The optimizer nodes between the contributions to a gradient and their total.
 void Places::find_gradient_sums(const Graph& graph) {
-  std::vector<TensorId> open;
-  for (const graph::ParamGrad& grad : graph.grads) {
-    if (grad.total != kNone) {
-      open.push_back(grad.total);
+  for (size_t grad = 0; grad < graph.grads.size(); ++grad) {
+    std::set<NodeId> sums;
+    std::vector<TensorId> open;
+    if (graph.grads[grad].total != kNone) {
+      open.push_back(graph.grads[grad].total);
     }
-  }
-  while (!open.empty()) {
-    const TensorId tensor = open.back();
-    open.pop_back();
-    if (!makes_optimizer_tensor(graph, tensor)) continue;  // a contribution
-    const NodeId producer = graph.tensor(tensor).producer;
-    sums_gradients_[producer] = true;
-    open.insert(open.end(), graph.nodes[producer].in.begin(), graph.nodes[producer].in.end());
+    while (!open.empty()) {
+      const TensorId tensor = open.back();
+      open.pop_back();
+      if (!makes_optimizer_tensor(graph, tensor)) continue;  // a contribution
+      const NodeId producer = graph.tensor(tensor).producer;
+      sums_gradients_[producer] = true;
+      sums.insert(producer);
+      open.insert(open.end(), graph.nodes[producer].in.begin(), graph.nodes[producer].in.end());
+    }
+    sums_of_[grad].assign(sums.begin(), sums.end());
   }
 }
 

@@ -36,6 +36,8 @@ class Places {
   bool gathers(graph::NodeId node) const { return gathers_[node]; }
   /// The node makes, of contributions to a parameter's gradient, (part of) their total.
   bool sums_gradients(graph::NodeId node) const { return sums_gradients_[node]; }
+  /// These nodes of one gradient, an index into Graph::grads, in the graph's order.
+  const std::vector<graph::NodeId>& sums_of(size_t grad) const { return sums_of_[grad]; }
 
  private:
   void place_step(const graph::Graph& graph, const Pipeline& pipeline);
@@ -45,6 +47,7 @@ class Places {
 
   std::vector<PipelineRanks> runs_, has_;
   std::vector<bool> partial_, gathers_, sums_gradients_;
+  std::vector<std::vector<graph::NodeId>> sums_of_;
 };
 
 /// Says so in the layouts: partial along `axis`, that of the pipeline.

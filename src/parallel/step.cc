@@ -7,20 +7,6 @@
 
 namespace hocket::parallel {
 
-/// The nodes that make the total of a gradient of its contributions, in the graph's order.
-static std::vector<graph::NodeId> sums_of(const Graph& graph, const graph::ParamGrad& grad) {
-  std::set<graph::NodeId> nodes;
-  std::vector<TensorId> open{grad.total};
-  while (!open.empty()) {
-    const graph::NodeId producer = graph.tensor(open.back()).producer;
-    open.pop_back();
-    if (graph.nodes[producer].phase != graph::Phase::optimizer) continue;  // a contribution
-    nodes.insert(producer);
-    open.insert(open.end(), graph.nodes[producer].in.begin(), graph.nodes[producer].in.end());
-  }
-  return {nodes.begin(), nodes.end()};
-}
-
 /// A sum of what this rank has: a task if these are several, else that alone.
 void RankLowering::emit_sum(graph::NodeId node, List& list) {
   const graph::Node& sum = graph_.nodes[node];
@@ -58,7 +44,8 @@ void RankLowering::emit_grads() {
   // brought to the layout of the parameter, which sums over the data-parallel ranks. The tasks are
   // kept apart per parameter: the stamper places them as soon as the contributions are complete.
   in_step_ = true;
-  for (const auto& grad : graph_.grads) {
+  for (size_t index = 0; index < graph_.grads.size(); ++index) {
+    const graph::ParamGrad& grad = graph_.grads[index];
     GradReduction reduction;
     const graph::Tensor& param = graph_.tensor(grad.param);
     stage_ = own_stage(param.layer);
@@ -71,7 +58,7 @@ void RankLowering::emit_grads() {
     List& list = reduction.tasks;
     const TensorId total = grad.total;
     HOCKET_CHECK(total != kNone, "gradients of {} are not summed", param.name);
-    for (graph::NodeId node : sums_of(graph_, grad)) {
+    for (graph::NodeId node : places_.sums_of(index)) {
       if (runs_here(node)) {
         emit_sum(node, list);
       }
