@@ -66,7 +66,7 @@ void check_costs(Context& ctx, const Values* values) {
       if (wrong.empty()) continue;
       const TaskRef ref{cls, i};
       ctx.report("cost-follows", ProblemClass::structure, ref, {}, ctx.name(ref) + ": " + wrong,
-                 "give the kind the FLOPs and bytes that ops::cost_of says");
+                 "leave flops and bytes out: `hocket graph --finish FILE` finds them");
     }
   }
 }

@@ -644,7 +644,7 @@ const std::vector<Rule<const Kind&, const KindInfo&>>& kind_rules() {
        "output types are those that the op's rule infers from the local input types",
        "correct the types of the kind or the op and attributes it names", kind_types_follow},
       {"workspace-declared", "a kernel's workspace is at least what its op declares",
-       "give the kind the workspace that ops::cost_of says", workspace_declared},
+       "leave the workspace out: `hocket graph --finish FILE` finds it", workspace_declared},
   };
   return rules;
 }
@@ -665,7 +665,7 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
       {"ranks-per-node", "no node has more ranks than the cluster's nodes have devices",
        "lower it with plan.ranks_per_node", ranks_per_node},
       {"has-plan", "step buffers have places in the arena (a program between passes need not)",
-       "finish the program: program::finalize plans its memory", has_plan},
+       "plan its memory: `hocket graph --finish FILE`", has_plan},
   };
   return rules;
 }
@@ -734,7 +734,7 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
       {"cost-recomputed",
        "the bytes of a communication are the payload of its op on its types, without FLOPs or "
        "workspace",
-       "make the kind with program::communication_kind", cost_recomputed},
+       "leave the bytes out: `hocket graph --finish FILE` finds them", cost_recomputed},
       {"lane-recomputed",
        "communication is in the lane of the link that it uses: between nodes, or inside one",
        "put it in the lane of the link, or correct ranks_per_node", lane_recomputed},
