@@ -88,6 +88,16 @@ void TrainSection::fields(Fields& fields) {
          "start anew, in a folder without checkpoints");
 }
 
+void ShardSection::fields(Fields& fields) {
+  const std::vector<std::string> among{"none", "all"};
+  fields("params", params, "parameters, gathered before each use and freed after it (ZeRO-3, FSDP)")
+      .one_of(among);
+  fields("optimizer", optimizer,
+         "the optimizer's states, and what it updates with them (ZeRO-1); always so where "
+         "parameters are")
+      .one_of(among);
+}
+
 void PlanSection::fields(Fields& fields) {
   fields("pp", pp, "pipeline ranks, each with pp_chunks stages").min(1).max(kMaxRanks);
   fields("pp_chunks", pp_chunks,
@@ -99,6 +109,9 @@ void PlanSection::fields(Fields& fields) {
   fields("micro_batch", micro_batch, "sequences per rank and micro-batch")
       .min(1)
       .max(kMaxSequences);
+  fields("shard", shard,
+         "what data-parallel ranks split among them, so that none has all of it: none, or all of "
+         "the ranks");
   fields("pp_layers", pp_layers, "layers per stage, e.g. [3, 5]; default: as even as possible");
   fields("pp_schedule", pp_schedule,
          "1f1b, gpipe, interleaved, or a schedule CSV, as `hocket graph --stage schedule` prints "
@@ -191,6 +204,14 @@ void derive_model(Run& run) {
 
 }  // namespace
 
+namespace {
+
+parallel::Shard shard_of(const std::string& ranks) {
+  return ranks == "all" ? parallel::Shard::all : parallel::Shard::none;
+}
+
+}  // namespace
+
 void derive(Run& run) {
   const RunConfig& config = run.config;
   derive_model(run);
@@ -203,6 +224,8 @@ void derive(Run& run) {
   p.dp = config.plan.dp;
   p.ep = config.plan.ep;
   p.micro_batch = config.plan.micro_batch;
+  p.shard = {shard_of(config.plan.shard.params), shard_of(config.plan.shard.grads),
+             shard_of(config.plan.shard.optimizer)};
   p.pp_layers = config.plan.pp_layers;
   p.pp_schedule = config.plan.pp_schedule;
   p.threads_per_rank = config.plan.threads_per_rank;

@@ -60,8 +60,14 @@ struct TrainSection {
   void fields(Fields& v);
 };
 
+struct ShardSection {
+  std::string params = "none", grads = "none", optimizer = "none";
+  void fields(Fields& v);
+};
+
 struct PlanSection {
   int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, micro_batch = 1;
+  ShardSection shard;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
   std::vector<std::string> passes{"recompute", "chunk", "bucket"};

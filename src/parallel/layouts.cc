@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/op.h"
 #include "parallel/plan.h"
 
@@ -22,6 +23,9 @@ using graph::TensorType;
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// The axes whose ranks have other tokens each, and parameters alike.
+bool is_data_parallel(std::string_view axis) { return axis == "edp" || axis == "ep"; }
 
 Layout initial_layout(const graph::Tensor& tensor, const Mesh& mesh) {
   Layout layout;
@@ -45,10 +49,12 @@ Layout initial_layout(const graph::Tensor& tensor, const Mesh& mesh) {
 /// to the layout of its parameter.
 class LayoutChoice {
  public:
-  LayoutChoice(const Graph& graph, const Mesh& mesh)
+  LayoutChoice(const Graph& graph, const Mesh& mesh, const Sharding& sharding)
       : graph_(graph),
         mesh_(mesh),
+        sharding_(sharding),
         param_of_(graph.tensors.size(), kNone),
+        updated_(graph.tensors.size(), kNone),
         counts_of_rows_(graph.tensors.size(), kNone) {
     result_.counts_of.assign(graph.tensors.size(), kNone);
     for (const graph::Tensor& tensor : graph.tensors) {
@@ -57,11 +63,12 @@ class LayoutChoice {
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       paths_.emplace_back(Mesh{{mesh.axes[axis]}});
     }
-    for (const auto& grad : graph.grads) {
-      for (TensorId id : grad.contributions) {
-        param_of_[id] = grad.param;
+    for (size_t grad = 0; grad < graph.grads.size(); ++grad) {
+      for (TensorId id : graph.grads[grad].contributions) {
+        param_of_[id] = graph.grads[grad].param;
       }
     }
+    share_updates();
   }
 
   Layouts run() {
@@ -69,10 +76,70 @@ class LayoutChoice {
       place(node);
       follow_rows(node);
     }
+    find_where_all_lies();
     return std::move(result_);
   }
 
  private:
+  /// The layout in which each parameter is updated, and which tensors have it then: the parameter,
+  /// its states, and the total of its gradient.
+  void share_updates() {
+    for (size_t index = 0; index < graph_.grads.size(); ++index) {
+      const graph::ParamGrad& grad = graph_.grads[index];
+      const Layout& used = result_.tensor[grad.param];
+      result_.update.push_back(
+          sharding_.any() ? sharded(graph_.tensor(grad.param).type, used, mesh_) : used);
+      updated_[grad.param] = static_cast<int32_t>(index);
+      if (grad.total != kNone) {
+        updated_[grad.total] = static_cast<int32_t>(index);
+      }
+    }
+    for (const graph::Node& node : graph_.nodes) {
+      if (node.phase != graph::Phase::optimizer) continue;
+      const auto param = std::find_if(node.in.begin(), node.in.end(), [&](TensorId id) {
+        return graph_.tensor(id).kind == TensorKind::param;
+      });
+      if (param == node.in.end()) continue;
+      for (TensorId id : node.in) {
+        if (graph_.tensor(id).kind == TensorKind::state) {
+          updated_[id] = updated_[*param];
+        }
+      }
+    }
+  }
+
+  /// See Layouts::lies.
+  void find_where_all_lies() {
+    result_.lies = result_.tensor;
+    for (size_t id = 0; id < graph_.tensors.size(); ++id) {
+      const graph::Tensor& tensor = graph_.tensors[id];
+      Layout& lies = result_.lies[id];
+      if (tensor.kind == TensorKind::param && sharding_.any()) {
+        const Layout split = sharded(tensor.type, lies, mesh_);
+        for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+          const graph::Axis& ranks = mesh_.axes[axis];
+          if (ranks.size > 1 && is_data_parallel(ranks.name) && split[axis].is_replicate()) {
+            log_debug("{} {} stays whole over {}: no dim divides into {}", tensor.name,
+                      to_string(tensor.type), ranks.name, ranks.size);
+          }
+        }
+        if (sharding_.params == Shard::all) {
+          lies = split;
+        }
+      }
+      if (tensor.kind == TensorKind::state && updated_[id] != kNone) {
+        lies = result_.update[static_cast<size_t>(updated_[id])];
+      }
+    }
+  }
+
+  /// Where a node finds a tensor. Those of the optimizer find parameters, states and the totals of
+  /// gradients where the update is.
+  const Layout& found(const graph::Node& node, TensorId id) const {
+    const bool update = node.phase == graph::Phase::optimizer && updated_[id] != kNone;
+    return update ? result_.update[static_cast<size_t>(updated_[id])] : result_.tensor[id];
+  }
+
   /// Inputs that are not added to.
   static size_t num_inputs(const graph::Node& node) {
     return node.in.size() - node.accumulate.size();
@@ -136,7 +203,7 @@ class LayoutChoice {
   double cost_of(const graph::Node& node, const ops::AxisSignature& signature, size_t axis) {
     double cost = 0;
     for (size_t i = 0; i < num_inputs(node); ++i) {
-      const Placement here = result_.tensor[node.in[i]][axis];
+      const Placement here = found(node, node.in[i])[axis];
       cost += cost_to_bring(graph_.tensor(node.in[i]), here, signature.in[i], axis);
     }
     for (size_t output = 0; output < node.out.size(); ++output) {
@@ -186,9 +253,11 @@ class LayoutChoice {
 
   const Graph& graph_;
   const Mesh& mesh_;
+  const Sharding sharding_;
   Layouts result_;
   std::vector<ReshardPaths> paths_;       // per axis, as a mesh of its own
   std::vector<TensorId> param_of_;        // whose gradient it becomes a part of
+  std::vector<int32_t> updated_;          // the gradient in whose update it takes part, or kNone
   std::vector<TensorId> counts_of_rows_;  // by row_of: counts of the same routing
 };
 
@@ -215,8 +284,39 @@ double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths*
   return slices && !even ? kInfinity : path->cost;
 }
 
-Layouts choose_layouts(const Graph& graph, const Mesh& mesh) {
-  return LayoutChoice(graph, mesh).run();
+Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const Sharding& sharding) {
+  return LayoutChoice(graph, mesh, sharding).run();
+}
+
+Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {
+  // A dim that is split already is left alone: what is inside of what is decided by the mesh.
+  const auto divides = [&](int dim, int64_t ranks) {
+    return layout.axes_of(dim).empty() && type.dims[static_cast<size_t>(dim)].divides_into(ranks);
+  };
+  const int dims = static_cast<int>(type.dims.size());
+  std::vector<size_t> axes;
+  int64_t ranks = 1;
+  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    if (mesh.axes[axis].size == 1 || !layout[axis].is_replicate()) continue;
+    if (!is_data_parallel(mesh.axes[axis].name)) continue;
+    axes.push_back(axis);
+    ranks *= mesh.axes[axis].size;
+  }
+  for (int dim = 0; dim < dims; ++dim) {
+    if (!divides(dim, ranks)) continue;
+    for (size_t axis : axes) {
+      layout.set(axis, Placement::split(dim));
+    }
+    return layout;
+  }
+  for (size_t axis : axes) {
+    for (int dim = 0; dim < dims; ++dim) {
+      if (!divides(dim, mesh.axes[axis].size)) continue;
+      layout.set(axis, Placement::split(dim));
+      break;
+    }
+  }
+  return layout;
 }
 
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh) {

@@ -7,6 +7,7 @@
 
 #include "graph/graph.h"
 #include "graph/layout.h"
+#include "parallel/plan.h"
 #include "parallel/reshard.h"
 
 namespace hocket::parallel {
@@ -16,13 +17,24 @@ struct NodeLayouts {
 };
 
 struct Layouts {
-  std::vector<graph::Layout> tensor;  ///< as produced (or as stored, for persistent tensors)
+  std::vector<graph::Layout> tensor;  ///< as produced; of a parameter, as forward nodes use it
+  /// Where a tensor stays that outlives what makes and reads it: a parameter or state between its
+  /// uses, a contribution to a gradient while micro-batches add to it. Of all others, as produced.
+  std::vector<graph::Layout> lies;
+  /// By gradient: of its total, and of the parameter and its states, when the parameter is updated.
+  std::vector<graph::Layout> update;
   std::vector<NodeLayouts> node;
   /// Counts tensor that a routed tensor's rows belong to, or kNone.
   std::vector<graph::TensorId> counts_of;
 };
 
-Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh);
+Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
+                       const Sharding& sharding);
+
+/// The layout of what lies in this one, when the data-parallel ranks that have it alike split it:
+/// along the first dim that it can be split along by all of these axes evenly, or else along any
+/// that some of them divide. Axes that divide no dim leave it whole.
+graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const graph::Mesh& mesh);
 
 /// The layout of the sum of what is partial in `layout`.
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh);

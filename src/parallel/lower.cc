@@ -189,7 +189,13 @@ class Stamper {
     if (task.tag != kNone) {
       task.tag += micro_batch * num_tags_;
     }
+    if (made.ahead && last_compute_ != kNone) {
+      task.deps.push_back(last_compute_);
+    }
     const TaskId id = cls_.tasks.size();
+    if (task.lane == Lane::compute) {
+      last_compute_ = id;
+    }
     const size_t action = action_ends_.size();
     if (micro_batch != kNone && action >= 1) {
       ActionEnd& now = action_ends_[action - 1];
@@ -256,6 +262,7 @@ class Stamper {
   std::vector<std::vector<size_t>> reductions_of_;
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
+  TaskId last_compute_ = kNone;
 };
 
 }  // namespace
@@ -301,7 +308,7 @@ Templates make_templates(const graph::Graph& graph, const Plan& plan) {
   const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
                                   : forward_only(pipeline.owners, ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
-  Layouts layouts = choose_layouts(graph, program.roles[0].mesh);
+  Layouts layouts = choose_layouts(graph, program.roles[0].mesh, plan.shard);
   const Places places(graph, pipeline);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
   if (pp_axis >= 0) {

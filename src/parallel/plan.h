@@ -14,12 +14,30 @@ namespace hocket::parallel {
 /// The mesh axis along which the pipeline's stages lie. Nobody but this folder asks for it.
 inline constexpr const char* kStageAxis = "pp";
 
+/// Among which ranks something is split that data-parallel ranks would have alike.
+enum class Shard : uint8_t {
+  none,  ///< not at all
+  all,   ///< among all data-parallel ranks
+};
+
+/// What data-parallel ranks split among them between its uses (ZeRO, Rajbhandari et al., arXiv
+/// 1910.02054).
+struct Sharding {
+  Shard params = Shard::none;     ///< gathered before each use, and freed after it
+  Shard grads = Shard::none;      ///< scattered after each micro-batch; none: once, at the end
+  Shard optimizer = Shard::none;  ///< its states, and what it updates with them
+
+  bool any() const { return *this != Sharding{}; }
+  bool operator==(const Sharding&) const = default;
+};
+
 struct Plan {
   int64_t pp = 1;           ///< pipeline ranks
   int64_t pp_chunks = 1;    ///< stages per pipeline rank (model chunks)
   int64_t dp = 1;           ///< data-parallel ranks: samples of a micro-batch are split over them
   int64_t ep = 1;           ///< experts are split over `ep` of the `dp` ranks; divides dp
   int64_t micro_batch = 1;  ///< sequences per dp rank and micro-batch
+  Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
   std::string pp_schedule = "1f1b";  ///< 1f1b, gpipe, interleaved or a CSV file

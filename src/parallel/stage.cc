@@ -307,15 +307,14 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
 }
 
 ValueId RankLowering::base(TensorId tensor, List& list, const graph::Node& user) {
-  // The value of a tensor in the layout that it has where it is made. Parameters, states and inputs
-  // come into being when first asked for. An activation is here already if its node runs on this
-  // rank; otherwise the rank that makes it sends it, and the receive stands here.
+  // The value of a tensor in the layout that it has where it is made, or lies. Parameters, states
+  // and inputs come into being when first asked for. An activation is here already if its node runs
+  // on this rank; otherwise the rank that makes it sends it, and the receive stands here.
   const graph::Tensor& asked = graph_.tensor(tensor);
-  const Layout& layout = layouts_.tensor[tensor];
+  const bool persistent = asked.kind == TensorKind::param || asked.kind == TensorKind::state;
+  const Layout& layout = persistent ? layouts_.lies[tensor] : layouts_.tensor[tensor];
   if (ValueId value = find(tensor, layout); value != kNone) return value;
-  if (asked.kind == TensorKind::param || asked.kind == TensorKind::state) {
-    return add_value(tensor, layout, Value::Life::persistent);
-  }
+  if (persistent) return add_value(tensor, layout, Value::Life::persistent);
   if (asked.kind == TensorKind::input) {
     return add_value(tensor, layout, asked.per_step ? Value::Life::step_input : Value::Life::input);
   }
@@ -338,8 +337,26 @@ void RankLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t l
 ValueId RankLowering::get(TensorId tensor, const Layout& layout, List& list,
                           const graph::Node& user) {
   if (ValueId value = find(tensor, layout); value != kNone) return value;
-  return reshard(base(tensor, list, user), layout, list, in_step_ ? Phase::grad : phase_of(user),
-                 user.layer);
+  const size_t before = list.size();
+  const ValueId value = reshard(base(tensor, list, user), layout, list,
+                                in_step_ ? Phase::grad : phase_of(user), user.layer);
+  if (graph_.tensor(tensor).kind == TensorKind::param && !in_step_ && list.size() > before) {
+    for (size_t i = before; i < list.size(); ++i) {
+      list[i].ahead = true;
+    }
+    gathered_.push_back(tensor);
+  }
+  return value;
+}
+
+/// Who uses a gathered parameter from here on gathers it again.
+void RankLowering::free_gathered() {
+  for (TensorId tensor : gathered_) {
+    std::erase_if(values_of_[tensor], [&](ValueId value) {
+      return out_.values[value].life != Value::Life::persistent;
+    });
+  }
+  gathered_.clear();
 }
 
 /// Sums several partial inputs of a node over the same axes in one collective.
@@ -513,13 +530,34 @@ void RankLowering::protect_shared(const std::vector<List*>& lists) {
 }
 
 void RankLowering::emit_stage(StageTemplate& stage, graph::Phase phase, List& list) {
+  // The nodes of the stage, layer by layer. A parameter that lies split is gathered for a layer and
+  // freed after it: each layer begins with the tasks that do so, and those of a layer stand before
+  // the layer that precedes it, so that they run beside its compute and no more than two layers are
+  // gathered at a time.
   stage_ = stage.stage;
+  List previous;  // the layer that waits for the next one's gathers
+  List layer;
+  int32_t which = graph::kNoLayer;
+  const auto end_layer = [&] {
+    const auto work = std::stable_partition(layer.begin(), layer.end(),
+                                            [](const TaskTemplate& made) { return made.ahead; });
+    std::move(layer.begin(), work, std::back_inserter(list));
+    std::move(previous.begin(), previous.end(), std::back_inserter(list));
+    previous.assign(std::move_iterator(work), std::move_iterator(layer.end()));
+    layer.clear();
+    free_gathered();
+  };
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];
-    if (node.phase == phase && stage_of(node) == stage_) {
-      emit(node, layouts_.node[n], static_cast<int32_t>(n), list);
+    if (node.phase != phase || stage_of(node) != stage_) continue;
+    if (node.layer != which) {
+      end_layer();
+      which = node.layer;
     }
+    emit(node, layouts_.node[n], static_cast<int32_t>(n), layer);
   }
+  end_layer();
+  end_layer();
 }
 
 RankTemplate RankLowering::run(bool split_backward) {

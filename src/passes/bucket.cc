@@ -73,11 +73,14 @@ class Bucketing {
            task.in == task.out && !kind.in.empty() && graph::is_floating(kind.in[0].dtype) &&
            kind.in[0].numel() > 1;
   }
+  /// True if they have a buffer in common, or views of one.
   bool touches(const Open& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       for (BufferId input : cls_.tasks[i].in) {
+        const BufferId base = cls_.root(input);
+        const auto same = [&](BufferId other) { return cls_.root(other) == base; };
         for (const auto* list : {&task.in, &task.out}) {
-          if (std::find(list->begin(), list->end(), input) != list->end()) return true;
+          if (std::any_of(list->begin(), list->end(), same)) return true;
         }
       }
     }
