@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/template_edit.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace hocket::passes {
@@ -70,6 +72,20 @@ TaskTemplate TemplateEdit::local(const program::Task& user, const ops::Op& op, g
   made.in = std::move(in);
   made.out = std::move(out);
   return made;
+}
+
+void rewrite_backward(
+    parallel::StageTemplate* stage,
+    const std::function<TemplateEdit::TaskList(TemplateEdit::TaskList)>& rewritten) {
+  TemplateEdit::TaskList& list = stage->backward;
+  const auto weights = list.begin() + static_cast<int64_t>(stage->weights_begin);
+  TemplateEdit::TaskList late(std::make_move_iterator(weights),
+                              std::make_move_iterator(list.end()));
+  list.erase(weights, list.end());
+  list = rewritten(std::move(list));
+  stage->weights_begin = list.size();
+  late = rewritten(std::move(late));
+  std::move(late.begin(), late.end(), std::back_inserter(list));
 }
 
 void set_place(const program::Task& user, program::Task* task) {

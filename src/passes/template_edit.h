@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,12 @@ class TemplateEdit {
   program::Program& frame_;
   parallel::RankTemplate& rank_;
 };
+
+/// Rewrites the backward tasks of a stage: those that its schedule may not put off, then those that
+/// it may (dW); tasks of one list never get into the other.
+void rewrite_backward(
+    parallel::StageTemplate* stage,
+    const std::function<TemplateEdit::TaskList(TemplateEdit::TaskList)>& rewritten);
 
 /// A new task stands where its user does.
 void set_place(const program::Task& user, program::Task* task);
