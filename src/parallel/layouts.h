@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the layout of every tensor of a graph: inputs are split by tokens, expert parameters by
-// experts, and every node takes the legal signature whose inputs are cheapest to reshard to.
+// Chooses the layout of every tensor of a graph: what is stored lies as it is told to
+// (parallel/stored.h), and every node takes the legal signature whose inputs are cheapest to
+// reshard to, or gives way to the graph that defines its op.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "graph/graph.h"
@@ -16,20 +19,26 @@ struct NodeLayouts {
 };
 
 struct Layouts {
+  /// The graph that is lowered, if it is not the one that came: nodes whose op is better done by
+  /// its definition are the nodes of that, with tensors of their own behind those that there were.
+  std::optional<graph::Graph> unfolded;
+  std::vector<graph::NodeId> origin;  ///< by node: the node that it was, if there is `unfolded`
   std::vector<graph::Layout> tensor;  ///< as produced (or as stored, for persistent tensors)
   std::vector<NodeLayouts> node;
   /// Counts tensor that a routed tensor's rows belong to, or kNone.
   std::vector<graph::TensorId> counts_of;
 };
 
-Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh);
+/// `pins`: see stored_layouts.
+Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
+                       const std::vector<std::string>& pins);
 
 /// The layout of the sum of what is partial in `layout`.
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh);
 
 /// What the cheapest path of a tensor from one placement to another costs, on a mesh of one axis;
-/// infinity if there is none.
+/// infinity if there is none. `bytes` receives what passes through a rank's link.
 double reshard_cost(graph::TensorType type, graph::Placement from, graph::Placement to,
-                    ReshardPaths* axis);
+                    ReshardPaths* axis, double* bytes = nullptr);
 
 }  // namespace hocket::parallel
