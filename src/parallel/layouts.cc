@@ -82,7 +82,7 @@ class LayoutChoice {
 
  private:
   /// The layout in which each parameter is updated, and which tensors have it then: the parameter,
-  /// its states, and the total of its gradient.
+  /// its states, and the total of its gradient; with split gradients all that goes into that.
   void share_updates() {
     for (size_t index = 0; index < graph_.grads.size(); ++index) {
       const graph::ParamGrad& grad = graph_.grads[index];
@@ -92,6 +92,11 @@ class LayoutChoice {
       updated_[grad.param] = static_cast<int32_t>(index);
       if (grad.total != kNone) {
         updated_[grad.total] = static_cast<int32_t>(index);
+      }
+      if (sharding_.grads == Shard::all) {
+        for (TensorId id : grad.contributions) {
+          updated_[id] = static_cast<int32_t>(index);
+        }
       }
     }
     for (const graph::Node& node : graph_.nodes) {
@@ -129,6 +134,12 @@ class LayoutChoice {
       }
       if (tensor.kind == TensorKind::state && updated_[id] != kNone) {
         lies = result_.update[static_cast<size_t>(updated_[id])];
+      }
+    }
+    if (sharding_.grads != Shard::all) return;
+    for (size_t index = 0; index < graph_.grads.size(); ++index) {
+      for (TensorId id : graph_.grads[index].contributions) {
+        result_.lies[id] = result_.update[index];
       }
     }
   }

@@ -76,8 +76,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   const int64_t pieces = moe && more.below(3) == 0 ? 1 + static_cast<int64_t>(more.below(4)) : 1;
   const int64_t moe_chunks = sequence * micro % pieces == 0 ? pieces : 1;
   // Some split what their data-parallel ranks would have alike.
-  const char* const shards[] = {"", "params: all", "optimizer: all"};
-  const std::string shard = dp > 1 ? shards[more.below(3)] : "";
+  const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
+                                "params: all, grads: all"};
+  const std::string shard = dp > 1 ? shards[more.below(5)] : "";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
