@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -174,7 +175,12 @@ class LayoutChoice {
     const std::vector<ops::AxisSignature> all = signatures(node);
     NodeLayouts wanted;
     wanted.in.resize(node.in.size());
-    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    std::vector<size_t> axes(mesh_.axes.size());
+    std::iota(axes.begin(), axes.end(), size_t{0});
+    if (node.phase == graph::Phase::optimizer) {
+      std::reverse(axes.begin(), axes.end());  // as `sharded` has it
+    }
+    for (size_t axis : axes) {
       if (mesh_.axes[axis].size == 1 || mesh_.axes[axis].name == kStageAxis) continue;
       const ops::AxisSignature& best = cheapest(node, all, axis);
       for (size_t i = 0; i < num_inputs(node); ++i) {
@@ -307,7 +313,7 @@ Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {
   const int dims = static_cast<int>(type.dims.size());
   std::vector<size_t> axes;
   int64_t ranks = 1;
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+  for (size_t axis = mesh.axes.size(); axis-- > 0;) {
     if (mesh.axes[axis].size == 1 || !layout[axis].is_replicate()) continue;
     if (!is_data_parallel(mesh.axes[axis].name)) continue;
     axes.push_back(axis);
