@@ -104,8 +104,9 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   const bool ring = cp > 1 && axes.below(3) > 0;
   const bool zigzag = ring && sequence * micro / cp % 2 == 0 && axes.below(2) == 0;
   // Some split what their data-parallel ranks would have alike.
-  const char* const shards[] = {"", "params: all", "optimizer: all"};
-  const std::string shard = dp > 1 ? shards[more.below(3)] : "";
+  const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
+                                "params: all, grads: all"};
+  const std::string shard = dp > 1 ? shards[more.below(5)] : "";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: {}, pp_layers: "
