@@ -64,7 +64,7 @@ struct PlanSection {
   int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, micro_batch = 1;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
-  std::vector<std::string> passes{"recompute", "chunk", "bucket"};
+  std::vector<std::string> passes{"recompute", "chunk", "bucket", "expand"};
   passes::PassOptions pass_options;  ///< keys of the plan, each declared by its pass
   int64_t threads_per_rank = 0;
   int64_t ranks_per_node = 0;

@@ -75,16 +75,21 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   // Some send their tokens to the experts in pieces, as many as divide them.
   const int64_t pieces = moe && more.below(3) == 0 ? 1 + static_cast<int64_t>(more.below(4)) : 1;
   const int64_t moe_chunks = sequence * micro % pieces == 0 ? pieces : 1;
+  // And some write their sums as messages.
+  const char* const reduced[] = {"native", "ring"};
+  const char* const all_reduce = dp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
-      "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}}}\n",
+      "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
+      "all_reduce: {}}}\n",
       sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, micro, layers_per_stage, schedule,
-      chunks, repeated, bucket_mib, moe_chunks);
-  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{} x{}{}", seed, moe ? "moe" : "dense", pp,
+      chunks, repeated, bucket_mib, moe_chunks, all_reduce);
+  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{} x{}{}{}", seed, moe ? "moe" : "dense", pp,
                        chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, num_micro,
-                       moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "");
+                       moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+                       dp > 1 ? fmt::format(" {}", all_reduce) : "");
   return c;
 }
 
