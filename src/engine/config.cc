@@ -96,6 +96,11 @@ void PlanSection::fields(Fields& fields) {
       .max(kMaxRanks);
   fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
   fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  fields("expert_ranks", expert_ranks,
+         "ranks beside these, which have all experts; 0: none. Forward only: eval, graph --for "
+         "evaluate")
+      .min(0)
+      .max(kMaxRanks);
   fields("micro_batch", micro_batch, "sequences per rank and micro-batch")
       .min(1)
       .max(kMaxSequences);
@@ -202,6 +207,7 @@ void derive(Run& run) {
   p.pp_chunks = config.plan.pp_chunks;
   p.dp = config.plan.dp;
   p.ep = config.plan.ep;
+  p.expert_ranks = config.plan.expert_ranks;
   p.micro_batch = config.plan.micro_batch;
   p.pp_layers = config.plan.pp_layers;
   p.pp_schedule = config.plan.pp_schedule;

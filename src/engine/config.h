@@ -61,7 +61,7 @@ struct TrainSection {
 };
 
 struct PlanSection {
-  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, micro_batch = 1;
+  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, expert_ranks = 0, micro_batch = 1;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
   std::vector<std::string> passes{"recompute", "chunk", "tiles", "bucket", "compress"};

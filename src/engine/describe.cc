@@ -33,7 +33,10 @@ std::string describe(const Run& run) {
   return fmt::format(
       "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per rank, "
       "recompute {}",
-      plan.pp, plan.dp, plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "",
+      plan.pp, plan.dp,
+      plan.expert_ranks > 0 ? fmt::format(" + {} of experts", plan.expert_ranks)
+      : plan.ep > 1         ? fmt::format(" (ep {})", plan.ep)
+                            : "",
       counted(plan.world(), "rank"), each, schedule, plan.num_micro_batches,
       plan.num_micro_batches == 1 ? "" : "es", plan.micro_batch, run.config.train.seq_len,
       run.config.plan.pass_options.text("recompute"));
