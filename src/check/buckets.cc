@@ -79,7 +79,7 @@ PackId Values::flat(const Value& value, int64_t zeros) {
   if (!component || size % pieces_.cuts[rows].cells != 0) return kNone;
   const int64_t width = row_width(*component);
   if (width < 0) return kNone;
-  return packs_.make({*component}, pieces_.cuts.axes(rows), [&](const Coords& coords) {
+  return packs_.make({&*component, 1}, pieces_.cuts.axes(rows), [&](const Coords& coords) {
     PackRow row;
     for (const Run& run : pieces_.cuts.part_at(rows, coords, size, 0, -1)) {
       row.push_back({0, run.begin * width, run.length * width});
@@ -274,7 +274,7 @@ bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
   for (Value& component : components) {
     if (!move_parts(ref, info, over, whole, operand, &component)) return false;
   }
-  const PackId moved = packs_.with(before, std::move(components));
+  const PackId moved = packs_.with(before, components);
   *value = unflat(block ? packs_.block(moved, over) : moved, 1);
   return true;
 }
@@ -290,7 +290,7 @@ std::optional<Value> Values::pack_from_peer(const Value& value, int32_t axis, in
     if (!sum) return std::nullopt;
     component = *sum;
   }
-  return unflat(packs_.moved(pack_of(value), std::move(components), axis, offset), 1);
+  return unflat(packs_.moved(pack_of(value), components, axis, offset), 1);
 }
 
 std::string Values::pack_text(PackId id) const {

@@ -160,7 +160,7 @@ MarkId Values::take_marks(Value* value) {
     component.marks = 0;
   }
   if (marks != 0) {
-    *value = unflat(packs_.with(pack_of(*value), std::move(components)), 1);
+    *value = unflat(packs_.with(pack_of(*value), components), 1);
   }
   return marks;
 }

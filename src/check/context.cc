@@ -384,11 +384,6 @@ std::string Context::buffer_name(ClassId cls, BufferId buffer_id) const {
   return text;
 }
 
-bool Context::skips(std::string_view rule) const {
-  const auto& list = options.skip_rules;
-  return std::find(list.begin(), list.end(), rule) != list.end();
-}
-
 void Context::report(const char* rule, ProblemClass problem_class, TaskRef task,
                      std::vector<TaskRef> related, std::string text, std::string fix,
                      std::string where) {

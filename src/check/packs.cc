@@ -75,46 +75,44 @@ AxisMask Packs::axes(std::span<const PackId> ids) const {
   return axes;
 }
 
-PackId Packs::make(std::vector<Value> components, AxisMask axes, const RowAt& row) {
-  // The rows as they come, then the normal form: components in order, equal ones united, those
-  // that no rank has left out; then axes without influence.
-  Pack pack;
-  pack.components = components;
-  std::sort(pack.components.begin(), pack.components.end());
-  pack.components.erase(std::unique(pack.components.begin(), pack.components.end()),
-                        pack.components.end());
+PackId Packs::make(std::span<const Value> components, AxisMask axes, const RowAt& row) {
+  // The rows as they come, then the normal form: the components that some rank has, in order, equal
+  // ones united; then axes without influence. Few of many are what a small part of a long pack has:
+  // only those are sorted.
   std::vector<std::pair<Coords, PackRow>> rows;
-  std::vector<bool> used(pack.components.size(), false);
+  std::vector<int32_t> place(components.size(), kNone);
+  std::vector<int32_t> used;
   cuts_.for_each(axes, {}, [&](const Coords& coords) {
-    PackRow normal;
-    for (PackRun run : row(coords)) {
+    PackRow come = row(coords);
+    for (PackRun& run : come) {
       if (run.component != kNone && components[run.component].expr == kZero) {
         run.component = kNone;
       }
       if (run.component == kNone) {
         run.begin = 0;
-      } else {
-        const auto place = std::lower_bound(pack.components.begin(), pack.components.end(),
-                                            components[run.component]);
-        run.component = static_cast<int32_t>(place - pack.components.begin());
-        used[run.component] = used[run.component] || run.length > 0;
+      } else if (run.length > 0 && place[run.component] == kNone) {
+        place[run.component] = 0;
+        used.push_back(run.component);
       }
+    }
+    rows.emplace_back(coords, std::move(come));
+  });
+  std::sort(used.begin(), used.end(),
+            [&](int32_t left, int32_t right) { return components[left] < components[right]; });
+  Pack pack;
+  for (int32_t component : used) {
+    if (pack.components.empty() || pack.components.back() != components[component]) {
+      pack.components.push_back(components[component]);
+    }
+    place[component] = static_cast<int32_t>(pack.components.size()) - 1;
+  }
+  for (auto& [coords, runs] : rows) {
+    PackRow normal;
+    for (PackRun run : runs) {
+      run.component = run.component == kNone ? kNone : place[run.component];
       append(&normal, run);
     }
-    rows.emplace_back(coords, std::move(normal));
-  });
-  std::vector<int32_t> place(pack.components.size(), kNone);
-  std::vector<Value> kept;
-  for (size_t i = 0; i < pack.components.size(); ++i) {
-    if (!used[i]) continue;
-    place[i] = static_cast<int32_t>(kept.size());
-    kept.push_back(pack.components[i]);
-  }
-  pack.components = std::move(kept);
-  for (auto& [coords, runs] : rows) {
-    for (PackRun& run : runs) {
-      run.component = run.component == kNone ? kNone : place[run.component];
-    }
+    runs = std::move(normal);
   }
   // `rows` are in the order of their numbers along `axes`.
   pack.axes = axes;
@@ -171,7 +169,7 @@ int64_t Packs::length(PackId id, const graph::CoordBox& box) const {
 }
 
 PackId Packs::restrict_to(PackId id, AxisMask axes, const RangeAt& range) {
-  const Pack pack = packs_[id];
+  const Pack& pack = packs_[id];
   bool inside = true;
   const PackId part = make(pack.components, pack.axes | axes, [&](const Coords& coords) {
     const graph::Run wanted = range(coords);
@@ -184,7 +182,7 @@ PackId Packs::restrict_to(PackId id, AxisMask axes, const RangeAt& range) {
 
 PackId Packs::block(PackId id, AxisMask over) {
   const int64_t blocks = cuts_.ranks(over);
-  const Pack pack = packs_[id];
+  const Pack& pack = packs_[id];
   return make(pack.components, pack.axes | over, [&](const Coords& coords) {
     const PackRow& row = at(id, coords);
     const int64_t length = total(row) / blocks;
@@ -194,7 +192,7 @@ PackId Packs::block(PackId id, AxisMask over) {
 
 PackId Packs::gather(PackId id, AxisMask over, bool blocks) {
   const int64_t ranks = cuts_.ranks(over);
-  const Pack pack = packs_[id];
+  const Pack& pack = packs_[id];
   const AxisMask axes = blocks ? pack.axes | over : pack.axes & ~over;
   return make(pack.components, axes, [&](const Coords& coords) {
     PackRow all;
@@ -210,8 +208,8 @@ PackId Packs::gather(PackId id, AxisMask over, bool blocks) {
   });
 }
 
-PackId Packs::moved(PackId id, std::vector<Value> components, int32_t axis, int32_t offset) {
-  return make(std::move(components), packs_[id].axes, [&](const Coords& coords) {
+PackId Packs::moved(PackId id, std::span<const Value> components, int32_t axis, int32_t offset) {
+  return make(components, packs_[id].axes, [&](const Coords& coords) {
     const int32_t extent = cuts_.extents()[axis];
     Coords from = coords;
     from[axis] = ((coords[axis] + offset) % extent + extent) % extent;
@@ -219,9 +217,8 @@ PackId Packs::moved(PackId id, std::vector<Value> components, int32_t axis, int3
   });
 }
 
-PackId Packs::with(PackId id, std::vector<Value> components) {
-  return make(std::move(components), packs_[id].axes,
-              [&](const Coords& coords) { return at(id, coords); });
+PackId Packs::with(PackId id, std::span<const Value> components) {
+  return make(components, packs_[id].axes, [&](const Coords& coords) { return at(id, coords); });
 }
 
 bool Packs::side_by_side(std::span<const PackId> ids,

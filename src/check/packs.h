@@ -45,7 +45,8 @@ class Packs {
 
   using RowAt = std::function<PackRow(const graph::Coords&)>;
   /// From rows that depend on coordinates on `axes` at most. Components that are zero become zeros.
-  PackId make(std::vector<Value> components, AxisMask axes, const RowAt& row);
+  /// They may be those of a pack of this table.
+  PackId make(std::span<const Value> components, AxisMask axes, const RowAt& row);
   const Pack& operator[](PackId id) const { return packs_[id]; }
   /// The runs at a coordinate.
   const PackRow& at(PackId id, const graph::Coords& coords) const;
@@ -63,9 +64,9 @@ class Packs {
   /// block that has the coordinate's number. Its components must not depend on `over`.
   PackId gather(PackId id, AxisMask over, bool blocks);
   /// What the rank `offset` further along the axis has; `components`: theirs, as seen from here.
-  PackId moved(PackId id, std::vector<Value> components, int32_t axis, int32_t offset);
+  PackId moved(PackId id, std::span<const Value> components, int32_t axis, int32_t offset);
   /// The same elements of other components.
-  PackId with(PackId id, std::vector<Value> components);
+  PackId with(PackId id, std::span<const Value> components);
 
   /// Elements that lie in the same place of several packs.
   struct Meeting {

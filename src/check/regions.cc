@@ -158,23 +158,29 @@ void Values::put(ClassId cls, BufferId buffer, const Value& value) {
 }
 
 void Values::write_region(Base* base, CutId region, const Value& value) {
-  std::vector<Entry> kept;
-  for (const Entry& entry : base->entries) {
-    if (entry.region == region) continue;
-    if (pieces_.cuts.disjoint(entry.region, region)) {
-      kept.push_back(entry);
-      continue;
-    }
-    // What is left before the region, and behind it.
-    for (const bool behind : {false, true}) {
-      const CutId rest = rest_of(*base, entry.region, region, behind);
-      if (!pieces_.cuts.empty(rest)) {
-        kept.push_back({rest, part_of(*base, entry, rest)});
+  // Most writes meet nothing: the slots of a base are filled one by one.
+  const auto meets = [&](const Entry& entry) {
+    return entry.region == region || !pieces_.cuts.disjoint(entry.region, region);
+  };
+  if (std::any_of(base->entries.begin(), base->entries.end(), meets)) {
+    std::vector<Entry> kept;
+    for (const Entry& entry : base->entries) {
+      if (entry.region == region) continue;
+      if (!meets(entry)) {
+        kept.push_back(entry);
+        continue;
+      }
+      // What is left before the region, and behind it.
+      for (const bool behind : {false, true}) {
+        const CutId rest = rest_of(*base, entry.region, region, behind);
+        if (!pieces_.cuts.empty(rest)) {
+          kept.push_back({rest, part_of(*base, entry, rest)});
+        }
       }
     }
+    base->entries = std::move(kept);
   }
-  kept.push_back({region, value});
-  base->entries = std::move(kept);
+  base->entries.push_back({region, value});
 }
 
 /// The part of one region before another, or behind it.
@@ -360,7 +366,6 @@ Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, Cu
   const int64_t size = base.size;
   std::vector<PackId> packs;
   std::vector<int32_t> first;  // of the pack's components among all
-  std::vector<Value> components;
   AxisMask axes = cuts.axes(region);
   for (const Entry* hit : hits) {
     const PackId id = flat(hit->value, 0);
@@ -371,10 +376,17 @@ Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, Cu
       return kLost;
     }
     packs.push_back(id);
-    first.push_back(static_cast<int32_t>(components.size()));
-    components.insert(components.end(), packs_[id].components.begin(), packs_[id].components.end());
     axes |= cuts.axes(hit->region) | packs_[id].axes;
   }
+  // Of one pack, of which this may be a small part, the components are taken where they are.
+  std::vector<Value> joint;
+  for (PackId id : packs) {
+    first.push_back(static_cast<int32_t>(joint.size()));
+    if (packs.size() > 1) {
+      joint.insert(joint.end(), packs_[id].components.begin(), packs_[id].components.end());
+    }
+  }
+  const std::vector<Value>& components = packs.size() > 1 ? joint : packs_[packs[0]].components;
   const PackId joined = packs_.make(components, axes, [&](const Coords& coords) {
     const Run wanted = run_at(cuts, region, size, coords);
     std::vector<std::pair<int64_t, size_t>> order;

@@ -11,6 +11,7 @@
 #include "base/id.h"
 #include "data/index.h"
 #include "models/build.h"
+#include "parallel/stored.h"
 #include "parallel/template.h"
 #include "passes/pass.h"
 #include "passes/roles.h"
@@ -164,13 +165,20 @@ std::vector<std::string> passes_for(const Run& run, Purpose purpose) {
 }  // namespace
 
 Compiled compile(const Run& run, const CompileOptions& options) {
-  const Sizes sizes = sizes_of(run, options);
+  Sizes sizes = sizes_of(run, options);
   const bool steps = options.purpose == Purpose::train || options.purpose == Purpose::grads;
   if (steps && sizes.plan.expert_ranks > 0) {
     fail(run.name,
          "plan.expert_ranks is {}: experts on ranks of their own run forward only, with hocket "
          "eval; try plan.expert_ranks: 0",
          sizes.plan.expert_ranks);
+  }
+  if (options.purpose == Purpose::logits && sizes.plan.tp > 1) {
+    // Nothing here goes along the head by position, but programs of one run hold it alike.
+    CompileOptions loss = options;
+    loss.purpose = Purpose::loss;
+    const std::vector<std::string> pins = parallel::positional_pins(build_graph(run, loss, sizes));
+    sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pins.begin(), pins.end());
   }
   const Lowering how{passes_for(run, options.purpose), options.skip_passes,
                      run.config.plan.pass_options, run.resolved.to_json_text(), options.observe};
@@ -208,9 +216,10 @@ Compiled compile_given(const Run& run, program::Program given) {
   if (given.roles[0].mesh != mesh) {
     fail(run.name,
          "the program is of another mesh of ranks than the plan in its configuration; got "
-         "mesh=\"{}\"; expected mesh=\"{}\" (pp {}, dp {}, ep {}); try to lower it again: hocket "
-         "graph RUN --out FILE",
-         to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep);
+         "mesh=\"{}\"; expected mesh=\"{}\" (pp {}, dp {}, ep {}, cp {}, tp {}); try to lower it "
+         "again: hocket graph RUN --out FILE",
+         to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep,
+         run.plan.cp, run.plan.tp);
   }
   // Which of its transfers leave a node was decided for nodes of this size.
   if (given.ranks_per_node != run.plan.ranks_per_node) {

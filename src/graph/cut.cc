@@ -46,6 +46,27 @@ bool holds_twice(const Row& row) {
   return false;
 }
 
+/// From the first cell of all rows to the last; empty if there is none.
+Run hull_of(const Cut& cut) {
+  if (cut.runs.empty()) return {};
+  int64_t from = cut.runs[0].begin;
+  int64_t to = 0;
+  for (const Run& run : cut.runs) {
+    from = std::min(from, run.begin);
+    to = std::max(to, end(run));
+  }
+  return {from, to - from};
+}
+
+/// True if `left` of `left_cells` ends before `right` of `right_cells` begins, as far as can be
+/// said in 64 bits.
+bool ends_before(const Run& left, int64_t left_cells, const Run& right, int64_t right_cells) {
+  int64_t ends = 0;
+  int64_t begins = 0;
+  return !__builtin_mul_overflow(end(left), right_cells, &ends) &&
+         !__builtin_mul_overflow(right.begin, left_cells, &begins) && ends <= begins;
+}
+
 /// Cells [begin, begin + length) of a piece, counted in its local order.
 Row part_of(const Row& row, int64_t begin, int64_t length) {
   Row result;
@@ -194,9 +215,17 @@ CutId CutTable::intern(Cut cut) {
     if (cuts_[it->second] == cut) return it->second;
   }
   const CutId id = cuts_.size();
+  hulls_.push_back(hull_of(cut));
   cuts_.push_back(std::move(cut));
   index_.emplace(hash, id);
   return id;
+}
+
+bool CutTable::hulls_apart(CutId left, CutId right) const {
+  const int64_t left_cells = cuts_[left].cells;
+  const int64_t right_cells = cuts_[right].cells;
+  return ends_before(hulls_[left], left_cells, hulls_[right], right_cells) ||
+         ends_before(hulls_[right], right_cells, hulls_[left], left_cells);
 }
 
 CutId CutTable::normal(int64_t cells, AxisMask axes, Rows rows) {

@@ -121,7 +121,9 @@ class CutTable {
   /// At every coordinate the union over all ranks along `over`.
   CutId unite_over(CutId id, AxisMask over);
   bool empty(CutId id) const { return cuts_[id].runs.empty(); }
-  bool disjoint(CutId left, CutId right) { return empty(intersection(left, right)); }
+  bool disjoint(CutId left, CutId right) {
+    return hulls_apart(left, right) || empty(intersection(left, right));
+  }
   /// The share of the dim that is held at a coordinate, in cells of `cells` (a multiple of the
   /// cut's own).
   int64_t volume(CutId id, const Coords& coords, int64_t cells) const;
@@ -185,6 +187,8 @@ class CutTable {
   using Rows = std::vector<std::vector<Run>>;
 
   CutId intern(Cut cut);
+  /// True if one ends before the other begins, whatever the coordinates: known without a look-up.
+  bool hulls_apart(CutId left, CutId right) const;
   CutId normal(int64_t cells, AxisMask axes, Rows rows);
   size_t row_index(AxisMask axes, const Coords& coords) const;
   /// Rows for every coordinate on `axes`, from a function of the coordinates.
@@ -199,6 +203,7 @@ class CutTable {
 
   Coords extents_;
   std::vector<Cut> cuts_;
+  std::vector<Run> hulls_;  ///< by cut: from the first cell on any rank to the last, in its cells
   std::unordered_multimap<uint64_t, CutId> index_;
   std::unordered_map<Key, int64_t, KeyHash> memo_;
 };

@@ -172,6 +172,7 @@ void set_partial_along_pipeline(const Graph& graph, const Places& places, int32_
   for (size_t id = 0; id < graph.tensors.size(); ++id) {
     if (places.partial(static_cast<TensorId>(id))) {
       layouts->tensor[id].set(axis, graph::Placement::partial());
+      layouts->lies[id].set(axis, graph::Placement::partial());
     }
   }
   for (size_t n = 0; n < graph.nodes.size(); ++n) {

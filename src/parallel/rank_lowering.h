@@ -112,6 +112,8 @@ class RankLowering {
   ValueId add_value(TensorId tensor, Layout layout, Value::Life life);
   ValueId find(TensorId tensor, const Layout& layout) const;
   ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
+  void free_gathered();
+  void bring_back(const graph::Node& node, List& list);
   ValueId base(TensorId tensor, List& list, const graph::Node& user);
   ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
   void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
@@ -177,6 +179,7 @@ class RankLowering {
   };
   std::map<TensorId, Home> home_of_;
   bool in_step_ = false;
+  std::vector<TensorId> gathered_;  ///< parameters that are here otherwise than they lie
 };
 
 }  // namespace hocket::parallel

@@ -76,13 +76,14 @@ class Moves {
   std::vector<ReshardStep> from(const Layout& layout) const {
     std::vector<ReshardStep> list;
     add_sums(layout, &list);
+    add_gathers(layout, &list);
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
       if (!active_[axis]) continue;
       const Placement here = layout[axis];
       const bool innermost =
           here.is_split() && layout.axes_of(here.dim()).back() == static_cast<int32_t>(axis);
-      if (here.is_split() && !innermost) continue;
-      if (here.is_split()) {
+      if (here.is_split() && !innermost && !type_.routed()) continue;
+      if (here.is_split() && innermost) {
         add_collective(layout, {axis}, Placement::replicate(), &list);
       }
       for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
@@ -134,6 +135,28 @@ class Moves {
     return layout;
   }
 
+  /// Rows that a rank has of other ranks' tokens, by expert, come with their tokens, wherever the
+  /// axis was among those that split tokens: a dim of a routed tensor that is split by the axes
+  /// that it has in the end has them in that order.
+  Layout in_order(Layout layout) const {
+    if (!type_.routed()) return layout;
+    for (int dim : {0, 1}) {
+      const std::vector<int32_t> has = layout.axes_of(dim);
+      const std::vector<int32_t> wants = to_.axes_of(dim);
+      if (has == wants ||
+          !std::is_permutation(has.begin(), has.end(), wants.begin(), wants.end())) {
+        continue;
+      }
+      for (int32_t axis : wants) {
+        layout.set(static_cast<size_t>(axis), Placement::replicate());
+      }
+      for (int32_t axis : wants) {
+        layout.set(static_cast<size_t>(axis), Placement::split(dim));
+      }
+    }
+    return layout;
+  }
+
   /// True if ranks between which a step moves indices of a dim have as many of it as each other,
   /// before and after: dims that it leaves alone may be cut unevenly along other axes.
   bool alike(const Layout& before, const Layout& after) const {
@@ -162,7 +185,25 @@ class Moves {
     }
   }
 
-  /// Sums over any of the axes that end up whole, in one collective.
+  /// What several of the innermost axes of a dim split, in the order of the mesh, as they number
+  /// the ranks that meet: gathered over all of them in one collective.
+  void add_gathers(const Layout& layout, std::vector<ReshardStep>* list) const {
+    for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
+      const std::vector<int32_t> order = layout.axes_of(dim);
+      std::vector<size_t> axes;
+      for (size_t i = order.size(); i-- > 0;) {
+        const auto axis = static_cast<size_t>(order[i]);
+        if (!active_[axis] || !to_[axis].is_replicate()) break;
+        if (!axes.empty() && axis > axes.front()) break;
+        axes.insert(axes.begin(), axis);
+        if (axes.size() > 1) {
+          add_collective(layout, axes, Placement::replicate(), list);
+        }
+      }
+    }
+  }
+
+  /// Sums over any of the axes that end up alike, in one collective: whole, or split along a dim.
   void add_sums(const Layout& layout, std::vector<ReshardStep>* list) const {
     std::vector<size_t> partial;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -180,6 +221,11 @@ class Moves {
       if (std::all_of(axes.begin(), axes.end(),
                       [&](size_t axis) { return layout[axis] == layout[axes[0]]; })) {
         add_collective(layout, axes, Placement::replicate(), list);
+        const Placement end = to_[axes[0]];
+        if (axes.size() > 1 && end.is_split() &&
+            std::all_of(axes.begin(), axes.end(), [&](size_t axis) { return to_[axis] == end; })) {
+          add_collective(layout, axes, end, list);
+        }
       }
     }
   }
@@ -196,7 +242,7 @@ class Moves {
       step.axes.push_back(static_cast<int32_t>(axis));
       members *= mesh_.axes[axis].size;
     }
-    step.to = with_sizes(step.to);
+    step.to = in_order(with_sizes(step.to));
     const std::optional<TensorType> before = local(layout);
     const std::optional<TensorType> after = local(step.to);
     if (!before || !after) return;
@@ -214,6 +260,7 @@ class Moves {
     if (exchange ? given : !alike(layout, step.to)) return;
     step.op = found->op;
     step.attrs = found->attrs;
+    step.bytes = found->bytes;
     step.cost = found->bytes + found->rounds * kRoundBytes + kStepBytes;
     list->push_back(std::move(step));
   }
@@ -340,6 +387,7 @@ const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from
   for (Layout at = moves.to(); at != start;) {
     const Reached& last = reached[at];
     result->steps.push_back(*last.step);
+    result->bytes += last.step->bytes;
     at = last.before;
   }
   std::reverse(result->steps.begin(), result->steps.end());

@@ -48,7 +48,7 @@ Lane RankLowering::peer_lane(int32_t peer, comm::Role role) {
 /// What the class has of a tensor. Experts, and they alone, need not divide over the ranks of `ep`.
 TensorType RankLowering::local_type(TensorId tensor, const Layout& layout) const {
   const TensorType& whole = graph_.tensor(tensor).type;
-  const int32_t axis = mesh_.axis("ep");
+  const int32_t axis = mesh_.axis(kExpertAxis);
   const bool by_expert =
       axis >= 0 && layout[axis] == Placement::split(0) && whole.dims[0] == experts_;
   return by_expert ? graph::local_type(whole, layout, mesh_, coords_)
@@ -307,15 +307,14 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
 }
 
 ValueId RankLowering::base(TensorId tensor, List& list, const graph::Node& user) {
-  // The value of a tensor in the layout that it has where it is made. Parameters, states and inputs
-  // come into being when first asked for. An activation is here already if its node runs on this
-  // rank; otherwise the rank that makes it sends it, and the receive stands here.
+  // The value of a tensor in the layout that it has where it is made, or lies. Parameters, states
+  // and inputs come into being when first asked for. An activation is here already if its node runs
+  // on this rank; otherwise the rank that makes it sends it, and the receive stands here.
   const graph::Tensor& asked = graph_.tensor(tensor);
-  const Layout& layout = layouts_.tensor[tensor];
+  const bool persistent = asked.kind == TensorKind::param || asked.kind == TensorKind::state;
+  const Layout& layout = persistent ? layouts_.lies[tensor] : layouts_.tensor[tensor];
   if (ValueId value = find(tensor, layout); value != kNone) return value;
-  if (asked.kind == TensorKind::param || asked.kind == TensorKind::state) {
-    return add_value(tensor, layout, Value::Life::persistent);
-  }
+  if (persistent) return add_value(tensor, layout, Value::Life::persistent);
   if (asked.kind == TensorKind::input) {
     return add_value(tensor, layout, asked.per_step ? Value::Life::step_input : Value::Life::input);
   }
@@ -338,8 +337,26 @@ void RankLowering::emit_send(TensorId tensor, List& list, Phase phase, int32_t l
 ValueId RankLowering::get(TensorId tensor, const Layout& layout, List& list,
                           const graph::Node& user) {
   if (ValueId value = find(tensor, layout); value != kNone) return value;
-  return reshard(base(tensor, list, user), layout, list, in_step_ ? Phase::grad : phase_of(user),
-                 user.layer);
+  const size_t before = list.size();
+  const ValueId value = reshard(base(tensor, list, user), layout, list,
+                                in_step_ ? Phase::grad : phase_of(user), user.layer);
+  if (graph_.tensor(tensor).kind == TensorKind::param && !in_step_ && list.size() > before) {
+    for (size_t i = before; i < list.size(); ++i) {
+      list[i].ahead = true;
+    }
+    gathered_.push_back(tensor);
+  }
+  return value;
+}
+
+/// Who uses a gathered parameter from here on gathers it again.
+void RankLowering::free_gathered() {
+  for (TensorId tensor : gathered_) {
+    std::erase_if(values_of_[tensor], [&](ValueId value) {
+      return out_.values[value].life != Value::Life::persistent;
+    });
+  }
+  gathered_.clear();
 }
 
 /// Sums several partial inputs of a node over the same axes in one collective.
@@ -430,12 +447,16 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   }
   set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
-  std::vector<program::Begin> begins = begins_of(op, kind, wanted.in, 0, program_);
+  OperandLayouts operand_layouts{wanted.in, {}};
+  for (TensorId id : node.out) {
+    operand_layouts.out.push_back(layouts_.tensor[id]);
+  }
+  std::vector<program::Begin> begins = begins_of(op, kind, operand_layouts, 0, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.begins = std::move(begins);
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
-  made.task.origin = origin;
+  made.task.origin = layouts_.origin.empty() ? origin : layouts_.origin[origin];
   made.in = std::move(operands.in);
   made.out = std::move(operands.out);
   made.shares = std::move(operands.shares);
@@ -513,13 +534,34 @@ void RankLowering::protect_shared(const std::vector<List*>& lists) {
 }
 
 void RankLowering::emit_stage(StageTemplate& stage, graph::Phase phase, List& list) {
+  // The nodes of the stage, layer by layer. A parameter that lies split is gathered for a layer and
+  // freed after it: each layer begins with the tasks that do so, and those of a layer stand before
+  // the layer that precedes it, so that they run beside its compute and no more than two layers are
+  // gathered at a time.
   stage_ = stage.stage;
+  List previous;  // the layer that waits for the next one's gathers
+  List layer;
+  int32_t which = graph::kNoLayer;
+  const auto end_layer = [&] {
+    const auto work = std::stable_partition(layer.begin(), layer.end(),
+                                            [](const TaskTemplate& made) { return made.ahead; });
+    std::move(layer.begin(), work, std::back_inserter(list));
+    std::move(previous.begin(), previous.end(), std::back_inserter(list));
+    previous.assign(std::move_iterator(work), std::move_iterator(layer.end()));
+    layer.clear();
+    free_gathered();
+  };
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const graph::Node& node = graph_.nodes[n];
-    if (node.phase == phase && stage_of(node) == stage_) {
-      emit(node, layouts_.node[n], static_cast<int32_t>(n), list);
+    if (node.phase != phase || stage_of(node) != stage_) continue;
+    if (node.layer != which) {
+      end_layer();
+      which = node.layer;
     }
+    emit(node, layouts_.node[n], static_cast<int32_t>(n), layer);
   }
+  end_layer();
+  end_layer();
 }
 
 RankTemplate RankLowering::run(bool split_backward) {

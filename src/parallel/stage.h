@@ -47,6 +47,9 @@ struct TaskTemplate {
   program::Task task;  ///< without buffers
   std::vector<ValueId> in, out;
   std::vector<std::pair<int, ValueId>> shares;  ///< (output, value whose buffer it takes over)
+  /// It brings a parameter for tasks further on, and begins when the compute tasks before it in the
+  /// list are done: where it stands decides how far it runs ahead.
+  bool ahead = false;
 };
 
 /// Reduction of one parameter's gradient, run as soon as its last contribution is complete; across

@@ -12,7 +12,7 @@ void RankLowering::emit_sum(graph::NodeId node, List& list) {
   const graph::Node& sum = graph_.nodes[node];
   std::vector<ValueId> present;
   for (size_t i = 0; i < sum.in.size(); ++i) {
-    if (const ValueId value = find(sum.in[i], layouts_.node[node].in[i]); value != kNone) {
+    if (const ValueId value = find(sum.in[i], layouts_.lies[sum.in[i]]); value != kNone) {
       present.push_back(value);
     }
   }
@@ -41,8 +41,9 @@ void RankLowering::emit_grads() {
   // For each parameter with uses on this rank, what happens to its accumulators when the last
   // micro-batch has added to them: the uses are summed as the graph does it, a sum that is partial
   // along the pipeline (tied embeddings) over the ranks that have parts of it, and then it is
-  // brought to the layout of the parameter, which sums over the data-parallel ranks. The tasks are
-  // kept apart per parameter: the stamper places them as soon as the contributions are complete.
+  // brought to the layout in which the parameter is updated, which sums over the data-parallel
+  // ranks and may leave each of them a part. The tasks are kept apart per parameter: the stamper
+  // places them as soon as the contributions are complete.
   in_step_ = true;
   for (size_t index = 0; index < graph_.grads.size(); ++index) {
     const graph::ParamGrad& grad = graph_.grads[index];
@@ -50,7 +51,7 @@ void RankLowering::emit_grads() {
     const graph::Tensor& param = graph_.tensor(grad.param);
     stage_ = own_stage(param.layer);
     for (TensorId id : grad.contributions) {
-      if (ValueId value = find(id, layouts_.tensor[id]); value != kNone) {
+      if (ValueId value = find(id, layouts_.lies[id]); value != kNone) {
         reduction.contributions.push_back(value);
       }
     }
@@ -63,18 +64,31 @@ void RankLowering::emit_grads() {
         emit_sum(node, list);
       }
     }
-    ValueId sum = find(total, layouts_.tensor[total]);
+    ValueId sum = find(total, layouts_.lies[total]);
     HOCKET_CHECK(sum != kNone, "stage {} has no part of {}", stage_, param.name);
     if (places_.partial(total)) {
       reduction.at_end = true;
       sum = sum_over_pipeline(sum, total, list);
     }
-    ValueId reduced = reshard(sum, layouts_.tensor[grad.param], list, Phase::grad, param.layer);
+    ValueId reduced = reshard(sum, layouts_.update[index], list, Phase::grad, param.layer);
     if (is_output_[total]) {
       out_.values[reduced].output = true;
       out_.values[reduced].name = graph_.tensor(total).name;
     }
     out_.grads.push_back(std::move(reduction));
+  }
+}
+
+/// What was updated in parts, of a parameter that lies otherwise, is put together where that lies.
+void RankLowering::bring_back(const graph::Node& node, List& list) {
+  for (const auto& [input, output] : ops::find(node.op).inplace) {
+    const TensorId tensor = node.in[static_cast<size_t>(input)];
+    const TensorId made = node.out[static_cast<size_t>(output)];
+    if (graph_.tensor(tensor).kind != TensorKind::param) continue;
+    const Layout& lies = layouts_.lies[tensor];
+    if (layouts_.tensor[made] == lies) continue;
+    reshard(find(made, layouts_.tensor[made]), lies, list, Phase::optimizer, node.layer);
+    list.back().shares.push_back({0, find(tensor, lies)});
   }
 }
 
@@ -174,6 +188,7 @@ void RankLowering::emit_step() {
     }
     if (runs_here(node)) {
       emit(graph_.nodes[node], layouts_.node[node], node, out_.step);
+      bring_back(graph_.nodes[node], out_.step);
     }
   });
   for (TensorId loss : graph_.losses) {

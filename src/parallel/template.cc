@@ -134,6 +134,7 @@ class TemplatePrinter {
       text += fmt::format(" acc={}", task.accumulate.bits());
     }
     text += task.recompute ? " recompute" : "";
+    text += made.ahead ? " ahead" : "";
     if (task.group != program::kNone) {
       text += " over=\"" + group(templates_.frame.groups[task.group]) + "\"";
     }

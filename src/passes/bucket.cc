@@ -78,6 +78,7 @@ class Bucketing {
            task.in == task.out && !kind.in.empty() && graph::is_floating(kind.in[0].dtype) &&
            kind.in[0].numel() > 1;
   }
+  /// True if they have a buffer in common, or views of one.
   bool touches(const Open& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       for (BufferId input : cls_.tasks[i].in) {

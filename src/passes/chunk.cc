@@ -51,14 +51,7 @@ class Chunker {
     }
     parts_.go_backward();
     for (StageTemplate& stage : rank_.stages) {
-      const auto weights = stage.backward.begin() + static_cast<int64_t>(stage.weights_begin);
-      TaskList late;
-      std::move(weights, stage.backward.end(), std::back_inserter(late));
-      stage.backward.erase(weights, stage.backward.end());
-      stage.backward = rewritten(std::move(stage.backward));
-      stage.weights_begin = stage.backward.size();
-      late = rewritten(std::move(late));
-      std::move(late.begin(), late.end(), std::back_inserter(stage.backward));
+      rewrite_backward(&stage, [&](TaskList list) { return rewritten(std::move(list)); });
     }
   }
 

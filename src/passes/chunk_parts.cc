@@ -71,13 +71,6 @@ Along tokens_of(const Kind& kind) {
   return along;
 }
 
-/// The new task stands where its user does.
-void set_place(const program::Task& user, program::Task* task) {
-  task->phase = user.phase;
-  task->stage = user.stage;
-  task->layer = user.layer;
-}
-
 }  // namespace
 
 void ChunkParts::note(const TaskTemplate& made) {
@@ -159,8 +152,8 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
   const ops::Op& op = ops::of(ops::Meaning::regroup);
   Kind kind{.op = op.name,
             .attrs = {{"from", from}, {"to", chunks_}},
-            .in = types_of(made.in),
-            .out = types_of(made.out)};
+            .in = edit_.types_of(made.in),
+            .out = edit_.types_of(made.out)};
   if (rows.sizes != kNone) {
     // The rank's experts among all that the sizes tell of.
     HOCKET_CHECK(rows.axes.size() == 1, "{} came over {} axes", rank_.values[value].name,
@@ -173,7 +166,7 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
     made.task.begins.push_back({'e', 0, frame_.intern(std::move(table))});
   }
   set_place(user, &made.task);
-  made.task.kind = intern_local(std::move(kind), experts_.at(value));
+  made.task.kind = edit_.intern_local(std::move(kind), experts_.at(value));
   result->push_back(std::move(made));
 }
 
@@ -190,17 +183,16 @@ const std::vector<ChunkParts::ValueId>& ChunkParts::own_sizes(ValueId counts, in
   for (ValueId part : own_.at({counts, chunks})) {
     TaskTemplate made;
     made.in = {part};
-    const std::vector<graph::TensorType> types = comm::infer(**op, {}, types_of(made.in), 1);
+    const std::vector<graph::TensorType> types = comm::infer(**op, {}, edit_.types_of(made.in), 1);
     for (const graph::TensorType& type : types) {
       Value value = rank_.values[part];
       value.type = type;
-      made.out.push_back(add(std::move(value)));
+      made.out.push_back(edit_.add(std::move(value)));
     }
     set_place(user, &made.task);
     made.task.lane = program::link_lane(comm::Role::collective, false);
     made.task.group = frame_.intern(program::group_over({}));
-    made.task.kind = frame_.intern(program::communication_kind((*op)->id, {}, types_of(made.in),
-                                                               types_of(made.out), frame_.symbols));
+    made.task.kind = edit_.intern_communication(**op, {}, made.in, made.out);
     sizes.push_back(made.out[0]);
     result->push_back(std::move(made));
   }
@@ -284,7 +276,7 @@ ChunkParts::ValueId ChunkParts::own(ValueId whole, int dim, int64_t chunk) {
       const int64_t rows = value.expected_bytes / row;
       value.expected_bytes = std::min(value.type.bytes(), (rows + chunks_ - 1) / chunks_ * row);
     }
-    parts.push_back(add(std::move(value)));
+    parts.push_back(edit_.add(std::move(value)));
   }
   return parts[chunk];
 }
@@ -293,24 +285,14 @@ ChunkParts::ValueId ChunkParts::own(ValueId whole, int dim, int64_t chunk) {
 ChunkParts::ValueId ChunkParts::view(ValueId whole, int dim, int64_t chunk) {
   std::vector<ValueId>& parts = views_[{whole, chunks_}];
   while (std::ssize(parts) < chunks_) {
-    Value value = rank_.values[whole];
+    const Value& value = rank_.values[whole];
     if (value.base != kNone) {
       fail("chunk", "{} is in pieces already; expected the pass once in plan.passes", value.name);
     }
-    value.type = type_of_part(value, dim);
-    value.layout = {};
-    value.output = false;
-    value.base = whole;
-    value.dim = dim;
-    value.begin = std::ssize(parts) * value.type.dims[dim];
-    parts.push_back(add(std::move(value)));
+    const int64_t length = type_of_part(value, dim).dims[dim];
+    parts.push_back(edit_.view(whole, dim, length, std::ssize(parts) * length));
   }
   return parts[chunk];
-}
-
-ChunkParts::ValueId ChunkParts::add(Value value) {
-  rank_.values.push_back(std::move(value));
-  return static_cast<ValueId>(rank_.values.size() - 1);
 }
 
 /// The kind of the task on the parts: what it costs follows from their types.
@@ -327,28 +309,13 @@ program::KindId ChunkParts::kind_of_chunk(const TaskTemplate& whole, const TaskT
     experts_[whole.out[i]] = experts;
   }
   if (program::is_communication(kind)) {
-    return frame_.intern(program::communication_kind(
-        kind.communication, kind.attrs, types_of(part.in), types_of(part.out), frame_.symbols));
+    return edit_.intern_communication(comm::op(kind.communication), kind.attrs, part.in, part.out);
   }
-  Kind made{.op = kind.op, .attrs = kind.attrs, .in = types_of(part.in), .out = types_of(part.out)};
-  return intern_local(std::move(made), experts);
-}
-
-program::KindId ChunkParts::intern_local(Kind kind, int64_t experts) {
-  const ops::Cost cost =
-      ops::cost_of(ops::find(kind.op), {kind.attrs, kind.in, kind.out, experts, frame_.symbols});
-  kind.flops = cost.flops;
-  kind.bytes = cost.bytes;
-  kind.workspace = cost.workspace;
-  return frame_.intern(std::move(kind));
-}
-
-std::vector<graph::TensorType> ChunkParts::types_of(const std::vector<ValueId>& values) const {
-  std::vector<graph::TensorType> types;
-  for (ValueId value : values) {
-    types.push_back(rank_.values[value].type);
-  }
-  return types;
+  Kind made{.op = kind.op,
+            .attrs = kind.attrs,
+            .in = edit_.types_of(part.in),
+            .out = edit_.types_of(part.out)};
+  return edit_.intern_local(std::move(made), experts);
 }
 
 void ChunkParts::rename(TaskTemplate* made) const {

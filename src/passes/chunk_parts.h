@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/template.h"
+#include "passes/template_edit.h"
 
 namespace hocket::passes {
 
@@ -33,7 +33,12 @@ class ChunkParts {
   /// All must outlive it.
   ChunkParts(program::Program& frame, parallel::RankTemplate& rank, int64_t forward,
              int64_t backward)
-      : frame_(frame), rank_(rank), forward_(forward), backward_(backward), chunks_(forward) {}
+      : frame_(frame),
+        rank_(rank),
+        edit_(frame, rank),
+        forward_(forward),
+        backward_(backward),
+        chunks_(forward) {}
 
   /// What follows is backward.
   void go_backward() { chunks_ = backward_; }
@@ -71,14 +76,12 @@ class ChunkParts {
   graph::TensorType type_of_part(const parallel::Value& value, int dim) const;
   ValueId own(ValueId whole, int dim, int64_t chunk);
   ValueId view(ValueId whole, int dim, int64_t chunk);
-  ValueId add(parallel::Value value);
   program::KindId kind_of_chunk(const parallel::TaskTemplate& whole,
                                 const parallel::TaskTemplate& part);
-  program::KindId intern_local(program::Kind kind, int64_t experts);
-  std::vector<graph::TensorType> types_of(const std::vector<ValueId>& values) const;
 
   program::Program& frame_;
   parallel::RankTemplate& rank_;
+  TemplateEdit edit_;
   const int64_t forward_, backward_;
   int64_t chunks_;
   std::map<InChunks, std::vector<ValueId>> own_, views_, own_sizes_;  // by chunk

@@ -166,12 +166,10 @@ bool happened(const Clock& needs, const Clock& now) {
 class Arena {
  public:
   int64_t allocate(int64_t bytes, const Clock& now) {
-    auto best = by_size_.end();
-    for (auto it = by_size_.lower_bound({bytes, -1}); it != by_size_.end(); ++it) {
-      if (happened(blocks_.at(it->second).needs, now)) {
-        best = it;
-        break;
-      }
+    auto best = fit(bytes, now);
+    if (best == by_size_.end()) {
+      join(now);
+      best = fit(bytes, now);
     }
     if (best == by_size_.end()) return grow(bytes, now);
     const int64_t offset = best->second;
@@ -183,23 +181,7 @@ class Arena {
     return offset;
   }
 
-  void release(int64_t offset, int64_t bytes, Clock needs) {
-    auto next = blocks_.lower_bound(offset);  // free neighbours join it, and their needs
-    if (next != blocks_.end() && next->first == offset + bytes) {
-      merge(needs, next->second.needs);
-      bytes += next->second.bytes;
-      erase(next->first);
-    }
-    auto prev = blocks_.lower_bound(offset);
-    if (prev != blocks_.begin()) {
-      --prev;
-      if (prev->first + prev->second.bytes == offset) {
-        merge(needs, prev->second.needs);
-        bytes += prev->second.bytes;
-        offset = prev->first;
-        erase(offset);
-      }
-    }
+  void release(int64_t offset, int64_t bytes, const Clock& needs) {
     insert(offset, {bytes, needs});
   }
 
@@ -210,6 +192,37 @@ class Arena {
     int64_t bytes;
     Clock needs;
   };
+  using Sizes = std::set<std::pair<int64_t, int64_t>>;
+
+  /// The smallest free block that is large enough and may be used now.
+  Sizes::iterator fit(int64_t bytes, const Clock& now) const {
+    auto it = by_size_.lower_bound({bytes, -1});
+    while (it != by_size_.end() && !happened(blocks_.at(it->second).needs, now)) {
+      ++it;
+    }
+    return it;
+  }
+  /// Free neighbours that may be used now become one. Not before nothing else fits: a block that
+  /// keeps its size fits the next buffer of that size, and one that waits for another lane would
+  /// make its neighbours wait.
+  void join(const Clock& now) {
+    for (auto it = blocks_.begin(); it != blocks_.end();) {
+      auto next = std::next(it);
+      if (next == blocks_.end()) break;
+      const bool neighbours = it->first + it->second.bytes == next->first;
+      if (neighbours && happened(it->second.needs, now) && happened(next->second.needs, now)) {
+        const int64_t offset = it->first;
+        Block joined{it->second.bytes + next->second.bytes, it->second.needs};
+        merge(joined.needs, next->second.needs);
+        erase(next->first);
+        erase(offset);
+        insert(offset, joined);
+        it = blocks_.find(offset);
+      } else {
+        it = next;
+      }
+    }
+  }
   int64_t grow(int64_t bytes, const Clock& now) {
     // A free block at the end of the range is extended.
     if (!blocks_.empty()) {
@@ -235,7 +248,7 @@ class Arena {
     blocks_.erase(it);
   }
   std::map<int64_t, Block> blocks_;
-  std::set<std::pair<int64_t, int64_t>> by_size_;
+  Sizes by_size_;
   int64_t top_ = 0;
 };
 
