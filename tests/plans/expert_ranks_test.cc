@@ -24,12 +24,12 @@ namespace {
 
 constexpr double kTolerance = 1e-10;
 
-Case experts(const std::string& plan, const char* family = "qwen3_moe") {
+Case experts(const std::string& plan) {
   Case c;
   c.seed = 3;
   c.name = plan;
   c.text = fmt::format(
-      "model:\n  dtype: f64\n  config: {{model_type: {}, vocab_size: 23, hidden_size: 8, "
+      "model:\n  dtype: f64\n  config: {{model_type: qwen3_moe, vocab_size: 23, hidden_size: 8, "
       "num_hidden_layers: 3, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, "
       "intermediate_size: 9, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: "
       "false, max_position_embeddings: 64, hidden_act: silu, num_experts: 7, "
@@ -37,7 +37,7 @@ Case experts(const std::string& plan, const char* family = "qwen3_moe") {
       "router_aux_loss_coef: 0.05, decoder_sparse_step: 1, mlp_only_layers: [1]}}\n"
       "train: {{seq_len: 6, global_batch: 24, warmup_steps: 0, lr: 0.01}}\n"
       "plan: {{{}, threads_per_rank: 1, timeout_s: 60}}\n",
-      family, plan);
+      plan);
   return c;
 }
 
@@ -156,16 +156,15 @@ TEST(ExpertRanks, SaysWhatItIsFor) {
     }
     return std::string();
   };
-  const auto expect = [&](const std::string& plan, const char* says, const char* family) {
-    const std::string text = refused(experts(plan, family), engine::Purpose::loss);
+  const auto expect = [&](const std::string& plan, const char* says) {
+    const std::string text = refused(experts(plan), engine::Purpose::loss);
     EXPECT_NE(text.find(says), std::string::npos) << plan << ": " << text;
   };
-  expect("dp: 2, expert_ranks: 1", "", "qwen3_moe");
-  expect("dp: 2, expert_ranks: 4", "divide the sequences", "qwen3_moe");
-  expect("dp: 8, expert_ranks: 8", "as many experts", "qwen3_moe");
-  expect("dp: 2, ep: 2, expert_ranks: 2", "plan.ep: 1", "qwen3_moe");
-  expect("dp: 2, pp: 2, expert_ranks: 2", "plan.pp: 1", "qwen3_moe");
-  expect("dp: 2, expert_ranks: 2", "as many experts", "llama");
+  expect("dp: 2, expert_ranks: 1", "");
+  expect("dp: 2, expert_ranks: 4", "divide the sequences");
+  expect("dp: 8, expert_ranks: 8", "as many experts");
+  expect("dp: 2, ep: 2, expert_ranks: 2", "plan.ep: 1");
+  expect("dp: 2, pp: 2, expert_ranks: 2", "plan.pp: 1");
   const std::string train = refused(experts("dp: 2, expert_ranks: 2"), engine::Purpose::train);
   EXPECT_NE(train.find("forward only"), std::string::npos) << train;
 }
