@@ -92,9 +92,14 @@ void ShardSection::fields(Fields& fields) {
   const std::vector<std::string> among{"none", "all"};
   fields("params", params, "parameters, gathered before each use and freed after it (ZeRO-3, FSDP)")
       .one_of(among);
+  fields("grads", grads,
+         "gradients, scattered after every micro-batch (ZeRO-2); none: whole sums over "
+         "micro-batches, "
+         "scattered once")
+      .one_of(among);
   fields("optimizer", optimizer,
          "the optimizer's states, and what it updates with them (ZeRO-1); always so where "
-         "parameters are")
+         "parameters or gradients are")
       .one_of(among);
 }
 
