@@ -300,7 +300,12 @@ class LayoutChoice {
     *wanted = {};
     wanted->in.resize(node.in.size());
     double total = 0;
-    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    std::vector<size_t> axes(mesh_.axes.size());
+    std::iota(axes.begin(), axes.end(), size_t{0});
+    if (in_step_) {
+      std::reverse(axes.begin(), axes.end());  // as `sharded` has it
+    }
+    for (size_t axis : axes) {
       if (!is_used(axis)) continue;
       double cost = kInfinity;
       const ops::AxisSignature* const best = cheapest(node, all, *wanted, axis, &cost);
@@ -313,22 +318,6 @@ class LayoutChoice {
         *bytes += bytes_to_bring(node.in[i], best->in[i], axis);
         note_brought(node.in[i], best->in[i], axis);
         wanted->in[i].set(axis, best->in[i]);
-  /// The layouts of a node: on every axis its cheapest signature. What it adds to lies as what it
-  /// adds.
-  void place(const graph::Node& node) {
-    const std::vector<ops::AxisSignature> all = signatures(node);
-    NodeLayouts wanted;
-    wanted.in.resize(node.in.size());
-    std::vector<size_t> axes(mesh_.axes.size());
-    std::iota(axes.begin(), axes.end(), size_t{0});
-    if (node.phase == graph::Phase::optimizer) {
-      std::reverse(axes.begin(), axes.end());  // as `sharded` has it
-    }
-    for (size_t axis : axes) {
-      if (mesh_.axes[axis].size == 1 || mesh_.axes[axis].name == kStageAxis) continue;
-      const ops::AxisSignature& best = cheapest(node, all, axis);
-      for (size_t i = 0; i < num_inputs(node); ++i) {
-        wanted.in[i].set(axis, best.in[i]);
       }
       for (size_t output = 0; output < node.out.size(); ++output) {
         result_.tensor[node.out[output]].set(axis, best->out[output]);
