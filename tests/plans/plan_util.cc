@@ -102,7 +102,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   const int64_t moe_chunks = sequence * micro / cp % pieces == 0 ? pieces : 1;
   // Some split what their data-parallel ranks would have alike.
   const char* const shards[] = {"", "params: all", "optimizer: all"};
-  const std::string shard = dp > 1 ? shards[more.below(3)] : "";
+  const std::string shard = dp * cp > 1 ? shards[more.below(3)] : "";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: {}, pp_layers: "
