@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "base/json_writer.h"
 #include "base/text.h"
@@ -32,21 +30,11 @@ std::string lossy_text(const Lossy& lossy) {
 }
 
 /// "~int8 of 18 values in 54 named buffers", by codec.
-std::string lossy_summary(const std::vector<Lossy>& lossy) {
-  struct What {
-    std::set<std::string> terms, buffers;
-  };
-  std::map<std::string, What> by_codec;
-  for (const Lossy& entry : lossy) {
-    What& what = by_codec[entry.codec];
-    what.terms.insert(entry.term);
-    what.buffers.insert(entry.buffer);
-  }
+std::string lossy_summary(const Verdict& verdict) {
   std::string text;
-  for (const auto& [codec, what] : by_codec) {
-    text += fmt::format("{}~{} of {} in {}", text.empty() ? "" : ", ", codec,
-                        counted(std::ssize(what.terms), "value"),
-                        counted(std::ssize(what.buffers), "named buffer"));
+  for (const LossyCodec& lost : verdict.lossy_codecs) {
+    text += fmt::format("{}~{} of {} in {}", text.empty() ? "" : ", ", lost.codec,
+                        counted(lost.values, "value"), counted(lost.buffers, "named buffer"));
   }
   return text;
 }
@@ -56,7 +44,7 @@ std::string lossy_summary(const std::vector<Lossy>& lossy) {
 std::string equality_text(const Verdict& verdict) {
   constexpr size_t kNamed = 3;
   std::string text = "equal to the single-device graph";
-  if (verdict.lossy.size() > kNamed) return text + " up to " + lossy_summary(verdict.lossy);
+  if (verdict.lossy.size() > kNamed) return text + " up to " + lossy_summary(verdict);
   for (size_t i = 0; i < verdict.lossy.size(); ++i) {
     text += (i ? "; " : " up to ") + lossy_text(verdict.lossy[i]);
   }
@@ -108,7 +96,7 @@ std::string to_text(const Verdict& verdict) {
       text += "  - " + lossy_text(verdict.lossy[i]) + "\n";
     }
     if (verdict.lossy.size() > kListed) {
-      text += fmt::format("  - in all {}; --json lists them\n", lossy_summary(verdict.lossy));
+      text += fmt::format("  - in all {}\n", lossy_summary(verdict));
     }
   }
   if (verdict.ok()) {

@@ -92,9 +92,14 @@ void ShardSection::fields(Fields& fields) {
   const std::vector<std::string> among{"none", "all"};
   fields("params", params, "parameters, gathered before each use and freed after it (ZeRO-3, FSDP)")
       .one_of(among);
+  fields("grads", grads,
+         "gradients, scattered after every micro-batch (ZeRO-2); none: whole sums over "
+         "micro-batches, "
+         "scattered once")
+      .one_of(among);
   fields("optimizer", optimizer,
          "the optimizer's states, and what it updates with them (ZeRO-1); always so where "
-         "parameters are")
+         "parameters or gradients are")
       .one_of(among);
 }
 
@@ -106,6 +111,11 @@ void PlanSection::fields(Fields& fields) {
       .max(kMaxRanks);
   fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
   fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  fields("expert_ranks", expert_ranks,
+         "ranks beside these, which have all experts; 0: none. Forward only: eval, graph --for "
+         "evaluate")
+      .min(0)
+      .max(kMaxRanks);
   fields("cp", cp, "context-parallel ranks: they share the tokens of a data-parallel rank")
       .min(1)
       .max(kMaxRanks);
@@ -235,6 +245,7 @@ void derive(Run& run) {
   p.pp_chunks = config.plan.pp_chunks;
   p.dp = config.plan.dp;
   p.ep = config.plan.ep;
+  p.expert_ranks = config.plan.expert_ranks;
   p.cp = config.plan.cp;
   p.tp = config.plan.tp;
   p.micro_batch = config.plan.micro_batch;

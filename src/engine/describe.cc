@@ -31,6 +31,7 @@ std::string describe(const Run& run) {
     schedule += fmt::format(" of {} stages per rank", plan.pp_chunks);
   }
   std::string more = plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "";
+  more += plan.expert_ranks > 0 ? fmt::format(" + {} of experts", plan.expert_ranks) : "";
   more += plan.cp > 1 ? fmt::format(" x cp {}", plan.cp) : "";
   more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";
   return fmt::format(

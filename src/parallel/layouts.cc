@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -82,7 +83,7 @@ class LayoutChoice {
 
  private:
   /// The layout in which each parameter is updated, and which tensors have it then: the parameter,
-  /// its states, and the total of its gradient.
+  /// its states, and the total of its gradient; with split gradients all that goes into that.
   void share_updates() {
     for (size_t index = 0; index < graph_->grads.size(); ++index) {
       const graph::ParamGrad& grad = graph_->grads[index];
@@ -92,6 +93,11 @@ class LayoutChoice {
       updated_[grad.param] = static_cast<int32_t>(index);
       if (grad.total != kNone) {
         updated_[grad.total] = static_cast<int32_t>(index);
+      }
+      if (sharding_.grads == Shard::all) {
+        for (TensorId id : grad.contributions) {
+          updated_[id] = static_cast<int32_t>(index);
+        }
       }
     }
     for (const graph::Node& node : graph_->nodes) {
@@ -129,6 +135,12 @@ class LayoutChoice {
       }
       if (tensor.kind == TensorKind::state && updated_[id] != kNone) {
         lies = result_.update[static_cast<size_t>(updated_[id])];
+      }
+    }
+    if (sharding_.grads != Shard::all) return;
+    for (size_t index = 0; index < graph_->grads.size(); ++index) {
+      for (TensorId id : graph_->grads[index].contributions) {
+        result_.lies[id] = result_.update[index];
       }
     }
   }
@@ -291,7 +303,12 @@ class LayoutChoice {
     *wanted = {};
     wanted->in.resize(node.in.size());
     double total = 0;
-    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+    std::vector<size_t> axes(mesh_.axes.size());
+    std::iota(axes.begin(), axes.end(), size_t{0});
+    if (in_step_) {
+      std::reverse(axes.begin(), axes.end());  // as `sharded` has it
+    }
+    for (size_t axis : axes) {
       if (!is_used(axis)) continue;
       double cost = kInfinity;
       const ops::AxisSignature* const best = cheapest(node, all, *wanted, axis, &cost);
@@ -565,7 +582,7 @@ Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {
   const int dims = static_cast<int>(type.dims.size());
   std::vector<size_t> axes;
   int64_t ranks = 1;
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+  for (size_t axis = mesh.axes.size(); axis-- > 0;) {
     if (mesh.axes[axis].size == 1 || !layout[axis].is_replicate()) continue;
     if (!splits_tokens(mesh.axes[axis].name)) continue;
     axes.push_back(axis);

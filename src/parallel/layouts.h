@@ -40,8 +40,9 @@ Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
                        const std::vector<std::string>& pins, const Sharding& sharding);
 
 /// The layout of what lies in this one, when the data-parallel ranks that have it alike split it:
-/// along the first dim that it can be split along by all of these axes evenly, or else along any
-/// that some of them divide. Axes that divide no dim leave it whole.
+/// along the first dim that all of these axes together divide, or else each along one that it
+/// divides. Axes that divide no dim leave it whole. The innermost axis of the mesh cuts first: what
+/// crosses the links between distant ranks, gathered or scattered, is then the smallest part.
 graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const graph::Mesh& mesh);
 
 /// The layout of the sum of what is partial in `layout`.

@@ -163,6 +163,10 @@ class Stamper {
     // receives for that action's compute, so that at most two actions' worth of messages is under
     // way. And when the last contribution to a gradient has been written, its reduction follows at
     // once, so that it overlaps with what is left of the backward pass.
+    if (made.part != kNone && written_[made.out[0]]) {
+      add_up(made, micro_batch);
+      return;
+    }
     Task task = made.task;
     task.micro_batch = micro_batch;
     for (ValueId input : made.in) {
@@ -228,6 +232,25 @@ class Stamper {
         }
       }
     }
+  }
+
+  /// See TaskTemplate::adds.
+  void add_up(const TaskTemplate& made, int micro_batch) {
+    const ValueId sum = made.out[0];
+    TaskTemplate makes = made;
+    makes.out = {made.part};
+    makes.part = kNone;
+    add(makes, micro_batch);
+    TaskTemplate adds;
+    adds.task.kind = made.adds;
+    adds.task.phase = made.task.phase;
+    adds.task.layer = made.task.layer;
+    adds.task.stage = made.task.stage;
+    adds.in = {sum, made.part};
+    adds.out = {sum};
+    adds.shares = {{0, sum}};
+    --remaining_[sum];
+    add(adds, micro_batch);
   }
 
   void reduce(size_t grad) {

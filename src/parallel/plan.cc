@@ -30,6 +30,17 @@ graph::Mesh Plan::mesh() const {
   return mesh;
 }
 
+Plan Plan::of_experts() const {
+  Plan plan = *this;
+  plan.dp = plan.ep = expert_ranks;
+  plan.micro_batch = dp * micro_batch / expert_ranks;
+  plan.expert_ranks = 0;
+  plan.cp = 1;
+  plan.shard = {};
+  plan.layouts.clear();
+  return plan;
+}
+
 void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   // What is wrong is said by key: sizes, experts and layers, then the two bounds
   // that keep a mistyped plan from making a program that nobody can hold in memory.
@@ -49,6 +60,17 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   }
   if (ep > 1 && num_experts < ep) {
     fail("plan", "plan.ep is {}; expected at most the model's {} experts", ep, num_experts);
+  }
+  if (expert_ranks > 0) {
+    const auto expect = [](bool good, const char* what) {
+      if (!good) fail("plan", "plan.expert_ranks is for {}", what);
+    };
+    expect(num_experts >= expert_ranks, "models with as many experts at least");
+    expect(pp == 1 && pp_chunks == 1, "plans of one stage; try plan.pp: 1");
+    expect(tp == 1, "plans without tensor-parallel ranks; try plan.tp: 1");
+    expect(ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
+    expect(dp * micro_batch % expert_ranks == 0,
+           "as many ranks as divide the sequences of a micro-batch, plan.dp x plan.micro_batch");
   }
   if (pp > std::max<int64_t>(num_layers, 1)) {
     fail("plan", "plan.pp is {} but the model has {} layers", pp, num_layers);

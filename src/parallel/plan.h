@@ -42,13 +42,14 @@ struct Sharding {
 };
 
 struct Plan {
-  int64_t pp = 1;           ///< pipeline ranks
-  int64_t pp_chunks = 1;    ///< stages per pipeline rank (model chunks)
-  int64_t dp = 1;           ///< data-parallel ranks: samples of a micro-batch are split over them
-  int64_t ep = 1;           ///< experts are split over `ep` of the `dp` ranks; divides dp
-  int64_t cp = 1;           ///< ranks that share the tokens of a dp rank's sequences
-  int64_t tp = 1;           ///< ranks that share parameters, with the same tokens
-  int64_t micro_batch = 1;  ///< sequences per dp rank and micro-batch
+  int64_t pp = 1;            ///< pipeline ranks
+  int64_t pp_chunks = 1;     ///< stages per pipeline rank (model chunks)
+  int64_t dp = 1;            ///< data-parallel ranks: samples of a micro-batch are split over them
+  int64_t ep = 1;            ///< experts are split over `ep` of the `dp` ranks; divides dp
+  int64_t expert_ranks = 0;  ///< more ranks, which have the experts of the others; 0: none
+  int64_t cp = 1;            ///< ranks that share the tokens of a dp rank's sequences
+  int64_t tp = 1;            ///< ranks that share parameters, with the same tokens
+  int64_t micro_batch = 1;   ///< sequences per dp rank and micro-batch
   Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
@@ -58,7 +59,9 @@ struct Plan {
   /// How persistent tensors lie, "PATTERN LAYOUT" each: see parallel/stored.h.
   std::vector<std::string> layouts;
 
-  int64_t world() const { return pp * dp * cp * tp; }
+  int64_t world() const { return pp * dp * cp * tp + expert_ranks; }
+  /// The plan of the ranks that have the experts, as if they did everything.
+  Plan of_experts() const;
   int64_t num_stages() const { return pp * pp_chunks; }
   /// pp, edp, ep, and cp and tp where they are more than one rank.
   graph::Mesh mesh() const;

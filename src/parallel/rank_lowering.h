@@ -113,6 +113,8 @@ class RankLowering {
   ValueId find(TensorId tensor, const Layout& layout) const;
   ValueId get(TensorId tensor, const Layout& layout, List& list, const graph::Node& user);
   void free_gathered();
+  bool scatters(TensorId tensor) const;
+  void scatter(TensorId contribution, List& list, int32_t layer);
   void bring_back(const graph::Node& node, List& list);
   ValueId base(TensorId tensor, List& list, const graph::Node& user);
   ValueId reshard(ValueId from, const Layout& to, List& list, Phase phase, int32_t layer);
@@ -180,6 +182,7 @@ class RankLowering {
   std::map<TensorId, Home> home_of_;
   bool in_step_ = false;
   std::vector<TensorId> gathered_;  ///< parameters that are here otherwise than they lie
+  std::set<ValueId> scattered_;     ///< contributions to gradients, on their way to accumulators
 };
 
 }  // namespace hocket::parallel

@@ -76,7 +76,6 @@ class Moves {
   std::vector<ReshardStep> from(const Layout& layout) const {
     std::vector<ReshardStep> list;
     add_sums(layout, &list);
-    add_gathers(layout, &list);
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
       if (!active_[axis]) continue;
       const Placement here = layout[axis];
@@ -185,25 +184,7 @@ class Moves {
     }
   }
 
-  /// What several of the innermost axes of a dim split, in the order of the mesh, as they number
-  /// the ranks that meet: gathered over all of them in one collective.
-  void add_gathers(const Layout& layout, std::vector<ReshardStep>* list) const {
-    for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
-      const std::vector<int32_t> order = layout.axes_of(dim);
-      std::vector<size_t> axes;
-      for (size_t i = order.size(); i-- > 0;) {
-        const auto axis = static_cast<size_t>(order[i]);
-        if (!active_[axis] || !to_[axis].is_replicate()) break;
-        if (!axes.empty() && axis > axes.front()) break;
-        axes.insert(axes.begin(), axis);
-        if (axes.size() > 1) {
-          add_collective(layout, axes, Placement::replicate(), list);
-        }
-      }
-    }
-  }
-
-  /// Sums over any of the axes that end up alike, in one collective: whole, or split along a dim.
+  /// Sums over any of the axes that end up whole, in one collective.
   void add_sums(const Layout& layout, std::vector<ReshardStep>* list) const {
     std::vector<size_t> partial;
     for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
@@ -221,11 +202,6 @@ class Moves {
       if (std::all_of(axes.begin(), axes.end(),
                       [&](size_t axis) { return layout[axis] == layout[axes[0]]; })) {
         add_collective(layout, axes, Placement::replicate(), list);
-        const Placement end = to_[axes[0]];
-        if (axes.size() > 1 && end.is_split() &&
-            std::all_of(axes.begin(), axes.end(), [&](size_t axis) { return to_[axis] == end; })) {
-          add_collective(layout, axes, end, list);
-        }
       }
     }
   }

@@ -417,16 +417,16 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   size_t acc = n_in;
   for (size_t output = 0; output < node.out.size(); ++output) {
     const TensorId tensor = node.out[output];
-    Value::Life life =
-        in_step_ || accumulated_[tensor] ? Value::Life::step : Value::Life::micro_batch;
+    const bool accumulates = !in_step_ && accumulated_[tensor] && !scatters(tensor);
+    Value::Life life = in_step_ || accumulates ? Value::Life::step : Value::Life::micro_batch;
     const auto updates = std::find_if(op.inplace.begin(), op.inplace.end(), [&](const auto& pair) {
       return pair.second == static_cast<int>(output);
     });
     ValueId value_id = add_value(tensor, layouts_.tensor[tensor], life);
     Value& value = out_.values[value_id];
-    value.accumulator = !in_step_ && accumulated_[tensor];
-    value.output =
-        is_output_[tensor] && !value.accumulator && summed(value.layout, mesh_) == value.layout;
+    value.accumulator = accumulates;
+    value.output = is_output_[tensor] && !value.accumulator && !accumulated_[tensor] &&
+                   summed(value.layout, mesh_) == value.layout;
     if (value.accumulator && !op.accumulates.contains(output)) {
       fail("lower", "{} can't accumulate {} over micro-batches", node.op, value.name);
     }
@@ -461,11 +461,45 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   made.out = std::move(operands.out);
   made.shares = std::move(operands.shares);
   list.push_back(std::move(made));
-  if (!in_step_) {
-    for (TensorId id : node.out) {
-      emit_send(id, list, phase_of(node), node.layer);
+  if (in_step_) return;
+  for (TensorId id : node.out) {
+    emit_send(id, list, phase_of(node), node.layer);
+  }
+  for (TensorId id : node.out) {
+    if (scatters(id)) {
+      scatter(id, list, node.layer);
     }
   }
+}
+
+/// A contribution to a gradient that is brought to where it adds up micro-batch by micro-batch.
+bool RankLowering::scatters(TensorId tensor) const {
+  return accumulated_[tensor] && layouts_.lies[tensor] != layouts_.tensor[tensor];
+}
+
+void RankLowering::scatter(TensorId contribution, List& list, int32_t layer) {
+  // The last task on the way writes the accumulator of the first micro-batch; of others, a value
+  // that is added to it. Nobody reads what the rank has of the contribution before that.
+  const ValueId made = find(contribution, layouts_.tensor[contribution]);
+  const size_t before = list.size();
+  const Layout& lies = layouts_.lies[contribution];
+  const ValueId part = reshard(made, lies, list, Phase::grad, layer);
+  scattered_.insert(made);
+  for (size_t i = before; i < list.size(); ++i) {
+    scattered_.insert(list[i].out.begin(), list[i].out.end());
+  }
+  values_of_[contribution].clear();
+  const ValueId sum = add_value(contribution, lies, Value::Life::step);
+  out_.values[sum].accumulator = true;
+  TaskTemplate& last = list.back();
+  last.out = {sum};
+  if (program_.num_micro_batches == 1) return;
+  const TensorType& type = out_.values[sum].type;
+  const ops::Op& op = ops::of(ops::Meaning::sum);
+  Kind kind{.op = op.name, .attrs = {}, .in = {type, type}, .out = {type}};
+  set_cost(&kind, op, 0, program_);
+  last.adds = program_.intern(std::move(kind));
+  last.part = part;
 }
 
 /// The host reads whole values: outputs of a micro-batch that the rank has partial sums of are
@@ -578,7 +612,7 @@ RankTemplate RankLowering::run(bool split_backward) {
   }
   const auto is_weight_grad = [&](const TaskTemplate& made) {
     return !made.out.empty() && std::all_of(made.out.begin(), made.out.end(), [&](ValueId value) {
-      return out_.values[value].accumulator;
+      return out_.values[value].accumulator || scattered_.contains(value);
     });
   };
   std::vector<List> weights(out_.stages.size());

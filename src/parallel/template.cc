@@ -135,6 +135,7 @@ class TemplatePrinter {
     }
     text += task.recompute ? " recompute" : "";
     text += made.ahead ? " ahead" : "";
+    text += made.part == graph::kNone ? "" : fmt::format(" part={}", made.part);
     if (task.group != program::kNone) {
       text += " over=\"" + group(templates_.frame.groups[task.group]) + "\"";
     }

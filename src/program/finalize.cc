@@ -150,6 +150,12 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
+/// What both know to have finished.
+void meet(Clock& into, const Clock& other) {
+  for (size_t lane = 0; lane < into.size(); ++lane) {
+    into[lane] = std::min(into[lane], other[lane]);
+  }
+}
 /// Addresses that a step buffer takes.
 int64_t bytes_of(const Buffer& buffer) { return align(std::max<int64_t>(buffer.type.bytes(), 1)); }
 
@@ -301,13 +307,15 @@ void plan_memory(const Program& program, RankClass& cls) {
   // lane; slots of ragged buffers.
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
   // its last use, with the clock of all its uses (a use of a view is one of its base); whatever is
-  // placed there next must know them finished.
+  // placed there next must know them finished, in every lane in which it is used: views of one base
+  // may be written in several, none after the other.
   const size_t num_tasks = cls.tasks.size();
   const size_t num_buffers = cls.buffers.size();
   const std::vector<Clock> at = clocks(cls);
   const std::vector<int32_t> position = lane_positions(cls);
   std::vector<TaskId> last_use(num_buffers, kNone);
   std::vector<Clock> used(num_buffers, before_everything());
+  std::vector<Clock> known(num_buffers);  // when the first use in any lane starts
   int64_t workspace = 0;
   for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
@@ -315,8 +323,14 @@ void plan_memory(const Program& program, RankClass& cls) {
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
         const BufferId root = cls.root(buffer);
+        int32_t& latest = used[root][place_of(task.lane)];
+        if (last_use[root] == kNone) {
+          known[root] = at[i];
+        } else if (latest < 0) {
+          meet(known[root], at[i]);
+        }
         last_use[root] = i;
-        used[root][place_of(task.lane)] = position[i];
+        latest = position[i];
       }
     }
   }
@@ -336,10 +350,10 @@ void plan_memory(const Program& program, RankClass& cls) {
         continue;
       }
       if (buffer.expected_bytes != kNone) {
-        slot_of[index] =
-            slots[place_of(buffer.space)].allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
+        slot_of[index] = slots[place_of(buffer.space)].allocate(
+            bytes_of(buffer), buffer.expected_bytes, known[index]);
       } else {
-        buffer.offset = arenas[place_of(buffer.space)].allocate(bytes_of(buffer), at[i]);
+        buffer.offset = arenas[place_of(buffer.space)].allocate(bytes_of(buffer), known[index]);
       }
     }
     for (const auto* list : {&task.in, &task.out}) {

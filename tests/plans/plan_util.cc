@@ -100,24 +100,37 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
     layouts = "'*_proj.weight B'";
   }
   const int64_t moe_chunks = sequence * micro / cp % pieces == 0 ? pieces : 1;
+  // Keys of other ranks are gathered, or come around a ring of them, perhaps in zigzag order.
+  const bool ring = cp > 1 && axes.below(3) > 0;
+  const bool zigzag = ring && sequence * micro / cp % 2 == 0 && axes.below(2) == 0;
   // Some split what their data-parallel ranks would have alike.
-  const char* const shards[] = {"", "params: all", "optimizer: all"};
-  const std::string shard = dp * cp > 1 ? shards[more.below(3)] : "";
+  const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
+                                "params: all, grads: all"};
+  const std::string shard = dp > 1 ? shards[more.below(5)] : "";
+  // And some write their sums as messages.
+  const char* const reduced[] = {"native", "ring"};
+  const char* const all_reduce =
+      dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
       "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: {}, pp_layers: "
       "[{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
-      "shard: {{{}}}}}\n",
+      "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}}}\n",
       sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, cp, tp, layouts, micro,
-      layers_per_stage, schedule, chunks, repeated, bucket_mib, moe_chunks, shard);
-  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{} x{}{}{}", seed, moe ? "moe" : "dense", pp,
-                       chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep,
-                       cp > 1 ? fmt::format(" cp{}", cp) : "",
+      layers_per_stage, schedule, chunks, repeated, bucket_mib, moe_chunks, shard,
+      ring ? "p2p" : "all_gather", zigzag ? "zigzag" : "contiguous", all_reduce);
+  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense",
+                       pp, chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep,
+                       cp > 1 ? fmt::format(" cp{}{}", cp,
+                                            zigzag ? "z"
+                                            : ring ? "r"
+                                                   : "")
+                              : "",
                        tp > 1 ? fmt::format(" tp{}", tp) : "", layouts.empty() ? "" : " whole",
                        num_micro, moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
-                       shard.empty() ? "" : " shard " + shard);
+                       shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
 
@@ -160,7 +173,9 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
               const std::shared_ptr<runtime::Device>& device) {
   std::vector<std::string> settings = overrides;
   if (single) {
-    settings.push_back("plan.moe_chunks=1");
+    for (const char* one : {"plan.moe_chunks=1", "plan.cp_order=contiguous"}) {
+      settings.push_back(one);
+    }
   }
   engine::Run run = engine::parse_run(c.text, c.name, settings);
   if (single) {

@@ -45,6 +45,9 @@ std::vector<Row> rows() {
     all.push_back({"comm_tiles", "3", plan, false, "view"});
   }
   all.push_back({"comm_tiles", "2", "dp: 4, ep: 2, bucket_mib: 0", true, "view"});
+  // Rows of which tensor-parallel ranks have parts of the sum.
+  all.push_back({"comm_tiles", "4", "dp: 2, tp: 2, micro_batch: 2", false, "view"});
+  all.push_back({"comm_tiles", "3", "pp: 2, tp: 2, recompute: full", false, "view"});
   return all;
 }
 
