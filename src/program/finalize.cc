@@ -166,12 +166,10 @@ bool happened(const Clock& needs, const Clock& now) {
 class Arena {
  public:
   int64_t allocate(int64_t bytes, const Clock& now) {
-    auto best = by_size_.end();
-    for (auto it = by_size_.lower_bound({bytes, -1}); it != by_size_.end(); ++it) {
-      if (happened(blocks_.at(it->second).needs, now)) {
-        best = it;
-        break;
-      }
+    auto best = find(bytes, now);
+    if (best == by_size_.end()) {
+      join_usable(now);
+      best = find(bytes, now);
     }
     if (best == by_size_.end()) return grow(bytes, now);
     const int64_t offset = best->second;
@@ -185,7 +183,8 @@ class Arena {
 
   void release(int64_t offset, int64_t bytes, Clock needs) {
     auto next = blocks_.lower_bound(offset);  // free neighbours join it, and their needs
-    if (next != blocks_.end() && next->first == offset + bytes) {
+    if (next != blocks_.end() && next->first == offset + bytes &&
+        !spoils(needs, bytes, next->second)) {
       merge(needs, next->second.needs);
       bytes += next->second.bytes;
       erase(next->first);
@@ -193,7 +192,7 @@ class Arena {
     auto prev = blocks_.lower_bound(offset);
     if (prev != blocks_.begin()) {
       --prev;
-      if (prev->first + prev->second.bytes == offset) {
+      if (prev->first + prev->second.bytes == offset && !spoils(needs, bytes, prev->second)) {
         merge(needs, prev->second.needs);
         bytes += prev->second.bytes;
         offset = prev->first;
@@ -210,6 +209,37 @@ class Arena {
     int64_t bytes;
     Clock needs;
   };
+  std::set<std::pair<int64_t, int64_t>>::iterator find(int64_t bytes, const Clock& now) {
+    auto it = by_size_.lower_bound({bytes, -1});
+    while (it != by_size_.end() && !happened(blocks_.at(it->second).needs, now)) {
+      ++it;
+    }
+    return it;
+  }
+  /// True if a larger free block would have to wait for more, were this one joined to it.
+  static bool spoils(const Clock& needs, int64_t bytes, const Block& larger) {
+    return bytes < larger.bytes && !happened(needs, larger.needs);
+  }
+  /// Joins neighbours that are all free by now.
+  void join_usable(const Clock& now) {
+    for (auto block = blocks_.begin(); block != blocks_.end();) {
+      auto next = std::next(block);
+      if (next == blocks_.end()) break;
+      if (block->first + block->second.bytes == next->first && happened(block->second.needs, now) &&
+          happened(next->second.needs, now)) {
+        const int64_t offset = block->first;
+        Block joined = block->second;
+        joined.bytes += next->second.bytes;
+        merge(joined.needs, next->second.needs);
+        erase(next->first);
+        erase(offset);
+        insert(offset, joined);
+        block = blocks_.find(offset);
+      } else {
+        block = next;
+      }
+    }
+  }
   int64_t grow(int64_t bytes, const Clock& now) {
     // A free block at the end of the range is extended.
     if (!blocks_.empty()) {
