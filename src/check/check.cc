@@ -216,6 +216,7 @@ Verdict run(const Program& program, Reference* reference, const CheckOptions& op
     if (values) {
       verdict.ragged_factor = values->least_factor();
       verdict.lossy = values->lossy();
+      verdict.lossy_codecs = values->lossy_codecs();
     }
     if (program::is_planned(program)) {
       verdict.memory = check_memory(ctx);

@@ -54,6 +54,12 @@ struct Lossy {
   std::string term;    ///< what went through it
   auto operator<=>(const Lossy&) const = default;
 };
+inline constexpr size_t kMostLossy = 1000;
+/// How much goes through a codec: values that it encoded, and named buffers that they reach.
+struct LossyCodec {
+  std::string codec;
+  int64_t values = 0, buffers = 0;
+};
 
 /// One statement that holds for every run of the program, and the rule that showed it.
 struct Claim {
@@ -103,8 +109,11 @@ std::vector<RuleInfo> rules();
 struct Verdict {
   int64_t num_problems = 0;
   std::vector<Problem> problems;
-  std::vector<Claim> proved;             ///< empty when something was refused
-  std::vector<Lossy> lossy;              ///< results that are equal only up to codecs
+  std::vector<Claim> proved;  ///< empty when something was refused
+  /// Results that are equal only up to codecs: the first kMostLossy of them, and how many there
+  /// are.
+  std::vector<Lossy> lossy;
+  std::vector<LossyCodec> lossy_codecs;
   std::vector<std::string> assumptions;  ///< what the proof takes for granted
   std::vector<std::string> outside;      ///< what it says nothing about
   std::vector<ClassMemory> memory;       ///< of every class; empty without a memory plan

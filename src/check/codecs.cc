@@ -172,6 +172,10 @@ void Values::finish_marks(TaskRef at, BufferId buffer, const Value& value) {
   if (marks_.size() == 1) return;  // no codec lost anything
   Value unmarked = value;
   for (const Mark& mark : marks_[take_marks(&unmarked)].list) {
+    Lost& lost = lost_[mark.codec];
+    lost.values.insert(mark.term);
+    lost.buffers.insert(named.name);
+    if (lossy_.size() == kMostLossy) continue;
     const Lossy lossy{named.name, mark.codec, describe(mark.term)};
     if (std::find(lossy_.begin(), lossy_.end(), lossy) == lossy_.end()) {
       lossy_.push_back(lossy);
@@ -181,6 +185,14 @@ void Values::finish_marks(TaskRef at, BufferId buffer, const Value& value) {
   for (const std::string& name : program::tensors_of(named.name, named.slots)) {
     copies_[ref_.find(name)].push_back({at, buffer, value});
   }
+}
+
+std::vector<LossyCodec> Values::lossy_codecs() const {
+  std::vector<LossyCodec> list;
+  for (const auto& [codec, lost] : lost_) {
+    list.push_back({codec, std::ssize(lost.values), std::ssize(lost.buffers)});
+  }
+  return list;
 }
 
 /// The states in which a rank keeps a tensor in one buffer, added to `states`.

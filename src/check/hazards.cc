@@ -17,6 +17,7 @@ Hazards::Hazards(Context& ctx) : ctx_(ctx) {
     ClassState state;
     if (ctx.views[c].any()) {
       state.used.assign(cls.buffers.size(), Clock{});
+      state.former.assign(cls.buffers.size(), Clock{});
     }
     state.access.assign(cls.buffers.size(), Clock{});
     state.writer.assign(cls.buffers.size(), kNever);
@@ -195,6 +196,20 @@ void Hazards::check_write(const Visit& at, BufferId buffer_id) {
   for (BufferId other : ctx_.views[at.cls].meets(buffer_id)) {
     check_accesses(at, state_[at.cls].access[other], buffer_id);
   }
+  check_former(at, buffer_id);
+}
+
+void Hazards::check_former(const Visit& at, BufferId buffer_id) {
+  const ClassState& state = state_[at.cls];
+  const BufferId root = ctx_.program.classes[at.cls].root(buffer_id);
+  if (state.former.empty() || state.memory[root] != Memory::held) return;
+  const Clock& seen = state.former[root];
+  for (size_t lane = 0; lane < seen.size(); ++lane) {
+    if (seen[lane] <= at.before[lane]) continue;
+    race(last_in_lane(at.cls, lane, seen[lane]), at.global,
+         fmt::format("writes {} where another buffer lay", ctx_.buffer_name(at.cls, buffer_id)),
+         "run the memory plan after the last change of tasks or dependencies");
+  }
 }
 
 void Hazards::check_accesses(const Visit& at, const Clock& seen, BufferId buffer_id) {
@@ -221,6 +236,9 @@ void Hazards::record(const Visit& at, const Task& task) {
     const BufferId root = rank_class.root(output);
     const program::Buffer& buffer = rank_class.buffers[root];
     if (ctx_.planned && buffer.kind == BufferKind::step && state.memory[root] != Memory::held) {
+      if (!state.former.empty()) {
+        state.former[root] = Clock{};
+      }
       take(at, buffer.space, buffer.offset, buffer.offset + buffer.type.bytes(), root.value());
       state.memory[root] = Memory::held;
     }
@@ -285,18 +303,25 @@ void Hazards::evict(const Visit& at, int32_t owner, int32_t by) {
                      owner_name(at.cls, owner)),
          "run the memory plan after the last change of tasks or dependencies");
   };
+  ClassState& state = state_[at.cls];
+  const auto note = [&](size_t lane, int32_t seen) {
+    if (by >= 0 && !state.former.empty()) {
+      state.former[by][lane] = std::max(state.former[by][lane], seen);
+    }
+  };
   if (owner < 0) {
     const int32_t user = -1 - owner;
     const size_t lane = ctx_.lane_of[user];
+    note(lane, ctx_.position[user] + 1);
     if (ctx_.position[user] >= at.before[lane]) {
       overlap(user);
     }
     return;
   }
-  ClassState& state = state_[at.cls];
   state.memory[owner] = Memory::lost;
   const Clock& seen = uses_of(state, owner);
   for (size_t lane = 0; lane < seen.size(); ++lane) {
+    note(lane, seen[lane]);
     if (seen[lane] > at.before[lane]) {
       overlap(last_in_lane(at.cls, lane, seen[lane]));
     }

@@ -48,8 +48,10 @@ class Hazards {
     lost,  ///< was, and what it held is no more
   };
   struct ClassState {
-    std::vector<Clock> access;           ///< by buffer and lane: 1 + position of the last access
-    std::vector<Clock> used;             ///< the same of a base with views: of any of them
+    std::vector<Clock> access;  ///< by buffer and lane: 1 + position of the last access
+    std::vector<Clock> used;    ///< the same of a base with views: of any of them
+    /// Likewise: of whoever had its addresses before. Parts may be written that wait for no other.
+    std::vector<Clock> former;
     std::vector<int32_t> writer, prior;  ///< global task: the last, and the one before
     std::vector<Memory> memory;          ///< of the buffer: its range of the arena
     /// By space, disjoint ranges by their begin: who was there last.
@@ -65,6 +67,8 @@ class Hazards {
   /// Every access so far must be known to be finished, to whatever has memory in common.
   void check_write(const Visit& at, BufferId buffer);
   void check_accesses(const Visit& at, const Clock& seen, BufferId buffer);
+  /// A part of a base whose addresses others have had before: they must be finished.
+  void check_former(const Visit& at, BufferId buffer);
   bool was_written(const ClassState& state, ClassId cls, BufferId buffer) const;
   /// Clock of all accesses to a base and its views.
   Clock& uses_of(ClassState& state, BufferId root) const {

@@ -29,16 +29,26 @@ std::string lossy_text(const Lossy& lossy) {
   return fmt::format("{}: ~{} of {}", lossy.buffer, lossy.codec, lossy.term);
 }
 
+/// "~int8 of 18 values in 54 named buffers", by codec.
+std::string lossy_summary(const Verdict& verdict) {
+  std::string text;
+  for (const LossyCodec& lost : verdict.lossy_codecs) {
+    text += fmt::format("{}~{} of {} in {}", text.empty() ? "" : ", ", lost.codec,
+                        counted(lost.values, "value"), counted(lost.buffers, "named buffer"));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string equality_text(const Verdict& verdict) {
   constexpr size_t kNamed = 3;
   std::string text = "equal to the single-device graph";
-  for (size_t i = 0; i < std::min(kNamed, verdict.lossy.size()); ++i) {
+  if (verdict.lossy.size() > kNamed) return text + " up to " + lossy_summary(verdict);
+  for (size_t i = 0; i < verdict.lossy.size(); ++i) {
     text += (i ? "; " : " up to ") + lossy_text(verdict.lossy[i]);
   }
-  const size_t all = verdict.lossy.size();
-  return all > kNamed ? text + fmt::format("; and {} more", all - kNamed) : text;
+  return text;
 }
 
 std::string to_text(const Verdict& verdict) {
@@ -80,9 +90,13 @@ std::string to_text(const Verdict& verdict) {
                         program::parts_text(memory.planned));
   }
   if (verdict.ok() && !verdict.lossy.empty()) {
+    constexpr size_t kListed = 12;
     text += "up to\n";
-    for (const Lossy& lossy : verdict.lossy) {
-      text += "  - " + lossy_text(lossy) + "\n";
+    for (size_t i = 0; i < std::min(kListed, verdict.lossy.size()); ++i) {
+      text += "  - " + lossy_text(verdict.lossy[i]) + "\n";
+    }
+    if (verdict.lossy.size() > kListed) {
+      text += fmt::format("  - in all {}\n", lossy_summary(verdict));
     }
   }
   if (verdict.ok()) {

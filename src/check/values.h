@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +39,7 @@ class Values {
   double least_factor() const { return least_factor_; }
   /// After finish(): what lossy codecs made of named buffers.
   const std::vector<Lossy>& lossy() const { return lossy_; }
+  std::vector<LossyCodec> lossy_codecs() const;
 
  private:
   /// What a kind makes of pieces of its inputs, worked out once.
@@ -317,6 +319,12 @@ class Values {
   MarkId marks_in_ = 0;          ///< of all inputs together
   std::vector<Marks> marks_{1};  ///< 0: none
   std::vector<Lossy> lossy_;
+  /// By codec: what it encoded, and the named buffers that this reaches.
+  struct Lost {
+    std::set<ExprId> values;
+    std::set<std::string> buffers;
+  };
+  std::map<std::string, Lost> lost_;
   std::map<int32_t, std::vector<KeptCopy>> copies_;  ///< by tensor, if codecs lost anything
 };
 

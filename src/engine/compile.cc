@@ -11,8 +11,10 @@
 #include "base/id.h"
 #include "data/index.h"
 #include "models/build.h"
+#include "parallel/stored.h"
 #include "parallel/template.h"
 #include "passes/pass.h"
+#include "passes/roles.h"
 #include "program/finalize.h"
 #include "program/text.h"
 
@@ -105,6 +107,7 @@ graph::Graph reference(const Run& run, const CompileOptions& options, const Size
 Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lowering& how) {
   // The graph as it came is what check compares with; graph passes work on a copy of it. Then it is
   // lowered to templates, which have passes of their own, and these are stamped into a program.
+  // Where experts have ranks of their own, these are lowered as well, and both become one program.
   // Program passes rewrite that, and last come dependencies and the memory plan. The observer sees
   // every stage.
   Compiled result;
@@ -123,6 +126,13 @@ Compiled compile(graph::Graph reference, const parallel::Plan& plan, const Lower
   seen("templates");
   runner.run(templates);
   result.program = parallel::stamp(templates);
+  if (plan.expert_ranks > 0) {
+    parallel::Templates of_experts = parallel::make_templates(graph, plan.of_experts());
+    passes::PassRunner quiet(how.passes, how.skip_passes, how.pass_options);
+    quiet.run(of_experts);
+    result.program =
+        passes::with_expert_role(graph, std::move(result.program), parallel::stamp(of_experts));
+  }
   result.program.config = how.config;
   seen("lower");
   runner.run(result.program);
@@ -155,7 +165,21 @@ std::vector<std::string> passes_for(const Run& run, Purpose purpose) {
 }  // namespace
 
 Compiled compile(const Run& run, const CompileOptions& options) {
-  const Sizes sizes = sizes_of(run, options);
+  Sizes sizes = sizes_of(run, options);
+  const bool steps = options.purpose == Purpose::train || options.purpose == Purpose::grads;
+  if (steps && sizes.plan.expert_ranks > 0) {
+    fail(run.name,
+         "plan.expert_ranks is {}: experts on ranks of their own run forward only, with hocket "
+         "eval; try plan.expert_ranks: 0",
+         sizes.plan.expert_ranks);
+  }
+  if (options.purpose == Purpose::logits && sizes.plan.tp > 1) {
+    // Nothing here goes along the head by position, but programs of one run hold it alike.
+    CompileOptions loss = options;
+    loss.purpose = Purpose::loss;
+    const std::vector<std::string> pins = parallel::positional_pins(build_graph(run, loss, sizes));
+    sizes.plan.layouts.insert(sizes.plan.layouts.begin(), pins.begin(), pins.end());
+  }
   const Lowering how{passes_for(run, options.purpose), options.skip_passes,
                      run.config.plan.pass_options, run.resolved.to_json_text(), options.observe};
   try {
@@ -192,9 +216,10 @@ Compiled compile_given(const Run& run, program::Program given) {
   if (given.roles[0].mesh != mesh) {
     fail(run.name,
          "the program is of another mesh of ranks than the plan in its configuration; got "
-         "mesh=\"{}\"; expected mesh=\"{}\" (pp {}, dp {}, ep {}); try to lower it again: hocket "
-         "graph RUN --out FILE",
-         to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep);
+         "mesh=\"{}\"; expected mesh=\"{}\" (pp {}, dp {}, ep {}, cp {}, tp {}); try to lower it "
+         "again: hocket graph RUN --out FILE",
+         to_string(given.roles[0].mesh), to_string(mesh), run.plan.pp, run.plan.dp, run.plan.ep,
+         run.plan.cp, run.plan.tp);
   }
   // Which of its transfers leave a node was decided for nodes of this size.
   if (given.ranks_per_node != run.plan.ranks_per_node) {

@@ -111,7 +111,20 @@ void PlanSection::fields(Fields& fields) {
       .max(kMaxRanks);
   fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
   fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
-  fields("micro_batch", micro_batch, "sequences per rank and micro-batch")
+  fields("expert_ranks", expert_ranks,
+         "ranks beside these, which have all experts; 0: none. Forward only: eval, graph --for "
+         "evaluate")
+      .min(0)
+      .max(kMaxRanks);
+  fields("cp", cp, "context-parallel ranks: they share the tokens of a data-parallel rank")
+      .min(1)
+      .max(kMaxRanks);
+  fields("tp", tp,
+         "tensor-parallel ranks: they have the same tokens, and parts of the vocabulary, heads and "
+         "MLPs")
+      .min(1)
+      .max(kMaxRanks);
+  fields("micro_batch", micro_batch, "sequences per data-parallel rank and micro-batch")
       .min(1)
       .max(kMaxSequences);
   fields("shard", shard,
@@ -121,6 +134,10 @@ void PlanSection::fields(Fields& fields) {
   fields("pp_schedule", pp_schedule,
          "1f1b, gpipe, interleaved, or a schedule CSV, as `hocket graph --stage schedule` prints "
          "it");
+  fields("layouts", layouts,
+         "how parameters lie, \"PATTERN LAYOUT\" each, e.g. [lm_head.weight tp:S0]: tensors whose "
+         "names match (* and ?) are split along dim 0 over tp; B: whole on every rank; the last "
+         "match counts; optimizer states lie as their parameter");
   fields("passes", passes, "passes that run, in this order (`hocket graph --list-passes`)");
   pass_options.fields(fields);
   fields("threads_per_rank", threads_per_rank, "compute threads; 0: the cores divided by the ranks")
@@ -228,11 +245,15 @@ void derive(Run& run) {
   p.pp_chunks = config.plan.pp_chunks;
   p.dp = config.plan.dp;
   p.ep = config.plan.ep;
+  p.expert_ranks = config.plan.expert_ranks;
+  p.cp = config.plan.cp;
+  p.tp = config.plan.tp;
   p.micro_batch = config.plan.micro_batch;
   p.shard = {shard_of(config.plan.shard.params), shard_of(config.plan.shard.grads),
              shard_of(config.plan.shard.optimizer)};
   p.pp_layers = config.plan.pp_layers;
   p.pp_schedule = config.plan.pp_schedule;
+  p.layouts = config.plan.layouts;
   p.threads_per_rank = config.plan.threads_per_rank;
   p.ranks_per_node = config.plan.ranks_per_node;
   const int64_t at_once = p.dp * p.micro_batch;
@@ -242,6 +263,12 @@ void derive(Run& run) {
          config.train.global_batch, at_once);
   }
   p.num_micro_batches = config.train.global_batch / at_once;
+  if (const int64_t tokens = p.micro_batch * config.train.seq_len; tokens % p.cp != 0) {
+    fail(run.name,
+         "plan.cp is {}; expected a divisor of the {} tokens that a data-parallel rank has of a "
+         "micro-batch (plan.micro_batch {} x train.seq_len {})",
+         p.cp, tokens, p.micro_batch, config.train.seq_len);
+  }
   p.validate(run.model.num_layers, run.model.num_experts);
 }
 

@@ -66,11 +66,13 @@ struct ShardSection {
 };
 
 struct PlanSection {
-  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, micro_batch = 1;
+  int64_t pp = 1, pp_chunks = 1, dp = 1, ep = 1, expert_ranks = 0, cp = 1, tp = 1, micro_batch = 1;
   ShardSection shard;
   std::vector<int64_t> pp_layers;
   std::string pp_schedule = "1f1b";
-  std::vector<std::string> passes{"recompute", "chunk", "bucket"};
+  std::vector<std::string> layouts;
+  std::vector<std::string> passes{"recompute", "ring_attention", "chunk", "tiles",
+                                  "bucket",    "compress",       "expand"};
   passes::PassOptions pass_options;  ///< keys of the plan, each declared by its pass
   int64_t threads_per_rank = 0;
   int64_t ranks_per_node = 0;

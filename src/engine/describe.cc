@@ -30,13 +30,16 @@ std::string describe(const Run& run) {
   if (plan.pp_chunks > 1) {
     schedule += fmt::format(" of {} stages per rank", plan.pp_chunks);
   }
+  std::string more = plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "";
+  more += plan.expert_ranks > 0 ? fmt::format(" + {} of experts", plan.expert_ranks) : "";
+  more += plan.cp > 1 ? fmt::format(" x cp {}", plan.cp) : "";
+  more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";
   return fmt::format(
-      "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per rank, "
+      "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per {}, "
       "recompute {}",
-      plan.pp, plan.dp, plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "",
-      counted(plan.world(), "rank"), each, schedule, plan.num_micro_batches,
+      plan.pp, plan.dp, more, counted(plan.world(), "rank"), each, schedule, plan.num_micro_batches,
       plan.num_micro_batches == 1 ? "" : "es", plan.micro_batch, run.config.train.seq_len,
-      run.config.plan.pass_options.text("recompute"));
+      plan.cp * plan.tp > 1 ? "dp rank" : "rank", run.config.plan.pass_options.text("recompute"));
 }
 
 }  // namespace hocket::engine

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// add: c = a + b, the residual connection and the sum of gradients.
+// add: c = a + b, the residual connection and the sum of gradients; of numbers of rows (i64), too,
+// where a program sums them in steps.
 #include "ops/rules.h"
 
 namespace hocket::ops {
@@ -7,7 +8,9 @@ namespace {
 
 std::vector<TensorType> infer(const Attrs&, Types in) {
   want_inputs("add", in, 2);
-  want_float("add", in[0]);
+  if (in[0].dtype != graph::DType::i64) {
+    want_float("add", in[0]);
+  }
   want_same("add", in[0], in[1]);
   return {in[0]};
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codecs: x as codes that are fewer bytes to move, and back. An encoded value can be moved whole or
-// in runs of rows, and nothing else: codes are not added up. A codec is two ops with one name.
+// in runs of rows, and nothing else: codes are not added up. A codec is two ops with one name; every
+// decoder takes an attribute `dtype`, the element type of what it gives back.
 //   identity  x itself: nothing is lost, and nothing saved
 //   int8      of every row (index of dim 0) round(127 x / max|x|), and max|x| / 127
 #include "ops/rules.h"
@@ -22,9 +23,13 @@ TensorType decoded(std::string_view op, const Attrs& attrs, const TensorType& co
   return type;
 }
 
-std::vector<TensorType> infer_same(const Attrs&, Types in) {
-  want_inputs("identity codec", in, 1);
-  want_rows("identity codec", in[0]);
+std::vector<TensorType> infer_same(const Attrs& attrs, Types in) {
+  constexpr const char* kOp = "identity codec";
+  want_inputs(kOp, in, 1);
+  want_rows(kOp, in[0]);
+  if (attrs.has("dtype")) {
+    want_dtype(kOp, in[0], graph::parse_dtype(attrs.s("dtype")));
+  }
   return {in[0]};
 }
 

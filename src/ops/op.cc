@@ -177,40 +177,56 @@ bool splits_as_tied(const LayoutRule& rule, char letter) {
                      [&](const Support& s) { return s.letter == letter || s.by == letter; });
 }
 
+/// The signature in which a letter is split, or as well all those that are tied to it.
+AxisSignature split_along(const Op& op, const Operands& rule, char letter, bool with_tied) {
+  AxisSignature signature;
+  signature.letter = letter;
+  signature.tied = with_tied;
+  const auto dim_of = [&](const std::string& operand) {
+    const auto has = [&](char other) {
+      return (with_tied ? tied(op.layout, other) : other) == letter;
+    };
+    return static_cast<size_t>(std::find_if(operand.begin(), operand.end(), has) - operand.begin());
+  };
+  for (size_t i = 0; i < rule.in.size(); ++i) {
+    Placement placed;
+    if (const size_t dim = dim_of(rule.in[i]); dim < rule.in[i].size()) {
+      placed = Placement::split(static_cast<int>(dim));
+    } else if (rule.in_partial_of[i].find(letter) != std::string::npos) {
+      placed = Placement::partial();
+    }
+    signature.in.push_back(placed);
+  }
+  for (const std::string& operand : rule.out) {
+    const size_t dim = dim_of(operand);
+    signature.out.push_back(dim == operand.size() ? Placement::partial(op.layout.monoid(letter))
+                                                  : Placement::split(static_cast<int>(dim)));
+  }
+  return signature;
+}
+
 std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
   // Everything that may lie on one mesh axis: all operands whole; for every letter that may be
-  // split, the operands that have it split there, and outputs that lack it partial sums over it;
-  // and, where the op is linear in an input (or in all of them together), that input partial and
-  // with it all outputs.
+  // split, the operands that have it split there, and outputs that lack it partial over it; where
+  // the op is linear in an input (or in all of them together), that input partial and with it all
+  // outputs; and letters that go by position, each by itself.
   const size_t num_in = rule.in.size();
   const size_t num_out = rule.out.size();
   std::vector<AxisSignature> list;
-  list.push_back({std::vector<Placement>(num_in), std::vector<Placement>(num_out), 0});
-  const auto dim_of = [&](const std::string& operand, char letter) {
-    return static_cast<size_t>(
-        std::find_if(operand.begin(), operand.end(),
-                     [&](char other) { return tied(op.layout, other) == letter; }) -
-        operand.begin());
+  list.push_back({std::vector<Placement>(num_in), std::vector<Placement>(num_out)});
+  const std::vector<Placement> whole = list[0].in;
+  const auto in_an_output = [&](char letter) {
+    return std::any_of(rule.out.begin(), rule.out.end(), [&](const std::string& operand) {
+      return operand.find(letter) != std::string::npos;
+    });
   };
   for (char letter : std::string_view(op.layout.split)) {
-    if (op.layout.is_positional(letter) && !splits_as_tied(op.layout, letter)) continue;
-    if (op.layout.monoid(letter) != Monoid::sum) continue;
-    AxisSignature signature = list[0];
-    signature.letter = letter;
-    for (size_t i = 0; i < num_in; ++i) {
-      if (size_t dim = dim_of(rule.in[i], letter); dim < rule.in[i].size()) {
-        signature.in[i] = Placement::split(static_cast<int>(dim));
-      } else if (rule.in_partial_of[i].find(letter) != std::string::npos) {
-        signature.in[i] = Placement::partial();
-      }
-    }
+    const bool ties = splits_as_tied(op.layout, letter);
+    if (op.layout.is_positional(letter) && !ties) continue;
+    if (op.layout.monoid(letter) == Monoid::softmax) continue;
+    AxisSignature signature = split_along(op, rule, letter, ties);
     // A letter that no input has (or that this alternative lacks) gives no signature.
-    if (signature.in == list[0].in) continue;
-    for (size_t i = 0; i < num_out; ++i) {
-      size_t dim = dim_of(rule.out[i], letter);
-      signature.out[i] = dim == rule.out[i].size() ? Placement::partial()
-                                                   : Placement::split(static_cast<int>(dim));
-    }
+    if (signature.in == whole) continue;
     list.push_back(std::move(signature));
   }
   std::string_view linear = op.layout.linear;
@@ -225,6 +241,12 @@ std::vector<AxisSignature> enumerate(const Op& op, const Operands& rule) {
     AxisSignature signature;
     signature.in.assign(num_in, Placement::partial());
     signature.out.assign(num_out, Placement::partial());
+    list.push_back(std::move(signature));
+  }
+  for (char letter : std::string_view(op.layout.positional)) {
+    if (op.layout.monoid(letter) == Monoid::softmax) continue;
+    AxisSignature signature = split_along(op, rule, letter, false);
+    if (signature.in == whole && !in_an_output(letter)) continue;
     list.push_back(std::move(signature));
   }
   return list;
@@ -338,7 +360,7 @@ bool acts_by_element(const LayoutRule& rule, const Letters& letters, std::string
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out) {
   if (takes_any(op)) {
-    return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size()), 0}};
+    return {{std::vector<Placement>(in.size()), std::vector<Placement>(out.size())}};
   }
   return enumerate(op, alternative(op, in, out));
 }

@@ -179,6 +179,9 @@ struct LayoutRule {
 struct AxisSignature {
   std::vector<Placement> in, out;
   char letter = 0;  ///< that is split, if one is
+  /// Letters that support ties to it are split with it: legal if no part lacks anything
+  /// (cut_support).
+  bool tied = false;
 };
 
 /// Given to Op::define: builds a small graph over values, of which the op's inputs are the first.
@@ -325,10 +328,10 @@ Unfolded unfold(const Op& op, const Attrs& attrs, std::span<const TensorType> in
 void check_definitions(const std::vector<Op>& ops);
 
 /// All legal signatures on one axis for operands of these ranks, replicated first. Accumulators
-/// (see graph::Node::accumulate) are not among the operands: they follow their output. A placement
-/// does not tell a kernel where its piece begins: positional letters that support ties (queries and
-/// keys) are split together, which is legal if no part lacks anything (cut_support), and others not
-/// at all. Nor does a partial placement tell of another monoid than the sum.
+/// (see graph::Node::accumulate) are not among the operands: they follow their output. Last come
+/// those that split one letter that the op takes by position (the kernel is told where the piece
+/// begins), where support ties several (queries and keys) one of them alone. Parts under
+/// Monoid::softmax are two outputs that belong together: no signature splits such a letter.
 std::vector<AxisSignature> signatures(const Op& op, std::span<const TensorType> in,
                                       std::span<const TensorType> out);
 

@@ -9,11 +9,15 @@
 
 namespace hocket::parallel {
 
-/// Where the ranks' pieces of those letters begin that an op takes by position, for inputs that lie
-/// as `layouts` say; letters that are whole are left out. `role`: of the ranks. Tables are added to
-/// the program.
+/// How the operands of a task lie, accumulators left out.
+struct OperandLayouts {
+  std::vector<graph::Layout> in, out;
+};
+
+/// Where the ranks' pieces of those letters begin that an op takes by position; letters that are
+/// whole are left out. `role`: of the ranks. Tables are added to the program.
 std::vector<program::Begin> begins_of(const ops::Op& op, const program::Kind& kind,
-                                      const std::vector<graph::Layout>& layouts,
-                                      program::RoleId role, program::Program& program);
+                                      const OperandLayouts& layouts, program::RoleId role,
+                                      program::Program& program);
 
 }  // namespace hocket::parallel

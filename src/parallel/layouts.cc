@@ -2,13 +2,17 @@
 #include "parallel/layouts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/op.h"
 #include "parallel/plan.h"
+#include "parallel/stored.h"
 
 namespace hocket::parallel {
 
@@ -16,6 +20,7 @@ using graph::Graph;
 using graph::kNone;
 using graph::Layout;
 using graph::Mesh;
+using graph::Node;
 using graph::Placement;
 using graph::TensorId;
 using graph::TensorKind;
@@ -25,59 +30,53 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The axes whose ranks have other tokens each, and parameters alike.
-bool is_data_parallel(std::string_view axis) { return axis == "edp" || axis == "ep"; }
-
-Layout initial_layout(const graph::Tensor& tensor, const Mesh& mesh) {
-  Layout layout;
-  for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
-    const std::string& name = mesh.axes[axis].name;
-    if (mesh.axes[axis].size == 1 || name == kStageAxis) continue;
-    if (tensor.kind == TensorKind::input && !tensor.per_step) {
-      layout.set(axis, Placement::split(0));
-    }
-    if (tensor.expert && name == "ep") {
-      layout.set(axis, Placement::split(0));
-    }
-  }
-  return layout;
-}
-
 /// Greedy, node by node in the graph's order, and for every mesh axis by itself: among the layouts
 /// that the op allows on that axis, the one whose inputs cost least to bring there from where they
 /// lie; it also says how the outputs lie. Parameters stay where the plan put them, so the choice is
 /// always "move the activation". A node that makes a gradient may only choose what can be reduced
-/// to the layout of its parameter.
+/// to the layout of its parameter. Where the op's definition costs less, its nodes are taken.
 class LayoutChoice {
  public:
-  LayoutChoice(const Graph& graph, const Mesh& mesh, const Sharding& sharding)
-      : graph_(graph),
-        mesh_(mesh),
-        sharding_(sharding),
-        param_of_(graph.tensors.size(), kNone),
-        updated_(graph.tensors.size(), kNone),
-        counts_of_rows_(graph.tensors.size(), kNone) {
+  LayoutChoice(const Graph& graph, const Mesh& mesh, std::vector<Layout> stored,
+               const Sharding& sharding)
+      : graph_(&graph), mesh_(mesh), sharding_(sharding) {
+    result_.tensor = std::move(stored);
+    param_of_.resize(graph.tensors.size(), kNone);
+    updated_.resize(graph.tensors.size(), kNone);
+    counts_of_rows_.resize(graph.tensors.size(), kNone);
+    brought_.resize(graph.tensors.size());
     result_.counts_of.assign(graph.tensors.size(), kNone);
-    for (const graph::Tensor& tensor : graph.tensors) {
-      result_.tensor.push_back(initial_layout(tensor, mesh));
-    }
     for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       paths_.emplace_back(Mesh{{mesh.axes[axis]}});
     }
-    for (size_t grad = 0; grad < graph.grads.size(); ++grad) {
-      for (TensorId id : graph.grads[grad].contributions) {
-        param_of_[id] = graph.grads[grad].param;
+    for (const auto& grad : graph.grads) {
+      for (TensorId id : grad.contributions) {
+        param_of_[id] = grad.param;
       }
     }
     share_updates();
   }
 
   Layouts run() {
-    for (const graph::Node& node : graph_.nodes) {
-      place(node);
-      follow_rows(node);
+    // Nodes that give way to others are kept, by their place; the graph is put together at the end.
+    const std::vector<Node>& nodes = graph_->nodes;
+    std::map<size_t, std::vector<Node>> in_place_of;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      Placed placed = place(nodes[n]);
+      if (placed.cost == kInfinity) {
+        fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs", nodes[n].op,
+             graph_->tensor(nodes[n].out.empty() ? nodes[n].in[0] : nodes[n].out[0]).name,
+             mesh_.axes[no_layout_on_].name);
+      }
+      std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(result_.node));
+      if (!placed.nodes.empty()) {
+        in_place_of[n] = std::move(placed.nodes);
+      }
     }
     find_where_all_lies();
+    if (!in_place_of.empty()) {
+      put_together(nodes, in_place_of);
+    }
     return std::move(result_);
   }
 
@@ -85,11 +84,11 @@ class LayoutChoice {
   /// The layout in which each parameter is updated, and which tensors have it then: the parameter,
   /// its states, and the total of its gradient; with split gradients all that goes into that.
   void share_updates() {
-    for (size_t index = 0; index < graph_.grads.size(); ++index) {
-      const graph::ParamGrad& grad = graph_.grads[index];
+    for (size_t index = 0; index < graph_->grads.size(); ++index) {
+      const graph::ParamGrad& grad = graph_->grads[index];
       const Layout& used = result_.tensor[grad.param];
-      result_.update.push_back(
-          sharding_.any() ? sharded(graph_.tensor(grad.param).type, used, mesh_) : used);
+      result_.update.push_back(sharding_.any() ? sharded(tensor(grad.param).type, used, mesh_)
+                                               : used);
       updated_[grad.param] = static_cast<int32_t>(index);
       if (grad.total != kNone) {
         updated_[grad.total] = static_cast<int32_t>(index);
@@ -100,14 +99,14 @@ class LayoutChoice {
         }
       }
     }
-    for (const graph::Node& node : graph_.nodes) {
+    for (const graph::Node& node : graph_->nodes) {
       if (node.phase != graph::Phase::optimizer) continue;
       const auto param = std::find_if(node.in.begin(), node.in.end(), [&](TensorId id) {
-        return graph_.tensor(id).kind == TensorKind::param;
+        return tensor(id).kind == TensorKind::param;
       });
       if (param == node.in.end()) continue;
       for (TensorId id : node.in) {
-        if (graph_.tensor(id).kind == TensorKind::state) {
+        if (tensor(id).kind == TensorKind::state) {
           updated_[id] = updated_[*param];
         }
       }
@@ -117,14 +116,14 @@ class LayoutChoice {
   /// See Layouts::lies.
   void find_where_all_lies() {
     result_.lies = result_.tensor;
-    for (size_t id = 0; id < graph_.tensors.size(); ++id) {
-      const graph::Tensor& tensor = graph_.tensors[id];
+    for (size_t id = 0; id < graph_->tensors.size(); ++id) {
+      const graph::Tensor& tensor = graph_->tensors[id];
       Layout& lies = result_.lies[id];
       if (tensor.kind == TensorKind::param && sharding_.any()) {
         const Layout split = sharded(tensor.type, lies, mesh_);
         for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
           const graph::Axis& ranks = mesh_.axes[axis];
-          if (ranks.size > 1 && is_data_parallel(ranks.name) && split[axis].is_replicate()) {
+          if (ranks.size > 1 && splits_tokens(ranks.name) && split[axis].is_replicate()) {
             log_debug("{} {} stays whole over {}: no dim divides into {}", tensor.name,
                       to_string(tensor.type), ranks.name, ranks.size);
           }
@@ -138,116 +137,357 @@ class LayoutChoice {
       }
     }
     if (sharding_.grads != Shard::all) return;
-    for (size_t index = 0; index < graph_.grads.size(); ++index) {
-      for (TensorId id : graph_.grads[index].contributions) {
+    for (size_t index = 0; index < graph_->grads.size(); ++index) {
+      for (TensorId id : graph_->grads[index].contributions) {
         result_.lies[id] = result_.update[index];
       }
     }
   }
 
-  /// Where a node finds a tensor. Those of the optimizer find parameters, states and the totals of
-  /// gradients where the update is.
-  const Layout& found(const graph::Node& node, TensorId id) const {
-    const bool update = node.phase == graph::Phase::optimizer && updated_[id] != kNone;
+  /// Where the node at hand finds a tensor. Those of the optimizer find parameters, states and the
+  /// totals of gradients where the update is.
+  const Layout& found(TensorId id) const {
+    const bool update = in_step_ && updated_[id] != kNone;
     return update ? result_.update[static_cast<size_t>(updated_[id])] : result_.tensor[id];
   }
 
+  /// A node with layouts, or the nodes that are there in its place.
+  struct Placed {
+    double cost = 0, bytes = 0;
+    std::vector<Node> nodes;  ///< empty: the node itself
+    std::vector<NodeLayouts> wanted;
+  };
+
   /// Inputs that are not added to.
-  static size_t num_inputs(const graph::Node& node) {
-    return node.in.size() - node.accumulate.size();
+  static size_t num_inputs(const Node& node) { return node.in.size() - node.accumulate.size(); }
+  const graph::Tensor& tensor(TensorId id) const { return graph_->tensor(id); }
+  bool is_used(size_t axis) const {
+    return mesh_.axes[axis].size > 1 && mesh_.axes[axis].name != kStageAxis;
+  }
+  std::vector<TensorType> types_of(const std::vector<TensorId>& ids, size_t count) const {
+    std::vector<TensorType> types;
+    for (size_t i = 0; i < count; ++i) {
+      types.push_back(tensor(ids[i]).type);
+    }
+    return types;
   }
 
-  std::vector<ops::AxisSignature> signatures(const graph::Node& node) const {
-    std::vector<TensorType> in;
-    std::vector<TensorType> out;
-    for (size_t i = 0; i < num_inputs(node); ++i) {
-      in.push_back(graph_.tensor(node.in[i]).type);
+  Placed place(const Node& node) {
+    // First as one task. If that moves something, and the op has a definition, then as its nodes,
+    // through which fewer bytes must move (that they are more messages counts little: such ops are
+    // few, and what they would need whole is large). What their trial has left behind is taken back
+    // if they don't.
+    const size_t before = log_.size();
+    in_step_ = node.phase == graph::Phase::optimizer;
+    Placed whole;
+    whole.wanted.resize(1);
+    whole.cost = place_whole(node, &whole.wanted[0], &whole.bytes);
+    const ops::Op& op = ops::find(node.op);
+    const bool may_unfold =
+        op.define && node.phase != graph::Phase::optimizer && node.accumulate.empty();
+    if (whole.cost > 0 && may_unfold) {
+      const ops::Unfolded unfolded =
+          ops::unfold(op, node.attrs, types_of(node.in, num_inputs(node)));
+      if (!unfolded.out.empty()) {
+        forget(before);
+        const size_t tensors = graph_->tensors.size();
+        Placed steps = place_steps(node, unfolded);
+        const bool possible = steps.cost < kInfinity;
+        if (possible && (whole.cost == kInfinity || steps.bytes < whole.bytes)) return steps;
+        forget(before);
+        resize_tensors(tensors);
+        whole.bytes = 0;
+        place_whole(node, &whole.wanted[0], &whole.bytes);
+      }
     }
-    for (TensorId id : node.out) {
-      out.push_back(graph_.tensor(id).type);
-    }
-    return ops::signatures(ops::find(node.op), in, out);
+    follow_rows(node);
+    return whole;
   }
 
-  /// The layouts of a node: on every axis its cheapest signature. What it adds to lies as what it
-  /// adds.
-  void place(const graph::Node& node) {
-    const std::vector<ops::AxisSignature> all = signatures(node);
-    NodeLayouts wanted;
-    wanted.in.resize(node.in.size());
+  Placed place_steps(const Node& node, const ops::Unfolded& unfolded) {
+    // Values of the definition become tensors: the node's inputs and outputs are there, those
+    // between them are new.
+    std::vector<TensorId> tensors(unfolded.types.size(), kNone);
+    std::copy(node.in.begin(), node.in.end(), tensors.begin());
+    for (size_t i = 0; i < unfolded.out.size(); ++i) {
+      tensors[static_cast<size_t>(unfolded.out[i])] = node.out[i];
+    }
+    Placed all;
+    for (const ops::Unfolded::Step& step : unfolded.steps) {
+      Node inner;
+      inner.op = step.op->name;
+      inner.attrs = step.attrs;
+      inner.phase = node.phase;
+      inner.layer = node.layer;
+      inner.recompute = node.recompute;
+      for (int value : step.in) {
+        inner.in.push_back(tensors[static_cast<size_t>(value)]);
+      }
+      for (int value : step.out) {
+        TensorId& id = tensors[static_cast<size_t>(value)];
+        if (id == kNone) {
+          id = add_tensor(node, inner.op, unfolded.types[static_cast<size_t>(value)]);
+        }
+        inner.out.push_back(id);
+      }
+      Placed placed = place(inner);
+      all.cost += placed.cost;
+      all.bytes += placed.bytes;
+      if (all.cost == kInfinity) return all;
+      if (placed.nodes.empty()) {
+        placed.nodes.push_back(std::move(inner));
+      }
+      std::move(placed.nodes.begin(), placed.nodes.end(), std::back_inserter(all.nodes));
+      std::move(placed.wanted.begin(), placed.wanted.end(), std::back_inserter(all.wanted));
+    }
+    return all;
+  }
+
+  TensorId add_tensor(const Node& node, const std::string& op, const TensorType& type) {
+    if (!own_) {
+      own_ = *graph_;
+      graph_ = &*own_;
+    }
+    graph::Tensor made;
+    made.name = tensor(node.out[0]).name + "/" + op;
+    made.type = type;
+    made.layer = node.layer;
+    own_->tensors.push_back(std::move(made));
+    resize_tensors(own_->tensors.size());
+    return static_cast<TensorId>(own_->tensors.size()) - 1;
+  }
+
+  void resize_tensors(size_t tensors) {
+    if (own_) {
+      own_->tensors.resize(tensors);
+    }
+    result_.tensor.resize(tensors);
+    result_.counts_of.resize(tensors, kNone);
+    param_of_.resize(tensors, kNone);
+    counts_of_rows_.resize(tensors, kNone);
+    brought_.resize(tensors);
+  }
+
+  void put_together(const std::vector<Node>& nodes,
+                    std::map<size_t, std::vector<Node>>& in_place_of) {
+    // The nodes of the graph that came, with those that are in the place of some.
+    std::vector<Node> all;
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      const auto others = in_place_of.find(n);
+      if (others == in_place_of.end()) {
+        all.push_back(nodes[n]);
+      } else {
+        std::move(others->second.begin(), others->second.end(), std::back_inserter(all));
+      }
+      result_.origin.resize(all.size(), static_cast<graph::NodeId>(n));
+    }
+    for (size_t n = 0; n < all.size(); ++n) {
+      for (TensorId id : all[n].out) {
+        own_->tensors[static_cast<size_t>(id)].producer = static_cast<graph::NodeId>(n);
+      }
+    }
+    own_->nodes = std::move(all);
+    result_.unfolded = std::move(own_);
+  }
+
+  /// The layouts of a node as one task: on every axis its cheapest signature. What it adds to lies
+  /// as what it adds. Returns what bringing its inputs costs; infinity if it cannot be. `bytes` are
+  /// added to.
+  double place_whole(const Node& node, NodeLayouts* wanted, double* bytes) {
+    const size_t inputs = num_inputs(node);
+    const std::vector<ops::AxisSignature> all = ops::signatures(
+        ops::find(node.op), types_of(node.in, inputs), types_of(node.out, node.out.size()));
+    *wanted = {};
+    wanted->in.resize(node.in.size());
+    double total = 0;
     std::vector<size_t> axes(mesh_.axes.size());
     std::iota(axes.begin(), axes.end(), size_t{0});
-    if (node.phase == graph::Phase::optimizer) {
+    if (in_step_) {
       std::reverse(axes.begin(), axes.end());  // as `sharded` has it
     }
     for (size_t axis : axes) {
-      if (mesh_.axes[axis].size == 1 || mesh_.axes[axis].name == kStageAxis) continue;
-      const ops::AxisSignature& best = cheapest(node, all, axis);
-      for (size_t i = 0; i < num_inputs(node); ++i) {
-        wanted.in[i].set(axis, best.in[i]);
+      if (!is_used(axis)) continue;
+      double cost = kInfinity;
+      const ops::AxisSignature* const best = cheapest(node, all, *wanted, axis, &cost);
+      if (!best) {
+        no_layout_on_ = axis;
+        return kInfinity;
+      }
+      total += cost;
+      for (size_t i = 0; i < inputs; ++i) {
+        *bytes += bytes_to_bring(node.in[i], best->in[i], axis);
+        note_brought(node.in[i], best->in[i], axis);
+        wanted->in[i].set(axis, best->in[i]);
       }
       for (size_t output = 0; output < node.out.size(); ++output) {
-        result_.tensor[node.out[output]].set(axis, best.out[output]);
+        result_.tensor[node.out[output]].set(axis, best->out[output]);
       }
+    }
+    size_t accumulator = inputs;
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      if (node.accumulate.contains(output)) {
+        wanted->in[accumulator++] = result_.tensor[node.out[output]];
+      }
+    }
+    return total;
+  }
+
+  const ops::AxisSignature* cheapest(const Node& node, const std::vector<ops::AxisSignature>& all,
+                                     const NodeLayouts& wanted, size_t axis, double* cost) {
+    const ops::AxisSignature* best = nullptr;
+    for (const ops::AxisSignature& signature : all) {
+      if (!begins_no_split(node, signature, axis) || lacks_keys(node, signature, wanted, axis)) {
+        continue;
+      }
+      const double here = cost_of(node, signature, axis);
+      if (here < *cost) {
+        best = &signature;
+        *cost = here;
+      }
+    }
+    return best;
+  }
+
+  /// What is split was split before: tokens with the inputs, other dims with parameters. Or it is a
+  /// sum over tokens of which every rank takes those that it has.
+  bool begins_no_split(const Node& node, const ops::AxisSignature& signature, size_t axis) const {
+    if (signature.letter == 0) return true;
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      const Placement here = found(node.in[i])[axis];
+      if (!signature.in[i].is_split()) continue;
+      if (here == signature.in[i] || (here.is_partial() && may_scatter(node.in[i], axis))) {
+        return true;
+      }
+      if (here.is_split() && tensor(node.in[i]).type.routed()) return true;
+    }
+    for (size_t output = 0; output < node.out.size(); ++output) {
+      const TensorId param = param_of_[node.out[output]];
+      if (param != kNone && signature.out[output].is_split() &&
+          result_.tensor[param][axis] == signature.out[output]) {
+        return true;
+      }
+    }
+    // An input that is a sum over the letter is one of the part's own.
+    return std::any_of(signature.in.begin(), signature.in.end(),
+                       [](Placement placed) { return placed.is_partial(); });
+  }
+
+  /// True if letters that support ties cannot be split together on this axis, inside of those that
+  /// have been chosen: some part would lack what it needs.
+  bool lacks_keys(const Node& node, const ops::AxisSignature& signature, const NodeLayouts& wanted,
+                  size_t axis) const {
+    if (!signature.tied) return false;
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      if (!signature.in[i].is_split()) continue;
+      const int dim = signature.in[i].dim();
+      const graph::Dim& size = tensor(node.in[i]).type.dims[static_cast<size_t>(dim)];
+      int64_t parts = mesh_.axes[axis].size;
+      for (int32_t outer : wanted.in[i].axes_of(dim)) {
+        parts *= mesh_.axes[static_cast<size_t>(outer)].size;
+      }
+      if (size.symbolic()) return false;
+      return size % parts != 0 ||
+             !ops::cut_support(ops::find(node.op), node.attrs, size / parts).empty();
+    }
+    return false;
+  }
+
+  double cost_of(const Node& node, const ops::AxisSignature& signature, size_t axis) {
+    double cost = 0;
+    bool passes_on = false;  // parts of a sum
+    for (size_t i = 0; i < num_inputs(node); ++i) {
+      cost += cost_to_bring(node.in[i], signature.in[i], axis);
+      passes_on = passes_on || (signature.in[i].is_partial() &&
+                                tensor(node.in[i]).type.dtype != graph::DType::i64);
     }
     size_t accumulator = num_inputs(node);
     for (size_t output = 0; output < node.out.size(); ++output) {
       if (node.accumulate.contains(output)) {
-        wanted.in[accumulator++] = result_.tensor[node.out[output]];
+        cost += cost_to_bring(node.in[accumulator++], signature.out[output], axis);
       }
-    }
-    result_.node.push_back(std::move(wanted));
-  }
-
-  const ops::AxisSignature& cheapest(const graph::Node& node,
-                                     const std::vector<ops::AxisSignature>& all, size_t axis) {
-    const ops::AxisSignature* best = nullptr;
-    double least = kInfinity;
-    for (const ops::AxisSignature& signature : all) {
-      const double cost = cost_of(node, signature, axis);
-      if (cost < least) {
-        best = &signature;
-        least = cost;
-      }
-    }
-    if (!best) {
-      fail("layouts", "{} ({}) has no legal layout on axis {} for its inputs", node.op,
-           graph_.tensor(node.out.empty() ? node.in[0] : node.out[0]).name, mesh_.axes[axis].name);
-    }
-    return *best;
-  }
-
-  double cost_of(const graph::Node& node, const ops::AxisSignature& signature, size_t axis) {
-    double cost = 0;
-    for (size_t i = 0; i < num_inputs(node); ++i) {
-      const Placement here = found(node, node.in[i])[axis];
-      cost += cost_to_bring(graph_.tensor(node.in[i]), here, signature.in[i], axis);
-    }
-    for (size_t output = 0; output < node.out.size(); ++output) {
-      const TensorId param = param_of_[node.out[output]];
-      if (param == kNone) continue;
-      // Reduced once per step, whatever the choice: only the impossible counts.
-      if (cost_to_bring(graph_.tensor(node.out[output]), signature.out[output],
-                        result_.tensor[param][axis], axis) == kInfinity) {
-        return kInfinity;
-      }
+      cost += cost_after(node, output, signature.out[output], passes_on, axis);
     }
     return cost;
   }
 
-  /// Sharding is the plan's choice, not the lowering's: persistent tensors stay where the plan put
-  /// them, and sums (gradients) end up as their parameter lies, not scattered.
-  double cost_to_bring(const graph::Tensor& tensor, Placement from, Placement to, size_t axis) {
+  /// What an output costs later. Of a gradient, which is reduced once per step whatever the choice,
+  /// only the impossible counts, and a block that is taken of it; of a sum whose parts come from
+  /// before and are passed on, that somebody has to add them up.
+  double cost_after(const Node& node, size_t output, Placement placed, bool passes_on,
+                    size_t axis) {
+    const TensorId id = node.out[output];
+    const TensorType& type = tensor(id).type;
+    if (const TensorId param = param_of_[id]; param != kNone) {
+      const Placement to = result_.tensor[param][axis];
+      if (placed == to) return 0;
+      if (placed.is_partial() && to.is_split()) return kInfinity;
+      const double cost = reshard_cost(type, placed, to, &paths_[axis]);
+      return placed.is_partial() && cost < kInfinity ? 0 : cost;
+    }
+    if (!passes_on || !placed.is_partial() || node.phase == graph::Phase::optimizer) return 0;
+    const double whole = reshard_cost(type, placed, Placement::replicate(), &paths_[axis]);
+    const double part = may_scatter(id, axis)
+                            ? reshard_cost(type, placed, Placement::split(0), &paths_[axis])
+                            : kInfinity;
+    const double least = std::min(whole, part);
+    return least < kInfinity ? least : 0;
+  }
+
+  /// True if a sum may become parts: of tokens, on the ranks that have them. Sharding is the plan's
+  /// choice, not the lowering's: gradients end up as their parameter lies, and what ranks with the
+  /// same tokens have is whole.
+  bool may_scatter(TensorId id, size_t axis) const {
+    const graph::NodeId producer = tensor(id).producer;
+    const bool in_step =
+        producer != kNone && graph_->nodes[producer].phase == graph::Phase::optimizer;
+    return splits_tokens(mesh_.axes[axis].name) && param_of_[id] == kNone && !in_step;
+  }
+
+  /// Persistent tensors stay where the plan put them.
+  double cost_to_bring(TensorId id, Placement to, size_t axis) {
+    const graph::Tensor& moved = tensor(id);
+    const Placement from = found(id)[axis];
     if (from == to) return 0;
-    if (tensor.kind == TensorKind::param || tensor.kind == TensorKind::state) return kInfinity;
-    if (from.is_partial() && to.is_split() && tensor.type.dtype != graph::DType::i64) {
+    if (moved.kind == TensorKind::param || moved.kind == TensorKind::state) return kInfinity;
+    if (from.is_partial() && to.is_split() && moved.type.dtype != graph::DType::i64 &&
+        !may_scatter(id, axis)) {
       return kInfinity;
     }
-    return reshard_cost(tensor.type, from, to, &paths_[axis]);
+    if (is_brought(id, to, axis)) return 0;
+    return reshard_cost(moved.type, from, to, &paths_[axis]);
+  }
+
+  /// Of what can be brought.
+  double bytes_to_bring(TensorId id, Placement to, size_t axis) {
+    double bytes = 0;
+    const Placement from = found(id)[axis];
+    if (from != to && !is_brought(id, to, axis)) {
+      reshard_cost(tensor(id).type, from, to, &paths_[axis], &bytes);
+    }
+    return bytes;
+  }
+
+  bool is_brought(TensorId id, Placement to, size_t axis) const {
+    return std::find(brought_[id].begin(), brought_[id].end(), std::pair{axis, to}) !=
+           brought_[id].end();
+  }
+
+  /// Who asks for it again finds it there.
+  void note_brought(TensorId id, Placement to, size_t axis) {
+    if (found(id)[axis] == to) return;
+    brought_[id].emplace_back(axis, to);
+    log_.push_back(id);
+  }
+  /// What was noted since the log had this length.
+  void forget(size_t length) {
+    while (log_.size() > length) {
+      brought_[log_.back()].pop_back();
+      log_.pop_back();
+    }
   }
 
   /// Every routed tensor learns which counts tensor says how many rows each expert has.
-  void follow_rows(const graph::Node& node) {
+  void follow_rows(const Node& node) {
     const ops::Op& op = ops::find(node.op);
     if (op.routing.counts >= 0) {
       counts_of_rows_[node.out[op.routing.row_of]] = node.out[op.routing.counts];
@@ -262,25 +502,32 @@ class LayoutChoice {
       }
     }
     for (TensorId id : node.out) {
-      if (graph_.tensor(id).type.routed()) {
+      if (tensor(id).type.routed()) {
         result_.counts_of[id] = counts;
       }
     }
   }
 
-  const Graph& graph_;
+  const Graph* graph_;
+  std::optional<Graph> own_;  // with tensors of definitions
   const Mesh& mesh_;
   const Sharding sharding_;
+  bool in_step_ = false;  // the node at hand is the optimizer's
   Layouts result_;
   std::vector<ReshardPaths> paths_;       // per axis, as a mesh of its own
   std::vector<TensorId> param_of_;        // whose gradient it becomes a part of
   std::vector<int32_t> updated_;          // the gradient in whose update it takes part, or kNone
   std::vector<TensorId> counts_of_rows_;  // by row_of: counts of the same routing
+  /// By tensor: axes and placements that it was brought to; the order of all of them.
+  std::vector<std::vector<std::pair<size_t, Placement>>> brought_;
+  std::vector<TensorId> log_;
+  size_t no_layout_on_ = 0;
 };
 
 }  // namespace
 
-double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths* axis) {
+double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths* axis,
+                    double* bytes) {
   if (from.is_split()) {
     // Sizes that do not divide are refused where the value is made: here only the cost counts.
     const int64_t ranks = axis->mesh().size();
@@ -295,14 +542,18 @@ double reshard_cost(TensorType type, Placement from, Placement to, ReshardPaths*
   wants.set(0, to);
   const ReshardPath* const path = axis->path(type, has, wants);
   if (!path) return kInfinity;
+  if (bytes) {
+    *bytes = path->bytes;
+  }
   const bool slices = std::any_of(path->steps.begin(), path->steps.end(),
                                   [](const ReshardStep& step) { return !step.op; });
   const bool even = !to.is_split() || type.dims[to.dim()].divides_into(axis->mesh().size());
   return slices && !even ? kInfinity : path->cost;
 }
 
-Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const Sharding& sharding) {
-  return LayoutChoice(graph, mesh, sharding).run();
+Layouts choose_layouts(const Graph& graph, const Mesh& mesh, const std::vector<std::string>& pins,
+                       const Sharding& sharding) {
+  return LayoutChoice(graph, mesh, stored_layouts(graph, mesh, pins), sharding).run();
 }
 
 Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {
@@ -315,7 +566,7 @@ Layout sharded(const TensorType& type, Layout layout, const Mesh& mesh) {
   int64_t ranks = 1;
   for (size_t axis = mesh.axes.size(); axis-- > 0;) {
     if (mesh.axes[axis].size == 1 || !layout[axis].is_replicate()) continue;
-    if (!is_data_parallel(mesh.axes[axis].name)) continue;
+    if (!splits_tokens(mesh.axes[axis].name)) continue;
     axes.push_back(axis);
     ranks *= mesh.axes[axis].size;
   }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the layout of every tensor of a graph: inputs are split by tokens, expert parameters by
-// experts, and every node takes the legal signature whose inputs are cheapest to reshard to.
+// Chooses the layout of every tensor of a graph: what is stored lies as it is told to
+// (parallel/stored.h), and every node takes the legal signature whose inputs are cheapest to
+// reshard to, or gives way to the graph that defines its op.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "graph/graph.h"
@@ -17,6 +20,10 @@ struct NodeLayouts {
 };
 
 struct Layouts {
+  /// The graph that is lowered, if it is not the one that came: nodes whose op is better done by
+  /// its definition are the nodes of that, with tensors of their own behind those that there were.
+  std::optional<graph::Graph> unfolded;
+  std::vector<graph::NodeId> origin;  ///< by node: the node that it was, if there is `unfolded`
   std::vector<graph::Layout> tensor;  ///< as produced; of a parameter, as forward nodes use it
   /// Where a tensor stays that outlives what makes and reads it: a parameter or state between its
   /// uses, a contribution to a gradient while micro-batches add to it. Of all others, as produced.
@@ -28,8 +35,9 @@ struct Layouts {
   std::vector<graph::TensorId> counts_of;
 };
 
+/// `pins`: see stored_layouts.
 Layouts choose_layouts(const graph::Graph& graph, const graph::Mesh& mesh,
-                       const Sharding& sharding);
+                       const std::vector<std::string>& pins, const Sharding& sharding);
 
 /// The layout of what lies in this one, when the data-parallel ranks that have it alike split it:
 /// along the first dim that all of these axes together divide, or else each along one that it
@@ -41,8 +49,8 @@ graph::Layout sharded(const graph::TensorType& type, graph::Layout layout, const
 graph::Layout summed(graph::Layout layout, const graph::Mesh& mesh);
 
 /// What the cheapest path of a tensor from one placement to another costs, on a mesh of one axis;
-/// infinity if there is none.
+/// infinity if there is none. `bytes` receives what passes through a rank's link.
 double reshard_cost(graph::TensorType type, graph::Placement from, graph::Placement to,
-                    ReshardPaths* axis);
+                    ReshardPaths* axis, double* bytes = nullptr);
 
 }  // namespace hocket::parallel

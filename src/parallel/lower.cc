@@ -30,10 +30,12 @@ namespace {
 
 class Stamper {
  public:
-  Stamper(const RankTemplate& rank, RankClass& cls, int num_tags, int num_micro_batches)
+  Stamper(const RankTemplate& rank, RankClass& cls, const Templates& templates,
+          int num_micro_batches)
       : rank_(rank),
         cls_(cls),
-        num_tags_(num_tags),
+        num_tags_(templates.num_tags),
+        num_tensors_(templates.num_tensors),
         once_(rank.values.size(), kNone),
         written_(rank.values.size(), false),
         remaining_(rank.values.size(), 0),
@@ -125,7 +127,7 @@ class Stamper {
     Buffer buffer;
     buffer.type = value.type;
     buffer.layout = value.layout;
-    buffer.logical = value.tensor;
+    buffer.logical = value.tensor < num_tensors_ ? value.tensor : kNone;
     buffer.expected_bytes = value.expected_bytes;
     buffer.micro_batch = per_mb ? micro_batch : kNone;
     switch (value.life) {
@@ -146,7 +148,7 @@ class Stamper {
       buffer = Buffer();
       buffer.kind = BufferKind::view;
       buffer.type = value.type;
-      buffer.logical = value.tensor;
+      buffer.logical = value.tensor < num_tensors_ ? value.tensor : kNone;
       buffer.base = this->buffer(value.base, micro_batch);
       buffer.dim = value.dim;
       buffer.begin = value.begin;
@@ -327,6 +329,7 @@ class Stamper {
   const RankTemplate& rank_;
   RankClass& cls_;
   const int num_tags_;
+  const int num_tensors_;
   std::vector<std::vector<BufferId>> per_micro_batch_;  // [micro-batch][value]
   std::vector<BufferId> once_;
   std::vector<bool> written_;
@@ -347,7 +350,7 @@ namespace {
 /// Coordinates along `ep` that have equally many experts: all, or, where the experts do not divide,
 /// the first ones, which have one more, and the others.
 std::vector<program::Interval> equal_shares(const graph::Graph& graph, const graph::Mesh& mesh) {
-  const int32_t axis = mesh.axis("ep");
+  const int32_t axis = mesh.axis(kExpertAxis);
   const int32_t ranks = axis < 0 ? 1 : mesh.axes[axis].size;
   for (const graph::Tensor& tensor : graph.tensors) {
     if (!tensor.expert) continue;
@@ -359,7 +362,7 @@ std::vector<program::Interval> equal_shares(const graph::Graph& graph, const gra
 
 }  // namespace
 
-Templates make_templates(const graph::Graph& graph, const Plan& plan) {
+Templates make_templates(const graph::Graph& reference, const Plan& plan) {
   // Layouts and stages are chosen for the whole graph, then every rank of the pipeline is lowered
   // to a template of one micro-batch of its stages, to be stamped in the order of its row of the
   // schedule. A pipeline rank is a class of the program, or two where ranks have more experts than
@@ -368,29 +371,31 @@ Templates make_templates(const graph::Graph& graph, const Plan& plan) {
   Program& program = made.frame;
   program.roles = {{"all", plan.mesh()}};
   program.num_micro_batches = static_cast<int32_t>(plan.num_micro_batches);
-  program.num_layers = graph.num_layers;
+  program.num_layers = reference.num_layers;
   program.ranks_per_node = static_cast<int32_t>(plan.ranks_per_node);
-  program.symbols = graph.symbols;
-  made.num_tags = static_cast<int32_t>(graph.tensors.size());
+  program.symbols = reference.symbols;
+  made.num_tensors = static_cast<int32_t>(reference.tensors.size());
   const int ranks = static_cast<int>(plan.pp);
   const int chunks = static_cast<int>(plan.pp_chunks);
   const int micro_batches = program.num_micro_batches;
-  const bool train = !graph.grads.empty();
+  const bool train = !reference.grads.empty();
   Pipeline pipeline;
   pipeline.num_ranks = ranks;
-  pipeline.stage_of_layer = plan.stage_of_layers(graph.num_layers);
+  pipeline.stage_of_layer = plan.stage_of_layers(reference.num_layers);
   pipeline.owners = stage_owners(plan.pp_schedule, ranks, chunks);
   const Schedule schedule = train ? make_schedule(plan.pp_schedule, ranks, micro_batches, chunks)
                                   : forward_only(pipeline.owners, ranks, micro_batches);
   validate(schedule, ranks, micro_batches, train, chunks);
-  Layouts layouts = choose_layouts(graph, program.roles[0].mesh, plan.shard);
+  Layouts layouts = choose_layouts(reference, program.roles[0].mesh, plan.layouts, plan.shard);
+  const graph::Graph& graph = layouts.unfolded ? *layouts.unfolded : reference;
+  made.num_tags = static_cast<int32_t>(graph.tensors.size());
   const Places places(graph, pipeline);
   const int32_t pp_axis = program.roles[0].mesh.axis(kStageAxis);
   if (pp_axis >= 0) {
     set_partial_along_pipeline(graph, places, pp_axis, &layouts);
   }
   const std::vector<program::Interval> shares = equal_shares(graph, program.roles[0].mesh);
-  const size_t ep_axis = static_cast<size_t>(std::max(program.roles[0].mesh.axis("ep"), 0));
+  const size_t ep_axis = static_cast<size_t>(std::max(program.roles[0].mesh.axis(kExpertAxis), 0));
   for (int rank = 0; rank < ranks; ++rank) {
     for (const program::Interval& share : shares) {
       program::Box& box = program.classes.emplace_back().box;
@@ -426,8 +431,7 @@ Templates make_templates(const graph::Graph& graph, const Plan& plan) {
 Program stamp(const Templates& templates) {
   Program program = templates.frame;
   for (program::ClassId id = 0; id < program.classes.size(); ++id) {
-    Stamper(templates.ranks[id.value()], program.classes[id], templates.num_tags,
-            program.num_micro_batches)
+    Stamper(templates.ranks[id.value()], program.classes[id], templates, program.num_micro_batches)
         .run(templates.actions[id.value()]);
   }
   program::unite_equal_classes(program);

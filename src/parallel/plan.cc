@@ -12,12 +12,33 @@ namespace {
 // Some 50 tasks each in training: 3 million tasks, 2 GB, 40 s of compilation and check.
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 16;
 constexpr int64_t kMaxRanksPerNode = 1024;
+constexpr int64_t kMostRanks = 1 << 20;
 }  // namespace
 
+bool splits_tokens(std::string_view axis) { return axis != kStageAxis && axis != kTensorAxis; }
+
 graph::Mesh Plan::mesh() const {
-  return {{{kStageAxis, static_cast<int32_t>(pp)},
-           {"edp", static_cast<int32_t>(dp / ep)},
-           {"ep", static_cast<int32_t>(ep)}}};
+  graph::Mesh mesh{{{kStageAxis, static_cast<int32_t>(pp)},
+                    {"edp", static_cast<int32_t>(dp / ep)},
+                    {kExpertAxis, static_cast<int32_t>(ep)}}};
+  if (cp > 1) {
+    mesh.axes.push_back({kContextAxis, static_cast<int32_t>(cp)});
+  }
+  if (tp > 1) {
+    mesh.axes.push_back({kTensorAxis, static_cast<int32_t>(tp)});
+  }
+  return mesh;
+}
+
+Plan Plan::of_experts() const {
+  Plan plan = *this;
+  plan.dp = plan.ep = expert_ranks;
+  plan.micro_batch = dp * micro_batch / expert_ranks;
+  plan.expert_ranks = 0;
+  plan.cp = 1;
+  plan.shard = {};
+  plan.layouts.clear();
+  return plan;
 }
 
 void Plan::validate(int64_t num_layers, int64_t num_experts) const {
@@ -30,6 +51,8 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.pp_chunks", pp_chunks);
   positive("plan.dp", dp);
   positive("plan.ep", ep);
+  positive("plan.cp", cp);
+  positive("plan.tp", tp);
   positive("plan.micro_batch", micro_batch);
   if (dp % ep != 0) fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", ep, dp);
   if (ep > 1 && num_experts == 0) {
@@ -37,6 +60,17 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   }
   if (ep > 1 && num_experts < ep) {
     fail("plan", "plan.ep is {}; expected at most the model's {} experts", ep, num_experts);
+  }
+  if (expert_ranks > 0) {
+    const auto expect = [](bool good, const char* what) {
+      if (!good) fail("plan", "plan.expert_ranks is for {}", what);
+    };
+    expect(num_experts >= expert_ranks, "models with as many experts at least");
+    expect(pp == 1 && pp_chunks == 1, "plans of one stage; try plan.pp: 1");
+    expect(tp == 1, "plans without tensor-parallel ranks; try plan.tp: 1");
+    expect(ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
+    expect(dp * micro_batch % expert_ranks == 0,
+           "as many ranks as divide the sequences of a micro-batch, plan.dp x plan.micro_batch");
   }
   if (pp > std::max<int64_t>(num_layers, 1)) {
     fail("plan", "plan.pp is {} but the model has {} layers", pp, num_layers);
@@ -57,6 +91,14 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
     if (sum != num_layers) {
       fail("plan", "plan.pp_layers sums to {}; expected the model's {} layers", sum, num_layers);
     }
+  }
+  int64_t ranks = 1;
+  for (const int64_t size : {pp, dp, cp, tp}) {
+    if (size > kMostRanks / ranks) {
+      fail("plan", "plan.pp {} x plan.dp {} x plan.cp {} x plan.tp {}; expected at most {} ranks",
+           pp, dp, cp, tp, kMostRanks);
+    }
+    ranks *= size;
   }
   const int64_t on_node = ranks_per_node > 0 ? std::min(ranks_per_node, world()) : world();
   if (on_node > kMaxRanksPerNode) {

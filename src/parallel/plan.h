@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/layout.h"
@@ -11,8 +12,17 @@
 
 namespace hocket::parallel {
 
-/// The mesh axis along which the pipeline's stages lie. Nobody but this folder asks for it.
+/// The mesh axis along which the pipeline's stages lie. Nobody but this folder asks for these
+/// names.
 inline constexpr const char* kStageAxis = "pp";
+/// The axis over which experts are split.
+inline constexpr const char* kExpertAxis = "ep";
+/// The axis over which the tokens of one data-parallel rank are split.
+inline constexpr const char* kContextAxis = "cp";
+/// The axis whose ranks have the same tokens, and parts of parameters.
+inline constexpr const char* kTensorAxis = "tp";
+/// True of the axes that split the tokens of a micro-batch: edp, ep, cp, the outermost first.
+bool splits_tokens(std::string_view axis);
 
 /// Among which ranks something is split that data-parallel ranks would have alike.
 enum class Shard : uint8_t {
@@ -32,20 +42,28 @@ struct Sharding {
 };
 
 struct Plan {
-  int64_t pp = 1;           ///< pipeline ranks
-  int64_t pp_chunks = 1;    ///< stages per pipeline rank (model chunks)
-  int64_t dp = 1;           ///< data-parallel ranks: samples of a micro-batch are split over them
-  int64_t ep = 1;           ///< experts are split over `ep` of the `dp` ranks; divides dp
-  int64_t micro_batch = 1;  ///< sequences per dp rank and micro-batch
+  int64_t pp = 1;            ///< pipeline ranks
+  int64_t pp_chunks = 1;     ///< stages per pipeline rank (model chunks)
+  int64_t dp = 1;            ///< data-parallel ranks: samples of a micro-batch are split over them
+  int64_t ep = 1;            ///< experts are split over `ep` of the `dp` ranks; divides dp
+  int64_t expert_ranks = 0;  ///< more ranks, which have the experts of the others; 0: none
+  int64_t cp = 1;            ///< ranks that share the tokens of a dp rank's sequences
+  int64_t tp = 1;            ///< ranks that share parameters, with the same tokens
+  int64_t micro_batch = 1;   ///< sequences per dp rank and micro-batch
   Sharding shard;
   int64_t num_micro_batches = 1;     ///< follows from train.global_batch
   std::vector<int64_t> pp_layers;    ///< layers per stage; empty: as even as possible
   std::string pp_schedule = "1f1b";  ///< 1f1b, gpipe, interleaved or a CSV file
   int64_t threads_per_rank = 0;      ///< 0: cores / ranks on this machine, at least 1
   int64_t ranks_per_node = 0;        ///< 0: all ranks on one node
+  /// How persistent tensors lie, "PATTERN LAYOUT" each: see parallel/stored.h.
+  std::vector<std::string> layouts;
 
-  int64_t world() const { return pp * dp; }
+  int64_t world() const { return pp * dp * cp * tp + expert_ranks; }
+  /// The plan of the ranks that have the experts, as if they did everything.
+  Plan of_experts() const;
   int64_t num_stages() const { return pp * pp_chunks; }
+  /// pp, edp, ep, and cp and tp where they are more than one rank.
   graph::Mesh mesh() const;
   /// Throws Error naming the key: sizes positive, ep divides dp, pp_layers sums to num_layers, a
   /// program of bounded size, ….

@@ -81,8 +81,8 @@ class Moves {
       const Placement here = layout[axis];
       const bool innermost =
           here.is_split() && layout.axes_of(here.dim()).back() == static_cast<int32_t>(axis);
-      if (here.is_split() && !innermost) continue;
-      if (here.is_split()) {
+      if (here.is_split() && !innermost && !type_.routed()) continue;
+      if (here.is_split() && innermost) {
         add_collective(layout, {axis}, Placement::replicate(), &list);
       }
       for (int dim = 0; dim < static_cast<int>(type_.dims.size()); ++dim) {
@@ -129,6 +129,28 @@ class Moves {
     for (const graph::GivenSizes& given : to_.given) {
       if (layout.axes_of(given.dim) == to_.axes_of(given.dim)) {
         layout.give(given.dim, given.sizes);
+      }
+    }
+    return layout;
+  }
+
+  /// Rows that a rank has of other ranks' tokens, by expert, come with their tokens, wherever the
+  /// axis was among those that split tokens: a dim of a routed tensor that is split by the axes
+  /// that it has in the end has them in that order.
+  Layout in_order(Layout layout) const {
+    if (!type_.routed()) return layout;
+    for (int dim : {0, 1}) {
+      const std::vector<int32_t> has = layout.axes_of(dim);
+      const std::vector<int32_t> wants = to_.axes_of(dim);
+      if (has == wants ||
+          !std::is_permutation(has.begin(), has.end(), wants.begin(), wants.end())) {
+        continue;
+      }
+      for (int32_t axis : wants) {
+        layout.set(static_cast<size_t>(axis), Placement::replicate());
+      }
+      for (int32_t axis : wants) {
+        layout.set(static_cast<size_t>(axis), Placement::split(dim));
       }
     }
     return layout;
@@ -196,7 +218,7 @@ class Moves {
       step.axes.push_back(static_cast<int32_t>(axis));
       members *= mesh_.axes[axis].size;
     }
-    step.to = with_sizes(step.to);
+    step.to = in_order(with_sizes(step.to));
     const std::optional<TensorType> before = local(layout);
     const std::optional<TensorType> after = local(step.to);
     if (!before || !after) return;
@@ -214,6 +236,7 @@ class Moves {
     if (exchange ? given : !alike(layout, step.to)) return;
     step.op = found->op;
     step.attrs = found->attrs;
+    step.bytes = found->bytes;
     step.cost = found->bytes + found->rounds * kRoundBytes + kStepBytes;
     list->push_back(std::move(step));
   }
@@ -340,6 +363,7 @@ const ReshardPath* ReshardPaths::path(const TensorType& type, const Layout& from
   for (Layout at = moves.to(); at != start;) {
     const Reached& last = reached[at];
     result->steps.push_back(*last.step);
+    result->bytes += last.step->bytes;
     at = last.before;
   }
   std::reverse(result->steps.begin(), result->steps.end());

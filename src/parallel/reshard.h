@@ -21,13 +21,14 @@ struct ReshardStep {
   graph::Attrs attrs;
   /// Over which ranks meet, ascending; a slice: which say the block, the outermost first.
   std::vector<int32_t> axes;
-  int dim = -1;     ///< of a slice
-  double cost = 0;  ///< in bytes through a rank's link
+  int dim = -1;      ///< of a slice
+  double cost = 0;   ///< in bytes through a rank's link, with what rounds and tasks cost besides
+  double bytes = 0;  ///< of this, what passes through the link
 };
 
 struct ReshardPath {
   std::vector<ReshardStep> steps;
-  double cost = 0;
+  double cost = 0, bytes = 0;
 };
 
 /// Paths on one mesh, each searched once. Without slices, for who can only communicate, no path

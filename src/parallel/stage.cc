@@ -48,7 +48,7 @@ Lane RankLowering::peer_lane(int32_t peer, comm::Role role) {
 /// What the class has of a tensor. Experts, and they alone, need not divide over the ranks of `ep`.
 TensorType RankLowering::local_type(TensorId tensor, const Layout& layout) const {
   const TensorType& whole = graph_.tensor(tensor).type;
-  const int32_t axis = mesh_.axis("ep");
+  const int32_t axis = mesh_.axis(kExpertAxis);
   const bool by_expert =
       axis >= 0 && layout[axis] == Placement::split(0) && whole.dims[0] == experts_;
   return by_expert ? graph::local_type(whole, layout, mesh_, coords_)
@@ -447,12 +447,16 @@ void RankLowering::emit(const graph::Node& node, const NodeLayouts& wanted, int3
   }
   set_cost(&kind, op, experts, program_);
   expect_all_unless_counted(kind, operands.out);
-  std::vector<program::Begin> begins = begins_of(op, kind, wanted.in, 0, program_);
+  OperandLayouts operand_layouts{wanted.in, {}};
+  for (TensorId id : node.out) {
+    operand_layouts.out.push_back(layouts_.tensor[id]);
+  }
+  std::vector<program::Begin> begins = begins_of(op, kind, operand_layouts, 0, program_);
   TaskTemplate made = make(std::move(kind), Lane::compute, phase_of(node), node.layer);
   made.task.begins = std::move(begins);
   made.task.accumulate = node.accumulate;
   made.task.recompute = node.recompute;
-  made.task.origin = origin;
+  made.task.origin = layouts_.origin.empty() ? origin : layouts_.origin[origin];
   made.in = std::move(operands.in);
   made.out = std::move(operands.out);
   made.shares = std::move(operands.shares);

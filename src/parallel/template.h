@@ -24,6 +24,8 @@ struct Templates {
   std::vector<std::vector<Action>> actions;  ///< by class: the row of the schedule that it runs
   /// Messages of a micro-batch have tags below this; those of the next one follow.
   int32_t num_tags = 0;
+  /// Of the graph that was lowered. Values of definitions are labelled with numbers behind these.
+  int32_t num_tensors = 0;
 };
 
 /// Lowers a graph of one global micro-batch under a plan: layouts are chosen per node by the

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "passes/pass.h"
+#include "program/views.h"
 
 namespace hocket::passes {
 
@@ -25,8 +26,12 @@ struct Open {
 
 class Bucketing {
  public:
-  Bucketing(Program& program, RankClass& cls, int64_t limit)
-      : program_(program), cls_(cls), limit_(limit), renamed_(cls.tasks.size(), kNone) {}
+  Bucketing(Program& program, program::ClassId cls, int64_t limit)
+      : program_(program),
+        cls_(program.classes[cls]),
+        views_(program, cls),
+        limit_(limit),
+        renamed_(cls_.tasks.size(), kNone) {}
 
   void run() {
     for (size_t i = 0; i < cls_.tasks.size(); ++i) {
@@ -77,10 +82,12 @@ class Bucketing {
   bool touches(const Open& bucket, const Task& task) const {
     for (size_t i : bucket.tasks) {
       for (BufferId input : cls_.tasks[i].in) {
-        const BufferId base = cls_.root(input);
-        const auto same = [&](BufferId other) { return cls_.root(other) == base; };
+        const std::span<const BufferId> parts = views_.meets(input);
+        const auto meets = [&](BufferId other) {
+          return other == input || std::find(parts.begin(), parts.end(), other) != parts.end();
+        };
         for (const auto* list : {&task.in, &task.out}) {
-          if (std::any_of(list->begin(), list->end(), same)) return true;
+          if (std::any_of(list->begin(), list->end(), meets)) return true;
         }
       }
     }
@@ -120,6 +127,7 @@ class Bucketing {
 
   Program& program_;
   RankClass& cls_;
+  const program::Views views_;
   const int64_t limit_;
   std::map<program::GroupId, Open> open_;
   std::map<program::GroupId, bool> crosses_;
@@ -136,7 +144,7 @@ struct Options {
 
 void run(Program& program, const Options& options) {
   const auto limit = static_cast<int64_t>(options.bucket_mib * (1 << 20));
-  for (RankClass& cls : program.classes) {
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     Bucketing(program, cls, limit).run();
   }
 }

@@ -150,6 +150,12 @@ namespace {
 
 constexpr int64_t kAlign = 64;
 int64_t align(int64_t bytes) { return round_up(bytes, kAlign); }
+/// What both know to have finished.
+void meet(Clock& into, const Clock& other) {
+  for (size_t lane = 0; lane < into.size(); ++lane) {
+    into[lane] = std::min(into[lane], other[lane]);
+  }
+}
 /// Addresses that a step buffer takes.
 int64_t bytes_of(const Buffer& buffer) { return align(std::max<int64_t>(buffer.type.bytes(), 1)); }
 
@@ -166,10 +172,10 @@ bool happened(const Clock& needs, const Clock& now) {
 class Arena {
  public:
   int64_t allocate(int64_t bytes, const Clock& now) {
-    auto best = find(bytes, now);
+    auto best = fit(bytes, now);
     if (best == by_size_.end()) {
-      join_usable(now);
-      best = find(bytes, now);
+      join(now);
+      best = fit(bytes, now);
     }
     if (best == by_size_.end()) return grow(bytes, now);
     const int64_t offset = best->second;
@@ -181,24 +187,7 @@ class Arena {
     return offset;
   }
 
-  void release(int64_t offset, int64_t bytes, Clock needs) {
-    auto next = blocks_.lower_bound(offset);  // free neighbours join it, and their needs
-    if (next != blocks_.end() && next->first == offset + bytes &&
-        !spoils(needs, bytes, next->second)) {
-      merge(needs, next->second.needs);
-      bytes += next->second.bytes;
-      erase(next->first);
-    }
-    auto prev = blocks_.lower_bound(offset);
-    if (prev != blocks_.begin()) {
-      --prev;
-      if (prev->first + prev->second.bytes == offset && !spoils(needs, bytes, prev->second)) {
-        merge(needs, prev->second.needs);
-        bytes += prev->second.bytes;
-        offset = prev->first;
-        erase(offset);
-      }
-    }
+  void release(int64_t offset, int64_t bytes, const Clock& needs) {
     insert(offset, {bytes, needs});
   }
 
@@ -209,34 +198,34 @@ class Arena {
     int64_t bytes;
     Clock needs;
   };
-  std::set<std::pair<int64_t, int64_t>>::iterator find(int64_t bytes, const Clock& now) {
+  using Sizes = std::set<std::pair<int64_t, int64_t>>;
+
+  /// The smallest free block that is large enough and may be used now.
+  Sizes::iterator fit(int64_t bytes, const Clock& now) const {
     auto it = by_size_.lower_bound({bytes, -1});
     while (it != by_size_.end() && !happened(blocks_.at(it->second).needs, now)) {
       ++it;
     }
     return it;
   }
-  /// True if a larger free block would have to wait for more, were this one joined to it.
-  static bool spoils(const Clock& needs, int64_t bytes, const Block& larger) {
-    return bytes < larger.bytes && !happened(needs, larger.needs);
-  }
-  /// Joins neighbours that are all free by now.
-  void join_usable(const Clock& now) {
-    for (auto block = blocks_.begin(); block != blocks_.end();) {
-      auto next = std::next(block);
+  /// Free neighbours that may be used now become one. Not before nothing else fits: a block that
+  /// keeps its size fits the next buffer of that size, and one that waits for another lane would
+  /// make its neighbours wait.
+  void join(const Clock& now) {
+    for (auto it = blocks_.begin(); it != blocks_.end();) {
+      auto next = std::next(it);
       if (next == blocks_.end()) break;
-      if (block->first + block->second.bytes == next->first && happened(block->second.needs, now) &&
-          happened(next->second.needs, now)) {
-        const int64_t offset = block->first;
-        Block joined = block->second;
-        joined.bytes += next->second.bytes;
+      const bool neighbours = it->first + it->second.bytes == next->first;
+      if (neighbours && happened(it->second.needs, now) && happened(next->second.needs, now)) {
+        const int64_t offset = it->first;
+        Block joined{it->second.bytes + next->second.bytes, it->second.needs};
         merge(joined.needs, next->second.needs);
         erase(next->first);
         erase(offset);
         insert(offset, joined);
-        block = blocks_.find(offset);
+        it = blocks_.find(offset);
       } else {
-        block = next;
+        it = next;
       }
     }
   }
@@ -265,7 +254,7 @@ class Arena {
     blocks_.erase(it);
   }
   std::map<int64_t, Block> blocks_;
-  std::set<std::pair<int64_t, int64_t>> by_size_;
+  Sizes by_size_;
   int64_t top_ = 0;
 };
 
@@ -318,13 +307,15 @@ void plan_memory(const Program& program, RankClass& cls) {
   // lane; slots of ragged buffers.
   // Tasks are walked in issue order: a buffer is placed when it is first written and freed after
   // its last use, with the clock of all its uses (a use of a view is one of its base); whatever is
-  // placed there next must know them finished.
+  // placed there next must know them finished, in every lane in which it is used: views of one base
+  // may be written in several, none after the other.
   const size_t num_tasks = cls.tasks.size();
   const size_t num_buffers = cls.buffers.size();
   const std::vector<Clock> at = clocks(cls);
   const std::vector<int32_t> position = lane_positions(cls);
   std::vector<TaskId> last_use(num_buffers, kNone);
   std::vector<Clock> used(num_buffers, before_everything());
+  std::vector<Clock> known(num_buffers);  // when the first use in any lane starts
   int64_t workspace = 0;
   for (size_t i = 0; i < num_tasks; ++i) {
     const Task& task = cls.tasks[i];
@@ -332,8 +323,14 @@ void plan_memory(const Program& program, RankClass& cls) {
     for (const auto* list : {&task.in, &task.out}) {
       for (BufferId buffer : *list) {
         const BufferId root = cls.root(buffer);
+        int32_t& latest = used[root][place_of(task.lane)];
+        if (last_use[root] == kNone) {
+          known[root] = at[i];
+        } else if (latest < 0) {
+          meet(known[root], at[i]);
+        }
         last_use[root] = i;
-        used[root][place_of(task.lane)] = position[i];
+        latest = position[i];
       }
     }
   }
@@ -353,10 +350,10 @@ void plan_memory(const Program& program, RankClass& cls) {
         continue;
       }
       if (buffer.expected_bytes != kNone) {
-        slot_of[index] =
-            slots[place_of(buffer.space)].allocate(bytes_of(buffer), buffer.expected_bytes, at[i]);
+        slot_of[index] = slots[place_of(buffer.space)].allocate(
+            bytes_of(buffer), buffer.expected_bytes, known[index]);
       } else {
-        buffer.offset = arenas[place_of(buffer.space)].allocate(bytes_of(buffer), at[i]);
+        buffer.offset = arenas[place_of(buffer.space)].allocate(bytes_of(buffer), known[index]);
       }
     }
     for (const auto* list : {&task.in, &task.out}) {

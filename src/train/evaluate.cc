@@ -130,6 +130,7 @@ engine::Batch pack(const engine::Run& run, const std::vector<std::vector<int32_t
   for (const auto& list : ids) {
     longest = std::max(longest, static_cast<int64_t>(list.size()));
   }
+  longest = round_up(longest, run.plan.cp);
   const int64_t at_once = run.plan.dp;
   const int64_t micro_batches = ceil_div(static_cast<int64_t>(ids.size()), at_once);
   engine::Batch batch(micro_batches * at_once, longest);

@@ -270,10 +270,10 @@ trace::Trace RunReport::median_step(const program::Program& program,
 void RunReport::fill_step(diagnose::ReportData& report, const program::Program& program,
                           const trace::Trace& measured) const {
   diagnose::fill_measured(report, measured);
-  // The simulator replays one rank of each class, which stands for dp of them.
+  // The simulator replays one rank of each class, which stands for all with its stages.
   std::vector<int32_t> ranks_of_event;
-  if (run_.plan.dp > 1) {
-    ranks_of_event.assign(prediction_.trace.events.size(), static_cast<int32_t>(run_.plan.dp));
+  if (const int64_t alike = run_.plan.world() / run_.plan.pp; alike > 1) {
+    ranks_of_event.assign(prediction_.trace.events.size(), static_cast<int32_t>(alike));
   }
   diagnose::fill_predicted(report, prediction_.trace, ranks_of_event);
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {

@@ -24,7 +24,8 @@ models::ModelConfig dense(int64_t layers, bool tied);
 models::ModelConfig moe(int64_t layers);
 /// Which passes rewrite a step, and the settings of their options.
 struct Rewrites {
-  std::vector<std::string> passes{"recompute", "chunk", "bucket"};
+  std::vector<std::string> passes{"recompute", "ring_attention", "chunk", "tiles",
+                                  "bucket",    "compress",       "expand"};
   std::vector<std::string> settings;
 };
 enum class Purpose { train, loss, grads, logits, generate };

@@ -47,7 +47,8 @@ struct Setting {
     for (int dim = 0; dim < piece.dims; ++dim) {
       if (!pieces.cuts.is_whole(piece.cut[dim])) return Placement::split(dim);
     }
-    return piece.addends.empty() ? Placement::replicate() : Placement::partial();
+    if (piece.addends.empty()) return Placement::replicate();
+    return Placement::partial(pieces.monoid(id));
   }
 };
 

@@ -117,6 +117,34 @@ void compare(const Problem& p, const ops::AxisSignature& s, const std::vector<Va
   }
 }
 
+/// Where a part begins, and how large its outputs are, for letters that go by position by
+/// themselves.
+How where(const Problem& p, const ops::AxisSignature& s, int part) {
+  How how;
+  if (s.tied || s.letter == 0 || !p.op->layout.is_positional(s.letter)) return how;
+  const std::vector<TensorType> in = p.in_types(), out = p.out_types();
+  const ops::Letters letters = ops::letters(*p.op, in, out);
+  for (size_t i = 0; i < in.size(); ++i) {
+    const size_t dim = letters.in[i].find(s.letter);
+    if (dim != std::string::npos && part > 0) {
+      how.begins = {{s.letter, in[i].dims[dim] / 2}};
+    }
+  }
+  for (size_t o = 0; o < out.size(); ++o) {
+    const size_t dim = letters.out[o].find(s.letter);
+    Value& like = how.out.emplace_back();
+    like.type = out[o];
+    if (dim != std::string::npos) {
+      like.type.dims[dim] /= 2;
+      if (part > 0) {
+        how.begins = {{s.letter, like.type.dims[dim]}};
+      }
+    }
+    like.v.resize(static_cast<size_t>(like.type.numel()));
+  }
+  return how;
+}
+
 TEST_P(EveryLayout, EqualsOneDevice) {
   const Op& op = *GetParam();
   // Signatures seen per alternative, by their text: each must divide in some sample.
@@ -144,10 +172,10 @@ TEST_P(EveryLayout, EqualsOneDevice) {
           local.push_back(cut(p.values[i], s.in[i], part, keys, 100 + i));
         }
         remake(p, s, part, keys, local);
-        parts.push_back(apply(op, p.attrs, local));
+        parts.push_back(apply(op, p.attrs, local, where(p, s, part)));
         const auto split = std::find_if(s.in.begin(), s.in.end(),
                                         [](const Placement& placed) { return placed.is_split(); });
-        if (s.letter == 0 || !op.layout.is_positional(s.letter)) continue;
+        if (!s.tied) continue;
         const TensorType& type = local[static_cast<size_t>(split - s.in.begin())].type;
         cuts |= !ops::cut_support(op, p.attrs, type.dims[split->dim()]).empty();
       }

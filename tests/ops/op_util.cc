@@ -519,7 +519,8 @@ Value combine(const std::vector<Value>& parts, Placement placement, const Tensor
   if (placement.is_partial()) {
     EXPECT_EQ(parts[0].v.size(), parts[1].v.size());
     for (size_t i = 0; i < std::min(v.v.size(), parts[1].v.size()); ++i) {
-      v.v[i] += parts[1].v[i];
+      v.v[i] = placement.monoid() == graph::Monoid::max ? std::max(v.v[i], parts[1].v[i])
+                                                        : v.v[i] + parts[1].v[i];
     }
     return v;
   }

@@ -303,8 +303,17 @@ TEST(Resharding, OfRowsAndCountsGoesByExchangesAlone) {
   EXPECT_TRUE(there->steps[0].op->needs_sizes);
   EXPECT_EQ(there->steps[0].axes, (std::vector<int32_t>{1}));
   ASSERT_TRUE(paths.path(rows, by_expert, by_token));
-  // The outer axis has tokens between which the inner one's lie.
-  EXPECT_FALSE(paths.path(rows, by_token, parse_layout("edp:S0 ep:S1", mesh)));
+  // So over an outer axis: rows then are of tokens that do not follow each other, and go back to
+  // where these lay.
+  const Layout by_outer = parse_layout("edp:S0 ep:S1", mesh);
+  for (const auto& [from, to] : {std::pair{by_token, by_outer}, {by_outer, by_token}}) {
+    const ReshardPath* const exchange = paths.path(rows, from, to);
+    ASSERT_TRUE(exchange);
+    ASSERT_EQ(exchange->steps.size(), 1u);
+    EXPECT_TRUE(exchange->steps[0].op->needs_sizes);
+    EXPECT_EQ(exchange->steps[0].axes, (std::vector<int32_t>{0}));
+    EXPECT_EQ(exchange->steps[0].to, to);
+  }
   EXPECT_FALSE(paths.path(rows, {}, by_expert));
   const TensorType counts{DType::i64, {7}};
   const ReshardPath* const sizes =

@@ -95,7 +95,7 @@ TEST(Templates, HavePassesOfTheirOwn) {
   }
   // Those that are named and not skipped run, are timed, and are told when they are done.
   const auto passed = [&](const std::vector<std::string>& skipped, Templates* templates) {
-    passes::PassRunner runner({"recompute", "chunk", "bucket"}, skipped,
+    passes::PassRunner runner({"recompute", "chunk", "bucket", "expand"}, skipped,
                               passes::PassOptions({"moe_chunks=2"}));
     std::vector<std::string> after;
     runner.after = [&](const passes::Pass& pass) { after.push_back(pass.name); };

@@ -199,6 +199,33 @@ TEST(Sums, RowsOfDifferentAddendsAreNoValue) {
   }
 }
 
+/// A part comes in a message that waits for no kernel: it must find the memory of the whole free,
+/// whatever the task that writes the other part has waited for.
+TEST(Sums, PartsThatWaitForNoOthersFindTheirMemoryFree) {
+  Written w({{"dp", 2}});
+  const TensorId x = w.input("x", f64({8})), z = w.input("z", f64({8}));
+  const TensorId before = w.apply("h", "add", {}, {x, x})[0];
+  const TensorId first = w.apply("first", "add", {}, {before, before})[0];
+  const TensorId second = w.apply("second", "add", {}, {z, z})[0];
+  w.result(first);
+  w.result(second);
+  const BufferId fed = w.fed(x), blocks = w.fed(z, w.split(0, {"dp"}));
+  const BufferId early = w.step(f64({8})), late = w.step(f64({8}));
+  w.task("add", {}, {fed, fed}, {early});
+  w.task("add", {}, {early, early}, {w.kept(first)});
+  w.task("copy", {}, {blocks}, {w.part(late, 0, 4, [](const At& at) { return at[0] * 4; })});
+  w.shift("dp", 1, blocks, w.part(late, 0, 4, [](const At& at) { return 4 - at[0] * 4; }));
+  w.task("add", {}, {late, late}, {w.kept(second)});
+  w.finish();
+  EXPECT_TRUE(check::check(w.program, w.graph).ok());
+  std::vector<program::Buffer>& buffers = w.program.classes[0].buffers;
+  EXPECT_NE(buffers[late].offset, buffers[early].offset);
+  buffers[late].offset = buffers[early].offset;
+  const check::Verdict verdict = check::check(w.program, w.graph);
+  ASSERT_FALSE(verdict.ok());
+  EXPECT_EQ(verdict.problems[0].rule, "race") << to_text(verdict);
+}
+
 /// What is compared at every write is not what the run itself computes.
 TEST(Sums, WritesOfOtherValuesAreSeen) {
   Written w = ring_all_reduce(4);

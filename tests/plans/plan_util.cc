@@ -30,6 +30,10 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
     ep = moe ? pick(rng, {1, 2, 3, 4}) : 1;
     experts = pick(rng, {4, 6, 8, 12});
   } while (pp * dp > max_ranks || dp % ep != 0 || experts % ep != 0);
+  Rng axes(seed + 2000003);
+  if (axes.below(2) == 0) {
+    dp = ep;  // room for other axes
+  }
   const int64_t micro = 1 + static_cast<int64_t>(rng.below(2));
   const int64_t num_micro = 1 + static_cast<int64_t>(rng.below(4));
   std::string layers_per_stage;
@@ -74,23 +78,59 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   const int64_t sequence = pick(rng, {3, 7, 8});
   // Some send their tokens to the experts in pieces, as many as divide them.
   const int64_t pieces = moe && more.below(3) == 0 ? 1 + static_cast<int64_t>(more.below(4)) : 1;
-  const int64_t moe_chunks = sequence * micro % pieces == 0 ? pieces : 1;
+  // Tokens, and the vocabulary, over more ranks: as many as there are, and as divide them.
+  const int64_t room = std::max<int64_t>(max_ranks / (pp * dp), 1);
+  int64_t cp = pick(axes, {1, 2, 3, 4, 7, 8});
+  if (cp > room || sequence * micro % cp != 0) {
+    cp = axes.below(2) == 0 && room > 1 && sequence * micro % 2 == 0 ? 2 : 1;
+  }
+  int64_t tp = pick(axes, {1, 2, 2, 3, 4});
+  if (tp > room / cp) {
+    tp = room / cp > 1 ? 2 : 1;
+  }
+  if (const size_t at = c.text.find("vocab_size: ") + 12; tp > 1) {
+    c.text.replace(at, c.text.find(',', at) - at, "24");
+  }
+  if (const size_t at = c.text.find("num_experts_per_tok: 1"); at != c.text.npos && cp * tp > 1) {
+    // One expert's weight, normed, is 1: the router's gradient is what rounding leaves of 0.
+    c.text.replace(at, 22, "num_experts_per_tok: 2");
+  }
+  std::string layouts;
+  if (tp > 1 && axes.below(3) == 0) {
+    layouts = "'*_proj.weight B'";
+  }
+  const int64_t moe_chunks = sequence * micro / cp % pieces == 0 ? pieces : 1;
+  // Keys of other ranks are gathered, or come around a ring of them, perhaps in zigzag order.
+  const bool ring = cp > 1 && axes.below(3) > 0;
+  const bool zigzag = ring && sequence * micro / cp % 2 == 0 && axes.below(2) == 0;
   // Some split what their data-parallel ranks would have alike.
   const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
                                 "params: all, grads: all"};
   const std::string shard = dp > 1 ? shards[more.below(5)] : "";
+  // And some write their sums as messages.
+  const char* const reduced[] = {"native", "ring"};
+  const char* const all_reduce =
+      dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
-      "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_layers: [{}], pp_schedule: {}, "
+      "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: {}, pp_layers: "
+      "[{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
-      "shard: {{{}}}}}\n",
-      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, micro, layers_per_stage, schedule,
-      chunks, repeated, bucket_mib, moe_chunks, shard);
-  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{} x{}{}{}", seed, moe ? "moe" : "dense", pp,
-                       chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, num_micro,
-                       moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
-                       shard.empty() ? "" : " shard " + shard);
+      "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}}}\n",
+      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, cp, tp, layouts, micro,
+      layers_per_stage, schedule, chunks, repeated, bucket_mib, moe_chunks, shard,
+      ring ? "p2p" : "all_gather", zigzag ? "zigzag" : "contiguous", all_reduce);
+  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense",
+                       pp, chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep,
+                       cp > 1 ? fmt::format(" cp{}{}", cp,
+                                            zigzag ? "z"
+                                            : ring ? "r"
+                                                   : "")
+                              : "",
+                       tp > 1 ? fmt::format(" tp{}", tp) : "", layouts.empty() ? "" : " whole",
+                       num_micro, moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+                       shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
 
@@ -133,12 +173,15 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
               const std::shared_ptr<runtime::Device>& device) {
   std::vector<std::string> settings = overrides;
   if (single) {
-    settings.push_back("plan.moe_chunks=1");
+    for (const char* one : {"plan.moe_chunks=1", "plan.cp_order=contiguous"}) {
+      settings.push_back(one);
+    }
   }
   engine::Run run = engine::parse_run(c.text, c.name, settings);
   if (single) {
     run.plan.micro_batch *= run.plan.dp;
-    run.plan.pp = run.plan.dp = run.plan.ep = 1;
+    run.plan.pp = run.plan.dp = run.plan.ep = run.plan.cp = run.plan.tp = 1;
+    run.plan.layouts.clear();
     run.plan.pp_layers.clear();
     run.plan.pp_chunks = 1;
     run.plan.pp_schedule = "1f1b";

@@ -63,7 +63,7 @@ TEST(SameTraining, TellsWhatChanged) {
   EXPECT_EQ(saved.changes(run_of("qwen3_moe", {"train.lr=0.5", "train.min_lr=0.25", "plan.dp=2",
                                                "plan.passes=[bucket]", "model.init=random"})),
             (std::vector<std::string>{"plan.dp 1 -> 2",
-                                      R"(plan.passes ["recompute","chunk","bucket"] -> ["bucket"])",
+                                      R"(plan.passes ["recompute","chunk","bucket","expand"] -> ["bucket"])",
                                       "train.lr 0.001 -> 0.5", "train.min_lr default -> 0.25"}));
 }
 

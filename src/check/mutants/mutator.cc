@@ -106,6 +106,9 @@ void Mutator::begin_buffer(ClassId cls, BufferId buffer_id, const std::string& w
   }
   std::set<TaskRef> users;
   collect_users(p_.classes[cls], cls, {buffer_id}, &users);
+  if (users.empty()) {  // a base that is only seen in parts
+    collect_users(p_.classes[cls], cls, with_views(p_.classes[cls], {buffer_id}), &users);
+  }
   m_->tasks.insert(m_->tasks.end(), users.begin(), users.end());
   m_->near.insert(users.begin(), users.end());
   collect_users(p_.classes[cls], cls, with_views(p_.classes[cls], {buffer_id}), &m_->near);

@@ -49,8 +49,9 @@ bool Mutator::change_space() {
   Buffer& buffer = p_.classes[class_id].buffers[buffer_id];
   const bool to_host = buffer.space == program::Space::device;
   begin_buffer(class_id, buffer_id, to_host ? "lies on the host" : "lies on the device");
+  if (m_->tasks.empty()) return false;
   buffer.space = to_host ? program::Space::host : program::Space::device;
-  return !m_->tasks.empty();
+  return true;
 }
 
 bool Mutator::change_type() {

@@ -9,13 +9,22 @@
 namespace hocket::kernels::HOCKET_CPU {
 
 template <typename T>
-void add(const KernelArgs& args) {
+void add_as(const KernelArgs& args) {
   const T *a = in<T>(args, 0), *b = in<T>(args, 1);
   T* c = out<T>(args, 0);
   parallel_for(count(args.out[0]), kGrain, [&](int64_t begin, int64_t end) {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) c[i] = a[i] + b[i];
   });
+}
+/// Of numbers of rows, too, which are whole whatever T is.
+template <typename T>
+void add(const KernelArgs& args) {
+  if (args.out[0].type->dtype == graph::DType::i64) {
+    add_as<int64_t>(args);
+  } else {
+    add_as<T>(args);
+  }
 }
 
 /// Elements between neighbours of a dim.

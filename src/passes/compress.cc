@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+// compress (QSGD, Alistarh et al., arXiv 1610.02132; of blocks, EQuARX, arXiv 2506.17615): sums of
+// gradients travel as codes. Codes are not added up, so every rank decodes what comes, adds it up
+// in the order of the ranks, its own part as it was decoded, and all end with the same bits.
+//
+// Along one axis of n ranks there are two ways, of which the one that moves fewer bytes is taken:
+//   at once     every rank gets all codes of all others: (n - 1) x codes
+//   by blocks   every rank gets a block of rows of all others, adds it up, encodes the sum, and all
+//               gather the codes of sums: 2 (n - 1) / n x codes
+// Of several axes the innermost comes first, whose ranks are nearest; by blocks, the others then
+// sum up a block each. A sum stays what it is if it would move fewer bytes than the codes, is of
+// vectors, meets other classes, or is of products of different nodes (tied parameters).
+#include <algorithm>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/op.h"
+#include "passes/pass.h"
+#include "passes/writer.h"
+#include "program/views.h"
+
+namespace hocket::passes {
+
+using graph::TensorType;
+using program::BufferId;
+using program::GroupId;
+using program::kNone;
+using program::Program;
+using program::RankClass;
+using program::Task;
+using program::TaskId;
+
+namespace {
+
+/// The two ops of a codec.
+struct CodecOps {
+  const ops::Op* encode = nullptr;
+  const ops::Op* decode = nullptr;
+
+  explicit CodecOps(std::string_view name) {
+    for (const ops::Op* op : ops::all()) {
+      if (op->codec.name == nullptr || op->codec.name != name) continue;
+      (op->codec.role == ops::Codec::Role::encode ? encode : decode) = op;
+    }
+    HOCKET_CHECK(encode && decode, "no codec {}", name);
+  }
+  /// Types of the codes. Error: it does not take such a tensor.
+  std::vector<TensorType> codes(const TensorType& type) const {
+    return encode->infer({}, std::vector{type});
+  }
+  bool takes(const TensorType& type) const {
+    try {
+      return !codes(type).empty();
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  static graph::Attrs back_to(const TensorType& type) {
+    return {{"dtype", std::string(to_string(type.dtype))}};
+  }
+  /// True if rows (indices of dim 0) are encoded one by one, each into rows of all codes.
+  bool by_rows(const TensorType& type) const {
+    const ops::Letters letters = ops::letters(*encode, std::vector{type}, codes(type));
+    const char row = letters.in[0][0];
+    return std::string_view(encode->layout.split).find(row) != std::string_view::npos &&
+           !encode->layout.is_positional(row) &&
+           std::all_of(letters.out.begin(), letters.out.end(),
+                       [row](const std::string& out) { return !out.empty() && out[0] == row; });
+  }
+};
+
+std::vector<std::string> codec_names() {
+  std::vector<std::string> names{"none"};
+  for (const ops::Op* op : ops::all()) {
+    if (op->codec.name && op->codec.role == ops::Codec::Role::encode) {
+      names.emplace_back(op->codec.name);
+    }
+  }
+  return names;
+}
+
+/// A step of a sum along one axis.
+struct Level {
+  int32_t axis = 0;
+  int32_t ranks = 1;
+  bool by_blocks = false;
+};
+struct Ways {
+  std::vector<Level> levels;
+  double bytes = 0;  ///< through a rank's link
+};
+
+/// The way of least bytes to sum up `type` along the axes, the last one first.
+Ways best_ways(const CodecOps& codec, TensorType type, std::vector<Level> axes) {
+  if (axes.empty()) return {};
+  Level level = axes.back();
+  axes.pop_back();
+  const double n = level.ranks;
+  const std::vector<TensorType> codes = codec.codes(type);
+  double bytes = 0;
+  for (const TensorType& code : codes) {
+    bytes += static_cast<double>(code.bytes());
+  }
+  Ways best = best_ways(codec, type, axes);
+  best.bytes += (n - 1) * bytes;
+  level.by_blocks = false;
+  best.levels.insert(best.levels.begin(), level);
+  if (!codec.by_rows(type) || !type.dims[0].divides_into(level.ranks)) return best;
+  type.dims[0] /= level.ranks;
+  Ways blocks = best_ways(codec, type, std::move(axes));
+  blocks.bytes += 2 * (n - 1) / n * bytes;
+  level.by_blocks = true;
+  blocks.levels.insert(blocks.levels.begin(), level);
+  return blocks.bytes < best.bytes ? blocks : best;
+}
+
+/// A sum that has begun. Each stage but the first begins with what waits for messages: it is
+/// listed later, so that what the device does meanwhile does not wait with it.
+struct Begun {
+  size_t origin = 0;  ///< place of the task that it stands for
+  std::vector<BufferId> buffers;
+  std::deque<std::vector<Task>> stages;
+};
+
+class Compression {
+ public:
+  Compression(Program& program, program::ClassId cls, const CodecOps& codec, int32_t* tag)
+      : program_(program), writer_(program, cls), views_(program, cls), codec_(codec), tag_(*tag) {}
+
+  void run() {
+    // A sum of gradients becomes the stages of those that are encoded, and what is left of its
+    // list. Sums go on by a stage whenever another one begins, and to their end before anybody
+    // touches their buffers.
+    find_sums_of_several();
+    const std::vector<Task> tasks = std::move(writer_.list().tasks);
+    renamed_.assign(tasks.size(), kNone);
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const auto waits = [&](const Begun& sum) { return touches(sum, tasks[i]); };
+      while (std::any_of(begun_.begin(), begun_.end(), waits)) {
+        go_on();
+      }
+      const std::vector<size_t> coded = coded_operands(tasks[i]);
+      if (!coded.empty()) {
+        go_on();
+      }
+      for (size_t operand : coded) {
+        begin(tasks[i], i, operand);
+      }
+      if (coded.empty()) {
+        made_.push_back(tasks[i]);
+      } else if (coded.size() < tasks[i].in.size()) {
+        made_.push_back(rest_of(tasks[i], coded));
+      }
+      renamed_[i] = made_.size() - 1;
+    }
+    while (!begun_.empty()) {
+      go_on();
+    }
+    for (Task& task : made_) {
+      for (TaskId& dep : task.deps) {
+        dep = renamed_[dep];
+      }
+    }
+    writer_.list().tasks = std::move(made_);
+  }
+
+ private:
+  /// Buffers in which products of different nodes of the model come together, as the gradients of
+  /// tied parameters: what ranks have of each are different parts of different sums, which no code
+  /// stands for.
+  void find_sums_of_several() {
+    std::map<BufferId, std::string> made_by;
+    for (const Task& task : writer_.list().tasks) {
+      const program::Kind& kind = program_.kind(task);
+      if (program::is_communication(kind)) continue;
+      const ops::Meaning meaning = ops::find(kind.op).meaning;
+      for (const BufferId output : task.out) {
+        const BufferId root = writer_.list().root(output);
+        const std::string& first = made_by.try_emplace(root, kind.op).first->second;
+        if (first != kind.op || meaning == ops::Meaning::sum) {
+          of_several_.insert(root);
+        }
+      }
+    }
+  }
+
+  /// True if the task waits for the sum, or uses its buffers, or what has memory in common with
+  /// them.
+  bool touches(const Begun& sum, const Task& task) const {
+    const auto waited_for = [&](TaskId dep) { return std::cmp_equal(dep.value(), sum.origin); };
+    if (std::any_of(task.deps.begin(), task.deps.end(), waited_for)) return true;
+    return std::any_of(sum.buffers.begin(), sum.buffers.end(), [&](BufferId buffer) {
+      const std::span<const BufferId> parts = views_.meets(buffer);
+      const auto meets = [&](BufferId other) {
+        return other == buffer || std::find(parts.begin(), parts.end(), other) != parts.end();
+      };
+      return std::any_of(task.in.begin(), task.in.end(), meets) ||
+             std::any_of(task.out.begin(), task.out.end(), meets);
+    });
+  }
+
+  /// A sum of gradients of ranks that run one list. Between classes the order of what meets is that
+  /// of all of them: such a sum stays what it is.
+  bool is_sum(const Task& task) const {
+    const program::Kind& kind = program_.kind(task);
+    if (task.phase != program::Phase::grad || task.group == kNone || !task.deps.empty()) {
+      return false;
+    }
+    const comm::Op& op = comm::op(kind.communication);
+    if (!op.list || comm::before(op, kind.attrs) != graph::Placement::partial()) return false;
+    const program::Group& group = program_.groups[task.group];
+    return group.with == kNone && group.members.empty() && !program_.crosses_classes(group);
+  }
+
+  std::vector<size_t> coded_operands(const Task& task) const {
+    std::vector<size_t> coded;
+    for (size_t operand = 0; operand < task.in.size() && is_sum(task); ++operand) {
+      if (pays(task, operand) && !of_several_.contains(writer_.list().root(task.in[operand]))) {
+        coded.push_back(operand);
+      }
+    }
+    return coded;
+  }
+
+  std::vector<Level> axes_of(const Task& task) const {
+    std::vector<Level> levels;
+    for (int32_t axis : program_.groups[task.group].axes) {
+      levels.push_back({axis, program_.mesh_of(writer_.cls()).axes[axis].size, false});
+    }
+    return levels;
+  }
+
+  /// Whether an operand can be encoded, and no more bytes are moved than by the sum itself.
+  bool pays(const Task& task, size_t operand) const {
+    const program::Kind& kind = program_.kind(task);
+    const TensorType& type = kind.in[operand];
+    if (!graph::is_floating(type.dtype) || type.routed() || !codec_.takes(type)) return false;
+    const auto members = static_cast<double>(program_.size_of(program_.groups[task.group]));
+    const comm::Op& op = comm::op(kind.communication);
+    double plain = 0;
+    for (const comm::Algorithm& way : op.algorithms(members, static_cast<double>(type.bytes()))) {
+      plain = plain == 0 ? way.bytes : std::min(plain, way.bytes);
+    }
+    return best_ways(codec_, type, axes_of(task)).bytes <= plain * (1 + 1e-9);
+  }
+
+  Task rest_of(const Task& task, const std::vector<size_t>& coded) {
+    const program::Kind kind = program_.kind(task);
+    std::vector<BufferId> in, out;
+    for (size_t operand = 0; operand < task.in.size(); ++operand) {
+      if (std::find(coded.begin(), coded.end(), operand) != coded.end()) continue;
+      in.push_back(task.in[operand]);
+      out.push_back(task.out[operand]);
+    }
+    return writer_.collective(kind.communication, kind.attrs, task.group, in, out, task);
+  }
+
+  void begin(const Task& task, size_t place, size_t operand) {
+    const TensorType type = writer_.type(task.in[operand]);
+    Begun sum;
+    sum.origin = place;
+    sum.buffers = {task.in[operand], task.out[operand]};
+    sum.stages.emplace_back();
+    add_up(task.in[operand], task.out[operand], best_ways(codec_, type, axes_of(task)).levels, task,
+           &sum);
+    move_on(&sum);
+    begun_.push_back(std::move(sum));
+  }
+
+  /// The next stage of every sum that has begun.
+  void go_on() {
+    for (Begun& sum : begun_) {
+      move_on(&sum);
+    }
+    std::erase_if(begun_, [](const Begun& sum) { return sum.stages.empty(); });
+  }
+  void move_on(Begun* sum) {
+    std::vector<Task>& stage = sum->stages.front();
+    std::move(stage.begin(), stage.end(), std::back_inserter(made_));
+    sum->stages.pop_front();
+    renamed_[sum->origin] = made_.size() - 1;
+  }
+
+  /// The sum of what ranks have in `from` along the axes of all levels, in `to`.
+  void add_up(BufferId from, BufferId to, std::vector<Level> levels, const Task& task, Begun* sum) {
+    // Codes of hop k come from the rank k before, and their values lie in the slot of that rank:
+    // slots are then added up in one order everywhere. By blocks the own codes are cut into those
+    // for others, the sum of a block is encoded again, and all gather all blocks.
+    const Level level = levels.front();
+    levels.erase(levels.begin());
+    const TensorType type = writer_.type(from);
+    TensorType part = type;
+    if (level.by_blocks) {
+      part.dims[0] /= level.ranks;
+    }
+    const int64_t rows = part.dims[0];
+    TensorType slots = part;
+    slots.dims[0] *= level.ranks;
+    const BufferId decoded = writer_.step(slots);
+    const std::vector<BufferId> codes = encoded(from, task, sum);
+    const auto send_part = [&](BufferId code, int32_t hop) {
+      return level.by_blocks ? writer_.part(code, 0, rows, 0, moved(level, hop, rows)) : code;
+    };
+    std::vector<std::vector<BufferId>> come(static_cast<size_t>(level.ranks));
+    for (BufferId code : codes) {
+      come[0].push_back(send_part(code, 0));
+    }
+    for (int32_t hop = 1; hop < level.ranks; ++hop) {
+      for (BufferId code : codes) {
+        const BufferId sent = send_part(code, hop);
+        const BufferId came = writer_.step(TensorType(writer_.type(sent)));
+        come[static_cast<size_t>(hop)].push_back(came);
+        sum->stages.back().push_back(
+            writer_.message(comm::Role::send, sent, level.axis, hop, tag_, task));
+        sum->stages.back().push_back(
+            writer_.message(comm::Role::receive, came, level.axis, -hop, tag_, task));
+        ++tag_;
+      }
+    }
+    sum->stages.emplace_back();
+    for (int32_t hop = 0; hop < level.ranks; ++hop) {
+      const BufferId slot = writer_.part(decoded, 0, rows, 0, moved(level, -hop, rows));
+      sum->stages.back().push_back(writer_.local(codec_.decode->name, CodecOps::back_to(type),
+                                                 come[static_cast<size_t>(hop)], {slot}, task));
+    }
+    const BufferId total = level.by_blocks ? writer_.step(part) : to;
+    for (int32_t rank = 1; rank < level.ranks; ++rank) {
+      const BufferId before = rank == 1 ? writer_.part(decoded, 0, rows, 0) : total;
+      const BufferId slot = writer_.part(decoded, 0, rows, rank * rows);
+      sum->stages.back().push_back(
+          writer_.local(ops::of(ops::Meaning::sum).name, {}, {before, slot}, {total}, task));
+    }
+    if (!levels.empty()) {
+      add_up(total, total, std::move(levels), task, sum);
+    }
+    if (level.by_blocks) {
+      gather(total, to, level, task, sum);
+    }
+  }
+
+  /// What is finished of every block of rows along the axis, as codes, and all of them decoded.
+  void gather(BufferId block, BufferId to, const Level& level, const Task& task, Begun* sum) {
+    const GroupId group = program_.intern(program::group_over({level.axis}, writer_.list().role));
+    std::vector<BufferId> all;
+    for (BufferId code : encoded(block, task, sum)) {
+      const std::vector<TensorType> mine{writer_.type(code)};
+      const auto found = comm::resharding(mine[0], graph::Placement::split(0),
+                                          graph::Placement::replicate(), level.ranks);
+      HOCKET_CHECK(found, "rows of {} can't be gathered", to_string(mine[0]));
+      all.push_back(writer_.step(found->out.back()));
+      sum->stages.back().push_back(
+          writer_.collective(found->op->id, found->attrs, group, {code}, {all.back()}, task));
+    }
+    sum->stages.emplace_back();
+    sum->stages.back().push_back(
+        writer_.local(codec_.decode->name, CodecOps::back_to(writer_.type(to)), all, {to}, task));
+  }
+
+  std::vector<BufferId> encoded(BufferId from, const Task& task, Begun* sum) {
+    std::vector<BufferId> codes;
+    for (const TensorType& code : codec_.codes(writer_.type(from))) {
+      codes.push_back(writer_.step(code));
+    }
+    sum->stages.back().push_back(writer_.local(codec_.encode->name, {}, {from}, codes, task));
+    return codes;
+  }
+
+  /// Where the block of the rank `by` further along the axis begins.
+  program::TableId moved(const Level& level, int32_t by, int64_t rows) {
+    program::Table table{.role = writer_.list().role, .axes = {level.axis}, .values = {}};
+    for (int32_t rank = 0; rank < level.ranks; ++rank) {
+      table.values.push_back((rank + by + level.ranks) % level.ranks * rows);
+    }
+    return program_.intern(std::move(table));
+  }
+
+  Program& program_;
+  Writer writer_;
+  const program::Views views_;  ///< of the buffers that there were
+  const CodecOps& codec_;
+  int32_t& tag_;
+  std::vector<Task> made_;
+  std::set<BufferId> of_several_;
+  std::vector<TaskId> renamed_;  ///< by place in the old list: that in the new one
+  std::deque<Begun> begun_;
+};
+
+struct Options {
+  std::string grad_codec = "none";
+  void fields(Fields& visit) {
+    visit("grad_codec", grad_codec, "codec that sums of gradients travel through")
+        .one_of(codec_names());
+  }
+};
+
+void run(Program& program, const Options& options) {
+  if (options.grad_codec == "none") return;
+  const CodecOps codec(options.grad_codec);
+  int32_t tag = next_tag(program);
+  for (size_t cls = 0; cls < program.classes.size(); ++cls) {
+    Compression(program, cls, codec, &tag).run();
+  }
+}
+
+}  // namespace
+
+Pass pass_compress() {
+  return program_pass("compress", "sends sums of gradients as codes (plan.grad_codec)", false,
+                      {"grad_codec=identity", "grad_codec=int8"}, run);
+}
+
+}  // namespace hocket::passes

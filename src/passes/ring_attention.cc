@@ -1,0 +1,691 @@
+// SPDX-License-Identifier: Apache-2.0
+// ring_attention (Liu et al., arXiv 2310.01889; zigzag order: Brandon et al., arXiv 2311.09431): of
+// a sequence that is split over ranks, keys and values travel around the ring of these ranks
+// instead of being gathered on each. Every rank has its queries meet what is there and puts the
+// parts of the softmax together; in the backward pass the gradients of keys and values travel along
+// and end where those are at home. In zigzag order a rank has one block from the front and one from
+// the back of the tokens, so that causal attention is as much work on each.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/error.h"
+#include "passes/pass.h"
+#include "passes/template_edit.h"
+
+namespace hocket::passes {
+
+using parallel::RankTemplate;
+using parallel::StageTemplate;
+using parallel::TaskTemplate;
+using parallel::Templates;
+using parallel::Value;
+using parallel::ValueId;
+using program::kNone;
+using program::TableId;
+
+namespace {
+
+using TaskList = TemplateEdit::TaskList;
+using Coords = std::vector<int32_t>;
+
+/// A value that is gathered over one axis: from what, and along which dim.
+struct Gathered {
+  ValueId from = kNone;
+  int dim = 0;
+  int32_t axis = kNone;
+};
+
+/// What becomes of a sum over one axis: every rank gets its block of it along a dim, or all of it.
+struct Summed {
+  ValueId to = kNone;
+  int dim = kNone;  ///< kNone: all
+  int32_t axis = kNone;
+};
+
+/// A task whose queries are split over an axis and whose keys are gathered over it.
+struct Site {
+  const ops::Op* op = nullptr;
+  ops::Letters letters;
+  char asks = 0;   ///< letter of the queries' tokens
+  char asked = 0;  ///< letter of the keys' tokens
+  int32_t axis = kNone;
+  int64_t queries = 0, keys = 0;  ///< that a rank has of its own
+};
+
+/// Which part of its tokens a rank takes: a number by its place in the ring.
+struct Choice {
+  /// The early or the late part on all ranks; or the late one on those before place `hop`, the
+  /// early one on the others.
+  enum class Which : uint8_t { early, late, late_before } which = Which::early;
+  int32_t hop = 0;
+  int64_t at(int64_t place) const {
+    if (which == Which::late_before) return place < hop ? 1 : 0;
+    return which == Which::late ? 1 : 0;
+  }
+  bool operator==(const Choice&) const = default;
+};
+
+/// A part of the queries that meets a part of the keys.
+struct Meeting {
+  Choice queries, keys;
+};
+
+/// Where a letter is in an operand; -1: it has none.
+int dim_of(const std::string& operand, char letter) {
+  const size_t at = operand.find(letter);
+  return at == operand.npos ? -1 : static_cast<int>(at);
+}
+
+const program::Begin* begin_of(const program::Task& task, char letter) {
+  for (const program::Begin& begin : task.begins) {
+    if (begin.letter == letter) return &begin;
+  }
+  return nullptr;
+}
+
+struct Options {
+  std::string cp_comm_type = "all_gather", cp_order = "contiguous";
+  void fields(Fields& visit) {
+    visit("cp_comm_type", cp_comm_type,
+          "how queries meet keys of other ranks of plan.cp: all_gather brings all keys to each, "
+          "p2p passes them around a ring")
+        .one_of({"all_gather", "p2p"});
+    visit("cp_order", cp_order,
+          "which tokens a rank of plan.cp has: contiguous, or zigzag (with p2p), where one half is "
+          "from the front and one from the back, and all have as much to attend to")
+        .one_of({"contiguous", "zigzag"});
+  }
+};
+
+/// Rewrites the tasks of one class of ranks.
+class RingWriter {
+ public:
+  RingWriter(Templates& templates, program::ClassId cls, bool zigzag)
+      : frame_(templates.frame),
+        cls_(cls),
+        mesh_(templates.frame.mesh_of(cls)),
+        rank_(templates.ranks[cls.value()]),
+        edit_(templates.frame, rank_),
+        zigzag_(zigzag),
+        parts_(zigzag ? 2 : 1),
+        next_tag_(templates.num_tags) {}
+
+  /// Whether some task of the class has gathered keys.
+  bool has_sites() {
+    find_gathered();
+    bool any = false;
+    for_each_list([&](const TaskList& list) {
+      any = any || std::any_of(list.begin(), list.end(),
+                               [&](const TaskTemplate& made) { return site_of(made).has_value(); });
+    });
+    return any;
+  }
+
+  void run(int32_t axis) {
+    // First what is gathered, and what becomes of the gradients of keys: where those end. Then
+    // every list is written anew, ring by ring. Gathers that nobody reads any more go.
+    find_gathered();
+    find_summed();
+    if (zigzag_) {
+      put_in_zigzag(axis);
+    }
+    for (StageTemplate& stage : rank_.stages) {
+      stage.forward = rewritten(std::move(stage.forward));
+    }
+    for (StageTemplate& stage : rank_.stages) {
+      rewrite_backward(&stage, [&](TaskList list) { return rewritten(std::move(list)); });
+    }
+    drop_unread_gathers();
+  }
+  int32_t next_tag() const { return next_tag_; }
+
+ private:
+  template <class Visit>
+  void for_each_list(const Visit& visit) {
+    for (StageTemplate& stage : rank_.stages) {
+      visit(stage.forward);
+      visit(stage.backward);
+    }
+  }
+  const program::Kind& kind_of(const TaskTemplate& made) const { return frame_.kind(made.task); }
+
+  /// The one axis that a collective of this movement goes over, with its dim; nothing for another.
+  std::optional<Gathered> moved(const TaskTemplate& made, comm::Move::Part part,
+                                comm::Move::Placed placed) const {
+    const program::Kind& kind = kind_of(made);
+    if (!program::is_collective(kind) || made.in.size() != 1 || made.out.size() != 1) return {};
+    const comm::Movement movement = comm::movement(comm::op(kind.communication), kind.attrs);
+    const program::Group& group = frame_.groups[made.task.group];
+    if (movement.move.part != part || movement.move.placed != placed) return {};
+    if (group.axes.size() != 1 || !group.members.empty()) return {};
+    const bool gathers = placed == comm::Move::Placed::slot;
+    return Gathered{made.in[0], gathers ? movement.slot_dim : movement.part_dim, group.axes[0]};
+  }
+
+  void find_gathered() {
+    gathered_.clear();
+    for_each_list([&](const TaskList& list) {
+      for (const TaskTemplate& made : list) {
+        if (const auto from = moved(made, comm::Move::Part::whole, comm::Move::Placed::slot)) {
+          gathered_[made.out[0]] = *from;
+        }
+      }
+    });
+  }
+
+  /// What becomes of sums that one task alone reads.
+  void find_summed() {
+    std::map<ValueId, int> readers;
+    for_each_list([&](const TaskList& list) {
+      for (const TaskTemplate& made : list) {
+        for (ValueId value : made.in) {
+          ++readers[value];
+        }
+        if (const auto to = moved(made, comm::Move::Part::block, comm::Move::Placed::sum)) {
+          summed_[made.in[0]] = {made.out[0], to->dim, to->axis};
+        }
+        if (!sums(made)) continue;
+        for (size_t i = 0; i < made.in.size(); ++i) {
+          summed_[made.in[i]] = {made.out[i], kNone, frame_.groups[made.task.group].axes[0]};
+        }
+      }
+    });
+    std::erase_if(summed_, [&](const auto& one) { return readers[one.first] != 1; });
+  }
+  /// Whether the task adds up values over one axis, for all.
+  bool sums(const TaskTemplate& made) const {
+    const program::Kind& kind = kind_of(made);
+    if (!program::is_communication(kind) || kind.communication != comm::summing().id) return false;
+    const program::Group& group = frame_.groups[made.task.group];
+    return group.axes.size() == 1 && group.members.empty() && made.shares.empty() &&
+           comm::monoid_of(kind.attrs) == graph::Monoid::sum;
+  }
+
+  /// What a task is to the ring, if its keys are gathered over an axis that splits its queries.
+  std::optional<Site> site_of(const TaskTemplate& made) const {
+    const program::Kind& kind = kind_of(made);
+    if (program::is_communication(kind)) return {};
+    Site site;
+    site.op = &ops::find(kind.op);
+    const ops::LayoutRule& rule = site.op->layout;
+    if (rule.support.empty()) return {};
+    site.asks = rule.support[0].by;
+    site.asked = rule.support[0].letter;
+    const program::Begin* const begin = begin_of(made.task, site.asks);
+    if (!begin || begin->by == kNone) return {};
+    site.letters = ops::letters(*site.op, kind.in, kind.out);
+    for (size_t i = 0; i < made.in.size(); ++i) {
+      if (const int dim = dim_of(site.letters.in[i], site.asks); dim >= 0) {
+        site.queries = kind.in[i].dims[dim];
+      }
+      const int dim = dim_of(site.letters.in[i], site.asked);
+      if (dim < 0) continue;
+      const auto from = gathered_.find(made.in[i]);
+      if (from == gathered_.end() || from->second.dim != dim) return {};
+      if (site.axis != kNone && site.axis != from->second.axis) return {};
+      site.axis = from->second.axis;
+      site.keys = rank_.values[from->second.from].type.dims[dim];
+    }
+    const std::vector<int32_t>& axes = frame_.tables[begin->by].axes;
+    const bool split = std::find(axes.begin(), axes.end(), site.axis) != axes.end();
+    return split ? std::optional(site) : std::nullopt;
+  }
+
+  int32_t ring_size(const Site& site) const { return mesh_.axes[site.axis].size; }
+
+  /// A number of a task's begins at these coordinates.
+  int64_t value_at(const program::Begin* begin, const Coords& coords) const {
+    if (!begin) return 0;
+    if (begin->by == kNone) return begin->begin;
+    const program::Table& table = frame_.tables[begin->by];
+    int64_t place = 0;
+    for (int32_t axis : table.axes) {
+      place = place * mesh_.axes[axis].size + coords[axis];
+    }
+    return begin->begin + table.values[place];
+  }
+  /// Axes that a task's begins depend on, and that of the ring.
+  std::vector<int32_t> axes_of(const TaskTemplate& made, const Site& site) const {
+    std::set<int32_t> axes{site.axis};
+    for (const program::Begin& begin : made.task.begins) {
+      if (begin.by == kNone) continue;
+      const std::vector<int32_t>& more = frame_.tables[begin.by].axes;
+      axes.insert(more.begin(), more.end());
+    }
+    return {axes.begin(), axes.end()};
+  }
+  /// A table of what a function says at every coordinate.
+  template <class Function>
+  TableId table(std::vector<int32_t> axes, const Function& function) {
+    program::Table made{.role = frame_.classes[cls_].role, .axes = std::move(axes), .values = {}};
+    graph::for_each_coords(mesh_, made.axes,
+                           [&](const Coords& coords) { made.values.push_back(function(coords)); });
+    return frame_.intern(std::move(made));
+  }
+
+  /// Number of a part among the parts of all ranks, in the order of the tokens.
+  int64_t number(int64_t part, int64_t place, int32_t ranks) const {
+    if (!zigzag_) return place;
+    return part == 0 ? place : 2 * ranks - 1 - place;
+  }
+  /// Where the queries' part begins, and that of the keys that come after `hop` steps.
+  int64_t queries_begin(const TaskTemplate& made, const Site& site, const Choice& choice,
+                        Coords coords) const {
+    const int64_t place = coords[site.axis];
+    coords[site.axis] = 0;
+    return value_at(begin_of(made.task, site.asks), coords) +
+           number(choice.at(place), place, ring_size(site)) * (site.queries / parts_);
+  }
+  int64_t keys_begin(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
+                     const Coords& coords) const {
+    const int64_t place = mesh_.wrap(site.axis, int64_t{coords[site.axis]} - hop);
+    return value_at(begin_of(made.task, site.asked), coords) +
+           number(choice.at(coords[site.axis]), place, ring_size(site)) * (site.keys / parts_);
+  }
+
+  /// Whether on some rank some query of the part needs a key of the part.
+  bool needed(const TaskTemplate& made, const Site& site, const Meeting& meeting,
+              int32_t hop) const {
+    bool any = false;
+    const ops::Support& support = site.op->layout.support[0];
+    graph::for_each_coords(mesh_, axes_of(made, site), [&](const Coords& coords) {
+      const graph::Run queries{queries_begin(made, site, meeting.queries, coords),
+                               site.queries / parts_};
+      const graph::Run keys{keys_begin(made, site, meeting.keys, hop, coords), site.keys / parts_};
+      const int64_t end = std::max(queries.begin + queries.length, keys.begin + keys.length);
+      const graph::Run wanted = support.of(kind_of(made).attrs, queries, end);
+      any = any ||
+            (keys.begin < wanted.begin + wanted.length && wanted.begin < keys.begin + keys.length);
+    });
+    return any;
+  }
+
+  /// Who meets whom after `hop` steps. In the first one a rank has its own keys, and what is met
+  /// first there comes first.
+  std::vector<Meeting> meetings(const TaskTemplate& made, const Site& site, int32_t hop) const {
+    const Choice early{Choice::Which::early}, late{Choice::Which::late};
+    const Choice either{Choice::Which::late_before, hop};
+    std::vector<Meeting> all{{early, early}};
+    if (zigzag_) {
+      all = hop == 0 ? std::vector<Meeting>{{early, early}, {late, late}, {late, early}}
+                     : std::vector<Meeting>{{late, early}, {either, either}};
+    }
+    std::erase_if(all, [&](const Meeting& one) { return !needed(made, site, one, hop); });
+    return all;
+  }
+
+  /// The part of a value along a dim; all of it if there is one part only.
+  ValueId part_of(ValueId value, int dim, const Choice& choice, const Site& site) {
+    if (dim < 0 || !zigzag_) return value;
+    const int64_t length = rank_.values[value].type.dims[dim] / 2;
+    const bool varies = choice.which == Choice::Which::late_before;
+    const TableId by =
+        varies ? table({site.axis},
+                       [&](const Coords& coords) { return choice.at(coords[site.axis]) * length; })
+               : TableId(kNone);
+    const int64_t begin = varies ? 0 : choice.at(0) * length;
+    const auto [known, fresh] = views_.try_emplace({value, dim, begin, by}, kNone);
+    if (fresh) {
+      known->second = edit_.view(value, dim, length, begin, by);
+    }
+    return known->second;
+  }
+
+  /// A message to the rank `offset` further around the ring, and the one that comes in its place.
+  void shift(const program::Task& user, const Site& site, int32_t offset, ValueId from, ValueId to,
+             TaskList* result) {
+    const int32_t tag = next_tag_++;
+    for (const comm::Role role : {comm::Role::send, comm::Role::receive}) {
+      const bool sends = role == comm::Role::send;
+      TaskTemplate made;
+      (sends ? made.in : made.out) = {sends ? from : to};
+      set_place(user, &made.task);
+      made.task.recompute = user.recompute;
+      made.task.peer_axis = site.axis;
+      made.task.peer = sends ? offset : -offset;
+      made.task.tag = tag;
+      made.task.lane =
+          program::link_lane(role, frame_.leaves_node(site.axis, made.task.peer, cls_));
+      made.task.kind = edit_.intern_communication(comm::message(role), {}, made.in, made.out);
+      result->push_back(std::move(made));
+    }
+  }
+
+  TaskList rewritten(TaskList list) {
+    TaskList result;
+    for (TaskTemplate& made : list) {
+      const std::optional<Site> site = site_of(made);
+      if (site) {
+        write_ring(made, *site, &result);
+      } else if (sums(made)) {
+        gather_homes(std::move(made), &result);
+      } else if (made.in.empty() || !home_.contains(made.in[0])) {
+        result.push_back(std::move(made));
+      }
+    }
+    return result;
+  }
+
+  /// A task that adds up what was not made by a ring. What was is at home, each part on one rank,
+  /// and is gathered instead.
+  void gather_homes(TaskTemplate made, TaskList* result) {
+    TaskTemplate rest = made;
+    rest.in.clear();
+    rest.out.clear();
+    for (size_t i = 0; i < made.in.size(); ++i) {
+      const auto home = home_.find(made.in[i]);
+      if (home == home_.end()) {
+        rest.in.push_back(made.in[i]);
+        rest.out.push_back(made.out[i]);
+        continue;
+      }
+      TaskTemplate gather = made;
+      gather.in = {home->second.from};
+      gather.out = {made.out[i]};
+      const auto how = comm::resharding(
+          rank_.values[home->second.from].type, graph::Placement::split(home->second.dim),
+          graph::Placement::replicate(), mesh_.axes[home->second.axis].size);
+      HOCKET_CHECK(how, "nothing gathers {}", rank_.values[made.in[i]].name);
+      gather.task.kind = edit_.intern_communication(*how->op, how->attrs, gather.in, gather.out);
+      result->push_back(std::move(gather));
+    }
+    if (rest.in.empty()) return;
+    if (rest.in.size() < made.in.size()) {
+      rest.task.kind =
+          edit_.intern_communication(comm::summing(), kind_of(made).attrs, rest.in, rest.out);
+    }
+    result->push_back(std::move(rest));
+  }
+
+  void write_ring(const TaskTemplate& made, const Site& site, TaskList* result) {
+    // `keys`: what travels, by the gathered value that it stands for. `grads`: what of the outputs
+    // goes by keys, and travels with them, one step behind. As many hops as some query needs; then
+    // gradients go home in one message, into the values that a scattered sum would have made.
+    const program::Task& user = made.task;
+    if (site.queries % parts_ != 0 || site.keys % parts_ != 0) {
+      fail("plan",
+           "plan.cp_order is zigzag, but a rank has {} tokens of a micro-batch; expected an even "
+           "number",
+           site.queries);
+    }
+    int32_t hops = 0;
+    while (hops < ring_size(site) && !meetings(made, site, hops).empty()) {
+      ++hops;
+    }
+    std::map<ValueId, ValueId> keys;
+    for (size_t i = 0; i < made.in.size(); ++i) {
+      if (dim_of(site.letters.in[i], site.asked) >= 0) {
+        keys[made.in[i]] = gathered_.at(made.in[i]).from;
+      }
+    }
+    std::map<size_t, ValueId> grads, homes;
+    for (size_t i = 0; i < made.out.size(); ++i) {
+      if (dim_of(site.letters.out[i], site.asked) < 0) continue;
+      homes[i] = home_of(made, i, site);
+      grads[i] = hops == 1 ? homes[i] : edit_.like(homes[i]);
+    }
+    for (int32_t hop = 0; hop < hops; ++hop) {
+      std::map<ValueId, ValueId> next;
+      if (hop + 1 < hops) {
+        for (const auto& [whole, here] : keys) {
+          next[whole] = edit_.like(here);
+          shift(user, site, 1, here, next[whole], result);
+        }
+      }
+      for (const Meeting& meeting : meetings(made, site, hop)) {
+        meet(made, site, meeting, hop, keys, grads, result);
+      }
+      const bool last = hop + 1 == hops;
+      for (auto& [output, here] : grads) {
+        if (hops == 1) break;
+        const ValueId there = last ? homes.at(output) : edit_.like(here);
+        shift_parts(user, site, last ? -hop : 1, here, there,
+                    dim_of(site.letters.out[output], site.asked), result);
+        here = there;
+      }
+      keys = std::move(next);
+    }
+  }
+
+  /// Parts are sums over different queries, and travel one by one.
+  void shift_parts(const program::Task& user, const Site& site, int32_t offset, ValueId from,
+                   ValueId to, int dim, TaskList* result) {
+    for (int64_t part = 0; part < parts_; ++part) {
+      const Choice choice{part == 0 ? Choice::Which::early : Choice::Which::late};
+      shift(user, site, offset, part_of(from, dim, choice, site), part_of(to, dim, choice, site),
+            result);
+    }
+  }
+
+  /// The value that the sum over all queries of an output ends in, on the rank that has the keys:
+  /// the one that a scattered sum would be, or a new one, which gather_homes gathers.
+  ValueId home_of(const TaskTemplate& made, size_t output, const Site& site) {
+    const ValueId whole = made.out[output];
+    const auto to = summed_.find(whole);
+    const int dim = dim_of(site.letters.out[output], site.asked);
+    const bool all = to != summed_.end() && to->second.dim == kNone;
+    if (to == summed_.end() || (!all && to->second.dim != dim) || to->second.axis != site.axis) {
+      fail("plan",
+           "{} of {} is no sum that one task brings to the ranks of its tokens; try "
+           "plan.cp_comm_type: all_gather",
+           rank_.values[whole].name, kind_of(made).op);
+    }
+    ValueId home = to->second.to;
+    if (all) {
+      graph::TensorType own = rank_.values[whole].type;
+      own.dims[dim] = site.keys;
+      home = edit_.like(whole, own);
+    }
+    home_[whole] = {home, dim, site.axis};
+    return home;
+  }
+
+  void meet(const TaskTemplate& made, const Site& site, const Meeting& meeting, int32_t hop,
+            const std::map<ValueId, ValueId>& keys, const std::map<size_t, ValueId>& grads,
+            TaskList* result) {
+    // The task on parts of its operands. What a rank's own queries and keys make when they first
+    // meet is the value itself; what comes later is a value beside it, which is added, or merged.
+    const bool first = hop == 0 && meeting.queries == meeting.keys;
+    const auto part = [&](ValueId value, const std::string& operand) {
+      const int asks = dim_of(operand, site.asks);
+      return asks >= 0 ? part_of(value, asks, meeting.queries, site)
+                       : part_of(value, dim_of(operand, site.asked), meeting.keys, site);
+    };
+    TaskTemplate task = made;
+    task.shares.clear();
+    for (size_t i = 0; i < made.in.size(); ++i) {
+      const auto travelled = keys.find(made.in[i]);
+      task.in[i] =
+          part(travelled == keys.end() ? made.in[i] : travelled->second, site.letters.in[i]);
+    }
+    std::vector<ValueId> held;
+    for (size_t i = 0; i < made.out.size(); ++i) {
+      const auto grad = grads.find(i);
+      held.push_back(part(grad == grads.end() ? made.out[i] : grad->second, site.letters.out[i]));
+      const graph::TensorType type = rank_.values[held[i]].type;
+      task.out[i] = first ? held[i] : edit_.like(made.out[i], type);
+    }
+    std::erase_if(task.task.begins, [&](const program::Begin& begin) {
+      return begin.letter == site.asks || begin.letter == site.asked;
+    });
+    const std::vector<int32_t> axes = axes_of(made, site);
+    task.task.begins.push_back({site.asks, 0, table(axes, [&](const Coords& coords) {
+                                  return queries_begin(made, site, meeting.queries, coords);
+                                })});
+    task.task.begins.push_back({site.asked, 0, table(axes, [&](const Coords& coords) {
+                                  return keys_begin(made, site, meeting.keys, hop, coords);
+                                })});
+    task.task.kind = edit_.intern_local({.op = site.op->name,
+                                         .attrs = kind_of(made).attrs,
+                                         .in = edit_.types_of(task.in),
+                                         .out = edit_.types_of(task.out)});
+    const std::vector<ValueId> more = task.out;
+    result->push_back(std::move(task));
+    if (!first) {
+      put_together(made.task, site, held, more, result);
+    }
+  }
+
+  /// Adds up, or merges, what was made with what was there.
+  void put_together(const program::Task& user, const Site& site, const std::vector<ValueId>& held,
+                    const std::vector<ValueId>& more, TaskList* result) {
+    if (site.op->layout.monoid(site.asked) == graph::Monoid::softmax) {
+      HOCKET_CHECK(held.size() == 2, "{} has {} outputs", site.op->name, held.size());
+      result->push_back(edit_.local(user, ops::of(ops::Meaning::merge_softmax), {},
+                                    {held[0], held[1], more[0], more[1]}, held));
+      return;
+    }
+    for (size_t i = 0; i < held.size(); ++i) {
+      result->push_back(
+          edit_.local(user, ops::of(ops::Meaning::sum), {}, {held[i], more[i]}, {held[i]}));
+    }
+  }
+
+  void put_in_zigzag(int32_t axis) {
+    // The host feeds the tokens of all ranks of the ring to each, which takes its two blocks of
+    // them: numbers per token are little to move. All that is made of them is in the same order.
+    const int32_t ranks = mesh_.axes[axis].size;
+    TaskList takes;
+    std::map<ValueId, ValueId> taken;
+    const size_t values = rank_.values.size();
+    for (size_t i = 0; i < values; ++i) {
+      const auto id = static_cast<ValueId>(i);
+      Value& value = rank_.values[i];
+      if (!value.layout[axis].is_split() || value.base != kNone) continue;
+      if (value.output) {
+        fail("plan", "plan.cp_order is zigzag, but the host reads {} by token; expected contiguous",
+             value.name);
+      }
+      if (value.life != Value::Life::input) continue;
+      const int dim = value.layout[axis].dim();
+      const int64_t length = value.type.dims[dim];
+      if (length % 2 != 0) {
+        fail("plan",
+             "plan.cp_order is zigzag, but a rank has {} tokens of a micro-batch; expected an even "
+             "number",
+             length);
+      }
+      value.layout.set(static_cast<size_t>(axis), graph::Placement::replicate());
+      value.type.dims[dim] = length * ranks;
+      graph::TensorType own = value.type;
+      own.dims[dim] = length;
+      const ValueId mine = edit_.like(id, own);
+      taken[id] = mine;
+      for (int64_t part : {0, 1}) {
+        const TableId by = table({axis}, [&](const Coords& coords) {
+          return number(part, coords[axis], ranks) * (length / 2);
+        });
+        program::Task place;
+        place.phase = program::Phase::forward;
+        place.stage = rank_.stages.front().stage;
+        place.layer = graph::kNone;
+        takes.push_back(edit_.local(place, ops::of(ops::Meaning::identity), {},
+                                    {edit_.view(id, dim, length / 2, 0, by)},
+                                    {edit_.view(mine, dim, length / 2, part * (length / 2))}));
+      }
+    }
+    for_each_list([&](TaskList& list) {
+      for (TaskTemplate& made : list) {
+        for (ValueId& value : made.in) {
+          if (const auto own = taken.find(value); own != taken.end()) {
+            value = own->second;
+          }
+        }
+      }
+    });
+    // The first stage of a rank comes first for every micro-batch.
+    TaskList& first = rank_.stages.front().forward;
+    first.insert(first.begin(), takes.begin(), takes.end());
+    refuse_other_positions(axis);
+  }
+
+  /// In zigzag order a rank's tokens are no run: only the ring knows where they begin.
+  void refuse_other_positions(int32_t axis) {
+    for_each_list([&](const TaskList& list) {
+      for (const TaskTemplate& made : list) {
+        if (site_of(made)) continue;
+        for (const program::Begin& begin : made.task.begins) {
+          if (begin.by == kNone) continue;
+          const std::vector<int32_t>& axes = frame_.tables[begin.by].axes;
+          if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
+          fail("plan",
+               "plan.cp_order is zigzag, but {} goes by the position of its tokens; expected "
+               "contiguous",
+               kind_of(made).op);
+        }
+      }
+    });
+  }
+
+  void drop_unread_gathers() {
+    std::set<ValueId> read;
+    for_each_list([&](const TaskList& list) {
+      for (const TaskTemplate& made : list) {
+        for (ValueId value : made.in) {
+          for (; value != kNone; value = rank_.values[value].base) {
+            read.insert(value);
+          }
+        }
+      }
+    });
+    const auto without_unread = [&](TaskList list) {
+      std::erase_if(list, [&](const TaskTemplate& made) {
+        return made.out.size() == 1 && gathered_.contains(made.out[0]) &&
+               !read.contains(made.out[0]) && !rank_.values[made.out[0]].output;
+      });
+      return list;
+    };
+    for (StageTemplate& stage : rank_.stages) {
+      stage.forward = without_unread(std::move(stage.forward));
+      rewrite_backward(&stage, without_unread);
+    }
+  }
+
+  program::Program& frame_;
+  const program::ClassId cls_;
+  const graph::Mesh mesh_;
+  RankTemplate& rank_;
+  TemplateEdit edit_;
+  const bool zigzag_;
+  const int64_t parts_;
+  int32_t next_tag_;
+  std::map<ValueId, Gathered> gathered_;  // by what it becomes
+  std::map<ValueId, Summed> summed_;      // by what it was
+  std::map<ValueId, Gathered> home_;  // of gradients that travelled, by what they would be whole
+  std::map<std::tuple<ValueId, int, int64_t, TableId>, ValueId> views_;
+};
+
+void run(Templates& templates, const Options& options) {
+  const bool zigzag = options.cp_order == "zigzag";
+  if (zigzag && options.cp_comm_type != "p2p") {
+    fail("plan", "plan.cp_order is zigzag; expected plan.cp_comm_type: p2p with it, not {}",
+         options.cp_comm_type);
+  }
+  if (options.cp_comm_type != "p2p") return;
+  // Tokens have one order on all ranks: if some class has rings, all take it.
+  bool any = false;
+  for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
+    any = any || RingWriter(templates, id, zigzag).has_sites();
+  }
+  if (!any) return;
+  int32_t tags = templates.num_tags;
+  for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
+    RingWriter writer(templates, id, zigzag);
+    writer.run(templates.frame.mesh_of(id).axis("cp"));
+    tags = std::max(tags, writer.next_tag());
+  }
+  templates.num_tags = tags;
+}
+
+}  // namespace
+
+Pass pass_ring_attention() {
+  return templates_pass("ring_attention",
+                        "passes keys and values around a ring of ranks (plan.cp_comm_type)", false,
+                        {"cp_comm_type=p2p", "cp_order=zigzag"}, run);
+}
+
+}  // namespace hocket::passes

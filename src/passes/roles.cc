@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "passes/roles.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "passes/chunk_parts.h"
+#include "passes/writer.h"
+
+namespace hocket::passes {
+
+using program::BufferId;
+using program::kNone;
+using program::Program;
+using program::RankClass;
+using program::Task;
+
+namespace {
+
+/// Rows of experts, and the routing that places them.
+bool is_of_experts(const Program& program, const Task& task) {
+  return moves_rows(program.kind(task)) || makes_routing(program.kind(task));
+}
+
+/// What goes between the tasks of experts of a class and its others.
+class Side {
+ public:
+  Side(const Program& program, program::ClassId cls)
+      : program_(program), list_(program.classes[cls]) {
+    for (const Task& task : list_.tasks) {
+      for (const BufferId output : task.out) {
+        (is_of_experts(program, task) ? experts_ : others_).insert(list_.root(output));
+        maker_[list_.root(output)] = &task;
+      }
+    }
+    std::set<BufferId> known;
+    for (const Task& task : list_.tasks) {
+      for (const BufferId input : task.in) {
+        note(task, list_.root(input), &known);
+      }
+    }
+  }
+
+  /// A buffer, and the layer and micro-batch of the task that is the first to take it.
+  struct Crossing {
+    BufferId buffer = kNone;
+    int32_t micro_batch = kNone, layer = kNone;
+    bool is_of(const Task& task) const {
+      return task.micro_batch == micro_batch && task.layer == layer;
+    }
+  };
+  /// What experts take from others, or others from experts, in the order in which tasks take it.
+  /// Routing that others read (its counts) is made where they are.
+  const std::vector<Crossing>& to_experts() const { return to_experts_; }
+  const std::vector<Crossing>& from_experts() const { return from_experts_; }
+  /// The last task that makes some of the buffer.
+  bool is_last_maker(const Task& task, BufferId buffer) const { return maker_.at(buffer) == &task; }
+  bool read_by_others(BufferId root) const { return read_by_others_.contains(root); }
+
+ private:
+  void note(const Task& task, BufferId root, std::set<BufferId>* known) {
+    const bool experts = is_of_experts(program_, task);
+    if (!experts) {
+      read_by_others_.insert(root);
+    }
+    const bool made_by_experts = experts_.contains(root) && !others_.contains(root);
+    const bool crosses = experts ? others_.contains(root) : made_by_experts;
+    if (!crosses || !known->insert(root).second) return;
+    if (experts) {
+      to_experts_.push_back({root, task.micro_batch, task.layer});
+    } else if (!makes_routing(program_.kind(*maker_.at(root)))) {
+      from_experts_.push_back({root, task.micro_batch, task.layer});
+    }
+  }
+
+  const Program& program_;
+  const RankClass& list_;
+  std::set<BufferId> experts_, others_, read_by_others_;  ///< made or read by them
+  std::map<BufferId, const Task*> maker_;
+  std::vector<Crossing> to_experts_, from_experts_;
+};
+
+/// Leaves out the buffers that no task has.
+void drop_unused(RankClass& cls) {
+  std::vector<bool> used(cls.buffers.size(), false);
+  for (const Task& task : cls.tasks) {
+    for (const auto* list : {&task.in, &task.out}) {
+      for (const BufferId buffer : *list) {
+        used[buffer] = true;
+        used[cls.root(buffer)] = true;
+      }
+    }
+  }
+  std::vector<BufferId> place(cls.buffers.size(), kNone);
+  std::vector<program::Buffer> kept;
+  for (size_t i = 0; i < cls.buffers.size(); ++i) {
+    if (!used[i]) continue;
+    place[i] = kept.size();
+    kept.push_back(std::move(cls.buffers[i]));
+    if (kept.back().base != kNone) {
+      kept.back().base = place[kept.back().base];
+    }
+  }
+  cls.buffers = std::move(kept);
+  for (Task& task : cls.tasks) {
+    for (auto* list : {&task.in, &task.out}) {
+      for (BufferId& buffer : *list) {
+        buffer = place[buffer];
+      }
+    }
+  }
+}
+
+class Join {
+ public:
+  Join(const graph::Graph& graph, Program all, Program experts)
+      : graph_(graph), all_(std::move(all)), experts_(std::move(experts)), made_(all_) {}
+
+  Program run() {
+    // Both lists come in the order of the graph, micro-batch by micro-batch, and so do transfers:
+    // the k-th of one role meets the k-th of the other.
+    made_.roles[0].name = "attention";
+    program::Role role = experts_.roles[0];
+    role.name = "experts";
+    made_.roles.push_back(std::move(role));
+    group_ = made_.intern(program::group_between(0, 1));
+    if (all_.classes.size() != 1) {
+      fail("plan", "plan.expert_ranks with several stages; try plan.pp: 1");
+    }
+    const Side mine(all_, 0);
+    if (mine.to_experts().empty()) {
+      fail("plan",
+           "plan.expert_ranks is set, but the model has no experts; try plan.expert_ranks: 0");
+    }
+    for (size_t cls = 0; cls < experts_.classes.size(); ++cls) {
+      add_class(cls);
+    }
+    keep_others(mine);
+    for (RankClass& cls : made_.classes) {
+      drop_unused(cls);
+    }
+    return std::move(made_);
+  }
+
+ private:
+  /// The end of a transfer of all of a buffer.
+  Task transfer(program::ClassId cls, BufferId buffer, bool gives, const Task& beside) {
+    const Writer writer(made_, cls);
+    const graph::TensorType& type = writer.type(buffer);
+    const int32_t logical = made_.classes[cls].buffers[buffer].logical;
+    HOCKET_CHECK(logical != kNone, "a buffer that is given has no tensor");
+    const graph::TensorType& whole = graph_.tensor(logical).type;
+    const comm::Id op = between();
+    const std::vector<BufferId> moved{buffer}, none;
+    Task task =
+        writer.collective(op, {}, group_, gives ? moved : none, gives ? none : moved, beside);
+    const graph::Mesh& mesh = made_.mesh_of(cls);
+    for (size_t dim = 0; dim < type.dims.size(); ++dim) {
+      const int64_t part = type.dims[dim];
+      if (type.dims[dim] == whole.dims[dim]) continue;
+      if (part * mesh.size() != whole.dims[dim]) {
+        fail("plan",
+             "plan.expert_ranks: a rank has {} of {}; expected the same share on every rank",
+             to_string(type), to_string(whole));
+      }
+      program::Table table{.role = made_.classes[cls].role, .axes = {}, .values = {}};
+      for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+        table.axes.push_back(static_cast<int32_t>(axis));
+      }
+      for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+        table.values.push_back(rank * part);
+      }
+      task.begins.push_back({static_cast<char>('a' + dim), 0, made_.intern(std::move(table))});
+    }
+    return task;
+  }
+  static comm::Id between() {
+    for (const comm::Op* op : comm::all()) {
+      if (op->role == comm::Role::between) return op->id;
+    }
+    HOCKET_CHECK(false, "no op transfers between roles");
+  }
+
+  /// A class of the second role: its tasks of experts, with what they take before the first one of
+  /// a layer, and what they give behind the last one that makes it.
+  void add_class(program::ClassId from) {
+    const Side side(experts_, from);
+    const program::ClassId id(made_.classes.size());
+    made_.classes.push_back(experts_.classes[from]);
+    made_.classes[id].tasks.clear();
+    made_.classes[id].role = 1;
+    made_.classes[id].name = "experts";
+    for (program::Buffer& buffer : made_.classes[id].buffers) {
+      buffer.by = moved(buffer.by);
+    }
+    for (const Task& given : experts_.classes[from].tasks) {
+      if (!is_of_experts(experts_, given)) continue;
+      const Task task = brought(given);
+      take_before(side.to_experts(), id, false, task);
+      push(id, task);
+      for (const Side::Crossing& crossing : side.from_experts()) {
+        if (side.is_last_maker(given, crossing.buffer)) {
+          push(id, transfer(id, crossing.buffer, true, task));
+        }
+      }
+    }
+  }
+  /// What crosses in the layer and micro-batch of a task, if nothing of it did so far.
+  void take_before(const std::vector<Side::Crossing>& all, program::ClassId cls, bool gives,
+                   const Task& task) {
+    for (const Side::Crossing& crossing : all) {
+      if (crossing.is_of(task) && moved_.insert({cls, crossing.buffer}).second) {
+        push(cls, transfer(cls, crossing.buffer, gives, task));
+      }
+    }
+  }
+  void push(program::ClassId cls, Task task) {
+    made_.classes[cls].tasks.push_back(std::move(task));
+  }
+
+  program::TableId moved(program::TableId by) {
+    if (by == kNone) return by;
+    program::Table table = experts_.tables[by];
+    table.role = 1;
+    return made_.intern(std::move(table));
+  }
+  /// A task of the second program, by the numbers of the made one.
+  Task brought(Task task) {
+    task.kind = made_.intern(experts_.kind(task));
+    if (task.group != kNone) {
+      program::Group group = experts_.groups[task.group];
+      group.role = 1;
+      task.group = made_.intern(group);
+    }
+    for (auto* list : {&task.begins, &task.parts}) {
+      for (program::Begin& begin : *list) {
+        begin.by = moved(begin.by);
+      }
+    }
+    task.deps.clear();
+    return task;
+  }
+
+  /// The first role without experts: in place of the first of a layer's tasks what they need is
+  /// given, in place of the last one what they made is taken.
+  void keep_others(const Side& side) {
+    const RankClass& cls = all_.classes[0];
+    made_.classes[0].tasks.clear();
+    for (const Task& task : cls.tasks) {
+      if (!is_of_experts(all_, task)) {
+        push(0, task);
+        continue;
+      }
+      take_before(side.to_experts(), 0, true, task);
+      const bool wanted = std::any_of(task.out.begin(), task.out.end(), [&](BufferId output) {
+        return side.read_by_others(cls.root(output));
+      });
+      if (makes_routing(all_.kind(task)) && wanted) {
+        push(0, task);
+      }
+      for (const Side::Crossing& crossing : side.from_experts()) {
+        if (side.is_last_maker(task, crossing.buffer)) {
+          push(0, transfer(0, crossing.buffer, false, task));
+        }
+      }
+    }
+  }
+
+  const graph::Graph& graph_;
+  const Program all_, experts_;
+  Program made_;
+  program::GroupId group_ = kNone;
+  std::set<std::pair<program::ClassId, BufferId>> moved_;
+};
+
+}  // namespace
+
+Program with_expert_role(const graph::Graph& graph, Program all, Program experts) {
+  return Join(graph, std::move(all), std::move(experts)).run();
+}
+
+}  // namespace hocket::passes

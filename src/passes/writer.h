@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// New tasks and buffers of a class: what passes on programs write.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace hocket::passes {
+
+/// Adds buffers to a class of the program, and makes tasks on them, whose places in the list are
+/// for the caller to choose. Tasks get the phase, stage and layer of the one that they stand for.
+class Writer {
+ public:
+  Writer(program::Program& program, program::ClassId cls) : program_(program), cls_(cls) {}
+
+  program::Program& program() const { return program_; }
+  program::ClassId cls() const { return cls_; }
+  program::RankClass& list() const { return program_.classes[cls_]; }
+  const graph::TensorType& type(program::BufferId buffer) const;
+  /// A step buffer.
+  program::BufferId step(const graph::TensorType& type);
+  /// Indices [begin, begin + length) of a dim of a buffer that is no view, from where the table
+  /// says on, if there is one.
+  program::BufferId part(program::BufferId base, int32_t dim, int64_t length, int64_t begin,
+                         program::TableId by = program::kNone);
+
+  /// An op on the device; what it costs follows. Error: it does not take such operands.
+  program::Task local(const std::string& op, const graph::Attrs& attrs,
+                      std::vector<program::BufferId> in, std::vector<program::BufferId> out,
+                      const program::Task& stands_for) const;
+  /// A collective, in the lane of the links that it takes.
+  program::Task collective(comm::Id op, const graph::Attrs& attrs, program::GroupId group,
+                           std::vector<program::BufferId> in, std::vector<program::BufferId> out,
+                           const program::Task& stands_for) const;
+  /// The end of a message whose other end lies `peer` further along the axis.
+  program::Task message(comm::Role role, program::BufferId buffer, int32_t axis, int32_t peer,
+                        int32_t tag, const program::Task& stands_for) const;
+
+ private:
+  program::Task placed(program::Kind kind, std::vector<program::BufferId> in,
+                       std::vector<program::BufferId> out, const program::Task& stands_for) const;
+  std::vector<graph::TensorType> types(const std::vector<program::BufferId>& buffers) const;
+
+  program::Program& program_;
+  program::ClassId cls_;
+};
+
+/// One more than the greatest tag of a message; 0 without messages.
+int32_t next_tag(const program::Program& program);
+
+}  // namespace hocket::passes

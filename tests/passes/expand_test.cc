@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives written as messages give what their records give, on any number of ranks, for any
+// sizes, types and lists; and all ranks get the same bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/rng.h"
+#include "kernels/backend.h"
+#include "passes/finish.h"
+#include "passes/pass.h"
+#include "runtime/local_ranks.h"
+
+namespace hocket::passes {
+namespace {
+
+using graph::DType;
+using graph::TensorType;
+using program::BufferId;
+using program::BufferKind;
+using program::Program;
+
+/// One collective among all ranks of a mesh, of inputs into outputs.
+struct Collective {
+  std::string op;
+  graph::Attrs attrs;
+  std::vector<graph::Axis> axes;
+  std::vector<TensorType> in;
+  bool in_place = false;
+
+  std::string name() const {
+    std::string text = op + " over " + to_string(graph::Mesh{axes}) + (in_place ? " in place" : "");
+    for (const TensorType& type : in) {
+      text += " " + to_string(type);
+    }
+    return text;
+  }
+};
+
+Program program_of(const Collective& made) {
+  Program program;
+  program.config = "{}";
+  program.roles[0].mesh.axes = made.axes;
+  program.classes.resize(1);
+  program::RankClass& cls = program.classes[0];
+  cls.name = "all";
+  const auto add = [&](BufferKind kind, const std::string& name, const TensorType& type) {
+    program::Buffer buffer;
+    buffer.kind = kind;
+    buffer.name = name;
+    buffer.type = type;
+    cls.buffers.push_back(buffer);
+    return BufferId(cls.buffers.size() - 1);
+  };
+  const auto task = [&](const std::string& op, const graph::Attrs& attrs,
+                        const std::vector<BufferId>& in, const std::vector<BufferId>& out) {
+    program::Kind kind;
+    kind.op = op;
+    kind.attrs = attrs;
+    for (BufferId id : in) {
+      kind.in.push_back(cls.buffers[id].type);
+    }
+    for (BufferId id : out) {
+      kind.out.push_back(cls.buffers[id].type);
+    }
+    program::Task added;
+    added.kind = program.intern(std::move(kind));
+    added.in = in;
+    added.out = out;
+    cls.tasks.push_back(added);
+  };
+  const std::vector<TensorType> types =
+      comm::infer(comm::op(comm::find(made.op)), made.attrs, made.in, program.num_ranks());
+  std::vector<BufferId> in, out, fed;
+  for (size_t i = 0; i < made.in.size(); ++i) {
+    fed.push_back(add(BufferKind::input, "in" + std::to_string(i), made.in[i]));
+    in.push_back(made.in_place ? add(BufferKind::step, "", made.in[i]) : fed[i]);
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    out.push_back(add(BufferKind::output, "out" + std::to_string(i), types[i]));
+  }
+  if (made.in_place) {
+    for (size_t i = 0; i < in.size(); ++i) {
+      task("copy", {}, {fed[i]}, {in[i]});
+    }
+  }
+  task(made.op, made.attrs, in, made.in_place ? in : out);
+  std::vector<int32_t> axes;
+  for (size_t axis = 0; axis < made.axes.size(); ++axis) {
+    axes.push_back(static_cast<int32_t>(axis));
+  }
+  cls.tasks.back().group = program.intern(program::group_over(axes));
+  if (made.in_place) {
+    for (size_t i = 0; i < in.size(); ++i) {
+      task("copy", {}, {in[i]}, {out[i]});
+    }
+  }
+  return program;
+}
+
+/// Small whole numbers, whose sums are exact in any order, or numbers that round.
+void fill(const TensorType& type, bool whole, Rng& rng, void* to) {
+  for (int64_t i = 0; i < type.numel(); ++i) {
+    const auto number = static_cast<int64_t>(rng.below(2001)) - 1000;
+    const double value = whole ? static_cast<double>(number) : rng.normal();
+    if (type.dtype == DType::i64) {
+      static_cast<int64_t*>(to)[i] = number;
+    } else if (type.dtype == DType::f64) {
+      static_cast<double*>(to)[i] = value;
+    } else {
+      static_cast<float*>(to)[i] = static_cast<float>(value);
+    }
+  }
+}
+
+/// The bytes of every output, by rank.
+std::vector<std::vector<std::string>> run(const Program& program, bool whole, uint64_t seed) {
+  runtime::RankOptions options;
+  options.timeout = std::chrono::milliseconds(5000);
+  options.poison = true;
+  runtime::LocalRanks ranks(program.num_ranks(), kernels::cpu_backend(), options);
+  runtime::LocalRun local(std::make_shared<const Program>(program), ranks);
+  const std::vector<program::Buffer>& buffers = program.classes[0].buffers;
+  Rng rng(seed);
+  for (int32_t rank : ranks.ids()) {
+    for (const program::Buffer& buffer : buffers) {
+      if (buffer.kind == BufferKind::input) {
+        fill(buffer.type, whole, rng, local.executor(rank).input(buffer.name));
+      }
+    }
+  }
+  local.step();
+  std::vector<std::vector<std::string>> results;
+  for (int32_t rank : ranks.ids()) {
+    results.emplace_back();
+    for (const program::Buffer& buffer : buffers) {
+      if (buffer.kind != BufferKind::output) continue;
+      const void* const data = local.executor(rank).output(buffer.name);
+      results.back().emplace_back(static_cast<const char*>(data),
+                                  static_cast<size_t>(buffer.type.bytes()));
+    }
+  }
+  return results;
+}
+
+int count(const Program& program, const std::string& op) {
+  const auto& tasks = program.classes[0].tasks;
+  return static_cast<int>(std::count_if(
+      tasks.begin(), tasks.end(), [&](const auto& task) { return program.kind(task).op == op; }));
+}
+
+std::vector<std::vector<graph::Axis>> meshes() {
+  std::vector<std::vector<graph::Axis>> list;
+  for (int32_t n = 2; n <= 8; ++n) {
+    list.push_back({{"a", n}});
+  }
+  list.push_back({{"a", 2}, {"b", 2}});
+  list.push_back({{"a", 2}, {"b", 3}});
+  list.push_back({{"a", 3}, {"b", 1}, {"c", 2}});
+  return list;
+}
+
+/// What a way to do it must give, on all meshes: the bits of the record for whole numbers, and of
+/// sums and maxima the same bits on all ranks.
+void expect_equal(const std::string& setting, Collective made) {
+  for (const auto& axes : meshes()) {
+    made.axes = axes;
+    const int64_t n = graph::Mesh{axes}.size();
+    Collective sized = made;
+    for (TensorType& type : sized.in) {
+      if (made.op == "reduce_scatter") {
+        type.dims[0] *= n;
+      }
+    }
+    SCOPED_TRACE(setting + ": " + sized.name());
+    Program native = program_of(sized);
+    Program expanded = native;
+    PassRunner runner({"expand"}, {}, PassOptions({setting}));
+    runner.run(expanded);
+    finish(native, "native");
+    finish(expanded, "expanded");
+    EXPECT_EQ(count(expanded, sized.op), 0);
+    EXPECT_GT(count(expanded, "send"), 0);
+    EXPECT_EQ(run(expanded, true, 1), run(native, true, 1));
+    if (sized.op != "all_reduce") continue;
+    const auto rounded = run(expanded, false, 2);
+    for (const auto& of_rank : rounded) {
+      EXPECT_EQ(of_rank, rounded[0]);
+    }
+  }
+}
+
+TEST(Expand, SumsOfAnySizes) {
+  for (const bool in_place : {false, true}) {
+    for (const DType dtype : {DType::f32, DType::f64, DType::i64}) {
+      for (const graph::Dims& dims : std::vector<graph::Dims>{{1}, {7}, {840, 2}, {3, 5}}) {
+        expect_equal("all_reduce=ring", {"all_reduce", {}, {}, {{dtype, dims}}, in_place});
+      }
+    }
+    const std::vector<TensorType> mixed{
+        {DType::f32, {3, 5}}, {DType::i64, {4}}, {DType::f32, {1}}, {DType::f64, {2, 2, 2}}};
+    expect_equal("all_reduce=ring", {"all_reduce", {}, {}, mixed, in_place});
+    const graph::Attrs max{{"monoid", std::string("max")}};
+    expect_equal("all_reduce=ring", {"all_reduce", max, {}, {{DType::f64, {11}}}, in_place});
+  }
+}
+
+TEST(Expand, BlocksOfSumsAndBlocksOfAll) {
+  for (const DType dtype : {DType::f32, DType::i64}) {
+    for (const graph::Dims& dims : std::vector<graph::Dims>{{1}, {3, 2}}) {
+      const graph::Attrs rows{{"dim", int64_t{0}}};
+      expect_equal("reduce_scatter=ring", {"reduce_scatter", rows, {}, {{dtype, dims}}});
+      expect_equal("all_gather=ring", {"all_gather", rows, {}, {{dtype, dims}}});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hocket::passes

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys of the plan that rewrite programs. Whatever the plan around one, the program is proven,
+// gives what one rank gives, can be simulated, and its mutants are refused or equal.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "check/check.h"
+#include "check/mutants/mutate.h"
+#include "cost/cost_model.h"
+#include "engine/params.h"
+#include "plan_util.h"
+#include "sim/simulator.h"
+#include "tests/pieces/written_util.h"
+
+namespace hocket::test {
+namespace {
+
+constexpr double kTolerance = 1e-10;  // fp64: only the order of sums differs
+
+struct Row {
+  std::string key, value;  ///< of the plan
+  std::string plan;        ///< the rest of it
+  bool moe = false;
+  const char* mutation = "";  ///< that every second mutant is to be
+};
+std::vector<Row> rows() {
+  std::vector<Row> all;
+  // Sums at once, by blocks, and where the rows of some do not divide; of several axes; in buckets.
+  for (const char* plan :
+       {"dp: 2", "dp: 3", "dp: 4", "dp: 4, bucket_mib: 0.002", "pp: 2, dp: 4, recompute: full"}) {
+    all.push_back({"grad_codec", "identity", plan, false, "view"});
+  }
+  for (const char* plan : {"dp: 4, ep: 2", "dp: 8, ep: 4, bucket_mib: 0.002"}) {
+    all.push_back({"grad_codec", "identity", plan, true, "message"});
+  }
+  // Products that feed sums, rows by rows; before they are put into buckets and encoded, too.
+  for (const char* plan : {"dp: 2", "dp: 4, bucket_mib: 0", "pp: 2, dp: 2, bucket_mib: 0.002",
+                           "dp: 3, bucket_mib: 0, grad_codec: identity"}) {
+    all.push_back({"comm_tiles", "3", plan, false, "view"});
+  }
+  all.push_back({"comm_tiles", "2", "dp: 4, ep: 2, bucket_mib: 0", true, "view"});
+  // Rows of which tensor-parallel ranks have parts of the sum.
+  all.push_back({"comm_tiles", "4", "dp: 2, tp: 2, micro_batch: 2", false, "view"});
+  all.push_back({"comm_tiles", "3", "pp: 2, tp: 2, recompute: full", false, "view"});
+  return all;
+}
+
+/// Two layers with these settings of the plan, in an element type.
+Case model(const std::string& plan, bool moe, const char* dtype = "f64") {
+  Case c;
+  c.seed = 11;
+  c.name = plan + (moe ? ", experts" : "");
+  c.text = fmt::format(
+      "model:\n  dtype: {}\n  config: {{model_type: {}, vocab_size: 24, hidden_size: 8, "
+      "num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 4, "
+      "intermediate_size: 12, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: "
+      "false, max_position_embeddings: 64, hidden_act: silu{}}}\n"
+      "train: {{seq_len: 6, global_batch: 24, warmup_steps: 0, lr: 0.01}}\n"
+      "plan: {{{}, threads_per_rank: 1, timeout_s: 60}}\n",
+      dtype, moe ? "qwen3_moe" : "llama",
+      moe ? ", num_experts: 8, num_experts_per_tok: 2, moe_intermediate_size: 4, norm_topk_prob: "
+            "true, router_aux_loss_coef: 0.05, decoder_sparse_step: 1, mlp_only_layers: []"
+          : "",
+      plan);
+  return c;
+}
+Case with_key(const Row& row) {
+  return model(fmt::format("{}, {}: {}", row.plan, row.key, row.value), row.moe);
+}
+
+engine::Compiled compiled(const Case& c) {
+  return engine::compile(engine::parse_run(c.text, c.name, {}));
+}
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+void expect_close(const Outcome& many, const Outcome& one) {
+  ASSERT_EQ(many.losses.size(), one.losses.size());
+  for (size_t step = 0; step < one.losses.size(); ++step) {
+    EXPECT_NEAR(many.losses[step], one.losses[step], kTolerance * std::abs(one.losses[step]));
+    EXPECT_NEAR(many.norms[step], one.norms[step], kTolerance * one.norms[step]);
+  }
+  ASSERT_EQ(many.params.size(), one.params.size());
+  for (const auto& [name, param] : one.params) {
+    EXPECT_LE(relative_l2(many.params.at(name), param), kTolerance) << name;
+  }
+  for (const auto& [name, grad] : many.grads) {
+    EXPECT_LE(relative_l2(grad, one.grads.at(name)), kTolerance) << name;
+  }
+}
+
+TEST(Rewrites, ProvenEqualAndSimulated) {
+  for (const Row& row : rows()) {
+    const Case c = with_key(row);
+    SCOPED_TRACE(c.name);
+    engine::Compiled made = compiled(c), plain = compiled(model(row.plan, row.moe));
+    const check::Verdict verdict = check::check(made.program, made.reference);
+    ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+    EXPECT_TRUE(verdict.lossy.empty());
+    made.program.config.clear();
+    plain.program.config.clear();
+    EXPECT_FALSE(made.program == plain.program) << "the key changes nothing";
+    const cost::CostModel costs(one_node(made.program.num_ranks()), std::nullopt, 1);
+    EXPECT_GT(sim::simulate(made.program, costs, {}).step_ns, 0);
+    Outcome many;
+    ASSERT_NO_THROW(many = train(c, false, 2, true));
+    expect_close(many, train(c, true, 2));
+    if (HasFailure()) return;
+  }
+}
+
+/// Random models and plans, with the keys that leave a step what it is.
+TEST(Rewrites, RandomPlansEqualOneRank) {
+  const std::vector<std::vector<std::string>> keys = {
+      {"plan.grad_codec=identity"},
+      {"plan.comm_tiles=3"},
+      {"plan.comm_tiles=2", "plan.grad_codec=identity"},
+  };
+  for (uint64_t seed = 301; seed <= 330; ++seed) {
+    const Case c = random_case(seed, 8, "f64");
+    SCOPED_TRACE(c.name + "\n" + c.text);
+    Outcome many;
+    ASSERT_NO_THROW(many = train(c, false, 2, true, keys[seed % keys.size()]));
+    expect_close(many, train(c, true, 2));
+    if (HasFailure()) return;
+  }
+}
+
+/// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each row, and which.
+TEST(Rewrites, MutantsAreRefusedOrEqual) {
+  const std::vector<Row> all = rows();
+  const uint64_t mutants = from_environment("HOCKET_MUTANTS", 20);
+  const uint64_t seed = from_environment("HOCKET_SEED", 1);
+  std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
+  for (size_t number = 0; number < all.size(); ++number) {
+    const Case c = with_key(all[number]);
+    const engine::Compiled good = compiled(c);
+    const Outcome one = train(c, true, 1, false, {}, false);
+    size_t refused = 0, equal = 0, far = 0;
+    for (uint64_t i = 0; i < mutants; ++i) {
+      program::Program mutant = good.program;
+      check::Mutation mutation;
+      const char* const kind = i % 2 == 0 ? all[number].mutation : "";
+      if (!check::mutate(mutant, (seed * 100 + number) * 100003 + i, &mutation, kind)) continue;
+      SCOPED_TRACE(c.name + ": " + mutation.kind + ": " + mutation.text);
+      const check::Verdict verdict = check::check(mutant, good.reference);
+      if (!verdict.ok()) {
+        ++refused;
+        far += check::localise(mutation, verdict) == check::Localisation::missed;
+        continue;
+      }
+      ++equal;
+      Outcome many;
+      ASSERT_NO_THROW(many = train(c, false, 1, true, {}, false,
+                                   [&](program::Program& program) { program = mutant; }));
+      expect_close(many, one);
+    }
+    // A part of a sum that is missing may be refused where the sum is used, behind its codes.
+    std::cout << c.name << ": " << refused << " refused, of these " << far << " far behind; "
+              << equal << " accepted and equal to one rank\n";
+    EXPECT_LE(far, refused / 3);
+    EXPECT_GT(refused, mutants / 2);
+    EXPECT_GE(refused + equal, mutants * 3 / 4);
+  }
+}
+
+/// Every rank decodes what it keeps: to the bit the same on all replicas, and near the exact step.
+TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
+  for (const char* plan : {"dp: 2, grad_codec: int8", "dp: 4, grad_codec: int8"}) {
+    const Case c = model(plan, false, "f32");
+    SCOPED_TRACE(c.name);
+    engine::Run run = engine::parse_run(c.text, c.name, {});
+    engine::Compiled made = engine::compile(run);
+    const check::Verdict verdict = check::check(made.program, made.reference);
+    ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+    ASSERT_FALSE(verdict.lossy.empty());
+    EXPECT_EQ(verdict.lossy[0].codec, "int8");
+    runtime::LocalRanks ranks(made.program.num_ranks(), kernels::cpu_backend(), {});
+    engine::initialise(made.reference, made.program, c.seed, ranks);
+    const program::Program program = made.program;
+    engine::Session session(std::move(made), ranks);
+    std::vector<double> losses;
+    for (int step = 0; step < 8; ++step) {
+      session.feed(random_batch(session.compiled(), run, step, c.seed));
+      session.step();
+      losses.push_back(
+          session.collect_as<double>(session.graph().tensor(session.graph().losses[0]).name)[0]);
+    }
+    for (const program::Buffer& buffer : program.classes[0].buffers) {
+      if (buffer.kind != program::BufferKind::persistent) continue;
+      const auto bytes = [&](int32_t rank) {
+        const auto* data = ranks.at(rank).store().get(buffer).memory->data();
+        return std::string(reinterpret_cast<const char*>(data),
+                           static_cast<size_t>(buffer.type.bytes()));
+      };
+      for (int32_t rank = 1; rank < program.num_ranks(); ++rank) {
+        EXPECT_TRUE(bytes(rank) == bytes(0)) << buffer.name << " on rank " << rank;
+      }
+    }
+    const Outcome exact = train(c, false, 8, false, {"plan.grad_codec=none"}, false);
+    for (size_t step = 0; step < losses.size(); ++step) {
+      EXPECT_NEAR(losses[step], exact.losses[step], 0.02 * exact.losses[step]) << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hocket::test
