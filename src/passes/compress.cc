@@ -170,14 +170,21 @@ class Compression {
   }
 
  private:
-  /// Buffers in which products of different nodes of the model come together, as the gradients of
-  /// tied parameters: what ranks have of each are different parts of different sums, which no code
-  /// stands for.
+  /// Buffers in which products of different nodes of the model come together, on a rank or from
+  /// ranks that run other lists, as the gradients of tied parameters: what ranks have of each are
+  /// different parts of different sums, which no code stands for.
   void find_sums_of_several() {
     std::map<BufferId, std::string> made_by;
     for (const Task& task : writer_.list().tasks) {
       const program::Kind& kind = program_.kind(task);
-      if (program::is_communication(kind)) continue;
+      if (program::is_communication(kind)) {
+        if (kind.communication == comm::summing().id && !is_within_class(task)) {
+          for (const BufferId output : task.out) {
+            of_several_.insert(writer_.list().root(output));
+          }
+        }
+        continue;
+      }
       const ops::Meaning meaning = ops::find(kind.op).meaning;
       for (const BufferId output : task.out) {
         const BufferId root = writer_.list().root(output);
@@ -213,6 +220,9 @@ class Compression {
     }
     const comm::Op& op = comm::op(kind.communication);
     if (!op.list || comm::before(op, kind.attrs) != graph::Placement::partial()) return false;
+    return is_within_class(task);
+  }
+  bool is_within_class(const Task& task) const {
     const program::Group& group = program_.groups[task.group];
     return group.with == kNone && group.members.empty() && !program_.crosses_classes(group);
   }

@@ -93,9 +93,9 @@ class Expander {
     const bool along_rows = !op.list && kind.in[0].dims.size() > 0;
     if (sums && op.list && summed && options_.all_reduce == "ring") {
       std::reverse(axes.begin(), axes.end());
-      // Of a maximum, zeros behind the operands of a flat buffer are no part.
+      // Parts of a maximum are not put together in a flat buffer, either.
       const bool max = comm::monoid_of(kind.attrs) == graph::Monoid::max;
-      if ((max || shares_are_uneven()) && !rings.sums_rows(axes)) return {};
+      if ((shares_are_uneven() || max) && !rings.sums_rows(axes)) return {};
       rings.all_reduce(axes);
     } else if (sums && !op.list && summed && along_rows && options_.reduce_scatter == "ring" &&
                comm::movement(op, kind.attrs).part_dim == 0) {
@@ -130,18 +130,13 @@ class Expander {
 
 void run(Program& program, const Options& options) {
   if (options.native()) return;
-  int32_t next_tag = 0;
-  for (const RankClass& cls : program.classes) {
-    for (const Task& task : cls.tasks) {
-      next_tag = std::max(next_tag, task.tag + 1);
-    }
-  }
+  int32_t tag = next_tag(program);
   std::vector<std::vector<int32_t>> stages;
   for (const RankClass& cls : program.classes) {
     stages.push_back(program::stages_of(cls));
   }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Expander(program, cls, options, stages, &next_tag).run();
+    Expander(program, cls, options, stages, &tag).run();
   }
 }
 
