@@ -130,18 +130,13 @@ class Expander {
 
 void run(Program& program, const Options& options) {
   if (options.native()) return;
-  int32_t next_tag = 0;
-  for (const RankClass& cls : program.classes) {
-    for (const Task& task : cls.tasks) {
-      next_tag = std::max(next_tag, task.tag + 1);
-    }
-  }
+  int32_t tag = next_tag(program);
   std::vector<std::vector<int32_t>> stages;
   for (const RankClass& cls : program.classes) {
     stages.push_back(program::stages_of(cls));
   }
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    Expander(program, cls, options, stages, &next_tag).run();
+    Expander(program, cls, options, stages, &tag).run();
   }
 }
 

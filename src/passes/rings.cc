@@ -13,13 +13,11 @@ using graph::TensorType;
 using program::Buffer;
 using program::BufferId;
 using program::BufferKind;
-using program::Kind;
 using program::kNone;
 using program::Task;
 
 Rings::Rings(program::Program& program, program::ClassId cls, const Task& whole, int32_t first_tag)
-    : program_(program),
-      cls_(cls),
+    : writer_(program, cls),
       whole_(whole),
       kind_(program.kind(whole)),
       tag_(first_tag),
@@ -77,7 +75,7 @@ void Rings::all_reduce_flat(const std::vector<int32_t>& axes, graph::DType dtype
     elements += kind_.in[i].numel();
   }
   const int64_t padded = round_up(elements, all);
-  const BufferId flat = step({dtype, {padded}});
+  const BufferId flat = writer_.step({dtype, {padded}});
   std::vector<BufferId> slots;
   for (const Slot& place : places) {
     slots.push_back(slot(flat, kind_.in[place.operand], place.begin));
@@ -101,11 +99,11 @@ void Rings::reduce_scatter(const std::vector<int32_t>& axes) {
   // A buffer of which others see parts is copied first, and last.
   BufferId from = whole_.in[0];
   if (is_cut(from)) {
-    from = step(kind_.in[0]);
+    from = writer_.step(kind_.in[0]);
     copy(whole_.in[0], from);
   }
-  const bool copied = rank_class().buffers[whole_.out[0]].kind == BufferKind::view;
-  const BufferId last = copied ? step(kind_.out[0]) : whole_.out[0];
+  const bool copied = writer_.list().buffers[whole_.out[0]].kind == BufferKind::view;
+  const BufferId last = copied ? writer_.step(kind_.out[0]) : whole_.out[0];
   scatter({from, false, kind_.in[0].dims[0], {}}, nullptr, last, axes);
   if (copied) {
     copy(last, whole_.out[0]);
@@ -114,7 +112,7 @@ void Rings::reduce_scatter(const std::vector<int32_t>& axes) {
 
 void Rings::all_gather(const std::vector<int32_t>& axes) {
   const bool copied = is_cut(whole_.out[0]);
-  const BufferId all = copied ? step(kind_.out[0]) : whole_.out[0];
+  const BufferId all = copied ? writer_.step(kind_.out[0]) : whole_.out[0];
   const Part whole{all, false, kind_.out[0].dims[0], {}};
   Part mine = whole;
   for (int32_t axis : axes) {
@@ -145,12 +143,12 @@ Part Rings::scatter(Part from, Part* to, BufferId last, const std::vector<int32_
       result = *to;
     } else {
       const bool ends = level + 1 == axes.size();
-      result = {ends ? last : step(type_of(mine)), mine.flat, mine.length, {}};
+      result = {ends ? last : writer_.step(type_of(mine)), mine.flat, mine.length, {}};
     }
     BufferId goes = view(block(from, axis, -1));
     BufferId spare = kNone;
     for (int64_t hop = 1; hop < n; ++hop) {
-      const BufferId comes = hop > 2 ? spare : step(type_of(mine));
+      const BufferId comes = hop > 2 ? spare : writer_.step(type_of(mine));
       pass_on(axis, goes, comes);
       const BufferId own = view(block(from, axis, -hop - 1));
       if (hop + 1 < n) {
@@ -185,62 +183,18 @@ void Rings::gather(Part to, const std::vector<int32_t>& axes) {
 
 /// A message to the next rank on the axis, and the one from the rank before.
 void Rings::pass_on(int32_t axis, BufferId from, BufferId to) {
-  const auto message = [&](comm::Role role, BufferId buffer, int32_t offset) {
-    const std::vector<TensorType> types{rank_class().buffers[buffer].type};
-    const bool sends = role == comm::Role::send;
-    Task task = whole_;
-    task.in.clear();
-    task.out.clear();
-    task.deps.clear();
-    task.group = kNone;
-    (sends ? task.in : task.out) = {buffer};
-    task.kind = program_.intern(program::communication_kind(
-        comm::message(role).id, {}, sends ? types : std::vector<TensorType>{},
-        sends ? std::vector<TensorType>{} : types, program_.symbols));
-    task.peer_axis = axis;
-    task.peer = offset;
-    task.tag = tag_;
-    task.lane = program::link_lane(role, program_.leaves_node(axis, offset, cls_));
-    tasks_.push_back(std::move(task));
-  };
-  message(comm::Role::send, from, 1);
-  message(comm::Role::receive, to, -1);
+  tasks_.push_back(writer_.message(comm::Role::send, from, axis, 1, tag_, whole_));
+  tasks_.push_back(writer_.message(comm::Role::receive, to, axis, -1, tag_, whole_));
   ++tag_;
 }
 
 void Rings::local(const std::string& op, const graph::Attrs& attrs, const std::vector<BufferId>& in,
                   BufferId out) {
-  Kind kind;
-  kind.op = op;
-  kind.attrs = attrs;
-  for (BufferId id : in) {
-    kind.in.push_back(rank_class().buffers[id].type);
-  }
-  kind.out = {rank_class().buffers[out].type};
-  const ops::Cost cost =
-      ops::cost_of(ops::find(op), {kind.attrs, kind.in, kind.out, 0, program_.symbols});
-  kind.flops = cost.flops;
-  kind.bytes = cost.bytes;
-  kind.workspace = cost.workspace;
-  Task task = whole_;
-  task.lane = program::Lane::compute;
-  task.group = kNone;
-  task.deps.clear();
-  task.in = in;
-  task.out = {out};
-  task.kind = program_.intern(std::move(kind));
-  tasks_.push_back(std::move(task));
+  tasks_.push_back(writer_.local(op, attrs, in, {out}, whole_));
 }
 
 void Rings::copy(BufferId from, BufferId to) {
   local(ops::of(ops::Meaning::identity).name, {}, {from}, to);
-}
-
-BufferId Rings::step(const TensorType& type) {
-  Buffer buffer;
-  buffer.type = type;
-  rank_class().buffers.push_back(std::move(buffer));
-  return rank_class().buffers.size() - 1;
 }
 
 /// A tensor in a flat buffer.
@@ -250,12 +204,12 @@ BufferId Rings::slot(BufferId base, const TensorType& type, int64_t begin) {
   buffer.type = type;
   buffer.base = base;
   buffer.begin = begin;
-  rank_class().buffers.push_back(std::move(buffer));
-  return rank_class().buffers.size() - 1;
+  writer_.list().buffers.push_back(std::move(buffer));
+  return writer_.list().buffers.size() - 1;
 }
 
 TensorType Rings::type_of(const Part& part) const {
-  TensorType type = program_.classes[cls_].buffers[part.base].type;
+  TensorType type = writer_.type(part.base);
   if (part.flat) {
     type.dims = {part.length};
   } else {
@@ -274,17 +228,16 @@ Part Rings::block(const Part& part, int32_t axis, int64_t shift) const {
 /// The buffer that is the part: the base itself, or a view of it, made once.
 BufferId Rings::view(const Part& part) {
   if (part.digits.empty()) return part.base;
-  const graph::Mesh& mesh = program_.mesh_of(cls_);
   program::Table table;
-  table.role = rank_class().role;
+  table.role = writer_.list().role;
   for (const Part::Digit& digit : part.digits) {
     table.axes.push_back(digit.axis);
   }
   std::sort(table.axes.begin(), table.axes.end());
-  graph::for_each_coords(mesh, table.axes, [&](const std::vector<int32_t>& at) {
+  graph::for_each_coords(mesh(), table.axes, [&](const std::vector<int32_t>& at) {
     int64_t begin = 0;
     for (const Part::Digit& digit : part.digits) {
-      begin += digit.stride * mesh.wrap(digit.axis, at[digit.axis] + digit.shift);
+      begin += digit.stride * mesh().wrap(digit.axis, at[digit.axis] + digit.shift);
     }
     table.values.push_back(begin);
   });
@@ -293,8 +246,8 @@ BufferId Rings::view(const Part& part) {
   made.type = type_of(part);
   made.base = part.base;
   made.dim = part.flat ? kNone : 0;
-  made.by = program_.intern(std::move(table));
-  std::vector<Buffer>& buffers = rank_class().buffers;
+  made.by = writer_.program().intern(std::move(table));
+  std::vector<Buffer>& buffers = writer_.list().buffers;
   const auto known = std::find(buffers.begin() + first_view_, buffers.end(), made);
   if (known != buffers.end()) return known - buffers.begin();
   buffers.push_back(std::move(made));
@@ -303,7 +256,7 @@ BufferId Rings::view(const Part& part) {
 
 /// Whether parts of the buffer along dim 0 can't be seen: it is one itself, or is cut otherwise.
 bool Rings::is_cut(BufferId buffer) const {
-  const std::vector<Buffer>& buffers = program_.classes[cls_].buffers;
+  const std::vector<Buffer>& buffers = writer_.list().buffers;
   return buffers[buffer].kind == BufferKind::view ||
          std::any_of(buffers.begin(), buffers.end(), [&](const Buffer& other) {
            return other.kind == BufferKind::view && other.base == buffer && other.dim != 0;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/layout.h"
+#include "passes/writer.h"
 #include "program/program.h"
 
 namespace hocket::passes {
@@ -58,21 +59,19 @@ class Rings {
   Part scatter(Part from, Part* to, program::BufferId last, const std::vector<int32_t>& axes);
   void gather(Part to, const std::vector<int32_t>& axes);
   void pass_on(int32_t axis, program::BufferId from, program::BufferId to);
-  void copy(program::BufferId from, program::BufferId to);
   void local(const std::string& op, const graph::Attrs& attrs,
              const std::vector<program::BufferId>& in, program::BufferId out);
-  program::BufferId step(const graph::TensorType& type);
+  void copy(program::BufferId from, program::BufferId to);
   program::BufferId view(const Part& part);
+  program::BufferId slot(program::BufferId base, const graph::TensorType& type, int64_t begin);
   graph::TensorType type_of(const Part& part) const;
   Part block(const Part& part, int32_t axis, int64_t shift) const;
-  program::BufferId slot(program::BufferId base, const graph::TensorType& type, int64_t begin);
   bool is_cut(program::BufferId buffer) const;
   int64_t all_ranks(const std::vector<int32_t>& axes) const;
-  int64_t ranks(int32_t axis) const { return program_.mesh_of(cls_).axes[axis].size; }
-  program::RankClass& rank_class() { return program_.classes[cls_]; }
+  int64_t ranks(int32_t axis) const { return mesh().axes[axis].size; }
+  const graph::Mesh& mesh() const { return writer_.program().mesh_of(writer_.cls()); }
 
-  program::Program& program_;
-  program::ClassId cls_;
+  Writer writer_;
   program::Task whole_;
   program::Kind kind_;
   int32_t tag_;
