@@ -60,11 +60,13 @@ TEST(SameTraining, AnyPlanScheduleAndFolder) {
 TEST(SameTraining, TellsWhatChanged) {
   const Saved saved(run_of("qwen3_moe"));
   EXPECT_TRUE(saved.changes(run_of("qwen3_moe")).empty());
-  EXPECT_EQ(saved.changes(run_of("qwen3_moe", {"train.lr=0.5", "train.min_lr=0.25", "plan.dp=2",
-                                               "plan.passes=[bucket]", "model.init=random"})),
-            (std::vector<std::string>{"plan.dp 1 -> 2",
-                                      R"(plan.passes ["recompute","chunk","bucket","expand"] -> ["bucket"])",
-                                      "train.lr 0.001 -> 0.5", "train.min_lr default -> 0.25"}));
+  EXPECT_EQ(
+      saved.changes(run_of("qwen3_moe", {"train.lr=0.5", "train.min_lr=0.25", "plan.dp=2",
+                                         "plan.passes=[bucket]", "model.init=random"})),
+      (std::vector<std::string>{
+          "plan.dp 1 -> 2",
+          R"(plan.passes ["recompute","ring_attention","chunk","tiles","bucket","compress","expand"] -> ["bucket"])",
+          "train.lr 0.001 -> 0.5", "train.min_lr default -> 0.25"}));
 }
 
 TEST(SameTraining, WhatACheckpointDoesNotSayCountsAsDefault) {
