@@ -4,6 +4,9 @@
 #include "parallel/lower.h"
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "parallel/layouts.h"
@@ -80,6 +83,7 @@ class Stamper {
         stamp(stage.backward, weights, all);
       }
     }
+    add_up_all();
     for (size_t grad = 0; grad < rank_.grads.size(); ++grad) {
       if (!reduced_[grad]) {
         reduce(grad);
@@ -163,12 +167,17 @@ class Stamper {
     // receives for that action's compute, so that at most two actions' worth of messages is under
     // way. And when the last contribution to a gradient has been written, its reduction follows at
     // once, so that it overlaps with what is left of the backward pass.
-    if (made.part != kNone && written_[made.out[0]]) {
-      add_up(made, micro_batch);
+    if (made.part != kNone) {
+      add(bring(made, micro_batch), micro_batch);
       return;
     }
     Task task = made.task;
     task.micro_batch = micro_batch;
+    const bool computes = task.lane == Lane::compute && task.phase != Phase::grad;
+    if (computes && layer_ != std::tuple(micro_batch, task.stage, task.layer)) {
+      layer_ = {micro_batch, task.stage, task.layer};
+      begin_layer(&task);
+    }
     for (ValueId input : made.in) {
       task.in.push_back(buffer(input, micro_batch));
     }
@@ -207,7 +216,8 @@ class Stamper {
       ActionEnd& now = action_ends_[action - 1];
       if (task.lane == Lane::compute) {
         if (first_compute_ && action >= 3) {
-          task.deps = action_ends_[action - 3].sends;
+          const std::vector<TaskId>& sends = action_ends_[action - 3].sends;
+          task.deps.insert(task.deps.end(), sends.begin(), sends.end());
         }
         first_compute_ = false;
         now.last_compute = id;
@@ -234,23 +244,63 @@ class Stamper {
     }
   }
 
-  /// See TaskTemplate::adds.
-  void add_up(const TaskTemplate& made, int micro_batch) {
+  /// What a layer brings to accumulators runs beside the compute of the layer after it; what is
+  /// next waits for it, and adds it up first, so that few layers' contributions are there at a
+  /// time.
+  struct Brought {
+    TaskId by = kNone;
+    std::optional<TaskTemplate> adds;
+    int micro_batch = 0;
+  };
+
+  /// A compute task is of another layer than the one before it: adds up what was brought by the
+  /// layer before that, or has the task wait for it.
+  void begin_layer(Task* task) {
+    const std::vector<Brought> due = std::exchange(brought_before_, std::exchange(brought_, {}));
+    for (const Brought& brought : due) {
+      if (brought.adds) {
+        add_up(brought);
+      } else {
+        task->deps.push_back(brought.by);
+      }
+    }
+  }
+
+  void add_up(const Brought& brought) {
+    --remaining_[brought.adds->out[0]];
+    add(*brought.adds, brought.micro_batch);
+  }
+
+  void add_up_all() {
+    for (std::vector<Brought>* list : {&brought_before_, &brought_}) {
+      for (const Brought& brought : std::exchange(*list, {})) {
+        if (brought.adds) {
+          add_up(brought);
+        }
+      }
+    }
+  }
+
+  /// See TaskTemplate::part. The task, as it is stamped for this micro-batch.
+  TaskTemplate bring(const TaskTemplate& made, int micro_batch) {
+    TaskTemplate brings = made;
+    Brought& brought = brought_.emplace_back();
+    brought.micro_batch = micro_batch;
     const ValueId sum = made.out[0];
-    TaskTemplate makes = made;
-    makes.out = {made.part};
-    makes.part = kNone;
-    add(makes, micro_batch);
-    TaskTemplate adds;
-    adds.task.kind = made.adds;
-    adds.task.phase = made.task.phase;
-    adds.task.layer = made.task.layer;
-    adds.task.stage = made.task.stage;
-    adds.in = {sum, made.part};
-    adds.out = {sum};
-    adds.shares = {{0, sum}};
-    --remaining_[sum];
-    add(adds, micro_batch);
+    if (written_[sum]) {
+      brings.out = {made.part};
+      TaskTemplate& adds = brought.adds.emplace();
+      adds.task.kind = made.adds;
+      adds.task.phase = made.task.phase;
+      adds.task.layer = made.task.layer;
+      adds.task.stage = made.task.stage;
+      adds.in = {sum, made.part};
+      adds.out = {sum};
+      adds.shares = {{0, sum}};
+    }
+    brought.by = cls_.tasks.size();
+    brings.part = kNone;
+    return brings;
   }
 
   void reduce(size_t grad) {
@@ -289,6 +339,8 @@ class Stamper {
   std::vector<ActionEnd> action_ends_;
   bool first_compute_ = true;
   TaskId last_compute_ = kNone;
+  std::tuple<int, int, int> layer_;  // micro-batch, stage and layer of the last compute task
+  std::vector<Brought> brought_, brought_before_;  // by that layer, and by the one before it
 };
 
 }  // namespace

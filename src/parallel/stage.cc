@@ -493,13 +493,13 @@ void RankLowering::scatter(TensorId contribution, List& list, int32_t layer) {
   out_.values[sum].accumulator = true;
   TaskTemplate& last = list.back();
   last.out = {sum};
+  last.part = part;
   if (program_.num_micro_batches == 1) return;
   const TensorType& type = out_.values[sum].type;
   const ops::Op& op = ops::of(ops::Meaning::sum);
   Kind kind{.op = op.name, .attrs = {}, .in = {type, type}, .out = {type}};
   set_cost(&kind, op, 0, program_);
   last.adds = program_.intern(std::move(kind));
-  last.part = part;
 }
 
 /// The host reads whole values: outputs of a micro-batch that the rank has partial sums of are

@@ -50,10 +50,10 @@ struct TaskTemplate {
   /// It brings a parameter for tasks further on, and begins when the compute tasks before it in the
   /// list are done: where it stands decides how far it runs ahead.
   bool ahead = false;
-  /// Of a task whose op can't add to the accumulator that it writes: from the second micro-batch on
-  /// it writes `part` instead, and a task of this kind adds that.
-  program::KindId adds = program::kNone;
+  /// Of the task that brings a contribution to its accumulator, to which its op can't add: from the
+  /// second micro-batch on it writes `part` instead, and a task of this kind adds that.
   ValueId part = graph::kNone;
+  program::KindId adds = program::kNone;
 };
 
 /// Reduction of one parameter's gradient, run as soon as its last contribution is complete; across

@@ -208,6 +208,42 @@ TEST(Finalize, BuffersShareMemoryOnlyWhereSafe) {
 
 /// A ragged buffer shares addresses with ragged buffers of its size alone, and those begin where it
 /// does.
+/// What is freed by a lane that compute does not wait for keeps no larger piece beside it from
+/// compute; who does wait gets both as one.
+TEST(Finalize, APieceThatWaitsKeepsNoNeighbourFromUse) {
+  for (const bool waits : {false, true}) {
+    Program p;
+    p.classes.resize(1);
+    RankClass& cls = p.classes[0];
+    const auto buffer = [&](int64_t elements) {
+      Buffer made;
+      made.type = {DType::f32, {elements}};
+      cls.buffers.push_back(made);
+      return static_cast<BufferId>(std::ssize(cls.buffers) - 1);
+    };
+    const auto task = [&](Lane lane, std::vector<BufferId> in, std::vector<BufferId> out) {
+      Kind kind;
+      kind.op = "fake" + std::to_string(cls.tasks.size());
+      Task made;
+      made.kind = p.intern(kind);
+      made.lane = lane;
+      made.in = std::move(in);
+      made.out = std::move(out);
+      cls.tasks.push_back(made);
+    };
+    const BufferId large = buffer(256), small = buffer(16), left = buffer(16), sent = buffer(16);
+    const BufferId next = buffer(waits ? 272 : 256);
+    task(Lane::compute, {}, {large});
+    task(Lane::intra, {}, {small});
+    task(Lane::compute, {large}, {left});
+    task(Lane::intra, {small}, {sent});
+    task(Lane::compute, waits ? std::vector{left, sent} : std::vector{left}, {next});
+    finalize(p);
+    EXPECT_EQ(cls.buffers[small].offset, cls.buffers[large].offset + 1024);
+    EXPECT_EQ(cls.buffers[next].offset, cls.buffers[large].offset) << (waits ? "waits" : "");
+  }
+}
+
 TEST(Finalize, RaggedBuffersHaveSlots) {
   int shared = 0;
   for (uint64_t seed = 2000; seed < 2400; ++seed) {

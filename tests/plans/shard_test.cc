@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// plan.shard: what data-parallel ranks split among them. Whatever else the plan says, the program
+// is proven and gives what one rank gives; what is gathered is freed; mutants are refused or equal.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "check/check.h"
+#include "check/mutants/mutate.h"
+#include "plan_util.h"
+#include "program/memory.h"
+
+namespace hocket::test {
+namespace {
+
+constexpr double kTolerance = 1e-10;  // fp64: only the order of sums differs
+
+/// Four layers, with 7 experts in every second one; `plan` with the braces of its keys left out.
+Case model(const std::string& plan, const std::string& dtype = "f64") {
+  Case c;
+  c.seed = 11;
+  c.name = plan;
+  c.text = fmt::format(
+      "model:\n  dtype: {}\n  config: {{model_type: qwen3_moe, vocab_size: 24, hidden_size: 12, "
+      "num_hidden_layers: 4, num_attention_heads: 2, num_key_value_heads: 1, head_dim: 4, "
+      "intermediate_size: 9, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: true, "
+      "max_position_embeddings: 64, hidden_act: silu, num_experts: 7, num_experts_per_tok: 2, "
+      "moe_intermediate_size: 5, norm_topk_prob: true, router_aux_loss_coef: 0.05, "
+      "decoder_sparse_step: 2, mlp_only_layers: []}}\n"
+      "train: {{seq_len: 6, global_batch: 16, warmup_steps: 0, lr: 0.01}}\n"
+      "plan: {{{}, threads_per_rank: 1, timeout_s: 60}}\n",
+      dtype, plan);
+  return c;
+}
+
+engine::Compiled compiled(const Case& c) {
+  return engine::compile(engine::parse_run(c.text, c.name, {}));
+}
+
+std::string split_backward() {
+  const std::string path = ::testing::TempDir() + "shard_zero_bubble.csv";
+  std::ofstream(path) << "0F0,0F1,0I0,0F2,0I1,0F3,0W0,0I2,0W1,0I3,0W2,0W3\n"
+                         "1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1F3,1I3,1W2,1W3\n";
+  return path;
+}
+
+/// Experts that do not divide, tied embeddings over a pipeline, halves of backward passes, several
+/// stages per rank, everything repeated, tokens in pieces; and sizes that no axis divides.
+std::vector<Case> shapes() {
+  std::vector<Case> list;
+  for (const std::string& plan :
+       {std::string("dp: 4, ep: 2, micro_batch: 2, shard: {params: all}"),
+        std::string("dp: 4, ep: 2, micro_batch: 1, shard: {params: all, grads: all}"),
+        std::string("dp: 8, ep: 1, micro_batch: 1, shard: {optimizer: all}"),
+        std::string("pp: 2, dp: 2, ep: 2, micro_batch: 2, recompute: full, shard: {params: all}"),
+        "pp: 2, dp: 2, ep: 2, micro_batch: 2, shard: {params: all, grads: all}, pp_schedule: " +
+            split_backward(),
+        std::string("pp: 2, dp: 2, micro_batch: 2, pp_chunks: 2, pp_schedule: interleaved, "
+                    "shard: {params: all}"),
+        std::string("dp: 4, ep: 4, micro_batch: 2, recompute: selective, moe_chunks: 3, "
+                    "shard: {params: all, grads: all}"),
+        std::string("pp: 2, dp: 4, ep: 2, micro_batch: 2, shard: {grads: all}")}) {
+    list.push_back(model(plan));
+  }
+  return list;
+}
+
+/// "" or what of a run differs from that of one rank.
+std::string differs(const Outcome& many, const Outcome& one) {
+  for (size_t step = 0; step < one.losses.size(); ++step) {
+    if (!(std::abs(many.losses[step] - one.losses[step]) <= kTolerance * one.losses[step])) {
+      return "the loss";
+    }
+    if (!(std::abs(many.norms[step] - one.norms[step]) <= kTolerance * one.norms[step])) {
+      return "the gradient norm";
+    }
+  }
+  for (const auto& [name, grad] : one.grads) {
+    if (!(relative_l2(many.grads.at(name), grad) <= kTolerance)) return name;
+  }
+  for (const auto& [name, param] : one.params) {
+    if (!(relative_l2(many.params.at(name), param) <= kTolerance)) return name;
+  }
+  return "";
+}
+
+TEST(Shard, EqualsOneRank) {
+  for (const Case& c : shapes()) {
+    SCOPED_TRACE(c.name);
+    const engine::Compiled made = compiled(c);
+    const check::Verdict verdict = check::check(made.program, made.reference);
+    ASSERT_TRUE(verdict.ok()) << to_text(verdict);
+    EXPECT_EQ(differs(train(c, false, 2, true), train(c, true, 2)), "");
+  }
+}
+
+/// Whether a sum over one axis is scattered or given to all, its addends come in the same order;
+/// without a norm to clip to, so do all of the update's.
+TEST(Shard, GivesTheSameBits) {
+  for (const char* plan : {"dp: 4, micro_batch: 2", "pp: 2, dp: 2, micro_batch: 2"}) {
+    const auto run = [&](const std::string& shard) {
+      return train(model(fmt::format("{}, shard: {{{}}}", plan, shard), "f32"), false, 3, true,
+                   {"train.max_grad_norm=0"});
+    };
+    SCOPED_TRACE(plan);
+    const Outcome alike = run("");
+    for (const char* shard : {"optimizer: all", "params: all"}) {
+      const Outcome split = run(shard);
+      EXPECT_EQ(split.losses, alike.losses) << shard;
+      EXPECT_TRUE(split.grads == alike.grads) << shard;
+      EXPECT_TRUE(split.params == alike.params) << shard;
+    }
+  }
+}
+
+/// A rank plans for its part of parameters and states, and for few layers of what it gathers.
+TEST(Shard, FreesWhatItGathers) {
+  const std::string text =
+      "model:\n  config: {model_type: llama, vocab_size: 256, hidden_size: 256, "
+      "num_hidden_layers: 12, num_attention_heads: 4, num_key_value_heads: 4, head_dim: 64, "
+      "intermediate_size: 1024, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: "
+      "false, max_position_embeddings: 64, hidden_act: silu}\n"
+      "train: {seq_len: 16, global_batch: 8}\n"
+      "plan: {dp: 4, micro_batch: 1, threads_per_rank: 1}\n";
+  const auto memory = [&](const std::vector<std::string>& settings) {
+    return program::memory_of(
+        engine::compile(engine::parse_run(text, "memory", settings)).program)[0];
+  };
+  const program::Memory alike = memory({});
+  const program::Memory gathered = memory({"plan.shard.params=all"});
+  const program::Memory states = memory({"plan.shard.optimizer=all"});
+  const program::Memory grads = memory({"plan.shard.grads=all"});
+  const program::Memory all = memory({"plan.shard.params=all", "plan.shard.grads=all"});
+  const int64_t params = alike.persistent / 3;  // and two moments
+  EXPECT_LE(gathered.persistent, alike.persistent * 3 / 10);
+  EXPECT_LE(states.persistent, params + alike.persistent * 2 / 10);
+  // Two of twelve layers at a time, beside what is there in any case.
+  EXPECT_LT(gathered.step_buffers, alike.step_buffers + params / 3);
+  EXPECT_LT(gathered.persistent + gathered.step_buffers, alike.persistent + alike.step_buffers);
+  // No whole sums of gradients.
+  EXPECT_LT(grads.step_buffers, states.step_buffers - params / 2);
+  EXPECT_LT(all.total(), alike.total() * 4 / 10);
+}
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+/// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each shape, and which.
+TEST(Shard, MutantsAreRefusedOrEqual) {
+  const uint64_t mutants = from_environment("HOCKET_MUTANTS", 30);
+  const uint64_t seed = from_environment("HOCKET_SEED", 1);
+  std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
+  size_t refused = 0, equal = 0;
+  const std::vector<Case> all = shapes();
+  for (size_t shape = 0; shape < all.size(); ++shape) {
+    const Case& c = all[shape];
+    const engine::Compiled good = compiled(c);
+    const Outcome one = train(c, true, 1, false, {}, false);
+    for (uint64_t i = 0; i < mutants; ++i) {
+      program::Program mutant = good.program;
+      check::Mutation mutation;
+      ASSERT_TRUE(check::mutate(mutant, (seed * 100 + shape) * 100003 + i, &mutation));
+      SCOPED_TRACE(c.name + ": " + mutation.kind + ": " + mutation.text);
+      const check::Verdict verdict = check::check(mutant, good.reference);
+      EXPECT_NE(check::localise(mutation, verdict), check::Localisation::missed)
+          << "refused elsewhere\n"
+          << to_text(verdict);
+      if (!verdict.ok()) {
+        ++refused;
+        continue;
+      }
+      ++equal;
+      Outcome many;
+      ASSERT_NO_THROW(many = train(c, false, 1, true, {}, false,
+                                   [&](program::Program& program) { program = mutant; }));
+      EXPECT_EQ(differs(many, one), "");
+    }
+  }
+  std::cout << refused << " refused, " << equal << " accepted and equal to one rank\n";
+  EXPECT_GT(refused, 5 * mutants);
+}
+
+}  // namespace
+}  // namespace hocket::test
