@@ -345,16 +345,24 @@ bool Context::covers_in_one_layout(const std::vector<Holder>& holders) const {
 }
 
 std::vector<TaskRef> Context::users(ClassId cls, BufferId buffer, size_t at_most) const {
+  // A buffer of which tasks see but parts is used by those that use its views.
   std::vector<TaskRef> list;
-  const auto& tasks = program.classes[cls].tasks;
-  for (size_t i = 0; i < tasks.size() && list.size() < at_most; ++i) {
-    for (const auto* operands : {&tasks[i].in, &tasks[i].out}) {
-      if (std::find(operands->begin(), operands->end(), buffer) != operands->end()) {
+  const program::RankClass& rank_class = program.classes[cls];
+  const auto find = [&](const auto& is_it) {
+    for (size_t i = 0; i < rank_class.tasks.size() && list.size() < at_most; ++i) {
+      const program::Task& task = rank_class.tasks[i];
+      if (std::any_of(task.in.begin(), task.in.end(), is_it) ||
+          std::any_of(task.out.begin(), task.out.end(), is_it)) {
         list.push_back({cls, i});
-        break;
       }
     }
-  }
+  };
+  find([&](BufferId operand) { return operand == buffer; });
+  if (!list.empty()) return list;
+  find([&](BufferId operand) {
+    const bool exists = operand >= 0 && operand < std::ssize(rank_class.buffers);
+    return exists && rank_class.buffers[operand].base == buffer;
+  });
   return list;
 }
 
