@@ -43,6 +43,7 @@ class LayoutChoice {
     result_.tensor = std::move(stored);
     param_of_.resize(graph.tensors.size(), kNone);
     updated_.resize(graph.tensors.size(), kNone);
+    supported_.resize(graph.tensors.size(), 0);
     counts_of_rows_.resize(graph.tensors.size(), kNone);
     brought_.resize(graph.tensors.size());
     result_.counts_of.assign(graph.tensors.size(), kNone);
@@ -264,6 +265,8 @@ class LayoutChoice {
     result_.tensor.resize(tensors);
     result_.counts_of.resize(tensors, kNone);
     param_of_.resize(tensors, kNone);
+    updated_.resize(tensors, kNone);
+    supported_.resize(tensors, 0);
     counts_of_rows_.resize(tensors, kNone);
     brought_.resize(tensors);
   }
@@ -321,6 +324,7 @@ class LayoutChoice {
       }
       for (size_t output = 0; output < node.out.size(); ++output) {
         result_.tensor[node.out[output]].set(axis, best->out[output]);
+        note_support(node, *best, output, axis);
       }
     }
     size_t accumulator = inputs;
@@ -397,6 +401,7 @@ class LayoutChoice {
     bool passes_on = false;  // parts of a sum
     for (size_t i = 0; i < num_inputs(node); ++i) {
       cost += cost_to_bring(node.in[i], signature.in[i], axis);
+      if (signature.in[i].is_partial() && is_supported(node.in[i], axis)) return kInfinity;
       passes_on = passes_on || (signature.in[i].is_partial() &&
                                 tensor(node.in[i]).type.dtype != graph::DType::i64);
     }
@@ -408,6 +413,18 @@ class LayoutChoice {
       cost += cost_after(node, output, signature.out[output], passes_on, axis);
     }
     return cost;
+  }
+
+  /// Of the parts of a sum that needs only some indices of its letter (Support), ranks have the
+  /// whole sum for some of their elements: nothing is computed of them before they are added up.
+  bool is_supported(TensorId id, size_t axis) const { return (supported_[id] >> axis & 1) != 0; }
+  void note_support(const Node& node, const ops::AxisSignature& signature, size_t output,
+                    size_t axis) {
+    const bool parts =
+        signature.letter != 0 && signature.out[output].is_partial() &&
+        ops::find(node.op).layout.support_of(signature.letter, static_cast<int>(output)) != nullptr;
+    uint32_t& axes = supported_[node.out[output]];
+    axes = (axes & ~(1u << axis)) | (uint32_t{parts} << axis);
   }
 
   /// What an output costs later. Of a gradient, which is reduced once per step whatever the choice,
@@ -518,6 +535,7 @@ class LayoutChoice {
   std::vector<TensorId> param_of_;        // whose gradient it becomes a part of
   std::vector<int32_t> updated_;          // the gradient in whose update it takes part, or kNone
   std::vector<TensorId> counts_of_rows_;  // by row_of: counts of the same routing
+  std::vector<uint32_t> supported_;       // by tensor: axes, as bits, see is_supported
   /// By tensor: axes and placements that it was brought to; the order of all of them.
   std::vector<std::vector<std::pair<size_t, Placement>>> brought_;
   std::vector<TensorId> log_;

@@ -93,7 +93,9 @@ class Expander {
     const bool along_rows = !op.list && kind.in[0].dims.size() > 0;
     if (sums && op.list && summed && options_.all_reduce == "ring") {
       std::reverse(axes.begin(), axes.end());
-      if (shares_are_uneven() && !rings.sums_rows(axes)) return {};
+      // Of a maximum, zeros behind the operands of a flat buffer are no part.
+      const bool max = comm::monoid_of(kind.attrs) == graph::Monoid::max;
+      if ((max || shares_are_uneven()) && !rings.sums_rows(axes)) return {};
       rings.all_reduce(axes);
     } else if (sums && !op.list && summed && along_rows && options_.reduce_scatter == "ring" &&
                comm::movement(op, kind.attrs).part_dim == 0) {

@@ -685,7 +685,7 @@ void run(Templates& templates, const Options& options) {
 Pass pass_ring_attention() {
   return templates_pass("ring_attention",
                         "passes keys and values around a ring of ranks (plan.cp_comm_type)", false,
-                        {"cp_comm_type=p2p", "cp_order=zigzag"}, run);
+                        {"cp_comm_type=p2p"}, run);
 }
 
 }  // namespace hocket::passes

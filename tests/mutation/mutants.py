@@ -231,7 +231,7 @@ MUTANTS = [
            "a bucket grows beyond its size", ("passes/bucket_test",)),
     Mutant(51, "src/parallel/schedule.cc", "std::min(«stages - 1 - stage», micro_batches);",
            "stages - stage", "1f1b warms up with one micro-batch more", ("parallel/schedule_test",)),
-    Mutant(90, "src/passes/chunk_parts.cc", "value.begin = «std::ssize(parts)» * value.type", "0",
+    Mutant(90, "src/passes/chunk_parts.cc", "length, «std::ssize(parts)» * length", "0",
            "every piece has the first tokens", ("plans/chunk_test",)),
     Mutant(91, "src/passes/chunk_parts.cc", "whole.out[i] && «chunk > 0» && !rank_", "chunk > 1",
            "the second piece of a sum over tokens overwrites the first", ("plans/chunk_test",)),

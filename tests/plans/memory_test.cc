@@ -23,7 +23,8 @@ namespace {
 using program::BufferKind;
 using program::kNone;
 
-/// A mixture of experts whose buffers take several pages, with ep of at least 2 on at most 6 ranks.
+/// A mixture of experts whose buffers take several pages, with ep of at least 2 on at most 6 ranks;
+/// with cp or tp of 2 where that leaves room.
 Case ep_case(uint64_t seed) {
   Rng rng(seed);
   auto pick = [&](std::initializer_list<int64_t> from) {
@@ -36,25 +37,31 @@ Case ep_case(uint64_t seed) {
     ep = pick({2, 3, 4});
     experts = pick({4, 6, 8, 12});
   } while (pp * dp > 6 || dp % ep != 0 || experts % ep != 0);
+  Rng axes(seed + 77);
+  const bool room = pp * dp * 2 <= 6;
+  const int64_t cp = room && axes.below(2) == 0 ? 2 : 1;
+  const int64_t tp = room && cp == 1 ? 2 : 1;
   const int64_t layers = pp + static_cast<int64_t>(rng.below(2));
   const int64_t micro_batches = pick({1, 2, 3, 4}), micro_batch = pick({1, 2});
   const char* recompute[] = {"none", "selective", "full"};
   Case c;
   c.seed = seed;
   c.text = fmt::format(
-      "model:\n  dtype: f32\n  config: {{model_type: qwen3_moe, vocab_size: 97, hidden_size: 64, "
+      "model:\n  dtype: f32\n  config: {{model_type: qwen3_moe, vocab_size: 96, hidden_size: 64, "
       "num_hidden_layers: {}, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, "
       "intermediate_size: 96, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, tie_word_embeddings: {}, "
       "max_position_embeddings: 128, hidden_act: silu, num_experts: {}, num_experts_per_tok: {}, "
       "moe_intermediate_size: 48, norm_topk_prob: true, router_aux_loss_coef: 0.05, "
       "decoder_sparse_step: 1, mlp_only_layers: []}}\n"
       "train: {{seq_len: 96, global_batch: {}, warmup_steps: 0, lr: 0.001, seed: {}}}\n"
-      "plan: {{pp: {}, dp: {}, ep: {}, micro_batch: {}, pp_schedule: {}, recompute: {}, "
+      "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, micro_batch: {}, pp_schedule: {}, "
+      "recompute: {}, "
       "threads_per_rank: 1, timeout_s: 60, bucket_mib: {}}}\n",
       layers, rng.below(2) ? "true" : "false", experts, pick({2, 3, 4}),
-      dp * micro_batch * micro_batches, seed, pp, dp, ep, micro_batch,
+      dp * micro_batch * micro_batches, seed, pp, dp, ep, cp, tp, micro_batch,
       rng.below(3) ? "1f1b" : "gpipe", recompute[rng.below(3)], rng.below(2) ? 25.0 : 0.05);
-  c.name = fmt::format("seed {} pp{} dp{} ep{} x{}", seed, pp, dp, ep, micro_batches);
+  c.name =
+      fmt::format("seed {} pp{} dp{} ep{} cp{} tp{} x{}", seed, pp, dp, ep, cp, tp, micro_batches);
   return c;
 }
 

@@ -173,6 +173,31 @@ TEST(Rewrites, MutantsAreRefusedOrEqual) {
   }
 }
 
+/// The step of a wide dense model on ranks whose links carry so much a second.
+double predicted(const std::string& plan, double bytes_per_second) {
+  const std::string text = fmt::format(
+      "model: {{config: {{model_type: llama, vocab_size: 512, hidden_size: 1024, "
+      "num_hidden_layers: 2, num_attention_heads: 8, num_key_value_heads: 8, head_dim: 128, "
+      "intermediate_size: 2048, rms_norm_eps: 1.0e-6, rope_theta: 10000.0, "
+      "tie_word_embeddings: false, max_position_embeddings: 2048, hidden_act: silu}}}}\n"
+      "train: {{seq_len: 2048, global_batch: 4}}\nplan: {{{}}}\n",
+      plan);
+  const program::Program program = compiled({text, "wide", 1}).program;
+  cost::Cluster cluster = one_node(program.num_ranks());
+  cluster.links.intra.bandwidth.value = bytes_per_second;
+  const cost::CostModel costs(cluster, std::nullopt, 1);
+  return static_cast<double>(sim::simulate(program, costs, {}).step_ns);
+}
+
+/// Where links are slow, blocks hide what moves rows behind products, and codes are fewer bytes.
+TEST(Rewrites, ShortenTheStepWhereLinksAreSlow) {
+  const auto tiles = [](int64_t blocks) {
+    return predicted(fmt::format("tp: 4, micro_batch: 4, comm_tiles: {}", blocks), 1e9);
+  };
+  EXPECT_LT(tiles(4), 0.97 * tiles(1));
+  EXPECT_LT(predicted("dp: 4, grad_codec: int8", 1e8), 0.6 * predicted("dp: 4", 1e8));
+}
+
 /// Every rank decodes what it keeps: to the bit the same on all replicas, and near the exact step.
 TEST(Rewrites, ALossyCodecIsNamedAndReplicasStayTheSame) {
   for (const char* plan : {"dp: 2, grad_codec: int8", "dp: 4, grad_codec: int8"}) {
