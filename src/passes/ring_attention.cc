@@ -555,7 +555,7 @@ class RingWriter {
       const auto id = static_cast<ValueId>(i);
       Value& value = rank_.values[i];
       if (!value.layout[axis].is_split() || value.base != kNone) continue;
-      if (value.output) {
+      if (value.output && value.life == Value::Life::micro_batch) {
         fail("plan", "plan.cp_order is zigzag, but the host reads {} by token; expected contiguous",
              value.name);
       }
