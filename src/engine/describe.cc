@@ -34,12 +34,20 @@ std::string describe(const Run& run) {
   more += plan.expert_ranks > 0 ? fmt::format(" + {} of experts", plan.expert_ranks) : "";
   more += plan.cp > 1 ? fmt::format(" x cp {}", plan.cp) : "";
   more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";
+  std::string split;
+  for (const auto& [what, among] : {std::pair{"params", plan.shard.params},
+                                    {"grads", plan.shard.grads},
+                                    {"optimizer", plan.shard.optimizer}}) {
+    if (among == parallel::Shard::none) continue;
+    split += fmt::format("{}{}", split.empty() ? ", split: " : " and ", what);
+  }
   return fmt::format(
       "pp {} x dp {}{} = {}{}, {}, {} micro-batch{} of {} x {} tokens per {}, "
-      "recompute {}",
+      "recompute {}{}",
       plan.pp, plan.dp, more, counted(plan.world(), "rank"), each, schedule, plan.num_micro_batches,
       plan.num_micro_batches == 1 ? "" : "es", plan.micro_batch, run.config.train.seq_len,
-      plan.cp * plan.tp > 1 ? "dp rank" : "rank", run.config.plan.pass_options.text("recompute"));
+      plan.cp * plan.tp > 1 ? "dp rank" : "rank", run.config.plan.pass_options.text("recompute"),
+      split);
 }
 
 }  // namespace hocket::engine

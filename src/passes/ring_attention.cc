@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ring_attention (Liu et al., arXiv 2310.01889; zigzag order: Brandon et al., arXiv 2311.09431): of
+// ring_attention (Liu et al., arXiv 2310.01889; zigzag order: Llama 3, arXiv 2407.21783): of
 // a sequence that is split over ranks, keys and values travel around the ring of these ranks
 // instead of being gathered on each. Every rank has its queries meet what is there and puts the
 // parts of the softmax together; in the backward pass the gradients of keys and values travel along
@@ -45,13 +45,12 @@ struct Summed {
   int32_t axis = kNone;
 };
 
-/// A task whose queries are split over an axis and whose keys are gathered over it.
+/// A task whose queries are split over the axis of the ring and whose keys are gathered over it.
 struct Site {
   const ops::Op* op = nullptr;
   ops::Letters letters;
-  char asks = 0;   ///< letter of the queries' tokens
-  char asked = 0;  ///< letter of the keys' tokens
-  int32_t axis = kNone;
+  char asks = 0;                  ///< letter of the queries' tokens
+  char asked = 0;                 ///< letter of the keys' tokens
   int64_t queries = 0, keys = 0;  ///< that a rank has of its own
 };
 
@@ -103,12 +102,13 @@ struct Options {
 /// Rewrites the tasks of one class of ranks.
 class RingWriter {
  public:
-  RingWriter(Templates& templates, program::ClassId cls, bool zigzag)
+  RingWriter(Templates& templates, program::ClassId cls, int32_t axis, bool zigzag)
       : frame_(templates.frame),
         cls_(cls),
         mesh_(templates.frame.mesh_of(cls)),
         rank_(templates.ranks[cls.value()]),
         edit_(templates.frame, rank_),
+        axis_(axis),
         zigzag_(zigzag),
         parts_(zigzag ? 2 : 1),
         next_tag_(templates.num_tags) {}
@@ -124,13 +124,13 @@ class RingWriter {
     return any;
   }
 
-  void run(int32_t axis) {
+  void run() {
     // First what is gathered, and what becomes of the gradients of keys: where those end. Then
     // every list is written anew, ring by ring. Gathers that nobody reads any more go.
     find_gathered();
     find_summed();
     if (zigzag_) {
-      put_in_zigzag(axis);
+      put_in_zigzag();
     }
     for (StageTemplate& stage : rank_.stages) {
       stage.forward = rewritten(std::move(stage.forward));
@@ -225,16 +225,15 @@ class RingWriter {
       if (dim < 0) continue;
       const auto from = gathered_.find(made.in[i]);
       if (from == gathered_.end() || from->second.dim != dim) return {};
-      if (site.axis != kNone && site.axis != from->second.axis) return {};
-      site.axis = from->second.axis;
+      if (from->second.axis != axis_) return {};
       site.keys = rank_.values[from->second.from].type.dims[dim];
     }
     const std::vector<int32_t>& axes = frame_.tables[begin->by].axes;
-    const bool split = std::find(axes.begin(), axes.end(), site.axis) != axes.end();
-    return split ? std::optional(site) : std::nullopt;
+    const bool split = std::find(axes.begin(), axes.end(), axis_) != axes.end();
+    return split && site.keys > 0 ? std::optional(site) : std::nullopt;
   }
 
-  int32_t ring_size(const Site& site) const { return mesh_.axes[site.axis].size; }
+  int32_t ring_size() const { return mesh_.axes[axis_].size; }
 
   /// A number of a task's begins at these coordinates.
   int64_t value_at(const program::Begin* begin, const Coords& coords) const {
@@ -248,8 +247,8 @@ class RingWriter {
     return begin->begin + table.values[place];
   }
   /// Axes that a task's begins depend on, and that of the ring.
-  std::vector<int32_t> axes_of(const TaskTemplate& made, const Site& site) const {
-    std::set<int32_t> axes{site.axis};
+  std::vector<int32_t> axes_of(const TaskTemplate& made) const {
+    std::set<int32_t> axes{axis_};
     for (const program::Begin& begin : made.task.begins) {
       if (begin.by == kNone) continue;
       const std::vector<int32_t>& more = frame_.tables[begin.by].axes;
@@ -274,16 +273,16 @@ class RingWriter {
   /// Where the queries' part begins, and that of the keys that come after `hop` steps.
   int64_t queries_begin(const TaskTemplate& made, const Site& site, const Choice& choice,
                         Coords coords) const {
-    const int64_t place = coords[site.axis];
-    coords[site.axis] = 0;
+    const int64_t place = coords[axis_];
+    coords[axis_] = 0;
     return value_at(begin_of(made.task, site.asks), coords) +
-           number(choice.at(place), place, ring_size(site)) * (site.queries / parts_);
+           number(choice.at(place), place, ring_size()) * (site.queries / parts_);
   }
   int64_t keys_begin(const TaskTemplate& made, const Site& site, const Choice& choice, int32_t hop,
                      const Coords& coords) const {
-    const int64_t place = mesh_.wrap(site.axis, int64_t{coords[site.axis]} - hop);
+    const int64_t place = mesh_.wrap(axis_, int64_t{coords[axis_]} - hop);
     return value_at(begin_of(made.task, site.asked), coords) +
-           number(choice.at(coords[site.axis]), place, ring_size(site)) * (site.keys / parts_);
+           number(choice.at(coords[axis_]), place, ring_size()) * (site.keys / parts_);
   }
 
   /// Whether on some rank some query of the part needs a key of the part.
@@ -291,7 +290,7 @@ class RingWriter {
               int32_t hop) const {
     bool any = false;
     const ops::Support& support = site.op->layout.support[0];
-    graph::for_each_coords(mesh_, axes_of(made, site), [&](const Coords& coords) {
+    graph::for_each_coords(mesh_, axes_of(made), [&](const Coords& coords) {
       const graph::Run queries{queries_begin(made, site, meeting.queries, coords),
                                site.queries / parts_};
       const graph::Run keys{keys_begin(made, site, meeting.keys, hop, coords), site.keys / parts_};
@@ -318,13 +317,13 @@ class RingWriter {
   }
 
   /// The part of a value along a dim; all of it if there is one part only.
-  ValueId part_of(ValueId value, int dim, const Choice& choice, const Site& site) {
+  ValueId part_of(ValueId value, int dim, const Choice& choice) {
     if (dim < 0 || !zigzag_) return value;
     const int64_t length = rank_.values[value].type.dims[dim] / 2;
     const bool varies = choice.which == Choice::Which::late_before;
     const TableId by =
-        varies ? table({site.axis},
-                       [&](const Coords& coords) { return choice.at(coords[site.axis]) * length; })
+        varies ? table({axis_},
+                       [&](const Coords& coords) { return choice.at(coords[axis_]) * length; })
                : TableId(kNone);
     const int64_t begin = varies ? 0 : choice.at(0) * length;
     const auto [known, fresh] = views_.try_emplace({value, dim, begin, by}, kNone);
@@ -335,7 +334,7 @@ class RingWriter {
   }
 
   /// A message to the rank `offset` further around the ring, and the one that comes in its place.
-  void shift(const program::Task& user, const Site& site, int32_t offset, ValueId from, ValueId to,
+  void shift(const program::Task& user, int32_t offset, ValueId from, ValueId to,
              TaskList* result) {
     const int32_t tag = next_tag_++;
     for (const comm::Role role : {comm::Role::send, comm::Role::receive}) {
@@ -344,11 +343,10 @@ class RingWriter {
       (sends ? made.in : made.out) = {sends ? from : to};
       set_place(user, &made.task);
       made.task.recompute = user.recompute;
-      made.task.peer_axis = site.axis;
+      made.task.peer_axis = axis_;
       made.task.peer = sends ? offset : -offset;
       made.task.tag = tag;
-      made.task.lane =
-          program::link_lane(role, frame_.leaves_node(site.axis, made.task.peer, cls_));
+      made.task.lane = program::link_lane(role, frame_.leaves_node(axis_, made.task.peer, cls_));
       made.task.kind = edit_.intern_communication(comm::message(role), {}, made.in, made.out);
       result->push_back(std::move(made));
     }
@@ -412,7 +410,7 @@ class RingWriter {
            site.queries);
     }
     int32_t hops = 0;
-    while (hops < ring_size(site) && !meetings(made, site, hops).empty()) {
+    while (hops < ring_size() && !meetings(made, site, hops).empty()) {
       ++hops;
     }
     std::map<ValueId, ValueId> keys;
@@ -432,7 +430,7 @@ class RingWriter {
       if (hop + 1 < hops) {
         for (const auto& [whole, here] : keys) {
           next[whole] = edit_.like(here);
-          shift(user, site, 1, here, next[whole], result);
+          shift(user, 1, here, next[whole], result);
         }
       }
       for (const Meeting& meeting : meetings(made, site, hop)) {
@@ -442,7 +440,7 @@ class RingWriter {
       for (auto& [output, here] : grads) {
         if (hops == 1) break;
         const ValueId there = last ? homes.at(output) : edit_.like(here);
-        shift_parts(user, site, last ? -hop : 1, here, there,
+        shift_parts(user, last ? -hop : 1, here, there,
                     dim_of(site.letters.out[output], site.asked), result);
         here = there;
       }
@@ -451,12 +449,11 @@ class RingWriter {
   }
 
   /// Parts are sums over different queries, and travel one by one.
-  void shift_parts(const program::Task& user, const Site& site, int32_t offset, ValueId from,
-                   ValueId to, int dim, TaskList* result) {
+  void shift_parts(const program::Task& user, int32_t offset, ValueId from, ValueId to, int dim,
+                   TaskList* result) {
     for (int64_t part = 0; part < parts_; ++part) {
       const Choice choice{part == 0 ? Choice::Which::early : Choice::Which::late};
-      shift(user, site, offset, part_of(from, dim, choice, site), part_of(to, dim, choice, site),
-            result);
+      shift(user, offset, part_of(from, dim, choice), part_of(to, dim, choice), result);
     }
   }
 
@@ -467,7 +464,7 @@ class RingWriter {
     const auto to = summed_.find(whole);
     const int dim = dim_of(site.letters.out[output], site.asked);
     const bool all = to != summed_.end() && to->second.dim == kNone;
-    if (to == summed_.end() || (!all && to->second.dim != dim) || to->second.axis != site.axis) {
+    if (to == summed_.end() || (!all && to->second.dim != dim) || to->second.axis != axis_) {
       fail("plan",
            "{} of {} is no sum that one task brings to the ranks of its tokens; try "
            "plan.cp_comm_type: all_gather",
@@ -479,7 +476,7 @@ class RingWriter {
       own.dims[dim] = site.keys;
       home = edit_.like(whole, own);
     }
-    home_[whole] = {home, dim, site.axis};
+    home_[whole] = {home, dim, axis_};
     return home;
   }
 
@@ -491,8 +488,8 @@ class RingWriter {
     const bool first = hop == 0 && meeting.queries == meeting.keys;
     const auto part = [&](ValueId value, const std::string& operand) {
       const int asks = dim_of(operand, site.asks);
-      return asks >= 0 ? part_of(value, asks, meeting.queries, site)
-                       : part_of(value, dim_of(operand, site.asked), meeting.keys, site);
+      return asks >= 0 ? part_of(value, asks, meeting.queries)
+                       : part_of(value, dim_of(operand, site.asked), meeting.keys);
     };
     TaskTemplate task = made;
     task.shares.clear();
@@ -511,7 +508,7 @@ class RingWriter {
     std::erase_if(task.task.begins, [&](const program::Begin& begin) {
       return begin.letter == site.asks || begin.letter == site.asked;
     });
-    const std::vector<int32_t> axes = axes_of(made, site);
+    const std::vector<int32_t> axes = axes_of(made);
     task.task.begins.push_back({site.asks, 0, table(axes, [&](const Coords& coords) {
                                   return queries_begin(made, site, meeting.queries, coords);
                                 })});
@@ -544,23 +541,19 @@ class RingWriter {
     }
   }
 
-  void put_in_zigzag(int32_t axis) {
+  void put_in_zigzag() {
     // The host feeds the tokens of all ranks of the ring to each, which takes its two blocks of
     // them: numbers per token are little to move. All that is made of them is in the same order.
-    const int32_t ranks = mesh_.axes[axis].size;
+    const int32_t ranks = mesh_.axes[axis_].size;
     TaskList takes;
     std::map<ValueId, ValueId> taken;
     const size_t values = rank_.values.size();
     for (size_t i = 0; i < values; ++i) {
       const auto id = static_cast<ValueId>(i);
       Value& value = rank_.values[i];
-      if (!value.layout[axis].is_split() || value.base != kNone) continue;
-      if (value.output && value.life == Value::Life::micro_batch) {
-        fail("plan", "plan.cp_order is zigzag, but the host reads {} by token; expected contiguous",
-             value.name);
-      }
+      if (!value.layout[axis_].is_split() || value.base != kNone) continue;
       if (value.life != Value::Life::input) continue;
-      const int dim = value.layout[axis].dim();
+      const int dim = value.layout[axis_].dim();
       const int64_t length = value.type.dims[dim];
       if (length % 2 != 0) {
         fail("plan",
@@ -568,15 +561,15 @@ class RingWriter {
              "number",
              length);
       }
-      value.layout.set(static_cast<size_t>(axis), graph::Placement::replicate());
+      value.layout.set(static_cast<size_t>(axis_), graph::Placement::replicate());
       value.type.dims[dim] = length * ranks;
       graph::TensorType own = value.type;
       own.dims[dim] = length;
       const ValueId mine = edit_.like(id, own);
       taken[id] = mine;
       for (int64_t part : {0, 1}) {
-        const TableId by = table({axis}, [&](const Coords& coords) {
-          return number(part, coords[axis], ranks) * (length / 2);
+        const TableId by = table({axis_}, [&](const Coords& coords) {
+          return number(part, coords[axis_], ranks) * (length / 2);
         });
         program::Task place;
         place.phase = program::Phase::forward;
@@ -599,18 +592,18 @@ class RingWriter {
     // The first stage of a rank comes first for every micro-batch.
     TaskList& first = rank_.stages.front().forward;
     first.insert(first.begin(), takes.begin(), takes.end());
-    refuse_other_positions(axis);
+    refuse_other_positions();
   }
 
   /// In zigzag order a rank's tokens are no run: only the ring knows where they begin.
-  void refuse_other_positions(int32_t axis) {
+  void refuse_other_positions() {
     for_each_list([&](const TaskList& list) {
       for (const TaskTemplate& made : list) {
         if (site_of(made)) continue;
         for (const program::Begin& begin : made.task.begins) {
           if (begin.by == kNone) continue;
           const std::vector<int32_t>& axes = frame_.tables[begin.by].axes;
-          if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
+          if (std::find(axes.begin(), axes.end(), axis_) == axes.end()) continue;
           fail("plan",
                "plan.cp_order is zigzag, but {} goes by the position of its tokens; expected "
                "contiguous",
@@ -649,6 +642,7 @@ class RingWriter {
   const graph::Mesh mesh_;
   RankTemplate& rank_;
   TemplateEdit edit_;
+  const int32_t axis_;  ///< of the ring
   const bool zigzag_;
   const int64_t parts_;
   int32_t next_tag_;
@@ -658,23 +652,36 @@ class RingWriter {
   std::map<std::tuple<ValueId, int, int64_t, TableId>, ValueId> views_;
 };
 
+/// True if the host reads something by token: logits, in the order of the text.
+bool reads_by_token(const Templates& templates, int32_t axis) {
+  const auto is_read = [axis](const Value& value) {
+    return value.output && value.life == Value::Life::micro_batch && value.layout[axis].is_split();
+  };
+  return std::any_of(templates.ranks.begin(), templates.ranks.end(), [&](const RankTemplate& rank) {
+    return std::any_of(rank.values.begin(), rank.values.end(), is_read);
+  });
+}
+
 void run(Templates& templates, const Options& options) {
-  const bool zigzag = options.cp_order == "zigzag";
+  bool zigzag = options.cp_order == "zigzag";
   if (zigzag && options.cp_comm_type != "p2p") {
     fail("plan", "plan.cp_order is zigzag; expected plan.cp_comm_type: p2p with it, not {}",
          options.cp_comm_type);
   }
   if (options.cp_comm_type != "p2p") return;
+  const int32_t axis = templates.frame.roles[0].mesh.axis(parallel::kContextAxis);
+  if (axis < 0) return;
   // Tokens have one order on all ranks: if some class has rings, all take it.
   bool any = false;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
-    any = any || RingWriter(templates, id, zigzag).has_sites();
+    any = any || RingWriter(templates, id, axis, zigzag).has_sites();
   }
   if (!any) return;
+  zigzag = zigzag && !reads_by_token(templates, axis);
   int32_t tags = templates.num_tags;
   for (program::ClassId id = 0; id < templates.frame.classes.size(); ++id) {
-    RingWriter writer(templates, id, zigzag);
-    writer.run(templates.frame.mesh_of(id).axis("cp"));
+    RingWriter writer(templates, id, axis, zigzag);
+    writer.run();
     tags = std::max(tags, writer.next_tag());
   }
   templates.num_tags = tags;
