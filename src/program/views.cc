@@ -41,13 +41,19 @@ std::vector<int32_t> representatives(const Program& program, ClassId cls,
   return ranks;
 }
 
-bool overlap(const Program& program, ClassId cls, const Buffer& one, const Buffer& other) {
+/// Where a view lies along the dim of its family, or in elements.
+struct Region {
+  int64_t begin, length;
+  TableId by;
+};
+
+bool meet(int64_t begin, const Region& one, int64_t other_begin, const Region& other) {
+  return begin < other_begin + other.length && other_begin < begin + one.length;
+}
+
+bool overlap(const Program& program, ClassId cls, const Region& one, const Region& other) {
   // Constant regions are compared at once; others at every coordinate that matters.
-  const auto meet = [&](int64_t begin, int64_t other_begin) {
-    return begin < other_begin + length_of(other) && other_begin < begin + length_of(one);
-  };
-  if (one.by == kNone && other.by == kNone) return meet(one.begin, other.begin);
-  if (one.by == other.by) return meet(one.begin, other.begin);
+  if (one.by == other.by) return meet(one.begin, one, other.begin, other);
   std::vector<int32_t> axes;
   for (TableId by : {one.by, other.by}) {
     if (by == kNone) continue;
@@ -57,8 +63,8 @@ bool overlap(const Program& program, ClassId cls, const Buffer& one, const Buffe
   axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
   const std::vector<int32_t> ranks = representatives(program, cls, axes);
   return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
-    return meet(program.begin_at(one.begin, one.by, rank),
-                program.begin_at(other.begin, other.by, rank));
+    return meet(program.begin_at(one.begin, one.by, rank), one,
+                program.begin_at(other.begin, other.by, rank), other);
   });
 }
 
@@ -99,10 +105,15 @@ Views::Views(const Program& program, ClassId cls_id) {
   meets_.resize(cls.buffers.size());
   for (const auto& [base, views] : families) {
     meets_[base] = views;
+    std::vector<Region> regions;
+    for (BufferId id : views) {
+      const Buffer& view = cls.buffers[id];
+      regions.push_back({view.begin, length_of(view), view.by});
+    }
     for (size_t i = 0; i < views.size(); ++i) {
       meets_[views[i]].push_back(base);
       for (size_t k = 0; k < i; ++k) {
-        if (!overlap(program, cls_id, cls.buffers[views[i]], cls.buffers[views[k]])) continue;
+        if (!overlap(program, cls_id, regions[i], regions[k])) continue;
         meets_[views[i]].push_back(views[k]);
         meets_[views[k]].push_back(views[i]);
       }

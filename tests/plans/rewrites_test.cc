@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of the plan that rewrite programs. Whatever the plan around one, the program is proven,
-// gives what one rank gives, can be simulated, and its mutants are refused or equal.
+// Keys of the plan that rewrite programs or say how they lie on ranks. Whatever the plan around
+// one, the program is proven, gives what one rank gives, can be simulated, and its mutants are
+// refused or equal.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,6 +49,26 @@ std::vector<Row> rows() {
   // Rows of which tensor-parallel ranks have parts of the sum.
   all.push_back({"comm_tiles", "4", "dp: 2, tp: 2, micro_batch: 2", false, "view"});
   all.push_back({"comm_tiles", "3", "pp: 2, tp: 2, recompute: full", false, "view"});
+  // Keys gathered for the queries of a rank; around a ring; in zigzag order, too.
+  all.push_back({"cp", "3", "pp: 2", false, "begin"});
+  all.push_back({"cp", "2", "dp: 2, ep: 2", true, "begin"});
+  for (const char* plan : {"cp: 3", "cp: 2, dp: 2, recompute: full", "cp: 6, micro_batch: 2"}) {
+    all.push_back({"cp_comm_type", "p2p", plan, false, "begin"});
+  }
+  all.push_back({"cp_comm_type", "p2p", "cp: 2, dp: 2, ep: 2", true, "message"});
+  for (const char* plan : {"cp: 3, cp_comm_type: p2p", "pp: 2, cp: 3, cp_comm_type: p2p"}) {
+    all.push_back({"cp_order", "zigzag", plan, false, "view"});
+  }
+  all.push_back({"cp_order", "zigzag", "cp: 3, dp: 2, ep: 2, cp_comm_type: p2p", true, "begin"});
+  // Vocabulary, heads and MLPs in parts; parameters gathered, freed and gathered again.
+  all.push_back({"tp", "2", "dp: 2", false, "begin"});
+  all.push_back({"tp", "4", "pp: 2, layouts: ['*_proj.weight B']", false, "letter"});
+  all.push_back({"shard", "{params: all}", "dp: 2, pp: 2", false, "group"});
+  all.push_back({"shard", "{params: all, grads: all}", "dp: 4, ep: 2", true, "group"});
+  // Sums as messages around rings.
+  for (const char* plan : {"dp: 3", "dp: 4, tp: 2", "cp: 2, pp: 2, bucket_mib: 0.002"}) {
+    all.push_back({"all_reduce", "ring", plan, false, "view"});
+  }
   return all;
 }
 
