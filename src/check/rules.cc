@@ -291,7 +291,7 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
                          base.encoding ? "block" : "byte");
     }
     if (begin < 0 || begin > size - length) {
-      return fmt::format("goes from {} to {} of {}{}", begin, begin + length, size, on);
+      return fmt::format("has {} from {} on, of {}{}", length, begin, size, on);
     }
   }
   return "";
