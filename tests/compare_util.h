@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far results are from what they should be.
+// How far results are from what they should be, and what runs of tests are told from outside.
 #pragma once
 
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 namespace hocket::test {
@@ -17,6 +19,12 @@ inline double relative_l2(const std::vector<double>& a, const std::vector<double
   }
   if (std::isnan(diff)) return INFINITY;
   return norm > 0 ? std::sqrt(diff / norm) : std::sqrt(diff);
+}
+
+/// A number that says how much to try, or which: HOCKET_MUTANTS, HOCKET_SEED, ..
+inline uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
 }  // namespace hocket::test

@@ -224,10 +224,6 @@ void derive_model(Run& run) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 parallel::Shard shard_of(const std::string& ranks) {
   return ranks == "all" ? parallel::Shard::all : parallel::Shard::none;
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <mutex>
@@ -30,6 +29,7 @@
 #include "program/views.h"
 #include "runtime/local_ranks.h"
 #include "sim/simulator.h"
+#include "tests/compare_util.h"
 
 namespace hocket::test {
 
@@ -558,11 +558,6 @@ device:
 }
 
 namespace {
-
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 
 /// "" or what is wrong with what an accepted program does.
 std::string wrong_results(const Written& written, const program::Program& program, uint64_t seed,

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <random>
@@ -25,8 +23,6 @@
 
 namespace hocket::test {
 namespace {
-
-constexpr double kTolerance = 1e-10;  // fp64: only the order of sums differs
 
 /// Two layers of experts; a rank has 12 tokens of a micro-batch.
 Case experts(const std::string& plan, int64_t chunks, int64_t num_experts = 4) {
@@ -80,18 +76,7 @@ void expect_equal(const Case& c, const Outcome& one) {
   ASSERT_TRUE(verdict.ok()) << to_text(verdict);
   Outcome many;
   ASSERT_NO_THROW(many = train(c, false, 2, true));
-  for (size_t step = 0; step < one.losses.size(); ++step) {
-    EXPECT_NEAR(many.losses[step], one.losses[step], kTolerance * std::abs(one.losses[step]));
-    EXPECT_NEAR(many.norms[step], one.norms[step], kTolerance * one.norms[step]);
-  }
-  ASSERT_EQ(many.grads.size(), one.grads.size());
-  for (const auto& [name, grad] : one.grads) {
-    EXPECT_LE(relative_l2(many.grads[name], grad), kTolerance) << name;
-  }
-  ASSERT_EQ(many.params.size(), one.params.size());
-  for (const auto& [name, param] : one.params) {
-    EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
-  }
+  EXPECT_EQ(difference(many, one), "");
 }
 
 int64_t count(const program::Program& program, const std::string& op) {
@@ -142,53 +127,22 @@ TEST(ChunkPass, BackwardMayHaveAnotherNumber) {
   }
 }
 
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
 /// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each shape, and which.
 TEST(ChunkPass, MutantsAreRefusedOrEqual) {
   const std::vector<Shape> all = shapes();
   const uint64_t mutants = from_environment("HOCKET_MUTANTS", 30);
   const uint64_t seed = from_environment("HOCKET_SEED", 1);
   std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
-  size_t refused = 0, equal = 0;
   for (size_t shape = 0; shape < all.size(); ++shape) {
     const Case c =
         experts(all[shape].plan, 2 + static_cast<int64_t>(shape) % 3, all[shape].num_experts);
-    const engine::Compiled good = compiled(c);
-    const Outcome one = train(c, true, 1, false, {"plan.moe_chunks=1"}, false);
-    for (uint64_t i = 0; i < mutants; ++i) {
-      program::Program mutant = good.program;
-      check::Mutation mutation;
-      // Every second one changes a view.
-      if (!check::mutate(mutant, (seed * 100 + shape) * 100003 + i, &mutation,
-                         i % 2 == 0 ? "view" : ""))
-        continue;
-      SCOPED_TRACE(c.name + ": " + mutation.kind + ": " + mutation.text);
-      const check::Verdict verdict = check::check(mutant, good.reference);
-      EXPECT_NE(check::localise(mutation, verdict), check::Localisation::missed)
-          << "refused elsewhere\n"
-          << to_text(verdict);
-      if (!verdict.ok()) {
-        ++refused;
-        continue;
-      }
-      ++equal;
-      Outcome many;
-      ASSERT_NO_THROW(many = train(c, false, 1, true, {}, false,
-                                   [&](program::Program& program) { program = mutant; }));
-      EXPECT_NEAR(many.losses[0], one.losses[0], kTolerance * std::abs(one.losses[0]));
-      EXPECT_NEAR(many.norms[0], one.norms[0], kTolerance * one.norms[0]);
-      for (const auto& [name, param] : one.params) {
-        EXPECT_LE(relative_l2(many.params[name], param), kTolerance) << name;
-      }
-    }
+    const MutantCounts counts = try_mutants(c, mutants, seed * 100 + shape, "view");
+    std::cout << c.name << ": " << counts.refused << " refused, " << counts.equal
+              << " accepted and equal to one rank\n";
+    EXPECT_EQ(counts.far, 0) << counts.far_first;
+    EXPECT_GT(counts.refused, mutants / 2);
+    EXPECT_GE(counts.refused + counts.equal, mutants * 7 / 8);
   }
-  std::cout << refused << " refused, " << equal << " accepted and equal to one rank\n";
-  EXPECT_GT(refused, 5 * mutants);
-  EXPECT_GE(refused + equal, 7 * mutants);
 }
 
 /// A layer in a graph of its own, whose pieces add to gradients that are already there: of tokens

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -108,10 +106,6 @@ TEST(ExpertRanks, ProvenEqualAndSimulated) {
 
 /// HOCKET_MUTANTS=200 HOCKET_SEED=S: how many mutants of each plan, and which.
 TEST(ExpertRanks, MutantsAreRefusedOrEqual) {
-  const auto from_environment = [](const char* name, uint64_t otherwise) {
-    const char* const text = std::getenv(name);
-    return text ? std::strtoull(text, nullptr, 10) : otherwise;
-  };
   const uint64_t mutants = from_environment("HOCKET_MUTANTS", 30);
   const uint64_t seed = from_environment("HOCKET_SEED", 1);
   std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -23,10 +22,6 @@ namespace {
 
 constexpr double kTolerance = 1e-10;
 
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
 uint64_t seed() { return from_environment("HOCKET_SEED", 1); }
 uint64_t num_plans() { return from_environment("HOCKET_PLANS", 60); }
 uint64_t num_mutants() { return from_environment("HOCKET_MUTANTS", 300); }

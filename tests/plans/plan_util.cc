@@ -3,7 +3,11 @@
 
 #include <cmath>
 
+#include <gtest/gtest.h>
+
 #include "base/error.h"
+#include "check/check.h"
+#include "check/mutants/mutate.h"
 #include "engine/params.h"
 
 namespace hocket::test {
@@ -233,6 +237,53 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
     }
   }
   return out;
+}
+
+std::string difference(const Outcome& many, const Outcome& one) {
+  constexpr double kTolerance = 1e-10;
+  const auto apart = [](double a, double b) {
+    return !(std::abs(a - b) <= kTolerance * std::abs(b));
+  };
+  if (many.losses.size() != one.losses.size()) return "the number of steps";
+  for (size_t step = 0; step < one.losses.size(); ++step) {
+    if (apart(many.losses[step], one.losses[step])) return fmt::format("the loss of step {}", step);
+    if (apart(many.norms[step], one.norms[step])) return fmt::format("the norm of step {}", step);
+  }
+  for (const auto& [found, wanted] :
+       {std::pair{&many.grads, &one.grads}, {&many.params, &one.params}}) {
+    if (found->size() != wanted->size()) return "the number of tensors";
+    for (const auto& [name, values] : *wanted) {
+      const auto own = found->find(name);
+      if (own == found->end() || !(relative_l2(own->second, values) <= kTolerance)) return name;
+    }
+  }
+  return "";
+}
+
+MutantCounts try_mutants(const Case& c, uint64_t mutants, uint64_t seed, const char* kind) {
+  MutantCounts counts;
+  const engine::Compiled good = engine::compile(engine::parse_run(c.text, c.name, {}));
+  const Outcome one = train(c, true, 1, false, {}, false);
+  for (uint64_t i = 0; i < mutants; ++i) {
+    program::Program mutant = good.program;
+    check::Mutation mutation;
+    if (!check::mutate(mutant, seed * 100003 + i, &mutation, i % 2 == 0 ? kind : "")) continue;
+    const std::string what = c.name + ": " + mutation.kind + ": " + mutation.text;
+    const check::Verdict verdict = check::check(mutant, good.reference);
+    if (!verdict.ok()) {
+      ++counts.refused;
+      if (check::localise(mutation, verdict) == check::Localisation::missed && ++counts.far == 1) {
+        counts.far_first = what + "\n" + to_text(verdict);
+      }
+      continue;
+    }
+    ++counts.equal;
+    const auto run_mutant = [&](program::Program& program) { program = mutant; };
+    EXPECT_NO_THROW(EXPECT_EQ(difference(train(c, false, 1, true, {}, false, run_mutant), one), "")
+                    << what)
+        << what;
+  }
+  return counts;
 }
 
 }  // namespace hocket::test

@@ -41,4 +41,19 @@ Outcome train(const Case& c, bool single, int steps, bool poison = false,
               const std::function<void(program::Program&)>& rewrite = nullptr,
               const std::shared_ptr<runtime::Device>& device = runtime::cpu_device());
 
+/// "" or the first thing in which a run in fp64 differs from that of one rank by more than the
+/// order of its sums explains: 1e-10, relative.
+std::string difference(const Outcome& many, const Outcome& one);
+
+/// What became of random faults in the program of a case.
+struct MutantCounts {
+  uint64_t refused = 0;
+  uint64_t far = 0;       ///< of these: neither at the fault nor at a task near it
+  uint64_t equal = 0;     ///< accepted, and run: as one rank
+  std::string far_first;  ///< the first of those, for messages
+};
+/// Puts faults into the program one at a time, every second one of `kind` if there is one. Fails
+/// the test if one is accepted and gives another result than one rank.
+MutantCounts try_mutants(const Case& c, uint64_t mutants, uint64_t seed, const char* kind = "");
+
 }  // namespace hocket::test

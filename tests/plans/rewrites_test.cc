@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -21,8 +19,6 @@
 
 namespace hocket::test {
 namespace {
-
-constexpr double kTolerance = 1e-10;  // fp64: only the order of sums differs
 
 struct Row {
   std::string key, value;  ///< of the plan
@@ -99,26 +95,6 @@ engine::Compiled compiled(const Case& c) {
   return engine::compile(engine::parse_run(c.text, c.name, {}));
 }
 
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-void expect_close(const Outcome& many, const Outcome& one) {
-  ASSERT_EQ(many.losses.size(), one.losses.size());
-  for (size_t step = 0; step < one.losses.size(); ++step) {
-    EXPECT_NEAR(many.losses[step], one.losses[step], kTolerance * std::abs(one.losses[step]));
-    EXPECT_NEAR(many.norms[step], one.norms[step], kTolerance * one.norms[step]);
-  }
-  ASSERT_EQ(many.params.size(), one.params.size());
-  for (const auto& [name, param] : one.params) {
-    EXPECT_LE(relative_l2(many.params.at(name), param), kTolerance) << name;
-  }
-  for (const auto& [name, grad] : many.grads) {
-    EXPECT_LE(relative_l2(grad, one.grads.at(name)), kTolerance) << name;
-  }
-}
-
 TEST(Rewrites, ProvenEqualAndSimulated) {
   for (const Row& row : rows()) {
     const Case c = with_key(row);
@@ -134,7 +110,7 @@ TEST(Rewrites, ProvenEqualAndSimulated) {
     EXPECT_GT(sim::simulate(made.program, costs, {}).step_ns, 0);
     Outcome many;
     ASSERT_NO_THROW(many = train(c, false, 2, true));
-    expect_close(many, train(c, true, 2));
+    EXPECT_EQ(difference(many, train(c, true, 2)), "");
     if (HasFailure()) return;
   }
 }
@@ -151,7 +127,7 @@ TEST(Rewrites, RandomPlansEqualOneRank) {
     SCOPED_TRACE(c.name + "\n" + c.text);
     Outcome many;
     ASSERT_NO_THROW(many = train(c, false, 2, true, keys[seed % keys.size()]));
-    expect_close(many, train(c, true, 2));
+    EXPECT_EQ(difference(many, train(c, true, 2)), "");
     if (HasFailure()) return;
   }
 }
@@ -164,33 +140,14 @@ TEST(Rewrites, MutantsAreRefusedOrEqual) {
   std::cout << "HOCKET_SEED=" << seed << " HOCKET_MUTANTS=" << mutants << "\n";
   for (size_t number = 0; number < all.size(); ++number) {
     const Case c = with_key(all[number]);
-    const engine::Compiled good = compiled(c);
-    const Outcome one = train(c, true, 1, false, {}, false);
-    size_t refused = 0, equal = 0, far = 0;
-    for (uint64_t i = 0; i < mutants; ++i) {
-      program::Program mutant = good.program;
-      check::Mutation mutation;
-      const char* const kind = i % 2 == 0 ? all[number].mutation : "";
-      if (!check::mutate(mutant, (seed * 100 + number) * 100003 + i, &mutation, kind)) continue;
-      SCOPED_TRACE(c.name + ": " + mutation.kind + ": " + mutation.text);
-      const check::Verdict verdict = check::check(mutant, good.reference);
-      if (!verdict.ok()) {
-        ++refused;
-        far += check::localise(mutation, verdict) == check::Localisation::missed;
-        continue;
-      }
-      ++equal;
-      Outcome many;
-      ASSERT_NO_THROW(many = train(c, false, 1, true, {}, false,
-                                   [&](program::Program& program) { program = mutant; }));
-      expect_close(many, one);
-    }
+    const MutantCounts counts = try_mutants(c, mutants, seed * 100 + number, all[number].mutation);
+    std::cout << c.name << ": " << counts.refused << " refused, of these " << counts.far
+              << " far behind; " << counts.equal << " accepted and equal to one rank\n";
     // A part of a sum that is missing may be refused where the sum is used, behind its codes.
-    std::cout << c.name << ": " << refused << " refused, of these " << far << " far behind; "
-              << equal << " accepted and equal to one rank\n";
-    EXPECT_LE(far, refused / 3);
-    EXPECT_GT(refused, mutants / 2);
-    EXPECT_GE(refused + equal, mutants * 3 / 4);
+    const bool coded = c.name.find("grad_codec") != std::string::npos;
+    EXPECT_LE(counts.far, coded ? 1 + mutants / 5 : 1 + mutants / 50) << counts.far_first;
+    EXPECT_GT(counts.refused, mutants / 2);
+    EXPECT_GE(counts.refused + counts.equal, mutants * 3 / 4);
   }
 }
 

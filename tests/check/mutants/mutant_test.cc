@@ -26,7 +26,14 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
       "expected",  "plan",  "cost",        "cut-sequences"};
   std::mt19937_64 rng(11);
   std::map<std::string, std::map<Localisation, int>> counts;
-  std::string far;  // what was refused neither at the fault nor near it
+  // A wrong part of a value is one all the same until it meets the others: where blocks, codes and
+  // rings move parts on, that may be some tasks behind the fault, for a few.
+  const auto moves_parts_on = [](const std::string& plan) {
+    return plan.find("comm_tiles=") != plan.npos || plan.find("grad_codec=") != plan.npos ||
+           plan.find("all_reduce=") != plan.npos;
+  };
+  std::string far;
+  int missed = 0;
   for (int i = 0; i < n; ++i) {
     test::Case c = test::random_case(rng);
     Mutation m;
@@ -36,8 +43,11 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
     ++counts[m.kind][l];
     const std::string what =
         "mutant " + std::to_string(i) + " of " + c.name + ": " + m.kind + ": " + m.text;
-    if (l == Localisation::missed) {
-      far += what + "\n" + to_text(v);
+    if (moves_parts_on(c.name)) {
+      missed += l == Localisation::missed;
+      far += l == Localisation::missed ? what + "\n" + to_text(v) : "";
+    } else {
+      EXPECT_NE(l, Localisation::missed) << what << "\n" << to_text(v);
     }
     if (l == Localisation::accepted) {
       EXPECT_FALSE(never_harmless.contains(m.kind)) << what;
@@ -45,12 +55,6 @@ TEST(Mutants, RefusedWithTheRightTaskNamed) {
         std::cout << "accepted " << what << "\n";
       }
     }
-  }
-  // A wrong part of a value is one all the same, until it meets the others: where rings and blocks
-  // move parts on, that may be some tasks later.
-  int missed = 0;
-  for (auto& [kind, row] : counts) {
-    missed += row[Localisation::missed];
   }
   EXPECT_LE(missed * 200, n) << far;
   for (auto& [kind, row] : counts) {
