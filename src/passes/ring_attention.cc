@@ -400,18 +400,13 @@ class RingWriter {
 
   void write_ring(const TaskTemplate& made, const Site& site, TaskList* result) {
     // `keys`: what travels, by the gathered value that it stands for. `grads`: what of the outputs
-    // goes by keys, and travels with them, one step behind. As many hops as some query needs; then
-    // gradients go home in one message, into the values that a scattered sum would have made.
+    // goes by keys, and travels with them, one step behind. As many hops as some query needs (in
+    // zigzag order there may be one before the last where nothing meets); then gradients go home in
+    // one message, into the values that a scattered sum would have made.
     const program::Task& user = made.task;
-    if (site.queries % parts_ != 0 || site.keys % parts_ != 0) {
-      fail("plan",
-           "plan.cp_order is zigzag, but a rank has {} tokens of a micro-batch; expected an even "
-           "number",
-           site.queries);
-    }
-    int32_t hops = 0;
-    while (hops < ring_size() && !meetings(made, site, hops).empty()) {
-      ++hops;
+    int32_t hops = ring_size();
+    while (hops > 1 && meetings(made, site, hops - 1).empty()) {
+      --hops;
     }
     std::map<ValueId, ValueId> keys;
     for (size_t i = 0; i < made.in.size(); ++i) {

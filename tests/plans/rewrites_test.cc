@@ -52,7 +52,8 @@ std::vector<Row> rows() {
     all.push_back({"cp_comm_type", "p2p", plan, false, "begin"});
   }
   all.push_back({"cp_comm_type", "p2p", "cp: 2, dp: 2, ep: 2", true, "message"});
-  for (const char* plan : {"cp: 3, cp_comm_type: p2p", "pp: 2, cp: 3, cp_comm_type: p2p"}) {
+  for (const char* plan : {"cp: 3, cp_comm_type: p2p", "pp: 2, cp: 3, cp_comm_type: p2p",
+                           "cp: 6, micro_batch: 4, cp_comm_type: p2p"}) {
     all.push_back({"cp_order", "zigzag", plan, false, "view"});
   }
   all.push_back({"cp_order", "zigzag", "cp: 3, dp: 2, ep: 2, cp_comm_type: p2p", true, "begin"});
