@@ -290,7 +290,7 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
       return fmt::format("begins at {} of {}{}, inside a {}", begin, to_string(base), on,
                          base.encoding ? "block" : "byte");
     }
-    if (begin < 0 || begin > size - length) {
+    if (begin < 0 || length < 0 || length > size || begin > size - length) {
       return fmt::format("has {} from {} on, of {}{}", length, begin, size, on);
     }
   }
