@@ -5,7 +5,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -303,12 +302,7 @@ class LayoutChoice {
     *wanted = {};
     wanted->in.resize(node.in.size());
     double total = 0;
-    std::vector<size_t> axes(mesh_.axes.size());
-    std::iota(axes.begin(), axes.end(), size_t{0});
-    if (in_step_) {
-      std::reverse(axes.begin(), axes.end());  // as `sharded` has it
-    }
-    for (size_t axis : axes) {
+    for (size_t axis : order_of_axes(node)) {
       if (!is_used(axis)) continue;
       double cost = kInfinity;
       const ops::AxisSignature* const best = cheapest(node, all, *wanted, axis, &cost);
@@ -334,6 +328,29 @@ class LayoutChoice {
       }
     }
     return total;
+  }
+
+  /// Outermost first. An update has what it updates in the order in which that is split.
+  std::vector<size_t> order_of_axes(const Node& node) const {
+    std::vector<size_t> axes;
+    const auto add = [&](size_t axis) {
+      if (std::find(axes.begin(), axes.end(), axis) == axes.end()) {
+        axes.push_back(axis);
+      }
+    };
+    if (in_step_) {
+      for (TensorId id : node.in) {
+        for (int dim = 0; dim < static_cast<int>(tensor(id).type.dims.size()); ++dim) {
+          for (int32_t axis : found(id).axes_of(dim)) {
+            add(static_cast<size_t>(axis));
+          }
+        }
+      }
+    }
+    for (size_t axis = 0; axis < mesh_.axes.size(); ++axis) {
+      add(axis);
+    }
+    return axes;
   }
 
   const ops::AxisSignature* cheapest(const Node& node, const std::vector<ops::AxisSignature>& all,
