@@ -99,8 +99,11 @@ void ChunkParts::note(const TaskTemplate& made) {
   if (program::is_communication(kind)) {
     const comm::Op& op = comm::op(kind.communication);
     const bool to_experts = comm::after(op, kind.attrs) == graph::Placement::split(0);
-    rows.sizes = to_experts ? made.in[1] : kNone;
-    rows.axes = frame_.groups[made.task.group].axes;
+    if (to_experts) {
+      rows.came_by.push_back({made.in[1], frame_.groups[made.task.group].axes});
+    } else if (!rows.came_by.empty()) {
+      rows.came_by.pop_back();
+    }
   }
   for (ValueId value : made.out) {
     if (rank_.values[value].type.routed()) {
@@ -133,10 +136,17 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
   const Rows rows = rows_.at(value);
   HOCKET_CHECK(rows.counts != kNone, "{} has no routing", rank_.values[value].name);
   std::vector<ValueId> had, wanted;
-  if (rows.sizes != kNone) {
-    bring(rows.sizes, user, result);
-    had = own_.at({rows.sizes, from});
-    wanted = own_.at({rows.sizes, chunks_});
+  if (rows.came_by.size() > 1) {
+    fail("plan",
+         "plan.moe_chunks is {} and plan.moe_chunks_backward {}, but rows come to their experts in "
+         "{} steps; expected as many pieces backward as forward, or plan.ep_inner: 1",
+         forward_, backward_, rows.came_by.size());
+  }
+  if (!rows.came_by.empty()) {
+    const ValueId sizes = rows.came_by[0].sizes;
+    bring(sizes, user, result);
+    had = own_.at({sizes, from});
+    wanted = own_.at({sizes, chunks_});
   } else {
     bring(rows.counts, user, result);
     had = own_sizes(rows.counts, from, user, result);
@@ -154,12 +164,11 @@ void ChunkParts::regroup(ValueId value, int64_t from, const program::Task& user,
             .attrs = {{"from", from}, {"to", chunks_}},
             .in = edit_.types_of(made.in),
             .out = edit_.types_of(made.out)};
-  if (rows.sizes != kNone) {
+  if (!rows.came_by.empty()) {
     // The rank's experts among all that the sizes tell of.
-    HOCKET_CHECK(rows.axes.size() == 1, "{} came over {} axes", rank_.values[value].name,
-                 rows.axes.size());
-    const int32_t ranks = frame_.roles[0].mesh.axes[rows.axes[0]].size;
-    program::Table table{.role = 0, .axes = rows.axes, .values = {}};
+    const std::vector<int32_t>& axes = rows.came_by[0].axes;
+    const int32_t ranks = frame_.roles[0].mesh.axes[axes[0]].size;
+    program::Table table{.role = 0, .axes = axes, .values = {}};
     for (int32_t rank = 0; rank < ranks; ++rank) {
       table.values.push_back(graph::share(experts_.at(value), ranks, rank).begin);
     }

@@ -56,11 +56,15 @@ class ChunkParts {
   void rename(parallel::TaskTemplate* made) const;
 
  private:
-  /// The routing of rows, and, where they are with their experts, the sizes of the exchange that
-  /// brought them there and the axes that it goes along.
+  /// The sizes of an exchange that brought rows to their experts.
+  struct Exchange {
+    ValueId sizes = program::kNone;
+    std::vector<int32_t> axes;  ///< of its group
+  };
+  /// The routing of rows, and how they came to where they are.
   struct Rows {
-    ValueId counts = program::kNone, sizes = program::kNone;
-    std::vector<int32_t> axes;
+    ValueId counts = program::kNone;
+    std::vector<Exchange> came_by;  ///< the first one first
   };
   /// A value in a number of chunks.
   using InChunks = std::pair<ValueId, int64_t>;
