@@ -111,6 +111,10 @@ void PlanSection::fields(Fields& fields) {
       .max(kMaxRanks);
   fields("dp", dp, "data-parallel ranks").min(1).max(kMaxRanks);
   fields("ep", ep, "expert-parallel ranks among the data-parallel ones").min(1);
+  fields("ep_inner", ep_inner,
+         "ranks of ep that lie together, as on a node: rows go to the node of their expert first, "
+         "then to its rank, and back likewise (two-level all-to-all); 1: in one step")
+      .min(1);
   fields("expert_ranks", expert_ranks,
          "ranks beside these, which have all experts; 0: none. Forward only: eval, graph --for "
          "evaluate")
@@ -241,6 +245,7 @@ void derive(Run& run) {
   p.pp_chunks = config.plan.pp_chunks;
   p.dp = config.plan.dp;
   p.ep = config.plan.ep;
+  p.ep_inner = config.plan.ep_inner;
   p.expert_ranks = config.plan.expert_ranks;
   p.cp = config.plan.cp;
   p.tp = config.plan.tp;

@@ -30,7 +30,10 @@ std::string describe(const Run& run) {
   if (plan.pp_chunks > 1) {
     schedule += fmt::format(" of {} stages per rank", plan.pp_chunks);
   }
-  std::string more = plan.ep > 1 ? fmt::format(" (ep {})", plan.ep) : "";
+  std::string more = plan.ep > 1 ? fmt::format(" (ep {}", plan.ep) : "";
+  more +=
+      plan.ep_inner > 1 ? fmt::format(" = {} x {}", plan.ep / plan.ep_inner, plan.ep_inner) : "";
+  more += plan.ep > 1 ? ")" : "";
   more += plan.expert_ranks > 0 ? fmt::format(" + {} of experts", plan.expert_ranks) : "";
   more += plan.cp > 1 ? fmt::format(" x cp {}", plan.cp) : "";
   more += plan.tp > 1 ? fmt::format(" x tp {}", plan.tp) : "";

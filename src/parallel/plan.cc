@@ -9,18 +9,82 @@
 namespace hocket::parallel {
 
 namespace {
+
 // Some 50 tasks each in training: 3 million tasks, 2 GB, 40 s of compilation and check.
 constexpr int64_t kMaxLayersTimesMicroBatches = 1 << 16;
 constexpr int64_t kMaxRanksPerNode = 1024;
 constexpr int64_t kMostRanks = 1 << 20;
+
+/// Throws Error: experts that the ranks do not share, ranks that take them in no two steps.
+void validate_experts(const Plan& plan, int64_t num_experts) {
+  if (plan.dp % plan.ep != 0)
+    fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", plan.ep, plan.dp);
+  if (plan.ep > 1 && num_experts == 0) {
+    fail("plan", "plan.ep is {} but the model has no experts; try plan.ep: 1", plan.ep);
+  }
+  if (plan.ep > 1 && num_experts < plan.ep) {
+    fail("plan", "plan.ep is {}; expected at most the model's {} experts", plan.ep, num_experts);
+  }
+  if (plan.ep % plan.ep_inner != 0) {
+    fail("plan", "plan.ep_inner is {}; expected a divisor of plan.ep = {}", plan.ep_inner, plan.ep);
+  }
+  if (plan.ep_inner > 1 && num_experts % plan.ep != 0) {
+    fail("plan",
+         "plan.ep_inner is {}, but plan.ep = {} does not divide the model's {} experts; try "
+         "plan.ep_inner: 1",
+         plan.ep_inner, plan.ep, num_experts);
+  }
+  if (plan.expert_ranks > 0) {
+    const auto expect = [](bool good, const char* what) {
+      if (!good) fail("plan", "plan.expert_ranks is for {}", what);
+    };
+    expect(num_experts >= plan.expert_ranks, "models with as many experts at least");
+    expect(plan.pp == 1 && plan.pp_chunks == 1, "plans of one stage; try plan.pp: 1");
+    expect(plan.tp == 1, "plans without tensor-parallel ranks; try plan.tp: 1");
+    expect(plan.ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
+    expect(plan.dp * plan.micro_batch % plan.expert_ranks == 0,
+           "as many ranks as divide the sequences of a micro-batch, plan.dp x plan.micro_batch");
+  }
+}
+
+/// Throws Error: stages without a layer to begin with, layers that are not the model's.
+void validate_stages(const Plan& plan, int64_t num_layers) {
+  if (plan.pp > std::max<int64_t>(num_layers, 1)) {
+    fail("plan", "plan.pp is {} but the model has {} layers", plan.pp, num_layers);
+  }
+  if (plan.num_stages() > std::max<int64_t>(num_layers, 1)) {
+    fail("plan", "plan.pp x plan.pp_chunks is {} but the model has {} layers", plan.num_stages(),
+         num_layers);
+  }
+  if (!plan.pp_layers.empty()) {
+    if (static_cast<int64_t>(plan.pp_layers.size()) != plan.num_stages()) {
+      fail("plan", "plan.pp_layers has {} entries; expected plan.pp{} = {}", plan.pp_layers.size(),
+           plan.pp_chunks > 1 ? " x plan.pp_chunks" : "", plan.num_stages());
+    }
+    for (int64_t n : plan.pp_layers) {
+      if (n < 0) fail("plan", "plan.pp_layers has {}; expected 0 or more layers", n);
+    }
+    int64_t sum = std::accumulate(plan.pp_layers.begin(), plan.pp_layers.end(), int64_t{0});
+    if (sum != num_layers) {
+      fail("plan", "plan.pp_layers sums to {}; expected the model's {} layers", sum, num_layers);
+    }
+  }
+}
+
 }  // namespace
 
 bool splits_tokens(std::string_view axis) { return axis != kStageAxis && axis != kTensorAxis; }
+bool splits_experts(std::string_view axis) {
+  return axis == kExpertAxis || axis == kInnerExpertAxis;
+}
 
 graph::Mesh Plan::mesh() const {
   graph::Mesh mesh{{{kStageAxis, static_cast<int32_t>(pp)},
                     {"edp", static_cast<int32_t>(dp / ep)},
-                    {kExpertAxis, static_cast<int32_t>(ep)}}};
+                    {kExpertAxis, static_cast<int32_t>(ep / ep_inner)}}};
+  if (ep_inner > 1) {
+    mesh.axes.push_back({kInnerExpertAxis, static_cast<int32_t>(ep_inner)});
+  }
   if (cp > 1) {
     mesh.axes.push_back({kContextAxis, static_cast<int32_t>(cp)});
   }
@@ -51,47 +115,12 @@ void Plan::validate(int64_t num_layers, int64_t num_experts) const {
   positive("plan.pp_chunks", pp_chunks);
   positive("plan.dp", dp);
   positive("plan.ep", ep);
+  positive("plan.ep_inner", ep_inner);
   positive("plan.cp", cp);
   positive("plan.tp", tp);
   positive("plan.micro_batch", micro_batch);
-  if (dp % ep != 0) fail("plan", "plan.ep is {}; expected a divisor of plan.dp = {}", ep, dp);
-  if (ep > 1 && num_experts == 0) {
-    fail("plan", "plan.ep is {} but the model has no experts; try plan.ep: 1", ep);
-  }
-  if (ep > 1 && num_experts < ep) {
-    fail("plan", "plan.ep is {}; expected at most the model's {} experts", ep, num_experts);
-  }
-  if (expert_ranks > 0) {
-    const auto expect = [](bool good, const char* what) {
-      if (!good) fail("plan", "plan.expert_ranks is for {}", what);
-    };
-    expect(num_experts >= expert_ranks, "models with as many experts at least");
-    expect(pp == 1 && pp_chunks == 1, "plans of one stage; try plan.pp: 1");
-    expect(tp == 1, "plans without tensor-parallel ranks; try plan.tp: 1");
-    expect(ep == 1, "plans whose other ranks have no experts; try plan.ep: 1");
-    expect(dp * micro_batch % expert_ranks == 0,
-           "as many ranks as divide the sequences of a micro-batch, plan.dp x plan.micro_batch");
-  }
-  if (pp > std::max<int64_t>(num_layers, 1)) {
-    fail("plan", "plan.pp is {} but the model has {} layers", pp, num_layers);
-  }
-  if (num_stages() > std::max<int64_t>(num_layers, 1)) {
-    fail("plan", "plan.pp x plan.pp_chunks is {} but the model has {} layers", num_stages(),
-         num_layers);
-  }
-  if (!pp_layers.empty()) {
-    if (static_cast<int64_t>(pp_layers.size()) != num_stages()) {
-      fail("plan", "plan.pp_layers has {} entries; expected plan.pp{} = {}", pp_layers.size(),
-           pp_chunks > 1 ? " x plan.pp_chunks" : "", num_stages());
-    }
-    for (int64_t n : pp_layers) {
-      if (n < 0) fail("plan", "plan.pp_layers has {}; expected 0 or more layers", n);
-    }
-    int64_t sum = std::accumulate(pp_layers.begin(), pp_layers.end(), int64_t{0});
-    if (sum != num_layers) {
-      fail("plan", "plan.pp_layers sums to {}; expected the model's {} layers", sum, num_layers);
-    }
-  }
+  validate_experts(*this, num_experts);
+  validate_stages(*this, num_layers);
   int64_t ranks = 1;
   for (const int64_t size : {pp, dp, cp, tp}) {
     if (size > kMostRanks / ranks) {

@@ -15,14 +15,19 @@ namespace hocket::parallel {
 /// The mesh axis along which the pipeline's stages lie. Nobody but this folder asks for these
 /// names.
 inline constexpr const char* kStageAxis = "pp";
-/// The axis over which experts are split.
+/// The axis over which experts are split; where rows go to them in two steps, the one over nodes.
 inline constexpr const char* kExpertAxis = "ep";
+/// The axis over which a node's part of the experts is split among its ranks.
+inline constexpr const char* kInnerExpertAxis = "ep_inner";
 /// The axis over which the tokens of one data-parallel rank are split.
 inline constexpr const char* kContextAxis = "cp";
 /// The axis whose ranks have the same tokens, and parts of parameters.
 inline constexpr const char* kTensorAxis = "tp";
-/// True of the axes that split the tokens of a micro-batch: edp, ep, cp, the outermost first.
+/// True of the axes that split the tokens of a micro-batch: edp, ep, ep_inner, cp, the outermost
+/// first.
 bool splits_tokens(std::string_view axis);
+/// True of those that split experts: ep, ep_inner, the outermost first.
+bool splits_experts(std::string_view axis);
 
 /// Among which ranks something is split that data-parallel ranks would have alike.
 enum class Shard : uint8_t {
@@ -46,6 +51,7 @@ struct Plan {
   int64_t pp_chunks = 1;     ///< stages per pipeline rank (model chunks)
   int64_t dp = 1;            ///< data-parallel ranks: samples of a micro-batch are split over them
   int64_t ep = 1;            ///< experts are split over `ep` of the `dp` ranks; divides dp
+  int64_t ep_inner = 1;      ///< ranks of `ep` that lie together; 1: rows go to experts in one step
   int64_t expert_ranks = 0;  ///< more ranks, which have the experts of the others; 0: none
   int64_t cp = 1;            ///< ranks that share the tokens of a dp rank's sequences
   int64_t tp = 1;            ///< ranks that share parameters, with the same tokens
@@ -63,7 +69,7 @@ struct Plan {
   /// The plan of the ranks that have the experts, as if they did everything.
   Plan of_experts() const;
   int64_t num_stages() const { return pp * pp_chunks; }
-  /// pp, edp, ep, and cp and tp where they are more than one rank.
+  /// pp, edp, ep, and ep_inner, cp and tp where they are more than one rank.
   graph::Mesh mesh() const;
   /// Throws Error naming the key: sizes positive, ep divides dp, pp_layers sums to num_layers, a
   /// program of bounded size, ….

@@ -48,8 +48,7 @@ class RankLowering {
         values_of_(graph.tensors.size()),
         remote_consumers_(graph.tensors.size()),
         accumulated_(graph.tensors.size(), false),
-        is_output_(graph.tensors.size(), false),
-        sizes_of_(graph.tensors.size(), kNone) {
+        is_output_(graph.tensors.size(), false) {
     // What all ranks must agree on is found in the whole graph: which tensors add up over
     // micro-batches (losses and contributions to gradients), which the host reads, and which
     // ranks read a tensor that another one makes: its maker sends it to each of them, once.
@@ -121,7 +120,8 @@ class RankLowering {
   void all_reduce(const std::vector<ValueId>& from, const std::vector<Layout>& to,
                   const ReshardStep& step, List& list, Phase phase, int32_t layer);
   ValueId slice(ValueId from, const ReshardStep& step, List& list, Phase phase, int32_t layer);
-  ValueId sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer);
+  ValueId sizes(TensorId counts, const std::vector<int32_t>& over, int32_t axis, List& list,
+                Phase phase, int32_t layer);
   void reduce_inputs_together(const graph::Node& node, const NodeLayouts& wanted, List& list);
   void emit(const graph::Node& node, const NodeLayouts& wanted, int32_t origin, List& list);
   void emit_send(TensorId tensor, List& list, Phase phase, int32_t layer);
@@ -171,7 +171,8 @@ class RankLowering {
   std::vector<std::vector<ValueId>> values_of_;               // per tensor: its values on this rank
   std::vector<std::map<int32_t, int32_t>> remote_consumers_;  // by rank: its first stage that reads
   std::vector<bool> accumulated_, is_output_;
-  std::vector<ValueId> sizes_of_;  // per counts tensor
+  /// By counts tensor and axes that split experts: of the exchange over the last of them.
+  std::map<std::pair<TensorId, std::vector<int32_t>>, ValueId> sizes_of_;
   std::map<program::GroupId, Lane> group_lane_;
   std::map<int32_t, bool> peer_leaves_node_;  // by offset along the pipeline
   /// Where a tensor lies that is gathered over the pipeline: part of a vector.

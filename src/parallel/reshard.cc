@@ -81,7 +81,8 @@ class Moves {
       const Placement here = layout[axis];
       const bool innermost =
           here.is_split() && layout.axes_of(here.dim()).back() == static_cast<int32_t>(axis);
-      if (here.is_split() && !innermost && !type_.routed()) continue;
+      const bool by_token = type_.routed() && here == Placement::split(1);
+      if (here.is_split() && !innermost && !by_token) continue;
       if (here.is_split() && innermost) {
         add_collective(layout, {axis}, Placement::replicate(), &list);
       }
@@ -135,23 +136,20 @@ class Moves {
   }
 
   /// Rows that a rank has of other ranks' tokens, by expert, come with their tokens, wherever the
-  /// axis was among those that split tokens: a dim of a routed tensor that is split by the axes
-  /// that it has in the end has them in that order.
+  /// axis was among those that split tokens: tokens of a routed tensor that are split by the axes
+  /// that split them in the end are so in that order.
   Layout in_order(Layout layout) const {
     if (!type_.routed()) return layout;
-    for (int dim : {0, 1}) {
-      const std::vector<int32_t> has = layout.axes_of(dim);
-      const std::vector<int32_t> wants = to_.axes_of(dim);
-      if (has == wants ||
-          !std::is_permutation(has.begin(), has.end(), wants.begin(), wants.end())) {
-        continue;
-      }
-      for (int32_t axis : wants) {
-        layout.set(static_cast<size_t>(axis), Placement::replicate());
-      }
-      for (int32_t axis : wants) {
-        layout.set(static_cast<size_t>(axis), Placement::split(dim));
-      }
+    const std::vector<int32_t> has = layout.axes_of(1);
+    const std::vector<int32_t> wants = to_.axes_of(1);
+    if (has == wants || !std::is_permutation(has.begin(), has.end(), wants.begin(), wants.end())) {
+      return layout;
+    }
+    for (int32_t axis : wants) {
+      layout.set(static_cast<size_t>(axis), Placement::replicate());
+    }
+    for (int32_t axis : wants) {
+      layout.set(static_cast<size_t>(axis), Placement::split(1));
     }
     return layout;
   }
@@ -224,7 +222,12 @@ class Moves {
     if (!before || !after) return;
     comm::Sharing sharing;
     if (type_.routed()) {
-      sharing.experts = type_.dims[0];
+      // What the members have together: all, but for axes that split experts already.
+      std::vector<int32_t> others = layout.axes_of(0);
+      std::erase(others, step.axes[0]);
+      const int64_t parts = blocks_over(others, mesh_);
+      if (!type_.dims[0].divides_into(parts)) return;
+      sharing.experts = type_.dims[0] / parts;
     }
     const std::optional<comm::Resharding> found =
         comm::resharding(*before, layout[axes[0]], placement, members, sharing);

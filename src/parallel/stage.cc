@@ -198,12 +198,23 @@ void RankLowering::all_reduce(const std::vector<ValueId>& from, const std::vecto
   }
 }
 
-/// The sizes of an exchange over `axis`, made once per counts tensor: the counts of the experts
-/// that the rank then has come with them, as a value of the tensor in the new layout.
-ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase phase, int32_t layer) {
-  ValueId& sizes = sizes_of_[counts];
-  if (sizes != kNone) return sizes;
-  const Layout from = layouts_.tensor[counts];
+/// The sizes of an exchange over `axis` of rows whose experts are split `over` some axes already,
+/// made once: the counts of the experts that the rank then has come with them, as a value of the
+/// tensor in the new layout.
+ValueId RankLowering::sizes(TensorId counts, const std::vector<int32_t>& over, int32_t axis,
+                            List& list, Phase phase, int32_t layer) {
+  std::vector<int32_t> axes = over;
+  axes.push_back(axis);
+  if (const auto known = sizes_of_.find({counts, axes}); known != sizes_of_.end()) {
+    return known->second;
+  }
+  Layout from = layouts_.tensor[counts];
+  for (int32_t outer : over) {
+    from.set(static_cast<size_t>(outer), Placement::split(0));
+  }
+  if (!over.empty() && find(counts, from) == kNone) {
+    sizes(counts, {over.begin(), over.end() - 1}, over.back(), list, phase, layer);
+  }
   Layout to = from;
   to.set(axis, Placement::split(0));
   ValueId in = find(counts, from);
@@ -221,7 +232,8 @@ ValueId RankLowering::sizes(TensorId counts, int32_t axis, List& list, Phase pha
   value.type = exchange->out[0];
   value.name = graph_.tensor(counts).name + ".sizes";
   out_.values.push_back(value);
-  sizes = static_cast<ValueId>(out_.values.size() - 1);
+  const ValueId sizes = static_cast<ValueId>(out_.values.size() - 1);
+  sizes_of_[{counts, axes}] = sizes;
   add_communication(*exchange->op, exchange->attrs, program::group_over({axis}), {in},
                     {sizes, local}, list, phase, layer);
   return sizes;
@@ -289,15 +301,18 @@ ValueId RankLowering::reshard(ValueId from, const Layout& to, List& list, Phase 
       continue;
     }
     const int32_t axis = step.axes[0];
+    // By how many ranks experts are split besides: the fewer of before and after.
+    std::vector<int32_t> over = out_.values[from].layout.axes_of(0);
+    std::erase(over, axis);
     if (step.op->makes_sizes) {
-      sizes(tensor, axis, list, phase, layer);
+      sizes(tensor, over, axis, list, phase, layer);
       from = find(tensor, step.to);
-      HOCKET_CHECK(from != kNone, "size exchange of {} on several axes", logical.name);
+      HOCKET_CHECK(from != kNone, "no size exchange of {}", logical.name);
       continue;
     }
     std::vector<ValueId> in{from};
     if (step.op->needs_sizes) {
-      in.push_back(sizes(layouts_.counts_of[tensor], axis, list, phase, layer));
+      in.push_back(sizes(layouts_.counts_of[tensor], over, axis, list, phase, layer));
     }
     from = add_value(tensor, step.to, in_step_ ? Value::Life::step : Value::Life::micro_batch);
     add_communication(*step.op, step.attrs, program::group_over(step.axes), std::move(in), {from},

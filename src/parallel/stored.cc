@@ -205,7 +205,7 @@ Layout default_layout(const graph::Tensor& tensor, const Mesh& mesh) {
     if (mesh.axes[axis].size == 1) continue;
     const bool by_token =
         tensor.kind == TensorKind::input && !tensor.per_step && splits_tokens(name);
-    if (by_token || (tensor.expert && name == kExpertAxis)) {
+    if (by_token || (tensor.expert && splits_experts(name))) {
       layout.set(axis, Placement::split(0));
     }
   }
@@ -222,7 +222,8 @@ struct Pin {
 
 /// All axes of a plan: those of the mesh, then those that are of one rank in this plan.
 Mesh with_all_axes(Mesh mesh) {
-  for (const char* name : {kStageAxis, "edp", kExpertAxis, kContextAxis, kTensorAxis}) {
+  for (const char* name :
+       {kStageAxis, "edp", kExpertAxis, kInnerExpertAxis, kContextAxis, kTensorAxis}) {
     if (mesh.axis(name) < 0) {
       mesh.axes.push_back({name, 1});
     }
@@ -246,8 +247,8 @@ Pin parse_pin(const std::string& text, const Mesh& all) {
   for (size_t axis = 0; axis < all.axes.size(); ++axis) {
     const bool stages = all.axes[axis].name == kStageAxis;
     if (pin.layout[axis].is_partial() || (stages && !pin.layout[axis].is_replicate())) {
-      fail("plan.layouts", "got '{}'; expected axis:S<dim> with one of edp, ep, cp, tp, or B",
-           text);
+      fail("plan.layouts",
+           "got '{}'; expected axis:S<dim> with one of edp, ep, ep_inner, cp, tp, or B", text);
     }
   }
   if (!pin.layout.given.empty()) {

@@ -64,6 +64,7 @@ std::vector<Shape> shapes() {
           {"dp: 4, ep: 2"},
           {"dp: 2, ep: 2", 7},
           {"dp: 4, ep: 4, recompute: full"},
+          {"dp: 4, ep: 4, ep_inner: 2"},
           {"dp: 2, ep: 2, recompute: selective"},
           {"pp: 2, dp: 2, ep: 2"},
           {"pp: 2, dp: 2, ep: 2, pp_schedule: " + split_backward()}};
@@ -241,6 +242,9 @@ TEST(ChunkPass, SaysWhatItCannotCut) {
   EXPECT_NE(five.find("12 tokens"), std::string::npos) << five;
   const std::string seven = refused(experts("dp: 2, ep: 2, moe_chunks_backward: 7", 2));
   EXPECT_NE(seven.find("plan.moe_chunks_backward is 7"), std::string::npos) << seven;
+  const std::string steps =
+      refused(experts("dp: 4, ep: 4, ep_inner: 2, moe_chunks_backward: 3", 2));
+  EXPECT_NE(steps.find("in 2 steps; expected as many pieces backward"), std::string::npos) << steps;
   EXPECT_NE(refused(experts("dp: 2", 0)), "");
   const std::string again = refused(experts("dp: 2, passes: [chunk, chunk]", 2));
   EXPECT_NE(again.find("expected the pass once"), std::string::npos) << again;

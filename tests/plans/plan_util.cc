@@ -111,30 +111,33 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
   const char* const shards[] = {"", "params: all", "optimizer: all", "grads: all",
                                 "params: all, grads: all"};
   const std::string shard = dp > 1 ? shards[more.below(5)] : "";
+  // Rows that go to their experts over nodes.
+  const int64_t ep_inner = ep % 2 == 0 && more.below(2) == 0 ? 2 : 1;
   // And some write their sums as messages.
   const char* const reduced[] = {"native", "ring"};
   const char* const all_reduce =
       dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(
       "}}\ntrain: {{seq_len: {}, global_batch: {}, warmup_steps: 0, lr: 0.01, seed: {}}}\n"
-      "plan: {{pp: {}, dp: {}, ep: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: {}, pp_layers: "
-      "[{}], pp_schedule: {}, "
+      "plan: {{pp: {}, dp: {}, ep: {}, ep_inner: {}, cp: {}, tp: {}, layouts: [{}], micro_batch: "
+      "{}, pp_layers: [{}], pp_schedule: {}, "
       "pp_chunks: {}, "
       "recompute: {}, threads_per_rank: 1, timeout_s: 60, bucket_mib: {}, moe_chunks: {}, "
       "shard: {{{}}}, cp_comm_type: {}, cp_order: {}, all_reduce: {}}}\n",
-      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, cp, tp, layouts, micro,
+      sequence, dp * micro * num_micro, seed % 1000, pp, dp, ep, ep_inner, cp, tp, layouts, micro,
       layers_per_stage, schedule, chunks, repeated, bucket_mib, moe_chunks, shard,
       ring ? "p2p" : "all_gather", zigzag ? "zigzag" : "contiguous", all_reduce);
-  c.name = fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense",
-                       pp, chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep,
-                       cp > 1 ? fmt::format(" cp{}{}", cp,
-                                            zigzag ? "z"
-                                            : ring ? "r"
-                                                   : "")
-                              : "",
-                       tp > 1 ? fmt::format(" tp{}", tp) : "", layouts.empty() ? "" : " whole",
-                       num_micro, moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
-                       shard.empty() ? "" : " shard " + shard, all_reduce);
+  c.name =
+      fmt::format("seed {} {} pp{}{} dp{} ep{}{}{}{}{} x{}{}{} {}", seed, moe ? "moe" : "dense", pp,
+                  chunks > 1 ? fmt::format("x{}", chunks) : "", dp, ep, ep_inner > 1 ? "/2" : "",
+                  cp > 1 ? fmt::format(" cp{}{}", cp,
+                                       zigzag ? "z"
+                                       : ring ? "r"
+                                              : "")
+                         : "",
+                  tp > 1 ? fmt::format(" tp{}", tp) : "", layouts.empty() ? "" : " whole",
+                  num_micro, moe_chunks > 1 ? fmt::format(" chunks{}", moe_chunks) : "",
+                  shard.empty() ? "" : " shard " + shard, all_reduce);
   return c;
 }
 
@@ -184,7 +187,7 @@ Outcome train(const Case& c, bool single, int steps, bool poison,
   engine::Run run = engine::parse_run(c.text, c.name, settings);
   if (single) {
     run.plan.micro_batch *= run.plan.dp;
-    run.plan.pp = run.plan.dp = run.plan.ep = run.plan.cp = run.plan.tp = 1;
+    run.plan.pp = run.plan.dp = run.plan.ep = run.plan.ep_inner = run.plan.cp = run.plan.tp = 1;
     run.plan.layouts.clear();
     run.plan.pp_layers.clear();
     run.plan.pp_chunks = 1;

@@ -57,14 +57,22 @@ std::vector<Row> rows() {
     all.push_back({"cp_order", "zigzag", plan, false, "view"});
   }
   all.push_back({"cp_order", "zigzag", "cp: 3, dp: 2, ep: 2, cp_comm_type: p2p", true, "begin"});
+  // Rows that go to the node of their expert first, then to its rank; and that are sent so in
+  // pieces.
+  all.push_back({"ep_inner", "2", "dp: 4, ep: 4", true, "group"});
+  all.push_back({"ep_inner", "2", "pp: 2, dp: 4, ep: 4, recompute: full", true, "letter"});
+  all.push_back({"ep_inner", "2", "dp: 8, ep: 8, moe_chunks: 3", true, "group"});
   // Vocabulary, heads and MLPs in parts; parameters gathered, freed and gathered again.
   all.push_back({"tp", "2", "dp: 2", false, "begin"});
   all.push_back({"tp", "4", "pp: 2, layouts: ['*_proj.weight B']", false, "letter"});
   all.push_back({"shard", "{params: all}", "dp: 2, pp: 2", false, "group"});
   all.push_back({"shard", "{params: all, grads: all}", "dp: 4, ep: 2", true, "group"});
-  // Sums as messages around rings.
+  // Sums as messages around rings; around rings of rings; and of two, which halve and double.
   for (const char* plan : {"dp: 3", "dp: 4, tp: 2", "cp: 2, pp: 2, bucket_mib: 0.002"}) {
     all.push_back({"all_reduce", "ring", plan, false, "view"});
+  }
+  for (const char* plan : {"dp: 6, ep: 2", "dp: 8, ep: 4, ep_inner: 2"}) {
+    all.push_back({"all_reduce", "ring", plan, true, "message"});
   }
   return all;
 }
