@@ -136,8 +136,8 @@ TEST(Axes, WhatCannotBeIsSaid) {
       {"tp: 2, layouts: [lm_head.weight tp:S2]", "'lm_head.weight tp:S2' cannot be"},
       {"tp: 5, layouts: ['*.weight B', model.norm.weight tp:S0]",
        "'model.norm.weight tp:S0' cannot be"},
-      {"tp: 2, layouts: [lm_head.weight pp:S0]", "with one of edp, ep, cp, tp, or B"},
-      {"tp: 2, layouts: [lm_head.weight tp:P]", "with one of edp, ep, cp, tp, or B"},
+      {"tp: 2, layouts: [lm_head.weight pp:S0]", "with one of edp, ep, ep_inner, cp, tp, or B"},
+      {"tp: 2, layouts: [lm_head.weight tp:P]", "with one of edp, ep, ep_inner, cp, tp, or B"},
       {"tp: 2, layouts: [lm_head.weight te:S0]", "axis of the mesh"},
   };
   for (const auto& [plan, what] : cases) {

@@ -110,6 +110,7 @@ TEST(ChunkPass, EqualsOneRankInAnyNumberOfChunks) {
 /// Rows of the forward pass are regrouped into the pieces of the backward pass.
 TEST(ChunkPass, BackwardMayHaveAnotherNumber) {
   for (const Shape& shape : shapes()) {
+    if (shape.plan.find("ep_inner") != std::string::npos) continue;  // see SaysWhatItCannotCut
     const Outcome one = train(experts(shape.plan, 1, shape.num_experts), true, 2);
     const program::Program whole = compiled(experts(shape.plan, 1, shape.num_experts)).program;
     for (const auto& [forward, backward] :
