@@ -459,7 +459,10 @@ void Parser::line(std::string_view raw) {
   }
   Words words(raw);
   const std::string_view what = words.next();
-  if (what == "micro_batches") {
+  if (what == "purpose") {
+    program.purpose = words.next();
+    words.expect_all_taken();
+  } else if (what == "micro_batches") {
     program.num_micro_batches = count(words, what);
   } else if (what == "layers") {
     program.num_layers = count(words, what);

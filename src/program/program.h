@@ -367,7 +367,8 @@ template <>
 inline constexpr bool kIsCache<KindIndex> = true;
 
 struct Program {
-  std::string config;  ///< resolved run configuration (JSON, one line): model, data, train, plan
+  std::string config;   ///< resolved run configuration (JSON, one line): model, data, train, plan
+  std::string purpose;  ///< which of the programs of that run it is (engine::Purpose); "": training
   int32_t num_micro_batches = 1;
   int32_t num_layers = 0;      ///< of the model, to name what is not in one; 0: not known
   int32_t ranks_per_node = 0;  ///< rank r lies in node r / ranks_per_node; 0: all in one
@@ -431,6 +432,7 @@ struct Program {
   template <class Visitor>
   static constexpr void fields(Visitor&& visit) {
     visit(Field("config").label(), &Program::config);
+    visit(Field("purpose").label(), &Program::purpose);
     visit(Field("micro_batches").always(), &Program::num_micro_batches);
     visit(Field("layers").label(), &Program::num_layers);
     visit(Field("ranks_per_node"), &Program::ranks_per_node);
@@ -469,7 +471,7 @@ std::string identity(const Program& program, const Kind& kind);
 
 /// Hash of everything that decides what the program does: all fields but labels (origin, logical,
 /// coordinates of tasks, names of roles and classes, layouts of step buffers, the configuration's
-/// text). Two programs of one hash do the same.
+/// text, the purpose). Two programs of one hash do the same.
 Hash128 program_hash(const Program& program);
 std::string to_dot(const Program& program, ClassId cls);
 
