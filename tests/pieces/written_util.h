@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs written by hand over a small graph: what no plan is lowered to yet, proven, run on all
-// ranks and compared with one rank.
+// Programs written by hand over a small graph, with more than plans are lowered to: proven, run on
+// all ranks and compared with one rank.
 #pragma once
 
 #include <functional>
