@@ -167,10 +167,18 @@ Compiled compile(const Run& run, const CompileOptions& options) {
   Sizes sizes = sizes_of(run, options);
   const bool steps = options.purpose == Purpose::train || options.purpose == Purpose::grads;
   if (steps && sizes.plan.expert_ranks > 0) {
-    fail(run.name,
-         "plan.expert_ranks is {}: experts on ranks of their own run forward only, with hocket "
-         "eval; try plan.expert_ranks: 0",
-         sizes.plan.expert_ranks);
+    fail(
+        run.name,
+        "plan.expert_ranks is {}: experts on ranks of their own run forward only: hocket eval, or "
+        "hocket graph --for evaluate, whose text check and simulate take; try plan.expert_ranks: 0",
+        sizes.plan.expert_ranks);
+  }
+  if (sizes.plan.expert_ranks > 0 && run.config.plan.pass_options.text("cp_order") == "zigzag") {
+    fail(
+        run.name,
+        "plan.expert_ranks is {}: rows of tokens go to their experts in one run of a sequence; try "
+        "plan.cp_order: contiguous",
+        sizes.plan.expert_ranks);
   }
   if (options.purpose == Purpose::logits && sizes.plan.tp > 1) {
     // Nothing here goes along the head by position, but programs of one run hold it alike.
