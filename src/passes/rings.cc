@@ -183,8 +183,8 @@ void Rings::gather(Part to, const std::vector<int32_t>& axes) {
 
 /// A message to the next rank on the axis, and the one from the rank before.
 void Rings::pass_on(int32_t axis, BufferId from, BufferId to) {
-  tasks_.push_back(writer_.message(comm::Role::send, from, axis, 1, tag_, whole_));
-  tasks_.push_back(writer_.message(comm::Role::receive, to, axis, -1, tag_, whole_));
+  tasks_.push_back(writer_.message(comm::Role::send, from, {axis, 1}, tag_, whole_));
+  tasks_.push_back(writer_.message(comm::Role::receive, to, {axis, -1}, tag_, whole_));
   ++tag_;
 }
 
