@@ -112,7 +112,7 @@ Case random_case(uint64_t seed, int max_ranks, const std::string& dtype) {
                                 "params: all, grads: all"};
   const std::string shard = dp > 1 ? shards[more.below(5)] : "";
   // And some write their sums as messages.
-  const char* const reduced[] = {"native", "ring"};
+  const char* const reduced[] = {"native", "ring", "halving_doubling"};
   const char* const all_reduce =
       dp * cp * tp > 1 ? reduced[more.below(std::size(reduced))] : "native";
   c.text += fmt::format(
