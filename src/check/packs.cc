@@ -208,13 +208,9 @@ PackId Packs::gather(PackId id, AxisMask over, bool blocks) {
   });
 }
 
-PackId Packs::moved(PackId id, std::span<const Value> components, int32_t axis, int32_t offset) {
-  return make(components, packs_[id].axes, [&](const Coords& coords) {
-    const int32_t extent = cuts_.extents()[axis];
-    Coords from = coords;
-    from[axis] = ((coords[axis] + offset) % extent + extent) % extent;
-    return at(id, from);
-  });
+PackId Packs::moved(PackId id, std::span<const Value> components, const graph::Shift& shift) {
+  return make(components, packs_[id].axes | shift.axes,
+              [&](const Coords& coords) { return at(id, cuts_.shifted(coords, shift)); });
 }
 
 PackId Packs::with(PackId id, std::span<const Value> components) {

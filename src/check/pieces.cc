@@ -332,15 +332,15 @@ bool Pieces::fills_hull(const std::vector<Addends>& parts, AxisMask over) {
   return fills;
 }
 
-PieceId Pieces::from_peer(PieceId id, int32_t axis, int32_t offset) {
-  const auto [known, fresh] = from_peers_.try_emplace({id, axis, offset}, kNone);
+PieceId Pieces::from_peer(PieceId id, const graph::Shift& shift) {
+  const auto [known, fresh] = from_peers_.try_emplace({id, shift}, kNone);
   if (fresh) {
     Piece piece = pieces_[id];
     for (CutId& cut : piece.cut) {
-      cut = cuts.moved(cut, axis, offset);
+      cut = cuts.moved(cut, shift);
     }
     for (Addends& part : piece.addends) {
-      part.set = cuts.moved(part.set, axis, offset);
+      part.set = cuts.moved(part.set, shift);
     }
     known->second = intern(std::move(piece));
   }

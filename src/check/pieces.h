@@ -142,8 +142,8 @@ class Pieces {
   /// this type.
   Moved move(PieceId id, AxisMask over, const comm::Movement& movement,
              const graph::TensorType& logical);
-  /// What the rank `offset` further along the axis holds.
-  PieceId from_peer(PieceId id, int32_t axis, int32_t offset);
+  /// What the rank holds that the shift leads to.
+  PieceId from_peer(PieceId id, const graph::Shift& shift);
   /// Two parts of one term put together, which are parts of one reduction of this monoid and
   /// otherwise alike: disjoint ones, unless it is a maximum. kNone if they are not. A part without
   /// addends changes nothing.
@@ -236,7 +236,7 @@ class Pieces {
   std::map<Space, SpaceId> space_index_;
   std::map<std::tuple<PieceId, AxisMask, int, int, int, int, int, int64_t, int64_t, int64_t>, Moved>
       moves_;
-  std::map<std::tuple<PieceId, int32_t, int32_t>, PieceId> from_peers_;
+  std::map<std::pair<PieceId, graph::Shift>, PieceId> from_peers_;
   std::map<std::pair<PieceId, TypeId>, TypeId> local_types_;
   /// Of those that differ between ranks, by box too.
   std::map<std::tuple<PieceId, TypeId, graph::Coords, graph::Coords>, TypeId> box_types_;

@@ -28,11 +28,7 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
 
 int64_t Values::begin_at(program::RoleId role, const program::Begin& begin,
                          const Coords& at) const {
-  const graph::Mesh& mesh = ctx_.program.roles[role].mesh;
-  const auto first = at.begin() + ctx_.first_axis[role];
-  const std::vector<int32_t> coords(first, first + std::ssize(mesh.axes));
-  const int32_t rank = ctx_.program.first_rank(role) + mesh.rank(coords);
-  return ctx_.program.begin_at(begin.begin, begin.by, rank);
+  return ctx_.program.begin_at(begin.begin, begin.by, rank_at(role, at));
 }
 
 /// Axes of a table along which there are several ranks.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -464,16 +465,41 @@ std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const 
   return "";
 }
 
-/// An offset of the size of the axis would wrap to the rank itself.
+/// Two ranks that a way leads to the same rank, or "" if there is a way back.
+std::string meet_by_way(const Context& ctx, program::RoleId role, const program::Way& way) {
+  const int32_t number = ctx.ways.number(role, way);
+  if (ctx.ways.back(number) != kNone) return "";
+  const int32_t first = ctx.program.first_rank(role);
+  const std::span<const int32_t> peers = ctx.ways.peers(number);
+  std::map<int32_t, size_t> from;  // by peer
+  for (size_t rank = 0;; ++rank) {
+    const auto [other, fresh] = from.try_emplace(peers[rank], rank);
+    if (fresh) continue;
+    return fmt::format("ranks {} and {} have one peer, rank {}", first + other->second,
+                       first + rank, first + peers[rank]);
+  }
+}
+
+/// An offset of the size of the axis would wrap to the rank itself. Numbers of a table are those of
+/// some text: nothing is added to them.
 std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const bool wants = is_message(ctx.kind(task));
-  if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
+  const bool has = task.peer_axis != kNone || (!wants && task.peer_by != kNone);
+  if (wants != has) return wants ? "has no peer" : "has a peer";
   if (!wants) return "";
-  const int32_t size = ctx.program.mesh_of(cls).axes[task.peer_axis].size;
-  if (task.peer == 0 || task.peer <= -size || task.peer >= size) {
-    return fmt::format("has its peer at offset {} on an axis of {}", task.peer, size);
+  const int64_t size = ctx.program.mesh_of(cls).axes[task.peer_axis].size;
+  const int64_t peer = task.peer;
+  if (task.peer_by == kNone) {
+    if (peer != 0 && peer > -size && peer < size) return "";
+    return fmt::format("has its peer at offset {} on an axis of {}", peer, size);
   }
-  return "";
+  for (const int64_t more : ctx.program.tables[task.peer_by].values) {
+    if (more != -peer && more > -size - peer && more < size - peer) continue;
+    return fmt::format("has a peer at offset {} and {} of its table, on an axis of {}", peer, more,
+                       size);
+  }
+  const std::string met = meet_by_way(ctx, ctx.program.classes[cls].role, task.way());
+  return met.empty() ? "" : "has a table by which " + met;
 }
 
 /// The numbers that ranks of the class have among the members of the task's group: of an exchange
@@ -726,7 +752,8 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
        "a collective has a group of its role, a transfer one of two, nothing else has one",
        "give collectives the group of the axes they reduce or exchange over", group_fits},
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
-       "set peer_axis and peer to an offset of at least one and less than the size of the axis",
+       "set axis and peer to an offset of at least one and less than the size of the axis; with a "
+       "table, let every rank be the peer of one other",
        peer_exists},
       {"types-follow",
        "what a collective makes follows from what it takes and from the ranks of its group",

@@ -44,7 +44,7 @@ std::string bad_ids(const Context& ctx, const RankClass& cls, const Task& task) 
       !in_range(task.peer_axis, ctx.program.roles[cls.role].mesh.axes.size())) {
     return fmt::format("peer axis {}", task.peer_axis);
   }
-  return "";
+  return bad_table_id(ctx, cls, task.peer_by);
 }
 
 std::string bad_ids(const Context& ctx, const RankClass& cls, size_t place) {

@@ -586,27 +586,44 @@ void Values::step(ClassId cls, TaskId task, int32_t global, std::span<const int3
   collective(cls, task, end, info);
 }
 
+const graph::Shift& Values::to_peer(ClassId cls, const Task& end) {
+  const program::RoleId role = ctx_.program.classes[cls].role;
+  const auto [known, fresh] = to_peers_.try_emplace({role, end.way()});
+  graph::Shift& shift = known->second;
+  if (fresh) {
+    shift.axis = ctx_.axis_of(cls, end.peer_axis);
+    shift.axes = axes_of(cls, end.peer_by);
+    shift.offsets.clear();
+    pieces_.cuts.for_each(shift.axes, {}, [&](const graph::Coords& at) {
+      const int32_t peer = ctx_.program.peer_of(end.way(), rank_at(role, at));
+      shift.offsets.push_back(coords_of(peer)[shift.axis] - at[shift.axis]);
+    });
+  }
+  return shift;
+}
+
 void Values::receive(ClassId cls, TaskId task, const Task& end, const Value& value) {
   // What the peer has of the value, part by part, or of a pack tensor by tensor.
   const TaskRef ref{cls, task};
+  const graph::Shift& shift = to_peer(cls, end);
   if (is_pack(value)) {
-    const std::optional<Value> moved =
-        pack_from_peer(value, ctx_.axis_of(cls, end.peer_axis), end.peer);
+    const std::optional<Value> moved = pack_from_peer(value, shift);
     if (moved) return set(cls, end, 0, *moved, nullptr, ref);
     return lose_outputs(cls, end);
   }
   std::vector<Value> parts = parts_of(value);
   for (Value& part : parts) {
     if (part.piece == kAnyPiece) continue;
-    const PieceId moved = pieces_.from_peer(part.piece, ctx_.axis_of(cls, end.peer_axis), end.peer);
+    const PieceId moved = pieces_.from_peer(part.piece, shift);
     if (moved != part.piece && local_index(part.expr)) {
-      ctx_.report(
-          "message-rows", ProblemClass::value, ref, {},
-          fmt::format("{} receives {}, which only means something on the rank that made it",
-                      ctx_.name(ref), describe(part.expr)),
-          "plan the routing again on the received ids",
-          fmt::format("{} would get {} of what {} numbers", rank_text(cls, ctx_.boxes[cls].begin),
-                      held_text(part, peer_of(cls, end)), rank_text(cls, peer_of(cls, end))));
+      const graph::Coords& at = ctx_.boxes[cls].begin;
+      const graph::Coords peer = pieces_.cuts.shifted(at, shift);
+      ctx_.report("message-rows", ProblemClass::value, ref, {},
+                  fmt::format("{} receives {}, which only means something on the rank that made it",
+                              ctx_.name(ref), describe(part.expr)),
+                  "plan the routing again on the received ids",
+                  fmt::format("{} would get {} of what {} numbers", rank_text(cls, at),
+                              held_text(part, peer), rank_text(cls, peer)));
       return lose_outputs(cls, end);
     }
     part.piece = moved;

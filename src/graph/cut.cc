@@ -541,18 +541,21 @@ CutId CutTable::restrict_to(CutId id, int64_t size, AxisMask axes, std::span<con
   return normal(size, all, std::move(rows));
 }
 
-CutId CutTable::moved(CutId id, int32_t axis, int32_t offset) {
-  if (!(cuts_[id].axes & axis_bit(axis))) return id;
-  const int64_t how = int64_t{offset} * kMaxCutAxes + axis;
-  return memoised(Op::moved, id, how, [&] {
-    const Cut cut = cuts_[id];
-    return normal(cut.cells, cut.axes, rows_over(cut.axes, [&](const Coords& coords) {
-                    Coords from = coords;
-                    const int32_t extent = extents_[axis];
-                    from[axis] = ((coords[axis] + offset) % extent + extent) % extent;
-                    return scaled(id, from, cut.cells);
-                  }));
-  });
+Coords CutTable::shifted(const Coords& coords, const Shift& shift) const {
+  const int64_t extent = extents_[shift.axis];
+  const int64_t at = int64_t{coords[shift.axis]} + shift.offsets[row_index(shift.axes, coords)];
+  Coords to = coords;
+  to[shift.axis] = static_cast<int32_t>((at % extent + extent) % extent);
+  return to;
+}
+
+CutId CutTable::moved(CutId id, const Shift& shift) {
+  const Cut cut = cuts_[id];
+  if (!(cut.axes & axis_bit(shift.axis))) return id;
+  const AxisMask axes = cut.axes | shift.axes;
+  return normal(cut.cells, axes, rows_over(axes, [&](const Coords& coords) {
+                  return scaled(id, shifted(coords, shift), cut.cells);
+                }));
 }
 
 CutId CutTable::intersection(CutId left, CutId right) {

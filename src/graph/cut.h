@@ -32,6 +32,14 @@ struct CoordBox {
   int64_t ranks_beside(AxisMask axes) const;
 };
 constexpr AxisMask axis_bit(int32_t axis) { return AxisMask{1} << axis; }
+/// From every rank to another one, so many further along an axis, around its end: at every
+/// coordinate on `axes` (the last counts fastest) the number of it.
+struct Shift {
+  int32_t axis = 0;
+  AxisMask axes = 0;
+  std::vector<int32_t> offsets{0};
+  auto operator<=>(const Shift&) const = default;
+};
 
 /// A dim seen as `cells` equal cells, and for every coordinate on `axes` (the last axis counts
 /// fastest) the runs of cells that are held, in local order. Coordinates on other axes do not
@@ -112,8 +120,10 @@ class CutTable {
                     int64_t length);
   /// The same, with a local range at every coordinate on `axes`.
   CutId restrict_to(CutId id, int64_t size, AxisMask axes, std::span<const Run> ranges);
-  /// What the rank `offset` further along the axis holds, around its end.
-  CutId moved(CutId id, int32_t axis, int32_t offset);
+  /// At every coordinate what the rank holds that the shift leads to.
+  CutId moved(CutId id, const Shift& shift);
+  /// The coordinates of that rank.
+  Coords shifted(const Coords& coords, const Shift& shift) const;
 
   // Of sets.
   CutId intersection(CutId left, CutId right);
@@ -164,17 +174,7 @@ class CutTable {
   static constexpr size_t kMaxRuns = 1 << 20;
 
  private:
-  enum class Op : uint8_t {
-    set,
-    concat,
-    gather,
-    block,
-    moved,
-    intersection,
-    unite,
-    unite_over,
-    size
-  };
+  enum class Op : uint8_t { set, concat, gather, block, intersection, unite, unite_over, size };
   struct Key {
     Op op;
     CutId left;

@@ -339,9 +339,9 @@ class Compression {
         const BufferId came = writer_.step(TensorType(writer_.type(sent)));
         come[static_cast<size_t>(hop)].push_back(came);
         sum->stages.back().push_back(
-            writer_.message(comm::Role::send, sent, level.axis, hop, tag_, task));
+            writer_.message(comm::Role::send, sent, {level.axis, hop}, tag_, task));
         sum->stages.back().push_back(
-            writer_.message(comm::Role::receive, came, level.axis, -hop, tag_, task));
+            writer_.message(comm::Role::receive, came, {level.axis, -hop}, tag_, task));
         ++tag_;
       }
     }

@@ -244,6 +244,7 @@ class Join {
         begin.by = moved(begin.by);
       }
     }
+    task.peer_by = moved(task.peer_by);
     task.deps.clear();
     return task;
   }

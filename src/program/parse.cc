@@ -396,6 +396,7 @@ void Parser::expect_whole(const Task& task) const {
       expect_table_of_class(begin.by);
     }
   }
+  expect_table_of_class(task.peer_by);
   const Kind& kind = program.kind(task);
   if (!is_communication(kind)) return;
   if (is_collective(kind)) {

@@ -156,10 +156,19 @@ int64_t Program::begin_at(int64_t begin, TableId by, int32_t rank) const {
   const Table& table = tables[by];
   const Mesh& mesh = roles[table.role].mesh;
   HOCKET_CHECK(role_of(rank) == table.role, "rank {} is not of role {}", rank, table.role);
-  const std::vector<int32_t> at = coords(rank);
+  // Axis by axis from the last, which counts fastest both among ranks and in the table.
+  int32_t rest = rank - first_rank(table.role);
   size_t place = 0;
-  for (int32_t axis : table.axes) {
-    place = place * static_cast<size_t>(mesh.axes[axis].size) + static_cast<size_t>(at[axis]);
+  size_t stride = 1;
+  size_t left = table.axes.size();
+  for (size_t axis = mesh.axes.size(); axis-- > 0 && left > 0;) {
+    const int32_t size = mesh.axes[axis].size;
+    if (std::cmp_equal(table.axes[left - 1], axis)) {
+      place += stride * static_cast<size_t>(rest % size);
+      stride *= static_cast<size_t>(size);
+      --left;
+    }
+    rest /= size;
   }
   return begin + table.values[place];
 }

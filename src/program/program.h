@@ -166,7 +166,8 @@ std::string to_string(const Box& box, const Mesh& mesh);  ///< "pp:0 ep:0-1"; wh
 Box parse_box(std::string_view text, const Mesh& mesh);   ///< throws Error
 
 /// A number at every coordinate on some axes of a role's mesh: where something begins that is not
-/// in the same place on all its ranks. The last axis counts fastest.
+/// in the same place on all its ranks, or how far away the peers of ranks lie. The last axis counts
+/// fastest.
 struct Table {
   RoleId role = 0;            ///< whose ranks may refer to it
   std::vector<int32_t> axes;  ///< ascending
@@ -188,6 +189,15 @@ struct Begin {
   int64_t begin = 0;
   TableId by = kNone;  ///< added to it
   bool operator==(const Begin&) const = default;
+};
+
+/// The other end of a message: the rank that lies `offset` further along an axis, around its end.
+/// With a table, its number at the coordinates of the rank is added to the offset, so that any
+/// permutation of the ranks along the axis is a way.
+struct Way {
+  int32_t axis = kNone, offset = 0;
+  TableId by = kNone;
+  auto operator<=>(const Way&) const = default;
 };
 
 /// One part of a task starts after one of another task.
@@ -216,10 +226,12 @@ struct Task {
   std::vector<TaskId> deps;  ///< in other lanes; order inside a lane is implied
   std::vector<PartDep> part_deps;
   GroupId group = kNone;  ///< collectives
-  /// send/recv: Mesh::moved by, on the mesh of the role; message id
+  /// send/recv: the way to the peer, on the mesh of the role; message id
   int32_t peer_axis = kNone, peer = 0, tag = kNone;
+  TableId peer_by = kNone;    ///< added to `peer`
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
+  Way way() const { return {peer_axis, peer, peer_by}; }
   bool operator==(const Task&) const = default;
 
   template <class Visitor>
@@ -242,6 +254,7 @@ struct Task {
     visit(Field("axis").refers_to(Ref::axis), &Task::peer_axis);
     visit(Field("peer").follows(), &Task::peer);
     visit(Field("tag").follows().address(), &Task::tag);
+    visit(Field("by").refers_to(Ref::table), &Task::peer_by);
     visit(Field("node").refers_to(Ref::graph_node).label(), &Task::origin);
     visit(Field("ws").address(), &Task::workspace);
   }
@@ -410,15 +423,15 @@ struct Program {
   std::vector<std::vector<ClassId>> meetings(const Group& group) const;
   /// True if ranks of several classes meet in some instance of the group.
   bool crosses_classes(const Group& group) const;
-  /// The rank that a message of `rank` goes to or comes from.
-  int32_t peer_of(const Task& task, int32_t rank) const;
-  /// The classes of the ranks that lie `offset` further along the axis than those of `cls`,
-  /// ascending.
-  std::vector<ClassId> peer_classes(ClassId cls, int32_t axis, int64_t offset) const;
+  /// The rank that a message of `rank` goes to or comes from. This is what a peer is, for
+  /// everybody.
+  int32_t peer_of(const Way& way, int32_t rank) const;
+  /// The classes of the peers of the ranks of `cls`, ascending.
+  std::vector<ClassId> peer_classes(ClassId cls, const Way& way) const;
   /// True if some ranks of class `cls` meet ranks of other nodes in the group, or send to or
   /// receive from other nodes. Linear in the ranks of the class.
   bool leaves_node(const Group& group, ClassId cls) const;
-  bool leaves_node(int32_t peer_axis, int32_t peer, ClassId cls) const;
+  bool leaves_node(const Way& way, ClassId cls) const;
 
   KindId intern(Kind kind);
   GroupId intern(const Group& group);

@@ -51,22 +51,65 @@ bool meet(int64_t begin, const Region& one, int64_t other_begin, const Region& o
   return begin < other_begin + other.length && other_begin < begin + one.length;
 }
 
-bool overlap(const Program& program, ClassId cls, const Region& one, const Region& other) {
-  // Constant regions are compared at once; others at every coordinate that matters.
-  if (one.by == other.by) return meet(one.begin, one, other.begin, other);
-  std::vector<int32_t> axes;
-  for (TableId by : {one.by, other.by}) {
-    if (by == kNone) continue;
-    axes.insert(axes.end(), program.tables[by].axes.begin(), program.tables[by].axes.end());
+/// Which regions of a class overlap on some rank. What is found out about ranks serves all pairs:
+/// a bucket has many slots, and many blocks.
+class Overlaps {
+ public:
+  Overlaps(const Program& program, ClassId cls) : program_(program), cls_(cls) {}
+
+  bool operator()(const Region& one, const Region& other) {
+    // By one table, or none, regions are compared at once. A constant one meets those that begin
+    // behind a certain place and before another one; two tables are compared at every coordinate
+    // that matters.
+    if (one.by == other.by) return meet(one.begin, one, other.begin, other);
+    if (one.by == kNone) return meets_constant(other, one);
+    if (other.by == kNone) return meets_constant(one, other);
+    const std::vector<int32_t>& ranks = ranks_by({one.by, other.by});
+    return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
+      return meet(program_.begin_at(one.begin, one.by, rank), one,
+                  program_.begin_at(other.begin, other.by, rank), other);
+    });
   }
-  std::sort(axes.begin(), axes.end());
-  axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
-  const std::vector<int32_t> ranks = representatives(program, cls, axes);
-  return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
-    return meet(program.begin_at(one.begin, one.by, rank), one,
-                program.begin_at(other.begin, other.by, rank), other);
-  });
-}
+
+ private:
+  bool meets_constant(const Region& region, const Region& constant) {
+    const std::vector<int64_t>& begins = begins_of(region);
+    const auto first =
+        std::upper_bound(begins.begin(), begins.end(), constant.begin - region.length);
+    return first != begins.end() && meet(*first, region, constant.begin, constant);
+  }
+  /// Where it begins on the ranks, ascending.
+  const std::vector<int64_t>& begins_of(const Region& region) {
+    const auto [known, fresh] = begins_.try_emplace({region.begin, region.by});
+    if (fresh) {
+      for (int32_t rank : ranks_by({region.by})) {
+        known->second.push_back(program_.begin_at(region.begin, region.by, rank));
+      }
+      std::sort(known->second.begin(), known->second.end());
+    }
+    return known->second;
+  }
+  /// Ranks that stand for all when only these tables matter.
+  const std::vector<int32_t>& ranks_by(const std::vector<TableId>& tables) {
+    std::vector<int32_t> axes;
+    for (TableId by : tables) {
+      const std::vector<int32_t>& more = program_.tables[by].axes;
+      axes.insert(axes.end(), more.begin(), more.end());
+    }
+    std::sort(axes.begin(), axes.end());
+    axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
+    const auto [known, fresh] = ranks_.try_emplace(axes);
+    if (fresh) {
+      known->second = representatives(program_, cls_, axes);
+    }
+    return known->second;
+  }
+
+  const Program& program_;
+  ClassId cls_;
+  std::map<std::pair<int64_t, TableId>, std::vector<int64_t>> begins_;
+  std::map<std::vector<int32_t>, std::vector<int32_t>> ranks_;  // by axes
+};
 
 }  // namespace
 
@@ -103,6 +146,7 @@ Views::Views(const Program& program, ClassId cls_id) {
   any_ = !families.empty();
   if (!any_) return;
   meets_.resize(cls.buffers.size());
+  Overlaps overlap(program, cls_id);
   for (const auto& [base, views] : families) {
     meets_[base] = views;
     std::vector<Region> regions;
@@ -113,7 +157,7 @@ Views::Views(const Program& program, ClassId cls_id) {
     for (size_t i = 0; i < views.size(); ++i) {
       meets_[views[i]].push_back(base);
       for (size_t k = 0; k < i; ++k) {
-        if (!overlap(program, cls_id, regions[i], regions[k])) continue;
+        if (!overlap(regions[i], regions[k])) continue;
         meets_[views[i]].push_back(views[k]);
         meets_[views[k]].push_back(views[i]);
       }

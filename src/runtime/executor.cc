@@ -281,7 +281,7 @@ void Executor::Impl::prepare(Rank& rank, TaskId id, const std::vector<int32_t>& 
     prepared.call.kind = &kind;
     prepared.call.lane = task.lane;
     if (task.peer_axis != kNone) {
-      prepared.call.peer = program->peer_of(task, rank_id);
+      prepared.call.peer = program->peer_of(task.way(), rank_id);
     }
     prepared.call.tag = task.tag;
   } else {

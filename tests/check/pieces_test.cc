@@ -224,7 +224,7 @@ TEST_F(Movements, SumsNeedDisjointPartsThatFillTheirHull) {
                 .fault,
             Moved::Fault::overlap);
   // Own and neighbour's part: every addend is there twice.
-  const CutId pair = cuts().unite(cuts().split({2}), cuts().moved(cuts().split({2}), 2, 1));
+  const CutId pair = cuts().unite(cuts().split({2}), cuts().moved(cuts().split({2}), {2, 0, {1}}));
   EXPECT_EQ(moved("all_reduce", {}, partial('t', pair), kThree).fault, Moved::Fault::overlap);
 }
 
@@ -242,16 +242,16 @@ TEST_F(Movements, ScatterAndExchangeGiveBlocks) {
 
 TEST_F(Movements, PartsOfOneReductionUnite) {
   const CutId mine = cuts().split({2});
-  const CutId next = cuts().moved(mine, 2, 1);
+  const CutId next = cuts().moved(mine, {2, 0, {1}});
   const PieceId two = s_.pieces.unite(partial('t', mine), partial('t', next), graph::Monoid::sum);
   ASSERT_NE(two, PieceId(kNone));
-  EXPECT_EQ(s_.pieces.unite(two, partial('t', cuts().moved(mine, 2, 2)), graph::Monoid::sum),
+  EXPECT_EQ(s_.pieces.unite(two, partial('t', cuts().moved(mine, {2, 0, {2}})), graph::Monoid::sum),
             cut(0));
   EXPECT_EQ(s_.pieces.unite(two, partial('t', next), graph::Monoid::sum), PieceId(kNone))
       << "added twice";
   EXPECT_EQ(s_.pieces.unite(partial('t', mine), partial('k', next), graph::Monoid::sum),
             PieceId(kNone));
-  EXPECT_EQ(s_.pieces.from_peer(partial('t', mine), 2, 1), partial('t', next));
+  EXPECT_EQ(s_.pieces.from_peer(partial('t', mine), {2, 0, {1}}), partial('t', next));
 }
 
 /// What a layout gives to every rank is what its piece holds there: any order of axes, any sizes.

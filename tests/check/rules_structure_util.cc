@@ -28,6 +28,19 @@ BufferId copy_of_norm(Edit& e) {
   return to;
 }
 
+/// Ranks send a parameter to those that lie one and `there` further along edp, and receive it from
+/// those that lie one and `back` further.
+void exchange_by_table(Edit& e, const std::vector<int64_t>& there,
+                       const std::vector<int64_t>& back) {
+  const BufferId from = copy_of_norm(e), to = e.add_like(from);
+  Task send = e.make_message("send", from, e.axis("edp"), 1, 900);
+  Task receive = e.make_message("recv", to, e.axis("edp"), 1, 900);
+  send.peer_by = e.program.intern({0, {e.axis("edp")}, there});
+  receive.peer_by = e.program.intern({0, {e.axis("edp")}, back});
+  e.append(send);
+  e.append(receive);
+}
+
 std::vector<Row> id_rows() {
   return {
       {"ids-in-range", "no micro-batch", one_rank,
@@ -72,6 +85,11 @@ std::vector<Row> id_rows() {
        .fault = "an axis of a peer that does not exist",
        .start = two_stages,
        .edit = [](Edit& e) { e.task("send").peer_axis = 9; },
+       .only_refused = true},
+      {.rule = "ids-in-range",
+       .fault = "a table of a peer that does not exist",
+       .start = two_stages,
+       .edit = [](Edit& e) { e.task("send").peer_by = 0; },
        .only_refused = true},
       {.rule = "ids-in-range",
        .fault = "no role",
@@ -510,6 +528,24 @@ std::vector<Row> task_rows() {
          e.append(e.make_message("send", b, e.axis("edp"), 2, 900));
          e.append(e.make_message("recv", to, e.axis("edp"), -2, 900));
        }},
+      {"peer-exists", "a kernel with a table of peers", two_ranks,
+       [](Edit& e) {
+         e.task("swiglu").peer_by = e.program.intern({0, {e.axis("edp")}, {1, -1}});
+       }},
+      {"peer-exists", "a message to oneself by a table", two_ranks,
+       [](Edit& e) {
+         exchange_by_table(e, {-1, -1}, {-1, -1});
+       }},
+      {"peer-exists", "a message beyond the end of an axis by a table", two_ranks,
+       [](Edit& e) {
+         exchange_by_table(e, {2, 0}, {2, 0});
+       }},
+      {"peer-exists", "a table by which two ranks send to one", four_ranks,
+       [](Edit& e) {
+         exchange_by_table(e, {0, 0, 0, 1}, {0, -2, 0, -2});
+       },
+       "send-unmatched",
+       "who receives names one rank that sends: no receive has the way back of such a send"},
       {"accumulate-allowed", "an accumulation that the kernel does not do", one_rank,
        [](Edit& e) {
          const BufferId b = e.task("swiglu").out[0];

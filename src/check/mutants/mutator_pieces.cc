@@ -147,7 +147,31 @@ bool Mutator::change_monoid() {
   return true;
 }
 
-/// Both ends of a message, so that they still meet: it comes from elsewhere.
+std::pair<program::Way, program::Way> Mutator::with_two_exchanged(program::RoleId role,
+                                                                  const program::Way& way) {
+  // By coordinate on the axis, as ranks see it that are at 0 on all others.
+  const graph::Mesh& mesh = p_.roles[role].mesh;
+  const int32_t size = mesh.axes[way.axis].size;
+  const int32_t first = p_.first_rank(role);
+  std::vector<int32_t> peers;
+  for (int32_t at = 0; at < size; ++at) {
+    const int32_t rank = first + mesh.moved(0, way.axis, at);
+    peers.push_back(p_.coords(p_.peer_of(way, rank))[way.axis]);
+  }
+  const size_t one = random_.below(peers.size());
+  std::swap(peers[one], peers[(one + 1 + random_.below(peers.size() - 1)) % peers.size()]);
+  program::Table there{role, {way.axis}, {}};
+  program::Table back{role, {way.axis}, std::vector<int64_t>(peers.size(), 0)};
+  for (int32_t at = 0; at < size; ++at) {
+    const int32_t peer = peers[static_cast<size_t>(at)];
+    there.values.push_back(peer - at);
+    back.values[static_cast<size_t>(peer)] = at - peer;
+  }
+  return {{way.axis, 0, p_.intern(std::move(there))}, {way.axis, 0, p_.intern(std::move(back))}};
+}
+
+/// Both ends of a message, so that they still meet: it comes from elsewhere, on all ranks or on
+/// two.
 bool Mutator::move_both_ends() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
   if (ref.cls < 0) return false;
@@ -155,14 +179,25 @@ bool Mutator::move_both_ends() {
   const program::RoleId role = p_.classes[ref.cls].role;
   const int32_t by = random_.flip() ? 1 : -1;
   const bool sends = !message.in.empty();
-  begin(ref, fmt::format("both ends {} further", by));
+  const bool two = random_.flip();
+  std::pair<program::Way, program::Way> ways;
+  if (two) {
+    ways = with_two_exchanged(role, message.way());
+  }
+  begin(ref, two ? "at both ends two ranks exchanged" : fmt::format("both ends {} further", by));
   for (size_t cls = 0; cls < p_.classes.size(); ++cls) {
     if (p_.classes[cls].role != role) continue;
     auto& tasks = p_.classes[cls].tasks;
     for (size_t i = 0; i < tasks.size(); ++i) {
       if (tasks[i].peer_axis != message.peer_axis || tasks[i].tag != message.tag) continue;
       const bool same_end = !tasks[i].in.empty() == sends;
-      tasks[i].peer += same_end ? by : -by;
+      if (two) {
+        const program::Way& way = same_end ? ways.first : ways.second;
+        tasks[i].peer = way.offset;
+        tasks[i].peer_by = way.by;
+      } else {
+        tasks[i].peer += same_end ? by : -by;
+      }
       m_->tasks.push_back({cls, i});
       collect_neighbours(p_, {cls, i}, &m_->near);
     }
