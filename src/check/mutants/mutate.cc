@@ -49,6 +49,7 @@ constexpr Row kRows[] = {
     {"letter", [](Mutator& mutator) { return mutator.change_letter(); }},
     {"codec", [](Mutator& mutator) { return mutator.change_codec(); }},
     {"monoid", [](Mutator& mutator) { return mutator.change_monoid(); }},
+    {"merge", [](Mutator& mutator) { return mutator.change_merge(); }},
     {"both-ends", [](Mutator& mutator) { return mutator.move_both_ends(); }},
 };
 

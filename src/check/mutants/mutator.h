@@ -77,6 +77,7 @@ class Mutator {
   bool change_letter();
   bool change_codec();
   bool change_monoid();
+  bool change_merge();
   bool move_both_ends();
 
  private:

@@ -147,6 +147,40 @@ bool Mutator::change_monoid() {
   return true;
 }
 
+/// Two parts that are put together otherwise than their reduction does: added, or the greater of
+/// them taken; of the merge of a softmax, one of its outputs alone.
+bool Mutator::change_merge() {
+  using ops::Meaning;
+  const auto meaning_of = [&](const Task& task) {
+    const ops::Op* const op = ops::find_or_null(p_.kind(task).op);
+    return op ? op->meaning : Meaning::application;
+  };
+  const TaskRef ref = any_task([&](const Task& task) {
+    const Meaning meaning = meaning_of(task);
+    const bool merges = meaning == Meaning::sum || meaning == Meaning::merge_max ||
+                        meaning == Meaning::merge_softmax;
+    return merges && p_.kind(task).in[0].dtype != graph::DType::i64;  // numbers are only added
+  });
+  if (ref.cls < 0) return false;
+  const Task before = task(ref);
+  const Meaning was = meaning_of(before);
+  const bool greatest = was == Meaning::sum || (was == Meaning::merge_softmax && random_.flip());
+  const Meaning becomes = greatest ? Meaning::merge_max : Meaning::sum;
+  const size_t output = random_.below(before.out.size());
+  const graph::TensorType type = p_.kind(before).out[output];
+  program::Kind kind{ops::of(becomes).name, {}, {type, type}, {type}};
+  const ops::Cost cost = ops::cost_of(ops::of(becomes), {kind.attrs, kind.in, kind.out});
+  kind.flops = cost.flops;
+  kind.bytes = cost.bytes;
+  kind.workspace = cost.workspace;
+  begin(ref, fmt::format("runs as {}, into output {}", kind.op, output));
+  Task& changed = task(ref);
+  changed.kind = p_.intern(std::move(kind));
+  changed.in = {before.in[output], before.in[output + before.in.size() / 2]};
+  changed.out = {before.out[output]};
+  return true;
+}
+
 /// Both ends of a message, so that they still meet: it comes from elsewhere.
 bool Mutator::move_both_ends() {
   const TaskRef ref = any_task([](const Task& task) { return task.peer_axis != kNone; });
