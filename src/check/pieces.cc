@@ -397,8 +397,8 @@ bool Pieces::is_identity(PieceId id, ops::Monoid monoid) const {
   const bool empty = std::any_of(addends.begin(), addends.end(),
                                  [&](const Addends& part) { return cuts.empty(part.set); });
   return empty && std::all_of(addends.begin(), addends.end(), [&](const Addends& part) {
-    return spaces_[part.space].monoid == monoid;
-  });
+           return spaces_[part.space].monoid == monoid;
+         });
 }
 
 PieceId Pieces::restrict_to(PieceId id, int dim, int64_t size, AxisMask axes,

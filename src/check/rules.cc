@@ -476,6 +476,27 @@ std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const
   return "";
 }
 
+/// What nobody reads, or is said twice, would be believed by whoever reads the text.
+std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Task& task) {
+  const KindInfo& info = ctx.kind(task);
+  std::string letters = info.rules ? info.rules->layout.positional : "";
+  if (is_transfer(info)) {
+    const Kind& kind = ctx.program.kind(task);
+    const size_t dims = (kind.in.empty() ? kind.out[0] : kind.in[0]).dims.size();
+    letters = std::string("abcdef").substr(0, dims);
+  }
+  for (const program::Begin& begin : task.begins) {
+    if (letters.find(begin.letter) == std::string::npos) {
+      return fmt::format("says where '{}' begins; it takes {} by position", begin.letter,
+                         letters.empty() ? "no letter" : "only '" + letters + "'");
+    }
+    if (task.begin_of(begin.letter) != &begin) {
+      return fmt::format("says twice where '{}' begins", begin.letter);
+    }
+  }
+  return "";
+}
+
 /// The numbers that ranks of the class have among the members of the task's group: of an exchange
 /// of experts that do not divide; of other ops any number stands for all.
 std::vector<int64_t> numbers_in_group(const Context& ctx, ClassId cls, const Task& task) {
@@ -728,6 +749,10 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
       {"peer-exists", "a message goes along an axis to another rank of the mesh",
        "set peer_axis and peer to an offset of at least one and less than the size of the axis",
        peer_exists},
+      {"begins-named",
+       "a task says once where a letter begins, and only of letters that its op takes by position",
+       "say it of these letters (of a transfer: a for dim 0, b for dim 1, ..), once of each",
+       begins_named},
       {"types-follow",
        "what a collective makes follows from what it takes and from the ranks of its group",
        "correct the types of the kind, or the group", collective_types_follow},

@@ -299,16 +299,12 @@ void Values::check_expected(ClassId cls, const Task& task, size_t output, PieceI
 Pieces::Begins Values::begins_of(ClassId cls, const Task& task) const {
   Pieces::Begins begins;
   begins.at = [this, cls, &task](char letter, const graph::Coords& at) {
-    for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return begin_at(ctx_.program.classes[cls].role, begin, at);
-    }
-    return int64_t{0};
+    const program::Begin* const begin = task.begin_of(letter);
+    return begin ? begin_at(ctx_.program.classes[cls].role, *begin, at) : 0;
   };
   begins.axes = [this, cls, &task](char letter) {
-    for (const program::Begin& begin : task.begins) {
-      if (begin.letter == letter) return axes_of(cls, begin.by);
-    }
-    return AxisMask{0};
+    const program::Begin* const begin = task.begin_of(letter);
+    return begin ? axes_of(cls, begin->by) : AxisMask{0};
   };
   return begins;
 }

@@ -220,6 +220,9 @@ struct Task {
   int32_t peer_axis = kNone, peer = 0, tag = kNone;
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
+  /// Where its piece of a letter begins; null: at 0. What is said of one letter twice counts once:
+  /// the first time.
+  const Begin* begin_of(char letter) const;
   bool operator==(const Task&) const = default;
 
   template <class Visitor>
@@ -424,6 +427,8 @@ struct Program {
   TableId intern(Table table);
   /// `begin` plus the table's number at the coordinates of the rank, which is of the table's role.
   int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
+  /// Where a task's piece of a letter begins on a rank of its role.
+  int64_t begin_at(const Task& task, char letter, int32_t rank) const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
   Group canonical(Group group) const;
   bool operator==(const Program&) const = default;

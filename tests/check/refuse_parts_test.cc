@@ -91,5 +91,26 @@ TEST(RefuseParts, NothingOfASumIsNothingOnlyToASum) {
   }
 }
 
+TEST(RefuseParts, TwoBeginsOfOneLetter) {
+  // Whoever reads the first and whoever reads the last of them would begin elsewhere.
+  for (const int64_t first : {0, 8}) {
+    Edit e(test::one_rank());
+    e.task("attention").begins = {{'t', first, program::kNone}, {'t', 8 - first, program::kNone}};
+    expect_refused(e.check(), "begins-named", {"attention", "says twice where 't' begins"});
+  }
+}
+
+TEST(RefuseParts, BeginsOfLettersThatNobodyReads) {
+  Edit e(test::one_rank());
+  e.task("rms_norm").begins = {{'a', 8, program::kNone}};
+  expect_refused(e.check(), "begins-named", {"rms_norm", "'a'", "takes no letter by position"});
+  e = Edit(test::one_rank());
+  e.task("linear").begins = {{'Z', -99999999, program::kNone}};
+  expect_refused(e.check(), "begins-named", {"linear", "'Z'"});
+  e = Edit(test::one_rank());
+  e.task("embedding").begins = {{'t', 0, program::kNone}};
+  expect_refused(e.check(), "begins-named", {"embedding", "only 'v' by position"});
+}
+
 }  // namespace
 }  // namespace hocket::check

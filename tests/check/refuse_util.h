@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of refusals share: small programs, single changes of them, and what a verdict says.
+// What the tests of refusals share: small programs, single changes of them, and what a verdict
+// says.
 #pragma once
 
 #include <string>

@@ -510,6 +510,18 @@ std::vector<Row> task_rows() {
          e.append(e.make_message("send", b, e.axis("edp"), 2, 900));
          e.append(e.make_message("recv", to, e.axis("edp"), -2, 900));
        }},
+      {"begins-named", "a begin of a letter that goes by no position", one_rank,
+       [](Edit& e) {
+         e.task("rms_norm").begins = {{'a', 8, kNone}};
+       }},
+      {"begins-named", "two begins of one letter", one_rank,
+       [](Edit& e) {
+         e.task("attention").begins = {{'t', 0, kNone}, {'t', 8, kNone}};
+       }},
+      {"begins-named", "a begin of a message", two_stages,
+       [](Edit& e) {
+         e.task("send").begins = {{'a', 0, kNone}};
+       }},
       {"accumulate-allowed", "an accumulation that the kernel does not do", one_rank,
        [](Edit& e) {
          const BufferId b = e.task("swiglu").out[0];

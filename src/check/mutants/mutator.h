@@ -75,6 +75,7 @@ class Mutator {
   bool change_parts();
   bool change_part_dep();
   bool change_letter();
+  bool add_begin();
   bool change_codec();
   bool change_monoid();
   bool change_merge();

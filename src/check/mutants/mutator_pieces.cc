@@ -100,6 +100,24 @@ bool Mutator::change_letter() {
   }
 }
 
+/// Where a piece of a letter begins, once more or for the first time, before or after what is said.
+bool Mutator::add_begin() {
+  const TaskRef ref = any_task();
+  if (ref.cls < 0) return false;
+  const program::Kind& kind = p_.kind(task(ref));
+  const ops::Op* const op = ops::find_or_null(kind.op);
+  std::string letters = op && *op->layout.positional ? op->layout.positional : "abcdefghst";
+  const graph::TensorType& type = kind.in.empty() ? kind.out[0] : kind.in[0];
+  const int64_t length = type.dims.empty() ? 1 : int64_t{type.dims[0]};
+  const char letter = letters[random_.below(letters.size())];
+  const int64_t at = random_.flip() ? 0 : length;
+  auto& begins = task(ref).begins;
+  const bool first = random_.flip();
+  begin(ref, fmt::format("says {} that {} begins at {}", first ? "first" : "last", letter, at));
+  begins.insert(first ? begins.begin() : begins.end(), {letter, at, kNone});
+  return true;
+}
+
 /// A codec that is another one, or the other half of itself.
 bool Mutator::change_codec() {
   const auto codec_of = [&](const Task& task) {
