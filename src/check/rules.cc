@@ -374,12 +374,12 @@ std::string host_contract(const Context& ctx, const RankClass& cls, const Buffer
 
 /// True if output o may lie in the buffer of input i.
 bool may_share(const KindInfo& info, size_t i, size_t o) {
-  const int16_t input = static_cast<int16_t>(i);
+  const int32_t input = static_cast<int32_t>(i);
   return info.shares[o] == input || info.overwrites[o] == input;
 }
 /// A collective may also write elsewhere, where the partial value is still read.
 bool must_share(const KindInfo& info, size_t i, size_t o) {
-  return info.shares[o] == static_cast<int16_t>(i) && !info.comm;
+  return info.shares[o] == static_cast<int32_t>(i) && !info.comm;
 }
 
 std::string operand_types(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
