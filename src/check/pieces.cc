@@ -437,9 +437,9 @@ CutId Pieces::made_run(char letter, int64_t local, int64_t size, const Begins& b
   std::vector<std::vector<graph::Run>> rows;
   cuts.for_each(axes, {}, [&](const Coords& at) {
     const int64_t begin = begins.at(letter, at);
-    if (begin < 0 || begin + local > size) {
-      why->add(fmt::format("its piece along {} would be {} to {} of {}", letter, begin,
-                           begin + local, size),
+    if (begin < 0 || begin > size - local) {
+      why->add(fmt::format("its piece along {} would be {} from {} on, of {}", letter, local, begin,
+                           size),
                at);
     }
     rows.push_back({{begin, local}});

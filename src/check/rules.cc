@@ -273,6 +273,7 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
     size = base.dims[buffer.dim];
     length = buffer.type.dims[buffer.dim];
   }
+  if (program::begins_too_far(buffer.begin)) return fmt::format("begins at {}", buffer.begin);
   const ClassId id = &cls - ctx.program.classes.data();
   std::map<int64_t, int32_t> begins;  // the first rank of each
   if (buffer.by == kNone) {
@@ -324,10 +325,9 @@ std::string bad_slots(const RankClass& cls, const program::Program& program, con
   if (buffer.type.dims.size() != 1 || buffer.type.routed()) {
     return fmt::format("has slots in {}, which is not flat", to_string(buffer.type));
   }
-  constexpr int64_t kMostElements = int64_t{1} << 50;
   int64_t before = 0;
   for (const program::Slot& slot : buffer.slots) {
-    if (slot.begin > kMostElements) return fmt::format("has a slot at {}", slot.begin);
+    if (program::begins_too_far(slot.begin)) return fmt::format("has a slot at {}", slot.begin);
     if (slot.begin < before) return fmt::format("has a slot at {}, behind {}", slot.begin, before);
     before = slot.begin;
     const size_t axes = program.roles[cls.role].mesh.axes.size();
@@ -492,6 +492,9 @@ std::string begins_named(const Context& ctx, ClassId, const RankClass&, const Ta
     }
     if (task.begin_of(begin.letter) != &begin) {
       return fmt::format("says twice where '{}' begins", begin.letter);
+    }
+    if (program::begins_too_far(begin.begin)) {
+      return fmt::format("says that '{}' begins at {}", begin.letter, begin.begin);
     }
   }
   return "";

@@ -181,6 +181,11 @@ struct Table {
   }
 };
 
+/// The furthest that an index or an element at which something begins, or a number of a table that
+/// is added to one, may be from 0: sums of a few of them and of sizes do not overflow.
+inline constexpr int64_t kMostBegin = int64_t{1} << 50;
+inline bool begins_too_far(int64_t begin) { return begin > kMostBegin || begin < -kMostBegin; }
+
 /// Where the rank's piece of a letter of an op's notation begins in the logical tensor, for ops
 /// that act by position. The letters of a transfer are a, b, .. for the dims of what it moves.
 struct Begin {

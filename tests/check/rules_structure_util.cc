@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that the structural rules refuse: ids, types, lanes, groups, peers, places in the arena.
 #include <algorithm>
+#include <limits>
 
 #include "comm/ops/comm_op.h"
 #include "tests/check/rules_util.h"
@@ -518,6 +519,11 @@ std::vector<Row> task_rows() {
        [](Edit& e) {
          e.task("attention").begins = {{'t', 0, kNone}, {'t', 8, kNone}};
        }},
+      {"begins-named", "a begin that nothing can be added to", one_rank,
+       [](Edit& e) {
+         e.task("embedding_dw").begins = {{'v', std::numeric_limits<int64_t>::max(), kNone}};
+       },
+       "begin-fits", "it is not where the vocabulary begins; this rule stops before anybody adds"},
       {"begins-named", "a begin of a message", two_stages,
        [](Edit& e) {
          e.task("send").begins = {{'a', 0, kNone}};

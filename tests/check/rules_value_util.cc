@@ -322,6 +322,10 @@ std::vector<Row> view_rows() {
        [](Edit& e) {
          e.program.tables.push_back({0, {e.axis("edp")}, {0}});
        }},
+      {"table-fits", "a number that nothing can be added to", two_ranks,
+       [](Edit& e) {
+         e.program.tables.push_back({0, {e.axis("edp")}, {0, int64_t{1} << 60}});
+       }},
       {"table-fits", "a table of no role", two_ranks,
        [](Edit& e) {
          e.program.tables.push_back({1, {e.axis("edp")}, {0, 0}});
