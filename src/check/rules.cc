@@ -216,7 +216,8 @@ std::string symbols_stay(const Context&, const RankClass&, const Buffer& buffer)
 
 std::string view_base(const Context& ctx, const RankClass& cls, const Buffer& buffer) {
   if (buffer.kind != BufferKind::view) {
-    return buffer.base == kNone && buffer.by == kNone ? "" : "is no view, but has a base";
+    if (buffer.base != kNone || buffer.by != kNone) return "is no view, but has a base";
+    return buffer.dim == kNone && buffer.begin == 0 ? "" : "is no view, but begins somewhere";
   }
   // What is behind the base (a view of a view, rows in an order of their own, another memory), what
   // the elements are, what only a base has; and one dim for all views of a base.
@@ -468,7 +469,9 @@ std::string group_fits(const Context& ctx, ClassId cls, const RankClass&, const 
 std::string peer_exists(const Context& ctx, ClassId cls, const RankClass&, const Task& task) {
   const bool wants = is_message(ctx.kind(task));
   if (wants != (task.peer_axis != kNone)) return wants ? "has no peer" : "has a peer";
-  if (!wants) return "";
+  if (!wants) {
+    return task.peer == 0 && task.tag == kNone ? "" : "is no message, but has an offset or a tag";
+  }
   const int32_t size = ctx.program.mesh_of(cls).axes[task.peer_axis].size;
   if (task.peer == 0 || task.peer <= -size || task.peer >= size) {
     return fmt::format("has its peer at offset {} on an axis of {}", task.peer, size);
@@ -697,7 +700,8 @@ const std::vector<Rule<const RankClass&, size_t>>& class_rules() {
 const std::vector<Rule<const RankClass&, const Buffer&>>& view_rules() {
   static const std::vector<Rule<const RankClass&, const Buffer&>> rules = {
       {"view-base",
-       "a view is a part of one buffer that is no view, of its element type and in its space",
+       "a view is a part of one buffer that is no view, of its element type and in its space; "
+       "nothing else is a part",
        "name the buffer that has the memory; its views are cut along one dim, or all flat",
        view_base},
       {"view-region", "a view lies inside its base on every rank of the class",
@@ -749,8 +753,9 @@ const std::vector<Rule<ClassId, const RankClass&, const Task&>>& task_rules() {
       {"group-fits",
        "a collective has a group of its role, a transfer one of two, nothing else has one",
        "give collectives the group of the axes they reduce or exchange over", group_fits},
-      {"peer-exists", "a message goes along an axis to another rank of the mesh",
-       "set peer_axis and peer to an offset of at least one and less than the size of the axis",
+      {"peer-exists", "a message goes along an axis to another rank of the mesh, nothing else does",
+       "set axis, and peer to an offset of at least one and less than the size of the axis; leave "
+       "them and the tag out of what is no message",
        peer_exists},
       {"begins-named",
        "a task says once where a letter begins, and only of letters that its op takes by position",
