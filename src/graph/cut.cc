@@ -217,7 +217,9 @@ CutTable::Rows CutTable::rows_over(AxisMask axes, const Function& row) const {
   for_each(axes, {}, [&](const Coords& coords) {
     rows.push_back(joined(row(coords)));
     runs += rows.back().size();
-    if (runs > kMaxRuns) refuse_runs(runs);
+    if (runs > kMaxRuns) {
+      refuse_runs(runs);
+    }
   });
   return rows;
 }
@@ -271,7 +273,9 @@ CutId CutTable::normal(int64_t cells, AxisMask axes, Rows rows) {
       common = std::gcd(common, std::gcd(run.begin, run.length));
     }
   }
-  if (runs > kMaxRuns) refuse_runs(runs);
+  if (runs > kMaxRuns) {
+    refuse_runs(runs);
+  }
   for (Row& row : rows) {
     for (Run& run : row) {
       run.begin /= common;
@@ -316,7 +320,9 @@ CutId CutTable::make(int64_t cells, AxisMask axes, const Rows& rows) {
   if (static_cast<int64_t>(rows.size()) != ranks(axes)) {
     fail("cut", "{} rows; expected one for each of {} coordinates", rows.size(), ranks(axes));
   }
-  if (rows.size() > kMaxRows) refuse_rows(std::ssize(rows));
+  if (rows.size() > kMaxRows) {
+    refuse_rows(std::ssize(rows));
+  }
   for (const Row& row : rows) {
     for (const Run& run : row) {
       if (run.begin < 0 || run.length < 0 || run.length > cells - run.begin) {

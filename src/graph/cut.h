@@ -146,7 +146,9 @@ class CutTable {
   template <class Visit>
   void for_each(AxisMask axes, Coords coords, const Visit& visit) const {
     const int64_t count = ranks(axes);
-    if (count > static_cast<int64_t>(kMaxRows)) refuse_rows(count);
+    if (count > static_cast<int64_t>(kMaxRows)) {
+      refuse_rows(count);
+    }
     for (int64_t i = 0; i < count; ++i) {
       int64_t rest = i;
       for (AxisMask left = axes; left;) {
