@@ -78,20 +78,20 @@ KindInfo kind_info(const program::Kind& kind, TypeTable& types, OpKeys& keys) {
   info.overwrites.assign(kind.out.size(), -1);
   if (info.comm && info.comm->list) {
     for (size_t i = 0; i < kind.out.size(); ++i) {
-      info.shares[i] = static_cast<int16_t>(i);
+      info.shares[i] = static_cast<int32_t>(i);
     }
   }
   if (info.rules) {
     for (auto [in, out] : info.rules->inplace) {
       if (static_cast<size_t>(out) < kind.out.size()) {
-        info.shares[out] = static_cast<int16_t>(in);
+        info.shares[out] = static_cast<int32_t>(in);
       }
     }
   }
   if (info.rules) {
     for (auto [in, out] : info.rules->may_overwrite) {
       if (static_cast<size_t>(out) < kind.out.size()) {
-        info.overwrites[out] = static_cast<int16_t>(in);
+        info.overwrites[out] = static_cast<int32_t>(in);
       }
     }
   }

@@ -52,8 +52,8 @@ struct KindInfo {
   int32_t key = -1;                 ///< OpKeys of the reference
   uint32_t lanes = 0;               ///< bit per allowed lane
   std::vector<TypeId> in, out;      ///< local types
-  std::vector<int16_t> shares;      ///< by output: input that it updates in place, -1
-  std::vector<int16_t> overwrites;  ///< by output: input in whose buffer it may lie besides, -1
+  std::vector<int32_t> shares;      ///< by output: input that it updates in place, -1
+  std::vector<int32_t> overwrites;  ///< by output: input in whose buffer it may lie besides, -1
 };
 inline bool is_local(const KindInfo& info) {
   return !info.comm && info.op_class != OpClass::unknown;

@@ -146,10 +146,11 @@ class Pieces {
   PieceId from_peer(PieceId id, const graph::Shift& shift);
   /// Two parts of one term put together, which are parts of one reduction of this monoid and
   /// otherwise alike: disjoint ones, unless it is a maximum. kNone if they are not. A part without
-  /// addends changes nothing.
+  /// addends of this monoid changes nothing.
   PieceId unite(PieceId left, PieceId right, ops::Monoid monoid);
-  /// True if some reduction has none of its addends, on any rank: a value of nothing.
-  bool is_empty(PieceId id) const;
+  /// True if some reduction has none of its addends, on any rank, and all are of this monoid: what
+  /// changes nothing when it is put to something else by it, and only by it.
+  bool is_identity(PieceId id, ops::Monoid monoid) const;
   /// True if indices of a dim need only some addends of the space.
   bool has_support(SpaceId space) const { return spaces_[space].needs >= 0; }
   /// How its unfinished reductions put parts together; of several that differ, not as sums.

@@ -304,8 +304,10 @@ class Values {
   const Hazards& hazards_;
   Pieces pieces_;
   Packs packs_;
-  std::vector<std::vector<Value>> values_;          ///< by class and buffer
-  std::vector<Bases> bases_;                        ///< by class
+  std::vector<std::vector<Value>> values_;  ///< by class and buffer
+  std::vector<Bases> bases_;                ///< by class
+  std::set<std::pair<ClassId, BufferId>>
+      undeclared_;                                  ///< named buffers that can't be what they say
   std::vector<std::vector<Signature>> signatures_;  ///< by kind
   std::vector<int64_t> experts_;                    ///< by kind, 0: unknown or none
   std::vector<AppId> made_;                         ///< by global task: application computed, -1

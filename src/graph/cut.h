@@ -147,14 +147,18 @@ class CutTable {
 
   /// Elements held of a dim of `size` elements; -1 if this differs between ranks, or `size` has no
   /// whole number of elements per cell.
-  int64_t local_size(CutId id, int64_t size);
+  int64_t local_size(CutId id, int64_t size) const;
   /// The same at the coordinates of a box.
   int64_t local_size(CutId id, int64_t size, const CoordBox& box) const;
 
   /// Visits the coordinates along `axes` (the last axis counts fastest), the others as in `coords`.
+  /// Error when there are more than kMaxRows.
   template <class Visit>
   void for_each(AxisMask axes, Coords coords, const Visit& visit) const {
     const int64_t count = ranks(axes);
+    if (count > static_cast<int64_t>(kMaxRows)) {
+      refuse_rows(count);
+    }
     for (int64_t i = 0; i < count; ++i) {
       int64_t rest = i;
       for (AxisMask left = axes; left;) {
@@ -174,7 +178,7 @@ class CutTable {
   static constexpr size_t kMaxRuns = 1 << 20;
 
  private:
-  enum class Op : uint8_t { set, concat, gather, block, intersection, unite, unite_over, size };
+  enum class Op : uint8_t { set, concat, gather, block, intersection, unite, unite_over };
   struct Key {
     Op op;
     CutId left;
@@ -186,6 +190,7 @@ class CutTable {
   };
   using Rows = std::vector<std::vector<Run>>;
 
+  [[noreturn]] static void refuse_rows(int64_t rows);
   CutId intern(Cut cut);
   /// True if one ends before the other begins, whatever the coordinates: known without a look-up.
   bool hulls_apart(CutId left, CutId right) const;
@@ -205,7 +210,8 @@ class CutTable {
   std::vector<Cut> cuts_;
   std::vector<Run> hulls_;  ///< by cut: from the first cell on any rank to the last, in its cells
   std::unordered_multimap<uint64_t, CutId> index_;
-  std::unordered_map<Key, int64_t, KeyHash> memo_;
+  std::vector<int64_t> held_;  ///< by cut: its cells on every rank; -1 where ranks differ
+  std::unordered_map<Key, CutId, KeyHash> memo_;
 };
 
 }  // namespace hocket::graph

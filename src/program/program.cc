@@ -151,6 +151,17 @@ TableId Program::intern(Table table) {
   return it - tables.begin();
 }
 
+const Begin* Task::begin_of(char letter) const {
+  const auto found = std::find_if(begins.begin(), begins.end(),
+                                  [&](const Begin& begin) { return begin.letter == letter; });
+  return found == begins.end() ? nullptr : &*found;
+}
+
+int64_t Program::begin_at(const Task& task, char letter, int32_t rank) const {
+  const Begin* const begin = task.begin_of(letter);
+  return begin ? begin_at(begin->begin, begin->by, rank) : 0;
+}
+
 int64_t Program::begin_at(int64_t begin, TableId by, int32_t rank) const {
   if (by == kNone) return begin;
   const Table& table = tables[by];

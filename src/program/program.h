@@ -182,6 +182,11 @@ struct Table {
   }
 };
 
+/// The furthest that an index or an element at which something begins, or a number of a table that
+/// is added to one, may be from 0: sums of a few of them and of sizes do not overflow.
+inline constexpr int64_t kMostBegin = int64_t{1} << 50;
+inline bool begins_too_far(int64_t begin) { return begin > kMostBegin || begin < -kMostBegin; }
+
 /// Where the rank's piece of a letter of an op's notation begins in the logical tensor, for ops
 /// that act by position. The letters of a transfer are a, b, .. for the dims of what it moves.
 struct Begin {
@@ -232,6 +237,9 @@ struct Task {
   int32_t origin = kNone;     ///< graph node (label; no rule of check may depend on it)
   int64_t workspace = kNone;  ///< arena offset of its kernel's workspace
   Way way() const { return {peer_axis, peer, peer_by}; }
+  /// Where its piece of a letter begins; null: at 0. What is said of one letter twice counts once:
+  /// the first time.
+  const Begin* begin_of(char letter) const;
   bool operator==(const Task&) const = default;
 
   template <class Visitor>
@@ -438,6 +446,8 @@ struct Program {
   TableId intern(Table table);
   /// `begin` plus the table's number at the coordinates of the rank, which is of the table's role.
   int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
+  /// Where a task's piece of a letter begins on a rank of its role.
+  int64_t begin_at(const Task& task, char letter, int32_t rank) const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
   Group canonical(Group group) const;
   bool operator==(const Program&) const = default;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that the structural rules refuse: ids, types, lanes, groups, peers, places in the arena.
 #include <algorithm>
+#include <limits>
 
 #include "comm/ops/comm_op.h"
 #include "tests/check/rules_util.h"
@@ -511,6 +512,10 @@ std::vector<Row> task_rows() {
        [](Edit& e) { e.program.ranks_per_node = 1; }},
       {"peer-exists", "a kernel with a peer", two_stages,
        [](Edit& e) { e.task("swiglu").peer_axis = e.axis("pp"); }},
+      {"peer-exists", "a kernel with an offset", one_rank,
+       [](Edit& e) { e.task("swiglu").peer = 1; }},
+      {"peer-exists", "a collective with a tag", two_ranks,
+       [](Edit& e) { e.task("all_reduce").tag = 7; }},
       {.rule = "peer-exists",
        .fault = "a send without a peer",
        .start = two_stages,
@@ -546,6 +551,23 @@ std::vector<Row> task_rows() {
        },
        "send-unmatched",
        "who receives names one rank that sends: no receive has the way back of such a send"},
+      {"begins-named", "a begin of a letter that goes by no position", one_rank,
+       [](Edit& e) {
+         e.task("rms_norm").begins = {{'a', 8, kNone}};
+       }},
+      {"begins-named", "two begins of one letter", one_rank,
+       [](Edit& e) {
+         e.task("attention").begins = {{'t', 0, kNone}, {'t', 8, kNone}};
+       }},
+      {"begins-named", "a begin that nothing can be added to", one_rank,
+       [](Edit& e) {
+         e.task("embedding_dw").begins = {{'v', std::numeric_limits<int64_t>::max(), kNone}};
+       },
+       "begin-fits", "it is not where the vocabulary begins; this rule stops before anybody adds"},
+      {"begins-named", "a begin of a message", two_stages,
+       [](Edit& e) {
+         e.task("send").begins = {{'a', 0, kNone}};
+       }},
       {"accumulate-allowed", "an accumulation that the kernel does not do", one_rank,
        [](Edit& e) {
          const BufferId b = e.task("swiglu").out[0];

@@ -263,7 +263,24 @@ TEST_F(CutsTest, RefusesWhatIsNoCut) {
   EXPECT_THROW(table_.make(4, 0, {{{3, 2}}}), Error);
   EXPECT_THROW(table_.make(4, 0, {{{1, 2}, {2, 1}}}), Error);
   EXPECT_THROW(table_.make(4, axis_bit(0), {{{0, 1}}}), Error);
-  EXPECT_THROW(CutTable({1 << 9, 1 << 8, 1, 1, 1, 1}).split({0, 1}), Error);
+}
+
+TEST_F(CutsTest, RefusesWhatIsTooLarge) {
+  CutTable wide({1 << 9, 1 << 8, 1, 1, 1, 1});
+  EXPECT_THROW(wide.split({0, 1}), Error);
+  const AxisMask both = axis_bit(0) | axis_bit(1);
+  EXPECT_THROW(wide.for_each(both, {}, [](const Coords&) {}), Error);
+  // 2^16 runs on each of so many ranks.
+  EXPECT_NO_THROW(CutTable({1 << 3, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16));
+  EXPECT_THROW(CutTable({1 << 5, 1, 1, 1, 1, 1}).block(CutTable::kWhole, axis_bit(0), 1 << 16),
+               Error);
+}
+
+TEST_F(CutsTest, SizesOfMoreThanThirtyTwoBits) {
+  const int64_t held = int64_t{1} << 40;
+  const CutId all_but_one = table_.make(held + 1, 0, {{{0, held}}});
+  EXPECT_EQ(table_.local_size(all_but_one, held + 1), held);
+  EXPECT_EQ(table_.local_size(all_but_one, 2 * (held + 1)), 2 * held);
 }
 
 }  // namespace

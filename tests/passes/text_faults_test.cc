@@ -187,6 +187,8 @@ TEST(TextFaults, AreToldByLineAndField) {
   expect(" base=3 dim=0", " dim=0", "base is missing");
   expect(" base=3 dim=0", " base=3 dim=2", "dim is 2");
   expect(" values=0,4", "", "values has 0 numbers; expected 2");
+  expect(" values=0,4", " values=0,9223372036854775807", "is no begin of anything");
+  expect(" dim=0 begin=0", " dim=0 begin=-9223372036854775807", "is no begin of anything");
   expect("out=3 group=0", "out=3", "group is missing");
   expect(" axis=0 peer=1", " peer=1", "axis is missing");
   expect(" tag=1 by=1", " tag=1 by=2", "by 2 does not exist (there are 2)");

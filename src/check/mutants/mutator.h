@@ -75,8 +75,10 @@ class Mutator {
   bool change_parts();
   bool change_part_dep();
   bool change_letter();
+  bool add_begin();
   bool change_codec();
   bool change_monoid();
+  bool change_merge();
   bool move_both_ends();
 
  private:
