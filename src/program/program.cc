@@ -154,12 +154,17 @@ TableId Program::intern(Table table) {
 int64_t Program::begin_at(int64_t begin, TableId by, int32_t rank) const {
   if (by == kNone) return begin;
   const Table& table = tables[by];
-  const Mesh& mesh = roles[table.role].mesh;
   HOCKET_CHECK(role_of(rank) == table.role, "rank {} is not of role {}", rank, table.role);
-  const std::vector<int32_t> at = coords(rank);
+  return begin_at(begin, by, coords(rank));
+}
+
+int64_t Program::begin_at(int64_t begin, TableId by, std::span<const int32_t> coords) const {
+  if (by == kNone) return begin;
+  const Table& table = tables[by];
+  const Mesh& mesh = roles[table.role].mesh;
   size_t place = 0;
   for (int32_t axis : table.axes) {
-    place = place * static_cast<size_t>(mesh.axes[axis].size) + static_cast<size_t>(at[axis]);
+    place = place * static_cast<size_t>(mesh.axes[axis].size) + static_cast<size_t>(coords[axis]);
   }
   return begin + table.values[place];
 }
