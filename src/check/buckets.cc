@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "check/values.h"
@@ -79,13 +80,36 @@ PackId Values::flat(const Value& value, int64_t zeros) {
   if (!component || size % pieces_.cuts[rows].cells != 0) return kNone;
   const int64_t width = row_width(*component);
   if (width < 0) return kNone;
-  return packs_.make({&*component, 1}, pieces_.cuts.axes(rows), [&](const Coords& coords) {
-    PackRow row;
+  const auto row = [&](const Coords& coords) {
+    PackRow runs;
     for (const Run& run : pieces_.cuts.part_at(rows, coords, size, 0, -1)) {
-      row.push_back({0, run.begin * width, run.length * width});
+      runs.push_back({0, run.begin * width, run.length * width});
     }
-    return row;
-  });
+    return runs;
+  };
+  return packs_.make({Packs::Op::flat, {rows.value(), size, width}}, {&*component, 1},
+                     pieces_.cuts.axes(rows), row);
+}
+
+/// The runs of a pack of one component, if they begin and end with rows of so many elements, as a
+/// cut of `size` rows; kNone: they do not, or hold something twice.
+CutId Values::rows_of(PackId id, int64_t width, int64_t size) {
+  const auto [known, fresh] =
+      row_cuts_.try_emplace({packs_[id].shape.value(), width, size}, program::kNone);
+  if (!fresh) return known->second;
+  std::vector<std::vector<Run>> rows;
+  for (const PackRow& row : packs_.rows(id)) {
+    std::vector<Run>& runs = rows.emplace_back();
+    for (const PackRun& run : row) {
+      if (run.component == program::kNone) return program::kNone;
+      if (run.begin % width != 0 || run.length % width != 0) return program::kNone;
+      runs.push_back({run.begin / width, run.length / width});
+    }
+  }
+  if (!graph::holds_twice(rows)) {
+    known->second = pieces_.cuts.make(size, packs_[id].axes, rows);
+  }
+  return known->second;
 }
 
 Value Values::unflat(PackId id, size_t dims) {
@@ -95,19 +119,9 @@ Value Values::unflat(PackId id, size_t dims) {
   const Value neither = dims == 1 ? pack_value(id) : Value{kUnwritten, kAnyPiece};
   std::vector<Value> parts = parts_of(pack.components[0]);
   if (pack.components.size() > 1 || pieces_[parts[0].piece].dims != dims) return neither;
-  const int64_t width = row_width(pack.components[0]);
-  std::vector<std::vector<Run>> rows;
-  for (const PackRow& row : pack.rows) {
-    std::vector<Run>& runs = rows.emplace_back();
-    for (const PackRun& run : row) {
-      if (run.component == program::kNone) return neither;
-      if (run.begin % width != 0 || run.length % width != 0) return neither;
-      runs.push_back({run.begin / width, run.length / width});
-    }
-  }
-  if (graph::holds_twice(rows)) return neither;
   const int64_t size = ctx_.types[ref_.terms[parts[0].expr].type].dims[0];
-  const CutId cut = pieces_.cuts.make(size, pack.axes, rows);
+  const CutId cut = rows_of(id, row_width(pack.components[0]), size);
+  if (cut == program::kNone) return neither;
   for (Value& part : parts) {
     Piece piece = pieces_[part.piece];
     piece.cut[0] = cut;
@@ -197,40 +211,64 @@ Value Values::contents(ClassId cls, const program::Buffer& buffer, std::span<con
   return unflat(mine, 1);
 }
 
+/// Components that meet in two packs, in the order in which they do; nothing if the packs differ in
+/// length, or elements of a component meet others than themselves.
+const std::optional<std::vector<Values::Pair>>& Values::pairs_of(PackId left, PackId right) {
+  const auto [known, fresh] =
+      pairs_.try_emplace({packs_[left].shape.value(), packs_[right].shape.value()});
+  if (!fresh) return known->second;
+  std::vector<Pair> pairs;
+  std::set<Pair> seen;
+  bool fits = true;
+  const std::array<PackId, 2> ids{left, right};
+  const bool alike = packs_.side_by_side(ids, [&](const Coords&, const Packs::Meeting& meeting) {
+    const PackRun& one = meeting.runs[0];
+    const PackRun& other = meeting.runs[1];
+    const bool both = one.component != program::kNone && other.component != program::kNone;
+    fits = fits && (!both || one.begin == other.begin);
+    if (seen.insert({one.component, other.component}).second) {
+      pairs.push_back({one.component, other.component});
+    }
+  });
+  if (alike && fits) {
+    known->second = std::move(pairs);
+  }
+  return known->second;
+}
+
 std::optional<Value> Values::add_packs(const Value& left, const Value& right) {
   // What lies in the same places is added as it is outside of buckets: parts of one reduction
   // unite, terms make a sum. Zeros add nothing.
   const std::array<PackId, 2> ids{flat(left, 0), flat(right, 0)};
   if (ids[0] == kNone || ids[1] == kNone) return std::nullopt;
+  const std::optional<std::vector<Pair>>& pairs = pairs_of(ids[0], ids[1]);
+  if (!pairs) return std::nullopt;
+  const auto value_of = [&](PackId id, int32_t component) {
+    return component == program::kNone ? Value{kZero, kAnyPiece} : packs_[id].components[component];
+  };
   std::vector<Value> sums;
-  std::map<std::pair<int32_t, int32_t>, int32_t> known;
+  std::map<Pair, int32_t> place;
+  for (const auto& [one, other] : *pairs) {
+    place[{one, other}] = static_cast<int32_t>(sums.size());
+    const std::optional<Value> sum = add(value_of(ids[0], one), value_of(ids[1], other));
+    if (!sum) return std::nullopt;
+    sums.push_back(*sum);
+  }
   std::map<Coords, PackRow> rows;
-  bool fits = true;
-  const bool alike =
-      packs_.side_by_side(ids, [&](const Coords& coords, const Packs::Meeting& meeting) {
+  const auto row = [&](const Coords& coords) {
+    if (rows.empty()) {
+      packs_.side_by_side(ids, [&](const Coords& at, const Packs::Meeting& meeting) {
         const PackRun& one = meeting.runs[0];
         const PackRun& other = meeting.runs[1];
-        const bool both = one.component != program::kNone && other.component != program::kNone;
-        fits = fits && (!both || one.begin == other.begin);
-        if (!fits) return;
-        const auto [place, fresh] =
-            known.try_emplace({one.component, other.component}, static_cast<int32_t>(sums.size()));
-        if (fresh) {
-          const auto value_of = [&](size_t side) {
-            const int32_t component = meeting.runs[side].component;
-            return component == program::kNone ? Value{kZero, kAnyPiece}
-                                               : packs_[ids[side]].components[component];
-          };
-          const std::optional<Value> sum = add(value_of(0), value_of(1));
-          fits = sum.has_value();
-          sums.push_back(sum.value_or(Value{}));
-        }
-        rows[coords].push_back({place->second, std::max(one.begin, other.begin), one.length});
+        rows[at].push_back({place.at({one.component, other.component}),
+                            std::max(one.begin, other.begin), one.length});
       });
-  if (!alike || !fits) return std::nullopt;
-  const PackId sum =
-      packs_.make(sums, packs_.axes(ids), [&](const Coords& coords) { return rows[coords]; });
-  return unflat(sum, 1);
+    }
+    return rows[coords];
+  };
+  const Packs::Question question{Packs::Op::summed,
+                                 {packs_[ids[0]].shape.value(), packs_[ids[1]].shape.value()}};
+  return unflat(packs_.make(question, sums, packs_.axes(ids), row), 1);
 }
 
 bool Values::move_pack(TaskRef ref, const KindInfo& info, AxisMask over,
@@ -296,16 +334,17 @@ std::optional<Value> Values::pack_from_peer(const Value& value, const graph::Shi
 std::string Values::pack_text(PackId id) const {
   // Coordinate by coordinate, the first few of each: "[0:5) of 'a' | [5:8) of 'a', 2 zeros by dp".
   const Pack& pack = packs_[id];
+  const std::vector<PackRow>& rows = packs_.rows(id);
   std::string text;
   size_t shown = 0;
-  for (size_t i = 0; i < pack.rows.size(); ++i) {
+  for (size_t i = 0; i < rows.size(); ++i) {
     if (i == 4) {
       text += " | ..";
       break;
     }
     text += i ? " | " : "";
-    for (size_t k = 0; k < pack.rows[i].size(); ++k) {
-      const PackRun& run = pack.rows[i][k];
+    for (size_t k = 0; k < rows[i].size(); ++k) {
+      const PackRun& run = rows[i][k];
       if (++shown > 16) continue;
       text += k ? ", " : "";
       text += run.component == program::kNone

@@ -2,8 +2,9 @@
 #include "check/packs.h"
 
 #include <algorithm>
+#include <bit>
 
-#include "base/error.h"
+#include "base/hash.h"
 
 namespace hocket::check {
 
@@ -35,6 +36,25 @@ void append(PackRow* row, const PackRun& run) {
   row->push_back(run);
 }
 
+/// Of components that are not different ones in ascending order, as those of a pack are, appends
+/// how they compare: a normal form depends on nothing else of them.
+void append_order(std::span<const Value> components, std::vector<int64_t>* order) {
+  const auto in_order = [](const Value& left, const Value& right) { return left < right; };
+  const bool zeros = std::any_of(components.begin(), components.end(),
+                                 [](const Value& value) { return value.expr == kZero; });
+  const auto break_at = std::adjacent_find(
+      components.begin(), components.end(),
+      [&](const Value& left, const Value& right) { return !in_order(left, right); });
+  if (!zeros && break_at == components.end()) return;
+  std::vector<Value> sorted(components.begin(), components.end());
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  for (const Value& value : components) {
+    const auto place = std::lower_bound(sorted.begin(), sorted.end(), value);
+    order->push_back(value.expr == kZero ? kNone : place - sorted.begin());
+  }
+}
+
 }  // namespace
 
 PackRow slice(const PackRow& row, int64_t begin, int64_t length) {
@@ -54,17 +74,15 @@ PackRow slice(const PackRow& row, int64_t begin, int64_t length) {
 
 int64_t Packs::number(AxisMask over, const Coords& coords) const {
   int64_t number = 0;
-  for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
-    if (over & axis_bit(axis)) {
-      number = number * cuts_.extents()[axis] + coords[axis];
-    }
+  for (AxisMask left = over; left; left &= left - 1) {
+    const int axis = std::countr_zero(left);
+    number = number * cuts_.extents()[axis] + coords[axis];
   }
   return number;
 }
 
 const PackRow& Packs::at(PackId id, const Coords& coords) const {
-  const Pack& pack = packs_[id];
-  return pack.rows[static_cast<size_t>(number(pack.axes, coords))];
+  return rows(id)[static_cast<size_t>(number(packs_[id].axes, coords))];
 }
 
 AxisMask Packs::axes(std::span<const PackId> ids) const {
@@ -76,6 +94,20 @@ AxisMask Packs::axes(std::span<const PackId> ids) const {
 }
 
 PackId Packs::make(std::span<const Value> components, AxisMask axes, const RowAt& row) {
+  return pack_of(normal(components, axes, row), components);
+}
+
+PackId Packs::make(Question question, std::span<const Value> components, AxisMask axes,
+                   const RowAt& row) {
+  append_order(components, &question.of);
+  const auto [known, fresh] = made_.try_emplace(std::move(question));
+  if (fresh) {
+    known->second = normal(components, axes, row);
+  }
+  return pack_of(known->second, components);
+}
+
+Packs::Made Packs::normal(std::span<const Value> components, AxisMask axes, const RowAt& row) {
   // The rows as they come, then the normal form: the components that some rank has, in order, equal
   // ones united; then axes without influence. Few of many are what a small part of a long pack has:
   // only those are sorted.
@@ -99,12 +131,12 @@ PackId Packs::make(std::span<const Value> components, AxisMask axes, const RowAt
   });
   std::sort(used.begin(), used.end(),
             [&](int32_t left, int32_t right) { return components[left] < components[right]; });
-  Pack pack;
+  Made made;
   for (int32_t component : used) {
-    if (pack.components.empty() || pack.components.back() != components[component]) {
-      pack.components.push_back(components[component]);
+    if (made.components.empty() || components[made.components.back()] != components[component]) {
+      made.components.push_back(component);
     }
-    place[component] = static_cast<int32_t>(pack.components.size()) - 1;
+    place[component] = static_cast<int32_t>(made.components.size()) - 1;
   }
   for (auto& [coords, runs] : rows) {
     PackRow normal;
@@ -115,7 +147,8 @@ PackId Packs::make(std::span<const Value> components, AxisMask axes, const RowAt
     runs = std::move(normal);
   }
   // `rows` are in the order of their numbers along `axes`.
-  pack.axes = axes;
+  PackShape shape;
+  shape.axes = axes;
   for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
     if (!(axes & axis_bit(axis))) continue;
     const bool matters = std::any_of(rows.begin(), rows.end(), [&](const auto& one) {
@@ -124,22 +157,30 @@ PackId Packs::make(std::span<const Value> components, AxisMask axes, const RowAt
       return rows[static_cast<size_t>(number(axes, first))].second != one.second;
     });
     if (!matters) {
-      pack.axes &= ~axis_bit(axis);
+      shape.axes &= ~axis_bit(axis);
     }
   }
   for (auto& [coords, runs] : rows) {
     bool first = true;  // of those that differ on other axes only
     for (int32_t axis = 0; axis < kMaxCutAxes; ++axis) {
-      first = first && ((pack.axes & axis_bit(axis)) || coords[axis] == 0);
+      first = first && ((shape.axes & axis_bit(axis)) || coords[axis] == 0);
     }
     if (first) {
-      pack.rows.push_back(std::move(runs));
+      shape.rows.push_back(std::move(runs));
     }
   }
-  return intern(std::move(pack));
+  made.shape = intern(std::move(shape));
+  return made;
 }
 
-PackId Packs::intern(Pack pack) {
+PackId Packs::pack_of(const Made& made, std::span<const Value> components) {
+  if (made.shape == kNone) return kNone;
+  Pack pack;
+  pack.shape = made.shape;
+  pack.axes = shapes_[made.shape].axes;
+  for (int32_t component : made.components) {
+    pack.components.push_back(components[component]);
+  }
   const auto [known, fresh] = index_.try_emplace(pack, packs_.size());
   if (fresh) {
     packs_.push_back(std::move(pack));
@@ -147,13 +188,31 @@ PackId Packs::intern(Pack pack) {
   return known->second;
 }
 
-int64_t Packs::length(PackId id) const {
-  const Pack& pack = packs_[id];
-  const int64_t length = total(pack.rows[0]);
-  const bool same = std::all_of(pack.rows.begin(), pack.rows.end(),
+ShapeId Packs::intern(PackShape shape) {
+  uint64_t hash = shape.axes;
+  for (const PackRow& row : shape.rows) {
+    hash = hash_combine(hash, row.size());
+    for (const PackRun& run : row) {
+      hash = hash_combine(hash_combine(hash_combine(hash, static_cast<uint64_t>(run.component)),
+                                       static_cast<uint64_t>(run.begin)),
+                          static_cast<uint64_t>(run.length));
+    }
+  }
+  const auto [first, last] = shape_index_.equal_range(hash);
+  for (auto known = first; known != last; ++known) {
+    if (shapes_[known->second] == shape) return known->second;
+  }
+  const int64_t length = total(shape.rows[0]);
+  const bool same = std::all_of(shape.rows.begin(), shape.rows.end(),
                                 [&](const PackRow& row) { return total(row) == length; });
-  return same ? length : -1;
+  lengths_.push_back(same ? length : -1);
+  const ShapeId id = shapes_.size();
+  shape_index_.emplace(hash, id);
+  shapes_.push_back(std::move(shape));
+  return id;
 }
+
+int64_t Packs::length(PackId id) const { return lengths_[packs_[id].shape]; }
 
 int64_t Packs::length(PackId id, const graph::CoordBox& box) const {
   int64_t length = -1;
@@ -168,16 +227,29 @@ int64_t Packs::length(PackId id, const graph::CoordBox& box) const {
   return same ? length : -1;
 }
 
-PackId Packs::restrict_to(PackId id, AxisMask axes, const RangeAt& range) {
+Packs::Made Packs::restricted(PackId id, AxisMask axes, const RangeAt& range) {
   const Pack& pack = packs_[id];
   bool inside = true;
-  const PackId part = make(pack.components, pack.axes | axes, [&](const Coords& coords) {
+  Made made = normal(pack.components, pack.axes | axes, [&](const Coords& coords) {
     const graph::Run wanted = range(coords);
     PackRow row = slice(at(id, coords), wanted.begin, wanted.length);
     inside = inside && total(row) == wanted.length;
     return row;
   });
-  return inside ? part : PackId(kNone);
+  return inside ? made : Made{};
+}
+
+PackId Packs::restrict_to(PackId id, AxisMask axes, const RangeAt& range) {
+  return pack_of(restricted(id, axes, range), packs_[id].components);
+}
+
+PackId Packs::restrict_to(PackId id, AxisMask axes, std::vector<int64_t> by, const RangeAt& range) {
+  by.push_back(packs_[id].shape.value());
+  const auto [known, fresh] = made_.try_emplace({Op::restricted, std::move(by)});
+  if (fresh) {
+    known->second = restricted(id, axes, range);
+  }
+  return pack_of(known->second, packs_[id].components);
 }
 
 PackId Packs::block(PackId id, AxisMask over) {
@@ -209,12 +281,15 @@ PackId Packs::gather(PackId id, AxisMask over, bool blocks) {
 }
 
 PackId Packs::moved(PackId id, std::span<const Value> components, const graph::Shift& shift) {
-  return make(components, packs_[id].axes | shift.axes,
+  std::vector<int64_t> of{packs_[id].shape.value(), shift.axis, shift.axes};
+  of.insert(of.end(), shift.offsets.begin(), shift.offsets.end());
+  return make({Op::moved, std::move(of)}, components, packs_[id].axes | shift.axes,
               [&](const Coords& coords) { return at(id, cuts_.shifted(coords, shift)); });
 }
 
 PackId Packs::with(PackId id, std::span<const Value> components) {
-  return make(components, packs_[id].axes, [&](const Coords& coords) { return at(id, coords); });
+  return make({Op::renamed, {packs_[id].shape.value()}}, components, packs_[id].axes,
+              [&](const Coords& coords) { return at(id, coords); });
 }
 
 bool Packs::side_by_side(std::span<const PackId> ids,

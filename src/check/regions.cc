@@ -28,7 +28,9 @@ Run run_at(const CutTable& cuts, CutId region, int64_t size, const Coords& coord
 
 int64_t Values::begin_at(program::RoleId role, const program::Begin& begin,
                          const Coords& at) const {
-  return ctx_.program.begin_at(begin.begin, begin.by, rank_at(role, at));
+  const size_t axes = ctx_.program.roles[role].mesh.axes.size();
+  const size_t first = static_cast<size_t>(ctx_.first_axis[role]);
+  return ctx_.program.begin_at(begin.begin, begin.by, std::span(at).subspan(first, axes));
 }
 
 /// Axes of a table along which there are several ranks.
@@ -154,14 +156,21 @@ void Values::put(ClassId cls, BufferId buffer, const Value& value) {
 }
 
 void Values::write_region(Base* base, CutId region, const Value& value) {
-  // Most writes meet nothing: the slots of a base are filled one by one.
+  // Entries are disjoint: one that has the region is the only one that meets it. Most other writes
+  // meet nothing: the slots of a base are filled one by one.
+  const auto same = std::find_if(base->entries.begin(), base->entries.end(),
+                                 [&](const Entry& entry) { return entry.region == region; });
+  if (same != base->entries.end()) {
+    base->entries.erase(same);
+    base->entries.push_back({region, value});
+    return;
+  }
   const auto meets = [&](const Entry& entry) {
-    return entry.region == region || !pieces_.cuts.disjoint(entry.region, region);
+    return !pieces_.cuts.disjoint(entry.region, region);
   };
   if (std::any_of(base->entries.begin(), base->entries.end(), meets)) {
     std::vector<Entry> kept;
     for (const Entry& entry : base->entries) {
-      if (entry.region == region) continue;
       if (!meets(entry)) {
         kept.push_back(entry);
         continue;
@@ -181,6 +190,9 @@ void Values::write_region(Base* base, CutId region, const Value& value) {
 
 /// The part of one region before another, or behind it.
 CutId Values::rest_of(const Base& base, CutId of, CutId without, bool behind) {
+  const auto [known, fresh] = rests_.try_emplace(
+      {of.value(), without.value(), static_cast<int64_t>(behind), base.size}, program::kNone);
+  if (!fresh) return known->second;
   graph::CutTable& cuts = pieces_.cuts;
   const AxisMask axes = cuts.axes(of) | cuts.axes(without);
   std::vector<std::vector<Run>> rows;
@@ -199,29 +211,43 @@ CutId Values::rest_of(const Base& base, CutId of, CutId without, bool behind) {
       rows.push_back({{from, to - from}});
     }
   });
-  return cuts.make(base.size, axes, rows);
+  known->second = cuts.make(base.size, axes, rows);
+  return known->second;
+}
+
+/// Where a region lies inside that of an entry, at a coordinate.
+Run Values::place_in(const Base& base, CutId entry, CutId region, const Coords& coords) const {
+  const Run from = run_at(pieces_.cuts, entry, base.size, coords);
+  const Run part = run_at(pieces_.cuts, region, base.size, coords);
+  return {part.length == 0 ? 0 : part.begin - from.begin, part.length};
+}
+
+/// The part of a piece of a tensor that lies in an entry, `size` along the dim of the base.
+PieceId Values::part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size) {
+  const auto [known, fresh] = parts_.try_emplace(
+      {entry.value(), region.value(), piece.value(), base.dim, base.size, size}, program::kNone);
+  if (!fresh) return known->second;
+  const graph::CutTable& cuts = pieces_.cuts;
+  const AxisMask axes = cuts.axes(entry) | cuts.axes(region);
+  std::vector<Run> rows;
+  cuts.for_each(axes, {}, [&](const Coords& coords) {
+    rows.push_back(place_in(base, entry, region, coords));
+  });
+  known->second = pieces_.restrict_to(piece, base.dim, size, axes, rows);
+  return known->second;
 }
 
 /// The value of a region inside that of an entry; nothing, if a part of that value means nothing.
 Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
   if (entry.value.expr < 0 || entry.region == region) return entry.value;
-  graph::CutTable& cuts = pieces_.cuts;
-  const AxisMask axes = cuts.axes(entry.region) | cuts.axes(region);
-  std::vector<Run> rows;
-  cuts.for_each(axes, {}, [&](const Coords& coords) {
-    const Run from = run_at(cuts, entry.region, base.size, coords);
-    const Run part = run_at(cuts, region, base.size, coords);
-    rows.push_back({part.length == 0 ? 0 : part.begin - from.begin, part.length});
-  });
   if (base.dim == program::kNone) {
     if (entry.value.expr == kZero) return entry.value;
     const PackId all = flat(entry.value, 0);
     if (all == kNone) return {kUnwritten, kAnyPiece};
-    const PackId rest = packs_.restrict_to(all, axes | packs_[all].axes, [&](const Coords& coords) {
-      const Run from = run_at(cuts, entry.region, base.size, coords);
-      const Run part = run_at(cuts, region, base.size, coords);
-      return Run{part.length == 0 ? 0 : part.begin - from.begin, part.length};
-    });
+    const AxisMask axes = pieces_.cuts.axes(entry.region) | pieces_.cuts.axes(region);
+    const PackId rest = packs_.restrict_to(
+        all, axes, {entry.region.value(), region.value(), base.size},
+        [&](const Coords& coords) { return place_in(base, entry.region, region, coords); });
     return rest == kNone ? Value{kUnwritten, kAnyPiece} : pack_value(rest);
   }
   std::vector<Value> parts = parts_of(entry.value);
@@ -229,7 +255,7 @@ Value Values::part_of(const Base& base, const Entry& entry, CutId region) {
     if (part.piece == kAnyPiece) continue;
     if (is_pack(part) || local_index(part.expr)) return {kUnwritten, kAnyPiece};
     const int64_t size = ctx_.types[ref_.terms[part.expr].type].dims[base.dim];
-    part.piece = pieces_.restrict_to(part.piece, base.dim, size, axes, rows);
+    part.piece = part_of(base, entry.region, region, part.piece, size);
     if (part.piece == kNone) return {kUnwritten, kAnyPiece};
   }
   const std::optional<Value> sum = sum_of(parts);
@@ -260,11 +286,13 @@ Value Values::read_region(const Base& base, CutId region, size_t dims, Why* why)
   // they are of: they may make a tensor, or several.
   constexpr Value kNothing{kUnwritten, kAnyPiece};
   constexpr Value kLost{kUnknown, kAnyPiece};
-  std::vector<const Entry*> hits;
   for (const Entry& entry : base.entries) {
     if (entry.region == region && (base.dim != program::kNone || has_dims(entry.value, dims))) {
       return entry.value;
     }
+  }
+  std::vector<const Entry*> hits;
+  for (const Entry& entry : base.entries) {
     if (!pieces_.cuts.disjoint(entry.region, region)) {
       hits.push_back(&entry);
     }
@@ -326,13 +354,19 @@ Value Values::read_parts(std::span<const Entry* const> hits, const Base& base, C
             where(base.cls, first)};
     return kLost;
   }
+  const int64_t size = ctx_.types[ref_.terms[first.expr].type].dims[base.dim];
   std::vector<Pieces::Part> parts;
+  std::vector<int64_t> question{region.value(), base.dim, base.size, size};
   for (const Entry* hit : hits) {
     parts.push_back({hit->region, hit->value.piece});
+    question.push_back(hit->region.value());
+    question.push_back(hit->value.piece.value());
   }
-  const int64_t size = ctx_.types[ref_.terms[first.expr].type].dims[base.dim];
   AtRank wrong;
-  const PieceId joined = pieces_.join(parts, region, base.size, base.dim, size, &wrong);
+  PieceId& joined = joins_.try_emplace(std::move(question), program::kNone).first->second;
+  if (joined == kNone) {
+    joined = pieces_.join(parts, region, base.size, base.dim, size, &wrong);
+  }
   if (joined == kNone) {
     std::string held;
     for (const Entry* hit : hits) {
@@ -363,6 +397,7 @@ Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, Cu
   std::vector<PackId> packs;
   std::vector<int32_t> first;  // of the pack's components among all
   AxisMask axes = cuts.axes(region);
+  Packs::Question question{Packs::Op::joined, {region.value(), size, std::ssize(hits)}};
   for (const Entry* hit : hits) {
     const PackId id = flat(hit->value, 0);
     if (id == kNone) {
@@ -373,6 +408,9 @@ Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, Cu
     }
     packs.push_back(id);
     axes |= cuts.axes(hit->region) | packs_[id].axes;
+    const bool zero = hit->value.expr == kZero;
+    question.of.push_back(hit->region.value());
+    question.of.push_back(zero ? program::kNone : packs_[id].shape.value());
   }
   // Of one pack, of which this may be a small part, the components are taken where they are.
   std::vector<Value> joint;
@@ -383,7 +421,7 @@ Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, Cu
     }
   }
   const std::vector<Value>& components = packs.size() > 1 ? joint : packs_[packs[0]].components;
-  const PackId joined = packs_.make(components, axes, [&](const Coords& coords) {
+  const auto row_at = [&](const Coords& coords) {
     const Run wanted = run_at(cuts, region, size, coords);
     std::vector<std::pair<int64_t, size_t>> order;
     for (size_t i = 0; i < hits.size(); ++i) {
@@ -408,7 +446,8 @@ Value Values::read_flat(std::span<const Entry* const> hits, const Base& base, Cu
       }
     }
     return row;
-  });
+  };
+  const PackId joined = packs_.make(std::move(question), components, axes, row_at);
   const Value value = unflat(joined, dims);
   if (value.expr != kUnwritten) return value;
   *why = {fmt::format("it is not exactly one tensor, nor whole rows of one: it holds {}",

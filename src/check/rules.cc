@@ -271,9 +271,12 @@ std::string view_region(const Context& ctx, const RankClass& cls, const Buffer& 
   if (buffer.by == kNone) {
     begins.emplace(buffer.begin, kNone);
   } else {
-    for (int32_t rank : ctx.program.ranks_of(id)) {
-      begins.emplace(ctx.program.begin_at(buffer.begin, buffer.by, rank), rank);
-    }
+    const int32_t first = ctx.program.first_rank(cls.role);
+    program::for_each_coords(ctx.program, id, ctx.program.tables[buffer.by].axes,
+                             [&](const std::vector<int32_t>& at) {
+                               begins.emplace(ctx.program.begin_at(buffer.begin, buffer.by, at),
+                                              first + ctx.program.mesh_of(id).rank(at));
+                             });
   }
   const bool along_elements =
       buffer.dim == kNone || std::cmp_equal(buffer.dim + 1, base.dims.size());

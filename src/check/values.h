@@ -5,6 +5,7 @@
 // contain is refused where it is made.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -99,6 +100,9 @@ class Values {
   Value read_flat(std::span<const Entry* const> hits, const Base& base, CutId region, size_t dims,
                   Why* why);
   CutId rest_of(const Base& base, CutId of, CutId without, bool behind);
+  graph::Run place_in(const Base& base, CutId entry, CutId region,
+                      const graph::Coords& coords) const;
+  PieceId part_of(const Base& base, CutId entry, CutId region, PieceId piece, int64_t size);
   Value part_of(const Base& base, const Entry& entry, CutId region);
   void set(ClassId cls, const Task& task, size_t output, Value value, Signature* memo, TaskRef ref);
   void check_expected(ClassId cls, const Task& task, size_t output, PieceId piece, TaskRef ref);
@@ -166,6 +170,7 @@ class Values {
   /// Elements that follow on each other as a value of so many dims: a tensor, if they are whole
   /// rows of one, else a pack, which has one dim. kUnwritten: they are neither.
   Value unflat(PackId id, size_t dims);
+  CutId rows_of(PackId id, int64_t width, int64_t size);
   /// Elements of a row of a component, and of all its rows; -1 if ranks differ.
   int64_t row_width(const Value& component);
   int64_t elements_of(const Value& component);
@@ -173,6 +178,8 @@ class Values {
   Value contents(ClassId cls, const program::Buffer& buffer, std::span<const ExprId> terms);
   /// What keeps the slots of a bucket from being filled by their layouts, or null.
   const char* bad_slots(ClassId cls, const program::Buffer& buffer);
+  using Pair = std::pair<int32_t, int32_t>;  ///< of components, kNone: zeros
+  const std::optional<std::vector<Pair>>& pairs_of(PackId left, PackId right);
   std::optional<Value> add_packs(const Value& left, const Value& right);
   bool move_pack(TaskRef ref, const KindInfo& info, AxisMask over, const comm::Movement& movement,
                  size_t operand, Value* value);
@@ -315,6 +322,13 @@ class Values {
   std::map<std::pair<program::RoleId, program::Way>, graph::Shift> to_peers_;
   std::vector<std::vector<Value>> unfinished_;  ///< by Expr::a of unfinished sums: their parts
   std::map<std::vector<Value>, ExprId> unfinished_index_;
+  // What was worked out before, by all that it depends on: a program has few different regions, in
+  // many bases.
+  std::map<std::array<int64_t, 4>, CutId> rests_;           ///< of rest_of
+  std::map<std::array<int64_t, 6>, PieceId> parts_;         ///< of part_of
+  std::map<std::vector<int64_t>, PieceId> joins_;           ///< of read_parts; kNone: of no value
+  std::map<std::array<int64_t, 3>, CutId> row_cuts_;        ///< of rows_of
+  std::map<Pair, std::optional<std::vector<Pair>>> pairs_;  ///< of pairs_of, by shapes
   double least_factor_ = 0;
   std::vector<ExprId> exprs_;  ///< of the inputs of the task at hand
   std::vector<PieceId> ins_;

@@ -184,6 +184,17 @@ int64_t Program::begin_at(int64_t begin, TableId by, int32_t rank) const {
   return begin + table.values[place];
 }
 
+int64_t Program::begin_at(int64_t begin, TableId by, std::span<const int32_t> coords) const {
+  if (by == kNone) return begin;
+  const Table& table = tables[by];
+  const Mesh& mesh = roles[table.role].mesh;
+  size_t place = 0;
+  for (int32_t axis : table.axes) {
+    place = place * static_cast<size_t>(mesh.axes[axis].size) + static_cast<size_t>(coords[axis]);
+  }
+  return begin + table.values[place];
+}
+
 std::vector<int32_t> stages_of(const RankClass& cls) {
   std::set<int32_t> stages;
   for (const Task& task : cls.tasks) {

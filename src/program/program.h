@@ -448,6 +448,8 @@ struct Program {
   int64_t begin_at(int64_t begin, TableId by, int32_t rank) const;
   /// Where a task's piece of a letter begins on a rank of its role.
   int64_t begin_at(const Task& task, char letter, int32_t rank) const;
+  /// The same at coordinates in the mesh of the table's role.
+  int64_t begin_at(int64_t begin, TableId by, std::span<const int32_t> coords) const;
   /// The one spelling of a group: two groups have the same ranks exactly if theirs are equal.
   Group canonical(Group group) const;
   bool operator==(const Program&) const = default;

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
 
 namespace hocket::program {
 
@@ -22,94 +25,71 @@ int64_t length_of(const Buffer& view) {
   return view.dim == kNone ? view.type.numel() : int64_t{view.type.dims[view.dim]};
 }
 
-/// Ranks of the class that stand for all when only coordinates on these axes matter.
-std::vector<int32_t> representatives(const Program& program, ClassId cls,
-                                     const std::vector<int32_t>& axes) {
-  std::map<std::vector<int32_t>, int32_t> first;
-  for (int32_t rank : program.ranks_of(cls)) {
-    const std::vector<int32_t> all = program.coords(rank);
-    std::vector<int32_t> coords;
-    for (int32_t axis : axes) {
-      coords.push_back(all[axis]);
-    }
-    first.try_emplace(std::move(coords), rank);
-  }
-  std::vector<int32_t> ranks;
-  for (const auto& [coords, rank] : first) {
-    ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 /// Where a view lies along the dim of its family, or in elements.
 struct Region {
   int64_t begin, length;
   TableId by;
+  auto operator<=>(const Region&) const = default;
 };
 
-bool meet(int64_t begin, const Region& one, int64_t other_begin, const Region& other) {
-  return begin < other_begin + other.length && other_begin < begin + one.length;
+/// Axes of the tables of these regions, ascending.
+std::vector<int32_t> axes_of(const Program& program, const std::vector<Region>& regions) {
+  std::set<int32_t> axes;
+  for (const Region& region : regions) {
+    if (region.by == kNone) continue;
+    axes.insert(program.tables[region.by].axes.begin(), program.tables[region.by].axes.end());
+  }
+  return {axes.begin(), axes.end()};
 }
 
-/// Which regions of a class overlap on some rank. What is found out about ranks serves all pairs:
-/// a bucket has many slots, and many blocks.
-class Overlaps {
- public:
-  Overlaps(const Program& program, ClassId cls) : program_(program), cls_(cls) {}
+/// By region, the others that it overlaps on some rank of the class, ascending.
+using Overlaps = std::vector<std::vector<size_t>>;
 
-  bool operator()(const Region& one, const Region& other) {
-    // By one table, or none, regions are compared at once. A constant one meets those that begin
-    // behind a certain place and before another one; two tables are compared at every coordinate
-    // that matters.
-    if (one.by == other.by) return meet(one.begin, one, other.begin, other);
-    if (one.by == kNone) return meets_constant(other, one);
-    if (other.by == kNone) return meets_constant(one, other);
-    const std::vector<int32_t>& ranks = ranks_by({one.by, other.by});
-    return std::any_of(ranks.begin(), ranks.end(), [&](int32_t rank) {
-      return meet(program_.begin_at(one.begin, one.by, rank), one,
-                  program_.begin_at(other.begin, other.by, rank), other);
+Overlaps overlaps_of(const Program& program, ClassId cls, const std::vector<Region>& regions) {
+  // At every coordinate that matters the regions stand in the order of their begins: each meets
+  // those behind it until one begins where it ends.
+  const size_t num = regions.size();
+  std::vector<size_t> order(num);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::vector<int64_t> begins(num);
+  std::vector<std::pair<size_t, size_t>> pairs;
+  size_t sorted = 0;  // of the pairs
+  const auto sort_pairs = [&] {
+    std::sort(pairs.begin(), pairs.end());
+    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+    sorted = pairs.size();
+  };
+  for_each_coords(program, cls, axes_of(program, regions), [&](const std::vector<int32_t>& at) {
+    for (size_t i = 0; i < num; ++i) {
+      begins[i] = program.begin_at(regions[i].begin, regions[i].by, at);
+    }
+    // Of those that begin together an empty one, which meets none of them, comes first.
+    std::sort(order.begin(), order.end(), [&](size_t left, size_t right) {
+      return std::tie(begins[left], regions[left].length) <
+             std::tie(begins[right], regions[right].length);
     });
-  }
-
- private:
-  bool meets_constant(const Region& region, const Region& constant) {
-    const std::vector<int64_t>& begins = begins_of(region);
-    const auto first =
-        std::upper_bound(begins.begin(), begins.end(), constant.begin - region.length);
-    return first != begins.end() && meet(*first, region, constant.begin, constant);
-  }
-  /// Where it begins on the ranks, ascending.
-  const std::vector<int64_t>& begins_of(const Region& region) {
-    const auto [known, fresh] = begins_.try_emplace({region.begin, region.by});
-    if (fresh) {
-      for (int32_t rank : ranks_by({region.by})) {
-        known->second.push_back(program_.begin_at(region.begin, region.by, rank));
+    for (size_t i = 0; i < num; ++i) {
+      const size_t first = order[i];
+      const int64_t end = begins[first] + regions[first].length;
+      for (size_t k = i + 1; k < num && begins[order[k]] < end; ++k) {
+        pairs.push_back(std::minmax(first, order[k]));
       }
-      std::sort(known->second.begin(), known->second.end());
     }
-    return known->second;
+    if (pairs.size() > 2 * sorted + num) {
+      sort_pairs();
+    }
+  });
+  sort_pairs();
+  Overlaps overlaps(num);
+  for (const auto& [first, second] : pairs) {
+    overlaps[first].push_back(second);
+    overlaps[second].push_back(first);
   }
-  /// Ranks that stand for all when only these tables matter.
-  const std::vector<int32_t>& ranks_by(const std::vector<TableId>& tables) {
-    std::vector<int32_t> axes;
-    for (TableId by : tables) {
-      const std::vector<int32_t>& more = program_.tables[by].axes;
-      axes.insert(axes.end(), more.begin(), more.end());
-    }
-    std::sort(axes.begin(), axes.end());
-    axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
-    const auto [known, fresh] = ranks_.try_emplace(axes);
-    if (fresh) {
-      known->second = representatives(program_, cls_, axes);
-    }
-    return known->second;
+  for (std::vector<size_t>& others : overlaps) {
+    std::sort(others.begin(), others.end());
   }
-
-  const Program& program_;
-  ClassId cls_;
-  std::map<std::pair<int64_t, TableId>, std::vector<int64_t>> begins_;
-  std::map<std::vector<int32_t>, std::vector<int32_t>> ranks_;  // by axes
-};
+  return overlaps;
+}
 
 }  // namespace
 
@@ -146,7 +126,7 @@ Views::Views(const Program& program, ClassId cls_id) {
   any_ = !families.empty();
   if (!any_) return;
   meets_.resize(cls.buffers.size());
-  Overlaps overlap(program, cls_id);
+  std::map<std::vector<Region>, Overlaps> known;
   for (const auto& [base, views] : families) {
     meets_[base] = views;
     std::vector<Region> regions;
@@ -154,12 +134,15 @@ Views::Views(const Program& program, ClassId cls_id) {
       const Buffer& view = cls.buffers[id];
       regions.push_back({view.begin, length_of(view), view.by});
     }
+    const auto [found, fresh] = known.try_emplace(std::move(regions));
+    if (fresh) {
+      found->second = overlaps_of(program, cls_id, found->first);
+    }
     for (size_t i = 0; i < views.size(); ++i) {
-      meets_[views[i]].push_back(base);
-      for (size_t k = 0; k < i; ++k) {
-        if (!overlap(regions[i], regions[k])) continue;
-        meets_[views[i]].push_back(views[k]);
-        meets_[views[k]].push_back(views[i]);
+      std::vector<BufferId>& meets = meets_[views[i]];
+      meets.push_back(base);
+      for (size_t other : found->second[i]) {
+        meets.push_back(views[other]);
       }
     }
   }

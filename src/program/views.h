@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "program/program.h"
@@ -15,14 +16,40 @@ int64_t byte_offset(const Program& program, const RankClass& cls, const Buffer& 
 /// Elements between neighbours of each dim of a view. Empty if it has no gaps.
 std::vector<int64_t> strides_of(const RankClass& cls, const Buffer& view);
 
+/// Visits the coordinates that ranks of a class have on these axes of its mesh, ascending, the last
+/// axis counting fastest; on other axes those of its first rank.
+template <class Visit>
+void for_each_coords(const Program& program, ClassId cls, const std::vector<int32_t>& axes,
+                     const Visit& visit) {
+  std::vector<Interval> spans;
+  std::vector<int32_t> coords;
+  for (size_t axis = 0; axis < program.mesh_of(cls).axes.size(); ++axis) {
+    spans.push_back(program.span(cls, static_cast<int32_t>(axis)));
+    coords.push_back(spans.back().begin);
+  }
+  for (bool more = true; more;) {
+    visit(std::as_const(coords));
+    more = false;
+    for (size_t i = axes.size(); i-- > 0 && !more;) {
+      const size_t axis = static_cast<size_t>(axes[i]);
+      more = ++coords[axis] < spans[axis].end();
+      if (!more) {
+        coords[axis] = spans[axis].begin;
+      }
+    }
+  }
+}
+
 /// The views of a class. Bases, dims and tables must exist, and regions lie inside their bases.
+/// Which regions of a base overlap is found by a sweep along it, at every coordinate of the tables
+/// that say where they begin, once for all bases of a class that have the same regions.
 class Views {
  public:
   Views(const Program& program, ClassId cls);
 
   bool any() const { return any_; }
   /// The other buffers that have memory in common with this one on some rank of the class: of a
-  /// base all its views, of a view its base and the views of it that overlap.
+  /// base all its views, of a view its base and the views of it that overlap, ascending.
   std::span<const BufferId> meets(BufferId buffer) const {
     if (!any_) return {};
     return meets_[buffer];
