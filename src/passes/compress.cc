@@ -133,12 +133,10 @@ class Compression {
   Compression(Program& program, program::ClassId cls, const CodecOps& codec, int32_t* tag)
       : program_(program), writer_(program, cls), views_(program, cls), codec_(codec), tag_(*tag) {}
 
-  /// True if some sum is encoded.
-  bool run() {
+  void run() {
     // A sum of gradients becomes the stages of those that are encoded, and what is left of its
     // list. Sums go on by a stage whenever another one begins, and to their end before anybody
     // touches their buffers.
-    const int32_t first_tag = tag_;
     find_sums_of_several();
     const std::vector<Task> tasks = std::move(writer_.list().tasks);
     renamed_.assign(tasks.size(), kNone);
@@ -170,7 +168,6 @@ class Compression {
       }
     }
     writer_.list().tasks = std::move(made_);
-    return tag_ != first_tag;
   }
 
  private:
@@ -424,13 +421,14 @@ struct Options {
 void run(Program& program, const Options& options) {
   if (options.grad_codec == "none") return;
   const CodecOps codec(options.grad_codec);
-  int32_t tag = next_tag(program);
-  bool any = false;
+  const int32_t first_tag = next_tag(program);
+  int32_t tag = first_tag;
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
-    any = Compression(program, cls, codec, &tag).run() || any;
+    Compression(program, cls, codec, &tag).run();
   }
+  receive_in_order(program, first_tag);
   const bool trains = program.purpose.empty();
-  if (!any && trains && program.num_ranks() > 1) {
+  if (tag == first_tag && trains && program.num_ranks() > 1) {
     log_warning(
         "plan.grad_codec is {}, but no sum of gradients travels as codes: they are summed by none, "
         "or split by plan.shard, or too small (docs/axes.md)",

@@ -141,7 +141,8 @@ class Expander {
 
 void run(Program& program, const Options& options) {
   if (options.native()) return;
-  int32_t tag = next_tag(program);
+  const int32_t first_tag = next_tag(program);
+  int32_t tag = first_tag;
   std::vector<std::vector<int32_t>> stages;
   for (const RankClass& cls : program.classes) {
     stages.push_back(program::stages_of(cls));
@@ -149,6 +150,7 @@ void run(Program& program, const Options& options) {
   for (size_t cls = 0; cls < program.classes.size(); ++cls) {
     Expander(program, cls, options, stages, &tag).run();
   }
+  receive_in_order(program, first_tag);
 }
 
 }  // namespace

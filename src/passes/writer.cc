@@ -96,6 +96,22 @@ Task Writer::message(comm::Role role, BufferId buffer, const program::Way& way, 
   return task;
 }
 
+void receive_in_order(program::Program& program, int32_t first_tag) {
+  for (program::RankClass& cls : program.classes) {
+    program::TaskId last = program::kNone;  // that computes
+    for (size_t id = 0; id < cls.tasks.size(); ++id) {
+      program::Task& task = cls.tasks[id];
+      if (task.lane == program::Lane::compute) {
+        last = id;
+      }
+      const bool comes = task.in.empty() && task.tag != program::kNone && task.tag >= first_tag;
+      if (comes && last != program::kNone) {
+        task.deps.push_back(last);
+      }
+    }
+  }
+}
+
 int32_t next_tag(const program::Program& program) {
   int32_t last = -1;
   for (const program::RankClass& cls : program.classes) {
