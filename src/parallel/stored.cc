@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/op.h"
 #include "parallel/plan.h"
 
@@ -172,6 +173,7 @@ std::map<TensorId, int> inner_dims(const Graph& graph, int64_t ranks) {
     united.add(op, types, node.in, node.out);
   }
   std::set<int> left_out;
+  std::map<int, TensorId> uneven;  // by united dim: a parameter that does not divide
   const auto for_each_dim = [&](const auto& visit) {
     for (size_t id = 0; id < graph.tensors.size(); ++id) {
       for (int dim = 0; dim < static_cast<int>(types[id].dims.size()); ++dim) {
@@ -184,15 +186,25 @@ std::map<TensorId, int> inner_dims(const Graph& graph, int64_t ranks) {
     const bool divides = types[id].dims[static_cast<size_t>(dim)].divides_into(ranks);
     const bool param = tensor.kind == TensorKind::param;
     if (tensor.kind == TensorKind::input || tensor.kind == TensorKind::state ||
-        (param && (tensor.expert || !divides))) {
+        (param && tensor.expert)) {
       left_out.insert(all);
+    } else if (param && !divides) {
+      uneven.emplace(all, id);
     }
   });
   std::map<TensorId, int> dims;
+  std::set<int> said;
   for_each_dim([&](TensorId id, int dim, int all) {
     if (graph.tensor(id).kind != TensorKind::param || left_out.contains(all)) return;
-    if (united.marks(static_cast<int>(id), dim) == UnitedDims::contracted) {
+    if (united.marks(static_cast<int>(id), dim) != UnitedDims::contracted) return;
+    const auto whole = uneven.find(all);
+    if (whole == uneven.end()) {
       dims.emplace(id, dim);
+    } else if (!graph.grads.empty() && said.insert(all).second) {
+      const graph::Tensor& tensor = graph.tensor(whole->second);
+      log_warning(
+          "plan.tp is {}: {} ({}) and what it is multiplied with stay whole on all its ranks",
+          ranks, tensor.name, to_string(tensor.type));
     }
   });
   return dims;
@@ -355,6 +367,13 @@ std::vector<Layout> stored_layouts(const Graph& graph, const Mesh& mesh,
          mesh.axes[static_cast<size_t>(tp)].size,
          int64_t{tensor.type.dims[static_cast<size_t>(known->second)]}, known->second, tensor.name,
          tensor.name);
+  }
+  const bool splits = std::any_of(layouts.begin(), layouts.end(), [&](const Layout& layout) {
+    return tp >= 0 && layout[static_cast<size_t>(tp)].is_split();
+  });
+  if (tp >= 0 && mesh.axes[static_cast<size_t>(tp)].size > 1 && !splits) {
+    fail("plan", "plan.tp is {}, but no parameter is split over it; try plan.tp: 1",
+         mesh.axes[static_cast<size_t>(tp)].size);
   }
   for (const Pin& pin : list) {
     if (pin.matches > 0) continue;
